@@ -1,0 +1,1 @@
+//! What stands beside a proxy in a workload: bootstrap, certificates over SDS, DNS proxy, supervision

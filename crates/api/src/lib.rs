@@ -1,0 +1,1 @@
+//! Every user-facing kind: YAML with source spans to typed values and diagnostics

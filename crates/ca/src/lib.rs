@@ -1,0 +1,1 @@
+//! The mesh's certificate authority: root, signing, workload tokens, trust bundle

@@ -1,0 +1,1 @@
+//! The control plane process: sources to snapshot to push queue to connections; debug endpoints

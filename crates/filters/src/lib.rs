@@ -1,0 +1,1 @@
+//! HTTP and network filters, one folder each

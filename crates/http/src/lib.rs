@@ -1,0 +1,1 @@
+//! HTTP/1 codec without I/O, paths and their normalization, bodies, upgrades

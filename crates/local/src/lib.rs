@@ -1,0 +1,1 @@
+//! evenkeel up: processes, network namespaces, capture rules for one machine

@@ -1,0 +1,1 @@
+//! The immutable Snapshot: services, endpoints, policies and gateways, built from api values

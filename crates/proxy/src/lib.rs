@@ -1,0 +1,1 @@
+//! Workers, balance, listeners, request phases, upstream pools, access log, admin

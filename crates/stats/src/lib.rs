@@ -1,0 +1,1 @@
+//! Per-worker counters, gauges and histograms; Prometheus text

@@ -1,0 +1,1 @@
+//! Fakes and fixtures for tests: ports, processes, raw HTTP clients, Envoy from its package

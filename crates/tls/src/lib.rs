@@ -1,0 +1,1 @@
+//! rustls configuration, SPIFFE verification, SNI, certificate store

@@ -1,0 +1,1 @@
+//! (ProxyView, Snapshot) to xDS resources, one file per resource kind
