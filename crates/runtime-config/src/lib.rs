@@ -1,1 +1,43 @@
-//! xDS resources compiled to what a request needs; answers what would happen to a call without a socket
+//! xDS resources compiled to what a connection or a request needs.
+//!
+//! The proxy's control thread hands resources to [`builder::Builder`]; each is checked against the table of supported
+//! fields ([`support`]), compiled, and becomes part of the next immutable [`Config`]. Workers hold one `Arc<Config>` and
+//! swap it whole: a connection pins its [`Listener`], a request pins its [`RouteTable`] and its [`Cluster`].
+//!
+//! Nothing here knows sockets, clocks or tokio, so the same code answers "what would happen to this call?" offline.
+
+pub mod access_log;
+pub mod cluster;
+pub mod hcm;
+pub mod listener;
+pub mod matching;
+pub mod rbac;
+pub mod route;
+pub mod view;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rustc_hash::FxBuildHasher;
+
+pub use cluster::{Cluster, EndpointSet};
+pub use hcm::HttpConnectionManager;
+pub use listener::Listener;
+pub use route::RouteTable;
+
+/// A map with the fast hash the request path uses.
+pub type FastMap<K, V> = HashMap<K, V, FxBuildHasher>;
+
+/// Everything a worker needs, immutable. Unchanged parts are shared (same `Arc`) with the configuration before it, so a
+/// worker finds what changed by comparing pointers.
+#[derive(Debug, Clone, Default)]
+pub struct Config {
+    /// Counts up by one with each swap.
+    pub generation: u64,
+    /// Warmed listeners by name.
+    pub listeners: FastMap<Arc<str>, Arc<Listener>>,
+    /// Route tables obtained by RDS, by route configuration name. Inline tables live in their connection manager.
+    pub routes: FastMap<Arc<str>, Arc<RouteTable>>,
+    /// Warmed clusters by name.
+    pub clusters: FastMap<Arc<str>, Arc<Cluster>>,
+}

@@ -1,0 +1,131 @@
+//! Access log configuration: where to, what, and the compiled format (`SubstitutionFormatString`).
+
+use std::sync::Arc;
+
+/// One `envoy.access_loggers.file`.
+#[derive(Debug)]
+pub struct AccessLog {
+    /// File; `/dev/stdout` and `/dev/stderr` are the process's own.
+    pub path: Arc<str>,
+    /// The line.
+    pub format: LogFormat,
+    /// Which requests are logged.
+    pub filter: LogFilter,
+}
+
+/// The form of a line.
+#[derive(Debug)]
+pub enum LogFormat {
+    /// Text; ends in a newline if the user wrote one.
+    Text(Format),
+    /// JSON object, keys in the order given; typed values (numbers stay numbers, absent is `null`).
+    Json {
+        /// Nested values.
+        root: JsonFormat,
+        /// Leave out keys whose value is absent.
+        omit_empty: bool,
+    },
+}
+
+/// A JSON value of operators.
+#[derive(Debug)]
+pub enum JsonFormat {
+    /// Object.
+    Object(Vec<(Box<str>, JsonFormat)>),
+    /// List.
+    List(Vec<JsonFormat>),
+    /// String of operators; a lone operator keeps its type.
+    Value(Format),
+}
+
+/// Which requests are logged (`AccessLogFilter`).
+#[derive(Debug, Default)]
+pub enum LogFilter {
+    /// All.
+    #[default]
+    All,
+    /// Those with one of these response flags (`response_flag_filter`); empty: any flag.
+    ResponseFlags(Vec<Box<str>>),
+}
+
+/// A compiled format string.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Format {
+    /// Literals and operators in order.
+    pub parts: Vec<FormatPart>,
+}
+
+/// A part of a format.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FormatPart {
+    /// As is.
+    Literal(Box<str>),
+    /// `%OPERATOR(argument):length%`.
+    Operator {
+        /// Which.
+        operator: Operator,
+        /// Longest value in bytes.
+        max_length: Option<usize>,
+    },
+}
+
+/// Envoy's command operators that are supported. An absent value prints `-`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Operator {
+    /// Format in `strftime` with Envoy's `%3f` etc.; `None`: `2026-01-31T12:34:56.789Z`.
+    StartTime(Option<Box<str>>),
+    /// Request header, with an alternative when it is absent.
+    Req(Box<str>, Option<Box<str>>),
+    /// Request header without its query (`REQ_WITHOUT_QUERY`).
+    ReqWithoutQuery(Box<str>, Option<Box<str>>),
+    /// Response header, with an alternative.
+    Resp(Box<str>, Option<Box<str>>),
+    /// Response trailer.
+    Trailer(Box<str>, Option<Box<str>>),
+    Protocol,
+    ResponseCode,
+    ResponseCodeDetails,
+    ConnectionTerminationDetails,
+    ResponseFlags,
+    ResponseFlagsLong,
+    BytesReceived,
+    BytesSent,
+    /// Milliseconds.
+    Duration,
+    /// Milliseconds to the last request byte.
+    RequestDuration,
+    /// Milliseconds to the first response byte from the upstream.
+    ResponseDuration,
+    /// Milliseconds from the first upstream byte to the last downstream byte.
+    ResponseTxDuration,
+    UpstreamHost,
+    UpstreamCluster,
+    UpstreamLocalAddress,
+    UpstreamTransportFailureReason,
+    UpstreamRequestAttemptCount,
+    DownstreamLocalAddress,
+    DownstreamLocalAddressWithoutPort,
+    DownstreamLocalPort,
+    DownstreamRemoteAddress,
+    DownstreamRemoteAddressWithoutPort,
+    DownstreamRemotePort,
+    DownstreamDirectRemoteAddress,
+    DownstreamDirectRemoteAddressWithoutPort,
+    DownstreamPeerUriSan,
+    DownstreamLocalUriSan,
+    DownstreamPeerSubject,
+    DownstreamTlsVersion,
+    DownstreamTlsCipher,
+    RequestedServerName,
+    RouteName,
+    VirtualClusterName,
+    ConnectionId,
+    RequestId,
+    Hostname,
+    FilterChainName,
+    /// Environment variable, resolved when compiled.
+    Environment(Box<str>),
+    /// Dynamic metadata, filter state and others that this build never sets: prints `-`.
+    Unset,
+}

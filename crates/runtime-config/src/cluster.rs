@@ -1,0 +1,234 @@
+//! `envoy.config.cluster.v3.Cluster` and its endpoints, compiled.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_tls::config::UpstreamTls;
+
+/// One cluster, with its current endpoints.
+#[derive(Debug, Clone)]
+pub struct Cluster {
+    /// Name.
+    pub name: Arc<str>,
+    /// Name in statistics (`alt_stat_name`, or the name).
+    pub stat_name: Arc<str>,
+    /// How endpoints are found.
+    pub discovery: Discovery,
+    /// How an endpoint is chosen.
+    pub load_balancer: LoadBalancer,
+    /// Current endpoints; shared with the configuration before when they did not change.
+    pub endpoints: Arc<EndpointSet>,
+    /// TCP connect limit (5 s when unset).
+    pub connect_timeout: Duration,
+    /// Transport when no `transport_socket_matches` entry fits the endpoint.
+    pub transport: Transport,
+    /// First entry whose every label is in the endpoint's `envoy.transport_socket_match` metadata wins.
+    pub transport_matches: Vec<TransportMatch>,
+    /// Protocol towards the endpoints.
+    pub http: UpstreamHttp,
+    /// Limits across all workers, default priority.
+    pub circuit_breakers: CircuitBreakers,
+    /// Source address and socket options of connections.
+    pub bind: BindConfig,
+    /// Keep-alive probes of connections (`upstream_connection_options.tcp_keepalive`).
+    pub tcp_keepalive: Option<TcpKeepalive>,
+    /// Percentage of healthy hosts below which all are used (50 when unset); 0: never.
+    pub panic_threshold_percent: f64,
+    /// Buffer limit of connections (`per_connection_buffer_limit_bytes`, 1 MiB).
+    pub buffer_limit_bytes: usize,
+    /// Where the user wrote it, if the control plane said so.
+    pub origin: Option<Arc<str>>,
+}
+
+/// How endpoints are found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Discovery {
+    /// Written in the cluster.
+    Static,
+    /// EDS under this service name.
+    Eds(Arc<str>),
+    /// DNS names, each address an endpoint; resolved by the control thread.
+    StrictDns(Vec<DnsTarget>),
+    /// DNS names, one current address used as if it were one host.
+    LogicalDns(Vec<DnsTarget>),
+    /// The address the client dialled.
+    OriginalDst(OriginalDst),
+}
+
+/// A name to resolve.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DnsTarget {
+    /// Host name.
+    pub host: Arc<str>,
+    /// Port of the endpoints.
+    pub port: u16,
+    /// Weight of each address.
+    pub weight: u32,
+}
+
+/// `original_dst_lb_config`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct OriginalDst {
+    /// Take the address from `x-envoy-original-dst-host`.
+    pub use_http_header: bool,
+    /// Use this port instead of the dialled one.
+    pub port_override: Option<u16>,
+}
+
+/// `lb_policy`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LoadBalancer {
+    /// In turn, by weight.
+    RoundRobin,
+    /// The least loaded of `choices` drawn hosts (2 when unset); weights as Envoy's (weight ÷ (active + 1)).
+    LeastRequest {
+        /// Hosts drawn.
+        choices: u32,
+    },
+    /// Any, by weight.
+    Random,
+    /// Decided by the discovery type (`CLUSTER_PROVIDED`).
+    ClusterProvided,
+}
+
+/// A cluster's endpoints.
+#[derive(Debug, Clone, Default)]
+pub struct EndpointSet {
+    /// Hosts of all priorities and localities.
+    pub hosts: Vec<Arc<Endpoint>>,
+}
+
+/// One endpoint.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Endpoint {
+    /// Where it listens.
+    pub address: EndpointAddress,
+    /// Host name, for `auto_host_rewrite` and logs.
+    pub hostname: Arc<str>,
+    /// Load balancing weight, 1 when unset.
+    pub weight: u32,
+    /// Health as EDS says.
+    pub health: Health,
+    /// 0 is used first.
+    pub priority: u32,
+    /// `region/zone/sub_zone`.
+    pub locality: Arc<str>,
+    /// Weight of its locality.
+    pub locality_weight: u32,
+    /// `envoy.transport_socket_match` labels.
+    pub transport_labels: Vec<(Box<str>, Box<str>)>,
+    /// Index into `Cluster.transport_matches` that fits it; `None`: the default transport. Resolved when compiled.
+    pub transport_index: Option<usize>,
+}
+
+/// Where an endpoint listens.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum EndpointAddress {
+    /// TCP.
+    Socket(SocketAddr),
+    /// Unix domain socket.
+    Pipe(PathBuf),
+}
+
+/// `HealthStatus`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Health {
+    /// Takes traffic (`UNKNOWN` and `HEALTHY`).
+    #[default]
+    Healthy,
+    /// Takes traffic when healthy hosts are few.
+    Degraded,
+    /// Takes none (`UNHEALTHY`, `TIMEOUT`).
+    Unhealthy,
+    /// Takes no new traffic.
+    Draining,
+}
+
+/// How bytes travel to an endpoint.
+#[derive(Debug, Clone)]
+pub enum Transport {
+    /// Plaintext.
+    Raw,
+    /// TLS.
+    Tls(Arc<UpstreamTls>),
+}
+
+/// An entry of `transport_socket_matches`.
+#[derive(Debug, Clone)]
+pub struct TransportMatch {
+    /// Name.
+    pub name: Arc<str>,
+    /// Labels the endpoint must have, all of them.
+    pub labels: Vec<(Box<str>, Box<str>)>,
+    /// What to use.
+    pub transport: Transport,
+}
+
+/// `HttpProtocolOptions`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpstreamHttp {
+    /// Idle upstream connections are closed after this long (1 h when unset); `None`: never.
+    pub idle_timeout: Option<Duration>,
+    /// A connection ends after this many requests; `None`: never.
+    pub max_requests_per_connection: Option<u32>,
+}
+
+impl Default for UpstreamHttp {
+    fn default() -> Self {
+        Self { idle_timeout: Some(Duration::from_secs(3600)), max_requests_per_connection: None }
+    }
+}
+
+/// `CircuitBreakers.Thresholds` of the default priority, counted across all workers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CircuitBreakers {
+    /// Connections (1024 when unset).
+    pub max_connections: u32,
+    /// Requests waiting for a connection (1024).
+    pub max_pending_requests: u32,
+    /// Requests in flight (1024).
+    pub max_requests: u32,
+    /// Retries in flight (3).
+    pub max_retries: u32,
+}
+
+impl Default for CircuitBreakers {
+    fn default() -> Self {
+        Self { max_connections: 1024, max_pending_requests: 1024, max_requests: 1024, max_retries: 3 }
+    }
+}
+
+/// `BindConfig`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct BindConfig {
+    /// Source address.
+    pub source: Option<IpAddr>,
+    /// Source port, 0: any.
+    pub source_port: u16,
+    /// `setsockopt` calls before connecting.
+    pub socket_options: Vec<SocketOption>,
+}
+
+/// `core.v3.SocketOption` with an integer value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SocketOption {
+    /// Level, e.g. 1 (`SOL_SOCKET`).
+    pub level: i32,
+    /// Name, e.g. 36 (`SO_MARK`).
+    pub name: i32,
+    /// Value.
+    pub value: i32,
+}
+
+/// `TcpKeepalive`; `None`: the system's default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TcpKeepalive {
+    /// Probes before giving up.
+    pub probes: Option<u32>,
+    /// Idle time before the first probe.
+    pub time: Option<Duration>,
+    /// Between probes.
+    pub interval: Option<Duration>,
+}

@@ -1,0 +1,160 @@
+//! `envoy.filters.network.http_connection_manager`, compiled.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::access_log::AccessLog;
+use crate::rbac::RbacFilter;
+use crate::route::RouteTable;
+
+/// One HTTP connection manager.
+#[derive(Debug)]
+pub struct HttpConnectionManager {
+    /// Statistics prefix `http.PREFIX.`.
+    pub stat_prefix: Arc<str>,
+    /// Where routes come from.
+    pub routes: RouteSource,
+    /// HTTP filters before the router, in order.
+    pub filters: Vec<HttpFilter>,
+    /// One entry per request.
+    pub access_logs: Vec<Arc<AccessLog>>,
+    /// Value of the `server` header (`envoy` when unset).
+    pub server_name: Arc<str>,
+    /// What happens to the `server` header of responses.
+    pub server_header: ServerHeader,
+    /// Trust the socket's peer address (edge) instead of `x-forwarded-for` (inner hop).
+    pub use_remote_address: bool,
+    /// Trusted proxies in front, when reading `x-forwarded-for`.
+    pub xff_num_trusted_hops: u32,
+    /// Leave `x-forwarded-for` as it came.
+    pub skip_xff_append: bool,
+    /// Make an `x-request-id` when there is none.
+    pub generate_request_id: bool,
+    /// Keep the client's `x-request-id` even at the edge.
+    pub preserve_external_request_id: bool,
+    /// Send `x-request-id` in responses too.
+    pub always_set_request_id_in_response: bool,
+    /// What happens to `x-forwarded-client-cert`.
+    pub forward_client_cert: ForwardClientCert,
+    /// What our XFCC element says (`set_current_client_cert_details`).
+    pub client_cert_details: ClientCertDetails,
+    /// RFC 3986 normalization of the path (`normalize_path`).
+    pub normalize_path: bool,
+    /// Adjacent slashes become one.
+    pub merge_slashes: bool,
+    /// What happens to `%2F`, `%5C` and backslashes in paths.
+    pub escaped_slashes: EscapedSlashes,
+    /// `Host: name:port` is matched and forwarded without its port.
+    pub strip_port: StripPort,
+    /// Idle downstream connections are closed after this long (1 h when unset); `None`: never.
+    pub idle_timeout: Option<Duration>,
+    /// A stream with no activity for this long is ended with 408 or reset (5 min when unset); `None`: never.
+    pub stream_idle_timeout: Option<Duration>,
+    /// The whole request must have arrived within this; `None`: no limit.
+    pub request_timeout: Option<Duration>,
+    /// The request head must have arrived within this, from its first byte; `None`: no limit.
+    pub request_headers_timeout: Option<Duration>,
+    /// Downstream connections end after this many requests; `None`: never.
+    pub max_requests_per_connection: Option<u32>,
+    /// Limit of the request head (`max_request_headers_kb`, 60 KiB); beyond it 431.
+    pub max_request_headers_bytes: usize,
+    /// Limit of header lines (100); beyond it 431.
+    pub max_headers_count: usize,
+    /// Accept HTTP/1.0 requests.
+    pub accept_http_10: bool,
+    /// Answer for HTTP/1.0 requests without a host.
+    pub default_host_for_http_10: Option<Arc<str>>,
+    /// Upgrade types allowed (lower case: `websocket`), when the route does not say otherwise.
+    pub upgrades: Vec<Box<str>>,
+    /// Forward `Expect: 100-continue` and the upstream's 100 instead of answering 100 at once.
+    pub proxy_100_continue: bool,
+    /// Send header names as `Proper-Case`.
+    pub proper_case_response_headers: bool,
+    /// The value of `via` to append; empty: none.
+    pub via: Option<Arc<str>>,
+}
+
+/// Where a connection manager's routes come from.
+#[derive(Debug)]
+pub enum RouteSource {
+    /// Inline.
+    Static(Arc<RouteTable>),
+    /// RDS: looked up in `Config.routes` for each request.
+    Rds(Arc<str>),
+}
+
+/// An HTTP filter before the router.
+#[derive(Debug)]
+pub enum HttpFilter {
+    /// `envoy.filters.http.rbac`.
+    Rbac(Arc<RbacFilter>),
+}
+
+/// `server_header_transformation`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ServerHeader {
+    /// Always ours.
+    #[default]
+    Overwrite,
+    /// Ours only when the upstream sent none.
+    AppendIfAbsent,
+    /// The upstream's, or none.
+    PassThrough,
+}
+
+/// `forward_client_cert_details`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ForwardClientCert {
+    /// Remove the header.
+    #[default]
+    Sanitize,
+    /// Forward it as it came, on mutual-TLS connections only.
+    ForwardOnly,
+    /// Append our element, on mutual-TLS connections only.
+    AppendForward,
+    /// Replace it with our element, on mutual-TLS connections only.
+    SanitizeSet,
+    /// Forward it always.
+    AlwaysForwardOnly,
+}
+
+/// `SetCurrentClientCertDetails`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ClientCertDetails {
+    /// `Subject=`.
+    pub subject: bool,
+    /// `Cert=` (URL-encoded PEM).
+    pub cert: bool,
+    /// `Chain=`.
+    pub chain: bool,
+    /// `DNS=` for each DNS SAN.
+    pub dns: bool,
+    /// `URI=` for each URI SAN.
+    pub uri: bool,
+}
+
+/// `path_with_escaped_slashes_action`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EscapedSlashes {
+    /// Forward as is.
+    #[default]
+    KeepUnchanged,
+    /// 400.
+    Reject,
+    /// 307 to the unescaped path.
+    UnescapeAndRedirect,
+    /// Forward the unescaped path.
+    UnescapeAndForward,
+}
+
+/// `strip_matching_host_port` and `strip_any_host_port`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum StripPort {
+    /// Keep the port.
+    #[default]
+    None,
+    /// Strip a port equal to the listener's.
+    Matching,
+    /// Strip any port.
+    Any,
+}

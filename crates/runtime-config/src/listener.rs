@@ -1,0 +1,180 @@
+//! `envoy.config.listener.v3.Listener`, compiled.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_tls::config::DownstreamTls;
+use ipnet::IpNet;
+
+use crate::access_log::AccessLog;
+use crate::hcm::HttpConnectionManager;
+use crate::rbac::RbacFilter;
+
+/// Traffic direction, for statistics and logs (`core.v3.TrafficDirection`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TrafficDirection {
+    /// Not said.
+    #[default]
+    Unspecified,
+    /// Towards the workload.
+    Inbound,
+    /// From the workload.
+    Outbound,
+}
+
+/// One listener.
+#[derive(Debug)]
+pub struct Listener {
+    /// Unique name.
+    pub name: Arc<str>,
+    /// Address to bind, or the address original destinations are matched against when `bind_to_port` is false.
+    pub address: SocketAddr,
+    /// A socket is bound. Without it the listener only receives connections handed over by `use_original_dst`.
+    pub bind_to_port: bool,
+    /// Each worker has its own `SO_REUSEPORT` socket.
+    pub reuse_port: bool,
+    /// Hand a redirected connection to the listener of its original destination.
+    pub use_original_dst: bool,
+    /// Direction, for statistics.
+    pub direction: TrafficDirection,
+    /// What to find out before a filter chain is chosen.
+    pub listener_filters: ListenerFilters,
+    /// Filter chains in order of definition; [`Listener::find_filter_chain`] applies Envoy's precedence.
+    pub filter_chains: Vec<Arc<FilterChain>>,
+    /// Serves connections that match no chain.
+    pub default_filter_chain: Option<Arc<FilterChain>>,
+    /// Soft limit of buffered bytes per connection and direction (`per_connection_buffer_limit_bytes`, 1 MiB).
+    pub buffer_limit_bytes: usize,
+    /// Log of connections refused before a chain took them.
+    pub access_logs: Vec<Arc<AccessLog>>,
+    /// `listen(2)` backlog.
+    pub backlog: u32,
+}
+
+/// The listener filters that are on.
+#[derive(Debug, Clone)]
+pub struct ListenerFilters {
+    /// Restore the address the client dialled before a redirect (`SO_ORIGINAL_DST`).
+    pub original_dst: bool,
+    /// Read the ClientHello: transport protocol, SNI, ALPN.
+    pub tls_inspector: bool,
+    /// Tell HTTP from other plaintext: application protocol `http/1.0`, `http/1.1` or `h2c`.
+    pub http_inspector: bool,
+    /// How long the filters may wait for bytes; `None`: for ever.
+    pub timeout: Option<Duration>,
+    /// After the timeout go on with what is known instead of closing.
+    pub continue_on_timeout: bool,
+}
+
+/// What is known of a connection when its filter chain is chosen.
+#[derive(Debug, Clone)]
+pub struct ChainInput<'a> {
+    /// Destination (original destination when redirected).
+    pub destination: SocketAddr,
+    /// Peer of the socket.
+    pub source: SocketAddr,
+    /// SNI, lower case.
+    pub server_name: Option<&'a str>,
+    /// `tls` or `raw_buffer`; empty before detection.
+    pub transport_protocol: &'a str,
+    /// Offered ALPN or what the HTTP inspector found.
+    pub application_protocols: &'a [&'a str],
+}
+
+/// `FilterChainMatch`; an empty list matches everything.
+#[derive(Debug, Clone, Default)]
+pub struct FilterChainMatch {
+    /// Destination port.
+    pub destination_port: Option<u16>,
+    /// Destination ranges; the longest prefix wins.
+    pub prefix_ranges: Vec<IpNet>,
+    /// SNI: exact names or `*.suffix`; the most specific wins.
+    pub server_names: Vec<Box<str>>,
+    /// `tls` or `raw_buffer`.
+    pub transport_protocol: Option<Box<str>>,
+    /// ALPN values.
+    pub application_protocols: Vec<Box<str>>,
+    /// Peer ranges.
+    pub source_prefix_ranges: Vec<IpNet>,
+    /// Peer ports.
+    pub source_ports: Vec<u16>,
+    /// The peer's address is this host's (`SAME_IP_OR_LOOPBACK`) or is not (`EXTERNAL`).
+    pub source_type: SourceType,
+}
+
+/// `FilterChainMatch.ConnectionSourceType`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SourceType {
+    /// Any peer.
+    #[default]
+    Any,
+    /// Same address as the destination, or loopback.
+    SameIpOrLoopback,
+    /// Any other address.
+    External,
+}
+
+/// One filter chain.
+#[derive(Debug)]
+pub struct FilterChain {
+    /// Name, for logs and statistics; may be empty.
+    pub name: Arc<str>,
+    /// When it applies.
+    pub matches: FilterChainMatch,
+    /// TLS termination; `None` is plaintext.
+    pub tls: Option<Arc<DownstreamTls>>,
+    /// How long the TLS handshake may take (`transport_socket_connect_timeout`, 15 s when unset).
+    pub handshake_timeout: Duration,
+    /// Network filters before the terminal one.
+    pub network_filters: Vec<NetworkFilter>,
+    /// What serves the connection.
+    pub terminal: Terminal,
+}
+
+/// A network filter that decides before any byte is forwarded.
+#[derive(Debug)]
+pub enum NetworkFilter {
+    /// `envoy.filters.network.rbac`.
+    Rbac(Arc<RbacFilter>),
+}
+
+/// The last network filter.
+#[derive(Debug)]
+pub enum Terminal {
+    /// `envoy.filters.network.http_connection_manager`.
+    Http(Arc<HttpConnectionManager>),
+    /// `envoy.filters.network.tcp_proxy`.
+    Tcp(Arc<TcpProxy>),
+}
+
+/// `envoy.filters.network.tcp_proxy`.
+#[derive(Debug)]
+pub struct TcpProxy {
+    /// Statistics prefix `tcp.PREFIX.`.
+    pub stat_prefix: Arc<str>,
+    /// Where connections go, by weight.
+    pub clusters: Vec<WeightedTcpCluster>,
+    /// Closes after this long without a byte in either direction; `None`: never. 1 h when unset.
+    pub idle_timeout: Option<Duration>,
+    /// Closes after this long in any case.
+    pub max_downstream_connection_duration: Option<Duration>,
+    /// Attempts to connect upstream, 1 when unset.
+    pub max_connect_attempts: u32,
+    /// One entry per connection.
+    pub access_logs: Vec<Arc<AccessLog>>,
+}
+
+/// A share of a TCP proxy's connections.
+#[derive(Debug)]
+pub struct WeightedTcpCluster {
+    /// Cluster name.
+    pub cluster: Arc<str>,
+    /// Share out of the sum of weights.
+    pub weight: u32,
+}
+
+/// Address comparison used by chain matching: IPv4-mapped IPv6 counts as IPv4.
+pub fn canonical(address: IpAddr) -> IpAddr {
+    address.to_canonical()
+}

@@ -1,0 +1,104 @@
+//! `envoy.config.rbac.v3.RBAC`, compiled. Evaluation lives in crate `filters`.
+
+use std::sync::Arc;
+
+use crate::matching::{CidrSet, HeaderMatcher, StringMatcher};
+
+/// An RBAC filter, network or HTTP.
+#[derive(Debug)]
+pub struct RbacFilter {
+    /// Statistics prefix.
+    pub stat_prefix: Arc<str>,
+    /// Enforced rules; `None`: everything is allowed.
+    pub rules: Option<Arc<Rules>>,
+    /// Rules only counted and logged (dry run).
+    pub shadow_rules: Option<Arc<Rules>>,
+    /// Statistics prefix of shadow rules.
+    pub shadow_stat_prefix: Arc<str>,
+}
+
+/// RBAC of one route; replaces the filter's rules.
+#[derive(Debug)]
+pub struct RbacPerRoute {
+    /// `None`: RBAC is off for this route.
+    pub filter: Option<RbacFilter>,
+}
+
+/// A set of policies with one action.
+#[derive(Debug)]
+pub struct Rules {
+    /// What a match means.
+    pub action: RbacAction,
+    /// Policies in order of their names.
+    pub policies: Vec<Policy>,
+}
+
+/// `RBAC.Action`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RbacAction {
+    /// Allowed only when some policy matches.
+    Allow,
+    /// Denied when some policy matches.
+    Deny,
+    /// Allowed; a match sets metadata for the log.
+    Log,
+}
+
+/// A policy matches when some permission and some principal match.
+#[derive(Debug)]
+pub struct Policy {
+    /// Name: `ns[foo]-policy[bar]-rule[0]` from Istio.
+    pub name: Arc<str>,
+    /// Any of these.
+    pub permissions: Vec<Permission>,
+    /// Any of these.
+    pub principals: Vec<Principal>,
+}
+
+/// `Permission`.
+#[derive(Debug)]
+pub enum Permission {
+    /// Everything.
+    Any,
+    /// All of them.
+    And(Vec<Permission>),
+    /// One of them.
+    Or(Vec<Permission>),
+    /// Not it.
+    Not(Box<Permission>),
+    /// A request header.
+    Header(HeaderMatcher),
+    /// The path without its query.
+    UrlPath(StringMatcher),
+    /// The address dialled.
+    DestinationIp(CidrSet),
+    /// The port dialled.
+    DestinationPort(u16),
+    /// Ports `[start, end)`.
+    DestinationPortRange(u16, u16),
+    /// SNI.
+    RequestedServerName(StringMatcher),
+}
+
+/// `Principal`.
+#[derive(Debug)]
+pub enum Principal {
+    /// Everyone.
+    Any,
+    /// All of them.
+    And(Vec<Principal>),
+    /// One of them.
+    Or(Vec<Principal>),
+    /// Not it.
+    Not(Box<Principal>),
+    /// A verified peer certificate with a URI SAN, else DNS SAN, else subject that matches; `None`: any verified peer.
+    Authenticated(Option<StringMatcher>),
+    /// Peer of the socket.
+    DirectRemoteIp(CidrSet),
+    /// Peer as `x-forwarded-for` or PROXY protocol say.
+    RemoteIp(CidrSet),
+    /// A request header.
+    Header(HeaderMatcher),
+    /// The path without its query.
+    UrlPath(StringMatcher),
+}

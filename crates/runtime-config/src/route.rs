@@ -1,0 +1,319 @@
+//! `envoy.config.route.v3.RouteConfiguration`, compiled.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use regex::bytes::Regex;
+
+use crate::FastMap;
+use crate::matching::{HeaderMatcher, QueryParameterMatcher};
+use crate::rbac::RbacPerRoute;
+
+/// A route configuration.
+#[derive(Debug)]
+pub struct RouteTable {
+    /// Name (`route_config_name`).
+    pub name: Arc<str>,
+    /// All virtual hosts, in order of definition.
+    pub virtual_hosts: Vec<Arc<VirtualHost>>,
+    /// Exact domains (lower case) → index into `virtual_hosts`.
+    pub exact: FastMap<Box<str>, usize>,
+    /// `*suffix` domains, longest first.
+    pub suffix: Vec<(Box<str>, usize)>,
+    /// `prefix*` domains, longest first.
+    pub prefix: Vec<(Box<str>, usize)>,
+    /// The virtual host of `*`.
+    pub any: Option<usize>,
+    /// Match `Host: name:port` as `name`.
+    pub ignore_port_in_host_matching: bool,
+    /// Header edits for every route.
+    pub headers: HeaderEdits,
+    /// Header edits run from the table to the route (`most_specific_header_mutations_wins`) instead of route first.
+    pub most_specific_wins: bool,
+}
+
+/// A virtual host.
+#[derive(Debug)]
+pub struct VirtualHost {
+    /// Name, for statistics, logs and retries.
+    pub name: Arc<str>,
+    /// Domains it answers for.
+    pub domains: Vec<Box<str>>,
+    /// Routes; the first that matches wins.
+    pub routes: Vec<Arc<Route>>,
+    /// Plain-HTTP requests are redirected to https.
+    pub require_tls: RequireTls,
+    /// Header edits for every route of it.
+    pub headers: HeaderEdits,
+    /// Send `x-envoy-attempt-count` upstream.
+    pub include_request_attempt_count: bool,
+    /// Send `x-envoy-attempt-count` downstream.
+    pub include_attempt_count_in_response: bool,
+    /// Retry policy of routes without one.
+    pub retry: Option<Arc<RetryPolicy>>,
+}
+
+/// `VirtualHost.TlsRequirementType`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RequireTls {
+    /// No requirement.
+    #[default]
+    None,
+    /// Redirect all plaintext requests.
+    All,
+    /// Redirect plaintext requests from outside.
+    ExternalOnly,
+}
+
+/// One route.
+#[derive(Debug)]
+pub struct Route {
+    /// Name, for logs (`%ROUTE_NAME%`).
+    pub name: Arc<str>,
+    /// When it applies.
+    pub matches: RouteMatch,
+    /// What happens.
+    pub action: RouteAction,
+    /// Header edits.
+    pub headers: HeaderEdits,
+    /// RBAC for this route (`typed_per_filter_config`).
+    pub rbac: Option<Arc<RbacPerRoute>>,
+    /// `metadata.filter_metadata.istio.config` or other origin of the user's object, for `/config_dump` and explanations.
+    pub origin: Option<Arc<str>>,
+}
+
+/// `RouteMatch`.
+#[derive(Debug)]
+pub struct RouteMatch {
+    /// Path.
+    pub path: PathMatch,
+    /// Path case matters.
+    pub case_sensitive: bool,
+    /// All must match.
+    pub headers: Vec<HeaderMatcher>,
+    /// All must match.
+    pub query_parameters: Vec<QueryParameterMatcher>,
+    /// Share of requests the route applies to, in millionths (`runtime_fraction`); 1,000,000: all.
+    pub fraction_ppm: u32,
+    /// Only gRPC requests (`content-type: application/grpc…`).
+    pub grpc_only: bool,
+}
+
+/// How the path is matched; the query string is left aside except by `Regex` on Envoy's terms (path only).
+#[derive(Debug)]
+pub enum PathMatch {
+    /// Any path with this prefix.
+    Prefix(Box<str>),
+    /// Exactly this path.
+    Exact(Box<str>),
+    /// The whole path matches.
+    Regex(Regex),
+    /// This path, or any below it (`path_separated_prefix`).
+    SeparatedPrefix(Box<str>),
+    /// CONNECT requests.
+    Connect,
+}
+
+/// What a route does.
+#[derive(Debug)]
+pub enum RouteAction {
+    /// Forward.
+    Forward(Box<ForwardAction>),
+    /// Answer 3xx.
+    Redirect(Box<RedirectAction>),
+    /// Answer at once.
+    DirectResponse {
+        /// HTTP status.
+        status: u16,
+        /// Body, within `max_direct_response_body_size_bytes`.
+        body: Arc<[u8]>,
+    },
+}
+
+/// `RouteAction` of Envoy.
+#[derive(Debug)]
+pub struct ForwardAction {
+    /// Where to, by weight.
+    pub clusters: Vec<WeightedCluster>,
+    /// Sum of weights; never 0 unless `clusters` has one entry.
+    pub total_weight: u32,
+    /// Status when the cluster does not exist (503 when unset).
+    pub cluster_not_found_status: u16,
+    /// The matched prefix or path is replaced.
+    pub prefix_rewrite: Option<Box<str>>,
+    /// The path is rewritten by pattern; the substitution uses `\1`.
+    pub regex_rewrite: Option<(Regex, Box<str>)>,
+    /// How `:authority` is rewritten.
+    pub host_rewrite: HostRewrite,
+    /// Send the original authority as `x-forwarded-host`.
+    pub append_x_forwarded_host: bool,
+    /// From the end of the request to the end of the response; 504 beyond. `None`: no limit. 15 s when unset.
+    pub timeout: Option<Duration>,
+    /// No activity for this long ends the stream (overrides the connection manager's).
+    pub idle_timeout: Option<Duration>,
+    /// Retries.
+    pub retry: Option<Arc<RetryPolicy>>,
+    /// Upgrade types switched on (`true`) or off by this route.
+    pub upgrades: Vec<(Box<str>, bool)>,
+}
+
+/// A share of a route's requests.
+#[derive(Debug)]
+pub struct WeightedCluster {
+    /// Cluster name.
+    pub cluster: Arc<str>,
+    /// Share out of `total_weight`.
+    pub weight: u32,
+    /// Header edits for requests that go there.
+    pub headers: HeaderEdits,
+    /// `:authority` for requests that go there.
+    pub host_rewrite: Option<Box<str>>,
+}
+
+/// How `:authority` is rewritten.
+#[derive(Debug, Default)]
+pub enum HostRewrite {
+    /// Not at all.
+    #[default]
+    None,
+    /// To this.
+    Literal(Box<str>),
+    /// To the endpoint's host name (DNS clusters).
+    Auto,
+}
+
+/// `RedirectAction`.
+#[derive(Debug)]
+pub struct RedirectAction {
+    /// New scheme.
+    pub scheme: Option<Box<str>>,
+    /// New host.
+    pub host: Option<Box<str>>,
+    /// New port.
+    pub port: Option<u16>,
+    /// New path.
+    pub path: RedirectPath,
+    /// 301, 302, 303, 307 or 308.
+    pub status: u16,
+    /// Drop the query.
+    pub strip_query: bool,
+}
+
+/// New path of a redirect.
+#[derive(Debug, Default)]
+pub enum RedirectPath {
+    /// As it was.
+    #[default]
+    Keep,
+    /// This path; a query in it replaces the request's.
+    Full(Box<str>),
+    /// The matched prefix is replaced.
+    Prefix(Box<str>),
+    /// By pattern.
+    Regex(Regex, Box<str>),
+}
+
+/// `RetryPolicy`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RetryPolicy {
+    /// When.
+    pub on: RetryOn,
+    /// How often at most, beyond the first try.
+    pub num_retries: u32,
+    /// Statuses for `retriable-status-codes`.
+    pub retriable_status_codes: Vec<u16>,
+    /// Limit of each try.
+    pub per_try_timeout: Option<Duration>,
+    /// First pause (25 ms when unset).
+    pub base_interval: Duration,
+    /// Longest pause (10 × base when unset).
+    pub max_interval: Duration,
+    /// Do not try the same host again (`previous_hosts`).
+    pub avoid_previous_hosts: bool,
+    /// How often to pick again when the predicate refuses a host.
+    pub host_selection_max_attempts: u32,
+}
+
+/// Conditions of `retry_on`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(clippy::struct_excessive_bools)]
+pub struct RetryOn {
+    /// `5xx`: any 5xx, or no response at all.
+    pub any_5xx: bool,
+    /// `gateway-error`: 502, 503, 504.
+    pub gateway_error: bool,
+    /// `reset`: no response at all.
+    pub reset: bool,
+    /// `reset-before-request`: reset before the request was sent.
+    pub reset_before_request: bool,
+    /// `connect-failure`.
+    pub connect_failure: bool,
+    /// `retriable-4xx`: 409.
+    pub retriable_4xx: bool,
+    /// `refused-stream`.
+    pub refused_stream: bool,
+    /// `retriable-status-codes`.
+    pub status_codes: bool,
+    /// `envoy-ratelimited`.
+    pub envoy_ratelimited: bool,
+    /// gRPC `cancelled`.
+    pub grpc_cancelled: bool,
+    /// gRPC `deadline-exceeded`.
+    pub grpc_deadline_exceeded: bool,
+    /// gRPC `internal`.
+    pub grpc_internal: bool,
+    /// gRPC `resource-exhausted`.
+    pub grpc_resource_exhausted: bool,
+    /// gRPC `unavailable`.
+    pub grpc_unavailable: bool,
+}
+
+/// Header edits of one level (table, virtual host, route, weighted cluster).
+#[derive(Debug, Default)]
+pub struct HeaderEdits {
+    /// Removed from requests (lower case).
+    pub request_remove: Vec<Box<str>>,
+    /// Added to requests.
+    pub request_add: Vec<HeaderAddition>,
+    /// Removed from responses (lower case).
+    pub response_remove: Vec<Box<str>>,
+    /// Added to responses.
+    pub response_add: Vec<HeaderAddition>,
+}
+
+impl HeaderEdits {
+    /// Nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.request_remove.is_empty()
+            && self.request_add.is_empty()
+            && self.response_remove.is_empty()
+            && self.response_add.is_empty()
+    }
+}
+
+/// `HeaderValueOption`.
+#[derive(Debug)]
+pub struct HeaderAddition {
+    /// Header name as sent.
+    pub name: Box<str>,
+    /// Value: a template over the access log's operators (`%DOWNSTREAM_REMOTE_ADDRESS%`…).
+    pub value: crate::access_log::Format,
+    /// What to do with a value that is there.
+    pub action: AppendAction,
+    /// Keep the header when its value comes out empty.
+    pub keep_empty_value: bool,
+}
+
+/// `HeaderValueOption.HeaderAppendAction`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AppendAction {
+    /// Another value beside it.
+    #[default]
+    AppendIfExistsOrAdd,
+    /// Only when there is none.
+    AddIfAbsent,
+    /// Replace, or add.
+    OverwriteIfExistsOrAdd,
+    /// Replace only.
+    OverwriteIfExists,
+}

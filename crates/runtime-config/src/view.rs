@@ -1,0 +1,53 @@
+//! What routing and filters may ask about a request and its connection. The proxy implements [`RequestView`] on its own
+//! head representation; tests and the simulator implement it on plain maps.
+
+use std::borrow::Cow;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// The request head as matchers see it.
+pub trait RequestView {
+    /// `:method`.
+    fn method(&self) -> &[u8];
+    /// `:path`: path and query, after normalization.
+    fn path(&self) -> &[u8];
+    /// `:authority`.
+    fn authority(&self) -> &[u8];
+    /// `:scheme`: `http` or `https`.
+    fn scheme(&self) -> &[u8];
+    /// All values of a lower-case header name joined with `,`; `None` when it is absent.
+    /// Names that start with `:` are the pseudo headers above.
+    fn header(&self, name: &str) -> Option<Cow<'_, [u8]>>;
+}
+
+/// The downstream connection as matchers and filters see it; fixed for the life of the connection.
+#[derive(Debug, Clone)]
+pub struct ConnectionView {
+    /// Peer address of the socket (`direct_remote_ip`).
+    pub direct_remote: SocketAddr,
+    /// Destination the client dialled (original destination when it was redirected).
+    pub local: SocketAddr,
+    /// SNI of the ClientHello.
+    pub server_name: Option<Arc<str>>,
+    /// TLS is on.
+    pub tls: bool,
+    /// What the verified peer certificate says; `None` without a client certificate.
+    pub peer: Option<Arc<PeerIdentity>>,
+}
+
+/// Names out of a verified peer certificate.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PeerIdentity {
+    /// URI SANs in order (the SPIFFE id first in a mesh).
+    pub uri_sans: Vec<String>,
+    /// DNS SANs in order.
+    pub dns_sans: Vec<String>,
+    /// Subject as an RFC 2253 string, empty in SPIFFE certificates.
+    pub subject: String,
+    /// Lower-case hex SHA-256 of the leaf certificate's DER.
+    pub sha256: String,
+    /// The URI SANs of the certificate presented to the peer (`By=` of XFCC).
+    pub local_uri_sans: Vec<String>,
+    /// The leaf as URL-encoded PEM, for XFCC `Cert=`; filled only when some listener asks for it.
+    pub cert_pem_urlencoded: Option<String>,
+}
