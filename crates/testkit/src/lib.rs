@@ -1,1 +1,22 @@
-//! Fakes and fixtures for tests: ports, processes, raw HTTP clients, Envoy from its package
+//! Fakes and fixtures for tests: ports, processes, raw HTTP clients, small servers, TLS material, Envoy from its package.
+//!
+//! Everything here is blocking `std`: a test reads top to bottom, and a hung peer ends in a named timeout, never in a hung
+//! test run. Helpers panic with a message that says what was expected, what was seen, and where the output is.
+
+pub mod envoy;
+pub mod golden;
+pub mod http;
+pub mod port;
+pub mod process;
+pub mod server;
+pub mod tls;
+pub mod wait;
+pub mod workspace;
+
+pub use envoy::{envoy, envoy_validate};
+pub use http::{Connection, Response};
+pub use port::{free_port, free_ports};
+pub use process::Process;
+pub use server::{Backend, Reply, Request, TcpEcho};
+pub use tls::{Identity, TestCa};
+pub use wait::eventually;

@@ -1,0 +1,131 @@
+//! A child process that cannot outlive its test.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::wait;
+
+/// A running child whose output is kept. Dropping it ends it: SIGTERM, then after two seconds SIGKILL, always by its pid.
+pub struct Process {
+    name: String,
+    child: Child,
+    output: Arc<Mutex<String>>,
+}
+
+impl Process {
+    /// Starts `command` with its standard output and error captured.
+    ///
+    /// # Panics
+    /// When the program cannot be started.
+    pub fn spawn(command: &mut Command) -> Self {
+        let name = std::path::Path::new(command.get_program())
+            .file_name()
+            .unwrap_or_else(|| OsStr::new("process"))
+            .to_string_lossy()
+            .into_owned();
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+        let output = Arc::new(Mutex::new(String::new()));
+        collect(child.stdout.take(), &output);
+        collect(child.stderr.take(), &output);
+        Self { name, child, output }
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Everything the process has printed so far, standard output and error interleaved by line.
+    pub fn output(&self) -> String {
+        self.output.lock().expect("no reader panicked").clone()
+    }
+
+    /// Waits for a line that contains `text` and returns it.
+    ///
+    /// # Panics
+    /// When the process ends first or the time is up; the message holds its output.
+    pub fn wait_for_line(&mut self, text: &str) -> String {
+        self.wait_for(&format!("a line with {text:?}"), |process| {
+            process.output().lines().find(|line| line.contains(text)).map(str::to_owned)
+        })
+    }
+
+    /// Waits until something accepts TCP connections on `address`.
+    ///
+    /// # Panics
+    /// When the process ends first or the time is up; the message holds its output.
+    pub fn wait_for_port(&mut self, address: SocketAddr) {
+        self.wait_for(&format!("a listener on {address}"), |_| {
+            TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok().map(drop)
+        });
+    }
+
+    /// Waits until `probe` returns a value.
+    ///
+    /// # Panics
+    /// When the process ends first or the time is up; the message holds its output.
+    pub fn wait_for<T>(&mut self, what: &str, mut probe: impl FnMut(&mut Self) -> Option<T>) -> T {
+        let found = wait::poll(wait::PATIENCE, || {
+            if let Some(value) = probe(self) {
+                return Some(Ok(value));
+            }
+            self.exited().map(Err)
+        });
+        match found {
+            Some(Ok(value)) => value,
+            Some(Err(status)) => {
+                panic!("{} ended ({status}) before {what}; it printed:\n{}", self.name, self.output())
+            }
+            None => panic!("{} never showed {what}; it printed:\n{}", self.name, self.output()),
+        }
+    }
+
+    /// The exit status, if the process has ended.
+    pub fn exited(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("the child is ours to wait for")
+    }
+
+    /// Waits for the process to end by itself.
+    ///
+    /// # Panics
+    /// When it still runs after `patience`.
+    pub fn wait_for_exit(&mut self, patience: Duration) -> ExitStatus {
+        wait::poll(patience, || self.exited())
+            .unwrap_or_else(|| panic!("{} still runs after {patience:?}; it printed:\n{}", self.name, self.output()))
+    }
+
+    /// Sends a signal, such as `libc::SIGTERM`.
+    pub fn signal(&mut self, signal: i32) {
+        if self.exited().is_none() {
+            // SAFETY: `kill` touches no memory of ours; the child is not yet reaped, so the pid is still its own.
+            unsafe { libc::kill(self.pid().cast_signed(), signal) };
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.signal(libc::SIGTERM);
+        if wait::poll(Duration::from_secs(2), || self.exited()).is_none() {
+            self.child.kill().and_then(|()| self.child.wait()).ok();
+        }
+    }
+}
+
+fn collect(stream: Option<impl Read + Send + 'static>, output: &Arc<Mutex<String>>) {
+    let Some(stream) = stream else { return };
+    let output = Arc::clone(output);
+    std::thread::spawn(move || {
+        let mut reader = BufReader::new(stream);
+        let mut line = Vec::new();
+        while matches!(reader.read_until(b'\n', &mut line), Ok(read) if read > 0) {
+            output.lock().expect("no reader panicked").push_str(&String::from_utf8_lossy(&line));
+            line.clear();
+        }
+    });
+}

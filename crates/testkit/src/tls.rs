@@ -1,0 +1,144 @@
+//! Certificates made for one test, and a TLS client connection over them.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
+    PKCS_ECDSA_P256_SHA256, SanType,
+};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+
+use crate::http::Connection;
+
+/// A certificate authority that exists as long as the test.
+pub struct TestCa {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+/// A certificate with its key, in PEM.
+pub struct Identity {
+    /// The certificate chain, leaf first, without the root.
+    pub cert_pem: String,
+    /// The PKCS #8 private key.
+    pub key_pem: String,
+}
+
+impl TestCa {
+    /// A fresh ECDSA P-256 root.
+    pub fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.distinguished_name.push(DnType::CommonName, "test root");
+        let issuer = CertifiedIssuer::self_signed(params, key()).expect("a self-signed root");
+        Self { issuer }
+    }
+
+    /// The root certificate.
+    pub fn root_pem(&self) -> String {
+        self.issuer.pem()
+    }
+
+    /// A certificate for a server's DNS names.
+    pub fn for_dns(&self, names: &[&str]) -> Identity {
+        self.issue(names.iter().map(|name| SanType::DnsName((*name).try_into().expect("a DNS name"))).collect())
+    }
+
+    /// A workload certificate: one URI, such as `spiffe://cluster.local/ns/default/sa/web`.
+    pub fn for_spiffe(&self, uri: &str) -> Identity {
+        self.issue(vec![SanType::URI(uri.try_into().expect("an ASCII URI"))])
+    }
+
+    fn issue(&self, names: Vec<SanType>) -> Identity {
+        let key = key();
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = names;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        let cert = params.signed_by(&key, &self.issuer).expect("a signed certificate");
+        Identity { cert_pem: cert.pem(), key_pem: key.serialize_pem() }
+    }
+}
+
+impl Default for TestCa {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Identity {
+    /// Writes `NAME-cert.pem` and `NAME-key.pem` into `folder` and returns the two paths.
+    ///
+    /// # Panics
+    /// When the folder is not writable.
+    pub fn write(&self, folder: &Path, name: &str) -> (PathBuf, PathBuf) {
+        let (cert, key) = (folder.join(format!("{name}-cert.pem")), folder.join(format!("{name}-key.pem")));
+        std::fs::write(&cert, &self.cert_pem).expect("a writable folder");
+        std::fs::write(&key, &self.key_pem).expect("a writable folder");
+        (cert, key)
+    }
+}
+
+/// What a TLS client brings along.
+#[derive(Default)]
+pub struct TlsClient<'a> {
+    /// Server name to ask for and to verify.
+    pub server_name: &'a str,
+    /// Root to trust, PEM.
+    pub root_pem: String,
+    /// Own certificate for mutual TLS.
+    pub identity: Option<&'a Identity>,
+    /// ALPN protocols to offer.
+    pub alpn: &'a [&'a str],
+}
+
+impl TlsClient<'_> {
+    /// Connects and completes the handshake.
+    ///
+    /// # Errors
+    /// The socket's, or `InvalidData` when the handshake fails.
+    ///
+    /// # Panics
+    /// When the PEM inputs are malformed.
+    pub fn open(&self, address: SocketAddr) -> io::Result<Connection> {
+        let name = ServerName::try_from(self.server_name.to_owned()).expect("a server name");
+        let mut socket = Connection::socket(address)?;
+        let mut session = ClientConnection::new(Arc::new(self.config()), name).map_err(io::Error::other)?;
+        while session.is_handshaking() {
+            session.complete_io(&mut socket)?;
+        }
+        let control = socket.try_clone()?;
+        Ok(Connection::over(StreamOwned::new(session, socket), control))
+    }
+
+    fn config(&self) -> ClientConfig {
+        let mut roots = RootCertStore::empty();
+        for root in CertificateDer::pem_slice_iter(self.root_pem.as_bytes()) {
+            roots.add(root.expect("a PEM certificate")).expect("a root certificate");
+        }
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("the provider's defaults")
+            .with_root_certificates(roots);
+        let mut config = match self.identity {
+            None => builder.with_no_client_auth(),
+            Some(identity) => {
+                let chain = CertificateDer::pem_slice_iter(identity.cert_pem.as_bytes());
+                let chain = chain.collect::<Result<_, _>>().expect("PEM certificates");
+                let key = PrivateKeyDer::from_pem_slice(identity.key_pem.as_bytes()).expect("a PEM key");
+                builder.with_client_auth_cert(chain, key).expect("a matching key")
+            }
+        };
+        config.alpn_protocols = self.alpn.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+        config
+    }
+}
+
+fn key() -> KeyPair {
+    KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).expect("an ECDSA P-256 key")
+}

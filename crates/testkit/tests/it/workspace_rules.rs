@@ -1,0 +1,178 @@
+//! The rules about crates that the design states and nothing else would hold: who may depend on whom, and which crates
+//! stay free of runtimes, clocks and sockets. Read from the manifests and the sources, so a broken rule fails here first.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use evenkeel_testkit::workspace;
+
+/// Allowed direct dependencies between workspace crates, without the `evenkeel-` prefix. ARCHITECTURE.md draws it.
+const ALLOWED: &[(&str, &[&str])] = &[
+    ("base", &[]),
+    ("api", &["base"]),
+    ("model", &["api", "base"]),
+    ("xds", &["base"]),
+    ("translate", &["model", "api", "xds", "base"]),
+    ("tls", &["base"]),
+    ("ca", &["tls", "base"]),
+    ("control", &["translate", "model", "api", "xds", "ca", "tls", "stats", "base"]),
+    ("http", &["base"]),
+    ("stats", &["base"]),
+    ("runtime-config", &["xds", "tls", "base"]),
+    ("filters", &["runtime-config", "http", "stats", "base"]),
+    ("proxy", &["runtime-config", "filters", "http", "tls", "xds", "stats", "base"]),
+    ("agent", &["proxy", "xds", "tls", "base"]),
+    ("local", &["control", "proxy", "agent", "ca", "model", "api", "base"]),
+    ("evenkeel", &["local", "agent", "control", "proxy", "base"]),
+    ("bench", &[]),
+    ("testkit", &["base"]),
+];
+
+/// Crates whose sources and manifests know no runtime, clock or socket.
+const PURE: &[&str] = &["base", "api", "model", "translate", "runtime-config", "http"];
+
+/// What a pure crate may not depend on.
+const IMPURE_DEPENDENCIES: &[&str] =
+    &["tokio", "tokio-rustls", "tokio-stream", "hyper", "hyper-util", "tonic", "socket2", "mio", "notify"];
+
+/// What a pure source may not name.
+const IMPURE_NAMES: &[&str] = &[
+    "tokio::",
+    "std::net::Tcp",
+    "std::net::Udp",
+    "std::os::unix::net",
+    "Instant::now",
+    "SystemTime::now",
+    "std::thread::",
+];
+
+/// Files of crate `xds` that do its input and output; every other file there is a state machine or a table, and pure.
+const XDS_IO: &[&str] = &["client", "server", "transport"];
+
+#[test]
+fn crates_depend_only_along_the_allowed_edges() {
+    let allowed: BTreeMap<_, BTreeSet<_>> =
+        ALLOWED.iter().map(|(name, edges)| (*name, edges.iter().copied().collect())).collect();
+    let mut broken = Vec::new();
+    for package in packages() {
+        let Some(edges) = allowed.get(package.name.as_str()) else {
+            broken.push(format!(
+                "crate {0} has no row in ALLOWED: add one, and {0} to ARCHITECTURE.md's code map",
+                package.name
+            ));
+            continue;
+        };
+        for dependency in package.dependencies.iter().filter(|name| name.starts_with("evenkeel")) {
+            let short = dependency.trim_start_matches("evenkeel-");
+            if !edges.contains(short) {
+                broken.push(format!(
+                    "{} may not depend on {short} (allowed: {edges:?}): move the shared piece down into a crate both may use, \
+                     or change the design and this table together",
+                    package.name
+                ));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+#[test]
+fn testkit_is_a_dev_dependency_only() {
+    for package in packages() {
+        assert!(
+            !package.dependencies.contains("evenkeel-testkit"),
+            "crate {} ships the test kit: move evenkeel-testkit to its [dev-dependencies]",
+            package.name
+        );
+    }
+}
+
+#[test]
+fn pure_crates_depend_on_no_runtime() {
+    let mut broken = Vec::new();
+    for package in packages().into_iter().filter(|package| PURE.contains(&package.name.as_str())) {
+        for dependency in IMPURE_DEPENDENCIES.iter().filter(|name| package.dependencies.contains(**name)) {
+            broken.push(format!(
+                "crate {} is pure and may not depend on {dependency}: pass time and bytes in as arguments and do the I/O in \
+                 control or proxy",
+                package.name
+            ));
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+#[test]
+fn pure_sources_name_no_runtime_clock_or_socket() {
+    let crates = workspace::root().join("crates");
+    let mut files: Vec<PathBuf> = PURE.iter().flat_map(|name| sources(&crates.join(name).join("src"))).collect();
+    files.extend(sources(&crates.join("xds/src")).into_iter().filter(|path| !is_xds_io(path)));
+    assert!(files.len() > PURE.len(), "found only {files:?}");
+    let mut broken = Vec::new();
+    for path in files {
+        let text = std::fs::read_to_string(&path).expect("a source file");
+        // Unit tests at the end of a file may use threads and clocks.
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        for (number, line) in code.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//")) {
+            for name in IMPURE_NAMES.iter().filter(|name| line.contains(**name)) {
+                broken.push(format!("{}:{}: names {name} in a pure file", path.display(), number + 1));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}\npass the time, the bytes or the file's text in as an argument", broken.join("\n"));
+}
+
+fn is_xds_io(path: &Path) -> bool {
+    path.components().any(|part| {
+        let part = part.as_os_str().to_string_lossy();
+        XDS_IO.contains(&part.trim_end_matches(".rs"))
+    })
+}
+
+struct Package {
+    name: String,
+    /// Names of all dependencies that are not dev-dependencies.
+    dependencies: BTreeSet<String>,
+}
+
+/// The workspace's packages, as Cargo sees them.
+fn packages() -> Vec<Package> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--offline", "--format-version", "1", "--manifest-path"])
+        .arg(workspace::root().join("Cargo.toml"))
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON from cargo metadata");
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    let packages = metadata["packages"].as_array().expect("a list of packages");
+    packages
+        .iter()
+        .map(|package| Package {
+            name: text(&package["name"]).trim_start_matches("evenkeel-").to_owned(),
+            dependencies: package["dependencies"]
+                .as_array()
+                .expect("a list of dependencies")
+                .iter()
+                .filter(|dependency| dependency["kind"] != "dev")
+                .map(|dependency| text(&dependency["name"]))
+                .collect(),
+        })
+        .collect()
+}
+
+/// All Rust files under `folder`.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.expect("a directory entry").path();
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found
+}

