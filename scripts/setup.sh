@@ -14,6 +14,8 @@ cargo_deny_version=0.20.2
 rust_version=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' "$root/Cargo.toml")
 
 main() {
+    # Where rustup puts cargo, and where Debian puts what only root used to call.
+    export PATH=$PATH:$HOME/.cargo/bin:/usr/sbin:/sbin
     [ $# -gt 0 ] || set -- build
     local goal
     for goal in "$@"; do
@@ -74,22 +76,20 @@ need_envoy() {
     mv -T "$staging" "$folder"
 }
 
-# Debian 12's own cargo (0.66) is too old, and Debian 12 has no rustup: only a toolchain that is there already can be
-# brought up to date from here.
+# Debian 12's own cargo (0.66) is too old and it has no rustup, so a fresh machine gets rustup from its home page.
 need_rust() {
     local have
     have=$(cargo --version 2>/dev/null | sed -n 's/^cargo \([0-9]*\.[0-9]*\).*/\1/p') || true
     if [ -n "$have" ] && printf '%s\n%s\n' "$rust_version" "$have" | sort -VC; then
         return
     fi
-    if command -v rustup >/dev/null; then
-        say "installing Rust $rust_version (have: ${have:-none})"
-        rustup toolchain install "$rust_version" --profile minimal --component rustfmt --component clippy
-        rustup default "$rust_version"
-        return
+    say "installing Rust $rust_version (have: ${have:-none})"
+    if ! command -v rustup >/dev/null; then
+        curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --quiet --default-toolchain none ||
+            fail "cannot download rustup: install Rust $rust_version or newer by hand, then run this again"
     fi
-    fail "Rust $rust_version or newer is needed (have: ${have:-none}), and Debian 12 does not package it:" \
-        "install it from https://rustup.rs and run this again"
+    rustup toolchain install "$rust_version" --profile minimal --component rustfmt --component clippy
+    rustup default "$rust_version"
 }
 
 need_component() {
@@ -102,7 +102,7 @@ need_component() {
 debian() {
     local pair missing=()
     for pair in "$@"; do
-        PATH=$PATH:/usr/sbin:/sbin command -v "${pair%%:*}" >/dev/null || missing+=("${pair#*:}")
+        command -v "${pair%%:*}" >/dev/null || missing+=("${pair#*:}")
     done
     [ ${#missing[@]} -eq 0 ] || install "${missing[@]}"
 }

@@ -1,0 +1,53 @@
+# The commands a contributor needs. Each installs what it lacks first (scripts/setup.sh) and may be repeated.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+
+# Where rustup puts cargo, for a shell that has not read the profile since.
+export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
+
+.PHONY: help
+help: ## Show the commands
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+.PHONY: demo
+demo: ## Build in release mode and run the example until Ctrl-C
+	@scripts/setup.sh demo
+	cargo build --release --locked --bin evenkeel
+	target/release/evenkeel up examples/capitals
+
+.PHONY: demo-check
+demo-check: ## Build in release mode, run the example's scenario once, and say what was verified
+	@scripts/setup.sh demo
+	cargo build --release --locked --bin evenkeel
+	target/release/evenkeel up examples/capitals --check
+
+# One build in the dev profile serves every test: unit, golden, interoperation and end to end.
+.PHONY: test
+test: ## Run all tests: unit, golden, interoperation with Envoy, end to end
+	@scripts/setup.sh test
+	cargo test --workspace --locked
+
+.PHONY: lint
+lint: ## Check formatting, clippy, licences, bans and the crates' edges
+	@scripts/setup.sh lint
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- --deny warnings
+	target/tools/bin/cargo-deny --locked check bans licenses sources
+	cargo test --locked --package evenkeel-testkit --test it workspace_rules
+
+# ARGS is passed on: make bench ARGS="--only hop --rounds 3"
+.PHONY: bench
+bench: ## Measure against a byte-copying relay, Envoy, HAProxy and nginx
+	@scripts/setup.sh bench
+	cargo build --release --locked --bin evenkeel --bin evenkeel-bench
+	target/release/evenkeel-bench run $(ARGS)
+
+.PHONY: bless
+bless: ## Accept the present output as the expected one in all golden files
+	BLESS=1 INSTA_UPDATE=always cargo test --workspace --locked
+
+.PHONY: build
+build: ## Build the release binary
+	@scripts/setup.sh build
+	cargo build --release --locked --bin evenkeel
