@@ -1,1 +1,16 @@
 //! What every crate speaks: positions in files, diagnostics, YAML with spans, durations, SPIFFE ids, CIDRs, limits
+
+pub mod cidr;
+pub mod diagnostic;
+pub mod duration;
+pub mod hostname;
+pub mod limits;
+mod render;
+pub mod span;
+pub mod spiffe;
+pub mod suggest;
+pub mod yaml;
+
+pub use diagnostic::{Diagnostic, Diagnostics, Severity};
+pub use render::Sources;
+pub use span::{Span, Spanned};

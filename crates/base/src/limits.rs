@@ -1,0 +1,18 @@
+//! Named limits on what a user's files may ask for, each with its unit.
+
+/// Largest file read as configuration, in bytes.
+pub const MAX_FILE_BYTES: usize = 8 * 1024 * 1024;
+/// Deepest nesting of mappings and sequences in a YAML document, in levels.
+pub const MAX_YAML_DEPTH: usize = 128;
+/// Most nodes in one YAML document, in nodes, those copied by aliases included.
+pub const MAX_YAML_NODES: usize = 1_000_000;
+/// Most nodes that aliases and merge keys may copy in one document, in nodes.
+pub const MAX_YAML_ALIAS_NODES: usize = 20_000;
+/// Most findings reported for one file, in diagnostics; one more says that there are others.
+pub const MAX_DIAGNOSTICS_PER_FILE: usize = 200;
+/// Longest DNS name, in characters (RFC 1035 section 2.3.4, without the root's dot).
+pub const MAX_HOSTNAME_CHARS: usize = 253;
+/// Longest label of a DNS name, in characters (RFC 1035 section 2.3.4).
+pub const MAX_LABEL_CHARS: usize = 63;
+/// Longest SPIFFE id, in bytes (SPIFFE-ID section 2.3).
+pub const MAX_SPIFFE_ID_BYTES: usize = 2048;

@@ -1,0 +1,109 @@
+//! Where in a user's file something was written.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// A range of characters in a named file. Lines and columns count from 1, columns in characters;
+/// line 0 stands for the file as a whole.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Span {
+    /// The path as the user gave it.
+    pub file: Arc<str>,
+    /// First line, from 1; 0 = the whole file.
+    pub line: u32,
+    /// First column, from 1.
+    pub column: u32,
+    /// Line of the first character behind the range.
+    pub end_line: u32,
+    /// Column of the first character behind the range.
+    pub end_column: u32,
+}
+
+impl Span {
+    /// The file as a whole: it cannot be read, or it is empty.
+    pub fn whole_file(file: impl Into<Arc<str>>) -> Self {
+        Self { file: file.into(), line: 0, column: 0, end_line: 0, end_column: 0 }
+    }
+
+    /// What the program made up itself, e.g. a default policy.
+    pub fn built_in() -> Self {
+        Self::whole_file("<built-in>")
+    }
+
+    /// One position without extent.
+    pub fn at(file: impl Into<Arc<str>>, line: u32, column: u32) -> Self {
+        Self { file: file.into(), line, column, end_line: line, end_column: column }
+    }
+}
+
+impl Default for Span {
+    fn default() -> Self {
+        Self::built_in()
+    }
+}
+
+/// `file:line:column`, as editors and terminals understand it.
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => f.write_str(&self.file),
+            _ => write!(f, "{}:{}:{}", self.file, self.line, self.column),
+        }
+    }
+}
+
+impl fmt::Debug for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A value and where it was written. Two are equal when their values are: moving a line in a file changes nothing.
+#[derive(Clone, Default)]
+pub struct Spanned<T> {
+    /// The value.
+    pub value: T,
+    /// Where the user wrote it.
+    pub span: Span,
+}
+
+impl<T> Spanned<T> {
+    /// Ties a value to its place.
+    pub fn new(value: T, span: Span) -> Self {
+        Self { value, span }
+    }
+
+    /// Another value from the same place.
+    pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Spanned<U> {
+        Spanned { value: f(self.value), span: self.span }
+    }
+}
+
+impl<T> Deref for Spanned<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T: PartialEq> PartialEq for Spanned<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.value == other.value
+    }
+}
+
+impl<T: Eq> Eq for Spanned<T> {}
+
+impl<T: Hash> Hash for Spanned<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.value.hash(state);
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Spanned<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.value.fmt(f)
+    }
+}

@@ -1,0 +1,61 @@
+//! "Did you mean …?"
+
+/// The candidate closest to what was written, if it is close enough to be a slip of the keyboard.
+pub fn closest<'a>(written: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    // A third of the letters may be wrong: enough for a swap in a short name, too little to join unrelated ones.
+    let tolerance = (written.chars().count() / 3).max(1);
+    candidates
+        .into_iter()
+        .map(|c| (distance(&written.to_lowercase(), &c.to_lowercase()), c))
+        .filter(|(d, _)| *d <= tolerance)
+        .min_by_key(|(d, _)| *d)
+        .map(|(_, c)| c)
+}
+
+/// `a`, `b` or `c`.
+pub fn one_of<'a>(allowed: impl IntoIterator<Item = &'a str>) -> String {
+    let quoted: Vec<String> = allowed.into_iter().map(|a| format!("`{a}`")).collect();
+    match quoted.as_slice() {
+        [] => String::new(),
+        [only] => only.clone(),
+        [init @ .., last] => format!("{} or {last}", init.join(", ")),
+    }
+}
+
+/// Levenshtein distance in which a swap of neighbours counts once (optimal string alignment).
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut before_previous: Vec<usize> = Vec::new();
+    let mut previous: Vec<usize> = (0..=b.len()).collect();
+    for i in 1..=a.len() {
+        let mut row = Vec::with_capacity(b.len() + 1);
+        row.push(i);
+        for j in 1..=b.len() {
+            let replace = previous[j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut cost = replace.min(previous[j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                cost = cost.min(before_previous[j - 2] + 1);
+            }
+            row.push(cost);
+        }
+        before_previous = std::mem::replace(&mut previous, row);
+    }
+    previous.last().copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_slips_and_leaves_strangers_alone() {
+        let fields = ["hosts", "http", "gateways", "exportTo"];
+        let check = |written, expected| assert_eq!(closest(written, fields), expected, "{written}");
+        check("host", Some("hosts"));
+        check("htpt", Some("http"));
+        check("exportto", Some("exportTo"));
+        check("gatewais", Some("gateways"));
+        check("selector", None);
+        check("", None);
+    }
+}

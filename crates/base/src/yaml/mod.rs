@@ -1,0 +1,8 @@
+//! YAML 1.2 (and so JSON) as a tree that knows where each value was written.
+
+mod node;
+mod parse;
+mod scalar;
+
+pub use node::{Entry, Mapping, Node, Scalar, ScalarType, Value};
+pub use parse::parse;

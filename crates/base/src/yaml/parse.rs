@@ -1,0 +1,360 @@
+//! From text to trees, within limits, all syntax errors of a file at once.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use saphyr_parser::{Event, Parser, ScalarStyle, Span as Position, StrInput, Tag};
+
+use super::{Entry, Mapping, Node, Scalar, ScalarType, Value, scalar};
+use crate::limits::{MAX_FILE_BYTES, MAX_YAML_ALIAS_NODES, MAX_YAML_DEPTH, MAX_YAML_NODES};
+use crate::{Diagnostic, Diagnostics, Span};
+
+/// Reads all documents of a file. A document with an error is left out and reading goes on behind the next `---`;
+/// empty documents are left out silently.
+pub fn parse(file: &Arc<str>, text: &str) -> (Vec<Node>, Diagnostics) {
+    let mut diagnostics = Diagnostics::new();
+    let mut documents = Vec::new();
+    if text.len() > MAX_FILE_BYTES {
+        diagnostics.push(
+            Diagnostic::error(
+                "file-too-large",
+                Span::whole_file(file.clone()),
+                format!("the file has {} bytes, the limit is {MAX_FILE_BYTES}", text.len()),
+            )
+            .with_help("split it into several files"),
+        );
+        return (documents, diagnostics);
+    }
+    // A byte order mark is not content.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut start = Start { byte: 0, line: 0 };
+    while let Some(rest) = text.get(start.byte..) {
+        let reader = Reader { file, first_line: start.line, parser: Parser::new_from_str(rest) };
+        match reader.documents(&mut documents) {
+            Ok(()) => break,
+            Err(error) => {
+                let line = error.span.line as usize;
+                diagnostics.push(*error);
+                match next_document(text, line.max(start.line + 1)) {
+                    Some(next) => start = next,
+                    None => break,
+                }
+            }
+        }
+    }
+    (documents, diagnostics)
+}
+
+/// Where parsing resumes: offset in bytes and the number of lines before it.
+struct Start {
+    byte: usize,
+    line: usize,
+}
+
+/// The first `---` line behind line `after` (from 1).
+fn next_document(text: &str, after: usize) -> Option<Start> {
+    let mut byte = 0;
+    for (index, line) in text.split_inclusive('\n').enumerate() {
+        let is_marker =
+            line.strip_prefix("---").is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace));
+        if index >= after && is_marker {
+            return Some(Start { byte, line: index });
+        }
+        byte += line.len();
+    }
+    None
+}
+
+/// Boxed: the error path is rare and the type large.
+type Fallible<T> = Result<T, Box<Diagnostic>>;
+
+struct Reader<'a> {
+    file: &'a Arc<str>,
+    /// Lines of the file before the text the parser sees.
+    first_line: usize,
+    parser: Parser<'a, StrInput<'a>>,
+}
+
+/// A collection whose end has not been reached.
+struct Open {
+    span: Span,
+    anchor: usize,
+    content: Content,
+}
+
+enum Content {
+    Sequence(Vec<Node>),
+    /// Entries so far, merged mappings so far (with `<<`), and a key that waits for its value.
+    Mapping {
+        entries: Vec<Entry>,
+        merges: Vec<Node>,
+        key: Option<(Box<str>, Span)>,
+    },
+}
+
+/// What one document may still use.
+struct Budget {
+    nodes: usize,
+    alias_nodes: usize,
+}
+
+impl Reader<'_> {
+    fn documents(mut self, documents: &mut Vec<Node>) -> Fallible<()> {
+        while let Some((event, _)) = self.next()? {
+            match event {
+                Event::StreamEnd => break,
+                Event::DocumentStart(_) => {
+                    let node = self.document()?;
+                    if !node.is_null() {
+                        documents.push(node);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn next(&mut self) -> Fallible<Option<(Event<'_>, Span)>> {
+        match self.parser.next_event() {
+            None => Ok(None),
+            Some(Ok((event, position))) => {
+                let span = to_span(self.file, self.first_line, position);
+                Ok(Some((event, span)))
+            }
+            Some(Err(error)) => {
+                let at = *error.marker();
+                let span = to_span(self.file, self.first_line, Position::empty(at));
+                let message = format!("this is not YAML: {}", error.info());
+                Err(Box::new(Diagnostic::error("yaml-syntax", span, message).with_help(syntax_help(error.info()))))
+            }
+        }
+    }
+
+    /// Builds one document without recursion, so that depth costs no stack.
+    fn document(&mut self) -> Fallible<Node> {
+        let mut budget = Budget { nodes: MAX_YAML_NODES, alias_nodes: MAX_YAML_ALIAS_NODES };
+        let mut anchors: HashMap<usize, Node> = HashMap::new();
+        let mut open: Vec<Open> = Vec::new();
+        let mut root = None;
+        while let Some((event, span)) = self.next()? {
+            let (node, anchor) = match event {
+                Event::DocumentEnd | Event::StreamEnd => break,
+                Event::MappingStart(anchor, tag) => {
+                    refuse_tag(tag.as_deref(), &span, "map")?;
+                    let content = Content::Mapping { entries: Vec::new(), merges: Vec::new(), key: None };
+                    push_open(&mut open, Open { span, anchor, content })?;
+                    continue;
+                }
+                Event::SequenceStart(anchor, tag) => {
+                    refuse_tag(tag.as_deref(), &span, "seq")?;
+                    push_open(&mut open, Open { span, anchor, content: Content::Sequence(Vec::new()) })?;
+                    continue;
+                }
+                Event::MappingEnd | Event::SequenceEnd => match open.pop() {
+                    Some(done) => (close(done.content, done.span, &mut budget)?, done.anchor),
+                    None => continue,
+                },
+                Event::Scalar(text, style, anchor, tag) => {
+                    (Node { value: Value::Scalar(read_scalar(&text, style, tag.as_deref(), &span)?), span }, anchor)
+                }
+                Event::Alias(anchor) => (resolve_alias(&anchors, anchor, &span, &mut budget)?, 0),
+                Event::Nothing | Event::StreamStart | Event::DocumentStart(_) => continue,
+            };
+            budget.nodes = budget.nodes.checked_sub(1).ok_or_else(|| too_many_nodes(&node.span))?;
+            if anchor > 0 {
+                anchors.insert(anchor, node.clone());
+                let copied = count_nodes(&node);
+                budget.nodes = budget.nodes.checked_sub(copied).ok_or_else(|| too_many_nodes(&node.span))?;
+            }
+            match open.last_mut() {
+                Some(parent) => add(parent, node)?,
+                None => root = Some(node),
+            }
+        }
+        let empty = || Value::Scalar(Scalar { text: "".into(), quoted: false, ty: ScalarType::Null });
+        Ok(root.unwrap_or_else(|| Node { value: empty(), span: Span::whole_file(self.file.clone()) }))
+    }
+}
+
+fn push_open(open: &mut Vec<Open>, collection: Open) -> Fallible<()> {
+    if open.len() >= MAX_YAML_DEPTH {
+        let message = format!("nested more than {MAX_YAML_DEPTH} levels deep");
+        return Err(Box::new(Diagnostic::error("yaml-too-deep", collection.span, message)));
+    }
+    open.push(collection);
+    Ok(())
+}
+
+/// Puts a finished node into the collection around it.
+fn add(parent: &mut Open, node: Node) -> Fallible<()> {
+    match &mut parent.content {
+        Content::Sequence(items) => {
+            if items.is_empty() && parent.span.end_line == parent.span.line {
+                parent.span = joined(&parent.span, &node.span);
+            }
+            items.push(node);
+        }
+        Content::Mapping { entries, merges, key } => match key.take() {
+            None => {
+                let Value::Scalar(scalar) = node.value else {
+                    return Err(Box::new(
+                        Diagnostic::error("yaml-key", node.span, "a key of a mapping must be a plain text")
+                            .with_help("lists and mappings cannot be keys; did you forget quotes around `{` or `[`?"),
+                    ));
+                };
+                if entries.is_empty() {
+                    parent.span = joined(&parent.span, &node.span);
+                }
+                if let Some(first) = entries.iter().find(|e| e.key == scalar.text) {
+                    return Err(Box::new(
+                        Diagnostic::error(
+                            "duplicate-key",
+                            node.span,
+                            format!("`{}` appears twice in this mapping", scalar.text),
+                        )
+                        .with_help("remove one of the two")
+                        .with_related(first.key_span.clone(), "first here"),
+                    ));
+                }
+                *key = Some((scalar.text, node.span));
+            }
+            Some((name, _)) if &*name == "<<" => merges.push(node),
+            Some((name, key_span)) => entries.push(Entry { key: name, key_span, value: node }),
+        },
+    }
+    Ok(())
+}
+
+fn close(content: Content, span: Span, budget: &mut Budget) -> Fallible<Node> {
+    let value = match content {
+        Content::Sequence(items) => Value::Sequence(items),
+        Content::Mapping { mut entries, merges, .. } => {
+            for source in merges {
+                merge(&mut entries, source, budget)?;
+            }
+            Value::Mapping(Mapping(entries))
+        }
+    };
+    Ok(Node { value, span })
+}
+
+/// The merge key `<<`: entries of other mappings, where not given here. Of several sources the first wins.
+fn merge(entries: &mut Vec<Entry>, source: Node, budget: &mut Budget) -> Fallible<()> {
+    let mappings = match source.value {
+        Value::Mapping(mapping) => vec![mapping],
+        Value::Sequence(items) if items.iter().all(|item| item.as_mapping().is_some()) => items
+            .into_iter()
+            .filter_map(|item| if let Value::Mapping(m) = item.value { Some(m) } else { None })
+            .collect(),
+        _ => {
+            return Err(Box::new(
+                Diagnostic::error("yaml-merge", source.span, "`<<` merges a mapping or a list of mappings")
+                    .with_help("write `<<: *name` where `&name` marks a mapping"),
+            ));
+        }
+    };
+    for entry in mappings.into_iter().flat_map(|m| m.0) {
+        budget.alias_nodes = budget.alias_nodes.checked_sub(1).ok_or_else(|| too_many_aliases(&entry.key_span))?;
+        if !entries.iter().any(|e| e.key == entry.key) {
+            entries.push(entry);
+        }
+    }
+    Ok(())
+}
+
+/// A copy of what an anchor marks, paid for from the budget before it is made: nested aliases grow exponentially.
+fn resolve_alias(anchors: &HashMap<usize, Node>, anchor: usize, span: &Span, budget: &mut Budget) -> Fallible<Node> {
+    let Some(node) = anchors.get(&anchor) else {
+        return Err(Box::new(
+            Diagnostic::error("yaml-alias", span.clone(), "this alias stands inside what it refers to")
+                .with_help("an anchor can be used only after the value it marks is complete"),
+        ));
+    };
+    budget.alias_nodes = budget.alias_nodes.checked_sub(count_nodes(node)).ok_or_else(|| too_many_aliases(span))?;
+    Ok(node.clone())
+}
+
+fn count_nodes(node: &Node) -> usize {
+    1 + match &node.value {
+        Value::Scalar(_) => 0,
+        Value::Sequence(items) => items.iter().map(count_nodes).sum(),
+        Value::Mapping(mapping) => mapping.iter().map(|e| count_nodes(&e.value)).sum(),
+    }
+}
+
+fn read_scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>, span: &Span) -> Fallible<Scalar> {
+    let quoted = style != ScalarStyle::Plain;
+    let mut ty = if quoted { ScalarType::Str } else { scalar::resolve(text) };
+    match tag {
+        None => {}
+        Some(tag) if is_core(tag, "str") || (tag.handle.is_empty() && tag.suffix == "!") => ty = ScalarType::Str,
+        Some(tag) if ["int", "bool", "float", "null"].iter().any(|name| is_core(tag, name)) => {
+            ty = scalar::resolve(text);
+        }
+        Some(_) => refuse_tag(tag, span, "str")?,
+    }
+    Ok(Scalar { text: text.into(), quoted, ty })
+}
+
+fn refuse_tag(tag: Option<&Tag>, span: &Span, core: &str) -> Fallible<()> {
+    match tag {
+        Some(tag) if !is_core(tag, core) => Err(Box::new(
+            Diagnostic::error("yaml-tag", span.clone(), format!("the tag `{tag}` is not supported here"))
+                .with_help("remove the tag"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn is_core(tag: &Tag, name: &str) -> bool {
+    tag.is_yaml_core_schema() && tag.suffix == name
+}
+
+fn too_many_nodes(span: &Span) -> Box<Diagnostic> {
+    let message = format!("the document has more than {MAX_YAML_NODES} values");
+    Box::new(Diagnostic::error("yaml-too-large", span.clone(), message).with_help("split it into several documents"))
+}
+
+fn too_many_aliases(span: &Span) -> Box<Diagnostic> {
+    let message = format!("aliases of this document copy more than {MAX_YAML_ALIAS_NODES} values");
+    Box::new(
+        Diagnostic::error("yaml-alias-limit", span.clone(), message)
+            .with_help("write the values out, or use fewer aliases"),
+    )
+}
+
+fn syntax_help(info: &str) -> &'static str {
+    let has = |part: &str| info.contains(part);
+    if has("tab") {
+        "indent with spaces"
+    } else if has("mapping values are not allowed") || has("simple key") {
+        "check the indentation of this line and the `:` before it; quote a text that contains `: `"
+    } else if has("anchor") || has("alias") {
+        "an alias `*name` needs an anchor `&name` before it in the same document"
+    } else if has("block") || has("indent") {
+        "check the indentation: entries of one mapping or list start in the same column"
+    } else if has("flow") {
+        "check that every `[` and `{` is closed, and that entries are separated by `,`"
+    } else {
+        "check quotes, indentation and brackets here and on the line before"
+    }
+}
+
+fn joined(start: &Span, end: &Span) -> Span {
+    match (end.line, end.end_line) == (start.line, start.line) {
+        true => Span { end_line: end.end_line, end_column: end.end_column, ..start.clone() },
+        false => start.clone(),
+    }
+}
+
+fn to_span(file: &Arc<str>, first_line: usize, position: Position) -> Span {
+    let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    Span {
+        file: file.clone(),
+        line: number(first_line.saturating_add(position.start.line())),
+        column: number(position.start.col().saturating_add(1)),
+        end_line: number(first_line.saturating_add(position.end.line())),
+        end_column: number(position.end.col().saturating_add(1)),
+    }
+}
