@@ -1,1 +1,29 @@
 //! The immutable Snapshot: services, endpoints, policies and gateways, built from api values
+//!
+//! Everything here is resolved: hosts are full names, protocols are known, inheritance is applied by a query. Each
+//! object keeps the place in the user's file it came from.
+
+pub mod destination_rule;
+pub mod gateway;
+pub mod mesh;
+pub mod policy;
+pub mod service;
+pub mod snapshot;
+pub mod traffic;
+pub mod virtual_service;
+pub mod visibility;
+pub mod workload;
+
+pub use destination_rule::{ClientTls, ConnectionPool, DestinationRule, LoadBalancer, Subset, TrafficPolicy};
+pub use gateway::{Gateway, GatewayHost, Server, ServerProtocol, ServerTls, ServerTlsMode};
+pub use mesh::{MeshConfig, OutboundTrafficPolicy};
+pub use policy::{AuthorizationAction, AuthorizationPolicy, MtlsMode, PeerAuthentication};
+pub use service::{Endpoint, EndpointAddress, Protocol, Resolution, Service, ServicePort, TargetPort};
+pub use snapshot::Snapshot;
+pub use traffic::{HeaderMatch, HeaderOperations, Headers, StringMatch};
+pub use virtual_service::{
+    Destination, DestinationState, DirectResponse, GatewayRef, HttpAction, HttpMatch, HttpRoute, L4Match, L4Route,
+    Redirect, RedirectPort, RetryPolicy, Rewrite, TlsRoute, VirtualService, WeightedDestination,
+};
+pub use visibility::Visibility;
+pub use workload::{ContainerPort, Labels, Workload};

@@ -1,0 +1,160 @@
+//! DestinationRules: how a service is called.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_base::Span;
+use evenkeel_base::hostname::Hostname;
+
+use crate::{Labels, Visibility};
+
+/// How clients call a host.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DestinationRule {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// The host, as full name; may be a wildcard.
+    pub host: Hostname,
+    /// Who sees it.
+    pub export_to: Visibility,
+    /// Only clients with these labels (in its own namespace) use it; empty = all.
+    pub workload_selector: Labels,
+    /// For all subsets that do not say otherwise.
+    pub traffic_policy: TrafficPolicy,
+    /// Parts of the service.
+    pub subsets: Vec<Subset>,
+    /// Where it was written.
+    pub origin: Span,
+}
+
+/// A part of a service's endpoints.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Subset {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Labels its endpoints have.
+    pub labels: Labels,
+    /// What it overrides.
+    pub traffic_policy: TrafficPolicy,
+    /// Where it was written.
+    pub origin: Span,
+}
+
+/// Settings of a connection to a service. A field that is not given is left to the level above, in the end to the
+/// mesh's defaults.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct TrafficPolicy {
+    /// Which endpoint gets the next request.
+    pub load_balancer: Option<LoadBalancer>,
+    /// Limits on connections and requests.
+    pub connection_pool: Option<ConnectionPool>,
+    /// TLS towards the endpoints; none given = mutual TLS of the mesh where the endpoint has a proxy.
+    pub tls: Option<ClientTls>,
+    /// Settings for single ports, by number. They replace those of the service, field by field not inherited.
+    pub ports: BTreeMap<u16, TrafficPolicy>,
+}
+
+/// Which endpoint gets the next request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LoadBalancer {
+    /// In turn.
+    RoundRobin,
+    /// The less busy of two random ones; Istio's default.
+    LeastRequest,
+    /// A random one.
+    Random,
+    /// The address the client called.
+    Passthrough,
+}
+
+/// Limits on connections and requests.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ConnectionPool {
+    /// Connections to all endpoints together.
+    pub max_connections: Option<u32>,
+    /// Until a connection is made.
+    pub connect_timeout: Option<Duration>,
+    /// Requests that wait for a connection (`http1MaxPendingRequests`).
+    pub max_pending_requests: Option<u32>,
+    /// Requests per connection before it is closed; 0 = unlimited.
+    pub max_requests_per_connection: Option<u32>,
+    /// Requests at a time to all endpoints together (`http2MaxRequests`).
+    pub max_requests: Option<u32>,
+}
+
+/// TLS of a client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClientTls {
+    /// None, even if the endpoint has a proxy.
+    Disable,
+    /// The server shows a certificate.
+    Simple {
+        /// The name sent to the server.
+        sni: Option<Arc<str>>,
+        /// Names of which the server's certificate must have one; empty = the SNI is checked instead.
+        subject_alt_names: Vec<Arc<str>>,
+        /// A file with the roots to trust; the system's if none is given.
+        ca_certificates: Option<Arc<str>>,
+        /// Accept any certificate.
+        insecure_skip_verify: bool,
+    },
+    /// Both show certificates, ours from files.
+    Mutual {
+        /// The name sent to the server.
+        sni: Option<Arc<str>>,
+        /// Names of which the server's certificate must have one.
+        subject_alt_names: Vec<Arc<str>>,
+        /// A file with the roots to trust; the system's if none is given.
+        ca_certificates: Option<Arc<str>>,
+        /// A file with our chain.
+        client_certificate: Arc<str>,
+        /// A file with our key.
+        private_key: Arc<str>,
+        /// Accept any certificate.
+        insecure_skip_verify: bool,
+    },
+    /// Mutual TLS of the mesh.
+    IstioMutual {
+        /// The name sent to the server; Istio's `outbound_.PORT_.SUBSET_.HOST` if none is given.
+        sni: Option<Arc<str>>,
+        /// Names of which the server's certificate must have one; the endpoints' identities if empty.
+        subject_alt_names: Vec<Arc<str>>,
+    },
+}
+
+impl DestinationRule {
+    /// The subset of this name.
+    pub fn subset(&self, name: &str) -> Option<&Subset> {
+        self.subsets.iter().find(|s| &*s.name == name)
+    }
+
+    /// What applies to a port of the service, or of a subset: the subset's settings over the rule's, and on each level
+    /// those of the port instead of the general ones. The result has no `ports`.
+    pub fn policy_for(&self, subset: Option<&str>, port: u16) -> TrafficPolicy {
+        let base = self.traffic_policy.for_port(port);
+        match subset.and_then(|name| self.subset(name)) {
+            None => base,
+            Some(subset) => {
+                let over = subset.traffic_policy.for_port(port);
+                TrafficPolicy {
+                    load_balancer: over.load_balancer.or(base.load_balancer),
+                    connection_pool: over.connection_pool.or(base.connection_pool),
+                    tls: over.tls.or(base.tls),
+                    ports: BTreeMap::new(),
+                }
+            }
+        }
+    }
+}
+
+impl TrafficPolicy {
+    fn for_port(&self, port: u16) -> TrafficPolicy {
+        match self.ports.get(&port) {
+            Some(own) => own.clone(),
+            None => TrafficPolicy { ports: BTreeMap::new(), ..self.clone() },
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Gateways: what a router listens to.
+
+use std::fmt;
+use std::sync::Arc;
+
+use evenkeel_base::hostname::Hostname;
+use evenkeel_base::{Span, Spanned};
+
+use crate::{Labels, VirtualService};
+
+/// Servers on the routers a selector names.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Gateway {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// Labels the router's Pod has; empty = every router.
+    pub selector: Labels,
+    /// Its servers, in the order written. Those that conflict with an earlier one have been left out with a diagnostic.
+    pub servers: Vec<Server>,
+    /// Where it was written.
+    pub origin: Span,
+}
+
+/// One port with the hosts it serves.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Server {
+    /// The port's number.
+    pub port: u16,
+    /// The port's name.
+    pub port_name: Arc<str>,
+    /// The server's own name; may be empty.
+    pub name: Arc<str>,
+    /// What it speaks.
+    pub protocol: ServerProtocol,
+    /// Address to listen on; all if none is given.
+    pub bind: Option<Arc<str>>,
+    /// The hosts it serves.
+    pub hosts: Vec<Spanned<GatewayHost>>,
+    /// TLS, if any.
+    pub tls: Option<ServerTls>,
+    /// Whether plain HTTP is answered with a redirect to HTTPS.
+    pub https_redirect: bool,
+    /// Where it was written.
+    pub origin: Span,
+}
+
+/// What a server speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerProtocol {
+    /// `HTTP`, `HTTP2`, `GRPC`, `GRPC-Web`
+    Http,
+    /// `HTTPS`: TLS ended here, HTTP inside; with mode PASSTHROUGH: TLS by SNI
+    Https,
+    /// `TLS`: TLS ended here with TCP inside; with mode PASSTHROUGH: by SNI
+    Tls,
+    /// `TCP`, `MONGO`, `MYSQL`, `REDIS`
+    Tcp,
+}
+
+impl fmt::Display for ServerProtocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Http => "HTTP",
+            Self::Https => "HTTPS",
+            Self::Tls => "TLS",
+            Self::Tcp => "TCP",
+        })
+    }
+}
+
+/// A host of a server, `[namespace/]host`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GatewayHost {
+    /// Only VirtualServices of this namespace may bind; none = any (`*`).
+    pub namespace: Option<Arc<str>>,
+    /// The host; may be a wildcard.
+    pub host: Hostname,
+}
+
+/// TLS of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerTls {
+    /// What is done with it.
+    pub mode: ServerTlsMode,
+    /// Names of which a client's certificate must have one; empty = any the roots vouch for.
+    pub subject_alt_names: Vec<Arc<str>>,
+    /// Lowest version.
+    pub min_version: Option<TlsVersion>,
+    /// Highest version.
+    pub max_version: Option<TlsVersion>,
+}
+
+/// What a server does with TLS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ServerTlsMode {
+    /// Passed on unread, routed by SNI (`PASSTHROUGH`, `AUTO_PASSTHROUGH`).
+    Passthrough,
+    /// Ended here (`SIMPLE`).
+    Simple(ServerCertificate),
+    /// Ended here; the client shows a certificate (`MUTUAL`).
+    Mutual {
+        /// Ours.
+        certificate: ServerCertificate,
+        /// A file with the roots for clients; unset when the certificate is a named credential that holds them.
+        ca_certificates: Option<Arc<str>>,
+    },
+    /// Ended here with the mesh's own certificates (`ISTIO_MUTUAL`).
+    IstioMutual,
+}
+
+/// Where a server's certificate is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ServerCertificate {
+    /// In files of the machine or image that the router runs on.
+    Files {
+        /// The chain (`serverCertificate`), a path.
+        chain: Arc<str>,
+        /// The key (`privateKey`), a path.
+        key: Arc<str>,
+    },
+}
+
+/// Versions of TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TlsVersion {
+    /// 1.2
+    V1_2,
+    /// 1.3
+    V1_3,
+}
+
+impl GatewayHost {
+    /// The name under which a VirtualService's host is served here, if it is: the more specific of the two.
+    pub fn intersection<'a>(&'a self, virtual_service: &VirtualService, host: &'a Hostname) -> Option<&'a Hostname> {
+        let namespace_fits = self.namespace.as_deref().is_none_or(|own| own == &*virtual_service.namespace);
+        match namespace_fits {
+            true if self.host.covers(host) => Some(host),
+            true if host.covers(&self.host) => Some(&self.host),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for GatewayHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.namespace {
+            Some(namespace) => write!(f, "{namespace}/{}", self.host),
+            None => self.host.fmt(f),
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Settings of the mesh as a whole (Istio's MeshConfig).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Settings of the mesh as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MeshConfig {
+    /// Of all SPIFFE ids.
+    pub trust_domain: Arc<str>,
+    /// Other trust domains whose peers are accepted.
+    pub trust_domain_aliases: Vec<Arc<str>>,
+    /// The suffix of service names, usually `cluster.local`.
+    pub cluster_domain: Arc<str>,
+    /// The namespace whose policies apply to the mesh.
+    pub root_namespace: Arc<str>,
+    /// What happens to calls of hosts nobody knows.
+    pub outbound_traffic_policy: OutboundTrafficPolicy,
+    /// File for access logs, e.g. `/dev/stdout`; none = no log.
+    pub access_log_file: Option<Arc<str>>,
+    /// Envoy's text format for it; none = Istio's.
+    pub access_log_format: Option<Arc<str>>,
+    /// Whether the log is JSON (`accessLogEncoding: JSON`).
+    pub access_log_json: bool,
+    /// Until a connection is made.
+    pub connect_timeout: Duration,
+    /// How long protocol detection waits for the first bytes; zero = for ever.
+    pub protocol_detection_timeout: Duration,
+    /// Whether mutual TLS is used by itself towards endpoints with a proxy.
+    pub enable_auto_mtls: bool,
+    /// Retries of routes that do not say; none = Istio's default (2 attempts).
+    pub default_http_retry_attempts: Option<u32>,
+}
+
+/// What happens to calls of hosts nobody knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutboundTrafficPolicy {
+    /// They pass.
+    AllowAny,
+    /// They are refused.
+    RegistryOnly,
+}
+
+impl Default for MeshConfig {
+    /// Istio's defaults.
+    fn default() -> Self {
+        Self {
+            trust_domain: "cluster.local".into(),
+            trust_domain_aliases: Vec::new(),
+            cluster_domain: "cluster.local".into(),
+            root_namespace: "istio-system".into(),
+            outbound_traffic_policy: OutboundTrafficPolicy::AllowAny,
+            access_log_file: None,
+            access_log_format: None,
+            access_log_json: false,
+            connect_timeout: Duration::from_secs(10),
+            protocol_detection_timeout: Duration::ZERO,
+            enable_auto_mtls: true,
+            default_http_retry_attempts: None,
+        }
+    }
+}

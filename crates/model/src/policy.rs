@@ -1,0 +1,207 @@
+//! Who may call whom: mutual TLS and authorization.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use evenkeel_base::Span;
+use evenkeel_base::cidr::IpNet;
+
+use crate::{Labels, StringMatch};
+
+/// What a workload accepts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum MtlsMode {
+    /// Plain text only.
+    Disable,
+    /// Both.
+    Permissive,
+    /// Mutual TLS only.
+    Strict,
+}
+
+impl fmt::Display for MtlsMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Disable => "DISABLE",
+            Self::Permissive => "PERMISSIVE",
+            Self::Strict => "STRICT",
+        })
+    }
+}
+
+/// What workloads accept.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PeerAuthentication {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its namespace; the root namespace stands for the mesh.
+    pub namespace: Arc<str>,
+    /// Labels of the workloads; empty = all of the namespace.
+    pub selector: Labels,
+    /// The mode; none = inherited.
+    pub mode: Option<MtlsMode>,
+    /// Modes of single ports of the workload (not of the service); none = inherited.
+    pub port_modes: BTreeMap<u16, Option<MtlsMode>>,
+    /// Where it was written.
+    pub origin: Span,
+}
+
+/// What a policy does with the requests it matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum AuthorizationAction {
+    /// Refuses them. Comes first.
+    Deny,
+    /// Lets them pass; whatever no ALLOW policy of a workload matches is refused.
+    Allow,
+}
+
+impl fmt::Display for AuthorizationAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Deny => "DENY",
+            Self::Allow => "ALLOW",
+        })
+    }
+}
+
+/// Who may call what.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AuthorizationPolicy {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its namespace; the root namespace stands for the mesh.
+    pub namespace: Arc<str>,
+    /// Labels of the workloads; empty = all of the namespace.
+    pub selector: Labels,
+    /// What it does.
+    pub action: AuthorizationAction,
+    /// It matches when any of these does; without rules it matches nothing.
+    pub rules: Vec<Rule>,
+    /// Where it was written.
+    pub origin: Span,
+}
+
+/// A rule: one of `from` (if any), one of `to` (if any), and all of `when`.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Rule {
+    /// Who calls; empty = anyone.
+    pub from: Vec<Source>,
+    /// What is called; empty = anything.
+    pub to: Vec<Operation>,
+    /// Further conditions.
+    pub when: Vec<Condition>,
+}
+
+/// Who calls. Each list that is not empty must have (for `not_…`: must not have) a match.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Source {
+    /// Identities without `spiffe://`.
+    pub principals: Vec<StringMatch>,
+    /// Identities that must not match.
+    pub not_principals: Vec<StringMatch>,
+    /// Namespaces of identities.
+    pub namespaces: Vec<StringMatch>,
+    /// Namespaces that must not match.
+    pub not_namespaces: Vec<StringMatch>,
+    /// Service accounts as (namespace, name).
+    pub service_accounts: Vec<(Arc<str>, Arc<str>)>,
+    /// Service accounts that must not match.
+    pub not_service_accounts: Vec<(Arc<str>, Arc<str>)>,
+    /// Ranges of the address of the connection.
+    pub ip_blocks: Vec<IpNet>,
+    /// Ranges that must not match.
+    pub not_ip_blocks: Vec<IpNet>,
+    /// Ranges of the client's address as told by `X-Forwarded-For` or the PROXY protocol.
+    pub remote_ip_blocks: Vec<IpNet>,
+    /// Ranges that must not match.
+    pub not_remote_ip_blocks: Vec<IpNet>,
+}
+
+/// What is called. Each list that is not empty must have (for `not_…`: must not have) a match.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Operation {
+    /// Hosts as in the request, without regard to case.
+    pub hosts: Vec<StringMatch>,
+    /// Hosts that must not match.
+    pub not_hosts: Vec<StringMatch>,
+    /// Ports of the workload.
+    pub ports: Vec<u16>,
+    /// Ports that must not match.
+    pub not_ports: Vec<u16>,
+    /// Methods.
+    pub methods: Vec<StringMatch>,
+    /// Methods that must not match.
+    pub not_methods: Vec<StringMatch>,
+    /// Paths without query.
+    pub paths: Vec<PathMatch>,
+    /// Paths that must not match.
+    pub not_paths: Vec<PathMatch>,
+}
+
+/// A test on a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PathMatch {
+    /// As for other values.
+    String(StringMatch),
+    /// With `{*}` for one segment and `{**}` for any number, in Envoy's URI template form.
+    Template(Arc<str>),
+}
+
+/// A further condition: the attribute has one of `values` and none of `not_values`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Condition {
+    /// What is looked at.
+    pub key: ConditionKey,
+    /// Any of these must match; empty = no demand.
+    pub values: Vec<StringMatch>,
+    /// None of these may match.
+    pub not_values: Vec<StringMatch>,
+}
+
+/// What a condition looks at. For addresses and ports the values have been checked to be such.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConditionKey {
+    /// `request.headers[NAME]`, the name in lower case.
+    RequestHeader(Arc<str>),
+    /// `source.ip`
+    SourceIp,
+    /// `remote.ip`
+    RemoteIp,
+    /// `source.namespace`
+    SourceNamespace,
+    /// `source.principal`
+    SourcePrincipal,
+    /// `source.serviceAccount`
+    SourceServiceAccount,
+    /// `destination.ip`
+    DestinationIp,
+    /// `destination.port`
+    DestinationPort,
+    /// `connection.sni`
+    ConnectionSni,
+}
+
+impl AuthorizationPolicy {
+    /// Whether some rule needs what only HTTP has (hosts, methods, paths, headers). On a TCP port such a rule of an
+    /// ALLOW policy never matches, and in a DENY policy the HTTP parts are left out, so that it refuses more.
+    pub fn needs_http(&self) -> bool {
+        self.rules.iter().any(Rule::needs_http)
+    }
+}
+
+impl Rule {
+    /// Whether it needs what only HTTP has.
+    pub fn needs_http(&self) -> bool {
+        let operation = |o: &Operation| {
+            !(o.hosts.is_empty()
+                && o.not_hosts.is_empty()
+                && o.methods.is_empty()
+                && o.not_methods.is_empty()
+                && o.paths.is_empty()
+                && o.not_paths.is_empty())
+        };
+        let condition = |c: &Condition| matches!(c.key, ConditionKey::RequestHeader(_));
+        self.to.iter().any(operation) || self.when.iter().any(condition)
+    }
+}

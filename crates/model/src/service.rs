@@ -1,0 +1,313 @@
+//! What is called: Kubernetes Services and the hosts of ServiceEntries.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use evenkeel_base::Span;
+use evenkeel_base::cidr::IpNet;
+use evenkeel_base::hostname::Hostname;
+use evenkeel_base::spiffe::SpiffeId;
+
+use crate::{Labels, Visibility, Workload};
+
+/// A host that can be called.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Service {
+    /// Its full name; a ServiceEntry's may be a wildcard.
+    pub host: Hostname,
+    /// The name of the object it comes from.
+    pub name: Arc<str>,
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// Labels of the object.
+    pub labels: Labels,
+    /// Its ports, in the order written.
+    pub ports: Vec<ServicePort>,
+    /// Virtual addresses: one for a Service (none if headless), as written for a ServiceEntry (ranges too).
+    pub addresses: Vec<IpNet>,
+    /// How its endpoints are found.
+    pub resolution: Resolution,
+    /// Whether it is a Service with `clusterIP: None`: clients connect to endpoints' own addresses.
+    pub headless: bool,
+    /// Whether it lies outside the mesh (`location: MESH_EXTERNAL`): no mutual TLS of the mesh.
+    pub external: bool,
+    /// Who sees it.
+    pub export_to: Visibility,
+    /// The name it stands for (`type: ExternalName`): its traffic goes there.
+    pub external_name: Option<Hostname>,
+    /// Identities its endpoints may have beyond those of known workloads (`subjectAltNames` of a ServiceEntry).
+    pub subject_alt_names: Vec<Arc<str>>,
+    /// Where it was written.
+    pub origin: Span,
+}
+
+/// One port of a service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServicePort {
+    /// Its name; empty if the only port has none.
+    pub name: Arc<str>,
+    /// The number clients call.
+    pub number: u16,
+    /// How its bytes are to be read, from `appProtocol` or the name's prefix.
+    pub protocol: Protocol,
+    /// Where it leads on the workload.
+    pub target: TargetPort,
+}
+
+/// The port of a workload a service port leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TargetPort {
+    /// The service port's own number.
+    Same,
+    /// This number.
+    Number(u16),
+    /// The container port of this name.
+    Name(Arc<str>),
+}
+
+impl TargetPort {
+    /// The number on one workload, if it has such a port.
+    pub fn number_on(&self, workload: &Workload, service_port: u16) -> Option<u16> {
+        match self {
+            Self::Same => Some(service_port),
+            Self::Number(number) => Some(*number),
+            Self::Name(name) => workload.port_named(name),
+        }
+    }
+}
+
+/// What Istio's protocol selection yields for a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Protocol {
+    /// `http`
+    Http,
+    /// `http2`
+    Http2,
+    /// `grpc`
+    Grpc,
+    /// `grpc-web`
+    GrpcWeb,
+    /// `https`: TLS that is passed on unread
+    Https,
+    /// `tls`: TLS that is passed on unread
+    Tls,
+    /// `tcp`
+    Tcp,
+    /// `mongo`
+    Mongo,
+    /// `mysql`
+    Mysql,
+    /// `redis`
+    Redis,
+    /// `udp`, which the mesh does not carry
+    Udp,
+    /// Not said: found out from the first bytes (HTTP or plain TCP)
+    Auto,
+}
+
+impl Protocol {
+    /// Whether requests are routed by HTTP rules.
+    pub fn is_http(self) -> bool {
+        matches!(self, Self::Http | Self::Http2 | Self::Grpc | Self::GrpcWeb)
+    }
+
+    /// Whether the first bytes decide.
+    pub fn is_auto(self) -> bool {
+        self == Self::Auto
+    }
+
+    /// Whether the client itself speaks TLS, so that routing sees only SNI.
+    pub fn is_tls(self) -> bool {
+        matches!(self, Self::Https | Self::Tls)
+    }
+
+    /// Whether connections are carried as opaque bytes (TLS of the client included).
+    pub fn is_opaque_tcp(self) -> bool {
+        matches!(self, Self::Tcp | Self::Mongo | Self::Mysql | Self::Redis | Self::Https | Self::Tls)
+    }
+
+    /// The name as written in `appProtocol`; `auto` for [`Protocol::Auto`].
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Http2 => "http2",
+            Self::Grpc => "grpc",
+            Self::GrpcWeb => "grpc-web",
+            Self::Https => "https",
+            Self::Tls => "tls",
+            Self::Tcp => "tcp",
+            Self::Mongo => "mongo",
+            Self::Mysql => "mysql",
+            Self::Redis => "redis",
+            Self::Udp => "udp",
+            Self::Auto => "auto",
+        }
+    }
+
+    /// Reads a protocol name, in any case.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Some(match name.to_ascii_lowercase().as_str() {
+            "http" => Self::Http,
+            "http2" => Self::Http2,
+            "grpc" => Self::Grpc,
+            "grpc-web" => Self::GrpcWeb,
+            "https" => Self::Https,
+            "tls" => Self::Tls,
+            "tcp" => Self::Tcp,
+            "mongo" => Self::Mongo,
+            "mysql" => Self::Mysql,
+            "redis" => Self::Redis,
+            "udp" => Self::Udp,
+            _ => return None,
+        })
+    }
+
+    /// Istio's protocol selection: `appProtocol` first, then the port's name up to its first dash.
+    pub fn detect(transport_udp: bool, app_protocol: Option<&str>, port_name: &str) -> Self {
+        if transport_udp {
+            return Self::Udp;
+        }
+        match app_protocol {
+            Some("kubernetes.io/h2c") => return Self::Http2,
+            // Envoy's upgrade handling serves WebSocket over plain HTTP/1.1.
+            Some("kubernetes.io/ws") => return Self::Http,
+            Some("kubernetes.io/wss") => return Self::Https,
+            Some(name) => return Self::from_name(name).unwrap_or(Self::Auto),
+            None => {}
+        }
+        if port_name.eq_ignore_ascii_case("grpc-web") || port_name.to_ascii_lowercase().starts_with("grpc-web-") {
+            return Self::GrpcWeb;
+        }
+        let prefix = port_name.split('-').next().unwrap_or_default();
+        Self::from_name(prefix).unwrap_or(Self::Auto)
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// How a service's endpoints are found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resolution {
+    /// The control plane knows them (Kubernetes, `STATIC`): EDS.
+    Static,
+    /// Each proxy asks DNS for every address (`DNS`): STRICT_DNS.
+    Dns,
+    /// Each proxy asks DNS and uses the first address (`DNS_ROUND_ROBIN`): LOGICAL_DNS.
+    DnsRoundRobin,
+    /// The address the client called (`NONE`): ORIGINAL_DST.
+    Passthrough,
+}
+
+/// One place that serves one port of a service.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Endpoint {
+    /// Where it listens.
+    pub address: EndpointAddress,
+    /// The port it listens on; 0 for a Unix socket.
+    pub port: u16,
+    /// Whether it takes traffic.
+    pub ready: bool,
+    /// Its labels, which subsets select by.
+    pub labels: Labels,
+    /// The workload behind it, as Istio's `WORKLOAD_NAME`; the service's name if unknown.
+    pub workload_name: Arc<str>,
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// Its identity, if it is in the mesh.
+    pub identity: Option<SpiffeId>,
+    /// `region/zone/subzone`; may be empty.
+    pub locality: Arc<str>,
+    /// Load balancing weight; 1 if not given.
+    pub weight: u32,
+    /// Whether mutual TLS of the mesh is to be used towards it: a proxy stands before it and its PeerAuthentication
+    /// for this port is not `DISABLE`.
+    pub mtls: bool,
+}
+
+/// Where an endpoint listens.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum EndpointAddress {
+    /// An address.
+    Ip(IpAddr),
+    /// A name that the proxy resolves.
+    Name(Hostname),
+    /// A Unix socket's path.
+    Unix(Arc<str>),
+}
+
+impl fmt::Display for EndpointAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip(ip) => ip.fmt(f),
+            Self::Name(name) => name.fmt(f),
+            Self::Unix(path) => f.write_str(path),
+        }
+    }
+}
+
+impl Service {
+    /// The port of this number.
+    pub fn port(&self, number: u16) -> Option<&ServicePort> {
+        self.ports.iter().find(|p| p.number == number)
+    }
+
+    /// The port of this name.
+    pub fn port_named(&self, name: &str) -> Option<&ServicePort> {
+        self.ports.iter().find(|p| &*p.name == name)
+    }
+
+    /// The virtual addresses that are single addresses, not ranges.
+    pub fn vips(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.addresses.iter().filter(|net| net.prefix_len() == net.max_prefix_len()).map(IpNet::addr)
+    }
+
+    /// Other names by which a client in `namespace` reaches a Kubernetes Service (`name`, `name.namespace`,
+    /// `name.namespace.svc`), shortest first; empty for other hosts. The bare name works only in its own namespace.
+    pub fn short_names(&self, namespace: &str) -> Vec<String> {
+        let prefix = format!("{}.{}.svc.", self.name, self.namespace);
+        if !self.host.as_str().starts_with(&prefix) {
+            return Vec::new();
+        }
+        let mut names = Vec::with_capacity(3);
+        if namespace == &*self.namespace {
+            names.push(self.name.to_string());
+        }
+        names.push(format!("{}.{}", self.name, self.namespace));
+        names.push(format!("{}.{}.svc", self.name, self.namespace));
+        names
+    }
+}
+
+/// Endpoints of one service by the number of its port.
+pub type EndpointsByPort = BTreeMap<u16, Vec<Endpoint>>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selects_the_protocol_as_istio_does() {
+        let check = |app: Option<&str>, name: &str, expected| {
+            assert_eq!(Protocol::detect(false, app, name), expected, "{app:?} {name}")
+        };
+        check(None, "http", Protocol::Http);
+        check(None, "http-web", Protocol::Http);
+        check(None, "HTTP2-x", Protocol::Http2);
+        check(None, "grpc-web", Protocol::GrpcWeb);
+        check(None, "grpc-web-a", Protocol::GrpcWeb);
+        check(None, "grpc-a", Protocol::Grpc);
+        check(None, "tcp-http", Protocol::Tcp);
+        check(None, "web", Protocol::Auto);
+        check(None, "", Protocol::Auto);
+        check(Some("https"), "http", Protocol::Https);
+        check(Some("kubernetes.io/h2c"), "http", Protocol::Http2);
+        check(Some("example.com/own"), "http", Protocol::Auto);
+        assert_eq!(Protocol::detect(true, None, "http"), Protocol::Udp);
+    }
+}

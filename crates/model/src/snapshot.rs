@@ -1,0 +1,191 @@
+//! Everything the control plane knows at one moment, and the questions asked of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use evenkeel_base::hostname::Hostname;
+
+use crate::service::EndpointsByPort;
+use crate::workload::selects;
+use crate::{
+    AuthorizationAction, AuthorizationPolicy, DestinationRule, Endpoint, Gateway, GatewayRef, Labels, MeshConfig,
+    MtlsMode, PeerAuthentication, Service, VirtualService, Workload,
+};
+
+/// Everything the control plane knows at one moment. Never changed; the next one is built anew and shares what is equal.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Snapshot {
+    /// Settings of the mesh.
+    pub mesh: MeshConfig,
+    /// Labels of the namespaces that are declared.
+    pub namespaces: BTreeMap<Arc<str>, Labels>,
+    /// All services, ordered by host, then namespace. A host may appear in several namespaces (ServiceEntries).
+    pub services: Vec<Arc<Service>>,
+    /// Endpoints of the services, under (namespace, host).
+    pub endpoints: BTreeMap<(Arc<str>, Hostname), EndpointsByPort>,
+    /// All workloads, ordered by namespace and Pod.
+    pub workloads: Vec<Arc<Workload>>,
+    /// All VirtualServices, ordered by namespace and name. Where two claim a host in the mesh the loser's host is left out.
+    pub virtual_services: Vec<Arc<VirtualService>>,
+    /// All DestinationRules; those for one host and namespace are already merged.
+    pub destination_rules: Vec<Arc<DestinationRule>>,
+    /// All Gateways.
+    pub gateways: Vec<Arc<Gateway>>,
+    /// All PeerAuthentications.
+    pub peer_authentications: Vec<Arc<PeerAuthentication>>,
+    /// All AuthorizationPolicies, ordered by namespace and name.
+    pub authorization_policies: Vec<Arc<AuthorizationPolicy>>,
+}
+
+impl Snapshot {
+    /// The services a client in `namespace` sees, ordered by host, each host once: its own namespace's before others'.
+    pub fn services_visible_to<'a>(&'a self, namespace: &str) -> impl Iterator<Item = &'a Arc<Service>> + use<'a> {
+        let mut by_host: BTreeMap<&Hostname, &Arc<Service>> = BTreeMap::new();
+        for service in self.services.iter().filter(|s| s.export_to.includes(namespace)) {
+            let chosen = by_host.entry(&service.host).or_insert(service);
+            if &*service.namespace == namespace && &*chosen.namespace != namespace {
+                *chosen = service;
+            }
+        }
+        by_host.into_values()
+    }
+
+    /// The service of exactly this host as a client in `namespace` sees it.
+    pub fn service(&self, host: &str, namespace: &str) -> Option<&Arc<Service>> {
+        let candidates = self.services_of(host);
+        let visible = || candidates.iter().filter(|s| s.export_to.includes(namespace));
+        visible().find(|s| &*s.namespace == namespace).or_else(|| visible().next())
+    }
+
+    /// All services of exactly this host, whoever sees them.
+    pub fn services_of(&self, host: &str) -> &[Arc<Service>] {
+        let start = self.services.partition_point(|s| s.host.as_str() < host);
+        let end = self.services.partition_point(|s| s.host.as_str() <= host);
+        self.services.get(start..end).unwrap_or_default()
+    }
+
+    /// The endpoints of a service's port, those that are not ready included.
+    pub fn endpoints(&self, service: &Service, port: u16) -> &[Endpoint] {
+        self.endpoints
+            .get(&(service.namespace.clone(), service.host.clone()))
+            .and_then(|by_port| by_port.get(&port))
+            .map_or(&[], Vec::as_slice)
+    }
+
+    /// The endpoints of a service's port that take traffic and have all of `labels` (a subset's; empty = all).
+    pub fn ready_endpoints<'a>(
+        &'a self,
+        service: &Service,
+        port: u16,
+        labels: &'a Labels,
+    ) -> impl Iterator<Item = &'a Endpoint> + use<'a> {
+        self.endpoints(service, port).iter().filter(move |e| e.ready && selects(labels, &e.labels))
+    }
+
+    /// The identities the endpoints of a service have, as SPIFFE URIs in order: whom a client may meet there.
+    pub fn identities(&self, service: &Service) -> BTreeSet<String> {
+        let by_port = self.endpoints.get(&(service.namespace.clone(), service.host.clone()));
+        let known = by_port.into_iter().flat_map(BTreeMap::values).flatten().filter_map(|e| e.identity.as_ref());
+        known.map(ToString::to_string).chain(service.subject_alt_names.iter().map(|s| s.to_string())).collect()
+    }
+
+    /// The workload with this address.
+    pub fn workload_at(&self, address: IpAddr) -> Option<&Arc<Workload>> {
+        self.workloads.iter().find(|w| w.addresses.contains(&address))
+    }
+
+    /// The workload of this Pod.
+    pub fn workload(&self, namespace: &str, pod: &str) -> Option<&Arc<Workload>> {
+        self.workloads.iter().find(|w| &*w.namespace == namespace && &*w.pod == pod)
+    }
+
+    /// The VirtualServices that apply at `gateway` and that a proxy in `namespace` sees, in order of precedence.
+    pub fn virtual_services_at<'a>(
+        &'a self,
+        gateway: &'a GatewayRef,
+        namespace: &'a str,
+    ) -> impl Iterator<Item = &'a Arc<VirtualService>> + use<'a> {
+        self.virtual_services.iter().filter(move |v| v.applies_at(gateway) && v.export_to.includes(namespace))
+    }
+
+    /// Of those, the ones that serve `host` by its name or a wildcard, the most specific first. In the mesh only the
+    /// first is used; a gateway merges the routes of those with the same host.
+    pub fn virtual_services_for<'a>(
+        &'a self,
+        gateway: &'a GatewayRef,
+        namespace: &'a str,
+        host: &Hostname,
+    ) -> Vec<&'a Arc<VirtualService>> {
+        let best = |v: &VirtualService| Hostname::most_specific(host, v.hosts.iter().map(|h| &h.value)).cloned();
+        let mut found: Vec<(Hostname, &Arc<VirtualService>)> =
+            self.virtual_services_at(gateway, namespace).filter_map(|v| best(v).map(|h| (h, v))).collect();
+        found.sort_by(|a, b| a.0.specificity(&b.0));
+        found.into_iter().map(|(_, v)| v).collect()
+    }
+
+    /// The DestinationRule that a client in `namespace` with `labels` uses for a service. Istio's order: the client's
+    /// own namespace, the service's, the root namespace; in each the most specific host, a workload selector first.
+    pub fn destination_rule_for(
+        &self,
+        service: &Service,
+        namespace: &str,
+        labels: &Labels,
+    ) -> Option<&Arc<DestinationRule>> {
+        let own = &*self.mesh.root_namespace;
+        let in_namespace = |wanted: &str, client_is_here: bool| {
+            self.destination_rules
+                .iter()
+                .filter(|r| &*r.namespace == wanted && r.host.covers(&service.host))
+                .filter(|r| client_is_here || r.export_to.includes(namespace))
+                .filter(|r| r.workload_selector.is_empty() || (client_is_here && selects(&r.workload_selector, labels)))
+                .min_by(|a, b| {
+                    let by_selector = a.workload_selector.is_empty().cmp(&b.workload_selector.is_empty());
+                    by_selector.then_with(|| a.host.specificity(&b.host))
+                })
+        };
+        // Rules of the root namespace are the mesh's defaults, not the client's own, even for clients that live there.
+        let of_client = (namespace != own).then(|| in_namespace(namespace, true)).flatten();
+        of_client
+            .or_else(|| (*service.namespace != *namespace).then(|| in_namespace(&service.namespace, false)).flatten())
+            .or_else(|| in_namespace(own, namespace == own))
+    }
+
+    /// What a workload accepts on one of its ports. Port over workload over namespace over mesh; without any: both.
+    pub fn mtls_mode(&self, namespace: &str, labels: &Labels, port: u16) -> MtlsMode {
+        let of_workload =
+            self.peer_authentication(namespace, |p| !p.selector.is_empty() && selects(&p.selector, labels));
+        let of_port = of_workload.and_then(|p| p.port_modes.get(&port).copied().flatten());
+        of_port.or_else(|| of_workload.and_then(|p| p.mode)).unwrap_or_else(|| self.namespace_mtls_mode(namespace))
+    }
+
+    /// What workloads of a namespace accept if no policy of their own says otherwise.
+    pub fn namespace_mtls_mode(&self, namespace: &str) -> MtlsMode {
+        let whole = |wanted: &str| self.peer_authentication(wanted, |p| p.selector.is_empty()).and_then(|p| p.mode);
+        whole(namespace).or_else(|| whole(&self.mesh.root_namespace)).unwrap_or(MtlsMode::Permissive)
+    }
+
+    fn peer_authentication(
+        &self,
+        namespace: &str,
+        applies: impl Fn(&PeerAuthentication) -> bool,
+    ) -> Option<&Arc<PeerAuthentication>> {
+        self.peer_authentications.iter().find(|p| &*p.namespace == namespace && applies(p))
+    }
+
+    /// The AuthorizationPolicies for a workload: DENY before ALLOW, then by namespace and name.
+    pub fn policies_for(&self, namespace: &str, labels: &Labels) -> Vec<&Arc<AuthorizationPolicy>> {
+        let root = &self.mesh.root_namespace;
+        let applies = |p: &AuthorizationPolicy| {
+            (&*p.namespace == namespace || p.namespace == *root) && selects(&p.selector, labels)
+        };
+        let mut found: Vec<_> = self.authorization_policies.iter().filter(|p| applies(p)).collect();
+        found.sort_by_key(|p| p.action != AuthorizationAction::Deny);
+        found
+    }
+
+    /// The Gateways whose selector fits a router's labels, ordered by namespace and name.
+    pub fn gateways_for<'a>(&'a self, labels: &'a Labels) -> impl Iterator<Item = &'a Arc<Gateway>> + use<'a> {
+        self.gateways.iter().filter(move |g| selects(&g.selector, labels))
+    }
+}

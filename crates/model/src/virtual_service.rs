@@ -1,0 +1,327 @@
+//! VirtualServices with every name resolved.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_base::cidr::IpNet;
+use evenkeel_base::hostname::Hostname;
+use evenkeel_base::{Span, Spanned};
+
+use crate::{HeaderMatch, Headers, Labels, StringMatch, Visibility};
+
+/// Routes for hosts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VirtualService {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// The hosts it serves, as full names.
+    pub hosts: Vec<Spanned<Hostname>>,
+    /// Where it applies; `mesh` if nothing is given.
+    pub gateways: Vec<GatewayRef>,
+    /// Who sees it.
+    pub export_to: Visibility,
+    /// Routes of HTTP requests, in order: the first match wins.
+    pub http: Vec<HttpRoute>,
+    /// Routes of TLS connections by SNI.
+    pub tls: Vec<TlsRoute>,
+    /// Routes of TCP connections.
+    pub tcp: Vec<L4Route>,
+    /// Where it was written.
+    pub origin: Span,
+}
+
+/// Where a VirtualService applies.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum GatewayRef {
+    /// Sidecars (`mesh`).
+    Mesh,
+    /// A Gateway object.
+    Named {
+        /// Its namespace.
+        namespace: Arc<str>,
+        /// Its name.
+        name: Arc<str>,
+    },
+}
+
+impl GatewayRef {
+    /// Reads an entry of `gateways`: `mesh`, `name` (in `namespace`) or `namespace/name`.
+    pub fn parse(text: &str, namespace: &str) -> Self {
+        match text.split_once('/') {
+            None if text == "mesh" => Self::Mesh,
+            None => Self::Named { namespace: namespace.into(), name: text.into() },
+            Some((".", name)) => Self::Named { namespace: namespace.into(), name: name.into() },
+            Some((namespace, name)) => Self::Named { namespace: namespace.into(), name: name.into() },
+        }
+    }
+}
+
+impl fmt::Display for GatewayRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mesh => f.write_str("mesh"),
+            Self::Named { namespace, name } => write!(f, "{namespace}/{name}"),
+        }
+    }
+}
+
+impl fmt::Debug for GatewayRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// One HTTP route.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HttpRoute {
+    /// Its name, for logs; may be empty.
+    pub name: Arc<str>,
+    /// Any of these must hold; none given = always.
+    pub matches: Vec<HttpMatch>,
+    /// What happens to the request.
+    pub action: HttpAction,
+    /// Changes to headers for all destinations.
+    pub headers: Headers,
+    /// Where it was written.
+    pub origin: Span,
+}
+
+/// What happens to a request.
+#[derive(Debug, Clone, PartialEq)]
+pub enum HttpAction {
+    /// It is sent on.
+    Route {
+        /// Where to; at least one. A lone destination gets everything whatever its weight.
+        destinations: Vec<WeightedDestination>,
+        /// Changes to path and authority before.
+        rewrite: Option<Rewrite>,
+        /// Until the whole response has been received; `Some(ZERO)` = unlimited, none given = Istio's default (unlimited).
+        timeout: Option<Duration>,
+        /// None given = the mesh's default.
+        retries: Option<RetryPolicy>,
+    },
+    /// The client is sent elsewhere.
+    Redirect(Redirect),
+    /// The proxy answers.
+    DirectResponse(DirectResponse),
+}
+
+/// Conditions on a request; all must hold.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct HttpMatch {
+    /// Its name, for logs; may be empty.
+    pub name: Arc<str>,
+    /// The path, without query.
+    pub uri: Option<StringMatch>,
+    /// Whether `uri` ignores case; only for exact and prefix.
+    pub ignore_uri_case: bool,
+    /// `http` or `https`.
+    pub scheme: Option<StringMatch>,
+    /// The method.
+    pub method: Option<StringMatch>,
+    /// The host with port, as sent.
+    pub authority: Option<StringMatch>,
+    /// Headers that must match.
+    pub headers: Vec<HeaderMatch>,
+    /// Headers that must not match.
+    pub without_headers: Vec<HeaderMatch>,
+    /// Query parameters that must match.
+    pub query_params: Vec<HeaderMatch>,
+    /// The port the request is addressed to.
+    pub port: Option<u16>,
+    /// Labels the client's workload must have; only for `mesh`.
+    pub source_labels: Labels,
+    /// The namespace the client's workload must be in; only for `mesh`.
+    pub source_namespace: Option<Arc<str>>,
+    /// Where this condition applies; empty = wherever the VirtualService does.
+    pub gateways: Vec<GatewayRef>,
+    /// Where it was written.
+    pub origin: Span,
+}
+
+/// A share of the requests and where it goes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WeightedDestination {
+    /// Where to.
+    pub destination: Destination,
+    /// The share, relative to the sum of the siblings' weights.
+    pub weight: u32,
+    /// Changes to headers for this destination only.
+    pub headers: Headers,
+}
+
+/// A service, or part of one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Destination {
+    /// The service's full name.
+    pub host: Hostname,
+    /// A subset that a DestinationRule names.
+    pub subset: Option<Arc<str>>,
+    /// The service's port; required unless it has only one or the request's own port is meant.
+    pub port: Option<u16>,
+    /// Whether it exists. Routes to what does not exist answer 503.
+    pub state: DestinationState,
+    /// Where it was written.
+    pub origin: Span,
+}
+
+/// Whether a destination exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DestinationState {
+    /// It does.
+    Known,
+    /// No visible service has this host.
+    UnknownHost,
+    /// The service lacks the port.
+    UnknownPort,
+    /// No DestinationRule for the host has the subset.
+    UnknownSubset,
+}
+
+/// Changes to a request's path and authority.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rewrite {
+    /// Replaces the path, or the part a prefix match matched.
+    pub uri: Option<Arc<str>>,
+    /// Replaces the authority.
+    pub authority: Option<Arc<str>>,
+    /// Replaces what the expression finds in the path: (RE2 expression, replacement with `\1`).
+    pub uri_regex: Option<(Arc<str>, Arc<str>)>,
+}
+
+/// Where a client is sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Redirect {
+    /// Replaces the path, or the part a prefix match matched when it ends in `%PREFIX()%`.
+    pub uri: Option<Arc<str>>,
+    /// Replaces the host.
+    pub authority: Option<Arc<str>>,
+    /// Replaces the scheme.
+    pub scheme: Option<Arc<str>>,
+    /// Replaces the port.
+    pub port: Option<RedirectPort>,
+    /// 301, 302, 303, 307 or 308.
+    pub code: u16,
+}
+
+/// The port of a redirect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RedirectPort {
+    /// This one.
+    Number(u16),
+    /// The usual one of the scheme (`FROM_PROTOCOL_DEFAULT`).
+    ProtocolDefault,
+    /// The request's (`FROM_REQUEST_PORT`).
+    Request,
+}
+
+/// An answer given by the proxy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirectResponse {
+    /// Its status, 200–599.
+    pub status: u16,
+    /// Its body; may be empty.
+    pub body: Arc<[u8]>,
+}
+
+/// When a request is tried again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RetryPolicy {
+    /// Retries after the first try; 0 = none.
+    pub attempts: u32,
+    /// Limit for each try; none given = the route's timeout.
+    pub per_try_timeout: Option<Duration>,
+    /// Envoy's `retry_on` conditions and retriable status codes; none given = Istio's default.
+    pub retry_on: Option<Arc<str>>,
+}
+
+/// Conditions on a TCP or TLS connection; all must hold.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct L4Match {
+    /// Address ranges one of which must hold the destination; empty = any.
+    pub destination_subnets: Vec<IpNet>,
+    /// The port the connection is addressed to.
+    pub port: Option<u16>,
+    /// Labels the client's workload must have; only for `mesh`.
+    pub source_labels: Labels,
+    /// The namespace the client's workload must be in; only for `mesh`.
+    pub source_namespace: Option<Arc<str>>,
+    /// Where this condition applies; empty = wherever the VirtualService does.
+    pub gateways: Vec<GatewayRef>,
+}
+
+/// One TCP route.
+#[derive(Debug, Clone, PartialEq)]
+pub struct L4Route {
+    /// Any of these must hold; none given = always.
+    pub matches: Vec<L4Match>,
+    /// Where to; at least one.
+    pub destinations: Vec<WeightedDestination>,
+    /// Where it was written.
+    pub origin: Span,
+}
+
+/// One route of TLS connections that are passed on unread.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TlsRoute {
+    /// Any of these must hold; at least one. The names are what the client's SNI must be covered by.
+    pub matches: Vec<(Vec<Hostname>, L4Match)>,
+    /// Where to; at least one.
+    pub destinations: Vec<WeightedDestination>,
+    /// Where it was written.
+    pub origin: Span,
+}
+
+impl VirtualService {
+    /// Whether it applies at `gateway`.
+    pub fn applies_at(&self, gateway: &GatewayRef) -> bool {
+        self.gateways.contains(gateway)
+    }
+}
+
+impl HttpMatch {
+    /// Whether it can hold for a client with these labels in this namespace at `gateway`.
+    pub fn applies_to(&self, gateway: &GatewayRef, namespace: &str, labels: &Labels) -> bool {
+        source_applies(
+            &self.gateways,
+            self.source_namespace.as_deref(),
+            &self.source_labels,
+            gateway,
+            namespace,
+            labels,
+        )
+    }
+}
+
+impl L4Match {
+    /// Whether it can hold for a client with these labels in this namespace at `gateway`.
+    pub fn applies_to(&self, gateway: &GatewayRef, namespace: &str, labels: &Labels) -> bool {
+        source_applies(
+            &self.gateways,
+            self.source_namespace.as_deref(),
+            &self.source_labels,
+            gateway,
+            namespace,
+            labels,
+        )
+    }
+}
+
+fn source_applies(
+    gateways: &[GatewayRef],
+    source_namespace: Option<&str>,
+    source_labels: &Labels,
+    gateway: &GatewayRef,
+    namespace: &str,
+    labels: &Labels,
+) -> bool {
+    let here = gateways.is_empty() || gateways.contains(gateway);
+    // Source conditions speak of workloads with a sidecar; a gateway does not know the client.
+    let from = *gateway != GatewayRef::Mesh
+        || (source_namespace.is_none_or(|wanted| wanted == namespace)
+            && crate::workload::selects(source_labels, labels));
+    here && from
+}

@@ -1,0 +1,71 @@
+//! `exportTo`: which namespaces see an object.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Which namespaces see an object.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Visibility {
+    /// All (`*`, and the default).
+    #[default]
+    Public,
+    /// None (`~`).
+    None,
+    /// These; `.` is already replaced by the object's own.
+    Namespaces(BTreeSet<Arc<str>>),
+}
+
+impl Visibility {
+    /// Reads the entries of an `exportTo` list of an object in `namespace`. No entries = public.
+    pub fn from_export_to<'a>(entries: impl IntoIterator<Item = &'a str>, namespace: &str) -> Self {
+        let mut namespaces = BTreeSet::new();
+        let mut any = false;
+        for entry in entries {
+            any = true;
+            match entry {
+                "*" => return Self::Public,
+                "~" => {}
+                "." => {
+                    namespaces.insert(namespace.into());
+                }
+                other => {
+                    namespaces.insert(other.into());
+                }
+            }
+        }
+        match (any, namespaces.is_empty()) {
+            (false, _) => Self::Public,
+            (true, true) => Self::None,
+            (true, false) => Self::Namespaces(namespaces),
+        }
+    }
+
+    /// Whether a client in `namespace` sees the object.
+    pub fn includes(&self, namespace: &str) -> bool {
+        match self {
+            Self::Public => true,
+            Self::None => false,
+            Self::Namespaces(namespaces) => namespaces.contains(namespace),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_export_to() {
+        let check = |entries: &[&str], client: &str, expected: bool| {
+            let visibility = Visibility::from_export_to(entries.iter().copied(), "own");
+            assert_eq!(visibility.includes(client), expected, "{entries:?} from {client}");
+        };
+        check(&[], "other", true);
+        check(&["*"], "other", true);
+        check(&["."], "other", false);
+        check(&["."], "own", true);
+        check(&["~"], "own", false);
+        check(&["other", "."], "other", true);
+        check(&["other"], "own", false);
+    }
+}

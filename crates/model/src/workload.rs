@@ -1,0 +1,93 @@
+//! What runs: one Pod each.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use evenkeel_base::Span;
+use evenkeel_base::spiffe::SpiffeId;
+
+use crate::Service;
+
+/// Labels of an object, or a selector that wants them all.
+pub type Labels = BTreeMap<String, String>;
+
+/// Whether all labels of a selector are present. The empty selector selects everything.
+pub fn selects(selector: &Labels, labels: &Labels) -> bool {
+    selector.iter().all(|(name, value)| labels.get(name) == Some(value))
+}
+
+/// One replica.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Workload {
+    /// The Pod's name.
+    pub pod: Arc<str>,
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// The name of what made the Pod (a Deployment), else the Pod's own; Istio's `WORKLOAD_NAME`.
+    pub workload_name: Arc<str>,
+    /// Its addresses; none until it runs.
+    pub addresses: Vec<IpAddr>,
+    /// Its labels.
+    pub labels: Labels,
+    /// Its service account; `default` if none is given.
+    pub service_account: Arc<str>,
+    /// Its SPIFFE id.
+    pub identity: SpiffeId,
+    /// `region/zone/subzone`, from the `topology.kubernetes.io` and `istio-locality` labels; may be empty.
+    pub locality: Arc<str>,
+    /// Whether it takes traffic (condition `Ready`).
+    pub ready: bool,
+    /// Whether a proxy that accepts mutual TLS stands before it.
+    pub has_proxy: bool,
+    /// Ports its containers declare.
+    pub ports: Vec<ContainerPort>,
+    /// The services that select it, ordered by host.
+    pub services: Vec<Arc<Service>>,
+    /// Where it was written.
+    pub origin: Span,
+}
+
+/// A port a container declares.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerPort {
+    /// Its name, which a Service's `targetPort` may use.
+    pub name: Option<Arc<str>>,
+    /// Its number.
+    pub number: u16,
+}
+
+/// A port on which a workload serves: what an inbound listener and cluster are made of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InboundPort {
+    /// The number the workload listens on.
+    pub port: u16,
+    /// How its bytes are to be read.
+    pub protocol: crate::Protocol,
+    /// The service it was found through, and the number of the port there; none for a bare container port.
+    pub service: Option<(Arc<Service>, u16)>,
+}
+
+impl Workload {
+    /// The number of a container port by its name.
+    pub fn port_named(&self, name: &str) -> Option<u16> {
+        self.ports.iter().find(|p| p.name.as_deref() == Some(name)).map(|p| p.number)
+    }
+
+    /// The ports it serves through services, each number once, in ascending order. As in Istio the first service (by
+    /// host) decides where two share a target port.
+    pub fn inbound_ports(&self) -> Vec<InboundPort> {
+        let mut ports: BTreeMap<u16, InboundPort> = BTreeMap::new();
+        for service in &self.services {
+            for service_port in &service.ports {
+                let Some(port) = service_port.target.number_on(self, service_port.number) else { continue };
+                ports.entry(port).or_insert_with(|| InboundPort {
+                    port,
+                    protocol: service_port.protocol,
+                    service: Some((service.clone(), service_port.number)),
+                });
+            }
+        }
+        ports.into_values().collect()
+    }
+}
