@@ -4,11 +4,11 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 
 # Where rustup puts cargo, for a shell that has not read the profile since.
-export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
+export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/sbin:/sbin
 
 .PHONY: help
 help: ## Show the commands
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 .PHONY: demo
 demo: ## Build in release mode and run the example until Ctrl-C

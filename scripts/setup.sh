@@ -15,7 +15,7 @@ rust_version=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' "$root/Cargo.toml")
 
 main() {
     # Where rustup puts cargo, and where Debian puts what only root used to call.
-    export PATH=$PATH:$HOME/.cargo/bin:/usr/sbin:/sbin
+    export PATH=$HOME/.cargo/bin:$PATH:/usr/sbin:/sbin
     [ $# -gt 0 ] || set -- build
     local goal
     for goal in "$@"; do

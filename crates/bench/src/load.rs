@@ -1,0 +1,80 @@
+//! The load: `wrk` on one thread, its summary read from a script's JSON line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::process::{LOAD_CORE, find};
+
+/// Only `done` is defined, so the script costs nothing per request.
+const SCRIPT: &str = r#"
+function done(summary, latency, requests)
+  local e = summary.errors
+  io.write(string.format(
+    'JSON {"requests":%d,"micros":%d,"p50":%d,"p99":%d,"errors":%d}\n',
+    summary.requests, summary.duration, latency:percentile(50), latency:percentile(99),
+    e.connect + e.read + e.write + e.status + e.timeout))
+end
+"#;
+
+/// The load generator.
+pub struct Load {
+    wrk: PathBuf,
+    script: PathBuf,
+}
+
+/// What one run of the load saw.
+pub struct Summary {
+    /// Answers received.
+    pub requests: u64,
+    /// How long it ran.
+    pub time: Duration,
+    /// Median latency.
+    pub p50: Duration,
+    /// 99th percentile of the latency.
+    pub p99: Duration,
+}
+
+impl Load {
+    /// Finds `wrk` and writes its script into `folder`.
+    pub fn new(folder: &std::path::Path) -> Result<Self> {
+        let script = folder.join("summary.lua");
+        std::fs::write(&script, SCRIPT)?;
+        Ok(Self { wrk: find("wrk")?, script })
+    }
+
+    /// Loads `target` over `connections` keep-alive connections, each sending its next request when the answer is there.
+    pub fn run(&self, target: SocketAddr, connections: usize, time: Duration) -> Result<Summary> {
+        let output = Command::new("taskset")
+            .args(["--cpu-list", &LOAD_CORE.to_string()])
+            .arg(&self.wrk)
+            .args(["--threads", "1", "--connections", &connections.to_string()])
+            .args(["--duration", &format!("{}s", time.as_secs().max(1)), "--script"])
+            .arg(&self.script)
+            .arg(format!("http://{target}/hello"))
+            .stdin(Stdio::null())
+            .output()
+            .context("wrk")?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let line = text.lines().find_map(|line| line.strip_prefix("JSON "));
+        let line = line.with_context(|| format!("wrk said {text:?} {:?}", String::from_utf8_lossy(&output.stderr)))?;
+        let summary: Value = serde_json::from_str(line)?;
+        let number = |name: &str| summary[name].as_u64().with_context(|| format!("{name} in {line}"));
+        ensure!(
+            number("errors")? == 0,
+            "{target}: {} requests failed over {connections} connections",
+            number("errors")?
+        );
+        ensure!(number("requests")? > 0, "{target}: no request was answered over {connections} connections");
+        Ok(Summary {
+            requests: number("requests")?,
+            time: Duration::from_micros(number("micros")?),
+            p50: Duration::from_micros(number("p50")?),
+            p99: Duration::from_micros(number("p99")?),
+        })
+    }
+}

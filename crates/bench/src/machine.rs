@@ -1,0 +1,30 @@
+//! On what, and with which versions, the numbers came about.
+
+use crate::peers::Setup;
+use crate::process::{find, first_line};
+
+/// Lines such as `CPU: …`, `kernel: …`, `Envoy: …`; what cannot be found out is left away.
+pub fn describe(setup: &Setup) -> Vec<(String, String)> {
+    let mut facts = Vec::new();
+    let mut add = |name: &str, value: Option<String>| facts.extend(value.map(|value| (name.to_owned(), value)));
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"))
+        .map(|line| line.trim_matches([' ', '\t', ':']));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    add("machine", Some(format!("{} ({cores} cores)", model.unwrap_or("unknown CPU"))));
+    add("kernel", std::fs::read_to_string("/proc/sys/kernel/osrelease").ok().map(|line| line.trim().to_owned()));
+    add("load average at the start", std::fs::read_to_string("/proc/loadavg").ok().map(|line| line.trim().to_owned()));
+    add("Evenkeel", first_line(&setup.evenkeel, &["--version"]).ok());
+    add(
+        "Envoy",
+        first_line(&setup.envoy, &["--version"])
+            .ok()
+            .map(|line| line.rsplit("version: ").next().unwrap_or_default().to_owned()),
+    );
+    for (name, program, flag) in [("HAProxy", "haproxy", "-v"), ("nginx", "nginx", "-v"), ("wrk", "wrk", "-v")] {
+        add(name, find(program).and_then(|path| first_line(&path, &[flag])).ok());
+    }
+    facts
+}
