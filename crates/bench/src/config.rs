@@ -74,6 +74,7 @@ static_resources:
           "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
           stat_prefix: ingress
           generate_request_id: true
+          use_remote_address: true
           route_config:
             name: local
             virtual_hosts:

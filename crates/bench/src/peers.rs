@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, PKCS_ECDSA_P256_SHA256};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, PKCS_ECDSA_P256_SHA256};
 
 use crate::config::{Hop, MutualTls};
 use crate::load::Load;
@@ -180,6 +180,8 @@ impl Setup {
     fn certificates(&self) -> Result<MutualTls> {
         let mut root = CertificateParams::default();
         root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // Not the leaf's name: a certificate named as its issuer counts as self-signed.
+        root.distinguished_name.push(DnType::CommonName, "benchmark root");
         let root = CertifiedIssuer::self_signed(root, KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?)?;
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let leaf = CertificateParams::new(vec!["backend.local".to_owned()])?.signed_by(&key, &root)?;
