@@ -1,0 +1,89 @@
+//! Forwards what the mesh does not know to the resolvers the workload would have asked, byte for byte.
+
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, UdpSocket};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+/// How long one resolver may take.
+const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(2);
+/// Queries waiting for a resolver at one time; beyond it a query is answered SERVFAIL at once.
+const MAX_FORWARDS_IN_FLIGHT: usize = 256;
+/// Largest message, in bytes (RFC 1035 section 4.2.2).
+const MAX_MESSAGE_BYTES: usize = 65_535;
+
+/// The upstream resolvers, asked in order.
+#[derive(Debug, Clone)]
+pub struct Forwarder {
+    resolvers: Arc<[SocketAddr]>,
+    mark: Option<u32>,
+    in_flight: Arc<Semaphore>,
+}
+
+impl Forwarder {
+    /// Asks `resolvers` in order. `mark` is set on the sockets (`SO_MARK`), so that capture rules let them out.
+    pub fn new(resolvers: Vec<SocketAddr>, mark: Option<u32>) -> Self {
+        Self { resolvers: resolvers.into(), mark, in_flight: Arc::new(Semaphore::new(MAX_FORWARDS_IN_FLIGHT)) }
+    }
+
+    /// The first resolver's response, or `None` when there is none to be had. `udp` keeps the transport of the client.
+    pub async fn ask(&self, query: &[u8], udp: bool) -> Option<Vec<u8>> {
+        let _permit = self.in_flight.try_acquire().ok()?;
+        for &resolver in self.resolvers.iter() {
+            let attempt = async {
+                if udp { self.ask_udp(resolver, query).await } else { self.ask_tcp(resolver, query).await }
+            };
+            match timeout(UPSTREAM_TIMEOUT, attempt).await {
+                Ok(Ok(response)) => return Some(response),
+                Ok(Err(error)) => tracing::debug!(%resolver, %error, "DNS resolver failed"),
+                Err(_) => tracing::debug!(%resolver, "DNS resolver did not answer in time"),
+            }
+        }
+        None
+    }
+
+    async fn ask_udp(&self, resolver: SocketAddr, query: &[u8]) -> std::io::Result<Vec<u8>> {
+        let socket = UdpSocket::bind(unspecified(resolver)).await?;
+        self.set_mark(&socket)?;
+        socket.connect(resolver).await?;
+        socket.send(query).await?;
+        let mut buffer = vec![0; 4096];
+        loop {
+            let length = socket.recv(&mut buffer).await?;
+            // A late answer to somebody else's question carries another id.
+            if length >= 12 && buffer.get(..2) == query.get(..2) {
+                buffer.truncate(length);
+                return Ok(buffer);
+            }
+        }
+    }
+
+    async fn ask_tcp(&self, resolver: SocketAddr, query: &[u8]) -> std::io::Result<Vec<u8>> {
+        let socket = if resolver.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        self.set_mark(&socket)?;
+        let mut stream = socket.connect(resolver).await?;
+        let length = u16::try_from(query.len()).map_err(|_| std::io::ErrorKind::InvalidInput)?;
+        let mut framed = Vec::with_capacity(query.len() + 2);
+        framed.extend_from_slice(&length.to_be_bytes());
+        framed.extend_from_slice(query);
+        stream.write_all(&framed).await?;
+        let length = usize::from(stream.read_u16().await?).min(MAX_MESSAGE_BYTES);
+        let mut response = vec![0; length];
+        stream.read_exact(&mut response).await?;
+        Ok(response)
+    }
+
+    fn set_mark(&self, socket: &impl AsFd) -> std::io::Result<()> {
+        let Some(mark) = self.mark else { return Ok(()) };
+        nix::sys::socket::setsockopt(socket, nix::sys::socket::sockopt::Mark, &mark).map_err(std::io::Error::from)
+    }
+}
+
+fn unspecified(peer: SocketAddr) -> SocketAddr {
+    if peer.is_ipv4() { SocketAddr::from(([0, 0, 0, 0], 0)) } else { SocketAddr::from(([0u16; 8], 0)) }
+}

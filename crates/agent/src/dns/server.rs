@@ -1,0 +1,243 @@
+//! The sockets of the DNS proxy.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::answer::server_failure;
+use super::{Forwarder, Names, Outcome, answer};
+
+/// Largest query over UDP, in bytes; longer datagrams are cut and so refused.
+const MAX_UDP_QUERY_BYTES: usize = 4096;
+/// TCP clients at one time; further ones wait in the backlog.
+const MAX_TCP_CLIENTS: usize = 64;
+/// How long a TCP client may stay silent or refuse to read (RFC 7766 section 6.2.3).
+const TCP_IDLE: Duration = Duration::from_secs(10);
+
+/// Why the DNS proxy cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The address cannot be bound.
+    #[error("cannot listen for DNS on {address}: {source}")]
+    Bind {
+        /// Address asked for.
+        address: SocketAddr,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+}
+
+/// A bound DNS proxy.
+#[derive(Debug)]
+pub struct Server {
+    udp: Arc<UdpSocket>,
+    tcp: TcpListener,
+    names: Names,
+    forwarder: Forwarder,
+}
+
+impl Server {
+    /// Binds UDP and TCP on `address`; with port 0 both get the same free port.
+    pub async fn bind(address: SocketAddr, names: Names, forwarder: Forwarder) -> Result<Self, ServerError> {
+        let bind = async {
+            let udp = UdpSocket::bind(address).await?;
+            let tcp = TcpListener::bind(udp.local_addr()?).await?;
+            Ok((udp, tcp))
+        };
+        let (udp, tcp) = bind.await.map_err(|source| ServerError::Bind { address, source })?;
+        Ok(Self { udp: Arc::new(udp), tcp, names, forwarder })
+    }
+
+    /// The bound address.
+    pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.udp.local_addr()
+    }
+
+    /// Serves until the future is dropped.
+    pub async fn run(self) {
+        let udp = serve_udp(self.udp, self.names.clone(), self.forwarder.clone());
+        let tcp = serve_tcp(self.tcp, self.names, self.forwarder);
+        tokio::join!(udp, tcp);
+    }
+}
+
+async fn serve_udp(socket: Arc<UdpSocket>, names: Names, forwarder: Forwarder) {
+    let mut buffer = vec![0; MAX_UDP_QUERY_BYTES];
+    loop {
+        let (length, peer) = match socket.recv_from(&mut buffer).await {
+            Ok(received) => received,
+            Err(error) => {
+                // An ICMP error of an earlier reply surfaces here; the socket itself is well.
+                tracing::debug!(%error, "DNS receive failed");
+                tokio::task::yield_now().await;
+                continue;
+            }
+        };
+        let Some(query) = buffer.get(..length) else { continue };
+        match answer(query, &names.current(), true) {
+            Outcome::Ignore => {}
+            Outcome::Respond(response) => send(&socket, &response, peer).await,
+            Outcome::Forward => {
+                let (socket, forwarder, query) = (socket.clone(), forwarder.clone(), query.to_vec());
+                tokio::spawn(async move {
+                    let response = forwarder.ask(&query, true).await.or_else(|| server_failure(&query));
+                    if let Some(response) = response {
+                        send(&socket, &response, peer).await;
+                    }
+                });
+            }
+        }
+    }
+}
+
+async fn send(socket: &UdpSocket, response: &[u8], peer: SocketAddr) {
+    if let Err(error) = socket.send_to(response, peer).await {
+        tracing::debug!(%peer, %error, "DNS reply not sent");
+    }
+}
+
+async fn serve_tcp(listener: TcpListener, names: Names, forwarder: Forwarder) {
+    let clients = Arc::new(Semaphore::new(MAX_TCP_CLIENTS));
+    loop {
+        let Ok(permit) = clients.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                let (names, forwarder) = (names.clone(), forwarder.clone());
+                tokio::spawn(async move {
+                    if let Err(error) = serve_client(stream, names, forwarder).await {
+                        tracing::debug!(%peer, %error, "DNS client left");
+                    }
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "DNS accept failed");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+async fn serve_client(mut stream: TcpStream, names: Names, forwarder: Forwarder) -> std::io::Result<()> {
+    loop {
+        let Ok(read) = timeout(TCP_IDLE, read_message(&mut stream)).await else { return Ok(()) };
+        let Some(query) = read? else { return Ok(()) };
+        let response = match answer(&query, &names.current(), false) {
+            Outcome::Ignore => return Ok(()),
+            Outcome::Respond(response) => Some(response),
+            Outcome::Forward => forwarder.ask(&query, false).await.or_else(|| server_failure(&query)),
+        };
+        let Some(response) = response else { return Ok(()) };
+        let length = u16::try_from(response.len()).map_err(|_| std::io::ErrorKind::InvalidData)?;
+        let mut framed = length.to_be_bytes().to_vec();
+        framed.extend_from_slice(&response);
+        timeout(TCP_IDLE, stream.write_all(&framed)).await.map_err(|_| std::io::ErrorKind::TimedOut)??;
+    }
+}
+
+/// One length-prefixed message (RFC 1035 section 4.2.2); `None` at a clean end.
+async fn read_message(stream: &mut TcpStream) -> std::io::Result<Option<Vec<u8>>> {
+    let length = match stream.read_u16().await {
+        Ok(length) => usize::from(length),
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mut message = vec![0; length];
+    stream.read_exact(&mut message).await?;
+    Ok(Some(message))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::str::FromStr;
+
+    use hickory_proto::op::{Message, Query, ResponseCode};
+    use hickory_proto::rr::{Name, RecordType};
+
+    use super::super::{HostEntry, SearchDomain, Table};
+    use super::*;
+
+    fn query(name: &str) -> Vec<u8> {
+        let mut message = Message::query();
+        message.add_query(Query::query(Name::from_str(name).expect("a name"), RecordType::A));
+        message.to_vec().expect("encodes")
+    }
+
+    async fn over_udp(server: SocketAddr, bytes: &[u8]) -> Message {
+        let client = UdpSocket::bind("127.0.0.1:0").await.expect("bind");
+        client.send_to(bytes, server).await.expect("send");
+        let mut buffer = [0; 4096];
+        let length = timeout(Duration::from_secs(5), client.recv(&mut buffer)).await.expect("in time").expect("recv");
+        Message::from_vec(&buffer[..length]).expect("a message")
+    }
+
+    async fn over_tcp(server: SocketAddr, bytes: &[u8]) -> Message {
+        let mut client = TcpStream::connect(server).await.expect("connect");
+        client.write_u16(bytes.len() as u16).await.expect("write");
+        client.write_all(bytes).await.expect("write");
+        let reply = timeout(Duration::from_secs(5), read_message(&mut client)).await.expect("in time");
+        Message::from_vec(&reply.expect("read").expect("a reply")).expect("a message")
+    }
+
+    fn names() -> Names {
+        let names = Names::default();
+        names.replace(Table::new(
+            [HostEntry {
+                host: "info.default.svc.cluster.local".into(),
+                ips: vec!["10.96.0.7".parse().expect("v4")],
+                short_name: "info".into(),
+                namespace: "default".into(),
+            }],
+            &SearchDomain { namespace: "default".into(), cluster_domain: "cluster.local".into() },
+        ));
+        names
+    }
+
+    #[tokio::test]
+    async fn serves_and_forwards_over_both_transports() {
+        // The "upstream resolver" is a second server whose cluster domain differs, so it answers what the first forwards.
+        let upstream_names = Names::default();
+        upstream_names.replace(Table::new(
+            [HostEntry {
+                host: "example.com".into(),
+                ips: vec!["192.0.2.1".parse().expect("v4")],
+                short_name: String::new(),
+                namespace: String::new(),
+            }],
+            &SearchDomain { namespace: String::new(), cluster_domain: "nowhere".into() },
+        ));
+        let loopback: SocketAddr = "127.0.0.1:0".parse().expect("address");
+        let upstream =
+            Server::bind(loopback, upstream_names, Forwarder::new(Vec::new(), None)).await.expect("upstream binds");
+        let upstream_address = upstream.local_addr().expect("address");
+        let server =
+            Server::bind(loopback, names(), Forwarder::new(vec![upstream_address], None)).await.expect("server binds");
+        let address = server.local_addr().expect("address");
+        tokio::spawn(upstream.run());
+        tokio::spawn(server.run());
+
+        for (name, code, expected) in [
+            ("info.", ResponseCode::NoError, "10.96.0.7"),
+            ("example.com.", ResponseCode::NoError, "192.0.2.1"),
+            ("missing.default.svc.cluster.local.", ResponseCode::NXDomain, ""),
+            ("unknown.example.org.", ResponseCode::ServFail, ""),
+        ] {
+            for message in [over_udp(address, &query(name)).await, over_tcp(address, &query(name)).await] {
+                let answers: Vec<_> = message.answers.iter().map(|record| record.data.to_string()).collect();
+                assert_eq!((message.metadata.response_code, answers.join(" ").as_str()), (code, expected), "{name}");
+            }
+        }
+        // Garbage gets an error or silence, and the next query is served as before.
+        let garbage = UdpSocket::bind("127.0.0.1:0").await.expect("bind");
+        garbage.send_to(&[0xff; 700], address).await.expect("send");
+        let mut half = TcpStream::connect(address).await.expect("connect");
+        half.write_all(&[0xff, 0xff, 0x00]).await.expect("write");
+        assert_eq!(over_udp(address, &query("info.")).await.answers.len(), 1);
+        assert_eq!(over_tcp(address, &query("info.")).await.answers.len(), 1);
+    }
+}

@@ -1,0 +1,158 @@
+//! Names of mesh hosts and their addresses, with the short forms a pod's search path allows.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Where the workload stands: decides which short names mean which service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SearchDomain {
+    /// Namespace of the workload.
+    pub namespace: String,
+    /// DNS suffix of the cluster, e.g. `cluster.local`.
+    pub cluster_domain: String,
+}
+
+/// One host of the name table (`istio.networking.nds.v1.NameTable.NameInfo`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostEntry {
+    /// Fully qualified name without a trailing dot; `*.suffix` for wildcard hosts.
+    pub host: String,
+    /// Addresses: the service's virtual address, or those of its endpoints when headless.
+    pub ips: Vec<IpAddr>,
+    /// Service name, when the host is a cluster service.
+    pub short_name: String,
+    /// Namespace, when the host is a cluster service.
+    pub namespace: String,
+}
+
+/// All names a workload can resolve within the mesh.
+#[derive(Debug, Default)]
+pub struct Table {
+    exact: HashMap<Box<str>, Arc<[IpAddr]>>,
+    wildcard: HashMap<Box<str>, Arc<[IpAddr]>>,
+    cluster_domain: Box<str>,
+}
+
+impl Table {
+    /// Builds the table as a workload at `search` sees it. Cluster services are also known as `name.ns` and
+    /// `name.ns.svc`, and as `name` within their own namespace; a host written out in full wins over a short form.
+    pub fn new(hosts: impl IntoIterator<Item = HostEntry>, search: &SearchDomain) -> Self {
+        let mut table = Self { cluster_domain: search.cluster_domain.to_ascii_lowercase().into(), ..Self::default() };
+        let mut short_forms = Vec::new();
+        for entry in hosts {
+            let ips: Arc<[IpAddr]> = entry.ips.into();
+            let host = entry.host.trim_end_matches('.').to_ascii_lowercase();
+            if !entry.short_name.is_empty() && !entry.namespace.is_empty() {
+                let (name, namespace) = (entry.short_name.to_ascii_lowercase(), entry.namespace.to_ascii_lowercase());
+                if namespace == search.namespace {
+                    short_forms.push((name.clone(), ips.clone()));
+                }
+                short_forms.push((format!("{name}.{namespace}"), ips.clone()));
+                short_forms.push((format!("{name}.{namespace}.svc"), ips.clone()));
+            }
+            match host.strip_prefix("*.") {
+                Some(suffix) => table.wildcard.insert(suffix.into(), ips),
+                None => table.exact.insert(host.into(), ips),
+            };
+        }
+        for (name, ips) in short_forms {
+            table.exact.entry(name.into()).or_insert(ips);
+        }
+        table
+    }
+
+    /// Addresses of a name (any case, with or without a trailing dot): exact, else the most specific wildcard.
+    pub fn lookup(&self, name: &str) -> Option<Arc<[IpAddr]>> {
+        let name = name.trim_end_matches('.').to_ascii_lowercase();
+        if let Some(ips) = self.exact.get(name.as_str()) {
+            return Some(ips.clone());
+        }
+        let mut rest = name.as_str();
+        while let Some((_, suffix)) = rest.split_once('.') {
+            if let Some(ips) = self.wildcard.get(suffix) {
+                return Some(ips.clone());
+            }
+            rest = suffix;
+        }
+        None
+    }
+
+    /// The name lies below the cluster's domain, so that no one else can know it.
+    pub fn owns(&self, name: &str) -> bool {
+        let name = name.trim_end_matches('.').to_ascii_lowercase();
+        match name.strip_suffix(&*self.cluster_domain) {
+            Some(rest) => !self.cluster_domain.is_empty() && (rest.is_empty() || rest.ends_with('.')),
+            None => false,
+        }
+    }
+
+    /// Number of names, short forms included.
+    pub fn len(&self) -> usize {
+        self.exact.len() + self.wildcard.len()
+    }
+
+    /// No names at all: the control plane has not answered yet.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(host: &str, ip: &str, short_name: &str, namespace: &str) -> HostEntry {
+        HostEntry {
+            host: host.into(),
+            ips: vec![ip.parse().expect("an address")],
+            short_name: short_name.into(),
+            namespace: namespace.into(),
+        }
+    }
+
+    fn table() -> Table {
+        let search = SearchDomain { namespace: "shop".into(), cluster_domain: "cluster.local".into() };
+        Table::new(
+            [
+                entry("cart.shop.svc.cluster.local", "10.96.0.1", "cart", "shop"),
+                entry("cart.other.svc.cluster.local", "10.96.0.2", "cart", "other"),
+                entry("*.example.com", "10.96.0.3", "", ""),
+                entry("*.api.example.com", "10.96.0.4", "", ""),
+                entry("Www.Example.org.", "10.96.0.5", "", ""),
+            ],
+            &search,
+        )
+    }
+
+    #[test]
+    fn lookup_follows_the_search_path() {
+        let check = |name: &str, expected: Option<&str>| {
+            let found = table().lookup(name).map(|ips| ips[0].to_string());
+            assert_eq!(found.as_deref(), expected, "{name}");
+        };
+        check("cart", Some("10.96.0.1"));
+        check("CART.", Some("10.96.0.1"));
+        check("cart.shop", Some("10.96.0.1"));
+        check("cart.other", Some("10.96.0.2"));
+        check("cart.other.svc", Some("10.96.0.2"));
+        check("cart.other.svc.cluster.local.", Some("10.96.0.2"));
+        check("a.example.com", Some("10.96.0.3"));
+        check("a.b.example.com", Some("10.96.0.3"));
+        check("a.api.example.com", Some("10.96.0.4"));
+        check("example.com", None);
+        check("www.example.org", Some("10.96.0.5"));
+        check("shop", None);
+        check("", None);
+        check(".", None);
+    }
+
+    #[test]
+    fn owns_only_the_cluster_domain() {
+        let check = |name: &str, expected: bool| assert_eq!(table().owns(name), expected, "{name}");
+        check("nope.shop.svc.cluster.local.", true);
+        check("cluster.local", true);
+        check("notcluster.local", false);
+        check("example.com", false);
+    }
+}
