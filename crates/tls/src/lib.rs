@@ -1,1 +1,33 @@
-//! rustls configuration, SPIFFE verification, SNI, certificate store
+//! rustls configuration, SPIFFE verification, SNI, certificate store.
+//!
+//! [`config`] states what a TLS context asks for, in Envoy's words; [`secrets::SecretStore`] holds the certificates it names,
+//! replaceable at any time; [`DownstreamTls`] and [`UpstreamTls`] put the two together and drive handshakes. A certificate
+//! that changes takes effect with the next handshake; connections that exist keep the one they began with.
+//!
+//! There is one TLS stack (rustls) on one provider (aws-lc-rs), and nothing here turns signature checks off.
+
+pub mod config;
+pub mod downstream;
+pub mod error;
+pub mod hello;
+pub mod identity;
+pub mod peer;
+mod provider;
+pub mod san;
+pub mod secrets;
+pub mod stream;
+mod suites;
+pub mod trust;
+pub mod upstream;
+mod verify;
+
+pub use downstream::DownstreamTls;
+pub use error::{ConfigError, HandshakeError};
+pub use hello::{ClientHello, ClientHelloReader, Inspection};
+pub use identity::{Identity, IdentityError};
+pub use peer::PeerCertificate;
+pub use san::{SanKind, SanMatcher, StringPattern};
+pub use secrets::{SdsSecret, SdsServer, SecretStore};
+pub use stream::{Session, TlsStream};
+pub use trust::{TrustBundle, TrustError};
+pub use upstream::UpstreamTls;

@@ -1,0 +1,119 @@
+//! What a TLS context asks for, in Envoy's words: plain values, to be compiled by [`DownstreamTls::new`] and
+//! [`UpstreamTls::new`].
+
+use std::path::PathBuf;
+
+pub use crate::downstream::DownstreamTls;
+use crate::san::SanMatcher;
+use crate::secrets::SdsSecret;
+pub use crate::upstream::UpstreamTls;
+
+/// Envoy's `DownstreamTlsContext`.
+#[derive(Debug, Clone)]
+pub struct DownstreamTlsContext {
+    /// Settings both directions share; its certificate is required here.
+    pub common: CommonTlsContext,
+    /// Whether the peer must bring a certificate.
+    pub client_certificate: ClientCertificate,
+}
+
+/// What is asked of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientCertificate {
+    /// It is not asked for a certificate (`require_client_certificate` unset, no validation context).
+    No,
+    /// It may bring one, which must then be valid (`require_client_certificate` unset, with a validation context).
+    Optional,
+    /// No certificate, no connection.
+    Required,
+}
+
+/// Envoy's `UpstreamTlsContext`.
+#[derive(Debug, Clone)]
+pub struct UpstreamTlsContext {
+    /// Settings both directions share; without a certificate the client has none to show.
+    pub common: CommonTlsContext,
+    /// Server name to send; none is sent when empty.
+    pub sni: String,
+}
+
+/// Envoy's `CommonTlsContext`, as far as it is supported.
+#[derive(Debug, Clone)]
+pub struct CommonTlsContext {
+    /// Own certificate.
+    pub certificate: Option<CertificateSource>,
+    /// How the peer is verified.
+    pub validation: Validation,
+    /// Protocols to offer (upstream) or to choose from, preferred first (downstream).
+    pub alpn: Vec<String>,
+    /// Versions and cipher suites.
+    pub params: TlsParams,
+}
+
+/// Where a certificate and its key come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CertificateSource {
+    /// Given in the configuration (`tls_certificates`).
+    Static {
+        /// Chain, leaf first, PEM.
+        chain: DataSource,
+        /// Key, PEM.
+        key: DataSource,
+    },
+    /// Delivered by a server (`tls_certificate_sds_secret_configs`).
+    Sds(SdsSecret),
+}
+
+/// Where trusted roots come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TrustSource {
+    /// Given in the configuration (`trusted_ca`), PEM.
+    Static(DataSource),
+    /// Delivered by a server (`validation_context_sds_secret_config`, also within `combined_validation_context`).
+    Sds(SdsSecret),
+}
+
+/// Envoy's `DataSource`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DataSource {
+    /// The bytes themselves (`inline_bytes`, `inline_string`).
+    Inline(Vec<u8>),
+    /// A file, read when the context is compiled (`filename`).
+    File(PathBuf),
+}
+
+/// How the peer's certificate is verified.
+#[derive(Debug, Clone)]
+pub enum Validation {
+    /// Nothing is verified, and a client is not asked for a certificate: what Envoy does without a validation context.
+    /// Signatures of the handshake are checked even so.
+    None,
+    /// The chain must end in one of the roots, and one of the names must match.
+    Chain {
+        /// The roots.
+        trust: TrustSource,
+        /// At least one of these must match a subject alternative name; any name will do when empty, as in Envoy.
+        subject_alt_names: Vec<SanMatcher>,
+    },
+}
+
+/// Envoy's `TlsParameters`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TlsParams {
+    /// Lowest version; TLS 1.2 when unset.
+    pub minimum_version: Option<TlsVersion>,
+    /// Highest version; TLS 1.3 when unset.
+    pub maximum_version: Option<TlsVersion>,
+    /// OpenSSL names of the TLS 1.2 suites to allow; all supported ones when empty. TLS 1.3's are not configurable, as in
+    /// Envoy.
+    pub cipher_suites: Vec<String>,
+}
+
+/// A protocol version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TlsVersion {
+    /// RFC 5246.
+    Tls12,
+    /// RFC 8446.
+    Tls13,
+}

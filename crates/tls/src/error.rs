@@ -1,0 +1,125 @@
+//! Why a TLS context cannot be used, and why a handshake failed.
+
+use std::error::Error as _;
+use std::io;
+
+use rustls::CertificateError;
+
+use crate::identity::IdentityError;
+use crate::secrets::SdsSecret;
+use crate::trust::TrustError;
+
+/// A TLS context that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A server without a certificate.
+    #[error("a downstream TLS context needs tls_certificates or tls_certificate_sds_secret_configs")]
+    NoCertificate,
+    /// A certificate or its key cannot be used.
+    #[error("tls_certificates: {0}")]
+    Identity(#[source] IdentityError),
+    /// A trust bundle cannot be used.
+    #[error("trusted_ca: {0}")]
+    Trust(#[source] TrustError),
+    /// A file named by the context cannot be read.
+    #[error("{path}: {source}")]
+    File {
+        /// The file.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The lowest protocol version is above the highest.
+    #[error("tls_params: no protocol version between {minimum} and {maximum}")]
+    Versions {
+        /// `tls_minimum_protocol_version`.
+        minimum: &'static str,
+        /// `tls_maximum_protocol_version`.
+        maximum: &'static str,
+    },
+    /// A cipher suite no TLS library knows.
+    #[error("tls_params.cipher_suites: `{0}` is not the name of a cipher suite")]
+    UnknownCipherSuite(String),
+    /// Of the suites listed none is safe enough to be supported.
+    #[error(
+        "tls_params.cipher_suites: none of {0:?} is supported; add ECDHE-ECDSA-AES128-GCM-SHA256 or another ECDHE suite with AES-GCM or ChaCha20"
+    )]
+    NoCipherSuite(Vec<String>),
+    /// A client certificate is demanded, but nothing says which to trust.
+    #[error("require_client_certificate needs a validation_context with trusted_ca")]
+    ClientCertificateWithoutTrust,
+    /// A SAN matcher's regular expression does not compile.
+    #[error("match_typed_subject_alt_names: {0}")]
+    SanPattern(#[source] regex::Error),
+    /// The name to ask for is no DNS name.
+    #[error("sni: `{0}` is not a DNS name")]
+    Sni(String),
+    /// rustls refused the combination.
+    #[error(transparent)]
+    Rustls(#[from] rustls::Error),
+}
+
+/// A handshake that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum HandshakeError {
+    /// The certificate or trust bundle this side needs has not arrived over SDS.
+    #[error("the secret `{0}` has not arrived over SDS")]
+    SecretMissing(SdsSecret),
+    /// A secret that arrived later cannot be used with this context.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The socket failed or was closed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The peer's certificate was refused by us.
+    #[error("the peer's certificate was refused: {0}")]
+    PeerCertificate(String),
+    /// A resumed session began with a certificate that is no longer valid.
+    #[error("the peer resumed a session whose certificate has expired")]
+    ResumedExpired,
+    /// The peer refused us: it sent this alert.
+    #[error("the peer sent the alert {0}")]
+    Alert(String),
+    /// Everything else the protocol can go wrong with.
+    #[error("TLS: {0}")]
+    Protocol(#[source] rustls::Error),
+}
+
+impl From<rustls::Error> for HandshakeError {
+    fn from(error: rustls::Error) -> Self {
+        match error {
+            rustls::Error::InvalidCertificate(reason) => Self::PeerCertificate(certificate_reason(&reason)),
+            rustls::Error::NoCertificatesPresented => Self::PeerCertificate("the peer presented none".into()),
+            rustls::Error::AlertReceived(alert) => Self::Alert(format!("{alert:?}")),
+            other => Self::Protocol(other),
+        }
+    }
+}
+
+impl HandshakeError {
+    /// Whether the failure lies in what this side was given, not in the peer or the network.
+    pub fn is_local(&self) -> bool {
+        matches!(self, Self::SecretMissing(_) | Self::Config(_))
+    }
+}
+
+/// The reason in words; rustls prints reasons of our own verifiers in their debug form only.
+fn certificate_reason(reason: &CertificateError) -> String {
+    match reason {
+        CertificateError::Other(other) => match other.source() {
+            Some(source) => source.to_string(),
+            None => other.to_string(),
+        },
+        CertificateError::UnknownIssuer => "it is not signed by a trusted root".into(),
+        CertificateError::BadSignature => "its signature is wrong".into(),
+        CertificateError::Expired => "it has expired".into(),
+        CertificateError::ExpiredContext { time, not_after } => {
+            format!("it expired {} s ago", time.as_secs().saturating_sub(not_after.as_secs()))
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => "it is not valid yet".into(),
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            "its extended key usage does not cover this use".into()
+        }
+        other => other.to_string(),
+    }
+}

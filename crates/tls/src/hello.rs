@@ -1,0 +1,140 @@
+//! Reading the ClientHello before anything is decided: filter chains match on its server name and ALPN.
+
+use std::fmt;
+
+use rustls::server::{Accepted, Acceptor};
+
+/// Largest ClientHello that is waited for, in bytes of TLS records; Envoy's default `max_client_hello_size`.
+pub const MAX_CLIENT_HELLO_BYTES: usize = 16 * 1024;
+
+/// Collects a connection's first bytes until they show a ClientHello or something else.
+///
+/// No socket is involved: the listener pushes what it read. The bytes are kept, for the filter chain may turn out to pass
+/// them on as they are.
+pub struct ClientHelloReader {
+    acceptor: Acceptor,
+    bytes: Vec<u8>,
+    /// How many of `bytes` the acceptor has taken.
+    taken: usize,
+}
+
+/// What a connection's first bytes show.
+#[derive(Debug)]
+pub enum Inspection {
+    /// Nothing certain yet.
+    NeedMore(ClientHelloReader),
+    /// This is not TLS; here are the bytes.
+    NotTls(Vec<u8>),
+    /// The ClientHello is over [`MAX_CLIENT_HELLO_BYTES`]; the connection is to be closed.
+    TooLarge,
+    /// A whole ClientHello.
+    Hello(Box<ClientHello>),
+}
+
+/// A ClientHello, and all that is needed to go on with the handshake.
+pub struct ClientHello {
+    server_name: Option<String>,
+    alpn: Vec<Vec<u8>>,
+    accepted: Accepted,
+    bytes: Vec<u8>,
+    taken: usize,
+}
+
+impl Default for ClientHelloReader {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ClientHelloReader {
+    /// Before the first byte.
+    pub fn new() -> Self {
+        Self { acceptor: Acceptor::default(), bytes: Vec::new(), taken: 0 }
+    }
+
+    /// Takes more of the connection's bytes, in any portions.
+    pub fn push(mut self, bytes: &[u8]) -> Inspection {
+        self.bytes.extend_from_slice(bytes);
+        if !may_be_tls(&self.bytes) {
+            return Inspection::NotTls(self.bytes);
+        }
+        loop {
+            let mut rest = self.bytes.get(self.taken..).unwrap_or_default();
+            if rest.is_empty() {
+                return match self.bytes.len() < MAX_CLIENT_HELLO_BYTES {
+                    true => Inspection::NeedMore(self),
+                    false => Inspection::TooLarge,
+                };
+            }
+            // A full buffer and a malformed record are one to us, and to Envoy: no ClientHello was found.
+            match self.acceptor.read_tls(&mut rest) {
+                Ok(count) if count > 0 => self.taken += count,
+                _ => return Inspection::NotTls(self.bytes),
+            }
+            match self.acceptor.accept() {
+                Ok(None) => {}
+                Ok(Some(accepted)) => {
+                    return Inspection::Hello(Box::new(ClientHello::new(accepted, self.bytes, self.taken)));
+                }
+                Err(_) => return Inspection::NotTls(self.bytes),
+            }
+        }
+    }
+
+    /// The bytes pushed so far, for a connection that ended or whose time is up.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+impl ClientHello {
+    fn new(accepted: Accepted, bytes: Vec<u8>, taken: usize) -> Self {
+        let hello = accepted.client_hello();
+        let server_name = hello.server_name().map(str::to_ascii_lowercase);
+        let alpn = hello.alpn().into_iter().flatten().map(<[u8]>::to_vec).collect();
+        Self { server_name, alpn, accepted, bytes, taken }
+    }
+
+    /// The server name asked for, in lower case.
+    pub fn server_name(&self) -> Option<&str> {
+        self.server_name.as_deref()
+    }
+
+    /// The application protocols offered, preferred first.
+    pub fn alpn(&self) -> &[Vec<u8>] {
+        &self.alpn
+    }
+
+    /// The bytes as they came, for a filter chain that does not terminate TLS.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// The parsed hello, and bytes after it that rustls has not taken.
+    pub(crate) fn into_parts(self) -> (Accepted, Vec<u8>) {
+        (self.accepted, self.bytes.get(self.taken..).unwrap_or_default().to_vec())
+    }
+}
+
+/// Whether the bytes can be the beginning of a record with a handshake message (RFC 8446 section 5.1) that is a
+/// ClientHello (section 4).
+fn may_be_tls(bytes: &[u8]) -> bool {
+    let expect = |index: usize, wanted: u8| bytes.get(index).is_none_or(|byte| *byte == wanted);
+    expect(0, 22) && expect(1, 3) && expect(5, 1)
+}
+
+impl fmt::Debug for ClientHelloReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientHelloReader").field("bytes", &self.bytes.len()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ClientHello {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let alpn: Vec<_> = self.alpn.iter().map(|protocol| String::from_utf8_lossy(protocol)).collect();
+        f.debug_struct("ClientHello")
+            .field("server_name", &self.server_name)
+            .field("alpn", &alpn)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,166 @@
+//! A certificate chain with its private key.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustls::sign::CertifiedKey;
+use rustls_pki_types::pem::{self, PemObject};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::peer::{PeerCertificate, SanError};
+use crate::provider::provider;
+
+/// Most certificates in one chain, in certificates.
+pub const MAX_CHAIN_CERTIFICATES: usize = 10;
+
+/// A certificate chain, leaf first, and the key of its leaf; ready to be used in handshakes.
+pub struct Identity {
+    key: Arc<CertifiedKey>,
+    leaf: Arc<PeerCertificate>,
+}
+
+/// Why PEM texts do not make an identity.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IdentityError {
+    /// The text has no certificate.
+    #[error("certificate_chain holds no `BEGIN CERTIFICATE` section")]
+    NoCertificate,
+    /// The chain is longer than [`MAX_CHAIN_CERTIFICATES`].
+    #[error("certificate_chain holds more than {MAX_CHAIN_CERTIFICATES} certificates")]
+    TooManyCertificates,
+    /// A certificate is damaged.
+    #[error("certificate {number} of certificate_chain cannot be parsed: {reason}")]
+    BadCertificate {
+        /// Place in the chain, from 1.
+        number: usize,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The text has no key.
+    #[error("private_key holds no `BEGIN PRIVATE KEY` section")]
+    NoKey,
+    /// The key is protected by a passphrase.
+    #[error("private_key is encrypted; remove the passphrase (openssl pkcs8 -topk8 -nocrypt)")]
+    EncryptedKey,
+    /// The key is damaged, or of a kind that is not supported.
+    #[error("private_key cannot be used: {0}")]
+    BadKey(String),
+    /// The key is not the one in the leaf certificate.
+    #[error("private_key does not belong to the first certificate of certificate_chain ({subject})")]
+    KeyMismatch {
+        /// What the certificate is for.
+        subject: String,
+    },
+    /// The leaf's time has passed.
+    #[error("the certificate of {subject} expired on {not_after}")]
+    Expired {
+        /// What the certificate is for.
+        subject: String,
+        /// The end of its time, for people.
+        not_after: String,
+    },
+    /// The leaf's time has not begun.
+    #[error("the certificate of {subject} is not valid before {not_before}; check this machine's clock")]
+    NotYetValid {
+        /// What the certificate is for.
+        subject: String,
+        /// The beginning of its time, for people.
+        not_before: String,
+    },
+}
+
+impl Identity {
+    /// Parses a PEM chain (leaf first) and a PEM key (PKCS #8, PKCS #1 or SEC 1), and checks that they belong together and
+    /// that the leaf is valid at `now`.
+    pub fn from_pem(chain: &[u8], key: &[u8], now: SystemTime) -> Result<Self, IdentityError> {
+        let certificates = certificates(chain)?;
+        let leaf = match certificates.first() {
+            Some(_) => PeerCertificate::parse(&certificates)
+                .map_err(|SanError(reason)| IdentityError::BadCertificate { number: 1, reason })?,
+            None => return Err(IdentityError::NoCertificate),
+        };
+        let key =
+            CertifiedKey::from_der(certificates, private_key(key)?, &provider()).map_err(|error| match error {
+                rustls::Error::InconsistentKeys(_) => IdentityError::KeyMismatch { subject: leaf.display_name() },
+                rustls::Error::General(reason) => IdentityError::BadKey(reason),
+                other => IdentityError::BadKey(other.to_string()),
+            })?;
+        if leaf.not_after() <= now {
+            return Err(IdentityError::Expired {
+                subject: leaf.display_name(),
+                not_after: leaf.not_after_text().to_owned(),
+            });
+        }
+        // A clock that runs behind by a little is common between machines; rustls has no such mercy on the verifying side.
+        if leaf.not_before() > now + CLOCK_SKEW {
+            return Err(IdentityError::NotYetValid {
+                subject: leaf.display_name(),
+                not_before: leaf.not_before_text().to_owned(),
+            });
+        }
+        Ok(Self { key: Arc::new(key), leaf: Arc::new(leaf) })
+    }
+
+    /// What the leaf certificate says.
+    pub fn certificate(&self) -> &Arc<PeerCertificate> {
+        &self.leaf
+    }
+
+    /// When the leaf stops being valid.
+    pub fn not_after(&self) -> SystemTime {
+        self.leaf.not_after()
+    }
+
+    /// The share of the leaf's lifetime that has passed at `now`, from 0 to 1.
+    pub fn age(&self, now: SystemTime) -> f64 {
+        let lifetime = self.leaf.not_after().duration_since(self.leaf.not_before()).unwrap_or_default();
+        let passed = now.duration_since(self.leaf.not_before()).unwrap_or_default();
+        match lifetime.is_zero() {
+            true => 1.0,
+            false => (passed.as_secs_f64() / lifetime.as_secs_f64()).min(1.0),
+        }
+    }
+
+    pub(crate) fn certified_key(&self) -> Arc<CertifiedKey> {
+        self.key.clone()
+    }
+}
+
+impl fmt::Debug for Identity {
+    /// Names the certificate; the key is never printed.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity").field("leaf", &self.leaf.display_name()).finish_non_exhaustive()
+    }
+}
+
+/// How far another machine's clock may be ahead of ours.
+const CLOCK_SKEW: Duration = Duration::from_secs(60);
+
+/// Seconds since 1970 as a point in time; before that is taken as 1970.
+pub(crate) fn time_from_unix(seconds: i64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(seconds.try_into().unwrap_or(0))
+}
+
+fn certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
+    let mut chain = Vec::new();
+    for certificate in CertificateDer::pem_slice_iter(text) {
+        let bad =
+            |error: pem::Error| IdentityError::BadCertificate { number: chain.len() + 1, reason: error.to_string() };
+        let certificate = certificate.map_err(bad)?;
+        if chain.len() == MAX_CHAIN_CERTIFICATES {
+            return Err(IdentityError::TooManyCertificates);
+        }
+        chain.push(certificate);
+    }
+    Ok(chain)
+}
+
+fn private_key(text: &[u8]) -> Result<PrivateKeyDer<'static>, IdentityError> {
+    let mentions = |needle: &[u8]| text.windows(needle.len()).any(|window| window == needle);
+    PrivateKeyDer::from_pem_slice(text).map_err(|error| match error {
+        _ if mentions(b"ENCRYPTED") => IdentityError::EncryptedKey,
+        pem::Error::NoItemsFound => IdentityError::NoKey,
+        other => IdentityError::BadKey(other.to_string()),
+    })
+}

@@ -1,0 +1,187 @@
+//! What a certificate says about whom it belongs to.
+
+use std::net::IpAddr;
+use std::time::SystemTime;
+
+use aws_lc_rs::digest;
+use evenkeel_base::spiffe::SpiffeId;
+use rustls_pki_types::CertificateDer;
+use x509_parser::asn1_rs::Any;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::FromDer;
+use x509_parser::x509::X509Name;
+
+use crate::identity::time_from_unix;
+
+/// A leaf certificate taken apart, with the chain it came in. Parsing it proves nothing: it must have been verified.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerCertificate {
+    /// Subject alternative names of kind URI, in order.
+    pub uri_sans: Vec<String>,
+    /// Subject alternative names of kind DNS, in order.
+    pub dns_sans: Vec<String>,
+    /// Subject alternative names of kind e-mail, in order.
+    pub email_sans: Vec<String>,
+    /// Subject alternative names of kind IP address, in their text form.
+    pub ip_sans: Vec<String>,
+    /// The subject's distinguished name in the form of RFC 2253; empty for workload certificates.
+    pub subject: String,
+    /// The issuer's distinguished name in the form of RFC 2253.
+    pub issuer: String,
+    /// Serial number, lower-case hexadecimal.
+    pub serial: String,
+    /// SHA-256 of the certificate's DER form (`Hash` in x-forwarded-client-cert).
+    pub sha256: [u8; 32],
+    /// The chain as presented, leaf first, DER.
+    pub chain: Vec<CertificateDer<'static>>,
+    not_before: i64,
+    not_after: i64,
+    not_before_text: String,
+    not_after_text: String,
+}
+
+/// A certificate that cannot be parsed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SanError(pub(crate) String);
+
+impl PeerCertificate {
+    /// Takes the first certificate of a chain apart.
+    pub fn parse(chain: &[CertificateDer<'_>]) -> Result<Self, SanError> {
+        let leaf = chain.first().ok_or_else(|| SanError("the chain is empty".into()))?;
+        let (rest, parsed) = X509Certificate::from_der(leaf).map_err(|error| SanError(error.to_string()))?;
+        if !rest.is_empty() {
+            return Err(SanError(format!("{} bytes after the certificate", rest.len())));
+        }
+        let mut certificate = Self::without_names(&parsed, leaf);
+        certificate.chain = chain.iter().map(|certificate| certificate.clone().into_owned()).collect();
+        let extension = parsed.subject_alternative_name().map_err(|error| SanError(error.to_string()))?;
+        for name in extension.iter().flat_map(|extension| &extension.value.general_names) {
+            match name {
+                GeneralName::URI(uri) => certificate.uri_sans.push((*uri).to_owned()),
+                GeneralName::DNSName(dns) => certificate.dns_sans.push((*dns).to_owned()),
+                GeneralName::RFC822Name(email) => certificate.email_sans.push((*email).to_owned()),
+                GeneralName::IPAddress(bytes) => certificate.ip_sans.extend(ip_text(bytes)),
+                _ => {}
+            }
+        }
+        Ok(certificate)
+    }
+
+    fn without_names(parsed: &X509Certificate<'_>, der: &[u8]) -> Self {
+        let validity = parsed.validity();
+        let mut sha256 = [0; 32];
+        sha256.copy_from_slice(digest::digest(&digest::SHA256, der).as_ref());
+        Self {
+            uri_sans: Vec::new(),
+            dns_sans: Vec::new(),
+            email_sans: Vec::new(),
+            ip_sans: Vec::new(),
+            subject: rfc2253(parsed.subject()),
+            issuer: rfc2253(parsed.issuer()),
+            serial: parsed.raw_serial().iter().map(|byte| format!("{byte:02x}")).collect(),
+            sha256,
+            chain: Vec::new(),
+            not_before: validity.not_before.timestamp(),
+            not_after: validity.not_after.timestamp(),
+            not_before_text: validity.not_before.to_string(),
+            not_after_text: validity.not_after.to_string(),
+        }
+    }
+
+    /// The workload's id: the only URI, when it has the form of one.
+    pub fn spiffe_id(&self) -> Option<SpiffeId> {
+        match self.uri_sans.as_slice() {
+            [uri] => uri.parse().ok(),
+            _ => None,
+        }
+    }
+
+    /// Beginning of the validity.
+    pub fn not_before(&self) -> SystemTime {
+        time_from_unix(self.not_before)
+    }
+
+    /// End of the validity.
+    pub fn not_after(&self) -> SystemTime {
+        time_from_unix(self.not_after)
+    }
+
+    /// [`Self::sha256`] in lower-case hexadecimal.
+    pub fn sha256_hex(&self) -> String {
+        self.sha256.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// A name for messages: the first URI or DNS name, else the subject.
+    pub fn display_name(&self) -> String {
+        match self.uri_sans.first().or(self.dns_sans.first()) {
+            Some(name) => name.clone(),
+            None if self.subject.is_empty() => format!("serial {}", self.serial),
+            None => self.subject.clone(),
+        }
+    }
+
+    /// All names, for messages about a mismatch.
+    pub(crate) fn all_sans(&self) -> Vec<String> {
+        [&self.uri_sans, &self.dns_sans, &self.email_sans, &self.ip_sans].into_iter().flatten().cloned().collect()
+    }
+
+    pub(crate) fn not_before_text(&self) -> &str {
+        &self.not_before_text
+    }
+
+    pub(crate) fn not_after_text(&self) -> &str {
+        &self.not_after_text
+    }
+}
+
+fn ip_text(bytes: &[u8]) -> Option<String> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok().map(|ip| ip.to_string())
+}
+
+/// A distinguished name as RFC 2253 writes it: last element first, special characters escaped.
+fn rfc2253(name: &X509Name<'_>) -> String {
+    let mut elements: Vec<String> = name
+        .iter()
+        .map(|set| {
+            let pairs = set.iter().map(|pair| {
+                let key = match pair.attr_type().to_id_string().as_str() {
+                    "2.5.4.3" => "CN".to_owned(),
+                    "2.5.4.7" => "L".to_owned(),
+                    "2.5.4.8" => "ST".to_owned(),
+                    "2.5.4.10" => "O".to_owned(),
+                    "2.5.4.11" => "OU".to_owned(),
+                    "2.5.4.6" => "C".to_owned(),
+                    "2.5.4.9" => "STREET".to_owned(),
+                    "0.9.2342.19200300.100.1.25" => "DC".to_owned(),
+                    "0.9.2342.19200300.100.1.1" => "UID".to_owned(),
+                    other => other.to_owned(),
+                };
+                format!("{key}={}", escape(pair.attr_value()))
+            });
+            pairs.collect::<Vec<_>>().join("+")
+        })
+        .collect();
+    elements.reverse();
+    elements.join(",")
+}
+
+fn escape(value: &Any<'_>) -> String {
+    let Ok(text) = std::str::from_utf8(value.data) else {
+        return value.data.iter().map(|byte| format!("\\{byte:02X}")).collect();
+    };
+    let last = text.chars().count().saturating_sub(1);
+    let mut escaped = String::with_capacity(text.len());
+    for (index, character) in text.chars().enumerate() {
+        let special = matches!(character, ',' | '+' | '"' | '\\' | '<' | '>' | ';')
+            || (index == 0 && matches!(character, '#' | ' '))
+            || (index == last && character == ' ');
+        if special {
+            escaped.push('\\');
+        }
+        escaped.push(character);
+    }
+    escaped
+}

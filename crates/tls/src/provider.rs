@@ -1,0 +1,19 @@
+//! The one cryptography provider: aws-lc-rs, with the suites in our order.
+
+use std::sync::{Arc, OnceLock};
+
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::{self, cipher_suite};
+
+/// The provider, made once per process. X25519MLKEM768 is its first key exchange group.
+pub(crate) fn provider() -> Arc<CryptoProvider> {
+    static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
+    let make = || {
+        let mut provider = aws_lc_rs::default_provider();
+        // AES-128-GCM first, as Envoy has it on machines with AES instructions: a quarter fewer rounds than AES-256, which
+        // is rustls' first, at a strength that the P-256 identities do not exceed.
+        provider.cipher_suites.sort_by_key(|suite| *suite != cipher_suite::TLS13_AES_128_GCM_SHA256);
+        Arc::new(provider)
+    };
+    PROVIDER.get_or_init(make).clone()
+}

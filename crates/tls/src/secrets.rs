@@ -1,0 +1,245 @@
+//! The certificate store: named secrets that SDS delivers and replaces while connections run.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::SystemTime;
+
+use arc_swap::ArcSwapOption;
+use tokio::sync::watch;
+
+use crate::config::{CertificateSource, DataSource, TrustSource};
+use crate::error::{ConfigError, HandshakeError};
+use crate::identity::{Identity, IdentityError};
+use crate::trust::{TrustBundle, TrustError};
+
+/// A secret that is delivered over SDS.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SdsSecret {
+    /// The secret's name, such as `default` or `ROOTCA`.
+    pub name: String,
+    /// Who delivers it.
+    pub server: SdsServer,
+}
+
+/// Who delivers a secret (`sds_config`).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SdsServer {
+    /// The aggregated stream.
+    Ads,
+    /// A stream of its own over a static cluster, such as `sds-grpc`.
+    Cluster(String),
+}
+
+impl fmt::Display for SdsSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+/// What a secret must hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum SecretKind {
+    /// `tls_certificate`.
+    Certificate,
+    /// `validation_context`.
+    Trust,
+}
+
+/// A secret's place: read at every handshake, written when SDS delivers. All clones share one value.
+pub struct Slot<T> {
+    inner: Arc<SlotInner<T>>,
+}
+
+struct SlotInner<T> {
+    value: ArcSwapOption<T>,
+    /// The secret that fills the slot; `None` for one with a fixed value.
+    secret: Option<SdsSecret>,
+}
+
+impl<T> Slot<T> {
+    /// A slot with a value that does not change.
+    pub fn fixed(value: T) -> Self {
+        Self { inner: Arc::new(SlotInner { value: ArcSwapOption::from_pointee(value), secret: None }) }
+    }
+
+    fn awaiting(secret: SdsSecret) -> Self {
+        Self { inner: Arc::new(SlotInner { value: ArcSwapOption::empty(), secret: Some(secret) }) }
+    }
+
+    /// The value at this moment; `None` before SDS delivered it.
+    pub fn load(&self) -> Option<Arc<T>> {
+        self.inner.value.load_full()
+    }
+
+    /// The value at this moment, or the name of the secret that is awaited.
+    pub(crate) fn require(&self) -> Result<Arc<T>, HandshakeError> {
+        match (self.load(), &self.inner.secret) {
+            (Some(value), _) => Ok(value),
+            (None, Some(secret)) => Err(HandshakeError::SecretMissing(secret.clone())),
+            (None, None) => unreachable!("a slot without a secret is made with its value, and nothing empties slots"),
+        }
+    }
+
+    /// The secret that is awaited, when the slot is empty.
+    pub fn missing(&self) -> Option<&SdsSecret> {
+        match self.inner.value.load().is_none() {
+            true => self.inner.secret.as_ref(),
+            false => None,
+        }
+    }
+
+    fn store(&self, value: T) {
+        self.inner.value.store(Some(Arc::new(value)));
+    }
+}
+
+impl<T> Clone for Slot<T> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone() }
+    }
+}
+
+impl<T> fmt::Debug for Slot<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let filled = self.inner.value.load().is_some();
+        f.debug_struct("Slot").field("secret", &self.inner.secret).field("filled", &filled).finish()
+    }
+}
+
+/// All secrets a process knows by name. Clones share one store.
+///
+/// Contexts take slots out of it, the SDS client fills them. A slot nobody holds any more is forgotten, so what is
+/// [wanted](Self::wanted) follows the configuration by itself.
+#[derive(Clone)]
+pub struct SecretStore {
+    inner: Arc<StoreInner>,
+}
+
+struct StoreInner {
+    slots: Mutex<Slots>,
+    /// Ticks when a slot is asked for that was not there before, and when a value arrives.
+    changed: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct Slots {
+    identities: HashMap<SdsSecret, Weak<SlotInner<Identity>>>,
+    bundles: HashMap<SdsSecret, Weak<SlotInner<TrustBundle>>>,
+}
+
+impl Default for SecretStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl SecretStore {
+    /// An empty store.
+    pub fn new() -> Self {
+        let (changed, _) = watch::channel(0);
+        Self { inner: Arc::new(StoreInner { slots: Mutex::default(), changed }) }
+    }
+
+    /// The slot of a certificate: filled at once when its source is static, later when it is SDS.
+    pub fn identity(&self, source: &CertificateSource) -> Result<Slot<Identity>, ConfigError> {
+        match source {
+            CertificateSource::Static { chain, key } => {
+                let identity = Identity::from_pem(&read(chain)?, &read(key)?, SystemTime::now());
+                identity.map(Slot::fixed).map_err(ConfigError::Identity)
+            }
+            CertificateSource::Sds(secret) => Ok(self.slot(secret, |slots| &mut slots.identities)),
+        }
+    }
+
+    /// The slot of a trust bundle: filled at once when its source is static, later when it is SDS.
+    pub fn trust(&self, source: &TrustSource) -> Result<Slot<TrustBundle>, ConfigError> {
+        match source {
+            TrustSource::Static(roots) => {
+                TrustBundle::from_pem(&read(roots)?).map(Slot::fixed).map_err(ConfigError::Trust)
+            }
+            TrustSource::Sds(secret) => Ok(self.slot(secret, |slots| &mut slots.bundles)),
+        }
+    }
+
+    /// Takes a `tls_certificate` that SDS delivered. On an error the last good one stays.
+    pub fn set_identity(&self, secret: &SdsSecret, chain: &[u8], key: &[u8]) -> Result<(), IdentityError> {
+        let identity = Identity::from_pem(chain, key, SystemTime::now())?;
+        self.fill(secret, identity, |slots| &mut slots.identities);
+        Ok(())
+    }
+
+    /// Takes a `validation_context.trusted_ca` that SDS delivered. On an error the last good one stays.
+    pub fn set_trust(&self, secret: &SdsSecret, roots: &[u8]) -> Result<(), TrustError> {
+        let bundle = TrustBundle::from_pem(roots)?;
+        self.fill(secret, bundle, |slots| &mut slots.bundles);
+        Ok(())
+    }
+
+    /// The secrets some context holds a slot of, in order; what the SDS client has to subscribe to.
+    pub fn wanted(&self) -> Vec<(SdsSecret, SecretKind)> {
+        let mut slots = self.lock();
+        slots.identities.retain(|_, slot| slot.strong_count() > 0);
+        slots.bundles.retain(|_, slot| slot.strong_count() > 0);
+        let identities = slots.identities.keys().map(|secret| (secret.clone(), SecretKind::Certificate));
+        let bundles = slots.bundles.keys().map(|secret| (secret.clone(), SecretKind::Trust));
+        let mut wanted: Vec<_> = identities.chain(bundles).collect();
+        wanted.sort();
+        wanted
+    }
+
+    /// Changes whenever a new secret becomes wanted or a value arrives.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.inner.changed.subscribe()
+    }
+
+    fn slot<T>(&self, secret: &SdsSecret, table: Table<T>) -> Slot<T> {
+        let mut slots = self.lock();
+        let table = table(&mut slots);
+        if let Some(inner) = table.get(secret).and_then(Weak::upgrade) {
+            return Slot { inner };
+        }
+        let slot = Slot::awaiting(secret.clone());
+        table.insert(secret.clone(), Arc::downgrade(&slot.inner));
+        drop(slots);
+        self.tick();
+        slot
+    }
+
+    fn fill<T>(&self, secret: &SdsSecret, value: T, table: Table<T>) {
+        let slot = table(&mut self.lock()).get(secret).and_then(Weak::upgrade);
+        if let Some(inner) = slot {
+            Slot { inner }.store(value);
+            self.tick();
+        }
+    }
+
+    fn tick(&self) {
+        self.inner.changed.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Slots> {
+        // The tables stay whole whatever a panicking holder did: each change is one insertion.
+        self.inner.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for SecretStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SecretStore").field("wanted", &self.wanted()).finish()
+    }
+}
+
+type Table<T> = fn(&mut Slots) -> &mut HashMap<SdsSecret, Weak<SlotInner<T>>>;
+
+fn read(source: &DataSource) -> Result<Vec<u8>, ConfigError> {
+    match source {
+        DataSource::Inline(bytes) => Ok(bytes.clone()),
+        DataSource::File(path) => read_file(path),
+    }
+}
+
+fn read_file(path: &Path) -> Result<Vec<u8>, ConfigError> {
+    std::fs::read(path).map_err(|source| ConfigError::File { path: path.display().to_string(), source })
+}

@@ -1,0 +1,413 @@
+//! A TLS connection over an asynchronous socket.
+//!
+//! rustls does the protocol, this moves bytes. What makes it cheap: a read takes as much from the socket as the caller has
+//! room for, not rustls' 4 KB; ciphertext passes through one buffer per thread; all records of a write leave with one
+//! vectored system call.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io::{self, IoSlice, Read, Write};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::SystemTime;
+
+use rustls::{Connection, HandshakeKind, ProtocolVersion};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::error::HandshakeError;
+use crate::peer::PeerCertificate;
+use crate::suites::openssl_name;
+
+/// Most ciphertext read from a socket at once, in bytes: two full records.
+const MAX_READ_BYTES: usize = 33 * 1024;
+/// Least ciphertext asked for at once, in bytes.
+const MIN_READ_BYTES: usize = 4 * 1024;
+/// What records add to plaintext at most when a read is sized, in bytes.
+const RECORD_OVERHEAD_BYTES: usize = 256;
+
+thread_local! {
+    /// Ciphertext on its way from a socket into rustls. It is taken for one poll and put back; a TLS stream inside another
+    /// finds it taken and makes its own.
+    static CIPHERTEXT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// A TLS connection after its handshake.
+///
+/// A write is accepted as soon as it is encrypted, and what the socket does not take at once is kept (64 KB at most):
+/// flush after the last write. Dropping it without [`AsyncWrite::poll_shutdown`] sends no `close_notify`.
+pub struct TlsStream<S> {
+    io: S,
+    connection: Box<Connection>,
+    /// Ciphertext that was read but not yet taken by rustls, whose buffers were full.
+    unread: Vec<u8>,
+    closing: bool,
+    session: Arc<Session>,
+}
+
+/// What was agreed on in a handshake, and with whom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Session {
+    /// The verified certificate of the peer, when it brought one.
+    pub peer: Option<Arc<PeerCertificate>>,
+    /// The certificate shown to the peer.
+    pub local: Option<Arc<PeerCertificate>>,
+    /// Server name asked for by the client, in lower case.
+    pub server_name: Option<String>,
+    /// The application protocol agreed on.
+    pub alpn: Option<Vec<u8>>,
+    /// `TLSv1.2` or `TLSv1.3`, as Envoy logs it.
+    pub version: &'static str,
+    /// OpenSSL name of the cipher suite, as Envoy logs it.
+    pub cipher: &'static str,
+    /// An earlier session was resumed.
+    pub resumed: bool,
+}
+
+impl<S> TlsStream<S> {
+    /// What was agreed on.
+    pub fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// The socket below.
+    pub fn get_ref(&self) -> &S {
+        &self.io
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
+    /// Drives a handshake to its end. `unread`: bytes of the peer's that were read before.
+    pub(crate) async fn handshake(
+        io: S,
+        connection: Connection,
+        unread: Vec<u8>,
+        server_name: Option<String>,
+        local: Option<Arc<PeerCertificate>>,
+        now: SystemTime,
+    ) -> Result<Self, HandshakeError> {
+        let session = Session { peer: None, local, server_name, alpn: None, version: "", cipher: "", resumed: false };
+        let connection = Box::new(connection);
+        let mut stream = Self { io, connection, unread, closing: false, session: Arc::new(session) };
+        if let Err(error) = poll_fn(|cx| stream.poll_handshake(cx)).await {
+            // The alert tells the peer why; it is one record, and a peer that does not take it is not waited for.
+            poll_fn(|cx| match stream.poll_send(cx) {
+                Poll::Pending | Poll::Ready(_) => Poll::Ready(()),
+            })
+            .await;
+            return Err(error);
+        }
+        stream.describe(now)?;
+        Ok(stream)
+    }
+
+    fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), HandshakeError>> {
+        loop {
+            while self.connection.wants_write() {
+                ready!(self.poll_send(cx))?;
+            }
+            if !self.connection.is_handshaking() {
+                return Poll::Ready(Ok(()));
+            }
+            self.feed_unread()?;
+            if self.connection.wants_write() || !self.connection.is_handshaking() {
+                continue;
+            }
+            if !self.unread.is_empty() {
+                return Poll::Ready(Err(stuck().into()));
+            }
+            if ready!(self.poll_fill(cx, MIN_READ_BYTES))? == 0 {
+                let reason = "the peer closed the connection during the TLS handshake";
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::UnexpectedEof, reason).into()));
+            }
+        }
+    }
+
+    fn describe(&mut self, now: SystemTime) -> Result<(), HandshakeError> {
+        let connection = &self.connection;
+        let mut session = (*self.session).clone();
+        session.resumed = connection.handshake_kind() == Some(HandshakeKind::Resumed);
+        if let Some(chain) = connection.peer_certificates() {
+            let peer =
+                PeerCertificate::parse(chain).map_err(|error| HandshakeError::PeerCertificate(error.to_string()))?;
+            // rustls does not verify again what a ticket says was verified before.
+            if session.resumed && peer.not_after() <= now {
+                return Err(HandshakeError::ResumedExpired);
+            }
+            session.peer = Some(Arc::new(peer));
+        }
+        session.alpn = connection.alpn_protocol().map(<[u8]>::to_vec);
+        session.version = match connection.protocol_version() {
+            Some(ProtocolVersion::TLSv1_2) => "TLSv1.2",
+            Some(ProtocolVersion::TLSv1_3) => "TLSv1.3",
+            _ => "unknown",
+        };
+        session.cipher = connection.negotiated_cipher_suite().map_or("unknown", |suite| openssl_name(suite.suite()));
+        self.session = Arc::new(session);
+        Ok(())
+    }
+
+    /// Reads ciphertext from the socket once and hands it to rustls; returns how much there was, 0 at the end.
+    fn poll_fill(&mut self, cx: &mut Context<'_>, size: usize) -> Poll<Result<usize, Failure>> {
+        let mut ciphertext = CIPHERTEXT.take();
+        ciphertext.resize(MAX_READ_BYTES, 0);
+        let result = self.poll_fill_through(cx, &mut ciphertext, size.clamp(MIN_READ_BYTES, MAX_READ_BYTES));
+        CIPHERTEXT.set(ciphertext);
+        result
+    }
+
+    fn poll_fill_through(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+        size: usize,
+    ) -> Poll<Result<usize, Failure>> {
+        let mut buffer = ReadBuf::new(buffer.get_mut(..size).unwrap_or_default());
+        ready!(Pin::new(&mut self.io).poll_read(cx, &mut buffer))?;
+        let bytes = buffer.filled();
+        if bytes.is_empty() {
+            // Tells rustls, so that it can tell a truncated stream from one that was closed properly.
+            self.connection.read_tls(&mut io::empty())?;
+            return Poll::Ready(Ok(0));
+        }
+        let taken = feed(&mut self.connection, bytes)?;
+        self.unread.extend_from_slice(bytes.get(taken..).unwrap_or_default());
+        match taken {
+            0 => Poll::Ready(Err(stuck())),
+            _ => Poll::Ready(Ok(bytes.len())),
+        }
+    }
+
+    /// Hands rustls what it had no room for before.
+    fn feed_unread(&mut self) -> Result<(), Failure> {
+        if !self.unread.is_empty() {
+            let taken = feed(&mut self.connection, &self.unread)?;
+            self.unread.drain(..taken);
+            if self.unread.is_empty() {
+                self.unread = Vec::new();
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what rustls has encrypted, with one system call.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.connection.write_tls(&mut Socket { io: &mut self.io, cx }) {
+            Ok(0) => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+            Ok(_) => Poll::Ready(Ok(())),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+
+    fn poll_send_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.connection.wants_write() {
+            ready!(self.poll_send(cx))?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Encrypts with `encrypt`, and begins to send. Pending only when nothing could be encrypted.
+    fn poll_encrypt(
+        &mut self,
+        cx: &mut Context<'_>,
+        encrypt: impl Fn(&mut rustls::Writer<'_>) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            let count = encrypt(&mut self.connection.writer())?;
+            match self.poll_send_all(cx) {
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending if count == 0 => return Poll::Pending,
+                // rustls' buffer was full of earlier writes and has room now.
+                Poll::Ready(Ok(())) if count == 0 => continue,
+                _ => return Poll::Ready(Ok(count)),
+            }
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if buffer.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        loop {
+            // The plaintext that is there, all of it: the next record may wait in `unread`.
+            let mut filled = false;
+            while buffer.remaining() > 0 {
+                match this.connection.reader().read(buffer.initialize_unfilled()) {
+                    Ok(0) => return Poll::Ready(Ok(())),
+                    Ok(count) => {
+                        buffer.advance(count);
+                        filled = true;
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock && !this.unread.is_empty() => {
+                        let before = this.unread.len();
+                        this.feed_unread()?;
+                        if this.unread.len() == before {
+                            return Poll::Ready(Err(stuck().into()));
+                        }
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(_) if filled => return Poll::Ready(Ok(())),
+                    Err(error) => return Poll::Ready(Err(error)),
+                }
+            }
+            // Answers to key updates; whether they leave now or with the next write is all the same.
+            if this.connection.wants_write()
+                && let Poll::Ready(Err(error)) = this.poll_send_all(cx)
+            {
+                return Poll::Ready(Err(error));
+            }
+            if filled {
+                return Poll::Ready(Ok(()));
+            }
+            match this.poll_fill(cx, buffer.remaining() + RECORD_OVERHEAD_BYTES) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(failure)) => {
+                    // An alert, when rustls made one.
+                    let _ = this.poll_send_all(cx);
+                    return Poll::Ready(Err(failure.into()));
+                }
+            }
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if bytes.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        self.get_mut().poll_encrypt(cx, |writer| writer.write(bytes))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if slices.iter().all(|slice| slice.is_empty()) {
+            return Poll::Ready(Ok(0));
+        }
+        self.get_mut().poll_encrypt(cx, |writer| writer.write_vectored(slices))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(this.poll_send_all(cx))?;
+        Pin::new(&mut this.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if !this.closing {
+            this.closing = true;
+            this.connection.send_close_notify();
+        }
+        ready!(this.poll_send_all(cx))?;
+        Pin::new(&mut this.io).poll_shutdown(cx)
+    }
+}
+
+/// Sends an alert to a peer that is about to be left, as far as the socket takes it at once.
+pub(crate) async fn send_last_words<S: AsyncWrite + Unpin>(mut io: S, bytes: &[u8]) {
+    poll_fn(|cx| {
+        let _ = Pin::new(&mut io).poll_write(cx, bytes);
+        Poll::Ready(())
+    })
+    .await;
+}
+
+/// Lets rustls take and decrypt as much as its buffers hold; returns how much that was.
+fn feed(connection: &mut Connection, bytes: &[u8]) -> Result<usize, Failure> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let before = rest.len();
+        match connection.read_tls(&mut rest) {
+            // The peer has closed its side; what follows does not count.
+            Ok(0) => return Ok(bytes.len()),
+            Ok(_) => {}
+            // The plaintext buffer is full.
+            Err(_) if rest.len() == before => break,
+            Err(error) => return Err(Failure::Io(error)),
+        }
+        let state = connection.process_new_packets().map_err(Failure::Tls)?;
+        if state.plaintext_bytes_to_read() >= PLAINTEXT_BYTES {
+            break;
+        }
+    }
+    Ok(bytes.len() - rest.len())
+}
+
+/// Plaintext at which rustls is emptied before it is given more, in bytes; its own limit is the same.
+const PLAINTEXT_BYTES: usize = 16 * 1024;
+
+/// rustls' buffers are empty and yet it takes nothing: a message of the peer's is over its limits.
+fn stuck() -> Failure {
+    Failure::Io(io::Error::new(io::ErrorKind::InvalidData, "a TLS message over the size limit"))
+}
+
+/// A failure below a read.
+#[derive(Debug)]
+enum Failure {
+    Io(io::Error),
+    Tls(rustls::Error),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<Failure> for HandshakeError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Io(error) => Self::Io(error),
+            Failure::Tls(error) => error.into(),
+        }
+    }
+}
+
+impl From<Failure> for io::Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Io(error) => error,
+            Failure::Tls(error) => io::Error::new(io::ErrorKind::InvalidData, HandshakeError::from(error)),
+        }
+    }
+}
+
+/// The socket as rustls wants it: blocking in form, pending as `WouldBlock`.
+struct Socket<'a, 'b, S> {
+    io: &'a mut S,
+    cx: &'a mut Context<'b>,
+}
+
+impl<S: AsyncWrite + Unpin> Write for Socket<'_, '_, S> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        or_would_block(Pin::new(&mut *self.io).poll_write(self.cx, bytes))
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        or_would_block(Pin::new(&mut *self.io).poll_write_vectored(self.cx, slices))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn or_would_block<T>(poll: Poll<io::Result<T>>) -> io::Result<T> {
+    match poll {
+        Poll::Ready(result) => result,
+        Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+    }
+}

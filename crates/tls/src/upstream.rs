@@ -1,0 +1,175 @@
+//! Originating TLS to servers.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use arc_swap::ArcSwapOption;
+use rustls::client::{ResolvesClientCert, Resumption};
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, ClientConnection, SignatureScheme};
+use rustls_pki_types::{IpAddr, Ipv4Addr, ServerName};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::config::{UpstreamTlsContext, Validation};
+use crate::error::{ConfigError, HandshakeError};
+use crate::identity::Identity;
+use crate::san::SanMatcher;
+use crate::secrets::{SdsSecret, SecretStore, Slot};
+use crate::stream::TlsStream;
+use crate::suites::Suites;
+use crate::trust::TrustBundle;
+use crate::verify::ServerVerifier;
+
+/// Sessions kept for resumption per context, in server names times eight tickets; a context has one server name.
+const SESSIONS: usize = 8;
+
+/// A compiled `UpstreamTlsContext`. Its certificate and roots may change at any time; a handshake uses those of the moment
+/// it begins.
+pub struct UpstreamTls {
+    identity: Option<Slot<Identity>>,
+    /// `None` verifies nothing (no validation context).
+    trust: Option<Slot<TrustBundle>>,
+    names: Vec<SanMatcher>,
+    server_name: Option<ServerName<'static>>,
+    alpn: Vec<Vec<u8>>,
+    suites: Suites,
+    built: ArcSwapOption<Built>,
+}
+
+/// A rustls configuration made of one pair of secrets, with the sessions it may resume.
+struct Built {
+    identity: Option<Arc<Identity>>,
+    trust: Option<Arc<TrustBundle>>,
+    config: Arc<ClientConfig>,
+}
+
+impl UpstreamTls {
+    /// Compiles a context; static secrets are read and checked here.
+    pub fn new(context: &UpstreamTlsContext, secrets: &SecretStore) -> Result<Self, ConfigError> {
+        let (trust, names) = match &context.common.validation {
+            Validation::None => (None, Vec::new()),
+            Validation::Chain { trust, subject_alt_names } => (Some(secrets.trust(trust)?), subject_alt_names.clone()),
+        };
+        let server_name = match context.sni.as_str() {
+            "" => None,
+            name => Some(parse_server_name(name)?),
+        };
+        Ok(Self {
+            identity: context.common.certificate.as_ref().map(|source| secrets.identity(source)).transpose()?,
+            trust,
+            names,
+            server_name,
+            alpn: context.common.alpn.iter().map(|protocol| protocol.clone().into_bytes()).collect(),
+            suites: Suites::new(&context.common.params)?,
+            built: ArcSwapOption::empty(),
+        })
+    }
+
+    /// The first secret that SDS has still to deliver; handshakes fail until then.
+    pub fn missing_secret(&self) -> Option<&SdsSecret> {
+        let identity = self.identity.as_ref().and_then(Slot::missing);
+        identity.or_else(|| self.trust.as_ref().and_then(Slot::missing))
+    }
+
+    /// Whether servers are verified.
+    pub fn verifies(&self) -> bool {
+        self.trust.is_some()
+    }
+
+    /// Makes a TLS connection over a connected socket. Dropping the future closes it.
+    pub async fn connect<S>(&self, io: S) -> Result<TlsStream<S>, HandshakeError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        self.connect_as(io, None).await
+    }
+
+    /// As [`Self::connect`], with another server name (`auto_sni`, or a name from the request).
+    pub async fn connect_as<S>(&self, io: S, server_name: Option<&str>) -> Result<TlsStream<S>, HandshakeError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let built = self.current()?;
+        let name = match server_name {
+            Some(name) => Some(parse_server_name(name)?),
+            None => self.server_name.clone(),
+        };
+        let sni = name.as_ref().map(|name| name.to_str().into_owned());
+        // rustls wants a name for its session cache; an address is one it never sends.
+        let name = name.unwrap_or(ServerName::IpAddress(IpAddr::V4(Ipv4Addr::from([0, 0, 0, 0]))));
+        let connection = ClientConnection::new(built.config.clone(), name)?;
+        let local = built.identity.as_ref().map(|identity| identity.certificate().clone());
+        TlsStream::handshake(io, connection.into(), Vec::new(), sni, local, SystemTime::now()).await
+    }
+
+    /// The configuration of the present secrets, made anew when one has changed.
+    fn current(&self) -> Result<Arc<Built>, HandshakeError> {
+        let identity = self.identity.as_ref().map(Slot::require).transpose()?;
+        let trust = self.trust.as_ref().map(Slot::require).transpose()?;
+        if let Some(built) = self.built.load_full()
+            && built.is_of(identity.as_ref(), trust.as_ref())
+        {
+            return Ok(built);
+        }
+        let config = Arc::new(self.build(identity.as_deref(), trust.as_deref())?);
+        let built = Arc::new(Built { identity, trust, config });
+        self.built.store(Some(built.clone()));
+        Ok(built)
+    }
+
+    fn build(&self, identity: Option<&Identity>, trust: Option<&TrustBundle>) -> Result<ClientConfig, ConfigError> {
+        let verifier = match trust {
+            Some(trust) => ServerVerifier::chain(trust, self.names.clone()),
+            None => ServerVerifier::accept_any(),
+        };
+        let builder = ClientConfig::builder_with_provider(self.suites.provider.clone())
+            .with_protocol_versions(self.suites.versions)?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier));
+        let mut config = match identity {
+            None => builder.with_no_client_auth(),
+            Some(identity) => builder.with_client_cert_resolver(Arc::new(OneCertificate(identity.certified_key()))),
+        };
+        config.alpn_protocols = self.alpn.clone();
+        config.resumption = Resumption::in_memory_sessions(SESSIONS);
+        Ok(config)
+    }
+}
+
+impl Built {
+    fn is_of(&self, identity: Option<&Arc<Identity>>, trust: Option<&Arc<TrustBundle>>) -> bool {
+        self.identity.as_ref().map(Arc::as_ptr) == identity.map(Arc::as_ptr)
+            && self.trust.as_ref().map(Arc::as_ptr) == trust.map(Arc::as_ptr)
+    }
+}
+
+fn parse_server_name(name: &str) -> Result<ServerName<'static>, ConfigError> {
+    ServerName::try_from(name.to_owned()).map_err(|_| ConfigError::Sni(name.to_owned()))
+}
+
+#[derive(Debug)]
+struct OneCertificate(Arc<CertifiedKey>);
+
+impl ResolvesClientCert for OneCertificate {
+    fn resolve(&self, _root_hints: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.clone())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+impl fmt::Debug for UpstreamTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let alpn: Vec<_> = self.alpn.iter().map(|protocol| String::from_utf8_lossy(protocol)).collect();
+        f.debug_struct("UpstreamTls")
+            .field("identity", &self.identity)
+            .field("trust", &self.trust)
+            .field("names", &self.names)
+            .field("server_name", &self.server_name)
+            .field("alpn", &alpn)
+            .finish_non_exhaustive()
+    }
+}

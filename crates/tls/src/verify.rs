@@ -1,0 +1,183 @@
+//! Verifying a peer: rustls checks the chain and the handshake's signature, these add the names.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, RootCertStore, SignatureScheme,
+};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+
+use crate::error::ConfigError;
+use crate::peer::PeerCertificate;
+use crate::provider::provider;
+use crate::san::SanMatcher;
+use crate::trust::TrustBundle;
+
+/// None of a certificate's names is the expected one.
+#[derive(Debug, thiserror::Error)]
+#[error("expected {expected}, the certificate is for {}", seen(.presented))]
+struct SanMismatch {
+    expected: String,
+    presented: Vec<String>,
+}
+
+fn seen(presented: &[String]) -> String {
+    match presented {
+        [] => "no name at all".into(),
+        names => names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// Verifies a server as Envoy does: the chain, then the subject alternative names; the SNI plays no part in it.
+pub(crate) struct ServerVerifier {
+    /// `None` verifies no chain (no validation context), only that the peer holds its certificate's key.
+    chain: Option<(Arc<RootCertStore>, Vec<SanMatcher>)>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ServerVerifier {
+    pub(crate) fn chain(trust: &TrustBundle, names: Vec<SanMatcher>) -> Self {
+        Self { chain: Some((trust.roots(), names)), algorithms: provider().signature_verification_algorithms }
+    }
+
+    pub(crate) fn accept_any() -> Self {
+        Self { chain: None, algorithms: provider().signature_verification_algorithms }
+    }
+}
+
+impl ServerCertVerifier for ServerVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let Some((roots, names)) = &self.chain else {
+            return Ok(ServerCertVerified::assertion());
+        };
+        let certificate = ParsedCertificate::try_from(end_entity)?;
+        let algorithms = self.algorithms.all;
+        verify_server_cert_signed_by_trust_anchor(&certificate, roots, intermediates, now, algorithms)?;
+        verify_names(end_entity, names)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signature, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+/// Verifies a client: rustls' own verifier for the chain, then the subject alternative names.
+pub(crate) struct ClientVerifier {
+    chain: Arc<dyn ClientCertVerifier>,
+    names: Vec<SanMatcher>,
+}
+
+impl ClientVerifier {
+    /// `mandatory`: a client without a certificate is refused.
+    pub(crate) fn new(trust: &TrustBundle, names: Vec<SanMatcher>, mandatory: bool) -> Result<Self, ConfigError> {
+        let builder = WebPkiClientVerifier::builder_with_provider(trust.roots(), provider());
+        let builder = if mandatory { builder } else { builder.allow_unauthenticated() };
+        let chain = builder.build().map_err(|error| Error::General(error.to_string()))?;
+        Ok(Self { chain, names })
+    }
+}
+
+impl ClientCertVerifier for ClientVerifier {
+    fn offer_client_auth(&self) -> bool {
+        self.chain.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.chain.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.chain.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.chain.verify_client_cert(end_entity, intermediates, now)?;
+        verify_names(end_entity, &self.names)?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.chain.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.chain.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chain.supported_verify_schemes()
+    }
+}
+
+fn verify_names(end_entity: &CertificateDer<'_>, matchers: &[SanMatcher]) -> Result<(), Error> {
+    if matchers.is_empty() {
+        return Ok(());
+    }
+    let certificate = PeerCertificate::parse(std::slice::from_ref(end_entity))
+        .map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
+    if matchers.iter().any(|matcher| matcher.matches(&certificate)) {
+        return Ok(());
+    }
+    let expected = matchers.iter().map(SanMatcher::to_string).collect::<Vec<_>>().join(" or ");
+    let mismatch = SanMismatch { expected, presented: certificate.all_sans() };
+    Err(Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(mismatch)))))
+}
+
+impl fmt::Debug for ServerVerifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerVerifier").field("chain", &self.chain.is_some()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ClientVerifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientVerifier").field("names", &self.names).finish_non_exhaustive()
+    }
+}
