@@ -1,1 +1,24 @@
-//! HTTP/1 codec without I/O, paths and their normalization, bodies, upgrades
+//! HTTP/1 codec without I/O, paths and their normalization, bodies, upgrades.
+//!
+//! Bytes in, heads and body ranges out; heads and body pieces in, bytes out. A head is copied once into an arena that is
+//! reused from message to message ([`Headers`]), so in the steady state nothing is allocated. What was read is never passed
+//! on as it was framed: framing (`content-length`, `transfer-encoding`, `connection`) is taken off on parsing and written
+//! anew on encoding, which leaves no room for two peers to disagree about where a message ends.
+
+pub mod body;
+pub mod encode;
+mod error;
+mod framing;
+mod head;
+mod headers;
+mod names;
+mod parse;
+pub mod path;
+
+pub use body::{BodyDecoder, Decoded};
+pub use error::{BodyError, HeadError};
+pub use framing::Framing;
+pub use head::{RequestHead, ResponseHead, Version};
+pub use headers::Headers;
+pub use names::HeaderId;
+pub use parse::{HeadScan, Limits, RequestInfo, ResponseInfo, parse_request, parse_response};

@@ -1,0 +1,284 @@
+//! Bodies: the payload's ranges out of framed bytes.
+
+use std::ops::Range;
+
+use crate::error::BodyError;
+use crate::framing::Framing;
+
+/// Longest chunk extension and longest trailer section, each in bytes.
+const MAX_LINE_BYTES: u32 = 16 * 1024;
+
+/// Finds the payload in the bytes of a framed body, however they are split.
+#[derive(Debug, Clone, Copy)]
+pub struct BodyDecoder {
+    state: State,
+}
+
+/// What [`BodyDecoder::decode`] found at the start of its input.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decoded {
+    /// Bytes of input used up, payload and framing.
+    pub consumed: usize,
+    /// Where in the input the payload lies; may be empty.
+    pub data: Range<usize>,
+    /// The body is complete.
+    pub done: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Length(u64),
+    UntilClose,
+    /// In a chunk size, with its digits so far.
+    Size {
+        size: u64,
+        digits: u8,
+    },
+    /// In a chunk extension, with its bytes so far.
+    Extension {
+        size: u64,
+        bytes: u32,
+    },
+    /// After the CR of a chunk size line.
+    SizeLineFeed(u64),
+    Data(u64),
+    DataReturn,
+    DataLineFeed,
+    /// In the trailer section: bytes so far, and where in a line.
+    Trailer {
+        bytes: u32,
+        line: TrailerLine,
+    },
+    Done,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TrailerLine {
+    Start,
+    Name,
+    Value,
+    LineFeed { last: bool },
+}
+
+impl BodyDecoder {
+    /// A decoder at the start of a body.
+    pub fn new(framing: Framing) -> Self {
+        let state = match framing {
+            Framing::None | Framing::Length(0) => State::Done,
+            Framing::Length(length) => State::Length(length),
+            Framing::Chunked => State::Size { size: 0, digits: 0 },
+            Framing::UntilClose => State::UntilClose,
+        };
+        Self { state }
+    }
+
+    /// The body is complete.
+    #[inline]
+    pub fn is_done(&self) -> bool {
+        self.state == State::Done
+    }
+
+    /// Takes the next run of payload, or of framing, off the start of `input`. Call again with what is left until `done`,
+    /// or until everything is consumed.
+    ///
+    /// # Errors
+    /// Broken chunking; trailers are checked and dropped.
+    pub fn decode(&mut self, input: &[u8]) -> Result<Decoded, BodyError> {
+        let mut at = 0;
+        loop {
+            match self.state {
+                State::Done => return Ok(Decoded { consumed: at, data: at..at, done: true }),
+                State::UntilClose => return Ok(Decoded { consumed: input.len(), data: 0..input.len(), done: false }),
+                State::Length(left) => {
+                    let (data, left) = take(input, at, left);
+                    self.state = if left == 0 { State::Done } else { State::Length(left) };
+                    return Ok(Decoded { consumed: data.end, data, done: left == 0 });
+                }
+                State::Data(left) => {
+                    let (data, left) = take(input, at, left);
+                    self.state = if left == 0 { State::DataReturn } else { State::Data(left) };
+                    return self.after_data(input, data);
+                }
+                _ => {
+                    let Some(&byte) = input.get(at) else {
+                        return Ok(Decoded { consumed: at, data: at..at, done: false });
+                    };
+                    self.state = step(self.state, byte)?;
+                    at += 1;
+                }
+            }
+        }
+    }
+
+    /// The input ended.
+    ///
+    /// # Errors
+    /// [`BodyError::Truncated`] unless the body was complete or ends with the connection.
+    pub fn end(&mut self) -> Result<(), BodyError> {
+        match self.state {
+            State::Done | State::UntilClose => {
+                self.state = State::Done;
+                Ok(())
+            }
+            _ => Err(BodyError::Truncated),
+        }
+    }
+
+    /// Eats the framing right behind a chunk's data, so that a body which is all there is done in one call.
+    fn after_data(&mut self, input: &[u8], data: Range<usize>) -> Result<Decoded, BodyError> {
+        let mut at = data.end;
+        while let (Some(&byte), false) = (input.get(at), matches!(self.state, State::Data(_) | State::Done)) {
+            self.state = step(self.state, byte)?;
+            at += 1;
+        }
+        Ok(Decoded { consumed: at, data, done: self.is_done() })
+    }
+}
+
+/// The part of `left` bytes that is in `input` from `at`, and how many remain.
+fn take(input: &[u8], at: usize, left: u64) -> (Range<usize>, u64) {
+    let here = usize::try_from(left).unwrap_or(usize::MAX).min(input.len() - at);
+    (at..at + here, left - here as u64)
+}
+
+/// Chunk framing, byte by byte (RFC 9112 section 7.1). Only CRLF ends a line.
+fn step(state: State, byte: u8) -> Result<State, BodyError> {
+    Ok(match state {
+        State::Size { size, digits } => match (char::from(byte).to_digit(16), byte) {
+            (Some(digit), _) if digits < 16 => State::Size { size: size << 4 | u64::from(digit), digits: digits + 1 },
+            (None, b'\r') if digits > 0 => State::SizeLineFeed(size),
+            (None, b';') if digits > 0 => State::Extension { size, bytes: 0 },
+            _ => return Err(BodyError::ChunkSize),
+        },
+        State::Extension { size, bytes } => match byte {
+            b'\r' => State::SizeLineFeed(size),
+            _ if bytes >= MAX_LINE_BYTES => return Err(BodyError::TooLarge),
+            byte if is_text(byte) => State::Extension { size, bytes: bytes + 1 },
+            _ => return Err(BodyError::ChunkSize),
+        },
+        State::SizeLineFeed(size) => match (byte, size) {
+            (b'\n', 0) => State::Trailer { bytes: 0, line: TrailerLine::Start },
+            (b'\n', size) => State::Data(size),
+            _ => return Err(BodyError::ChunkSize),
+        },
+        State::DataReturn if byte == b'\r' => State::DataLineFeed,
+        State::DataLineFeed if byte == b'\n' => State::Size { size: 0, digits: 0 },
+        State::DataReturn | State::DataLineFeed => return Err(BodyError::ChunkEnd),
+        State::Trailer { bytes, line } => {
+            if bytes >= MAX_LINE_BYTES {
+                return Err(BodyError::TooLarge);
+            }
+            trailer(bytes + 1, line, byte)?
+        }
+        State::Length(_) | State::UntilClose | State::Data(_) | State::Done => state,
+    })
+}
+
+fn trailer(bytes: u32, line: TrailerLine, byte: u8) -> Result<State, BodyError> {
+    let line = match (line, byte) {
+        (TrailerLine::Start, b'\r') => TrailerLine::LineFeed { last: true },
+        (TrailerLine::Name, b':') => TrailerLine::Value,
+        (TrailerLine::Start | TrailerLine::Name, byte) if is_token(byte) => TrailerLine::Name,
+        (TrailerLine::Value, b'\r') => TrailerLine::LineFeed { last: false },
+        (TrailerLine::Value, byte) if is_text(byte) => TrailerLine::Value,
+        (TrailerLine::LineFeed { last: true }, b'\n') => return Ok(State::Done),
+        (TrailerLine::LineFeed { last: false }, b'\n') => TrailerLine::Start,
+        _ => return Err(BodyError::Trailer),
+    };
+    Ok(State::Trailer { bytes, line })
+}
+
+fn is_text(byte: u8) -> bool {
+    byte == b'\t' || (byte >= b' ' && byte != 0x7f)
+}
+
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Payload, bytes consumed, and whether the body is done, with the input split at the given places.
+    fn decode(framing: Framing, input: &[u8], splits: &[usize]) -> Result<(Vec<u8>, usize, bool), BodyError> {
+        let mut decoder = BodyDecoder::new(framing);
+        let (mut payload, mut consumed) = (Vec::new(), 0);
+        let ends = splits.iter().copied().chain([input.len()]);
+        for end in ends {
+            while consumed < end && !decoder.is_done() {
+                let piece = &input[consumed..end];
+                let decoded = decoder.decode(piece)?;
+                payload.extend_from_slice(&piece[decoded.data.clone()]);
+                consumed += decoded.consumed;
+            }
+        }
+        Ok((payload, consumed, decoder.is_done()))
+    }
+
+    #[test]
+    fn every_split_gives_the_same() {
+        let chunked = b"5\r\nhello\r\nA;x=\"1\"\r\n0123456789\r\n0\r\nx-t: 1\r\n\r\nGET / ";
+        let expected = Ok((b"hello0123456789".to_vec(), chunked.len() - 6, true));
+        for split in 0..chunked.len() {
+            assert_eq!(decode(Framing::Chunked, chunked, &[split]), expected, "split at {split}");
+        }
+        let each: Vec<_> = (0..chunked.len()).collect();
+        assert_eq!(decode(Framing::Chunked, chunked, &each), expected);
+        assert_eq!(decode(Framing::Length(3), b"abcdef", &[1]), Ok((b"abc".to_vec(), 3, true)));
+        assert_eq!(decode(Framing::UntilClose, b"abc", &[2]), Ok((b"abc".to_vec(), 3, false)));
+    }
+
+    #[test]
+    fn refuses_broken_chunks() {
+        let check = |input: &str, expected: BodyError| {
+            assert_eq!(decode(Framing::Chunked, input.as_bytes(), &[]), Err(expected), "{input:?}");
+        };
+        check("\r\n", BodyError::ChunkSize);
+        check("5\n", BodyError::ChunkSize);
+        check("+5\r\n", BodyError::ChunkSize);
+        check("0x5\r\n", BodyError::ChunkSize);
+        check("5 \r\nhello\r\n", BodyError::ChunkSize);
+        check("5;a\nb\r\n", BodyError::ChunkSize);
+        check("5;a\0\r\n", BodyError::ChunkSize);
+        check("11111111111111111\r\n", BodyError::ChunkSize);
+        check("5\r\nhelloX", BodyError::ChunkEnd);
+        check("5\r\nhello\rX", BodyError::ChunkEnd);
+        check("0\r\nno colon\r\n\r\n", BodyError::Trailer);
+        check("0\r\na : b\r\n\r\n", BodyError::Trailer);
+        check("0\r\na: b\n\n", BodyError::Trailer);
+        check(&format!("5;{}", "a".repeat(20_000)), BodyError::TooLarge);
+        check(&format!("0\r\n{}", "a: b\r\n".repeat(4_000)), BodyError::TooLarge);
+    }
+
+    #[test]
+    fn an_early_end_is_told_from_a_proper_one() {
+        let mut decoder = BodyDecoder::new(Framing::Length(3));
+        assert_eq!(decoder.end(), Err(BodyError::Truncated));
+        assert_eq!(BodyDecoder::new(Framing::UntilClose).end(), Ok(()));
+        assert_eq!(BodyDecoder::new(Framing::Chunked).end(), Err(BodyError::Truncated));
+        assert_eq!(BodyDecoder::new(Framing::None).end(), Ok(()));
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic_and_splits_agree(input: Vec<u8>, split in 0usize..64) {
+            let whole = decode(Framing::Chunked, &input, &[]);
+            let parts = decode(Framing::Chunked, &input, &[split.min(input.len())]);
+            prop_assert_eq!(whole, parts);
+        }
+
+        #[test]
+        fn what_is_encoded_decodes(pieces: Vec<Vec<u8>>, split in 0usize..4096) {
+            let mut wire = Vec::new();
+            for piece in &pieces {
+                crate::encode::chunk(&mut wire, piece);
+            }
+            crate::encode::last_chunk(&mut wire);
+            let (payload, consumed, done) = decode(Framing::Chunked, &wire, &[split.min(wire.len())]).expect("valid");
+            prop_assert_eq!(payload, pieces.concat());
+            prop_assert!(done && consumed == wire.len());
+        }
+    }
+}

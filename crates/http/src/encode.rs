@@ -1,0 +1,226 @@
+//! Heads and chunks as bytes. Framing is always written anew.
+
+use crate::framing::Framing;
+use crate::head::{RequestHead, ResponseHead, Version};
+use crate::headers::Headers;
+use crate::names::HeaderId;
+
+/// What stands in `connection` of an encoded head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Connection<'a> {
+    /// The version's default: no header.
+    Default,
+    /// `close`.
+    Close,
+    /// `keep-alive`, which HTTP/1.0 peers must be told.
+    KeepAlive,
+    /// `upgrade`, with the protocol in `upgrade`.
+    Upgrade(&'a [u8]),
+}
+
+/// Writes a request head in HTTP/1.1.
+pub fn request(out: &mut Vec<u8>, head: &RequestHead, framing: Framing, connection: Connection<'_>) {
+    out.reserve(512);
+    out.extend_from_slice(head.method());
+    out.push(b' ');
+    out.extend_from_slice(if head.method() == b"CONNECT" { head.authority() } else { head.path() });
+    out.extend_from_slice(b" HTTP/1.1\r\nhost: ");
+    out.extend_from_slice(head.authority());
+    out.extend_from_slice(b"\r\n");
+    fields(out, &head.headers, false);
+    match framing {
+        Framing::Length(length) => content_length(out, length),
+        Framing::Chunked => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+        // A client that sends no body says nothing, or says 0 where the method implies one (RFC 9110 section 8.6).
+        Framing::None | Framing::UntilClose => {}
+    }
+    end(out, connection);
+}
+
+/// How a response is written.
+#[derive(Debug, Clone, Copy)]
+pub struct ResponseStyle<'a> {
+    /// Version in the status line.
+    pub version: Version,
+    /// Body framing.
+    pub framing: Framing,
+    /// The request was HEAD or the status allows no body: `content-length` is passed on for information only.
+    pub bodiless: bool,
+    /// `connection`.
+    pub connection: Connection<'a>,
+    /// Header names in `Proper-Case`.
+    pub proper_case: bool,
+}
+
+/// Writes a response head.
+pub fn response(out: &mut Vec<u8>, head: &ResponseHead, style: ResponseStyle<'_>) {
+    out.reserve(512);
+    status_line(out, style.version, head.status);
+    fields(out, &head.headers, style.proper_case);
+    if style.bodiless {
+        if let Some(length) =
+            head.headers.get(HeaderId::ContentLength).filter(|_| head.status >= 200 && head.status != 204)
+        {
+            line(out, b"content-length", length);
+        }
+    } else {
+        match style.framing {
+            Framing::Length(length) => content_length(out, length),
+            Framing::Chunked => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+            Framing::None => content_length(out, 0),
+            Framing::UntilClose => {}
+        }
+    }
+    end(out, style.connection);
+}
+
+/// `HTTP/1.1 100 Continue`, complete.
+pub fn continue_100(out: &mut Vec<u8>) {
+    out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+}
+
+/// Writes one chunk; an empty piece writes nothing, since an empty chunk ends the body.
+pub fn chunk(out: &mut Vec<u8>, data: &[u8]) {
+    if data.is_empty() {
+        return;
+    }
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    let digits = (usize::BITS - data.len().leading_zeros()).div_ceil(4);
+    for digit in (0..digits).rev() {
+        out.push(HEX[data.len() >> (digit * 4) & 15]);
+    }
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(data);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Writes the end of a chunked body, without trailers.
+pub fn last_chunk(out: &mut Vec<u8>) {
+    out.extend_from_slice(b"0\r\n\r\n");
+}
+
+/// The reason phrase of a status, as Envoy spells it; `Unknown` for those without one.
+pub fn reason(status: u16) -> &'static str {
+    match status {
+        100 => "Continue",
+        101 => "Switching Protocols",
+        103 => "Early Hints",
+        200 => "OK",
+        201 => "Created",
+        202 => "Accepted",
+        203 => "Non-Authoritative Information",
+        204 => "No Content",
+        205 => "Reset Content",
+        206 => "Partial Content",
+        207 => "Multi-Status",
+        300 => "Multiple Choices",
+        301 => "Moved Permanently",
+        302 => "Found",
+        303 => "See Other",
+        304 => "Not Modified",
+        305 => "Use Proxy",
+        307 => "Temporary Redirect",
+        308 => "Permanent Redirect",
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        402 => "Payment Required",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        406 => "Not Acceptable",
+        407 => "Proxy Authentication Required",
+        408 => "Request Timeout",
+        409 => "Conflict",
+        410 => "Gone",
+        411 => "Length Required",
+        412 => "Precondition Failed",
+        413 => "Payload Too Large",
+        414 => "URI Too Long",
+        415 => "Unsupported Media Type",
+        416 => "Range Not Satisfiable",
+        417 => "Expectation Failed",
+        421 => "Misdirected Request",
+        422 => "Unprocessable Entity",
+        423 => "Locked",
+        424 => "Failed Dependency",
+        426 => "Upgrade Required",
+        428 => "Precondition Required",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        500 => "Internal Server Error",
+        501 => "Not Implemented",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        505 => "HTTP Version Not Supported",
+        506 => "Variant Also Negotiates",
+        507 => "Insufficient Storage",
+        511 => "Network Authentication Required",
+        _ => "Unknown",
+    }
+}
+
+fn status_line(out: &mut Vec<u8>, version: Version, status: u16) {
+    out.extend_from_slice(version.as_str().as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(itoa::Buffer::new().format(status).as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(reason(status).as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+/// All fields but those that [`end`] and the framing write.
+fn fields(out: &mut Vec<u8>, headers: &Headers, proper_case: bool) {
+    for (id, name, value) in headers.iter() {
+        match id {
+            HeaderId::ContentLength
+            | HeaderId::TransferEncoding
+            | HeaderId::Connection
+            | HeaderId::KeepAlive
+            | HeaderId::ProxyConnection
+            | HeaderId::Upgrade
+            | HeaderId::Host => {}
+            _ => {
+                let start = out.len();
+                line(out, name, value);
+                if proper_case {
+                    proper_case_name(&mut out[start..start + name.len()]);
+                }
+            }
+        }
+    }
+}
+
+fn proper_case_name(name: &mut [u8]) {
+    let mut upper = true;
+    for byte in name {
+        if upper {
+            byte.make_ascii_uppercase();
+        }
+        upper = !byte.is_ascii_alphanumeric();
+    }
+}
+
+fn content_length(out: &mut Vec<u8>, length: u64) {
+    line(out, b"content-length", itoa::Buffer::new().format(length).as_bytes());
+}
+
+fn end(out: &mut Vec<u8>, connection: Connection<'_>) {
+    match connection {
+        Connection::Default => {}
+        Connection::Close => line(out, b"connection", b"close"),
+        Connection::KeepAlive => line(out, b"connection", b"keep-alive"),
+        Connection::Upgrade(protocol) => {
+            line(out, b"connection", b"upgrade");
+            line(out, b"upgrade", protocol);
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    out.extend_from_slice(name);
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}

@@ -1,0 +1,21 @@
+//! Where a body ends.
+
+/// How the end of a body is known (RFC 9112 section 6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Framing {
+    /// No body.
+    None,
+    /// As many bytes.
+    Length(u64),
+    /// Chunked.
+    Chunked,
+    /// Until the connection closes; responses only.
+    UntilClose,
+}
+
+impl Framing {
+    /// No byte of body follows.
+    pub fn is_empty(self) -> bool {
+        matches!(self, Self::None | Self::Length(0))
+    }
+}

@@ -1,0 +1,95 @@
+//! Request and response heads.
+
+use crate::headers::{Headers, Span};
+
+/// HTTP/1 version of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Version {
+    /// HTTP/1.0.
+    Http10,
+    /// HTTP/1.1.
+    #[default]
+    Http11,
+}
+
+impl Version {
+    /// As on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Http10 => "HTTP/1.0",
+            Self::Http11 => "HTTP/1.1",
+        }
+    }
+}
+
+/// A request head. Start with `default()`, fill it with [`crate::parse_request`] and use it again for the next request.
+#[derive(Debug, Clone, Default)]
+pub struct RequestHead {
+    /// Header fields without `Host`, which is [`RequestHead::authority`].
+    pub headers: Headers,
+    /// Version of the message.
+    pub version: Version,
+    pub(crate) method: Span,
+    pub(crate) path: Span,
+    pub(crate) authority: Span,
+}
+
+impl RequestHead {
+    /// Forgets the request and keeps the memory.
+    pub fn clear(&mut self) {
+        self.headers.clear();
+        (self.method, self.path, self.authority) = Default::default();
+    }
+
+    /// Method, in its case.
+    #[inline]
+    pub fn method(&self) -> &[u8] {
+        self.headers.bytes(self.method)
+    }
+
+    /// Path and query (`/a?b`), `*` for `OPTIONS *`, empty for CONNECT.
+    #[inline]
+    pub fn path(&self) -> &[u8] {
+        self.headers.bytes(self.path)
+    }
+
+    /// Host and port the request is for: out of the absolute-form target, else `Host`. In its case.
+    #[inline]
+    pub fn authority(&self) -> &[u8] {
+        self.headers.bytes(self.authority)
+    }
+
+    /// Replaces the method.
+    pub fn set_method(&mut self, method: &[u8]) {
+        self.method = self.headers.intern(method);
+    }
+
+    /// Replaces path and query.
+    pub fn set_path(&mut self, path: &[u8]) {
+        self.path = self.headers.intern(path);
+    }
+
+    /// Replaces the authority.
+    pub fn set_authority(&mut self, authority: &[u8]) {
+        self.authority = self.headers.intern(authority);
+    }
+}
+
+/// A response head.
+#[derive(Debug, Clone, Default)]
+pub struct ResponseHead {
+    /// Header fields.
+    pub headers: Headers,
+    /// Version of the message.
+    pub version: Version,
+    /// Status, 100–999.
+    pub status: u16,
+}
+
+impl ResponseHead {
+    /// Forgets the response and keeps the memory.
+    pub fn clear(&mut self) {
+        self.headers.clear();
+        self.status = 0;
+    }
+}

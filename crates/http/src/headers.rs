@@ -1,0 +1,276 @@
+//! Header fields in an arena that is reused from message to message.
+
+use crate::names::HeaderId;
+
+/// A range of the arena.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Span {
+    start: u32,
+    end: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Field {
+    name: Span,
+    value: Span,
+    id: HeaderId,
+    live: bool,
+}
+
+/// Header fields in order, names in lower case. Removed and replaced values stay in the arena until [`Headers::clear`].
+#[derive(Debug, Clone, Default)]
+pub struct Headers {
+    arena: Vec<u8>,
+    fields: Vec<Field>,
+}
+
+impl Headers {
+    /// Forgets everything and keeps the memory, up to a bound so that one huge head does not stay for ever.
+    pub fn clear(&mut self) {
+        const KEPT_ARENA_BYTES: usize = 8 * 1024;
+        self.arena.clear();
+        self.fields.clear();
+        self.arena.shrink_to(KEPT_ARENA_BYTES);
+    }
+
+    /// The first value of a well-known header.
+    #[inline]
+    pub fn get(&self, id: HeaderId) -> Option<&[u8]> {
+        self.fields.iter().find(|field| field.live && field.id == id).map(|field| self.bytes(field.value))
+    }
+
+    /// Whether a well-known header is there.
+    #[inline]
+    pub fn contains(&self, id: HeaderId) -> bool {
+        self.fields.iter().any(|field| field.live && field.id == id)
+    }
+
+    /// The first value of any header, by its lower-case name.
+    pub fn find(&self, name: &[u8]) -> Option<&[u8]> {
+        self.fields
+            .iter()
+            .find(|field| field.live && self.bytes(field.name) == name)
+            .map(|field| self.bytes(field.value))
+    }
+
+    /// All values of any header, by its lower-case name.
+    pub fn find_all<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
+        let matching = self.fields.iter().filter(move |field| field.live && self.bytes(field.name) == name);
+        matching.map(|field| self.bytes(field.value))
+    }
+
+    /// All values of a well-known header.
+    pub fn all(&self, id: HeaderId) -> impl Iterator<Item = &[u8]> {
+        self.fields.iter().filter(move |field| field.live && field.id == id).map(|field| self.bytes(field.value))
+    }
+
+    /// Fields in order.
+    pub fn iter(&self) -> impl Iterator<Item = (HeaderId, &[u8], &[u8])> {
+        let live = self.fields.iter().filter(|field| field.live);
+        live.map(|field| (field.id, self.bytes(field.name), self.bytes(field.value)))
+    }
+
+    /// How many fields there are.
+    pub fn len(&self) -> usize {
+        self.fields.iter().filter(|field| field.live).count()
+    }
+
+    /// No field is there.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Adds a field at the end. The name is stored in lower case.
+    pub fn append(&mut self, name: &[u8], value: &[u8]) {
+        let name = self.intern_lower(name);
+        let id = HeaderId::of(self.bytes(name));
+        let value = self.intern(value);
+        self.fields.push(Field { name, value, id, live: true });
+    }
+
+    /// Adds a field as parsed and tells which it is.
+    #[inline]
+    pub(crate) fn push_parsed(&mut self, name: &[u8], value: &[u8]) -> HeaderId {
+        self.append(name, value);
+        self.fields.last().map_or(HeaderId::Other, |field| field.id)
+    }
+
+    /// Adds a well-known field at the end.
+    pub fn append_id(&mut self, id: HeaderId, value: &[u8]) {
+        let name = self.intern(id.name().as_bytes());
+        let value = self.intern(value);
+        self.fields.push(Field { name, value, id, live: true });
+    }
+
+    /// Makes this the only value of a well-known header, in the place of the first.
+    pub fn set(&mut self, id: HeaderId, value: &[u8]) {
+        let value_span = self.intern(value);
+        let mut first = true;
+        for field in self.fields.iter_mut().filter(|field| field.live && field.id == id) {
+            if first {
+                field.value = value_span;
+            } else {
+                field.live = false;
+            }
+            first = false;
+        }
+        if first {
+            let name = self.intern(id.name().as_bytes());
+            self.fields.push(Field { name, value: value_span, id, live: true });
+        }
+    }
+
+    /// Makes this the only value of any header.
+    pub fn set_name(&mut self, name: &[u8], value: &[u8]) {
+        self.remove_name(name);
+        self.append(name, value);
+    }
+
+    /// Removes all values of a well-known header.
+    #[inline]
+    pub fn remove(&mut self, id: HeaderId) {
+        self.fields.iter_mut().filter(|field| field.id == id).for_each(|field| field.live = false);
+    }
+
+    /// Removes all values of any header, whatever the case of `name`.
+    pub fn remove_name(&mut self, name: &[u8]) {
+        for at in 0..self.fields.len() {
+            if self.bytes(self.fields[at].name).eq_ignore_ascii_case(name) {
+                self.fields[at].live = false;
+            }
+        }
+    }
+
+    /// Appends `value` to a comma-separated header, or adds it.
+    pub fn append_to_list(&mut self, id: HeaderId, value: &[u8]) {
+        let Some(field) = self.fields.iter().rposition(|field| field.live && field.id == id) else {
+            return self.append_id(id, value);
+        };
+        let old = self.fields[field].value;
+        let start = self.position();
+        self.arena.extend_from_within(old.start as usize..old.end as usize);
+        self.arena.extend_from_slice(b",");
+        self.arena.extend_from_slice(value);
+        self.fields[field].value = Span { start, end: self.position() };
+    }
+
+    /// Removes what is meant for one hop only (RFC 9110 section 7.6.1): the headers `Connection` names, `Connection` itself
+    /// and its kin. `te: trailers` stays, as Envoy keeps it.
+    pub fn remove_hop_by_hop(&mut self) {
+        for at in 0..self.fields.len() {
+            if self.fields[at].live && self.fields[at].id == HeaderId::Connection {
+                self.remove_named_by_connection(self.fields[at].value);
+            }
+        }
+        for at in 0..self.fields.len() {
+            let Field { id, value, .. } = self.fields[at];
+            let drop = match id {
+                HeaderId::Connection
+                | HeaderId::KeepAlive
+                | HeaderId::ProxyConnection
+                | HeaderId::TransferEncoding
+                | HeaderId::Upgrade => true,
+                HeaderId::Te => !self.bytes(value).eq_ignore_ascii_case(b"trailers"),
+                _ => false,
+            };
+            if drop {
+                self.fields[at].live = false;
+            }
+        }
+    }
+
+    fn remove_named_by_connection(&mut self, connection: Span) {
+        let simple = [&b"keep-alive"[..], b"close", b"upgrade"];
+        if simple.iter().any(|token| self.bytes(connection).eq_ignore_ascii_case(token)) {
+            return;
+        }
+        for at in 0..self.fields.len() {
+            let Field { name, id, .. } = self.fields[at];
+            let framing = matches!(id, HeaderId::ContentLength | HeaderId::TransferEncoding);
+            let named = tokens(self.bytes(connection)).any(|token| token.eq_ignore_ascii_case(self.bytes(name)));
+            if named && !framing {
+                self.fields[at].live = false;
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn bytes(&self, span: Span) -> &[u8] {
+        self.arena.get(span.start as usize..span.end as usize).unwrap_or_default()
+    }
+
+    /// Copies `bytes` into the arena.
+    #[inline]
+    pub(crate) fn intern(&mut self, bytes: &[u8]) -> Span {
+        let start = self.position();
+        self.arena.extend_from_slice(bytes);
+        Span { start, end: self.position() }
+    }
+
+    #[inline]
+    pub(crate) fn intern_lower(&mut self, bytes: &[u8]) -> Span {
+        let span = self.intern(bytes);
+        if let Some(copy) = self.arena.get_mut(span.start as usize..) {
+            copy.make_ascii_lowercase();
+        }
+        span
+    }
+
+    /// Heads are limited to far less than 4 GiB, so the arena's positions fit.
+    #[inline]
+    fn position(&self) -> u32 {
+        self.arena.len() as u32
+    }
+}
+
+/// Elements of a comma-separated list, trimmed.
+pub(crate) fn tokens(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+    list.split(|byte| *byte == b',').map(|token| token.trim_ascii())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(fields: &[(&str, &str)]) -> Headers {
+        let mut headers = Headers::default();
+        fields.iter().for_each(|(name, value)| headers.append(name.as_bytes(), value.as_bytes()));
+        headers
+    }
+
+    fn text(headers: &Headers) -> String {
+        let lines = headers.iter().map(|(_, n, v)| format!("{}={}", n.escape_ascii(), v.escape_ascii()));
+        lines.collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn edits() {
+        let mut h = headers(&[("Server", "a"), ("X-A", "1"), ("server", "b"), ("x-a", "2")]);
+        assert_eq!(h.get(HeaderId::Server), Some(&b"a"[..]));
+        assert_eq!(h.find_all(b"x-a").count(), 2);
+        h.set(HeaderId::Server, b"c");
+        h.append_to_list(HeaderId::ForwardedFor, b"1.1.1.1");
+        h.append_to_list(HeaderId::ForwardedFor, b"2.2.2.2");
+        assert_eq!(text(&h), "server=c x-a=1 x-a=2 x-forwarded-for=1.1.1.1,2.2.2.2");
+        h.remove_name(b"X-A");
+        h.remove(HeaderId::ForwardedFor);
+        assert_eq!(text(&h), "server=c");
+        h.clear();
+        assert!(h.is_empty());
+    }
+
+    #[test]
+    fn hop_by_hop() {
+        let check = |fields: &[(&str, &str)], expected: &str| {
+            let mut h = headers(fields);
+            h.remove_hop_by_hop();
+            assert_eq!(text(&h), expected, "{fields:?}");
+        };
+        check(&[("connection", "keep-alive"), ("keep-alive", "5"), ("a", "1")], "a=1");
+        check(&[("connection", "close, X-Foo"), ("x-foo", "1"), ("x-bar", "2")], "x-bar=2");
+        check(&[("connection", "content-length"), ("content-length", "3")], "content-length=3");
+        check(&[("te", "trailers"), ("proxy-connection", "x")], "te=trailers");
+        check(&[("te", "gzip"), ("upgrade", "h2c"), ("transfer-encoding", "chunked")], "");
+        check(&[("a", "1"), ("connection", "b"), ("connection", "a"), ("b", "2")], "");
+    }
+}

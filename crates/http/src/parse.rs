@@ -1,0 +1,532 @@
+//! Heads out of bytes, strictly. httparse does the grammar; what it lets pass and this refuses is in this file.
+
+use std::mem::MaybeUninit;
+
+use crate::error::HeadError;
+use crate::framing::Framing;
+use crate::head::{RequestHead, ResponseHead, Version};
+use crate::headers::{Headers, tokens};
+use crate::names::HeaderId;
+
+/// Header lines httparse gets room for; [`Limits::max_headers`] cannot exceed it.
+const HEADER_SLOTS: usize = 256;
+
+/// Limits of one head.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Largest head in bytes, request line and blank line included.
+    pub max_head_bytes: usize,
+    /// Most header lines, at most 256.
+    pub max_headers: usize,
+}
+
+impl Default for Limits {
+    /// Envoy's: 60 KiB, 100 lines.
+    fn default() -> Self {
+        Self { max_head_bytes: 60 * 1024, max_headers: 100 }
+    }
+}
+
+/// Remembers how far a head that is not complete was looked at, so that a head which arrives byte by byte is not parsed
+/// from its start for each of them.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HeadScan {
+    seen: usize,
+}
+
+impl HeadScan {
+    /// Whether `buffer` may hold a complete head now. The first bytes are always worth parsing: they show garbage early.
+    fn worth_parsing(&mut self, buffer: &[u8]) -> bool {
+        let from = self.seen.saturating_sub(3);
+        let first = self.seen == 0;
+        self.seen = buffer.len();
+        first
+            || memchr::memchr_iter(b'\n', &buffer[from.min(buffer.len())..]).any(|at| {
+                let after = &buffer[from + at + 1..];
+                after.starts_with(b"\r\n") || after.starts_with(b"\n")
+            })
+    }
+}
+
+/// What a parsed request head says about its message and connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestInfo {
+    /// Bytes of the head; the body starts after them.
+    pub head_bytes: usize,
+    /// Body.
+    pub framing: Framing,
+    /// The client keeps the connection for another request.
+    pub keep_alive: bool,
+    /// The client asks for an upgrade (`Connection: upgrade` and `Upgrade`).
+    pub upgrade: bool,
+    /// The client waits for `100 Continue`.
+    pub expect_continue: bool,
+    /// The target was in absolute form with the scheme `https`.
+    pub https_target: bool,
+}
+
+/// What a parsed response head says about its message and connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResponseInfo {
+    /// Bytes of the head; the body starts after them.
+    pub head_bytes: usize,
+    /// Body.
+    pub framing: Framing,
+    /// The connection may be used again after the body.
+    pub keep_alive: bool,
+}
+
+/// Parses the request head at the start of `buffer` into `head`; `None` until it is complete.
+///
+/// # Errors
+/// [`HeadError`]; the connection can only be closed after an answer.
+pub fn parse_request(
+    buffer: &[u8],
+    scan: &mut HeadScan,
+    limits: Limits,
+    head: &mut RequestHead,
+) -> Result<Option<RequestInfo>, HeadError> {
+    if !scan.worth_parsing(buffer) {
+        return incomplete(buffer, limits);
+    }
+    let mut slots = [MaybeUninit::<httparse::Header<'_>>::uninit(); HEADER_SLOTS];
+    let mut request = httparse::Request::new(&mut []);
+    let parsed = httparse::ParserConfig::default().parse_request_with_uninit_headers(&mut request, buffer, &mut slots);
+    let head_bytes = match parsed {
+        Ok(httparse::Status::Complete(bytes)) => bytes,
+        Ok(httparse::Status::Partial) => return incomplete(buffer, limits),
+        Err(error) => return Err(head_error(error)),
+    };
+    *scan = HeadScan::default();
+    check_limits(buffer, head_bytes, request.headers.len(), limits)?;
+    let (Some(method), Some(target)) = (request.method, request.path) else { return Err(HeadError::Malformed) };
+    head.clear();
+    head.version = version(request.version)?;
+    head.set_method(method.as_bytes());
+    let mut scanned = Scanned::default();
+    let mut host = None;
+    for header in request.headers.iter() {
+        if header.name.len() == 4 && header.name.eq_ignore_ascii_case("host") {
+            if host.replace(header.value).is_some() {
+                return Err(HeadError::DuplicateHost);
+            }
+        } else {
+            scanned.add(&mut head.headers, header)?;
+        }
+    }
+    let https_target = set_target(head, target, host)?;
+    let framing = match scanned.framing(head.version)? {
+        Some(framing) => framing,
+        None => Framing::None,
+    };
+    Ok(Some(RequestInfo {
+        head_bytes,
+        framing,
+        keep_alive: scanned.keeps_alive(head.version),
+        upgrade: scanned.upgrade && scanned.has_upgrade,
+        expect_continue: scanned.expect && head.version == Version::Http11,
+        https_target,
+    }))
+}
+
+/// Parses the response head at the start of `buffer` into `head`; `None` until it is complete. `to_head`: the request was
+/// HEAD, so no body follows whatever the headers say.
+///
+/// # Errors
+/// [`HeadError`]; the upstream broke the protocol and the connection must be closed.
+pub fn parse_response(
+    buffer: &[u8],
+    scan: &mut HeadScan,
+    limits: Limits,
+    to_head: bool,
+    head: &mut ResponseHead,
+) -> Result<Option<ResponseInfo>, HeadError> {
+    if !scan.worth_parsing(buffer) {
+        return incomplete(buffer, limits);
+    }
+    let mut slots = [MaybeUninit::<httparse::Header<'_>>::uninit(); HEADER_SLOTS];
+    let mut response = httparse::Response::new(&mut []);
+    let parsed =
+        httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut response, buffer, &mut slots);
+    let head_bytes = match parsed {
+        Ok(httparse::Status::Complete(bytes)) => bytes,
+        Ok(httparse::Status::Partial) => return incomplete(buffer, limits),
+        Err(error) => return Err(head_error(error)),
+    };
+    *scan = HeadScan::default();
+    check_limits(buffer, head_bytes, response.headers.len(), limits)?;
+    head.clear();
+    head.version = version(response.version)?;
+    head.status = response.code.filter(|code| *code >= 100).ok_or(HeadError::Malformed)?;
+    let mut scanned = Scanned::default();
+    for header in response.headers.iter() {
+        scanned.add(&mut head.headers, header)?;
+    }
+    let declared = scanned.framing(head.version)?;
+    let bodiless = to_head || matches!(head.status, 100..=199 | 204 | 304);
+    let framing = match declared {
+        _ if bodiless => Framing::None,
+        Some(framing) => framing,
+        None => Framing::UntilClose,
+    };
+    let keep_alive = scanned.keeps_alive(head.version) && framing != Framing::UntilClose;
+    Ok(Some(ResponseInfo { head_bytes, framing, keep_alive }))
+}
+
+fn incomplete<T>(buffer: &[u8], limits: Limits) -> Result<Option<T>, HeadError> {
+    if buffer.len() >= limits.max_head_bytes { Err(HeadError::TooLarge) } else { Ok(None) }
+}
+
+fn head_error(error: httparse::Error) -> HeadError {
+    match error {
+        httparse::Error::TooManyHeaders => HeadError::TooManyHeaders,
+        httparse::Error::Version => HeadError::Version,
+        _ => HeadError::Malformed,
+    }
+}
+
+/// httparse accepts a bare LF as line end and skips empty lines before the first; a peer may see other lines then.
+fn check_limits(buffer: &[u8], head_bytes: usize, headers: usize, limits: Limits) -> Result<(), HeadError> {
+    if head_bytes > limits.max_head_bytes {
+        return Err(HeadError::TooLarge);
+    }
+    if headers > limits.max_headers {
+        return Err(HeadError::TooManyHeaders);
+    }
+    let head = buffer.get(..head_bytes).ok_or(HeadError::Malformed)?;
+    let bare = memchr::memchr_iter(b'\n', head).any(|at| at == 0 || head[at - 1] != b'\r');
+    if bare { Err(HeadError::BareLineFeed) } else { Ok(()) }
+}
+
+fn version(minor: Option<u8>) -> Result<Version, HeadError> {
+    match minor {
+        Some(1) => Ok(Version::Http11),
+        Some(0) => Ok(Version::Http10),
+        _ => Err(HeadError::Version),
+    }
+}
+
+/// Sets path and authority from the four forms of request target (RFC 9112 section 3.2); true for an `https` URL.
+fn set_target(head: &mut RequestHead, target: &str, host: Option<&[u8]>) -> Result<bool, HeadError> {
+    let target = target.as_bytes();
+    if !target.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'#') {
+        return Err(HeadError::InvalidTarget);
+    }
+    // Host must be there whatever the target's form (RFC 9112 section 3.2).
+    if host.is_none() && head.version == Version::Http11 {
+        return Err(HeadError::MissingHost);
+    }
+    let host = host.unwrap_or_default();
+    check_authority(host)?;
+    let (authority, path, https) = if head.method() == b"CONNECT" {
+        if target.is_empty() || !memchr::memchr(b':', target).is_some_and(|at| at > 0) {
+            return Err(HeadError::InvalidTarget);
+        }
+        (target, &b""[..], false)
+    } else if target.starts_with(b"/") {
+        (host, target, false)
+    } else if target == b"*" && head.method() == b"OPTIONS" {
+        (host, target, false)
+    } else {
+        let (authority, path, https) = absolute_form(target).ok_or(HeadError::InvalidTarget)?;
+        (authority, path, https)
+    };
+    check_authority(authority)?;
+    head.set_authority(authority);
+    if path.first() == Some(&b'?') {
+        let mut rooted = vec![b'/'];
+        rooted.extend_from_slice(path);
+        head.set_path(&rooted);
+    } else {
+        head.set_path(path);
+    }
+    Ok(https)
+}
+
+/// Authority, path (`/` when empty) and whether the scheme is `https`.
+fn absolute_form(target: &[u8]) -> Option<(&[u8], &[u8], bool)> {
+    let scheme = |name: &[u8]| target.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
+    let (rest, https) = if scheme(b"http://") {
+        (target.get(7..)?, false)
+    } else if scheme(b"https://") {
+        (target.get(8..)?, true)
+    } else {
+        return None;
+    };
+    let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(end);
+    if authority.is_empty() {
+        return None;
+    }
+    Some((authority, if path.is_empty() { b"/" } else { path }, https))
+}
+
+/// Letters, digits and the marks of RFC 3986's `host` and `port`; no user information.
+fn check_authority(authority: &[u8]) -> Result<(), HeadError> {
+    let valid = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(byte);
+    if authority.iter().all(valid) { Ok(()) } else { Err(HeadError::InvalidAuthority) }
+}
+
+/// What the headers say about framing and the connection.
+#[derive(Default)]
+#[allow(clippy::struct_excessive_bools)]
+struct Scanned {
+    length: Option<u64>,
+    chunked: bool,
+    /// A transfer coding that is not `chunked`, or more than one.
+    other_coding: bool,
+    close: bool,
+    keep_alive: bool,
+    upgrade: bool,
+    has_upgrade: bool,
+    expect: bool,
+}
+
+impl Scanned {
+    fn add(&mut self, headers: &mut Headers, header: &httparse::Header<'_>) -> Result<(), HeadError> {
+        let id = headers.push_parsed(header.name.as_bytes(), header.value);
+        match id {
+            HeaderId::ContentLength => {
+                let length = content_length(header.value).ok_or(HeadError::ContentLength)?;
+                if self.length.replace(length).is_some() {
+                    return Err(HeadError::ContentLength);
+                }
+            }
+            HeaderId::TransferEncoding => {
+                let chunked = header.value.eq_ignore_ascii_case(b"chunked");
+                self.other_coding |= !chunked || self.chunked;
+                self.chunked = true;
+            }
+            HeaderId::Connection => {
+                for token in tokens(header.value) {
+                    self.close |= token.eq_ignore_ascii_case(b"close");
+                    self.keep_alive |= token.eq_ignore_ascii_case(b"keep-alive");
+                    self.upgrade |= token.eq_ignore_ascii_case(b"upgrade");
+                }
+            }
+            HeaderId::Upgrade => self.has_upgrade = true,
+            HeaderId::Expect => self.expect |= header.value.eq_ignore_ascii_case(b"100-continue"),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// `None` when neither `content-length` nor `transfer-encoding` is there.
+    fn framing(&self, version: Version) -> Result<Option<Framing>, HeadError> {
+        if self.chunked {
+            if self.length.is_some() {
+                return Err(HeadError::LengthAndEncoding);
+            }
+            if self.other_coding || version == Version::Http10 {
+                return Err(HeadError::TransferEncoding);
+            }
+            return Ok(Some(Framing::Chunked));
+        }
+        Ok(self.length.map(Framing::Length))
+    }
+
+    fn keeps_alive(&self, version: Version) -> bool {
+        match version {
+            Version::Http11 => !self.close,
+            Version::Http10 => self.keep_alive && !self.close,
+        }
+    }
+}
+
+/// Decimal digits only, at most 18: no sign, no list, no blank.
+fn content_length(value: &[u8]) -> Option<u64> {
+    if value.is_empty() || value.len() > 18 {
+        return None;
+    }
+    value.iter().try_fold(0u64, |sum, byte| byte.is_ascii_digit().then(|| sum * 10 + u64::from(byte - b'0')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::encode;
+    use proptest::prelude::*;
+
+    fn request(bytes: &[u8]) -> Result<Option<(RequestHead, RequestInfo)>, HeadError> {
+        let mut head = RequestHead::default();
+        parse_request(bytes, &mut HeadScan::default(), Limits::default(), &mut head).map(|info| info.map(|i| (head, i)))
+    }
+
+    fn text(head: &RequestHead) -> String {
+        let mut out = Vec::new();
+        encode::request(&mut out, head, Framing::None, encode::Connection::Default);
+        String::from_utf8_lossy(&out).replace("\r\n", "\n")
+    }
+
+    #[test]
+    fn request_forms() {
+        let check = |target: &str, expected: &str| {
+            let (head, _) =
+                request(format!("{target}\r\nHost: h:1\r\n\r\n").as_bytes()).expect("valid").expect("complete");
+            assert_eq!(text(&head).lines().take(2).collect::<Vec<_>>().join("|"), expected, "{target}");
+        };
+        check("GET /a?b HTTP/1.1", "GET /a?b HTTP/1.1|host: h:1");
+        check("GET http://Other:8080/x?y HTTP/1.1", "GET /x?y HTTP/1.1|host: Other:8080");
+        check("GET http://other HTTP/1.1", "GET / HTTP/1.1|host: other");
+        check("GET HTTP://other?q HTTP/1.1", "GET /?q HTTP/1.1|host: other");
+        check("OPTIONS * HTTP/1.1", "OPTIONS * HTTP/1.1|host: h:1");
+        check("CONNECT a:443 HTTP/1.1", "CONNECT a:443 HTTP/1.1|host: a:443");
+    }
+
+    /// What smuggling lives on: everything here is refused, whichever way another parser might read it.
+    #[test]
+    fn refused_heads() {
+        use HeadError as E;
+        let check = |head: &str, expected: E| {
+            assert_eq!(request(head.as_bytes()).map(|_| ()), Err(expected), "{head:?}");
+        };
+        let post = |lines: &str| format!("POST / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
+        check(&post("Content-Length: 3\r\nTransfer-Encoding: chunked\r\n"), E::LengthAndEncoding);
+        check(&post("Content-Length: 3\r\nContent-Length: 3\r\n"), E::ContentLength);
+        check(&post("Content-Length: 3, 3\r\n"), E::ContentLength);
+        check(&post("Content-Length: +3\r\n"), E::ContentLength);
+        check(&post("Content-Length: 0x3\r\n"), E::ContentLength);
+        check(&post("Content-Length: -1\r\n"), E::ContentLength);
+        check(&post("Content-Length:\r\n"), E::ContentLength);
+        check(&post("Content-Length: 9999999999999999999\r\n"), E::ContentLength);
+        check(&post("Transfer-Encoding: xchunked\r\n"), E::TransferEncoding);
+        check(&post("Transfer-Encoding: chunked, identity\r\n"), E::TransferEncoding);
+        check(&post("Transfer-Encoding: gzip, chunked\r\n"), E::TransferEncoding);
+        check(&post("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n"), E::TransferEncoding);
+        check(&post("Transfer-Encoding: \"chunked\"\r\n"), E::TransferEncoding);
+        check("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", E::TransferEncoding);
+        check(&post("Transfer-Encoding : chunked\r\n"), E::Malformed);
+        check(&post("Transfer-Encoding: chun\r\n ked\r\n"), E::Malformed);
+        check(&post("Transfer-Encoding:\x0bchunked\r\n"), E::Malformed);
+        check(&post(" X: folded\r\n"), E::Malformed);
+        check(&post("X: a\0b\r\n"), E::Malformed);
+        check(&post("X: a\x01b\r\n"), E::Malformed);
+        check(&post("X: a\rb: c\r\n"), E::Malformed);
+        check(&post("no colon\r\n"), E::Malformed);
+        check(&post(": empty\r\n"), E::Malformed);
+        check("GET / HTTP/1.1\nHost: a\n\n", E::BareLineFeed);
+        check("GET / HTTP/1.1\r\nHost: a\nX: b\r\n\r\n", E::BareLineFeed);
+        check("\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", E::BareLineFeed);
+        check("GET / HTTP/1.1\r\n\r\n", E::MissingHost);
+        check("GET http://a/ HTTP/1.1\r\n\r\n", E::MissingHost);
+        check("GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", E::DuplicateHost);
+        check("GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", E::InvalidAuthority);
+        check("GET / HTTP/1.1\r\nHost: u@a\r\n\r\n", E::InvalidAuthority);
+        check("GET http://u@a/ HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidAuthority);
+        check("GET a HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidTarget);
+        check("GET /a#b HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidTarget);
+        check("GET * HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidTarget);
+        check("CONNECT a HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidTarget);
+        check("GET  / HTTP/1.1\r\nHost: a\r\n\r\n", E::Malformed);
+        check("GET / HTTP/2.0\r\nHost: a\r\n\r\n", E::Version);
+        check("\x16\x03\x01\x02\0\x01", E::Malformed);
+        check(&post(&"X: y\r\n".repeat(100)), E::TooManyHeaders);
+        check(&post(&"X: y\r\n".repeat(300)), E::TooManyHeaders);
+        check(&post(&format!("X: {}\r\n", "y".repeat(61_440))), E::TooLarge);
+        check(&format!("GET /{}", "y".repeat(61_440)), E::TooLarge);
+    }
+
+    #[test]
+    fn what_a_request_says_about_its_connection() {
+        let check = |head: &str, expected: (Framing, bool, bool, bool)| {
+            let (_, info) = request(head.as_bytes()).expect("valid").expect("complete");
+            assert_eq!((info.framing, info.keep_alive, info.upgrade, info.expect_continue), expected, "{head:?}");
+        };
+        check("GET / HTTP/1.1\r\nhost:a\r\n\r\n", (Framing::None, true, false, false));
+        check("GET / HTTP/1.1\r\nhost:a\r\nconnection: x, Close\r\n\r\n", (Framing::None, false, false, false));
+        check("GET / HTTP/1.0\r\n\r\n", (Framing::None, false, false, false));
+        check("GET / HTTP/1.0\r\nconnection: keep-alive\r\n\r\n", (Framing::None, true, false, false));
+        check(
+            "POST / HTTP/1.1\r\nhost:a\r\ncontent-length: 007\r\nexpect: 100-Continue\r\n\r\n",
+            (Framing::Length(7), true, false, true),
+        );
+        check(
+            "POST / HTTP/1.1\r\nhost:a\r\ntransfer-encoding: Chunked\r\n\r\n",
+            (Framing::Chunked, true, false, false),
+        );
+        check(
+            "GET / HTTP/1.1\r\nhost:a\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\n",
+            (Framing::None, true, true, false),
+        );
+    }
+
+    #[test]
+    fn responses() {
+        let check = |head: &str, to_head: bool, expected: Result<(Framing, bool), HeadError>| {
+            let mut parsed = ResponseHead::default();
+            let info =
+                parse_response(head.as_bytes(), &mut HeadScan::default(), Limits::default(), to_head, &mut parsed);
+            assert_eq!(info.map(|i| i.map(|i| (i.framing, i.keep_alive))), expected.map(Some), "{head:?}");
+        };
+        check("HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n", false, Ok((Framing::Length(3), true)));
+        check("HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n", true, Ok((Framing::None, true)));
+        check("HTTP/1.1 200\r\n\r\n", false, Ok((Framing::UntilClose, false)));
+        check("HTTP/1.1 304 Not Modified\r\ncontent-length: 3\r\n\r\n", false, Ok((Framing::None, true)));
+        check("HTTP/1.1 204 x\r\n\r\n", false, Ok((Framing::None, true)));
+        check("HTTP/1.0 200 x\r\ncontent-length: 3\r\n\r\n", false, Ok((Framing::Length(3), false)));
+        check(
+            "HTTP/1.1 200 x\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n",
+            false,
+            Err(HeadError::LengthAndEncoding),
+        );
+        check("HTTP/1.1 200 x\r\ncontent-length: 3\r\ncontent-length: 4\r\n\r\n", false, Err(HeadError::ContentLength));
+        check("SSH-2.0-x\r\n", false, Err(HeadError::Version));
+    }
+
+    #[test]
+    fn every_split_gives_the_same() {
+        let whole = b"POST /a?b=c HTTP/1.1\r\nHost: a.b\r\nX-One: 1\r\nContent-Length: 4\r\n\r\nbody";
+        let (expected, expected_info) = request(whole).expect("valid").expect("complete");
+        for split in 1..whole.len() - 4 {
+            let (mut head, mut scan) = (RequestHead::default(), HeadScan::default());
+            let first = parse_request(&whole[..split], &mut scan, Limits::default(), &mut head).expect("valid");
+            let info = match first {
+                Some(info) => info,
+                None => {
+                    parse_request(whole, &mut scan, Limits::default(), &mut head).expect("valid").expect("complete")
+                }
+            };
+            assert_eq!((info, text(&head)), (expected_info, text(&expected)), "split at {split}");
+        }
+        let (mut head, mut scan) = (RequestHead::default(), HeadScan::default());
+        let byte_by_byte = (1..=whole.len())
+            .find_map(|end| parse_request(&whole[..end], &mut scan, Limits::default(), &mut head).expect("valid"));
+        assert_eq!(byte_by_byte, Some(expected_info));
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
+            let _ = request(&bytes);
+            let mut head = ResponseHead::default();
+            let _ = parse_response(&bytes, &mut HeadScan::default(), Limits::default(), false, &mut head);
+        }
+
+        #[test]
+        fn what_goes_out_parses_to_what_came_in(
+            path in "/[a-zA-Z0-9/?&=%._~-]{0,40}",
+            fields in prop::collection::vec(("x-[a-z]{1,8}", "[!-~]([ -~]{0,20}[!-~])?"), 0..8),
+        ) {
+            let lines: String = fields.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+            let wire = format!("GET {path} HTTP/1.1\r\nHost: a.b:80\r\n{lines}\r\n");
+            let (head, _) = request(wire.as_bytes()).expect("valid").expect("complete");
+            let mut out = Vec::new();
+            encode::request(&mut out, &head, Framing::None, encode::Connection::Default);
+            prop_assert_eq!(String::from_utf8_lossy(&out).to_lowercase(), wire.to_lowercase());
+        }
+
+        #[test]
+        fn heads_near_the_grammar_never_smuggle(
+            lines in prop::collection::vec("(content-length|transfer-encoding|host|x)[ :\t\r\n]{0,3}[0-9a-z, \t\r\n:]{0,12}\r\n", 0..6),
+        ) {
+            let wire = format!("POST / HTTP/1.1\r\nhost: a\r\n{}\r\n", lines.concat());
+            if let Ok(Some((head, info))) = request(wire.as_bytes()) {
+                // What was accepted is one unambiguous message: encoded anew it parses to the same framing.
+                let mut out = Vec::new();
+                encode::request(&mut out, &head, info.framing, encode::Connection::Default);
+                let (_, again) = request(&out).expect("valid").expect("complete");
+                prop_assert_eq!(again.framing, info.framing);
+            }
+        }
+    }
+}
