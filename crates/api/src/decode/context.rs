@@ -1,0 +1,187 @@
+//! Where the decoder is, and what it has found.
+
+use std::fmt::{self, Write};
+
+use evenkeel_base::suggest::{closest, one_of};
+use evenkeel_base::yaml::{Entry, Mapping, Node};
+use evenkeel_base::{Diagnostic, Diagnostics, Severity, Span};
+
+use super::{Decode, Field, Schema, Status};
+
+/// Where the decoder is, and what it has found.
+#[derive(Debug, Default)]
+pub struct Context {
+    path: Vec<Segment>,
+    diagnostics: Diagnostics,
+    /// Whose API it is, for messages: `Istio` or `Kubernetes`.
+    owner: &'static str,
+}
+
+#[derive(Debug)]
+enum Segment {
+    Field(Box<str>),
+    Key(Box<str>),
+    Index(usize),
+}
+
+impl Context {
+    /// For a document of an API that `owner` (`Istio`, `Kubernetes`) defines.
+    pub fn new(owner: &'static str) -> Self {
+        Self { owner, ..Self::default() }
+    }
+
+    /// What has been found.
+    pub fn into_diagnostics(self) -> Diagnostics {
+        self.diagnostics
+    }
+
+    /// Whether something has been found that refuses the document.
+    pub fn has_errors(&self) -> bool {
+        self.diagnostics.has_errors()
+    }
+
+    /// Reports something that refuses the document; the message is preceded by the path.
+    pub fn error(&mut self, code: &'static str, span: &Span, message: impl fmt::Display, help: impl Into<String>) {
+        self.report(Severity::Error, code, span, message, help);
+    }
+
+    /// Reports something that will not do what it seems to say; the message is preceded by the path.
+    pub fn warning(&mut self, code: &'static str, span: &Span, message: impl fmt::Display, help: impl Into<String>) {
+        self.report(Severity::Warning, code, span, message, help);
+    }
+
+    fn report(
+        &mut self,
+        severity: Severity,
+        code: &'static str,
+        span: &Span,
+        message: impl fmt::Display,
+        help: impl Into<String>,
+    ) {
+        let path = self.path();
+        let message = if path.is_empty() { message.to_string() } else { format!("`{path}`: {message}") };
+        self.diagnostics.push(Diagnostic::new(severity, code, span.clone(), message).with_help(help));
+    }
+
+    /// Adds a finding as it is.
+    pub fn push(&mut self, diagnostic: Diagnostic) {
+        self.diagnostics.push(diagnostic);
+    }
+
+    /// The path of the current value, e.g. `spec.http[0].match[1].headers["x-user"]`.
+    pub fn path(&self) -> String {
+        let mut path = String::new();
+        for segment in &self.path {
+            let dot = if path.is_empty() { "" } else { "." };
+            // Writing to a String cannot fail.
+            let _ = match segment {
+                Segment::Field(name) => write!(path, "{dot}{name}"),
+                Segment::Key(name) => write!(path, "[{name:?}]"),
+                Segment::Index(index) => write!(path, "[{index}]"),
+            };
+        }
+        path
+    }
+
+    /// Runs `inner` one step deeper, at a named field.
+    pub fn at_field<T>(&mut self, name: &str, inner: impl FnOnce(&mut Self) -> T) -> T {
+        self.at(Segment::Field(name.into()), inner)
+    }
+
+    /// Runs `inner` one step deeper, at a name the user chose.
+    pub fn at_key<T>(&mut self, name: &str, inner: impl FnOnce(&mut Self) -> T) -> T {
+        self.at(Segment::Key(name.into()), inner)
+    }
+
+    /// Runs `inner` one step deeper, at an entry of a list.
+    pub fn at_index<T>(&mut self, index: usize, inner: impl FnOnce(&mut Self) -> T) -> T {
+        self.at(Segment::Index(index), inner)
+    }
+
+    fn at<T>(&mut self, segment: Segment, inner: impl FnOnce(&mut Self) -> T) -> T {
+        self.path.push(segment);
+        let value = inner(self);
+        self.path.pop();
+        value
+    }
+
+    /// Reports that a value is of another type than it must be.
+    pub fn wrong_type(&mut self, node: &Node, schema: &Schema) {
+        let message = format!("expected {}, found {}", schema.describe(), node.type_name());
+        let help = match (schema, &node.value) {
+            (Schema::String(_) | Schema::Choice(_), evenkeel_base::yaml::Value::Scalar(scalar)) if !node.is_null() => {
+                format!("put it in quotes: \"{}\"", scalar.text)
+            }
+            (Schema::List(_), _) => "write each entry on its own line behind `- `".to_owned(),
+            (Schema::Boolean, _) => "write true or false without quotes".to_owned(),
+            (Schema::Integer { .. }, _) => "write a number without quotes".to_owned(),
+            _ => format!("write {}", schema.describe()),
+        };
+        self.error("wrong-type", &node.span, message, help);
+    }
+
+    /// The mapping of a struct, after its fields have been compared with the table.
+    pub fn mapping<'n>(&mut self, node: &'n Node, fields: &'static [Field]) -> Option<&'n Mapping> {
+        let Some(mapping) = node.as_mapping() else {
+            self.wrong_type(node, &Schema::Object(fields));
+            return None;
+        };
+        for entry in mapping {
+            match fields.iter().find(|f| f.name == &*entry.key) {
+                None => self.unknown_field(entry, fields),
+                // An empty value says nothing, so nothing is lost.
+                Some(_) if entry.value.is_null() => {}
+                Some(field) => self.note_status(entry, field.status),
+            }
+        }
+        Some(mapping)
+    }
+
+    fn unknown_field(&mut self, entry: &Entry, fields: &[Field]) {
+        let known = || fields.iter().map(|f| f.name);
+        let works = fields.iter().filter(|f| f.status == Status::Works).map(|f| f.name);
+        let help = match closest(&entry.key, known()) {
+            Some(name) => format!("did you mean `{name}`?"),
+            None => format!("fields here: {}", one_of(works)),
+        };
+        self.at_field(&entry.key, |cx| cx.error("unknown-field", &entry.key_span, "there is no such field", help));
+    }
+
+    fn note_status(&mut self, entry: &Entry, status: Status) {
+        let owner = self.owner;
+        self.at_field(&entry.key, |cx| match status {
+            Status::Works => {}
+            Status::Later => {
+                let message = format!("known to {owner}, not supported yet; ignored");
+                cx.warning("unsupported-field", &entry.key_span, message, "all else in this document applies");
+            }
+            Status::Refused => {
+                let message =
+                    format!("known to {owner}, not supported yet; ignoring it would change what the rest means");
+                cx.error(
+                    "unsupported-field",
+                    &entry.key_span,
+                    message,
+                    "remove the field if the rest is right without it",
+                );
+            }
+            Status::Inert => {
+                let message = format!("known to {owner}, has no effect on one machine");
+                cx.report(Severity::Info, "no-effect", &entry.key_span, message, "it takes effect in a cluster");
+            }
+        });
+    }
+
+    /// The value of one field of a mapping.
+    pub fn field<T: Decode>(&mut self, node: &Node, mapping: &Mapping, name: &str) -> Option<T> {
+        let value = mapping.get(name).filter(|value| !value.is_null());
+        self.at_field(name, |cx| match value {
+            Some(value) => T::decode(value, cx),
+            None => T::absent().or_else(|| {
+                let expected = T::schema().describe();
+                cx.error("missing-field", &node.span, "this field is required", format!("expected {expected}"));
+                None
+            }),
+        })
+    }
+}

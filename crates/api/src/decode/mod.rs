@@ -1,0 +1,30 @@
+//! From YAML nodes to typed values, with every mistake reported.
+//!
+//! A struct is declared with `object!`, an enumeration with `choices!`. Each field of the original API appears in the
+//! table of its struct: either with the Rust field it fills, or in one of the lists of what is known but does not work.
+
+mod context;
+#[macro_use]
+pub(crate) mod macros;
+mod schema;
+mod values;
+
+pub use context::Context;
+pub use schema::{Field, Schema, Status};
+pub use values::{HeaderName, IntOrString, Key, Label, Port, Quantity, RegexText};
+
+use evenkeel_base::yaml::Node;
+
+/// A type that can be read from YAML.
+pub trait Decode: Sized {
+    /// What it accepts.
+    fn schema() -> Schema;
+
+    /// Reads it. `None` = it cannot be used, and at least one error says why.
+    fn decode(node: &Node, cx: &mut Context) -> Option<Self>;
+
+    /// The value of a field that is not there. `None` = the field is required.
+    fn absent() -> Option<Self> {
+        None
+    }
+}

@@ -1,0 +1,79 @@
+//! What a field accepts.
+
+use evenkeel_base::suggest::one_of;
+
+/// One field of a struct.
+#[derive(Debug, Clone, Copy)]
+pub struct Field {
+    /// Its name in YAML.
+    pub name: &'static str,
+    /// Whether it works.
+    pub status: Status,
+    /// What it accepts; for fields that work.
+    pub schema: Option<fn() -> Schema>,
+    /// Whether it must be there.
+    pub required: fn() -> bool,
+}
+
+/// Whether a field works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// It does.
+    Works,
+    /// It is known, but not supported yet: ignored with a warning.
+    Later,
+    /// It is known, but not supported yet, and without it the rest would mean something else (a rule would let more
+    /// pass): an error.
+    Refused,
+    /// It is known and has a meaning only in a cluster: ignored with a note.
+    Inert,
+}
+
+/// What a value must be.
+#[derive(Debug, Clone)]
+pub enum Schema {
+    /// Text; in words what it holds, e.g. `a duration such as 1.5s`.
+    String(&'static str),
+    /// A whole number within bounds.
+    Integer {
+        /// Least.
+        min: i64,
+        /// Greatest.
+        max: i64,
+    },
+    /// `true` or `false`.
+    Boolean,
+    /// A whole number or text.
+    IntOrString,
+    /// One of these texts.
+    Choice(&'static [&'static str]),
+    /// A list.
+    List(Box<Schema>),
+    /// Any names with values of one kind.
+    Map(Box<Schema>),
+    /// Named fields.
+    Object(&'static [Field]),
+}
+
+impl Schema {
+    /// What is expected, in words.
+    pub fn describe(&self) -> String {
+        match self {
+            Self::String(what) => (*what).to_owned(),
+            Self::Integer { min: 0, max: i64::MAX } => "a whole number".to_owned(),
+            Self::Integer { min, max } => format!("a whole number from {min} to {max}"),
+            Self::Boolean => "`true` or `false`".to_owned(),
+            Self::IntOrString => "a whole number or a string".to_owned(),
+            Self::Choice(values) => one_of(values.iter().copied()),
+            Self::List(item) => format!("a list, each entry {}", item.describe()),
+            Self::Map(value) => format!("a mapping from names, each value {}", value.describe()),
+            Self::Object(fields) => {
+                let works: Vec<_> = fields.iter().filter(|f| f.status == Status::Works).map(|f| f.name).collect();
+                match works.is_empty() {
+                    true => "a mapping".to_owned(),
+                    false => format!("a mapping with {}", one_of(works)),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! AuthorizationPolicy: who may call what.
+
+use evenkeel_base::Spanned;
+use evenkeel_base::cidr::{self, IpNet};
+use evenkeel_base::suggest::closest;
+use evenkeel_base::yaml::Node;
+
+use super::WorkloadSelector;
+use crate::decode::Context;
+
+object! {
+    /// Who may call what.
+    pub struct AuthorizationPolicy {
+        /// What is wanted; empty = allow nothing.
+        spec: Option<AuthorizationPolicySpec> = "spec",
+    }
+    inert: ["status"];
+}
+
+object! {
+    /// Who may call what.
+    pub struct AuthorizationPolicySpec {
+        /// Which workloads of the namespace; all if not given.
+        selector: Option<WorkloadSelector> = "selector",
+        /// What happens to requests that a rule matches; ALLOW if not given.
+        action: Option<Action> = "action",
+        /// The rules.
+        rules: Vec<Rule> = "rules",
+    }
+    refused: ["targetRef", "targetRefs", "provider"];
+    check: check;
+}
+
+choices! {
+    /// What happens to a request that matches.
+    pub enum Action {
+        /// It passes.
+        Allow = "ALLOW",
+        /// It is refused.
+        Deny = "DENY",
+    }
+    later: ["AUDIT", "CUSTOM"];
+}
+
+object! {
+    /// One rule.
+    pub struct Rule {
+        /// Who calls.
+        from: Vec<From> = "from",
+        /// What is called.
+        to: Vec<To> = "to",
+        /// Further conditions.
+        when: Vec<Condition> = "when",
+    }
+}
+
+object! {
+    /// Who calls.
+    pub struct From {
+        /// Who.
+        source: Source = "source",
+    }
+}
+
+object! {
+    /// What is called.
+    pub struct To {
+        /// What.
+        operation: Operation = "operation",
+    }
+}
+
+object! {
+    /// Who calls.
+    pub struct Source {
+        /// Identities without `spiffe://`.
+        principals: Vec<String> = "principals",
+        /// Not these.
+        not_principals: Vec<String> = "notPrincipals",
+        /// Namespaces.
+        namespaces: Vec<String> = "namespaces",
+        /// Not these.
+        not_namespaces: Vec<String> = "notNamespaces",
+        /// Service accounts, `[namespace/]name`.
+        service_accounts: Vec<Spanned<String>> = "serviceAccounts",
+        /// Not these.
+        not_service_accounts: Vec<Spanned<String>> = "notServiceAccounts",
+        /// Addresses of connections.
+        ip_blocks: Vec<IpNet> = "ipBlocks",
+        /// Not these.
+        not_ip_blocks: Vec<IpNet> = "notIpBlocks",
+        /// Addresses of clients.
+        remote_ip_blocks: Vec<IpNet> = "remoteIpBlocks",
+        /// Not these.
+        not_remote_ip_blocks: Vec<IpNet> = "notRemoteIpBlocks",
+    }
+    refused: ["requestPrincipals", "notRequestPrincipals", "trustDomains", "notTrustDomains"];
+    check: check_source;
+}
+
+object! {
+    /// What is called.
+    pub struct Operation {
+        /// Hosts.
+        hosts: Vec<String> = "hosts",
+        /// Not these.
+        not_hosts: Vec<String> = "notHosts",
+        /// Ports of the workload.
+        ports: Vec<Spanned<String>> = "ports",
+        /// Not these.
+        not_ports: Vec<Spanned<String>> = "notPorts",
+        /// Methods.
+        methods: Vec<String> = "methods",
+        /// Not these.
+        not_methods: Vec<String> = "notMethods",
+        /// Paths.
+        paths: Vec<Spanned<String>> = "paths",
+        /// Not these.
+        not_paths: Vec<Spanned<String>> = "notPaths",
+    }
+    check: check_operation;
+}
+
+object! {
+    /// A further condition.
+    pub struct Condition {
+        /// What is looked at.
+        key: Spanned<String> = "key",
+        /// Any of these.
+        values: Vec<Spanned<String>> = "values",
+        /// None of these.
+        not_values: Vec<Spanned<String>> = "notValues",
+    }
+    check: check_condition;
+}
+
+fn check(spec: &AuthorizationPolicySpec, node: &Node, cx: &mut Context) {
+    if spec.action == Some(Action::Deny) && spec.rules.is_empty() {
+        let help = "add a rule; `rules: [{}]` refuses everything";
+        cx.warning("no-rules", node.span_of_path("action"), "a DENY policy without rules refuses nothing", help);
+    }
+}
+
+fn check_source(source: &Source, node: &Node, cx: &mut Context) {
+    let by_account = !source.service_accounts.is_empty() || !source.not_service_accounts.is_empty();
+    let by_other = [&source.principals, &source.not_principals, &source.namespaces, &source.not_namespaces];
+    if by_account && by_other.iter().any(|list| !list.is_empty()) {
+        let message = "service accounts cannot be combined with `principals` or `namespaces`";
+        cx.error("conflict", &node.span, message, "split it into two entries of `from`");
+    }
+    for account in source.service_accounts.iter().chain(&source.not_service_accounts) {
+        let parts: Vec<&str> = account.split('/').collect();
+        if parts.len() > 2 || parts.iter().any(|p| p.is_empty() || p.contains('*')) {
+            let message = format!("`{}` is not a service account", account.value);
+            cx.error("bad-value", &account.span, message, "expected `name` or `namespace/name`, without `*`");
+        }
+    }
+    if node.as_mapping().is_some_and(|m| m.0.is_empty()) {
+        cx.error("missing-field", &node.span, "an empty source", "name who may call, or remove `from` to mean anyone");
+    }
+}
+
+fn check_operation(operation: &Operation, node: &Node, cx: &mut Context) {
+    for port in operation.ports.iter().chain(&operation.not_ports) {
+        check_port(port, cx);
+    }
+    for path in operation.paths.iter().chain(&operation.not_paths) {
+        check_template(path, cx);
+    }
+    if node.as_mapping().is_some_and(|m| m.0.is_empty()) {
+        cx.error(
+            "missing-field",
+            &node.span,
+            "an empty operation",
+            "name what may be called, or remove `to` to mean anything",
+        );
+    }
+}
+
+fn check_port(port: &Spanned<String>, cx: &mut Context) {
+    if !port.parse::<u16>().is_ok_and(|p| p > 0) {
+        let message = format!("`{}` is not a port", port.value);
+        cx.error("bad-port", &port.span, message, "expected a number from 1 to 65535 in quotes");
+    }
+}
+
+/// Path templates: `{*}` is one segment, `{**}` any number and only at the end; other braces and stars are not allowed.
+fn check_template(path: &Spanned<String>, cx: &mut Context) {
+    let is_template = path.contains("{*}") || path.contains("{**}");
+    if !is_template {
+        return;
+    }
+    let segments: Vec<&str> = path.split('/').collect();
+    let last = segments.len().saturating_sub(1);
+    let fine = segments.iter().enumerate().all(|(i, segment)| match *segment {
+        "{*}" => true,
+        "{**}" => i == last,
+        other => !other.contains(['{', '}', '*']),
+    });
+    if !fine {
+        let help = "`{*}` stands for a whole segment, `{**}` for the rest at the end";
+        cx.error("bad-value", &path.span, format!("`{}` is not a path template", path.value), help);
+    }
+}
+
+/// Keys of conditions that work; `request.headers` stands for `request.headers[name]`.
+const KEYS: &[&str] = &[
+    "request.headers",
+    "source.ip",
+    "remote.ip",
+    "source.namespace",
+    "source.principal",
+    "source.serviceAccount",
+    "destination.ip",
+    "destination.port",
+    "connection.sni",
+];
+
+/// Keys of conditions that Istio knows and that do not work yet.
+const LATER_KEYS: &[&str] = &[
+    "request.auth.principal",
+    "request.auth.audiences",
+    "request.auth.presenter",
+    "request.auth.claims",
+    "experimental.envoy.filters",
+];
+
+fn check_condition(condition: &Condition, node: &Node, cx: &mut Context) {
+    let key = condition.key.as_str();
+    let (name, index) = key.split_once('[').map_or((key, None), |(name, rest)| (name, rest.strip_suffix(']')));
+    let header = name == "request.headers" && index.is_some_and(|i| !i.is_empty());
+    let later = LATER_KEYS.contains(&name) || name.starts_with("experimental.");
+    if later {
+        let message =
+            format!("`{key}` is known to Istio, but not supported yet; ignoring it would change what the rule means");
+        cx.error("unsupported-value", &condition.key.span, message, "remove the rule, or use another condition");
+    } else if !header && !KEYS.get(1..).is_some_and(|keys| keys.contains(&key)) {
+        let help = match closest(name, KEYS.iter().copied()) {
+            Some("request.headers") => "did you mean `request.headers[x-name]`?".to_owned(),
+            Some(known) => format!("did you mean `{known}`?"),
+            None => format!("allowed: {}", evenkeel_base::suggest::one_of(KEYS.iter().copied())),
+        };
+        cx.error("bad-value", &condition.key.span, format!("`{key}` is not an attribute"), help);
+    }
+    if condition.values.is_empty() && condition.not_values.is_empty() {
+        cx.error("missing-field", &node.span, "a condition needs `values` or `notValues`", "add `values: [...]`");
+    }
+    for value in condition.values.iter().chain(&condition.not_values) {
+        match key {
+            "source.ip" | "remote.ip" | "destination.ip" => {
+                if let Err(error) = cidr::parse(value) {
+                    cx.error("bad-cidr", &value.span, error, "expected an address or CIDR range such as `10.1.0.0/16`");
+                }
+            }
+            "destination.port" => check_port(value, cx),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Gateway: what routers listen to.
+
+use std::collections::BTreeMap;
+
+use evenkeel_base::Spanned;
+use evenkeel_base::hostname::Hostname;
+use evenkeel_base::suggest::one_of;
+use evenkeel_base::yaml::Node;
+
+use crate::decode::{Context, Port};
+
+object! {
+    /// What routers listen to.
+    pub struct Gateway {
+        /// What is wanted.
+        spec: GatewaySpec = "spec",
+    }
+    inert: ["status"];
+}
+
+object! {
+    /// What routers listen to.
+    pub struct GatewaySpec {
+        /// Labels of the routers.
+        selector: BTreeMap<String, String> = "selector",
+        /// Ports and hosts.
+        servers: Vec<Spanned<Server>> = "servers",
+    }
+    check: check;
+}
+
+object! {
+    /// One port with its hosts.
+    pub struct Server {
+        /// The port.
+        port: Spanned<GatewayPort> = "port",
+        /// Address to listen on.
+        bind: Option<String> = "bind",
+        /// The hosts, `[namespace/]host`.
+        hosts: Vec<Spanned<String>> = "hosts",
+        /// TLS.
+        tls: Option<Spanned<ServerTlsSettings>> = "tls",
+        /// Its name.
+        name: Option<String> = "name",
+    }
+    refused: ["defaultEndpoint"];
+    check: check_server;
+}
+
+object! {
+    /// A port.
+    pub struct GatewayPort {
+        /// Its number.
+        number: Spanned<Port> = "number",
+        /// What it speaks.
+        protocol: Spanned<String> = "protocol",
+        /// Its name.
+        name: String = "name",
+    }
+    later: ["targetPort"];
+}
+
+object! {
+    /// TLS of a server.
+    pub struct ServerTlsSettings {
+        /// Answer plain HTTP with a redirect to HTTPS.
+        https_redirect: bool = "httpsRedirect",
+        /// What is done with TLS; PASSTHROUGH if not given.
+        mode: Option<ServerTlsMode> = "mode",
+        /// The chain, a path.
+        server_certificate: Option<String> = "serverCertificate",
+        /// The key, a path.
+        private_key: Option<String> = "privateKey",
+        /// Roots for clients, a path.
+        ca_certificates: Option<String> = "caCertificates",
+        /// Names of which a client's certificate must have one.
+        subject_alt_names: Vec<String> = "subjectAltNames",
+        /// Lowest version.
+        min_protocol_version: Option<Spanned<TlsProtocol>> = "minProtocolVersion",
+        /// Highest version.
+        max_protocol_version: Option<Spanned<TlsProtocol>> = "maxProtocolVersion",
+    }
+    later: ["cipherSuites", "ecdhCurves"];
+    refused: [
+        "credentialName", "credentialNames", "caCertCredentialName", "caCrl", "verifyCertificateSpki",
+        "verifyCertificateHash", "tlsCertificates", "insecureSkipVerify",
+    ];
+}
+
+choices! {
+    /// What a server does with TLS.
+    pub enum ServerTlsMode {
+        /// Passes it on unread.
+        Passthrough = "PASSTHROUGH",
+        /// Shows a certificate.
+        Simple = "SIMPLE",
+        /// Both show certificates.
+        Mutual = "MUTUAL",
+        /// Both show the mesh's certificates.
+        IstioMutual = "ISTIO_MUTUAL",
+    }
+    later: ["AUTO_PASSTHROUGH", "OPTIONAL_MUTUAL"];
+}
+
+choices! {
+    /// Versions of TLS.
+    pub enum TlsProtocol {
+        /// The default.
+        Auto = "TLS_AUTO",
+        /// 1.2
+        V1_2 = "TLSV1_2",
+        /// 1.3
+        V1_3 = "TLSV1_3",
+    }
+    later: ["TLSV1_0", "TLSV1_1"];
+}
+
+/// Protocols of a server, in Istio's spelling.
+const PROTOCOLS: &[&str] = &["HTTP", "HTTP2", "GRPC", "GRPC-WEB", "HTTPS", "TLS", "TCP", "MONGO", "MYSQL", "REDIS"];
+
+fn check(spec: &GatewaySpec, node: &Node, cx: &mut Context) {
+    if spec.servers.is_empty() {
+        cx.at_field("servers", |cx| {
+            cx.error("missing-field", &node.span, "at least one server is needed", "add a port with hosts")
+        });
+    }
+}
+
+fn check_server(server: &Server, node: &Node, cx: &mut Context) {
+    if server.hosts.is_empty() {
+        cx.at_field("hosts", |cx| {
+            cx.error("missing-field", &node.span, "at least one host is needed", "add `hosts: [\"*\"]`")
+        });
+    }
+    for host in &server.hosts {
+        check_host(host, cx);
+    }
+    let protocol = server.port.protocol.to_uppercase();
+    if !PROTOCOLS.contains(&protocol.as_str()) {
+        let help = format!("allowed: {}", one_of(PROTOCOLS.iter().copied()));
+        let message = format!("`{}` is not a protocol", server.port.protocol.value);
+        cx.at_field("port", |cx| cx.error("bad-value", &server.port.protocol.span, message, help));
+        return;
+    }
+    let secure = matches!(protocol.as_str(), "HTTPS" | "TLS");
+    match &server.tls {
+        None if secure => {
+            let help = "add `tls` with `mode: SIMPLE`, `serverCertificate` and `privateKey`, or `mode: PASSTHROUGH`";
+            cx.error("missing-field", &node.span, format!("a server with protocol {protocol} needs `tls`"), help);
+        }
+        Some(tls) if secure => cx.at_field("tls", |cx| check_tls(&tls.value, node.get("tls").unwrap_or(node), cx)),
+        Some(tls) => {
+            // With plain HTTP `tls` may only ask for the redirect; TCP with TLS is the protocol TLS.
+            let only_redirect = tls.https_redirect && tls.mode.is_none() && protocol == "HTTP";
+            if !only_redirect && tls.value != ServerTlsSettings::NONE {
+                let help = "use the protocol HTTPS or TLS, or remove `tls` (all but `httpsRedirect` for HTTP)";
+                cx.at_field("tls", |cx| {
+                    cx.error("conflict", &tls.span, format!("the protocol {protocol} has no TLS"), help)
+                });
+            }
+        }
+        None => {}
+    }
+}
+
+impl ServerTlsSettings {
+    /// Nothing is asked for.
+    const NONE: Self = Self {
+        https_redirect: false,
+        mode: None,
+        server_certificate: None,
+        private_key: None,
+        ca_certificates: None,
+        subject_alt_names: Vec::new(),
+        min_protocol_version: None,
+        max_protocol_version: None,
+    };
+}
+
+fn check_host(host: &Spanned<String>, cx: &mut Context) {
+    let name = host.split_once('/').map_or(host.as_str(), |(_, name)| name);
+    if let Err(error) = Hostname::parse(name) {
+        let help = "expected `www.example.com`, `*.example.com`, `*` or `namespace/host`";
+        cx.at_field("hosts", |cx| cx.error("bad-host", &host.span, error, help));
+    }
+}
+
+fn check_tls(tls: &ServerTlsSettings, node: &Node, cx: &mut Context) {
+    if tls.https_redirect {
+        let help = "move it to the server with protocol HTTP";
+        cx.error("conflict", node.span_of_path("httpsRedirect"), "`httpsRedirect` is for plain HTTP", help);
+    }
+    let mode = tls.mode.unwrap_or(ServerTlsMode::Passthrough);
+    let files = [
+        (tls.server_certificate.is_some(), "serverCertificate"),
+        (tls.private_key.is_some(), "privateKey"),
+        (tls.ca_certificates.is_some(), "caCertificates"),
+    ];
+    let needed = match mode {
+        ServerTlsMode::Simple => 2,
+        ServerTlsMode::Mutual => 3,
+        ServerTlsMode::Passthrough | ServerTlsMode::IstioMutual => 0,
+    };
+    for (_, name) in files.into_iter().take(needed).filter(|(given, _)| !given) {
+        cx.error(
+            "missing-field",
+            &node.span,
+            format!("mode {} needs `{name}`", mode.as_str()),
+            "give the path of a PEM file",
+        );
+    }
+    let (min, max) = (tls.min_protocol_version.as_deref(), tls.max_protocol_version.as_ref());
+    if let (Some(TlsProtocol::V1_3), Some(max)) = (min, max)
+        && max.value == TlsProtocol::V1_2
+    {
+        cx.error("conflict", &max.span, "`maxProtocolVersion` is below `minProtocolVersion`", "raise it, or remove it");
+    }
+}

@@ -1,0 +1,74 @@
+//! Istio's networking and security kinds, as in its reference.
+
+mod authorization_policy;
+mod destination_rule;
+mod gateway;
+mod mesh_config;
+mod peer_authentication;
+mod service_entry;
+mod string_match;
+mod virtual_service;
+
+pub use authorization_policy::{
+    Action, AuthorizationPolicy, AuthorizationPolicySpec, Condition, From, Operation, Rule, Source, To,
+};
+pub use destination_rule::{
+    ClientTlsMode, ClientTlsSettings, ConnectionPool, DestinationRule, DestinationRuleSpec, HttpPool, LoadBalancer,
+    PortTrafficPolicy, SimpleLb, Subset, TcpPool, TrafficPolicy,
+};
+pub use gateway::{Gateway, GatewayPort, GatewaySpec, Server, ServerTlsMode, ServerTlsSettings, TlsProtocol};
+pub use mesh_config::{
+    AccessLogEncoding, DefaultRetryPolicy, MeshConfig, OutboundTrafficPolicy, OutboundTrafficPolicyMode,
+};
+pub use peer_authentication::{MtlsMode, MutualTls, PeerAuthentication, PeerAuthenticationSpec};
+pub use service_entry::{Location, Resolution, ServiceEntry, ServiceEntryPort, ServiceEntrySpec, WorkloadEntry};
+pub use string_match::StringMatch;
+pub use virtual_service::{
+    DerivePort, Destination, DirectResponse, HeaderOperations, Headers, HttpBody, HttpMatch, HttpRedirect, HttpRetry,
+    HttpRewrite, HttpRoute, HttpRouteDestination, L4MatchAttributes, PortSelector, RegexRewrite, RouteDestination,
+    TcpRoute, TlsMatchAttributes, TlsRoute, VirtualService, VirtualServiceSpec,
+};
+
+use std::collections::BTreeMap;
+
+use evenkeel_base::Spanned;
+
+use crate::decode::Context;
+
+object! {
+    /// Chooses workloads by `matchLabels`; the security kinds and DestinationRule write it so.
+    pub struct WorkloadSelector {
+        /// Labels they have.
+        match_labels: BTreeMap<String, String> = "matchLabels",
+    }
+}
+
+object! {
+    /// Chooses workloads by `labels`; the other networking kinds write it so.
+    pub struct LabelsSelector {
+        /// Labels they have.
+        labels: BTreeMap<String, String> = "labels",
+    }
+}
+
+/// Entries of `exportTo`: `.`, `*`, `~` or a namespace; `*` and `~` stand alone.
+fn check_export_to(entries: &[Spanned<String>], cx: &mut Context) {
+    cx.at_field("exportTo", |cx| {
+        for (index, entry) in entries.iter().enumerate() {
+            let named = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+            let known = matches!(entry.as_str(), "." | "*" | "~");
+            if !known && (entry.is_empty() || !entry.chars().all(named)) {
+                let help = "allowed: `.` (the same namespace), `*` (all), `~` (none), or the name of a namespace";
+                cx.at_index(index, |cx| {
+                    cx.error("bad-value", &entry.span, format!("`{}` is not allowed here", entry.value), help)
+                });
+            }
+            if matches!(entry.as_str(), "*" | "~") && entries.len() > 1 {
+                let message = format!("`{}` cannot stand beside other entries", entry.value);
+                cx.at_index(index, |cx| {
+                    cx.error("bad-value", &entry.span, message, "leave only this one, or remove it")
+                });
+            }
+        }
+    });
+}

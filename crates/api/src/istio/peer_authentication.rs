@@ -1,0 +1,63 @@
+//! PeerAuthentication.
+
+use std::collections::BTreeMap;
+
+use evenkeel_base::yaml::Node;
+
+use super::WorkloadSelector;
+use crate::decode::{Context, Port};
+
+object! {
+    /// What workloads accept.
+    pub struct PeerAuthentication {
+        /// What is wanted; empty = inherit.
+        spec: Option<PeerAuthenticationSpec> = "spec",
+    }
+    inert: ["status"];
+}
+
+object! {
+    /// What workloads accept.
+    pub struct PeerAuthenticationSpec {
+        /// Which workloads of the namespace; all if not given.
+        selector: Option<WorkloadSelector> = "selector",
+        /// For all ports.
+        mtls: Option<MutualTls> = "mtls",
+        /// For single ports of the workload.
+        port_level_mtls: BTreeMap<Port, MutualTls> = "portLevelMtls",
+    }
+    check: check;
+}
+
+object! {
+    /// The mode.
+    pub struct MutualTls {
+        /// UNSET if not given.
+        mode: Option<MtlsMode> = "mode",
+    }
+}
+
+choices! {
+    /// What is accepted.
+    pub enum MtlsMode {
+        /// Inherited.
+        Unset = "UNSET",
+        /// Plain text only.
+        Disable = "DISABLE",
+        /// Both.
+        Permissive = "PERMISSIVE",
+        /// Mutual TLS only.
+        Strict = "STRICT",
+    }
+}
+
+fn check(spec: &PeerAuthenticationSpec, node: &Node, cx: &mut Context) {
+    let whole_namespace = spec.selector.as_ref().is_none_or(|s| s.match_labels.is_empty());
+    if whole_namespace && !spec.port_level_mtls.is_empty() {
+        let help = "add `selector.matchLabels`, or set `mtls.mode` for the whole namespace";
+        let message = "modes of single ports need a selector: a namespace has no ports";
+        cx.at_field("portLevelMtls", |cx| {
+            cx.error("missing-selector", node.span_of_path("portLevelMtls"), message, help)
+        });
+    }
+}

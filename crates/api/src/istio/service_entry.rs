@@ -1,0 +1,183 @@
+//! ServiceEntry: hosts that no Kubernetes Service describes.
+
+use std::collections::BTreeMap;
+
+use evenkeel_base::Spanned;
+use evenkeel_base::cidr::IpNet;
+use evenkeel_base::hostname::Hostname;
+use evenkeel_base::yaml::Node;
+
+use super::{LabelsSelector, check_export_to};
+use crate::decode::{Context, Label, Port};
+
+object! {
+    /// Hosts that no Kubernetes Service describes.
+    pub struct ServiceEntry {
+        /// What is wanted.
+        spec: ServiceEntrySpec = "spec",
+    }
+    inert: ["status"];
+}
+
+object! {
+    /// Hosts, their ports and endpoints.
+    pub struct ServiceEntrySpec {
+        /// The hosts.
+        hosts: Vec<Spanned<Hostname>> = "hosts",
+        /// Virtual addresses or ranges.
+        addresses: Vec<Spanned<IpNet>> = "addresses",
+        /// Ports clients call.
+        ports: Vec<ServiceEntryPort> = "ports",
+        /// Inside or outside the mesh; outside if not given.
+        location: Option<Location> = "location",
+        /// How endpoints are found; NONE if not given.
+        resolution: Option<Resolution> = "resolution",
+        /// The endpoints.
+        endpoints: Vec<WorkloadEntry> = "endpoints",
+        /// Pods as endpoints.
+        workload_selector: Option<LabelsSelector> = "workloadSelector",
+        /// Who sees it.
+        export_to: Vec<Spanned<String>> = "exportTo",
+        /// Names of which a server's certificate must have one.
+        subject_alt_names: Vec<String> = "subjectAltNames",
+    }
+    check: check;
+}
+
+object! {
+    /// One port.
+    pub struct ServiceEntryPort {
+        /// The number clients call.
+        number: Spanned<Port> = "number",
+        /// The protocol; TCP if not given.
+        protocol: Option<Spanned<String>> = "protocol",
+        /// Its name.
+        name: Label = "name",
+        /// The port of the endpoints; `number` if not given.
+        target_port: Option<Port> = "targetPort",
+    }
+}
+
+choices! {
+    /// Where a host is.
+    pub enum Location {
+        /// Outside.
+        MeshExternal = "MESH_EXTERNAL",
+        /// Inside.
+        MeshInternal = "MESH_INTERNAL",
+    }
+}
+
+choices! {
+    /// How endpoints are found.
+    pub enum Resolution {
+        /// The address the client called.
+        None = "NONE",
+        /// Those given.
+        Static = "STATIC",
+        /// DNS, all addresses.
+        Dns = "DNS",
+        /// DNS, the first address.
+        DnsRoundRobin = "DNS_ROUND_ROBIN",
+    }
+    later: ["DYNAMIC_DNS"];
+}
+
+object! {
+    /// One endpoint.
+    pub struct WorkloadEntry {
+        /// An address, a DNS name (resolution DNS) or `unix://PATH`.
+        address: Option<Spanned<String>> = "address",
+        /// Its ports by the names of the entry's.
+        ports: BTreeMap<String, Port> = "ports",
+        /// Its labels.
+        labels: BTreeMap<String, String> = "labels",
+        /// Where it is, `region/zone/subzone`.
+        locality: Option<String> = "locality",
+        /// Its share.
+        weight: Option<u32> = "weight",
+        /// Its identity's service account.
+        service_account: Option<Label> = "serviceAccount",
+    }
+    later: ["network"];
+}
+
+fn check(spec: &ServiceEntrySpec, node: &Node, cx: &mut Context) {
+    check_export_to(&spec.export_to, cx);
+    if spec.hosts.is_empty() {
+        cx.at_field("hosts", |cx| {
+            cx.error("missing-field", &node.span, "at least one host is needed", "add `- example.com`")
+        });
+    }
+    let resolution = spec.resolution.unwrap_or(Resolution::None);
+    let by_dns = matches!(resolution, Resolution::Dns | Resolution::DnsRoundRobin);
+    if spec.workload_selector.is_some() && !spec.endpoints.is_empty() {
+        let message = "`workloadSelector` and `endpoints` exclude each other";
+        cx.error("conflict", node.span_of_path("workloadSelector"), message, "keep one of the two");
+    }
+    if resolution == Resolution::None && !spec.endpoints.is_empty() {
+        let message = "resolution NONE sends a call where the client wanted; endpoints would not be used";
+        cx.error(
+            "conflict",
+            node.span_of_path("endpoints"),
+            message,
+            "set `resolution: STATIC` or `DNS`, or remove the endpoints",
+        );
+    }
+    for host in spec.hosts.iter().filter(|h| h.is_wildcard() && by_dns && spec.endpoints.is_empty()) {
+        let message = format!("`{}` cannot be asked of DNS", host.value);
+        cx.error("bad-host", &host.span, message, "name the hosts, give endpoints, or set `resolution: NONE`");
+    }
+    check_ports(spec, cx);
+    for (index, endpoint) in spec.endpoints.iter().enumerate() {
+        cx.at_field("endpoints", |cx| cx.at_index(index, |cx| check_endpoint(spec, endpoint, resolution, node, cx)));
+    }
+}
+
+fn check_ports(spec: &ServiceEntrySpec, cx: &mut Context) {
+    for (index, port) in spec.ports.iter().enumerate() {
+        if spec.ports.iter().take(index).any(|p| p.number == port.number) {
+            let message = format!("port {} appears twice", port.number.0);
+            cx.error("port-conflict", &port.number.span, message, "give each port its own number");
+        }
+        let known = ["HTTP", "HTTPS", "GRPC", "GRPC-WEB", "HTTP2", "MONGO", "TCP", "TLS", "MYSQL", "REDIS", "UDP"];
+        if let Some(protocol) = port.protocol.as_ref().filter(|p| !known.contains(&p.to_uppercase().as_str())) {
+            let help = format!("allowed: {}", evenkeel_base::suggest::one_of(known));
+            cx.error("bad-value", &protocol.span, format!("`{}` is not a protocol", protocol.value), help);
+        }
+    }
+}
+
+fn check_endpoint(
+    spec: &ServiceEntrySpec,
+    endpoint: &WorkloadEntry,
+    resolution: Resolution,
+    node: &Node,
+    cx: &mut Context,
+) {
+    match &endpoint.address {
+        None => cx.error("missing-field", &node.span, "an endpoint needs an `address`", "add `address: 10.0.0.7`"),
+        Some(address) => {
+            let unix = address.starts_with("unix://");
+            let ip = address.parse::<std::net::IpAddr>().is_ok();
+            if resolution == Resolution::Static && !unix && !ip {
+                let message = format!("`{}` is not an IP address", address.value);
+                cx.error("bad-address", &address.span, message, "set `resolution: DNS`, or give an IP address");
+            } else if !unix && !ip && Hostname::parse(address).is_err() {
+                let message = format!("`{}` is neither an IP address nor a DNS name", address.value);
+                cx.error(
+                    "bad-address",
+                    &address.span,
+                    message,
+                    "expected `10.0.0.7`, `db.example.com` or `unix:///path`",
+                );
+            }
+        }
+    }
+    for name in endpoint.ports.keys().filter(|name| !spec.ports.iter().any(|p| &*p.name.0 == name.as_str())) {
+        let help = format!("ports here: {}", evenkeel_base::suggest::one_of(spec.ports.iter().map(|p| &*p.name.0)));
+        cx.at_field("ports", |cx| {
+            cx.error("bad-value", node.span_of_path("endpoints"), format!("no port is named `{name}`"), help)
+        });
+    }
+}

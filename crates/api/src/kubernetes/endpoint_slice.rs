@@ -1,0 +1,93 @@
+//! EndpointSlices, for Services without a selector.
+
+use std::collections::BTreeMap;
+
+use evenkeel_base::Spanned;
+
+use crate::decode::{Label, Port};
+use crate::kubernetes::TransportProtocol;
+
+object! {
+    /// Endpoints of the Service that the label `kubernetes.io/service-name` names.
+    pub struct EndpointSlice {
+        /// What the addresses are.
+        address_type: AddressType = "addressType",
+        /// The endpoints.
+        endpoints: Vec<SliceEndpoint> = "endpoints",
+        /// Ports that each of them has.
+        ports: Vec<EndpointPort> = "ports",
+    }
+}
+
+choices! {
+    /// What addresses are.
+    pub enum AddressType {
+        /// IPv4
+        Ipv4 = "IPv4",
+        /// IPv6
+        Ipv6 = "IPv6",
+        /// DNS names
+        Fqdn = "FQDN",
+    }
+}
+
+object! {
+    /// One endpoint.
+    pub struct SliceEndpoint {
+        /// Its addresses; all are the same endpoint.
+        addresses: Vec<Spanned<String>> = "addresses",
+        /// How it is.
+        conditions: Option<EndpointConditions> = "conditions",
+        /// The Pod behind it.
+        target_ref: Option<TargetRef> = "targetRef",
+        /// Its zone.
+        zone: Option<String> = "zone",
+    }
+    later: ["hints"];
+    inert: ["hostname", "nodeName", "deprecatedTopology"];
+}
+
+object! {
+    /// How an endpoint is.
+    pub struct EndpointConditions {
+        /// Whether it takes traffic; yes if not given.
+        ready: Option<bool> = "ready",
+    }
+    later: ["serving", "terminating"];
+}
+
+object! {
+    /// The object behind an endpoint.
+    pub struct TargetRef {
+        /// Its kind.
+        kind: String = "kind",
+        /// Its name.
+        name: String = "name",
+        /// Its namespace.
+        namespace: Option<String> = "namespace",
+    }
+    inert: ["apiVersion", "uid", "resourceVersion", "fieldPath"];
+}
+
+object! {
+    /// A port of all endpoints of a slice.
+    pub struct EndpointPort {
+        /// The name of the Service's port; empty for its only one.
+        name: Option<Label> = "name",
+        /// The number.
+        port: Option<Port> = "port",
+        /// TCP if not given.
+        protocol: Option<TransportProtocol> = "protocol",
+    }
+    inert: ["appProtocol"];
+}
+
+/// The label that names the Service.
+pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+
+impl EndpointSlice {
+    /// The Service that a slice with these labels belongs to.
+    pub fn service_name(labels: &BTreeMap<String, String>) -> Option<&str> {
+        labels.get(SERVICE_NAME_LABEL).map(String::as_str)
+    }
+}

@@ -1,0 +1,173 @@
+//! Pods.
+
+use std::net::IpAddr;
+
+use crate::decode::{IntOrString, Label, Port};
+use evenkeel_base::Spanned;
+
+object! {
+    /// A replica that runs.
+    pub struct Pod {
+        /// What runs.
+        spec: PodSpec = "spec",
+        /// How it is.
+        status: Option<PodStatus> = "status",
+    }
+}
+
+object! {
+    /// What runs in a Pod.
+    pub struct PodSpec {
+        /// Its programs.
+        containers: Vec<Container> = "containers",
+        /// Its identity; `default` if not given.
+        service_account_name: Option<Label> = "serviceAccountName",
+        /// Whether it shares the machine's network: then it has no proxy.
+        host_network: bool = "hostNetwork",
+    }
+    later: ["initContainers", "serviceAccount", "hostAliases"];
+    inert: [
+        "volumes", "ephemeralContainers", "restartPolicy", "terminationGracePeriodSeconds", "activeDeadlineSeconds",
+        "dnsPolicy", "nodeSelector", "automountServiceAccountToken", "nodeName", "hostPID", "hostIPC",
+        "shareProcessNamespace", "securityContext", "imagePullSecrets", "hostname", "subdomain", "affinity",
+        "schedulerName", "tolerations", "priorityClassName", "priority", "dnsConfig", "readinessGates",
+        "runtimeClassName", "enableServiceLinks", "preemptionPolicy", "overhead", "topologySpreadConstraints",
+        "setHostnameAsFQDN", "os", "hostUsers", "schedulingGates", "resourceClaims", "resources", "hostnameOverride",
+    ];
+}
+
+object! {
+    /// A program of a Pod.
+    pub struct Container {
+        /// Its name.
+        name: Label = "name",
+        /// What a cluster would run.
+        image: Option<String> = "image",
+        /// Ports it listens on.
+        ports: Vec<ContainerPort> = "ports",
+        /// Its environment.
+        env: Vec<EnvVar> = "env",
+    }
+    later: ["envFrom", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle"];
+    inert: [
+        "command", "args", "workingDir", "resources", "resizePolicy", "restartPolicy", "restartPolicyRules",
+        "volumeMounts", "volumeDevices", "terminationMessagePath", "terminationMessagePolicy", "imagePullPolicy",
+        "securityContext", "stdin", "stdinOnce", "tty",
+    ];
+}
+
+object! {
+    /// A port a container listens on.
+    pub struct ContainerPort {
+        /// Its name, for `targetPort`.
+        name: Option<Label> = "name",
+        /// Its number.
+        container_port: Port = "containerPort",
+        /// TCP if not given.
+        protocol: Option<TransportProtocol> = "protocol",
+    }
+    inert: ["hostPort", "hostIP"];
+}
+
+choices! {
+    /// What carries a port's bytes.
+    pub enum TransportProtocol {
+        /// TCP
+        Tcp = "TCP",
+        /// UDP, which the mesh does not carry
+        Udp = "UDP",
+        /// SCTP, which the mesh does not carry
+        Sctp = "SCTP",
+    }
+}
+
+object! {
+    /// A variable of a program's environment.
+    pub struct EnvVar {
+        /// Its name.
+        name: String = "name",
+        /// Its value; empty if not given.
+        value: Option<String> = "value",
+    }
+    later: ["valueFrom"];
+}
+
+object! {
+    /// How a Pod is.
+    pub struct PodStatus {
+        /// `Running`, `Pending`, ….
+        phase: Option<String> = "phase",
+        /// Its address.
+        pod_ip: Option<IpAddr> = "podIP",
+        /// All its addresses.
+        pod_ips: Vec<PodIp> = "podIPs",
+        /// What is true of it; `Ready` decides whether it takes traffic.
+        conditions: Vec<PodCondition> = "conditions",
+    }
+    inert: [
+        "hostIP", "hostIPs", "message", "reason", "nominatedNodeName", "startTime", "initContainerStatuses",
+        "containerStatuses", "ephemeralContainerStatuses", "qosClass", "resize", "resourceClaimStatuses",
+        "observedGeneration",
+    ];
+}
+
+object! {
+    /// One address of a Pod.
+    pub struct PodIp {
+        /// The address.
+        ip: IpAddr = "ip",
+    }
+}
+
+object! {
+    /// Something that is true of a Pod, or not.
+    pub struct PodCondition {
+        /// Its name.
+        kind: String = "type",
+        /// `True`, `False` or `Unknown`.
+        status: Spanned<String> = "status",
+    }
+    inert: ["lastProbeTime", "lastTransitionTime", "message", "reason", "observedGeneration"];
+}
+
+impl PodSpec {
+    /// The identity's name.
+    pub fn service_account(&self) -> &str {
+        self.service_account_name.as_ref().map_or("default", |name| &name.0)
+    }
+
+    /// The TCP ports of all containers.
+    pub fn tcp_ports(&self) -> impl Iterator<Item = &ContainerPort> {
+        let tcp = |p: &&ContainerPort| p.protocol.is_none_or(|p| p == TransportProtocol::Tcp);
+        self.containers.iter().flat_map(|c| &c.ports).filter(tcp)
+    }
+
+    /// The number a Service's `targetPort` means here.
+    pub fn target_port(&self, target: &IntOrString) -> Option<u16> {
+        match target {
+            IntOrString::Port(port) => Some(port.0),
+            IntOrString::Name(name) => {
+                let named = |p: &&ContainerPort| p.name.as_ref().is_some_and(|n| &*n.0 == name.as_str());
+                self.tcp_ports().find(named).map(|p| p.container_port.0)
+            }
+        }
+    }
+}
+
+impl PodStatus {
+    /// All addresses, each once.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        let mut addresses = Vec::new();
+        for address in self.pod_ip.into_iter().chain(self.pod_ips.iter().map(|p| p.ip)) {
+            if !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+        addresses
+    }
+
+    /// Whether it takes traffic.
+    pub fn is_ready(&self) -> bool {
+        self.conditions.iter().any(|c| c.kind == "Ready" && c.status.value == "True")
+    }
+}

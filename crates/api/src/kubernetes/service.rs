@@ -1,0 +1,145 @@
+//! Services.
+
+use std::collections::{BTreeMap, HashSet};
+use std::net::IpAddr;
+
+use evenkeel_base::Spanned;
+use evenkeel_base::hostname::Hostname;
+use evenkeel_base::yaml::Node;
+
+use crate::decode::{Context, Decode, IntOrString, Label, Port, Schema};
+use crate::kubernetes::TransportProtocol;
+
+object! {
+    /// A name for Pods.
+    pub struct Service {
+        /// What is wanted.
+        spec: ServiceSpec = "spec",
+    }
+    inert: ["status"];
+}
+
+object! {
+    /// What is wanted of a Service.
+    pub struct ServiceSpec {
+        /// Ports clients call.
+        ports: Vec<ServicePort> = "ports",
+        /// Labels of the Pods; empty = endpoints come from elsewhere.
+        selector: BTreeMap<String, String> = "selector",
+        /// The virtual address, or `None`.
+        cluster_ip: Option<Spanned<ClusterIp>> = "clusterIP",
+        /// What it is; ClusterIP if not given.
+        kind: Option<ServiceType> = "type",
+        /// The name an ExternalName stands for.
+        external_name: Option<Spanned<Hostname>> = "externalName",
+        /// Whether Pods that are not ready take traffic too.
+        publish_not_ready_addresses: bool = "publishNotReadyAddresses",
+    }
+    later: ["sessionAffinity", "sessionAffinityConfig", "externalIPs", "internalTrafficPolicy", "trafficDistribution"];
+    inert: [
+        "clusterIPs", "loadBalancerIP", "loadBalancerSourceRanges", "loadBalancerClass", "externalTrafficPolicy",
+        "healthCheckNodePort", "ipFamilies", "ipFamilyPolicy", "allocateLoadBalancerNodePorts",
+    ];
+    check: check_service;
+}
+
+object! {
+    /// One port of a Service.
+    pub struct ServicePort {
+        /// Its name; required where there are several. Its prefix says the protocol.
+        name: Option<Label> = "name",
+        /// The number clients call.
+        port: Spanned<Port> = "port",
+        /// The port of the Pods; `port` if not given.
+        target_port: Option<Spanned<IntOrString>> = "targetPort",
+        /// TCP if not given.
+        protocol: Option<TransportProtocol> = "protocol",
+        /// The protocol inside, before the name's prefix.
+        app_protocol: Option<String> = "appProtocol",
+    }
+    inert: ["nodePort"];
+}
+
+choices! {
+    /// What a Service is.
+    pub enum ServiceType {
+        /// A virtual address.
+        ClusterIp = "ClusterIP",
+        /// Also a port of each machine of a cluster.
+        NodePort = "NodePort",
+        /// Also a load balancer of a cloud.
+        LoadBalancer = "LoadBalancer",
+        /// Another name.
+        ExternalName = "ExternalName",
+    }
+}
+
+/// A Service's virtual address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClusterIp {
+    /// `None`: clients are given the Pods' own addresses.
+    Headless,
+    /// This one.
+    Address(IpAddr),
+}
+
+impl Decode for ClusterIp {
+    fn schema() -> Schema {
+        Schema::String("an IP address or `None`")
+    }
+
+    fn decode(node: &Node, cx: &mut Context) -> Option<Self> {
+        match node.as_str() {
+            Some("None") => Some(Self::Headless),
+            _ => IpAddr::decode(node, cx).map(Self::Address),
+        }
+    }
+}
+
+fn check_service(spec: &ServiceSpec, node: &Node, cx: &mut Context) {
+    let external = spec.kind == Some(ServiceType::ExternalName);
+    match (external, &spec.external_name) {
+        (true, None) => {
+            let help = "add `externalName`, the DNS name to stand for";
+            cx.error("missing-field", &node.span, "a Service of type ExternalName needs `externalName`", help);
+        }
+        (false, Some(name)) => {
+            let help = "add `type: ExternalName`, or remove `externalName`";
+            cx.error("bad-value", &name.span, "`externalName` is only for the type ExternalName", help);
+        }
+        _ => {}
+    }
+    if !external && spec.ports.is_empty() && !matches!(spec.cluster_ip.as_deref(), Some(ClusterIp::Headless)) {
+        cx.at_field("ports", |cx| {
+            cx.error("missing-field", &node.span, "a Service needs at least one port", "add `- port: 80`")
+        });
+    }
+    let mut numbers = HashSet::new();
+    let mut names = HashSet::new();
+    for (index, port) in spec.ports.iter().enumerate() {
+        let transport = port.protocol.unwrap_or(TransportProtocol::Tcp);
+        let span = &port.port.span;
+        cx.at_field("ports", |cx| {
+            cx.at_index(index, |cx| {
+                if !numbers.insert((port.port.0, transport.as_str())) {
+                    let message = format!("port {} appears twice in this Service", port.port.0);
+                    cx.error("port-conflict", span, message, "give each port its own number");
+                }
+                match &port.name {
+                    None if spec.ports.len() > 1 => {
+                        cx.error("missing-field", span, "ports need names where there are several", "add `name: http`");
+                    }
+                    Some(name) if !names.insert(name.clone()) => {
+                        cx.error(
+                            "port-conflict",
+                            span,
+                            format!("the name `{name}` appears twice"),
+                            "give each port its own name",
+                        );
+                    }
+                    _ => {}
+                }
+            });
+        });
+    }
+}

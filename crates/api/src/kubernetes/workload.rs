@@ -1,0 +1,95 @@
+//! Deployments.
+
+use std::collections::BTreeMap;
+
+use evenkeel_base::Spanned;
+
+use crate::ObjectMeta;
+use crate::decode::Context;
+use crate::kubernetes::PodSpec;
+use evenkeel_base::yaml::Node;
+
+/// The annotation of a Pod template that holds the command which runs a replica on one machine.
+pub const RUN_ANNOTATION: &str = "local.evenkeel.dev/run";
+
+object! {
+    /// Replicas of a Pod.
+    pub struct Deployment {
+        /// What is wanted.
+        spec: DeploymentSpec = "spec",
+    }
+    inert: ["status"];
+}
+
+object! {
+    /// What is wanted of a Deployment.
+    pub struct DeploymentSpec {
+        /// How many; 1 if not given.
+        replicas: Option<u32> = "replicas",
+        /// Which Pods are its own.
+        selector: LabelSelector = "selector",
+        /// What a replica is.
+        template: PodTemplate = "template",
+    }
+    inert: ["strategy", "minReadySeconds", "revisionHistoryLimit", "paused", "progressDeadlineSeconds"];
+    check: check_deployment;
+}
+
+object! {
+    /// Chooses objects by their labels.
+    pub struct LabelSelector {
+        /// Labels they have.
+        match_labels: BTreeMap<String, String> = "matchLabels",
+    }
+    refused: ["matchExpressions"];
+}
+
+object! {
+    /// What a replica is.
+    pub struct PodTemplate {
+        /// Labels and annotations of the replicas.
+        metadata: Option<ObjectMeta> = "metadata",
+        /// What runs.
+        spec: PodSpec = "spec",
+    }
+}
+
+impl PodTemplate {
+    /// Labels of the replicas.
+    pub fn labels(&self) -> BTreeMap<String, String> {
+        self.metadata.as_ref().map(|m| m.labels.clone()).unwrap_or_default()
+    }
+
+    /// The command that runs a replica on one machine.
+    pub fn run_command(&self) -> Option<&Spanned<String>> {
+        self.metadata.as_ref()?.annotations.get(RUN_ANNOTATION)
+    }
+}
+
+impl Deployment {
+    /// How many replicas are wanted.
+    pub fn replicas(&self) -> u32 {
+        self.spec.replicas.unwrap_or(1)
+    }
+}
+
+fn check_deployment(spec: &DeploymentSpec, node: &Node, cx: &mut Context) {
+    let labels = spec.template.labels();
+    let wanted = &spec.selector.match_labels;
+    let span = node.get("selector").map_or(&node.span, |n| &n.span);
+    if wanted.is_empty() {
+        cx.at_field("selector", |cx| {
+            cx.error(
+                "empty-selector",
+                span,
+                "the selector is empty",
+                "repeat the template's labels under `matchLabels`",
+            );
+        });
+    }
+    for (name, value) in wanted.iter().filter(|(name, value)| labels.get(*name) != Some(value)) {
+        let help = format!("add `{name}: {value}` to template.metadata.labels");
+        let message = format!("selects the label `{name}: {value}`, which the template does not have");
+        cx.at_field("selector", |cx| cx.error("selector-mismatch", span, message, help));
+    }
+}

@@ -1,0 +1,191 @@
+//! Files to objects.
+
+use std::fmt;
+use std::sync::Arc;
+
+use evenkeel_base::limits::MAX_DIAGNOSTICS_PER_FILE;
+use evenkeel_base::yaml::{self, Mapping, Node, Value};
+use evenkeel_base::{Diagnostic, Diagnostics, Severity, Span};
+
+use crate::decode::{Context, Decode};
+use crate::resource::{Named, named};
+use crate::{Kind, Object, ObjectMeta};
+
+/// Namespace of objects that name none.
+const DEFAULT_NAMESPACE: &str = "default";
+
+/// Reads all documents of files given as (path, text). A document with an error gives no object and takes no other
+/// down; [`Diagnostics::has_errors_in`] tells which files have such documents. Nothing is compared across documents:
+/// that is the model's work.
+pub fn load(files: &[(Arc<str>, Arc<str>)]) -> (Vec<Object>, Diagnostics) {
+    let mut objects = Vec::new();
+    let mut diagnostics = Diagnostics::new();
+    for (path, text) in files {
+        let (documents, syntax) = yaml::parse(path, text);
+        let mut found = syntax;
+        for document in documents {
+            read_document(document, &mut objects, &mut found);
+        }
+        diagnostics.extend(limited(found, path));
+    }
+    diagnostics.sort();
+    (objects, diagnostics)
+}
+
+/// The finding for a file that cannot be read, with the operating system's reason.
+pub fn unreadable(path: &str, reason: impl fmt::Display) -> Diagnostic {
+    Diagnostic::error("unreadable-file", Span::whole_file(path), format!("cannot read the file: {reason}"))
+        .with_help("check that it exists, may be read, and is UTF-8 text")
+}
+
+/// Keeps a file of nonsense from drowning the rest: errors first, then the others in order.
+fn limited(found: Diagnostics, path: &str) -> impl IntoIterator<Item = Diagnostic> {
+    let total = found.len();
+    let mut kept: Vec<Diagnostic> = found.into_iter().collect();
+    if total > MAX_DIAGNOSTICS_PER_FILE {
+        kept.sort_by_key(|d| std::cmp::Reverse(d.severity));
+        kept.truncate(MAX_DIAGNOSTICS_PER_FILE);
+        let message = format!("{} more findings in this file", total - MAX_DIAGNOSTICS_PER_FILE);
+        kept.push(Diagnostic::new(Severity::Warning, "too-many-findings", Span::whole_file(path), message));
+    }
+    kept
+}
+
+fn read_document(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagnostics) {
+    let (kind_node, version_node) = (document.get("kind"), document.get("apiVersion"));
+    if document.as_mapping().is_none() {
+        let message = format!("expected a Kubernetes object, found {}", document.type_name());
+        let help = "an object has `apiVersion`, `kind`, `metadata` and usually `spec`";
+        diagnostics.push(Diagnostic::error("not-an-object", document.span, message).with_help(help));
+        return;
+    }
+    let (Some(kind), Some(api_version)) = (kind_node.and_then(Node::as_str), version_node.and_then(Node::as_str))
+    else {
+        for (name, node, example) in [("kind", kind_node, "Service"), ("apiVersion", version_node, "v1")] {
+            if node.and_then(Node::as_str).is_none() {
+                let span = node.map_or(&document.span, |n| &n.span).clone();
+                let message = format!("`{name}`: this field is required");
+                diagnostics.push(
+                    Diagnostic::error("missing-field", span, message).with_help(format!("e.g. `{name}: {example}`")),
+                );
+            }
+        }
+        return;
+    };
+    if kind == "List" && api_version == "v1" {
+        return read_list(document, objects, diagnostics);
+    }
+    let kind_span = kind_node.map_or(&document.span, |n| &n.span).clone();
+    let version_span = version_node.map_or(&document.span, |n| &n.span).clone();
+    match named(api_version, kind) {
+        Named::Supported(kind) => {
+            let mut cx = Context::new(kind.owner());
+            if let Some(object) = read_object(kind, document, kind_span, &mut cx)
+                && !cx.has_errors()
+            {
+                objects.push(object);
+            }
+            diagnostics.extend(cx.into_diagnostics());
+        }
+        Named::Later => {
+            let message =
+                format!("the kind {kind} ({api_version}) is known, but not supported yet; this document is ignored");
+            diagnostics.push(
+                Diagnostic::warning("unsupported-kind", kind_span, message).with_help("the other documents apply"),
+            );
+        }
+        Named::Unknown(help) => {
+            let message = format!("there is no kind `{kind}` in `{api_version}`");
+            diagnostics.push(Diagnostic::error("unknown-kind", kind_span, message).with_help(help));
+        }
+        Named::OtherVersion(help) => {
+            let message = format!("`{api_version}` is not a supported version of {kind}");
+            diagnostics.push(Diagnostic::error("unknown-version", version_span, message).with_help(help));
+        }
+    }
+}
+
+/// `kind: List`: its items are documents.
+fn read_list(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagnostics) {
+    let Value::Mapping(mapping) = document.value else { return };
+    for entry in mapping.0 {
+        match (&*entry.key, entry.value) {
+            ("apiVersion" | "kind" | "metadata", _) => {}
+            ("items", Node { value: Value::Sequence(items), .. }) => {
+                for item in items {
+                    let nested = item.get("kind").and_then(Node::as_str) == Some("List");
+                    match nested {
+                        // One level is what tools write; more would be recursion without a limit.
+                        true => {
+                            let message = "a List inside a List is not supported";
+                            diagnostics.push(
+                                Diagnostic::error("nested-list", item.span, message).with_help("move its items up"),
+                            );
+                        }
+                        false => read_document(item, objects, diagnostics),
+                    }
+                }
+            }
+            ("items", other) if other.is_null() => {}
+            ("items", other) => {
+                let message = format!("`items`: expected a list, found {}", other.type_name());
+                diagnostics.push(
+                    Diagnostic::error("wrong-type", other.span, message).with_help("write each object behind `- `"),
+                );
+            }
+            (other, _) => {
+                let message = format!("`{other}`: there is no such field");
+                diagnostics.push(
+                    Diagnostic::error("unknown-field", entry.key_span, message).with_help("fields here: `items`"),
+                );
+            }
+        }
+    }
+}
+
+fn read_object(kind: Kind, document: Node, kind_span: Span, cx: &mut Context) -> Option<Object> {
+    let Node { value: Value::Mapping(Mapping(mut entries)), span } = document else { return None };
+    let metadata = entries.iter().position(|e| &*e.key == "metadata").map(|i| entries.remove(i));
+    entries.retain(|e| !matches!(&*e.key, "apiVersion" | "kind"));
+    let body = Node { value: Value::Mapping(Mapping(entries)), span };
+    let meta = match &metadata {
+        Some(entry) => cx.at_field("metadata", |cx| read_meta(kind, &entry.value, cx)),
+        None => {
+            cx.error("missing-field", &kind_span, "`metadata`: this field is required", "add `metadata: {name: …}`");
+            None
+        }
+    };
+    let resource = kind.decode(&body, cx);
+    let (name, origin, meta) = meta?;
+    let namespace: Arc<str> = match (&meta.namespace, kind.is_namespaced()) {
+        (_, false) => "".into(),
+        (Some(namespace), true) => namespace.0.clone(),
+        (None, true) => DEFAULT_NAMESPACE.into(),
+    };
+    Some(Object {
+        name,
+        namespace,
+        labels: meta.labels,
+        annotations: meta.annotations,
+        owners: meta.owner_references,
+        resource: resource?,
+        origin,
+    })
+}
+
+fn read_meta(kind: Kind, node: &Node, cx: &mut Context) -> Option<(Arc<str>, Span, ObjectMeta)> {
+    let meta = ObjectMeta::decode(node, cx)?;
+    if let (Some(_), false) = (&meta.namespace, kind.is_namespaced()) {
+        let message = format!("a {kind} does not live in a namespace");
+        cx.at_field("namespace", |cx| cx.error("bad-value", node.span_of_path("namespace"), message, "remove it"));
+    }
+    match &meta.name {
+        Some(name) => Some((name.0.clone(), name.span.clone(), meta)),
+        None => {
+            cx.at_field("name", |cx| {
+                cx.error("missing-field", &node.span, "this field is required", "give the object a name")
+            });
+            None
+        }
+    }
+}
