@@ -1,1 +1,62 @@
-//! Envoy xDS v3: protobuf types, JSON form, ADS state machines without I/O, thin client and server
+//! Envoy xDS v3: protobuf types, JSON form, ADS state machines without I/O, thin client and server.
+//!
+//! ```text
+//!  pb, istio            generated types
+//!  resource             a named, versioned resource; the set a control plane serves
+//!  schema, fields, json descriptors: which fields are set, protobuf JSON in and out
+//!  server::{delta,sotw} what to send next on one stream        (no I/O, no clock)
+//!  client::{delta,sotw} what to ask for, what was accepted      (no I/O, no clock)
+//!  server::service, client::connection   the same over gRPC
+//! ```
+
+pub mod client;
+pub mod fields;
+pub mod istio;
+pub mod json;
+pub mod resource;
+pub mod schema;
+pub mod server;
+pub mod type_url;
+
+pub use envoy_types::pb;
+pub use fields::{UnsupportedField, check_supported};
+pub use resource::{Resource, ResourceSet, ResourceType};
+pub use schema::Schema;
+
+/// The well-known wrapper every xDS resource and extension travels in.
+pub use envoy_types::pb::google::protobuf::Any;
+
+/// Wraps a message under its `type.googleapis.com/…` type URL.
+pub fn pack<M: prost::Name>(message: &M) -> Any {
+    Any { type_url: type_url::of::<M>(), value: message.encode_to_vec() }
+}
+
+/// Unwraps a message, checking that the type URL names `M`.
+pub fn unpack<M: prost::Name + Default>(any: &Any) -> Result<M, UnpackError> {
+    let name = type_url::message_name(&any.type_url);
+    if name != M::full_name() {
+        return Err(UnpackError::Type { expected: M::full_name(), found: any.type_url.clone() });
+    }
+    M::decode(&*any.value).map_err(|source| UnpackError::Decode { message: M::full_name(), source })
+}
+
+/// Why an [`Any`] did not hold the message asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum UnpackError {
+    /// Another message is inside.
+    #[error("expected a {expected}, found type URL {found:?}")]
+    Type {
+        /// Full name of the message asked for.
+        expected: String,
+        /// The type URL found.
+        found: String,
+    },
+    /// The bytes are not that message.
+    #[error("malformed {message}")]
+    Decode {
+        /// Full name of the message asked for.
+        message: String,
+        /// What the protobuf decoder says.
+        source: prost::DecodeError,
+    },
+}

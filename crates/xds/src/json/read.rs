@@ -1,0 +1,346 @@
+//! YAML or JSON text to messages: every mistake at once, each with its place and what was expected there.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE};
+use evenkeel_base::yaml::{self, Mapping, Node, ScalarType};
+use evenkeel_base::{Diagnostic, Diagnostics, Span, suggest};
+use prost::Message;
+use prost_reflect::{DynamicMessage, EnumDescriptor, FieldDescriptor, Kind, MapKey, MessageDescriptor, Value};
+
+use crate::fields::MAX_DEPTH;
+use crate::schema::Schema;
+use crate::type_url;
+
+/// What reading a text gives.
+#[derive(Debug)]
+pub struct Read<M> {
+    /// The message with everything in it that could be read; `None` when the text holds no message at all.
+    pub message: Option<M>,
+    /// The tree it was read from, for positions of fields found wrong later.
+    pub tree: Option<Node>,
+    /// What was wrong. Any error here means that `message` lacks something.
+    pub diagnostics: Diagnostics,
+}
+
+/// Reads one message from YAML or JSON text; `file` names it in diagnostics.
+pub fn read_text<M: prost::Name + Default>(schema: &Schema, file: &str, text: &str) -> Read<M> {
+    let file: Arc<str> = file.into();
+    let (mut documents, mut diagnostics) = yaml::parse(&file, text);
+    let Some(descriptor) = schema.message(&M::full_name()) else {
+        let message = format!("{} is not in this program's schema", M::full_name());
+        diagnostics.push(Diagnostic::error("xds.unknown-type", Span::whole_file(file), message));
+        return Read { message: None, tree: None, diagnostics };
+    };
+    if documents.len() > 1 {
+        let span = documents[1].span.clone();
+        diagnostics.push(Diagnostic::error("xds.many-documents", span, "expected one document, found another here"));
+    }
+    if documents.is_empty() {
+        if !diagnostics.has_errors() {
+            let message = format!("expected a {}, the file is empty", descriptor.name());
+            diagnostics.push(Diagnostic::error("xds.empty", Span::whole_file(file), message));
+        }
+        return Read { message: None, tree: None, diagnostics };
+    }
+    let tree = documents.swap_remove(0);
+    let (dynamic, found) = read_message(schema, &descriptor, &tree);
+    diagnostics.extend(found);
+    // The dynamic message was built against the same definitions, so its bytes decode.
+    let message = dynamic.and_then(|dynamic| M::decode(&*dynamic.encode_to_vec()).ok());
+    Read { message, tree: Some(tree), diagnostics }
+}
+
+/// Reads a message from a tree.
+pub fn read_message(
+    schema: &Schema,
+    descriptor: &MessageDescriptor,
+    node: &Node,
+) -> (Option<DynamicMessage>, Diagnostics) {
+    let mut reader = Reader { schema, path: String::new(), diagnostics: Diagnostics::new() };
+    let message = reader.message(descriptor, node, 0);
+    (message, reader.diagnostics)
+}
+
+struct Reader<'a> {
+    schema: &'a Schema,
+    /// From the top of the file to where we are.
+    path: String,
+    diagnostics: Diagnostics,
+}
+
+impl Reader<'_> {
+    fn message(&mut self, descriptor: &MessageDescriptor, node: &Node, depth: usize) -> Option<DynamicMessage> {
+        if depth >= MAX_DEPTH {
+            return self.error("xds.depth", &node.span, format!("nested deeper than {MAX_DEPTH} messages"));
+        }
+        match descriptor.full_name() {
+            "google.protobuf.Any" => return self.any(descriptor, node, depth),
+            "google.protobuf.Empty" => {}
+            name if name.starts_with("google.protobuf.") => return self.well_known(descriptor, node),
+            _ => {}
+        }
+        let Some(mapping) = node.as_mapping() else {
+            return self.wrong_type(&format!("a mapping ({})", descriptor.name()), node);
+        };
+        let mut message = DynamicMessage::new(descriptor.clone());
+        self.fill(&mut message, descriptor, mapping, &[], depth);
+        Some(message)
+    }
+
+    fn fill(
+        &mut self,
+        message: &mut DynamicMessage,
+        descriptor: &MessageDescriptor,
+        mapping: &Mapping,
+        skip: &[&str],
+        depth: usize,
+    ) {
+        for entry in mapping.iter().filter(|entry| !skip.contains(&&*entry.key)) {
+            let end = self.push(&entry.key);
+            match field_by_any_name(descriptor, &entry.key) {
+                None => self.unknown_field(descriptor, &entry.key, &entry.key_span),
+                Some(_) if entry.value.is_null() => {}
+                Some(field) => {
+                    self.check_oneof(message, &field, &entry.key_span);
+                    if let Some(value) = self.field(&field, &entry.value, depth) {
+                        message.set_field(&field, value);
+                    }
+                }
+            }
+            self.path.truncate(end);
+        }
+    }
+
+    fn check_oneof(&mut self, message: &DynamicMessage, field: &FieldDescriptor, span: &Span) {
+        let Some(oneof) = field.containing_oneof() else { return };
+        let set = oneof.fields().find(|other| other.number() != field.number() && message.has_field(other));
+        if let Some(other) = set {
+            let text = format!("{}: {} is set already, and only one of them may be", self.path, other.name());
+            self.diagnostics.push(Diagnostic::error("xds.oneof", span.clone(), text));
+        }
+    }
+
+    fn unknown_field(&mut self, descriptor: &MessageDescriptor, key: &str, span: &Span) {
+        let names: Vec<String> = descriptor.fields().map(|field| field.name().to_owned()).collect();
+        let text = format!("{}: {} has no field {key:?}", self.path, descriptor.full_name());
+        let mut diagnostic = Diagnostic::error("xds.unknown-field", span.clone(), text);
+        if let Some(name) = suggest::closest(key, names.iter().map(String::as_str)) {
+            diagnostic = diagnostic.with_help(format!("did you mean `{name}`?"));
+        }
+        self.diagnostics.push(diagnostic);
+    }
+
+    fn field(&mut self, field: &FieldDescriptor, node: &Node, depth: usize) -> Option<Value> {
+        if field.is_map() {
+            return self.map(field, node, depth);
+        }
+        if !field.is_list() {
+            return self.single(&field.kind(), node, depth);
+        }
+        let Some(items) = node.as_sequence() else { return self.wrong_type("a list", node) };
+        let mut values = Vec::with_capacity(items.len());
+        for (index, item) in items.iter().enumerate() {
+            let end = self.path.len();
+            self.path.push_str(&format!("[{index}]"));
+            values.extend(self.single(&field.kind(), item, depth));
+            self.path.truncate(end);
+        }
+        Some(Value::List(values))
+    }
+
+    fn map(&mut self, field: &FieldDescriptor, node: &Node, depth: usize) -> Option<Value> {
+        let Kind::Message(entry_descriptor) = field.kind() else { return None };
+        let Some(mapping) = node.as_mapping() else { return self.wrong_type("a mapping", node) };
+        let key_kind = entry_descriptor.map_entry_key_field().kind();
+        let value_kind = entry_descriptor.map_entry_value_field().kind();
+        let mut values = HashMap::new();
+        for entry in mapping.iter() {
+            let end = self.push(&entry.key);
+            match parse_map_key(&key_kind, &entry.key) {
+                Some(key) => {
+                    if let Some(value) = self.single(&value_kind, &entry.value, depth) {
+                        values.insert(key, value);
+                    }
+                }
+                None => {
+                    let text = format!("{}: expected a key of type {key_kind:?}", self.path);
+                    self.diagnostics.push(Diagnostic::error("xds.type", entry.key_span.clone(), text));
+                }
+            }
+            self.path.truncate(end);
+        }
+        Some(Value::Map(values))
+    }
+
+    fn single(&mut self, kind: &Kind, node: &Node, depth: usize) -> Option<Value> {
+        if let Kind::Message(descriptor) = kind {
+            return self.message(descriptor, node, depth + 1).map(Value::Message);
+        }
+        let yaml::Value::Scalar(scalar) = &node.value else { return self.wrong_type(expected_of(kind), node) };
+        let text: &str = &scalar.text;
+        let value = match kind {
+            Kind::Bool => parse_bool(text).map(Value::Bool),
+            Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 => integer(text).map(Value::I32),
+            Kind::Int64 | Kind::Sint64 | Kind::Sfixed64 => integer(text).map(Value::I64),
+            Kind::Uint32 | Kind::Fixed32 => integer(text).map(Value::U32),
+            Kind::Uint64 | Kind::Fixed64 => integer(text).map(Value::U64),
+            Kind::Float => text.parse().ok().map(Value::F32),
+            Kind::Double => text.parse().ok().map(Value::F64),
+            Kind::String if scalar.ty == ScalarType::Str => Some(Value::String(text.to_owned())),
+            Kind::String => None,
+            Kind::Bytes => decode_base64(text).map(|bytes| Value::Bytes(bytes.into())),
+            Kind::Enum(descriptor) => return self.enumeration(descriptor, text, &node.span),
+            Kind::Message(_) => None,
+        };
+        if value.is_none() {
+            return self.wrong_type(expected_of(kind), node);
+        }
+        value
+    }
+
+    fn enumeration(&mut self, descriptor: &EnumDescriptor, text: &str, span: &Span) -> Option<Value> {
+        if let Some(value) = descriptor.get_value_by_name(text) {
+            return Some(Value::EnumNumber(value.number()));
+        }
+        if let Some(number) = integer(text).filter(|&number| descriptor.get_value(number).is_some()) {
+            return Some(Value::EnumNumber(number));
+        }
+        let names: Vec<String> = descriptor.values().map(|value| value.name().to_owned()).collect();
+        let message = format!("{}: expected one of {}, found {text:?}", self.path, names.join(", "));
+        let mut diagnostic = Diagnostic::error("xds.enum", span.clone(), message);
+        if let Some(name) = suggest::closest(text, names.iter().map(String::as_str)) {
+            diagnostic = diagnostic.with_help(format!("did you mean `{name}`?"));
+        }
+        self.diagnostics.push(diagnostic);
+        None
+    }
+
+    fn any(&mut self, descriptor: &MessageDescriptor, node: &Node, depth: usize) -> Option<DynamicMessage> {
+        let Some(mapping) = node.as_mapping() else { return self.wrong_type("a mapping with \"@type\"", node) };
+        let Some(url) = mapping.get("@type").and_then(Node::as_str) else {
+            let text = format!("{}: expected \"@type\", the type URL of the message", self.path);
+            return self.error("xds.any", &node.span, text);
+        };
+        let name = type_url::message_name(url);
+        let Some(inner) = self.schema.message(name) else {
+            let span = mapping.get("@type").map_or(&node.span, |at| &at.span);
+            let text = format!("{}.@type: {name} is not supported", self.path);
+            return self.error("xds.unknown-type", span, text);
+        };
+        let payload = if inner.full_name().starts_with("google.protobuf.") {
+            let value = mapping.get("value").cloned().unwrap_or_else(|| node.clone());
+            self.message(&inner, &value, depth + 1)?
+        } else {
+            let mut payload = DynamicMessage::new(inner.clone());
+            self.fill(&mut payload, &inner, mapping, &["@type"], depth + 1);
+            payload
+        };
+        let mut any = DynamicMessage::new(descriptor.clone());
+        any.set_field_by_name("type_url", Value::String(url.to_owned()));
+        any.set_field_by_name("value", Value::Bytes(payload.encode_to_vec().into()));
+        Some(any)
+    }
+
+    /// Durations, wrappers, timestamps and `Struct`: the library knows their spelling.
+    fn well_known(&mut self, descriptor: &MessageDescriptor, node: &Node) -> Option<DynamicMessage> {
+        match DynamicMessage::deserialize(descriptor.clone(), node.to_json()) {
+            Ok(message) => Some(message),
+            Err(error) => {
+                let expected = match descriptor.name() {
+                    "Duration" => "a duration such as 0.25s or 5s".to_owned(),
+                    "BoolValue" => "true or false".to_owned(),
+                    "Timestamp" => "a time such as 2026-01-31T12:00:00Z".to_owned(),
+                    other => format!("a {other}"),
+                };
+                let text = format!("{}: expected {expected}, found {}: {error}", self.path, describe(node));
+                self.error("xds.type", &node.span, text)
+            }
+        }
+    }
+
+    fn wrong_type<T>(&mut self, expected: &str, node: &Node) -> Option<T> {
+        let place = if self.path.is_empty() { String::new() } else { format!("{}: ", self.path) };
+        self.error("xds.type", &node.span, format!("{place}expected {expected}, found {}", describe(node)))
+    }
+
+    fn error<T>(&mut self, code: &'static str, span: &Span, message: String) -> Option<T> {
+        self.diagnostics.push(Diagnostic::error(code, span.clone(), message));
+        None
+    }
+
+    fn push(&mut self, name: &str) -> usize {
+        let end = self.path.len();
+        if end > 0 {
+            self.path.push('.');
+        }
+        self.path.push_str(name);
+        end
+    }
+}
+
+fn describe(node: &Node) -> String {
+    match node.as_str() {
+        Some(text) if text.len() <= 60 => format!("{text:?}"),
+        _ => node.type_name().to_owned(),
+    }
+}
+
+/// Protobuf JSON accepts both spellings of a field's name.
+fn field_by_any_name(descriptor: &MessageDescriptor, name: &str) -> Option<FieldDescriptor> {
+    descriptor.get_field_by_name(name).or_else(|| descriptor.get_field_by_json_name(name))
+}
+
+fn expected_of(kind: &Kind) -> &'static str {
+    match kind {
+        Kind::Bool => "true or false",
+        Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 => "a 32-bit integer",
+        Kind::Int64 | Kind::Sint64 | Kind::Sfixed64 => "a 64-bit integer",
+        Kind::Uint32 | Kind::Fixed32 => "a 32-bit unsigned integer",
+        Kind::Uint64 | Kind::Fixed64 => "a 64-bit unsigned integer",
+        Kind::Float | Kind::Double => "a number",
+        Kind::String => "a string",
+        Kind::Bytes => "bytes in base64",
+        Kind::Enum(_) => "the name of an enum value",
+        Kind::Message(_) => "a mapping",
+    }
+}
+
+/// Integers may be quoted and, as in protobuf JSON, be written `1e3` or `5.0` as long as they are whole.
+fn integer<T: TryFrom<i128>>(text: &str) -> Option<T> {
+    let value = match text.parse::<i128>() {
+        Ok(value) => value,
+        Err(_) => {
+            let float: f64 = text.parse().ok()?;
+            // 2^53: beyond it a double no longer holds every integer.
+            (float.fract() == 0.0 && float.abs() <= 9_007_199_254_740_992.0).then_some(float as i128)?
+        }
+    };
+    T::try_from(value).ok()
+}
+
+fn parse_bool(text: &str) -> Option<bool> {
+    match text {
+        "true" => Some(true),
+        "false" => Some(false),
+        _ => None,
+    }
+}
+
+fn decode_base64(text: &str) -> Option<Vec<u8>> {
+    BASE64_STANDARD.decode(text).or_else(|_| BASE64_URL_SAFE.decode(text)).ok()
+}
+
+fn parse_map_key(kind: &Kind, text: &str) -> Option<MapKey> {
+    match kind {
+        Kind::String => Some(MapKey::String(text.to_owned())),
+        Kind::Bool => parse_bool(text).map(MapKey::Bool),
+        Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 => integer(text).map(MapKey::I32),
+        Kind::Int64 | Kind::Sint64 | Kind::Sfixed64 => integer(text).map(MapKey::I64),
+        Kind::Uint32 | Kind::Fixed32 => integer(text).map(MapKey::U32),
+        Kind::Uint64 | Kind::Fixed64 => integer(text).map(MapKey::U64),
+        _ => None,
+    }
+}

@@ -1,0 +1,80 @@
+//! The descriptors of every message this project understands, loaded when needed and freed when idle.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
+
+use crate::{Any, type_url};
+
+/// Written by `build.rs`: the closure of `protos/roots.txt` plus Istio's messages.
+static SCHEMA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/schema.bin"));
+
+static LOADED: Mutex<Weak<Schema>> = Mutex::new(Weak::new());
+
+/// Descriptors for reading messages without their Rust types: field walks, JSON.
+///
+/// Loading costs milliseconds and megabytes, and a proxy needs it only while configuration changes: hold the handle
+/// for the length of one task, not for the life of the process.
+#[derive(Debug)]
+pub struct Schema {
+    pool: DescriptorPool,
+}
+
+impl Schema {
+    /// The descriptors; loads them when nobody holds them.
+    pub fn acquire() -> Arc<Self> {
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(schema) = loaded.upgrade() {
+            return schema;
+        }
+        // The set is made by build.rs and covered by a test: it can only fail to decode in a broken build, and then
+        // an empty schema says of each type that it is unknown.
+        let pool = DescriptorPool::decode(SCHEMA).unwrap_or_else(|error| {
+            tracing::error!(%error, "the embedded protobuf schema does not load");
+            DescriptorPool::new()
+        });
+        let schema = Arc::new(Self { pool });
+        *loaded = Arc::downgrade(&schema);
+        schema
+    }
+
+    /// The descriptor of a message, by full name.
+    pub fn message(&self, full_name: &str) -> Option<MessageDescriptor> {
+        self.pool.get_message_by_name(full_name)
+    }
+
+    /// Decodes what an [`Any`] holds. `None` when its type is not in the schema.
+    pub fn decode(&self, any: &Any) -> Option<Result<DynamicMessage, prost::DecodeError>> {
+        let descriptor = self.message(type_url::message_name(&any.type_url))?;
+        Some(DynamicMessage::decode(descriptor, &*any.value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holds_every_root_and_istios_messages() {
+        let schema = Schema::acquire();
+        let roots =
+            include_str!("../protos/roots.txt").lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let mut count = 0;
+        for name in roots.chain(["istio.networking.nds.v1.NameTable", "istio.v1.auth.IstioCertificateRequest"]) {
+            assert!(schema.message(name).is_some(), "{name}");
+            count += 1;
+        }
+        assert!(count > 50, "{count}");
+    }
+
+    #[test]
+    fn is_freed_when_nobody_holds_it() {
+        let held = Schema::acquire();
+        assert!(Arc::ptr_eq(&held, &Schema::acquire()));
+        // Other tests of this binary may hold it too; what counts is that the static does not.
+        let weak = Arc::downgrade(&held);
+        assert!(Arc::strong_count(&held) >= 1);
+        drop(held);
+        assert!(weak.strong_count() < 64);
+    }
+}

@@ -1,0 +1,27 @@
+//! Type URLs of the resources and extensions this project speaks.
+
+/// `type.googleapis.com/envoy.config.cluster.v3.Cluster`
+pub const CLUSTER: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
+/// `type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment`
+pub const ENDPOINT: &str = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment";
+/// `type.googleapis.com/envoy.config.listener.v3.Listener`
+pub const LISTENER: &str = "type.googleapis.com/envoy.config.listener.v3.Listener";
+/// `type.googleapis.com/envoy.config.route.v3.RouteConfiguration`
+pub const ROUTE: &str = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration";
+/// `type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret`
+pub const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
+/// `type.googleapis.com/istio.networking.nds.v1.NameTable`
+pub const NAME_TABLE: &str = "type.googleapis.com/istio.networking.nds.v1.NameTable";
+
+/// What every type URL here begins with.
+pub const PREFIX: &str = "type.googleapis.com/";
+
+/// The type URL of a message.
+pub fn of<M: prost::Name>() -> String {
+    format!("{PREFIX}{}", M::full_name())
+}
+
+/// The full message name in a type URL: what follows the last slash.
+pub fn message_name(type_url: &str) -> &str {
+    type_url.rsplit('/').next().unwrap_or(type_url)
+}
