@@ -1,0 +1,110 @@
+//! The access log, as the mesh configuration asks for it.
+
+use std::collections::BTreeMap;
+
+use prost::{Message, Name};
+
+use crate::context::Context;
+use crate::pb::config::accesslog::access_log::ConfigType;
+use crate::pb::config::accesslog::access_log_filter::FilterSpecifier;
+use crate::pb::config::accesslog::{AccessLog, AccessLogFilter, ResponseFlagFilter};
+use crate::pb::core::{DataSource, data_source};
+use crate::pb::file_access_log::FileAccessLog;
+use crate::pb::google::protobuf::{Value, value};
+use crate::proto::{OrderedStruct, any_named};
+
+/// Istio's default text format: its documentation, "Envoy Access Logs".
+pub const DEFAULT_FORMAT: &str = "[%START_TIME%] \"%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%\" \
+    %RESPONSE_CODE% %RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %CONNECTION_TERMINATION_DETAILS% \
+    \"%UPSTREAM_TRANSPORT_FAILURE_REASON%\" %BYTES_RECEIVED% %BYTES_SENT% %DURATION% \
+    %RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)% \"%REQ(X-FORWARDED-FOR)%\" \"%REQ(USER-AGENT)%\" \"%REQ(X-REQUEST-ID)%\" \
+    \"%REQ(:AUTHORITY)%\" \"%UPSTREAM_HOST%\" %UPSTREAM_CLUSTER_RAW% %UPSTREAM_LOCAL_ADDRESS% \
+    %DOWNSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_REMOTE_ADDRESS% %REQUESTED_SERVER_NAME% %ROUTE_NAME%\n";
+
+/// Istio's default keys of a JSON log.
+const DEFAULT_JSON_KEYS: [(&str, &str); 23] = [
+    ("authority", "%REQ(:AUTHORITY)%"),
+    ("bytes_received", "%BYTES_RECEIVED%"),
+    ("bytes_sent", "%BYTES_SENT%"),
+    ("connection_termination_details", "%CONNECTION_TERMINATION_DETAILS%"),
+    ("downstream_local_address", "%DOWNSTREAM_LOCAL_ADDRESS%"),
+    ("downstream_remote_address", "%DOWNSTREAM_REMOTE_ADDRESS%"),
+    ("duration", "%DURATION%"),
+    ("method", "%REQ(:METHOD)%"),
+    ("path", "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%"),
+    ("protocol", "%PROTOCOL%"),
+    ("request_id", "%REQ(X-REQUEST-ID)%"),
+    ("requested_server_name", "%REQUESTED_SERVER_NAME%"),
+    ("response_code", "%RESPONSE_CODE%"),
+    ("response_code_details", "%RESPONSE_CODE_DETAILS%"),
+    ("response_flags", "%RESPONSE_FLAGS%"),
+    ("route_name", "%ROUTE_NAME%"),
+    ("start_time", "%START_TIME%"),
+    ("upstream_cluster", "%UPSTREAM_CLUSTER_RAW%"),
+    ("upstream_host", "%UPSTREAM_HOST%"),
+    ("upstream_local_address", "%UPSTREAM_LOCAL_ADDRESS%"),
+    ("upstream_service_time", "%RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)%"),
+    ("upstream_transport_failure_reason", "%UPSTREAM_TRANSPORT_FAILURE_REASON%"),
+    ("user_agent", "%REQ(USER-AGENT)%"),
+];
+
+/// The log of connections and requests; nothing when the mesh configuration names no file.
+pub fn of_requests(context: Context<'_>) -> Vec<AccessLog> {
+    logs(context, None)
+}
+
+/// The listener's own log: connections that no filter chain took (flag `NR`).
+pub fn of_unmatched(context: Context<'_>) -> Vec<AccessLog> {
+    let no_route = FilterSpecifier::ResponseFlagFilter(ResponseFlagFilter { flags: vec!["NR".to_owned()] });
+    logs(context, Some(AccessLogFilter { filter_specifier: Some(no_route) }))
+}
+
+fn logs(context: Context<'_>, filter: Option<AccessLogFilter>) -> Vec<AccessLog> {
+    let mesh = &context.snapshot.mesh;
+    let Some(path) = mesh.access_log_file.as_deref().filter(|p| !p.is_empty()) else { return Vec::new() };
+    let format = match (mesh.access_log_json, mesh.access_log_format.as_deref()) {
+        (true, format) => json_format(format),
+        (false, format) => text_format(format.unwrap_or(DEFAULT_FORMAT)),
+    };
+    let config = FileLog { path: path.to_owned(), log_format: Some(format) };
+    vec![AccessLog {
+        name: "envoy.access_loggers.file".to_owned(),
+        filter,
+        config_type: Some(ConfigType::TypedConfig(any_named(&FileAccessLog::full_name(), &config))),
+    }]
+}
+
+fn text_format(format: &str) -> LogFormat {
+    let source =
+        DataSource { specifier: Some(data_source::Specifier::InlineString(format.to_owned())), ..Default::default() };
+    LogFormat { text_format_source: Some(source), json_format: None }
+}
+
+/// JSON with the user's keys (a JSON object of operators), or with Istio's.
+fn json_format(format: Option<&str>) -> LogFormat {
+    let own = format.and_then(|f| serde_json::from_str::<BTreeMap<String, String>>(f).ok());
+    let keys = own.unwrap_or_else(|| {
+        DEFAULT_JSON_KEYS.iter().map(|(key, operator)| ((*key).to_owned(), (*operator).to_owned())).collect()
+    });
+    let value = |text: String| Value { kind: Some(value::Kind::StringValue(text)) };
+    let fields = keys.into_iter().map(|(key, operator)| (key, value(operator))).collect();
+    LogFormat { text_format_source: None, json_format: Some(OrderedStruct { fields }) }
+}
+
+/// `envoy.extensions.access_loggers.file.v3.FileAccessLog` over ordered JSON keys.
+#[derive(Clone, PartialEq, Message)]
+struct FileLog {
+    #[prost(string, tag = "1")]
+    path: String,
+    #[prost(message, optional, tag = "5")]
+    log_format: Option<LogFormat>,
+}
+
+/// `envoy.config.core.v3.SubstitutionFormatString`; one of the two is set.
+#[derive(Clone, PartialEq, Message)]
+struct LogFormat {
+    #[prost(message, optional, tag = "2")]
+    json_format: Option<OrderedStruct>,
+    #[prost(message, optional, tag = "5")]
+    text_format_source: Option<DataSource>,
+}

@@ -1,0 +1,333 @@
+//! Clusters: outbound ones per service, port and subset; inbound ones per port of the workload; and the catch-alls.
+
+use std::time::Duration;
+
+use evenkeel_base::Span;
+use evenkeel_model::service::ServicePort;
+use evenkeel_model::workload::InboundPort;
+use evenkeel_model::{
+    ClientTls, DestinationRule, EndpointAddress, Labels, LoadBalancer, Resolution, Service, Subset, TrafficPolicy,
+};
+
+use crate::context::{Carried, Context};
+use crate::endpoints;
+use crate::names::{self, BLACK_HOLE_CLUSTER, INBOUND_PASSTHROUGH_CLUSTER, PASSTHROUGH_CLUSTER};
+use crate::origin;
+use crate::pb::config::cluster::cluster::{
+    ClusterDiscoveryType, CommonLbConfig, DiscoveryType, EdsClusterConfig, LbPolicy, TransportSocketMatch,
+};
+use crate::pb::config::cluster::{CircuitBreakers, Cluster, circuit_breakers::Thresholds};
+use crate::pb::core::{BindConfig, Http1ProtocolOptions, HttpProtocolOptions as CommonHttpOptions};
+use crate::pb::envoy_type::Percent;
+use crate::pb::google::protobuf::Struct;
+use crate::pb::upstream_http::{self, http_protocol_options as http_options};
+use crate::proto::{ads, any, duration, metadata, one_field, socket_address, u32_value};
+use crate::tls::{self, Inner};
+
+/// The source address of connections to the workload itself; capture rules know it and leave them alone.
+const INBOUND_SOURCE: &str = "127.0.0.6";
+/// Pools to one of many original destinations are given up after this long without a request.
+const PASSTHROUGH_IDLE: Duration = Duration::from_secs(300);
+/// The key under which endpoint metadata and `transport_socket_matches` meet.
+pub const TLS_MODE: &str = "tlsMode";
+/// Its value for endpoints behind a proxy.
+pub const TLS_MODE_ISTIO: &str = "istio";
+/// Envoy's name of the HTTP protocol options.
+const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
+
+/// A cluster and where the user asked for it.
+pub type Generated = (Cluster, Option<Span>);
+
+/// All clusters of a proxy, catch-alls first, then in the order of services.
+pub fn clusters(context: Context<'_>) -> Vec<Generated> {
+    let mut all = vec![(black_hole(context), None)];
+    if context.is_sidecar() {
+        all.push((passthrough(context), None));
+        all.push((inbound_passthrough(context), None));
+        let ports = context.workload().map(|w| w.inbound_ports()).unwrap_or_default();
+        all.extend(ports.iter().filter(|p| Carried::of(p.protocol).is_some()).map(|p| inbound(context, p)));
+    }
+    for (service, port, carried) in context.service_ports() {
+        let rule = context.snapshot.destination_rule_for(service, &context.view.namespace, &context.view.labels);
+        let rule = rule.map(AsRef::as_ref);
+        let subsets = rule.into_iter().flat_map(|r| r.subsets.iter().map(Some));
+        for subset in std::iter::once(None).chain(subsets) {
+            match carried {
+                Carried::Http => all.push(outbound(context, service, port, rule, subset, Inner::Http)),
+                Carried::Tcp => all.push(outbound(context, service, port, rule, subset, Inner::Tcp)),
+                Carried::Auto => {
+                    all.push(outbound(context, service, port, rule, subset, Inner::Http));
+                    all.push(outbound(context, service, port, rule, subset, Inner::Tcp));
+                }
+            }
+        }
+    }
+    all
+}
+
+/// The name of the cluster for bytes of one kind. A port whose protocol is not declared has two: what the client offers
+/// by ALPN differs, and Envoy fixes the offer per cluster.
+pub fn outbound_name(port: &ServicePort, subset: &str, service: &Service, inner: Inner) -> String {
+    let name = names::outbound_cluster(port.number, subset, &service.host);
+    match inner {
+        Inner::Tcp if port.protocol.is_auto() => format!("{name}|tcp"),
+        _ => name,
+    }
+}
+
+/// One outbound cluster.
+pub fn outbound(
+    context: Context<'_>,
+    service: &Service,
+    port: &ServicePort,
+    rule: Option<&DestinationRule>,
+    subset: Option<&Subset>,
+    inner: Inner,
+) -> Generated {
+    let subset_name = subset.map_or("", |s| &*s.name);
+    let policy = rule.map(|r| r.policy_for(subset.map(|s| &*s.name), port.number)).unwrap_or_default();
+    let mut cluster = base(context, outbound_name(port, subset_name, service, inner));
+    discovery(context, service, port, subset.map(|s| &s.labels), &mut cluster);
+    apply_policy(&policy, &mut cluster);
+    apply_tls(context, service, port, subset_name, &policy, inner, &mut cluster);
+    if let Some(rule) = rule {
+        let path = origin::config_path("destination-rule", &rule.namespace, &rule.name);
+        cluster.metadata = Some(metadata("istio", "config", &path));
+    }
+    let origin = subset.map(|s| &s.origin).or(rule.map(|r| &r.origin)).unwrap_or(&service.origin);
+    (cluster, Some(origin.clone()))
+}
+
+fn discovery(
+    context: Context<'_>,
+    service: &Service,
+    port: &ServicePort,
+    labels: Option<&Labels>,
+    cluster: &mut Cluster,
+) {
+    let kind = match service.resolution {
+        Resolution::Static => DiscoveryType::Eds,
+        Resolution::Dns => DiscoveryType::StrictDns,
+        Resolution::DnsRoundRobin => DiscoveryType::LogicalDns,
+        Resolution::Passthrough => DiscoveryType::OriginalDst,
+    };
+    cluster.cluster_discovery_type = Some(ClusterDiscoveryType::Type(kind as i32));
+    match kind {
+        DiscoveryType::Eds => {
+            cluster.eds_cluster_config =
+                Some(EdsClusterConfig { eds_config: Some(ads()), service_name: cluster.name.clone() });
+        }
+        DiscoveryType::OriginalDst => set_cluster_provided(cluster),
+        _ => {
+            let none = Labels::new();
+            let labels = labels.unwrap_or(&none);
+            let endpoints = context.snapshot.ready_endpoints(service, port.number, labels);
+            let named = endpoints.filter(|e| !matches!(e.address, EndpointAddress::Unix(_)));
+            cluster.load_assignment = Some(endpoints::assignment(&cluster.name, named));
+        }
+    }
+}
+
+fn set_cluster_provided(cluster: &mut Cluster) {
+    cluster.lb_policy = LbPolicy::ClusterProvided as i32;
+    cluster.common_lb_config = None;
+}
+
+fn apply_policy(policy: &TrafficPolicy, cluster: &mut Cluster) {
+    let fixed = cluster.lb_policy == LbPolicy::ClusterProvided as i32;
+    match policy.load_balancer {
+        _ if fixed => {}
+        Some(LoadBalancer::RoundRobin) => cluster.lb_policy = LbPolicy::RoundRobin as i32,
+        Some(LoadBalancer::Random) => cluster.lb_policy = LbPolicy::Random as i32,
+        Some(LoadBalancer::LeastRequest) | None => cluster.lb_policy = LbPolicy::LeastRequest as i32,
+        Some(LoadBalancer::Passthrough) => {
+            cluster.cluster_discovery_type = Some(ClusterDiscoveryType::Type(DiscoveryType::OriginalDst as i32));
+            cluster.eds_cluster_config = None;
+            cluster.load_assignment = None;
+            set_cluster_provided(cluster);
+        }
+    }
+    let Some(pool) = &policy.connection_pool else { return };
+    if let Some(timeout) = pool.connect_timeout {
+        cluster.connect_timeout = Some(duration(timeout));
+    }
+    let limit = |value: Option<u32>| Some(u32_value(value.unwrap_or(u32::MAX)));
+    cluster.circuit_breakers = Some(CircuitBreakers {
+        thresholds: vec![Thresholds {
+            max_connections: limit(pool.max_connections),
+            max_pending_requests: limit(pool.max_pending_requests),
+            max_requests: limit(pool.max_requests),
+            max_retries: limit(None),
+            ..Default::default()
+        }],
+        ..Default::default()
+    });
+    if let Some(most) = pool.max_requests_per_connection.filter(|most| *most > 0) {
+        let common = CommonHttpOptions { max_requests_per_connection: Some(u32_value(most)), ..Default::default() };
+        set_http_options(common, cluster);
+    }
+}
+
+/// TLS towards the endpoints: what the DestinationRule says, else mutual TLS of the mesh wherever a proxy takes it.
+fn apply_tls(
+    context: Context<'_>,
+    service: &Service,
+    port: &ServicePort,
+    subset: &str,
+    policy: &TrafficPolicy,
+    inner: Inner,
+    cluster: &mut Cluster,
+) {
+    let default_sni = names::mesh_sni(port.number, subset, &service.host);
+    let mesh = &context.snapshot.mesh;
+    match &policy.tls {
+        Some(ClientTls::Disable) => {}
+        Some(ClientTls::IstioMutual { sni, subject_alt_names }) => {
+            let sans = match subject_alt_names.as_slice() {
+                [] => context.snapshot.identities(service).into_iter().collect(),
+                names => names.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            };
+            let sni = sni.as_deref().unwrap_or(&default_sni);
+            cluster.transport_socket = Some(tls::mesh_client(sni, &sans, &mesh.trust_domain, inner));
+        }
+        Some(ClientTls::Simple { sni, subject_alt_names, ca_certificates, insecure_skip_verify }) => {
+            let server = tls::OutsideServer {
+                sni: sni.as_deref().unwrap_or_default(),
+                subject_alt_names,
+                ca_certificates: ca_certificates.as_deref(),
+                insecure_skip_verify: *insecure_skip_verify,
+            };
+            cluster.transport_socket = Some(tls::outside_client(&server, None));
+        }
+        Some(ClientTls::Mutual {
+            sni,
+            subject_alt_names,
+            ca_certificates,
+            client_certificate,
+            private_key,
+            insecure_skip_verify,
+        }) => {
+            let server = tls::OutsideServer {
+                sni: sni.as_deref().unwrap_or_default(),
+                subject_alt_names,
+                ca_certificates: ca_certificates.as_deref(),
+                insecure_skip_verify: *insecure_skip_verify,
+            };
+            cluster.transport_socket = Some(tls::outside_client(&server, Some((client_certificate, private_key))));
+        }
+        None if !mesh.enable_auto_mtls || service.external => {}
+        None => auto_mtls(context, service, port, &default_sni, inner, cluster),
+    }
+}
+
+fn auto_mtls(
+    context: Context<'_>,
+    service: &Service,
+    port: &ServicePort,
+    sni: &str,
+    inner: Inner,
+    cluster: &mut Cluster,
+) {
+    let identities: Vec<String> = context.snapshot.identities(service).into_iter().collect();
+    let mutual = tls::mesh_client(sni, &identities, &context.snapshot.mesh.trust_domain, inner);
+    let by_endpoint = matches!(cluster.cluster_discovery_type, Some(ClusterDiscoveryType::Type(t)) if t != DiscoveryType::OriginalDst as i32);
+    if by_endpoint {
+        cluster.transport_socket_matches = vec![
+            TransportSocketMatch {
+                name: "tlsMode-istio".to_owned(),
+                r#match: Some(one_field(TLS_MODE, TLS_MODE_ISTIO)),
+                transport_socket: Some(mutual),
+            },
+            TransportSocketMatch {
+                name: "tlsMode-disabled".to_owned(),
+                r#match: Some(Struct::default()),
+                transport_socket: Some(tls::raw_buffer()),
+            },
+        ];
+        return;
+    }
+    // An original destination has no metadata to match on: mutual TLS only if every endpoint we know of takes it.
+    let endpoints = context.snapshot.endpoints(service, port.number);
+    if !endpoints.is_empty() && endpoints.iter().all(|e| e.mtls) {
+        cluster.transport_socket = Some(mutual);
+    }
+}
+
+/// `inbound|PORT||`: to the workload, at the address the client dialled.
+pub fn inbound(context: Context<'_>, port: &InboundPort) -> Generated {
+    let cluster = to_workload(context, names::inbound_cluster(port.port));
+    (cluster, port.service.as_ref().map(|(service, _)| service.origin.clone()))
+}
+
+fn inbound_passthrough(context: Context<'_>) -> Cluster {
+    to_workload(context, INBOUND_PASSTHROUGH_CLUSTER.to_owned())
+}
+
+fn to_workload(context: Context<'_>, name: String) -> Cluster {
+    let mut cluster = original_dst(context, name);
+    cluster.upstream_bind_config =
+        Some(BindConfig { source_address: Some(socket_address(INBOUND_SOURCE, 0)), ..Default::default() });
+    cluster
+}
+
+fn passthrough(context: Context<'_>) -> Cluster {
+    let mut cluster = original_dst(context, PASSTHROUGH_CLUSTER.to_owned());
+    let common = CommonHttpOptions { idle_timeout: Some(duration(PASSTHROUGH_IDLE)), ..Default::default() };
+    set_http_options(common, &mut cluster);
+    cluster
+}
+
+fn black_hole(context: Context<'_>) -> Cluster {
+    Cluster {
+        name: BLACK_HOLE_CLUSTER.to_owned(),
+        connect_timeout: Some(duration(context.snapshot.mesh.connect_timeout)),
+        cluster_discovery_type: Some(ClusterDiscoveryType::Type(DiscoveryType::Static as i32)),
+        ..Default::default()
+    }
+}
+
+fn original_dst(context: Context<'_>, name: String) -> Cluster {
+    let mut cluster = base(context, name);
+    cluster.cluster_discovery_type = Some(ClusterDiscoveryType::Type(DiscoveryType::OriginalDst as i32));
+    set_cluster_provided(&mut cluster);
+    cluster
+}
+
+/// What all clusters but the black hole share: no limits unless the user sets some, and no panic mode, so that a service
+/// without ready endpoints answers 503 instead of being sent to those that are not ready.
+fn base(context: Context<'_>, name: String) -> Cluster {
+    let unlimited = Some(u32_value(u32::MAX));
+    Cluster {
+        name,
+        connect_timeout: Some(duration(context.snapshot.mesh.connect_timeout)),
+        common_lb_config: Some(CommonLbConfig {
+            healthy_panic_threshold: Some(Percent { value: 0.0 }),
+            ..Default::default()
+        }),
+        circuit_breakers: Some(CircuitBreakers {
+            thresholds: vec![Thresholds {
+                max_connections: unlimited,
+                max_pending_requests: unlimited,
+                max_requests: unlimited,
+                max_retries: unlimited,
+                ..Default::default()
+            }],
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+fn set_http_options(common: CommonHttpOptions, cluster: &mut Cluster) {
+    let explicit = http_options::ExplicitHttpConfig {
+        protocol_config: Some(http_options::explicit_http_config::ProtocolConfig::HttpProtocolOptions(
+            Http1ProtocolOptions::default(),
+        )),
+    };
+    let options = upstream_http::HttpProtocolOptions {
+        common_http_protocol_options: Some(common),
+        upstream_protocol_options: Some(http_options::UpstreamProtocolOptions::ExplicitHttpConfig(explicit)),
+        ..Default::default()
+    };
+    cluster.typed_extension_protocol_options = [(HTTP_OPTIONS.to_owned(), any(&options))].into();
+}

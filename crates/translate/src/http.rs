@@ -1,0 +1,121 @@
+//! HTTP connection managers and TCP proxies: the last filter of a filter chain.
+
+use std::time::Duration;
+
+use crate::access_log;
+use crate::context::Context;
+use crate::pb::config::listener::{Filter, filter::ConfigType};
+use crate::pb::config::route::RouteConfiguration;
+use crate::pb::google::protobuf::Any;
+use crate::pb::hcm::http_connection_manager::{
+    ForwardClientCertDetails, RouteSpecifier, SetCurrentClientCertDetails, UpgradeConfig,
+};
+use crate::pb::hcm::{HttpConnectionManager, HttpFilter, Rds, http_filter};
+use crate::pb::router::Router;
+use crate::pb::tcp_proxy::{TcpProxy, tcp_proxy};
+use crate::proto::{ads, any, bool_value, duration};
+
+/// Value of the `server` header, as Istio's.
+const SERVER_NAME: &str = "istio-envoy";
+
+/// Whose requests a connection manager serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The workload's own.
+    Outbound,
+    /// Those for the workload.
+    Inbound,
+    /// Those from outside the mesh.
+    Gateway,
+}
+
+/// A connection manager whose routes come over RDS.
+pub fn manager_with_rds(context: Context<'_>, side: Side, stat: &str, route: &str, rbac: Vec<HttpFilter>) -> Filter {
+    let rds = Rds { config_source: Some(ads()), route_config_name: route.to_owned() };
+    manager(context, side, stat, RouteSpecifier::Rds(rds), rbac)
+}
+
+/// A connection manager with its routes inside.
+pub fn manager_with_routes(
+    context: Context<'_>,
+    side: Side,
+    stat: &str,
+    routes: RouteConfiguration,
+    rbac: Vec<HttpFilter>,
+) -> Filter {
+    manager(context, side, stat, RouteSpecifier::RouteConfig(routes), rbac)
+}
+
+fn manager(context: Context<'_>, side: Side, stat: &str, routes: RouteSpecifier, rbac: Vec<HttpFilter>) -> Filter {
+    let router = HttpFilter {
+        name: "envoy.filters.http.router".to_owned(),
+        config_type: Some(http_filter::ConfigType::TypedConfig(any(&Router::default()))),
+        ..Default::default()
+    };
+    let (forward, details) = client_certificate(side);
+    let manager = HttpConnectionManager {
+        stat_prefix: stat.to_owned(),
+        route_specifier: Some(routes),
+        http_filters: rbac.into_iter().chain([router]).collect(),
+        server_name: SERVER_NAME.to_owned(),
+        use_remote_address: Some(bool_value(side == Side::Gateway)),
+        forward_client_cert_details: forward as i32,
+        set_current_client_cert_details: details,
+        upgrade_configs: vec![UpgradeConfig { upgrade_type: "websocket".to_owned(), ..Default::default() }],
+        // Long polls and streams last; the route's timeout is the limit the user sets.
+        stream_idle_timeout: Some(duration(Duration::ZERO)),
+        proxy_100_continue: true,
+        normalize_path: Some(bool_value(true)),
+        access_log: access_log::of_requests(context),
+        ..Default::default()
+    };
+    network_filter("envoy.filters.network.http_connection_manager", any(&manager))
+}
+
+/// What happens to `x-forwarded-client-cert`: sidecars tell the workload who called, gateways start the chain, and
+/// nothing of it leaves with the workload's own requests.
+fn client_certificate(side: Side) -> (ForwardClientCertDetails, Option<SetCurrentClientCertDetails>) {
+    let details = SetCurrentClientCertDetails {
+        subject: Some(bool_value(true)),
+        cert: side == Side::Gateway,
+        dns: true,
+        uri: true,
+        ..Default::default()
+    };
+    match side {
+        Side::Outbound => (ForwardClientCertDetails::Sanitize, None),
+        Side::Inbound => (ForwardClientCertDetails::AppendForward, Some(details)),
+        Side::Gateway => (ForwardClientCertDetails::SanitizeSet, Some(details)),
+    }
+}
+
+/// A TCP proxy to one cluster.
+pub fn tcp(context: Context<'_>, cluster: &str) -> Filter {
+    tcp_to(context, cluster, tcp_proxy::ClusterSpecifier::Cluster(cluster.to_owned()))
+}
+
+/// A TCP proxy that shares connections out by weight; `stat` names it in statistics.
+pub fn tcp_weighted(context: Context<'_>, stat: &str, shares: &[(String, u32)]) -> Filter {
+    let clusters = shares.iter().map(|(name, weight)| tcp_proxy::weighted_cluster::ClusterWeight {
+        name: name.clone(),
+        weight: *weight,
+        ..Default::default()
+    });
+    let weighted = tcp_proxy::WeightedCluster { clusters: clusters.collect() };
+    tcp_to(context, stat, tcp_proxy::ClusterSpecifier::WeightedClusters(weighted))
+}
+
+fn tcp_to(context: Context<'_>, stat: &str, target: tcp_proxy::ClusterSpecifier) -> Filter {
+    let proxy = TcpProxy {
+        stat_prefix: stat.to_owned(),
+        cluster_specifier: Some(target),
+        access_log: access_log::of_requests(context),
+        ..Default::default()
+    };
+    network_filter("envoy.filters.network.tcp_proxy", any(&proxy))
+}
+
+/// A network filter.
+pub fn network_filter(name: &str, config: Any) -> Filter {
+    Filter { name: name.to_owned(), config_type: Some(ConfigType::TypedConfig(config)) }
+}

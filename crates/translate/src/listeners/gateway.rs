@@ -1,0 +1,172 @@
+//! What a gateway listens to: one listener per port of the Gateways that select it.
+
+use std::collections::BTreeMap;
+
+use evenkeel_model::{Gateway, GatewayRef, L4Match, Server, ServerProtocol, ServerTlsMode, VirtualService};
+
+use super::outbound::to_destinations;
+use super::{Generated, Inspect, chain, listener};
+use crate::access_log;
+use crate::context::Context;
+use crate::http::{self, Side};
+use crate::names;
+use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch};
+use crate::pb::core::TrafficDirection;
+use crate::routes::action::Place;
+use crate::{rbac, tls};
+
+/// Ports below this need a privilege that gateways do not have.
+const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
+/// Where they listen instead, as the target ports of Istio's gateway Service: 80 → 8080, 443 → 8443.
+const UNPRIVILEGED_OFFSET: u16 = 8000;
+
+/// The port a gateway listens on for a server's port.
+pub fn bound_port(port: u16) -> u16 {
+    match port < FIRST_UNPRIVILEGED_PORT {
+        true => port + UNPRIVILEGED_OFFSET,
+        false => port,
+    }
+}
+
+/// The route configuration of an HTTPS server.
+pub fn https_route(gateway: &Gateway, server: &Server) -> String {
+    format!("https.{}.{}.{}.{}", server.port, server.port_name, gateway.name, gateway.namespace)
+}
+
+/// Whether a server ends TLS itself.
+pub fn terminates_tls(server: &Server) -> bool {
+    server.tls.as_ref().is_some_and(|tls| tls.mode != ServerTlsMode::Passthrough)
+}
+
+/// One listener per port, bound.
+pub fn listeners(context: Context<'_>) -> Vec<Generated> {
+    let mut by_port: BTreeMap<u16, Vec<(&Gateway, &Server)>> = BTreeMap::new();
+    for gateway in context.snapshot.gateways_for(context.labels()) {
+        for server in &gateway.servers {
+            by_port.entry(bound_port(server.port)).or_default().push((gateway, server));
+        }
+    }
+    by_port.into_iter().filter_map(|(port, servers)| of_port(context, port, &servers)).collect()
+}
+
+fn of_port(context: Context<'_>, port: u16, servers: &[(&Gateway, &Server)]) -> Option<Generated> {
+    let (_, first) = servers.first()?;
+    let mut made = listener(
+        names::wildcard_listener(port),
+        first.bind.as_deref().unwrap_or("0.0.0.0"),
+        port,
+        TrafficDirection::Outbound,
+    );
+    for (gateway, server) in servers {
+        for chain in chains(context, port, gateway, server) {
+            // Plain HTTP servers of one port share one chain: their hosts are told apart by its routes.
+            if !made.filter_chains.iter().any(|c| c.filter_chain_match == chain.filter_chain_match) {
+                made.filter_chains.push(chain);
+            }
+        }
+    }
+    if made.filter_chains.is_empty() {
+        return None;
+    }
+    let tls = made.filter_chains.iter().any(|c| c.filter_chain_match.is_some());
+    Inspect { tls, ..Inspect::default() }.apply(context.snapshot.mesh.protocol_detection_timeout, &mut made);
+    made.access_log = access_log::of_unmatched(context);
+    Some((made, Some(first.origin.clone())))
+}
+
+fn chains(context: Context<'_>, port: u16, gateway: &Gateway, server: &Server) -> Vec<FilterChain> {
+    match (server.protocol, &server.tls) {
+        (ServerProtocol::Http, _) => {
+            let manager = manager(context, port, &names::gateway_route(port));
+            vec![chain("", FilterChainMatch::default(), vec![manager])]
+        }
+        (ServerProtocol::Https, Some(server_tls)) if server_tls.mode != ServerTlsMode::Passthrough => {
+            let manager = manager(context, port, &https_route(gateway, server));
+            let mut made = chain("", server_names(server), vec![manager]);
+            made.transport_socket = tls::gateway_server(&context.snapshot.mesh, server_tls, tls::Inner::Http);
+            vec![made]
+        }
+        (ServerProtocol::Tls, Some(server_tls)) if server_tls.mode != ServerTlsMode::Passthrough => {
+            let mut made: Vec<_> = tcp_chains(context, gateway, server, &server_names(server));
+            for chain in &mut made {
+                chain.transport_socket = tls::gateway_server(&context.snapshot.mesh, server_tls, tls::Inner::Tcp);
+            }
+            made
+        }
+        (ServerProtocol::Https | ServerProtocol::Tls, _) => sni_chains(context, gateway, server),
+        (ServerProtocol::Tcp, _) => tcp_chains(context, gateway, server, &FilterChainMatch::default()),
+    }
+}
+
+fn manager(context: Context<'_>, port: u16, route: &str) -> Filter {
+    let stat = format!("outbound_{}", names::wildcard_listener(port));
+    http::manager_with_rds(context, Side::Gateway, &stat, route, rbac::http_filters(context))
+}
+
+/// The SNI values of a server's hosts; `*` is everything.
+fn server_names(server: &Server) -> FilterChainMatch {
+    let hosts: Vec<String> = server.hosts.iter().map(|h| h.value.host.to_string()).collect();
+    match hosts.iter().any(|host| host == "*") {
+        true => FilterChainMatch { transport_protocol: "tls".to_owned(), ..Default::default() },
+        false => FilterChainMatch { server_names: hosts, ..Default::default() },
+    }
+}
+
+/// Opaque connections: the first TCP route that applies.
+fn tcp_chains(context: Context<'_>, gateway: &Gateway, server: &Server, wanted: &FilterChainMatch) -> Vec<FilterChain> {
+    let reference = reference(gateway);
+    let place = Place { snapshot: context.snapshot, namespace: &context.view.namespace, port: server.port };
+    for ruling in bound(context, &reference, server) {
+        let applies = |m: &L4Match| applies(context, &reference, server, m);
+        let route = ruling.tcp.iter().find(|r| r.matches.is_empty() || r.matches.iter().any(applies));
+        if let Some(route) = route {
+            let mut filters = rbac::network_filters(context);
+            filters.push(to_destinations(context, place, &route.destinations));
+            return vec![chain("", wanted.clone(), filters)];
+        }
+    }
+    Vec::new()
+}
+
+/// TLS passed on unread: one chain per SNI condition.
+fn sni_chains(context: Context<'_>, gateway: &Gateway, server: &Server) -> Vec<FilterChain> {
+    let reference = reference(gateway);
+    let place = Place { snapshot: context.snapshot, namespace: &context.view.namespace, port: server.port };
+    let mut chains = Vec::new();
+    for ruling in bound(context, &reference, server) {
+        for route in &ruling.tls {
+            for (names, condition) in &route.matches {
+                if applies(context, &reference, server, condition) {
+                    let server_names = names.iter().map(ToString::to_string).collect();
+                    let wanted = FilterChainMatch { server_names, ..Default::default() };
+                    let mut filters = rbac::network_filters(context);
+                    filters.push(to_destinations(context, place, &route.destinations));
+                    chains.push(chain("", wanted, filters));
+                }
+            }
+        }
+    }
+    chains
+}
+
+fn reference(gateway: &Gateway) -> GatewayRef {
+    GatewayRef::Named { namespace: gateway.namespace.clone(), name: gateway.name.clone() }
+}
+
+fn applies(context: Context<'_>, reference: &GatewayRef, server: &Server, condition: &L4Match) -> bool {
+    condition.applies_to(reference, &context.view.namespace, context.labels())
+        && condition.port.is_none_or(|port| port == server.port)
+}
+
+/// The VirtualServices bound to a server by one of its hosts.
+fn bound<'a>(
+    context: Context<'a>,
+    reference: &'a GatewayRef,
+    server: &'a Server,
+) -> impl Iterator<Item = &'a VirtualService> {
+    let serves = |ruling: &VirtualService| {
+        ruling.hosts.iter().any(|h| server.hosts.iter().any(|s| s.value.intersection(ruling, &h.value).is_some()))
+    };
+    let all = context.snapshot.virtual_services_at(reference, &context.view.namespace);
+    all.map(AsRef::as_ref).filter(move |ruling| serves(ruling))
+}

@@ -1,0 +1,154 @@
+//! Where connections to the workload arrive: by destination port, and by what PeerAuthentication accepts there.
+
+use evenkeel_model::MtlsMode;
+use evenkeel_model::workload::InboundPort;
+
+use super::outbound::PLAIN_HTTP;
+use super::{Generated, Inspect, chain, listener};
+use crate::access_log;
+use crate::context::{Carried, Context};
+use crate::http::{self, Side};
+use crate::names::{self, BLACK_HOLE_CLUSTER, INBOUND_PASSTHROUGH_CLUSTER, VIRTUAL_INBOUND, VIRTUAL_INBOUND_PORT};
+use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch};
+use crate::pb::core::TrafficDirection;
+use crate::proto::u32_value;
+use crate::tls::{self, MESH_ALPN, MESH_HTTP_ALPN, MESH_TCP_ALPN};
+use crate::{rbac, routes};
+
+/// TLS on the wire, as the TLS inspector says it.
+const TLS: &str = "tls";
+/// Anything else.
+const PLAIN: &str = "raw_buffer";
+
+/// Takes every captured connection to the workload.
+pub fn virtual_inbound(context: Context<'_>) -> Generated {
+    let mut all = listener(VIRTUAL_INBOUND.to_owned(), "0.0.0.0", VIRTUAL_INBOUND_PORT, TrafficDirection::Inbound);
+    let to_itself =
+        FilterChainMatch { destination_port: Some(u32_value(u32::from(VIRTUAL_INBOUND_PORT))), ..Default::default() };
+    all.filter_chains.push(chain("virtualInbound-blackhole", to_itself, vec![http::tcp(context, BLACK_HOLE_CLUSTER)]));
+
+    let rest = Target::rest();
+    let mut modes = vec![mode(context, 0)];
+    all.filter_chains.extend(chains(context, &rest, mode(context, 0)));
+    let ports = context.workload().map(|w| w.inbound_ports()).unwrap_or_default();
+    for port in &ports {
+        let Some(target) = Target::port(port) else { continue };
+        let mode = mode(context, port.port);
+        modes.push(mode);
+        all.filter_chains.extend(chains(context, &target, mode));
+    }
+
+    let inspect = Inspect {
+        original_dst: true,
+        tls: modes.iter().any(|mode| *mode != MtlsMode::Disable),
+        http: modes.iter().any(|mode| *mode != MtlsMode::Strict),
+    };
+    inspect.apply(context.snapshot.mesh.protocol_detection_timeout, &mut all);
+    all.access_log = access_log::of_unmatched(context);
+    (all, context.workload().map(|w| w.origin.clone()))
+}
+
+/// What a workload accepts on a port; 0 stands for those no service names.
+fn mode(context: Context<'_>, port: u16) -> MtlsMode {
+    context.snapshot.mtls_mode(&context.view.namespace, context.labels(), port)
+}
+
+/// Where a filter chain leads.
+struct Target {
+    /// Destination port; `None`: those no service names.
+    port: Option<u16>,
+    carried: Carried,
+    cluster: String,
+    service_port: u16,
+    http_name: String,
+    tcp_name: String,
+}
+
+impl Target {
+    fn rest() -> Self {
+        Self {
+            port: None,
+            carried: Carried::Auto,
+            cluster: INBOUND_PASSTHROUGH_CLUSTER.to_owned(),
+            service_port: 0,
+            http_name: "virtualInbound-catchall-http".to_owned(),
+            tcp_name: "virtualInbound".to_owned(),
+        }
+    }
+
+    fn port(port: &InboundPort) -> Option<Self> {
+        let name = names::wildcard_listener(port.port);
+        Some(Self {
+            port: Some(port.port),
+            carried: Carried::of(port.protocol)?,
+            cluster: names::inbound_cluster(port.port),
+            service_port: port.service.as_ref().map_or(port.port, |(_, number)| *number),
+            http_name: name.clone(),
+            tcp_name: name,
+        })
+    }
+
+    fn wants(&self, transport: &str, alpn: &[&str]) -> FilterChainMatch {
+        FilterChainMatch {
+            destination_port: self.port.map(|port| u32_value(u32::from(port))),
+            transport_protocol: transport.to_owned(),
+            application_protocols: alpn.iter().map(|&p| p.to_owned()).collect(),
+            ..Default::default()
+        }
+    }
+}
+
+/// The chains of one port. Mesh clients are known by the ALPN they offer; any other TLS is the workload's own business,
+/// which PERMISSIVE and DISABLE pass on unread.
+fn chains(context: Context<'_>, target: &Target, mode: MtlsMode) -> Vec<FilterChain> {
+    let http = |wanted, terminate| http_chain(context, target, wanted, terminate);
+    let tcp = |wanted, terminate| tcp_chain(context, target, wanted, terminate);
+    match (mode, target.carried) {
+        (MtlsMode::Strict, Carried::Http) => vec![http(target.wants(TLS, &[]), true)],
+        (MtlsMode::Strict, Carried::Tcp) => vec![tcp(target.wants(TLS, &[]), true)],
+        (MtlsMode::Strict, Carried::Auto) => {
+            vec![http(target.wants(TLS, &MESH_HTTP_ALPN), true), tcp(target.wants(TLS, &[]), true)]
+        }
+        (MtlsMode::Permissive, Carried::Http) => {
+            vec![http(target.wants(TLS, &MESH_ALPN), true), http(target.wants(PLAIN, &[]), false)]
+        }
+        (MtlsMode::Permissive, Carried::Tcp) => vec![
+            tcp(target.wants(TLS, &MESH_ALPN), true),
+            tcp(target.wants(TLS, &[]), false),
+            tcp(target.wants(PLAIN, &[]), false),
+        ],
+        (MtlsMode::Permissive, Carried::Auto) => vec![
+            http(target.wants(TLS, &MESH_HTTP_ALPN), true),
+            http(target.wants(PLAIN, &[PLAIN_HTTP]), false),
+            tcp(target.wants(TLS, &MESH_TCP_ALPN), true),
+            tcp(target.wants(PLAIN, &[]), false),
+            tcp(target.wants(TLS, &[]), false),
+        ],
+        (MtlsMode::Disable, Carried::Http) => vec![http(target.wants("", &[]), false)],
+        (MtlsMode::Disable, Carried::Tcp) => vec![tcp(target.wants("", &[]), false)],
+        (MtlsMode::Disable, Carried::Auto) => {
+            vec![http(target.wants("", &[PLAIN_HTTP]), false), tcp(target.wants("", &[]), false)]
+        }
+    }
+}
+
+fn http_chain(context: Context<'_>, target: &Target, wanted: FilterChainMatch, terminate: bool) -> FilterChain {
+    let routes = routes::inbound::to_workload(&target.cluster, target.service_port);
+    let stat = match target.port {
+        Some(port) => format!("inbound_0.0.0.0_{port}"),
+        None => target.cluster.clone(),
+    };
+    let manager = http::manager_with_routes(context, Side::Inbound, &stat, routes, rbac::http_filters(context));
+    with_tls(context, chain(&target.http_name, wanted, vec![manager]), terminate)
+}
+
+fn tcp_chain(context: Context<'_>, target: &Target, wanted: FilterChainMatch, terminate: bool) -> FilterChain {
+    let mut filters: Vec<Filter> = rbac::network_filters(context);
+    filters.push(http::tcp(context, &target.cluster));
+    with_tls(context, chain(&target.tcp_name, wanted, filters), terminate)
+}
+
+fn with_tls(context: Context<'_>, mut chain: FilterChain, terminate: bool) -> FilterChain {
+    chain.transport_socket = terminate.then(|| tls::mesh_server(&context.snapshot.mesh));
+    chain
+}

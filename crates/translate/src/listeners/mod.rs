@@ -1,0 +1,99 @@
+//! Listeners of sidecars and gateways.
+
+pub mod gateway;
+pub mod inbound;
+pub mod outbound;
+
+use std::time::Duration;
+
+use evenkeel_base::Span;
+
+use crate::access_log;
+use crate::context::Context;
+use crate::pb::config::listener::listener_filter::ConfigType;
+use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch, Listener, ListenerFilter};
+use crate::pb::core::TrafficDirection;
+use crate::pb::google::protobuf::Any;
+use crate::pb::http_inspector::HttpInspector;
+use crate::pb::original_dst::OriginalDst;
+use crate::pb::tls_inspector::TlsInspector;
+use crate::proto::{address, any, bool_value, duration};
+
+/// A listener and where the user asked for it.
+pub type Generated = (Listener, Option<Span>);
+
+/// All listeners of a proxy.
+pub fn listeners(context: Context<'_>) -> Vec<Generated> {
+    match context.is_sidecar() {
+        true => {
+            let mut all = vec![outbound::virtual_outbound(context), inbound::virtual_inbound(context)];
+            all.extend(outbound::listeners(context));
+            all
+        }
+        false => gateway::listeners(context),
+    }
+}
+
+/// A listener without filter chains.
+fn listener(name: String, host: &str, port: u16, direction: TrafficDirection) -> Listener {
+    Listener {
+        name,
+        address: Some(address(host, u32::from(port))),
+        traffic_direction: direction as i32,
+        ..Default::default()
+    }
+}
+
+/// What a listener looks at before it chooses a filter chain.
+#[derive(Debug, Clone, Copy, Default)]
+struct Inspect {
+    /// The destination before the redirect.
+    original_dst: bool,
+    /// Whether TLS follows, for which name and with which ALPN.
+    tls: bool,
+    /// Whether plaintext is HTTP.
+    http: bool,
+}
+
+impl Inspect {
+    /// Sets a listener's filters. With `wait` (zero: for ever) over, the connection goes on with what is known, as for
+    /// protocols whose server speaks first.
+    fn apply(self, wait: Duration, listener: &mut Listener) {
+        let mut filters = Vec::new();
+        if self.original_dst {
+            filters.push(listener_filter("envoy.filters.listener.original_dst", any(&OriginalDst {})));
+        }
+        if self.tls {
+            filters.push(listener_filter("envoy.filters.listener.tls_inspector", any(&TlsInspector::default())));
+        }
+        if self.http {
+            filters.push(listener_filter("envoy.filters.listener.http_inspector", any(&HttpInspector {})));
+        }
+        listener.listener_filters = filters;
+        if self.tls || self.http {
+            listener.listener_filters_timeout = Some(duration(wait));
+            listener.continue_on_listener_filters_timeout = true;
+        }
+    }
+}
+
+fn listener_filter(name: &str, config: Any) -> ListenerFilter {
+    ListenerFilter { name: name.to_owned(), config_type: Some(ConfigType::TypedConfig(config)), ..Default::default() }
+}
+
+/// A filter chain; an empty match is left out.
+fn chain(name: &str, wanted: FilterChainMatch, filters: Vec<Filter>) -> FilterChain {
+    FilterChain {
+        name: name.to_owned(),
+        filter_chain_match: (wanted != FilterChainMatch::default()).then_some(wanted),
+        filters,
+        ..Default::default()
+    }
+}
+
+/// A listener that gets its connections from `virtualOutbound`.
+fn unbound(context: Context<'_>, mut listener: Listener) -> Listener {
+    listener.bind_to_port = Some(bool_value(false));
+    listener.access_log = access_log::of_unmatched(context);
+    listener
+}

@@ -1,0 +1,240 @@
+//! Where a workload's connections go: by the address they were meant for.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use evenkeel_base::Span;
+use evenkeel_model::service::ServicePort;
+use evenkeel_model::{EndpointAddress, GatewayRef, L4Match, Protocol, Service, WeightedDestination};
+
+use super::{Generated, Inspect, chain, listener, unbound};
+use crate::clusters::outbound_name;
+use crate::context::{Carried, Context};
+use crate::http::{self, Side};
+use crate::names::{self, BLACK_HOLE_CLUSTER, VIRTUAL_OUTBOUND, VIRTUAL_OUTBOUND_PORT};
+use crate::pb::config::listener::{FilterChain, FilterChainMatch};
+use crate::pb::core::{CidrRange, TrafficDirection};
+use crate::proto::{bool_value, u32_value};
+use crate::routes::action::{Place, cluster_of};
+use crate::routes::outbound::own_route_name;
+use crate::tls::Inner;
+
+/// Any IPv4 address.
+const ANY_ADDRESS: &str = "0.0.0.0";
+/// What the HTTP inspector finds in plaintext that can be routed as HTTP.
+pub const PLAIN_HTTP: &str = "http/1.1";
+
+/// Takes every captured connection, and hands it to the listener of its destination; what has none passes or ends here.
+pub fn virtual_outbound(context: Context<'_>) -> Generated {
+    let to_itself =
+        FilterChainMatch { destination_port: Some(u32_value(u32::from(VIRTUAL_OUTBOUND_PORT))), ..Default::default() };
+    let mut all = listener(VIRTUAL_OUTBOUND.to_owned(), ANY_ADDRESS, VIRTUAL_OUTBOUND_PORT, TrafficDirection::Outbound);
+    all.use_original_dst = Some(bool_value(true));
+    all.filter_chains = vec![
+        // A connection to the port itself would come back for ever.
+        chain("virtualOutbound-blackhole", to_itself, vec![http::tcp(context, BLACK_HOLE_CLUSTER)]),
+        chain(
+            "virtualOutbound-catchall-tcp",
+            FilterChainMatch::default(),
+            vec![http::tcp(context, context.unknown_cluster())],
+        ),
+    ];
+    (all, None)
+}
+
+/// One listener `0.0.0.0_PORT` per HTTP port, one `ADDRESS_PORT` per address of services with other ports.
+pub fn listeners(context: Context<'_>) -> Vec<Generated> {
+    let mut by_port: BTreeMap<u16, AnyAddress<'_>> = BTreeMap::new();
+    let mut by_address: BTreeMap<(IpAddr, u16), Generated> = BTreeMap::new();
+    for (service, port, carried) in context.service_ports() {
+        let addresses = own_addresses(context, service, port);
+        match carried {
+            Carried::Http => by_port.entry(port.number).or_default().add_http(service),
+            Carried::Auto if !Context::has_vips(service) => by_port.entry(port.number).or_default().add_http(service),
+            Carried::Tcp if addresses.is_empty() => by_port.entry(port.number).or_default().add_tcp(service, port),
+            Carried::Tcp | Carried::Auto => {
+                for (address, bound) in addresses {
+                    let made =
+                        || (of_address(context, address, bound, service, port, carried), Some(service.origin.clone()));
+                    by_address.entry((address, bound)).or_insert_with(made);
+                }
+            }
+        }
+    }
+    let shared = by_port.into_iter().map(|(number, port)| port.build(context, number));
+    shared.chain(by_address.into_values()).collect()
+}
+
+/// Addresses at which only this service is called, with the port there: its virtual ones, or those of a headless
+/// service's endpoints.
+fn own_addresses(context: Context<'_>, service: &Service, port: &ServicePort) -> Vec<(IpAddr, u16)> {
+    if !service.headless {
+        return service.vips().map(|vip| (vip, port.number)).collect();
+    }
+    let endpoints = context.snapshot.endpoints(service, port.number).iter().filter(|e| e.ready);
+    let address = |e: &evenkeel_model::Endpoint| match e.address {
+        // The workload's own address: it would call itself through the mesh.
+        EndpointAddress::Ip(ip) if !context.view.addresses.contains(&ip) => Some((ip, e.port)),
+        _ => None,
+    };
+    endpoints.filter_map(address).collect()
+}
+
+/// The listener of one address of a service.
+fn of_address(
+    context: Context<'_>,
+    address: IpAddr,
+    number: u16,
+    service: &Arc<Service>,
+    port: &ServicePort,
+    carried: Carried,
+) -> crate::pb::config::listener::Listener {
+    let host = address.to_string();
+    let mut made = listener(format!("{host}_{number}"), &host, number, TrafficDirection::Outbound);
+    let mut inspect = Inspect::default();
+    if carried == Carried::Auto {
+        inspect.http = true;
+        let route = own_route_name(service, port.number);
+        let manager = http::manager_with_rds(context, Side::Outbound, &format!("outbound_{route}"), &route, Vec::new());
+        made.filter_chains = vec![chain("", plain_http(), vec![manager])];
+        made.default_filter_chain = l4_chains(context, service, port).into_iter().next_back();
+    } else {
+        made.filter_chains = l4_chains(context, service, port);
+        inspect.tls = needs_sni(&made.filter_chains);
+    }
+    inspect.apply(context.snapshot.mesh.protocol_detection_timeout, &mut made);
+    unbound(context, made)
+}
+
+fn plain_http() -> FilterChainMatch {
+    FilterChainMatch {
+        transport_protocol: "raw_buffer".to_owned(),
+        application_protocols: vec![PLAIN_HTTP.to_owned()],
+        ..Default::default()
+    }
+}
+
+fn needs_sni(chains: &[FilterChain]) -> bool {
+    chains.iter().filter_map(|c| c.filter_chain_match.as_ref()).any(|m| !m.server_names.is_empty())
+}
+
+/// A port of which no address belongs to one service alone.
+#[derive(Debug, Default)]
+struct AnyAddress<'a> {
+    http: bool,
+    /// Services told apart by SNI, or the first one for all the rest.
+    tcp: Vec<(&'a Arc<Service>, &'a ServicePort)>,
+    origin: Option<Span>,
+}
+
+impl<'a> AnyAddress<'a> {
+    fn add_http(&mut self, service: &Service) {
+        self.http = true;
+        self.origin.get_or_insert_with(|| service.origin.clone());
+    }
+
+    fn add_tcp(&mut self, service: &'a Arc<Service>, port: &'a ServicePort) {
+        self.tcp.push((service, port));
+        self.origin.get_or_insert_with(|| service.origin.clone());
+    }
+
+    fn build(self, context: Context<'_>, number: u16) -> Generated {
+        let name = names::wildcard_listener(number);
+        let mut made = listener(name.clone(), ANY_ADDRESS, number, TrafficDirection::Outbound);
+        let mut rest = None;
+        if self.http {
+            let route = number.to_string();
+            let manager =
+                http::manager_with_rds(context, Side::Outbound, &format!("outbound_{name}"), &route, Vec::new());
+            made.filter_chains.push(chain("", plain_http(), vec![manager]));
+        }
+        for (service, port) in &self.tcp {
+            for mut l4 in l4_chains(context, service, port) {
+                if port.protocol.is_tls() && l4.filter_chain_match.is_none() {
+                    let names = FilterChainMatch { server_names: vec![service.host.to_string()], ..Default::default() };
+                    l4.filter_chain_match = Some(names);
+                }
+                match l4.filter_chain_match.is_some() {
+                    true if made.filter_chains.iter().any(|c| c.filter_chain_match == l4.filter_chain_match) => {}
+                    true => made.filter_chains.push(l4),
+                    false => rest = rest.or(Some(l4)),
+                }
+            }
+        }
+        let unknown = || {
+            let filters = vec![http::tcp(context, context.unknown_cluster())];
+            chain("PassthroughFilterChain", FilterChainMatch::default(), filters)
+        };
+        made.default_filter_chain = Some(rest.unwrap_or_else(unknown));
+        let inspect = Inspect { http: self.http, tls: needs_sni(&made.filter_chains), original_dst: false };
+        inspect.apply(context.snapshot.mesh.protocol_detection_timeout, &mut made);
+        (unbound(context, made), self.origin)
+    }
+}
+
+/// Filter chains that carry a service's bytes: those a VirtualService asks for, then one for the rest.
+fn l4_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) -> Vec<FilterChain> {
+    let place = Place { snapshot: context.snapshot, namespace: &context.view.namespace, port: port.number };
+    let mut chains = Vec::new();
+    if let Some(ruling) = context.virtual_service(service) {
+        let applies = |m: &L4Match| {
+            m.applies_to(&GatewayRef::Mesh, &context.view.namespace, context.labels())
+                && m.port.is_none_or(|p| p == port.number)
+        };
+        let tls = ruling.tls.iter().filter(|_| port.protocol.is_tls());
+        for (names, _) in tls.clone().flat_map(|r| &r.matches).filter(|(_, m)| applies(m)) {
+            let route = tls.clone().find(|r| r.matches.iter().any(|(n, m)| n == names && applies(m)));
+            let Some(route) = route else { continue };
+            let wanted = FilterChainMatch {
+                server_names: names.iter().map(ToString::to_string).collect(),
+                ..Default::default()
+            };
+            chains.push(chain("", wanted, vec![to_destinations(context, place, &route.destinations)]));
+        }
+        for route in ruling.tcp.iter().filter(|_| port.protocol != Protocol::Tls && port.protocol != Protocol::Https) {
+            let wanted: Vec<FilterChainMatch> = match route.matches.as_slice() {
+                [] => vec![FilterChainMatch::default()],
+                matches => matches.iter().filter(|m| applies(m)).map(destination_ranges).collect(),
+            };
+            for wanted in wanted {
+                let last = wanted == FilterChainMatch::default();
+                if !chains.iter().any(|c: &FilterChain| c.filter_chain_match.as_ref() == Some(&wanted)) {
+                    chains.push(chain("", wanted, vec![to_destinations(context, place, &route.destinations)]));
+                }
+                if last {
+                    return chains;
+                }
+            }
+        }
+    }
+    let cluster = outbound_name(port, "", service, Inner::Tcp);
+    chains.push(chain("", FilterChainMatch::default(), vec![http::tcp(context, &cluster)]));
+    chains
+}
+
+fn destination_ranges(condition: &L4Match) -> FilterChainMatch {
+    let range = |net: &evenkeel_base::cidr::IpNet| CidrRange {
+        address_prefix: net.network().to_string(),
+        prefix_len: Some(u32_value(u32::from(net.prefix_len()))),
+    };
+    FilterChainMatch { prefix_ranges: condition.destination_subnets.iter().map(range).collect(), ..Default::default() }
+}
+
+/// A TCP proxy to what an L4 route names.
+pub fn to_destinations(
+    context: Context<'_>,
+    place: Place<'_>,
+    destinations: &[WeightedDestination],
+) -> crate::pb::config::listener::Filter {
+    let shares: Vec<(String, u32)> =
+        destinations.iter().map(|d| (cluster_of(place, &d.destination, Inner::Tcp), d.weight)).collect();
+    match shares.as_slice() {
+        [(only, _)] => http::tcp(context, only),
+        all => {
+            let stat = all.first().map_or("", |(name, _)| name.as_str()).to_owned();
+            let weighted: Vec<_> = all.iter().filter(|(_, weight)| *weight > 0).cloned().collect();
+            http::tcp_weighted(context, &stat, &weighted)
+        }
+    }
+}

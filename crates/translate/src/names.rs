@@ -1,0 +1,51 @@
+//! Names of clusters, listeners, routes and SNI values, as Istio spells them.
+
+use evenkeel_base::hostname::Hostname;
+
+/// Traffic whose destination no service claims, sent where the workload dialled.
+pub const PASSTHROUGH_CLUSTER: &str = "PassthroughCluster";
+/// Traffic that must not leave.
+pub const BLACK_HOLE_CLUSTER: &str = "BlackHoleCluster";
+/// Traffic to a port of the workload that no Service names.
+pub const INBOUND_PASSTHROUGH_CLUSTER: &str = "InboundPassthroughCluster";
+/// Where captured outbound connections arrive.
+pub const VIRTUAL_OUTBOUND: &str = "virtualOutbound";
+/// Where captured inbound connections arrive.
+pub const VIRTUAL_INBOUND: &str = "virtualInbound";
+/// Port of [`VIRTUAL_OUTBOUND`].
+pub const VIRTUAL_OUTBOUND_PORT: u16 = 15001;
+/// Port of [`VIRTUAL_INBOUND`].
+pub const VIRTUAL_INBOUND_PORT: u16 = 15006;
+
+/// `outbound|PORT|SUBSET|HOST`; `subset` is empty for the whole service.
+pub fn outbound_cluster(port: u16, subset: &str, host: &Hostname) -> String {
+    format!("outbound|{port}|{subset}|{host}")
+}
+
+/// `inbound|PORT||`.
+pub fn inbound_cluster(port: u16) -> String {
+    format!("inbound|{port}||")
+}
+
+/// `outbound_.PORT_.SUBSET_.HOST`, the SNI mesh clients send.
+pub fn mesh_sni(port: u16, subset: &str, host: &Hostname) -> String {
+    format!("outbound_.{port}_.{subset}_.{host}")
+}
+
+/// The virtual host of a service's port.
+pub fn virtual_host(host: &str, port: u16) -> String {
+    format!("{host}:{port}")
+}
+
+/// `0.0.0.0_PORT`.
+pub fn wildcard_listener(port: u16) -> String {
+    format!("0.0.0.0_{port}")
+}
+
+/// The route configuration of a gateway's HTTP port.
+pub fn gateway_route(port: u16) -> String {
+    format!("http.{port}")
+}
+
+/// The DNS table's type.
+pub const NAME_TABLE: &str = "istio.networking.nds.v1.NameTable";

@@ -1,0 +1,30 @@
+//! Short names for the generated Envoy types this crate writes.
+
+pub use evenkeel_xds::pb::google;
+
+/// `envoy.config.*.v3`, each under its last word.
+pub mod config {
+    pub use evenkeel_xds::pb::envoy::config::accesslog::v3 as accesslog;
+    pub use evenkeel_xds::pb::envoy::config::cluster::v3 as cluster;
+    pub use evenkeel_xds::pb::envoy::config::endpoint::v3 as endpoint;
+    pub use evenkeel_xds::pb::envoy::config::listener::v3 as listener;
+    pub use evenkeel_xds::pb::envoy::config::rbac::v3 as rbac;
+    pub use evenkeel_xds::pb::envoy::config::route::v3 as route;
+}
+
+pub use evenkeel_xds::pb::envoy::config::core::v3 as core;
+pub use evenkeel_xds::pb::envoy::extensions::access_loggers::file::v3 as file_access_log;
+pub use evenkeel_xds::pb::envoy::extensions::filters::http::rbac::v3 as http_rbac;
+pub use evenkeel_xds::pb::envoy::extensions::filters::http::router::v3 as router;
+pub use evenkeel_xds::pb::envoy::extensions::filters::listener::http_inspector::v3 as http_inspector;
+pub use evenkeel_xds::pb::envoy::extensions::filters::listener::original_dst::v3 as original_dst;
+pub use evenkeel_xds::pb::envoy::extensions::filters::listener::tls_inspector::v3 as tls_inspector;
+pub use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
+pub use evenkeel_xds::pb::envoy::extensions::filters::network::rbac::v3 as network_rbac;
+pub use evenkeel_xds::pb::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
+pub use evenkeel_xds::pb::envoy::extensions::retry::host::previous_hosts::v3 as previous_hosts;
+pub use evenkeel_xds::pb::envoy::extensions::transport_sockets::raw_buffer::v3 as raw_buffer;
+pub use evenkeel_xds::pb::envoy::extensions::transport_sockets::tls::v3 as tls;
+pub use evenkeel_xds::pb::envoy::extensions::upstreams::http::v3 as upstream_http;
+pub use evenkeel_xds::pb::envoy::r#type::matcher::v3 as matcher;
+pub use evenkeel_xds::pb::envoy::r#type::v3 as envoy_type;

@@ -1,0 +1,127 @@
+//! Small helpers to write protobuf messages, and mirrors of messages whose maps need a stable order.
+//!
+//! A resource's version is a hash of its bytes, so equal resources must have equal bytes. The generated types keep maps in
+//! `HashMap`s, whose order changes from one instance to the next. This crate therefore gives generated maps at most one
+//! entry, and uses a mirror with a `BTreeMap` where more are needed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use prost::{Message, Name};
+
+use crate::pb::google::protobuf as wkt;
+use crate::pb::{config, core, matcher};
+
+/// The URL prefix of every packed type.
+const TYPE_URL_PREFIX: &str = "type.googleapis.com/";
+
+/// Packs a message.
+pub fn any<M: Message + Name>(message: &M) -> wkt::Any {
+    any_named(&M::full_name(), message)
+}
+
+/// Packs a message that stands for the type `full_name`.
+pub fn any_named<M: Message>(full_name: &str, message: &M) -> wkt::Any {
+    wkt::Any { type_url: format!("{TYPE_URL_PREFIX}{full_name}"), value: message.encode_to_vec() }
+}
+
+/// A duration, cut to what protobuf holds.
+pub fn duration(value: Duration) -> wkt::Duration {
+    let seconds = i64::try_from(value.as_secs()).unwrap_or(i64::MAX);
+    let nanos = i32::try_from(value.subsec_nanos()).unwrap_or(0);
+    wkt::Duration { seconds, nanos }
+}
+
+/// A wrapped number.
+pub fn u32_value(value: u32) -> wkt::UInt32Value {
+    wkt::UInt32Value { value }
+}
+
+/// A wrapped truth value.
+pub fn bool_value(value: bool) -> wkt::BoolValue {
+    wkt::BoolValue { value }
+}
+
+/// A struct with one string field.
+pub fn one_field(name: &str, value: &str) -> wkt::Struct {
+    let value = wkt::Value { kind: Some(wkt::value::Kind::StringValue(value.to_owned())) };
+    wkt::Struct { fields: [(name.to_owned(), value)].into() }
+}
+
+/// `filter_metadata` with one string field under one namespace.
+pub fn metadata(namespace: &str, name: &str, value: &str) -> core::Metadata {
+    core::Metadata { filter_metadata: [(namespace.to_owned(), one_field(name, value))].into(), ..Default::default() }
+}
+
+/// A TCP address.
+pub fn socket_address(address: &str, port: u32) -> core::SocketAddress {
+    core::SocketAddress {
+        address: address.to_owned(),
+        port_specifier: Some(core::socket_address::PortSpecifier::PortValue(port)),
+        ..Default::default()
+    }
+}
+
+/// A TCP address as an `Address`.
+pub fn address(host: &str, port: u32) -> core::Address {
+    core::Address { address: Some(core::address::Address::SocketAddress(socket_address(host, port))) }
+}
+
+/// "This resource comes over ADS", with Istio's unlimited first wait.
+pub fn ads() -> core::ConfigSource {
+    use core::config_source::ConfigSourceSpecifier;
+    core::ConfigSource {
+        config_source_specifier: Some(ConfigSourceSpecifier::Ads(core::AggregatedConfigSource {})),
+        initial_fetch_timeout: Some(duration(Duration::ZERO)),
+        resource_api_version: core::ApiVersion::V3 as i32,
+        ..Default::default()
+    }
+}
+
+/// A string matcher.
+pub fn string_matcher(pattern: matcher::string_matcher::MatchPattern) -> matcher::StringMatcher {
+    matcher::StringMatcher { match_pattern: Some(pattern), ignore_case: false }
+}
+
+/// A regular expression of RE2's syntax.
+pub fn regex(pattern: &str) -> matcher::RegexMatcher {
+    matcher::RegexMatcher { regex: pattern.to_owned(), ..Default::default() }
+}
+
+/// `envoy.config.rbac.v3.RBAC` with its policies in the order of their names.
+#[derive(Clone, PartialEq, Message)]
+pub struct RbacRules {
+    /// `RBAC.Action`.
+    #[prost(enumeration = "config::rbac::rbac::Action", tag = "1")]
+    pub action: i32,
+    /// Policies.
+    #[prost(btree_map = "string, message", tag = "2")]
+    pub policies: BTreeMap<String, config::rbac::Policy>,
+}
+
+/// `envoy.extensions.filters.http.rbac.v3.RBAC` over [`RbacRules`].
+#[derive(Clone, PartialEq, Message)]
+pub struct HttpRbac {
+    /// Enforced rules.
+    #[prost(message, optional, tag = "1")]
+    pub rules: Option<RbacRules>,
+}
+
+/// `envoy.extensions.filters.network.rbac.v3.RBAC` over [`RbacRules`].
+#[derive(Clone, PartialEq, Message)]
+pub struct NetworkRbac {
+    /// Enforced rules.
+    #[prost(message, optional, tag = "1")]
+    pub rules: Option<RbacRules>,
+    /// Statistics prefix; required.
+    #[prost(string, tag = "3")]
+    pub stat_prefix: String,
+}
+
+/// `google.protobuf.Struct` with its fields in order.
+#[derive(Clone, PartialEq, Message)]
+pub struct OrderedStruct {
+    /// Fields.
+    #[prost(btree_map = "string, message", tag = "1")]
+    pub fields: BTreeMap<String, wkt::Value>,
+}

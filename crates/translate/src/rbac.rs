@@ -1,0 +1,343 @@
+//! AuthorizationPolicies as RBAC filters: one for DENY, then one for ALLOW.
+
+use std::collections::BTreeMap;
+
+use evenkeel_base::cidr::IpNet;
+use evenkeel_model::policy::{Condition, ConditionKey, Operation, PathMatch, Rule, Source};
+use evenkeel_model::{AuthorizationAction, AuthorizationPolicy, MeshConfig, StringMatch};
+use prost::Name;
+
+use crate::context::Context;
+use crate::http::network_filter;
+use crate::pb::config::listener::Filter;
+use crate::pb::config::rbac::permission::Rule as PermissionRule;
+use crate::pb::config::rbac::principal::{Authenticated, Identifier};
+use crate::pb::config::rbac::rbac::Action;
+use crate::pb::config::rbac::{Permission, Policy, Principal, permission, principal};
+use crate::pb::config::route::HeaderMatcher;
+use crate::pb::config::route::header_matcher::HeaderMatchSpecifier;
+use crate::pb::core::CidrRange;
+use crate::pb::hcm::{HttpFilter, http_filter};
+use crate::pb::matcher::string_matcher::MatchPattern;
+use crate::pb::matcher::{PathMatcher, StringMatcher, path_matcher};
+use crate::proto::{HttpRbac, NetworkRbac, RbacRules, any_named, regex, string_matcher, u32_value};
+
+/// Statistics prefix of network RBAC filters, as Istio's.
+const NETWORK_STAT_PREFIX: &str = "tcp.";
+
+/// What the traffic is, and so which conditions can be decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Layer {
+    /// Requests.
+    Http,
+    /// Connections.
+    Tcp,
+}
+
+/// RBAC filters for requests.
+pub fn http_filters(context: Context<'_>) -> Vec<HttpFilter> {
+    let full_name = crate::pb::http_rbac::Rbac::full_name();
+    let filter = |rules| HttpFilter {
+        name: "envoy.filters.http.rbac".to_owned(),
+        config_type: Some(http_filter::ConfigType::TypedConfig(any_named(
+            &full_name,
+            &HttpRbac { rules: Some(rules) },
+        ))),
+        ..Default::default()
+    };
+    rules(context, Layer::Http).into_iter().map(filter).collect()
+}
+
+/// RBAC filters for connections.
+pub fn network_filters(context: Context<'_>) -> Vec<Filter> {
+    let full_name = crate::pb::network_rbac::Rbac::full_name();
+    let filter = |rules| {
+        let config = NetworkRbac { rules: Some(rules), stat_prefix: NETWORK_STAT_PREFIX.to_owned() };
+        network_filter("envoy.filters.network.rbac", any_named(&full_name, &config))
+    };
+    rules(context, Layer::Tcp).into_iter().map(filter).collect()
+}
+
+fn rules(context: Context<'_>, layer: Layer) -> Vec<RbacRules> {
+    let policies = context.snapshot.policies_for(&context.view.namespace, context.labels());
+    let of = |action| {
+        let chosen: Vec<&AuthorizationPolicy> =
+            policies.iter().filter(|p| p.action == action).map(|p| p.as_ref()).collect();
+        (!chosen.is_empty()).then(|| compile(&chosen, &context.snapshot.mesh, layer))
+    };
+    // DENY policies that match nothing need no filter; ALLOW policies that match nothing refuse everything.
+    let deny = of(AuthorizationAction::Deny).filter(|policies| !policies.is_empty());
+    let allow = of(AuthorizationAction::Allow);
+    let deny = deny.map(|policies| RbacRules { action: Action::Deny as i32, policies });
+    let allow = allow.map(|policies| RbacRules { action: Action::Allow as i32, policies });
+    deny.into_iter().chain(allow).collect()
+}
+
+fn compile(policies: &[&AuthorizationPolicy], mesh: &MeshConfig, layer: Layer) -> BTreeMap<String, Policy> {
+    let mut compiled = BTreeMap::new();
+    for policy in policies {
+        for (i, rule) in policy.rules.iter().enumerate() {
+            // An ALLOW rule that asks about requests cannot be fulfilled by bytes; a DENY rule is widened instead:
+            // its undecidable parts are left out.
+            if layer == Layer::Tcp && policy.action == AuthorizationAction::Allow && rule.needs_http() {
+                continue;
+            }
+            let name = format!("ns[{}]-policy[{}]-rule[{i}]", policy.namespace, policy.name);
+            compiled.insert(name, compile_rule(rule, mesh, layer));
+        }
+    }
+    compiled
+}
+
+fn compile_rule(rule: &Rule, mesh: &MeshConfig, layer: Layer) -> Policy {
+    let anything = [Operation::default()];
+    let anyone = [Source::default()];
+    let operations = if rule.to.is_empty() { &anything[..] } else { &rule.to };
+    let sources = if rule.from.is_empty() { &anyone[..] } else { &rule.from };
+    let permission = |operation: &Operation| {
+        let mut all = operation_rules(operation, layer);
+        all.extend(rule.when.iter().flat_map(condition_rules));
+        and_rules(all)
+    };
+    let principal = |source: &Source| {
+        let mut all = source_ids(source, mesh);
+        all.extend(rule.when.iter().flat_map(|c| condition_ids(c, mesh, layer)));
+        and_ids(all)
+    };
+    Policy {
+        permissions: operations.iter().map(permission).collect(),
+        principals: sources.iter().map(principal).collect(),
+        ..Default::default()
+    }
+}
+
+fn operation_rules(operation: &Operation, layer: Layer) -> Vec<Permission> {
+    let mut all = Vec::new();
+    let port = |port: &u16| PermissionRule::DestinationPort(u32::from(*port));
+    add_rules(&mut all, &operation.ports, &operation.not_ports, port);
+    if layer == Layer::Http {
+        let host = |value: &StringMatch| {
+            PermissionRule::Header(header(":authority", StringMatcher { ignore_case: true, ..string(value) }))
+        };
+        let method = |value: &StringMatch| PermissionRule::Header(header(":method", string(value)));
+        let path = |value: &PathMatch| PermissionRule::UrlPath(path_matcher(value));
+        add_rules(&mut all, &operation.hosts, &operation.not_hosts, host);
+        add_rules(&mut all, &operation.methods, &operation.not_methods, method);
+        add_rules(&mut all, &operation.paths, &operation.not_paths, path);
+    }
+    all
+}
+
+fn source_ids(source: &Source, mesh: &MeshConfig) -> Vec<Principal> {
+    let mut all = Vec::new();
+    add_ids(&mut all, &source.principals, &source.not_principals, |value| principals(value, mesh));
+    add_ids(&mut all, &source.namespaces, &source.not_namespaces, |value| vec![authenticated(namespace(value))]);
+    add_ids(&mut all, &source.service_accounts, &source.not_service_accounts, |(namespace, account)| {
+        vec![authenticated(service_account(namespace, account))]
+    });
+    add_ids(&mut all, &source.ip_blocks, &source.not_ip_blocks, |net| vec![Identifier::DirectRemoteIp(cidr(net))]);
+    add_ids(&mut all, &source.remote_ip_blocks, &source.not_remote_ip_blocks, |net| {
+        vec![Identifier::RemoteIp(cidr(net))]
+    });
+    all
+}
+
+/// Conditions about what is called.
+fn condition_rules(condition: &Condition) -> Vec<Permission> {
+    let mut all = Vec::new();
+    let mut add = |rule: &dyn Fn(&StringMatch) -> Option<PermissionRule>| {
+        let values: Vec<_> = condition.values.iter().filter_map(rule).collect();
+        let not_values: Vec<_> = condition.not_values.iter().filter_map(rule).collect();
+        add_rules(&mut all, &values, &not_values, Clone::clone);
+    };
+    match &condition.key {
+        ConditionKey::DestinationIp => add(&|v| range(v).map(PermissionRule::DestinationIp)),
+        ConditionKey::DestinationPort => {
+            add(&|v| text(v).parse::<u16>().ok().map(|p| PermissionRule::DestinationPort(u32::from(p))));
+        }
+        ConditionKey::ConnectionSni => add(&|v| Some(PermissionRule::RequestedServerName(string(v)))),
+        _ => {}
+    }
+    all
+}
+
+/// Conditions about who calls.
+fn condition_ids(condition: &Condition, mesh: &MeshConfig, layer: Layer) -> Vec<Principal> {
+    let mut all = Vec::new();
+    let mut add = |id: &dyn Fn(&StringMatch) -> Vec<Identifier>| {
+        add_ids(&mut all, &condition.values, &condition.not_values, id);
+    };
+    match &condition.key {
+        ConditionKey::RequestHeader(name) if layer == Layer::Http => {
+            add(&|v| vec![Identifier::Header(header(name, string(v)))]);
+        }
+        ConditionKey::SourceIp => add(&|v| range(v).map(Identifier::DirectRemoteIp).into_iter().collect()),
+        ConditionKey::RemoteIp => add(&|v| range(v).map(Identifier::RemoteIp).into_iter().collect()),
+        ConditionKey::SourceNamespace => add(&|v| vec![authenticated(namespace(v))]),
+        ConditionKey::SourcePrincipal => add(&|v| principals(v, mesh)),
+        ConditionKey::SourceServiceAccount => add(&|v| {
+            let text = text(v);
+            let (namespace, account) = text.split_once('/').unwrap_or(("", text));
+            vec![authenticated(service_account(namespace, account))]
+        }),
+        _ => {}
+    }
+    all
+}
+
+/// Identities by SPIFFE id. `cluster.local` stands for whatever the mesh's trust domain is, and aliases are equal to it.
+fn principals(value: &StringMatch, mesh: &MeshConfig) -> Vec<Identifier> {
+    let in_domains = |principal: &str, pattern: &dyn Fn(String) -> MatchPattern| {
+        let domains = domains_of(principal, mesh);
+        domains.into_iter().map(|p| authenticated(string_matcher(pattern(format!("spiffe://{p}"))))).collect()
+    };
+    match value {
+        StringMatch::Exact(text) => in_domains(text, &MatchPattern::Exact),
+        StringMatch::Prefix(text) => in_domains(text, &MatchPattern::Prefix),
+        StringMatch::Suffix(text) => vec![authenticated(regex_matcher(&format!("spiffe://.*{}", quote(text))))],
+        StringMatch::Regex(text) => vec![authenticated(regex_matcher(&format!("spiffe://{text}")))],
+        StringMatch::Present => vec![authenticated(regex_matcher(".+"))],
+    }
+}
+
+fn domains_of(principal: &str, mesh: &MeshConfig) -> Vec<String> {
+    let Some((domain, rest)) = principal.split_once('/') else { return vec![principal.to_owned()] };
+    let own = domain == "cluster.local"
+        || domain == &*mesh.trust_domain
+        || mesh.trust_domain_aliases.iter().any(|alias| &**alias == domain);
+    match own {
+        true => std::iter::once(&mesh.trust_domain)
+            .chain(&mesh.trust_domain_aliases)
+            .map(|domain| format!("{domain}/{rest}"))
+            .collect(),
+        false => vec![principal.to_owned()],
+    }
+}
+
+fn namespace(value: &StringMatch) -> StringMatcher {
+    let inner = match value {
+        StringMatch::Exact(text) => quote(text),
+        StringMatch::Prefix(text) => format!("{}.*", quote(text)),
+        StringMatch::Suffix(text) => format!(".*{}", quote(text)),
+        StringMatch::Regex(text) => text.to_string(),
+        StringMatch::Present => ".+".to_owned(),
+    };
+    regex_matcher(&format!(".*/ns/{inner}/.*"))
+}
+
+fn service_account(namespace: &str, account: &str) -> StringMatcher {
+    regex_matcher(&format!("spiffe://.+/ns/{}/sa/{}", quote(namespace), quote(account)))
+}
+
+fn authenticated(name: StringMatcher) -> Identifier {
+    Identifier::Authenticated(Authenticated { principal_name: Some(name) })
+}
+
+fn header(name: &str, value: StringMatcher) -> HeaderMatcher {
+    HeaderMatcher {
+        name: name.to_owned(),
+        header_match_specifier: Some(HeaderMatchSpecifier::StringMatch(value)),
+        ..Default::default()
+    }
+}
+
+fn path_matcher(value: &PathMatch) -> PathMatcher {
+    let matcher = match value {
+        PathMatch::String(value) => string(value),
+        PathMatch::Template(template) => regex_matcher(&template_regex(template)),
+    };
+    PathMatcher { rule: Some(path_matcher::Rule::Path(matcher)) }
+}
+
+/// The expression equal to a URI template: `*` is one segment, `**` any text.
+fn template_regex(template: &str) -> String {
+    let segment = |segment: &str| match segment {
+        "*" | "{*}" => "[^/]+".to_owned(),
+        "**" | "{**}" => ".*".to_owned(),
+        other => quote(other),
+    };
+    template.split('/').map(segment).collect::<Vec<_>>().join("/")
+}
+
+fn string(value: &StringMatch) -> StringMatcher {
+    match value {
+        StringMatch::Exact(text) => string_matcher(MatchPattern::Exact(text.to_string())),
+        StringMatch::Prefix(text) => string_matcher(MatchPattern::Prefix(text.to_string())),
+        StringMatch::Suffix(text) => string_matcher(MatchPattern::Suffix(text.to_string())),
+        StringMatch::Regex(text) => regex_matcher(text),
+        StringMatch::Present => regex_matcher(".+"),
+    }
+}
+
+fn regex_matcher(pattern: &str) -> StringMatcher {
+    string_matcher(MatchPattern::SafeRegex(regex(pattern)))
+}
+
+fn text(value: &StringMatch) -> &str {
+    match value {
+        StringMatch::Exact(text) | StringMatch::Prefix(text) | StringMatch::Suffix(text) | StringMatch::Regex(text) => {
+            text
+        }
+        StringMatch::Present => "",
+    }
+}
+
+fn range(value: &StringMatch) -> Option<CidrRange> {
+    evenkeel_base::cidr::parse(text(value)).ok().map(|net| cidr(&net))
+}
+
+fn cidr(net: &IpNet) -> CidrRange {
+    CidrRange { address_prefix: net.network().to_string(), prefix_len: Some(u32_value(u32::from(net.prefix_len()))) }
+}
+
+/// Escapes what RE2 gives a meaning to.
+pub fn quote(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len());
+    for c in text.chars() {
+        if r"\.+*?()|[]{}^$".contains(c) {
+            quoted.push('\\');
+        }
+        quoted.push(c);
+    }
+    quoted
+}
+
+fn add_rules<T>(all: &mut Vec<Permission>, values: &[T], not_values: &[T], rule: impl Fn(&T) -> PermissionRule) {
+    let any_of = |values: &[T]| {
+        let rules = values.iter().map(|value| Permission { rule: Some(rule(value)) }).collect();
+        Permission { rule: Some(PermissionRule::OrRules(permission::Set { rules })) }
+    };
+    if !values.is_empty() {
+        all.push(any_of(values));
+    }
+    if !not_values.is_empty() {
+        all.push(Permission { rule: Some(PermissionRule::NotRule(Box::new(any_of(not_values)))) });
+    }
+}
+
+fn add_ids<T>(all: &mut Vec<Principal>, values: &[T], not_values: &[T], ids: impl Fn(&T) -> Vec<Identifier>) {
+    let any_of = |values: &[T]| {
+        let ids = values.iter().flat_map(&ids).map(|id| Principal { identifier: Some(id) }).collect();
+        Principal { identifier: Some(Identifier::OrIds(principal::Set { ids })) }
+    };
+    if !values.is_empty() {
+        all.push(any_of(values));
+    }
+    if !not_values.is_empty() {
+        all.push(Principal { identifier: Some(Identifier::NotId(Box::new(any_of(not_values)))) });
+    }
+}
+
+fn and_rules(mut rules: Vec<Permission>) -> Permission {
+    if rules.is_empty() {
+        rules.push(Permission { rule: Some(PermissionRule::Any(true)) });
+    }
+    Permission { rule: Some(PermissionRule::AndRules(permission::Set { rules })) }
+}
+
+fn and_ids(mut ids: Vec<Principal>) -> Principal {
+    if ids.is_empty() {
+        ids.push(Principal { identifier: Some(Identifier::Any(true)) });
+    }
+    Principal { identifier: Some(Identifier::AndIds(principal::Set { ids })) }
+}

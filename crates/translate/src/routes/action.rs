@@ -1,0 +1,226 @@
+//! What HTTP routes do.
+
+use std::time::Duration;
+
+use evenkeel_model::{
+    Destination, DirectResponse, HttpAction, MeshConfig, Redirect, RedirectPort, RetryPolicy, Rewrite, Snapshot,
+    WeightedDestination,
+};
+
+use super::headers;
+use crate::clusters::outbound_name;
+use crate::names;
+use crate::pb::config::route::retry_policy::{RetryHostPredicate, retry_host_predicate::ConfigType};
+use crate::pb::config::route::route_action::{ClusterSpecifier, HostRewriteSpecifier};
+use crate::pb::config::route::weighted_cluster::{ClusterWeight, cluster_weight};
+use crate::pb::config::route::{
+    DirectResponseAction, RedirectAction, RetryPolicy as EnvoyRetryPolicy, RouteAction, WeightedCluster,
+    redirect_action, route,
+};
+use crate::pb::core::{DataSource, data_source};
+use crate::pb::matcher::RegexMatchAndSubstitute;
+use crate::pb::previous_hosts::PreviousHostsPredicate;
+use crate::proto::{any, duration, regex, u32_value};
+use crate::tls::Inner;
+
+/// Conditions of retries unless the user says otherwise, as Istio's: nothing a server may have acted on is sent twice.
+const DEFAULT_RETRY_ON: &str = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes";
+/// Retries unless the user says otherwise, as Istio's.
+const DEFAULT_RETRIES: u32 = 2;
+/// How often to look for a host that was not tried yet.
+const HOST_SELECTION_ATTEMPTS: i64 = 5;
+
+/// What an action needs to know about the place it stands in.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    /// Everything known.
+    pub snapshot: &'a Snapshot,
+    /// The proxy's namespace.
+    pub namespace: &'a str,
+    /// The port the request is addressed to.
+    pub port: u16,
+}
+
+/// A route to one cluster, without a time limit, with the default retries.
+pub fn to_cluster(cluster: String, mesh: &MeshConfig) -> route::Action {
+    route::Action::Route(RouteAction {
+        cluster_specifier: Some(ClusterSpecifier::Cluster(cluster)),
+        timeout: Some(duration(Duration::ZERO)),
+        retry_policy: retry_policy(None, mesh),
+        ..Default::default()
+    })
+}
+
+/// A route to one cluster, without a time limit and without retries.
+pub fn pass_to(cluster: &str) -> route::Action {
+    route::Action::Route(RouteAction {
+        cluster_specifier: Some(ClusterSpecifier::Cluster(cluster.to_owned())),
+        timeout: Some(duration(Duration::ZERO)),
+        ..Default::default()
+    })
+}
+
+/// An answer without body.
+pub fn status(status: u32) -> route::Action {
+    route::Action::DirectResponse(DirectResponseAction { status, ..Default::default() })
+}
+
+/// The action of a VirtualService's route.
+pub fn action(place: Place<'_>, action: &HttpAction) -> route::Action {
+    match action {
+        HttpAction::Route { destinations, rewrite, timeout, retries } => {
+            let mut forward = forward(place, destinations);
+            forward.timeout = Some(duration(timeout.unwrap_or_default()));
+            forward.retry_policy = retry_policy(retries.as_ref(), &place.snapshot.mesh);
+            if let Some(rewrite) = rewrite {
+                apply_rewrite(rewrite, &mut forward);
+            }
+            route::Action::Route(forward)
+        }
+        HttpAction::Redirect(redirect) => route::Action::Redirect(redirect_action(redirect, place.port)),
+        HttpAction::DirectResponse(response) => route::Action::DirectResponse(direct_response(response)),
+    }
+}
+
+/// The lone destination, whose header operations belong to the route.
+pub fn lone_destination(action: &HttpAction) -> Option<&WeightedDestination> {
+    match action {
+        HttpAction::Route { destinations, .. } => match destinations.as_slice() {
+            [only] => Some(only),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The cluster a destination names. One that does not exist yields the name it would have, so that requests are answered
+/// with 503 and flag `NC` until it does.
+pub fn cluster_of(place: Place<'_>, destination: &Destination, inner: Inner) -> String {
+    let subset = destination.subset.as_deref().unwrap_or_default();
+    let service = place.snapshot.service(destination.host.as_str(), place.namespace);
+    let only_port = service.and_then(|s| match s.ports.as_slice() {
+        [port] => Some(port.number),
+        _ => None,
+    });
+    let number = destination.port.or(only_port).unwrap_or(place.port);
+    match service.and_then(|s| s.port(number).map(|port| (s, port))) {
+        Some((service, port)) => outbound_name(port, subset, service, inner),
+        None => names::outbound_cluster(number, subset, &destination.host),
+    }
+}
+
+fn forward(place: Place<'_>, destinations: &[WeightedDestination]) -> RouteAction {
+    if let [only] = destinations {
+        let rewrite = headers::authority(&only.headers.request).map(HostRewriteSpecifier::HostRewriteLiteral);
+        let cluster = cluster_of(place, &only.destination, Inner::Http);
+        return RouteAction {
+            cluster_specifier: Some(ClusterSpecifier::Cluster(cluster)),
+            host_rewrite_specifier: rewrite,
+            ..Default::default()
+        };
+    }
+    let share = |d: &WeightedDestination| ClusterWeight {
+        name: cluster_of(place, &d.destination, Inner::Http),
+        weight: Some(u32_value(d.weight)),
+        request_headers_to_add: headers::to_add(&d.headers.request),
+        request_headers_to_remove: headers::to_remove(&d.headers.request),
+        response_headers_to_add: headers::to_add(&d.headers.response),
+        response_headers_to_remove: headers::to_remove(&d.headers.response),
+        host_rewrite_specifier: headers::authority(&d.headers.request)
+            .map(cluster_weight::HostRewriteSpecifier::HostRewriteLiteral),
+        ..Default::default()
+    };
+    let clusters = destinations.iter().filter(|d| d.weight > 0).map(share).collect();
+    let weighted = WeightedCluster { clusters, ..Default::default() };
+    RouteAction { cluster_specifier: Some(ClusterSpecifier::WeightedClusters(weighted)), ..Default::default() }
+}
+
+fn apply_rewrite(rewrite: &Rewrite, forward: &mut RouteAction) {
+    if let Some(uri) = &rewrite.uri {
+        forward.prefix_rewrite = uri.to_string();
+    }
+    if let Some((pattern, substitution)) = &rewrite.uri_regex {
+        forward.regex_rewrite =
+            Some(RegexMatchAndSubstitute { pattern: Some(regex(pattern)), substitution: substitution.to_string() });
+    }
+    if let Some(authority) = &rewrite.authority {
+        forward.host_rewrite_specifier = Some(HostRewriteSpecifier::HostRewriteLiteral(authority.to_string()));
+    }
+}
+
+fn retry_policy(own: Option<&RetryPolicy>, mesh: &MeshConfig) -> Option<EnvoyRetryPolicy> {
+    let default_retries = mesh.default_http_retry_attempts.unwrap_or(DEFAULT_RETRIES);
+    let retries = own.map_or(default_retries, |policy| policy.attempts);
+    if retries == 0 {
+        return None;
+    }
+    let written = own.and_then(|policy| policy.retry_on.as_deref()).unwrap_or(DEFAULT_RETRY_ON);
+    let (codes, mut conditions): (Vec<&str>, Vec<&str>) =
+        written.split(',').map(str::trim).filter(|c| !c.is_empty()).partition(|c| c.parse::<u32>().is_ok());
+    if !codes.is_empty() && !conditions.contains(&"retriable-status-codes") {
+        conditions.push("retriable-status-codes");
+    }
+    let other_hosts = RetryHostPredicate {
+        name: "envoy.retry_host_predicates.previous_hosts".to_owned(),
+        config_type: Some(ConfigType::TypedConfig(any(&PreviousHostsPredicate {}))),
+    };
+    Some(EnvoyRetryPolicy {
+        retry_on: conditions.join(","),
+        num_retries: Some(u32_value(retries)),
+        per_try_timeout: own.and_then(|policy| policy.per_try_timeout).map(duration),
+        retry_host_predicate: vec![other_hosts],
+        host_selection_retry_max_attempts: HOST_SELECTION_ATTEMPTS,
+        retriable_status_codes: codes.iter().filter_map(|code| code.parse().ok()).collect(),
+        ..Default::default()
+    })
+}
+
+fn redirect_action(redirect: &Redirect, request_port: u16) -> RedirectAction {
+    use redirect_action::{PathRewriteSpecifier, SchemeRewriteSpecifier};
+    let path = redirect.uri.as_deref().map(|uri| match uri.strip_prefix("%PREFIX()%") {
+        Some(rest) => PathRewriteSpecifier::PrefixRewrite(rest.to_owned()),
+        None => match uri.strip_suffix("%PREFIX()%") {
+            Some(start) => PathRewriteSpecifier::PrefixRewrite(start.to_owned()),
+            None => PathRewriteSpecifier::PathRedirect(uri.to_owned()),
+        },
+    });
+    let port = redirect.port.map_or(0, |port| match port {
+        RedirectPort::Number(number) => u32::from(number),
+        RedirectPort::Request => u32::from(request_port),
+        RedirectPort::ProtocolDefault => match redirect.scheme.as_deref() {
+            Some("https") => 443,
+            _ => 80,
+        },
+    });
+    RedirectAction {
+        host_redirect: redirect.authority.as_deref().unwrap_or_default().to_owned(),
+        port_redirect: port,
+        response_code: redirect_code(redirect.code) as i32,
+        scheme_rewrite_specifier: redirect
+            .scheme
+            .as_deref()
+            .map(|scheme| SchemeRewriteSpecifier::SchemeRedirect(scheme.to_owned())),
+        path_rewrite_specifier: path,
+        ..Default::default()
+    }
+}
+
+fn redirect_code(code: u16) -> redirect_action::RedirectResponseCode {
+    use redirect_action::RedirectResponseCode;
+    match code {
+        302 => RedirectResponseCode::Found,
+        303 => RedirectResponseCode::SeeOther,
+        307 => RedirectResponseCode::TemporaryRedirect,
+        308 => RedirectResponseCode::PermanentRedirect,
+        _ => RedirectResponseCode::MovedPermanently,
+    }
+}
+
+fn direct_response(response: &DirectResponse) -> DirectResponseAction {
+    let specifier = match std::str::from_utf8(&response.body) {
+        Ok(text) => data_source::Specifier::InlineString(text.to_owned()),
+        Err(_) => data_source::Specifier::InlineBytes(response.body.to_vec()),
+    };
+    let body = (!response.body.is_empty()).then(|| DataSource { specifier: Some(specifier), ..Default::default() });
+    DirectResponseAction { status: u32::from(response.status), body, ..Default::default() }
+}

@@ -1,0 +1,19 @@
+//! The route of requests to the workload: one, to its port.
+
+use super::{action, configuration, matches, virtual_host};
+use crate::pb::config::route::{Route, RouteConfiguration};
+
+/// Everything to one cluster. What the client's proxy may retry it retries; here nothing is sent twice.
+pub fn to_workload(cluster: &str, service_port: u16) -> RouteConfiguration {
+    let route = Route {
+        name: "default".to_owned(),
+        r#match: Some(matches::everything()),
+        action: Some(action::pass_to(cluster)),
+        ..Default::default()
+    };
+    let mut host = virtual_host(format!("inbound|http|{service_port}"), vec!["*".to_owned()], vec![route]);
+    host.include_request_attempt_count = false;
+    let mut routes = configuration(cluster.to_owned(), vec![host]);
+    routes.ignore_port_in_host_matching = false;
+    routes
+}

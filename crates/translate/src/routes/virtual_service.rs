@@ -1,0 +1,65 @@
+//! A VirtualService's HTTP routes as Envoy's.
+
+use evenkeel_model::{GatewayRef, HttpMatch, HttpRoute, VirtualService};
+
+use super::action::{self, Place};
+use super::{headers, matches};
+use crate::context::Context;
+use crate::origin;
+use crate::pb::config::route::route_action::HostRewriteSpecifier;
+use crate::pb::config::route::{Route, route};
+use crate::proto::metadata;
+
+/// The routes that can hold for this proxy at `gateway` for requests to `port`, in order; nothing follows one that always holds.
+pub fn routes(context: Context<'_>, virtual_service: &VirtualService, gateway: &GatewayRef, port: u16) -> Vec<Route> {
+    let place = Place { snapshot: context.snapshot, namespace: &context.view.namespace, port };
+    let mut all = Vec::new();
+    for http in &virtual_service.http {
+        if http.matches.is_empty() {
+            all.push(route(place, virtual_service, http, None));
+            break;
+        }
+        let applies = |m: &&HttpMatch| {
+            m.applies_to(gateway, &context.view.namespace, context.labels()) && m.port.is_none_or(|p| p == port)
+        };
+        all.extend(http.matches.iter().filter(applies).map(|m| route(place, virtual_service, http, Some(m))));
+        if all.last().is_some_and(holds_always) {
+            break;
+        }
+    }
+    all
+}
+
+/// Whether a route holds for every request.
+pub fn holds_always(route: &Route) -> bool {
+    route.r#match.as_ref().is_some_and(matches::is_everything)
+}
+
+fn route(place: Place<'_>, virtual_service: &VirtualService, http: &HttpRoute, condition: Option<&HttpMatch>) -> Route {
+    let mut action = action::action(place, &http.action);
+    if let (route::Action::Route(forward), Some(authority)) = (&mut action, headers::authority(&http.headers.request)) {
+        forward.host_rewrite_specifier.get_or_insert(HostRewriteSpecifier::HostRewriteLiteral(authority));
+    }
+    let lone = action::lone_destination(&http.action).map(|d| &d.headers);
+    let requests = || [Some(&http.headers.request), lone.map(|h| &h.request)].into_iter().flatten();
+    let responses = || [Some(&http.headers.response), lone.map(|h| &h.response)].into_iter().flatten();
+    let config = origin::config_path("virtual-service", &virtual_service.namespace, &virtual_service.name);
+    Route {
+        name: name(http, condition),
+        r#match: Some(condition.map_or_else(matches::everything, matches::route_match)),
+        metadata: Some(metadata("istio", "config", &config)),
+        request_headers_to_add: requests().flat_map(headers::to_add).collect(),
+        request_headers_to_remove: requests().flat_map(headers::to_remove).collect(),
+        response_headers_to_add: responses().flat_map(headers::to_add).collect(),
+        response_headers_to_remove: responses().flat_map(headers::to_remove).collect(),
+        action: Some(action),
+        ..Default::default()
+    }
+}
+
+/// `ROUTE`, `ROUTE.MATCH`, or nothing, as Istio names routes in the access log.
+fn name(http: &HttpRoute, condition: Option<&HttpMatch>) -> String {
+    let parts = [Some(&http.name), condition.map(|c| &c.name)];
+    let parts: Vec<&str> = parts.into_iter().flatten().map(|n| &**n).filter(|n| !n.is_empty()).collect();
+    parts.join(".")
+}

@@ -1,0 +1,247 @@
+//! Transport sockets: mutual TLS with the workload's certificate from SDS, and plaintext.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_model::gateway::{ServerCertificate, TlsVersion};
+use evenkeel_model::{MeshConfig, ServerTls, ServerTlsMode};
+
+use crate::pb::google::protobuf::Any;
+use crate::pb::matcher::string_matcher::MatchPattern;
+use crate::pb::tls::common_tls_context::ValidationContextType;
+use crate::pb::tls::tls_parameters::TlsProtocol;
+use crate::pb::{core, raw_buffer, tls};
+use crate::proto::{any, bool_value, duration, string_matcher};
+
+/// The static cluster of the bootstrap that reaches the agent's SDS server.
+const SDS_CLUSTER: &str = "sds-grpc";
+/// The workload's own certificate and key.
+const WORKLOAD_SECRET: &str = "default";
+/// The mesh's root certificates.
+const ROOT_SECRET: &str = "ROOTCA";
+
+/// ALPN protocols that mesh clients offer; inbound filter chains match on what was offered (as in Istio).
+pub const MESH_ALPN: [&str; 5] = ["istio", "istio-peer-exchange", "istio-http/1.0", "istio-http/1.1", "istio-h2"];
+/// The part of [`MESH_ALPN`] that says "HTTP follows".
+pub const MESH_HTTP_ALPN: [&str; 3] = ["istio-http/1.0", "istio-http/1.1", "istio-h2"];
+/// The part of [`MESH_ALPN`] that says "any bytes follow".
+pub const MESH_TCP_ALPN: [&str; 2] = ["istio-peer-exchange", "istio"];
+
+/// What a client says it will speak inside the mesh's TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Inner {
+    /// HTTP/1.1.
+    Http,
+    /// Any bytes.
+    Tcp,
+}
+
+/// A server outside the mesh (`tls.mode` SIMPLE and MUTUAL of a DestinationRule).
+#[derive(Debug, Clone, Copy)]
+pub struct OutsideServer<'a> {
+    /// Name sent to the server; empty: none.
+    pub sni: &'a str,
+    /// DNS names or URIs of which its certificate must have one; empty: the SNI is checked.
+    pub subject_alt_names: &'a [Arc<str>],
+    /// File with the roots to trust; `None`: the system's.
+    pub ca_certificates: Option<&'a str>,
+    /// Accept any certificate.
+    pub insecure_skip_verify: bool,
+}
+
+/// The usual place of the system's root certificates (Debian and its family, Istio's proxy image).
+const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// TLS towards a server outside the mesh, with our certificate (chain file, key file) if it wants one.
+pub fn outside_client(server: &OutsideServer<'_>, certificate: Option<(&str, &str)>) -> core::TransportSocket {
+    let validation = tls::CertificateValidationContext {
+        trusted_ca: Some(file(server.ca_certificates.unwrap_or(SYSTEM_ROOTS))),
+        match_typed_subject_alt_names: outside_names(server),
+        ..Default::default()
+    };
+    let ours = certificate.map(|(chain, key)| tls_certificate(chain, key));
+    let context = tls::UpstreamTlsContext {
+        common_tls_context: Some(tls::CommonTlsContext {
+            tls_certificates: ours.into_iter().collect(),
+            validation_context_type: (!server.insecure_skip_verify)
+                .then_some(ValidationContextType::ValidationContext(validation)),
+            ..Default::default()
+        }),
+        sni: server.sni.to_owned(),
+        ..Default::default()
+    };
+    tls_socket(any(&context))
+}
+
+fn outside_names(server: &OutsideServer<'_>) -> Vec<tls::SubjectAltNameMatcher> {
+    match server.subject_alt_names {
+        [] if server.sni.is_empty() => Vec::new(),
+        [] => vec![exact_name(server.sni)],
+        names => names.iter().map(|name| exact_name(name)).collect(),
+    }
+}
+
+/// Mutual TLS towards a sidecar. `identities` are the SPIFFE ids accepted; none given means any identity of the mesh.
+pub fn mesh_client(sni: &str, identities: &[String], trust_domain: &str, inner: Inner) -> core::TransportSocket {
+    let sans = match identities {
+        [] => vec![string_matcher(MatchPattern::Prefix(format!("spiffe://{trust_domain}/")))],
+        _ => identities.iter().map(|id| string_matcher(MatchPattern::Exact(id.clone()))).collect(),
+    };
+    let alpn: &[&str] = match inner {
+        Inner::Http => &["istio-http/1.1", "istio"],
+        Inner::Tcp => &["istio"],
+    };
+    let context = tls::UpstreamTlsContext {
+        common_tls_context: Some(mesh_context(sans, alpn)),
+        sni: sni.to_owned(),
+        ..Default::default()
+    };
+    tls_socket(any(&context))
+}
+
+/// Mutual TLS termination with the workload's certificate: any identity of the mesh may connect; policies decide about
+/// the rest.
+pub fn mesh_server(mesh: &MeshConfig) -> core::TransportSocket {
+    let domains = std::iter::once(&mesh.trust_domain).chain(&mesh.trust_domain_aliases);
+    let sans = domains.map(|domain| string_matcher(MatchPattern::Prefix(format!("spiffe://{domain}/"))));
+    downstream(mesh_context(sans.collect(), &["http/1.1"]), true)
+}
+
+/// TLS termination on a gateway; `None` if the mode is to pass TLS on.
+pub fn gateway_server(mesh: &MeshConfig, server: &ServerTls, inner: Inner) -> Option<core::TransportSocket> {
+    let (certificate, roots) = match &server.mode {
+        ServerTlsMode::Passthrough => return None,
+        ServerTlsMode::IstioMutual => return Some(mesh_server(mesh)),
+        ServerTlsMode::Simple(certificate) => (certificate, None),
+        ServerTlsMode::Mutual { certificate, ca_certificates } => (certificate, Some(ca_certificates.as_deref())),
+    };
+    let ServerCertificate::Files { chain, key } = certificate;
+    let validation = roots.map(|roots| {
+        ValidationContextType::ValidationContext(tls::CertificateValidationContext {
+            trusted_ca: roots.map(file),
+            match_typed_subject_alt_names: server.subject_alt_names.iter().map(|name| exact_name(name)).collect(),
+            ..Default::default()
+        })
+    });
+    let version = |version: Option<TlsVersion>, default| match version {
+        None => default,
+        Some(TlsVersion::V1_2) => TlsProtocol::TlSv12 as i32,
+        Some(TlsVersion::V1_3) => TlsProtocol::TlSv13 as i32,
+    };
+    let context = tls::CommonTlsContext {
+        tls_params: Some(tls::TlsParameters {
+            tls_minimum_protocol_version: version(server.min_version, TlsProtocol::TlSv12 as i32),
+            tls_maximum_protocol_version: version(server.max_version, TlsProtocol::TlSv13 as i32),
+            ..Default::default()
+        }),
+        tls_certificates: vec![tls_certificate(chain, key)],
+        alpn_protocols: match inner {
+            Inner::Http => vec!["http/1.1".to_owned()],
+            Inner::Tcp => Vec::new(),
+        },
+        validation_context_type: validation,
+        ..Default::default()
+    };
+    Some(downstream(context, roots.is_some()))
+}
+
+fn downstream(context: tls::CommonTlsContext, require_client_certificate: bool) -> core::TransportSocket {
+    tls_socket(any(&tls::DownstreamTlsContext {
+        common_tls_context: Some(context),
+        require_client_certificate: require_client_certificate.then(|| bool_value(true)),
+        ..Default::default()
+    }))
+}
+
+fn file(path: &str) -> core::DataSource {
+    core::DataSource { specifier: Some(core::data_source::Specifier::Filename(path.to_owned())), ..Default::default() }
+}
+
+fn tls_certificate(chain: &str, key: &str) -> tls::TlsCertificate {
+    tls::TlsCertificate { certificate_chain: Some(file(chain)), private_key: Some(file(key)), ..Default::default() }
+}
+
+fn exact_name(name: &str) -> tls::SubjectAltNameMatcher {
+    let kind = match name.contains("://") {
+        true => tls::subject_alt_name_matcher::SanType::Uri,
+        false => tls::subject_alt_name_matcher::SanType::Dns,
+    };
+    tls::SubjectAltNameMatcher {
+        san_type: kind as i32,
+        matcher: Some(string_matcher(MatchPattern::Exact(name.to_owned()))),
+        ..Default::default()
+    }
+}
+
+fn tls_socket(context: Any) -> core::TransportSocket {
+    core::TransportSocket {
+        name: "envoy.transport_sockets.tls".to_owned(),
+        config_type: Some(core::transport_socket::ConfigType::TypedConfig(context)),
+    }
+}
+
+/// Plaintext.
+pub fn raw_buffer() -> core::TransportSocket {
+    core::TransportSocket {
+        name: "envoy.transport_sockets.raw_buffer".to_owned(),
+        config_type: Some(core::transport_socket::ConfigType::TypedConfig(any(&raw_buffer::RawBuffer {}))),
+    }
+}
+
+fn mesh_context(peer_sans: Vec<crate::pb::matcher::StringMatcher>, alpn: &[&str]) -> tls::CommonTlsContext {
+    // `match_typed_subject_alt_names` is the successor of the field Istio still fills.
+    let sans = peer_sans.into_iter().map(|matcher| tls::SubjectAltNameMatcher {
+        san_type: tls::subject_alt_name_matcher::SanType::Uri as i32,
+        matcher: Some(matcher),
+        ..Default::default()
+    });
+    tls::CommonTlsContext {
+        tls_params: Some(tls::TlsParameters {
+            tls_minimum_protocol_version: TlsProtocol::TlSv12 as i32,
+            tls_maximum_protocol_version: TlsProtocol::TlSv13 as i32,
+            ..Default::default()
+        }),
+        tls_certificate_sds_secret_configs: vec![sds_secret(WORKLOAD_SECRET)],
+        alpn_protocols: alpn.iter().map(|&p| p.to_owned()).collect(),
+        validation_context_type: Some(ValidationContextType::CombinedValidationContext(
+            tls::common_tls_context::CombinedCertificateValidationContext {
+                default_validation_context: Some(tls::CertificateValidationContext {
+                    match_typed_subject_alt_names: sans.collect(),
+                    ..Default::default()
+                }),
+                validation_context_sds_secret_config: Some(sds_secret(ROOT_SECRET)),
+                ..Default::default()
+            },
+        )),
+        ..Default::default()
+    }
+}
+
+/// A secret from the agent. The first fetch may take as long as it takes: serving without a certificate is no option.
+fn sds_secret(name: &str) -> tls::SdsSecretConfig {
+    use core::config_source::ConfigSourceSpecifier;
+    use core::grpc_service::{EnvoyGrpc, TargetSpecifier};
+    let service = core::GrpcService {
+        target_specifier: Some(TargetSpecifier::EnvoyGrpc(EnvoyGrpc {
+            cluster_name: SDS_CLUSTER.to_owned(),
+            ..Default::default()
+        })),
+        ..Default::default()
+    };
+    let source = core::ApiConfigSource {
+        api_type: core::api_config_source::ApiType::Grpc as i32,
+        transport_api_version: core::ApiVersion::V3 as i32,
+        grpc_services: vec![service],
+        set_node_on_first_message_only: true,
+        ..Default::default()
+    };
+    tls::SdsSecretConfig {
+        name: name.to_owned(),
+        sds_config: Some(core::ConfigSource {
+            initial_fetch_timeout: Some(duration(Duration::ZERO)),
+            resource_api_version: core::ApiVersion::V3 as i32,
+            config_source_specifier: Some(ConfigSourceSpecifier::ApiConfigSource(source)),
+            ..Default::default()
+        }),
+    }
+}

@@ -1,0 +1,165 @@
+//! Who asks: what the control plane knows of one proxy from its xDS node.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use evenkeel_model::Labels;
+
+use crate::pb::core::Node;
+use crate::pb::google::protobuf::{Struct, value::Kind};
+
+/// Longest node id taken from a proxy, in bytes.
+const MAX_NODE_ID_BYTES: usize = 1024;
+
+/// One proxy, as far as its configuration depends on it. Two equal views get equal resources.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ProxyView {
+    /// Sidecar or gateway.
+    pub kind: ProxyKind,
+    /// Its addresses, the node id's first (metadata `INSTANCE_IPS`).
+    pub addresses: Vec<IpAddr>,
+    /// The Pod's name.
+    pub pod: Arc<str>,
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// Its service account (metadata `SERVICE_ACCOUNT`); empty if the proxy did not say.
+    pub service_account: Arc<str>,
+    /// Its labels (metadata `LABELS`), which Gateways and policies select by.
+    pub labels: Labels,
+}
+
+/// The role of a proxy, the first part of its node id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ProxyKind {
+    /// Stands beside one workload.
+    Sidecar,
+    /// Serves Gateways.
+    Router,
+}
+
+/// Why a node cannot be served.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NodeError {
+    /// The id is not of Istio's form.
+    #[error("node id `{0}` is not `sidecar~IP~POD.NAMESPACE~DOMAIN` or `router~IP~POD.NAMESPACE~DOMAIN`")]
+    Id(String),
+    /// The id is longer than any Pod's.
+    #[error("the node id has {0} bytes, at most {MAX_NODE_ID_BYTES} are accepted")]
+    TooLong(usize),
+    /// The address is none.
+    #[error("node id `{id}`: `{address}` is not an IP address")]
+    Address {
+        /// The whole id.
+        id: String,
+        /// Its second part.
+        address: String,
+    },
+    /// Metadata and id disagree.
+    #[error("node id `{id}` is of namespace `{in_id}`, but metadata NAMESPACE says `{in_metadata}`")]
+    Namespace {
+        /// The whole id.
+        id: String,
+        /// Namespace by the id.
+        in_id: String,
+        /// Namespace by the metadata.
+        in_metadata: String,
+    },
+}
+
+impl ProxyView {
+    /// Reads an xDS node: Istio's id `TYPE~IP~POD.NAMESPACE~DOMAIN` and metadata.
+    pub fn from_node(node: &Node) -> Result<Self, NodeError> {
+        if node.id.len() > MAX_NODE_ID_BYTES {
+            return Err(NodeError::TooLong(node.id.len()));
+        }
+        let malformed = || NodeError::Id(node.id.clone());
+        let parts: Vec<&str> = node.id.split('~').collect();
+        let [kind, address, name, _domain] = parts.as_slice() else { return Err(malformed()) };
+        let kind = match *kind {
+            "sidecar" => ProxyKind::Sidecar,
+            "router" => ProxyKind::Router,
+            _ => return Err(malformed()),
+        };
+        let (pod, namespace) =
+            name.rsplit_once('.').filter(|(p, n)| !p.is_empty() && !n.is_empty()).ok_or_else(malformed)?;
+        let main =
+            address.parse().map_err(|_| NodeError::Address { id: node.id.clone(), address: (*address).to_owned() })?;
+
+        let metadata = Metadata(node.metadata.as_ref());
+        if let Some(stated) = metadata.text("NAMESPACE").filter(|&n| n != namespace) {
+            return Err(NodeError::Namespace {
+                id: node.id.clone(),
+                in_id: namespace.to_owned(),
+                in_metadata: stated.to_owned(),
+            });
+        }
+        let mut addresses: Vec<IpAddr> = vec![main];
+        let others = metadata.text("INSTANCE_IPS").unwrap_or_default();
+        addresses.extend(others.split(',').filter_map(|ip| ip.trim().parse::<IpAddr>().ok()).filter(|ip| *ip != main));
+        Ok(Self {
+            kind,
+            addresses,
+            pod: pod.into(),
+            namespace: namespace.into(),
+            service_account: metadata.text("SERVICE_ACCOUNT").unwrap_or_default().into(),
+            labels: metadata.texts("LABELS"),
+        })
+    }
+}
+
+/// A node's metadata.
+struct Metadata<'a>(Option<&'a Struct>);
+
+impl<'a> Metadata<'a> {
+    fn text(&self, name: &str) -> Option<&'a str> {
+        match self.0?.fields.get(name)?.kind.as_ref()? {
+            Kind::StringValue(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    fn texts(&self, name: &str) -> Labels {
+        let entries = self.0.and_then(|s| s.fields.get(name)).and_then(|v| v.kind.as_ref());
+        let Some(Kind::StructValue(inner)) = entries else { return BTreeMap::new() };
+        let text = |(name, value): (&String, &crate::pb::google::protobuf::Value)| match &value.kind {
+            Some(Kind::StringValue(text)) => Some((name.clone(), text.clone())),
+            _ => None,
+        };
+        inner.fields.iter().filter_map(text).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::one_field;
+
+    fn node(id: &str, metadata: Option<Struct>) -> Node {
+        Node { id: id.to_owned(), metadata, ..Default::default() }
+    }
+
+    #[test]
+    fn reads_istio_node_ids() {
+        let id = "sidecar~10.244.0.3~web-0.shop~shop.svc.cluster.local";
+        let view = ProxyView::from_node(&node(id, Some(one_field("INSTANCE_IPS", "10.244.0.3,fd00::3")))).unwrap();
+        assert_eq!(view.kind, ProxyKind::Sidecar);
+        assert_eq!((&*view.pod, &*view.namespace), ("web-0", "shop"));
+        assert_eq!(view.addresses, ["10.244.0.3".parse::<IpAddr>().unwrap(), "fd00::3".parse().unwrap()]);
+    }
+
+    #[test]
+    fn refuses_other_nodes() {
+        let check = |id: &str, expected: &str| {
+            let error = ProxyView::from_node(&node(id, Some(one_field("NAMESPACE", "shop")))).unwrap_err();
+            assert!(error.to_string().contains(expected), "{id}: {error}");
+        };
+        check("", "is not `sidecar~");
+        check("waypoint~10.0.0.1~a.b~c", "is not `sidecar~");
+        check("sidecar~10.0.0.1~nodot~c", "is not `sidecar~");
+        check("sidecar~10.0.0.1~.b~c", "is not `sidecar~");
+        check("sidecar~nine~a.shop~c", "`nine` is not an IP address");
+        check("sidecar~10.0.0.1~a.other~c", "metadata NAMESPACE says `shop`");
+        check(&"x".repeat(MAX_NODE_ID_BYTES + 1), "at most 1024");
+    }
+}
