@@ -1,0 +1,193 @@
+//! When a change of the configuration is acted on: the first one after quiet at once, those that follow merged.
+
+use std::time::{Duration, Instant};
+
+/// Timing of pushes, under the names Istio's control plane uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DebounceOptions {
+    /// Quiet time that ends a burst (`PILOT_DEBOUNCE_AFTER`).
+    pub after: Duration,
+    /// Longest time a change may wait (`PILOT_DEBOUNCE_MAX`).
+    pub max: Duration,
+    /// Whether changes of Pods alone wait too (`PILOT_ENABLE_EDS_DEBOUNCE`).
+    pub endpoints: bool,
+}
+
+impl Default for DebounceOptions {
+    fn default() -> Self {
+        Self { after: Duration::from_millis(100), max: Duration::from_secs(10), endpoints: false }
+    }
+}
+
+/// A value of the environment that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DebounceError {
+    /// Not a duration.
+    #[error("environment variable {name}: {reason}")]
+    Duration {
+        /// Its name.
+        name: &'static str,
+        /// What is wrong.
+        reason: evenkeel_base::duration::DurationError,
+    },
+    /// Not a truth value.
+    #[error("environment variable {name}: `{value}` is neither `true` nor `false`")]
+    Bool {
+        /// Its name.
+        name: &'static str,
+        /// What it holds.
+        value: String,
+    },
+}
+
+impl DebounceOptions {
+    /// Reads Istio's variables through `lookup`; what is not set keeps its default.
+    pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, DebounceError> {
+        let default = Self::default();
+        let duration = |name: &'static str, fallback| match lookup(name) {
+            None => Ok(fallback),
+            Some(text) => {
+                evenkeel_base::duration::parse(&text).map_err(|reason| DebounceError::Duration { name, reason })
+            }
+        };
+        let name = "PILOT_ENABLE_EDS_DEBOUNCE";
+        let endpoints = match lookup(name).as_deref() {
+            None => default.endpoints,
+            Some("true" | "1") => true,
+            Some("false" | "0") => false,
+            Some(other) => return Err(DebounceError::Bool { name, value: other.to_owned() }),
+        };
+        Ok(Self {
+            after: duration("PILOT_DEBOUNCE_AFTER", default.after)?,
+            max: duration("PILOT_DEBOUNCE_MAX", default.max)?,
+            endpoints,
+        })
+    }
+}
+
+/// How sure it is that a change is complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// Complete, and only about endpoints: acted on at once (unless `endpoints` is set).
+    Endpoints,
+    /// Complete: a file was closed after writing, or renamed into place.
+    Complete,
+    /// Perhaps half of a change: a file vanished, or is being written. Always waits for quiet.
+    Partial,
+}
+
+/// The decision, without a clock of its own.
+#[derive(Debug)]
+pub struct Debounce {
+    options: DebounceOptions,
+    last_complete: Option<Instant>,
+    pending: Option<Pending>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    since: Instant,
+    due: Instant,
+}
+
+impl Debounce {
+    /// Nothing pending.
+    pub fn new(options: DebounceOptions) -> Self {
+        Self { options, last_complete: None, pending: None }
+    }
+
+    /// Takes note of a change.
+    pub fn change(&mut self, change: Change, now: Instant) {
+        // Writing a file gives a stream of partial changes before the one that completes it: those do not end the quiet.
+        let quiet = self.last_complete.is_none_or(|last| now.duration_since(last) >= self.options.after);
+        let at_once = match change {
+            Change::Endpoints if !self.options.endpoints => true,
+            Change::Endpoints | Change::Complete => quiet,
+            Change::Partial => false,
+        };
+        if change != Change::Partial {
+            self.last_complete = Some(now);
+        }
+        let since = self.pending.as_ref().map_or(now, |p| p.since);
+        let due = match at_once {
+            true => now,
+            false => (now + self.options.after).min(since + self.options.max),
+        };
+        self.pending = Some(Pending { since, due });
+    }
+
+    /// When to act next.
+    pub fn due(&self) -> Option<Instant> {
+        self.pending.as_ref().map(|p| p.due)
+    }
+
+    /// All changes noted so far are being acted on.
+    pub fn acted(&mut self) {
+        self.pending = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Plays changes (ms, kind) and yields the times (ms) at which the configuration is acted on.
+    fn play(changes: &[(u64, Change)], options: DebounceOptions) -> Vec<u64> {
+        let start = Instant::now();
+        let at = |ms: u64| start + Duration::from_millis(ms);
+        let mut debounce = Debounce::new(options);
+        let mut acted = Vec::new();
+        let mut act_until = |debounce: &mut Debounce, limit: Option<Instant>| {
+            while let Some(due) = debounce.due().filter(|due| limit.is_none_or(|l| *due < l)) {
+                acted.push(u64::try_from(due.duration_since(start).as_millis()).unwrap());
+                debounce.acted();
+            }
+        };
+        for &(ms, change) in changes {
+            act_until(&mut debounce, Some(at(ms)));
+            debounce.change(change, at(ms));
+        }
+        act_until(&mut debounce, None);
+        acted
+    }
+
+    #[test]
+    fn first_at_once_then_merged() {
+        use Change::{Complete, Endpoints, Partial};
+        let options = DebounceOptions::default();
+        let check = |changes: &[(u64, Change)], expected: &[u64]| assert_eq!(play(changes, options), expected, "{changes:?}");
+        check(&[(0, Complete)], &[0]);
+        check(&[(0, Complete), (10, Complete), (60, Complete)], &[0, 160]);
+        check(&[(0, Complete), (10, Complete), (300, Complete)], &[0, 110, 300]);
+        check(&[(0, Partial)], &[100]);
+        check(&[(0, Partial), (20, Complete)], &[20]);
+        check(&[(0, Complete), (10, Partial), (20, Complete)], &[0, 120]);
+        check(&[(0, Complete), (10, Endpoints)], &[0, 10]);
+        check(&[(0, Complete), (10, Complete), (20, Endpoints)], &[0, 20]);
+    }
+
+    #[test]
+    fn a_steady_stream_is_acted_on_within_the_maximum() {
+        let changes: Vec<_> = (0..300).map(|i| (i * 50, Change::Complete)).collect();
+        let acted = play(&changes, DebounceOptions::default());
+        assert_eq!(acted[..2], [0, 10_050]);
+    }
+
+    #[test]
+    fn endpoints_can_be_debounced_too() {
+        let options = DebounceOptions { endpoints: true, ..DebounceOptions::default() };
+        assert_eq!(play(&[(0, Change::Endpoints), (10, Change::Endpoints)], options), [0, 110]);
+    }
+
+    #[test]
+    fn reads_istio_variables() {
+        let read = |name: &'static str, value: &'static str| {
+            DebounceOptions::from_env(|n| (n == name).then(|| value.to_owned())).map_err(|e| e.to_string())
+        };
+        assert_eq!(read("PILOT_DEBOUNCE_AFTER", "250ms").unwrap().after, Duration::from_millis(250));
+        assert_eq!(read("PILOT_DEBOUNCE_MAX", "1s").unwrap().max, Duration::from_secs(1));
+        assert!(read("PILOT_ENABLE_EDS_DEBOUNCE", "true").unwrap().endpoints);
+        assert!(read("PILOT_DEBOUNCE_MAX", "soon").unwrap_err().contains("PILOT_DEBOUNCE_MAX: `soon` is not a duration"));
+        assert!(read("PILOT_ENABLE_EDS_DEBOUNCE", "maybe").unwrap_err().contains("neither"));
+    }
+}

@@ -1,0 +1,351 @@
+//! Files of the configuration directories, each with the last content that was good.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, Metadata};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use evenkeel_api::{Kind, Object};
+use evenkeel_base::limits::MAX_FILE_BYTES;
+use evenkeel_base::{Diagnostic, Diagnostics, Severity, Sources, Span};
+
+/// Most files read from the configuration directories, in files.
+pub const MAX_FILES: usize = 20_000;
+/// Deepest nesting of configuration directories, in levels.
+const MAX_DIRECTORY_DEPTH: usize = 32;
+/// File names read as configuration end in one of these.
+const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
+/// A file modified this recently is read again even if its stamp is unchanged: the clock of the file system is coarse.
+const RACY_AGE: Duration = Duration::from_secs(2);
+
+/// The configuration directories and what is known of their files.
+#[derive(Debug)]
+pub struct Files {
+    roots: Vec<PathBuf>,
+    files: BTreeMap<PathBuf, File>,
+    /// Findings about directories rather than files.
+    directories: Diagnostics,
+}
+
+/// One file.
+#[derive(Debug)]
+struct File {
+    path: Arc<str>,
+    stamp: Option<Stamp>,
+    text: Arc<str>,
+    /// Objects of the last content without errors.
+    good: Vec<Object>,
+    /// Findings about the present content.
+    diagnostics: Diagnostics,
+}
+
+/// What tells two contents of a file apart without reading it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    modified: SystemTime,
+    length: u64,
+    inode: u64,
+}
+
+/// What a look at the directories found.
+#[derive(Debug, Default)]
+pub struct Refresh {
+    /// Some object appeared, changed or vanished.
+    pub objects_changed: bool,
+    /// Some file was read, or vanished.
+    pub files_changed: bool,
+    /// Findings that were not there before, to be told once.
+    pub news: Vec<Diagnostic>,
+}
+
+impl Files {
+    /// Nothing read yet; [`Files::refresh`] does.
+    pub fn new(roots: Vec<PathBuf>) -> Self {
+        Self { roots, files: BTreeMap::new(), directories: Diagnostics::new() }
+    }
+
+    /// The configuration directories.
+    pub fn roots(&self) -> &[PathBuf] {
+        &self.roots
+    }
+
+    /// Reads what is new. A file with an error keeps its last good objects; a file that is gone takes them along.
+    pub fn refresh(&mut self, now: SystemTime) -> Refresh {
+        let before: BTreeSet<String> = self.diagnostics().iter().map(ToString::to_string).collect();
+        let mut result = Refresh::default();
+        let (found, directories) = scan(&self.roots);
+        self.directories = directories;
+        self.files.retain(|path, file| {
+            let keep = found.contains_key(path);
+            result.files_changed |= !keep;
+            result.objects_changed |= !keep && !file.good.is_empty();
+            keep
+        });
+        for (path, metadata) in found {
+            let file = self.files.entry(path.clone()).or_insert_with(|| File::new(&path));
+            if file.is_stale(metadata.as_ref(), now) {
+                let changed = file.read(&path, metadata.as_ref());
+                result.files_changed |= changed != Changed::Nothing;
+                result.objects_changed |= changed == Changed::Objects;
+            }
+        }
+        let news = self.diagnostics().into_iter().filter(|d| !before.contains(&d.to_string()));
+        result.news = news.collect();
+        result
+    }
+
+    /// The last good objects of all files, in the order of their paths.
+    pub fn objects(&self) -> Vec<Object> {
+        self.files.values().flat_map(|file| file.good.iter().cloned()).collect()
+    }
+
+    /// Findings about the present content of all files.
+    pub fn diagnostics(&self) -> Diagnostics {
+        self.directories.iter().chain(self.files.values().flat_map(|f| f.diagnostics.iter())).cloned().collect()
+    }
+
+    /// The files of which an older content is in force, because the present one has errors.
+    pub fn refused(&self) -> Vec<Arc<str>> {
+        self.files.values().filter(|f| f.diagnostics.has_errors()).map(|f| f.path.clone()).collect()
+    }
+
+    /// The texts that diagnostics point into.
+    pub fn sources(&self) -> Sources {
+        let mut sources = Sources::new();
+        for file in self.files.values() {
+            sources.insert(file.path.clone(), file.text.clone());
+        }
+        sources
+    }
+
+    /// Whether a file holds only endpoints, so that a change of it cannot change anything else.
+    pub fn holds_only_endpoints(&self, path: &Path) -> bool {
+        let endpoints = |o: &Object| matches!(o.kind(), Kind::Pod | Kind::EndpointSlice);
+        self.files.get(path).is_some_and(|file| !file.good.is_empty() && file.good.iter().all(endpoints))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Changed {
+    Nothing,
+    Text,
+    Objects,
+}
+
+impl File {
+    fn new(path: &Path) -> Self {
+        Self {
+            path: path.to_string_lossy().into(),
+            stamp: None,
+            text: "".into(),
+            good: Vec::new(),
+            diagnostics: Diagnostics::new(),
+        }
+    }
+
+    fn is_stale(&self, metadata: Result<&Metadata, &io::Error>, now: SystemTime) -> bool {
+        let Ok(stamp) = metadata.map(Stamp::of) else { return true };
+        let racy = now.duration_since(stamp.modified).is_ok_and(|age| age < RACY_AGE);
+        self.stamp != Some(stamp) || racy
+    }
+
+    fn read(&mut self, path: &Path, metadata: Result<&Metadata, &io::Error>) -> Changed {
+        let first = self.stamp.is_none() && self.diagnostics.is_empty();
+        self.stamp = metadata.ok().map(Stamp::of);
+        let text = match read_text(path) {
+            Ok(text) => text,
+            Err(reason) => {
+                self.stamp = None;
+                self.diagnostics = std::iter::once(evenkeel_api::unreadable(&self.path, reason)).collect();
+                return Changed::Text;
+            }
+        };
+        if *text == *self.text && !first && !self.diagnostics.iter().any(|d| d.code == "unreadable-file") {
+            return Changed::Nothing;
+        }
+        self.text = text.into();
+        let (objects, diagnostics) = evenkeel_api::load(&[(self.path.clone(), self.text.clone())]);
+        self.diagnostics = diagnostics;
+        if self.diagnostics.has_errors() {
+            return Changed::Text;
+        }
+        // Positions count as a change: resources name them as their origin.
+        let same = self.good == objects && self.good.iter().zip(&objects).all(|(a, b)| a.origin == b.origin);
+        self.good = objects;
+        if same { Changed::Text } else { Changed::Objects }
+    }
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            modified: metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH),
+            length: metadata.len(),
+            inode: metadata.ino(),
+        }
+    }
+}
+
+fn read_text(path: &Path) -> io::Result<String> {
+    let limit = u64::try_from(MAX_FILE_BYTES).unwrap_or(u64::MAX);
+    let mut bytes = Vec::new();
+    let read = fs::File::open(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    if read > MAX_FILE_BYTES {
+        return Err(io::Error::other(format!("it has more than {MAX_FILE_BYTES} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|_| io::Error::other("it is not UTF-8 text"))
+}
+
+type Found = BTreeMap<PathBuf, io::Result<Metadata>>;
+
+/// All configuration files below the roots, and what is wrong with directories on the way.
+fn scan(roots: &[PathBuf]) -> (Found, Diagnostics) {
+    let mut found = Found::new();
+    let mut diagnostics = Diagnostics::new();
+    let mut pending: Vec<(PathBuf, usize)> = roots.iter().map(|root| (root.clone(), 0)).collect();
+    while let Some((directory, depth)) = pending.pop() {
+        let entries = match fs::read_dir(&directory) {
+            Ok(entries) => entries,
+            Err(reason) => {
+                diagnostics.push(evenkeel_api::unreadable(&directory.to_string_lossy(), reason));
+                continue;
+            }
+        };
+        for path in entries.filter_map(Result::ok).map(|entry| entry.path()) {
+            let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+            if hidden {
+                continue;
+            }
+            let metadata = fs::metadata(&path);
+            if metadata.as_ref().is_ok_and(Metadata::is_dir) {
+                match depth < MAX_DIRECTORY_DEPTH {
+                    true => pending.push((path, depth + 1)),
+                    false => diagnostics.push(limit(&path, "directories are nested deeper than", MAX_DIRECTORY_DEPTH)),
+                }
+            } else if is_configuration(&path) {
+                if found.len() >= MAX_FILES {
+                    diagnostics.push(limit(&directory, "there are more files than", MAX_FILES));
+                    return (found, diagnostics);
+                }
+                found.insert(path, metadata);
+            }
+        }
+    }
+    (found, diagnostics)
+}
+
+fn is_configuration(path: &Path) -> bool {
+    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
+    EXTENSIONS.contains(&extension)
+}
+
+fn limit(path: &Path, what: &str, limit: usize) -> Diagnostic {
+    let span = Span::whole_file(path.to_string_lossy());
+    Diagnostic::new(Severity::Error, "too-many-files", span, format!("{what} {limit}; the rest is not read"))
+        .with_help("give `--config` a directory that holds only the mesh's configuration")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service(name: &str) -> String {
+        format!("apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec: {{ports: [{{port: 80}}]}}\n")
+    }
+
+    struct Fixture {
+        directory: tempfile::TempDir,
+        files: Files,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let directory = tempfile::tempdir().expect("a temporary directory");
+            let files = Files::new(vec![directory.path().to_owned()]);
+            Self { directory, files }
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            let path = self.directory.path().join(name);
+            fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
+            fs::write(path, text).expect("a written file");
+        }
+
+        fn names(&mut self) -> (Vec<String>, Refresh) {
+            let refresh = self.files.refresh(SystemTime::now());
+            (self.files.objects().iter().map(|o| o.name.to_string()).collect(), refresh)
+        }
+    }
+
+    #[test]
+    fn reads_yaml_and_json_recursively_and_skips_the_rest() {
+        let mut fixture = Fixture::new();
+        fixture.write("b.yaml", &service("b"));
+        fixture.write("deep/er/a.yml", &service("a"));
+        fixture.write("c.json", r#"{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "c"}}"#);
+        fixture.write("README.md", "no configuration");
+        fixture.write(".hidden.yaml", "{");
+        let (names, refresh) = fixture.names();
+        assert_eq!(names, ["b", "c", "a"]);
+        assert!(refresh.objects_changed && refresh.news.is_empty());
+        assert!(!fixture.names().1.files_changed, "nothing is new the second time");
+    }
+
+    #[test]
+    fn a_broken_file_keeps_its_last_good_objects_and_no_others() {
+        let mut fixture = Fixture::new();
+        fixture.write("a.yaml", &service("a"));
+        fixture.write("b.yaml", &service("b"));
+        fixture.names();
+        fixture.write("a.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: [}\n");
+        fixture.write("b.yaml", &service("b2"));
+        let (names, refresh) = fixture.names();
+        assert_eq!(names, ["a", "b2"]);
+        assert_eq!(refresh.news.len(), 1, "{:?}", refresh.news);
+        assert!(refresh.news[0].span.line == 3, "{:?}", refresh.news);
+        assert_eq!(fixture.files.refused().len(), 1);
+        assert!(fixture.names().1.news.is_empty(), "told once");
+
+        fixture.write("a.yaml", &service("a3"));
+        assert_eq!(fixture.names().0, ["a3", "b2"]);
+        assert!(fixture.files.refused().is_empty());
+    }
+
+    #[test]
+    fn an_unreadable_file_keeps_the_last_good_and_a_deleted_one_goes() {
+        let mut fixture = Fixture::new();
+        fixture.write("a.yaml", &service("a"));
+        fixture.names();
+        fs::write(fixture.directory.path().join("a.yaml"), b"\xff\xfe").expect("a written file");
+        let (names, refresh) = fixture.names();
+        assert_eq!(names, ["a"]);
+        assert!(refresh.news[0].to_string().contains("not UTF-8"), "{:?}", refresh.news);
+
+        fs::remove_file(fixture.directory.path().join("a.yaml")).expect("a removed file");
+        let (names, refresh) = fixture.names();
+        assert!(names.is_empty() && refresh.objects_changed);
+    }
+
+    #[test]
+    fn a_missing_directory_is_reported() {
+        let mut files = Files::new(vec!["/nonexistent/evenkeel".into()]);
+        let refresh = files.refresh(SystemTime::now());
+        assert!(refresh.news[0].to_string().starts_with("/nonexistent/evenkeel: error[unreadable-file]"));
+    }
+
+    #[test]
+    fn knows_files_of_endpoints() {
+        let mut fixture = Fixture::new();
+        fixture.write("pods.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: a}]}\n");
+        fixture.write("a.yaml", &service("a"));
+        let (names, refresh) = fixture.names();
+        assert_eq!(names, ["a", "a"], "{:?}", refresh.news);
+        let path = |name: &str| fixture.directory.path().join(name);
+        assert!(fixture.files.holds_only_endpoints(&path("pods.yaml")));
+        assert!(!fixture.files.holds_only_endpoints(&path("a.yaml")));
+        assert!(!fixture.files.holds_only_endpoints(&path("other.yaml")));
+    }
+}

@@ -1,0 +1,5 @@
+//! Where the configuration comes from: files, watched.
+
+pub mod debounce;
+pub mod files;
+pub mod watch;
