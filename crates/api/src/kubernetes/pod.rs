@@ -47,8 +47,10 @@ object! {
         ports: Vec<ContainerPort> = "ports",
         /// Its environment.
         env: Vec<EnvVar> = "env",
+        /// When it takes traffic.
+        readiness_probe: Option<Probe> = "readinessProbe",
     }
-    later: ["envFrom", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle"];
+    later: ["envFrom", "livenessProbe", "startupProbe", "lifecycle"];
     inert: [
         "command", "args", "workingDir", "resources", "resizePolicy", "restartPolicy", "restartPolicyRules",
         "volumeMounts", "volumeDevices", "terminationMessagePath", "terminationMessagePolicy", "imagePullPolicy",
@@ -90,6 +92,44 @@ object! {
         value: Option<String> = "value",
     }
     later: ["valueFrom"];
+}
+
+object! {
+    /// A question asked of a program again and again.
+    pub struct Probe {
+        /// A GET, which must answer with 200 to 399.
+        http_get: Option<HttpGetAction> = "httpGet",
+        /// A port, which must accept connections.
+        tcp_socket: Option<TcpSocketAction> = "tcpSocket",
+        /// Seconds between two questions.
+        period_seconds: Option<u32> = "periodSeconds",
+        /// Seconds to answer; 1 if not given.
+        timeout_seconds: Option<u32> = "timeoutSeconds",
+        /// Failures in a row that count; 3 if not given.
+        failure_threshold: Option<u32> = "failureThreshold",
+    }
+    later: ["exec", "grpc", "successThreshold"];
+    inert: ["initialDelaySeconds", "terminationGracePeriodSeconds"];
+}
+
+object! {
+    /// A GET as a probe.
+    pub struct HttpGetAction {
+        /// `/` if not given.
+        path: Option<String> = "path",
+        /// Its number or its name.
+        port: IntOrString = "port",
+    }
+    later: ["host", "httpHeaders", "scheme"];
+}
+
+object! {
+    /// A TCP connection as a probe.
+    pub struct TcpSocketAction {
+        /// Its number or its name.
+        port: IntOrString = "port",
+    }
+    later: ["host"];
 }
 
 object! {
