@@ -1,0 +1,350 @@
+//! The state directory: who holds it, what a run keeps in it, and clearing what a crashed run left.
+//!
+//! ```text
+//! ca/             root certificate and keys; kept, so that a restart keeps the mesh's identities
+//! logs/           one file per program; kept for reading afterwards, emptied by the next run
+//! runtime/        Pod objects for the control plane      ┐
+//! pods/NAME/      a replica's tokens, sockets, /etc files │ removed at the end of a run
+//! data/           applications' files                     │
+//! run.json, exec.sock                                     ┘
+//! lock            held by the running `up`
+//! ```
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::fcntl::{Flock, FlockArg};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use serde::{Deserialize, Serialize};
+
+/// Longest path of a state directory in bytes: a Unix socket's path holds 107, and the longest one below it needs the rest.
+pub const MAX_STATE_PATH_BYTES: usize = 48;
+/// How long a killed supervisor of an earlier run may take to disappear.
+const DEATH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why the state directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// Another run holds it.
+    #[error(
+        "another `evenkeel up` uses {}{holder}; stop it, or give this one a directory of its own: --state DIR",
+        .state.display()
+    )]
+    Busy {
+        /// The directory.
+        state: PathBuf,
+        /// ` (process N, running DIR)`, if known.
+        holder: String,
+    },
+    /// The path is too long for the sockets below it.
+    #[error(
+        "the state directory's path {} is longer than {MAX_STATE_PATH_BYTES} bytes, so the Unix sockets in it cannot be \
+         opened; choose a shorter one: --state DIR",
+        .0.display()
+    )]
+    TooLong(PathBuf),
+    /// A leftover process does not end.
+    #[error("process {0} of an earlier run does not end; end it yourself: kill -9 {0}")]
+    Undead(i32),
+    /// Files.
+    #[error("cannot use the state directory {}: {source}; choose another: --state DIR", .path.display())]
+    Io {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Paths below a state directory.
+#[derive(Debug, Clone)]
+pub struct StateDir(PathBuf);
+
+impl StateDir {
+    /// A state directory at this path, made absolute.
+    pub fn new(path: &Path) -> Result<Self, StateError> {
+        let absolute = std::path::absolute(path).map_err(|source| StateError::Io { path: path.into(), source })?;
+        if absolute.as_os_str().len() > MAX_STATE_PATH_BYTES {
+            return Err(StateError::TooLong(absolute));
+        }
+        Ok(Self(absolute))
+    }
+
+    /// Where runs keep their state unless told otherwise: `$XDG_STATE_HOME/evenkeel` or `~/.local/state/evenkeel`.
+    pub fn default_path() -> PathBuf {
+        let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".local/state"));
+        let base = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+        base.or_else(home).unwrap_or_else(|| std::env::temp_dir().join(format!("{}", nix::unistd::geteuid()))).join("evenkeel")
+    }
+
+    /// The directory itself.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Pod objects for the control plane.
+    pub fn runtime(&self) -> PathBuf {
+        self.0.join("runtime")
+    }
+
+    /// One program's log; `name` is the replica's, `part` `app` or `proxy`.
+    pub fn log(&self, name: &str, part: &str) -> PathBuf {
+        self.0.join("logs").join(format!("{name}.{part}.log"))
+    }
+
+    /// A replica's own folder.
+    pub fn pod(&self, name: &str) -> PathBuf {
+        self.0.join("pods").join(name)
+    }
+
+    /// Where applications may keep files for the length of a run.
+    pub fn data(&self) -> PathBuf {
+        self.0.join("data")
+    }
+
+    /// Where `evenkeel exec` asks for a replica's namespaces.
+    pub fn exec_socket(&self) -> PathBuf {
+        self.0.join("exec.sock")
+    }
+
+    fn record(&self) -> PathBuf {
+        self.0.join("run.json")
+    }
+
+    /// Takes the directory for this run, and clears what a crashed one left; `directory` is what will be run.
+    pub fn claim(&self, directory: &Path) -> Result<(Claim, Option<Leftovers>), StateError> {
+        let io = |source| StateError::Io { path: self.0.clone(), source };
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0).map_err(io)?;
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(self.0.join("lock"))
+            .map_err(io)?;
+        let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock).map_err(|_| self.busy())?;
+        let leftovers = self.clear_leftovers()?;
+        for folder in ["runtime", "pods", "data", "logs"] {
+            fs::create_dir_all(self.0.join(folder)).map_err(io)?;
+        }
+        Ok((Claim { state: self.clone(), directory: directory.to_path_buf(), lock }, leftovers))
+    }
+
+    fn busy(&self) -> StateError {
+        let holder = self
+            .read_record()
+            .map(|record| format!(" (process {}, running {})", record.keeper.pid, record.directory.display()));
+        StateError::Busy { state: self.0.clone(), holder: holder.unwrap_or_default() }
+    }
+
+    fn read_record(&self) -> Option<Record> {
+        serde_json::from_slice(&fs::read(self.record()).ok()?).ok()
+    }
+
+    /// Holding the lock, whatever is still here belongs to a run that did not end in order.
+    fn clear_leftovers(&self) -> Result<Option<Leftovers>, StateError> {
+        let record = self.read_record();
+        let mut leftovers = Leftovers { process: None, files: count_files(&self.0, &Self::VOLATILE) };
+        if let Some(supervisor) = record.and_then(|record| record.supervisor)
+            && supervisor.end()?
+        {
+            leftovers.process = Some(supervisor.pid);
+        }
+        let _ = fs::remove_dir_all(self.0.join("logs"));
+        self.remove_volatile().map_err(|source| StateError::Io { path: self.0.clone(), source })?;
+        Ok((leftovers.process.is_some() || leftovers.files > 0).then_some(leftovers))
+    }
+
+    const VOLATILE: [&str; 5] = ["runtime", "pods", "data", "run.json", "exec.sock"];
+
+    fn remove_volatile(&self) -> io::Result<()> {
+        for name in Self::VOLATILE {
+            let path = self.0.join(name);
+            let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            match removed {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a crashed run left and the next one cleared.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Leftovers {
+    /// Its supervisor, if that was still running; everything inside ended with it.
+    pub process: Option<i32>,
+    /// Files removed.
+    pub files: usize,
+}
+
+impl std::fmt::Display for Leftovers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "cleared what an interrupted run left: {} files", self.files)?;
+        match self.process {
+            Some(pid) => write!(f, ", process {pid} and all it had started"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The state directory, held for this run. The lock goes with the process; the files when [`Claim::release`] is called.
+#[derive(Debug)]
+pub struct Claim {
+    state: StateDir,
+    directory: PathBuf,
+    lock: Flock<File>,
+}
+
+impl Claim {
+    /// Records this run's processes, for the next run to find should this one crash.
+    pub fn record(&self, supervisor: i32) -> io::Result<()> {
+        let record = Record {
+            directory: self.directory.clone(),
+            keeper: ProcessId::of(i32::try_from(std::process::id()).unwrap_or_default())?,
+            supervisor: Some(ProcessId::of(supervisor)?),
+        };
+        let mut file = OpenOptions::new().create(true).truncate(true).write(true).open(self.state.record())?;
+        file.write_all(serde_json::to_string_pretty(&record)?.as_bytes())
+    }
+
+    /// Removes what the run kept for itself and lets the directory go.
+    pub fn release(self) -> io::Result<()> {
+        self.state.remove_volatile()?;
+        // Removed while still held: whoever waits for it makes a fresh one.
+        fs::remove_file(self.state.path().join("lock"))?;
+        drop(self.lock);
+        Ok(())
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    directory: PathBuf,
+    keeper: ProcessId,
+    supervisor: Option<ProcessId>,
+}
+
+/// A process id with the time it started, in clock ticks since boot: together they never name another process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct ProcessId {
+    pid: i32,
+    started: u64,
+}
+
+impl ProcessId {
+    fn of(pid: i32) -> io::Result<Self> {
+        let mut stat = String::new();
+        File::open(format!("/proc/{pid}/stat"))?.read_to_string(&mut stat)?;
+        let started = start_time(&stat).ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat is unreadable")))?;
+        Ok(Self { pid, started })
+    }
+
+    /// Kills it and waits until it is gone; `false` if it was already.
+    fn end(self) -> Result<bool, StateError> {
+        // The descriptor pins the process: from here on the number cannot come to mean another one.
+        let Ok(handle) = open_pidfd(self.pid) else { return Ok(false) };
+        if Self::of(self.pid).ok() != Some(self) {
+            return Ok(false);
+        }
+        let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.pid), nix::sys::signal::Signal::SIGKILL);
+        let timeout = PollTimeout::try_from(DEATH_TIMEOUT).unwrap_or(PollTimeout::MAX);
+        let mut fds = [PollFd::new(handle.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut fds, timeout) {
+            Ok(1..) => Ok(true),
+            _ => Err(StateError::Undead(self.pid)),
+        }
+    }
+}
+
+/// Field 22 of `/proc/PID/stat`; the name in field 2 may itself hold spaces and parentheses.
+fn start_time(stat: &str) -> Option<u64> {
+    let (_, after_name) = stat.rsplit_once(") ")?;
+    after_name.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+fn open_pidfd(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: takes two integers; the result is checked before use.
+    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    match i32::try_from(descriptor) {
+        // SAFETY: the kernel just gave us this descriptor and nobody else knows it.
+        Ok(descriptor @ 0..) => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn count_files(root: &Path, names: &[&str]) -> usize {
+    let mut folders: Vec<PathBuf> = Vec::new();
+    let mut files = 0;
+    let mut visit = |path: PathBuf, folders: &mut Vec<PathBuf>| match fs::symlink_metadata(&path) {
+        Ok(found) if found.is_dir() => folders.push(path),
+        Ok(_) => files += 1,
+        Err(_) => {}
+    };
+    names.iter().for_each(|name| visit(root.join(name), &mut folders));
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            visit(entry.path(), &mut folders);
+        }
+    }
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_time_is_found_behind_any_program_name() {
+        let check = |name: &str| {
+            let stat = format!("42 ({name}) S 1 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 987654 0 0");
+            assert_eq!(start_time(&stat), Some(987_654), "{name}");
+        };
+        check("sleep");
+        check("a) S (b c");
+        assert_eq!(start_time("garbage"), None);
+    }
+
+    #[test]
+    fn a_held_directory_is_refused_with_its_holder_and_freed_by_release() -> Result<(), Box<dyn std::error::Error>> {
+        let folder = tempfile::tempdir()?;
+        let state = StateDir::new(folder.path())?;
+        let (claim, leftovers) = state.claim(Path::new("/some/app"))?;
+        assert_eq!(leftovers, None);
+        claim.record(i32::try_from(std::process::id())?)?;
+        let refused = state.claim(Path::new("/other")).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(refused.contains("/some/app") && refused.contains("--state"), "{refused}");
+        claim.release()?;
+        assert!(state.claim(Path::new("/other")).is_ok());
+        Ok(())
+    }
+
+    #[test]
+    fn the_next_run_ends_the_process_of_a_crashed_one_and_removes_its_files() -> Result<(), Box<dyn std::error::Error>> {
+        let folder = tempfile::tempdir()?;
+        let state = StateDir::new(folder.path())?;
+        let mut survivor = std::process::Command::new("sleep").arg("60").spawn()?;
+        let (claim, _) = state.claim(Path::new("/app"))?;
+        claim.record(i32::try_from(survivor.id())?)?;
+        fs::create_dir_all(state.pod("web-1"))?;
+        fs::write(state.pod("web-1").join("token"), "t")?;
+        drop(claim);
+        let (claim, leftovers) = state.claim(Path::new("/app"))?;
+        assert_eq!(leftovers, Some(Leftovers { process: Some(i32::try_from(survivor.id())?), files: 2 }));
+        assert!(!survivor.wait()?.success());
+        assert!(!state.pod("web-1").exists());
+        claim.release()?;
+        Ok(())
+    }
+
+    #[test]
+    fn a_path_too_long_for_sockets_is_refused() {
+        let long = format!("/tmp/{}", "x".repeat(MAX_STATE_PATH_BYTES));
+        assert!(matches!(StateDir::new(Path::new(&long)), Err(StateError::TooLong(_))));
+    }
+}

@@ -1,0 +1,141 @@
+//! A small HTTP/1.1 client that opens its sockets inside a replica's network: for readiness probes and for `--check`.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::namespace::Namespace;
+
+/// The largest answer body that is read, in bytes.
+pub const MAX_BODY_BYTES: usize = 1 << 20;
+
+/// Why a call got no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// No connection, or it broke.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// Not HTTP, or closed before the answer was whole.
+    #[error("no HTTP answer: {0}")]
+    Http(String),
+    /// Nothing in time.
+    #[error("no answer within {} ms", .0.as_millis())]
+    TimedOut(Duration),
+}
+
+/// One request.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// Method.
+    pub method: Method,
+    /// Path and query.
+    pub path: String,
+    /// The `Host` header.
+    pub host: String,
+    /// More headers.
+    pub headers: Vec<(&'static str, String)>,
+    /// Body; empty for none.
+    pub body: String,
+    /// Time allowed from connect to the last byte.
+    pub timeout: Duration,
+}
+
+impl Call {
+    /// A GET with two seconds to answer.
+    pub fn get(host: impl Into<String>, path: impl Into<String>) -> Self {
+        Self {
+            method: Method::GET,
+            path: path.into(),
+            host: host.into(),
+            headers: Vec::new(),
+            body: String::new(),
+            timeout: Duration::from_secs(2),
+        }
+    }
+
+    /// The same with another method.
+    pub fn method(mut self, method: Method) -> Self {
+        self.method = method;
+        self
+    }
+
+    /// The same with one more header.
+    pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
+    }
+
+    /// The same with a JSON body.
+    pub fn json(mut self, body: impl Into<String>) -> Self {
+        self.body = body.into();
+        self.header("content-type", "application/json")
+    }
+
+    /// Connects to `address` from inside `namespace` (or from the supervisor's own) and waits for the whole answer.
+    pub async fn send(&self, namespace: Option<&Namespace>, address: SocketAddr) -> Result<Answer, CallError> {
+        let exchange = async {
+            let stream = connect(namespace, address).await?;
+            self.exchange(stream).await
+        };
+        tokio::time::timeout(self.timeout, exchange).await.unwrap_or(Err(CallError::TimedOut(self.timeout)))
+    }
+
+    async fn exchange(&self, stream: TcpStream) -> Result<Answer, CallError> {
+        let http = |error: &dyn std::fmt::Display| CallError::Http(error.to_string());
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| http(&error))?;
+        let connection = tokio::spawn(connection);
+        let mut request = Request::builder().method(&self.method).uri(&self.path).header("host", &self.host);
+        for (name, value) in &self.headers {
+            request = request.header(*name, value);
+        }
+        let request = request.body(Full::new(Bytes::from(self.body.clone()))).map_err(|error| http(&error))?;
+        let response = sender.send_request(request).await.map_err(|error| http(&error))?;
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, MAX_BODY_BYTES).collect().await.map_err(|error| http(&error))?.to_bytes();
+        connection.abort();
+        Ok(Answer { status: head.status, headers: head.headers, body: String::from_utf8_lossy(&body).into_owned() })
+    }
+}
+
+/// One answer.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// Status.
+    pub status: StatusCode,
+    /// Headers.
+    pub headers: HeaderMap,
+    /// Body; bytes that are no UTF-8 are replaced.
+    pub body: String,
+}
+
+impl Answer {
+    /// A header's value, if it is there and text.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+}
+
+/// Status and the first bytes of the body: what a failed check prints.
+impl std::fmt::Display for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let body: String = self.body.trim().chars().take(120).collect();
+        write!(f, "{} {body:?}", self.status.as_u16())
+    }
+}
+
+/// Opens a TCP connection from inside `namespace`.
+pub async fn connect(namespace: Option<&Namespace>, address: SocketAddr) -> io::Result<TcpStream> {
+    let open = TcpSocket::new_v4;
+    let socket = match namespace {
+        Some(namespace) => namespace.within(open)??,
+        None => open()?,
+    };
+    socket.connect(address).await
+}

@@ -1,0 +1,216 @@
+//! `evenkeel exec WORKLOAD -- CMD…`: a command inside a replica's namespaces, as `kubectl exec` does it.
+//!
+//! The running `up` hands the namespaces out as descriptors over a Unix socket in its state directory, which only its own
+//! user can open; process ids would mean nothing across the mesh's process namespace.
+
+use std::ffi::{CString, OsString};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, execvp, fork};
+use serde::{Deserialize, Serialize};
+
+use crate::namespace::{Namespace, join};
+
+/// Longest request and answer, in bytes.
+const MAX_MESSAGE_BYTES: u64 = 256 * 1024;
+/// user, pid, network, mount, uts: the order descriptors travel in.
+const DESCRIPTORS: usize = 5;
+
+/// What to run where.
+#[derive(Debug, Clone)]
+pub struct ExecOptions {
+    /// State directory of the running `up`.
+    pub state: PathBuf,
+    /// Name of a workload (or of one of its pods).
+    pub workload: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Program and arguments.
+    pub command: Vec<OsString>,
+}
+
+/// Why nothing was run.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecError {
+    /// No `up` answers in that directory.
+    #[error("no mesh is running with the state directory {}; start one: evenkeel up DIR, or name its directory: --state DIR", .0.display())]
+    NotRunning(PathBuf),
+    /// `up` answered no.
+    #[error("{0}")]
+    Refused(String),
+    /// The namespaces could not be entered.
+    #[error("cannot enter the workload's namespaces: {0}")]
+    Enter(io::Error),
+    /// The command is not there.
+    #[error("cannot run {command:?}: {source}")]
+    Command {
+        /// What was asked for.
+        command: OsString,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// What `exec` asks the running `up`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Request {
+    /// Namespace of the workload.
+    pub namespace: String,
+    /// Name of the workload or pod.
+    pub workload: String,
+}
+
+/// The answer that travels with the descriptors.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply {
+    /// The replica found.
+    Replica {
+        /// Variables its program runs with.
+        environment: Vec<(String, String)>,
+        /// Its program's working directory.
+        directory: PathBuf,
+    },
+    /// Why there is none.
+    Refused(String),
+}
+
+/// Runs the command with this process's terminal and returns its exit status (128 + N when signal N ended it).
+///
+/// Must be called while the process has a single thread.
+pub fn run(options: &ExecOptions) -> Result<u8, ExecError> {
+    let (reply, descriptors) = ask(options)?;
+    let (environment, directory) = match reply {
+        Reply::Replica { environment, directory } => (environment, directory),
+        Reply::Refused(reason) => return Err(ExecError::Refused(reason)),
+    };
+    enter(&descriptors).map_err(ExecError::Enter)?;
+    let program = options.command.first().cloned().unwrap_or_else(|| "sh".into());
+    let failed = |source: io::Error| ExecError::Command { command: program.clone(), source };
+    let arguments: Vec<CString> =
+        options.command.iter().map(|word| CString::new(word.as_bytes())).collect::<Result<_, _>>().map_err(|error| failed(error.into()))?;
+    // SAFETY: single-threaded by this function's contract.
+    match unsafe { fork() }.map_err(|error| failed(error.into()))? {
+        ForkResult::Child => {
+            let error = become_command(&directory, &environment, &arguments);
+            let _ = writeln!(io::stderr(), "error: {}", failed(error));
+            std::process::exit(127)
+        }
+        ForkResult::Parent { child } => {
+            // The terminal's Ctrl-C is for the command; its own end is what ends this process.
+            for number in [Signal::SIGINT, Signal::SIGQUIT] {
+                // SAFETY: ignoring a signal installs no handler code.
+                let _ = unsafe { signal(number, SigHandler::SigIgn) };
+            }
+            match waitpid(child, None).map_err(|error| failed(error.into()))? {
+                WaitStatus::Exited(_, status) => Ok(u8::try_from(status).unwrap_or(1)),
+                WaitStatus::Signaled(_, number, _) => Ok(128_u8.saturating_add(u8::try_from(number as i32).unwrap_or(0))),
+                _ => Ok(1),
+            }
+        }
+    }
+}
+
+fn become_command(directory: &Path, environment: &[(String, String)], arguments: &[CString]) -> io::Error {
+    for (name, value) in environment {
+        // SAFETY: the forked child has a single thread, so nobody reads the environment meanwhile.
+        unsafe { std::env::set_var(name, value) };
+    }
+    let Some(program) = arguments.first() else { return io::Error::from(io::ErrorKind::InvalidInput) };
+    if let Err(error) = std::env::set_current_dir(directory) {
+        return error;
+    }
+    match execvp(program, arguments) {
+        Ok(never) => match never {},
+        Err(error) => error.into(),
+    }
+}
+
+fn ask(options: &ExecOptions) -> Result<(Reply, Vec<OwnedFd>), ExecError> {
+    let not_running = |_| ExecError::NotRunning(options.state.clone());
+    let mut stream = UnixStream::connect(options.state.join("exec.sock")).map_err(not_running)?;
+    let request = Request { namespace: options.namespace.clone(), workload: options.workload.clone() };
+    let mut exchange = || -> io::Result<(Reply, Vec<OwnedFd>)> {
+        stream.write_all(serde_json::to_string(&request)?.as_bytes())?;
+        stream.shutdown(std::net::Shutdown::Write)?;
+        receive(&mut stream)
+    };
+    exchange().map_err(ExecError::Enter)
+}
+
+fn receive(stream: &mut UnixStream) -> io::Result<(Reply, Vec<OwnedFd>)> {
+    let mut first = vec![0; 16 * 1024];
+    let mut space = nix::cmsg_space!([RawFd; DESCRIPTORS]);
+    let mut descriptors = Vec::new();
+    let length = {
+        let mut parts = [IoSliceMut::new(&mut first)];
+        let message = recvmsg::<()>(stream.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
+        for control in message.cmsgs()? {
+            if let ControlMessageOwned::ScmRights(received) = control {
+                // SAFETY: the kernel installed these descriptors for us in this very call.
+                descriptors.extend(received.into_iter().map(|raw| unsafe { OwnedFd::from_raw_fd(raw) }));
+            }
+        }
+        message.bytes
+    };
+    first.truncate(length);
+    stream.take(MAX_MESSAGE_BYTES).read_to_end(&mut first)?;
+    Ok((serde_json::from_slice(&first)?, descriptors))
+}
+
+/// Joins all namespaces; the user namespace first, since it grants the right to join the others.
+fn enter(descriptors: &[OwnedFd]) -> io::Result<()> {
+    let [user, process, network, mount, uts] = descriptors else {
+        return Err(io::Error::other("the running `up` sent no namespaces"));
+    };
+    // Without a user namespace of its own (started by root) the mesh's is ours, and joining one's own is an error.
+    if std::fs::metadata("/proc/self/ns/user")?.ino() != nix::sys::stat::fstat(user)?.st_ino {
+        join(user.as_raw_fd(), libc::CLONE_NEWUSER)?;
+    }
+    join(process.as_raw_fd(), libc::CLONE_NEWPID)?;
+    join(network.as_raw_fd(), libc::CLONE_NEWNET)?;
+    join(uts.as_raw_fd(), libc::CLONE_NEWUTS)?;
+    join(mount.as_raw_fd(), libc::CLONE_NEWNS)
+}
+
+/// The supervisor's side: reads one request.
+pub async fn read_request(stream: &mut tokio::net::UnixStream) -> io::Result<Request> {
+    use tokio::io::AsyncReadExt;
+    let mut request = Vec::new();
+    stream.take(MAX_MESSAGE_BYTES).read_to_end(&mut request).await?;
+    Ok(serde_json::from_slice(&request)?)
+}
+
+/// The supervisor's side: answers with a replica's namespaces, or with the reason why not.
+pub async fn answer(stream: tokio::net::UnixStream, reply: &Reply, namespace: Option<&Namespace>) -> io::Result<()> {
+    use tokio::io::AsyncWriteExt;
+    let text = serde_json::to_vec(reply)?;
+    let Some(namespace) = namespace else {
+        let mut stream = stream;
+        return stream.write_all(&text).await;
+    };
+    let own = |kind: &str| std::fs::File::open(format!("/proc/self/ns/{kind}"));
+    let (user, process) = (own("user")?, own("pid")?);
+    let [network, mount, uts] = namespace.descriptors().map(|descriptor| descriptor.as_raw_fd());
+    let raw: [RawFd; DESCRIPTORS] = [user.as_raw_fd(), process.as_raw_fd(), network, mount, uts];
+    // One blocking message to a local peer that is already reading, off the event loop's non-blocking socket.
+    let stream = stream.into_std()?;
+    stream.set_nonblocking(false)?;
+    stream.set_write_timeout(Some(std::time::Duration::from_secs(1)))?;
+    let sent = sendmsg::<()>(
+        stream.as_raw_fd(),
+        &[IoSlice::new(&text)],
+        &[ControlMessage::ScmRights(&raw)],
+        MsgFlags::empty(),
+        None,
+    )?;
+    (&stream).write_all(text.get(sent..).unwrap_or_default())
+}

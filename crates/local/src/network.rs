@@ -1,0 +1,155 @@
+//! Addresses and links of the mesh's private network: a bridge, and one virtual cable per replica.
+
+use std::fs;
+use std::io;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+use nix::mount::{MsFlags, mount};
+
+use crate::tools::{ToolError, Tools};
+
+/// The bridge all replicas are plugged into.
+pub const BRIDGE: &str = "ek0";
+/// The bridge's own address: the default route, and where the control plane listens.
+pub const BRIDGE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 1);
+/// Prefix length of the pods' network, 10.244.0.0/16.
+pub const POD_PREFIX: u8 = 16;
+/// The name server written into every `/etc/resolv.conf`; its queries are captured, so nothing has to listen there.
+pub const NAME_SERVER: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
+/// How many replicas one machine can hold: 254 folders of 250 addresses, far beyond what it can run.
+pub const MAX_PODS: u32 = 254 * 250;
+
+/// Why a network could not be laid.
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    /// `ip` or `nft` failed.
+    #[error(transparent)]
+    Tool(#[from] ToolError),
+    /// A file or mount under the namespace failed.
+    #[error("cannot set up {what}: {source}")]
+    File {
+        /// What was being set up.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Namespaces could not be made.
+    #[error("cannot make a network namespace: {0}")]
+    Namespace(#[from] io::Error),
+}
+
+/// The address of the `index`-th replica started in this run, from 10.244.1.1 upwards; `None` past [`MAX_PODS`].
+pub fn pod_address(index: u32) -> Option<Ipv4Addr> {
+    let third = u8::try_from(index / 250 + 1).ok().filter(|third| *third < 255)?;
+    let fourth = u8::try_from(index % 250 + 1).ok()?;
+    Some(Ipv4Addr::new(10, 244, third, fourth))
+}
+
+/// Brings up loopback and the bridge in the mesh's own network namespace.
+pub fn lay_bridge(tools: &Tools) -> Result<(), NetworkError> {
+    tools.ip(&format!(
+        "link set lo up\nlink add {BRIDGE} type bridge\naddr add {BRIDGE_ADDRESS}/{POD_PREFIX} dev {BRIDGE}\nlink set {BRIDGE} up\n"
+    ))?;
+    Ok(())
+}
+
+/// One replica's place in the network.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// Its host name: the pod's name.
+    pub host_name: String,
+    /// Search list of its resolver, from the pod's namespace.
+    pub search: String,
+    /// Rules to load, if its traffic is captured.
+    pub capture: Option<String>,
+    /// Folder for the files that are mounted over `/etc`.
+    pub folder: PathBuf,
+    /// Name of the cable's end at the bridge, unique in this run.
+    pub link: String,
+}
+
+/// The resolver's search list in a pod of `namespace`, in Kubernetes' order.
+pub fn search_list(namespace: &str, cluster_domain: &str) -> String {
+    format!("{namespace}.svc.{cluster_domain} svc.{cluster_domain} {cluster_domain}")
+}
+
+/// Runs inside the replica's fresh namespaces: cable, address, route, rules, resolver, host name.
+pub fn settle(place: &Place, tools: &Tools) -> Result<(), NetworkError> {
+    let Place { address, link, .. } = place;
+    // `netns 1` is the supervisor, process 1 of the mesh's process namespace: the other end lands in its network.
+    tools.ip(&format!(
+        "link set lo up\nlink add eth0 type veth peer name {link} netns 1\naddr add {address}/{POD_PREFIX} dev eth0\n\
+         link set eth0 up\nroute add default via {BRIDGE_ADDRESS}\n"
+    ))?;
+    if let Some(rules) = &place.capture {
+        tools.nft(rules)?;
+    }
+    nix::unistd::sethostname(&place.host_name).map_err(|error| file("the host name", error.into()))?;
+    mount_resolver(place)
+}
+
+/// Plugs the bridge's end of a settled replica's cable in; runs in the mesh's own namespace.
+pub fn plug_in(place: &Place, tools: &Tools) -> Result<(), NetworkError> {
+    let link = &place.link;
+    tools.ip(&format!("link set {link} master {BRIDGE}\nlink set {link} up\n"))?;
+    Ok(())
+}
+
+/// Puts pod-like name resolution over the machine's: `resolv.conf`, `hosts`, and a `hosts:` line that asks only those two.
+fn mount_resolver(place: &Place) -> Result<(), NetworkError> {
+    fs::create_dir_all(&place.folder).map_err(|error| file(&place.folder.display().to_string(), error))?;
+    let resolv = format!("nameserver {NAME_SERVER}\nsearch {}\noptions ndots:5\n", place.search);
+    over_etc(place, "resolv.conf", &resolv)?;
+    over_etc(place, "hosts", &format!("127.0.0.1 localhost\n{} {}\n", place.address, place.host_name))?;
+    // nss-resolve and mdns would ask the machine's own resolver over a Unix socket, past the capture.
+    if let Ok(switch) = fs::read_to_string("/etc/nsswitch.conf") {
+        over_etc(place, "nsswitch.conf", &files_and_dns(&switch))?;
+    }
+    Ok(())
+}
+
+fn files_and_dns(switch: &str) -> String {
+    let keep = switch.lines().filter(|line| !line.trim_start().starts_with("hosts:"));
+    keep.chain(["hosts: files dns"]).map(|line| format!("{line}\n")).collect()
+}
+
+fn over_etc(place: &Place, name: &str, content: &str) -> Result<(), NetworkError> {
+    let source = place.folder.join(name);
+    let target = Path::new("/etc").join(name);
+    fs::write(&source, content).map_err(|error| file(&source.display().to_string(), error))?;
+    mount(Some(&source), &target, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+        .map_err(|error| file(&format!("{} (it must exist on this machine)", target.display()), error.into()))
+}
+
+fn file(what: &str, source: io::Error) -> NetworkError {
+    NetworkError::File { what: what.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_stay_inside_the_pod_network_and_never_repeat() {
+        let all: Vec<Ipv4Addr> = (0..MAX_PODS).map_while(pod_address).collect();
+        let distinct: std::collections::HashSet<_> = all.iter().collect();
+        assert_eq!(all.len(), distinct.len());
+        assert_eq!(all.len(), usize::try_from(MAX_PODS).unwrap_or(0));
+        assert_eq!(all.first(), Some(&Ipv4Addr::new(10, 244, 1, 1)));
+        assert_eq!(all.get(250), Some(&Ipv4Addr::new(10, 244, 2, 1)));
+        assert_eq!(pod_address(MAX_PODS), None);
+    }
+
+    #[test]
+    fn only_the_hosts_line_of_nsswitch_changes() {
+        let check = |input: &str, expected: &str| assert_eq!(files_and_dns(input), expected);
+        check(
+            "passwd: files systemd\nhosts: files mdns4_minimal [NOTFOUND=return] resolve dns\n",
+            "passwd: files systemd\nhosts: files dns\n",
+        );
+        check("# empty\n", "# empty\nhosts: files dns\n");
+    }
+}

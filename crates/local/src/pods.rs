@@ -1,0 +1,195 @@
+//! The running replicas, told to the control plane as Kubernetes `Pod` objects: the same seam as in a cluster.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+/// What does not change while a replica lives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pod {
+    /// Its name, unique in its namespace.
+    pub name: String,
+    /// Its Kubernetes namespace.
+    pub namespace: String,
+    /// The Deployment it belongs to.
+    pub workload: String,
+    /// Its labels, which Services and policies select by.
+    pub labels: BTreeMap<String, String>,
+    /// The account its certificate is issued for.
+    pub service_account: String,
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// Ports its containers declare.
+    pub ports: Vec<ContainerPort>,
+    /// Whether a sidecar or gateway proxy stands in front of it.
+    pub in_mesh: bool,
+}
+
+/// One declared port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerPort {
+    /// Its name, for Services whose `targetPort` is a name.
+    pub name: Option<String>,
+    /// Its number.
+    pub number: u16,
+    /// `TCP` or `UDP`.
+    pub protocol: String,
+}
+
+/// A replica as it is now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodStatus {
+    /// Who it is.
+    pub pod: Arc<Pod>,
+    /// Whether it may receive requests.
+    pub ready: bool,
+    /// Why not, in a few words; empty when ready.
+    pub detail: String,
+    /// How often its program was started again.
+    pub restarts: u32,
+}
+
+/// All replicas by (workload's namespace, pod name); whoever needs to know subscribes.
+pub type Roster = watch::Sender<BTreeMap<(String, String), PodStatus>>;
+/// A subscription to the [`Roster`].
+pub type RosterView = watch::Receiver<BTreeMap<(String, String), PodStatus>>;
+
+/// Writes the Pod objects to `folder/pods.yaml` now and after every change, until the roster is gone.
+pub async fn publish(folder: &Path, mut roster: RosterView) -> io::Result<()> {
+    let mut written = None;
+    loop {
+        let document = render(roster.borrow_and_update().values());
+        if written.as_ref() != Some(&document) {
+            replace(folder, &document)?;
+            written = Some(document);
+        }
+        if roster.changed().await.is_err() {
+            return Ok(());
+        }
+    }
+}
+
+/// Renames a finished file into place, so that no reader ever sees half of one.
+fn replace(folder: &Path, document: &str) -> io::Result<()> {
+    // The name must not end in `.yaml`: whoever watches the folder would read it.
+    let fresh = folder.join("pods.new");
+    fs::write(&fresh, document)?;
+    fs::rename(fresh, folder.join("pods.yaml"))
+}
+
+/// The YAML documents; scalars are quoted as JSON strings, which YAML includes.
+fn render<'a>(pods: impl Iterator<Item = &'a PodStatus>) -> String {
+    let mut out = String::from("# Written by `evenkeel up`: the replicas that run now.\n");
+    for status in pods {
+        render_pod(&mut out, status);
+    }
+    out
+}
+
+fn render_pod(out: &mut String, status: &PodStatus) {
+    let PodStatus { pod, ready, .. } = status;
+    let quote = |text: &str| serde_json::Value::from(text).to_string();
+    let mut line = |text: std::fmt::Arguments<'_>| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(out, "{text}");
+    };
+    line(format_args!("---\napiVersion: v1\nkind: Pod\nmetadata:"));
+    line(format_args!("  name: {}\n  namespace: {}", quote(&pod.name), quote(&pod.namespace)));
+    line(format_args!("  labels:{}", if pod.labels.is_empty() { " {}" } else { "" }));
+    for (name, value) in &pod.labels {
+        line(format_args!("    {}: {}", quote(name), quote(value)));
+    }
+    if !pod.in_mesh {
+        line(format_args!("  annotations:\n    sidecar.istio.io/inject: \"false\""));
+    }
+    line(format_args!("spec:\n  serviceAccountName: {}", quote(&pod.service_account)));
+    line(format_args!("  containers:\n    - name: {}", quote(&pod.workload)));
+    line(format_args!("      ports:{}", if pod.ports.is_empty() { " []" } else { "" }));
+    for port in &pod.ports {
+        line(format_args!("        - containerPort: {}\n          protocol: {}", port.number, quote(&port.protocol)));
+        if let Some(name) = &port.name {
+            line(format_args!("          name: {}", quote(name)));
+        }
+    }
+    let condition = if *ready { "True" } else { "False" };
+    line(format_args!("status:\n  phase: Running\n  podIP: {}\n  podIPs:\n    - ip: {0}", quote(&pod.address.to_string())));
+    line(format_args!("  conditions:\n    - type: Ready\n      status: \"{condition}\""));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn replica(ready: bool) -> PodStatus {
+        let pod = Pod {
+            name: "web-5d4f-x2x4z".to_owned(),
+            namespace: "shop".to_owned(),
+            workload: "web".to_owned(),
+            labels: BTreeMap::from([("app".to_owned(), "web".to_owned()), ("odd".to_owned(), "yes: \"no\"".to_owned())]),
+            service_account: "web".to_owned(),
+            address: Ipv4Addr::new(10, 244, 1, 2),
+            ports: vec![ContainerPort { name: Some("http".to_owned()), number: 8080, protocol: "TCP".to_owned() }],
+            in_mesh: false,
+        };
+        PodStatus { pod: Arc::new(pod), ready, detail: String::new(), restarts: 0 }
+    }
+
+    #[test]
+    fn a_replica_is_written_as_the_pod_a_cluster_would_have() {
+        let expected = r#"# Written by `evenkeel up`: the replicas that run now.
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: "web-5d4f-x2x4z"
+  namespace: "shop"
+  labels:
+    "app": "web"
+    "odd": "yes: \"no\""
+  annotations:
+    sidecar.istio.io/inject: "false"
+spec:
+  serviceAccountName: "web"
+  containers:
+    - name: "web"
+      ports:
+        - containerPort: 8080
+          protocol: "TCP"
+          name: "http"
+status:
+  phase: Running
+  podIP: "10.244.1.2"
+  podIPs:
+    - ip: "10.244.1.2"
+  conditions:
+    - type: Ready
+      status: "True"
+"#;
+        assert_eq!(render([replica(true)].iter()), expected);
+    }
+
+    #[tokio::test]
+    async fn the_file_follows_the_roster_and_ends_with_it() -> io::Result<()> {
+        let folder = tempfile::tempdir()?;
+        let roster: Roster = watch::Sender::new(BTreeMap::new());
+        let key = ("shop".to_owned(), "web-5d4f-x2x4z".to_owned());
+        roster.send_modify(|pods| drop(pods.insert(key.clone(), replica(false))));
+        let view = roster.subscribe();
+        let path = folder.path().to_path_buf();
+        let publisher = tokio::spawn(async move { publish(&path, view).await });
+        tokio::task::yield_now().await;
+        let read = || fs::read_to_string(folder.path().join("pods.yaml"));
+        assert!(read()?.contains("status: \"False\""));
+        roster.send_modify(|pods| drop(pods.insert(key, replica(true))));
+        drop(roster);
+        publisher.await??;
+        assert!(read()?.contains("status: \"True\""));
+        Ok(())
+    }
+}

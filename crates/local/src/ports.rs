@@ -1,0 +1,163 @@
+//! The mesh's ways in: listening sockets on the host's loopback, opened before the host's network is left behind.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::str::FromStr;
+
+use evenkeel_base::Span;
+
+/// Sockets are kept above the descriptors they are handed over as, so that no hand-over overwrites another one's source.
+const LOWEST_DESCRIPTOR: RawFd = 64;
+
+/// Why a way in cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot listen on 127.0.0.1:{host} for the Gateway's port {gateway} ({span}): {reason}; choose another port: \
+     --gateway-port {gateway}={suggestion}"
+)]
+pub struct PortError {
+    host: u16,
+    gateway: u16,
+    span: Span,
+    reason: String,
+    suggestion: u16,
+}
+
+/// `--gateway-port [GATEWAY=]HOST`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PortChoice {
+    /// The Gateway server's port; none: the first Gateway's first one.
+    pub gateway: Option<u16>,
+    /// The port on 127.0.0.1.
+    pub host: u16,
+}
+
+impl FromStr for PortChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let port = |text: &str| {
+            text.parse::<u16>().map_err(|_| format!("{text:?} is no port; expected HOST_PORT or GATEWAY_PORT=HOST_PORT"))
+        };
+        Ok(match text.split_once('=') {
+            Some((gateway, host)) => Self { gateway: Some(port(gateway)?), host: port(host)? },
+            None => Self { gateway: None, host: port(text)? },
+        })
+    }
+}
+
+/// One port a Gateway asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GatewayPort {
+    /// `servers[].port.number`.
+    pub number: u16,
+    /// Its protocol, as written.
+    pub protocol: String,
+    /// Where it is written.
+    pub span: Span,
+}
+
+impl GatewayPort {
+    /// The port the proxy listens on: an unprivileged stand-in for those below 1024 (80 → 8080, 443 → 8443).
+    pub fn listener(&self) -> u16 {
+        if self.number < 1024 { self.number + 8000 } else { self.number }
+    }
+}
+
+/// A way in.
+#[derive(Debug)]
+pub struct HostPort {
+    /// The proxy's listener port, which names the socket when it is handed over.
+    pub listener: u16,
+    /// Where it listens on the host.
+    pub address: SocketAddr,
+    /// `http` or `https`, for the URL.
+    pub scheme: &'static str,
+    socket: OwnedFd,
+}
+
+impl HostPort {
+    /// The socket's descriptor.
+    pub fn descriptor(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    /// What to type into a browser.
+    pub fn url(&self) -> String {
+        format!("{}://{}/", self.scheme, self.address)
+    }
+}
+
+/// Opens one socket per Gateway port, on the chosen host port or else on the one the proxy would listen on itself.
+pub fn open(gateways: &[GatewayPort], choices: &[PortChoice]) -> Result<Vec<HostPort>, PortError> {
+    gateways.iter().enumerate().map(|(index, port)| open_one(port, index == 0, choices)).collect()
+}
+
+fn open_one(port: &GatewayPort, first: bool, choices: &[PortChoice]) -> Result<HostPort, PortError> {
+    let chosen = |choice: &&PortChoice| choice.gateway == Some(port.number) || (first && choice.gateway.is_none());
+    let host = choices.iter().find(chosen).map_or(port.listener(), |choice| choice.host);
+    let failed = |error: io::Error| PortError {
+        host,
+        gateway: port.number,
+        span: port.span.clone(),
+        reason: match error.kind() {
+            io::ErrorKind::AddrInUse => "another program has it".to_owned(),
+            _ => error.to_string(),
+        },
+        suggestion: if host < 64_535 { host + 1000 } else { 18_080 },
+    };
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, host)).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    let scheme = if port.protocol.eq_ignore_ascii_case("HTTPS") { "https" } else { "http" };
+    Ok(HostPort { listener: port.listener(), address, scheme, socket: lift(listener).map_err(failed)? })
+}
+
+fn lift(listener: TcpListener) -> io::Result<OwnedFd> {
+    let low = listener.into_raw_fd();
+    // SAFETY: `low` was just released by its listener, so it is owned here alone.
+    let low = unsafe { OwnedFd::from_raw_fd(low) };
+    let high = nix::fcntl::fcntl(&low, nix::fcntl::FcntlArg::F_DUPFD_CLOEXEC(LOWEST_DESCRIPTOR))?;
+    // SAFETY: the kernel just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(high) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gateway(number: u16) -> GatewayPort {
+        GatewayPort { number, protocol: "HTTP".to_owned(), span: Span::at("gateway.yaml", 9, 7) }
+    }
+
+    #[test]
+    fn choices_parse_or_say_what_was_expected() {
+        let check = |text: &str, gateway, host| assert_eq!(text.parse(), Ok(PortChoice { gateway, host }));
+        check("9090", None, 9090);
+        check("443=9443", Some(443), 9443);
+        let refused = "http".parse::<PortChoice>().err().unwrap_or_default();
+        assert!(refused.contains("GATEWAY_PORT=HOST_PORT"), "{refused}");
+    }
+
+    #[test]
+    fn each_gateway_port_gets_a_socket_named_after_its_listener() -> Result<(), PortError> {
+        let free = [PortChoice { gateway: None, host: 0 }, PortChoice { gateway: Some(443), host: 0 }];
+        let open = open(&[gateway(80), gateway(443)], &free)?;
+        assert_eq!(open.iter().map(|port| port.listener).collect::<Vec<_>>(), [8080, 8443]);
+        assert!(open.iter().all(|port| port.descriptor() >= LOWEST_DESCRIPTOR && port.address.ip().is_loopback()));
+        Ok(())
+    }
+
+    #[test]
+    fn a_taken_port_is_named_with_its_gateway_and_the_flag() -> Result<(), Box<dyn std::error::Error>> {
+        let taken = TcpListener::bind("127.0.0.1:0")?;
+        let host = taken.local_addr()?.port();
+        let refused = open(&[gateway(8080)], &[PortChoice { gateway: Some(8080), host }]);
+        let said = refused.err().map(|error| error.to_string()).unwrap_or_default();
+        for part in [&format!("127.0.0.1:{host}"), "another program has it", "gateway.yaml:9:7", "--gateway-port 8080="] {
+            assert!(said.contains(part), "{said:?} lacks {part:?}");
+        }
+        Ok(())
+    }
+}

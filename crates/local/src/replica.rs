@@ -1,0 +1,232 @@
+//! One replica: its place in the network, its sidecar, its program, and whether it is ready.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::namespace::Namespace;
+use crate::network::{self, NetworkError, Place};
+use crate::pods::{Pod, PodStatus, Roster};
+use crate::probe::{Probe, STARTUP_PERIOD, Verdict};
+use crate::process::{Phase, Process, Program, State};
+use crate::tools::Tools;
+
+/// Time a program has to end after SIGTERM (a pod's `terminationGracePeriodSeconds` is 30; one machine is impatient).
+pub const TERMINATION_GRACE: Duration = Duration::from_secs(5);
+
+/// What to start.
+#[derive(Debug)]
+pub struct ReplicaSpec {
+    /// Who it is.
+    pub pod: Arc<Pod>,
+    /// Its place in the network.
+    pub place: Place,
+    /// Its sidecar or gateway proxy; its namespace is filled in here.
+    pub proxy: Option<Program>,
+    /// Its program; a gateway has none. Its namespace is filled in here.
+    pub program: Option<Program>,
+    /// When its program is ready.
+    pub probe: Probe,
+}
+
+/// A running replica.
+#[derive(Debug)]
+pub struct Replica {
+    /// Who it is.
+    pub pod: Arc<Pod>,
+    /// Its namespaces.
+    pub namespace: Arc<Namespace>,
+    /// What `evenkeel exec` gives its commands: variables and working directory.
+    pub surroundings: (Vec<(String, String)>, PathBuf),
+    processes: watch::Receiver<Processes>,
+    roster: Roster,
+    retire: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+/// Process ids, for whoever wants to look or to kill.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Processes {
+    /// The application.
+    pub program: Option<u32>,
+    /// The sidecar.
+    pub proxy: Option<u32>,
+}
+
+impl Replica {
+    /// Lays its network and starts it: the sidecar first and, once that serves, the program, as Kubernetes orders native
+    /// sidecars. From here on the roster tells how it is.
+    pub async fn start(spec: ReplicaSpec, tools: &Tools, roster: Roster) -> Result<Self, NetworkError> {
+        let namespace = Arc::new(lay_network(&spec.place, tools).await?);
+        let surroundings = spec
+            .program
+            .as_ref()
+            .map(|program| (program.environment.clone(), program.directory.clone()))
+            .unwrap_or_else(|| (Vec::new(), PathBuf::from("/")));
+        let (report, processes) = watch::channel(Processes::default());
+        let (retire, retired) = watch::channel(false);
+        let pod = spec.pod.clone();
+        let life = Life { namespace: namespace.clone(), pod: pod.clone(), roster: roster.clone(), report, retired };
+        life.tell(false, "starting", 0);
+        let task = tokio::spawn(life.live(spec));
+        Ok(Self { pod, namespace, surroundings, processes, roster, retire, task })
+    }
+
+    /// Its processes now.
+    pub fn processes(&self) -> Processes {
+        *self.processes.borrow()
+    }
+
+    /// Takes it out: not ready at once, then the program ends, then the sidecar.
+    pub async fn stop(mut self) {
+        let _ = self.retire.send(true);
+        let _ = (&mut self.task).await;
+        self.roster.send_modify(|pods| drop(pods.remove(&key(&self.pod))));
+    }
+}
+
+fn key(pod: &Pod) -> (String, String) {
+    (pod.namespace.clone(), pod.name.clone())
+}
+
+/// `ip` and `nft` are waited for on a thread of their own, so that other replicas' probes go on.
+async fn lay_network(place: &Place, tools: &Tools) -> Result<Namespace, NetworkError> {
+    let (place, tools) = (place.clone(), tools.clone());
+    let laid = tokio::task::spawn_blocking(move || {
+        let (inner_place, inner_tools) = (place.clone(), tools.clone());
+        let namespace = Namespace::create(move || network::settle(&inner_place, &inner_tools))?;
+        network::plug_in(&place, &tools)?;
+        Ok(namespace)
+    });
+    laid.await.unwrap_or_else(|_| Err(std::io::Error::other("the thread that lays the network ended").into()))
+}
+
+/// The task that runs a replica.
+struct Life {
+    namespace: Arc<Namespace>,
+    pod: Arc<Pod>,
+    roster: Roster,
+    report: watch::Sender<Processes>,
+    retired: watch::Receiver<bool>,
+}
+
+/// Why a replica is not ready.
+enum Miss {
+    /// A process is not there.
+    Down(String),
+    /// It did not answer as it should.
+    Unanswered(String),
+}
+
+impl Life {
+    async fn live(mut self, spec: ReplicaSpec) {
+        let enter = |mut program: Program| {
+            program.namespace = Some(self.namespace.clone());
+            Process::start(program)
+        };
+        let mut proxy = spec.proxy.map(enter);
+        let mut held_back = spec.program;
+        let mut program: Option<Process> = None;
+        let mut verdict = Verdict::default();
+        loop {
+            // Before asking: what ends while the questions are out must still be noticed.
+            let mut ends = [program.as_ref(), proxy.as_ref()].map(subscribe);
+            let mut seen = self.ask_proxy(proxy.as_ref()).await;
+            if seen.is_ok() {
+                if let Some(start) = held_back.take() {
+                    program = Some(enter(start));
+                    continue;
+                }
+                seen = self.ask_program(program.as_ref(), &spec.probe).await;
+            }
+            self.judge(&mut verdict, seen, &spec.probe, restarts(program.as_ref().or(proxy.as_ref())));
+            self.note_processes(program.as_ref(), proxy.as_ref());
+            let pause = if verdict.is_ready() { spec.probe.period } else { STARTUP_PERIOD };
+            let [program_ends, proxy_ends] = &mut ends;
+            tokio::select! {
+                _ = self.retired.wait_for(|retired| *retired) => break,
+                () = changed(program_ends) => {}
+                () = changed(proxy_ends) => {}
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+        self.tell(false, "stopping", restarts(program.as_ref()));
+        for process in [&mut program, &mut proxy].into_iter().flatten() {
+            process.stop(TERMINATION_GRACE).await;
+        }
+        self.note_processes(None, None);
+    }
+
+    async fn ask_proxy(&self, proxy: Option<&Process>) -> Result<(), Miss> {
+        let Some(proxy) = proxy else { return Ok(()) };
+        running(proxy).map_err(|reason| Miss::Down(format!("proxy {reason}")))?;
+        let answer = Probe::of_sidecar().ask(&self.namespace, self.pod.address).await;
+        answer.map_err(|seen| Miss::Unanswered(format!("proxy not ready: {seen}")))
+    }
+
+    async fn ask_program(&self, program: Option<&Process>, probe: &Probe) -> Result<(), Miss> {
+        let Some(program) = program else { return Ok(()) };
+        running(program).map_err(Miss::Down)?;
+        probe.ask(&self.namespace, self.pod.address).await.map_err(Miss::Unanswered)
+    }
+
+    fn judge(&self, verdict: &mut Verdict, seen: Result<(), Miss>, probe: &Probe, restarts: u32) {
+        let (answered, detail) = match seen {
+            Ok(()) => (true, String::new()),
+            Err(Miss::Unanswered(reason)) => (false, reason),
+            Err(Miss::Down(reason)) => {
+                verdict.down();
+                (false, reason)
+            }
+        };
+        let ready = verdict.after(answered, probe.failures);
+        self.tell(ready, if ready { "" } else { &detail }, restarts);
+    }
+
+    /// Enters the replica's condition in the roster, waking its readers only when it differs.
+    fn tell(&self, ready: bool, detail: &str, restarts: u32) {
+        let status = PodStatus { pod: self.pod.clone(), ready, detail: detail.to_owned(), restarts };
+        self.roster.send_if_modified(|pods| {
+            let before = pods.insert(key(&self.pod), status.clone());
+            before.as_ref() != Some(&status)
+        });
+    }
+
+    fn note_processes(&self, program: Option<&Process>, proxy: Option<&Process>) {
+        let now = Processes { program: program.and_then(Process::pid), proxy: proxy.and_then(Process::pid) };
+        self.report.send_if_modified(|before| std::mem::replace(before, now) != now);
+    }
+}
+
+fn running(process: &Process) -> Result<(), String> {
+    match &process.state().borrow().phase {
+        Phase::Running(_) => Ok(()),
+        Phase::Starting => Err("starting".to_owned()),
+        Phase::Crashed(reason) => Err(reason.clone()),
+        Phase::Stopped => Err("stopped".to_owned()),
+    }
+}
+
+fn restarts(process: Option<&Process>) -> u32 {
+    process.map_or(0, |process| process.state().borrow().restarts)
+}
+
+fn subscribe(process: Option<&Process>) -> Option<watch::Receiver<State>> {
+    let mut state = process?.state();
+    state.mark_unchanged();
+    Some(state)
+}
+
+/// Completes at the next change of phase; never without a process.
+async fn changed(state: &mut Option<watch::Receiver<State>>) {
+    let gone = match state {
+        Some(state) => state.changed().await.is_err(),
+        None => true,
+    };
+    if gone {
+        std::future::pending().await
+    }
+}

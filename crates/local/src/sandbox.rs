@@ -1,0 +1,146 @@
+//! The mesh's shell: fresh user, process, network and mount namespaces around everything `up` starts.
+//!
+//! ```text
+//! keeper      the process the user started: stays outside, passes signals on, cleans up afterwards
+//! └─ supervisor   process 1 inside; the kernel kills all that is inside when it ends, and it when the keeper ends
+//!    ├─ control plane, gateway
+//!    └─ per replica: application, sidecar
+//! ```
+//!
+//! However the keeper ends, SIGKILL included, no process, interface, rule or mount can outlive it.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Gid, Pid, Uid, fork, getegid, geteuid, pipe, setpgid};
+
+use crate::preflight::{Refused, is_root};
+
+/// Exit status of a supervisor that could not even isolate itself; its message is already written.
+const EXIT_NOT_ISOLATED: i32 = 70;
+
+/// Why there is no sandbox.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// The kernel or its configuration does not allow it.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// Something more basic failed.
+    #[error("cannot start the supervisor: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// How the supervisor ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// By itself, with this exit status.
+    Exited(u8),
+    /// Killed from outside.
+    Killed(Signal),
+}
+
+/// Splits in two. The supervisor runs `supervise` inside fresh namespaces and ends with the status it returns; the keeper
+/// calls `started` with the supervisor's process id and waits for its end, passing on the signals that mean "stop".
+///
+/// Must be called while the process has a single thread.
+pub fn run(
+    supervise: impl FnOnce() -> u8,
+    started: impl FnOnce(Pid) -> io::Result<()>,
+) -> Result<Ending, SandboxError> {
+    let (uid, gid) = (geteuid(), getegid());
+    let signals = keeper_signals();
+    sigprocmask(SigmaskHow::SIG_BLOCK, Some(&signals), None).map_err(io::Error::from)?;
+    unshare_processes(uid, gid)?;
+    let (alive, keeper_end) = pipe().map_err(io::Error::from)?;
+    // SAFETY: single-threaded by this function's contract, so the child may use everything it inherits.
+    match unsafe { fork() }.map_err(io::Error::from)? {
+        ForkResult::Child => {
+            drop(keeper_end);
+            let status = match isolate(&alive, &signals) {
+                Ok(()) => i32::from(supervise()),
+                Err(error) => {
+                    let _ = io::Write::write_fmt(&mut io::stderr(), format_args!("error: {error}\n"));
+                    EXIT_NOT_ISOLATED
+                }
+            };
+            std::process::exit(status)
+        }
+        ForkResult::Parent { child } => {
+            drop(alive);
+            started(child)?;
+            let ending = keep(child, &signals)?;
+            drop(keeper_end);
+            Ok(ending)
+        }
+    }
+}
+
+fn keeper_signals() -> SigSet {
+    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGCHLD].into_iter().collect()
+}
+
+/// Makes the process namespace, inside a user namespace unless root does not need one.
+fn unshare_processes(uid: Uid, gid: Gid) -> Result<(), SandboxError> {
+    if is_root() && unshare(CloneFlags::CLONE_NEWPID).is_ok() {
+        return Ok(());
+    }
+    let refused = |what| move |error: Errno| Refused::new(what, error.into());
+    unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWPID).map_err(refused("a user namespace"))?;
+    // The kernel asks for this before an unprivileged gid_map: nobody may drop a group that denies them something.
+    let map = |name: &str, content: &str| {
+        fs::write(format!("/proc/self/{name}"), content)
+            .map_err(|error| Refused::new("a user namespace with root inside", error))
+    };
+    map("setgroups", "deny")?;
+    map("uid_map", &format!("0 {uid} 1"))?;
+    map("gid_map", &format!("0 {gid} 1"))?;
+    Ok(())
+}
+
+/// First steps of the supervisor: die with the keeper, own the network and the mounts, see only the inside's processes.
+fn isolate(alive: &OwnedFd, signals: &SigSet) -> Result<(), SandboxError> {
+    // A group of its own, so that the terminal's Ctrl-C arrives once, through the keeper.
+    setpgid(Pid::from_raw(0), Pid::from_raw(0)).map_err(io::Error::from)?;
+    let refused = |what| move |error: Errno| Refused::new(what, error.into());
+    unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).map_err(refused("a network namespace"))?;
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
+        .map_err(refused("private mounts"))?;
+    mount(Some("proc"), "/proc", Some("proc"), MsFlags::empty(), None::<&str>).map_err(refused("a /proc of its own"))?;
+    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(io::Error::from)?;
+    exit_if_orphaned(alive)?;
+    sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(signals), None).map_err(io::Error::from)?;
+    Ok(())
+}
+
+/// The keeper may have ended before the death signal was armed; then its end of the pipe is closed.
+fn exit_if_orphaned(alive: &OwnedFd) -> io::Result<()> {
+    let mut fds = [PollFd::new(alive.as_fd(), PollFlags::POLLIN)];
+    if poll(&mut fds, PollTimeout::ZERO)? > 0 {
+        tracing::debug!(descriptor = alive.as_raw_fd(), "the keeper is gone");
+        std::process::exit(EXIT_NOT_ISOLATED);
+    }
+    Ok(())
+}
+
+/// Waits for the supervisor's end and passes signals on, each exactly once.
+fn keep(child: Pid, signals: &SigSet) -> io::Result<Ending> {
+    loop {
+        match signals.wait()? {
+            Signal::SIGCHLD => match waitpid(child, Some(WaitPidFlag::WNOHANG))? {
+                WaitStatus::Exited(_, status) => return Ok(Ending::Exited(u8::try_from(status).unwrap_or(1))),
+                WaitStatus::Signaled(_, signal, _) => return Ok(Ending::Killed(signal)),
+                _ => {}
+            },
+            Signal::SIGINT => kill(child, Signal::SIGINT)?,
+            // A closed terminal means stop as well.
+            _ => kill(child, Signal::SIGTERM)?,
+        }
+    }
+}

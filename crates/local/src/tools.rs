@@ -1,0 +1,92 @@
+//! The two programs `up` drives the kernel's network with: `ip` (iproute2) and `nft` (nftables).
+//!
+//! Both read a whole script from standard input, so a namespace costs one process of each.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Why a tool could not do its work.
+#[derive(Debug, thiserror::Error)]
+pub enum ToolError {
+    /// The program is not on this machine.
+    #[error("`{0}` was not found on PATH, in /usr/sbin or in /sbin; install it: apt-get install iproute2 nftables")]
+    Missing(&'static str),
+    /// The program could not be started or fed.
+    #[error("cannot run {program}: {source}")]
+    Spawn {
+        /// What was to run.
+        program: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The program ran and refused.
+    #[error("{program} refused its script: {message}")]
+    Failed {
+        /// What ran.
+        program: PathBuf,
+        /// Its standard error, on one line.
+        message: String,
+    },
+}
+
+/// Where the tools are.
+#[derive(Debug, Clone)]
+pub struct Tools {
+    ip: PathBuf,
+    nft: PathBuf,
+}
+
+impl Tools {
+    /// Looks both up; an error names the one that is missing and the package it comes in.
+    pub fn find() -> Result<Self, ToolError> {
+        Ok(Self { ip: locate("ip")?, nft: locate("nft")? })
+    }
+
+    /// Runs the lines of `script` as `ip` commands in the calling thread's network namespace; stops at the first that fails.
+    pub fn ip(&self, script: &str) -> Result<(), ToolError> {
+        feed(&self.ip, &["-batch", "-"], script)
+    }
+
+    /// Loads `ruleset` in the calling thread's network namespace, whole or not at all.
+    pub fn nft(&self, ruleset: &str) -> Result<(), ToolError> {
+        feed(&self.nft, &["-f", "-"], ruleset)
+    }
+}
+
+/// Finds a program; Debian leaves `/usr/sbin` off an ordinary user's PATH, so it is searched as well.
+fn locate(name: &'static str) -> Result<PathBuf, ToolError> {
+    find_program(name).ok_or(ToolError::Missing(name))
+}
+
+/// The first executable file called `name` on PATH or in the system directories.
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let system = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(system).map(|folder| folder.join(name)).find(|candidate| is_executable(candidate))
+}
+
+fn is_executable(path: &Path) -> bool {
+    path.is_file() && nix::unistd::access(path, nix::unistd::AccessFlags::X_OK).is_ok()
+}
+
+fn feed(program: &Path, arguments: &[&str], script: &str) -> Result<(), ToolError> {
+    let spawn = |source| ToolError::Spawn { program: program.to_path_buf(), source };
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(spawn)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A tool that stops at the first bad line closes its end early; its own message is the one worth showing.
+        let _ = stdin.write_all(script.as_bytes());
+    }
+    let output = child.wait_with_output().map_err(spawn)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let message = String::from_utf8_lossy(&output.stderr).lines().collect::<Vec<_>>().join("; ");
+    Err(ToolError::Failed { program: program.to_path_buf(), message })
+}
