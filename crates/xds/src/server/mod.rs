@@ -1,1 +1,33 @@
-//! Server half.
+//! The serving half of ADS: what to send next on one stream.
+//!
+//! [`delta::Stream`] and [`sotw::Stream`] are state machines without I/O or clock: requests and resource sets go in,
+//! responses come out. Per type at most one response is in flight; what changes meanwhile is merged, and the next
+//! response carries the latest state. [`service`] puts them on gRPC.
+
+pub mod delta;
+pub mod service;
+pub mod sotw;
+mod state;
+mod status;
+
+pub use service::{AdsService, Session, Source};
+pub use status::{Nack, Status, TypeStatus};
+
+/// A request the server does not answer on its type; the stream goes on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// A type this server does not have.
+    #[error("unknown resource type {0:?}")]
+    UnknownType(String),
+    /// More names than one stream may subscribe to.
+    #[error("more than {limit} {kind} names subscribed on one stream", limit = MAX_NAMES_PER_TYPE)]
+    TooManyNames {
+        /// The type asked for.
+        kind: crate::ResourceType,
+    },
+}
+
+/// Names one stream may subscribe to per type.
+pub const MAX_NAMES_PER_TYPE: usize = 100_000;
+/// Bytes kept of a client's rejection message.
+pub const MAX_NACK_BYTES: usize = 16 * 1024;
