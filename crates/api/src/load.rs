@@ -8,6 +8,7 @@ use evenkeel_base::yaml::{self, Mapping, Node, Value};
 use evenkeel_base::{Diagnostic, Diagnostics, Severity, Span};
 
 use crate::decode::{Context, Decode};
+use crate::istio::MeshConfig;
 use crate::resource::{Named, named};
 use crate::{Kind, Object, ObjectMeta};
 
@@ -80,12 +81,12 @@ fn read_document(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Di
     match named(api_version, kind) {
         Named::Supported(kind) => {
             let mut cx = Context::new(kind.owner());
-            if let Some(object) = read_object(kind, document, kind_span, &mut cx)
-                && !cx.has_errors()
-            {
-                objects.push(object);
-            }
+            let object = read_object(kind, document, kind_span, &mut cx);
+            let mesh = object.as_ref().and_then(MeshConfig::read).map(|(_, found)| found).unwrap_or_default();
+            let refused = cx.has_errors() || mesh.has_errors();
+            objects.extend(object.filter(|_| !refused));
             diagnostics.extend(cx.into_diagnostics());
+            diagnostics.extend(mesh);
         }
         Named::Later => {
             let message =

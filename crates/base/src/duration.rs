@@ -77,12 +77,13 @@ fn scaled(number: &str, unit: u128) -> Option<u128> {
     if whole.is_empty() && fraction.is_empty() {
         return None;
     }
-    let whole: u128 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
-    let mut nanos = whole.checked_mul(unit)?;
+    // Only digits get here, so the only failure is a number beyond 128 bits.
+    let whole: u128 = if whole.is_empty() { 0 } else { whole.parse().unwrap_or(u128::MAX) };
+    let mut nanos = whole.saturating_mul(unit);
     let mut place = unit;
     for digit in fraction.chars() {
         place /= 10;
-        nanos = nanos.checked_add(u128::from(digit.to_digit(10)?) * place)?;
+        nanos = nanos.saturating_add(u128::from(digit.to_digit(10)?) * place);
     }
     Some(nanos)
 }

@@ -3,6 +3,8 @@
 //! Everything here is resolved: hosts are full names, protocols are known, inheritance is applied by a query. Each
 //! object keeps the place in the user's file it came from.
 
+mod address_book;
+mod build;
 pub mod destination_rule;
 pub mod gateway;
 pub mod mesh;
@@ -14,6 +16,8 @@ pub mod virtual_service;
 pub mod visibility;
 pub mod workload;
 
+pub use address_book::AddressBook;
+pub use build::build;
 pub use destination_rule::{ClientTls, ConnectionPool, DestinationRule, LoadBalancer, Subset, TrafficPolicy};
 pub use gateway::{Gateway, GatewayHost, Server, ServerProtocol, ServerTls, ServerTlsMode};
 pub use mesh::{MeshConfig, OutboundTrafficPolicy};

@@ -13,7 +13,7 @@ use crate::{
     MtlsMode, PeerAuthentication, Service, VirtualService, Workload,
 };
 
-/// Everything the control plane knows at one moment. Never changed; the next one is built anew and shares what is equal.
+/// Everything the control plane knows at one moment. Never changed: the next one is built anew.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Snapshot {
     /// Settings of the mesh.
@@ -26,13 +26,14 @@ pub struct Snapshot {
     pub endpoints: BTreeMap<(Arc<str>, Hostname), EndpointsByPort>,
     /// All workloads, ordered by namespace and Pod.
     pub workloads: Vec<Arc<Workload>>,
-    /// All VirtualServices, ordered by namespace and name. Where two claim a host in the mesh the loser's host is left out.
+    /// All VirtualServices, in the order of precedence. Where two claim a host in the mesh, the later one appears there
+    /// without it.
     pub virtual_services: Vec<Arc<VirtualService>>,
-    /// All DestinationRules; those for one host and namespace are already merged.
+    /// All DestinationRules in the order of precedence; those for one host and namespace are already merged.
     pub destination_rules: Vec<Arc<DestinationRule>>,
-    /// All Gateways.
+    /// All Gateways, in the order of precedence.
     pub gateways: Vec<Arc<Gateway>>,
-    /// All PeerAuthentications.
+    /// All PeerAuthentications, in the order of precedence.
     pub peer_authentications: Vec<Arc<PeerAuthentication>>,
     /// All AuthorizationPolicies, ordered by namespace and name.
     pub authorization_policies: Vec<Arc<AuthorizationPolicy>>,
@@ -184,7 +185,7 @@ impl Snapshot {
         found
     }
 
-    /// The Gateways whose selector fits a router's labels, ordered by namespace and name.
+    /// The Gateways whose selector fits a router's labels, in the order of precedence.
     pub fn gateways_for<'a>(&'a self, labels: &'a Labels) -> impl Iterator<Item = &'a Arc<Gateway>> + use<'a> {
         self.gateways.iter().filter(move |g| selects(&g.selector, labels))
     }

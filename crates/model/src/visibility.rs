@@ -48,6 +48,15 @@ impl Visibility {
             Self::Namespaces(namespaces) => namespaces.contains(namespace),
         }
     }
+
+    /// Whether some namespace sees both.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::None, _) | (_, Self::None) => false,
+            (Self::Public, _) | (_, Self::Public) => true,
+            (Self::Namespaces(a), Self::Namespaces(b)) => !a.is_disjoint(b),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,49 @@
 
 use std::time::Duration;
 
-use crate::decode::Label;
+use evenkeel_base::{Diagnostic, Diagnostics, yaml};
+
+use crate::decode::{Context, Decode, Label};
+use crate::{Object, Resource};
+
+/// The ConfigMap that holds the mesh's settings, and the name of the text in it.
+const CONFIG_MAP: &str = "istio";
+const KEY: &str = "mesh";
+
+impl MeshConfig {
+    /// Whether an object is a ConfigMap by the name that holds the mesh's settings, in whichever namespace.
+    pub fn is_in(object: &Object) -> bool {
+        matches!(&object.resource, Resource::ConfigMap(map) if &*object.name == CONFIG_MAP && map.data.contains_key(KEY))
+    }
+
+    /// Reads the settings out of such a ConfigMap. `None` = it is another object, or has errors that [`load`](crate::load)
+    /// has reported.
+    pub fn of_object(object: &Object) -> Option<(Self, Diagnostics)> {
+        let (config, diagnostics) = Self::read(object)?;
+        Some((config?, diagnostics))
+    }
+
+    /// The settings, if they can be used, and what is wrong with them.
+    pub(crate) fn read(object: &Object) -> Option<(Option<Self>, Diagnostics)> {
+        let text = match &object.resource {
+            Resource::ConfigMap(map) if Self::is_in(object) => map.data.get(KEY)?,
+            _ => return None,
+        };
+        let (documents, mut diagnostics) = yaml::parse_within(&text.span, text);
+        if documents.len() > 1 {
+            let message = format!("`data.{KEY}`: only one YAML document is expected");
+            diagnostics
+                .push(Diagnostic::error("yaml-syntax", text.span.clone(), message).with_help("remove the `---`"));
+        }
+        let mut cx = Context::new("Istio");
+        let config = documents
+            .first()
+            .and_then(|document| cx.at_field("data", |cx| cx.at_field(KEY, |cx| Self::decode(document, cx))));
+        diagnostics.extend(cx.into_diagnostics());
+        let usable = config.filter(|_| !diagnostics.has_errors());
+        Some((usable, diagnostics))
+    }
+}
 
 object! {
     /// The text under `mesh` in the ConfigMap `istio`.

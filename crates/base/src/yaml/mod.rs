@@ -5,4 +5,4 @@ mod parse;
 mod scalar;
 
 pub use node::{Entry, Mapping, Node, Scalar, ScalarType, Value};
-pub use parse::parse;
+pub use parse::{parse, parse_within};

@@ -187,6 +187,19 @@ impl Node {
         span
     }
 
+    /// Changes every span of the tree.
+    pub(super) fn visit_spans(&mut self, change: &impl Fn(&mut Span)) {
+        change(&mut self.span);
+        match &mut self.value {
+            Value::Scalar(_) => {}
+            Value::Sequence(items) => items.iter_mut().for_each(|item| item.visit_spans(change)),
+            Value::Mapping(mapping) => mapping.0.iter_mut().for_each(|entry| {
+                change(&mut entry.key_span);
+                entry.value.visit_spans(change);
+            }),
+        }
+    }
+
     fn step(&self, step: Step<'_>) -> Option<&Node> {
         match (&self.value, step) {
             (Value::Mapping(mapping), Step::Name(name)) => {

@@ -45,6 +45,35 @@ pub fn parse(file: &Arc<str>, text: &str) -> (Vec<Node>, Diagnostics) {
     (documents, diagnostics)
 }
 
+/// Reads the documents in a text that itself is a YAML value, such as an entry of a ConfigMap. Positions are those of the
+/// outer file, exact by line for a block (`|`) and by value for other texts.
+pub fn parse_within(span: &Span, text: &str) -> (Vec<Node>, Diagnostics) {
+    let (mut documents, mut diagnostics) = parse(&span.file, text);
+    let is_block = span.end_line > span.line;
+    let place = |inner: &mut Span| {
+        *inner = match is_block {
+            true => Span {
+                line: inner.line.max(1).saturating_add(span.line - 1),
+                column: inner.column.saturating_add(span.column - 1),
+                end_line: inner.end_line.max(1).saturating_add(span.line - 1),
+                end_column: inner.end_column.saturating_add(span.column - 1),
+                file: inner.file.clone(),
+            },
+            false => span.clone(),
+        }
+    };
+    documents.iter_mut().for_each(|document| document.visit_spans(&place));
+    diagnostics = diagnostics
+        .into_iter()
+        .map(|mut d| {
+            place(&mut d.span);
+            d.related.iter_mut().for_each(|(span, _)| place(span));
+            d
+        })
+        .collect();
+    (documents, diagnostics)
+}
+
 /// Where parsing resumes: offset in bytes and the number of lines before it.
 struct Start {
     byte: usize,

@@ -1,0 +1,190 @@
+//! DestinationRules: resolved, checked, and those for one host merged.
+
+use std::sync::Arc;
+
+use evenkeel_api::istio::{self, ClientTlsMode, SimpleLb};
+use evenkeel_api::{Kind, Object, Resource};
+use evenkeel_base::hostname::Hostname;
+use evenkeel_base::suggest::closest;
+use evenkeel_base::{Diagnostic, Diagnostics, Span};
+
+use super::{Objects, labels_text, shared};
+use crate::workload::selects;
+use crate::{
+    ClientTls, ConnectionPool, DestinationRule, LoadBalancer, MeshConfig, Snapshot, Subset, TrafficPolicy, Visibility,
+};
+
+pub(super) fn build(
+    objects: &Objects<'_>,
+    snapshot: &Snapshot,
+    diagnostics: &mut Diagnostics,
+) -> Vec<Arc<DestinationRule>> {
+    let mut built: Vec<DestinationRule> = Vec::new();
+    for object in objects.of(Kind::DestinationRule) {
+        let Resource::DestinationRule(rule) = &object.resource else { continue };
+        let Some(new) = destination_rule(object, &rule.spec, &snapshot.mesh) else { continue };
+        note_missing_host(objects, snapshot, object, &new, &rule.spec.host.span, diagnostics);
+        let same = |r: &&mut DestinationRule| {
+            r.namespace == new.namespace && r.host == new.host && r.workload_selector == new.workload_selector
+        };
+        match built.iter_mut().find(same) {
+            Some(first) => merge(first, new, object, diagnostics),
+            None => built.push(new),
+        }
+    }
+    built.into_iter().map(Arc::new).collect()
+}
+
+fn destination_rule(object: &Object, spec: &istio::DestinationRuleSpec, mesh: &MeshConfig) -> Option<DestinationRule> {
+    let subset = |s: &evenkeel_base::Spanned<istio::Subset>| Subset {
+        name: shared(&s.name),
+        labels: s.labels.clone(),
+        traffic_policy: s.traffic_policy.as_ref().map(traffic_policy).unwrap_or_default(),
+        origin: s.name.span.clone(),
+    };
+    Some(DestinationRule {
+        name: object.name.clone(),
+        namespace: object.namespace.clone(),
+        // The host has been read as a name already, so this cannot fail but for a name too long in full.
+        host: Hostname::resolve(spec.host.as_str(), &object.namespace, &mesh.cluster_domain).ok()?,
+        export_to: Visibility::from_export_to(spec.export_to.iter().map(|e| e.as_str()), &object.namespace),
+        workload_selector: spec.workload_selector.as_ref().map(|s| s.match_labels.clone()).unwrap_or_default(),
+        traffic_policy: spec.traffic_policy.as_ref().map(traffic_policy).unwrap_or_default(),
+        subsets: spec.subsets.iter().map(subset).collect(),
+        origin: object.origin.clone(),
+    })
+}
+
+/// Several rules for one host and namespace add their subsets to the first; its traffic policy stays.
+fn merge(first: &mut DestinationRule, second: DestinationRule, object: &Object, diagnostics: &mut Diagnostics) {
+    let mut lost = Vec::new();
+    for subset in second.subsets {
+        match first.subset(&subset.name) {
+            Some(_) => lost.push(format!("subset `{}`", subset.name)),
+            None => first.subsets.push(subset),
+        }
+    }
+    if first.traffic_policy == TrafficPolicy::default() {
+        first.traffic_policy = second.traffic_policy;
+    } else if second.traffic_policy != TrafficPolicy::default() {
+        lost.push("traffic policy".to_owned());
+    }
+    let related = format!("{}/{} comes first", first.namespace, first.name);
+    let diagnostic = match lost.is_empty() {
+        true => {
+            let message = format!("{object} has the same host `{}` as another one; they are merged", first.host);
+            Diagnostic::info("merged", object.origin.clone(), message).with_help("write one DestinationRule per host")
+        }
+        false => {
+            let message = format!(
+                "{object} has the same host `{}` as another one: its {} is ignored",
+                first.host,
+                lost.join(", ")
+            );
+            Diagnostic::warning("duplicate-host", object.origin.clone(), message)
+                .with_help("write one DestinationRule per host")
+        }
+    };
+    diagnostics.push(diagnostic.with_related(first.origin.clone(), related));
+}
+
+fn note_missing_host(
+    objects: &Objects<'_>,
+    snapshot: &Snapshot,
+    object: &Object,
+    rule: &DestinationRule,
+    span: &Span,
+    diagnostics: &mut Diagnostics,
+) {
+    let covered: Vec<_> = snapshot.services.iter().filter(|s| rule.host.covers(&s.host)).collect();
+    if covered.is_empty() {
+        let message = format!("{object}: no Service has the host `{}`, so nothing uses this rule", rule.host);
+        let help = missing_host_help(snapshot, &rule.host, &object.namespace);
+        diagnostics.push(Diagnostic::warning("missing-service", span.clone(), message).with_help(help));
+        return;
+    }
+    // Labels of what the services select; without any there is nothing to compare with.
+    for subset in rule.subsets.iter().filter(|s| !s.labels.is_empty()) {
+        let candidates: Vec<_> = covered.iter().flat_map(|s| objects.workload_labels(Some(&s.namespace))).collect();
+        let elsewhere = covered.iter().any(|s| s.external || s.resolution != crate::Resolution::Static);
+        if !candidates.is_empty() && !elsewhere && !candidates.iter().any(|l| selects(&subset.labels, l)) {
+            let labels = labels_text(&subset.labels);
+            let message = format!("the subset `{}` selects `{labels}`, which no Deployment or Pod has", subset.name);
+            let help = "routes to it answer 503; compare it with the labels of the Pod templates";
+            diagnostics.push(Diagnostic::warning("selects-nothing", subset.origin.clone(), message).with_help(help));
+        }
+    }
+}
+
+/// How to go on when no service has a host.
+pub(super) fn missing_host_help(snapshot: &Snapshot, host: &Hostname, namespace: &str) -> String {
+    let near = closest(host.as_str(), snapshot.services.iter().map(|s| s.host.as_str()));
+    let first_label = host.as_str().split('.').next().unwrap_or_default();
+    let elsewhere = snapshot.services.iter().find(|s| &*s.name == first_label && &*s.namespace != namespace);
+    match (elsewhere, near) {
+        (Some(service), _) => format!("did you mean `{}`?", service.host),
+        (None, Some(near)) => format!("did you mean `{near}`?"),
+        (None, None) => "add a Service or ServiceEntry with this host, or correct the name".to_owned(),
+    }
+}
+
+fn traffic_policy(policy: &istio::TrafficPolicy) -> TrafficPolicy {
+    let port = |settings: &istio::PortTrafficPolicy| {
+        let policy = TrafficPolicy {
+            load_balancer: settings.load_balancer.as_ref().and_then(load_balancer),
+            connection_pool: settings.connection_pool.as_ref().map(connection_pool),
+            tls: settings.tls.as_deref().map(client_tls),
+            ..TrafficPolicy::default()
+        };
+        (settings.port.number.0, policy)
+    };
+    TrafficPolicy {
+        load_balancer: policy.load_balancer.as_ref().and_then(load_balancer),
+        connection_pool: policy.connection_pool.as_ref().map(connection_pool),
+        tls: policy.tls.as_deref().map(client_tls),
+        ports: policy.port_level_settings.iter().map(port).collect(),
+    }
+}
+
+fn load_balancer(settings: &istio::LoadBalancer) -> Option<LoadBalancer> {
+    match settings.simple? {
+        SimpleLb::Unspecified => None,
+        SimpleLb::RoundRobin => Some(LoadBalancer::RoundRobin),
+        SimpleLb::LeastRequest | SimpleLb::LeastConn => Some(LoadBalancer::LeastRequest),
+        SimpleLb::Random => Some(LoadBalancer::Random),
+        SimpleLb::Passthrough => Some(LoadBalancer::Passthrough),
+    }
+}
+
+fn connection_pool(pool: &istio::ConnectionPool) -> ConnectionPool {
+    let (tcp, http) = (pool.tcp.as_ref(), pool.http.as_ref());
+    ConnectionPool {
+        max_connections: tcp.and_then(|t| t.max_connections),
+        connect_timeout: tcp.and_then(|t| t.connect_timeout),
+        max_pending_requests: http.and_then(|h| h.http1_max_pending_requests),
+        max_requests_per_connection: http.and_then(|h| h.max_requests_per_connection),
+        max_requests: http.and_then(|h| h.http2_max_requests),
+    }
+}
+
+fn client_tls(tls: &istio::ClientTlsSettings) -> ClientTls {
+    let text = |t: &Option<String>| t.as_deref().map(shared);
+    let sni = text(&tls.sni);
+    let ca_certificates = text(&tls.ca_certificates);
+    let subject_alt_names = tls.subject_alt_names.iter().map(|n| shared(n)).collect();
+    let insecure_skip_verify = tls.insecure_skip_verify;
+    match tls.mode.unwrap_or(ClientTlsMode::Disable) {
+        ClientTlsMode::Disable => ClientTls::Disable,
+        ClientTlsMode::Simple => ClientTls::Simple { sni, subject_alt_names, ca_certificates, insecure_skip_verify },
+        ClientTlsMode::IstioMutual => ClientTls::IstioMutual { sni, subject_alt_names },
+        ClientTlsMode::Mutual => ClientTls::Mutual {
+            sni,
+            subject_alt_names,
+            ca_certificates,
+            // The decoder has checked that both are there.
+            client_certificate: text(&tls.client_certificate).unwrap_or_default(),
+            private_key: text(&tls.private_key).unwrap_or_default(),
+            insecure_skip_verify,
+        },
+    }
+}

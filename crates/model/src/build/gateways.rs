@@ -1,0 +1,172 @@
+//! Gateways, without the servers that cannot be served together.
+
+use std::sync::Arc;
+
+use evenkeel_api::istio::{self, TlsProtocol};
+use evenkeel_api::{Kind, Resource};
+use evenkeel_base::hostname::Hostname;
+use evenkeel_base::{Diagnostic, Diagnostics, Spanned};
+
+use super::{Objects, shared};
+use crate::gateway::{ServerCertificate, TlsVersion};
+use crate::workload::selects;
+use crate::{Gateway, GatewayHost, Labels, Server, ServerProtocol, ServerTls, ServerTlsMode};
+
+pub(super) fn build(objects: &Objects<'_>, diagnostics: &mut Diagnostics) -> Vec<Arc<Gateway>> {
+    let mut built: Vec<Gateway> = Vec::new();
+    for object in objects.of(Kind::Gateway) {
+        let Resource::Gateway(written) = &object.resource else { continue };
+        let mut gateway = Gateway {
+            name: object.name.clone(),
+            namespace: object.namespace.clone(),
+            selector: written.spec.selector.clone(),
+            servers: Vec::new(),
+            origin: object.origin.clone(),
+        };
+        for server in written.spec.servers.iter().filter_map(|s| server(s, &object.namespace)) {
+            let server = admit(server, &gateway, &built, diagnostics);
+            gateway.servers.extend(server);
+        }
+        built.push(gateway);
+    }
+    built.into_iter().map(Arc::new).collect()
+}
+
+/// The server as far as it can stand beside those already there on the same routers.
+fn admit(mut server: Server, own: &Gateway, others: &[Gateway], diagnostics: &mut Diagnostics) -> Option<Server> {
+    let same_routers = |g: &&Gateway| selectors_meet(&g.selector, &own.selector);
+    let earlier = others.iter().filter(same_routers).chain([own]);
+    let on_port: Vec<(&Gateway, &Server)> = earlier
+        .flat_map(|g| g.servers.iter().map(move |s| (g, s)))
+        .filter(|(_, s)| s.port == server.port && s.bind == server.bind)
+        .collect();
+    if let Some((gateway, first)) = on_port.iter().find(|(_, s)| class(s) != class(&server)) {
+        let message = format!(
+            "port {} cannot serve {} as well as {}; this server is ignored",
+            server.port, server.protocol, first.protocol
+        );
+        diagnostics.push(
+            Diagnostic::error("port-conflict", server.origin.clone(), message)
+                .with_help("use another port number, or the same protocol")
+                .with_related(
+                    first.origin.clone(),
+                    format!("Gateway {}/{} uses the port", gateway.namespace, gateway.name),
+                ),
+        );
+        return None;
+    }
+    if let Some((_, first)) = on_port.first().filter(|_| class(&server) == Class::Tcp) {
+        let message = format!("port {} is already served; this server is ignored", server.port);
+        diagnostics.push(
+            Diagnostic::error("port-conflict", server.origin.clone(), message)
+                .with_help("TCP has no names to tell two servers apart: use another port")
+                .with_related(first.origin.clone(), "first served here"),
+        );
+        return None;
+    }
+    let tls = class(&server) == Class::Tls;
+    let port = server.port;
+    server.hosts.retain(|host| {
+        let same = |s: &&(&Gateway, &Server)| s.1.hosts.iter().any(|h| h.host == host.host);
+        let Some((gateway, first)) = on_port.iter().find(same) else { return true };
+        diagnostics.push(double_host(host, port, tls, gateway, first));
+        !tls
+    });
+    (!server.hosts.is_empty()).then_some(server)
+}
+
+/// Behind plain HTTP two Gateways can share a host; a TLS handshake can only get one certificate.
+fn double_host(host: &Spanned<GatewayHost>, port: u16, tls: bool, gateway: &Gateway, first: &Server) -> Diagnostic {
+    let at =
+        format!("`{}` on port {port} is already served by Gateway {}/{}", host.host, gateway.namespace, gateway.name);
+    let diagnostic = match tls {
+        true => Diagnostic::error("duplicate-host", host.span.clone(), format!("{at}; it is ignored here"))
+            .with_help("serve each host in one Gateway only"),
+        false => {
+            Diagnostic::warning("duplicate-host", host.span.clone(), format!("{at}; the routes of both are merged"))
+                .with_help("serve each host in one Gateway, unless this is what you want")
+        }
+    };
+    diagnostic.with_related(first.origin.clone(), "first served here")
+}
+
+/// Whether some router could have the labels of both.
+fn selectors_meet(a: &Labels, b: &Labels) -> bool {
+    selects(a, b) || selects(b, a)
+}
+
+/// What can share a port.
+#[derive(PartialEq)]
+enum Class {
+    Http,
+    Tls,
+    Tcp,
+}
+
+fn class(server: &Server) -> Class {
+    match server.protocol {
+        ServerProtocol::Http => Class::Http,
+        ServerProtocol::Https | ServerProtocol::Tls => Class::Tls,
+        ServerProtocol::Tcp => Class::Tcp,
+    }
+}
+
+fn server(written: &Spanned<istio::Server>, namespace: &str) -> Option<Server> {
+    let protocol = match written.port.protocol.to_uppercase().as_str() {
+        "HTTP" | "HTTP2" | "GRPC" | "GRPC-WEB" => ServerProtocol::Http,
+        "HTTPS" => ServerProtocol::Https,
+        "TLS" => ServerProtocol::Tls,
+        // The decoder has checked that it is one of Istio's.
+        _ => ServerProtocol::Tcp,
+    };
+    let secure = matches!(protocol, ServerProtocol::Https | ServerProtocol::Tls);
+    Some(Server {
+        port: written.port.number.0,
+        port_name: shared(&written.port.name),
+        name: shared(written.name.as_deref().unwrap_or_default()),
+        protocol,
+        bind: written.bind.as_deref().map(shared),
+        hosts: written.hosts.iter().filter_map(|h| host(h, namespace)).collect(),
+        tls: written.tls.as_deref().filter(|_| secure).map(server_tls),
+        https_redirect: written.tls.as_deref().is_some_and(|t| t.https_redirect),
+        origin: written.port.number.span.clone(),
+    })
+}
+
+/// `host`, `namespace/host`, `./host`, `*/host`
+fn host(written: &Spanned<String>, own: &str) -> Option<Spanned<GatewayHost>> {
+    let (namespace, name) = match written.split_once('/') {
+        None | Some(("*", _)) => (None, written.split_once('/').map_or(written.as_str(), |(_, name)| name)),
+        Some((".", name)) => (Some(shared(own)), name),
+        Some((namespace, name)) => (Some(shared(namespace)), name),
+    };
+    let host = Hostname::parse(name).ok()?;
+    Some(Spanned::new(GatewayHost { namespace, host }, written.span.clone()))
+}
+
+fn server_tls(tls: &istio::ServerTlsSettings) -> ServerTls {
+    let text = |t: &Option<String>| t.as_deref().map(shared);
+    let version = |v: &Option<Spanned<TlsProtocol>>| match v.as_deref() {
+        None | Some(TlsProtocol::Auto) => None,
+        Some(TlsProtocol::V1_2) => Some(TlsVersion::V1_2),
+        Some(TlsProtocol::V1_3) => Some(TlsVersion::V1_3),
+    };
+    // The decoder has checked that the files are there where the mode needs them.
+    let certificate = || ServerCertificate::Files {
+        chain: text(&tls.server_certificate).unwrap_or_default(),
+        key: text(&tls.private_key).unwrap_or_default(),
+    };
+    ServerTls {
+        mode: match tls.mode.unwrap_or(istio::ServerTlsMode::Passthrough) {
+            istio::ServerTlsMode::Passthrough => ServerTlsMode::Passthrough,
+            istio::ServerTlsMode::Simple => ServerTlsMode::Simple(certificate()),
+            istio::ServerTlsMode::Mutual => {
+                ServerTlsMode::Mutual { certificate: certificate(), ca_certificates: text(&tls.ca_certificates) }
+            }
+            istio::ServerTlsMode::IstioMutual => ServerTlsMode::IstioMutual,
+        },
+        subject_alt_names: tls.subject_alt_names.iter().map(|n| shared(n)).collect(),
+        min_version: version(&tls.min_protocol_version),
+        max_version: version(&tls.max_protocol_version),
+    }
+}

@@ -1,0 +1,53 @@
+//! Settings of the mesh.
+
+use evenkeel_api::Kind;
+use evenkeel_api::istio::{self, AccessLogEncoding, OutboundTrafficPolicyMode};
+
+use super::{Objects, shared};
+use crate::{MeshConfig, OutboundTrafficPolicy};
+
+/// The defaults, overridden by what the ConfigMap `istio` of the root namespace says.
+pub(super) fn settings(objects: &Objects<'_>, defaults: &MeshConfig) -> MeshConfig {
+    let mut mesh = defaults.clone();
+    let object =
+        objects.of(Kind::ConfigMap).find(|o| *o.namespace == *mesh.root_namespace && istio::MeshConfig::is_in(o));
+    if let Some((said, _)) = object.and_then(istio::MeshConfig::of_object) {
+        apply(&mut mesh, said);
+    }
+    mesh
+}
+
+fn apply(mesh: &mut MeshConfig, said: istio::MeshConfig) {
+    if let Some(domain) = &said.trust_domain {
+        mesh.trust_domain = shared(domain);
+    }
+    if !said.trust_domain_aliases.is_empty() {
+        mesh.trust_domain_aliases = said.trust_domain_aliases.iter().map(|a| shared(a)).collect();
+    }
+    if let Some(namespace) = said.root_namespace {
+        mesh.root_namespace = namespace.0;
+    }
+    match said.outbound_traffic_policy.and_then(|p| p.mode) {
+        Some(OutboundTrafficPolicyMode::AllowAny) => mesh.outbound_traffic_policy = OutboundTrafficPolicy::AllowAny,
+        Some(OutboundTrafficPolicyMode::RegistryOnly) => {
+            mesh.outbound_traffic_policy = OutboundTrafficPolicy::RegistryOnly;
+        }
+        None => {}
+    }
+    // An empty text switches the log off.
+    if let Some(file) = said.access_log_file {
+        mesh.access_log_file = (!file.is_empty()).then(|| shared(&file));
+    }
+    if let Some(format) = said.access_log_format {
+        mesh.access_log_format = (!format.is_empty()).then(|| shared(&format));
+    }
+    if let Some(encoding) = said.access_log_encoding {
+        mesh.access_log_json = encoding == AccessLogEncoding::Json;
+    }
+    mesh.connect_timeout = said.connect_timeout.unwrap_or(mesh.connect_timeout);
+    mesh.protocol_detection_timeout = said.protocol_detection_timeout.unwrap_or(mesh.protocol_detection_timeout);
+    mesh.enable_auto_mtls = said.enable_auto_mtls.unwrap_or(mesh.enable_auto_mtls);
+    if let Some(attempts) = said.default_http_retry_policy.and_then(|p| p.attempts) {
+        mesh.default_http_retry_attempts = Some(attempts);
+    }
+}
