@@ -1,0 +1,82 @@
+//! `evenkeel proxy` and Envoy, started one after the other from the same bootstrap file, give the same answers to a table of
+//! exchanges. The rows are data: `routing`, `messages`, `malformed`, `upstream` and `security`.
+
+mod exchange;
+mod malformed;
+mod messages;
+mod proxy;
+mod routing;
+mod security;
+mod upstream;
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use evenkeel_testkit::golden::first_difference;
+
+use exchange::Case;
+use proxy::{Program, Scene};
+
+/// Rows that run at the same time.
+const THREADS: usize = 16;
+
+#[test]
+fn evenkeel_and_envoy_answer_alike() {
+    let cases: Vec<Case> =
+        [routing::cases(), messages::cases(), malformed::cases(), upstream::cases(), security::cases()].concat();
+    let names: BTreeSet<_> = cases.iter().map(|case| case.name).collect();
+    assert_eq!(names.len(), cases.len(), "two rows have the same name");
+
+    let scene = Scene::new();
+    let envoy = outcomes(&scene, Program::Envoy, &cases);
+    let evenkeel = outcomes(&scene, Program::Evenkeel, &cases);
+
+    let mut failures = Vec::new();
+    for ((case, envoy), evenkeel) in cases.iter().zip(&envoy).zip(&evenkeel) {
+        if let Some(failure) = judge(case, envoy, evenkeel) {
+            failures.push(failure);
+        }
+    }
+    let (failed, all) = (failures.len(), cases.len());
+    assert!(failures.is_empty(), "{failed} of {all} rows failed\n\n{}", failures.join("\n"));
+}
+
+fn outcomes(scene: &Scene, program: Program, cases: &[Case]) -> Vec<String> {
+    let mut process = scene.start(program);
+    // Many rows wait for a close that comes only after a second: run them side by side.
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(case) = cases.get(index) else { return done };
+            done.push((index, case.run(scene)));
+        }
+    };
+    let mut outcomes: Vec<(usize, String)> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("a row does not panic")).collect()
+    });
+    outcomes.sort();
+    assert!(process.exited().is_none(), "{program:?} ended during the table; it printed:\n{}", process.output());
+    outcomes.into_iter().map(|(_, outcome)| outcome).collect()
+}
+
+fn judge(case: &Case, envoy: &str, evenkeel: &str) -> Option<String> {
+    let name = case.name;
+    if !envoy.contains(case.expect) {
+        return Some(format!("{name}: Envoy did not do what the row is about ({:?}), but:\n{envoy}", case.expect));
+    }
+    match case.known {
+        None => first_difference(envoy, evenkeel).map(|difference| {
+            format!("{name}: - Envoy, + Evenkeel\n{difference}\nEvenkeel's whole answer:\n{evenkeel}")
+        }),
+        Some(known) if !evenkeel.contains(known.evenkeel) => {
+            Some(format!("{name}: known to differ ({}), but not like this:\n{evenkeel}", known.reason))
+        }
+        Some(known) if envoy == evenkeel => {
+            Some(format!("{name}: does not differ any more ({}): remove the note from the row", known.reason))
+        }
+        Some(_) => None,
+    }
+}

@@ -1,0 +1,23 @@
+//! Upstreams that are slow, close, or answer with what is not HTTP.
+
+use super::exchange::{Case, Port, Step};
+
+/// The rows.
+pub fn cases() -> Vec<Case> {
+    let get = |name, target: &str, expect| {
+        Case::request(name, Port::Http, expect, &format!("GET {target} HTTP/1.1\r\nHost: actions.test\r\n\r\n"))
+    };
+    vec![
+        get("route timeout", "/timeout", "504").then(Step::Open),
+        get("no route timeout", "/no-timeout", "| slow").then(Step::Open),
+        get("retried until it works", "/retried", "| third time lucky").then(Step::Open),
+        get("upstream closes without an answer", "/behave/close", "503").then(Step::Open),
+        get("upstream answers garbage", "/behave/garbage", "502").then(Step::Open),
+        get("upstream with two lengths", "/behave/two-lengths", "502").then(Step::Open),
+        get("upstream closes in mid-body", "/behave/truncated", "error: closed"),
+        get("upstream sends a bad chunk", "/behave/bad-chunk", "error: closed"),
+        get("over TLS", "/through-tls", "| GET /through-tls"),
+        get("over mutual TLS", "/through-mtls", "URI=spiffe://cluster.local/ns/default/sa/web"),
+        get("over TLS with an untrusted server", "/through-wrong-root", "503"),
+    ]
+}

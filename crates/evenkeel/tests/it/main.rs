@@ -1,0 +1,3 @@
+//! End-to-end and interoperation tests of the `evenkeel` binary.
+
+mod interop;
