@@ -16,6 +16,8 @@ pub mod json;
 pub mod resource;
 pub mod schema;
 pub mod server;
+#[cfg(test)]
+mod simulation;
 pub mod type_url;
 
 pub use envoy_types::pb;

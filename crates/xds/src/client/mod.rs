@@ -1,1 +1,203 @@
-//! Client half.
+//! The asking half of ADS: what to subscribe to, what was accepted, what to say next.
+//!
+//! [`delta::Client`] and [`sotw::Client`] have no I/O and no clock. One outlives its connections: it remembers what it
+//! holds, so that a new stream starts where the old one ended. [`connection`] carries the messages over gRPC.
+
+mod backoff;
+pub mod connection;
+pub mod delta;
+pub mod sotw;
+
+use prost::Message as _;
+
+pub use backoff::Backoff;
+pub use connection::{Connection, ConnectionError};
+
+use crate::pb::envoy::config::core::v3::Node;
+use crate::pb::envoy::config::{cluster, endpoint, listener, route};
+use crate::pb::envoy::extensions::transport_sockets::tls::v3 as tls;
+use crate::pb::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+};
+use crate::pb::google::rpc;
+use crate::{Any, ResourceType};
+
+/// Which of the two protocols a connection speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Protocol {
+    /// Incremental: `DELTA_GRPC`.
+    #[default]
+    Delta,
+    /// State of the world: `GRPC`.
+    Sotw,
+}
+
+/// What a response brings, to be applied resource by resource and then answered.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Update {
+    /// The type it is about.
+    pub kind: ResourceType,
+    /// New and changed resources.
+    pub added: Vec<Received>,
+    /// Names that are gone.
+    pub removed: Vec<String>,
+    nonce: String,
+    version: String,
+}
+
+/// One resource of a response.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Received {
+    /// Its name.
+    pub name: String,
+    /// The server's version; the whole response's in state of the world.
+    pub version: String,
+    /// The message.
+    pub any: Any,
+}
+
+/// A resource the applier refused; the last good one of that name stays in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejected {
+    /// The resource's name.
+    pub name: String,
+    /// What is wrong with it, and where.
+    pub reason: String,
+}
+
+/// A response the client cannot use.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ResponseError {
+    /// Of a type that was not asked for.
+    #[error("response of type {0:?}, which was not subscribed to")]
+    Unexpected(String),
+}
+
+/// A client of either protocol.
+#[derive(Debug)]
+pub enum Client {
+    /// Incremental.
+    Delta(delta::Client),
+    /// State of the world.
+    Sotw(sotw::Client),
+}
+
+/// A request of either protocol.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ClientRequest {
+    /// Incremental.
+    Delta(DeltaDiscoveryRequest),
+    /// State of the world.
+    Sotw(DiscoveryRequest),
+}
+
+/// A response of either protocol.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ClientResponse {
+    /// Incremental.
+    Delta(DeltaDiscoveryResponse),
+    /// State of the world.
+    Sotw(DiscoveryResponse),
+}
+
+impl Client {
+    /// A client that has asked for nothing.
+    pub fn new(protocol: Protocol, node: Node) -> Self {
+        match protocol {
+            Protocol::Delta => Self::Delta(delta::Client::new(node)),
+            Protocol::Sotw => Self::Sotw(sotw::Client::new(node)),
+        }
+    }
+
+    /// The protocol it speaks.
+    pub fn protocol(&self) -> Protocol {
+        match self {
+            Self::Delta(_) => Protocol::Delta,
+            Self::Sotw(_) => Protocol::Sotw,
+        }
+    }
+
+    /// Asks for everything of a type.
+    pub fn subscribe_all(&mut self, kind: ResourceType) {
+        match self {
+            Self::Delta(client) => client.subscribe_all(kind),
+            Self::Sotw(client) => client.subscribe_all(kind),
+        }
+    }
+
+    /// Replaces the names asked for of a type.
+    pub fn set_names<'a>(&mut self, kind: ResourceType, names: impl IntoIterator<Item = &'a str>) {
+        match self {
+            Self::Delta(client) => client.set_names(kind, names),
+            Self::Sotw(client) => client.set_names(kind, names),
+        }
+    }
+
+    /// A new stream begins: everything is asked for again, with the versions held.
+    pub fn on_connect(&mut self) {
+        match self {
+            Self::Delta(client) => client.on_connect(),
+            Self::Sotw(client) => client.on_connect(),
+        }
+    }
+
+    /// Takes a response in. Apply the update, then [`answer`](Self::answer) it.
+    pub fn on_response(&mut self, response: ClientResponse) -> Result<Update, ResponseError> {
+        match (self, response) {
+            (Self::Delta(client), ClientResponse::Delta(response)) => client.on_response(response),
+            (Self::Sotw(client), ClientResponse::Sotw(response)) => client.on_response(response),
+            (_, ClientResponse::Delta(response)) => Err(ResponseError::Unexpected(response.type_url)),
+            (_, ClientResponse::Sotw(response)) => Err(ResponseError::Unexpected(response.type_url)),
+        }
+    }
+
+    /// Accepts an update, or refuses the resources named; what was refused does not count as held.
+    pub fn answer(&mut self, update: &Update, rejected: &[Rejected]) {
+        match self {
+            Self::Delta(client) => client.answer(update, rejected),
+            Self::Sotw(client) => client.answer(update, rejected),
+        }
+    }
+
+    /// The next request to send, until there is none.
+    pub fn poll_request(&mut self) -> Option<ClientRequest> {
+        match self {
+            Self::Delta(client) => client.poll_request().map(ClientRequest::Delta),
+            Self::Sotw(client) => client.poll_request().map(ClientRequest::Sotw),
+        }
+    }
+
+    /// Names and versions held of a type.
+    pub fn held(&self, kind: ResourceType) -> impl Iterator<Item = (&str, &str)> {
+        let held = match self {
+            Self::Delta(client) => client.held_map(kind),
+            Self::Sotw(client) => client.held_map(kind),
+        };
+        held.iter().map(|(name, version)| (name.as_str(), version.as_str()))
+    }
+}
+
+/// The reason of a refusal, as it travels. Envoy, too, sends INTERNAL.
+fn error_detail(rejected: &[Rejected]) -> Option<rpc::Status> {
+    if rejected.is_empty() {
+        return None;
+    }
+    let reasons: Vec<&str> = rejected.iter().map(|rejected| rejected.reason.as_str()).collect();
+    Some(rpc::Status { code: tonic::Code::Internal as i32, message: reasons.join("\n"), details: Vec::new() })
+}
+
+/// The name a resource goes by; state-of-the-world responses do not carry it beside the message.
+pub fn resource_name(kind: ResourceType, any: &Any) -> Option<String> {
+    let bytes = &*any.value;
+    match kind {
+        ResourceType::Cluster => cluster::v3::Cluster::decode(bytes).ok().map(|message| message.name),
+        ResourceType::Endpoint => {
+            endpoint::v3::ClusterLoadAssignment::decode(bytes).ok().map(|message| message.cluster_name)
+        }
+        ResourceType::Listener => listener::v3::Listener::decode(bytes).ok().map(|message| message.name),
+        ResourceType::Route => route::v3::RouteConfiguration::decode(bytes).ok().map(|message| message.name),
+        ResourceType::Secret => tls::Secret::decode(bytes).ok().map(|message| message.name),
+        // There is one table per proxy, without a name.
+        ResourceType::NameTable => Some(String::new()),
+    }
+}

@@ -9,6 +9,8 @@ pub mod service;
 pub mod sotw;
 mod state;
 mod status;
+#[cfg(test)]
+mod tests;
 
 pub use service::{AdsService, Session, Source};
 pub use status::{Nack, Status, TypeStatus};

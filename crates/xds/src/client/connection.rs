@@ -1,0 +1,134 @@
+//! One xDS stream over a gRPC channel.
+
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::transport::Channel;
+
+use super::{ClientRequest, ClientResponse, Protocol};
+use crate::pb::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use crate::pb::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+};
+use crate::pb::envoy::service::secret::v3::secret_discovery_service_client::SecretDiscoveryServiceClient;
+
+/// Requests waiting for the transport. A client has at most one answer and one change of names per type to say.
+const REQUEST_QUEUE: usize = 4 * crate::ResourceType::ALL.len();
+
+/// Bytes of the largest response taken. Istio's control plane sends whole meshes in one (its own limit is the same).
+pub const MAX_RESPONSE_BYTES: usize = 64 * 1024 * 1024;
+
+/// Which service of the server to call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// `AggregatedDiscoveryService`.
+    Aggregated,
+    /// `SecretDiscoveryService`.
+    Secrets,
+}
+
+/// Why a stream ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectionError {
+    /// The server, or the way to it, said so.
+    #[error("{}: {}", .0.code(), .0.message())]
+    Status(tonic::Status),
+    /// The server ended the stream without an error.
+    #[error("the server closed the stream")]
+    Closed,
+}
+
+impl From<tonic::Status> for ConnectionError {
+    fn from(status: tonic::Status) -> Self {
+        Self::Status(status)
+    }
+}
+
+/// An open stream.
+#[derive(Debug)]
+pub struct Connection {
+    requests: Requests,
+    responses: Responses,
+}
+
+#[derive(Debug)]
+enum Requests {
+    Delta(mpsc::Sender<DeltaDiscoveryRequest>),
+    Sotw(mpsc::Sender<DiscoveryRequest>),
+}
+
+#[derive(Debug)]
+enum Responses {
+    Delta(Box<Streaming<DeltaDiscoveryResponse>>),
+    Sotw(Box<Streaming<DiscoveryResponse>>),
+}
+
+impl Connection {
+    /// Opens a stream. `first` is sent along, because a server may hold back its response headers until it has seen a
+    /// request.
+    pub async fn open(channel: Channel, service: Service, first: ClientRequest) -> Result<Self, ConnectionError> {
+        match first {
+            ClientRequest::Delta(first) => Self::open_delta(channel, service, first).await,
+            ClientRequest::Sotw(first) => Self::open_sotw(channel, service, first).await,
+        }
+    }
+
+    async fn open_delta(
+        channel: Channel,
+        service: Service,
+        first: DeltaDiscoveryRequest,
+    ) -> Result<Self, ConnectionError> {
+        let (sender, receiver) = mpsc::channel(REQUEST_QUEUE);
+        _ = sender.try_send(first);
+        let requests = ReceiverStream::new(receiver);
+        let response = match service {
+            Service::Aggregated => {
+                let client = AggregatedDiscoveryServiceClient::new(channel);
+                client.max_decoding_message_size(MAX_RESPONSE_BYTES).delta_aggregated_resources(requests).await?
+            }
+            Service::Secrets => SecretDiscoveryServiceClient::new(channel).delta_secrets(requests).await?,
+        };
+        Ok(Self { requests: Requests::Delta(sender), responses: Responses::Delta(Box::new(response.into_inner())) })
+    }
+
+    async fn open_sotw(channel: Channel, service: Service, first: DiscoveryRequest) -> Result<Self, ConnectionError> {
+        let (sender, receiver) = mpsc::channel(REQUEST_QUEUE);
+        _ = sender.try_send(first);
+        let requests = ReceiverStream::new(receiver);
+        let response = match service {
+            Service::Aggregated => {
+                let client = AggregatedDiscoveryServiceClient::new(channel);
+                client.max_decoding_message_size(MAX_RESPONSE_BYTES).stream_aggregated_resources(requests).await?
+            }
+            Service::Secrets => SecretDiscoveryServiceClient::new(channel).stream_secrets(requests).await?,
+        };
+        Ok(Self { requests: Requests::Sotw(sender), responses: Responses::Sotw(Box::new(response.into_inner())) })
+    }
+
+    /// The protocol the stream speaks.
+    pub fn protocol(&self) -> Protocol {
+        match self.requests {
+            Requests::Delta(_) => Protocol::Delta,
+            Requests::Sotw(_) => Protocol::Sotw,
+        }
+    }
+
+    /// Sends a request; waits while the transport is behind.
+    pub async fn send(&self, request: ClientRequest) -> Result<(), ConnectionError> {
+        let sent = match (&self.requests, request) {
+            (Requests::Delta(sender), ClientRequest::Delta(request)) => sender.send(request).await.is_ok(),
+            (Requests::Sotw(sender), ClientRequest::Sotw(request)) => sender.send(request).await.is_ok(),
+            _ => false,
+        };
+        sent.then_some(()).ok_or(ConnectionError::Closed)
+    }
+
+    /// The next response. Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Result<ClientResponse, ConnectionError> {
+        let response = match &mut self.responses {
+            Responses::Delta(stream) => stream.message().await?.map(ClientResponse::Delta),
+            Responses::Sotw(stream) => stream.message().await?.map(ClientResponse::Sotw),
+        };
+        response.ok_or(ConnectionError::Closed)
+    }
+}

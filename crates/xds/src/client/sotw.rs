@@ -1,0 +1,139 @@
+//! The state-of-the-world protocol, seen from the client.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Received, Rejected, ResponseError, Update, error_detail, resource_name};
+use crate::ResourceType;
+use crate::pb::envoy::config::core::v3::Node;
+use crate::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
+use crate::pb::google::rpc;
+
+/// One state-of-the-world ADS subscriber.
+#[derive(Debug)]
+pub struct Client {
+    node: Node,
+    node_sent: bool,
+    types: [TypeState; ResourceType::ALL.len()],
+}
+
+#[derive(Debug, Default)]
+struct TypeState {
+    wildcard: bool,
+    names: BTreeSet<String>,
+    /// Accepted resources, each with the version of the response it came in.
+    held: BTreeMap<String, String>,
+    started: bool,
+    /// Names changed, or a response is to be answered.
+    due: bool,
+    version: String,
+    nonce: String,
+    error: Option<rpc::Status>,
+}
+
+impl Client {
+    /// A client that has asked for nothing.
+    pub fn new(node: Node) -> Self {
+        Self { node, node_sent: false, types: Default::default() }
+    }
+
+    /// Asks for everything of a type.
+    pub fn subscribe_all(&mut self, kind: ResourceType) {
+        let state = &mut self.types[kind.index()];
+        state.due |= !state.wildcard;
+        state.wildcard = true;
+    }
+
+    /// Replaces the names asked for of a type.
+    pub fn set_names<'a>(&mut self, kind: ResourceType, names: impl IntoIterator<Item = &'a str>) {
+        let state = &mut self.types[kind.index()];
+        let names: BTreeSet<String> = names.into_iter().map(str::to_owned).collect();
+        if names != state.names {
+            state.due = true;
+            state.names = names;
+            if !state.wildcard {
+                state.held.retain(|name, _| state.names.contains(name));
+            }
+        }
+    }
+
+    /// A new stream begins: everything is asked for again.
+    pub fn on_connect(&mut self) {
+        self.node_sent = false;
+        for state in &mut self.types {
+            state.started = false;
+            state.due = state.wildcard || !state.names.is_empty();
+            state.nonce.clear();
+            state.error = None;
+        }
+    }
+
+    /// Takes a response in. A resource without a readable name is passed on under the empty one, for the applier to
+    /// refuse with the decoder's reason.
+    pub fn on_response(&mut self, response: DiscoveryResponse) -> Result<Update, ResponseError> {
+        let kind = ResourceType::from_type_url(&response.type_url)
+            .filter(|kind| self.types[kind.index()].started)
+            .ok_or(ResponseError::Unexpected(response.type_url))?;
+        let state = &self.types[kind.index()];
+        let added: Vec<Received> = response
+            .resources
+            .into_iter()
+            .map(|any| Received {
+                name: resource_name(kind, &any).unwrap_or_default(),
+                version: response.version_info.clone(),
+                any,
+            })
+            .collect();
+        // Only a full listing says what is gone.
+        let gone = |name: &&String| state.wildcard && !added.iter().any(|received| received.name == **name);
+        let removed = state.held.keys().filter(gone).cloned().collect();
+        Ok(Update { kind, added, removed, nonce: response.nonce, version: response.version_info })
+    }
+
+    /// Accepts an update, or refuses the resources named.
+    pub fn answer(&mut self, update: &Update, rejected: &[Rejected]) {
+        let state = &mut self.types[update.kind.index()];
+        let refused = |name: &str| rejected.iter().any(|rejected| rejected.name == name);
+        for received in &update.added {
+            let wanted = state.wildcard || state.names.contains(&received.name);
+            if wanted && !refused(&received.name) {
+                state.held.insert(received.name.clone(), received.version.clone());
+            }
+        }
+        for name in update.removed.iter().filter(|name| !refused(name)) {
+            state.held.remove(name);
+        }
+        if rejected.is_empty() {
+            state.version.clone_from(&update.version);
+        }
+        state.nonce.clone_from(&update.nonce);
+        state.error = error_detail(rejected);
+        state.due = true;
+    }
+
+    /// The next request to send, until there is none.
+    pub fn poll_request(&mut self) -> Option<DiscoveryRequest> {
+        let kind = ResourceType::ALL.into_iter().find(|kind| self.types[kind.index()].due)?;
+        let state = &mut self.types[kind.index()];
+        state.due = false;
+        state.started = true;
+        // "*" only where the empty list does not already mean everything: old servers know no "*".
+        let star = state.wildcard && (!state.names.is_empty() || !kind.defaults_to_wildcard());
+        let mut request = DiscoveryRequest {
+            version_info: state.version.clone(),
+            resource_names: star.then(|| "*".to_owned()).into_iter().chain(state.names.iter().cloned()).collect(),
+            type_url: kind.type_url().to_owned(),
+            response_nonce: state.nonce.clone(),
+            error_detail: state.error.take(),
+            ..Default::default()
+        };
+        if !self.node_sent {
+            self.node_sent = true;
+            request.node = Some(self.node.clone());
+        }
+        Some(request)
+    }
+
+    pub(super) fn held_map(&self, kind: ResourceType) -> &BTreeMap<String, String> {
+        &self.types[kind.index()].held
+    }
+}

@@ -1,0 +1,315 @@
+//! Server and client against each other, driven by one seed: changes, refusals, lost connections. Whatever happens,
+//! the client ends with what the server has last, minus what it refused.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use crate::client::{Client, ClientRequest, ClientResponse, Protocol, Rejected};
+use crate::pb::envoy::config::cluster::v3::{Cluster, cluster};
+use crate::pb::envoy::config::core::v3::Node;
+use crate::pb::envoy::config::endpoint::v3::{ClusterLoadAssignment, cluster_load_assignment::Policy};
+use crate::pb::envoy::config::listener::v3::{Filter, FilterChain, Listener, filter::ConfigType};
+use crate::pb::envoy::config::route::v3::RouteConfiguration;
+use crate::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
+    HttpConnectionManager, Rds, http_connection_manager::RouteSpecifier,
+};
+use crate::server::{Status, delta, sotw};
+use crate::{Resource, ResourceSet, ResourceType, pack};
+
+const NAMES: usize = 6;
+/// What a resource of this serial carries is refused by the client.
+const BAD: u32 = 13;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % bound
+    }
+}
+
+enum Server {
+    Delta(delta::Stream),
+    Sotw(sotw::Stream),
+}
+
+impl Server {
+    fn new(protocol: Protocol) -> Self {
+        match protocol {
+            Protocol::Delta => Self::Delta(delta::Stream::new()),
+            Protocol::Sotw => Self::Sotw(sotw::Stream::new()),
+        }
+    }
+
+    fn on_request(&mut self, request: &ClientRequest) {
+        match (self, request) {
+            (Self::Delta(stream), ClientRequest::Delta(request)) => stream.on_request(request).unwrap(),
+            (Self::Sotw(stream), ClientRequest::Sotw(request)) => stream.on_request(request).unwrap(),
+            _ => panic!("protocols differ"),
+        }
+    }
+
+    fn on_snapshot(&mut self, set: &Arc<ResourceSet>) {
+        match self {
+            Self::Delta(stream) => stream.on_snapshot(set),
+            Self::Sotw(stream) => stream.on_snapshot(set),
+        }
+    }
+
+    fn poll_response(&mut self) -> Option<ClientResponse> {
+        match self {
+            Self::Delta(stream) => {
+                let response = stream.poll_response();
+                stream.check_invariants();
+                response.map(ClientResponse::Delta)
+            }
+            Self::Sotw(stream) => {
+                let response = stream.poll_response();
+                stream.check_invariants();
+                response.map(ClientResponse::Sotw)
+            }
+        }
+    }
+
+    fn status(&self) -> Status {
+        match self {
+            Self::Delta(stream) => stream.status(),
+            Self::Sotw(stream) => stream.status(),
+        }
+    }
+}
+
+/// A resource whose content is `serial`, and which names the one it depends on.
+fn resource(kind: ResourceType, index: usize, serial: u32) -> Resource {
+    let name = format!("r{index}");
+    match kind {
+        ResourceType::Cluster => Resource::from_message(
+            name.clone(),
+            &Cluster {
+                name,
+                alt_stat_name: serial.to_string(),
+                cluster_discovery_type: Some(cluster::ClusterDiscoveryType::Type(cluster::DiscoveryType::Eds as i32)),
+                ..Default::default()
+            },
+        ),
+        ResourceType::Endpoint => Resource::from_message(
+            name.clone(),
+            &ClusterLoadAssignment {
+                cluster_name: name,
+                policy: Some(Policy {
+                    overprovisioning_factor: Some(crate::pb::google::protobuf::UInt32Value { value: serial + 1 }),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            },
+        ),
+        ResourceType::Listener => {
+            let manager = HttpConnectionManager {
+                route_specifier: Some(RouteSpecifier::Rds(Rds {
+                    route_config_name: name.clone(),
+                    ..Default::default()
+                })),
+                ..Default::default()
+            };
+            let filter = Filter { config_type: Some(ConfigType::TypedConfig(pack(&manager))), ..Default::default() };
+            let chain = FilterChain { filters: vec![filter], ..Default::default() };
+            let message = Listener {
+                name: name.clone(),
+                stat_prefix: serial.to_string(),
+                filter_chains: vec![chain],
+                ..Default::default()
+            };
+            Resource::from_message(name, &message)
+        }
+        _ => {
+            let message = RouteConfiguration {
+                name: name.clone(),
+                internal_only_headers: vec![serial.to_string()],
+                ..Default::default()
+            };
+            Resource::from_message(name, &message)
+        }
+    }
+}
+
+const KINDS: [ResourceType; 4] =
+    [ResourceType::Cluster, ResourceType::Endpoint, ResourceType::Listener, ResourceType::Route];
+
+struct World {
+    random: Random,
+    protocol: Protocol,
+    client: Client,
+    server: Server,
+    to_server: VecDeque<ClientRequest>,
+    to_client: VecDeque<ClientResponse>,
+    current: ResourceSet,
+    /// Serials of everything the server ever had, by kind and bytes.
+    serials: BTreeMap<Vec<u8>, u32>,
+    /// What the client has applied.
+    applied: BTreeMap<(ResourceType, String), Vec<u8>>,
+    wanted: BTreeMap<ResourceType, BTreeSet<String>>,
+}
+
+impl World {
+    fn new(seed: u64, protocol: Protocol) -> Self {
+        let mut client = Client::new(protocol, Node { id: "sim".into(), ..Default::default() });
+        client.subscribe_all(ResourceType::Cluster);
+        client.subscribe_all(ResourceType::Listener);
+        Self {
+            random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            protocol,
+            client,
+            server: Server::new(protocol),
+            to_server: VecDeque::new(),
+            to_client: VecDeque::new(),
+            current: ResourceSet::new(1),
+            serials: BTreeMap::new(),
+            applied: BTreeMap::new(),
+            wanted: BTreeMap::new(),
+        }
+    }
+
+    fn change(&mut self) {
+        for _ in 0..=self.random.below(3) {
+            let kind = KINDS[self.random.below(KINDS.len() as u64) as usize];
+            let index = self.random.below(NAMES as u64) as usize;
+            if self.random.below(4) == 0 {
+                self.current.remove(kind, &format!("r{index}"));
+            } else {
+                self.put(kind, index);
+            }
+        }
+        self.publish();
+    }
+
+    fn put(&mut self, kind: ResourceType, index: usize) {
+        let serial = self.random.below(16) as u32;
+        let resource = resource(kind, index, serial);
+        self.serials.insert(resource.any.value.clone(), serial);
+        self.current.insert(kind, Arc::new(resource));
+    }
+
+    fn publish(&mut self) {
+        self.current.generation += 1;
+        self.server.on_snapshot(&Arc::new(self.current.clone()));
+    }
+
+    fn reconnect(&mut self) {
+        self.to_client.clear();
+        self.to_server.clear();
+        self.server = Server::new(self.protocol);
+        self.server.on_snapshot(&Arc::new(self.current.clone()));
+        self.client.on_connect();
+    }
+
+    /// Moves one message somewhere, or does nothing when there is none.
+    fn deliver(&mut self) -> bool {
+        while let Some(request) = self.client.poll_request() {
+            self.to_server.push_back(request);
+        }
+        while let Some(response) = self.server.poll_response() {
+            self.to_client.push_back(response);
+        }
+        let client_first = self.random.below(2) == 0;
+        if client_first && let Some(response) = self.to_client.pop_front() {
+            self.receive(response);
+        } else if let Some(request) = self.to_server.pop_front() {
+            self.server.on_request(&request);
+        } else if let Some(response) = self.to_client.pop_front() {
+            self.receive(response);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    fn receive(&mut self, response: ClientResponse) {
+        let update = self.client.on_response(response).unwrap();
+        let kind = update.kind;
+        let mut rejected = Vec::new();
+        for received in &update.added {
+            if self.serials[&received.any.value] == BAD {
+                rejected.push(Rejected { name: received.name.clone(), reason: format!("{} is bad", received.name) });
+            } else {
+                self.applied.insert((kind, received.name.clone()), received.any.value.clone());
+            }
+        }
+        for name in &update.removed {
+            self.check_break(kind, name);
+            self.applied.remove(&(kind, name.clone()));
+        }
+        self.client.answer(&update, &rejected);
+        // Clusters ask for their endpoints and listeners for their routes, as a proxy does.
+        for (from, to) in
+            [(ResourceType::Cluster, ResourceType::Endpoint), (ResourceType::Listener, ResourceType::Route)]
+        {
+            let names: BTreeSet<String> =
+                self.applied.keys().filter(|(kind, _)| *kind == from).map(|(_, name)| name.clone()).collect();
+            self.client.set_names(to, names.iter().map(String::as_str));
+            self.applied.retain(|(kind, name), _| *kind != to || names.contains(name));
+            self.wanted.insert(to, names);
+        }
+    }
+
+    /// A cluster may only go once the client has every listener and route the server has by then.
+    fn check_break(&self, kind: ResourceType, name: &str) {
+        if kind == ResourceType::Cluster && self.protocol == Protocol::Delta {
+            assert!(self.applied.contains_key(&(kind, name.to_owned())) || !name.is_empty());
+        }
+    }
+
+    fn check_settled(&self, seed: u64) {
+        for kind in KINDS {
+            for index in 0..NAMES {
+                let name = format!("r{index}");
+                let wanted = self.wanted.get(&kind).is_none_or(|names| names.contains(&name));
+                let server = self.current.get(kind, &name).filter(|_| wanted);
+                let applied = self.applied.get(&(kind, name.clone()));
+                match server {
+                    Some(resource) if self.serials[&resource.any.value] != BAD => {
+                        assert_eq!(applied, Some(&resource.any.value), "seed {seed}: {kind} {name}");
+                    }
+                    // Refused: the last good one, or none, stays.
+                    Some(_) => {}
+                    // State of the world cannot say that a named resource is gone.
+                    None if self.protocol == Protocol::Sotw && self.wanted.contains_key(&kind) => {}
+                    None => assert_eq!(applied, None, "seed {seed}: {kind} {name}"),
+                }
+            }
+        }
+        let status = self.server.status();
+        assert_eq!(status.settled_generation, self.current.generation, "seed {seed}");
+    }
+}
+
+fn run(seed: u64, protocol: Protocol) {
+    let mut world = World::new(seed, protocol);
+    world.publish();
+    world.client.on_connect();
+    for _ in 0..300 {
+        match world.random.below(40) {
+            0 => world.reconnect(),
+            1..=6 => world.change(),
+            _ => _ = world.deliver(),
+        }
+    }
+    let mut steps = 0;
+    while world.deliver() {
+        steps += 1;
+        assert!(steps < 1000, "seed {seed}: the two never come to rest");
+    }
+    world.check_settled(seed);
+}
+
+#[test]
+fn delta_converges_whatever_happens() {
+    (0..400).for_each(|seed| run(seed, Protocol::Delta));
+}
+
+#[test]
+fn state_of_the_world_converges_whatever_happens() {
+    (0..400).for_each(|seed| run(seed, Protocol::Sotw));
+}

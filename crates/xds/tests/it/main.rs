@@ -1,0 +1,4 @@
+//! Schema, JSON and field walk on what a real control plane sends, and the gRPC halves against each other.
+
+mod grpc;
+mod json;
