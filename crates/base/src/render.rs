@@ -120,14 +120,51 @@ fn byte_range(text: &str, span: &Span) -> Option<Range<usize>> {
 mod tests {
     use super::*;
 
+    fn check(finding: &Diagnostic, sources: &Sources, expected: &str) {
+        let rendered = finding.render(sources, false);
+        assert_eq!(rendered.trim(), expected.trim(), "\n{rendered}");
+    }
+
     #[test]
     fn shows_the_line_and_the_way_out() {
         let sources = Sources::from_iter([("a.yaml", "kind: Service\nspce: {}\n")]);
         let span = Span { file: "a.yaml".into(), line: 2, column: 1, end_line: 2, end_column: 5 };
-        let finding =
-            Diagnostic::error("unknown-field", span, "unknown field `spce`").with_help("did you mean `spec`?");
-        insta::assert_snapshot!(finding.render(&sources, false), @"");
+        let finding = Diagnostic::error("unknown-field", span, "unknown field `spce`").with_help("did you mean `spec`?");
+        check(
+            &finding,
+            &sources,
+            "
+error[unknown-field]: unknown field `spce`
+  ╭▸ a.yaml:2:1
+  │
+2 │ spce: {}
+  │ ━━━━
+  │
+  ╰ help: did you mean `spec`?",
+        );
         assert!(finding.render(&sources, true).contains("\u{1b}["));
+    }
+
+    #[test]
+    fn shows_other_files_that_take_part() {
+        let sources = Sources::from_iter([("a.yaml", "name: x\n"), ("b.yaml", "\nname: x\n")]);
+        let finding = Diagnostic::error("duplicate-object", Span::at("b.yaml", 2, 7), "`x` is defined twice")
+            .with_related(Span::at("a.yaml", 1, 7), "first defined here");
+        check(
+            &finding,
+            &sources,
+            "
+error[duplicate-object]: `x` is defined twice
+  ╭▸ b.yaml:2:7
+  │
+2 │ name: x
+  │       ━
+  │
+  ⸬  a.yaml:1:7
+  │
+1 │ name: x
+  ╰╴      ─ first defined here",
+        );
     }
 
     #[test]
@@ -145,8 +182,9 @@ mod tests {
 
     #[test]
     fn a_file_without_text_shows_its_name() {
-        let finding =
-            Diagnostic::error("unreadable-file", Span::whole_file("b.yaml"), "cannot read: permission denied");
-        insta::assert_snapshot!(finding.render(&Sources::new(), false), @"");
+        let finding = Diagnostic::error("unreadable-file", Span::whole_file("b.yaml"), "cannot read: permission denied");
+        check(&finding, &Sources::new(), "
+error[unreadable-file]: cannot read: permission denied
+ ─▸ b.yaml");
     }
 }

@@ -3,6 +3,8 @@
 mod node;
 mod parse;
 mod scalar;
+#[cfg(test)]
+mod tests;
 
 pub use node::{Entry, Mapping, Node, Scalar, ScalarType, Value};
 pub use parse::{parse, parse_within};

@@ -35,7 +35,7 @@ pub fn parse(file: &Arc<str>, text: &str) -> (Vec<Node>, Diagnostics) {
             Err(error) => {
                 let line = error.span.line as usize;
                 diagnostics.push(*error);
-                match next_document(text, line.max(start.line + 1)) {
+                match next_document(text, line.saturating_sub(1).max(start.line + 1)) {
                     Some(next) => start = next,
                     None => break,
                 }
@@ -80,7 +80,8 @@ struct Start {
     line: usize,
 }
 
-/// The first `---` line behind line `after` (from 1).
+/// The first `---` line that has at least `after` lines before it. An unclosed bracket is only noticed at the next
+/// `---`, which then is where reading goes on.
 fn next_document(text: &str, after: usize) -> Option<Start> {
     let mut byte = 0;
     for (index, line) in text.split_inclusive('\n').enumerate() {
