@@ -1,1 +1,16 @@
-//! The mesh's certificate authority: root, signing, workload tokens, trust bundle
+//! The mesh's certificate authority: root, signing, workload tokens, trust bundle.
+//!
+//! [`Authority`] signs workload certificates for identities that somebody else has authenticated; [`tokens::TokenKey`] makes
+//! and checks the tokens workloads authenticate with. Both keep their key in the state directory, in a file only its owner
+//! may read. Time is always passed in.
+
+pub mod authority;
+mod csr;
+pub mod key_file;
+mod plugged;
+pub mod tokens;
+
+pub use authority::{Authority, AuthorityError, DEFAULT_TTL, IssuedCertificate, MAX_TTL, ServerCertificate, SignError};
+pub use csr::CsrError;
+pub use key_file::KeyFileError;
+pub use tokens::{TokenError, TokenKey, Workload};

@@ -1,0 +1,297 @@
+//! The authority: a root of our own, or one that was plugged in, and what it signs.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use aws_lc_rs::rand;
+use evenkeel_base::spiffe::SpiffeId;
+use evenkeel_tls::{Identity, IdentityError};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType, SerialNumber,
+};
+use time::OffsetDateTime;
+
+use crate::csr::{self, CsrError};
+use crate::key_file::{self, KeyFileError};
+use crate::plugged;
+
+/// Lifetime of a workload certificate when nothing else is asked for; Istio's default.
+pub const DEFAULT_TTL: Duration = Duration::from_secs(24 * 3600);
+/// Longest lifetime of a workload certificate; Istio's `MAX_WORKLOAD_CERT_TTL`.
+pub const MAX_TTL: Duration = Duration::from_secs(90 * 24 * 3600);
+/// Shortest lifetime of a certificate; below it renewal could not keep up.
+pub const MIN_TTL: Duration = Duration::from_secs(10);
+/// Lifetime of a self-signed root.
+const ROOT_TTL: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+/// How much earlier than now a certificate begins, for machines whose clock is behind.
+const CLOCK_SKEW: Duration = Duration::from_secs(120);
+
+/// The file of the root certificate in the state directory.
+pub const CA_CERT_FILE: &str = "ca-cert.pem";
+/// The file of the root's key in the state directory, mode 0600.
+pub const CA_KEY_FILE: &str = "ca-key.pem";
+
+/// A certificate authority with its key.
+pub struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    /// Certificates between a leaf and the root, PEM; empty when the authority is the root itself.
+    intermediates: Vec<String>,
+    roots: String,
+    not_after: SystemTime,
+}
+
+/// A workload's certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IssuedCertificate {
+    /// The certificates in PEM: leaf, then intermediates; the root is not among them.
+    pub chain: Vec<String>,
+    /// End of the leaf's validity.
+    pub not_after: SystemTime,
+}
+
+/// A server's certificate with its key, PEM.
+pub struct ServerCertificate {
+    /// Leaf, then intermediates.
+    pub chain_pem: String,
+    /// The private key, PKCS #8.
+    pub key_pem: String,
+    /// End of the leaf's validity.
+    pub not_after: SystemTime,
+}
+
+/// An authority that cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthorityError {
+    /// The key file cannot be used.
+    #[error(transparent)]
+    KeyFile(#[from] KeyFileError),
+    /// Another file cannot be read or written.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The certificate is there, its key is not.
+    #[error(
+        "{0} is missing, but its certificate is there; restore the key, or remove the certificate to make a new root"
+    )]
+    KeyMissing(PathBuf),
+    /// Certificate and key do not fit, or the certificate is out of date.
+    #[error("{path}: {source}")]
+    Identity {
+        /// The certificate's file.
+        path: PathBuf,
+        /// What is wrong.
+        source: IdentityError,
+    },
+    /// The certificate may not sign others.
+    #[error("{0}: not a certificate authority (basic constraints say so)")]
+    NotAnAuthority(PathBuf),
+    /// No chain leads from the signing certificate to a root.
+    #[error("{path}: no chain leads from ca-cert.pem to a root of this file; cert-chain.pem must hold what is between")]
+    Chain {
+        /// The roots' file.
+        path: PathBuf,
+    },
+    /// A certificate or key could not be made or parsed.
+    #[error("{path}: {source}")]
+    Certificate {
+        /// The file it is for.
+        path: PathBuf,
+        /// What is wrong.
+        source: rcgen::Error,
+    },
+}
+
+/// A certificate that was not signed.
+#[derive(Debug, thiserror::Error)]
+pub enum SignError {
+    /// The request is not acceptable.
+    #[error(transparent)]
+    Csr(#[from] CsrError),
+    /// The authority's own certificate ends before the new one could be of use.
+    #[error("the certificate authority's own certificate has expired")]
+    AuthorityExpired,
+    /// Signing failed.
+    #[error("signing failed: {0}")]
+    Signing(#[from] rcgen::Error),
+}
+
+impl Authority {
+    /// Opens the authority in the state directory; makes a new root for `trust_domain` when there is none.
+    pub fn open(state: &Path, trust_domain: &str, now: SystemTime) -> Result<Self, AuthorityError> {
+        let (cert_path, key_path) = (state.join(CA_CERT_FILE), state.join(CA_KEY_FILE));
+        let cert = read_optional(&cert_path)?;
+        let key = match (key_file::read(&key_path)?, &cert) {
+            (Some(key), _) => key,
+            (None, Some(_)) => return Err(AuthorityError::KeyMissing(key_path)),
+            (None, None) => {
+                let key = new_key().map_err(certificate_error(&key_path))?.serialize_pem();
+                key_file::write(&key_path, &key)?;
+                key
+            }
+        };
+        // The key is written first: after a crash in between, the root is made for the key that is there.
+        let cert = match cert {
+            Some(cert) => cert,
+            None => {
+                let cert = self_sign(&key, trust_domain, now).map_err(certificate_error(&cert_path))?;
+                fs::write(&cert_path, &cert).map_err(io_error(&cert_path))?;
+                cert
+            }
+        };
+        let not_after = check(&cert_path, &cert, &key, now)?;
+        Self::assemble(&cert_path, &cert, &key, Vec::new(), cert.clone(), not_after)
+    }
+
+    /// Opens an authority the operator brought, in Istio's layout: `ca-cert.pem`, `ca-key.pem`, `root-cert.pem` and
+    /// `cert-chain.pem` (what lies between; may be absent).
+    pub fn plugged_in(folder: &Path, now: SystemTime) -> Result<Self, AuthorityError> {
+        let path = |name: &str| folder.join(name);
+        let (cert_path, key_path, root_path) = (path(CA_CERT_FILE), path(CA_KEY_FILE), path("root-cert.pem"));
+        let cert = fs::read_to_string(&cert_path).map_err(io_error(&cert_path))?;
+        let key = key_file::read(&key_path)?.ok_or_else(|| AuthorityError::KeyMissing(key_path))?;
+        let roots = fs::read_to_string(&root_path).map_err(io_error(&root_path))?;
+        let chain = read_optional(&path("cert-chain.pem"))?.unwrap_or_default();
+        let not_after = check(&cert_path, &cert, &key, now)?;
+        let intermediates =
+            plugged::intermediates(&cert, &chain, &roots).ok_or(AuthorityError::Chain { path: root_path })?;
+        Self::assemble(&cert_path, &cert, &key, intermediates, roots, not_after)
+    }
+
+    fn assemble(
+        path: &Path,
+        cert: &str,
+        key: &str,
+        intermediates: Vec<String>,
+        roots: String,
+        not_after: SystemTime,
+    ) -> Result<Self, AuthorityError> {
+        let key = KeyPair::from_pem(key).map_err(certificate_error(path))?;
+        let issuer = Issuer::from_ca_cert_pem(cert, key).map_err(certificate_error(path))?;
+        Ok(Self { issuer, intermediates, roots, not_after })
+    }
+
+    /// The roots that peers are to trust, PEM.
+    pub fn trust_bundle_pem(&self) -> &str {
+        &self.roots
+    }
+
+    /// End of the authority's own validity.
+    pub fn not_after(&self) -> SystemTime {
+        self.not_after
+    }
+
+    /// Signs a workload's request (PEM or DER) for the identity its sender has proved.
+    ///
+    /// Only the public key is taken from the request; its signature must be right, and its one name must be `identity`.
+    /// `ttl` is kept between [`MIN_TTL`] and [`MAX_TTL`], and never reaches beyond the authority's own end.
+    pub fn sign(
+        &self,
+        request: &[u8],
+        identity: &SpiffeId,
+        ttl: Duration,
+        now: SystemTime,
+    ) -> Result<IssuedCertificate, SignError> {
+        let key = csr::public_key(request, identity)?;
+        let name = SanType::URI(identity.to_string().try_into()?);
+        let (params, not_after) = self.leaf(vec![name], ttl, now)?;
+        let leaf = params.signed_by(&key, &self.issuer)?.pem();
+        let chain = std::iter::once(leaf).chain(self.intermediates.iter().cloned()).collect();
+        Ok(IssuedCertificate { chain, not_after })
+    }
+
+    /// Makes a key and a certificate for a server with DNS names, such as the control plane itself.
+    pub fn server_certificate(
+        &self,
+        dns_names: &[&str],
+        ttl: Duration,
+        now: SystemTime,
+    ) -> Result<ServerCertificate, SignError> {
+        let names = dns_names.iter().map(|name| Ok(SanType::DnsName((*name).try_into()?)));
+        let (params, not_after) = self.leaf(names.collect::<Result<_, rcgen::Error>>()?, ttl, now)?;
+        let key = new_key()?;
+        let leaf = params.signed_by(&key, &self.issuer)?.pem();
+        let chain_pem = std::iter::once(leaf).chain(self.intermediates.iter().cloned()).collect();
+        Ok(ServerCertificate { chain_pem, key_pem: key.serialize_pem(), not_after })
+    }
+
+    fn leaf(
+        &self,
+        names: Vec<SanType>,
+        ttl: Duration,
+        now: SystemTime,
+    ) -> Result<(CertificateParams, SystemTime), SignError> {
+        let not_after = (now + ttl.clamp(MIN_TTL, MAX_TTL)).min(self.not_after);
+        if not_after <= now {
+            return Err(SignError::AuthorityExpired);
+        }
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.subject_alt_names = names;
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.use_authority_key_identifier_extension = true;
+        params.not_before = OffsetDateTime::from(now - CLOCK_SKEW);
+        params.not_after = OffsetDateTime::from(not_after);
+        params.serial_number = Some(random_serial()?);
+        Ok((params, not_after))
+    }
+}
+
+fn self_sign(key: &str, trust_domain: &str, now: SystemTime) -> Result<String, rcgen::Error> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::OrganizationName, trust_domain);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params.not_before = OffsetDateTime::from(now - CLOCK_SKEW);
+    params.not_after = OffsetDateTime::from(now + ROOT_TTL);
+    params.serial_number = Some(random_serial()?);
+    Ok(params.self_signed(&KeyPair::from_pem(key)?)?.pem())
+}
+
+/// Checks that certificate and key fit, are in date, and may sign; returns the end of the validity.
+fn check(path: &Path, cert: &str, key: &str, now: SystemTime) -> Result<SystemTime, AuthorityError> {
+    let identity = Identity::from_pem(cert.as_bytes(), key.as_bytes(), now)
+        .map_err(|source| AuthorityError::Identity { path: path.to_owned(), source })?;
+    match plugged::is_authority(cert) {
+        true => Ok(identity.not_after()),
+        false => Err(AuthorityError::NotAnAuthority(path.to_owned())),
+    }
+}
+
+fn new_key() -> Result<KeyPair, rcgen::Error> {
+    KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)
+}
+
+/// 127 random bits: positive, and never twice (RFC 5280 section 4.1.2.2). rcgen's own choice is a hash of the key, which
+/// would repeat when a key is certified again.
+fn random_serial() -> Result<SerialNumber, rcgen::Error> {
+    let mut bytes = [0; 16];
+    rand::fill(&mut bytes).map_err(|_| rcgen::Error::RingUnspecified)?;
+    bytes[0] &= 0x7f;
+    Ok(SerialNumber::from_slice(&bytes))
+}
+
+fn read_optional(path: &Path) -> Result<Option<String>, AuthorityError> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io_error(path)(error)),
+    }
+}
+
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> AuthorityError {
+    |source| AuthorityError::Io { path: path.to_owned(), source }
+}
+
+fn certificate_error(path: &Path) -> impl FnOnce(rcgen::Error) -> AuthorityError {
+    |source| AuthorityError::Certificate { path: path.to_owned(), source }
+}

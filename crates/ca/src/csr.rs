@@ -1,0 +1,68 @@
+//! Checking certificate signing requests (PKCS #10, RFC 2986).
+
+use evenkeel_base::spiffe::SpiffeId;
+use rcgen::{CertificateSigningRequestParams, PublicKey, SanType};
+use rustls_pki_types::CertificateSigningRequestDer;
+use rustls_pki_types::pem::PemObject;
+
+/// Largest request taken, in bytes; one with an RSA key of 8192 bits has 3 KB.
+pub const MAX_CSR_BYTES: usize = 16 * 1024;
+
+/// A request that is not signed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CsrError {
+    /// Over [`MAX_CSR_BYTES`].
+    #[error("the certificate signing request has more than {MAX_CSR_BYTES} bytes")]
+    TooLarge,
+    /// It cannot be parsed, or uses what is not supported.
+    #[error("the certificate signing request cannot be used: {0}")]
+    Malformed(String),
+    /// Its signature does not belong to its key: it was tampered with, or somebody asks for another's key.
+    #[error("the certificate signing request is not signed by the key it holds")]
+    Signature,
+    /// It asks for another identity than the caller's.
+    #[error("the certificate signing request asks for {requested}, but the caller is `{authenticated}`")]
+    Identity {
+        /// The names in the request.
+        requested: String,
+        /// Who the caller is.
+        authenticated: String,
+    },
+}
+
+/// The public key of a request, given in PEM or DER, whose signature is right and whose only name is `identity`.
+///
+/// Nothing else of the request is used: subject, key usages and extensions are the authority's to decide.
+pub(crate) fn public_key(request: &[u8], identity: &SpiffeId) -> Result<PublicKey, CsrError> {
+    if request.len() > MAX_CSR_BYTES {
+        return Err(CsrError::TooLarge);
+    }
+    let der = match CertificateSigningRequestDer::from_pem_slice(request) {
+        Ok(der) => der,
+        Err(_) if request.starts_with(b"-----") => return Err(CsrError::Malformed("the PEM text is damaged".into())),
+        Err(_) => CertificateSigningRequestDer::from(request),
+    };
+    let parsed = CertificateSigningRequestParams::from_der(&der).map_err(|error| match error {
+        rcgen::Error::InvalidCertificationRequestSignature => CsrError::Signature,
+        other => CsrError::Malformed(other.to_string()),
+    })?;
+    let identity = identity.to_string();
+    match parsed.params.subject_alt_names.as_slice() {
+        [SanType::URI(uri)] if uri.as_str() == identity => Ok(parsed.public_key),
+        names => Err(CsrError::Identity { requested: describe(names), authenticated: identity }),
+    }
+}
+
+fn describe(names: &[SanType]) -> String {
+    if names.is_empty() {
+        return "no name".into();
+    }
+    let texts = names.iter().map(|name| match name {
+        SanType::URI(text) => format!("`{}`", text.as_str()),
+        SanType::DnsName(text) => format!("DNS `{}`", text.as_str()),
+        SanType::Rfc822Name(text) => format!("e-mail `{}`", text.as_str()),
+        SanType::IpAddress(address) => format!("IP `{address}`"),
+        _ => "another kind of name".into(),
+    });
+    texts.collect::<Vec<_>>().join(" and ")
+}

@@ -1,0 +1,189 @@
+//! Workload tokens: how a workload proves its namespace, service account and pod before it has a certificate.
+//!
+//! They are JWTs (RFC 7519, ES256) with the claims of Kubernetes' projected service account tokens, so that the same
+//! checks work in a cluster, where the API server makes them.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use evenkeel_base::spiffe::{SpiffeError, SpiffeId};
+use jsonwebtoken::errors::ErrorKind;
+use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
+use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
+use serde::{Deserialize, Serialize};
+
+use crate::key_file::{self, KeyFileError};
+
+/// Audience of the tokens, as in Istio.
+pub const AUDIENCE: &str = "istio-ca";
+/// Issuer of the tokens.
+pub const ISSUER: &str = "https://evenkeel.local";
+/// The file of the key in the state directory, mode 0600.
+pub const TOKEN_KEY_FILE: &str = "token-key.pem";
+/// Longest token looked at, in bytes.
+pub const MAX_TOKEN_BYTES: usize = 16 * 1024;
+/// How far the maker's clock may be ahead or behind.
+const CLOCK_SKEW: Duration = Duration::from_secs(10);
+
+/// The key that makes and checks tokens.
+pub struct TokenKey {
+    signing: EncodingKey,
+    verifying: DecodingKey,
+}
+
+/// Whom a token was made for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Workload {
+    /// Namespace of the pod and its service account.
+    pub namespace: String,
+    /// Service account.
+    pub service_account: String,
+    /// Name of the pod.
+    pub pod: String,
+}
+
+/// A token that is not accepted, or cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    /// The key file cannot be used.
+    #[error(transparent)]
+    KeyFile(#[from] KeyFileError),
+    /// The key file holds no ECDSA P-256 key.
+    #[error("{TOKEN_KEY_FILE}: not an ECDSA P-256 key in PKCS #8: {0}")]
+    Key(#[source] rcgen::Error),
+    /// Over [`MAX_TOKEN_BYTES`].
+    #[error("the token has more than {MAX_TOKEN_BYTES} bytes")]
+    TooLong,
+    /// It is no token, or not one for this purpose.
+    #[error("the token is not acceptable: {0}")]
+    Malformed(String),
+    /// Somebody else made it, or it was changed.
+    #[error("the token's signature is wrong: it was made by another control plane, or changed")]
+    Signature,
+    /// Its time has passed.
+    #[error("the token expired {} s ago", .0.as_secs())]
+    Expired(Duration),
+    /// Its time has not begun.
+    #[error("the token is not valid yet; check the clocks")]
+    NotYetValid,
+    /// Its subject contradicts its other claims.
+    #[error("the token's subject `{0}` is not `system:serviceaccount:NAMESPACE:NAME` of its other claims")]
+    Subject(String),
+    /// It could not be signed.
+    #[error("the token could not be signed: {0}")]
+    Signing(#[source] jsonwebtoken::errors::Error),
+}
+
+#[derive(Serialize, Deserialize)]
+struct Claims {
+    iss: String,
+    aud: Vec<String>,
+    sub: String,
+    iat: u64,
+    nbf: u64,
+    exp: u64,
+    #[serde(rename = "kubernetes.io")]
+    kubernetes: Kubernetes,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Kubernetes {
+    namespace: String,
+    pod: Named,
+    serviceaccount: Named,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Named {
+    name: String,
+}
+
+impl TokenKey {
+    /// Opens the key in the state directory; makes one when there is none.
+    pub fn open(state: &Path) -> Result<Self, TokenError> {
+        let path = state.join(TOKEN_KEY_FILE);
+        let key = match key_file::read(&path)? {
+            Some(pem) => {
+                KeyPair::from_pkcs8_pem_and_sign_algo(&pem, &PKCS_ECDSA_P256_SHA256).map_err(TokenError::Key)?
+            }
+            None => {
+                let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(TokenError::Key)?;
+                key_file::write(&path, &key.serialize_pem())?;
+                key
+            }
+        };
+        let signing = EncodingKey::from_ec_der(key.serialized_der());
+        Ok(Self { signing, verifying: DecodingKey::from_ec_der(key.public_key_raw()) })
+    }
+
+    /// Makes a token that is valid from `now` for `ttl`.
+    pub fn mint(&self, workload: &Workload, ttl: Duration, now: SystemTime) -> Result<String, TokenError> {
+        let seconds = unix(now);
+        let claims = Claims {
+            iss: ISSUER.into(),
+            aud: vec![AUDIENCE.into()],
+            sub: workload.subject(),
+            iat: seconds,
+            nbf: seconds,
+            exp: seconds.saturating_add(ttl.as_secs()),
+            kubernetes: Kubernetes {
+                namespace: workload.namespace.clone(),
+                pod: Named { name: workload.pod.clone() },
+                serviceaccount: Named { name: workload.service_account.clone() },
+            },
+        };
+        jsonwebtoken::encode(&Header::new(Algorithm::ES256), &claims, &self.signing).map_err(TokenError::Signing)
+    }
+
+    /// Checks a token's signature, audience, issuer and times, and says whom it was made for.
+    pub fn verify(&self, token: &str, now: SystemTime) -> Result<Workload, TokenError> {
+        if token.len() > MAX_TOKEN_BYTES {
+            return Err(TokenError::TooLong);
+        }
+        let mut validation = Validation::new(Algorithm::ES256);
+        validation.set_audience(&[AUDIENCE]);
+        validation.set_issuer(&[ISSUER]);
+        validation.set_required_spec_claims(&["exp", "nbf", "aud", "iss", "sub"]);
+        // The library would ask the system for the time; the clock is the caller's.
+        validation.validate_exp = false;
+        validation.validate_nbf = false;
+        let claims = jsonwebtoken::decode::<Claims>(token, &self.verifying, &validation).map_err(refused)?.claims;
+        let (now, skew) = (unix(now), CLOCK_SKEW.as_secs());
+        if claims.exp.saturating_add(skew) <= now {
+            return Err(TokenError::Expired(Duration::from_secs(now - claims.exp)));
+        }
+        if claims.nbf > now.saturating_add(skew) {
+            return Err(TokenError::NotYetValid);
+        }
+        let Kubernetes { namespace, pod, serviceaccount } = claims.kubernetes;
+        let workload = Workload { namespace, service_account: serviceaccount.name, pod: pod.name };
+        match workload.subject() == claims.sub {
+            true => Ok(workload),
+            false => Err(TokenError::Subject(claims.sub)),
+        }
+    }
+}
+
+impl Workload {
+    /// The SPIFFE id of the service account.
+    pub fn spiffe_id(&self, trust_domain: &str) -> Result<SpiffeId, SpiffeError> {
+        SpiffeId::new(trust_domain, &self.namespace, &self.service_account)
+    }
+
+    fn subject(&self) -> String {
+        format!("system:serviceaccount:{}:{}", self.namespace, self.service_account)
+    }
+}
+
+fn refused(error: jsonwebtoken::errors::Error) -> TokenError {
+    match error.kind() {
+        ErrorKind::InvalidSignature => TokenError::Signature,
+        ErrorKind::InvalidAudience => TokenError::Malformed(format!("its audience is not `{AUDIENCE}`")),
+        ErrorKind::InvalidIssuer => TokenError::Malformed(format!("its issuer is not `{ISSUER}`")),
+        _ => TokenError::Malformed(error.to_string()),
+    }
+}
+
+fn unix(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
