@@ -32,10 +32,10 @@ need_build() {
     need_rust
 }
 
-# Namespaces, veth pairs and capture rules; curl is what the demonstration's reader types.
+# Namespaces, veth pairs and capture rules; the example's programs are Python; curl is what the demonstration's reader types.
 need_demo() {
     need_build
-    debian ip:iproute2 nft:nftables ps:procps curl:curl
+    debian ip:iproute2 nft:nftables ps:procps python3:python3 curl:curl
 }
 
 need_test() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use evenkeel_base::suggest::{closest, one_of};
 use evenkeel_base::yaml::Node;
 
-use crate::decode::{Context, Decode};
+use crate::decode::{Context, Decode, Schema};
 use crate::{istio, kubernetes};
 
 /// Declares the kinds: variant, API group, versions, whether it lives in a namespace, type.
@@ -46,6 +46,11 @@ macro_rules! kinds {
             /// Whether its objects live in a namespace.
             pub fn is_namespaced(self) -> bool {
                 match self { $( Self::$kind => stringify!($scope) == "namespaced", )* }
+            }
+
+            /// What an object of this kind accepts, besides `apiVersion`, `kind` and `metadata`.
+            pub fn schema(self) -> Schema {
+                match self { $( Self::$kind => <$ty>::schema(), )* }
             }
 
             /// Reads what an object of this kind says, without `apiVersion`, `kind` and `metadata`.
