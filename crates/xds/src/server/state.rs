@@ -40,6 +40,8 @@ pub(super) struct TypeState {
     /// A response is due even with nothing in it.
     pub owes_reply: bool,
     in_flight: Option<InFlight>,
+    /// Nonce of the response sent last, answered or not.
+    last_nonce: String,
     acked_version: Option<String>,
     nack: Option<Nack>,
 }
@@ -86,7 +88,9 @@ pub(super) enum Nonce {
     None,
     /// It answers the response in flight.
     Answer,
-    /// It answers an older one.
+    /// It follows a response that was answered before: the client changes what it asks for.
+    Current,
+    /// It answers one that a newer has replaced.
     Stale,
 }
 
@@ -106,7 +110,7 @@ impl State {
         }
         let state = self.of(kind);
         let Some(answered) = state.in_flight.take_if(|in_flight| in_flight.nonce == nonce) else {
-            return Nonce::Stale;
+            return if state.last_nonce == nonce { Nonce::Current } else { Nonce::Stale };
         };
         match error {
             None => {
@@ -234,7 +238,9 @@ impl State {
         self.last_nonce += 1;
         let nonce = self.last_nonce.to_string();
         let version = self.resources.as_ref().map_or(0, |set| set.generation).to_string();
-        self.of(kind).in_flight = Some(InFlight { nonce: nonce.clone(), version: version.clone(), resources });
+        let state = self.of(kind);
+        state.last_nonce.clone_from(&nonce);
+        state.in_flight = Some(InFlight { nonce: nonce.clone(), version: version.clone(), resources });
         (nonce, version)
     }
 

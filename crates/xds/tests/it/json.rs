@@ -14,14 +14,14 @@ fn read(text: &str) -> (Option<Bootstrap>, Vec<String>) {
 #[test]
 fn mistakes_are_named_with_their_place() {
     for (text, expected) in [
-        ("node: {idd: x}", "b.yaml:1:8: error: node.idd: envoy.config.core.v3.Node has no field \"idd\""),
+        ("node: {idd: x}", "error[xds.unknown-field]: node.idd: envoy.config.core.v3.Node has no field \"idd\""),
         (
             "admin:\n  address:\n    socket_address: {address: 127.0.0.1, port_value: many}",
-            "b.yaml:3:54: error: admin.address.socket_address.port_value: expected a 32-bit unsigned integer, found \"many\"",
+            "b.yaml:3:54: error[xds.type]: admin.address.socket_address.port_value: expected a 32-bit unsigned integer, found \"many\"",
         ),
         (
             "static_resources:\n  clusters: {}",
-            "b.yaml:2:13: error: static_resources.clusters: expected a list, found a mapping",
+            "b.yaml:2:13: error[xds.type]: static_resources.clusters: expected a list, found a mapping",
         ),
         (
             "static_resources: {clusters: [{name: a, connect_timeout: soon}]}",
@@ -35,7 +35,7 @@ fn mistakes_are_named_with_their_place() {
             "static_resources: {clusters: [{transport_socket: {typed_config: {\"@type\": type.googleapis.com/a.B}}}]}",
             "static_resources.clusters[0].transport_socket.typed_config.@type: a.B is not supported",
         ),
-        ("", "b.yaml: error: expected a Bootstrap, the file is empty"),
+        ("", "b.yaml: error[xds.empty]: expected a Bootstrap, the file is empty"),
     ] {
         let (_, diagnostics) = read(text);
         assert_eq!(diagnostics.len(), 1, "{text}: {diagnostics:#?}");
@@ -95,9 +95,9 @@ fn unsupported_fields_are_found_inside_extensions() {
     assert_eq!(
         paths,
         [
+            "filter_chains[0].filters[0].typed_config.route_config.virtual_hosts[0].routes[0].route.timeout: not supported",
             "filter_chains[0].filters[0].typed_config.http_filters[0].typed_config: \
              envoy.extensions.filters.http.router.v3.Router is not supported",
-            "filter_chains[0].filters[0].typed_config.route_config.virtual_hosts[0].routes[0].route.timeout: not supported",
             "#9999: not supported",
         ]
     );
