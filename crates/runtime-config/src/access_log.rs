@@ -101,6 +101,8 @@ pub enum Operator {
     ResponseTxDuration,
     UpstreamHost,
     UpstreamCluster,
+    /// The cluster's name where `UpstreamCluster` says its `alt_stat_name`.
+    UpstreamClusterRaw,
     UpstreamLocalAddress,
     UpstreamTransportFailureReason,
     UpstreamRequestAttemptCount,
@@ -124,8 +126,6 @@ pub enum Operator {
     RequestId,
     Hostname,
     FilterChainName,
-    /// Environment variable, resolved when compiled.
-    Environment(Box<str>),
     /// Dynamic metadata, filter state and others that this build never sets: prints `-`.
     Unset,
 }

@@ -36,6 +36,10 @@ pub struct Cluster {
     pub tcp_keepalive: Option<TcpKeepalive>,
     /// Percentage of healthy hosts below which all are used (50 when unset); 0: never.
     pub panic_threshold_percent: f64,
+    /// Localities share traffic by their weights (`locality_weighted_lb_config`); otherwise those weights do not count.
+    pub locality_weighted: bool,
+    /// How names are resolved, for DNS clusters.
+    pub dns: DnsOptions,
     /// Buffer limit of connections (`per_connection_buffer_limit_bytes`, 1 MiB).
     pub buffer_limit_bytes: usize,
     /// Where the user wrote it, if the control plane said so.
@@ -66,6 +70,41 @@ pub struct DnsTarget {
     pub port: u16,
     /// Weight of each address.
     pub weight: u32,
+}
+
+/// How a DNS cluster's names are resolved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DnsOptions {
+    /// Address families asked for.
+    pub family: DnsFamily,
+    /// Between resolutions (5 s when unset), unless `respect_ttl`.
+    pub refresh: Duration,
+    /// Resolve again when the records' time to live has passed.
+    pub respect_ttl: bool,
+    /// Up to this much is added to the pause, at random.
+    pub jitter: Duration,
+}
+
+impl Default for DnsOptions {
+    fn default() -> Self {
+        Self { family: DnsFamily::Auto, refresh: Duration::from_secs(5), respect_ttl: false, jitter: Duration::ZERO }
+    }
+}
+
+/// `dns_lookup_family`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DnsFamily {
+    /// IPv6 addresses, or IPv4 when there are none.
+    #[default]
+    Auto,
+    /// IPv4 addresses.
+    V4Only,
+    /// IPv6 addresses.
+    V6Only,
+    /// IPv4 addresses, or IPv6 when there are none.
+    V4Preferred,
+    /// Both.
+    All,
 }
 
 /// `original_dst_lb_config`.
@@ -173,11 +212,20 @@ pub struct UpstreamHttp {
     pub idle_timeout: Option<Duration>,
     /// A connection ends after this many requests; `None`: never.
     pub max_requests_per_connection: Option<u32>,
+    /// The TLS server name is the request's host (`auto_sni`).
+    pub auto_sni: bool,
+    /// The endpoints speak HTTP/2; only the control thread's own clients (xDS, SDS) use such clusters.
+    pub http2: bool,
 }
 
 impl Default for UpstreamHttp {
     fn default() -> Self {
-        Self { idle_timeout: Some(Duration::from_secs(3600)), max_requests_per_connection: None }
+        Self {
+            idle_timeout: Some(Duration::from_secs(3600)),
+            max_requests_per_connection: None,
+            auto_sni: false,
+            http2: false,
+        }
     }
 }
 

@@ -7,12 +7,22 @@
 //! Nothing here knows sockets, clocks or tokio, so the same code answers "what would happen to this call?" offline.
 
 pub mod access_log;
+pub mod access_log_format;
+pub mod bootstrap;
+pub mod builder;
 pub mod cluster;
+mod compile;
+pub mod explain;
+pub mod filter_chain_match;
 pub mod hcm;
 pub mod listener;
 pub mod matching;
 pub mod rbac;
+pub mod rejection;
+pub mod rewrite;
 pub mod route;
+pub mod route_match;
+pub mod support;
 pub mod view;
 
 use std::collections::HashMap;
@@ -20,9 +30,13 @@ use std::sync::Arc;
 
 use rustc_hash::FxBuildHasher;
 
+pub use builder::Builder;
 pub use cluster::{Cluster, EndpointSet};
+pub use compile::Environment;
+pub use compile::source::{Reference, Source};
 pub use hcm::HttpConnectionManager;
 pub use listener::Listener;
+pub use rejection::{Problem, Rejection};
 pub use route::RouteTable;
 
 /// A map with the fast hash the request path uses.
@@ -40,4 +54,17 @@ pub struct Config {
     pub routes: FastMap<Arc<str>, Arc<RouteTable>>,
     /// Warmed clusters by name.
     pub clusters: FastMap<Arc<str>, Arc<Cluster>>,
+}
+
+impl Config {
+    /// Whether both hold the very same parts.
+    fn same_as(&self, other: &Self) -> bool {
+        same(&self.listeners, &other.listeners)
+            && same(&self.routes, &other.routes)
+            && same(&self.clusters, &other.clusters)
+    }
+}
+
+fn same<T>(a: &FastMap<Arc<str>, Arc<T>>, b: &FastMap<Arc<str>, Arc<T>>) -> bool {
+    a.len() == b.len() && a.iter().all(|(name, value)| b.get(name).is_some_and(|other| Arc::ptr_eq(value, other)))
 }

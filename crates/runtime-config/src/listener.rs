@@ -8,6 +8,7 @@ use evenkeel_tls::config::DownstreamTls;
 use ipnet::IpNet;
 
 use crate::access_log::AccessLog;
+use crate::filter_chain_match::ChainIndex;
 use crate::hcm::HttpConnectionManager;
 use crate::rbac::RbacFilter;
 
@@ -44,6 +45,8 @@ pub struct Listener {
     pub filter_chains: Vec<Arc<FilterChain>>,
     /// Serves connections that match no chain.
     pub default_filter_chain: Option<Arc<FilterChain>>,
+    /// `filter_chains` by what they match.
+    pub chain_index: ChainIndex,
     /// Soft limit of buffered bytes per connection and direction (`per_connection_buffer_limit_bytes`, 1 MiB).
     pub buffer_limit_bytes: usize,
     /// Log of connections refused before a chain took them.
@@ -53,18 +56,66 @@ pub struct Listener {
 }
 
 /// The listener filters that are on.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct ListenerFilters {
     /// Restore the address the client dialled before a redirect (`SO_ORIGINAL_DST`).
     pub original_dst: bool,
     /// Read the ClientHello: transport protocol, SNI, ALPN.
     pub tls_inspector: bool,
+    /// Original destination ports the TLS inspector leaves alone (`filter_disabled`).
+    pub tls_inspector_disabled: PortPredicate,
     /// Tell HTTP from other plaintext: application protocol `http/1.0`, `http/1.1` or `h2c`.
     pub http_inspector: bool,
+    /// Original destination ports the HTTP inspector leaves alone (`filter_disabled`).
+    pub http_inspector_disabled: PortPredicate,
     /// How long the filters may wait for bytes; `None`: for ever.
     pub timeout: Option<Duration>,
     /// After the timeout go on with what is known instead of closing.
     pub continue_on_timeout: bool,
+}
+
+impl ListenerFilters {
+    /// Whether the TLS inspector reads a connection to this port.
+    pub fn inspects_tls(&self, destination_port: u16) -> bool {
+        self.tls_inspector && !self.tls_inspector_disabled.matches(destination_port)
+    }
+
+    /// Whether the HTTP inspector reads a connection to this port.
+    pub fn inspects_http(&self, destination_port: u16) -> bool {
+        self.http_inspector && !self.http_inspector_disabled.matches(destination_port)
+    }
+}
+
+/// `ListenerFilterChainMatchPredicate` over destination ports.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum PortPredicate {
+    /// No port.
+    #[default]
+    Never,
+    /// Every port.
+    Any,
+    /// `[start, end)`.
+    Range(std::ops::Range<u32>),
+    /// One of them.
+    Or(Vec<PortPredicate>),
+    /// All of them.
+    And(Vec<PortPredicate>),
+    /// Not it.
+    Not(Box<PortPredicate>),
+}
+
+impl PortPredicate {
+    /// Whether it holds for `port`.
+    pub fn matches(&self, port: u16) -> bool {
+        match self {
+            Self::Never => false,
+            Self::Any => true,
+            Self::Range(range) => range.contains(&u32::from(port)),
+            Self::Or(rules) => rules.iter().any(|rule| rule.matches(port)),
+            Self::And(rules) => rules.iter().all(|rule| rule.matches(port)),
+            Self::Not(rule) => !rule.matches(port),
+        }
+    }
 }
 
 /// What is known of a connection when its filter chain is chosen.
@@ -72,8 +123,10 @@ pub struct ListenerFilters {
 pub struct ChainInput<'a> {
     /// Destination (original destination when redirected).
     pub destination: SocketAddr,
-    /// Peer of the socket.
+    /// Peer as known when the chain is chosen; the PROXY protocol may have replaced it.
     pub source: SocketAddr,
+    /// Peer of the socket.
+    pub direct_source: SocketAddr,
     /// SNI, lower case.
     pub server_name: Option<&'a str>,
     /// `tls` or `raw_buffer`; empty before detection.
@@ -95,6 +148,8 @@ pub struct FilterChainMatch {
     pub transport_protocol: Option<Box<str>>,
     /// ALPN values.
     pub application_protocols: Vec<Box<str>>,
+    /// Ranges of the directly connected peer.
+    pub direct_source_prefix_ranges: Vec<IpNet>,
     /// Peer ranges.
     pub source_prefix_ranges: Vec<IpNet>,
     /// Peer ports.
@@ -172,6 +227,22 @@ pub struct WeightedTcpCluster {
     pub cluster: Arc<str>,
     /// Share out of the sum of weights.
     pub weight: u32,
+}
+
+impl TcpProxy {
+    /// The cluster for a random number: each gets its share of the weights. `None` only when there are no clusters, which
+    /// the compiler refuses.
+    pub fn pick_cluster(&self, random: u64) -> Option<&Arc<str>> {
+        let total: u64 = self.clusters.iter().map(|entry| u64::from(entry.weight)).sum();
+        let mut point = random % total.max(1);
+        for entry in &self.clusters {
+            match point.checked_sub(u64::from(entry.weight)) {
+                None => return Some(&entry.cluster),
+                Some(rest) => point = rest,
+            }
+        }
+        self.clusters.last().map(|entry| &entry.cluster)
+    }
 }
 
 /// Address comparison used by chain matching: IPv4-mapped IPv6 counts as IPv4.

@@ -4,19 +4,41 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use regex::bytes::Regex;
+use regex::bytes::{Regex, RegexBuilder};
+
+use crate::view::RequestView;
 
 /// `envoy.type.matcher.v3.StringMatcher`, compiled. With `ignore_case` the patterns are stored in lower case.
 #[derive(Debug, Clone)]
 pub enum StringMatcher {
     /// The whole value.
-    Exact { /** Expected value. */ value: Box<[u8]>, /** ASCII case-insensitive. */ ignore_case: bool },
+    Exact {
+        /** Expected value. */
+        value: Box<[u8]>,
+        /** ASCII case-insensitive. */
+        ignore_case: bool,
+    },
     /// A prefix of the value.
-    Prefix { /** Expected prefix. */ value: Box<[u8]>, /** ASCII case-insensitive. */ ignore_case: bool },
+    Prefix {
+        /** Expected prefix. */
+        value: Box<[u8]>,
+        /** ASCII case-insensitive. */
+        ignore_case: bool,
+    },
     /// A suffix of the value.
-    Suffix { /** Expected suffix. */ value: Box<[u8]>, /** ASCII case-insensitive. */ ignore_case: bool },
+    Suffix {
+        /** Expected suffix. */
+        value: Box<[u8]>,
+        /** ASCII case-insensitive. */
+        ignore_case: bool,
+    },
     /// A part of the value.
-    Contains { /** Expected part. */ value: Box<[u8]>, /** ASCII case-insensitive. */ ignore_case: bool },
+    Contains {
+        /** Expected part. */
+        value: Box<[u8]>,
+        /** ASCII case-insensitive. */
+        ignore_case: bool,
+    },
     /// RE2-style regular expression over the whole value (anchored at both ends).
     Regex(Regex),
 }
@@ -43,7 +65,12 @@ pub enum HeaderValueMatcher {
     /// The value matches.
     String(StringMatcher),
     /// The value is a whole number within `[start, end)`.
-    Range { /** First value inside. */ start: i64, /** First value beyond. */ end: i64 },
+    Range {
+        /** First value inside. */
+        start: i64,
+        /** First value beyond. */
+        end: i64,
+    },
 }
 
 /// `envoy.config.route.v3.QueryParameterMatcher`.
@@ -65,4 +92,114 @@ impl CidrSet {
         let address = address.to_canonical();
         self.0.iter().any(|net| net.contains(&address))
     }
+}
+
+impl StringMatcher {
+    /// Whether `value` matches.
+    pub fn matches(&self, value: &[u8]) -> bool {
+        match self {
+            Self::Exact { value: want, ignore_case: false } => value == &**want,
+            Self::Exact { value: want, ignore_case: true } => value.eq_ignore_ascii_case(want),
+            Self::Prefix { value: want, ignore_case } => {
+                value.get(..want.len()).is_some_and(|head| equal(head, want, *ignore_case))
+            }
+            Self::Suffix { value: want, ignore_case } => value
+                .len()
+                .checked_sub(want.len())
+                .and_then(|at| value.get(at..))
+                .is_some_and(|tail| equal(tail, want, *ignore_case)),
+            Self::Contains { value: want, ignore_case } => {
+                want.is_empty() || value.windows(want.len()).any(|part| equal(part, want, *ignore_case))
+            }
+            Self::Regex(regex) => regex.is_match(value),
+        }
+    }
+}
+
+fn equal(a: &[u8], b: &[u8], ignore_case: bool) -> bool {
+    if ignore_case { a.eq_ignore_ascii_case(b) } else { a == b }
+}
+
+impl HeaderMatcher {
+    /// Whether the request's header matches. A value matcher never matches an absent header, inverted or not, unless
+    /// `treat_missing_as_empty` is set.
+    pub fn matches(&self, request: &impl RequestView) -> bool {
+        let value = request.header(&self.name);
+        let matched = match &self.value {
+            HeaderValueMatcher::Present(present) => (value.is_some() || self.treat_missing_as_empty) == *present,
+            HeaderValueMatcher::String(matcher) => match value {
+                Some(value) => matcher.matches(&value),
+                None if self.treat_missing_as_empty => matcher.matches(b""),
+                None => return false,
+            },
+            HeaderValueMatcher::Range { start, end } => match value {
+                Some(value) => integer(&value).is_some_and(|n| (*start..*end).contains(&n)),
+                None if self.treat_missing_as_empty => false,
+                None => return false,
+            },
+        };
+        matched != self.invert
+    }
+}
+
+fn integer(value: &[u8]) -> Option<i64> {
+    std::str::from_utf8(value).ok()?.parse().ok()
+}
+
+impl QueryParameterMatcher {
+    /// Whether the query string (without `?`) has the parameter; its first value counts, undecoded.
+    pub fn matches(&self, query: &[u8]) -> bool {
+        let Some(value) = query_parameter(query, self.name.as_bytes()) else { return false };
+        self.value.as_ref().is_none_or(|matcher| matcher.matches(value))
+    }
+}
+
+/// The first value of a query parameter, as it stands in the query string; empty when it has no `=`.
+pub fn query_parameter<'q>(query: &'q [u8], name: &[u8]) -> Option<&'q [u8]> {
+    query.split(|&b| b == b'&').find_map(|pair| {
+        let (key, value) = match pair.iter().position(|&b| b == b'=') {
+            Some(at) => (&pair[..at], &pair[at + 1..]),
+            None => (pair, &b""[..]),
+        };
+        (key == name).then_some(value)
+    })
+}
+
+/// Splits `:path` into what routes match and the query string without `?`. A fragment belongs to neither.
+pub fn split_path(path: &[u8]) -> (&[u8], &[u8]) {
+    let path = match path.iter().position(|&b| b == b'#') {
+        Some(at) => &path[..at],
+        None => path,
+    };
+    match path.iter().position(|&b| b == b'?') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (path, b""),
+    }
+}
+
+/// Largest compiled regular expression in bytes; RE2's own limit is of this order.
+const REGEX_SIZE_LIMIT_BYTES: usize = 1 << 20;
+
+/// Compiles an RE2-style pattern that must match the whole value. ASCII classes as in RE2; Unicode only when the pattern
+/// cannot be compiled without it.
+pub fn full_match_regex(pattern: &str) -> Result<Regex, String> {
+    // Compiled by itself first: in `a)|(b` the wrapping group would balance the parentheses.
+    search_regex(pattern)?;
+    search_regex(&format!(r"\A(?:{pattern})\z"))
+}
+
+/// Compiles an RE2-style pattern that may match anywhere in the value.
+pub fn search_regex(pattern: &str) -> Result<Regex, String> {
+    let build = |unicode| RegexBuilder::new(pattern).unicode(unicode).size_limit(REGEX_SIZE_LIMIT_BYTES).build();
+    build(false).or_else(|_| build(true)).map_err(|error| match error {
+        regex::Error::CompiledTooBig(limit) => {
+            format!("the regular expression needs more than {limit} bytes when compiled")
+        }
+        // The parser's message draws the pattern over several lines; its last line is the reason.
+        error => {
+            let text = error.to_string();
+            let reason = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
+            format!("invalid regular expression: {reason}")
+        }
+    })
 }

@@ -74,8 +74,8 @@ pub enum Permission {
     DestinationIp(CidrSet),
     /// The port dialled.
     DestinationPort(u16),
-    /// Ports `[start, end)`.
-    DestinationPortRange(u16, u16),
+    /// Ports `[start, end)`; `end` may be 65536.
+    DestinationPortRange(u16, u32),
     /// SNI.
     RequestedServerName(StringMatcher),
 }

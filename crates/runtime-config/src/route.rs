@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use regex::bytes::Regex;
 
-use crate::FastMap;
 use crate::matching::{HeaderMatcher, QueryParameterMatcher};
 use crate::rbac::RbacPerRoute;
+use crate::route_match::DomainIndex;
 
 /// A route configuration.
 #[derive(Debug)]
@@ -16,14 +16,8 @@ pub struct RouteTable {
     pub name: Arc<str>,
     /// All virtual hosts, in order of definition.
     pub virtual_hosts: Vec<Arc<VirtualHost>>,
-    /// Exact domains (lower case) → index into `virtual_hosts`.
-    pub exact: FastMap<Box<str>, usize>,
-    /// `*suffix` domains, longest first.
-    pub suffix: Vec<(Box<str>, usize)>,
-    /// `prefix*` domains, longest first.
-    pub prefix: Vec<(Box<str>, usize)>,
-    /// The virtual host of `*`.
-    pub any: Option<usize>,
+    /// Which virtual host a domain belongs to.
+    pub domains: DomainIndex,
     /// Match `Host: name:port` as `name`.
     pub ignore_port_in_host_matching: bool,
     /// Header edits for every route.
@@ -149,7 +143,9 @@ pub struct ForwardAction {
     pub append_x_forwarded_host: bool,
     /// From the end of the request to the end of the response; 504 beyond. `None`: no limit. 15 s when unset.
     pub timeout: Option<Duration>,
-    /// No activity for this long ends the stream (overrides the connection manager's).
+    /// The whole stream ends after this long (`max_stream_duration.max_stream_duration`); `None`: no limit.
+    pub max_stream_duration: Option<Duration>,
+    /// No activity for this long ends the stream. `None`: the connection manager's holds; `Duration::MAX`: never.
     pub idle_timeout: Option<Duration>,
     /// Retries.
     pub retry: Option<Arc<RetryPolicy>>,

@@ -134,7 +134,7 @@ fn value<'a>(operator: &'a Operator, record: &Record<'a>) -> Value<'a> {
             millis(record.response_duration.map(|first| record.duration.saturating_sub(first)))
         }
         Operator::UpstreamHost => text(record.upstream_host),
-        Operator::UpstreamCluster => text(record.upstream_cluster),
+        Operator::UpstreamCluster | Operator::UpstreamClusterRaw => text(record.upstream_cluster),
         Operator::UpstreamLocalAddress => address(record.upstream_local_address),
         Operator::UpstreamTransportFailureReason => non_empty(record.upstream_transport_failure_reason),
         Operator::UpstreamRequestAttemptCount => Value::Number(u64::from(record.upstream_attempts)),
@@ -157,7 +157,7 @@ fn value<'a>(operator: &'a Operator, record: &Record<'a>) -> Value<'a> {
         Operator::ConnectionId => Value::Number(record.connection_id),
         Operator::RequestId => header(record.request, "x-request-id", None),
         Operator::Hostname => text(hostname()),
-        Operator::VirtualClusterName | Operator::Environment(_) | Operator::Unset => Value::Absent,
+        Operator::VirtualClusterName | Operator::Unset => Value::Absent,
     }
 }
 

@@ -1,0 +1,119 @@
+//! `envoy.config.bootstrap.v3.Bootstrap`: what the process starts with.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use evenkeel_xds::pb::envoy::config::bootstrap::v3 as bootstrap;
+use evenkeel_xds::pb::envoy::config::core::v3 as core;
+use evenkeel_xds::{Any, Schema, pack};
+
+use crate::cluster::BindConfig;
+use crate::compile::source::{Source, api_source, config_source};
+use crate::compile::{Cx, Environment, address};
+use crate::rejection::Rejection;
+use crate::support;
+
+/// A bootstrap file, checked.
+#[derive(Debug, Clone)]
+pub struct Bootstrap {
+    /// Who we are, as told to xDS servers.
+    pub node: core::Node,
+    /// Where the admin interface listens.
+    pub admin: Option<SocketAddr>,
+    /// Static listeners, for [`crate::Builder::set_static_listener`].
+    pub listeners: Vec<Any>,
+    /// Static clusters, for [`crate::Builder::set_static_cluster`].
+    pub clusters: Vec<Any>,
+    /// Source address and socket options of clusters that have none of their own.
+    pub bind: BindConfig,
+    /// The aggregated stream.
+    pub ads: Option<Ads>,
+    /// Where listeners come from.
+    pub lds: Option<Source>,
+    /// Where clusters come from.
+    pub cds: Option<Source>,
+}
+
+/// `dynamic_resources.ads_config`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ads {
+    /// The static cluster that serves it.
+    pub cluster: Arc<str>,
+    /// Incremental (`DELTA_GRPC`).
+    pub delta: bool,
+}
+
+impl Bootstrap {
+    /// Checks a bootstrap: every field that is set must be supported, here and in the static resources.
+    pub fn new(message: &bootstrap::Bootstrap, environment: &Environment) -> Result<Self, Rejection> {
+        let name = message.node.as_ref().map(|node| node.id.clone()).unwrap_or_default();
+        let rejection = |problems| Rejection { kind: "Bootstrap", name: name.clone(), problems };
+        let unsupported = support::check(&Schema::acquire(), &pack(message));
+        if !unsupported.is_empty() {
+            return Err(rejection(unsupported));
+        }
+        let mut cx = Cx::new(environment);
+        match compile(&mut cx, message) {
+            Some(bootstrap) if cx.problems.is_empty() => Ok(bootstrap),
+            _ => Err(rejection(cx.problems)),
+        }
+    }
+}
+
+fn compile(cx: &mut Cx<'_>, message: &bootstrap::Bootstrap) -> Option<Bootstrap> {
+    let resources = message.static_resources.clone().unwrap_or_default();
+    let dynamic = message.dynamic_resources.clone().unwrap_or_default();
+    let admin = message.admin.as_ref().and_then(|admin| admin.address.as_ref());
+    let admin = match admin {
+        None => None,
+        Some(_) => Some(cx.at("admin", |cx| address::listen_address(cx, admin))?),
+    };
+    let bind = match message.cluster_manager.as_ref().and_then(|manager| manager.upstream_bind_config.as_ref()) {
+        None => BindConfig::default(),
+        Some(bind) => cx.at("cluster_manager.upstream_bind_config", |cx| address::bind_config(cx, bind))?,
+    };
+    let (ads, lds, cds) = cx.at("dynamic_resources", |cx| {
+        let ads = match &dynamic.ads_config {
+            None => None,
+            Some(api) => match cx.at("ads_config", |cx| api_source(cx, api))? {
+                Source::Grpc { cluster, delta } => Some(Ads { cluster, delta }),
+                Source::Ads => None,
+            },
+        };
+        let lds = source(cx, "lds_config", dynamic.lds_config.as_ref(), ads.is_some())?;
+        let cds = source(cx, "cds_config", dynamic.cds_config.as_ref(), ads.is_some())?;
+        Some((ads, lds, cds))
+    })?;
+    for source in [&ads.as_ref().map(|ads| ads.cluster.clone()), &grpc_cluster(&lds), &grpc_cluster(&cds)] {
+        let known = |name: &Arc<str>| resources.clusters.iter().any(|cluster| *cluster.name == **name);
+        if let Some(name) = source.as_ref().filter(|name| !known(name)) {
+            cx.fail_at::<()>("dynamic_resources", format!("there is no static cluster {name:?} to connect to"));
+        }
+    }
+    Some(Bootstrap {
+        node: message.node.clone().unwrap_or_default(),
+        admin,
+        listeners: resources.listeners.iter().map(pack).collect(),
+        clusters: resources.clusters.iter().map(pack).collect(),
+        bind,
+        ads,
+        lds,
+        cds,
+    })
+}
+
+fn grpc_cluster(source: &Option<Source>) -> Option<Arc<str>> {
+    match source {
+        Some(Source::Grpc { cluster, .. }) => Some(cluster.clone()),
+        _ => None,
+    }
+}
+
+/// `Some(None)`: not configured.
+fn source(cx: &mut Cx<'_>, field: &str, source: Option<&core::ConfigSource>, ads: bool) -> Option<Option<Source>> {
+    let Some(source) = source else { return Some(None) };
+    cx.at(field, |cx| match config_source(cx, source)? {
+        Source::Ads if !ads => cx.fail_at("ads", "needs dynamic_resources.ads_config"),
+        source => Some(Some(source)),
+    })
+}

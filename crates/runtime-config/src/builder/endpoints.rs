@@ -1,0 +1,49 @@
+//! Endpoints of a cluster: names replaced by addresses, transports decided, unchanged ones shared with before.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use crate::cluster::{Cluster, Endpoint, EndpointAddress, EndpointSet};
+use crate::compile::cluster::fit_transport;
+use crate::compile::endpoint::Assignment;
+use crate::{FastMap, listener::canonical};
+
+/// Puts the addresses of names in their place. A LOGICAL_DNS cluster has one host, at the first address.
+pub(super) fn resolve(names: &Assignment, resolved: &FastMap<Box<str>, Vec<IpAddr>>, first_only: bool) -> Assignment {
+    let mut result = Assignment::default();
+    for (endpoint, target) in names.endpoints.iter().zip(&names.targets) {
+        let addresses = resolved.get(&*target.host).map(Vec::as_slice).unwrap_or_default();
+        let limit = if first_only { 1 } else { addresses.len() };
+        result.endpoints.extend(addresses.iter().take(limit).map(|address| Endpoint {
+            address: EndpointAddress::Socket(SocketAddr::new(canonical(*address), target.port)),
+            ..endpoint.clone()
+        }));
+    }
+    result
+}
+
+/// The endpoint set of a cluster. Endpoints equal to those before are the same `Arc`s; so is the set when all are.
+pub(super) fn fit(cluster: &Cluster, endpoints: &[Endpoint], before: Option<&Arc<EndpointSet>>) -> Arc<EndpointSet> {
+    let mut known: FastMap<&EndpointAddress, &Arc<Endpoint>> = FastMap::default();
+    for endpoint in before.iter().flat_map(|set| &set.hosts) {
+        known.insert(&endpoint.address, endpoint);
+    }
+    let hosts: Vec<Arc<Endpoint>> = endpoints
+        .iter()
+        .map(|endpoint| {
+            let fitted = Endpoint { transport_index: fit_transport(cluster, endpoint), ..endpoint.clone() };
+            match known.get(&fitted.address) {
+                Some(old) if ***old == fitted => (*old).clone(),
+                _ => Arc::new(fitted),
+            }
+        })
+        .collect();
+    match before {
+        Some(set) if same_hosts(&set.hosts, &hosts) => set.clone(),
+        _ => Arc::new(EndpointSet { hosts }),
+    }
+}
+
+fn same_hosts(a: &[Arc<Endpoint>], b: &[Arc<Endpoint>]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Arc::ptr_eq(a, b))
+}

@@ -1,0 +1,173 @@
+//! What is held of one listener or cluster: the version that serves and the one that warms.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use evenkeel_xds::Any;
+
+use super::Held;
+use super::endpoints::{fit, resolve};
+use crate::cluster::Discovery;
+use crate::compile::cluster::CompiledCluster;
+use crate::compile::endpoint::Assignment;
+use crate::compile::listener::CompiledListener;
+use crate::listener::Listener;
+use crate::{Cluster, FastMap};
+
+/// A resource as received and compiled.
+#[derive(Debug)]
+pub(super) struct Version<T> {
+    pub resource: Any,
+    pub compiled: Arc<T>,
+}
+
+/// The version that serves and the one that warms.
+#[derive(Debug)]
+pub(super) struct Versions<T> {
+    active: Option<Version<T>>,
+    warming: Option<Version<T>>,
+}
+
+impl<T> Default for Versions<T> {
+    fn default() -> Self {
+        Self { active: None, warming: None }
+    }
+}
+
+impl<T> Versions<T> {
+    /// A new version; one that still warmed is superseded.
+    pub fn set(&mut self, version: Version<T>) {
+        self.warming = Some(version);
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Version<T>> {
+        self.active.iter().chain(&self.warming)
+    }
+
+    pub fn newest(&self) -> Option<&Version<T>> {
+        self.warming.as_ref().or(self.active.as_ref())
+    }
+
+    pub fn is_newest(&self, resource: &Any) -> bool {
+        self.newest().is_some_and(|version| version.resource == *resource)
+    }
+
+    pub fn held(&self, is_static: bool) -> impl Iterator<Item = Held<'_>> {
+        let active = self.active.iter().map(|version| (version, true));
+        let warming = self.warming.iter().map(|version| (version, false));
+        active.chain(warming).map(move |(version, active)| Held { resource: &version.resource, active, is_static })
+    }
+
+    /// Lets the warming version serve when it is ready.
+    fn advance(&mut self, ready: impl Fn(&Version<T>) -> bool) {
+        if self.warming.as_ref().is_some_and(ready) {
+            self.active = self.warming.take();
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct ListenerEntry {
+    pub is_static: bool,
+    pub versions: Versions<CompiledListener>,
+    pub serving: Option<Arc<Listener>>,
+}
+
+impl ListenerEntry {
+    pub fn advance(&mut self, ready: impl Fn(&Version<CompiledListener>) -> bool) {
+        self.versions.advance(ready);
+        self.serving = self.versions.active.as_ref().map(|version| version.compiled.listener.clone());
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct ClusterEntry {
+    pub is_static: bool,
+    pub versions: Versions<CompiledCluster>,
+    /// What DNS said, by host name.
+    resolved: FastMap<Box<str>, Vec<IpAddr>>,
+    /// `resolved` put in place of the names; `None`: to be computed.
+    resolved_assignment: Option<(Arc<CompiledCluster>, Arc<Assignment>)>,
+    built: Option<Built>,
+}
+
+/// A cluster with its endpoints, and what it was made of.
+#[derive(Debug)]
+struct Built {
+    from: Arc<CompiledCluster>,
+    assignment: Arc<Assignment>,
+    cluster: Arc<Cluster>,
+}
+
+impl ClusterEntry {
+    pub fn serving(&self) -> Option<Arc<Cluster>> {
+        self.built.as_ref().map(|built| built.cluster.clone())
+    }
+
+    pub fn set_resolved(&mut self, host: &str, addresses: &[IpAddr]) {
+        let mut addresses = addresses.to_vec();
+        addresses.sort_unstable();
+        addresses.dedup();
+        if self.resolved.get(host) != Some(&addresses) {
+            self.resolved.insert(host.into(), addresses);
+            self.resolved_assignment = None;
+        }
+    }
+
+    /// Lets the warming version serve when it is ready, and gives the active one its current endpoints.
+    pub fn advance(
+        &mut self,
+        ready: impl Fn(&Version<CompiledCluster>) -> bool,
+        endpoints: &FastMap<Arc<str>, Arc<Assignment>>,
+    ) {
+        let resolved = &self.resolved;
+        self.versions.advance(|version| ready(version) && is_resolved(&version.compiled, resolved));
+        let Some(active) = self.versions.active.as_ref().map(|version| version.compiled.clone()) else { return };
+        let assignment = self.assignment(&active, endpoints);
+        let unchanged =
+            |built: &Built| Arc::ptr_eq(&built.from, &active) && Arc::ptr_eq(&built.assignment, &assignment);
+        if self.built.as_ref().is_some_and(unchanged) {
+            return;
+        }
+        let before = self.built.as_ref().map(|built| &built.cluster.endpoints);
+        let mut cluster = active.cluster.clone();
+        cluster.endpoints = fit(&cluster, &assignment.endpoints, before);
+        let cluster = match self.built.take() {
+            // Endpoints that come again as they were change nothing.
+            Some(built)
+                if Arc::ptr_eq(&built.from, &active) && Arc::ptr_eq(&built.cluster.endpoints, &cluster.endpoints) =>
+            {
+                built.cluster
+            }
+            _ => Arc::new(cluster),
+        };
+        self.built = Some(Built { from: active, assignment, cluster });
+    }
+
+    fn assignment(
+        &mut self,
+        active: &Arc<CompiledCluster>,
+        endpoints: &FastMap<Arc<str>, Arc<Assignment>>,
+    ) -> Arc<Assignment> {
+        match &active.cluster.discovery {
+            Discovery::Eds(name) => endpoints.get(name).cloned().unwrap_or_default(),
+            Discovery::Static | Discovery::OriginalDst(_) => active.assignment.clone(),
+            Discovery::StrictDns(_) | Discovery::LogicalDns(_) => {
+                if let Some((of, assignment)) = &self.resolved_assignment
+                    && Arc::ptr_eq(of, active)
+                {
+                    return assignment.clone();
+                }
+                let first_only = matches!(active.cluster.discovery, Discovery::LogicalDns(_));
+                let assignment = Arc::new(resolve(&active.assignment, &self.resolved, first_only));
+                self.resolved_assignment = Some((active.clone(), assignment.clone()));
+                assignment
+            }
+        }
+    }
+}
+
+/// Every name has an answer, be it an empty one.
+fn is_resolved(compiled: &CompiledCluster, resolved: &FastMap<Box<str>, Vec<IpAddr>>) -> bool {
+    compiled.assignment.targets.iter().all(|target| resolved.contains_key(&*target.host))
+}

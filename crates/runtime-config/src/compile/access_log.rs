@@ -1,0 +1,118 @@
+//! `AccessLog`.
+
+use std::sync::Arc;
+
+use evenkeel_xds::pb::envoy::config::accesslog::v3 as accesslog;
+use evenkeel_xds::pb::envoy::config::core::v3 as core;
+use evenkeel_xds::pb::envoy::extensions::access_loggers::file::v3 as file;
+use evenkeel_xds::pb::google::protobuf::{Struct, Value, value::Kind};
+
+use super::address::data_source;
+use super::{Cx, extension_type, type_name};
+use crate::access_log::{AccessLog, Format, JsonFormat, LogFilter, LogFormat};
+use crate::access_log_format::ENVOY_DEFAULT_FORMAT;
+
+/// Its operator is always there.
+const REQ_WITHOUT_QUERY: &str = "envoy.extensions.formatter.req_without_query.v3.ReqWithoutQuery";
+const FILE_ACCESS_LOG: &str = "envoy.extensions.access_loggers.file.v3.FileAccessLog";
+
+/// The access loggers in `field`.
+pub(crate) fn access_logs(cx: &mut Cx<'_>, field: &str, logs: &[accesslog::AccessLog]) -> Vec<Arc<AccessLog>> {
+    cx.each(field, logs, |cx, log| access_log(cx, log).map(Arc::new))
+}
+
+fn access_log(cx: &mut Cx<'_>, log: &accesslog::AccessLog) -> Option<AccessLog> {
+    let Some(accesslog::access_log::ConfigType::TypedConfig(any)) = &log.config_type else {
+        return cx.fail_at("typed_config", "is required");
+    };
+    let filter = match &log.filter {
+        None => Some(LogFilter::All),
+        Some(filter) => cx.at("filter", |cx| log_filter(cx, filter)),
+    };
+    cx.at("typed_config", |cx| {
+        match type_name(&any.type_url) {
+            FILE_ACCESS_LOG => {}
+            name => return cx.fail(format!("{name} is no access logger")),
+        }
+        let config: file::FileAccessLog = cx.unpack(any)?;
+        let path = cx.non_empty("path", &config.path)?.into();
+        let format = log_format(cx, &config)?;
+        Some(AccessLog { path, format, filter: filter? })
+    })
+}
+
+fn log_filter(cx: &mut Cx<'_>, filter: &accesslog::AccessLogFilter) -> Option<LogFilter> {
+    match &filter.filter_specifier {
+        Some(accesslog::access_log_filter::FilterSpecifier::ResponseFlagFilter(filter)) => {
+            Some(LogFilter::ResponseFlags(filter.flags.iter().map(|flag| flag.as_str().into()).collect()))
+        }
+        _ => cx.fail("only response_flag_filter is supported"),
+    }
+}
+
+fn log_format(cx: &mut Cx<'_>, config: &file::FileAccessLog) -> Option<LogFormat> {
+    match &config.access_log_format {
+        None => text(cx, "log_format", ENVOY_DEFAULT_FORMAT),
+        Some(file::file_access_log::AccessLogFormat::LogFormat(format)) => {
+            cx.at("log_format", |cx| substitution_format(cx, format))
+        }
+        Some(_) => cx.fail("use log_format; the other forms are not supported"),
+    }
+}
+
+#[allow(deprecated)] // text_format is still accepted by Envoy.
+fn substitution_format(cx: &mut Cx<'_>, format: &core::SubstitutionFormatString) -> Option<LogFormat> {
+    use core::substitution_format_string::Format as Kind;
+    let omit_empty = format.omit_empty_values;
+    cx.each("formatters", &format.formatters, |cx, formatter| extension_type(cx, formatter, REQ_WITHOUT_QUERY));
+    match &format.format {
+        Some(Kind::TextFormatSource(source)) => {
+            let bytes = data_source(cx, "text_format_source", Some(source))?;
+            match String::from_utf8(bytes) {
+                Ok(format) => text(cx, "text_format_source", &format),
+                Err(_) => cx.fail_at("text_format_source", "is not UTF-8"),
+            }
+        }
+        Some(Kind::TextFormat(format)) => text(cx, "text_format", format),
+        Some(Kind::JsonFormat(fields)) => {
+            let root = cx.at("json_format", |cx| json_object(cx, fields))?;
+            Some(LogFormat::Json { root, omit_empty })
+        }
+        None => cx.fail("one of text_format_source, json_format is required"),
+    }
+}
+
+fn text(cx: &mut Cx<'_>, field: &str, format: &str) -> Option<LogFormat> {
+    let parsed = Format::parse(format, &cx.env.variable);
+    cx.check(field, parsed).map(LogFormat::Text)
+}
+
+/// Keys in alphabetical order: protobuf maps have none of their own.
+fn json_object(cx: &mut Cx<'_>, object: &Struct) -> Option<JsonFormat> {
+    let mut fields: Vec<(&String, &Value)> = object.fields.iter().collect();
+    fields.sort_by_key(|(name, _)| *name);
+    let entries = fields.into_iter().filter_map(|(name, value)| {
+        let value = cx.element(format_args!("{name:?}"), |cx| json_value(cx, value))?;
+        Some((name.as_str().into(), value))
+    });
+    Some(JsonFormat::Object(entries.collect()))
+}
+
+fn json_value(cx: &mut Cx<'_>, value: &Value) -> Option<JsonFormat> {
+    match &value.kind {
+        Some(Kind::StringValue(format)) => {
+            let parsed = Format::parse(format, &cx.env.variable);
+            match parsed {
+                Ok(format) => Some(JsonFormat::Value(format)),
+                Err(error) => cx.fail(error.to_string()),
+            }
+        }
+        Some(Kind::StructValue(object)) => json_object(cx, object),
+        Some(Kind::ListValue(list)) => {
+            let values = list.values.iter().enumerate();
+            let values = values.filter_map(|(index, value)| cx.element(index, |cx| json_value(cx, value)));
+            Some(JsonFormat::List(values.collect()))
+        }
+        _ => cx.fail("must be a string, an object or a list"),
+    }
+}

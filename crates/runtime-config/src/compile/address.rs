@@ -1,0 +1,139 @@
+//! `core.v3.Address`, CIDR ranges, bind configuration.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use evenkeel_xds::pb::envoy::config::core::v3 as core;
+use evenkeel_xds::pb::google::protobuf::UInt32Value;
+use ipnet::IpNet;
+
+use super::Cx;
+use crate::cluster::{BindConfig, EndpointAddress, SocketOption, TcpKeepalive};
+
+/// An IP address and port.
+pub(crate) fn socket_address(cx: &mut Cx<'_>, field: &str, address: &core::SocketAddress) -> Option<SocketAddr> {
+    cx.at(field, |cx| {
+        let ip = ip(cx, "address", &address.address)?;
+        Some(SocketAddr::new(ip, port(cx, address)?))
+    })
+}
+
+/// The `address` field of a message as IP and port.
+pub(crate) fn listen_address(cx: &mut Cx<'_>, address: Option<&core::Address>) -> Option<SocketAddr> {
+    let address = cx.required("address", address)?;
+    cx.at("address", |cx| match &address.address {
+        Some(core::address::Address::SocketAddress(address)) => socket_address(cx, "socket_address", address),
+        _ => cx.fail("must be a socket_address"),
+    })
+}
+
+/// The `address` field of an endpoint.
+pub(crate) fn endpoint_address(cx: &mut Cx<'_>, address: Option<&core::Address>) -> Option<EndpointAddress> {
+    let address = cx.required("address", address)?;
+    cx.at("address", |cx| match &address.address {
+        Some(core::address::Address::SocketAddress(address)) => {
+            socket_address(cx, "socket_address", address).map(EndpointAddress::Socket)
+        }
+        Some(core::address::Address::Pipe(pipe)) => {
+            let path = cx.at("pipe", |cx| cx.non_empty("path", &pipe.path))?;
+            Some(EndpointAddress::Pipe(PathBuf::from(path)))
+        }
+        _ => cx.fail("must be a socket_address or a pipe"),
+    })
+}
+
+pub(crate) fn ip(cx: &mut Cx<'_>, field: &str, text: &str) -> Option<IpAddr> {
+    match text.parse() {
+        Ok(ip) => Some(ip),
+        Err(_) => cx.fail_at(field, format!("{text:?} is not an IP address")),
+    }
+}
+
+/// `port_value` of a TCP address.
+pub(crate) fn port(cx: &mut Cx<'_>, address: &core::SocketAddress) -> Option<u16> {
+    if address.protocol != core::socket_address::Protocol::Tcp as i32 {
+        return cx.fail_at("protocol", "only TCP is supported");
+    }
+    match address.port_specifier {
+        Some(core::socket_address::PortSpecifier::PortValue(port)) => port_number(cx, "port_value", port),
+        _ => cx.fail_at("port_value", "is required"),
+    }
+}
+
+/// A number that must be a port.
+pub(crate) fn port_number(cx: &mut Cx<'_>, field: &str, port: u32) -> Option<u16> {
+    match u16::try_from(port) {
+        Ok(port) => Some(port),
+        Err(_) => cx.fail_at(field, format!("{port} is beyond 65535")),
+    }
+}
+
+/// A CIDR range; host bits are cleared.
+pub(crate) fn cidr(cx: &mut Cx<'_>, range: &core::CidrRange) -> Option<IpNet> {
+    let address = ip(cx, "address_prefix", &range.address_prefix)?;
+    let length = range.prefix_len.as_ref().map_or(0, |length| length.value);
+    match u8::try_from(length).map(|length| IpNet::new(address, length)) {
+        Ok(Ok(net)) => Some(net.trunc()),
+        _ => cx.fail_at("prefix_len", format!("{length} is too long for {address}")),
+    }
+}
+
+/// Source address and socket options of upstream connections.
+pub(crate) fn bind_config(cx: &mut Cx<'_>, bind: &core::BindConfig) -> Option<BindConfig> {
+    let source = match &bind.source_address {
+        Some(address) => Some(socket_address(cx, "source_address", address)?),
+        None => None,
+    };
+    let socket_options = cx.each("socket_options", &bind.socket_options, socket_option);
+    Some(BindConfig {
+        source: source.map(|source| source.ip()).filter(|ip| !ip.is_unspecified()),
+        source_port: source.map_or(0, |source| source.port()),
+        socket_options,
+    })
+}
+
+fn socket_option(cx: &mut Cx<'_>, option: &core::SocketOption) -> Option<SocketOption> {
+    let Some(core::socket_option::Value::IntValue(value)) = option.value else {
+        return cx.fail_at("int_value", "is required");
+    };
+    if option.state != core::socket_option::SocketState::StatePrebind as i32 {
+        return cx.fail_at("state", "only STATE_PREBIND is supported");
+    }
+    let level = cx.check("level", i32::try_from(option.level));
+    let name = cx.check("name", i32::try_from(option.name));
+    // A mark is an unsigned 32-bit number to the kernel.
+    let value = i32::try_from(value).ok().or_else(|| u32::try_from(value).ok().map(u32::cast_signed));
+    let value = value.or_else(|| cx.fail_at("int_value", "does not fit 32 bits"));
+    Some(SocketOption { level: level?, name: name?, value: value? })
+}
+
+/// Keep-alive probes.
+pub(crate) fn tcp_keepalive(keepalive: &core::TcpKeepalive) -> TcpKeepalive {
+    let seconds = |value: &Option<UInt32Value>| {
+        value.as_ref().map(|value| std::time::Duration::from_secs(u64::from(value.value)))
+    };
+    TcpKeepalive {
+        probes: keepalive.keepalive_probes.as_ref().map(|probes| probes.value),
+        time: seconds(&keepalive.keepalive_time),
+        interval: seconds(&keepalive.keepalive_interval),
+    }
+}
+
+/// The bytes of a `DataSource`.
+pub(crate) fn data_source(cx: &mut Cx<'_>, field: &str, source: Option<&core::DataSource>) -> Option<Vec<u8>> {
+    use core::data_source::Specifier;
+    let source = cx.required(field, source)?;
+    cx.at(field, |cx| match &source.specifier {
+        Some(Specifier::InlineString(text)) => Some(text.clone().into_bytes()),
+        Some(Specifier::InlineBytes(bytes)) => Some(bytes.clone()),
+        Some(Specifier::Filename(path)) => match (cx.env.read_file)(path.as_ref()) {
+            Ok(bytes) => Some(bytes),
+            Err(error) => cx.fail_at("filename", format!("cannot read {path:?}: {error}")),
+        },
+        Some(Specifier::EnvironmentVariable(name)) => match (cx.env.variable)(name) {
+            Some(value) => Some(value.into_bytes()),
+            None => cx.fail_at("environment_variable", format!("{name:?} is not set")),
+        },
+        None => cx.fail("one of filename, inline_bytes, inline_string, environment_variable is required"),
+    })
+}

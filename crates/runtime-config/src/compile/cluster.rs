@@ -1,0 +1,345 @@
+//! `Cluster`.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_tls::SecretStore;
+use evenkeel_xds::pb::envoy::config::cluster::v3 as cluster;
+use evenkeel_xds::pb::envoy::config::core::v3 as core;
+use evenkeel_xds::pb::envoy::extensions::upstreams::http::v3 as upstreams;
+use evenkeel_xds::pb::google::protobuf::Any;
+
+use super::address::{bind_config, port_number, tcp_keepalive};
+use super::endpoint::{AddressKind, Assignment, assignment, string_fields};
+use super::source::Reference;
+use super::{Cx, extension_type, tls, type_name};
+use crate::cluster::{
+    CircuitBreakers, Cluster, Discovery, DnsFamily, DnsOptions, EndpointSet, LoadBalancer, OriginalDst, Transport,
+    TransportMatch, UpstreamHttp,
+};
+
+/// A cluster and what it needs before it can serve.
+#[derive(Debug)]
+pub(crate) struct CompiledCluster {
+    /// Without endpoints.
+    pub cluster: Cluster,
+    /// Endpoints written in the cluster, or names to resolve.
+    pub assignment: Arc<Assignment>,
+    /// The EDS name it awaits.
+    pub eds: Option<Reference>,
+    /// Secrets it awaits.
+    pub secrets: Vec<Reference>,
+}
+
+const CARES: &str = "envoy.extensions.network.dns_resolver.cares.v3.CaresDnsResolverConfig";
+const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const DEFAULT_BUFFER_LIMIT_BYTES: u32 = 1 << 20;
+
+/// Compiles a cluster.
+pub(crate) fn cluster(cx: &mut Cx<'_>, c: &cluster::Cluster, secrets: &SecretStore) -> Option<CompiledCluster> {
+    let name: Arc<str> = cx.non_empty("name", &c.name)?.into();
+    let (discovery, assignment, eds) = discovery(cx, c)?;
+    let load_balancer = load_balancer(cx, c, &discovery);
+    let common_lb = common_lb(cx, c.common_lb_config.as_ref());
+    let transport = tls::upstream(cx, c.transport_socket.as_ref(), secrets).map(transport);
+    let transport_matches = cx
+        .each("transport_socket_matches", &c.transport_socket_matches, |cx, entry| transport_match(cx, entry, secrets));
+    let http = http(cx, &c.typed_extension_protocol_options);
+    let circuit_breakers = circuit_breakers(cx, c.circuit_breakers.as_ref());
+    let bind = match &c.upstream_bind_config {
+        Some(bind) => cx.at("upstream_bind_config", |cx| bind_config(cx, bind)),
+        None => Some(cx.env.bind.clone()),
+    };
+    let keepalive = c.upstream_connection_options.as_ref().and_then(|options| options.tcp_keepalive.as_ref());
+    let (panic_threshold_percent, locality_weighted) = common_lb?;
+    let connect_timeout = connect_timeout(cx, c);
+    let cluster = Cluster {
+        stat_name: if c.alt_stat_name.is_empty() { name.clone() } else { c.alt_stat_name.as_str().into() },
+        name,
+        discovery,
+        load_balancer: load_balancer?,
+        endpoints: Arc::new(EndpointSet::default()),
+        connect_timeout,
+        transport: transport?,
+        transport_matches,
+        http: http?,
+        circuit_breakers: circuit_breakers?,
+        bind: bind?,
+        tcp_keepalive: keepalive.map(tcp_keepalive),
+        panic_threshold_percent,
+        locality_weighted,
+        dns: dns_options(cx, c),
+        buffer_limit_bytes: buffer_limit(c),
+        origin: super::listener::origin(c.metadata.as_ref()),
+    };
+    let secrets = std::mem::take(&mut cx.references.secrets);
+    Some(CompiledCluster { cluster, assignment: Arc::new(assignment), eds, secrets })
+}
+
+fn buffer_limit(c: &cluster::Cluster) -> usize {
+    let limit = c.per_connection_buffer_limit_bytes.as_ref().map_or(DEFAULT_BUFFER_LIMIT_BYTES, |limit| limit.value);
+    limit as usize
+}
+
+fn connect_timeout(cx: &mut Cx<'_>, c: &cluster::Cluster) -> Duration {
+    match cx.duration("connect_timeout", c.connect_timeout.as_ref()) {
+        Some(Duration::ZERO) => {
+            cx.fail_at::<()>("connect_timeout", "must be longer than 0 s");
+            DEFAULT_CONNECT_TIMEOUT
+        }
+        timeout => timeout.unwrap_or(DEFAULT_CONNECT_TIMEOUT),
+    }
+}
+
+fn discovery(cx: &mut Cx<'_>, c: &cluster::Cluster) -> Option<(Discovery, Assignment, Option<Reference>)> {
+    use cluster::cluster::{ClusterDiscoveryType, DiscoveryType};
+    let kind = match &c.cluster_discovery_type {
+        None => DiscoveryType::Static,
+        Some(ClusterDiscoveryType::Type(kind)) => match DiscoveryType::try_from(*kind) {
+            Ok(kind) => kind,
+            Err(_) => return cx.fail_at("type", format!("unknown value {kind}")),
+        },
+        Some(ClusterDiscoveryType::ClusterType(_)) => return cx.fail_at("cluster_type", "not supported"),
+    };
+    if c.eds_cluster_config.is_some() && kind != DiscoveryType::Eds {
+        return cx.fail_at("eds_cluster_config", "needs type EDS");
+    }
+    let original_dst = matches!(c.lb_config, Some(cluster::cluster::LbConfig::OriginalDstLbConfig(_)));
+    if original_dst && kind != DiscoveryType::OriginalDst {
+        return cx.fail_at("original_dst_lb_config", "needs type ORIGINAL_DST");
+    }
+    let forbidden = matches!(kind, DiscoveryType::Eds | DiscoveryType::OriginalDst);
+    if forbidden && c.load_assignment.is_some() {
+        return cx.fail_at("load_assignment", "is for types STATIC, STRICT_DNS and LOGICAL_DNS only");
+    }
+    match kind {
+        DiscoveryType::Static => Some((Discovery::Static, load_assignment(cx, c, AddressKind::Address)?, None)),
+        DiscoveryType::StrictDns => {
+            let assignment = load_assignment(cx, c, AddressKind::Name)?;
+            Some((Discovery::StrictDns(assignment.targets.clone()), assignment, None))
+        }
+        DiscoveryType::LogicalDns => {
+            let assignment = load_assignment(cx, c, AddressKind::Name)?;
+            if assignment.endpoints.len() != 1 {
+                return cx.fail_at("load_assignment", "a LOGICAL_DNS cluster has exactly one endpoint");
+            }
+            Some((Discovery::LogicalDns(assignment.targets.clone()), assignment, None))
+        }
+        DiscoveryType::Eds => {
+            let config = cx.required("eds_cluster_config", c.eds_cluster_config.as_ref())?;
+            let name = if config.service_name.is_empty() { &c.name } else { &config.service_name };
+            let eds = cx.at("eds_cluster_config", |cx| cx.reference(name, "eds_config", config.eds_config.as_ref()))?;
+            Some((Discovery::Eds(eds.name.clone()), Assignment::default(), Some(eds)))
+        }
+        DiscoveryType::OriginalDst => Some((original_dst_config(cx, c)?, Assignment::default(), None)),
+    }
+}
+
+fn load_assignment(cx: &mut Cx<'_>, c: &cluster::Cluster, kind: AddressKind) -> Option<Assignment> {
+    match &c.load_assignment {
+        None => Some(Assignment::default()),
+        Some(assigned) => cx.at("load_assignment", |cx| assignment(cx, assigned, kind)),
+    }
+}
+
+fn original_dst_config(cx: &mut Cx<'_>, c: &cluster::Cluster) -> Option<Discovery> {
+    let Some(cluster::cluster::LbConfig::OriginalDstLbConfig(config)) = &c.lb_config else {
+        return Some(Discovery::OriginalDst(OriginalDst::default()));
+    };
+    let port_override = match &config.upstream_port_override {
+        None => None,
+        Some(port) => {
+            Some(cx.at("original_dst_lb_config", |cx| port_number(cx, "upstream_port_override", port.value))?)
+        }
+    };
+    Some(Discovery::OriginalDst(OriginalDst { use_http_header: config.use_http_header, port_override }))
+}
+
+fn load_balancer(cx: &mut Cx<'_>, c: &cluster::Cluster, discovery: &Discovery) -> Option<LoadBalancer> {
+    use cluster::cluster::{LbConfig, LbPolicy};
+    let policy = LbPolicy::try_from(c.lb_policy);
+    let original_dst = matches!(discovery, Discovery::OriginalDst(_));
+    if original_dst != (policy == Ok(LbPolicy::ClusterProvided)) {
+        return cx.fail_at("lb_policy", "CLUSTER_PROVIDED goes with type ORIGINAL_DST, and with no other");
+    }
+    let misplaced = match (&c.lb_config, policy) {
+        (Some(LbConfig::LeastRequestLbConfig(_)), Ok(policy)) if policy != LbPolicy::LeastRequest => {
+            Some("least_request_lb_config")
+        }
+        (Some(LbConfig::RoundRobinLbConfig(_)), Ok(policy)) if policy != LbPolicy::RoundRobin => {
+            Some("round_robin_lb_config")
+        }
+        _ => None,
+    };
+    if let Some(field) = misplaced {
+        return cx.fail_at(field, "does not go with this lb_policy");
+    }
+    match policy {
+        Ok(LbPolicy::RoundRobin) => Some(LoadBalancer::RoundRobin),
+        Ok(LbPolicy::Random) => Some(LoadBalancer::Random),
+        Ok(LbPolicy::ClusterProvided) => Some(LoadBalancer::ClusterProvided),
+        Ok(LbPolicy::LeastRequest) => {
+            let choices = match &c.lb_config {
+                Some(LbConfig::LeastRequestLbConfig(config)) => config.choice_count.as_ref().map_or(2, |n| n.value),
+                _ => 2,
+            };
+            match choices {
+                0 | 1 => cx.fail_at("least_request_lb_config.choice_count", "must be at least 2"),
+                choices => Some(LoadBalancer::LeastRequest { choices }),
+            }
+        }
+        Ok(other) => cx.fail_at("lb_policy", format!("{} is not supported", other.as_str_name())),
+        Err(_) => cx.fail_at("lb_policy", format!("unknown value {}", c.lb_policy)),
+    }
+}
+
+/// Panic threshold in percent, and whether locality weights count.
+fn common_lb(cx: &mut Cx<'_>, config: Option<&cluster::cluster::CommonLbConfig>) -> Option<(f64, bool)> {
+    use cluster::cluster::common_lb_config::LocalityConfigSpecifier;
+    let Some(config) = config else { return Some((50.0, false)) };
+    let threshold = config.healthy_panic_threshold.as_ref().map_or(50.0, |percent| percent.value);
+    if !(0.0..=100.0).contains(&threshold) {
+        return cx.fail_at("common_lb_config.healthy_panic_threshold.value", "must lie between 0 and 100");
+    }
+    let weighted =
+        matches!(config.locality_config_specifier, Some(LocalityConfigSpecifier::LocalityWeightedLbConfig(_)));
+    Some((threshold, weighted))
+}
+
+fn transport(tls: Option<Arc<evenkeel_tls::UpstreamTls>>) -> Transport {
+    tls.map_or(Transport::Raw, Transport::Tls)
+}
+
+fn transport_match(
+    cx: &mut Cx<'_>,
+    entry: &cluster::cluster::TransportSocketMatch,
+    secrets: &SecretStore,
+) -> Option<TransportMatch> {
+    let name = cx.non_empty("name", &entry.name)?.into();
+    let labels = entry.r#match.as_ref().map(string_fields).unwrap_or_default();
+    if labels.len() != entry.r#match.as_ref().map_or(0, |fields| fields.fields.len()) {
+        return cx.fail_at("match", "only string values can match");
+    }
+    let transport = transport(tls::upstream(cx, entry.transport_socket.as_ref(), secrets)?);
+    Some(TransportMatch { name, labels, transport })
+}
+
+const HTTP_PROTOCOL_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
+
+fn http(cx: &mut Cx<'_>, options: &HashMap<String, Any>) -> Option<UpstreamHttp> {
+    cx.at("typed_extension_protocol_options", |cx| match options.get(HTTP_PROTOCOL_OPTIONS) {
+        None if options.is_empty() => Some(UpstreamHttp::default()),
+        None => cx.fail(format!("only {HTTP_PROTOCOL_OPTIONS} is supported")),
+        Some(any) => cx.element(format_args!("{HTTP_PROTOCOL_OPTIONS:?}"), |cx| {
+            if type_name(&any.type_url) != HTTP_PROTOCOL_OPTIONS {
+                return cx.fail(format!("must hold {HTTP_PROTOCOL_OPTIONS}"));
+            }
+            let options: upstreams::HttpProtocolOptions = cx.unpack(any)?;
+            http_options(cx, &options)
+        }),
+    })
+}
+
+fn http_options(cx: &mut Cx<'_>, options: &upstreams::HttpProtocolOptions) -> Option<UpstreamHttp> {
+    use upstreams::http_protocol_options::UpstreamProtocolOptions;
+    use upstreams::http_protocol_options::explicit_http_config::ProtocolConfig;
+    let http2 = match &options.upstream_protocol_options {
+        Some(UpstreamProtocolOptions::ExplicitHttpConfig(config)) => match &config.protocol_config {
+            Some(ProtocolConfig::HttpProtocolOptions(_)) => false,
+            Some(ProtocolConfig::Http2ProtocolOptions(_)) if cx.control_plane_cluster => true,
+            Some(ProtocolConfig::Http2ProtocolOptions(_)) => {
+                return cx.fail_at(
+                    "explicit_http_config.http2_protocol_options",
+                    "HTTP/2 towards endpoints is not supported yet; only clusters of the bootstrap that serve xDS take it",
+                );
+            }
+            _ => {
+                return cx.fail_at(
+                    "explicit_http_config",
+                    "one of http_protocol_options, http2_protocol_options is required",
+                );
+            }
+        },
+        // Clients are served HTTP/1.1, so that is also the protocol upstream.
+        Some(UpstreamProtocolOptions::UseDownstreamProtocolConfig(_)) => false,
+        _ => {
+            return cx.fail("one of explicit_http_config, use_downstream_protocol_config is required");
+        }
+    };
+    let common = options.common_http_protocol_options.clone().unwrap_or_default();
+    let upstream = options.upstream_http_protocol_options.clone().unwrap_or_default();
+    cx.at("common_http_protocol_options", |cx| {
+        let default = UpstreamHttp::default();
+        Some(UpstreamHttp {
+            idle_timeout: cx.limit("idle_timeout", common.idle_timeout.as_ref(), default.idle_timeout),
+            max_requests_per_connection: max_requests(&common),
+            auto_sni: upstream.auto_sni,
+            http2,
+        })
+    })
+}
+
+/// `max_requests_per_connection`, where 0 means no limit.
+pub(crate) fn max_requests(common: &core::HttpProtocolOptions) -> Option<u32> {
+    common.max_requests_per_connection.as_ref().map(|limit| limit.value).filter(|limit| *limit > 0)
+}
+
+fn circuit_breakers(cx: &mut Cx<'_>, breakers: Option<&cluster::CircuitBreakers>) -> Option<CircuitBreakers> {
+    let mut result = CircuitBreakers::default();
+    let Some(breakers) = breakers else { return Some(result) };
+    cx.at("circuit_breakers", |cx| {
+        cx.each("thresholds", &breakers.thresholds, |cx, thresholds| {
+            if thresholds.priority != core::RoutingPriority::Default as i32 {
+                return cx.fail_at("priority", "only DEFAULT is supported");
+            }
+            let set = |field: &mut u32, value: &Option<evenkeel_xds::pb::google::protobuf::UInt32Value>| {
+                if let Some(value) = value {
+                    *field = value.value;
+                }
+            };
+            set(&mut result.max_connections, &thresholds.max_connections);
+            set(&mut result.max_pending_requests, &thresholds.max_pending_requests);
+            set(&mut result.max_requests, &thresholds.max_requests);
+            set(&mut result.max_retries, &thresholds.max_retries);
+            Some(())
+        });
+    });
+    Some(result)
+}
+
+#[allow(deprecated)] // Their successor, the DnsCluster extension, is not what Istio sends.
+fn dns_options(cx: &mut Cx<'_>, c: &cluster::Cluster) -> DnsOptions {
+    use cluster::cluster::DnsLookupFamily;
+    let family = match DnsLookupFamily::try_from(c.dns_lookup_family) {
+        Ok(DnsLookupFamily::Auto) => DnsFamily::Auto,
+        Ok(DnsLookupFamily::V4Only) => DnsFamily::V4Only,
+        Ok(DnsLookupFamily::V6Only) => DnsFamily::V6Only,
+        Ok(DnsLookupFamily::V4Preferred) => DnsFamily::V4Preferred,
+        Ok(DnsLookupFamily::All) => DnsFamily::All,
+        Err(_) => {
+            cx.fail_at::<()>("dns_lookup_family", format!("unknown value {}", c.dns_lookup_family));
+            DnsFamily::Auto
+        }
+    };
+    if let Some(resolver) = &c.typed_dns_resolver_config {
+        cx.at("typed_dns_resolver_config", |cx| extension_type(cx, resolver, CARES));
+    }
+    let default = DnsOptions::default();
+    let refresh = cx.duration("dns_refresh_rate", c.dns_refresh_rate.as_ref());
+    if refresh.is_some_and(|refresh| refresh < Duration::from_millis(1)) {
+        cx.fail_at::<()>("dns_refresh_rate", "must be longer than 1 ms");
+    }
+    DnsOptions {
+        family,
+        refresh: refresh.unwrap_or(default.refresh),
+        respect_ttl: c.respect_dns_ttl,
+        jitter: cx.duration("dns_jitter", c.dns_jitter.as_ref()).unwrap_or_default(),
+    }
+}
+
+/// Fits endpoints to a cluster: the transport of each is decided once, here.
+pub(crate) fn fit_transport(cluster: &Cluster, endpoint: &crate::cluster::Endpoint) -> Option<usize> {
+    let has = |label: &(Box<str>, Box<str>)| endpoint.transport_labels.binary_search(label).is_ok();
+    cluster.transport_matches.iter().position(|entry| entry.labels.iter().all(has))
+}

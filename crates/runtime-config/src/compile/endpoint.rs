@@ -1,0 +1,171 @@
+//! `ClusterLoadAssignment`: endpoints by locality and priority.
+
+use std::sync::Arc;
+
+use evenkeel_xds::pb::envoy::config::core::v3 as core;
+use evenkeel_xds::pb::envoy::config::endpoint::v3 as endpoint;
+use evenkeel_xds::pb::google::protobuf::value::Kind;
+
+use super::Cx;
+use super::address::{endpoint_address, port};
+use crate::cluster::{DnsTarget, Endpoint, EndpointAddress, Health};
+
+/// Metadata key of the labels that choose a transport socket.
+const TRANSPORT_SOCKET_MATCH: &str = "envoy.transport_socket_match";
+
+/// What an assignment's address may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AddressKind {
+    /// IP addresses and pipes.
+    Address,
+    /// Host names to resolve.
+    Name,
+}
+
+/// An assignment, not yet fitted to a cluster's transport sockets.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Assignment {
+    /// Endpoints with addresses. For names the address is a placeholder until resolved.
+    pub endpoints: Vec<Endpoint>,
+    /// `targets[i]` is what `endpoints[i]` has to be resolved from.
+    pub targets: Vec<DnsTarget>,
+}
+
+/// Compiles an assignment.
+pub(crate) fn assignment(
+    cx: &mut Cx<'_>,
+    assignment: &endpoint::ClusterLoadAssignment,
+    kind: AddressKind,
+) -> Option<Assignment> {
+    let mut result = Assignment::default();
+    cx.each("endpoints", &assignment.endpoints, |cx, locality| {
+        if locality.priority > HIGHEST_PRIORITY {
+            cx.fail_at::<()>("priority", format!("must not be above {HIGHEST_PRIORITY}"));
+        }
+        let shared = Locality {
+            name: locality_name(locality.locality.as_ref()),
+            weight: locality.load_balancing_weight.as_ref().map_or(1, |weight| weight.value),
+            priority: locality.priority,
+        };
+        cx.each("lb_endpoints", &locality.lb_endpoints, |cx, lb_endpoint| {
+            let (endpoint, target) = lb_endpoint_of(cx, lb_endpoint, &shared, kind)?;
+            result.endpoints.push(endpoint);
+            result.targets.extend(target);
+            Some(())
+        });
+        Some(())
+    });
+    check_priorities(cx, &result.endpoints);
+    Some(result)
+}
+
+/// Envoy's limit of priorities.
+const HIGHEST_PRIORITY: u32 = 128;
+
+struct Locality {
+    name: Arc<str>,
+    weight: u32,
+    priority: u32,
+}
+
+fn locality_name(locality: Option<&core::Locality>) -> Arc<str> {
+    let Some(locality) = locality else { return Arc::from("") };
+    let parts = [&locality.region, &locality.zone, &locality.sub_zone];
+    let used = parts.iter().rposition(|part| !part.is_empty()).map_or(0, |last| last + 1);
+    parts[..used].iter().map(|part| part.as_str()).collect::<Vec<_>>().join("/").into()
+}
+
+fn lb_endpoint_of(
+    cx: &mut Cx<'_>,
+    lb: &endpoint::LbEndpoint,
+    locality: &Locality,
+    kind: AddressKind,
+) -> Option<(Endpoint, Option<DnsTarget>)> {
+    let Some(endpoint::lb_endpoint::HostIdentifier::Endpoint(endpoint)) = &lb.host_identifier else {
+        return cx.fail_at("endpoint", "is required");
+    };
+    let weight = lb.load_balancing_weight.as_ref().map_or(1, |weight| weight.value);
+    if weight == 0 {
+        return cx.fail_at("load_balancing_weight", "must be at least 1");
+    }
+    let (address, target) = cx.at("endpoint", |cx| match kind {
+        AddressKind::Address => endpoint_address(cx, endpoint.address.as_ref()).map(|address| (address, None)),
+        AddressKind::Name => named_address(cx, endpoint.address.as_ref(), weight),
+    })?;
+    let hostname = match (&target, endpoint.hostname.as_str()) {
+        (Some(target), "") => target.host.clone(),
+        (_, name) => name.into(),
+    };
+    let endpoint = Endpoint {
+        address,
+        hostname,
+        weight,
+        health: health(cx, lb.health_status)?,
+        priority: locality.priority,
+        locality: locality.name.clone(),
+        locality_weight: locality.weight,
+        transport_labels: transport_labels(lb.metadata.as_ref()),
+        transport_index: None,
+    };
+    Some((endpoint, target))
+}
+
+/// An address that may be a name. An IP address in a DNS cluster resolves to itself.
+fn named_address(
+    cx: &mut Cx<'_>,
+    address: Option<&core::Address>,
+    weight: u32,
+) -> Option<(EndpointAddress, Option<DnsTarget>)> {
+    let address = cx.required("address", address)?;
+    cx.at("address", |cx| {
+        let Some(core::address::Address::SocketAddress(address)) = &address.address else {
+            return cx.fail("must be a socket_address");
+        };
+        cx.at("socket_address", |cx| {
+            let host = cx.non_empty("address", &address.address)?;
+            let port = port(cx, address)?;
+            let placeholder = EndpointAddress::Socket((std::net::Ipv4Addr::UNSPECIFIED, port).into());
+            Some((placeholder, Some(DnsTarget { host: host.into(), port, weight })))
+        })
+    })
+}
+
+fn health(cx: &mut Cx<'_>, status: i32) -> Option<Health> {
+    match core::HealthStatus::try_from(status) {
+        Ok(core::HealthStatus::Unknown | core::HealthStatus::Healthy) => Some(Health::Healthy),
+        Ok(core::HealthStatus::Degraded) => Some(Health::Degraded),
+        Ok(core::HealthStatus::Unhealthy | core::HealthStatus::Timeout) => Some(Health::Unhealthy),
+        Ok(core::HealthStatus::Draining) => Some(Health::Draining),
+        Err(_) => cx.fail_at("health_status", format!("unknown value {status}")),
+    }
+}
+
+/// `envoy.transport_socket_match` labels; only strings can match.
+pub(crate) fn transport_labels(metadata: Option<&core::Metadata>) -> Vec<(Box<str>, Box<str>)> {
+    let labels = metadata.and_then(|metadata| metadata.filter_metadata.get(TRANSPORT_SOCKET_MATCH));
+    labels.map(string_fields).unwrap_or_default()
+}
+
+/// The string fields of a struct, by name.
+pub(crate) fn string_fields(fields: &evenkeel_xds::pb::google::protobuf::Struct) -> Vec<(Box<str>, Box<str>)> {
+    let mut labels: Vec<(Box<str>, Box<str>)> = fields
+        .fields
+        .iter()
+        .filter_map(|(name, value)| match &value.kind {
+            Some(Kind::StringValue(text)) => Some((name.as_str().into(), text.as_str().into())),
+            _ => None,
+        })
+        .collect();
+    labels.sort();
+    labels
+}
+
+/// Priorities start at 0 and have no gaps.
+fn check_priorities(cx: &mut Cx<'_>, endpoints: &[Endpoint]) {
+    let mut used: Vec<u32> = endpoints.iter().map(|endpoint| endpoint.priority).collect();
+    used.sort_unstable();
+    used.dedup();
+    if let Some((expected, _)) = (0..).zip(&used).find(|(expected, priority)| expected != *priority) {
+        cx.fail_at::<()>("endpoints", format!("no locality has priority {expected}; priorities must have no gaps"));
+    }
+}

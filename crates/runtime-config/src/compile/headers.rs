@@ -1,0 +1,99 @@
+//! Header edits: additions with templates, removals.
+
+use evenkeel_xds::pb::envoy::config::core::v3 as core;
+
+use super::Cx;
+use crate::access_log::Format;
+use crate::route::{AppendAction, HeaderAddition, HeaderEdits};
+
+/// The four header fields every level of a route configuration has.
+pub(crate) struct HeaderFields<'m> {
+    pub request_add: &'m [core::HeaderValueOption],
+    pub request_remove: &'m [String],
+    pub response_add: &'m [core::HeaderValueOption],
+    pub response_remove: &'m [String],
+}
+
+/// Names the four fields of `$message`.
+macro_rules! header_fields {
+    ($message:expr) => {
+        $crate::compile::headers::HeaderFields {
+            request_add: &$message.request_headers_to_add,
+            request_remove: &$message.request_headers_to_remove,
+            response_add: &$message.response_headers_to_add,
+            response_remove: &$message.response_headers_to_remove,
+        }
+    };
+}
+pub(crate) use header_fields;
+
+pub(crate) fn edits(cx: &mut Cx<'_>, fields: &HeaderFields<'_>) -> HeaderEdits {
+    HeaderEdits {
+        request_remove: removals(cx, "request_headers_to_remove", fields.request_remove),
+        request_add: cx.each("request_headers_to_add", fields.request_add, addition),
+        response_remove: removals(cx, "response_headers_to_remove", fields.response_remove),
+        response_add: cx.each("response_headers_to_add", fields.response_add, addition),
+    }
+}
+
+fn removals(cx: &mut Cx<'_>, field: &str, names: &[String]) -> Vec<Box<str>> {
+    cx.each(field, names, |cx, name| {
+        let name = header_name(cx, name)?;
+        if name.starts_with(':') || name == "host" {
+            return cx.fail(format!("{name:?} cannot be removed: a request is nothing without it"));
+        }
+        Some(name.into())
+    })
+}
+
+fn addition(cx: &mut Cx<'_>, option: &core::HeaderValueOption) -> Option<HeaderAddition> {
+    let header = cx.required("header", option.header.as_ref())?;
+    cx.at("header", |cx| {
+        let name = cx.at("key", |cx| header_name(cx, &header.key).map(|_| header.key.clone()))?;
+        if header.value.bytes().any(|b| matches!(b, b'\r' | b'\n' | 0)) {
+            return cx.fail_at("value", "must not contain CR, LF or NUL");
+        }
+        let parsed = Format::parse(&header.value, &cx.env.variable);
+        let value = cx.check("value", parsed)?;
+        Some((name, value))
+    })
+    .zip(append_action(cx, option))
+    .map(|((name, value), action)| HeaderAddition {
+        name: name.into(),
+        value,
+        action,
+        keep_empty_value: option.keep_empty_value,
+    })
+}
+
+#[allow(deprecated)] // `append` is what older control planes send.
+fn append_action(cx: &mut Cx<'_>, option: &core::HeaderValueOption) -> Option<AppendAction> {
+    use core::header_value_option::HeaderAppendAction;
+    if let Some(append) = &option.append {
+        if option.append_action != 0 {
+            return cx.fail_at("append", "cannot stand beside append_action");
+        }
+        return Some(if append.value {
+            AppendAction::AppendIfExistsOrAdd
+        } else {
+            AppendAction::OverwriteIfExistsOrAdd
+        });
+    }
+    match HeaderAppendAction::try_from(option.append_action) {
+        Ok(HeaderAppendAction::AppendIfExistsOrAdd) => Some(AppendAction::AppendIfExistsOrAdd),
+        Ok(HeaderAppendAction::AddIfAbsent) => Some(AppendAction::AddIfAbsent),
+        Ok(HeaderAppendAction::OverwriteIfExistsOrAdd) => Some(AppendAction::OverwriteIfExistsOrAdd),
+        Ok(HeaderAppendAction::OverwriteIfExists) => Some(AppendAction::OverwriteIfExists),
+        Err(_) => cx.fail_at("append_action", format!("unknown value {}", option.append_action)),
+    }
+}
+
+/// A field name as RFC 9110 has it (or a pseudo header), in lower case.
+fn header_name(cx: &mut Cx<'_>, name: &str) -> Option<String> {
+    let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+    let bare = name.strip_prefix(':').unwrap_or(name);
+    if bare.is_empty() || !bare.bytes().all(token) {
+        return cx.fail(format!("{name:?} is no header name"));
+    }
+    Some(name.to_ascii_lowercase())
+}

@@ -1,0 +1,239 @@
+//! `HttpConnectionManager`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_xds::pb::envoy::config::core::v3 as core;
+use evenkeel_xds::pb::envoy::extensions::filters::http::rbac::v3 as rbac_filter;
+use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
+use evenkeel_xds::pb::google::protobuf::{BoolValue, UInt32Value};
+
+use super::access_log::access_logs;
+use super::cluster::max_requests;
+use super::{Cx, rbac, route, type_name};
+use crate::hcm::{
+    ClientCertDetails, EscapedSlashes, ForwardClientCert, HttpConnectionManager, HttpFilter, RouteSource, ServerHeader,
+    StripPort,
+};
+
+const RBAC: &str = "envoy.extensions.filters.http.rbac.v3.RBAC";
+const UUID_REQUEST_ID: &str = "envoy.extensions.request_id.uuid.v3.UuidRequestIdConfig";
+const ROUTER: &str = "envoy.extensions.filters.http.router.v3.Router";
+
+const DEFAULT_MAX_REQUEST_HEADERS_KIB: u32 = 60;
+const LARGEST_MAX_REQUEST_HEADERS_KIB: u32 = 8192;
+const DEFAULT_MAX_HEADERS_COUNT: u32 = 100;
+const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
+const DEFAULT_STREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Compiles a connection manager.
+pub(crate) fn http_connection_manager(
+    cx: &mut Cx<'_>,
+    config: &hcm::HttpConnectionManager,
+) -> Option<HttpConnectionManager> {
+    let stat_prefix = cx.non_empty("stat_prefix", &config.stat_prefix)?.into();
+    check_codec(cx, config);
+    let routes = route_source(cx, config);
+    let filters = http_filters(cx, &config.http_filters);
+    let common = config.common_http_protocol_options.clone().unwrap_or_default();
+    let http1 = config.http_protocol_options.clone().unwrap_or_default();
+    let idle_timeout = cx.at("common_http_protocol_options", |cx| {
+        cx.limit("idle_timeout", common.idle_timeout.as_ref(), Some(DEFAULT_IDLE_TIMEOUT))
+    });
+    let stream_idle_timeout =
+        cx.limit("stream_idle_timeout", config.stream_idle_timeout.as_ref(), Some(DEFAULT_STREAM_IDLE_TIMEOUT));
+    let max_kib = number(&config.max_request_headers_kb, DEFAULT_MAX_REQUEST_HEADERS_KIB);
+    if !(1..=LARGEST_MAX_REQUEST_HEADERS_KIB).contains(&max_kib) {
+        let range = format!("must lie between 1 and {LARGEST_MAX_REQUEST_HEADERS_KIB}");
+        cx.fail_at::<()>("max_request_headers_kb", range);
+    }
+    if let Some(extension) = config.request_id_extension.as_ref().and_then(|e| e.typed_config.as_ref())
+        && type_name(&extension.type_url) != UUID_REQUEST_ID
+    {
+        cx.fail_at::<()>("request_id_extension.typed_config", format!("must be {UUID_REQUEST_ID}"));
+    }
+    let use_remote_address = flag(&config.use_remote_address, false);
+    let server_name = if config.server_name.is_empty() { "envoy" } else { &config.server_name };
+    Some(HttpConnectionManager {
+        stat_prefix,
+        routes: routes?,
+        filters: filters?,
+        access_logs: access_logs(cx, "access_log", &config.access_log),
+        server_name: server_name.into(),
+        server_header: server_header(cx, config.server_header_transformation)?,
+        use_remote_address,
+        xff_num_trusted_hops: config.xff_num_trusted_hops,
+        skip_xff_append: config.skip_xff_append,
+        generate_request_id: flag(&config.generate_request_id, true),
+        preserve_external_request_id: config.preserve_external_request_id,
+        always_set_request_id_in_response: config.always_set_request_id_in_response,
+        forward_client_cert: forward_client_cert(cx, config.forward_client_cert_details)?,
+        client_cert_details: client_cert_details(config.set_current_client_cert_details.as_ref()),
+        normalize_path: flag(&config.normalize_path, false),
+        merge_slashes: config.merge_slashes,
+        escaped_slashes: escaped_slashes(cx, config.path_with_escaped_slashes_action)?,
+        strip_port: strip_port(config),
+        idle_timeout,
+        stream_idle_timeout,
+        request_timeout: cx.limit("request_timeout", config.request_timeout.as_ref(), None),
+        request_headers_timeout: cx.limit("request_headers_timeout", config.request_headers_timeout.as_ref(), None),
+        max_requests_per_connection: max_requests(&common),
+        max_request_headers_bytes: max_kib as usize * 1024,
+        max_headers_count: number(&common.max_headers_count, DEFAULT_MAX_HEADERS_COUNT) as usize,
+        accept_http_10: http1.accept_http_10,
+        default_host_for_http_10: non_empty(&http1.default_host_for_http_10),
+        upgrades: upgrades(cx, &config.upgrade_configs),
+        proxy_100_continue: config.proxy_100_continue,
+        proper_case_response_headers: proper_case(cx, &http1),
+        via: non_empty(&config.via),
+    })
+}
+
+fn flag(value: &Option<BoolValue>, default: bool) -> bool {
+    value.as_ref().map_or(default, |value| value.value)
+}
+
+fn number(value: &Option<UInt32Value>, default: u32) -> u32 {
+    value.as_ref().map_or(default, |value| value.value)
+}
+
+fn non_empty(text: &str) -> Option<Arc<str>> {
+    (!text.is_empty()).then(|| text.into())
+}
+
+fn check_codec(cx: &mut Cx<'_>, config: &hcm::HttpConnectionManager) {
+    use hcm::http_connection_manager::CodecType;
+    if !matches!(CodecType::try_from(config.codec_type), Ok(CodecType::Auto | CodecType::Http1)) {
+        cx.fail_at::<()>("codec_type", "only AUTO and HTTP1 are supported");
+    }
+    let absolute = config.http_protocol_options.as_ref().and_then(|options| options.allow_absolute_url.as_ref());
+    if absolute.is_some_and(|allow| !allow.value) {
+        cx.fail_at::<()>("http_protocol_options.allow_absolute_url", "only true is supported");
+    }
+}
+
+fn proper_case(cx: &mut Cx<'_>, http1: &core::Http1ProtocolOptions) -> bool {
+    use core::http1_protocol_options::header_key_format::HeaderFormat;
+    match http1.header_key_format.as_ref().map(|format| &format.header_format) {
+        None => false,
+        Some(Some(HeaderFormat::ProperCaseWords(_))) => true,
+        Some(_) => cx
+            .fail_at("http_protocol_options.header_key_format", "only proper_case_words is supported")
+            .unwrap_or_default(),
+    }
+}
+
+fn route_source(cx: &mut Cx<'_>, config: &hcm::HttpConnectionManager) -> Option<RouteSource> {
+    use hcm::http_connection_manager::RouteSpecifier;
+    match &config.route_specifier {
+        Some(RouteSpecifier::RouteConfig(table)) => {
+            let table = cx.at("route_config", |cx| route::route_table(cx, table, route::Inline::Yes))?;
+            Some(RouteSource::Static(Arc::new(table)))
+        }
+        Some(RouteSpecifier::Rds(rds)) => cx.at("rds", |cx| {
+            let name = cx.non_empty("route_config_name", &rds.route_config_name)?;
+            let reference = cx.reference(name, "config_source", rds.config_source.as_ref())?;
+            let name = reference.name.clone();
+            if !cx.references.routes.contains(&reference) {
+                cx.references.routes.push(reference);
+            }
+            Some(RouteSource::Rds(name))
+        }),
+        _ => cx.fail("one of rds, route_config is required"),
+    }
+}
+
+fn http_filters(cx: &mut Cx<'_>, filters: &[hcm::HttpFilter]) -> Option<Vec<HttpFilter>> {
+    let last = filters.len().checked_sub(1);
+    let mut router = false;
+    let mut index = 0;
+    let compiled = cx.each("http_filters", filters, |cx, filter| {
+        let is_last = Some(index) == last;
+        index += 1;
+        cx.non_empty("name", &filter.name)?;
+        let Some(hcm::http_filter::ConfigType::TypedConfig(any)) = &filter.config_type else {
+            return cx.fail_at("typed_config", "is required");
+        };
+        cx.at("typed_config", |cx| match type_name(&any.type_url) {
+            ROUTER if is_last => {
+                router = true;
+                Some(None)
+            }
+            ROUTER => cx.fail("the router must be the last HTTP filter"),
+            RBAC => {
+                let config: rbac_filter::Rbac = cx.unpack(any)?;
+                Some(Some(HttpFilter::Rbac(Arc::new(rbac::http_filter(cx, &config)?))))
+            }
+            name => cx.fail(format!("{name} is no HTTP filter")),
+        })
+    });
+    if !router && compiled.len() == filters.len() {
+        return cx.fail_at("http_filters", "the last one must be envoy.filters.http.router");
+    }
+    Some(compiled.into_iter().flatten().collect())
+}
+
+fn server_header(cx: &mut Cx<'_>, value: i32) -> Option<ServerHeader> {
+    use hcm::http_connection_manager::ServerHeaderTransformation as Wire;
+    match Wire::try_from(value) {
+        Ok(Wire::Overwrite) => Some(ServerHeader::Overwrite),
+        Ok(Wire::AppendIfAbsent) => Some(ServerHeader::AppendIfAbsent),
+        Ok(Wire::PassThrough) => Some(ServerHeader::PassThrough),
+        Err(_) => cx.fail_at("server_header_transformation", format!("unknown value {value}")),
+    }
+}
+
+fn forward_client_cert(cx: &mut Cx<'_>, value: i32) -> Option<ForwardClientCert> {
+    use hcm::http_connection_manager::ForwardClientCertDetails as Wire;
+    match Wire::try_from(value) {
+        Ok(Wire::Sanitize) => Some(ForwardClientCert::Sanitize),
+        Ok(Wire::ForwardOnly) => Some(ForwardClientCert::ForwardOnly),
+        Ok(Wire::AppendForward) => Some(ForwardClientCert::AppendForward),
+        Ok(Wire::SanitizeSet) => Some(ForwardClientCert::SanitizeSet),
+        Ok(Wire::AlwaysForwardOnly) => Some(ForwardClientCert::AlwaysForwardOnly),
+        Err(_) => cx.fail_at("forward_client_cert_details", format!("unknown value {value}")),
+    }
+}
+
+fn client_cert_details(
+    details: Option<&hcm::http_connection_manager::SetCurrentClientCertDetails>,
+) -> ClientCertDetails {
+    details.map_or_else(ClientCertDetails::default, |details| ClientCertDetails {
+        subject: flag(&details.subject, false),
+        cert: details.cert,
+        chain: details.chain,
+        dns: details.dns,
+        uri: details.uri,
+    })
+}
+
+fn escaped_slashes(cx: &mut Cx<'_>, value: i32) -> Option<EscapedSlashes> {
+    use hcm::http_connection_manager::PathWithEscapedSlashesAction as Wire;
+    match Wire::try_from(value) {
+        Ok(Wire::ImplementationSpecificDefault | Wire::KeepUnchanged) => Some(EscapedSlashes::KeepUnchanged),
+        Ok(Wire::RejectRequest) => Some(EscapedSlashes::Reject),
+        Ok(Wire::UnescapeAndRedirect) => Some(EscapedSlashes::UnescapeAndRedirect),
+        Ok(Wire::UnescapeAndForward) => Some(EscapedSlashes::UnescapeAndForward),
+        Err(_) => cx.fail_at("path_with_escaped_slashes_action", format!("unknown value {value}")),
+    }
+}
+
+fn strip_port(config: &hcm::HttpConnectionManager) -> StripPort {
+    use hcm::http_connection_manager::StripPortMode;
+    match config.strip_port_mode {
+        Some(StripPortMode::StripAnyHostPort(true)) => StripPort::Any,
+        _ if config.strip_matching_host_port => StripPort::Matching,
+        _ => StripPort::None,
+    }
+}
+
+fn upgrades(cx: &mut Cx<'_>, configs: &[hcm::http_connection_manager::UpgradeConfig]) -> Vec<Box<str>> {
+    let upgrades = cx.each("upgrade_configs", configs, |cx, config| {
+        let kind = cx.non_empty("upgrade_type", &config.upgrade_type)?.to_ascii_lowercase();
+        if kind == "connect" {
+            return cx.fail_at("upgrade_type", "CONNECT is not supported");
+        }
+        Some(flag(&config.enabled, true).then(|| kind.into()))
+    });
+    upgrades.into_iter().flatten().collect()
+}

@@ -1,0 +1,311 @@
+//! `Listener`, its filter chains and network filters.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_tls::SecretStore;
+use evenkeel_xds::pb::envoy::config::core::v3 as core;
+use evenkeel_xds::pb::envoy::config::listener::v3 as listener;
+use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
+use evenkeel_xds::pb::envoy::extensions::filters::network::rbac::v3 as network_rbac;
+use evenkeel_xds::pb::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
+use evenkeel_xds::pb::google::protobuf::value::Kind;
+
+use super::access_log::access_logs;
+use super::address::{cidr, listen_address, port_number};
+use super::http_connection_manager::http_connection_manager;
+use super::{Cx, rbac, source, tls, type_name};
+use crate::filter_chain_match::ChainIndex;
+use crate::listener::{
+    FilterChain, FilterChainMatch, Listener, ListenerFilters, NetworkFilter, PortPredicate, SourceType, TcpProxy,
+    Terminal, TrafficDirection, WeightedTcpCluster,
+};
+
+const ORIGINAL_DST: &str = "envoy.extensions.filters.listener.original_dst.v3.OriginalDst";
+const TLS_INSPECTOR: &str = "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector";
+const HTTP_INSPECTOR: &str = "envoy.extensions.filters.listener.http_inspector.v3.HttpInspector";
+const HTTP_CONNECTION_MANAGER: &str =
+    "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
+const TCP_PROXY: &str = "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy";
+const NETWORK_RBAC: &str = "envoy.extensions.filters.network.rbac.v3.RBAC";
+
+const DEFAULT_LISTENER_FILTERS_TIMEOUT: Duration = Duration::from_secs(15);
+const DEFAULT_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
+const DEFAULT_TCP_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
+const DEFAULT_BUFFER_LIMIT_BYTES: u32 = 1 << 20;
+/// `SOMAXCONN` of current kernels.
+const DEFAULT_BACKLOG: u32 = 4096;
+
+/// A listener and what it needs before it can serve.
+#[derive(Debug)]
+pub(crate) struct CompiledListener {
+    pub listener: Arc<Listener>,
+    /// RDS and SDS names it awaits.
+    pub references: source::References,
+}
+
+/// Compiles a listener.
+pub(crate) fn listener(cx: &mut Cx<'_>, l: &listener::Listener, secrets: &SecretStore) -> Option<CompiledListener> {
+    let name: Arc<str> = cx.non_empty("name", &l.name)?.into();
+    let address = listen_address(cx, l.address.as_ref());
+    let listener_filters = listener_filters(cx, l);
+    if l.filter_chains.is_empty() && l.default_filter_chain.is_none() {
+        cx.fail_at::<()>("filter_chains", "must not be empty unless there is a default_filter_chain");
+    }
+    let filter_chains = cx.each("filter_chains", &l.filter_chains, |cx, chain| filter_chain(cx, chain, secrets));
+    let default_filter_chain = match &l.default_filter_chain {
+        None => None,
+        Some(chain) => cx.at("default_filter_chain", |cx| filter_chain(cx, chain, secrets)),
+    };
+    let chain_index = chain_index(cx, &filter_chains, l.filter_chains.len());
+    let direction = match core::TrafficDirection::try_from(l.traffic_direction) {
+        Ok(core::TrafficDirection::Unspecified) => TrafficDirection::Unspecified,
+        Ok(core::TrafficDirection::Inbound) => TrafficDirection::Inbound,
+        Ok(core::TrafficDirection::Outbound) => TrafficDirection::Outbound,
+        Err(_) => return cx.fail_at("traffic_direction", format!("unknown value {}", l.traffic_direction)),
+    };
+    let buffer_limit = l.per_connection_buffer_limit_bytes.as_ref();
+    let buffer_limit = buffer_limit.map_or(DEFAULT_BUFFER_LIMIT_BYTES, |limit| limit.value);
+    let listener = Listener {
+        name,
+        address: address?,
+        bind_to_port: l.bind_to_port.as_ref().is_none_or(|bind| bind.value),
+        reuse_port: l.enable_reuse_port.as_ref().is_none_or(|reuse| reuse.value),
+        use_original_dst: l.use_original_dst.as_ref().is_some_and(|use_it| use_it.value),
+        direction,
+        listener_filters: listener_filters?,
+        filter_chains,
+        default_filter_chain,
+        chain_index,
+        buffer_limit_bytes: buffer_limit as usize,
+        access_logs: access_logs(cx, "access_log", &l.access_log),
+        backlog: l.tcp_backlog_size.as_ref().map_or(DEFAULT_BACKLOG, |backlog| backlog.value),
+    };
+    Some(CompiledListener { listener: Arc::new(listener), references: std::mem::take(&mut cx.references) })
+}
+
+/// Chains that failed to compile would shift the indices, so the check waits until there are none.
+fn chain_index(cx: &mut Cx<'_>, chains: &[Arc<FilterChain>], defined: usize) -> ChainIndex {
+    if chains.len() != defined {
+        return ChainIndex::default();
+    }
+    match ChainIndex::new(chains.iter().map(|chain| &chain.matches)) {
+        Ok(index) => index,
+        Err(duplicate) => {
+            let reason = format!(
+                "matches the same connections as filter_chains[{}] ({:?})",
+                duplicate.first, chains[duplicate.first].name
+            );
+            cx.fail_at::<()>(&format!("filter_chains[{}].filter_chain_match", duplicate.second), reason);
+            ChainIndex::default()
+        }
+    }
+}
+
+fn listener_filters(cx: &mut Cx<'_>, l: &listener::Listener) -> Option<ListenerFilters> {
+    let default = Some(DEFAULT_LISTENER_FILTERS_TIMEOUT);
+    let mut filters = ListenerFilters {
+        timeout: cx.limit("listener_filters_timeout", l.listener_filters_timeout.as_ref(), default),
+        continue_on_timeout: l.continue_on_listener_filters_timeout,
+        // Redirected listeners restore the destination even without the filter, as Envoy does.
+        original_dst: l.use_original_dst.as_ref().is_some_and(|use_it| use_it.value),
+        ..ListenerFilters::default()
+    };
+    cx.each("listener_filters", &l.listener_filters, |cx, filter| {
+        let disabled = match &filter.filter_disabled {
+            None => PortPredicate::Never,
+            Some(predicate) => cx.at("filter_disabled", |cx| port_predicate(cx, predicate))?,
+        };
+        let Some(listener::listener_filter::ConfigType::TypedConfig(any)) = &filter.config_type else {
+            return cx.fail_at("typed_config", "is required");
+        };
+        match type_name(&any.type_url) {
+            ORIGINAL_DST if disabled != PortPredicate::Never => {
+                return cx.fail_at("filter_disabled", "is not supported on original_dst");
+            }
+            ORIGINAL_DST => filters.original_dst = true,
+            TLS_INSPECTOR => {
+                filters.tls_inspector = true;
+                filters.tls_inspector_disabled = disabled;
+            }
+            HTTP_INSPECTOR => {
+                filters.http_inspector = true;
+                filters.http_inspector_disabled = disabled;
+            }
+            name => return cx.fail_at("typed_config", format!("{name} is no listener filter")),
+        }
+        Some(())
+    });
+    Some(filters)
+}
+
+fn port_predicate(cx: &mut Cx<'_>, predicate: &listener::ListenerFilterChainMatchPredicate) -> Option<PortPredicate> {
+    use listener::listener_filter_chain_match_predicate::{MatchSet, Rule};
+    let set =
+        |cx: &mut Cx<'_>, field: &str, set: &MatchSet| cx.at(field, |cx| cx.each("rules", &set.rules, port_predicate));
+    match &predicate.rule {
+        Some(Rule::AnyMatch(any)) => Some(if *any { PortPredicate::Any } else { PortPredicate::Never }),
+        Some(Rule::OrMatch(rules)) => Some(PortPredicate::Or(set(cx, "or_match", rules))),
+        Some(Rule::AndMatch(rules)) => Some(PortPredicate::And(set(cx, "and_match", rules))),
+        Some(Rule::NotMatch(rule)) => {
+            Some(PortPredicate::Not(Box::new(cx.at("not_match", |cx| port_predicate(cx, rule))?)))
+        }
+        Some(Rule::DestinationPortRange(range)) => match (u32::try_from(range.start), u32::try_from(range.end)) {
+            (Ok(start), Ok(end)) if start < end && end <= 65536 => Some(PortPredicate::Range(start..end)),
+            _ => cx.fail_at("destination_port_range", "must satisfy 0 <= start < end <= 65536"),
+        },
+        None => cx.fail("a rule is required"),
+    }
+}
+
+fn filter_chain(cx: &mut Cx<'_>, chain: &listener::FilterChain, secrets: &SecretStore) -> Option<Arc<FilterChain>> {
+    let matches = match &chain.filter_chain_match {
+        None => Some(FilterChainMatch::default()),
+        Some(m) => cx.at("filter_chain_match", |cx| filter_chain_match(cx, m)),
+    };
+    let tls = tls::downstream(cx, chain.transport_socket.as_ref(), secrets);
+    let handshake = cx.limit(
+        "transport_socket_connect_timeout",
+        chain.transport_socket_connect_timeout.as_ref(),
+        Some(DEFAULT_HANDSHAKE_TIMEOUT),
+    );
+    let (network_filters, terminal) = filters(cx, &chain.filters)?;
+    Some(Arc::new(FilterChain {
+        name: chain.name.as_str().into(),
+        matches: matches?,
+        tls: tls?,
+        handshake_timeout: handshake.unwrap_or(DEFAULT_HANDSHAKE_TIMEOUT),
+        network_filters,
+        terminal,
+    }))
+}
+
+fn filter_chain_match(cx: &mut Cx<'_>, m: &listener::FilterChainMatch) -> Option<FilterChainMatch> {
+    use listener::filter_chain_match::ConnectionSourceType;
+    let destination_port = match &m.destination_port {
+        None => None,
+        Some(port) => Some(port_number(cx, "destination_port", port.value)?),
+    };
+    let source_type = match ConnectionSourceType::try_from(m.source_type) {
+        Ok(ConnectionSourceType::Any) => SourceType::Any,
+        Ok(ConnectionSourceType::SameIpOrLoopback) => SourceType::SameIpOrLoopback,
+        Ok(ConnectionSourceType::External) => SourceType::External,
+        Err(_) => return cx.fail_at("source_type", format!("unknown value {}", m.source_type)),
+    };
+    Some(FilterChainMatch {
+        destination_port,
+        prefix_ranges: cx.each("prefix_ranges", &m.prefix_ranges, cidr),
+        server_names: cx.each("server_names", &m.server_names, |cx, name| server_name(cx, name)),
+        transport_protocol: (!m.transport_protocol.is_empty()).then(|| m.transport_protocol.as_str().into()),
+        application_protocols: m.application_protocols.iter().map(|protocol| protocol.as_str().into()).collect(),
+        direct_source_prefix_ranges: cx.each("direct_source_prefix_ranges", &m.direct_source_prefix_ranges, cidr),
+        source_prefix_ranges: cx.each("source_prefix_ranges", &m.source_prefix_ranges, cidr),
+        source_ports: cx.each("source_ports", &m.source_ports, |cx, port| match u16::try_from(*port) {
+            Ok(port) if port > 0 => Some(port),
+            _ => cx.fail("must lie between 1 and 65535"),
+        }),
+        source_type,
+    })
+}
+
+fn server_name(cx: &mut Cx<'_>, name: &str) -> Option<Box<str>> {
+    let rest = name.strip_prefix("*.").unwrap_or(name);
+    if rest.is_empty() || rest.contains('*') {
+        return cx.fail(format!("{name:?}: a server name is exact or begins with \"*.\""));
+    }
+    Some(name.to_ascii_lowercase().into())
+}
+
+fn filters(cx: &mut Cx<'_>, filters: &[listener::Filter]) -> Option<(Vec<NetworkFilter>, Terminal)> {
+    let Some((last, first)) = filters.split_last() else {
+        return cx.fail_at("filters", "must end with http_connection_manager or tcp_proxy");
+    };
+    let network = cx.each("filters", first, network_filter);
+    let terminal = cx.at("filters", |cx| cx.element(first.len(), |cx| terminal_filter(cx, last)));
+    Some((network, terminal?))
+}
+
+fn network_filter(cx: &mut Cx<'_>, filter: &listener::Filter) -> Option<NetworkFilter> {
+    let any = typed_config(cx, filter)?;
+    cx.at("typed_config", |cx| match type_name(&any.type_url) {
+        NETWORK_RBAC => {
+            let config: network_rbac::Rbac = cx.unpack(any)?;
+            Some(NetworkFilter::Rbac(Arc::new(rbac::network_filter(cx, &config)?)))
+        }
+        HTTP_CONNECTION_MANAGER | TCP_PROXY => cx.fail("must be the last network filter"),
+        name => cx.fail(format!("{name} is no network filter")),
+    })
+}
+
+fn terminal_filter(cx: &mut Cx<'_>, filter: &listener::Filter) -> Option<Terminal> {
+    let any = typed_config(cx, filter)?;
+    cx.at("typed_config", |cx| match type_name(&any.type_url) {
+        HTTP_CONNECTION_MANAGER => {
+            let config: hcm::HttpConnectionManager = cx.unpack(any)?;
+            Some(Terminal::Http(Arc::new(http_connection_manager(cx, &config)?)))
+        }
+        TCP_PROXY => {
+            let config: tcp_proxy::TcpProxy = cx.unpack(any)?;
+            Some(Terminal::Tcp(Arc::new(tcp_proxy_filter(cx, &config)?)))
+        }
+        NETWORK_RBAC => cx.fail("cannot be the last network filter: nothing serves the connection"),
+        name => cx.fail(format!("{name} is no network filter")),
+    })
+}
+
+fn typed_config<'m>(
+    cx: &mut Cx<'_>,
+    filter: &'m listener::Filter,
+) -> Option<&'m evenkeel_xds::pb::google::protobuf::Any> {
+    cx.non_empty("name", &filter.name)?;
+    match &filter.config_type {
+        Some(listener::filter::ConfigType::TypedConfig(any)) => Some(any),
+        _ => cx.fail_at("typed_config", "is required"),
+    }
+}
+
+fn tcp_proxy_filter(cx: &mut Cx<'_>, config: &tcp_proxy::TcpProxy) -> Option<TcpProxy> {
+    use tcp_proxy::tcp_proxy::ClusterSpecifier;
+    let stat_prefix = cx.non_empty("stat_prefix", &config.stat_prefix)?.into();
+    let clusters = match &config.cluster_specifier {
+        Some(ClusterSpecifier::Cluster(name)) => {
+            vec![WeightedTcpCluster { cluster: cx.non_empty("cluster", name)?.into(), weight: 1 }]
+        }
+        Some(ClusterSpecifier::WeightedClusters(weighted)) => cx.at("weighted_clusters", |cx| {
+            let clusters = cx.each("clusters", &weighted.clusters, |cx, entry| {
+                let name = cx.non_empty("name", &entry.name)?;
+                match entry.weight {
+                    0 => cx.fail_at("weight", "must be at least 1"),
+                    weight => Some(WeightedTcpCluster { cluster: name.into(), weight }),
+                }
+            });
+            let total: u64 = clusters.iter().map(|entry| u64::from(entry.weight)).sum();
+            if clusters.is_empty() || total > u64::from(u32::MAX) {
+                return cx.fail_at("clusters", "weights must add up to between 1 and 4294967295");
+            }
+            Some(clusters)
+        })?,
+        None => return cx.fail("one of cluster, weighted_clusters is required"),
+    };
+    let attempts = config.max_connect_attempts.as_ref().map_or(1, |attempts| attempts.value);
+    if attempts == 0 {
+        return cx.fail_at("max_connect_attempts", "must be at least 1");
+    }
+    let duration = config.max_downstream_connection_duration.as_ref();
+    Some(TcpProxy {
+        stat_prefix,
+        clusters,
+        idle_timeout: cx.limit("idle_timeout", config.idle_timeout.as_ref(), Some(DEFAULT_TCP_IDLE_TIMEOUT)),
+        max_downstream_connection_duration: cx.limit("max_downstream_connection_duration", duration, None),
+        max_connect_attempts: attempts,
+        access_logs: access_logs(cx, "access_log", &config.access_log),
+    })
+}
+
+/// `filter_metadata.istio.config`: the object of the user a resource comes from.
+pub(crate) fn origin(metadata: Option<&core::Metadata>) -> Option<Arc<str>> {
+    match &metadata?.filter_metadata.get("istio")?.fields.get("config")?.kind {
+        Some(Kind::StringValue(origin)) => Some(origin.as_str().into()),
+        _ => None,
+    }
+}

@@ -1,0 +1,199 @@
+//! From protobuf messages to the compiled types, one file per kind.
+//!
+//! A compile function takes a message and [`Cx`], which knows the path it stands at and collects problems; it returns
+//! `None` (or a partial result the caller throws away) after it has recorded one. All problems of a resource are reported
+//! at once. Fields outside the table in [`crate::support`] never reach these functions.
+
+pub(crate) mod access_log;
+pub(crate) mod address;
+pub(crate) mod cluster;
+pub(crate) mod endpoint;
+pub(crate) mod headers;
+pub(crate) mod http_connection_manager;
+pub(crate) mod listener;
+pub(crate) mod matcher;
+pub(crate) mod rbac;
+pub(crate) mod route;
+pub(crate) mod route_action;
+pub(crate) mod source;
+pub(crate) mod tls;
+
+use std::fmt::Display;
+use std::path::Path;
+use std::time::Duration;
+
+use evenkeel_xds::pb;
+use evenkeel_xds::pb::google::protobuf::Any;
+use prost::{Message, Name};
+
+use crate::cluster::BindConfig;
+use crate::rejection::Problem;
+
+/// What the outside world contributes: files, environment variables, and defaults from the bootstrap.
+pub struct Environment {
+    /// Contents of a file a resource names.
+    pub read_file: Box<dyn Fn(&Path) -> std::io::Result<Vec<u8>> + Send + Sync>,
+    /// Value of an environment variable a resource names.
+    pub variable: Box<dyn Fn(&str) -> Option<String> + Send + Sync>,
+    /// `cluster_manager.upstream_bind_config`, for clusters without one.
+    pub bind: BindConfig,
+}
+
+impl Environment {
+    /// The process's own files and environment variables.
+    pub fn process() -> Self {
+        Self {
+            read_file: Box::new(|path| std::fs::read(path)),
+            variable: Box::new(|name| std::env::var(name).ok()),
+            bind: BindConfig::default(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Environment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Environment").field("bind", &self.bind).finish_non_exhaustive()
+    }
+}
+
+/// Where a compile function stands, and what was found wrong so far.
+pub(crate) struct Cx<'e> {
+    path: String,
+    pub problems: Vec<Problem>,
+    pub env: &'e Environment,
+    /// Names of clusters that exist, for `validate_clusters`; `None`: not checked.
+    pub known_clusters: Option<&'e dyn Fn(&str) -> bool>,
+    /// RDS and SDS names the resource refers to.
+    pub references: source::References,
+    /// HTTP/2 to this cluster's endpoints is spoken by the control thread (bootstrap clusters for xDS and SDS).
+    pub control_plane_cluster: bool,
+}
+
+impl<'e> Cx<'e> {
+    pub fn new(env: &'e Environment) -> Self {
+        Self {
+            path: String::new(),
+            problems: Vec::new(),
+            env,
+            known_clusters: None,
+            references: source::References::default(),
+            control_plane_cluster: false,
+        }
+    }
+
+    /// Runs `f` one field deeper.
+    pub fn at<R>(&mut self, field: &str, f: impl FnOnce(&mut Self) -> R) -> R {
+        let length = self.path.len();
+        if length > 0 {
+            self.path.push('.');
+        }
+        self.path.push_str(field);
+        let result = f(self);
+        self.path.truncate(length);
+        result
+    }
+
+    /// Runs `f` at an element: `[3]` or `["key"]`.
+    pub fn element<R>(&mut self, key: impl Display, f: impl FnOnce(&mut Self) -> R) -> R {
+        let length = self.path.len();
+        self.path.push_str(&format!("[{key}]"));
+        let result = f(self);
+        self.path.truncate(length);
+        result
+    }
+
+    /// Compiles each element of a repeated field; elements that fail are left out, with their problems recorded.
+    pub fn each<'m, T: 'm, R>(
+        &mut self,
+        field: &str,
+        items: impl IntoIterator<Item = &'m T>,
+        mut f: impl FnMut(&mut Self, &'m T) -> Option<R>,
+    ) -> Vec<R> {
+        self.at(field, |cx| {
+            items.into_iter().enumerate().filter_map(|(index, item)| cx.element(index, |cx| f(cx, item))).collect()
+        })
+    }
+
+    /// Records a problem where we stand.
+    pub fn fail<R>(&mut self, reason: impl Into<String>) -> Option<R> {
+        self.problems.push(Problem { path: self.path.clone(), reason: reason.into() });
+        None
+    }
+
+    /// Records a problem with a field of the message we stand at.
+    pub fn fail_at<R>(&mut self, field: &str, reason: impl Into<String>) -> Option<R> {
+        self.at(field, |cx| cx.fail(reason))
+    }
+
+    /// `result`'s value, or its error recorded at `field`.
+    pub fn check<R, E: Display>(&mut self, field: &str, result: Result<R, E>) -> Option<R> {
+        match result {
+            Ok(value) => Some(value),
+            Err(error) => self.fail_at(field, error.to_string()),
+        }
+    }
+
+    /// A field that must be set.
+    pub fn required<'m, T>(&mut self, field: &str, value: Option<&'m T>) -> Option<&'m T> {
+        value.or_else(|| self.fail_at(field, "is required"))
+    }
+
+    /// A string that must not be empty.
+    pub fn non_empty<'m>(&mut self, field: &str, value: &'m str) -> Option<&'m str> {
+        if value.is_empty() { self.fail_at(field, "must not be empty") } else { Some(value) }
+    }
+
+    /// Decodes an extension configuration of a type that is already known to fit.
+    pub fn unpack<M: Message + Name + Default>(&mut self, any: &Any) -> Option<M> {
+        match M::decode(any.value.as_slice()) {
+            Ok(message) => Some(message),
+            Err(error) => self.fail(format!("cannot be decoded as {}: {error}", M::full_name())),
+        }
+    }
+
+    /// A duration that must not be negative; absent stays absent.
+    pub fn duration(&mut self, field: &str, value: Option<&pb::google::protobuf::Duration>) -> Option<Duration> {
+        let value = value?;
+        let (seconds, nanos) = (u64::try_from(value.seconds), u32::try_from(value.nanos));
+        match (seconds, nanos) {
+            (Ok(seconds), Ok(nanos)) if nanos < 1_000_000_000 && seconds <= LONGEST_DURATION_SECONDS => {
+                Some(Duration::new(seconds, nanos))
+            }
+            _ => self.fail_at(field, format!("must lie between 0 s and {LONGEST_DURATION_SECONDS} s")),
+        }
+    }
+
+    /// A duration where 0 means "no limit": absent gives `default`.
+    pub fn limit(
+        &mut self,
+        field: &str,
+        value: Option<&pb::google::protobuf::Duration>,
+        default: Option<Duration>,
+    ) -> Option<Duration> {
+        match value {
+            None => default,
+            some => self.duration(field, some).filter(|limit| !limit.is_zero()),
+        }
+    }
+}
+
+/// `google.protobuf.Duration`'s own limit, about 10,000 years.
+const LONGEST_DURATION_SECONDS: u64 = 315_576_000_000;
+
+/// The message name in a type URL: what follows the last slash.
+pub(crate) fn type_name(type_url: &str) -> &str {
+    type_url.rsplit('/').next().unwrap_or(type_url)
+}
+
+/// Checks that a `TypedExtensionConfig` holds the one type that belongs where it stands.
+pub(crate) fn extension_type(
+    cx: &mut Cx<'_>,
+    extension: &pb::envoy::config::core::v3::TypedExtensionConfig,
+    expected: &str,
+) -> Option<()> {
+    match extension.typed_config.as_ref().map(|any| type_name(&any.type_url)) {
+        Some(name) if name == expected => Some(()),
+        Some(name) => cx.fail_at("typed_config", format!("{name} does not belong here; expected {expected}")),
+        None => cx.fail_at("typed_config", "is required"),
+    }
+}

@@ -1,0 +1,200 @@
+//! RBAC filters and per-route configuration.
+
+use std::sync::Arc;
+
+use evenkeel_xds::pb::envoy::config::core::v3::CidrRange;
+use evenkeel_xds::pb::envoy::config::rbac::v3 as rbac;
+use evenkeel_xds::pb::envoy::extensions::filters::http::rbac::v3 as http;
+use evenkeel_xds::pb::envoy::extensions::filters::network::rbac::v3 as network;
+use evenkeel_xds::pb::envoy::r#type::matcher::v3::{PathMatcher, path_matcher};
+
+use super::Cx;
+use super::address::{cidr, port_number};
+use super::matcher::{header, string};
+use crate::matching::{CidrSet, StringMatcher};
+use crate::rbac::{Permission, Policy, Principal, RbacAction, RbacFilter, RbacPerRoute, Rules};
+
+/// Whether a rule may look at a request; network filters have none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Layer {
+    Network,
+    Http,
+}
+
+/// `envoy.filters.network.rbac`.
+pub(crate) fn network_filter(cx: &mut Cx<'_>, config: &network::Rbac) -> Option<RbacFilter> {
+    if config.enforcement_type != network::rbac::EnforcementType::OneTimeOnFirstByte as i32 {
+        return cx.fail_at("enforcement_type", "only ONE_TIME_ON_FIRST_BYTE is supported");
+    }
+    let stat_prefix = cx.non_empty("stat_prefix", &config.stat_prefix)?.into();
+    let rules = rules(cx, "rules", config.rules.as_ref(), Layer::Network)?;
+    let shadow_rules = self::rules(cx, "shadow_rules", config.shadow_rules.as_ref(), Layer::Network)?;
+    let shadow_stat_prefix = config.shadow_rules_stat_prefix.as_str().into();
+    Some(RbacFilter { stat_prefix, rules, shadow_rules, shadow_stat_prefix })
+}
+
+/// `envoy.filters.http.rbac`.
+pub(crate) fn http_filter(cx: &mut Cx<'_>, config: &http::Rbac) -> Option<RbacFilter> {
+    let rules = rules(cx, "rules", config.rules.as_ref(), Layer::Http)?;
+    let shadow_rules = self::rules(cx, "shadow_rules", config.shadow_rules.as_ref(), Layer::Http)?;
+    Some(RbacFilter {
+        stat_prefix: config.rules_stat_prefix.as_str().into(),
+        rules,
+        shadow_rules,
+        shadow_stat_prefix: config.shadow_rules_stat_prefix.as_str().into(),
+    })
+}
+
+/// RBAC of a route or virtual host.
+pub(crate) fn per_route(cx: &mut Cx<'_>, config: &http::RbacPerRoute) -> Option<RbacPerRoute> {
+    let filter = match &config.rbac {
+        None => None,
+        Some(rbac) => Some(cx.at("rbac", |cx| http_filter(cx, rbac))?),
+    };
+    Some(RbacPerRoute { filter })
+}
+
+/// `Some(None)`: no rules are given.
+fn rules(cx: &mut Cx<'_>, field: &str, rules: Option<&rbac::Rbac>, layer: Layer) -> Option<Option<Arc<Rules>>> {
+    let Some(rules) = rules else { return Some(None) };
+    cx.at(field, |cx| {
+        let action = match rbac::rbac::Action::try_from(rules.action) {
+            Ok(rbac::rbac::Action::Allow) => RbacAction::Allow,
+            Ok(rbac::rbac::Action::Deny) => RbacAction::Deny,
+            Ok(rbac::rbac::Action::Log) => RbacAction::Log,
+            Err(_) => return cx.fail_at("action", format!("unknown value {}", rules.action)),
+        };
+        // Envoy evaluates policies in the order of their names.
+        let mut named: Vec<_> = rules.policies.iter().collect();
+        named.sort_by_key(|(name, _)| *name);
+        let policies = cx.at("policies", |cx| {
+            named
+                .into_iter()
+                .filter_map(|(name, p)| cx.element(format_args!("{name:?}"), |cx| policy(cx, name, p, layer)))
+                .collect()
+        });
+        Some(Some(Arc::new(Rules { action, policies })))
+    })
+}
+
+fn policy(cx: &mut Cx<'_>, name: &str, policy: &rbac::Policy, layer: Layer) -> Option<Policy> {
+    if policy.permissions.is_empty() {
+        cx.fail_at::<()>("permissions", "must not be empty; use any: true for everything");
+    }
+    if policy.principals.is_empty() {
+        cx.fail_at::<()>("principals", "must not be empty; use any: true for everyone");
+    }
+    let permissions = cx.each("permissions", &policy.permissions, |cx, p| permission(cx, p, layer));
+    let principals = cx.each("principals", &policy.principals, |cx, p| principal(cx, p, layer));
+    Some(Policy { name: name.into(), permissions, principals })
+}
+
+fn permission(cx: &mut Cx<'_>, permission: &rbac::Permission, layer: Layer) -> Option<Permission> {
+    use rbac::permission::Rule;
+    match &permission.rule {
+        Some(Rule::Any(true)) => Some(Permission::Any),
+        Some(Rule::Any(false)) => cx.fail_at("any", "must be true"),
+        Some(Rule::AndRules(set)) => permissions(cx, "and_rules", set, layer).map(Permission::And),
+        Some(Rule::OrRules(set)) => permissions(cx, "or_rules", set, layer).map(Permission::Or),
+        Some(Rule::NotRule(rule)) => {
+            let rule = cx.at("not_rule", |cx| self::permission(cx, rule, layer))?;
+            Some(Permission::Not(Box::new(rule)))
+        }
+        Some(Rule::Header(matcher)) => {
+            let matcher = cx.at("header", |cx| of_request(cx, layer).and_then(|()| header(cx, matcher)))?;
+            Some(Permission::Header(matcher))
+        }
+        Some(Rule::UrlPath(path)) => url_path(cx, path, layer).map(Permission::UrlPath),
+        Some(Rule::DestinationIp(range)) => range_set(cx, "destination_ip", range).map(Permission::DestinationIp),
+        Some(Rule::DestinationPort(port)) => {
+            port_number(cx, "destination_port", *port).map(Permission::DestinationPort)
+        }
+        Some(Rule::DestinationPortRange(range)) => {
+            // `end` is exclusive; 65536 itself does not fit a port and means "to the last one".
+            let (start, end) = (u16::try_from(range.start), u32::try_from(range.end));
+            match (start, end) {
+                (Ok(start), Ok(end)) if u32::from(start) < end && end <= 65536 => {
+                    Some(Permission::DestinationPortRange(start, end))
+                }
+                _ => cx.fail_at("destination_port_range", "must satisfy 0 <= start < end <= 65536"),
+            }
+        }
+        Some(Rule::RequestedServerName(name)) => {
+            string(cx, "requested_server_name", name).map(Permission::RequestedServerName)
+        }
+        _ => cx.fail("a rule is required"),
+    }
+}
+
+fn permissions(cx: &mut Cx<'_>, field: &str, set: &rbac::permission::Set, layer: Layer) -> Option<Vec<Permission>> {
+    cx.at(field, |cx| {
+        if set.rules.is_empty() {
+            return cx.fail_at("rules", "must not be empty");
+        }
+        Some(cx.each("rules", &set.rules, |cx, rule| permission(cx, rule, layer)))
+    })
+}
+
+fn principal(cx: &mut Cx<'_>, principal: &rbac::Principal, layer: Layer) -> Option<Principal> {
+    use rbac::principal::Identifier;
+    match &principal.identifier {
+        Some(Identifier::Any(true)) => Some(Principal::Any),
+        Some(Identifier::Any(false)) => cx.fail_at("any", "must be true"),
+        Some(Identifier::AndIds(set)) => principals(cx, "and_ids", set, layer).map(Principal::And),
+        Some(Identifier::OrIds(set)) => principals(cx, "or_ids", set, layer).map(Principal::Or),
+        Some(Identifier::NotId(id)) => {
+            let id = cx.at("not_id", |cx| self::principal(cx, id, layer))?;
+            Some(Principal::Not(Box::new(id)))
+        }
+        Some(Identifier::Authenticated(authenticated)) => {
+            let name = authenticated.principal_name.as_ref();
+            let name = match name {
+                None => None,
+                Some(name) => Some(cx.at("authenticated", |cx| string(cx, "principal_name", name))?),
+            };
+            Some(Principal::Authenticated(name))
+        }
+        Some(Identifier::DirectRemoteIp(range)) => {
+            range_set(cx, "direct_remote_ip", range).map(Principal::DirectRemoteIp)
+        }
+        Some(Identifier::RemoteIp(range)) => range_set(cx, "remote_ip", range).map(Principal::RemoteIp),
+        Some(Identifier::Header(matcher)) => {
+            let matcher = cx.at("header", |cx| of_request(cx, layer).and_then(|()| header(cx, matcher)))?;
+            Some(Principal::Header(matcher))
+        }
+        Some(Identifier::UrlPath(path)) => url_path(cx, path, layer).map(Principal::UrlPath),
+        _ => cx.fail("an identifier is required"),
+    }
+}
+
+fn principals(cx: &mut Cx<'_>, field: &str, set: &rbac::principal::Set, layer: Layer) -> Option<Vec<Principal>> {
+    cx.at(field, |cx| {
+        if set.ids.is_empty() {
+            return cx.fail_at("ids", "must not be empty");
+        }
+        Some(cx.each("ids", &set.ids, |cx, id| principal(cx, id, layer)))
+    })
+}
+
+fn url_path(cx: &mut Cx<'_>, path: &PathMatcher, layer: Layer) -> Option<StringMatcher> {
+    cx.at("url_path", |cx| {
+        of_request(cx, layer)?;
+        match &path.rule {
+            Some(path_matcher::Rule::Path(matcher)) => string(cx, "path", matcher),
+            None => cx.fail_at("path", "is required"),
+        }
+    })
+}
+
+fn range_set(cx: &mut Cx<'_>, field: &str, range: &CidrRange) -> Option<CidrSet> {
+    cx.at(field, |cx| cidr(cx, range)).map(|net| CidrSet(vec![net]))
+}
+
+/// Envoy evaluates request rules in a network filter against empty headers. Such a policy is a mistake, and with action
+/// DENY an opening, so it is refused.
+fn of_request(cx: &mut Cx<'_>, layer: Layer) -> Option<()> {
+    match layer {
+        Layer::Http => Some(()),
+        Layer::Network => cx.fail("looks at a request; a network filter sees none"),
+    }
+}

@@ -1,0 +1,202 @@
+//! `RouteConfiguration`: virtual hosts and route matches.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use evenkeel_xds::pb::envoy::config::route::v3 as route;
+use evenkeel_xds::pb::envoy::extensions::filters::http::rbac::v3 as rbac_filter;
+use evenkeel_xds::pb::envoy::r#type::v3::{FractionalPercent, fractional_percent::DenominatorType};
+use evenkeel_xds::pb::google::protobuf::Any;
+
+use super::headers::{edits, header_fields};
+use super::listener::origin;
+use super::route_action::{retry_policy, route_action};
+use super::{Cx, matcher, rbac, type_name};
+use crate::rbac::RbacPerRoute;
+use crate::route::{PathMatch, RequireTls, RetryPolicy, Route, RouteMatch, RouteTable, VirtualHost};
+use crate::route_match::DomainIndex;
+
+/// Largest direct response body in bytes, unless `max_direct_response_body_size_bytes` says otherwise.
+const DEFAULT_MAX_DIRECT_RESPONSE_BODY_BYTES: u32 = 4096;
+
+/// What routes inherit from their virtual host and table.
+pub(crate) struct Inherited<'h> {
+    pub max_direct_response_body_bytes: u32,
+    pub retry: Option<&'h Arc<RetryPolicy>>,
+    pub rbac: Option<&'h Arc<RbacPerRoute>>,
+    pub validate_clusters: bool,
+}
+
+/// Where a route table stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Inline {
+    /// In a connection manager: it may be nameless, and its clusters are checked unless it says no.
+    Yes,
+    /// A resource of its own, whose clusters may come later.
+    No,
+}
+
+/// Compiles a route table.
+pub(crate) fn route_table(cx: &mut Cx<'_>, table: &route::RouteConfiguration, inline: Inline) -> Option<RouteTable> {
+    if inline == Inline::No {
+        cx.non_empty("name", &table.name)?;
+    }
+    let max_body = table.max_direct_response_body_size_bytes.as_ref();
+    let inherited = Inherited {
+        max_direct_response_body_bytes: max_body.map_or(DEFAULT_MAX_DIRECT_RESPONSE_BODY_BYTES, |max| max.value),
+        retry: None,
+        rbac: None,
+        validate_clusters: table.validate_clusters.as_ref().is_some_and(|validate| validate.value),
+    };
+    let headers = edits(cx, &header_fields!(table));
+    let virtual_hosts =
+        cx.each("virtual_hosts", &table.virtual_hosts, |cx, host| virtual_host(cx, host, &inherited).map(Arc::new));
+    Some(RouteTable {
+        name: table.name.as_str().into(),
+        domains: domains(cx, &table.virtual_hosts),
+        virtual_hosts,
+        ignore_port_in_host_matching: table.ignore_port_in_host_matching,
+        headers,
+        most_specific_wins: table.most_specific_header_mutations_wins,
+    })
+}
+
+fn domains(cx: &mut Cx<'_>, hosts: &[route::VirtualHost]) -> DomainIndex {
+    let mut index = DomainIndex::default();
+    let mut names = HashMap::new();
+    cx.at("virtual_hosts", |cx| {
+        for (number, host) in hosts.iter().enumerate() {
+            cx.element(number, |cx| {
+                if let Some(first) = names.insert(host.name.as_str(), number) {
+                    cx.fail_at::<()>("name", format!("{:?} is also the name of virtual_hosts[{first}]", host.name));
+                }
+                if host.domains.is_empty() {
+                    cx.fail_at::<()>("domains", "must not be empty");
+                }
+                cx.each("domains", &host.domains, |cx, domain| match index.insert(domain, number) {
+                    Ok(()) => Some(()),
+                    Err(error) => cx.fail(format!("{domain:?}: {error}")),
+                });
+            });
+        }
+    });
+    index
+}
+
+fn virtual_host(cx: &mut Cx<'_>, host: &route::VirtualHost, table: &Inherited<'_>) -> Option<VirtualHost> {
+    use route::virtual_host::TlsRequirementType;
+    let name = cx.non_empty("name", &host.name)?.into();
+    let require_tls = match TlsRequirementType::try_from(host.require_tls) {
+        Ok(TlsRequirementType::None) => RequireTls::None,
+        Ok(TlsRequirementType::All) => RequireTls::All,
+        Ok(TlsRequirementType::ExternalOnly) => RequireTls::ExternalOnly,
+        Err(_) => return cx.fail_at("require_tls", format!("unknown value {}", host.require_tls)),
+    };
+    let retry = retry_policy(cx, host.retry_policy.as_ref())?.map(Arc::new);
+    let rbac = per_route_rbac(cx, &host.typed_per_filter_config)?;
+    let inherited = Inherited { retry: retry.as_ref(), rbac: rbac.as_ref(), ..*table };
+    let routes = cx.each("routes", &host.routes, |cx, route| compile_route(cx, route, &inherited).map(Arc::new));
+    Some(VirtualHost {
+        name,
+        domains: host.domains.iter().map(|domain| domain.as_str().into()).collect(),
+        routes,
+        require_tls,
+        headers: edits(cx, &header_fields!(host)),
+        include_request_attempt_count: host.include_request_attempt_count,
+        include_attempt_count_in_response: host.include_attempt_count_in_response,
+        retry,
+    })
+}
+
+fn compile_route(cx: &mut Cx<'_>, route: &route::Route, inherited: &Inherited<'_>) -> Option<Route> {
+    let matches = cx.required("match", route.r#match.as_ref())?;
+    let matches = cx.at("match", |cx| route_match(cx, matches));
+    let headers = edits(cx, &header_fields!(route));
+    let rbac = per_route_rbac(cx, &route.typed_per_filter_config)?;
+    let matches = matches?;
+    let action = route_action(cx, route, &matches, inherited)?;
+    Some(Route {
+        name: route.name.as_str().into(),
+        matches,
+        action,
+        headers,
+        rbac: rbac.or_else(|| inherited.rbac.cloned()),
+        origin: origin(route.metadata.as_ref()),
+    })
+}
+
+const RBAC_PER_ROUTE: &str = "envoy.extensions.filters.http.rbac.v3.RBACPerRoute";
+
+/// The RBAC entry of `typed_per_filter_config`.
+fn per_route_rbac(cx: &mut Cx<'_>, configs: &HashMap<String, Any>) -> Option<Option<Arc<RbacPerRoute>>> {
+    let mut found = None;
+    cx.at("typed_per_filter_config", |cx| {
+        for (filter, any) in configs {
+            cx.element(format_args!("{filter:?}"), |cx| {
+                if type_name(&any.type_url) != RBAC_PER_ROUTE {
+                    return cx.fail(format!("{} is no configuration for one route", type_name(&any.type_url)));
+                }
+                if found.is_some() {
+                    return cx.fail("RBAC is configured twice");
+                }
+                let config: rbac_filter::RbacPerRoute = cx.unpack(any)?;
+                found = Some(Arc::new(rbac::per_route(cx, &config)?));
+                Some(())
+            })?;
+        }
+        Some(())
+    })?;
+    Some(found)
+}
+
+fn route_match(cx: &mut Cx<'_>, m: &route::RouteMatch) -> Option<RouteMatch> {
+    let path = path_match(cx, m);
+    let headers = cx.each("headers", &m.headers, matcher::header);
+    let query_parameters = cx.each("query_parameters", &m.query_parameters, matcher::query_parameter);
+    let fraction = match m.runtime_fraction.as_ref().map(|runtime| runtime.default_value.as_ref()) {
+        None => Some(PARTS_PER_MILLION),
+        Some(None) => Some(0),
+        Some(Some(fraction)) => cx.at("runtime_fraction.default_value", |cx| parts_per_million(cx, fraction)),
+    };
+    Some(RouteMatch {
+        path: path?,
+        case_sensitive: m.case_sensitive.as_ref().is_none_or(|sensitive| sensitive.value),
+        headers,
+        query_parameters,
+        fraction_ppm: fraction?,
+        grpc_only: m.grpc.is_some(),
+    })
+}
+
+const PARTS_PER_MILLION: u32 = 1_000_000;
+
+fn parts_per_million(cx: &mut Cx<'_>, fraction: &FractionalPercent) -> Option<u32> {
+    let scale = match DenominatorType::try_from(fraction.denominator) {
+        Ok(DenominatorType::Hundred) => 10_000,
+        Ok(DenominatorType::TenThousand) => 100,
+        Ok(DenominatorType::Million) => 1,
+        Err(_) => return cx.fail_at("denominator", format!("unknown value {}", fraction.denominator)),
+    };
+    Some(fraction.numerator.saturating_mul(scale).min(PARTS_PER_MILLION))
+}
+
+fn path_match(cx: &mut Cx<'_>, m: &route::RouteMatch) -> Option<PathMatch> {
+    use route::route_match::PathSpecifier;
+    match &m.path_specifier {
+        // An empty prefix matches every path, as in Envoy.
+        Some(PathSpecifier::Prefix(prefix)) => Some(PathMatch::Prefix(prefix.as_str().into())),
+        Some(PathSpecifier::Path(path)) => Some(PathMatch::Exact(path.as_str().into())),
+        Some(PathSpecifier::SafeRegex(pattern)) => matcher::regex(cx, "safe_regex", pattern).map(PathMatch::Regex),
+        Some(PathSpecifier::PathSeparatedPrefix(prefix)) => {
+            let valid = prefix.starts_with('/') && prefix.len() > 1 && !prefix.ends_with('/');
+            if !valid || prefix.contains(['?', '#']) {
+                let reason = "must begin with \"/\", not end with \"/\", and have no \"?\" or \"#\"";
+                return cx.fail_at("path_separated_prefix", reason);
+            }
+            Some(PathMatch::SeparatedPrefix(prefix.as_str().into()))
+        }
+        Some(PathSpecifier::ConnectMatcher(_)) => Some(PathMatch::Connect),
+        Some(PathSpecifier::PathMatchPolicy(_)) => cx.fail_at("path_match_policy", "not supported"),
+        None => cx.fail("one of prefix, path, safe_regex, path_separated_prefix, connect_matcher is required"),
+    }
+}

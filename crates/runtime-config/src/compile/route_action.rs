@@ -1,0 +1,285 @@
+//! What a route does: forward, redirect, direct response; retries.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_xds::pb::envoy::config::route::v3 as route;
+
+use super::address::data_source;
+use super::headers::{edits, header_fields};
+use super::route::Inherited;
+use super::{Cx, matcher, type_name};
+use crate::route::{
+    ForwardAction, HeaderEdits, HostRewrite, PathMatch, RedirectAction, RedirectPath, RetryOn, RetryPolicy,
+    RouteAction, RouteMatch, WeightedCluster,
+};
+
+const DEFAULT_ROUTE_TIMEOUT: Duration = Duration::from_secs(15);
+const DEFAULT_RETRY_BASE_INTERVAL: Duration = Duration::from_millis(25);
+const PREVIOUS_HOSTS: &str = "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate";
+
+/// The action of a route.
+pub(crate) fn route_action(
+    cx: &mut Cx<'_>,
+    route: &route::Route,
+    matches: &RouteMatch,
+    inherited: &Inherited<'_>,
+) -> Option<RouteAction> {
+    match &route.action {
+        Some(route::route::Action::Route(action)) => {
+            cx.at("route", |cx| forward(cx, action, inherited)).map(|action| RouteAction::Forward(Box::new(action)))
+        }
+        Some(route::route::Action::Redirect(action)) => {
+            let action = cx.at("redirect", |cx| redirect(cx, action, matches))?;
+            Some(RouteAction::Redirect(Box::new(action)))
+        }
+        Some(route::route::Action::DirectResponse(action)) => {
+            cx.at("direct_response", |cx| direct_response(cx, action, inherited.max_direct_response_body_bytes))
+        }
+        _ => cx.fail("one of route, redirect, direct_response is required"),
+    }
+}
+
+fn direct_response(cx: &mut Cx<'_>, action: &route::DirectResponseAction, max_bytes: u32) -> Option<RouteAction> {
+    let status = match u16::try_from(action.status) {
+        Ok(status @ 200..=599) => status,
+        _ => return cx.fail_at("status", format!("{} does not lie between 200 and 599", action.status)),
+    };
+    let body = match &action.body {
+        None => Vec::new(),
+        Some(_) => data_source(cx, "body", action.body.as_ref())?,
+    };
+    if body.len() > max_bytes as usize {
+        return cx
+            .fail_at("body", format!("{} bytes exceed max_direct_response_body_size_bytes ({max_bytes})", body.len()));
+    }
+    Some(RouteAction::DirectResponse { status, body: body.into() })
+}
+
+fn redirect(cx: &mut Cx<'_>, action: &route::RedirectAction, matches: &RouteMatch) -> Option<RedirectAction> {
+    use route::redirect_action::{PathRewriteSpecifier, RedirectResponseCode, SchemeRewriteSpecifier};
+    let text = |text: &str| -> Option<Box<str>> { (!text.is_empty()).then(|| text.into()) };
+    let scheme = match &action.scheme_rewrite_specifier {
+        Some(SchemeRewriteSpecifier::HttpsRedirect(true)) => Some("https".into()),
+        Some(SchemeRewriteSpecifier::SchemeRedirect(scheme)) => text(scheme),
+        _ => None,
+    };
+    let port = match u16::try_from(action.port_redirect) {
+        Ok(port) => Some(port).filter(|port| *port > 0),
+        Err(_) => return cx.fail_at("port_redirect", format!("{} is beyond 65535", action.port_redirect)),
+    };
+    let path = match &action.path_rewrite_specifier {
+        None => RedirectPath::Keep,
+        Some(PathRewriteSpecifier::PathRedirect(path)) => text(path).map_or(RedirectPath::Keep, RedirectPath::Full),
+        Some(PathRewriteSpecifier::PrefixRewrite(prefix)) => RedirectPath::Prefix(prefix.as_str().into()),
+        Some(PathRewriteSpecifier::RegexRewrite(rewrite)) => {
+            let (pattern, substitution) = matcher::substitution(cx, "regex_rewrite", rewrite)?;
+            RedirectPath::Regex(pattern, substitution)
+        }
+        Some(PathRewriteSpecifier::PathRewrite(_)) => return cx.fail_at("path_rewrite", "not supported"),
+    };
+    if matches!((&path, &matches.path), (RedirectPath::Prefix(_), PathMatch::Connect)) {
+        return cx.fail_at("prefix_rewrite", "a connect_matcher has no path to rewrite");
+    }
+    let status = match RedirectResponseCode::try_from(action.response_code) {
+        Ok(RedirectResponseCode::MovedPermanently) => 301,
+        Ok(RedirectResponseCode::Found) => 302,
+        Ok(RedirectResponseCode::SeeOther) => 303,
+        Ok(RedirectResponseCode::TemporaryRedirect) => 307,
+        Ok(RedirectResponseCode::PermanentRedirect) => 308,
+        Err(_) => return cx.fail_at("response_code", format!("unknown value {}", action.response_code)),
+    };
+    let host = text(&action.host_redirect);
+    Some(RedirectAction { scheme, host, port, path, status, strip_query: action.strip_query })
+}
+
+fn forward(cx: &mut Cx<'_>, action: &route::RouteAction, inherited: &Inherited<'_>) -> Option<ForwardAction> {
+    use route::route_action::HostRewriteSpecifier;
+    let clusters = clusters(cx, action, inherited);
+    let regex_rewrite = match &action.regex_rewrite {
+        None => None,
+        Some(rewrite) => Some(matcher::substitution(cx, "regex_rewrite", rewrite)?),
+    };
+    let prefix_rewrite = (!action.prefix_rewrite.is_empty()).then(|| action.prefix_rewrite.as_str().into());
+    if regex_rewrite.is_some() && prefix_rewrite.is_some() {
+        return cx.fail_at("regex_rewrite", "cannot stand beside prefix_rewrite");
+    }
+    let host_rewrite = match &action.host_rewrite_specifier {
+        None => HostRewrite::None,
+        Some(HostRewriteSpecifier::HostRewriteLiteral(host)) if host.is_empty() => HostRewrite::None,
+        Some(HostRewriteSpecifier::HostRewriteLiteral(host)) => HostRewrite::Literal(host.as_str().into()),
+        Some(HostRewriteSpecifier::AutoHostRewrite(auto)) => match auto.value {
+            true => HostRewrite::Auto,
+            false => HostRewrite::None,
+        },
+        Some(_) => return cx.fail("this kind of host rewrite is not supported"),
+    };
+    let retry = retry_policy(cx, action.retry_policy.as_ref())?.map(Arc::new).or_else(|| inherited.retry.cloned());
+    if action.priority != 0 {
+        return cx.fail_at("priority", "only DEFAULT is supported");
+    }
+    let max_stream = action.max_stream_duration.as_ref().and_then(|limits| limits.max_stream_duration.as_ref());
+    let upgrades = cx.each("upgrade_configs", &action.upgrade_configs, |cx, upgrade| {
+        let kind = cx.non_empty("upgrade_type", &upgrade.upgrade_type)?.to_ascii_lowercase();
+        if kind == "connect" {
+            return cx.fail_at("upgrade_type", "CONNECT is not supported");
+        }
+        Some((kind.into(), upgrade.enabled.as_ref().is_none_or(|enabled| enabled.value)))
+    });
+    let clusters = clusters?;
+    Some(ForwardAction {
+        // The sum was checked against u32::MAX.
+        total_weight: clusters.iter().map(|cluster| cluster.weight).fold(0, u32::saturating_add),
+        clusters,
+        cluster_not_found_status: not_found_status(cx, action.cluster_not_found_response_code)?,
+        prefix_rewrite,
+        regex_rewrite,
+        host_rewrite,
+        append_x_forwarded_host: action.append_x_forwarded_host,
+        timeout: cx.limit("timeout", action.timeout.as_ref(), Some(DEFAULT_ROUTE_TIMEOUT)),
+        max_stream_duration: cx.limit("max_stream_duration.max_stream_duration", max_stream, None),
+        idle_timeout: idle_timeout(cx, action),
+        retry,
+        upgrades,
+    })
+}
+
+/// `None`: the connection manager's holds. Zero switches it off, which is written as the longest duration.
+fn idle_timeout(cx: &mut Cx<'_>, action: &route::RouteAction) -> Option<Duration> {
+    let timeout = cx.duration("idle_timeout", action.idle_timeout.as_ref())?;
+    Some(if timeout.is_zero() { Duration::MAX } else { timeout })
+}
+
+fn not_found_status(cx: &mut Cx<'_>, code: i32) -> Option<u16> {
+    use route::route_action::ClusterNotFoundResponseCode as Code;
+    match Code::try_from(code) {
+        Ok(Code::ServiceUnavailable) => Some(503),
+        Ok(Code::NotFound) => Some(404),
+        Ok(Code::InternalServerError) => Some(500),
+        Err(_) => cx.fail_at("cluster_not_found_response_code", format!("unknown value {code}")),
+    }
+}
+
+fn clusters(cx: &mut Cx<'_>, action: &route::RouteAction, inherited: &Inherited<'_>) -> Option<Vec<WeightedCluster>> {
+    use route::route_action::ClusterSpecifier;
+    match &action.cluster_specifier {
+        Some(ClusterSpecifier::Cluster(name)) => {
+            let cluster = cluster_name(cx, "cluster", name, inherited)?;
+            let headers = HeaderEdits::default();
+            Some(vec![WeightedCluster { cluster, weight: 1, headers, host_rewrite: None }])
+        }
+        Some(ClusterSpecifier::WeightedClusters(weighted)) => cx.at("weighted_clusters", |cx| {
+            let clusters = cx.each("clusters", &weighted.clusters, |cx, entry| weighted_cluster(cx, entry, inherited));
+            let total: u64 = clusters.iter().map(|entry| u64::from(entry.weight)).sum();
+            if clusters.len() == weighted.clusters.len() && !(1..=u64::from(u32::MAX)).contains(&total) {
+                return cx.fail_at("clusters", format!("weights add up to {total}; must be 1 to 4294967295"));
+            }
+            Some(clusters)
+        }),
+        _ => cx.fail("one of cluster, weighted_clusters is required"),
+    }
+}
+
+fn weighted_cluster(
+    cx: &mut Cx<'_>,
+    entry: &route::weighted_cluster::ClusterWeight,
+    inherited: &Inherited<'_>,
+) -> Option<WeightedCluster> {
+    use route::weighted_cluster::cluster_weight::HostRewriteSpecifier;
+    let cluster = cluster_name(cx, "name", &entry.name, inherited)?;
+    let host_rewrite = match &entry.host_rewrite_specifier {
+        Some(HostRewriteSpecifier::HostRewriteLiteral(host)) if !host.is_empty() => Some(host.as_str().into()),
+        _ => None,
+    };
+    let weight = entry.weight.as_ref().map_or(0, |weight| weight.value);
+    Some(WeightedCluster { cluster, weight, headers: edits(cx, &header_fields!(entry)), host_rewrite })
+}
+
+fn cluster_name(cx: &mut Cx<'_>, field: &str, name: &str, inherited: &Inherited<'_>) -> Option<Arc<str>> {
+    let name = cx.non_empty(field, name)?;
+    let unknown = inherited.validate_clusters && cx.known_clusters.is_some_and(|known| !known(name));
+    if unknown {
+        return cx.fail_at(field, format!("there is no cluster {name:?} (validate_clusters is set)"));
+    }
+    Some(name.into())
+}
+
+/// `Some(None)`: no policy.
+pub(crate) fn retry_policy(cx: &mut Cx<'_>, policy: Option<&route::RetryPolicy>) -> Option<Option<RetryPolicy>> {
+    let Some(policy) = policy else { return Some(None) };
+    cx.at("retry_policy", |cx| {
+        let on = cx.at("retry_on", |cx| retry_on(cx, &policy.retry_on));
+        let statuses = cx.each("retriable_status_codes", &policy.retriable_status_codes, |cx, status| {
+            match u16::try_from(*status) {
+                Ok(status @ 100..=599) => Some(status),
+                _ => cx.fail(format!("{status} is no HTTP status")),
+            }
+        });
+        let predicates = cx.each("retry_host_predicate", &policy.retry_host_predicate, |cx, predicate| {
+            let Some(route::retry_policy::retry_host_predicate::ConfigType::TypedConfig(any)) = &predicate.config_type
+            else {
+                return cx.fail_at("typed_config", "is required");
+            };
+            match type_name(&any.type_url) {
+                PREVIOUS_HOSTS => Some(()),
+                name => cx.fail_at("typed_config", format!("{name} is no retry host predicate")),
+            }
+        });
+        let (base_interval, max_interval) = back_off(cx, policy.retry_back_off.as_ref())?;
+        let attempts = policy.host_selection_retry_max_attempts;
+        Some(Some(RetryPolicy {
+            on: on?,
+            num_retries: policy.num_retries.as_ref().map_or(1, |retries| retries.value),
+            retriable_status_codes: statuses,
+            per_try_timeout: cx.limit("per_try_timeout", policy.per_try_timeout.as_ref(), None),
+            base_interval,
+            max_interval,
+            avoid_previous_hosts: !predicates.is_empty(),
+            host_selection_max_attempts: if attempts == 0 {
+                1
+            } else {
+                cx.check("host_selection_retry_max_attempts", u32::try_from(attempts))?
+            },
+        }))
+    })
+}
+
+fn back_off(cx: &mut Cx<'_>, back_off: Option<&route::retry_policy::RetryBackOff>) -> Option<(Duration, Duration)> {
+    let Some(back_off) = back_off else {
+        return Some((DEFAULT_RETRY_BASE_INTERVAL, DEFAULT_RETRY_BASE_INTERVAL * 10));
+    };
+    cx.at("retry_back_off", |cx| {
+        cx.required("base_interval", back_off.base_interval.as_ref())?;
+        let base = cx.duration("base_interval", back_off.base_interval.as_ref())?;
+        let max = cx.duration("max_interval", back_off.max_interval.as_ref()).unwrap_or(base.saturating_mul(10));
+        if base.is_zero() || max < base {
+            return cx.fail("must satisfy 0 s < base_interval <= max_interval");
+        }
+        Some((base, max))
+    })
+}
+
+fn retry_on(cx: &mut Cx<'_>, text: &str) -> Option<RetryOn> {
+    let mut on = RetryOn::default();
+    for condition in text.split(',').map(str::trim).filter(|condition| !condition.is_empty()) {
+        let flag = match condition {
+            "5xx" => &mut on.any_5xx,
+            "gateway-error" => &mut on.gateway_error,
+            "reset" => &mut on.reset,
+            "reset-before-request" => &mut on.reset_before_request,
+            "connect-failure" => &mut on.connect_failure,
+            "retriable-4xx" => &mut on.retriable_4xx,
+            "refused-stream" => &mut on.refused_stream,
+            "retriable-status-codes" => &mut on.status_codes,
+            "envoy-ratelimited" => &mut on.envoy_ratelimited,
+            "cancelled" => &mut on.grpc_cancelled,
+            "deadline-exceeded" => &mut on.grpc_deadline_exceeded,
+            "internal" => &mut on.grpc_internal,
+            "resource-exhausted" => &mut on.grpc_resource_exhausted,
+            "unavailable" => &mut on.grpc_unavailable,
+            _ => return cx.fail(format!("{condition:?} is no supported retry condition")),
+        };
+        *flag = true;
+    }
+    Some(on)
+}

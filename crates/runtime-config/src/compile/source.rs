@@ -1,0 +1,91 @@
+//! `ConfigSource`: where a resource named by another one comes from.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_xds::pb::envoy::config::core::v3 as core;
+
+use super::Cx;
+
+/// A resource that has to be subscribed to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Reference {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Where it comes from.
+    pub source: Source,
+    /// After this long without an answer the referrer goes on without it; `None`: it waits for ever. 15 s when unset.
+    pub initial_fetch_timeout: Option<Duration>,
+}
+
+/// Where a resource comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Source {
+    /// The aggregated stream of the bootstrap (`ads`), or the server the referrer came from (`self`).
+    Ads,
+    /// A gRPC stream of its own to this static cluster.
+    Grpc {
+        /// Cluster name.
+        cluster: Arc<str>,
+        /// Incremental (`DELTA_GRPC`).
+        delta: bool,
+    },
+}
+
+/// The names a resource refers to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct References {
+    pub routes: Vec<Reference>,
+    pub secrets: Vec<Reference>,
+}
+
+const DEFAULT_FETCH_TIMEOUT: Duration = Duration::from_secs(15);
+
+impl Cx<'_> {
+    /// A reference by name through the `ConfigSource` in `field`.
+    pub fn reference(&mut self, name: &str, field: &str, source: Option<&core::ConfigSource>) -> Option<Reference> {
+        let source = self.required(field, source)?;
+        self.at(field, |cx| {
+            let timeout =
+                cx.limit("initial_fetch_timeout", source.initial_fetch_timeout.as_ref(), Some(DEFAULT_FETCH_TIMEOUT));
+            let source = config_source(cx, source)?;
+            Some(Reference { name: name.into(), source, initial_fetch_timeout: timeout })
+        })
+    }
+}
+
+/// Reads a `ConfigSource`.
+#[allow(deprecated)] // V2 is named to be refused.
+pub(crate) fn config_source(cx: &mut Cx<'_>, source: &core::ConfigSource) -> Option<Source> {
+    use core::config_source::ConfigSourceSpecifier;
+    if source.resource_api_version == core::ApiVersion::V2 as i32 {
+        return cx.fail_at("resource_api_version", "must be V3");
+    }
+    match &source.config_source_specifier {
+        Some(ConfigSourceSpecifier::Ads(_) | ConfigSourceSpecifier::Self_(_)) => Some(Source::Ads),
+        Some(ConfigSourceSpecifier::ApiConfigSource(api)) => cx.at("api_config_source", |cx| api_source(cx, api)),
+        _ => cx.fail("one of ads, self, api_config_source is required"),
+    }
+}
+
+/// Reads an `ApiConfigSource` over gRPC.
+#[allow(deprecated)] // V2 is named to be refused.
+pub(crate) fn api_source(cx: &mut Cx<'_>, api: &core::ApiConfigSource) -> Option<Source> {
+    use core::api_config_source::ApiType;
+    let delta = match ApiType::try_from(api.api_type) {
+        Ok(ApiType::Grpc | ApiType::AggregatedGrpc) => false,
+        Ok(ApiType::DeltaGrpc | ApiType::AggregatedDeltaGrpc) => true,
+        _ => return cx.fail_at("api_type", "must be GRPC or DELTA_GRPC (or their aggregated forms)"),
+    };
+    if api.transport_api_version == core::ApiVersion::V2 as i32 {
+        return cx.fail_at("transport_api_version", "must be V3");
+    }
+    let [service] = api.grpc_services.as_slice() else {
+        return cx.fail_at("grpc_services", format!("must have one entry, has {}", api.grpc_services.len()));
+    };
+    let Some(core::grpc_service::TargetSpecifier::EnvoyGrpc(grpc)) = &service.target_specifier else {
+        return cx.fail_at("grpc_services[0].envoy_grpc", "is required");
+    };
+    let cluster = cx.non_empty("grpc_services[0].envoy_grpc.cluster_name", &grpc.cluster_name)?;
+    Some(Source::Grpc { cluster: cluster.into(), delta })
+}

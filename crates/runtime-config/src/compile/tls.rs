@@ -1,0 +1,278 @@
+//! TLS contexts and secrets.
+
+use std::sync::Arc;
+
+use evenkeel_tls::config::{
+    CertificateSource, ClientCertificate, CommonTlsContext, DataSource, DownstreamTls, DownstreamTlsContext, TlsParams,
+    TlsVersion, TrustSource, UpstreamTls, UpstreamTlsContext, Validation,
+};
+use evenkeel_tls::{SanKind, SanMatcher, SdsSecret, SdsServer, SecretStore, StringPattern};
+use evenkeel_xds::pb::envoy::config::core::v3 as core;
+use evenkeel_xds::pb::envoy::extensions::transport_sockets::tls::v3 as tls;
+use evenkeel_xds::pb::envoy::r#type::matcher::v3 as matcher;
+
+use super::address::data_source;
+use super::source::{Reference, Source};
+use super::{Cx, type_name};
+
+const DOWNSTREAM: &str = "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext";
+const UPSTREAM: &str = "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext";
+const RAW_BUFFER: &str = "envoy.extensions.transport_sockets.raw_buffer.v3.RawBuffer";
+
+/// The transport socket of a filter chain; `Some(None)` is plaintext.
+pub(crate) fn downstream(
+    cx: &mut Cx<'_>,
+    socket: Option<&core::TransportSocket>,
+    secrets: &SecretStore,
+) -> Option<Option<Arc<DownstreamTls>>> {
+    let Some(socket) = socket else { return Some(None) };
+    transport_socket(cx, socket, DOWNSTREAM, |cx, any| {
+        let context: tls::DownstreamTlsContext = cx.unpack(any)?;
+        let required = context.require_client_certificate.as_ref().is_some_and(|required| required.value);
+        let common = common(cx, context.common_tls_context.as_ref())?;
+        let client_certificate = match (&common.validation, required) {
+            (_, true) => ClientCertificate::Required,
+            (Validation::None, false) => ClientCertificate::No,
+            (Validation::Chain { .. }, false) => ClientCertificate::Optional,
+        };
+        match DownstreamTls::new(&DownstreamTlsContext { common, client_certificate }, secrets) {
+            Ok(tls) => Some(Arc::new(tls)),
+            Err(error) => cx.fail(error.to_string()),
+        }
+    })
+}
+
+/// The transport socket of a cluster; `Some(None)` is plaintext.
+pub(crate) fn upstream(
+    cx: &mut Cx<'_>,
+    socket: Option<&core::TransportSocket>,
+    secrets: &SecretStore,
+) -> Option<Option<Arc<UpstreamTls>>> {
+    let Some(socket) = socket else { return Some(None) };
+    transport_socket(cx, socket, UPSTREAM, |cx, any| {
+        let context: tls::UpstreamTlsContext = cx.unpack(any)?;
+        let common = common(cx, context.common_tls_context.as_ref())?;
+        match UpstreamTls::new(&UpstreamTlsContext { common, sni: context.sni }, secrets) {
+            Ok(tls) => Some(Arc::new(tls)),
+            Err(error) => cx.fail(error.to_string()),
+        }
+    })
+}
+
+fn transport_socket<T>(
+    cx: &mut Cx<'_>,
+    socket: &core::TransportSocket,
+    tls_type: &str,
+    compile: impl FnOnce(&mut Cx<'_>, &evenkeel_xds::pb::google::protobuf::Any) -> Option<T>,
+) -> Option<Option<T>> {
+    cx.at("transport_socket", |cx| {
+        let Some(core::transport_socket::ConfigType::TypedConfig(any)) = &socket.config_type else {
+            return cx.fail_at("typed_config", "is required");
+        };
+        cx.at("typed_config", |cx| match type_name(&any.type_url) {
+            RAW_BUFFER => Some(None),
+            name if name == tls_type => compile(cx, any).map(Some),
+            name => cx.fail(format!("{name} does not belong here; expected {tls_type} or {RAW_BUFFER}")),
+        })
+    })
+}
+
+fn common(cx: &mut Cx<'_>, context: Option<&tls::CommonTlsContext>) -> Option<CommonTlsContext> {
+    let empty = tls::CommonTlsContext::default();
+    let context = context.unwrap_or(&empty);
+    cx.at("common_tls_context", |cx| {
+        let certificate = certificate(cx, context);
+        let validation = validation(cx, context);
+        let params = context.tls_params.as_ref().map_or(Some(TlsParams::default()), |params| tls_params(cx, params));
+        let alpn = context.alpn_protocols.clone();
+        Some(CommonTlsContext { certificate: certificate?, validation: validation?, alpn, params: params? })
+    })
+}
+
+/// The own certificate; `Some(None)`: none.
+fn certificate(cx: &mut Cx<'_>, context: &tls::CommonTlsContext) -> Option<Option<CertificateSource>> {
+    match (context.tls_certificates.as_slice(), context.tls_certificate_sds_secret_configs.as_slice()) {
+        ([], []) => Some(None),
+        ([certificate], []) => {
+            cx.at("tls_certificates", |cx| cx.element(0, |cx| static_certificate(cx, certificate))).map(Some)
+        }
+        ([], [sds]) => {
+            let field = "tls_certificate_sds_secret_configs";
+            let secret = cx.at(field, |cx| cx.element(0, |cx| sds_secret(cx, sds)))?;
+            Some(Some(CertificateSource::Sds(secret)))
+        }
+        ([], _) => cx.fail_at("tls_certificate_sds_secret_configs", "more than one certificate is not supported"),
+        (_, []) => cx.fail_at("tls_certificates", "more than one certificate is not supported"),
+        _ => cx.fail_at("tls_certificates", "cannot stand beside tls_certificate_sds_secret_configs"),
+    }
+}
+
+pub(crate) fn static_certificate(cx: &mut Cx<'_>, certificate: &tls::TlsCertificate) -> Option<CertificateSource> {
+    let chain = data_source(cx, "certificate_chain", certificate.certificate_chain.as_ref());
+    let key = data_source(cx, "private_key", certificate.private_key.as_ref());
+    Some(CertificateSource::Static { chain: DataSource::Inline(chain?), key: DataSource::Inline(key?) })
+}
+
+/// A secret by name over SDS.
+fn sds_secret(cx: &mut Cx<'_>, sds: &tls::SdsSecretConfig) -> Option<SdsSecret> {
+    let name = cx.non_empty("name", &sds.name)?;
+    let reference = cx.reference(name, "sds_config", sds.sds_config.as_ref())?;
+    let secret = secret_of(&reference);
+    if !cx.references.secrets.contains(&reference) {
+        cx.references.secrets.push(reference);
+    }
+    Some(secret)
+}
+
+/// A reference as the certificate store knows it.
+pub(crate) fn secret_of(reference: &Reference) -> SdsSecret {
+    let server = match &reference.source {
+        Source::Ads => SdsServer::Ads,
+        Source::Grpc { cluster, .. } => SdsServer::Cluster(cluster.to_string()),
+    };
+    SdsSecret { name: reference.name.to_string(), server }
+}
+
+fn validation(cx: &mut Cx<'_>, context: &tls::CommonTlsContext) -> Option<Validation> {
+    use tls::common_tls_context::ValidationContextType;
+    match &context.validation_context_type {
+        None => Some(Validation::None),
+        Some(ValidationContextType::ValidationContext(context)) => {
+            cx.at("validation_context", |cx| static_validation(cx, context))
+        }
+        Some(ValidationContextType::ValidationContextSdsSecretConfig(sds)) => {
+            let secret = cx.at("validation_context_sds_secret_config", |cx| sds_secret(cx, sds))?;
+            Some(Validation::Chain { trust: TrustSource::Sds(secret), subject_alt_names: Vec::new() })
+        }
+        Some(ValidationContextType::CombinedValidationContext(combined)) => {
+            cx.at("combined_validation_context", |cx| combined_validation(cx, combined))
+        }
+        Some(_) => cx.fail("this kind of validation context is not supported"),
+    }
+}
+
+fn static_validation(cx: &mut Cx<'_>, context: &tls::CertificateValidationContext) -> Option<Validation> {
+    let subject_alt_names = subject_alt_names(cx, context);
+    if context.trusted_ca.is_none() {
+        return match subject_alt_names.is_empty() {
+            true => Some(Validation::None),
+            false => cx.fail_at("trusted_ca", "is required: names in a certificate nobody vouches for prove nothing"),
+        };
+    }
+    let roots = data_source(cx, "trusted_ca", context.trusted_ca.as_ref())?;
+    Some(Validation::Chain { trust: TrustSource::Static(DataSource::Inline(roots)), subject_alt_names })
+}
+
+/// The delivered context supplies the roots, the default context the names.
+fn combined_validation(
+    cx: &mut Cx<'_>,
+    combined: &tls::common_tls_context::CombinedCertificateValidationContext,
+) -> Option<Validation> {
+    let sds = combined.validation_context_sds_secret_config.as_ref();
+    let sds = cx.required("validation_context_sds_secret_config", sds)?;
+    let secret = cx.at("validation_context_sds_secret_config", |cx| sds_secret(cx, sds));
+    let subject_alt_names = match &combined.default_validation_context {
+        None => Vec::new(),
+        Some(context) => cx.at("default_validation_context", |cx| {
+            if context.trusted_ca.is_some() {
+                cx.fail_at::<()>("trusted_ca", "is not supported beside validation_context_sds_secret_config");
+            }
+            subject_alt_names(cx, context)
+        }),
+    };
+    Some(Validation::Chain { trust: TrustSource::Sds(secret?), subject_alt_names })
+}
+
+#[allow(deprecated)] // match_subject_alt_names is what Istio sends.
+fn subject_alt_names(cx: &mut Cx<'_>, context: &tls::CertificateValidationContext) -> Vec<SanMatcher> {
+    use tls::certificate_validation_context::TrustChainVerification;
+    if context.trust_chain_verification != TrustChainVerification::VerifyTrustChain as i32 {
+        cx.fail_at::<()>("trust_chain_verification", "only VERIFY_TRUST_CHAIN is supported");
+    }
+    let mut names = cx.each("match_typed_subject_alt_names", &context.match_typed_subject_alt_names, typed_san);
+    names.extend(cx.each("match_subject_alt_names", &context.match_subject_alt_names, |cx, pattern| {
+        Some(SanMatcher { kind: None, pattern: string_pattern(cx, pattern)? })
+    }));
+    names
+}
+
+fn typed_san(cx: &mut Cx<'_>, san: &tls::SubjectAltNameMatcher) -> Option<SanMatcher> {
+    use tls::subject_alt_name_matcher::SanType;
+    let kind = match SanType::try_from(san.san_type) {
+        Ok(SanType::Dns) => SanKind::Dns,
+        Ok(SanType::Uri) => SanKind::Uri,
+        Ok(SanType::Email) => SanKind::Email,
+        Ok(SanType::IpAddress) => SanKind::IpAddress,
+        _ => return cx.fail_at("san_type", "must be DNS, URI, EMAIL or IP_ADDRESS"),
+    };
+    let pattern = cx.required("matcher", san.matcher.as_ref())?;
+    let pattern = cx.at("matcher", |cx| string_pattern(cx, pattern))?;
+    Some(SanMatcher { kind: Some(kind), pattern })
+}
+
+fn string_pattern(cx: &mut Cx<'_>, pattern: &matcher::StringMatcher) -> Option<StringPattern> {
+    use matcher::string_matcher::MatchPattern;
+    let compiled = match &pattern.match_pattern {
+        Some(MatchPattern::Exact(text)) => StringPattern::exact(text.as_str()),
+        Some(MatchPattern::Prefix(text)) => StringPattern::prefix(text.as_str()),
+        Some(MatchPattern::Suffix(text)) => StringPattern::suffix(text.as_str()),
+        Some(MatchPattern::Contains(text)) => StringPattern::contains(text.as_str()),
+        Some(MatchPattern::SafeRegex(regex)) => cx.check("safe_regex.regex", StringPattern::regex(&regex.regex))?,
+        _ => return cx.fail("one of exact, prefix, suffix, contains, safe_regex is required"),
+    };
+    Some(compiled.ignoring_case(pattern.ignore_case))
+}
+
+fn tls_params(cx: &mut Cx<'_>, params: &tls::TlsParameters) -> Option<TlsParams> {
+    cx.at("tls_params", |cx| {
+        let minimum = version(cx, "tls_minimum_protocol_version", params.tls_minimum_protocol_version)?;
+        let maximum = version(cx, "tls_maximum_protocol_version", params.tls_maximum_protocol_version)?;
+        // A list entry may hold several suites of equal preference: [A|B].
+        let names = params.cipher_suites.iter().flat_map(|entry| entry.trim_matches(['[', ']']).split('|'));
+        let cipher_suites = names.map(str::to_owned).collect();
+        Some(TlsParams { minimum_version: minimum, maximum_version: maximum, cipher_suites })
+    })
+}
+
+fn version(cx: &mut Cx<'_>, field: &str, value: i32) -> Option<Option<TlsVersion>> {
+    use tls::tls_parameters::TlsProtocol;
+    match TlsProtocol::try_from(value) {
+        Ok(TlsProtocol::TlsAuto) => Some(None),
+        Ok(TlsProtocol::TlSv12) => Some(Some(TlsVersion::Tls12)),
+        Ok(TlsProtocol::TlSv13) => Some(Some(TlsVersion::Tls13)),
+        _ => cx.fail_at(field, "only TLS 1.2 and 1.3 are supported"),
+    }
+}
+
+/// A secret as SDS delivers it.
+pub(crate) enum Secret {
+    /// `tls_certificate`.
+    Certificate {
+        /// PEM chain, leaf first.
+        chain: Vec<u8>,
+        /// PEM key.
+        key: Vec<u8>,
+    },
+    /// `validation_context.trusted_ca`, PEM.
+    Trust(Vec<u8>),
+}
+
+/// Reads a delivered secret.
+pub(crate) fn secret(cx: &mut Cx<'_>, secret: &tls::Secret) -> Option<Secret> {
+    cx.non_empty("name", &secret.name)?;
+    match &secret.r#type {
+        Some(tls::secret::Type::TlsCertificate(certificate)) => cx.at("tls_certificate", |cx| {
+            let chain = data_source(cx, "certificate_chain", certificate.certificate_chain.as_ref());
+            let key = data_source(cx, "private_key", certificate.private_key.as_ref());
+            Some(Secret::Certificate { chain: chain?, key: key? })
+        }),
+        Some(tls::secret::Type::ValidationContext(context)) => cx.at("validation_context", |cx| {
+            // The context that refers to the secret says which names it takes.
+            if !subject_alt_names(cx, context).is_empty() {
+                return cx.fail("subject alternative names in a delivered validation context are not supported");
+            }
+            data_source(cx, "trusted_ca", context.trusted_ca.as_ref()).map(Secret::Trust)
+        }),
+        _ => cx.fail("one of tls_certificate, validation_context is required"),
+    }
+}

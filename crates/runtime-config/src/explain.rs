@@ -1,0 +1,363 @@
+//! "What would happen to this call?": a connection and a request taken through a [`Config`] without a socket, by the code
+//! the proxy itself runs.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::hcm::{HttpConnectionManager, HttpFilter, RouteSource};
+use crate::listener::{ChainInput, FilterChain, NetworkFilter, Terminal};
+use crate::rbac::RbacFilter;
+use crate::rewrite::https_location;
+use crate::route::{HeaderEdits, HostRewrite, Route, RouteAction, RouteTable, VirtualHost};
+use crate::route_match::RouteSelection;
+use crate::view::{ConnectionView, RequestView};
+use crate::{Cluster, Config};
+
+/// A request written down: for explanations and tests.
+#[derive(Debug, Clone, Default)]
+pub struct PlainRequest {
+    /// `:method`.
+    pub method: String,
+    /// `:path`.
+    pub path: String,
+    /// `:authority`.
+    pub authority: String,
+    /// `:scheme`.
+    pub scheme: String,
+    /// Lower-case names and values, in order.
+    pub headers: Vec<(String, String)>,
+}
+
+impl PlainRequest {
+    /// A plain-HTTP request without further headers.
+    pub fn new(method: &str, authority: &str, path: &str) -> Self {
+        Self {
+            method: method.into(),
+            path: path.into(),
+            authority: authority.into(),
+            scheme: "http".into(),
+            headers: Vec::new(),
+        }
+    }
+
+    /// The request with one more header.
+    pub fn with_header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_ascii_lowercase(), value.into()));
+        self
+    }
+}
+
+impl RequestView for PlainRequest {
+    fn method(&self) -> &[u8] {
+        self.method.as_bytes()
+    }
+
+    fn path(&self) -> &[u8] {
+        self.path.as_bytes()
+    }
+
+    fn authority(&self) -> &[u8] {
+        self.authority.as_bytes()
+    }
+
+    fn scheme(&self) -> &[u8] {
+        self.scheme.as_bytes()
+    }
+
+    fn header(&self, name: &str) -> Option<Cow<'_, [u8]>> {
+        match name {
+            ":method" => return Some(self.method().into()),
+            ":path" => return Some(self.path().into()),
+            ":authority" | "host" => return Some(self.authority().into()),
+            ":scheme" => return Some(self.scheme().into()),
+            _ => {}
+        }
+        let mut values = self.headers.iter().filter(|(header, _)| header == name).map(|(_, value)| value.as_str());
+        let first = values.next()?;
+        let joined = values.fold(first.to_owned(), |joined, value| joined + "," + value);
+        Some(joined.into_bytes().into())
+    }
+}
+
+/// What an RBAC filter says; evaluation lives in crate `filters`, so the caller brings it.
+pub trait Authorizer {
+    /// Whether the filter lets the connection pass.
+    fn connection(&self, filter: &RbacFilter, connection: &ConnectionView) -> Verdict;
+    /// Whether the filter lets the request pass.
+    fn request(&self, filter: &RbacFilter, connection: &ConnectionView, request: &PlainRequest) -> Verdict;
+}
+
+/// An RBAC filter's answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// It may pass.
+    pub allowed: bool,
+    /// The policy that decided; `None`: none matched.
+    pub policy: Option<Arc<str>>,
+}
+
+/// The call to explain.
+#[derive(Debug)]
+pub struct Call<'c> {
+    /// Listener that accepts it, by name.
+    pub listener: &'c str,
+    /// What chooses the filter chain.
+    pub chain: ChainInput<'c>,
+    /// The connection as filters see it.
+    pub connection: &'c ConnectionView,
+    /// The request; `None` for plain TCP.
+    pub request: Option<&'c PlainRequest>,
+    /// Decides between weighted clusters and fractions.
+    pub random: u64,
+}
+
+/// What happens to a call, step by step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explanation {
+    /// In order; the last one is how it ends.
+    pub steps: Vec<Step>,
+}
+
+/// One step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Step {
+    /// No listener of this name.
+    NoListener { name: String },
+    /// No filter chain fits; the connection is closed.
+    NoFilterChain { listener: Arc<str> },
+    /// This chain takes the connection.
+    FilterChain { listener: Arc<str>, chain: Arc<str>, tls: bool },
+    /// An RBAC filter, network or HTTP, said this.
+    Rbac { verdict: Verdict },
+    /// The table the routes come from has not arrived.
+    NoRouteTable { name: Arc<str> },
+    /// The virtual host.
+    VirtualHost { table: Arc<str>, name: Arc<str> },
+    /// 301 to this URL, since the virtual host requires TLS.
+    TlsRedirect { location: String },
+    /// 404: no virtual host, or none of its routes, fits.
+    NoRoute,
+    /// This route serves the request.
+    Route { name: Arc<str>, origin: Option<Arc<str>> },
+    /// Header edits, in the order applied.
+    Headers { level: &'static str, edits: Vec<String> },
+    /// Redirect.
+    Redirect { status: u16, location: String },
+    /// Answer at once.
+    DirectResponse { status: u16 },
+    /// Forward with this path and authority.
+    Forward { cluster: Arc<str>, path: String, authority: String },
+    /// The cluster does not exist (or still warms): this status.
+    NoCluster { cluster: Arc<str>, status: u16 },
+    /// The cluster's endpoints.
+    Endpoints { cluster: Arc<str>, count: usize },
+}
+
+/// Takes a call through a configuration.
+pub fn explain(config: &Config, call: &Call<'_>, authorizer: &dyn Authorizer) -> Explanation {
+    let mut trace = Trace { config, call, authorizer, steps: Vec::new() };
+    trace.listener();
+    Explanation { steps: trace.steps }
+}
+
+struct Trace<'t> {
+    config: &'t Config,
+    call: &'t Call<'t>,
+    authorizer: &'t dyn Authorizer,
+    steps: Vec<Step>,
+}
+
+impl<'t> Trace<'t> {
+    fn listener(&mut self) {
+        let Some(listener) = self.config.listeners.get(self.call.listener) else {
+            self.steps.push(Step::NoListener { name: self.call.listener.into() });
+            return;
+        };
+        match listener.find_filter_chain(&self.call.chain) {
+            None => self.steps.push(Step::NoFilterChain { listener: listener.name.clone() }),
+            Some(chain) => {
+                let (name, tls) = (chain.name.clone(), chain.tls.is_some());
+                self.steps.push(Step::FilterChain { listener: listener.name.clone(), chain: name, tls });
+                self.chain(chain);
+            }
+        }
+    }
+
+    fn chain(&mut self, chain: &'t FilterChain) {
+        for NetworkFilter::Rbac(filter) in &chain.network_filters {
+            if !self.verdict(self.authorizer.connection(filter, self.call.connection)) {
+                return;
+            }
+        }
+        match &chain.terminal {
+            Terminal::Tcp(proxy) => {
+                if let Some(cluster) = proxy.pick_cluster(self.call.random) {
+                    self.cluster(cluster, 0);
+                }
+            }
+            Terminal::Http(manager) => {
+                if let Some(request) = self.call.request {
+                    self.http(manager, request);
+                }
+            }
+        }
+    }
+
+    fn http(&mut self, manager: &'t HttpConnectionManager, request: &PlainRequest) {
+        let table = match &manager.routes {
+            RouteSource::Static(table) => table,
+            RouteSource::Rds(name) => match self.config.routes.get(name) {
+                Some(table) => table,
+                None => {
+                    self.steps.push(Step::NoRouteTable { name: name.clone() });
+                    return;
+                }
+            },
+        };
+        let selection = table.select(request, self.call.random);
+        if !self.http_filters(manager, &selection, request) {
+            return;
+        }
+        match selection {
+            RouteSelection::NotFound(host) => {
+                self.host(table, host);
+                self.steps.push(Step::NoRoute);
+            }
+            RouteSelection::TlsRedirect(host) => {
+                self.host(table, Some(host));
+                let location = String::from_utf8_lossy(&https_location(request)).into_owned();
+                self.steps.push(Step::TlsRedirect { location });
+            }
+            RouteSelection::Route(host, route) => {
+                self.host(table, Some(host));
+                self.route(table, host, route, request);
+            }
+        }
+    }
+
+    fn http_filters(
+        &mut self,
+        manager: &HttpConnectionManager,
+        selection: &RouteSelection<'_>,
+        request: &PlainRequest,
+    ) -> bool {
+        let per_route = match selection {
+            RouteSelection::Route(_, route) => route.rbac.as_deref(),
+            _ => None,
+        };
+        manager.filters.iter().all(|HttpFilter::Rbac(filter)| {
+            let filter = match per_route {
+                Some(per_route) => per_route.filter.as_ref(),
+                None => Some(&**filter),
+            };
+            filter.is_none_or(|filter| self.verdict(self.authorizer.request(filter, self.call.connection, request)))
+        })
+    }
+
+    fn verdict(&mut self, verdict: Verdict) -> bool {
+        let allowed = verdict.allowed;
+        self.steps.push(Step::Rbac { verdict });
+        allowed
+    }
+
+    fn host(&mut self, table: &RouteTable, host: Option<&Arc<VirtualHost>>) {
+        if let Some(host) = host {
+            self.steps.push(Step::VirtualHost { table: table.name.clone(), name: host.name.clone() });
+        }
+    }
+
+    fn route(&mut self, table: &RouteTable, host: &VirtualHost, route: &Route, request: &PlainRequest) {
+        self.steps.push(Step::Route { name: route.name.clone(), origin: route.origin.clone() });
+        match &route.action {
+            RouteAction::DirectResponse { status, .. } => self.steps.push(Step::DirectResponse { status: *status }),
+            RouteAction::Redirect(action) => {
+                let location = action.location(&route.matches, request);
+                let location = String::from_utf8_lossy(&location).into_owned();
+                self.steps.push(Step::Redirect { status: action.status, location });
+            }
+            RouteAction::Forward(action) => {
+                let Some(target) = action.pick_cluster(self.call.random) else { return };
+                let mut levels = vec![
+                    ("weighted cluster", &target.headers),
+                    ("route", &route.headers),
+                    ("virtual host", &host.headers),
+                    ("route configuration", &table.headers),
+                ];
+                if table.most_specific_wins {
+                    levels.reverse();
+                }
+                for (level, edits) in levels.into_iter().filter(|(_, edits)| !edits.is_empty()) {
+                    self.steps.push(Step::Headers { level, edits: edit_lines(edits) });
+                }
+                let path = action.rewrite_path(&route.matches, request.path());
+                let authority = match (&target.host_rewrite, &action.host_rewrite) {
+                    (Some(host), _) | (None, HostRewrite::Literal(host)) => host.to_string(),
+                    (None, HostRewrite::Auto) => "(the endpoint's host name)".into(),
+                    (None, HostRewrite::None) => request.authority.clone(),
+                };
+                let path = String::from_utf8_lossy(&path).into_owned();
+                self.steps.push(Step::Forward { cluster: target.cluster.clone(), path, authority });
+                self.cluster(&target.cluster, action.cluster_not_found_status);
+            }
+        }
+    }
+
+    fn cluster(&mut self, name: &Arc<str>, not_found_status: u16) {
+        let cluster: Option<&Arc<Cluster>> = self.config.clusters.get(name);
+        self.steps.push(match cluster {
+            None => Step::NoCluster { cluster: name.clone(), status: not_found_status },
+            Some(cluster) => Step::Endpoints { cluster: name.clone(), count: cluster.endpoints.hosts.len() },
+        });
+    }
+}
+
+fn edit_lines(edits: &HeaderEdits) -> Vec<String> {
+    let line = |direction: &str, action: &str, name: &str| format!("{direction}: {action} {name}");
+    let removed = |direction: &'static str| move |name: &Box<str>| line(direction, "remove", name);
+    let added =
+        |direction: &'static str| move |addition: &crate::route::HeaderAddition| line(direction, "add", &addition.name);
+    let request = edits.request_remove.iter().map(removed("request"));
+    let request = request.chain(edits.request_add.iter().map(added("request")));
+    let response = edits.response_remove.iter().map(removed("response"));
+    request.chain(response).chain(edits.response_add.iter().map(added("response"))).collect()
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.steps.iter().try_for_each(|step| writeln!(f, "{step}"))
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoListener { name } => write!(f, "no listener {name:?} serves"),
+            Self::NoFilterChain { listener } => write!(f, "listener {listener:?}: no filter chain fits; closed"),
+            Self::FilterChain { listener, chain, tls } => {
+                write!(f, "listener {listener:?}: filter chain {chain:?}{}", if *tls { ", TLS" } else { "" })
+            }
+            Self::Rbac { verdict } => {
+                let says = if verdict.allowed { "allowed" } else { "denied" };
+                let policy = verdict.policy.as_deref().unwrap_or("none");
+                write!(f, "RBAC: {says} (policy that matched: {policy})")
+            }
+            Self::NoRouteTable { name } => write!(f, "route table {name:?} has not arrived: 404"),
+            Self::VirtualHost { table, name } => write!(f, "route table {table:?}: virtual host {name:?}"),
+            Self::TlsRedirect { location } => write!(f, "the virtual host requires TLS: 301 {location}"),
+            Self::NoRoute => f.write_str("no route fits: 404"),
+            Self::Route { name, origin: None } => write!(f, "route {name:?}"),
+            Self::Route { name, origin: Some(origin) } => write!(f, "route {name:?}, from {origin}"),
+            Self::Headers { level, edits } => write!(f, "headers of the {level}: {}", edits.join(", ")),
+            Self::Redirect { status, location } => write!(f, "redirect: {status} {location}"),
+            Self::DirectResponse { status } => write!(f, "direct response: {status}"),
+            Self::Forward { cluster, path, authority } => {
+                write!(f, "forward to cluster {cluster:?}: {path} (authority {authority})")
+            }
+            Self::NoCluster { cluster, status: 0 } => write!(f, "cluster {cluster:?} does not exist: closed"),
+            Self::NoCluster { cluster, status } => write!(f, "cluster {cluster:?} does not exist: {status}"),
+            Self::Endpoints { cluster, count } => write!(f, "cluster {cluster:?}: {count} endpoints"),
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Which filter chain serves a connection: Envoy's precedence, compiled to nested maps.
+//!
+//! One criterion after the other narrows the choice, the most specific value first, and there is **no way back**: once a
+//! chain names the connection's port, chains for any port are out, even if none of the rest fits. Order: destination port,
+//! destination range, server name, transport protocol, application protocol, directly connected peer range, source type,
+//! source range, source port (`FilterChainMatch` in the v3 API).
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use crate::FastMap;
+use crate::listener::{ChainInput, FilterChain, FilterChainMatch, Listener, SourceType, canonical};
+
+impl Listener {
+    /// The chain that serves the connection: the most specific match, else the default chain, else none.
+    pub fn find_filter_chain(&self, input: &ChainInput<'_>) -> Option<&Arc<FilterChain>> {
+        self.chain_index
+            .find(input)
+            .and_then(|index| self.filter_chains.get(index))
+            .or(self.default_filter_chain.as_ref())
+    }
+}
+
+/// The filter chains of a listener, indexed by what they match.
+#[derive(Debug, Default)]
+pub struct ChainIndex {
+    by_port: FastMap<u16, Ranges<ServerNames>>,
+    any_port: Option<Ranges<ServerNames>>,
+}
+
+/// Two chains with the same match: a connection could go to either, so the listener is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DuplicateMatch {
+    /// Index of the chain that came first.
+    pub first: usize,
+    /// Index of the one refused.
+    pub second: usize,
+}
+
+impl ChainIndex {
+    /// Indexes the matches of chains, in order.
+    pub fn new<'m>(matches: impl IntoIterator<Item = &'m FilterChainMatch>) -> Result<Self, DuplicateMatch> {
+        let mut index = Self::default();
+        for (chain, matches) in matches.into_iter().enumerate() {
+            index.insert(chain, matches)?;
+        }
+        Ok(index)
+    }
+
+    /// The index of the chain that fits best, without the default chain.
+    pub fn find(&self, input: &ChainInput<'_>) -> Option<usize> {
+        let ranges = match self.by_port.get(&input.destination.port()) {
+            Some(ranges) => ranges,
+            None => self.any_port.as_ref()?,
+        };
+        let transports = ranges.find(canonical(input.destination.ip()))?.find(input.server_name)?;
+        let applications = transports.exact.get(input.transport_protocol).or(transports.any.as_deref())?;
+        let direct = input
+            .application_protocols
+            .iter()
+            .find_map(|protocol| applications.exact.get(*protocol))
+            .or(applications.any.as_deref())?;
+        let sources = direct.find(canonical(input.direct_source.ip()))?.find(input)?;
+        let ports = sources.find(canonical(input.source.ip()))?;
+        ports.exact.get(&input.source.port()).or(ports.any.as_deref()).copied()
+    }
+
+    fn insert(&mut self, chain: usize, m: &FilterChainMatch) -> Result<(), DuplicateMatch> {
+        let ranges = match m.destination_port {
+            Some(port) => self.by_port.entry(port).or_default(),
+            None => self.any_port.get_or_insert_default(),
+        };
+        for range in or_any(&m.prefix_ranges) {
+            for name in or_any(&m.server_names) {
+                let transports = ranges.entry(range).entry(name.map(|n| &**n));
+                let applications = transports.entry(m.transport_protocol.as_deref());
+                for protocol in or_any(&m.application_protocols) {
+                    let direct = applications.entry(protocol.map(|p| &**p));
+                    for range in or_any(&m.direct_source_prefix_ranges) {
+                        let sources = direct.entry(range).entry(m.source_type);
+                        insert_sources(sources, chain, m)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn insert_sources(sources: &mut Sources, chain: usize, m: &FilterChainMatch) -> Result<(), DuplicateMatch> {
+    for range in or_any(&m.source_prefix_ranges) {
+        let ports = sources.entry(range);
+        for port in or_any(&m.source_ports) {
+            let taken = match port {
+                Some(port) => *ports.exact.entry(*port).or_insert(chain),
+                None => **ports.any.get_or_insert_with(|| Box::new(chain)),
+            };
+            // The same chain may name one value twice; two chains may not.
+            if taken != chain {
+                return Err(DuplicateMatch { first: taken, second: chain });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The values of a criterion, or one `None` when it is not given.
+fn or_any<T>(values: &[T]) -> impl Iterator<Item = Option<&T>> {
+    values.iter().map(Some).chain(values.is_empty().then_some(None))
+}
+
+type Sources = Ranges<ByValue<u16, usize>>;
+type DirectSources = Ranges<SourceTypes>;
+type Transports = ByName<ByName<DirectSources>>;
+type ByName<T> = ByValue<Box<str>, T>;
+
+/// Exact values, and what applies to all others.
+#[derive(Debug)]
+struct ByValue<K, T> {
+    exact: FastMap<K, T>,
+    any: Option<Box<T>>,
+}
+
+impl<K, T> Default for ByValue<K, T> {
+    fn default() -> Self {
+        Self { exact: FastMap::default(), any: None }
+    }
+}
+
+impl<T: Default> ByName<T> {
+    fn entry(&mut self, name: Option<&str>) -> &mut T {
+        match name {
+            Some(name) => self.exact.entry(name.into()).or_default(),
+            None => self.any.get_or_insert_default(),
+        }
+    }
+}
+
+/// Address ranges, the longest prefix wins.
+#[derive(Debug)]
+struct Ranges<T> {
+    /// Longest prefix first.
+    nets: Vec<(IpNet, T)>,
+    any: Option<Box<T>>,
+}
+
+impl<T> Default for Ranges<T> {
+    fn default() -> Self {
+        Self { nets: Vec::new(), any: None }
+    }
+}
+
+impl<T: Default> Ranges<T> {
+    fn entry(&mut self, range: Option<&IpNet>) -> &mut T {
+        let Some(range) = range.map(IpNet::trunc) else { return self.any.get_or_insert_default() };
+        let at = match self.nets.iter().position(|(net, _)| *net == range) {
+            Some(at) => at,
+            None => {
+                let at = self.nets.partition_point(|(net, _)| net.prefix_len() >= range.prefix_len());
+                self.nets.insert(at, (range, T::default()));
+                at
+            }
+        };
+        &mut self.nets[at].1
+    }
+
+    fn find(&self, address: IpAddr) -> Option<&T> {
+        let ranged = self.nets.iter().find(|(net, _)| net.contains(&address)).map(|(_, value)| value);
+        ranged.or(self.any.as_deref())
+    }
+}
+
+/// Server names: exact, then wildcards from the longest suffix, then none.
+#[derive(Debug, Default)]
+struct ServerNames {
+    exact: FastMap<Box<str>, Transports>,
+    /// `*.example.com` as `.example.com`.
+    wildcard: FastMap<Box<str>, Transports>,
+    any: Option<Box<Transports>>,
+}
+
+impl ServerNames {
+    fn entry(&mut self, name: Option<&str>) -> &mut Transports {
+        match name.map(|name| (name, name.strip_prefix('*'))) {
+            None => self.any.get_or_insert_default(),
+            Some((_, Some(suffix))) => self.wildcard.entry(suffix.into()).or_default(),
+            Some((name, None)) => self.exact.entry(name.into()).or_default(),
+        }
+    }
+
+    fn find(&self, name: Option<&str>) -> Option<&Transports> {
+        let Some(name) = name else { return self.any.as_deref() };
+        if let Some(exact) = self.exact.get(name) {
+            return Some(exact);
+        }
+        if !self.wildcard.is_empty() {
+            // The first label must not be empty: ".example.com" is no name of "*.example.com".
+            for (at, _) in name.match_indices('.').filter(|(at, _)| *at > 0) {
+                if let Some(found) = self.wildcard.get(&name[at..]) {
+                    return Some(found);
+                }
+            }
+        }
+        self.any.as_deref()
+    }
+}
+
+#[derive(Debug, Default)]
+struct SourceTypes {
+    any: Option<Sources>,
+    local: Option<Sources>,
+    external: Option<Sources>,
+}
+
+impl SourceTypes {
+    fn entry(&mut self, kind: SourceType) -> &mut Sources {
+        match kind {
+            SourceType::Any => &mut self.any,
+            SourceType::SameIpOrLoopback => &mut self.local,
+            SourceType::External => &mut self.external,
+        }
+        .get_or_insert_default()
+    }
+
+    fn find(&self, input: &ChainInput<'_>) -> Option<&Sources> {
+        let source = canonical(input.source.ip());
+        let local = source.is_loopback() || source == canonical(input.destination.ip());
+        let kind = if local { &self.local } else { &self.external };
+        kind.as_ref().or(self.any.as_ref())
+    }
+}

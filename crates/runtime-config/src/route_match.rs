@@ -1,0 +1,203 @@
+//! Which virtual host and route serve a request, and which cluster of a weighted action. Nothing here allocates.
+
+use std::sync::Arc;
+
+use crate::FastMap;
+use crate::matching::split_path;
+use crate::route::{ForwardAction, PathMatch, RequireTls, Route, RouteMatch, RouteTable, VirtualHost, WeightedCluster};
+use crate::view::RequestView;
+
+/// What a route table says about a request.
+#[derive(Debug, Clone, Copy)]
+pub enum RouteSelection<'t> {
+    /// This route serves it.
+    Route(&'t Arc<VirtualHost>, &'t Arc<Route>),
+    /// The virtual host takes https only: 301 to the same URL with `https`.
+    TlsRedirect(&'t Arc<VirtualHost>),
+    /// No virtual host answers for the authority, or none of its routes matches (404, flag `NR`).
+    NotFound(Option<&'t Arc<VirtualHost>>),
+}
+
+impl RouteTable {
+    /// The virtual host of an authority: exact domain, longest `*suffix`, longest `prefix*`, `*`. Case does not matter.
+    pub fn find_virtual_host(&self, authority: &[u8]) -> Option<&Arc<VirtualHost>> {
+        let host = if self.ignore_port_in_host_matching { without_port(authority) } else { authority };
+        self.virtual_hosts.get(self.domains.find(host)?)
+    }
+
+    /// The route of a request. `random` decides `runtime_fraction`; use the same number for
+    /// [`ForwardAction::pick_cluster`].
+    pub fn select(&self, request: &impl RequestView, random: u64) -> RouteSelection<'_> {
+        let Some(host) = self.find_virtual_host(request.authority()) else {
+            return RouteSelection::NotFound(None);
+        };
+        if host.redirects_to_tls(request) {
+            return RouteSelection::TlsRedirect(host);
+        }
+        match host.routes.iter().find(|route| route.matches.matches(request, random)) {
+            Some(route) => RouteSelection::Route(host, route),
+            None => RouteSelection::NotFound(Some(host)),
+        }
+    }
+}
+
+impl VirtualHost {
+    fn redirects_to_tls(&self, request: &impl RequestView) -> bool {
+        match self.require_tls {
+            RequireTls::None => false,
+            RequireTls::All => request.scheme() != b"https",
+            RequireTls::ExternalOnly => {
+                request.scheme() != b"https"
+                    && request.header("x-envoy-internal").is_none_or(|internal| &*internal != b"true")
+            }
+        }
+    }
+}
+
+impl RouteMatch {
+    /// Whether the route applies.
+    pub fn matches(&self, request: &impl RequestView, random: u64) -> bool {
+        let (path, query) = split_path(request.path());
+        self.path.matches(path, self.case_sensitive, request.method())
+            && random % 1_000_000 < u64::from(self.fraction_ppm)
+            && (!self.grpc_only || is_grpc(request))
+            && self.headers.iter().all(|header| header.matches(request))
+            && self.query_parameters.iter().all(|parameter| parameter.matches(query))
+    }
+}
+
+impl PathMatch {
+    fn matches(&self, path: &[u8], case_sensitive: bool, method: &[u8]) -> bool {
+        match self {
+            Self::Connect => method == b"CONNECT",
+            // CONNECT has no path of its own.
+            _ if path.is_empty() => false,
+            Self::Prefix(prefix) => starts_with(path, prefix.as_bytes(), case_sensitive),
+            Self::Exact(exact) => equal(path, exact.as_bytes(), case_sensitive),
+            Self::Regex(regex) => regex.is_match(path),
+            Self::SeparatedPrefix(prefix) => {
+                starts_with(path, prefix.as_bytes(), case_sensitive)
+                    && path.get(prefix.len()).is_none_or(|&next| next == b'/')
+            }
+        }
+    }
+}
+
+impl ForwardAction {
+    /// The cluster for a random number: each gets its share of `total_weight`. `None` only when there are no clusters,
+    /// which the compiler refuses.
+    pub fn pick_cluster(&self, random: u64) -> Option<&WeightedCluster> {
+        let mut point = random % u64::from(self.total_weight.max(1));
+        for cluster in &self.clusters {
+            match point.checked_sub(u64::from(cluster.weight)) {
+                None => return Some(cluster),
+                Some(rest) => point = rest,
+            }
+        }
+        self.clusters.last()
+    }
+}
+
+fn is_grpc(request: &impl RequestView) -> bool {
+    let Some(value) = request.header("content-type") else { return false };
+    value.strip_prefix(b"application/grpc").is_some_and(|rest| matches!(rest.first(), None | Some(b'+')))
+}
+
+fn starts_with(value: &[u8], prefix: &[u8], case_sensitive: bool) -> bool {
+    value.get(..prefix.len()).is_some_and(|head| equal(head, prefix, case_sensitive))
+}
+
+fn equal(a: &[u8], b: &[u8], case_sensitive: bool) -> bool {
+    if case_sensitive { a == b } else { a.eq_ignore_ascii_case(b) }
+}
+
+/// An authority without its port: `[::1]:80` → `[::1]`, `host:80` → `host`.
+pub fn without_port(authority: &[u8]) -> &[u8] {
+    let Some(colon) = authority.iter().rposition(|&b| b == b':') else { return authority };
+    let (host, port) = (&authority[..colon], &authority[colon + 1..]);
+    // A bare IPv6 address is no host with a port.
+    let bracketed = !host.contains(&b':') || host.ends_with(b"]");
+    if bracketed && port.iter().all(u8::is_ascii_digit) { host } else { authority }
+}
+
+/// The domains of a route table, in lower case.
+#[derive(Debug, Default)]
+pub struct DomainIndex {
+    exact: FastMap<Box<[u8]>, usize>,
+    /// `*suffix` without the star, by length, longest first.
+    suffix: Vec<(usize, FastMap<Box<[u8]>, usize>)>,
+    /// `prefix*` without the star, by length, longest first.
+    prefix: Vec<(usize, FastMap<Box<[u8]>, usize>)>,
+    any: Option<usize>,
+}
+
+/// Why a domain was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DomainError {
+    /// Another virtual host, or this one, has it already.
+    #[error("the domain is listed twice in this route configuration; each may appear once")]
+    Duplicate,
+    /// `a*b`, or several stars.
+    #[error("a domain may have one \"*\", at its start or its end")]
+    Wildcard,
+    /// No characters.
+    #[error("a domain must not be empty")]
+    Empty,
+}
+
+impl DomainIndex {
+    /// Adds a domain of the virtual host at this index.
+    pub fn insert(&mut self, domain: &str, host: usize) -> Result<(), DomainError> {
+        let domain = domain.to_ascii_lowercase();
+        let before = match domain.as_str() {
+            "" => return Err(DomainError::Empty),
+            "*" => self.any.replace(host),
+            _ => match (domain.strip_prefix('*'), domain.strip_suffix('*')) {
+                _ if domain.matches('*').count() > 1 => return Err(DomainError::Wildcard),
+                (Some(suffix), _) => insert_wildcard(&mut self.suffix, suffix, host),
+                (_, Some(prefix)) => insert_wildcard(&mut self.prefix, prefix, host),
+                _ if domain.contains('*') => return Err(DomainError::Wildcard),
+                _ => self.exact.insert(domain.into_bytes().into(), host),
+            },
+        };
+        before.map_or(Ok(()), |_| Err(DomainError::Duplicate))
+    }
+
+    /// The virtual host of a host name.
+    pub fn find(&self, host: &[u8]) -> Option<usize> {
+        if self.exact.is_empty() && self.suffix.is_empty() && self.prefix.is_empty() {
+            return self.any;
+        }
+        let mut buffer = [0; LONGEST_HOST_BYTES];
+        let Some(lower) = buffer.get_mut(..host.len()) else { return self.any };
+        lower.copy_from_slice(host);
+        lower.make_ascii_lowercase();
+        self.find_lower(lower)
+    }
+
+    fn find_lower(&self, host: &[u8]) -> Option<usize> {
+        let suffix = |length: usize| host.len().checked_sub(length).filter(|rest| *rest > 0).map(|rest| &host[rest..]);
+        let prefix = |length: usize| host.get(..length).filter(|_| length < host.len());
+        self.exact
+            .get(host)
+            .or_else(|| self.suffix.iter().find_map(|(length, names)| names.get(suffix(*length)?)))
+            .or_else(|| self.prefix.iter().find_map(|(length, names)| names.get(prefix(*length)?)))
+            .copied()
+            .or(self.any)
+    }
+}
+
+/// DNS names end at 253 bytes; with a port and brackets nothing that can match a domain is longer than this.
+pub const LONGEST_HOST_BYTES: usize = 320;
+
+fn insert_wildcard(lengths: &mut Vec<(usize, FastMap<Box<[u8]>, usize>)>, part: &str, host: usize) -> Option<usize> {
+    let at = match lengths.iter().position(|(length, _)| *length == part.len()) {
+        Some(at) => at,
+        None => {
+            let at = lengths.partition_point(|(length, _)| *length > part.len());
+            lengths.insert(at, (part.len(), FastMap::default()));
+            at
+        }
+    };
+    lengths[at].1.insert(part.as_bytes().into(), host)
+}

@@ -1,0 +1,165 @@
+//! Extensions: the messages a `typed_config` may hold.
+
+use super::MessageSupport;
+use super::Role::{Extension, Part};
+
+const fn extension(name: &'static str, full: &'static [&'static str]) -> MessageSupport {
+    MessageSupport { name, role: Extension, full, values: &[], no_effect: &[] }
+}
+
+const fn part(name: &'static str, full: &'static [&'static str]) -> MessageSupport {
+    MessageSupport { name, role: Part, full, values: &[], no_effect: &[] }
+}
+
+const NO_HTTP2: &str = "HTTP/2 is not spoken on this side, so there is nothing to tune";
+const NO_TRACING: &str = "there is no tracing, and it does nothing else";
+
+#[rustfmt::skip]
+pub(super) static MESSAGES: &[MessageSupport] = &[
+    // Listener filters
+    extension("envoy.extensions.filters.listener.original_dst.v3.OriginalDst", &[]),
+    MessageSupport {
+        name: "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector",
+        role: Extension, full: &[], values: &[],
+        no_effect: &[("a ClientHello is read in full whatever the first read brings", &["initial_read_buffer_size"])],
+    },
+    extension("envoy.extensions.filters.listener.http_inspector.v3.HttpInspector", &[]),
+
+    // Network filters
+    MessageSupport {
+        name: "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        role: Extension,
+        full: &["stat_prefix", "rds", "route_config", "http_filters", "common_http_protocol_options", "http_protocol_options",
+            "server_name", "server_header_transformation", "max_request_headers_kb", "stream_idle_timeout",
+            "request_timeout", "request_headers_timeout", "access_log", "use_remote_address", "xff_num_trusted_hops",
+            "skip_xff_append", "via", "generate_request_id", "preserve_external_request_id",
+            "always_set_request_id_in_response", "forward_client_cert_details", "set_current_client_cert_details",
+            "proxy_100_continue", "upgrade_configs", "normalize_path", "merge_slashes",
+            "path_with_escaped_slashes_action", "request_id_extension", "strip_matching_host_port",
+            "strip_any_host_port"],
+        values: &[("codec_type", "AUTO, HTTP1")],
+        no_effect: &[(NO_HTTP2, &["http2_protocol_options", "drain_timeout"])],
+    },
+    part("envoy.extensions.filters.network.http_connection_manager.v3.Rds", &["route_config_name", "config_source"]),
+    part("envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter", &["name", "typed_config"]),
+    part("envoy.extensions.filters.network.http_connection_manager.v3.RequestIDExtension", &["typed_config"]),
+    part("envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager.UpgradeConfig",
+        &["upgrade_type", "enabled"]),
+    part("envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager.SetCurrentClientCertDetails",
+        &["subject", "cert", "chain", "dns", "uri"]),
+    part("envoy.config.core.v3.HttpProtocolOptions", &["idle_timeout", "max_headers_count", "max_requests_per_connection"]),
+    MessageSupport {
+        name: "envoy.config.core.v3.Http1ProtocolOptions",
+        role: Part,
+        full: &["accept_http_10", "default_host_for_http_10", "header_key_format"],
+        values: &[("allow_absolute_url", "true")],
+        no_effect: &[],
+    },
+    part("envoy.config.core.v3.Http1ProtocolOptions.HeaderKeyFormat", &["proper_case_words"]),
+    part("envoy.config.core.v3.Http1ProtocolOptions.HeaderKeyFormat.ProperCaseWords", &[]),
+    MessageSupport {
+        name: "envoy.extensions.request_id.uuid.v3.UuidRequestIdConfig",
+        role: Extension, full: &[], values: &[],
+        no_effect: &[(NO_TRACING, &["pack_trace_reason", "use_request_id_for_trace_sampling"])],
+    },
+    MessageSupport {
+        name: "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy",
+        role: Extension,
+        full: &["stat_prefix", "cluster", "weighted_clusters", "idle_timeout", "access_log", "max_connect_attempts",
+            "max_downstream_connection_duration"],
+        values: &[],
+        no_effect: &[("no supported load balancer hashes", &["hash_policy"])],
+    },
+    part("envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy.WeightedCluster", &["clusters"]),
+    part("envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy.WeightedCluster.ClusterWeight", &["name", "weight"]),
+    MessageSupport {
+        name: "envoy.extensions.filters.network.rbac.v3.RBAC",
+        role: Extension,
+        full: &["rules", "shadow_rules", "shadow_rules_stat_prefix", "stat_prefix"],
+        values: &[("enforcement_type", "ONE_TIME_ON_FIRST_BYTE")],
+        no_effect: &[],
+    },
+
+    // HTTP filters
+    MessageSupport {
+        name: "envoy.extensions.filters.http.router.v3.Router",
+        role: Extension, full: &[], values: &[],
+        no_effect: &[(NO_TRACING, &["start_child_span"])],
+    },
+    extension("envoy.extensions.filters.http.rbac.v3.RBAC",
+        &["rules", "shadow_rules", "shadow_rules_stat_prefix", "rules_stat_prefix"]),
+    extension("envoy.extensions.filters.http.rbac.v3.RBACPerRoute", &["rbac"]),
+
+    // Routes
+    extension("envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate", &[]),
+
+    // Upstream HTTP
+    MessageSupport {
+        name: "envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+        role: Extension,
+        full: &["common_http_protocol_options", "upstream_http_protocol_options", "use_downstream_protocol_config",
+            "explicit_http_config"],
+        values: &[],
+        no_effect: &[],
+    },
+    MessageSupport {
+        name: "envoy.extensions.upstreams.http.v3.HttpProtocolOptions.ExplicitHttpConfig",
+        role: Part,
+        full: &["http_protocol_options"],
+        values: &[("http2_protocol_options", "in clusters of the bootstrap that serve xDS or SDS")],
+        no_effect: &[],
+    },
+    MessageSupport {
+        name: "envoy.extensions.upstreams.http.v3.HttpProtocolOptions.UseDownstreamHttpConfig",
+        role: Part,
+        full: &["http_protocol_options"],
+        values: &[],
+        no_effect: &[(NO_HTTP2, &["http2_protocol_options"])],
+    },
+    part("envoy.config.core.v3.UpstreamHttpProtocolOptions", &["auto_sni"]),
+    MessageSupport {
+        name: "envoy.config.core.v3.Http2ProtocolOptions",
+        role: Part, full: &[], values: &[],
+        no_effect: &[("only the control thread's own streams use HTTP/2, and they carry little", &[
+            "initial_stream_window_size", "initial_connection_window_size", "max_concurrent_streams"])],
+    },
+
+    // Transport sockets
+    extension("envoy.extensions.transport_sockets.raw_buffer.v3.RawBuffer", &[]),
+    extension("envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
+        &["common_tls_context", "require_client_certificate"]),
+    extension("envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext", &["common_tls_context", "sni"]),
+    part("envoy.extensions.transport_sockets.tls.v3.CommonTlsContext",
+        &["tls_params", "tls_certificates", "tls_certificate_sds_secret_configs", "validation_context",
+          "validation_context_sds_secret_config", "combined_validation_context", "alpn_protocols"]),
+    part("envoy.extensions.transport_sockets.tls.v3.CommonTlsContext.CombinedCertificateValidationContext",
+        &["default_validation_context", "validation_context_sds_secret_config"]),
+    MessageSupport {
+        name: "envoy.extensions.transport_sockets.tls.v3.TlsParameters",
+        role: Part,
+        full: &["cipher_suites"],
+        values: &[("tls_minimum_protocol_version", "TLSv1_2, TLSv1_3"), ("tls_maximum_protocol_version", "TLSv1_2, TLSv1_3")],
+        no_effect: &[],
+    },
+    part("envoy.extensions.transport_sockets.tls.v3.TlsCertificate", &["certificate_chain", "private_key"]),
+    part("envoy.extensions.transport_sockets.tls.v3.SdsSecretConfig", &["name", "sds_config"]),
+    MessageSupport {
+        name: "envoy.extensions.transport_sockets.tls.v3.CertificateValidationContext",
+        role: Part,
+        full: &["trusted_ca", "match_typed_subject_alt_names", "match_subject_alt_names"],
+        values: &[("trust_chain_verification", "VERIFY_TRUST_CHAIN")],
+        no_effect: &[],
+    },
+    MessageSupport {
+        name: "envoy.extensions.transport_sockets.tls.v3.SubjectAltNameMatcher",
+        role: Part,
+        full: &["matcher"],
+        values: &[("san_type", "DNS, URI, EMAIL, IP_ADDRESS")],
+        no_effect: &[],
+    },
+    part("envoy.extensions.transport_sockets.tls.v3.Secret", &["name", "tls_certificate", "validation_context"]),
+
+    // Access loggers
+    extension("envoy.extensions.access_loggers.file.v3.FileAccessLog", &["path", "log_format"]),
+    extension("envoy.extensions.formatter.req_without_query.v3.ReqWithoutQuery", &[]),
+];

@@ -1,0 +1,108 @@
+//! Which fields of the Envoy API are supported: one table, checked before anything is compiled and rendered into the
+//! documentation.
+//!
+//! A field that is set and not in the table is refused, by its full path. A field is listed as accepted without effect only
+//! where ignoring it cannot change what a user sees, with the reason.
+
+mod extensions;
+mod render;
+mod resources;
+
+use std::sync::{Arc, LazyLock};
+
+use evenkeel_xds::fields::{Descend, Visit, walk_any};
+use evenkeel_xds::{Any, Schema, type_url};
+
+use crate::FastMap;
+use crate::rejection::Problem;
+
+pub use render::markdown;
+
+/// How a field is treated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Support {
+    /// It works.
+    Full,
+    /// It works for these values; others are refused.
+    Values(&'static str),
+    /// It is accepted and does nothing, for this reason.
+    NoEffect(&'static str),
+}
+
+/// What a message type is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// A resource or a part of one.
+    Part,
+    /// An extension: the message in a `typed_config`.
+    Extension,
+}
+
+/// The supported fields of one message.
+#[derive(Debug)]
+pub struct MessageSupport {
+    /// Full name.
+    pub name: &'static str,
+    /// What it is.
+    pub role: Role,
+    /// Fields that work.
+    pub full: &'static [&'static str],
+    /// Fields that work for some values.
+    pub values: &'static [(&'static str, &'static str)],
+    /// Reasons, each with the fields it holds for.
+    pub no_effect: &'static [(&'static str, &'static [&'static str])],
+}
+
+impl MessageSupport {
+    /// How a field is treated; `None`: refused.
+    pub fn field(&self, field: &str) -> Option<Support> {
+        if self.full.contains(&field) {
+            return Some(Support::Full);
+        }
+        let values = self.values.iter().find(|(name, _)| *name == field).map(|(_, what)| Support::Values(what));
+        let no_effect = self.no_effect.iter().find(|(_, fields)| fields.contains(&field));
+        values.or_else(|| no_effect.map(|(reason, _)| Support::NoEffect(reason)))
+    }
+}
+
+/// The table.
+pub fn messages() -> impl Iterator<Item = &'static MessageSupport> {
+    resources::MESSAGES.iter().chain(extensions::MESSAGES)
+}
+
+/// The entry of a message type.
+pub fn message(full_name: &str) -> Option<&'static MessageSupport> {
+    static BY_NAME: LazyLock<FastMap<&'static str, &'static MessageSupport>> =
+        LazyLock::new(|| messages().map(|message| (message.name, message)).collect());
+    BY_NAME.get(full_name).copied()
+}
+
+/// Checks every field that is set in a resource. The handle of the schema is best held over a batch of resources.
+pub fn check(schema: &Arc<Schema>, resource: &Any) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    walk_any(schema, resource, &mut |path, visit| {
+        let reason = match visit {
+            Visit::Field { message: name, field } => match message(name).and_then(|message| message.field(field)) {
+                Some(Support::NoEffect(_)) => return Descend::No,
+                Some(_) => return Descend::Yes,
+                None => "not supported".to_owned(),
+            },
+            Visit::Extension { message: name } => match message(name) {
+                Some(MessageSupport { role: Role::Extension, .. }) => return Descend::Yes,
+                _ => format!("extension {name} is not supported"),
+            },
+            Visit::UnknownField { message, number } => {
+                format!("{message} has no field number {number} in the API version this build knows")
+            }
+            Visit::OpaqueAny { type_url: url } => {
+                format!("extension {} is not supported", type_url::message_name(url))
+            }
+            Visit::TypedStruct { type_url: url } => {
+                format!("extension {} (in a TypedStruct) is not supported", type_url::message_name(url))
+            }
+        };
+        problems.push(Problem { path: path.to_owned(), reason });
+        Descend::No
+    });
+    problems
+}
