@@ -129,7 +129,8 @@ mod tests {
     fn shows_the_line_and_the_way_out() {
         let sources = Sources::from_iter([("a.yaml", "kind: Service\nspce: {}\n")]);
         let span = Span { file: "a.yaml".into(), line: 2, column: 1, end_line: 2, end_column: 5 };
-        let finding = Diagnostic::error("unknown-field", span, "unknown field `spce`").with_help("did you mean `spec`?");
+        let finding =
+            Diagnostic::error("unknown-field", span, "unknown field `spce`").with_help("did you mean `spec`?");
         check(
             &finding,
             &sources,
@@ -182,9 +183,14 @@ error[duplicate-object]: `x` is defined twice
 
     #[test]
     fn a_file_without_text_shows_its_name() {
-        let finding = Diagnostic::error("unreadable-file", Span::whole_file("b.yaml"), "cannot read: permission denied");
-        check(&finding, &Sources::new(), "
+        let finding =
+            Diagnostic::error("unreadable-file", Span::whole_file("b.yaml"), "cannot read: permission denied");
+        check(
+            &finding,
+            &Sources::new(),
+            "
 error[unreadable-file]: cannot read: permission denied
- ─▸ b.yaml");
+ ─▸ b.yaml",
+        );
     }
 }

@@ -1,12 +1,13 @@
 //! From text to trees, within limits, all syntax errors of a file at once.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use saphyr_parser::{Event, Parser, ScalarStyle, Span as Position, StrInput, Tag};
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span as Position, StrInput, Tag};
 
 use super::{Entry, Mapping, Node, Scalar, ScalarType, Value, scalar};
-use crate::limits::{MAX_FILE_BYTES, MAX_YAML_ALIAS_NODES, MAX_YAML_DEPTH, MAX_YAML_NODES};
+use crate::limits::{MAX_FILE_BYTES, MAX_YAML_ALIAS_NODES, MAX_YAML_DEPTH, MAX_YAML_FLOW_DEDENTS, MAX_YAML_NODES};
 use crate::{Diagnostic, Diagnostics, Span};
 
 /// Reads all documents of a file. A document with an error is left out and reading goes on behind the next `---`;
@@ -26,16 +27,19 @@ pub fn parse(file: &Arc<str>, text: &str) -> (Vec<Node>, Diagnostics) {
         return (documents, diagnostics);
     }
     // A byte order mark is not content.
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut source = Source::new(text.strip_prefix('\u{feff}').unwrap_or(text));
     let mut start = Start { byte: 0, line: 0 };
-    while let Some(rest) = text.get(start.byte..) {
-        let reader = Reader { file, first_line: start.line, parser: Parser::new_from_str(rest) };
+    while let Some(rest) = source.text.get(start.byte..) {
+        let before = documents.len();
+        let reader =
+            Reader { file, first_line: start.line, indented: &source.indented, parser: Parser::new_from_str(rest) };
         match reader.documents(&mut documents) {
             Ok(()) => break,
+            Err(error) if source.indent(&error) => documents.truncate(before),
             Err(error) => {
-                let line = error.span.line as usize;
-                diagnostics.push(*error);
-                match next_document(text, line.saturating_sub(1).max(start.line + 1)) {
+                let line = error.diagnostic.span.line as usize;
+                diagnostics.push(error.diagnostic);
+                match next_document(&source.text, line.saturating_sub(1).max(start.line + 1)) {
                     Some(next) => start = next,
                     None => break,
                 }
@@ -43,6 +47,36 @@ pub fn parse(file: &Arc<str>, text: &str) -> (Vec<Node>, Diagnostics) {
         }
     }
     (documents, diagnostics)
+}
+
+/// Spaces put before a line of a flow collection that stands too far left; more than any line is indented.
+const FLOW_INDENT: usize = MAX_YAML_DEPTH * 16;
+
+/// The text, with lines of flow collections indented where the parser insists on it.
+///
+/// The specification wants such lines, closing brackets included, to stand right of the block around them; manifests
+/// often have `]` in the column of the key, and Kubernetes' own parser accepts that.
+struct Source<'a> {
+    text: Cow<'a, str>,
+    /// Lines (from 1) that have been indented by [`FLOW_INDENT`].
+    indented: BTreeSet<usize>,
+}
+
+impl<'a> Source<'a> {
+    fn new(text: &'a str) -> Self {
+        Self { text: Cow::Borrowed(text), indented: BTreeSet::new() }
+    }
+
+    /// Indents the line of an error that speaks of its indentation; false if that cannot help.
+    fn indent(&mut self, error: &Failure) -> bool {
+        let Some(line) = error.flow_indentation else { return false };
+        if self.indented.len() >= MAX_YAML_FLOW_DEDENTS || !self.indented.insert(line) {
+            return false;
+        }
+        let offset = self.text.split_inclusive('\n').take(line - 1).map(str::len).sum();
+        self.text.to_mut().insert_str(offset, &" ".repeat(FLOW_INDENT));
+        true
+    }
 }
 
 /// Reads the documents in a text that itself is a YAML value, such as an entry of a ConfigMap. Positions are those of the
@@ -96,12 +130,32 @@ fn next_document(text: &str, after: usize) -> Option<Start> {
 }
 
 /// Boxed: the error path is rare and the type large.
-type Fallible<T> = Result<T, Box<Diagnostic>>;
+type Fallible<T> = Result<T, Box<Failure>>;
+
+/// Why a document cannot be read.
+struct Failure {
+    diagnostic: Diagnostic,
+    /// The line (from 1), if all that is wrong is where a line of a flow collection begins.
+    flow_indentation: Option<usize>,
+}
+
+/// A failure that indenting does not cure.
+fn failed<T>(diagnostic: Diagnostic) -> Fallible<T> {
+    Err(Box::new(diagnostic.into()))
+}
+
+impl From<Diagnostic> for Failure {
+    fn from(diagnostic: Diagnostic) -> Self {
+        Self { diagnostic, flow_indentation: None }
+    }
+}
 
 struct Reader<'a> {
     file: &'a Arc<str>,
     /// Lines of the file before the text the parser sees.
     first_line: usize,
+    /// Lines of the file whose columns are [`FLOW_INDENT`] too large.
+    indented: &'a BTreeSet<usize>,
     parser: Parser<'a, StrInput<'a>>,
 }
 
@@ -149,14 +203,18 @@ impl Reader<'_> {
         match self.parser.next_event() {
             None => Ok(None),
             Some(Ok((event, position))) => {
-                let span = to_span(self.file, self.first_line, position);
+                let span = to_span(self.file, self.first_line, self.indented, position);
                 Ok(Some((event, span)))
             }
             Some(Err(error)) => {
                 let at = *error.marker();
-                let span = to_span(self.file, self.first_line, Position::empty(at));
+                let span = to_span(self.file, self.first_line, self.indented, Position::empty(at));
                 let message = format!("this is not YAML: {}", error.info());
-                Err(Box::new(Diagnostic::error("yaml-syntax", span, message).with_help(syntax_help(error.info()))))
+                let flow = ["invalid indentation", "invalid indentation in flow construct"].contains(&error.info());
+                Err(Box::new(Failure {
+                    diagnostic: Diagnostic::error("yaml-syntax", span, message).with_help(syntax_help(error.info())),
+                    flow_indentation: flow.then(|| self.first_line + at.line()),
+                }))
             }
         }
     }
@@ -210,7 +268,7 @@ impl Reader<'_> {
 fn push_open(open: &mut Vec<Open>, collection: Open) -> Fallible<()> {
     if open.len() >= MAX_YAML_DEPTH {
         let message = format!("nested more than {MAX_YAML_DEPTH} levels deep");
-        return Err(Box::new(Diagnostic::error("yaml-too-deep", collection.span, message)));
+        return failed(Diagnostic::error("yaml-too-deep", collection.span, message));
     }
     open.push(collection);
     Ok(())
@@ -228,16 +286,16 @@ fn add(parent: &mut Open, node: Node) -> Fallible<()> {
         Content::Mapping { entries, merges, key } => match key.take() {
             None => {
                 let Value::Scalar(scalar) = node.value else {
-                    return Err(Box::new(
+                    return failed(
                         Diagnostic::error("yaml-key", node.span, "a key of a mapping must be a plain text")
                             .with_help("lists and mappings cannot be keys; did you forget quotes around `{` or `[`?"),
-                    ));
+                    );
                 };
                 if entries.is_empty() {
                     parent.span = joined(&parent.span, &node.span);
                 }
                 if let Some(first) = entries.iter().find(|e| e.key == scalar.text) {
-                    return Err(Box::new(
+                    return failed(
                         Diagnostic::error(
                             "duplicate-key",
                             node.span,
@@ -245,7 +303,7 @@ fn add(parent: &mut Open, node: Node) -> Fallible<()> {
                         )
                         .with_help("remove one of the two")
                         .with_related(first.key_span.clone(), "first here"),
-                    ));
+                    );
                 }
                 *key = Some((scalar.text, node.span));
             }
@@ -278,10 +336,10 @@ fn merge(entries: &mut Vec<Entry>, source: Node, budget: &mut Budget) -> Fallibl
             .filter_map(|item| if let Value::Mapping(m) = item.value { Some(m) } else { None })
             .collect(),
         _ => {
-            return Err(Box::new(
+            return failed(
                 Diagnostic::error("yaml-merge", source.span, "`<<` merges a mapping or a list of mappings")
                     .with_help("write `<<: *name` where `&name` marks a mapping"),
-            ));
+            );
         }
     };
     for entry in mappings.into_iter().flat_map(|m| m.0) {
@@ -296,10 +354,10 @@ fn merge(entries: &mut Vec<Entry>, source: Node, budget: &mut Budget) -> Fallibl
 /// A copy of what an anchor marks, paid for from the budget before it is made: nested aliases grow exponentially.
 fn resolve_alias(anchors: &HashMap<usize, Node>, anchor: usize, span: &Span, budget: &mut Budget) -> Fallible<Node> {
     let Some(node) = anchors.get(&anchor) else {
-        return Err(Box::new(
+        return failed(
             Diagnostic::error("yaml-alias", span.clone(), "this alias stands inside what it refers to")
                 .with_help("an anchor can be used only after the value it marks is complete"),
-        ));
+        );
     };
     budget.alias_nodes = budget.alias_nodes.checked_sub(count_nodes(node)).ok_or_else(|| too_many_aliases(span))?;
     Ok(node.clone())
@@ -329,10 +387,10 @@ fn read_scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>, span: &Span) -
 
 fn refuse_tag(tag: Option<&Tag>, span: &Span, core: &str) -> Fallible<()> {
     match tag {
-        Some(tag) if !is_core(tag, core) => Err(Box::new(
+        Some(tag) if !is_core(tag, core) => failed(
             Diagnostic::error("yaml-tag", span.clone(), format!("the tag `{tag}` is not supported here"))
                 .with_help("remove the tag"),
-        )),
+        ),
         _ => Ok(()),
     }
 }
@@ -341,17 +399,16 @@ fn is_core(tag: &Tag, name: &str) -> bool {
     tag.is_yaml_core_schema() && tag.suffix == name
 }
 
-fn too_many_nodes(span: &Span) -> Box<Diagnostic> {
+fn too_many_nodes(span: &Span) -> Box<Failure> {
     let message = format!("the document has more than {MAX_YAML_NODES} values");
-    Box::new(Diagnostic::error("yaml-too-large", span.clone(), message).with_help("split it into several documents"))
+    let diagnostic = Diagnostic::error("yaml-too-large", span.clone(), message);
+    Box::new(diagnostic.with_help("split it into several documents").into())
 }
 
-fn too_many_aliases(span: &Span) -> Box<Diagnostic> {
+fn too_many_aliases(span: &Span) -> Box<Failure> {
     let message = format!("aliases of this document copy more than {MAX_YAML_ALIAS_NODES} values");
-    Box::new(
-        Diagnostic::error("yaml-alias-limit", span.clone(), message)
-            .with_help("write the values out, or use fewer aliases"),
-    )
+    let diagnostic = Diagnostic::error("yaml-alias-limit", span.clone(), message);
+    Box::new(diagnostic.with_help("write the values out, or use fewer aliases").into())
 }
 
 fn syntax_help(info: &str) -> &'static str {
@@ -378,13 +435,17 @@ fn joined(start: &Span, end: &Span) -> Span {
     }
 }
 
-fn to_span(file: &Arc<str>, first_line: usize, position: Position) -> Span {
+fn to_span(file: &Arc<str>, first_line: usize, indented: &BTreeSet<usize>, position: Position) -> Span {
     let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    let column = |at: Marker| match indented.contains(&(first_line + at.line())) {
+        true => at.col().saturating_sub(FLOW_INDENT),
+        false => at.col(),
+    };
     Span {
         file: file.clone(),
         line: number(first_line.saturating_add(position.start.line())),
-        column: number(position.start.col().saturating_add(1)),
+        column: number(column(position.start).saturating_add(1)),
         end_line: number(first_line.saturating_add(position.end.line())),
-        end_column: number(position.end.col().saturating_add(1)),
+        end_column: number(column(position.end).saturating_add(1)),
     }
 }

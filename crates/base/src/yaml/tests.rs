@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::{Node, Value, parse, parse_within};
-use crate::limits::{MAX_YAML_ALIAS_NODES, MAX_YAML_DEPTH};
+use crate::limits::{MAX_YAML_ALIAS_NODES, MAX_YAML_DEPTH, MAX_YAML_FLOW_DEDENTS};
 use crate::{Diagnostics, Span};
 
 fn read(text: &str) -> (Vec<Node>, Diagnostics) {
@@ -17,7 +17,9 @@ fn dump(node: &Node) -> String {
     let at = |span: &Span| format!("@{}:{}", span.line, span.column);
     match &node.value {
         Value::Scalar(_) => format!("{}{}", node.to_json(), at(&node.span)),
-        Value::Sequence(items) => format!("[{}]{}", items.iter().map(dump).collect::<Vec<_>>().join(", "), at(&node.span)),
+        Value::Sequence(items) => {
+            format!("[{}]{}", items.iter().map(dump).collect::<Vec<_>>().join(", "), at(&node.span))
+        }
         Value::Mapping(mapping) => {
             let entries: Vec<_> =
                 mapping.iter().map(|e| format!("{}{}: {}", e.key, at(&e.key_span), dump(&e.value))).collect();
@@ -54,7 +56,10 @@ fn reads_documents_with_positions() {
 
 #[test]
 fn reads_json() {
-    check("{\n\t\"a\": [1.5, \"x\\u0041\", null],\n\t\"b\": {}\n}", &[r#"{a@2:2: [1.5@2:8, "xA"@2:13, null@2:24]@2:7, b@3:2: {}@3:7}@1:1"#]);
+    check(
+        "{\n\t\"a\": [1.5, \"x\\u0041\", null],\n\t\"b\": {}\n}",
+        &[r#"{a@2:2: [1.5@2:8, "xA"@2:13, null@2:24]@2:7, b@3:2: {}@3:7}@1:1"#],
+    );
     check(r#"{"a":"b:c","d":true}"#, &[r#"{a@1:2: "b:c"@1:6, d@1:12: true@1:16}@1:1"#]);
 }
 
@@ -75,6 +80,17 @@ fn copies_aliases_and_merges() {
 #[test]
 fn an_error_does_not_hide_the_other_documents() {
     check_refused("a: [1\n---\nb: 1\n---\nc: d: e\n---\nf: 2\n", 2, &["2:1 yaml-syntax", "5:5 yaml-syntax"]);
+}
+
+#[test]
+fn lines_of_flow_collections_may_stand_left() {
+    check(
+        "a:\n  b: [\n    1,\n  ]\n  c: {\n  d: 2,\n}\n",
+        &["{a@1:1: {b@2:3: [1@3:5]@2:6, c@5:3: {d@6:3: 2@6:6}@5:6}@2:3}@1:1"],
+    );
+    check("a: [\n]\n---\nb: {\n}\nc: 1\n", &["{a@1:1: []@1:4}@1:1", "{b@4:1: {}@4:4, c@6:1: 1@6:4}@4:1"]);
+    let many = "a: [\n]\n---\n".repeat(MAX_YAML_FLOW_DEDENTS + 1);
+    assert!(read(&many).1.has_errors());
 }
 
 #[test]
@@ -99,7 +115,10 @@ fn a_bomb_of_aliases_is_refused_quickly() {
     }
     let (documents, diagnostics) = read(&text);
     assert!(documents.is_empty());
-    assert!(diagnostics.to_string().contains(&format!("copy more than {MAX_YAML_ALIAS_NODES} values")), "{diagnostics}");
+    assert!(
+        diagnostics.to_string().contains(&format!("copy more than {MAX_YAML_ALIAS_NODES} values")),
+        "{diagnostics}"
+    );
 }
 
 #[test]
