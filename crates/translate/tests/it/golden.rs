@@ -1,0 +1,17 @@
+//! Golden files; `BLESS=1` writes them anew.
+
+use evenkeel_testkit::golden;
+
+use crate::scenario::{SCENARIOS, Scenario, as_json, translate};
+
+#[test]
+fn resources_are_as_recorded() {
+    for name in SCENARIOS {
+        let scenario = Scenario::read(name);
+        for view in &scenario.proxies {
+            let json = as_json(&translate(view, &scenario.snapshot));
+            let text = serde_json::to_string_pretty(&json).expect("JSON") + "\n";
+            golden::check(scenario.folder.join(format!("{}.json", view.pod)), &text);
+        }
+    }
+}

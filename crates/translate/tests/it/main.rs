@@ -1,0 +1,6 @@
+//! What proxies are sent for whole configurations: golden files, stability, and stock Envoy's opinion.
+
+mod bootstrap;
+mod golden;
+mod scenario;
+mod stability;

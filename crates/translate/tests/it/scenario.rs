@@ -1,0 +1,74 @@
+//! Configurations under `golden/`, and the proxies they are translated for.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use evenkeel_model::{AddressBook, MeshConfig, Snapshot};
+use evenkeel_translate::{ProxyKind, ProxyView, resources};
+use evenkeel_xds::{ResourceSet, ResourceType, Schema, json};
+use serde_json::{Map, Value};
+
+/// All of them.
+pub const SCENARIOS: [&str; 5] = ["capitals", "protocols", "routing", "egress", "gateways"];
+
+/// One configuration.
+pub struct Scenario {
+    pub folder: PathBuf,
+    pub snapshot: Snapshot,
+    pub proxies: Vec<ProxyView>,
+}
+
+impl Scenario {
+    /// Reads `golden/NAME/input.yaml`, whose first line names the proxies.
+    pub fn read(name: &str) -> Self {
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/it/golden").join(name);
+        let text = std::fs::read_to_string(folder.join("input.yaml")).expect("an input file");
+        let file: Arc<str> = "input.yaml".into();
+        let (objects, found) = evenkeel_api::load(&[(file, text.as_str().into())]);
+        assert!(!found.has_errors(), "{name}:\n{found}");
+        let mut book = AddressBook::default();
+        let (snapshot, built) = evenkeel_model::build(&objects, &MeshConfig::default(), &mut book);
+        let unexpected: Vec<_> = built.iter().filter(|d| d.code != "unknown-destination").collect();
+        assert!(name == "routing" || unexpected.is_empty(), "{name}: {unexpected:?}");
+        let line = text.lines().next().and_then(|l| l.strip_prefix("# proxies: ")).expect("a line of proxies");
+        let proxies = line.split(", ").map(|proxy| view(proxy, &snapshot)).collect();
+        Self { folder, snapshot, proxies }
+    }
+}
+
+/// `sidecar POD.NAMESPACE` or `router POD.NAMESPACE`.
+fn view(text: &str, snapshot: &Snapshot) -> ProxyView {
+    let (kind, name) = text.split_once(' ').expect("kind and name");
+    let (pod, namespace) = name.split_once('.').expect("Pod and namespace");
+    let workload = snapshot.workload(namespace, pod).unwrap_or_else(|| panic!("no Pod {name}"));
+    ProxyView {
+        kind: match kind {
+            "router" => ProxyKind::Router,
+            _ => ProxyKind::Sidecar,
+        },
+        addresses: workload.addresses.clone(),
+        pod: pod.into(),
+        namespace: namespace.into(),
+        service_account: workload.service_account.clone(),
+        labels: workload.labels.clone(),
+    }
+}
+
+/// A proxy's resources as JSON, by type.
+pub fn as_json(set: &ResourceSet) -> Value {
+    let schema = Schema::acquire();
+    let mut all = Map::new();
+    for kind in ResourceType::ALL {
+        let of = set.of(kind);
+        if !of.is_empty() {
+            let list = of.values().map(|r| json::any_to_json(&schema, &r.any)).collect();
+            all.insert(kind.short_name().to_owned(), Value::Array(list));
+        }
+    }
+    Value::Object(all)
+}
+
+/// A proxy's resources.
+pub fn translate(view: &ProxyView, snapshot: &Snapshot) -> ResourceSet {
+    resources(view, snapshot, 1)
+}
