@@ -166,7 +166,7 @@ impl Connection {
             return Ok(response);
         }
         if response.has_token("transfer-encoding", "chunked") {
-            (response.body, response.trailers) = self.chunked_body()?;
+            self.chunked_body(&mut response)?;
         } else if let Some(length) = response.header("content-length") {
             let length = length.parse().map_err(|_| invalid(format!("content-length {length:?}")))?;
             response.body = self.read_exact(length)?;
@@ -177,8 +177,7 @@ impl Connection {
         Ok(response)
     }
 
-    fn chunked_body(&mut self) -> io::Result<(Vec<u8>, Vec<(String, String)>)> {
-        let mut body = Vec::new();
+    fn chunked_body(&mut self, response: &mut Response) -> io::Result<()> {
         loop {
             let line = self.line()?;
             let digits = line.split(';').next().unwrap_or_default().trim();
@@ -186,18 +185,17 @@ impl Connection {
             if size == 0 {
                 break;
             }
-            body.extend(self.read_exact(size)?);
+            response.body.extend(self.read_exact(size)?);
             if self.read_exact(2)? != b"\r\n" {
                 return Err(invalid("a chunk without CRLF at its end".to_owned()));
             }
         }
-        let mut trailers = Vec::new();
         loop {
             let line = self.line()?;
             if line.is_empty() {
-                return Ok((body, trailers));
+                return Ok(());
             }
-            trailers.push(field(&line)?);
+            response.trailers.push(field(&line)?);
         }
     }
 

@@ -1,3 +1,4 @@
 //! End-to-end and interoperation tests of the `evenkeel` binary.
 
+mod docs;
 mod interop;
