@@ -1,1 +1,12 @@
-//! HTTP and network filters, one folder each
+//! HTTP and network filters, one folder each.
+//!
+//! The data path holds one [`HttpFilters`] per connection manager and worker, and one [`NetworkFilters`] per filter chain and
+//! worker, made when a configuration arrives. Filters are an enum compiled from configuration: no dispatch through pointers,
+//! no lock, no allocation for a request that passes.
+
+mod http;
+mod network;
+pub mod rbac;
+
+pub use http::{Decision, HttpFilter, HttpFilters, LocalReply, RequestContext};
+pub use network::{Closed, NetworkFilter, NetworkFilters};

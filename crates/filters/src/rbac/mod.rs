@@ -1,0 +1,109 @@
+//! `envoy.filters.http.rbac` and `envoy.filters.network.rbac`: who may do what.
+
+mod filter;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use evenkeel_runtime_config::matching::{StringMatcher, split_path};
+use evenkeel_runtime_config::rbac::{Permission, Policy, Principal, RbacAction, Rules};
+use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity, RequestView};
+
+pub use filter::{Evaluator, HttpFilter, NetworkFilter, stats};
+
+/// What rules are evaluated over.
+#[derive(Debug)]
+pub struct Subject<'s, R> {
+    /// The connection.
+    pub connection: &'s ConnectionView,
+    /// The client's address (`remote_ip`); the socket's peer on network filters.
+    pub remote: IpAddr,
+    /// The request; `None` on network filters, where rules about requests match nothing.
+    pub request: Option<&'s R>,
+}
+
+/// The outcome of a set of rules.
+#[derive(Debug, Clone, Copy)]
+pub struct Outcome<'r> {
+    /// Whether the subject may go on.
+    pub allowed: bool,
+    /// The first policy that matched, in the order of names.
+    pub policy: Option<&'r Policy>,
+}
+
+/// Evaluates rules: ALLOW passes what some policy matches, DENY what none does, LOG everything.
+pub fn evaluate<'r, R: RequestView>(rules: &'r Rules, subject: &Subject<'_, R>) -> Outcome<'r> {
+    let policy = rules.policies.iter().find(|policy| subject.matches(policy));
+    let allowed = match rules.action {
+        RbacAction::Allow => policy.is_some(),
+        RbacAction::Deny => policy.is_none(),
+        RbacAction::Log => true,
+    };
+    Outcome { allowed, policy }
+}
+
+impl<R: RequestView> Subject<'_, R> {
+    fn matches(&self, policy: &Policy) -> bool {
+        policy.permissions.iter().any(|permission| self.has_permission(permission))
+            && policy.principals.iter().any(|principal| self.is_principal(principal))
+    }
+
+    fn has_permission(&self, permission: &Permission) -> bool {
+        match permission {
+            Permission::Any => true,
+            Permission::And(rules) => rules.iter().all(|rule| self.has_permission(rule)),
+            Permission::Or(rules) => rules.iter().any(|rule| self.has_permission(rule)),
+            Permission::Not(rule) => !self.has_permission(rule),
+            Permission::Header(header) => self.request.is_some_and(|request| header.matches(request)),
+            Permission::UrlPath(path) => self.path_matches(path),
+            Permission::DestinationIp(ranges) => ranges.contains(self.connection.local.ip()),
+            Permission::DestinationPort(port) => self.connection.local.port() == *port,
+            Permission::DestinationPortRange(start, end) => {
+                let port = self.connection.local.port();
+                port >= *start && u32::from(port) < *end
+            }
+            Permission::RequestedServerName(name) => {
+                name.matches(self.connection.server_name.as_deref().unwrap_or_default().as_bytes())
+            }
+        }
+    }
+
+    fn is_principal(&self, principal: &Principal) -> bool {
+        match principal {
+            Principal::Any => true,
+            Principal::And(ids) => ids.iter().all(|id| self.is_principal(id)),
+            Principal::Or(ids) => ids.iter().any(|id| self.is_principal(id)),
+            Principal::Not(id) => !self.is_principal(id),
+            Principal::Authenticated(name) => match (&self.connection.peer, name) {
+                (None, _) => false,
+                (Some(_), None) => true,
+                (Some(peer), Some(name)) => is_named(peer, name),
+            },
+            Principal::DirectRemoteIp(ranges) => ranges.contains(self.connection.direct_remote.ip()),
+            Principal::RemoteIp(ranges) => ranges.contains(self.remote),
+            Principal::Header(header) => self.request.is_some_and(|request| header.matches(request)),
+            Principal::UrlPath(path) => self.path_matches(path),
+        }
+    }
+
+    fn path_matches(&self, matcher: &StringMatcher) -> bool {
+        self.request.is_some_and(|request| matcher.matches(split_path(request.path()).0))
+    }
+}
+
+/// URI SANs, then DNS SANs, then the subject: any of them may be the name.
+fn is_named(peer: &PeerIdentity, name: &StringMatcher) -> bool {
+    let matches = |text: &String| name.matches(text.as_bytes());
+    peer.uri_sans.iter().any(matches) || peer.dns_sans.iter().any(matches) || matches(&peer.subject)
+}
+
+/// `rbac_access_denied_matched_policy[NAME]`; blanks would break the columns of a log line.
+fn denied_details(policy: Option<&Policy>) -> String {
+    let name = policy.map_or(Cow::Borrowed("none"), |policy| match policy.name.contains(char::is_whitespace) {
+        true => Cow::Owned(policy.name.replace(char::is_whitespace, "_")),
+        false => Cow::Borrowed(&*policy.name),
+    });
+    format!("rbac_access_denied_matched_policy[{name}]")
+}

@@ -1,0 +1,264 @@
+//! Each row: rules, who asks for what, and what Envoy would do.
+
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use evenkeel_runtime_config::explain::PlainRequest;
+use evenkeel_runtime_config::matching::{CidrSet, HeaderMatcher, HeaderValueMatcher, StringMatcher, full_match_regex};
+use evenkeel_runtime_config::rbac::{Permission, Policy, Principal, RbacAction, RbacFilter, RbacPerRoute, Rules};
+use evenkeel_runtime_config::route::{HeaderEdits, PathMatch, Route, RouteAction, RouteMatch};
+use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
+use evenkeel_runtime_config::{hcm, listener};
+use evenkeel_stats::{Registry, ScopeName};
+
+use crate::{Decision, HttpFilters, LocalReply, NetworkFilters, RequestContext};
+
+const WEB: &str = "spiffe://cluster.local/ns/default/sa/web";
+
+fn connection(peer: Option<&str>) -> ConnectionView {
+    ConnectionView {
+        direct_remote: address("10.244.1.7:40000"),
+        local: address("10.244.2.9:8080"),
+        server_name: None,
+        tls: peer.is_some(),
+        peer: peer.map(|uri| Arc::new(PeerIdentity { uri_sans: vec![uri.into()], ..PeerIdentity::default() })),
+    }
+}
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn exact(text: &str) -> StringMatcher {
+    StringMatcher::Exact { value: text.as_bytes().into(), ignore_case: false }
+}
+
+fn prefix(text: &str) -> StringMatcher {
+    StringMatcher::Prefix { value: text.as_bytes().into(), ignore_case: false }
+}
+
+fn method(name: &str) -> Permission {
+    let value = HeaderValueMatcher::String(exact(name));
+    Permission::Header(HeaderMatcher { name: ":method".into(), value, invert: false, treat_missing_as_empty: false })
+}
+
+fn ranges(net: &str) -> CidrSet {
+    CidrSet(vec![net.parse().unwrap()])
+}
+
+fn policy(name: &str, permission: Permission, principal: Principal) -> Policy {
+    Policy { name: name.into(), permissions: vec![permission], principals: vec![principal] }
+}
+
+fn filter(action: RbacAction, policies: Vec<Policy>) -> RbacFilter {
+    let rules = Some(Arc::new(Rules { action, policies }));
+    RbacFilter { stat_prefix: "".into(), rules, shadow_rules: None, shadow_stat_prefix: "".into() }
+}
+
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => value,
+        Poll::Pending => panic!("a filter that asks nobody does not wait"),
+    }
+}
+
+fn http(config: RbacFilter, registry: &Registry) -> HttpFilters {
+    let outer = ScopeName::tagged("http", "envoy_http_conn_manager_prefix", "inbound");
+    HttpFilters::new(&[hcm::HttpFilter::Rbac(Arc::new(config))], registry, &outer)
+}
+
+/// `None`: passes; otherwise the details of the 403.
+fn decide(config: RbacFilter, connection: &ConnectionView, request: &PlainRequest) -> Option<String> {
+    let remote = connection.direct_remote.ip();
+    let context = RequestContext { connection, remote, request, route: None };
+    match ready(http(config, &Registry::new()).on_request(&context)) {
+        Decision::Continue => None,
+        Decision::LocalReply(LocalReply { status: 403, body: "RBAC: access denied", details, flag: None }) => {
+            Some(details)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn actions_decide_as_envoy_does() {
+    let get = PlainRequest::new("GET", "info:8080", "/capital?of=fr");
+    let delete = PlainRequest::new("DELETE", "info:8080", "/capital");
+    let web = || Principal::Authenticated(Some(exact(WEB)));
+    let reads = || policy("ns[default]-policy[info]-rule[0]", method("GET"), web());
+    let stranger = "spiffe://cluster.local/ns/default/sa/other";
+    let none = Some("rbac_access_denied_matched_policy[none]".to_owned());
+    let named = Some("rbac_access_denied_matched_policy[ns[default]-policy[info]-rule[0]]".to_owned());
+    for (action, peer, request, expected) in [
+        (RbacAction::Allow, Some(WEB), &get, None),
+        (RbacAction::Allow, Some(WEB), &delete, none.clone()),
+        (RbacAction::Allow, Some(stranger), &get, none.clone()),
+        (RbacAction::Allow, None, &get, none.clone()),
+        (RbacAction::Deny, Some(WEB), &get, named),
+        (RbacAction::Deny, Some(stranger), &get, None),
+        (RbacAction::Log, Some(stranger), &delete, None),
+    ] {
+        let got = decide(filter(action, vec![reads()]), &connection(peer), request);
+        assert_eq!(got, expected, "{action:?} {peer:?} {}", request.method);
+    }
+    // A set of ALLOW rules without policies allows nothing, one of DENY rules everything.
+    assert_eq!(decide(filter(RbacAction::Allow, vec![]), &connection(None), &get), none);
+    assert_eq!(decide(filter(RbacAction::Deny, vec![]), &connection(None), &get), None);
+}
+
+#[test]
+fn each_permission_matches_what_it_names() {
+    let request = PlainRequest::new("GET", "info", "/a/b?x=1").with_header("x-team", "blue");
+    let connection = ConnectionView { server_name: Some("info.example".into()), ..connection(None) };
+    let team = |text| {
+        let value = HeaderValueMatcher::String(exact(text));
+        Permission::Header(HeaderMatcher { name: "x-team".into(), value, invert: false, treat_missing_as_empty: false })
+    };
+    for (permission, matches) in [
+        (Permission::Any, true),
+        (team("blue"), true),
+        (team("red"), false),
+        (Permission::UrlPath(exact("/a/b")), true),
+        (Permission::UrlPath(exact("/a/b?x=1")), false),
+        (Permission::UrlPath(StringMatcher::Regex(full_match_regex("/a/.").unwrap())), true),
+        (Permission::DestinationIp(ranges("10.244.2.0/24")), true),
+        (Permission::DestinationIp(ranges("10.244.3.0/24")), false),
+        (Permission::DestinationPort(8080), true),
+        (Permission::DestinationPort(8081), false),
+        (Permission::DestinationPortRange(8000, 8080), false),
+        (Permission::DestinationPortRange(8080, 65536), true),
+        (Permission::RequestedServerName(prefix("info.")), true),
+        (Permission::Not(Box::new(Permission::Any)), false),
+        (Permission::And(vec![Permission::Any, team("red")]), false),
+        (Permission::Or(vec![team("red"), team("blue")]), true),
+    ] {
+        let text = format!("{permission:?}");
+        let config = filter(RbacAction::Allow, vec![policy("p", permission, Principal::Any)]);
+        assert_eq!(decide(config, &connection, &request).is_none(), matches, "{text}");
+    }
+}
+
+#[test]
+fn each_principal_matches_whom_it_names() {
+    let request = PlainRequest::new("GET", "info", "/a");
+    let authenticated = |matcher| Principal::Authenticated(Some(matcher));
+    for (principal, peer, matches) in [
+        (Principal::Any, None, true),
+        (Principal::Authenticated(None), None, false),
+        (Principal::Authenticated(None), Some(WEB), true),
+        (authenticated(exact(WEB)), Some(WEB), true),
+        (authenticated(prefix("spiffe://cluster.local/ns/default/")), Some(WEB), true),
+        (authenticated(prefix("spiffe://cluster.local/ns/other/")), Some(WEB), false),
+        (authenticated(exact("")), None, false),
+        (Principal::DirectRemoteIp(ranges("10.244.1.0/24")), None, true),
+        (Principal::RemoteIp(ranges("10.244.1.0/24")), None, true),
+        (Principal::RemoteIp(ranges("192.0.2.0/24")), None, false),
+        (Principal::UrlPath(exact("/a")), None, true),
+        (Principal::Not(Box::new(authenticated(exact(WEB)))), None, true),
+        (Principal::And(vec![Principal::Any, Principal::Authenticated(None)]), None, false),
+        (Principal::Or(vec![Principal::Authenticated(None), Principal::Any]), None, true),
+    ] {
+        let text = format!("{principal:?} {peer:?}");
+        let config = filter(RbacAction::Allow, vec![policy("p", Permission::Any, principal)]);
+        assert_eq!(decide(config, &connection(peer), &request).is_none(), matches, "{text}");
+    }
+}
+
+#[test]
+fn remote_ip_is_the_client_not_the_socket() {
+    let request = PlainRequest::new("GET", "info", "/");
+    let principal = Principal::RemoteIp(ranges("192.0.2.0/24"));
+    let config = filter(RbacAction::Allow, vec![policy("p", Permission::Any, principal)]);
+    let context = RequestContext {
+        connection: &connection(None),
+        remote: "192.0.2.1".parse().unwrap(),
+        request: &request,
+        route: None,
+    };
+    assert_eq!(ready(http(config, &Registry::new()).on_request(&context)), Decision::Continue);
+}
+
+#[test]
+fn policies_match_in_the_order_given_and_details_have_no_blanks() {
+    let policies =
+        vec![policy("a policy", Permission::Any, Principal::Any), policy("b", Permission::Any, Principal::Any)];
+    let got = decide(filter(RbacAction::Deny, policies), &connection(None), &PlainRequest::new("GET", "i", "/"));
+    assert_eq!(got.as_deref(), Some("rbac_access_denied_matched_policy[a_policy]"));
+}
+
+#[test]
+fn shadow_rules_are_counted_and_decide_nothing() {
+    let everyone = |action| Arc::new(Rules { action, policies: vec![policy("p", Permission::Any, Principal::Any)] });
+    let config = RbacFilter {
+        stat_prefix: "".into(),
+        rules: Some(everyone(RbacAction::Allow)),
+        shadow_rules: Some(everyone(RbacAction::Deny)),
+        shadow_stat_prefix: "istio_dry_run_deny_".into(),
+    };
+    let registry = Registry::new();
+    let filters = http(config, &registry);
+    let (connection, request) = (connection(None), PlainRequest::new("GET", "i", "/"));
+    let remote = connection.direct_remote.ip();
+    let context = RequestContext { connection: &connection, remote, request: &request, route: None };
+    assert_eq!(ready(filters.on_request(&context)), Decision::Continue);
+    let text = registry.text();
+    for line in ["http.inbound.rbac.allowed: 1", "http.inbound.rbac.istio_dry_run_deny_shadow_denied: 1"] {
+        assert!(text.contains(line), "{line} not in\n{text}");
+    }
+}
+
+#[test]
+fn a_route_replaces_the_rules_or_switches_them_off() {
+    let deny_all = || filter(RbacAction::Allow, vec![]);
+    let allow_all = || filter(RbacAction::Deny, vec![]);
+    for (filter, per_route, passes) in [
+        (deny_all(), None, false),
+        (deny_all(), Some(RbacPerRoute { filter: None }), true),
+        (deny_all(), Some(RbacPerRoute { filter: Some(allow_all()) }), true),
+        (allow_all(), Some(RbacPerRoute { filter: Some(deny_all()) }), false),
+    ] {
+        let text = format!("{per_route:?}");
+        let route = route(per_route);
+        let (connection, request) = (connection(None), PlainRequest::new("GET", "i", "/"));
+        let remote = connection.direct_remote.ip();
+        let context = RequestContext { connection: &connection, remote, request: &request, route: Some(&route) };
+        let decision = ready(http(filter, &Registry::new()).on_request(&context));
+        assert_eq!(decision == Decision::Continue, passes, "{text}");
+    }
+}
+
+fn route(rbac: Option<RbacPerRoute>) -> Route {
+    Route {
+        name: "r".into(),
+        matches: RouteMatch {
+            path: PathMatch::Prefix("/".into()),
+            case_sensitive: true,
+            headers: vec![],
+            query_parameters: vec![],
+            fraction_ppm: 1_000_000,
+            grpc_only: false,
+        },
+        action: RouteAction::DirectResponse { status: 200, body: Arc::from(&b""[..]) },
+        headers: HeaderEdits::default(),
+        rbac: rbac.map(Arc::new),
+        origin: None,
+    }
+}
+
+#[test]
+fn a_network_filter_closes_the_connection_with_the_reason() {
+    let registry = Registry::new();
+    let web = Principal::Authenticated(Some(exact(WEB)));
+    let mut config = filter(RbacAction::Allow, vec![policy("web", Permission::DestinationPort(8080), web)]);
+    config.stat_prefix = "tcp.".into();
+    let filters = NetworkFilters::new(&[listener::NetworkFilter::Rbac(Arc::new(config))], &registry);
+    assert_eq!(filters.on_connection(&connection(Some(WEB))), Ok(()));
+    let closed = filters.on_connection(&connection(None)).unwrap_err();
+    assert_eq!(closed.details, "rbac_access_denied_matched_policy[none]");
+    let text = registry.text();
+    for line in ["tcp.rbac.allowed: 1", "tcp.rbac.denied: 1"] {
+        assert!(text.contains(line), "{line} not in\n{text}");
+    }
+}
