@@ -1,11 +1,12 @@
 //! The state directory: who holds it, what a run keeps in it, and clearing what a crashed run left.
 //!
 //! ```text
-//! ca/             root certificate and keys; kept, so that a restart keeps the mesh's identities
+//! control/        the control plane's root certificate and keys; kept, so that a restart keeps all identities
 //! logs/           one file per program; kept for reading afterwards, emptied by the next run
 //! runtime/        Pod objects for the control plane      ┐
 //! pods/NAME/      a replica's tokens, sockets, /etc files │ removed at the end of a run
 //! data/           applications' files                     │
+//! check/          what `--check` runs: a copy to edit     │
 //! run.json, exec.sock                                     ┘
 //! lock            held by the running `up`
 //! ```
@@ -78,12 +79,19 @@ impl StateDir {
     pub fn default_path() -> PathBuf {
         let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".local/state"));
         let base = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-        base.or_else(home).unwrap_or_else(|| std::env::temp_dir().join(format!("{}", nix::unistd::geteuid()))).join("evenkeel")
+        base.or_else(home)
+            .unwrap_or_else(|| std::env::temp_dir().join(format!("{}", nix::unistd::geteuid())))
+            .join("evenkeel")
     }
 
     /// The directory itself.
     pub fn path(&self) -> &Path {
         &self.0
+    }
+
+    /// The control plane's root certificate and keys.
+    pub fn control(&self) -> PathBuf {
+        self.0.join("control")
     }
 
     /// Pod objects for the control plane.
@@ -104,6 +112,11 @@ impl StateDir {
     /// Where applications may keep files for the length of a run.
     pub fn data(&self) -> PathBuf {
         self.0.join("data")
+    }
+
+    /// The copy of the directory that `--check` runs and edits.
+    pub fn check(&self) -> PathBuf {
+        self.0.join("check")
     }
 
     /// Where `evenkeel exec` asks for a replica's namespaces.
@@ -128,7 +141,7 @@ impl StateDir {
             .map_err(io)?;
         let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock).map_err(|_| self.busy())?;
         let leftovers = self.clear_leftovers()?;
-        for folder in ["runtime", "pods", "data", "logs"] {
+        for folder in ["control", "runtime", "pods", "data", "logs"] {
             fs::create_dir_all(self.0.join(folder)).map_err(io)?;
         }
         Ok((Claim { state: self.clone(), directory: directory.to_path_buf(), lock }, leftovers))
@@ -159,7 +172,7 @@ impl StateDir {
         Ok((leftovers.process.is_some() || leftovers.files > 0).then_some(leftovers))
     }
 
-    const VOLATILE: [&str; 5] = ["runtime", "pods", "data", "run.json", "exec.sock"];
+    const VOLATILE: [&str; 6] = ["runtime", "pods", "data", "check", "run.json", "exec.sock"];
 
     fn remove_volatile(&self) -> io::Result<()> {
         for name in Self::VOLATILE {
@@ -325,7 +338,8 @@ mod tests {
     }
 
     #[test]
-    fn the_next_run_ends_the_process_of_a_crashed_one_and_removes_its_files() -> Result<(), Box<dyn std::error::Error>> {
+    fn the_next_run_ends_the_process_of_a_crashed_one_and_removes_its_files() -> Result<(), Box<dyn std::error::Error>>
+    {
         let folder = tempfile::tempdir()?;
         let state = StateDir::new(folder.path())?;
         let mut survivor = std::process::Command::new("sleep").arg("60").spawn()?;

@@ -7,8 +7,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinHandle;
 
 use crate::namespace::Namespace;
 
@@ -79,29 +81,52 @@ impl Call {
 
     /// Connects to `address` from inside `namespace` (or from the supervisor's own) and waits for the whole answer.
     pub async fn send(&self, namespace: Option<&Namespace>, address: SocketAddr) -> Result<Answer, CallError> {
-        let exchange = async {
-            let stream = connect(namespace, address).await?;
-            self.exchange(stream).await
-        };
+        let exchange = async { Session::open(connect(namespace, address).await?).await?.exchange(self).await };
         tokio::time::timeout(self.timeout, exchange).await.unwrap_or(Err(CallError::TimedOut(self.timeout)))
     }
+}
 
-    async fn exchange(&self, stream: TcpStream) -> Result<Answer, CallError> {
-        let http = |error: &dyn std::fmt::Display| CallError::Http(error.to_string());
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| http(&error))?;
-        let connection = tokio::spawn(connection);
-        let mut request = Request::builder().method(&self.method).uri(&self.path).header("host", &self.host);
-        for (name, value) in &self.headers {
+/// A connection that is kept alive between calls.
+#[derive(Debug)]
+pub struct Session {
+    sender: SendRequest<Full<Bytes>>,
+    connection: JoinHandle<hyper::Result<()>>,
+}
+
+impl Session {
+    /// Speaks HTTP/1.1 over an open connection.
+    pub async fn open(stream: TcpStream) -> Result<Self, CallError> {
+        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(http)?;
+        Ok(Self { sender, connection: tokio::spawn(connection) })
+    }
+
+    /// One exchange, within the call's timeout.
+    pub async fn call(&mut self, call: &Call) -> Result<Answer, CallError> {
+        let exchange = tokio::time::timeout(call.timeout, self.exchange(call));
+        exchange.await.unwrap_or(Err(CallError::TimedOut(call.timeout)))
+    }
+
+    async fn exchange(&mut self, call: &Call) -> Result<Answer, CallError> {
+        let mut request = Request::builder().method(&call.method).uri(&call.path).header("host", &call.host);
+        for (name, value) in &call.headers {
             request = request.header(*name, value);
         }
-        let request = request.body(Full::new(Bytes::from(self.body.clone()))).map_err(|error| http(&error))?;
-        let response = sender.send_request(request).await.map_err(|error| http(&error))?;
-        let (head, body) = response.into_parts();
-        let body = Limited::new(body, MAX_BODY_BYTES).collect().await.map_err(|error| http(&error))?.to_bytes();
-        connection.abort();
+        let request = request.body(Full::new(Bytes::from(call.body.clone()))).map_err(http)?;
+        self.sender.ready().await.map_err(http)?;
+        let (head, body) = self.sender.send_request(request).await.map_err(http)?.into_parts();
+        let body = Limited::new(body, MAX_BODY_BYTES).collect().await.map_err(http)?.to_bytes();
         Ok(Answer { status: head.status, headers: head.headers, body: String::from_utf8_lossy(&body).into_owned() })
     }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.connection.abort();
+    }
+}
+
+fn http(error: impl std::fmt::Display) -> CallError {
+    CallError::Http(error.to_string())
 }
 
 /// One answer.

@@ -31,8 +31,8 @@ pub struct ExecOptions {
     pub state: PathBuf,
     /// Name of a workload (or of one of its pods).
     pub workload: String,
-    /// Its namespace.
-    pub namespace: String,
+    /// Its namespace; none: whichever has it.
+    pub namespace: Option<String>,
     /// Program and arguments.
     pub command: Vec<OsString>,
 }
@@ -62,8 +62,8 @@ pub enum ExecError {
 /// What `exec` asks the running `up`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Request {
-    /// Namespace of the workload.
-    pub namespace: String,
+    /// Namespace of the workload; none: whichever has it.
+    pub namespace: Option<String>,
     /// Name of the workload or pod.
     pub workload: String,
 }
@@ -95,8 +95,12 @@ pub fn run(options: &ExecOptions) -> Result<u8, ExecError> {
     enter(&descriptors).map_err(ExecError::Enter)?;
     let program = options.command.first().cloned().unwrap_or_else(|| "sh".into());
     let failed = |source: io::Error| ExecError::Command { command: program.clone(), source };
-    let arguments: Vec<CString> =
-        options.command.iter().map(|word| CString::new(word.as_bytes())).collect::<Result<_, _>>().map_err(|error| failed(error.into()))?;
+    let arguments: Vec<CString> = options
+        .command
+        .iter()
+        .map(|word| CString::new(word.as_bytes()))
+        .collect::<Result<_, _>>()
+        .map_err(|error| failed(error.into()))?;
     // SAFETY: single-threaded by this function's contract.
     match unsafe { fork() }.map_err(|error| failed(error.into()))? {
         ForkResult::Child => {
@@ -112,7 +116,9 @@ pub fn run(options: &ExecOptions) -> Result<u8, ExecError> {
             }
             match waitpid(child, None).map_err(|error| failed(error.into()))? {
                 WaitStatus::Exited(_, status) => Ok(u8::try_from(status).unwrap_or(1)),
-                WaitStatus::Signaled(_, number, _) => Ok(128_u8.saturating_add(u8::try_from(number as i32).unwrap_or(0))),
+                WaitStatus::Signaled(_, number, _) => {
+                    Ok(128_u8.saturating_add(u8::try_from(number as i32).unwrap_or(0)))
+                }
                 _ => Ok(1),
             }
         }

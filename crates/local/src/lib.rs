@@ -1,12 +1,17 @@
 //! `evenkeel up`: a mesh on one Linux machine, without Kubernetes or containers.
 //!
-//! Read [`up::run`] first: it wires everything. The process the user starts stays outside and supervises the supervisor
-//! ([`sandbox`]); that one, inside fresh namespaces, starts the control plane, the gateway and the replicas ([`supervisor`]).
+//! Read [`up::run`] first: it wires everything. The process the user starts stays outside and keeps watch over the
+//! supervisor ([`sandbox`]); that one, inside fresh namespaces, starts the control plane, the gateway and the replicas
+//! ([`supervisor`], [`mesh`]). Everything started is this same binary, or the application.
 
 pub mod capture;
+pub mod check;
 pub mod cleanup;
 pub mod client;
 pub mod exec;
+mod exec_server;
+mod follow;
+pub mod mesh;
 pub mod namespace;
 pub mod network;
 pub mod pods;
@@ -14,6 +19,13 @@ pub mod ports;
 pub mod preflight;
 pub mod probe;
 pub mod process;
+pub mod programs;
 pub mod replica;
 pub mod sandbox;
+pub mod supervisor;
 pub mod tools;
+pub mod ui;
+pub mod up;
+pub mod workloads;
+
+pub use up::{Options, UpError, run};

@@ -118,7 +118,10 @@ fn render_pod(out: &mut String, status: &PodStatus) {
         }
     }
     let condition = if *ready { "True" } else { "False" };
-    line(format_args!("status:\n  phase: Running\n  podIP: {}\n  podIPs:\n    - ip: {0}", quote(&pod.address.to_string())));
+    line(format_args!(
+        "status:\n  phase: Running\n  podIP: {}\n  podIPs:\n    - ip: {0}",
+        quote(&pod.address.to_string())
+    ));
     line(format_args!("  conditions:\n    - type: Ready\n      status: \"{condition}\""));
 }
 
@@ -131,7 +134,10 @@ mod tests {
             name: "web-5d4f-x2x4z".to_owned(),
             namespace: "shop".to_owned(),
             workload: "web".to_owned(),
-            labels: BTreeMap::from([("app".to_owned(), "web".to_owned()), ("odd".to_owned(), "yes: \"no\"".to_owned())]),
+            labels: BTreeMap::from([
+                ("app".to_owned(), "web".to_owned()),
+                ("odd".to_owned(), "yes: \"no\"".to_owned()),
+            ]),
             service_account: "web".to_owned(),
             address: Ipv4Addr::new(10, 244, 1, 2),
             ports: vec![ContainerPort { name: Some("http".to_owned()), number: 8080, protocol: "TCP".to_owned() }],

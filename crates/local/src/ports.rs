@@ -4,8 +4,10 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::str::FromStr;
+use std::sync::Mutex;
 
 use evenkeel_base::Span;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 /// Sockets are kept above the descriptors they are handed over as, so that no hand-over overwrites another one's source.
 const LOWEST_DESCRIPTOR: RawFd = 64;
@@ -38,7 +40,8 @@ impl FromStr for PortChoice {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let port = |text: &str| {
-            text.parse::<u16>().map_err(|_| format!("{text:?} is no port; expected HOST_PORT or GATEWAY_PORT=HOST_PORT"))
+            text.parse::<u16>()
+                .map_err(|_| format!("{text:?} is no port; expected HOST_PORT or GATEWAY_PORT=HOST_PORT"))
         };
         Ok(match text.split_once('=') {
             Some((gateway, host)) => Self { gateway: Some(port(gateway)?), host: port(host)? },
@@ -86,6 +89,31 @@ impl HostPort {
     /// What to type into a browser.
     pub fn url(&self) -> String {
         format!("{}://{}/", self.scheme, self.address)
+    }
+}
+
+/// Unconnected TCP sockets of the host's network. A socket stays where it was made, so that even after the host's network
+/// is left, connecting one goes through it: how a check calls the gateway as a user would.
+#[derive(Debug, Default)]
+pub struct HostSockets(Mutex<Vec<std::net::TcpStream>>);
+
+impl HostSockets {
+    /// Makes `count` of them.
+    pub fn make(count: usize) -> io::Result<Self> {
+        let make = |_| {
+            let kind = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+            let socket = socket(AddressFamily::Inet, SockType::Stream, kind, None)?;
+            Ok(std::net::TcpStream::from(socket))
+        };
+        let sockets: io::Result<Vec<_>> = (0..count).map(make).collect();
+        Ok(Self(Mutex::new(sockets?)))
+    }
+
+    /// Connects the next one.
+    pub async fn connect(&self, address: SocketAddr) -> io::Result<tokio::net::TcpStream> {
+        let next = self.0.lock().ok().and_then(|mut sockets| sockets.pop());
+        let socket = next.ok_or_else(|| io::Error::other("this run has used up its sockets of the host's network"))?;
+        tokio::net::TcpSocket::from_std_stream(socket).connect(address).await
     }
 }
 
@@ -155,7 +183,8 @@ mod tests {
         let host = taken.local_addr()?.port();
         let refused = open(&[gateway(8080)], &[PortChoice { gateway: Some(8080), host }]);
         let said = refused.err().map(|error| error.to_string()).unwrap_or_default();
-        for part in [&format!("127.0.0.1:{host}"), "another program has it", "gateway.yaml:9:7", "--gateway-port 8080="] {
+        for part in [&format!("127.0.0.1:{host}"), "another program has it", "gateway.yaml:9:7", "--gateway-port 8080="]
+        {
             assert!(said.contains(part), "{said:?} lacks {part:?}");
         }
         Ok(())

@@ -26,6 +26,11 @@ pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
+/// Whether standard error is a terminal, and may be coloured.
+pub fn is_terminal() -> bool {
+    std::io::IsTerminal::is_terminal(&io::stderr())
+}
+
 /// The one thing to enable, from the kernel's switches.
 fn remedy(read: impl Fn(&str) -> Option<String>, root: bool) -> String {
     let is = |path: &str, value: &str| read(path).is_some_and(|content| content.trim() == value);

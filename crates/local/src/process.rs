@@ -29,16 +29,8 @@ pub const STABLE_AFTER: Duration = Duration::from_secs(30);
 /// First descriptor of inherited listening sockets (systemd's `SD_LISTEN_FDS_START`).
 const FIRST_INHERITED: RawFd = 3;
 /// Variables that would send a workload's requests somewhere else than into its mesh.
-const STRIPPED: [&str; 8] = [
-    "http_proxy",
-    "https_proxy",
-    "all_proxy",
-    "no_proxy",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "ALL_PROXY",
-    "NO_PROXY",
-];
+const STRIPPED: [&str; 8] =
+    ["http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"];
 
 /// What to run, and where.
 #[derive(Debug, Clone)]

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
 use crate::namespace::Namespace;
 use crate::network::{self, NetworkError, Place};
@@ -30,6 +29,8 @@ pub struct ReplicaSpec {
     pub program: Option<Program>,
     /// When its program is ready.
     pub probe: Probe,
+    /// Time its proxy has to drain and end.
+    pub proxy_grace: Duration,
 }
 
 /// A running replica.
@@ -44,7 +45,6 @@ pub struct Replica {
     processes: watch::Receiver<Processes>,
     roster: Roster,
     retire: watch::Sender<bool>,
-    task: JoinHandle<()>,
 }
 
 /// Process ids, for whoever wants to look or to kill.
@@ -71,8 +71,8 @@ impl Replica {
         let pod = spec.pod.clone();
         let life = Life { namespace: namespace.clone(), pod: pod.clone(), roster: roster.clone(), report, retired };
         life.tell(false, "starting", 0);
-        let task = tokio::spawn(life.live(spec));
-        Ok(Self { pod, namespace, surroundings, processes, roster, retire, task })
+        tokio::spawn(life.live(spec));
+        Ok(Self { pod, namespace, surroundings, processes, roster, retire })
     }
 
     /// Its processes now.
@@ -81,9 +81,11 @@ impl Replica {
     }
 
     /// Takes it out: not ready at once, then the program ends, then the sidecar.
-    pub async fn stop(mut self) {
+    pub async fn stop(&self) {
         let _ = self.retire.send(true);
-        let _ = (&mut self.task).await;
+        // Its task holds the reporting end for as long as anything of it runs.
+        let mut processes = self.processes.clone();
+        while processes.changed().await.is_ok() {}
         self.roster.send_modify(|pods| drop(pods.remove(&key(&self.pod))));
     }
 }
@@ -154,8 +156,11 @@ impl Life {
             }
         }
         self.tell(false, "stopping", restarts(program.as_ref()));
-        for process in [&mut program, &mut proxy].into_iter().flatten() {
-            process.stop(TERMINATION_GRACE).await;
+        if let Some(program) = &mut program {
+            program.stop(TERMINATION_GRACE).await;
+        }
+        if let Some(proxy) = &mut proxy {
+            proxy.stop(spec.proxy_grace).await;
         }
         self.note_processes(None, None);
     }

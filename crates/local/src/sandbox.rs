@@ -112,7 +112,8 @@ fn isolate(alive: &OwnedFd, signals: &SigSet) -> Result<(), SandboxError> {
     unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).map_err(refused("a network namespace"))?;
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
         .map_err(refused("private mounts"))?;
-    mount(Some("proc"), "/proc", Some("proc"), MsFlags::empty(), None::<&str>).map_err(refused("a /proc of its own"))?;
+    mount(Some("proc"), "/proc", Some("proc"), MsFlags::empty(), None::<&str>)
+        .map_err(refused("a /proc of its own"))?;
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(io::Error::from)?;
     exit_if_orphaned(alive)?;
     sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(signals), None).map_err(io::Error::from)?;

@@ -63,7 +63,10 @@ fn locate(name: &'static str) -> Result<PathBuf, ToolError> {
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let system = ["/usr/sbin", "/sbin"].map(PathBuf::from);
-    std::env::split_paths(&path).chain(system).map(|folder| folder.join(name)).find(|candidate| is_executable(candidate))
+    std::env::split_paths(&path)
+        .chain(system)
+        .map(|folder| folder.join(name))
+        .find(|candidate| is_executable(candidate))
 }
 
 fn is_executable(path: &Path) -> bool {

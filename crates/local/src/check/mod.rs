@@ -1,0 +1,138 @@
+//! `--check`: plays the example's scenario once and says, line by line, what was verified.
+//!
+//! It works on a copy of the directory, in which it adds two callers of its own and edits files. What is specific to the
+//! capitals example is left out when the directory is another one.
+
+mod edits;
+mod report;
+mod routing;
+mod scene;
+mod security;
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use report::Line;
+use scene::Scene;
+
+use crate::cleanup::StateDir;
+use crate::mesh::Mesh;
+use crate::supervisor::Plan;
+use crate::ui::Events;
+use crate::workloads::Manifest;
+
+/// Connections from the host's network that one check may open.
+pub const HOST_SOCKETS: usize = 64;
+/// How long everything may take to become ready.
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Most files copied from the directory; more is not an application's configuration.
+const MAX_FILES: usize = 10_000;
+/// The two callers a check adds: one inside the mesh under an identity nothing is allowed to, one outside it.
+const CALLERS: &str = include_str!("callers.yaml");
+
+/// Copies the user's directory into the state directory and adds the callers.
+pub fn prepare(directory: &Path, manifest: &Manifest, state: &StateDir) -> io::Result<PathBuf> {
+    let copy = state.check();
+    let mut left = MAX_FILES;
+    copy_tree(directory, &copy, &mut left)?;
+    if is_capitals(manifest) {
+        fs::write(copy.join("check-callers.yaml"), CALLERS)?;
+    }
+    Ok(copy)
+}
+
+fn copy_tree(from: &Path, to: &Path, left: &mut usize) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        *left = left.checked_sub(1).ok_or_else(|| io::Error::other(format!("it holds more than {MAX_FILES} files")))?;
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        match source.is_dir() {
+            true if entry.file_name().to_string_lossy().starts_with('.') => {}
+            true => copy_tree(&source, &target, left)?,
+            false => drop(fs::copy(&source, &target)?),
+        }
+    }
+    Ok(())
+}
+
+fn is_capitals(manifest: &Manifest) -> bool {
+    ["capitals-web", "capitals-info-v1", "capitals-info-v2"].iter().all(|name| {
+        manifest.workloads.iter().any(|workload| workload.name == *name && workload.namespace == "capitals")
+    })
+}
+
+/// Plays the scenario; 0 if all of it held.
+pub async fn run(mesh: &Mesh, plan: &Arc<Plan>, events: &Events) -> u8 {
+    let mut passed = true;
+    let mut tell = |line: Line| {
+        passed &= line.holds;
+        events.say(line.to_string());
+        line.holds
+    };
+    let scene = Scene::new(mesh, plan);
+    if !tell(scene.all_ready(READY_TIMEOUT).await) {
+        return 1;
+    }
+    if !is_capitals(&plan.manifest) {
+        tell(Line::held("this is not the capitals example, so the rest of its scenario is left out"));
+        return u8::from(!passed);
+    }
+    tell(routing::reach(&scene).await);
+    for line in routing::names(&scene).await {
+        tell(line);
+    }
+    tell(routing::split(&scene).await);
+    tell(routing::pin(&scene).await);
+    tell(routing::remember(&scene).await);
+    tell(security::identities(&scene).await);
+    tell(security::plaintext(&scene).await);
+    tell(security::stranger(&scene).await);
+    tell(security::method(&scene).await);
+    tell(edits::takes_effect(&scene).await);
+    tell(edits::is_refused(&scene).await);
+    for line in edits::replica_dies(&scene).await {
+        tell(line);
+    }
+    tell(edits::access_log(&scene).await);
+    u8::from(!passed)
+}
+
+/// The keeper's part, after everything has ended: nothing is left.
+pub fn verify_removal(state: &Path, machine_unchanged: bool) -> Vec<Line> {
+    // Process 1 of the mesh's namespace is gone: the kernel has ended all that was in there, so asking for our own
+    // children is asking for all.
+    let childless = matches!(
+        nix::sys::wait::waitpid(None, Some(nix::sys::wait::WaitPidFlag::WNOHANG)),
+        Err(nix::errno::Errno::ECHILD)
+    );
+    let left: Vec<String> = fs::read_dir(state)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| !["control", "logs"].contains(&name.as_str()))
+        .collect();
+    vec![
+        Line::new("removal: no process is left", childless, "a child of this process still runs"),
+        Line::new(
+            "removal: the machine's interfaces and mounts are what they were",
+            machine_unchanged,
+            "they differ from those before the run",
+        ),
+        Line::new(
+            "removal: no file is left but logs and the mesh's root certificate",
+            left.is_empty(),
+            format!("left: {}", left.join(", ")),
+        ),
+    ]
+}
+
+/// Prints lines and tells whether all hold.
+pub fn print(lines: &[Line], out: &mut dyn Write) -> bool {
+    lines.iter().for_each(|line| drop(writeln!(out, "{line}")));
+    lines.iter().all(|line| line.holds)
+}

@@ -1,0 +1,41 @@
+//! One line of a check's report.
+
+use std::fmt;
+
+/// Something that was to hold, and whether it did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    /// Whether it held.
+    pub holds: bool,
+    /// What was verified.
+    pub what: String,
+    /// What was seen instead.
+    pub seen: String,
+}
+
+impl Line {
+    /// `what` held or, if not, `seen` was there instead.
+    pub fn new(what: impl Into<String>, holds: bool, seen: impl Into<String>) -> Self {
+        Self { holds, what: what.into(), seen: seen.into() }
+    }
+
+    /// `what` held.
+    pub fn held(what: impl Into<String>) -> Self {
+        Self::new(what, true, "")
+    }
+
+    /// `what` did not hold.
+    pub fn failed(what: impl Into<String>, seen: impl fmt::Display) -> Self {
+        Self::new(what, false, seen.to_string())
+    }
+}
+
+/// `ok   what`, or `FAIL what: seen`.
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.holds {
+            true => write!(f, "ok    {}", self.what),
+            false => write!(f, "FAIL  {}; seen: {}", self.what, self.seen),
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Edits while it runs: Deployments that come, go or scale, and what the control plane says of the files.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use evenkeel_control::source::files::Files;
+use evenkeel_control::source::watch::Watch;
+use serde::Deserialize;
+
+use crate::client::Call;
+use crate::mesh::{Mesh, MeshError};
+use crate::ports::GatewayPort;
+use crate::programs::CONTROL_DEBUG;
+use crate::supervisor::Plan;
+use crate::ui::Events;
+use crate::workloads::Manifest;
+
+/// Quiet after a notice before files are read: editors write in several steps.
+const SETTLE: Duration = Duration::from_millis(50);
+/// How often the control plane is asked for its findings.
+const FINDINGS_PERIOD: Duration = Duration::from_millis(500);
+
+/// Something the user has to know, or the mesh to do.
+#[derive(Debug)]
+pub enum Change {
+    /// Other Deployments, or other ports of Gateways.
+    Manifest(Manifest),
+    /// Text for the screen.
+    Say(String),
+}
+
+/// Follows the directory.
+#[derive(Debug)]
+pub struct Follower {
+    files: Files,
+    watch: Watch,
+    manifest: Manifest,
+    findings: Findings,
+    ask: tokio::time::Interval,
+}
+
+impl Follower {
+    /// Starts from what already runs.
+    pub fn new(plan: &Arc<Plan>) -> Result<Self, MeshError> {
+        let roots = vec![plan.directory.clone()];
+        let watch = Watch::new(&roots).map_err(|error| MeshError::Io {
+            what: "cannot watch the directory",
+            source: std::io::Error::other(error),
+        })?;
+        let mut files = Files::new(roots);
+        files.refresh(SystemTime::now());
+        let findings = Findings::new(&plan.directory);
+        let ask = tokio::time::interval(FINDINGS_PERIOD);
+        Ok(Self { files, watch, manifest: plan.manifest.clone(), findings, ask })
+    }
+
+    /// The next change. Nothing is lost when this is dropped while it waits.
+    pub async fn next(&mut self) -> Change {
+        loop {
+            tokio::select! {
+                notice = self.watch.next() => {
+                    if notice.is_none() {
+                        return std::future::pending().await;
+                    }
+                    if let Some(change) = self.look_again().await {
+                        return change;
+                    }
+                }
+                _ = self.ask.tick() => {
+                    if let Some(text) = self.findings.news().await {
+                        return Change::Say(text);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn look_again(&mut self) -> Option<Change> {
+        while let Ok(Some(_)) = tokio::time::timeout(SETTLE, self.watch.next()).await {}
+        self.files.refresh(SystemTime::now());
+        let (manifest, findings) = Manifest::read(&self.files.objects());
+        if findings.has_errors() {
+            return Some(Change::Say(findings.render(&self.files.sources(), false)));
+        }
+        if manifest == self.manifest {
+            return None;
+        }
+        self.manifest = manifest.clone();
+        Some(Change::Manifest(manifest))
+    }
+}
+
+/// Does what a change asks for.
+pub async fn apply(change: Change, mesh: &mut Mesh, events: &Events) -> Result<(), MeshError> {
+    match change {
+        Change::Say(text) => events.say(text),
+        Change::Manifest(manifest) => {
+            for port in unopened(&manifest.gateway_ports, mesh.open_ports()) {
+                events.say(format!("{}: port {} opens when this is started again", port.span, port.number));
+            }
+            mesh.follow(&manifest).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Host sockets can only be opened before the host's network is left.
+fn unopened<'a>(wanted: &'a [GatewayPort], open: Vec<u16>) -> impl Iterator<Item = &'a GatewayPort> {
+    wanted.iter().filter(move |port| !open.contains(&port.listener()))
+}
+
+/// The control plane's findings, each told once.
+#[derive(Debug)]
+struct Findings {
+    directory: String,
+    told: BTreeSet<String>,
+    refused: BTreeSet<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Page {
+    refused_files: BTreeSet<String>,
+    diagnostics: Vec<Finding>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Finding {
+    rendered: String,
+}
+
+impl Findings {
+    fn new(directory: &PathBuf) -> Self {
+        Self { directory: format!("{}/", directory.display()), told: BTreeSet::new(), refused: BTreeSet::new() }
+    }
+
+    /// What is new since the last time, if the control plane answers.
+    async fn news(&mut self) -> Option<String> {
+        let answer = Call::get("localhost", "/debug/diagnostics").send(None, CONTROL_DEBUG).await.ok()?;
+        let page: Page = serde_json::from_str(&answer.body).ok()?;
+        self.compare(page)
+    }
+
+    fn compare(&mut self, page: Page) -> Option<String> {
+        let present: BTreeSet<String> = page.diagnostics.into_iter().map(|finding| finding.rendered).collect();
+        let mut text = String::new();
+        for finding in present.difference(&self.told) {
+            text.push_str(finding.trim_end());
+            text.push_str("\n\n");
+        }
+        for file in page.refused_files.difference(&self.refused) {
+            text.push_str(&format!("{} is refused; what it said before stays in force\n", self.short(file)));
+        }
+        for file in self.refused.difference(&page.refused_files) {
+            text.push_str(&format!("{} is accepted again\n", self.short(file)));
+        }
+        self.told = present;
+        self.refused = page.refused_files;
+        (!text.is_empty()).then_some(text)
+    }
+
+    fn short<'a>(&self, file: &'a str) -> &'a str {
+        file.strip_prefix(&self.directory).unwrap_or(file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_is_told_once_and_its_end_too() {
+        let mut findings = Findings::new(&PathBuf::from("/app"));
+        let mut check = |refused: &[&str], rendered: &[&str], expected: Option<&str>| {
+            let diagnostics = rendered.iter().map(|text| Finding { rendered: (*text).to_owned() }).collect();
+            let page = Page { refused_files: refused.iter().map(|file| (*file).to_owned()).collect(), diagnostics };
+            assert_eq!(findings.compare(page).as_deref(), expected);
+        };
+        let told = "error: no such field\n --> routes.yaml:3:5\n\nroutes.yaml is refused; what it said before stays in force\n";
+        let rendered = "error: no such field\n --> routes.yaml:3:5";
+        check(&[], &[], None);
+        check(&["/app/routes.yaml"], &[rendered], Some(told));
+        check(&["/app/routes.yaml"], &[rendered], None);
+        check(&[], &[], Some("routes.yaml is accepted again\n"));
+    }
+}

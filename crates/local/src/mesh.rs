@@ -1,0 +1,320 @@
+//! The running mesh: its control plane, its gateway and its replicas, and how they follow a manifest.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_ca::TokenKey;
+use futures_util::future::join_all;
+use tokio::sync::watch;
+
+use crate::capture;
+use crate::client::Call;
+use crate::network::{BRIDGE_ADDRESS, MAX_PODS, NetworkError, Place, pod_address, search_list};
+use crate::pods::{ContainerPort, Pod, Roster};
+use crate::preflight::Refused;
+use crate::probe::{Check, Probe};
+use crate::process::{Phase, Process};
+use crate::programs::{self, CONTROL_DEBUG, ProgramError};
+use crate::replica::{Replica, ReplicaSpec, TERMINATION_GRACE};
+use crate::supervisor::Plan;
+use crate::ui::Events;
+use crate::workloads::{
+    INGRESS_NAME, INGRESS_NAMESPACE, INGRESS_SERVICE_ACCOUNT, Manifest, Sidecar, Workload, ingress_labels,
+};
+
+/// DNS suffix of the mesh's services.
+pub const CLUSTER_DOMAIN: &str = "cluster.local";
+/// How long the control plane may take to serve.
+const CONTROL_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time between two looks at a control plane that is starting.
+const CONTROL_PERIOD: Duration = Duration::from_millis(20);
+/// How long replicas that replace others may take before those are stopped all the same.
+const REPLACE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Why the mesh does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum MeshError {
+    /// Links, addresses, rules.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// A tool.
+    #[error(transparent)]
+    Tool(#[from] crate::tools::ToolError),
+    /// The kernel.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// Tokens, command lines.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// The control plane did not come up.
+    #[error("the control plane does not serve ({reason}); its log: {log}")]
+    ControlPlane {
+        /// What was seen last.
+        reason: String,
+        /// Where to read on.
+        log: String,
+    },
+    /// No address is left.
+    #[error("all {MAX_PODS} pod addresses of this run are used up; start it again")]
+    AddressesUsedUp,
+    /// Something more basic.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Replicas by (namespace, pod name), for `exec` and the check.
+pub type Replicas = Arc<BTreeMap<(String, String), Arc<Replica>>>;
+
+/// The running mesh.
+pub struct Mesh {
+    plan: Arc<Plan>,
+    roster: Roster,
+    tokens: TokenKey,
+    control: Option<Process>,
+    replicas: watch::Sender<Replicas>,
+    next_index: u32,
+}
+
+impl Mesh {
+    /// Nothing started yet.
+    pub fn new(plan: Arc<Plan>, roster: Roster) -> Result<Self, MeshError> {
+        let tokens = TokenKey::open(&plan.state.control()).map_err(ProgramError::from)?;
+        let replicas = watch::Sender::new(Replicas::default());
+        Ok(Self { plan, roster, tokens, control: None, replicas, next_index: 0 })
+    }
+
+    /// Follows which replicas there are.
+    pub fn replicas(&self) -> watch::Receiver<Replicas> {
+        self.replicas.subscribe()
+    }
+
+    /// How the replicas are.
+    pub fn roster(&self) -> &Roster {
+        &self.roster
+    }
+
+    /// The proxy's listener ports that host sockets were opened for.
+    pub fn open_ports(&self) -> Vec<u16> {
+        self.plan.host_ports.iter().map(|port| port.listener).collect()
+    }
+
+    /// Whether a process is waited for by its owner here.
+    pub fn owns(&self, pid: u32) -> bool {
+        let of_replicas = self.replicas.borrow().values().any(|replica| {
+            let processes = replica.processes();
+            [processes.program, processes.proxy].contains(&Some(pid))
+        });
+        of_replicas || self.control.as_ref().and_then(Process::pid) == Some(pid)
+    }
+
+    /// Starts the control plane, then the gateway and all replicas at once.
+    pub async fn start(&mut self, events: &Events) -> Result<(), MeshError> {
+        let control = Process::start(programs::control_plane(&self.plan));
+        let state = control.state();
+        self.control = Some(control);
+        self.control_serves(state).await?;
+        if !self.plan.host_ports.is_empty() {
+            self.start_gateway().await?;
+        }
+        let plan = self.plan.clone();
+        self.follow(&plan.manifest).await?;
+        events.footer(self.footer());
+        Ok(())
+    }
+
+    async fn control_serves(&self, mut state: watch::Receiver<crate::process::State>) -> Result<(), MeshError> {
+        let log = self.plan.state.path().join("logs/control-plane.log").display().to_string();
+        let mut seen = String::new();
+        let ready = async {
+            loop {
+                if let Phase::Crashed(reason) = &state.borrow_and_update().phase {
+                    return Err(reason.clone());
+                }
+                let call = Call::get("localhost", "/ready");
+                match call.send(None, CONTROL_DEBUG).await {
+                    Ok(answer) if answer.status.is_success() => return Ok(()),
+                    Ok(answer) => seen = answer.to_string(),
+                    Err(error) => seen = error.to_string(),
+                }
+                tokio::time::sleep(CONTROL_PERIOD).await;
+            }
+        };
+        match tokio::time::timeout(CONTROL_TIMEOUT, ready).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(reason)) => Err(MeshError::ControlPlane { reason, log }),
+            Err(_) => Err(MeshError::ControlPlane { reason: seen, log }),
+        }
+    }
+
+    /// What stands below the table: the ways in, and where to look further.
+    fn footer(&self) -> String {
+        let mut lines: Vec<String> = self.plan.host_ports.iter().map(|port| port.url()).collect();
+        if let Some(first) = self.plan.manifest.workloads.first() {
+            lines.push(format!(
+                "evenkeel exec {} -- sh     logs: {}",
+                first.name,
+                self.plan.state.path().join("logs").display()
+            ));
+        }
+        lines.push("Ctrl-C stops everything and removes it".to_owned());
+        lines.join("\n")
+    }
+
+    /// Starts what the manifest has and is not there, then stops what is there and the manifest has no more.
+    pub async fn follow(&mut self, manifest: &Manifest) -> Result<(), MeshError> {
+        let wanted: BTreeMap<(String, String), &Workload> = manifest
+            .workloads
+            .iter()
+            .flat_map(|workload| (0..workload.replicas).map(move |index| (workload, workload.pod_name(index))))
+            .map(|(workload, name)| ((workload.namespace.clone(), name), workload))
+            .collect();
+        let present = self.replicas.borrow().clone();
+        let mut fresh = Vec::new();
+        for (key, workload) in wanted.iter().filter(|(key, _)| !present.contains_key(key)) {
+            fresh.push((key.clone(), self.specify(workload, &key.1)?));
+        }
+        let started = self.start_all(fresh).await?;
+        let obsolete: Vec<_> = present
+            .iter()
+            .filter(|(key, replica)| !wanted.contains_key(key) && replica.pod.workload != INGRESS_NAME)
+            .collect();
+        if !obsolete.is_empty() {
+            self.wait_ready(&started).await;
+        }
+        let ends = obsolete.iter().map(|(_, replica)| replica.stop());
+        self.replicas.send_modify(|replicas| {
+            let kept = replicas.iter().filter(|(key, _)| !obsolete.iter().any(|(gone, _)| gone == key));
+            *replicas = Arc::new(kept.map(|(key, replica)| (key.clone(), replica.clone())).collect());
+        });
+        join_all(ends).await;
+        Ok(())
+    }
+
+    /// Lays all networks at once, since most of the time goes to waiting for `ip` and `nft`.
+    async fn start_all(
+        &mut self,
+        specs: Vec<((String, String), ReplicaSpec)>,
+    ) -> Result<Vec<(String, String)>, MeshError> {
+        let starts = specs.into_iter().map(|(key, spec)| {
+            let (tools, roster) = (self.plan.tools.clone(), self.roster.clone());
+            async move { (key, Replica::start(spec, &tools, roster).await) }
+        });
+        let mut keys = Vec::new();
+        for (key, replica) in join_all(starts).await {
+            let replica = Arc::new(replica?);
+            self.replicas.send_modify(|replicas| drop(Arc::make_mut(replicas).insert(key.clone(), replica)));
+            keys.push(key);
+        }
+        Ok(keys)
+    }
+
+    async fn wait_ready(&self, keys: &[(String, String)]) {
+        let mut view = self.roster.subscribe();
+        let all = view.wait_for(|pods| keys.iter().all(|key| pods.get(key).is_some_and(|status| status.ready)));
+        let _ = tokio::time::timeout(REPLACE_TIMEOUT, all).await;
+    }
+
+    fn next_address(&mut self) -> Result<(Ipv4Addr, String), MeshError> {
+        let address = pod_address(self.next_index).ok_or(MeshError::AddressesUsedUp)?;
+        let link = format!("ek{}", self.next_index + 1);
+        self.next_index += 1;
+        Ok((address, link))
+    }
+
+    fn specify(&mut self, workload: &Workload, name: &str) -> Result<ReplicaSpec, MeshError> {
+        let (address, link) = self.next_address()?;
+        let captured = workload.sidecar != Sidecar::None;
+        let mut labels = workload.labels.clone();
+        labels.insert("pod-template-hash".to_owned(), workload.template_hash.clone());
+        let pod = Arc::new(Pod {
+            name: name.to_owned(),
+            namespace: workload.namespace.clone(),
+            workload: workload.name.clone(),
+            labels,
+            service_account: workload.service_account.clone(),
+            address,
+            ports: workload.ports.clone(),
+            in_mesh: captured,
+        });
+        Ok(ReplicaSpec {
+            place: self.place(&pod, link, captured.then(|| capture::ruleset(BRIDGE_ADDRESS))),
+            proxy: programs::proxy(&self.plan, &pod, &workload.sidecar, &self.tokens)?,
+            program: Some(programs::application(&self.plan, workload, &pod)),
+            probe: workload.probe.clone(),
+            proxy_grace: self.proxy_grace(),
+            pod,
+        })
+    }
+
+    /// The proxy ends by itself when it has drained; this is for one that does not.
+    fn proxy_grace(&self) -> Duration {
+        self.plan.options.drain_time + TERMINATION_GRACE
+    }
+
+    fn place(&self, pod: &Pod, link: String, capture: Option<String>) -> Place {
+        Place {
+            address: pod.address,
+            host_name: pod.name.clone(),
+            search: search_list(&pod.namespace, CLUSTER_DOMAIN),
+            capture,
+            folder: self.plan.state.pod(&pod.name),
+            link,
+        }
+    }
+
+    /// The ingress gateway: a proxy without program or capture, which is handed the host's sockets.
+    async fn start_gateway(&mut self) -> Result<(), MeshError> {
+        let (address, link) = self.next_address()?;
+        let port = |port: &crate::ports::HostPort| ContainerPort {
+            name: None,
+            number: port.listener,
+            protocol: "TCP".to_owned(),
+        };
+        let pod = Arc::new(Pod {
+            name: INGRESS_NAME.to_owned(),
+            namespace: INGRESS_NAMESPACE.to_owned(),
+            workload: INGRESS_NAME.to_owned(),
+            labels: ingress_labels(),
+            service_account: INGRESS_SERVICE_ACCOUNT.to_owned(),
+            address,
+            ports: self.plan.host_ports.iter().map(port).collect(),
+            in_mesh: true,
+        });
+        let mut proxy = programs::proxy(&self.plan, &pod, &Sidecar::Evenkeel, &self.tokens)?;
+        if let Some(proxy) = &mut proxy {
+            let sockets = self.plan.host_ports.iter();
+            proxy.listeners = sockets.map(|port| (port.listener.to_string(), port.descriptor())).collect();
+        }
+        let spec = ReplicaSpec {
+            place: self.place(&pod, link, None),
+            proxy,
+            program: None,
+            probe: Probe::new(Check::Runs),
+            proxy_grace: self.proxy_grace(),
+            pod,
+        };
+        self.start_all(vec![((INGRESS_NAMESPACE.to_owned(), INGRESS_NAME.to_owned()), spec)]).await?;
+        Ok(())
+    }
+
+    /// Ends everything in order: the gateway drains, then the replicas end, then the control plane.
+    pub async fn stop(&mut self) {
+        let replicas = self.replicas.borrow().clone();
+        let (gateways, others): (Vec<_>, Vec<_>) =
+            replicas.values().partition(|replica| replica.pod.workload == INGRESS_NAME);
+        for group in [gateways, others] {
+            join_all(group.iter().map(|replica| replica.stop())).await;
+        }
+        if let Some(control) = &mut self.control {
+            control.stop(TERMINATION_GRACE).await;
+        }
+    }
+}

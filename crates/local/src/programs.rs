@@ -1,0 +1,143 @@
+//! The command lines of everything a run starts. All of Evenkeel is one binary: it starts itself.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use evenkeel_ca::{TokenError, TokenKey};
+
+use crate::network::BRIDGE_ADDRESS;
+use crate::pods::Pod;
+use crate::process::Program;
+use crate::supervisor::Plan;
+use crate::workloads::{INGRESS_NAME, Sidecar, Workload};
+
+/// The control plane's TLS port.
+pub const CONTROL_PORT: u16 = 15012;
+/// The control plane's debug port, on loopback.
+pub const CONTROL_DEBUG: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 15014);
+/// The name its certificate is checked for.
+pub const CONTROL_NAME: &str = "istiod.istio-system.svc";
+/// Lifetime of a workload's token: a run is not expected to last longer than a year.
+const TOKEN_TTL: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Why a program's files could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    /// The workload's token.
+    #[error("cannot make a workload's token: {0}")]
+    Token(#[from] TokenError),
+    /// Files.
+    #[error("cannot write {}: {source}", .path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// `evenkeel control-plane`, in the mesh's own network: replicas reach it at the bridge's address, nobody else can.
+pub fn control_plane(plan: &Plan) -> Program {
+    let mut arguments = words(["--log-level", &plan.options.log_level, "control-plane", "--config"]);
+    arguments.extend([plan.directory.clone().into(), "--config".into(), plan.state.runtime().into()]);
+    arguments.extend(["--state".into(), plan.state.control().into()]);
+    arguments.extend(words(["--trust-domain", &plan.options.trust_domain]));
+    arguments.extend(words(["--secure-grpc-address", &format!("{BRIDGE_ADDRESS}:{CONTROL_PORT}")]));
+    arguments.extend(words(["--http-address", &CONTROL_DEBUG.to_string()]));
+    arguments.extend(words(["--server-name", CONTROL_NAME, "--server-name", &BRIDGE_ADDRESS.to_string()]));
+    itself(plan, arguments, plan.state.path().join("logs/control-plane.log"))
+}
+
+/// `evenkeel agent`, which runs a replica's proxy: a sidecar, or the gateway.
+pub fn proxy(
+    plan: &Plan,
+    pod: &Arc<Pod>,
+    sidecar: &Sidecar,
+    tokens: &TokenKey,
+) -> Result<Option<Program>, ProgramError> {
+    let envoy = match sidecar {
+        Sidecar::None => return Ok(None),
+        Sidecar::Evenkeel => None,
+        Sidecar::Envoy(path) => Some(path),
+    };
+    let folder = plan.state.pod(&pod.name);
+    let token = write_token(&folder, pod, tokens)?;
+    let role = if pod.workload == INGRESS_NAME { "router" } else { "sidecar" };
+    let mut arguments = words(["--log-level", &plan.options.log_level, "agent", role]);
+    arguments.extend(words(["--pod", &pod.name, "--namespace", &pod.namespace, "--workload", &pod.workload]));
+    arguments.extend(words(["--address", &pod.address.to_string(), "--service-account", &pod.service_account]));
+    for (name, value) in &pod.labels {
+        arguments.extend(words(["--label", &format!("{name}={value}")]));
+    }
+    arguments.extend(words(["--trust-domain", &plan.options.trust_domain]));
+    arguments.extend(words(["--control-plane", &format!("{BRIDGE_ADDRESS}:{CONTROL_PORT}")]));
+    arguments.extend(words(["--concurrency", &plan.options.sidecar_concurrency.to_string()]));
+    arguments.extend(words(["--drain-time-s", &plan.options.drain_time.as_secs().to_string()]));
+    arguments.extend(["--root-cert".into(), plan.state.control().join(evenkeel_ca::authority::CA_CERT_FILE).into()]);
+    arguments.extend(["--token".into(), token.into(), "--dir".into(), folder.into()]);
+    if let Some(envoy) = envoy {
+        arguments.extend(["--envoy".into(), envoy.into()]);
+    }
+    Ok(Some(itself(plan, arguments, plan.state.log(&pod.name, "proxy"))))
+}
+
+/// A replica's own program.
+pub fn application(plan: &Plan, workload: &Workload, pod: &Pod) -> Program {
+    let mut environment = vec![
+        ("POD_NAME".to_owned(), pod.name.clone()),
+        ("POD_NAMESPACE".to_owned(), pod.namespace.clone()),
+        ("POD_IP".to_owned(), pod.address.to_string()),
+        ("HOSTNAME".to_owned(), pod.name.clone()),
+        ("EVENKEEL_DATA_DIR".to_owned(), plan.state.data().display().to_string()),
+    ];
+    environment.extend(workload.environment.iter().cloned());
+    Program {
+        command: "/bin/sh".into(),
+        arguments: words(["-c", &workload.run]),
+        environment,
+        directory: plan.directory.clone(),
+        log: plan.state.log(&pod.name, "app"),
+        namespace: None,
+        listeners: Vec::new(),
+    }
+}
+
+fn write_token(folder: &std::path::Path, pod: &Pod, tokens: &TokenKey) -> Result<PathBuf, ProgramError> {
+    use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+    let workload = evenkeel_ca::Workload {
+        namespace: pod.namespace.clone(),
+        service_account: pod.service_account.clone(),
+        pod: pod.name.clone(),
+    };
+    let token = tokens.mint(&workload, TOKEN_TTL, SystemTime::now())?;
+    let path = folder.join("token");
+    let write = || -> io::Result<()> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        let mut file = fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&path)?;
+        io::Write::write_all(&mut file, token.as_bytes())
+    };
+    write().map_err(|source| ProgramError::Io { path: path.clone(), source })?;
+    Ok(path)
+}
+
+fn itself(plan: &Plan, arguments: Vec<OsString>, log: PathBuf) -> Program {
+    Program {
+        // Not a path: the binary may be rebuilt or removed while it runs.
+        command: "/proc/self/exe".into(),
+        arguments,
+        environment: Vec::new(),
+        directory: plan.state.path().to_path_buf(),
+        log,
+        namespace: None,
+        listeners: Vec::new(),
+    }
+}
+
+fn words<const N: usize>(words: [&str; N]) -> Vec<OsString> {
+    words.map(OsString::from).into()
+}

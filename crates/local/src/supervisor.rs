@@ -1,0 +1,137 @@
+//! Process 1 of the mesh's process namespace: starts everything, follows the directory, and ends everything in order.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use crate::capture;
+use crate::check;
+use crate::cleanup::StateDir;
+use crate::exec_server;
+use crate::follow;
+use crate::mesh::{Mesh, MeshError};
+use crate::network;
+use crate::pods::{self, Roster};
+use crate::ports::{HostPort, HostSockets};
+use crate::preflight::Refused;
+use crate::process::reap_orphans;
+use crate::tools::Tools;
+use crate::ui::{Events, Screen, Style};
+use crate::up::Options;
+use crate::workloads::Manifest;
+
+/// How often orphans are looked for.
+const REAP_PERIOD: Duration = Duration::from_secs(1);
+
+/// All that was settled before the namespaces were entered.
+#[derive(Debug)]
+pub struct Plan {
+    /// The user's wishes.
+    pub options: Options,
+    /// The directory that runs: the user's, or a check's copy.
+    pub directory: PathBuf,
+    /// What is in it.
+    pub manifest: Manifest,
+    /// Sockets on the host.
+    pub host_ports: Vec<HostPort>,
+    /// Unconnected sockets of the host's network, with which a check calls in from outside.
+    pub callers: HostSockets,
+    /// `ip` and `nft`.
+    pub tools: Tools,
+    /// Where state goes.
+    pub state: StateDir,
+}
+
+/// Runs the mesh to its end and returns the exit status.
+pub fn run(plan: Plan) -> u8 {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let ended = match runtime {
+        Ok(runtime) => runtime.block_on(supervise(Arc::new(plan))),
+        Err(error) => Err(MeshError::Io { what: "cannot start the event loop", source: error }),
+    };
+    ended.unwrap_or_else(|error| {
+        let _ = writeln!(io::stderr(), "error: {error}");
+        1
+    })
+}
+
+async fn supervise(plan: Arc<Plan>) -> Result<u8, MeshError> {
+    let mut stop = StopSignals::listen()?;
+    lay_ground(&plan)?;
+    let roster: Roster = watch::Sender::new(BTreeMap::new());
+    let style = if plan.options.check { Style::Events } else { Style::Live };
+    let (screen, events) = Screen::new(&plan.options.trust_domain, style);
+    let screen = tokio::spawn(screen.show(roster.subscribe()));
+    let (folder, view) = (plan.state.runtime(), roster.subscribe());
+    let publisher = tokio::spawn(async move { pods::publish(&folder, view).await });
+    let mut mesh = Mesh::new(plan.clone(), roster.clone())?;
+    let exec = tokio::spawn(exec_server::serve(plan.state.exec_socket(), mesh.replicas()));
+
+    let outcome = tokio::select! {
+        outcome = live(&mut mesh, &plan, &events) => outcome,
+        () = stop.next() => Ok(0),
+    };
+
+    events.footer("stopping: the gateway drains first; Ctrl-C again ends everything at once");
+    // A second signal ends the supervisor, and with it, at once, everything inside.
+    tokio::select! {
+        () = mesh.stop() => {}
+        () = stop.next() => {}
+    }
+    exec.abort();
+    drop(events);
+    drop(roster);
+    publisher.abort();
+    let _ = screen.await;
+    outcome
+}
+
+/// Starts the mesh, then either follows the directory until something ends it or plays the scenario once.
+async fn live(mesh: &mut Mesh, plan: &Arc<Plan>, events: &Events) -> Result<u8, MeshError> {
+    mesh.start(events).await?;
+    if plan.options.check {
+        return Ok(check::run(mesh, plan, events).await);
+    }
+    let mut reaper = tokio::time::interval(REAP_PERIOD);
+    let mut follower = follow::Follower::new(plan)?;
+    loop {
+        tokio::select! {
+            change = follower.next() => follow::apply(change, mesh, events).await?,
+            _ = reaper.tick() => reap_orphans(|pid| mesh.owns(pid)),
+        }
+    }
+}
+
+/// Bridge and, before anything relies on it, proof that the kernel can redirect.
+fn lay_ground(plan: &Plan) -> Result<(), MeshError> {
+    network::lay_bridge(&plan.tools)?;
+    plan.tools.nft(capture::PROBE).map_err(|error| {
+        let source = io::Error::other(error.to_string());
+        MeshError::Refused(Refused::new("nftables redirect rules (modules nft_redir, nft_chain_nat)", source))
+    })
+}
+
+/// SIGINT and SIGTERM, however they come.
+struct StopSignals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+impl StopSignals {
+    fn listen() -> Result<Self, MeshError> {
+        let listen = |kind| signal(kind).map_err(|source| MeshError::Io { what: "cannot listen for signals", source });
+        Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! What the user sees: a live table on a terminal, plain lines elsewhere; events above the table.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write};
+
+use tokio::sync::mpsc;
+
+use crate::pods::{PodStatus, RosterView};
+
+/// Width assumed when the terminal does not say, in columns.
+const DEFAULT_COLUMNS: usize = 120;
+/// Events that may wait for the screen; more are dropped, as the programs' logs have them all.
+const MAX_WAITING_EVENTS: usize = 256;
+
+/// Hands events to the screen.
+#[derive(Debug, Clone)]
+pub struct Events(mpsc::Sender<Event>);
+
+#[derive(Debug)]
+enum Event {
+    /// Lines above the table.
+    Line(String),
+    /// Lines below the table, until replaced.
+    Footer(String),
+}
+
+impl Events {
+    /// Shows `text`, which may have several lines.
+    pub fn say(&self, text: impl Into<String>) {
+        let _ = self.0.try_send(Event::Line(text.into()));
+    }
+
+    /// Replaces what stands below the table.
+    pub fn footer(&self, text: impl Into<String>) {
+        let _ = self.0.try_send(Event::Footer(text.into()));
+    }
+}
+
+/// How much is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    /// A table that is drawn anew with every change, if standard output is a terminal; lines otherwise.
+    Live,
+    /// Events alone.
+    Events,
+}
+
+/// The screen, before it is shown.
+#[derive(Debug)]
+pub struct Screen {
+    events: mpsc::Receiver<Event>,
+    trust_domain: String,
+    style: Style,
+    live: bool,
+    footer: String,
+    drawn: usize,
+    shown: BTreeMap<(String, String), PodStatus>,
+}
+
+impl Screen {
+    /// A screen on standard output, and the way to put events on it.
+    pub fn new(trust_domain: &str, style: Style) -> (Self, Events) {
+        let (sender, events) = mpsc::channel(MAX_WAITING_EVENTS);
+        let live = style == Style::Live && std::io::stdout().is_terminal();
+        let (trust_domain, footer, shown) = (trust_domain.to_owned(), String::new(), BTreeMap::new());
+        (Self { events, trust_domain, style, live, footer, drawn: 0, shown }, Events(sender))
+    }
+
+    /// Shows the roster and events until the last [`Events`] is gone.
+    pub async fn show(mut self, mut roster: RosterView) {
+        let mut roster_open = true;
+        loop {
+            tokio::select! {
+                event = self.events.recv() => match event {
+                    Some(event) => self.take(event),
+                    None => return self.leave(),
+                },
+                changed = roster.changed(), if roster_open => {
+                    roster_open = changed.is_ok();
+                    let pods = roster.borrow_and_update().clone();
+                    self.update(pods);
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Line(text) => self.print(&format!("{}\n", text.trim_end())),
+            Event::Footer(text) if self.live => {
+                self.footer = text;
+                self.print("");
+            }
+            Event::Footer(_) if self.style == Style::Events => {}
+            Event::Footer(text) => self.print(&format!("{}\n", text.trim_end())),
+        }
+    }
+
+    fn update(&mut self, pods: BTreeMap<(String, String), PodStatus>) {
+        let quiet = self.live || self.style == Style::Events;
+        let lines = if quiet { String::new() } else { self.differences(&pods) };
+        self.shown = pods;
+        self.print(&lines);
+    }
+
+    /// Off a terminal: one line per replica that became ready, stopped being so, or left.
+    fn differences(&self, pods: &BTreeMap<(String, String), PodStatus>) -> String {
+        let mut out = String::new();
+        for (key, status) in pods {
+            let before = self.shown.get(key);
+            let was_ready = before.is_some_and(|status| status.ready);
+            let pod = &status.pod;
+            if status.ready && !was_ready {
+                let identity = self.identity(status);
+                let _ = writeln!(out, "ready      {} at {} as {identity}", pod.name, pod.address);
+            } else if was_ready && !status.ready {
+                let _ = writeln!(out, "not ready  {}: {}", pod.name, status.detail);
+            }
+        }
+        out
+    }
+
+    fn identity(&self, status: &PodStatus) -> String {
+        match status.pod.in_mesh {
+            true => {
+                format!("spiffe://{}/ns/{}/sa/{}", self.trust_domain, status.pod.namespace, status.pod.service_account)
+            }
+            false => "no identity (outside the mesh)".to_owned(),
+        }
+    }
+
+    /// Puts `text` above the table, and the table below it anew.
+    fn print(&mut self, text: &str) {
+        let mut out = String::new();
+        if self.drawn > 0 {
+            let _ = write!(out, "\x1b[{}A\r\x1b[J", self.drawn);
+        }
+        out.push_str(text);
+        self.drawn = 0;
+        if self.live {
+            let table = self.table(columns());
+            self.drawn = table.lines().count();
+            out.push_str(&table);
+        }
+        let mut stdout = std::io::stdout().lock();
+        let _ = stdout.write_all(out.as_bytes());
+        let _ = stdout.flush();
+    }
+
+    /// The last table stays on the screen.
+    fn leave(&mut self) {
+        self.drawn = 0;
+    }
+
+    fn table(&self, columns: usize) -> String {
+        let widest = self.shown.values().map(|status| status.pod.name.chars().count()).max().unwrap_or(0).max(8);
+        let mut out = String::from("\n");
+        push_line(&mut out, columns, &format!("  {:widest$}  READY  ADDRESS       RESTARTS  IDENTITY", "WORKLOAD"));
+        for status in self.shown.values() {
+            let mark = if status.ready { "yes" } else { "no" };
+            let last = if status.ready { self.identity(status) } else { status.detail.clone() };
+            let address = status.pod.address.to_string();
+            let line = format!("  {:widest$}  {mark:5}  {address:12}  {:8}  {last}", status.pod.name, status.restarts);
+            push_line(&mut out, columns, &line);
+        }
+        out.push('\n');
+        self.footer.lines().for_each(|line| push_line(&mut out, columns, &format!("  {line}")));
+        out
+    }
+}
+
+/// A line that wraps would make the table's height unknown.
+fn push_line(out: &mut String, columns: usize, line: &str) {
+    out.extend(line.chars().take(columns.saturating_sub(1)));
+    out.push('\n');
+}
+
+fn columns() -> usize {
+    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: TIOCGWINSZ fills the structure it is given, which lives through the call.
+    let answered = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &raw mut size) } == 0;
+    if answered && size.ws_col > 0 { usize::from(size.ws_col) } else { DEFAULT_COLUMNS }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pods::Pod;
+    use std::net::Ipv4Addr;
+    use std::sync::Arc;
+
+    fn screen(ready: bool) -> Screen {
+        let pod = Pod {
+            name: "web-1".to_owned(),
+            namespace: "shop".to_owned(),
+            workload: "web".to_owned(),
+            labels: BTreeMap::new(),
+            service_account: "web".to_owned(),
+            address: Ipv4Addr::new(10, 244, 1, 2),
+            ports: Vec::new(),
+            in_mesh: true,
+        };
+        let status = PodStatus { pod: Arc::new(pod), ready, detail: "exited with status 7".to_owned(), restarts: 2 };
+        let (mut screen, _) = Screen::new("cluster.local", Style::Live);
+        screen.shown = BTreeMap::from([(("shop".to_owned(), "web-1".to_owned()), status)]);
+        screen.footer = "http://127.0.0.1:8080/".to_owned();
+        screen
+    }
+
+    #[test]
+    fn the_table_tells_identity_or_the_reason() {
+        let expected = "
+  WORKLOAD  READY  ADDRESS       RESTARTS  IDENTITY
+  web-1     yes    10.244.1.2           2  spiffe://cluster.local/ns/shop/sa/web
+
+  http://127.0.0.1:8080/
+";
+        assert_eq!(screen(true).table(200), expected);
+        assert!(screen(false).table(200).contains("no     10.244.1.2           2  exited with status 7"));
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_terminal() {
+        assert!(screen(true).table(30).lines().all(|line| line.chars().count() < 30));
+    }
+
+    #[test]
+    fn without_a_terminal_only_changes_are_told() {
+        let now = screen(true).shown;
+        assert_eq!(screen(true).differences(&now), "");
+        assert_eq!(
+            screen(false).differences(&now),
+            "ready      web-1 at 10.244.1.2 as spiffe://cluster.local/ns/shop/sa/web\n"
+        );
+    }
+}

