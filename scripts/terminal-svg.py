@@ -151,7 +151,8 @@ def watch(terminal, screen, until, seconds):
     deadline = time.monotonic() + seconds
     pending = b""
     while time.monotonic() < deadline:
-        if until and re.search(until, screen.text(), re.S):
+        # Not in the first line, which is the command itself.
+        if until and re.search(until, screen.text().partition("\n")[2], re.S):
             return True
         if not select.select([terminal], [], [], 0.2)[0]:
             continue
