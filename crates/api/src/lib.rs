@@ -12,5 +12,5 @@ mod object;
 mod resource;
 
 pub use load::{load, unreadable};
-pub use object::{Object, ObjectMeta, OwnerReference};
+pub use object::{Object, ObjectMeta, ObjectName, OwnerReference};
 pub use resource::{Kind, Resource};

@@ -212,6 +212,10 @@ const KNOWN_KINDS: &[&str] = &[
     "Lease",
     "RuntimeClass",
     "CertificateSigningRequest",
+    "CSIDriver",
+    "CSINode",
+    "VolumeAttachment",
+    "PodSecurityPolicy",
     "APIService",
     // Istio
     "Sidecar",

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use evenkeel_base::suggest::{closest, one_of};
-use evenkeel_base::yaml::{Entry, Mapping, Node};
+use evenkeel_base::yaml::{Entry, Mapping, Node, Value};
 use evenkeel_base::{Diagnostic, Diagnostics, Severity, Span};
 
 use super::{Decode, Field, Schema, Status};
@@ -109,9 +109,8 @@ impl Context {
     pub fn wrong_type(&mut self, node: &Node, schema: &Schema) {
         let message = format!("expected {}, found {}", schema.describe(), node.type_name());
         let help = match (schema, &node.value) {
-            (Schema::String(_) | Schema::Choice(_), evenkeel_base::yaml::Value::Scalar(scalar)) if !node.is_null() => {
-                format!("put it in quotes: \"{}\"", scalar.text)
-            }
+            // Where any text will do, quotes make it one.
+            (Schema::String("a string"), Value::Scalar(scalar)) => format!("put it in quotes: \"{}\"", scalar.text),
             (Schema::List(_), _) => "write each entry on its own line behind `- `".to_owned(),
             (Schema::Boolean, _) => "write true or false without quotes".to_owned(),
             (Schema::Integer { .. }, _) => "write a number without quotes".to_owned(),

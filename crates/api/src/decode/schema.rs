@@ -65,15 +65,25 @@ impl Schema {
             Self::Boolean => "`true` or `false`".to_owned(),
             Self::IntOrString => "a whole number or a string".to_owned(),
             Self::Choice(values) => one_of(values.iter().copied()),
-            Self::List(item) => format!("a list, each entry {}", item.describe()),
-            Self::Map(value) => format!("a mapping from names, each value {}", value.describe()),
+            Self::List(item) => format!("a list, each entry {}", item.describe_briefly()),
+            Self::Map(value) => format!("a mapping from names, each value {}", value.describe_briefly()),
             Self::Object(fields) => {
-                let works: Vec<_> = fields.iter().filter(|f| f.status == Status::Works).map(|f| f.name).collect();
-                match works.is_empty() {
-                    true => "a mapping".to_owned(),
-                    false => format!("a mapping with {}", one_of(works)),
+                let works = fields.iter().filter(|f| f.status == Status::Works);
+                let names: Vec<_> = works.map(|f| format!("`{}`", f.name)).collect();
+                match names.as_slice() {
+                    [] => "a mapping".to_owned(),
+                    [only] => format!("a mapping with the field {only}"),
+                    _ => format!("a mapping with the fields {}", names.join(", ")),
                 }
             }
+        }
+    }
+
+    /// What is expected, without the fields of a struct: for use inside another description.
+    fn describe_briefly(&self) -> String {
+        match self {
+            Self::Object(_) => "a mapping".to_owned(),
+            other => other.describe(),
         }
     }
 }

@@ -396,7 +396,7 @@ fn check_http_route(route: &HttpRoute, node: &Node, cx: &mut Context) {
         ] {
             if given {
                 let message = format!("`{name}` has no effect without `route`");
-                cx.error("conflict", node.span_of_path(name), message, "remove it, or add `route`");
+                cx.warning("no-effect", node.span_of_path(name), message, "remove it, or add `route`");
             }
         }
     }
@@ -436,14 +436,6 @@ fn check_http_match(value: &HttpMatch, node: &Node, cx: &mut Context) {
                 cx.error("bad-header", node.span_of_path(kind), message, "match the path with `uri`")
             });
         }
-    }
-    if node.as_mapping().is_some_and(|m| m.0.is_empty()) {
-        cx.error(
-            "missing-field",
-            &node.span,
-            "a match without any condition",
-            "add a condition, or remove `match` to take every request",
-        );
     }
 }
 

@@ -12,7 +12,7 @@ pub use endpoint_slice::{AddressType, EndpointConditions, EndpointPort, Endpoint
 pub use namespace::{Namespace, ServiceAccount};
 pub use pod::{
     Container, ContainerPort, EnvVar, HttpGetAction, Pod, PodCondition, PodIp, PodSpec, PodStatus, Probe,
-    TcpSocketAction, TransportProtocol,
+    ServiceAccountName, TcpSocketAction, TransportProtocol,
 };
 pub use service::{ClusterIp, Service, ServicePort, ServiceSpec, ServiceType};
 pub use workload::{Deployment, DeploymentSpec, LabelSelector, PodTemplate, RUN_ANNOTATION};

@@ -2,8 +2,9 @@
 
 use std::net::IpAddr;
 
-use crate::decode::{IntOrString, Label, Port};
+use crate::decode::{Context, Decode, IntOrString, Label, Port, Schema};
 use evenkeel_base::Spanned;
+use evenkeel_base::yaml::Node;
 
 object! {
     /// A replica that runs.
@@ -21,7 +22,7 @@ object! {
         /// Its programs.
         containers: Vec<Container> = "containers",
         /// Its identity; `default` if not given.
-        service_account_name: Option<Label> = "serviceAccountName",
+        service_account_name: Option<ServiceAccountName> = "serviceAccountName",
         /// Whether it shares the machine's network: then it has no proxy.
         host_network: bool = "hostNetwork",
     }
@@ -34,6 +35,23 @@ object! {
         "runtimeClassName", "enableServiceLinks", "preemptionPolicy", "overhead", "topologySpreadConstraints",
         "setHostnameAsFQDN", "os", "hostUsers", "schedulingGates", "resourceClaims", "resources", "hostnameOverride",
     ];
+}
+
+/// The name of a service account; manifests write an empty text for the default one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceAccountName(pub Option<Label>);
+
+impl Decode for ServiceAccountName {
+    fn schema() -> Schema {
+        Label::schema()
+    }
+
+    fn decode(node: &Node, cx: &mut Context) -> Option<Self> {
+        match node.as_str() {
+            Some("") => Some(Self(None)),
+            _ => Label::decode(node, cx).map(|name| Self(Some(name))),
+        }
+    }
 }
 
 object! {
@@ -173,7 +191,7 @@ object! {
 impl PodSpec {
     /// The identity's name.
     pub fn service_account(&self) -> &str {
-        self.service_account_name.as_ref().map_or("default", |name| &name.0)
+        self.service_account_name.as_ref().and_then(|name| name.0.as_ref()).map_or("default", |name| &name.0)
     }
 
     /// The TCP ports of all containers.

@@ -1,0 +1,95 @@
+//! The tables of fields themselves.
+
+use std::collections::BTreeSet;
+
+use evenkeel_api::Kind;
+use evenkeel_api::decode::{Decode, Field, Schema, Status};
+use evenkeel_api::{istio, kubernetes};
+
+/// Calls `visit` with the path and table of every struct below a schema.
+fn walk(path: &str, schema: &Schema, visit: &mut impl FnMut(&str, &'static [Field])) {
+    match schema {
+        Schema::Object(fields) => {
+            visit(path, fields);
+            for field in *fields {
+                if let Some(schema) = field.schema {
+                    walk(&format!("{path}.{}", field.name), &schema(), visit);
+                }
+            }
+        }
+        Schema::List(item) => walk(&format!("{path}[]"), item, visit),
+        Schema::Map(value) => walk(&format!("{path}{{}}"), value, visit),
+        _ => {}
+    }
+}
+
+fn schemas() -> Vec<(&'static str, Schema)> {
+    vec![
+        ("Namespace", kubernetes::Namespace::schema()),
+        ("ServiceAccount", kubernetes::ServiceAccount::schema()),
+        ("ConfigMap", kubernetes::ConfigMap::schema()),
+        ("Pod", kubernetes::Pod::schema()),
+        ("Service", kubernetes::Service::schema()),
+        ("EndpointSlice", kubernetes::EndpointSlice::schema()),
+        ("Deployment", kubernetes::Deployment::schema()),
+        ("Gateway", istio::Gateway::schema()),
+        ("VirtualService", istio::VirtualService::schema()),
+        ("DestinationRule", istio::DestinationRule::schema()),
+        ("ServiceEntry", istio::ServiceEntry::schema()),
+        ("PeerAuthentication", istio::PeerAuthentication::schema()),
+        ("AuthorizationPolicy", istio::AuthorizationPolicy::schema()),
+    ]
+}
+
+#[test]
+fn every_kind_is_checked_here() {
+    let names: Vec<&str> = schemas().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, Kind::ALL.iter().map(|k| k.as_str()).collect::<Vec<_>>());
+}
+
+#[test]
+fn no_field_is_listed_twice() {
+    for (kind, schema) in schemas() {
+        walk(kind, &schema, &mut |path, fields| {
+            let names: BTreeSet<&str> = fields.iter().map(|f| f.name).collect();
+            assert_eq!(names.len(), fields.len(), "{path}");
+        });
+    }
+}
+
+#[test]
+fn required_fields_work() {
+    for (kind, schema) in schemas() {
+        walk(kind, &schema, &mut |path, fields| {
+            for field in fields.iter().filter(|f| (f.required)()) {
+                assert_eq!(field.status, Status::Works, "{path}.{}", field.name);
+            }
+        });
+    }
+}
+
+/// Istio's own schemas name these fields; a new one in a table's neighbourhood must be added to the table.
+#[test]
+fn istio_kinds_know_all_fields_of_their_schema() {
+    let known: BTreeSet<String> = {
+        let mut paths = BTreeSet::new();
+        for (kind, schema) in schemas() {
+            walk(kind, &schema, &mut |path, fields| {
+                paths.extend(fields.iter().map(|f| format!("{path}.{}", f.name)));
+            });
+        }
+        paths
+    };
+    let is_known = |path: &str| known.contains(path) || is_below_unsupported(&known, path);
+    let missing: Vec<&str> = include_str!("istio_fields.txt").lines().filter(|path| !is_known(path)).collect();
+    assert!(missing.is_empty(), "not in any table: {missing:#?}");
+}
+
+/// Whether `path` lies below a field that is listed without fields of its own: one that is not supported.
+fn is_below_unsupported(known: &BTreeSet<String>, path: &str) -> bool {
+    let ancestors = path.match_indices('.').map(|(i, _)| &path[..i]);
+    ancestors.skip(1).map(|a| a.trim_end_matches("[]").trim_end_matches("{}")).any(|ancestor| {
+        let has_fields = |k: &String| k.strip_prefix(ancestor).is_some_and(|rest| rest.starts_with(['.', '[', '{']));
+        known.contains(ancestor) && !known.iter().any(has_fields)
+    })
+}
