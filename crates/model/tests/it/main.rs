@@ -1,0 +1,4 @@
+//! From files to the snapshot.
+
+mod golden;
+mod queries;
