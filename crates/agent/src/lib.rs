@@ -1,2 +1,162 @@
-//! What stands beside a proxy in a workload: bootstrap, certificates over SDS, DNS proxy, supervision
+//! What stands beside a proxy in a workload: Istio's `pilot-agent` role.
+//!
+//! [`run`] gets the workload's certificate from the control plane and keeps it fresh ([`certificate`]), hands it to the
+//! proxy over a Unix socket ([`sds`]), writes the proxy's [`bootstrap`] and runs it (our own in this process, or a stock
+//! [`envoy`]), answers DNS from the mesh's names ([`dns`], [`names`]), and tells in a file when all that stands
+//! ([`status`]).
+
+mod admin;
+pub mod bootstrap;
+pub mod certificate;
+pub mod channel;
 pub mod dns;
+pub mod envoy;
+pub mod names;
+pub mod options;
+mod proxy;
+mod resolv_conf;
+pub mod sds;
+pub mod status;
+
+use std::future::Future;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use evenkeel_tls::SecretStore;
+use evenkeel_xds::pb::envoy::config::core::v3::Node;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use certificate::Keeper;
+use dns::{Forwarder, Names};
+pub use options::{Options, Role};
+use proxy::Proxy;
+use sds::{SdsServer, Secrets};
+pub use status::Status;
+
+/// File of the proxy's bootstrap in the state directory.
+pub const BOOTSTRAP_FILE: &str = "bootstrap.json";
+
+/// Runs the agent and its proxy until SIGTERM or SIGINT.
+///
+/// # Errors
+/// When the options contradict themselves, a file or port cannot be used, or the proxy cannot run. A control plane that
+/// cannot be reached is no error: it is tried again until it can.
+pub fn run(options: Options) -> anyhow::Result<()> {
+    // One thread for everything here: it idles nearly always, and each worker thread would cost memory.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let stopped = runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let stop = async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        };
+        serve(options, stop).await
+    });
+    // A lookup of a host name may still be running on a thread of its own; nobody waits for it any more.
+    runtime.shutdown_background();
+    stopped
+}
+
+/// As [`run`], on the caller's runtime and until `stop` completes.
+pub async fn serve(options: Options, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
+    tokio::pin!(stop);
+    let bootstrap = prepare(&options)?;
+    let (store, secrets) = (SecretStore::new(), Secrets::new());
+    let (certificate_sender, certificate) = watch::channel(None);
+    let mut keeper = Keeper::new(options.clone(), secrets.clone(), store.clone(), certificate_sender)?;
+    let names = start_dns(&options).await?;
+    let watcher = status::Watcher {
+        state: options.state.clone(),
+        proxy: proxy::kind(&options),
+        admin_port: options.admin_port,
+        certificate,
+        names: names.as_ref().map(|dns| dns.names.clone()),
+    };
+    let _status = Task::spawn(watcher.run());
+
+    // The proxy has nothing to serve with before the first certificate.
+    tokio::select! {
+        () = keeper.obtain() => {}
+        () = &mut stop => return Ok(()),
+    }
+    let _keeper = Task::spawn(keeper.keep());
+    let sds = SdsServer::bind(&options.state.join(bootstrap::SDS_SOCKET), secrets).context("the SDS socket")?;
+    let _sds = Task::spawn(sds.run());
+    let _names = match &names {
+        Some(dns) => {
+            let node = node_message(&options)?;
+            Some(Task::spawn(names::follow(options.clone(), node, store, dns.names.clone())))
+        }
+        None => None,
+    };
+
+    let mut proxy = Proxy::start(&options, &bootstrap)?;
+    tokio::select! {
+        ended = proxy.ended() => ended,
+        () = &mut stop => proxy.stop().await,
+    }
+}
+
+/// Makes the state directory, for this user only, and writes the bootstrap into it.
+fn prepare(options: &Options) -> anyhow::Result<PathBuf> {
+    let state = &options.state;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(state)
+        .with_context(|| format!("--state {}", state.display()))?;
+    let path = state.join(BOOTSTRAP_FILE);
+    let text = serde_json::to_vec_pretty(&bootstrap::bootstrap(options)?)?;
+    status::write_whole(&path, &text).with_context(|| path.display().to_string())?;
+    Ok(path)
+}
+
+struct Dns {
+    names: Names,
+    _task: Task,
+}
+
+async fn start_dns(options: &Options) -> anyhow::Result<Option<Dns>> {
+    let Some(address) = options.dns() else { return Ok(None) };
+    let names = Names::default();
+    let forwarder = Forwarder::new(resolv_conf::resolvers(&options.resolv_conf, address), options.mark());
+    let server = dns::Server::bind(address, names.clone(), forwarder).await?;
+    Ok(Some(Dns { names, _task: Task::spawn(server.run()) }))
+}
+
+/// The node of the bootstrap, as the agent's own stream sends it.
+fn node_message(options: &Options) -> anyhow::Result<Node> {
+    let json = bootstrap::node(options)?;
+    Ok(node_from_json(&json))
+}
+
+fn node_from_json(json: &serde_json::Value) -> Node {
+    let text = |name: &str| json.get(name).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
+    Node {
+        id: text("id"),
+        cluster: text("cluster"),
+        metadata: json.get("metadata").and_then(names::to_struct),
+        user_agent_name: "evenkeel-agent".into(),
+        ..Node::default()
+    }
+}
+
+/// A task that ends with its handle.
+struct Task(tokio::task::AbortHandle);
+
+impl Task {
+    fn spawn<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> Self {
+        Self(tokio::spawn(future).abort_handle())
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

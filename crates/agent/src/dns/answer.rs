@@ -175,7 +175,9 @@ mod tests {
 
     #[test]
     fn tcp_responses_are_whole() {
-        let Outcome::Respond(bytes) = answer(&query("db.", RecordType::A), &table(), false) else { panic!("an answer") };
+        let Outcome::Respond(bytes) = answer(&query("db.", RecordType::A), &table(), false) else {
+            panic!("an answer")
+        };
         assert_eq!(Message::from_vec(&bytes).expect("a message").answers.len(), 200);
     }
 
@@ -183,7 +185,9 @@ mod tests {
     fn garbage_is_refused_or_ignored() {
         let check = |bytes: &[u8], expected: &str| {
             let outcome = match answer(bytes, &table(), true) {
-                Outcome::Respond(reply) => format!("{:?}", Message::from_vec(&reply).expect("valid").metadata.response_code),
+                Outcome::Respond(reply) => {
+                    format!("{:?}", Message::from_vec(&reply).expect("valid").metadata.response_code)
+                }
                 other => format!("{other:?}"),
             };
             assert_eq!(outcome, expected, "{bytes:02x?}");

@@ -35,9 +35,8 @@ impl Forwarder {
     pub async fn ask(&self, query: &[u8], udp: bool) -> Option<Vec<u8>> {
         let _permit = self.in_flight.try_acquire().ok()?;
         for &resolver in self.resolvers.iter() {
-            let attempt = async {
-                if udp { self.ask_udp(resolver, query).await } else { self.ask_tcp(resolver, query).await }
-            };
+            let attempt =
+                async { if udp { self.ask_udp(resolver, query).await } else { self.ask_tcp(resolver, query).await } };
             match timeout(UPSTREAM_TIMEOUT, attempt).await {
                 Ok(Ok(response)) => return Some(response),
                 Ok(Err(error)) => tracing::debug!(%resolver, %error, "DNS resolver failed"),

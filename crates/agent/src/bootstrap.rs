@@ -1,0 +1,215 @@
+//! The proxy's bootstrap file, for our proxy and for Envoy alike.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use crate::channel::CONTROL_PLANE_NAME;
+use crate::options::{Options, OptionsError, Role};
+
+/// Name of the secret with the workload's certificate.
+pub const CERTIFICATE_SECRET: &str = "default";
+/// Name of the secret with the mesh's roots.
+pub const ROOT_SECRET: &str = "ROOTCA";
+/// File of the SDS socket in the state directory.
+pub const SDS_SOCKET: &str = "sds.sock";
+
+/// `SOL_SOCKET` and `SO_MARK` of Linux, as `core.v3.SocketOption` wants them.
+const SOL_SOCKET: u32 = 1;
+const SO_MARK: u32 = 36;
+
+/// The node's id and metadata, in Istio's form.
+pub fn node(options: &Options) -> Result<Value, OptionsError> {
+    let pod = options.pod()?;
+    let kind = match options.role {
+        Role::Sidecar => "sidecar",
+        Role::Router => "router",
+    };
+    let (namespace, ip) = (&options.namespace, options.ip);
+    let labels: Map<String, Value> = options.labels.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
+    let app = labels.get("app").and_then(Value::as_str);
+    let workload = options.workload_name.as_deref().or(app).unwrap_or(pod).to_owned();
+    Ok(json!({
+        "id": format!("{kind}~{ip}~{pod}.{namespace}~{namespace}.svc.{}", options.cluster_domain),
+        "cluster": format!("{workload}.{namespace}"),
+        "metadata": {
+            "CLUSTER_ID": options.cluster_id,
+            "INSTANCE_IPS": ip.to_string(),
+            "LABELS": labels,
+            "MESH_ID": options.trust_domain,
+            "NAME": pod,
+            "NAMESPACE": namespace,
+            "SERVICE_ACCOUNT": options.service_account,
+            "WORKLOAD_NAME": workload,
+        },
+    }))
+}
+
+/// The whole bootstrap.
+pub fn bootstrap(options: &Options) -> Result<Value, OptionsError> {
+    let mut bootstrap = json!({
+        "node": node(options)?,
+        "admin": { "address": loopback(options.admin_port) },
+        "dynamic_resources": {
+            "ads_config": {
+                "api_type": "DELTA_GRPC",
+                "transport_api_version": "V3",
+                "set_node_on_first_message_only": true,
+                "grpc_services": [{ "envoy_grpc": { "cluster_name": "xds-grpc" } }],
+            },
+            "lds_config": ads(),
+            "cds_config": ads(),
+        },
+        "static_resources": {
+            "clusters": [
+                xds_cluster(options),
+                sds_cluster(&options.state),
+                local_cluster("agent", options.admin_port),
+                local_cluster("prometheus_stats", options.admin_port),
+            ],
+            "listeners": [
+                admin_listener("readiness", options.readiness_port, "/healthz/ready", "/ready", "agent"),
+                admin_listener("stats", options.stats_port, "/stats/prometheus", "/stats/prometheus", "prometheus_stats"),
+            ],
+        },
+    });
+    if let (Some(mark), Some(fields)) = (options.mark(), bootstrap.as_object_mut()) {
+        let option = json!({
+            "description": "capture rules let the proxy's own traffic pass",
+            "level": SOL_SOCKET,
+            "name": SO_MARK,
+            "int_value": mark,
+            "state": "STATE_PREBIND",
+        });
+        let bind = json!({ "upstream_bind_config": { "socket_options": [option] } });
+        fields.insert("cluster_manager".into(), bind);
+    }
+    Ok(bootstrap)
+}
+
+fn ads() -> Value {
+    // Without a limit of its own Envoy would come up after 15 s without any configuration, and count as ready.
+    json!({ "ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "0s" })
+}
+
+fn xds_cluster(options: &Options) -> Value {
+    let (host, port) = split_host_port(&options.discovery_address);
+    let kind = if host.parse::<IpAddr>().is_ok() { "STATIC" } else { "STRICT_DNS" };
+    json!({
+        "name": "xds-grpc",
+        "type": kind,
+        "connect_timeout": "1s",
+        "typed_extension_protocol_options": http2(),
+        "upstream_connection_options": { "tcp_keepalive": { "keepalive_time": 300 } },
+        "load_assignment": endpoint("xds-grpc", json!({ "socket_address": { "address": host, "port_value": port } })),
+        "transport_socket": {
+            "name": "envoy.transport_sockets.tls",
+            "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+                "sni": CONTROL_PLANE_NAME,
+                "common_tls_context": {
+                    "alpn_protocols": ["h2"],
+                    "tls_params": {
+                        "tls_minimum_protocol_version": "TLSv1_3",
+                        "tls_maximum_protocol_version": "TLSv1_3",
+                    },
+                    "tls_certificate_sds_secret_configs": [{ "name": CERTIFICATE_SECRET, "sds_config": sds() }],
+                    "validation_context": {
+                        "trusted_ca": { "filename": options.root_cert },
+                        "match_typed_subject_alt_names": [
+                            { "san_type": "DNS", "matcher": { "exact": CONTROL_PLANE_NAME } },
+                        ],
+                    },
+                },
+            },
+        },
+    })
+}
+
+fn sds() -> Value {
+    json!({
+        "resource_api_version": "V3",
+        "initial_fetch_timeout": "0s",
+        "api_config_source": {
+            "api_type": "GRPC",
+            "transport_api_version": "V3",
+            "set_node_on_first_message_only": true,
+            "grpc_services": [{ "envoy_grpc": { "cluster_name": "sds-grpc" } }],
+        },
+    })
+}
+
+fn sds_cluster(state: &Path) -> Value {
+    json!({
+        "name": "sds-grpc",
+        "type": "STATIC",
+        "connect_timeout": "1s",
+        "typed_extension_protocol_options": http2(),
+        "load_assignment": endpoint("sds-grpc", json!({ "pipe": { "path": state.join(SDS_SOCKET) } })),
+    })
+}
+
+/// A cluster of the proxy's own admin interface.
+fn local_cluster(name: &str, port: u16) -> Value {
+    json!({
+        "name": name,
+        "type": "STATIC",
+        "connect_timeout": "0.25s",
+        "load_assignment": endpoint(name, loopback(port)),
+    })
+}
+
+/// A listener that shows the world one path of the admin interface, and nothing else of it.
+fn admin_listener(name: &str, port: u16, path: &str, admin_path: &str, cluster: &str) -> Value {
+    let router = json!({
+        "name": "envoy.filters.http.router",
+        "typed_config": { "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router" },
+    });
+    let route = json!({
+        "match": { "path": path },
+        "route": { "cluster": cluster, "prefix_rewrite": admin_path },
+    });
+    let manager = json!({
+        "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        "codec_type": "AUTO",
+        "stat_prefix": name,
+        "http_filters": [router],
+        "route_config": {
+            "virtual_hosts": [{ "name": "backend", "domains": ["*"], "routes": [route] }],
+        },
+    });
+    json!({
+        "name": name,
+        "address": { "socket_address": { "address": Ipv4Addr::UNSPECIFIED, "port_value": port } },
+        "filter_chains": [{
+            "filters": [{ "name": "envoy.filters.network.http_connection_manager", "typed_config": manager }],
+        }],
+    })
+}
+
+fn http2() -> Value {
+    json!({
+        "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+            "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+            "explicit_http_config": { "http2_protocol_options": {} },
+        },
+    })
+}
+
+fn endpoint(cluster: &str, address: Value) -> Value {
+    json!({
+        "cluster_name": cluster,
+        "endpoints": [{ "lb_endpoints": [{ "endpoint": { "address": address } }] }],
+    })
+}
+
+fn loopback(port: u16) -> Value {
+    json!({ "socket_address": { "address": Ipv4Addr::LOCALHOST, "port_value": port } })
+}
+
+/// HOST:PORT or `[v6]:PORT`; the port defaults to 15012.
+pub(crate) fn split_host_port(address: &str) -> (&str, u16) {
+    let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
+    (host.trim_start_matches('[').trim_end_matches(']'), port.parse().unwrap_or(15012))
+}

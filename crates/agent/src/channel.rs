@@ -1,0 +1,120 @@
+//! gRPC channels to the control plane.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_tls::config::{
+    CertificateSource, CommonTlsContext, DataSource, TlsParams, TlsVersion, TrustSource, UpstreamTlsContext, Validation,
+};
+use evenkeel_tls::{ConfigError, HandshakeError, SanMatcher, SdsSecret, SdsServer, SecretStore, UpstreamTls};
+use hyper_util::rt::TokioIo;
+use nix::sys::socket::{setsockopt, sockopt};
+use tokio::net::{TcpSocket, TcpStream};
+use tonic::transport::{Channel, Endpoint, Uri};
+use tower::service_fn;
+
+use crate::bootstrap::CERTIFICATE_SECRET;
+use crate::options::Options;
+
+/// The name in the control plane's certificate, Istio's.
+pub const CONTROL_PLANE_NAME: &str = "istiod.istio-system.svc";
+/// How long connecting may take, TLS included.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often an idle connection is checked, so that a control plane that vanished is noticed.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+
+/// Why there is no channel.
+#[derive(Debug, thiserror::Error)]
+pub enum ChannelError {
+    /// The root certificates cannot be used.
+    #[error("the control plane cannot be verified: {0}")]
+    Config(#[from] ConfigError),
+    /// Connecting failed.
+    #[error("{address}: {}", root_cause(.source))]
+    Connect {
+        /// The control plane's address.
+        address: String,
+        /// What went wrong.
+        source: tonic::transport::Error,
+    },
+}
+
+/// Connects to the control plane and verifies it by the root file, which is read anew each time. The workload's
+/// certificate is shown when `secrets` is given.
+pub async fn connect(options: &Options, secrets: Option<&SecretStore>) -> Result<Channel, ChannelError> {
+    let empty = SecretStore::new();
+    let context = context(options, secrets.is_some());
+    let tls = Arc::new(UpstreamTls::new(&context, secrets.unwrap_or(&empty))?);
+    let (address, mark) = (options.discovery_address.clone(), options.mark());
+    let connector = service_fn(move |_: Uri| {
+        let (tls, address) = (tls.clone(), address.clone());
+        async move {
+            let socket = dial(&address, mark).await?;
+            let stream = tls.connect(socket).await.map_err(into_io)?;
+            Ok::<_, io::Error>(TokioIo::new(stream))
+        }
+    });
+    let failed = |source| ChannelError::Connect { address: options.discovery_address.clone(), source };
+    // The scheme is the channel's business: TLS is made in the connector.
+    Endpoint::from_static("http://istiod.istio-system.svc:15012")
+        .connect_timeout(CONNECT_TIMEOUT)
+        .http2_keep_alive_interval(KEEPALIVE)
+        .connect_with_connector(connector)
+        .await
+        .map_err(failed)
+}
+
+/// The slot that [`connect`] takes the workload's certificate from.
+pub fn certificate_secret() -> SdsSecret {
+    SdsSecret { name: CERTIFICATE_SECRET.into(), server: SdsServer::Ads }
+}
+
+fn context(options: &Options, with_certificate: bool) -> UpstreamTlsContext {
+    UpstreamTlsContext {
+        common: CommonTlsContext {
+            certificate: with_certificate.then(|| CertificateSource::Sds(certificate_secret())),
+            validation: Validation::Chain {
+                trust: TrustSource::Static(DataSource::File(options.root_cert.clone())),
+                subject_alt_names: vec![SanMatcher::dns(CONTROL_PLANE_NAME)],
+            },
+            alpn: vec!["h2".into()],
+            params: TlsParams { minimum_version: Some(TlsVersion::Tls13), ..TlsParams::default() },
+        },
+        sni: CONTROL_PLANE_NAME.into(),
+    }
+}
+
+/// Tries the addresses of the control plane in order.
+async fn dial(address: &str, mark: Option<u32>) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, format!("`{address}` has no address"));
+    for candidate in tokio::net::lookup_host(address).await? {
+        let socket = if candidate.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        if let Some(mark) = mark {
+            setsockopt(&socket, sockopt::Mark, &mark)
+                .map_err(|error| io::Error::other(format!("SO_MARK needs CAP_NET_ADMIN: {error}")))?;
+        }
+        socket.set_nodelay(true)?;
+        match socket.connect(candidate).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn into_io(error: HandshakeError) -> io::Error {
+    match error {
+        HandshakeError::Io(error) => error,
+        other => io::Error::new(io::ErrorKind::InvalidData, other),
+    }
+}
+
+/// The innermost reason; tonic's own message is only "transport error".
+fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}

@@ -1,0 +1,129 @@
+//! A stock Envoy as the workload's proxy: started, restarted when it dies, drained when it is to stop.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use evenkeel_xds::client::Backoff;
+use http::Method;
+use nix::sys::prctl;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::process::{Child, Command};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::admin;
+use crate::options::Options;
+
+/// A run of this length counts as a good one: the next restart is immediate again.
+const STABLE: Duration = Duration::from_secs(10);
+/// How long Envoy may take to end after SIGTERM, before SIGKILL.
+const KILL_AFTER: Duration = Duration::from_secs(5);
+/// Pause between two looks at the connections that remain.
+const DRAIN_POLL: Duration = Duration::from_millis(100);
+
+/// How Envoy is run.
+#[derive(Debug, Clone)]
+pub struct Envoy {
+    binary: PathBuf,
+    bootstrap: PathBuf,
+    concurrency: u32,
+    admin_port: u16,
+    drain_time: Duration,
+}
+
+impl Envoy {
+    /// Envoy from `binary` with a bootstrap file.
+    pub fn new(binary: &Path, bootstrap: &Path, options: &Options) -> Self {
+        Self {
+            binary: binary.to_owned(),
+            bootstrap: bootstrap.to_owned(),
+            concurrency: options.concurrency,
+            admin_port: options.admin_port,
+            drain_time: Duration::from_secs(options.drain_time_s),
+        }
+    }
+
+    /// Runs Envoy until `stop` fires, restarting it when it ends by itself. Then its connections get the drain time to end.
+    ///
+    /// # Errors
+    /// When Envoy cannot be started at all.
+    pub async fn supervise(self, mut stop: oneshot::Receiver<()>) -> io::Result<()> {
+        let mut backoff = Backoff::new(Backoff::BASE, Backoff::MAX, u64::from(std::process::id()));
+        loop {
+            let started = Instant::now();
+            let mut child = self.spawn()?;
+            tokio::select! {
+                _ = &mut stop => return self.stop(child).await,
+                status = child.wait() => tracing::error!(status = %status?, "Envoy ended; starting it again"),
+            }
+            if started.elapsed() >= STABLE {
+                backoff.reset();
+            }
+            tokio::select! {
+                _ = &mut stop => return Ok(()),
+                () = sleep(backoff.next_wait()) => {}
+            }
+        }
+    }
+
+    fn spawn(&self) -> io::Result<Child> {
+        let mut command = Command::new(&self.binary);
+        command.arg("-c").arg(&self.bootstrap).args(["--disable-hot-restart", "--log-level", "warning"]);
+        command.args(["--drain-time-s", &self.drain_time.as_secs().max(1).to_string()]);
+        if self.concurrency > 0 {
+            command.args(["--concurrency", &self.concurrency.to_string()]);
+        }
+        command.kill_on_drop(true);
+        let die_with_parent = || prctl::set_pdeathsig(Signal::SIGKILL).map_err(io::Error::from);
+        // SAFETY: between fork and exec only the system call prctl is made, which is async-signal-safe.
+        unsafe { command.pre_exec(die_with_parent) };
+        command.spawn().map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", self.binary.display())))
+    }
+
+    async fn stop(&self, mut child: Child) -> io::Result<()> {
+        // Listeners answer on, but tell clients to go elsewhere.
+        if admin::ask(self.admin_port, Method::POST, "/drain_listeners?graceful&skip_exit").await.is_ok() {
+            let deadline = Instant::now() + self.drain_time;
+            while Instant::now() < deadline && self.has_connections().await {
+                sleep(DRAIN_POLL).await;
+            }
+        }
+        if let Some(pid) = child.id().and_then(|pid| i32::try_from(pid).ok()) {
+            // It may have ended by itself.
+            let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+        }
+        if timeout(KILL_AFTER, child.wait()).await.is_err() {
+            tracing::warn!("Envoy did not end within {KILL_AFTER:?} of SIGTERM");
+            child.kill().await?;
+        }
+        Ok(())
+    }
+
+    /// Whether a listener other than the admin interface's has an open connection.
+    async fn has_connections(&self) -> bool {
+        let path = "/stats?usedonly&filter=^listener\\..*downstream_cx_active$";
+        let Ok((_, body)) = admin::ask(self.admin_port, Method::GET, path).await else { return false };
+        has_active(&String::from_utf8_lossy(&body))
+    }
+}
+
+fn has_active(stats: &str) -> bool {
+    let lines = stats.lines().filter(|line| !line.starts_with("listener.admin."));
+    lines.filter_map(|line| line.rsplit_once(": ")).any(|(_, value)| value != "0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_connections_of_all_listeners_but_the_admin_interface() {
+        let check = |stats: &str, expected| assert_eq!(has_active(stats), expected, "{stats}");
+        check("", false);
+        check("listener.admin.downstream_cx_active: 1\nlistener.0.0.0.0_15006.downstream_cx_active: 0\n", false);
+        check("listener.0.0.0.0_15006.downstream_cx_active: 3\n", true);
+        check("nonsense", false);
+    }
+}

@@ -1,0 +1,147 @@
+//! The command line of `evenkeel agent`.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use evenkeel_base::spiffe::{SpiffeError, SpiffeId};
+
+/// Port of the DNS proxy, as in Istio.
+const DNS_PORT: u16 = 15053;
+/// Socket mark of what the agent and the proxy send themselves; capture rules let it pass.
+pub const SOCKET_MARK: u32 = 1337;
+
+/// Runs beside one workload: gets its certificate, writes the proxy's bootstrap, runs the proxy, answers DNS.
+#[derive(Debug, Clone, Args)]
+pub struct Options {
+    /// What the proxy is: the sidecar of a workload, or a gateway.
+    #[arg(value_enum)]
+    pub role: Role,
+    /// The workload's name and namespace, POD.NAMESPACE.
+    #[arg(long, value_name = "POD.NAMESPACE")]
+    pub id: String,
+    /// The workload's namespace.
+    #[arg(long)]
+    pub namespace: String,
+    /// The workload's service account.
+    #[arg(long, default_value = "default")]
+    pub service_account: String,
+    /// The workload's address.
+    #[arg(long)]
+    pub ip: IpAddr,
+    /// A label of the workload, KEY=VALUE; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = parse_label)]
+    pub labels: Vec<(String, String)>,
+    /// Name of the Deployment or other owner; by default the label `app`, else the pod's name.
+    #[arg(long)]
+    pub workload_name: Option<String>,
+    /// File with the token that proves the workload's identity to the control plane.
+    #[arg(long, value_name = "FILE")]
+    pub token: PathBuf,
+    /// File with the roots that the control plane's certificate is verified by, PEM.
+    #[arg(long, value_name = "FILE")]
+    pub root_cert: PathBuf,
+    /// The control plane, HOST:PORT.
+    #[arg(long, value_name = "HOST:PORT", default_value = "istiod.istio-system.svc:15012")]
+    pub discovery_address: String,
+    /// Directory for the bootstrap, the SDS socket and the status file.
+    #[arg(long, value_name = "DIR")]
+    pub state: PathBuf,
+    /// Run this Envoy binary instead of the built-in proxy.
+    #[arg(long, value_name = "PATH")]
+    pub envoy: Option<PathBuf>,
+    /// Worker threads of the proxy; 0 takes one per core.
+    #[arg(long, default_value_t = 2)]
+    pub concurrency: u32,
+    /// Where the DNS proxy listens; by default 127.0.0.1:15053 in sidecars, and nowhere in gateways.
+    #[arg(long, value_name = "IP:PORT")]
+    pub dns_address: Option<SocketAddr>,
+    /// File that names the resolvers for everything outside the mesh.
+    #[arg(long, value_name = "FILE", default_value = "/etc/resolv.conf")]
+    pub resolv_conf: PathBuf,
+    /// Port of the proxy's admin interface, on loopback.
+    #[arg(long, default_value_t = 15000)]
+    pub admin_port: u16,
+    /// Port of the readiness probe, /healthz/ready.
+    #[arg(long, default_value_t = 15021)]
+    pub readiness_port: u16,
+    /// Port of the statistics, /stats/prometheus.
+    #[arg(long, default_value_t = 15090)]
+    pub stats_port: u16,
+    /// The workload's traffic is not captured: sockets get no mark, and there is no DNS proxy unless --dns-address asks for it.
+    #[arg(long)]
+    pub no_capture: bool,
+    /// Trust domain of the mesh.
+    #[arg(long, default_value = "cluster.local")]
+    pub trust_domain: String,
+    /// DNS suffix of the cluster.
+    #[arg(long, default_value = "cluster.local")]
+    pub cluster_domain: String,
+    /// Name of the cluster, for the control plane.
+    #[arg(long, default_value = "Kubernetes")]
+    pub cluster_id: String,
+    /// Wished lifetime of the certificate, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 24 * 3600)]
+    pub certificate_ttl_s: u64,
+    /// How long connections may go on when the proxy is told to stop, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    pub drain_time_s: u64,
+}
+
+/// What the proxy is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Role {
+    /// It captures one workload's traffic.
+    Sidecar,
+    /// It is a workload of its own, such as an ingress gateway.
+    Router,
+}
+
+/// Options that contradict themselves.
+#[derive(Debug, thiserror::Error)]
+pub enum OptionsError {
+    /// `--id` and `--namespace` do not fit.
+    #[error("--id {id}: expected POD.{namespace}, because --namespace is `{namespace}`")]
+    Id {
+        /// As given.
+        id: String,
+        /// As given.
+        namespace: String,
+    },
+    /// They do not make a SPIFFE id.
+    #[error("--trust-domain, --namespace and --service-account do not make an identity: {0}")]
+    Identity(#[from] SpiffeError),
+}
+
+impl Options {
+    /// The name of the pod: `--id` without its namespace.
+    pub fn pod(&self) -> Result<&str, OptionsError> {
+        let pod = self.id.strip_suffix(&self.namespace).and_then(|rest| rest.strip_suffix('.'));
+        pod.filter(|pod| !pod.is_empty())
+            .ok_or_else(|| OptionsError::Id { id: self.id.clone(), namespace: self.namespace.clone() })
+    }
+
+    /// The identity the workload's certificate is for.
+    pub fn identity(&self) -> Result<SpiffeId, OptionsError> {
+        Ok(SpiffeId::new(&self.trust_domain, &self.namespace, &self.service_account)?)
+    }
+
+    /// Where the DNS proxy listens, if there is one.
+    pub fn dns(&self) -> Option<SocketAddr> {
+        let by_default = self.role == Role::Sidecar && !self.no_capture;
+        let default = by_default.then(|| SocketAddr::from((Ipv4Addr::LOCALHOST, DNS_PORT)));
+        self.dns_address.or(default)
+    }
+
+    /// The mark for the agent's and the proxy's own sockets.
+    pub fn mark(&self) -> Option<u32> {
+        (self.role == Role::Sidecar && !self.no_capture).then_some(SOCKET_MARK)
+    }
+}
+
+fn parse_label(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("expected KEY=VALUE".to_owned()),
+    }
+}

@@ -1,0 +1,126 @@
+//! The secret server: hands the workload's certificate and the mesh's roots to the proxy over a Unix socket.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use evenkeel_xds::pb::envoy::config::core::v3::data_source::Specifier;
+use evenkeel_xds::pb::envoy::config::core::v3::{DataSource, Node};
+use evenkeel_xds::pb::envoy::extensions::transport_sockets::tls::v3::{
+    CertificateValidationContext, Secret, TlsCertificate, secret,
+};
+use evenkeel_xds::pb::envoy::service::secret::v3::secret_discovery_service_server::SecretDiscoveryServiceServer;
+use evenkeel_xds::server::{AdsService, Session, Source};
+use evenkeel_xds::{Resource, ResourceSet, ResourceType};
+use tokio::net::UnixListener;
+use tokio::sync::watch;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::Server;
+use tonic::{Extensions, Status};
+
+use crate::bootstrap::{CERTIFICATE_SECRET, ROOT_SECRET};
+
+/// What the workload holds: PEM texts.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Material {
+    /// Chain, leaf first.
+    pub chain: String,
+    /// Key of the leaf.
+    pub key: String,
+    /// Roots to trust.
+    pub roots: String,
+}
+
+/// The secrets as the server hands them out; replaced whole when one changes. Clones share one state.
+#[derive(Clone, Debug)]
+pub struct Secrets {
+    current: watch::Sender<Arc<ResourceSet>>,
+}
+
+impl Default for Secrets {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Secrets {
+    /// None yet.
+    pub fn new() -> Self {
+        Self { current: watch::channel(Arc::new(ResourceSet::new(0))).0 }
+    }
+
+    /// Replaces all secrets and pushes those that changed to every open stream.
+    pub fn publish(&self, material: &Material) {
+        let generation = self.current.borrow().generation + 1;
+        let mut set = ResourceSet::new(generation);
+        for secret in [certificate(material), roots(material)] {
+            set.insert(ResourceType::Secret, Arc::new(Resource::from_message(secret.name.clone(), &secret)));
+        }
+        self.current.send_replace(Arc::new(set));
+    }
+}
+
+impl Source for Secrets {
+    fn connect(&self, _node: &Node, _extensions: &Extensions) -> Result<Session, Status> {
+        Ok(Session::new(self.current.subscribe()))
+    }
+}
+
+/// The server, bound to its socket.
+#[derive(Debug)]
+pub struct SdsServer {
+    listener: UnixListener,
+    path: PathBuf,
+    secrets: Secrets,
+}
+
+impl SdsServer {
+    /// Binds the socket, in place of one a crashed run left. Only this user may connect.
+    pub fn bind(path: &Path, secrets: Secrets) -> io::Result<Self> {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(path)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        Ok(Self { listener, path: path.to_owned(), secrets })
+    }
+
+    /// Serves both protocols until the future is dropped; then the socket's file goes, too.
+    pub async fn run(self) -> Result<(), tonic::transport::Error> {
+        let _remove = RemoveFile(self.path);
+        let service = SecretDiscoveryServiceServer::new(AdsService::new(Arc::new(self.secrets)));
+        Server::builder().add_service(service).serve_with_incoming(UnixListenerStream::new(self.listener)).await
+    }
+}
+
+struct RemoveFile(PathBuf);
+
+impl Drop for RemoveFile {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn certificate(material: &Material) -> Secret {
+    let certificate = TlsCertificate {
+        certificate_chain: Some(inline(&material.chain)),
+        private_key: Some(inline(&material.key)),
+        ..TlsCertificate::default()
+    };
+    Secret { name: CERTIFICATE_SECRET.into(), r#type: Some(secret::Type::TlsCertificate(certificate)) }
+}
+
+fn roots(material: &Material) -> Secret {
+    let context = CertificateValidationContext {
+        trusted_ca: Some(inline(&material.roots)),
+        ..CertificateValidationContext::default()
+    };
+    Secret { name: ROOT_SECRET.into(), r#type: Some(secret::Type::ValidationContext(context)) }
+}
+
+fn inline(text: &str) -> DataSource {
+    DataSource { specifier: Some(Specifier::InlineBytes(text.as_bytes().to_vec())), ..DataSource::default() }
+}

@@ -1,0 +1,114 @@
+//! Readiness, as `status.json` in the state directory tells it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use tokio::sync::watch;
+
+use crate::admin;
+use crate::certificate::Current;
+use crate::dns::Names;
+
+/// File of the status in the state directory.
+pub const STATUS_FILE: &str = "status.json";
+
+/// Pause between two looks while the workload is not ready: it is waited for.
+const POLL_STARTING: Duration = Duration::from_millis(20);
+/// Pause between two looks once it is.
+const POLL_READY: Duration = Duration::from_secs(1);
+
+/// What the file says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Whether the workload may start: the certificate is there, DNS answers, the proxy has its configuration.
+    pub ready: bool,
+    /// What is missing, when it is not ready.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub waiting_for: Option<String>,
+    /// The SPIFFE id of the certificate.
+    pub identity: Option<String>,
+    /// End of the certificate's validity, RFC 3339.
+    pub cert_expiry: Option<String>,
+    /// Which proxy runs: `evenkeel` or `envoy`.
+    pub proxy: String,
+}
+
+impl Status {
+    /// Reads the status an agent wrote to its state directory.
+    ///
+    /// # Errors
+    /// The file's, `InvalidData` when it is none of ours.
+    pub fn read(state: &Path) -> io::Result<Self> {
+        let text = std::fs::read(state.join(STATUS_FILE))?;
+        serde_json::from_slice(&text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    }
+}
+
+/// What readiness depends on.
+pub(crate) struct Watcher {
+    pub(crate) state: PathBuf,
+    pub(crate) proxy: &'static str,
+    pub(crate) admin_port: u16,
+    pub(crate) certificate: watch::Receiver<Option<Current>>,
+    /// The DNS proxy's names, when there is one.
+    pub(crate) names: Option<Names>,
+}
+
+impl Watcher {
+    /// Writes the file whenever something changes, until the future is dropped.
+    pub(crate) async fn run(self) {
+        let mut last = None;
+        loop {
+            let status = self.status().await;
+            let ready = status.ready;
+            if last.as_ref() != Some(&status) {
+                match write(&self.state, &status) {
+                    Ok(()) => last = Some(status),
+                    Err(error) => tracing::warn!(%error, "{STATUS_FILE} cannot be written"),
+                }
+            }
+            tokio::time::sleep(if ready { POLL_READY } else { POLL_STARTING }).await;
+        }
+    }
+
+    async fn status(&self) -> Status {
+        let certificate = self.certificate.borrow().clone();
+        let waiting_for = if certificate.is_none() {
+            Some("a certificate from the control plane")
+        } else if self.names.as_ref().is_some_and(|names| names.current().is_empty()) {
+            Some("the DNS names of the mesh")
+        } else if !admin::is_ready(self.admin_port).await {
+            Some("the proxy")
+        } else {
+            None
+        };
+        Status {
+            ready: waiting_for.is_none(),
+            waiting_for: waiting_for.map(str::to_owned),
+            identity: certificate.as_ref().map(|current| current.identity.clone()),
+            cert_expiry: certificate.and_then(|current| rfc3339(current.not_after)),
+            proxy: self.proxy.to_owned(),
+        }
+    }
+}
+
+/// Replaces the file whole, so that nobody reads half of it.
+fn write(state: &Path, status: &Status) -> io::Result<()> {
+    let text = serde_json::to_vec_pretty(status)?;
+    write_whole(&state.join(STATUS_FILE), &text)
+}
+
+/// Writes beside the file and renames.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let new = path.with_extension("new");
+    std::fs::write(&new, bytes)?;
+    std::fs::rename(&new, path)
+}
+
+fn rfc3339(time: SystemTime) -> Option<String> {
+    OffsetDateTime::from(time).format(&Rfc3339).ok()
+}
