@@ -206,14 +206,17 @@ impl Authority {
         Ok(IssuedCertificate { chain, not_after })
     }
 
-    /// Makes a key and a certificate for a server with DNS names, such as the control plane itself.
+    /// Makes a key and a certificate for a server with DNS names or IP addresses, such as the control plane itself.
     pub fn server_certificate(
         &self,
-        dns_names: &[&str],
+        names: &[&str],
         ttl: Duration,
         now: SystemTime,
     ) -> Result<ServerCertificate, SignError> {
-        let names = dns_names.iter().map(|name| Ok(SanType::DnsName((*name).try_into()?)));
+        let names = names.iter().map(|name| match name.parse() {
+            Ok(address) => Ok(SanType::IpAddress(address)),
+            Err(_) => Ok(SanType::DnsName((*name).try_into()?)),
+        });
         let (params, not_after) = self.leaf(names.collect::<Result<_, rcgen::Error>>()?, ttl, now)?;
         let key = new_key()?;
         let leaf = params.signed_by(&key, &self.issuer)?.pem();

@@ -1,3 +1,29 @@
-//! The control plane process: sources to snapshot to push queue to connections; debug endpoints
+//! The control plane process: sources to snapshot to push queue to connections; debug endpoints.
+//!
+//! ```text
+//! source::files ─ source::watch ─ source::debounce     what is written, and when it is acted on
+//!         └──────────► configuration ──► world         read, build the Snapshot, publish
+//!                                         │
+//!                 proxies (one set of resources per view, one watch per stream)
+//!                                         │
+//!   discovery (who may ask) ─ xds::server (what to send next) ─ listen (15010 plain, 15012 TLS)
+//!   certificates (Istio's certificate service)        debug (15014: metrics, readiness, pages)
+//! ```
+//!
+//! [`server::run`] wires these together and nothing else does.
 
+pub mod certificates;
+pub mod configuration;
+pub mod debug;
+pub mod discovery;
+pub mod listen;
+pub mod metrics;
+pub mod options;
+pub mod proxies;
+pub mod server;
+pub mod server_certificate;
 pub mod source;
+pub mod world;
+
+pub use options::Options;
+pub use server::{ControlError, ControlPlane, run};

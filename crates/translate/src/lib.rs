@@ -54,7 +54,8 @@ pub fn resources(view: &ProxyView, snapshot: &Snapshot, generation: u64) -> Reso
         insert(&mut set, ResourceType::Route, &routes.name, pack(&routes), origin);
     }
     if context.is_sidecar() {
-        insert(&mut set, ResourceType::NameTable, names::NAME_TABLE, name_table::packed(context), None);
+        // One per proxy; as from Istio it has no name.
+        insert(&mut set, ResourceType::NameTable, "", name_table::packed(context), None);
     }
     set
 }

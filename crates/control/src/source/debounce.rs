@@ -155,7 +155,8 @@ mod tests {
     fn first_at_once_then_merged() {
         use Change::{Complete, Endpoints, Partial};
         let options = DebounceOptions::default();
-        let check = |changes: &[(u64, Change)], expected: &[u64]| assert_eq!(play(changes, options), expected, "{changes:?}");
+        let check =
+            |changes: &[(u64, Change)], expected: &[u64]| assert_eq!(play(changes, options), expected, "{changes:?}");
         check(&[(0, Complete)], &[0]);
         check(&[(0, Complete), (10, Complete), (60, Complete)], &[0, 160]);
         check(&[(0, Complete), (10, Complete), (300, Complete)], &[0, 110, 300]);
@@ -187,7 +188,9 @@ mod tests {
         assert_eq!(read("PILOT_DEBOUNCE_AFTER", "250ms").unwrap().after, Duration::from_millis(250));
         assert_eq!(read("PILOT_DEBOUNCE_MAX", "1s").unwrap().max, Duration::from_secs(1));
         assert!(read("PILOT_ENABLE_EDS_DEBOUNCE", "true").unwrap().endpoints);
-        assert!(read("PILOT_DEBOUNCE_MAX", "soon").unwrap_err().contains("PILOT_DEBOUNCE_MAX: `soon` is not a duration"));
+        assert!(
+            read("PILOT_DEBOUNCE_MAX", "soon").unwrap_err().contains("PILOT_DEBOUNCE_MAX: `soon` is not a duration")
+        );
         assert!(read("PILOT_ENABLE_EDS_DEBOUNCE", "maybe").unwrap_err().contains("neither"));
     }
 }

@@ -52,7 +52,10 @@ pub fn listeners(context: Context<'_>) -> Vec<Generated> {
         match carried {
             Carried::Http => by_port.entry(port.number).or_default().add_http(service),
             Carried::Auto if !Context::has_vips(service) => by_port.entry(port.number).or_default().add_http(service),
-            Carried::Tcp if addresses.is_empty() => by_port.entry(port.number).or_default().add_tcp(service, port),
+            // A headless service's endpoints are called by their own addresses; it may have none that are ready.
+            Carried::Tcp if addresses.is_empty() && !service.headless => {
+                by_port.entry(port.number).or_default().add_tcp(service, port)
+            }
             Carried::Tcp | Carried::Auto => {
                 for (address, bound) in addresses {
                     let made =

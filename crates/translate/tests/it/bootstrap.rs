@@ -20,6 +20,20 @@ fn envoy_accepts_every_resource() {
     }
 }
 
+#[test]
+fn envoy_is_asked_for_real() {
+    let mut resources = as_json(&translate_first("capitals"));
+    resources["CDS"][0]["lb_policy"] = "NO_SUCH_POLICY".into();
+    let text = bootstrap(&resources, false).to_string();
+    let said = envoy_validate(&text).expect_err("an unknown policy");
+    assert!(said.contains("NO_SUCH_POLICY"), "{said}");
+}
+
+fn translate_first(name: &str) -> evenkeel_xds::ResourceSet {
+    let scenario = Scenario::read(name);
+    translate(&scenario.proxies[0], &scenario.snapshot)
+}
+
 /// Listeners and clusters as they are. Route configurations and endpoints cannot stand in a bootstrap file alone: each
 /// gets a listener, and a cluster, of its own.
 fn bootstrap(resources: &Value, has_certificate_files: bool) -> Value {

@@ -1,0 +1,220 @@
+//! What the pages say.
+
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+use evenkeel_model::Service;
+use evenkeel_xds::{ResourceType, Schema, json};
+use http::StatusCode;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::metrics::Metrics;
+use crate::proxies::{Proxies, StreamReport};
+use crate::world::World;
+
+/// The pages, over what they show.
+#[derive(Debug)]
+pub struct Pages {
+    world: watch::Receiver<Arc<World>>,
+    proxies: Arc<Proxies>,
+    metrics: Arc<Metrics>,
+}
+
+/// Status, content type, body.
+type Page = (StatusCode, &'static str, String);
+
+/// Path and what it shows.
+const INDEX: [(&str, &str); 9] = [
+    ("/metrics", "counters and gauges as Prometheus text"),
+    ("/ready", "200 once the configuration is read and served"),
+    ("/debug/syncz", "each proxy: what it was sent, accepted and refused"),
+    ("/debug/diagnostics", "what is wrong with the configuration, with file, line and column"),
+    ("/debug/registryz", "services"),
+    ("/debug/endpointz", "endpoints of the services"),
+    ("/debug/configz", "routing and policy objects in force"),
+    ("/debug/config_dump?proxyID=POD.NAMESPACE", "the resources of one proxy"),
+    ("/debug/adsz", "connected proxies"),
+];
+
+impl Pages {
+    /// Pages over these.
+    pub fn new(world: watch::Receiver<Arc<World>>, proxies: Arc<Proxies>, metrics: Arc<Metrics>) -> Self {
+        Self { world, proxies, metrics }
+    }
+
+    /// The page of a path.
+    pub fn page(&self, path: &str, query: &str) -> Page {
+        match path {
+            "/metrics" => (StatusCode::OK, "text/plain; version=0.0.4", self.metrics.prometheus_text()),
+            "/ready" => (StatusCode::OK, "text/plain", "ready\n".to_owned()),
+            "/debug" | "/debug/" | "/" => (StatusCode::OK, "text/plain", index()),
+            "/debug/syncz" => json_page(&self.syncz()),
+            "/debug/adsz" => json_page(&self.adsz()),
+            "/debug/diagnostics" => json_page(&self.diagnostics()),
+            "/debug/registryz" => json_page(&self.registryz()),
+            "/debug/endpointz" => json_page(&self.endpointz()),
+            "/debug/configz" => json_page(&self.configz()),
+            "/debug/config_dump" => self.config_dump(query),
+            _ => (StatusCode::NOT_FOUND, "text/plain", format!("there is no page `{path}`; there are:\n{}", index())),
+        }
+    }
+
+    fn world(&self) -> Arc<World> {
+        self.world.borrow().clone()
+    }
+
+    fn syncz(&self) -> Value {
+        let generation = self.world().generation;
+        let one = |report: &StreamReport| {
+            json!({
+                "proxy": report.client.node,
+                "live": report.status.is_live(generation),
+                "settled_generation": report.status.settled_generation,
+                "types": report.status.types,
+            })
+        };
+        json!({
+            "generation": generation,
+            "proxies": self.proxies.reports().iter().map(one).collect::<Vec<_>>(),
+        })
+    }
+
+    fn adsz(&self) -> Value {
+        let one = |report: &StreamReport| {
+            json!({
+                "proxy": report.client.node,
+                "address": report.client.peer.map(|address| address.to_string()),
+                "identity": report.client.identity.as_ref().map(ToString::to_string),
+                "connected_at": report.client.since.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+                "resources": report.resources.len(),
+            })
+        };
+        json!({ "proxies": self.proxies.reports().iter().map(one).collect::<Vec<_>>() })
+    }
+
+    fn diagnostics(&self) -> Value {
+        let world = self.world();
+        let one = |d: &evenkeel_base::Diagnostic| {
+            json!({
+                "severity": d.severity.as_str(),
+                "code": d.code,
+                "message": d.message,
+                "file": &*d.span.file,
+                "line": d.span.line,
+                "column": d.span.column,
+                "help": d.help,
+                "rendered": d.render(&world.sources, false),
+            })
+        };
+        json!({
+            "generation": world.generation,
+            "refused_files": world.refused.iter().map(|file| &**file).collect::<Vec<_>>(),
+            "diagnostics": world.diagnostics.iter().map(one).collect::<Vec<_>>(),
+        })
+    }
+
+    fn registryz(&self) -> Value {
+        let one = |service: &Arc<Service>| {
+            let port = |p: &evenkeel_model::ServicePort| json!({ "name": &*p.name, "number": p.number, "protocol": p.protocol.as_str() });
+            json!({
+                "host": service.host.as_str(),
+                "namespace": &*service.namespace,
+                "addresses": service.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                "headless": service.headless,
+                "external": service.external,
+                "ports": service.ports.iter().map(port).collect::<Vec<_>>(),
+                "origin": service.origin.to_string(),
+            })
+        };
+        Value::Array(self.world().snapshot.services.iter().map(one).collect())
+    }
+
+    fn endpointz(&self) -> Value {
+        let world = self.world();
+        let mut all = Vec::new();
+        for service in &world.snapshot.services {
+            for port in &service.ports {
+                let one = |e: &evenkeel_model::Endpoint| {
+                    json!({
+                        "address": e.address.to_string(),
+                        "port": e.port,
+                        "ready": e.ready,
+                        "labels": e.labels,
+                        "workload": &*e.workload_name,
+                        "identity": e.identity.as_ref().map(ToString::to_string),
+                        "mtls": e.mtls,
+                    })
+                };
+                let endpoints = world.snapshot.endpoints(service, port.number);
+                all.push(json!({
+                    "service": format!("{}:{}", service.host, port.number),
+                    "endpoints": endpoints.iter().map(one).collect::<Vec<_>>(),
+                }));
+            }
+        }
+        Value::Array(all)
+    }
+
+    fn configz(&self) -> Value {
+        let world = self.world();
+        let snapshot = &world.snapshot;
+        let mut all = Vec::new();
+        let mut add = |kind: &str, namespace: &str, name: &str, origin: &evenkeel_base::Span| {
+            all.push(json!({ "kind": kind, "namespace": namespace, "name": name, "origin": origin.to_string() }));
+        };
+        snapshot.virtual_services.iter().for_each(|o| add("VirtualService", &o.namespace, &o.name, &o.origin));
+        snapshot.destination_rules.iter().for_each(|o| add("DestinationRule", &o.namespace, &o.name, &o.origin));
+        snapshot.gateways.iter().for_each(|o| add("Gateway", &o.namespace, &o.name, &o.origin));
+        snapshot.peer_authentications.iter().for_each(|o| add("PeerAuthentication", &o.namespace, &o.name, &o.origin));
+        let policies = &snapshot.authorization_policies;
+        policies.iter().for_each(|o| add("AuthorizationPolicy", &o.namespace, &o.name, &o.origin));
+        Value::Array(all)
+    }
+
+    fn config_dump(&self, query: &str) -> Page {
+        let wanted = query.split('&').find_map(|pair| pair.strip_prefix("proxyID="));
+        let Some(wanted) = wanted else {
+            let text = "say which proxy: /debug/config_dump?proxyID=POD.NAMESPACE\n".to_owned();
+            return (StatusCode::BAD_REQUEST, "text/plain", text);
+        };
+        let reports = self.proxies.reports();
+        let is_wanted = |r: &&StreamReport| {
+            let view = &r.client.view;
+            r.client.node == wanted || wanted == format!("{}.{}", view.pod, view.namespace) || wanted == &*view.pod
+        };
+        let Some(report) = reports.iter().find(is_wanted) else {
+            let known: Vec<&str> = reports.iter().map(|r| r.client.node.as_str()).collect();
+            let text = format!("no proxy `{wanted}` is connected; connected: {}\n", known.join(", "));
+            return (StatusCode::NOT_FOUND, "text/plain", text);
+        };
+        let schema = Schema::acquire();
+        let mut dump = serde_json::Map::new();
+        dump.insert("proxy".to_owned(), json!(report.client.node));
+        dump.insert("generation".to_owned(), json!(report.resources.generation));
+        for kind in ResourceType::ALL {
+            let one = |resource: &Arc<evenkeel_xds::Resource>| {
+                json!({
+                    "name": &*resource.name,
+                    "version": &*resource.version,
+                    "origin": resource.origin.as_deref(),
+                    "resource": json::any_to_json(&schema, &resource.any),
+                })
+            };
+            let all: Vec<Value> = report.resources.of(kind).values().map(one).collect();
+            if !all.is_empty() {
+                dump.insert(kind.short_name().to_owned(), Value::Array(all));
+            }
+        }
+        json_page(&Value::Object(dump))
+    }
+}
+
+fn index() -> String {
+    INDEX.iter().map(|(path, what)| format!("{path:<42} {what}\n")).collect()
+}
+
+fn json_page(value: &Value) -> Page {
+    let text = serde_json::to_string_pretty(value).unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"));
+    (StatusCode::OK, "application/json", text + "\n")
+}

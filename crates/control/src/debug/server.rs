@@ -1,0 +1,76 @@
+//! A small HTTP server for the pages.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use super::Pages;
+
+/// Connections at a time; more wait in the kernel's backlog.
+const MAX_CONNECTIONS: usize = 256;
+/// How long a client may take to send a request's head.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest request head, in bytes.
+const MAX_HEAD_BYTES: usize = 16 * 1024;
+
+/// Serves the pages until the task is dropped.
+pub async fn serve(listener: TcpListener, pages: Arc<Pages>) {
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let Ok(slot) = slots.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, address)) => {
+                let pages = pages.clone();
+                tokio::spawn(async move {
+                    connection(stream, address, &pages).await;
+                    drop(slot);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, address: SocketAddr, pages: &Arc<Pages>) {
+    let service = service_fn(|request: Request<Incoming>| {
+        let response = answer(pages, &request);
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let served = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+    if let Err(error) = served {
+        tracing::debug!(%address, %error, "HTTP connection ended");
+    }
+}
+
+fn answer<B>(pages: &Pages, request: &Request<B>) -> Response<Full<Bytes>> {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        return response(StatusCode::METHOD_NOT_ALLOWED, "text/plain", "only GET is served here\n".to_owned());
+    }
+    let (status, kind, body) = pages.page(request.uri().path(), request.uri().query().unwrap_or_default());
+    response(status, kind, body)
+}
+
+fn response(status: StatusCode, kind: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
+    response
+}

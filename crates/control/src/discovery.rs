@@ -1,0 +1,107 @@
+//! Who may open an xDS stream, and as whom.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::SystemTime;
+
+use evenkeel_translate::ProxyView;
+use evenkeel_xds::pb::envoy::config::core::v3::Node;
+use evenkeel_xds::server::{Session, Source};
+use tonic::{Extensions, Status};
+
+use crate::listen::Peer;
+use crate::metrics::Metrics;
+use crate::proxies::{Client, ConnectError, Proxies};
+
+/// The ADS source over the connected proxies.
+#[derive(Debug)]
+pub struct Discovery {
+    proxies: Arc<Proxies>,
+    metrics: Arc<Metrics>,
+}
+
+impl Discovery {
+    /// Serves `proxies`.
+    pub fn new(proxies: Arc<Proxies>, metrics: Arc<Metrics>) -> Self {
+        Self { proxies, metrics }
+    }
+
+    fn authorize(node: &Node, peer: Option<&Peer>) -> Result<Client, Status> {
+        let view = ProxyView::from_node(node).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let client = |identity| Client {
+            node: node.id.clone(),
+            view: view.clone(),
+            peer: peer.map(|p| p.address),
+            identity,
+            since: SystemTime::now(),
+        };
+        match peer {
+            Some(Peer { secure: true, identity: None, .. }) => Err(Status::unauthenticated(
+                "xDS over TLS needs the workload's certificate; get one from istio.v1.auth.IstioCertificateService",
+            )),
+            Some(Peer { secure: true, identity: Some(identity), .. }) => {
+                if identity.namespace() != &*view.namespace {
+                    return Err(Status::permission_denied(format!(
+                        "node `{}` is of namespace `{}`, but the certificate's identity is `{identity}`",
+                        node.id, view.namespace
+                    )));
+                }
+                if identity.service_account() != &*view.service_account {
+                    return Err(Status::permission_denied(format!(
+                        "node `{}` says service account `{}` (metadata SERVICE_ACCOUNT), but the certificate's identity is `{identity}`",
+                        node.id, view.service_account
+                    )));
+                }
+                Ok(client(Some(identity.clone())))
+            }
+            // The plaintext port: only this machine reaches it unless the operator says otherwise.
+            _ => Ok(client(None)),
+        }
+    }
+}
+
+impl Source for Discovery {
+    fn connect(&self, node: &Node, extensions: &Extensions) -> Result<Session, Status> {
+        let client = Self::authorize(node, extensions.get::<Peer>()).inspect_err(|status| {
+            self.metrics.refused_streams.fetch_add(1, Relaxed);
+            tracing::warn!(node = node.id, reason = status.message(), "xDS stream refused");
+        })?;
+        self.proxies.connect(client).map_err(|error| match error {
+            ConnectError::TooMany => Status::resource_exhausted(error.to_string()),
+            ConnectError::Closed => Status::unavailable(error.to_string()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evenkeel_xds::pb::google::protobuf::{Struct, Value, value::Kind};
+
+    fn node(id: &str, account: &str) -> Node {
+        let account = Value { kind: Some(Kind::StringValue(account.to_owned())) };
+        let metadata = Struct { fields: [("SERVICE_ACCOUNT".to_owned(), account)].into() };
+        Node { id: id.to_owned(), metadata: Some(metadata), ..Default::default() }
+    }
+
+    #[test]
+    fn a_node_must_be_who_its_certificate_says() {
+        let id = "sidecar~10.0.0.1~web-0.shop~shop.svc.cluster.local";
+        let check = |secure: bool, identity: Option<&str>, account: &str, expected: Option<&str>| {
+            let identity = identity.map(|text| text.parse().expect("a SPIFFE id"));
+            let peer = Peer { address: ([127, 0, 0, 1], 1).into(), secure, identity };
+            let result = Discovery::authorize(&node(id, account), Some(&peer));
+            match (result, expected) {
+                (Ok(_), None) => {}
+                (Err(status), Some(text)) => assert!(status.message().contains(text), "{status}"),
+                (result, expected) => panic!("expected {expected:?}, got {result:?}"),
+            }
+        };
+        check(true, Some("spiffe://cluster.local/ns/shop/sa/web"), "web", None);
+        check(true, Some("spiffe://cluster.local/ns/shop/sa/other"), "web", Some("says service account `web`"));
+        check(true, Some("spiffe://cluster.local/ns/other/sa/web"), "web", Some("is of namespace `shop`"));
+        check(true, Some("spiffe://cluster.local/ns/shop/sa/web"), "", Some("says service account ``"));
+        check(true, None, "web", Some("needs the workload's certificate"));
+        check(false, None, "web", None);
+    }
+}

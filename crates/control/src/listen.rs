@@ -1,0 +1,225 @@
+//! Listening sockets, and connections as the gRPC server takes them: plain, or after a TLS handshake.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use evenkeel_base::spiffe::SpiffeId;
+use evenkeel_tls::PeerCertificate;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::server::TlsStream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::server::Connected;
+
+/// Handshakes at a time, in connections; more wait in the kernel's backlog.
+const MAX_HANDSHAKES: usize = 256;
+/// How long a client may take for its handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Accepted connections waiting for the gRPC server, in connections.
+const ACCEPTED_QUEUE: usize = 64;
+/// Pause after an accept that failed for want of file descriptors or memory.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+
+/// Why the control plane does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// The address is taken or not ours.
+    #[error("{flag} {address}: {reason}{hint}")]
+    Bind {
+        /// The flag that names it.
+        flag: &'static str,
+        /// The address.
+        address: SocketAddr,
+        /// The system's word.
+        reason: io::Error,
+        /// A way out.
+        hint: &'static str,
+    },
+    /// Plaintext beyond this machine.
+    #[error(
+        "--grpc-address {0}: plaintext xDS is only served on a loopback address; \
+         use --secure-grpc-address for other machines, or add --allow-plaintext-from-network"
+    )]
+    Plaintext(SocketAddr),
+}
+
+/// Binds an address given by a flag.
+pub async fn bind(flag: &'static str, address: SocketAddr) -> Result<TcpListener, ListenError> {
+    TcpListener::bind(address).await.map_err(|reason| {
+        let hint = match reason.kind() {
+            io::ErrorKind::AddrInUse => "; another process listens there: stop it, or give another address",
+            io::ErrorKind::PermissionDenied => "; ports below 1024 need a privilege: give another port",
+            _ => "",
+        };
+        ListenError::Bind { flag, address, reason, hint }
+    })
+}
+
+/// Refuses an address for plaintext that other machines reach, unless that is wanted.
+pub fn check_plaintext(address: SocketAddr, allowed: bool) -> Result<(), ListenError> {
+    let local = match address.ip() {
+        IpAddr::V4(v4) => v4.is_loopback(),
+        IpAddr::V6(v6) => v6.is_loopback(),
+    };
+    match local || allowed {
+        true => Ok(()),
+        false => Err(ListenError::Plaintext(address)),
+    }
+}
+
+/// What is known of a client before it says anything.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    /// Its address.
+    pub address: SocketAddr,
+    /// Whether the connection is encrypted.
+    pub secure: bool,
+    /// What its certificate says, if it showed one; it has been verified.
+    pub identity: Option<SpiffeId>,
+}
+
+/// A connection for the gRPC server.
+#[derive(Debug)]
+pub enum Connection {
+    /// Plaintext.
+    Plain(TcpStream, Peer),
+    /// TLS.
+    Tls(Box<TlsStream<TcpStream>>, Peer),
+}
+
+/// Connections as they come, plain.
+pub fn plain(listener: TcpListener) -> ReceiverStream<io::Result<Connection>> {
+    let (sender, receiver) = mpsc::channel(ACCEPTED_QUEUE);
+    tokio::spawn(async move {
+        loop {
+            let Some((stream, address)) = accept(&listener, &sender).await else { return };
+            let peer = Peer { address, secure: false, identity: None };
+            if sender.send(Ok(Connection::Plain(stream, peer))).await.is_err() {
+                return;
+            }
+        }
+    });
+    ReceiverStream::new(receiver)
+}
+
+/// Connections whose handshake succeeded. One slow or senseless client delays nobody.
+pub fn tls(listener: TcpListener, config: Arc<ServerConfig>) -> ReceiverStream<io::Result<Connection>> {
+    let (sender, receiver) = mpsc::channel(ACCEPTED_QUEUE);
+    let acceptor = TlsAcceptor::from(config);
+    let slots = Arc::new(Semaphore::new(MAX_HANDSHAKES));
+    tokio::spawn(async move {
+        loop {
+            let Ok(slot) = slots.clone().acquire_owned().await else { return };
+            let Some((stream, address)) = accept(&listener, &sender).await else { return };
+            let (acceptor, sender) = (acceptor.clone(), sender.clone());
+            tokio::spawn(async move {
+                let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
+                drop(slot);
+                match handshake {
+                    Ok(Ok(stream)) => {
+                        let identity = identity_of(&stream);
+                        let peer = Peer { address, secure: true, identity };
+                        let _ = sender.send(Ok(Connection::Tls(Box::new(stream), peer))).await;
+                    }
+                    Ok(Err(error)) => tracing::debug!(%address, %error, "TLS handshake failed"),
+                    Err(_) => tracing::debug!(%address, "TLS handshake took too long"),
+                }
+            });
+        }
+    });
+    ReceiverStream::new(receiver)
+}
+
+/// The next connection; `None` when the server is gone.
+async fn accept<T>(listener: &TcpListener, server: &mpsc::Sender<T>) -> Option<(TcpStream, SocketAddr)> {
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = server.closed() => return None,
+        };
+        match accepted {
+            Ok((stream, address)) => {
+                // Responses are small and awaited: do not let the kernel collect them.
+                let _ = stream.set_nodelay(true);
+                return Some((stream, address));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_RETRY).await;
+            }
+        }
+    }
+}
+
+fn identity_of(stream: &TlsStream<TcpStream>) -> Option<SpiffeId> {
+    let (_, session) = stream.get_ref();
+    let chain = session.peer_certificates()?;
+    PeerCertificate::parse(chain).ok()?.spiffe_id()
+}
+
+impl Connected for Connection {
+    type ConnectInfo = Peer;
+
+    fn connect_info(&self) -> Peer {
+        match self {
+            Self::Plain(_, peer) | Self::Tls(_, peer) => peer.clone(),
+        }
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream, _) => Pin::new(stream).poll_read(cx, buf),
+            Self::Tls(stream, _) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(stream, _) => Pin::new(stream).poll_write(cx, buf),
+            Self::Tls(stream, _) => Pin::new(stream).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream, _) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream, _) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(stream, _) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream, _) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plaintext_stays_on_this_machine() {
+        let check = |address: &str, allowed: bool, expected: bool| {
+            let address = address.parse().expect("an address");
+            assert_eq!(check_plaintext(address, allowed).is_ok(), expected, "{address}");
+        };
+        check("127.0.0.1:15010", false, true);
+        check("[::1]:15010", false, true);
+        check("0.0.0.0:15010", false, false);
+        check("10.0.0.1:15010", false, false);
+        check("10.0.0.1:15010", true, true);
+    }
+}

@@ -1,0 +1,66 @@
+//! Flags of `evenkeel control-plane`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Reads the mesh's configuration, serves it to proxies over xDS, and issues their certificates.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    /// Directory with the configuration (*.yaml, *.yml, *.json; read recursively and watched). May be repeated.
+    #[arg(long = "config", value_name = "DIR", required = true)]
+    pub config: Vec<PathBuf>,
+
+    /// Directory that keeps the root certificate, keys and virtual addresses over a restart.
+    #[arg(long, value_name = "DIR")]
+    pub state: PathBuf,
+
+    /// Trust domain of all identities; the mesh configuration's `trustDomain` if not given, else `cluster.local`.
+    #[arg(long, value_name = "DOMAIN")]
+    pub trust_domain: Option<String>,
+
+    /// Plaintext xDS, for proxies on this machine.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15010", value_parser = address)]
+    pub grpc_address: SocketAddr,
+
+    /// xDS and the certificate service over TLS.
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:15012", value_parser = address)]
+    pub secure_grpc_address: SocketAddr,
+
+    /// Metrics, readiness and debug endpoints.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15014", value_parser = address)]
+    pub http_address: SocketAddr,
+
+    /// Accept a `--grpc-address` that other machines reach. Whoever reaches it can read the whole configuration.
+    #[arg(long)]
+    pub allow_plaintext_from_network: bool,
+
+    /// A further DNS name or address that the TLS port's certificate is valid for. May be repeated.
+    #[arg(long = "server-name", value_name = "NAME")]
+    pub server_names: Vec<String>,
+}
+
+/// `HOST:PORT` with an address for host, or `:PORT` for all addresses.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let full = match text.strip_prefix(':') {
+        Some(port) => format!("0.0.0.0:{port}"),
+        None => text.to_owned(),
+    };
+    full.parse().map_err(|_| format!("`{text}` is not ADDRESS:PORT or :PORT"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::address;
+
+    #[test]
+    fn reads_addresses() {
+        let check = |text: &str, expected: Option<&str>| {
+            assert_eq!(address(text).ok().map(|a| a.to_string()).as_deref(), expected, "{text}");
+        };
+        check("127.0.0.1:15010", Some("127.0.0.1:15010"));
+        check(":15012", Some("0.0.0.0:15012"));
+        check("[::1]:1", Some("[::1]:1"));
+        check("localhost:1", None);
+        check("15010", None);
+    }
+}

@@ -1,0 +1,255 @@
+//! The control plane as a whole: one function that wires its parts together.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use std::{fs, io};
+
+use evenkeel_base::spiffe::SpiffeError;
+use evenkeel_ca::{Authority, AuthorityError, TokenError, TokenKey};
+use evenkeel_model::MeshConfig;
+use evenkeel_xds::istio::auth::istio_certificate_service_server::IstioCertificateServiceServer;
+use evenkeel_xds::pb::envoy::service::discovery::v3::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
+use evenkeel_xds::server::AdsService;
+use tokio::sync::watch;
+use tonic::transport::Server;
+
+use crate::certificates::Certificates;
+use crate::configuration::{self, Configuration, ConfigurationError};
+use crate::debug::{self, Pages};
+use crate::discovery::Discovery;
+use crate::listen::{self, ListenError};
+use crate::metrics::Metrics;
+use crate::options::Options;
+use crate::proxies::Proxies;
+use crate::server_certificate::{ServerCertificateError, ServerCertificates};
+use crate::source::debounce::{DebounceError, DebounceOptions};
+use crate::source::watch::Watch;
+
+/// How long streams may take to end at shutdown.
+const DRAIN_TIME: Duration = Duration::from_secs(2);
+/// HTTP/2 keep-alive: a client that is gone without a word is noticed after interval and timeout.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+/// See [`KEEPALIVE_INTERVAL`].
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Requests at a time on one HTTP/2 connection, in streams.
+const MAX_STREAMS_PER_CONNECTION: u32 = 256;
+/// Largest request message, in bytes: a proxy may name very many resources.
+const MAX_REQUEST_BYTES: usize = 16 * 1024 * 1024;
+
+/// Why the control plane does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// A socket.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The configuration directories or what belongs to them.
+    #[error(transparent)]
+    Configuration(#[from] ConfigurationError),
+    /// A variable of the environment.
+    #[error(transparent)]
+    Debounce(#[from] DebounceError),
+    /// The watch on the directories.
+    #[error("cannot watch the configuration directories: {0}")]
+    Watch(#[from] notify::Error),
+    /// The state directory.
+    #[error("--state {}: {reason}", .path.display())]
+    State {
+        /// The directory.
+        path: PathBuf,
+        /// The system's word.
+        reason: io::Error,
+    },
+    /// The trust domain.
+    #[error("--trust-domain: {0}")]
+    TrustDomain(#[from] SpiffeError),
+    /// The certificate authority.
+    #[error(transparent)]
+    Authority(#[from] AuthorityError),
+    /// The key of tokens.
+    #[error(transparent)]
+    Tokens(#[from] TokenError),
+    /// The TLS port's certificate.
+    #[error(transparent)]
+    ServerCertificate(#[from] ServerCertificateError),
+    /// The gRPC server.
+    #[error("the gRPC server failed: {0}")]
+    Grpc(#[from] tonic::transport::Error),
+}
+
+/// A control plane whose sockets are bound and whose configuration is read.
+#[derive(Debug)]
+pub struct ControlPlane {
+    /// Where it listens.
+    pub addresses: Addresses,
+    parts: Parts,
+}
+
+/// Where a control plane listens; ports asked for as 0 are known here.
+#[derive(Debug, Clone, Copy)]
+pub struct Addresses {
+    /// Plaintext xDS.
+    pub grpc: SocketAddr,
+    /// xDS and certificates over TLS.
+    pub secure_grpc: SocketAddr,
+    /// Metrics and debug pages.
+    pub http: SocketAddr,
+}
+
+#[derive(Debug)]
+struct Parts {
+    grpc: tokio::net::TcpListener,
+    secure_grpc: tokio::net::TcpListener,
+    http: tokio::net::TcpListener,
+    configuration: Configuration,
+    watch: Watch,
+    debounce: DebounceOptions,
+    world: watch::Sender<Arc<crate::world::World>>,
+    proxies: Arc<Proxies>,
+    metrics: Arc<Metrics>,
+    certificates: Arc<Certificates>,
+    server_certificates: ServerCertificates,
+}
+
+impl ControlPlane {
+    /// Binds the sockets, opens the authority, and reads the configuration. Whatever can fail fails here, with the flag's
+    /// name; errors in the configuration are reported and do not.
+    pub async fn start(options: &Options) -> Result<Self, ControlError> {
+        let debounce = DebounceOptions::from_env(|name| std::env::var(name).ok())?;
+        listen::check_plaintext(options.grpc_address, options.allow_plaintext_from_network)?;
+        let grpc = listen::bind("--grpc-address", options.grpc_address).await?;
+        let secure_grpc = listen::bind("--secure-grpc-address", options.secure_grpc_address).await?;
+        let http = listen::bind("--http-address", options.http_address).await?;
+        let state = |reason| ControlError::State { path: options.state.clone(), reason };
+        fs::create_dir_all(&options.state).map_err(state)?;
+
+        let mut mesh = MeshConfig::default();
+        if let Some(trust_domain) = &options.trust_domain {
+            evenkeel_base::spiffe::SpiffeId::new(trust_domain, "default", "default")?;
+            mesh.trust_domain = trust_domain.as_str().into();
+        }
+        // Watched before it is read: no change falls in between.
+        let mut configuration = Configuration::open(options.config.clone(), &options.state, mesh)?;
+        let watch = Watch::new(&options.config)?;
+        let world = watch::Sender::new(Arc::new(configuration.first()));
+
+        let trust_domain = world.borrow().snapshot.mesh.trust_domain.clone();
+        let authority = Arc::new(Authority::open(&options.state, &trust_domain, SystemTime::now())?);
+        let tokens = Arc::new(TokenKey::open(&options.state)?);
+        let server_certificates = ServerCertificates::new(authority.clone(), &options.server_names)?;
+        let metrics = Arc::new(Metrics::default());
+        let certificates = Arc::new(Certificates::new(authority, tokens, trust_domain, metrics.clone()));
+        let addresses = Addresses {
+            grpc: local("--grpc-address", &grpc)?,
+            secure_grpc: local("--secure-grpc-address", &secure_grpc)?,
+            http: local("--http-address", &http)?,
+        };
+        let proxies = Proxies::new(world.subscribe(), metrics.clone());
+        let parts = Parts {
+            grpc,
+            secure_grpc,
+            http,
+            configuration,
+            watch,
+            debounce,
+            world,
+            proxies,
+            metrics,
+            certificates,
+            server_certificates,
+        };
+        Ok(Self { addresses, parts })
+    }
+
+    /// Serves until `shutdown` is done, then lets streams end.
+    pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), ControlError> {
+        let Parts { grpc, secure_grpc, http, configuration, watch, debounce, world, proxies, metrics, .. } = self.parts;
+        let pages = Arc::new(Pages::new(world.subscribe(), proxies.clone(), metrics.clone()));
+        let discovery = Arc::new(Discovery::new(proxies.clone(), metrics.clone()));
+        let ads = || {
+            AggregatedDiscoveryServiceServer::new(AdsService::new(discovery.clone()))
+                .max_decoding_message_size(MAX_REQUEST_BYTES)
+        };
+        let certificates = IstioCertificateServiceServer::from_arc(self.parts.certificates);
+        let (stop, stopped) = watch::channel(false);
+        let until_stopped = || {
+            let mut stopped = stopped.clone();
+            async move { drop(stopped.wait_for(|stop| *stop).await) }
+        };
+
+        let mut plain = tokio::spawn(
+            grpc_server().add_service(ads()).serve_with_incoming_shutdown(listen::plain(grpc), until_stopped()),
+        );
+        let tls = self.parts.server_certificates.config();
+        let mut secure = tokio::spawn(
+            grpc_server()
+                .add_service(ads())
+                .add_service(certificates)
+                .serve_with_incoming_shutdown(listen::tls(secure_grpc, tls), until_stopped()),
+        );
+        let renewal = tokio::spawn(self.parts.server_certificates.renew());
+        let debug = tokio::spawn(debug::serve(http, pages));
+        let keeper = tokio::spawn(configuration::keep(configuration, watch, debounce, world, proxies.clone(), metrics));
+        tracing::info!(addresses = ?self.addresses, "control plane ready");
+
+        let failed = tokio::select! {
+            () = shutdown => None,
+            result = &mut plain => Some(result),
+            result = &mut secure => Some(result),
+        };
+        keeper.abort();
+        proxies.close();
+        let _ = stop.send(true);
+        debug.abort();
+        renewal.abort();
+        match failed {
+            Some(Ok(result)) => result.map_err(ControlError::from),
+            Some(Err(_)) => Ok(()),
+            None => {
+                let drained = async {
+                    let _ = plain.await;
+                    let _ = secure.await;
+                };
+                let _ = tokio::time::timeout(DRAIN_TIME, drained).await;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Starts a control plane and serves until SIGTERM or SIGINT.
+pub async fn run(options: &Options) -> Result<(), ControlError> {
+    ControlPlane::start(options).await?.serve(signals()).await
+}
+
+fn grpc_server() -> Server {
+    Server::builder()
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .max_concurrent_streams(Some(MAX_STREAMS_PER_CONNECTION))
+}
+
+fn local(flag: &'static str, listener: &tokio::net::TcpListener) -> Result<SocketAddr, ListenError> {
+    listener.local_addr().map_err(|reason| ListenError::Bind {
+        flag,
+        address: SocketAddr::from(([0, 0, 0, 0], 0)),
+        reason,
+        hint: "",
+    })
+}
+
+async fn signals() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
+        // Without handlers the signals end the process by themselves.
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!("shutting down");
+}

@@ -1,0 +1,134 @@
+//! The TLS port: who gets which certificate, and who may ask with it.
+
+use std::time::{Duration, SystemTime};
+
+use evenkeel_ca::{TokenKey, Workload};
+use evenkeel_xds::ResourceType;
+use evenkeel_xds::client::{ConnectionError, Protocol};
+use evenkeel_xds::istio::auth::IstioCertificateRequest;
+use evenkeel_xds::istio::auth::istio_certificate_service_client::IstioCertificateServiceClient;
+use rcgen::{CertificateParams, KeyPair, SanType};
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tonic::{Code, Request, Status};
+
+use crate::fixture::{Plane, Proxy, cluster, node, service, tls_channel};
+
+const CLIENT: &str = "spiffe://cluster.local/ns/shop/sa/client";
+
+/// A key and a request for `name`.
+fn csr(name: &str) -> (KeyPair, String) {
+    let key = KeyPair::generate().expect("a key");
+    let mut params = CertificateParams::default();
+    params.subject_alt_names = vec![SanType::URI(name.try_into().expect("a name"))];
+    let request = params.serialize_request(&key).expect("a request").pem().expect("PEM");
+    (key, request)
+}
+
+/// A token for service account `client` in `shop`.
+fn token(plane: &Plane) -> String {
+    let workload =
+        Workload { namespace: "shop".to_owned(), service_account: "client".to_owned(), pod: "client-0".to_owned() };
+    let key = TokenKey::open(plane.state.path()).expect("the control plane's key");
+    key.mint(&workload, Duration::from_secs(60), SystemTime::now()).expect("a token")
+}
+
+fn roots(plane: &Plane) -> RootCertStore {
+    let pem = std::fs::read(plane.state.path().join("ca-cert.pem")).expect("a root");
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(&pem).expect("a certificate")).expect("a root");
+    roots
+}
+
+fn tls(plane: &Plane, identity: Option<(&[String], &KeyPair)>) -> ClientConfig {
+    let provider = tokio_rustls::rustls::crypto::aws_lc_rs::default_provider();
+    let config = ClientConfig::builder_with_provider(provider.into())
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_root_certificates(roots(plane));
+    let mut config = match identity {
+        None => config.with_no_client_auth(),
+        Some((chain, key)) => {
+            let leaf = CertificateDer::from_pem_slice(chain[0].as_bytes()).expect("a certificate");
+            let key = PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).expect("a key");
+            config.with_client_auth_cert(vec![leaf], key).expect("an identity")
+        }
+    };
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    config
+}
+
+async fn request(plane: &Plane, csr: String, token: Option<&str>) -> Result<Vec<String>, Status> {
+    let channel = tls_channel(plane.addresses.secure_grpc, tls(plane, None)).await.expect("a connection");
+    let mut request = Request::new(IstioCertificateRequest { csr, validity_duration: 3600, metadata: None });
+    if let Some(token) = token {
+        request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().expect("metadata"));
+    }
+    let response = IstioCertificateServiceClient::new(channel).create_certificate(request).await?;
+    Ok(response.into_inner().cert_chain)
+}
+
+async fn stream(plane: &Plane, config: ClientConfig, namespace: &str, account: &str) -> Result<Proxy, ConnectionError> {
+    let channel = tls_channel(plane.addresses.secure_grpc, config).await.expect("a connection");
+    let mut proxy = Proxy::open(channel, Protocol::Delta, node(namespace, account)).await?;
+    proxy.step(None).await?;
+    Ok(proxy)
+}
+
+#[tokio::test]
+async fn a_token_gets_a_certificate_and_the_certificate_a_stream() {
+    let plane = Plane::start(&[("a.yaml", service("a"))]).await;
+    let (key, csr) = csr(CLIENT);
+    let chain = request(&plane, csr, Some(&token(&plane))).await.expect("a certificate");
+    assert_eq!(chain.len(), 2, "leaf and root");
+    let root = std::fs::read_to_string(plane.state.path().join("ca-cert.pem")).expect("a root");
+    assert_eq!(chain[1].trim(), root.trim());
+
+    let mut proxy = stream(&plane, tls(&plane, Some((&chain, &key))), "shop", "client").await.expect("a stream");
+    proxy.until_held(ResourceType::Cluster, &cluster("a")).await;
+    let adsz = plane.json("/debug/adsz").await;
+    assert_eq!(adsz["proxies"][0]["identity"], CLIENT);
+
+    for (namespace, account, expected) in
+        [("other", "client", "is of namespace `other`"), ("shop", "admin", "says service account `admin`")]
+    {
+        let refused = stream(&plane, tls(&plane, Some((&chain, &key))), namespace, account).await;
+        let Err(ConnectionError::Status(status)) = refused else { panic!("{namespace}/{account} was served") };
+        assert_eq!(status.code(), Code::PermissionDenied);
+        assert!(status.message().contains(expected) && status.message().contains(CLIENT), "{status}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_over_tls_needs_a_certificate() {
+    let plane = Plane::start(&[]).await;
+    let refused = stream(&plane, tls(&plane, None), "shop", "client").await;
+    let Err(ConnectionError::Status(status)) = refused else { panic!("it was served") };
+    assert_eq!(status.code(), Code::Unauthenticated);
+    assert!(status.message().contains("needs the workload's certificate"), "{status}");
+}
+
+#[tokio::test]
+async fn a_request_for_another_identity_is_refused_naming_both() {
+    let plane = Plane::start(&[]).await;
+    let token = token(&plane);
+    let other = "spiffe://cluster.local/ns/shop/sa/admin";
+    let status = request(&plane, csr(other).1, Some(&token)).await.expect_err("a refusal");
+    assert_eq!(status.code(), Code::PermissionDenied);
+    assert!(status.message().contains(other) && status.message().contains(CLIENT), "{status}");
+
+    let check = async |csr: String, token: Option<&str>, code: Code, text: &str| {
+        let status = request(&plane, csr, token).await.expect_err("a refusal");
+        assert_eq!(status.code(), code, "{status}");
+        assert!(status.message().contains(text), "{status}");
+    };
+    check(csr(CLIENT).1, None, Code::Unauthenticated, "authorization: Bearer TOKEN").await;
+    check(csr(CLIENT).1, Some("not.a.token"), Code::Unauthenticated, "the token is not accepted").await;
+    check("nonsense".to_owned(), Some(&token), Code::InvalidArgument, "certificate signing request").await;
+    let metrics = plane.page("/metrics").await;
+    assert!(metrics.contains("citadel_server_csr_count 4\n"), "{metrics}");
+    assert!(metrics.contains("citadel_server_authentication_failure_count 2\n"), "{metrics}");
+    assert!(metrics.contains("evenkeel_csr_forbidden 1\n"), "{metrics}");
+    assert!(metrics.contains("citadel_server_success_cert_issuance_count 0\n"), "{metrics}");
+}

@@ -1,0 +1,7 @@
+//! The control plane over real sockets, with a real xDS client.
+
+mod certificates;
+mod configuration;
+mod fixture;
+mod startup;
+mod streams;

@@ -1,0 +1,76 @@
+//! Starting, failing to start, and starting again.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use evenkeel_control::ControlPlane;
+use evenkeel_xds::ResourceType;
+use evenkeel_xds::client::Protocol;
+
+use crate::fixture::{Plane, cluster, options, service};
+
+#[tokio::test]
+async fn a_port_in_use_is_named_with_its_flag() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address");
+    let directory = tempfile::tempdir().expect("a directory");
+    for flag in ["--grpc-address", "--secure-grpc-address", "--http-address"] {
+        let mut options = options(directory.path(), directory.path());
+        match flag {
+            "--grpc-address" => options.grpc_address = address,
+            "--secure-grpc-address" => options.secure_grpc_address = address,
+            _ => options.http_address = address,
+        }
+        let error = ControlPlane::start(&options).await.expect_err("a conflict").to_string();
+        assert!(error.starts_with(&format!("{flag} {address}: ")), "{error}");
+        assert!(error.contains("another process listens there"), "{error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_work_is_refused_at_the_start() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let check = async |change: &dyn Fn(&mut evenkeel_control::Options), expected: &str| {
+        let mut options = options(directory.path(), directory.path());
+        change(&mut options);
+        let error = ControlPlane::start(&options).await.expect_err("a refusal").to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    check(&|o| o.config = vec!["/nonexistent/evenkeel".into()], "--config /nonexistent/evenkeel: No such file").await;
+    check(&|o| o.grpc_address = "0.0.0.0:0".parse().expect("an address"), "only served on a loopback address").await;
+    check(&|o| o.trust_domain = Some("No Domain".to_owned()), "--trust-domain: `No Domain` is not a trust domain")
+        .await;
+    check(&|o| o.state = "/proc/nonexistent".into(), "--state /proc/nonexistent: ").await;
+}
+
+#[tokio::test]
+async fn a_restart_keeps_the_root_and_the_addresses() {
+    let plane = Plane::start(&[("a.yaml", service("a"))]).await;
+    let before = plane.json("/debug/registryz").await;
+    assert!(before[0]["addresses"][0].as_str().expect("an address").starts_with("10."), "{before}");
+    let root = |state: &std::path::Path| std::fs::read_to_string(state.join("ca-cert.pem")).expect("a root");
+    let first_root = root(plane.state.path());
+    let mode = |name: &str| {
+        let metadata = std::fs::metadata(plane.state.path().join(name)).expect("a file");
+        metadata.permissions().mode() & 0o777
+    };
+    assert_eq!(mode("ca-key.pem"), 0o600);
+
+    let (config, state) = plane.stop().await;
+    // Another service before it in order would move addresses that are merely counted up.
+    std::fs::write(config.path().join("0.yaml"), service("0")).expect("a file");
+    let plane = Plane::start_in(config, state).await;
+    let after = plane.json("/debug/registryz").await;
+    let of_a = after.as_array().expect("services").iter().find(|s| s["host"] == before[0]["host"]);
+    assert_eq!(of_a.expect("the service")["addresses"], before[0]["addresses"]);
+    assert_eq!(root(plane.state.path()), first_root);
+}
+
+#[tokio::test]
+async fn shutdown_ends_open_streams() {
+    let plane = Plane::start(&[("a.yaml", service("a"))]).await;
+    let mut proxy = plane.client(Protocol::Delta, "client").await;
+    proxy.until_held(ResourceType::Cluster, &cluster("a")).await;
+    plane.stop().await;
+    while proxy.step(None).await.is_ok() {}
+}
