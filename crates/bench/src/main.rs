@@ -75,6 +75,9 @@ struct RunArgs {
     /// Only these peers, such as relay,evenkeel,envoy.
     #[arg(long, value_delimiter = ',')]
     peers: Vec<String>,
+    /// The configuration whose sidecar's start-up is measured.
+    #[arg(long, default_value = "examples/capitals")]
+    example: PathBuf,
     /// Folder for results.json and results.md.
     #[arg(long, default_value = "bench-results")]
     out: PathBuf,
@@ -112,7 +115,7 @@ fn run(args: &RunArgs) -> Result<()> {
     };
     if wanted(Part::Startup) {
         writeln!(out, "start-up …")?;
-        results.startup = startup::measure(&setup, args.rounds)?;
+        results.startup = startup::measure(&setup, &args.example, args.rounds)?;
     }
     if wanted(Part::Hop) {
         results.hop = measure::rounds("hop", &plan, &setup.start_hop()?, &mut out)?;

@@ -24,8 +24,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("proxy", &["runtime-config", "filters", "http", "tls", "xds", "stats", "base"]),
     ("agent", &["proxy", "xds", "tls", "base"]),
     ("local", &["control", "proxy", "agent", "ca", "model", "api", "base"]),
-    ("evenkeel", &["local", "agent", "control", "proxy", "base"]),
-    ("bench", &[]),
+    ("evenkeel", &["local", "agent", "control", "proxy", "model", "api", "base"]),
+    ("bench", &["ca"]),
     ("testkit", &["base"]),
 ];
 
