@@ -127,6 +127,7 @@ struct Page {
 
 #[derive(Debug, Deserialize)]
 struct Finding {
+    severity: String,
     rendered: String,
 }
 
@@ -143,7 +144,9 @@ impl Findings {
     }
 
     fn compare(&mut self, page: Page) -> Option<String> {
-        let present: BTreeSet<String> = page.diagnostics.into_iter().map(|finding| finding.rendered).collect();
+        // What is merely good to know is for `evenkeel validate`.
+        let matters = page.diagnostics.into_iter().filter(|finding| finding.severity != "info");
+        let present: BTreeSet<String> = matters.map(|finding| finding.rendered).collect();
         let mut text = String::new();
         for finding in present.difference(&self.told) {
             text.push_str(finding.trim_end());
@@ -173,7 +176,8 @@ mod tests {
     fn a_finding_is_told_once_and_its_end_too() {
         let mut findings = Findings::new(&PathBuf::from("/app"));
         let mut check = |refused: &[&str], rendered: &[&str], expected: Option<&str>| {
-            let diagnostics = rendered.iter().map(|text| Finding { rendered: (*text).to_owned() }).collect();
+            let finding = |text: &&str| Finding { severity: "error".to_owned(), rendered: (*text).to_owned() };
+            let diagnostics = rendered.iter().map(finding).collect();
             let page = Page { refused_files: refused.iter().map(|file| (*file).to_owned()).collect(), diagnostics };
             assert_eq!(findings.compare(page).as_deref(), expected);
         };

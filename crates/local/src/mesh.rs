@@ -1,6 +1,7 @@
 //! The running mesh: its control plane, its gateway and its replicas, and how they follow a manifest.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -33,6 +34,19 @@ const CONTROL_TIMEOUT: Duration = Duration::from_secs(20);
 const CONTROL_PERIOD: Duration = Duration::from_millis(20);
 /// How long replicas that replace others may take before those are stopped all the same.
 const REPLACE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Settings of the mesh where the directory brings none: as Istio's demo profile, with access logs.
+const MESH_CONFIG: &str = "\
+# Written by `evenkeel up`, because the directory has no ConfigMap `istio` in the namespace `istio-system`.
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: istio
+  namespace: istio-system
+data:
+  mesh: |
+    accessLogFile: /dev/stdout
+";
 
 /// Why the mesh does not run.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +100,10 @@ pub struct Mesh {
 impl Mesh {
     /// Nothing started yet.
     pub fn new(plan: Arc<Plan>, roster: Roster) -> Result<Self, MeshError> {
+        if !plan.manifest.has_mesh_config {
+            fs::write(plan.state.runtime().join("mesh.yaml"), MESH_CONFIG)
+                .map_err(|source| MeshError::Io { what: "cannot write the mesh's settings", source })?;
+        }
         let tokens = TokenKey::open(&plan.state.control()).map_err(ProgramError::from)?;
         let replicas = watch::Sender::new(Replicas::default());
         Ok(Self { plan, roster, tokens, control: None, replicas, next_index: 0 })

@@ -43,7 +43,7 @@ pub enum ProgramError {
 
 /// `evenkeel control-plane`, in the mesh's own network: replicas reach it at the bridge's address, nobody else can.
 pub fn control_plane(plan: &Plan) -> Program {
-    let mut arguments = words(["--log-level", &plan.options.log_level, "control-plane", "--config"]);
+    let mut arguments = words(["control-plane", "--log-level", &plan.options.log_level, "--config"]);
     arguments.extend([plan.directory.clone().into(), "--config".into(), plan.state.runtime().into()]);
     arguments.extend(["--state".into(), plan.state.control().into()]);
     arguments.extend(words(["--trust-domain", &plan.options.trust_domain]));
@@ -68,18 +68,19 @@ pub fn proxy(
     let folder = plan.state.pod(&pod.name);
     let token = write_token(&folder, pod, tokens)?;
     let role = if pod.workload == INGRESS_NAME { "router" } else { "sidecar" };
-    let mut arguments = words(["--log-level", &plan.options.log_level, "agent", role]);
-    arguments.extend(words(["--pod", &pod.name, "--namespace", &pod.namespace, "--workload", &pod.workload]));
-    arguments.extend(words(["--address", &pod.address.to_string(), "--service-account", &pod.service_account]));
+    let mut arguments = words(["agent", role, "--log-level", &plan.options.log_level]);
+    arguments.extend(words(["--id", &format!("{}.{}", pod.name, pod.namespace), "--namespace", &pod.namespace]));
+    arguments.extend(words(["--service-account", &pod.service_account, "--workload-name", &pod.workload]));
+    arguments.extend(words(["--ip", &pod.address.to_string()]));
     for (name, value) in &pod.labels {
-        arguments.extend(words(["--label", &format!("{name}={value}")]));
+        arguments.extend(words(["--labels", &format!("{name}={value}")]));
     }
     arguments.extend(words(["--trust-domain", &plan.options.trust_domain]));
-    arguments.extend(words(["--control-plane", &format!("{BRIDGE_ADDRESS}:{CONTROL_PORT}")]));
+    arguments.extend(words(["--discovery-address", &format!("{BRIDGE_ADDRESS}:{CONTROL_PORT}")]));
     arguments.extend(words(["--concurrency", &plan.options.sidecar_concurrency.to_string()]));
     arguments.extend(words(["--drain-time-s", &plan.options.drain_time.as_secs().to_string()]));
     arguments.extend(["--root-cert".into(), plan.state.control().join(evenkeel_ca::authority::CA_CERT_FILE).into()]);
-    arguments.extend(["--token".into(), token.into(), "--dir".into(), folder.into()]);
+    arguments.extend(["--token".into(), token.into(), "--state".into(), folder.into()]);
     if let Some(envoy) = envoy {
         arguments.extend(["--envoy".into(), envoy.into()]);
     }

@@ -80,6 +80,8 @@ pub struct Manifest {
     pub workloads: Vec<Workload>,
     /// Ports that Gateways ask of the ingress gateway, each once; none: no gateway is started.
     pub gateway_ports: Vec<GatewayPort>,
+    /// Whether the directory brings the mesh's settings, the ConfigMap `istio`.
+    pub has_mesh_config: bool,
 }
 
 impl Manifest {
@@ -94,6 +96,9 @@ impl Manifest {
                     Err(finding) => diagnostics.push(finding),
                 },
                 Resource::Gateway(gateway) => manifest.add_gateway(gateway),
+                Resource::ConfigMap(_) => {
+                    manifest.has_mesh_config |= &*object.name == "istio" && &*object.namespace == INGRESS_NAMESPACE;
+                }
                 _ => {}
             }
         }

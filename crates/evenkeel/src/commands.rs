@@ -1,0 +1,182 @@
+//! The command line, and what each command hands over to.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Args, Parser, Subcommand};
+use evenkeel_local::cleanup::StateDir;
+use evenkeel_local::exec::{self, ExecOptions};
+use evenkeel_local::ports::PortChoice;
+
+use crate::logging::{self, LogOptions};
+use crate::validate;
+
+/// A service mesh: proxy, control plane, and the whole of it on one machine.
+///
+/// Takes Istio's YAML unchanged. Start with: evenkeel up examples/capitals
+#[derive(Debug, Parser)]
+#[command(name = "evenkeel", version, propagate_version = true, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the mesh described by a directory on this machine.
+    Up(UpArguments),
+    /// Run a command inside a workload of the running mesh.
+    Exec(ExecArguments),
+    /// Check files without running anything.
+    Validate(ValidateArguments),
+    /// Run the control plane.
+    ControlPlane {
+        #[command(flatten)]
+        options: evenkeel_control::Options,
+        #[command(flatten)]
+        log: LogOptions,
+    },
+    /// Run what stands beside a workload: certificates, DNS, and its proxy.
+    Agent {
+        #[command(flatten)]
+        options: evenkeel_agent::Options,
+        #[command(flatten)]
+        log: LogOptions,
+    },
+    /// Say which version this is.
+    Version,
+}
+
+#[derive(Debug, Args)]
+struct UpArguments {
+    /// Directory with the YAML (read recursively): Deployments, Services, Istio's kinds.
+    directory: PathBuf,
+
+    /// Play the example's scenario once, say line by line what was verified, and exit with 0 or 1.
+    #[arg(long)]
+    check: bool,
+
+    /// Where state is kept: the root certificate, logs, what the run needs [default: ~/.local/state/evenkeel].
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+
+    /// Port on 127.0.0.1 for a Gateway's port; may be repeated. Without GATEWAY_PORT: for the first one.
+    #[arg(long = "gateway-port", value_name = "[GATEWAY_PORT=]PORT")]
+    gateway_ports: Vec<PortChoice>,
+
+    /// Trust domain of all identities.
+    #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
+    trust_domain: String,
+
+    /// Worker threads of each proxy.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    proxy_concurrency: u32,
+
+    /// How long requests in flight may take at the end, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(0..=3600))]
+    drain_time_s: u64,
+
+    #[command(flatten)]
+    log: LogOptions,
+}
+
+#[derive(Debug, Args)]
+struct ExecArguments {
+    /// Name of a workload (a Deployment) or of one of its pods.
+    workload: String,
+
+    /// Its namespace; only needed when several have a workload of that name.
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
+
+    /// State directory of the running `up` [default: ~/.local/state/evenkeel].
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+
+    /// The command and its arguments; a shell if none is given.
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+struct ValidateArguments {
+    /// A file, or a directory that is also checked as a whole; may be repeated.
+    #[arg(short, long = "file", value_name = "FILE|DIR", required = true)]
+    files: Vec<PathBuf>,
+}
+
+/// Runs the command and returns the exit status.
+pub fn run(cli: Cli) -> anyhow::Result<u8> {
+    match cli.command {
+        Command::Up(arguments) => up(arguments),
+        Command::Exec(arguments) => exec_inside(arguments),
+        Command::Validate(arguments) => Ok(validate::run(&arguments.files, &mut io::stdout().lock())?),
+        Command::ControlPlane { options, log } => {
+            logging::start(log.log_level);
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .enable_all()
+                .build()
+                .context("cannot start the event loop")?;
+            runtime.block_on(evenkeel_control::run(&options))?;
+            Ok(0)
+        }
+        Command::Agent { options, log } => {
+            logging::start(log.log_level);
+            evenkeel_agent::run(options)?;
+            Ok(0)
+        }
+        Command::Version => {
+            io::Write::write_fmt(&mut io::stdout(), format_args!("evenkeel {}\n", env!("CARGO_PKG_VERSION")))?;
+            Ok(0)
+        }
+    }
+}
+
+fn up(arguments: UpArguments) -> anyhow::Result<u8> {
+    let options = evenkeel_local::Options {
+        directory: arguments.directory,
+        state: arguments.state,
+        gateway_ports: arguments.gateway_ports,
+        check: arguments.check,
+        trust_domain: arguments.trust_domain,
+        sidecar_concurrency: arguments.proxy_concurrency,
+        log_level: arguments.log.log_level.name(),
+        drain_time: Duration::from_secs(arguments.drain_time_s),
+    };
+    Ok(evenkeel_local::run(&options, &mut io::stdout())?)
+}
+
+fn exec_inside(arguments: ExecArguments) -> anyhow::Result<u8> {
+    let options = ExecOptions {
+        state: arguments.state.unwrap_or_else(StateDir::default_path),
+        workload: arguments.workload,
+        namespace: arguments.namespace,
+        command: if arguments.command.is_empty() { vec!["sh".into()] } else { arguments.command },
+    };
+    Ok(exec::run(&options)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_flags_of_all_commands_fit_together() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn everything_behind_the_dashes_is_the_command() {
+        let parsed = Cli::try_parse_from(["evenkeel", "exec", "web", "-n", "shop", "--", "curl", "-s", "--", "x"]);
+        let command = match parsed.map(|cli| cli.command) {
+            Ok(Command::Exec(arguments)) => (arguments.namespace, arguments.command),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(command, (Some("shop".to_owned()), ["curl", "-s", "--", "x"].map(OsString::from).to_vec()));
+    }
+}

@@ -1,0 +1,60 @@
+//! Logs: to standard error, at a level given by flag.
+
+use std::io::IsTerminal;
+
+use clap::{Args, ValueEnum};
+use tracing_subscriber::filter::LevelFilter;
+
+/// `-l LEVEL`, on every command.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct LogOptions {
+    /// How much is logged to standard error.
+    #[arg(short, long, value_enum, default_value_t = Level::Info)]
+    pub log_level: Level,
+}
+
+/// Envoy's names for how much is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Level {
+    /// Everything.
+    Trace,
+    /// What helps to find a mistake.
+    Debug,
+    /// What an operator wants to have read.
+    Info,
+    /// What should not be so.
+    #[value(alias = "warn")]
+    Warning,
+    /// What failed.
+    Error,
+    /// What the process cannot go on with.
+    Critical,
+    /// Nothing.
+    Off,
+}
+
+impl Level {
+    /// Its name as a flag's value.
+    pub fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+}
+
+/// Sends `tracing` events to standard error from here on.
+pub fn start(level: Level) {
+    let filter = match level {
+        Level::Trace => LevelFilter::TRACE,
+        Level::Debug => LevelFilter::DEBUG,
+        Level::Info => LevelFilter::INFO,
+        Level::Warning => LevelFilter::WARN,
+        Level::Error | Level::Critical => LevelFilter::ERROR,
+        Level::Off => LevelFilter::OFF,
+    };
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .finish();
+    // Only a second call could fail, and the first one's choice stands.
+    let _ = tracing::subscriber::set_global_default(subscriber);
+}
