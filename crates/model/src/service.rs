@@ -267,11 +267,17 @@ impl Service {
         self.addresses.iter().filter(|net| net.prefix_len() == net.max_prefix_len()).map(IpNet::addr)
     }
 
+    /// Whether it comes from a Kubernetes Service, not from a ServiceEntry.
+    pub fn is_kubernetes(&self) -> bool {
+        let rest = self.host.as_str().strip_prefix(&*self.name).and_then(|r| r.strip_prefix('.'));
+        let rest = rest.and_then(|r| r.strip_prefix(&*self.namespace));
+        rest.is_some_and(|r| r.starts_with(".svc."))
+    }
+
     /// Other names by which a client in `namespace` reaches a Kubernetes Service (`name`, `name.namespace`,
     /// `name.namespace.svc`), shortest first; empty for other hosts. The bare name works only in its own namespace.
     pub fn short_names(&self, namespace: &str) -> Vec<String> {
-        let prefix = format!("{}.{}.svc.", self.name, self.namespace);
-        if !self.host.as_str().starts_with(&prefix) {
+        if !self.is_kubernetes() {
             return Vec::new();
         }
         let mut names = Vec::with_capacity(3);

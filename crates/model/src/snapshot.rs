@@ -98,7 +98,8 @@ impl Snapshot {
 
     /// The workload of this Pod.
     pub fn workload(&self, namespace: &str, pod: &str) -> Option<&Arc<Workload>> {
-        self.workloads.iter().find(|w| &*w.namespace == namespace && &*w.pod == pod)
+        let found = self.workloads.binary_search_by(|w| (&*w.namespace, &*w.pod).cmp(&(namespace, pod))).ok()?;
+        self.workloads.get(found)
     }
 
     /// The VirtualServices that apply at `gateway` and that a proxy in `namespace` sees, in order of precedence.

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use evenkeel_base::Spanned;
 use evenkeel_base::cidr::IpNet;
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::{closest, one_of};
 use evenkeel_base::yaml::Node;
+use evenkeel_base::{Diagnostic, Spanned};
 
 use super::{StringMatch, check_export_to};
 use crate::decode::{Context, HeaderName, Label, Port, RegexText};
@@ -312,51 +312,51 @@ object! {
 
 fn check(spec: &VirtualServiceSpec, node: &Node, cx: &mut Context) {
     check_export_to(&spec.export_to, cx);
-    if spec.hosts.is_empty() {
-        // Istio allows it only for the target of a delegate, which is not supported.
-        cx.at_field("hosts", |cx| {
-            cx.error("missing-field", &node.span, "at least one host is needed", "add `hosts: [reviews]`")
-        });
-    }
-    for (index, host) in spec.hosts.iter().enumerate() {
-        if spec.hosts.iter().take(index).any(|earlier| earlier == host) {
-            let message = format!("`{}` appears twice", host.value);
-            cx.at_field("hosts", |cx| cx.error("duplicate-host", &host.span, message, "remove one of the two"));
-        }
-        let in_mesh = spec.gateways.is_empty() || spec.gateways.iter().any(|g| g.value == "mesh");
-        if in_mesh && host.as_str() == "*" {
-            let help = "name the hosts, or list `gateways` without `mesh`";
-            cx.at_field("hosts", |cx| {
-                cx.error("bad-host", &host.span, "`*` is only for gateways, not for the mesh", help)
-            });
-        }
-    }
+    check_hosts(spec, node, cx);
     cx.at_field("gateways", |cx| check_gateways(&spec.gateways, cx));
     if spec.http.is_empty() && spec.tls.is_empty() && spec.tcp.is_empty() {
         cx.error("missing-field", &node.span, "there are no routes", "add `http`, `tls` or `tcp`");
     }
-    for (index, route) in spec.http.iter().enumerate() {
-        for earlier in spec.http.iter().take(index).filter(|r| r.matches.is_empty()) {
-            let message = "this route is never reached: an earlier one takes every request";
-            let diagnostic = evenkeel_base::Diagnostic::warning(
-                "unreachable-route",
-                route.span.clone(),
-                format!("`spec.http[{index}]`: {message}"),
-            );
-            cx.push(
-                diagnostic
-                    .with_help("move it before the other, or add a `match` to that one")
-                    .with_related(earlier.span.clone(), "takes every request"),
-            );
-            return;
-        }
-    }
+    check_reachable(&spec.http, cx);
     for sni in spec.tls.iter().flat_map(|r| &r.matches).flat_map(|m| &m.sni_hosts) {
         if !spec.hosts.iter().any(|h| h.covers(sni)) {
             let message = format!("`{}` is none of the hosts of this VirtualService", sni.value);
             cx.at_field("tls", |cx| cx.error("bad-host", &sni.span, message, "add it to `hosts`"));
         }
     }
+}
+
+fn check_hosts(spec: &VirtualServiceSpec, node: &Node, cx: &mut Context) {
+    cx.at_field("hosts", |cx| {
+        if spec.hosts.is_empty() {
+            // Istio allows it only for the target of a delegate, which is not supported.
+            cx.error("missing-field", &node.span, "at least one host is needed", "add `hosts: [reviews]`");
+        }
+        let in_mesh = spec.gateways.is_empty() || spec.gateways.iter().any(|g| g.value == "mesh");
+        for (index, host) in spec.hosts.iter().enumerate() {
+            if spec.hosts.iter().take(index).any(|earlier| earlier == host) {
+                let message = format!("`{}` appears twice", host.value);
+                cx.error("duplicate-host", &host.span, message, "remove one of the two");
+            }
+            if in_mesh && host.as_str() == "*" {
+                let help = "name the hosts, or list `gateways` without `mesh`";
+                cx.error("bad-host", &host.span, "`*` is only for gateways, not for the mesh", help);
+            }
+        }
+    });
+}
+
+/// A route behind one that takes every request is never used.
+fn check_reachable(routes: &[Spanned<HttpRoute>], cx: &mut Context) {
+    let Some(first) = routes.iter().position(|r| r.matches.is_empty()) else { return };
+    let (Some(takes_all), Some(next)) = (routes.get(first), routes.get(first + 1)) else { return };
+    let path = cx.path();
+    let message = format!("`{path}.http[{}]`: never reached, an earlier route takes every request", first + 1);
+    cx.push(
+        Diagnostic::warning("unreachable-route", next.span.clone(), message)
+            .with_help("move it before the other, or add a `match` to that one")
+            .with_related(takes_all.span.clone(), "takes every request"),
+    );
 }
 
 fn check_gateways(gateways: &[Spanned<String>], cx: &mut Context) {

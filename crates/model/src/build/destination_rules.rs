@@ -103,16 +103,17 @@ fn note_missing_host(
         diagnostics.push(Diagnostic::warning("missing-service", span.clone(), message).with_help(help));
         return;
     }
-    // Labels of what the services select; without any there is nothing to compare with.
-    for subset in rule.subsets.iter().filter(|s| !s.labels.is_empty()) {
-        let candidates: Vec<_> = covered.iter().flat_map(|s| objects.workload_labels(Some(&s.namespace))).collect();
-        let elsewhere = covered.iter().any(|s| s.external || s.resolution != crate::Resolution::Static);
-        if !candidates.is_empty() && !elsewhere && !candidates.iter().any(|l| selects(&subset.labels, l)) {
-            let labels = labels_text(&subset.labels);
-            let message = format!("the subset `{}` selects `{labels}`, which no Deployment or Pod has", subset.name);
-            let help = "routes to it answer 503; compare it with the labels of the Pod templates";
-            diagnostics.push(Diagnostic::warning("selects-nothing", subset.origin.clone(), message).with_help(help));
-        }
+    // Only where Pods are the endpoints, and there are any, is there something to compare with.
+    let candidates: Vec<_> = covered.iter().flat_map(|s| objects.workload_labels(&s.namespace)).collect();
+    let elsewhere = covered.iter().any(|s| s.external || s.resolution != crate::Resolution::Static);
+    if elsewhere || candidates.is_empty() {
+        return;
+    }
+    for subset in rule.subsets.iter().filter(|s| !candidates.iter().any(|l| selects(&s.labels, l))) {
+        let labels = labels_text(&subset.labels);
+        let message = format!("the subset `{}` selects `{labels}`, which no Deployment or Pod has", subset.name);
+        let help = "routes to it answer 503; compare it with the labels of the Pod templates";
+        diagnostics.push(Diagnostic::warning("selects-nothing", subset.origin.clone(), message).with_help(help));
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_api::istio::WorkloadEntry;
-use evenkeel_api::kubernetes::{EndpointSlice, SliceEndpoint};
+use evenkeel_api::kubernetes::{EndpointSlice, ServiceSpec, SliceEndpoint};
 use evenkeel_api::{Kind, Object, Resource};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::spiffe::SpiffeId;
@@ -22,16 +22,17 @@ type Endpoints = BTreeMap<(Arc<str>, Hostname), EndpointsByPort>;
 
 pub(super) fn build(objects: &Objects<'_>, snapshot: &Snapshot, diagnostics: &mut Diagnostics) -> Endpoints {
     let mut endpoints = Endpoints::new();
+    let kubernetes = KubernetesServices::new(objects);
     for workload in &snapshot.workloads {
         for service in &workload.services {
-            let not_ready_too = publishes_not_ready(objects, service);
+            let not_ready_too = service.is_kubernetes() && kubernetes.publishes_not_ready(service);
             let by_port = endpoints.entry(key(service)).or_default();
             of_workload(workload, service, snapshot, not_ready_too, by_port);
         }
     }
     for object in objects.of(Kind::EndpointSlice) {
         let Resource::EndpointSlice(slice) = &object.resource else { continue };
-        of_slice(object, slice, objects, snapshot, &mut endpoints, diagnostics);
+        of_slice(object, slice, &kubernetes, snapshot, &mut endpoints, diagnostics);
     }
     for object in objects.of(Kind::ServiceEntry) {
         let Resource::ServiceEntry(entry) = &object.resource else { continue };
@@ -71,13 +72,29 @@ fn carried(service: &Service) -> impl Iterator<Item = &ServicePort> {
     service.ports.iter().filter(|p| p.protocol != Protocol::Udp)
 }
 
-fn publishes_not_ready(objects: &Objects<'_>, service: &Service) -> bool {
-    objects.of(Kind::Service).any(|o| match &o.resource {
-        Resource::Service(s) => {
-            s.spec.publish_not_ready_addresses && o.name == service.name && o.namespace == service.namespace
-        }
-        _ => false,
-    })
+/// The Services as written, by namespace and name.
+struct KubernetesServices<'a>(BTreeMap<(&'a str, &'a str), &'a ServiceSpec>);
+
+impl<'a> KubernetesServices<'a> {
+    fn new(objects: &Objects<'a>) -> Self {
+        let specs = objects.of(Kind::Service).filter_map(|o| match &o.resource {
+            Resource::Service(service) => Some(((&*o.namespace, &*o.name), &service.spec)),
+            _ => None,
+        });
+        Self(specs.collect())
+    }
+
+    fn spec(&self, service: &Service) -> Option<&'a ServiceSpec> {
+        self.0.get(&(&*service.namespace, &*service.name)).copied()
+    }
+
+    fn publishes_not_ready(&self, service: &Service) -> bool {
+        self.spec(service).is_some_and(|spec| spec.publish_not_ready_addresses)
+    }
+
+    fn has_selector(&self, service: &Service) -> bool {
+        self.spec(service).is_some_and(|spec| !spec.selector.is_empty())
+    }
 }
 
 fn of_workload(
@@ -177,7 +194,7 @@ fn read_address(text: &str) -> Option<EndpointAddress> {
 fn of_slice(
     object: &Object,
     slice: &EndpointSlice,
-    objects: &Objects<'_>,
+    kubernetes: &KubernetesServices<'_>,
     snapshot: &Snapshot,
     endpoints: &mut Endpoints,
     diagnostics: &mut Diagnostics,
@@ -195,13 +212,7 @@ fn of_slice(
             .push(Diagnostic::warning("missing-service", object.origin.clone(), message).with_help("add the Service"));
         return;
     };
-    let selected = objects.of(Kind::Service).any(|o| match &o.resource {
-        Resource::Service(s) => {
-            o.name == service.name && o.namespace == service.namespace && !s.spec.selector.is_empty()
-        }
-        _ => false,
-    });
-    if selected {
+    if kubernetes.has_selector(service) {
         let message =
             format!("{object} is ignored: the Service `{name}` has a selector, its endpoints are the Pods it selects");
         let help = "remove the Service's selector, or the EndpointSlice";

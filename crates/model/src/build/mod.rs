@@ -45,67 +45,68 @@ pub fn build<'a>(
     (snapshot, diagnostics)
 }
 
-/// The objects, each name once per kind.
-struct Objects<'a>(Vec<&'a Object>);
+/// The objects, each name once per kind, and what is asked of them often.
+struct Objects<'a> {
+    by_kind: BTreeMap<Kind, Vec<&'a Object>>,
+    /// Labels of everything that runs or would run, by namespace: Pods and the templates of Deployments.
+    workload_labels: BTreeMap<&'a str, Vec<Labels>>,
+}
 
 impl<'a> Objects<'a> {
     fn new(objects: impl IntoIterator<Item = &'a Object>, diagnostics: &mut Diagnostics) -> Self {
         let mut seen: BTreeMap<(Kind, &str, &str), &Object> = BTreeMap::new();
-        let mut kept = Vec::new();
+        let mut index = Self { by_kind: BTreeMap::new(), workload_labels: BTreeMap::new() };
         for object in objects {
             let key = (object.kind(), &*object.namespace, &*object.name);
             match seen.get(&key) {
-                Some(first) => diagnostics.push(
-                    Diagnostic::error(
-                        "duplicate-object",
-                        object.origin.clone(),
-                        format!("{object} is defined twice; this one is ignored"),
-                    )
-                    .with_help("remove or rename one of the two")
-                    .with_related(first.origin.clone(), "first defined here"),
-                ),
+                Some(first) => diagnostics.push(duplicate(object, first)),
                 None => {
                     seen.insert(key, object);
-                    kept.push(object);
+                    index.add(object);
                 }
             }
         }
-        Self(kept)
+        index
+    }
+
+    fn add(&mut self, object: &'a Object) {
+        let labels = match &object.resource {
+            Resource::Pod(_) => Some(object.labels.clone()),
+            Resource::Deployment(deployment) => Some(deployment.spec.template.labels()),
+            _ => None,
+        };
+        self.workload_labels.entry(&object.namespace).or_default().extend(labels);
+        self.by_kind.entry(object.kind()).or_default().push(object);
     }
 
     /// All objects of a kind, in the order of precedence.
     fn of(&self, kind: Kind) -> impl Iterator<Item = &'a Object> + '_ {
-        self.0.iter().copied().filter(move |o| o.kind() == kind)
+        self.by_kind.get(&kind).into_iter().flatten().copied()
     }
 
-    /// Labels of everything that runs or would run in a namespace (all, if none is given): Pods and the templates of
-    /// Deployments.
-    fn workload_labels(&self, namespace: Option<&str>) -> Vec<Labels> {
-        let here = |o: &&&Object| namespace.is_none_or(|n| n == &*o.namespace);
-        let labels = |o: &&Object| match &o.resource {
-            Resource::Pod(_) => Some(o.labels.clone()),
-            Resource::Deployment(deployment) => Some(deployment.spec.template.labels()),
-            _ => None,
-        };
-        self.0.iter().filter(here).filter_map(labels).collect()
+    /// Labels of everything that runs or would run in a namespace.
+    fn workload_labels(&self, namespace: &str) -> &[Labels] {
+        self.workload_labels.get(namespace).map_or(&[], Vec::as_slice)
     }
 }
 
-/// Warns about a selector that fits nothing, where there is something to choose from: it is most likely misspelt.
-fn note_idle_selector(
-    objects: &Objects<'_>,
-    object: &Object,
-    selector: &Labels,
-    namespace: Option<&str>,
-    diagnostics: &mut Diagnostics,
-) {
-    let candidates = objects.workload_labels(namespace);
-    if selector.is_empty() || candidates.is_empty() || candidates.iter().any(|l| crate::workload::selects(selector, l))
-    {
+fn duplicate(object: &Object, first: &Object) -> Diagnostic {
+    let message = format!("{object} is defined twice; this one is ignored");
+    Diagnostic::error("duplicate-object", object.origin.clone(), message)
+        .with_help("remove or rename one of the two")
+        .with_related(first.origin.clone(), "first defined here")
+}
+
+/// Warns about a selector that fits nothing in its namespace, where there is something to choose from: it is most
+/// likely misspelt.
+fn note_idle_selector(objects: &Objects<'_>, object: &Object, selector: &Labels, diagnostics: &mut Diagnostics) {
+    let candidates = objects.workload_labels(&object.namespace);
+    let fits = |labels: &Labels| crate::workload::selects(selector, labels);
+    if selector.is_empty() || candidates.is_empty() || candidates.iter().any(fits) {
         return;
     }
     let text = labels_text(selector);
-    let values = candidates.iter().flat_map(|l| l.iter().map(|(k, v)| format!("{k}: {v}"))).collect::<Vec<_>>();
+    let values: Vec<_> = candidates.iter().flat_map(|l| l.iter().map(|(k, v)| format!("{k}: {v}"))).collect();
     let help = match closest(&text, values.iter().map(String::as_str)) {
         Some(near) => format!("did you mean `{near}`?"),
         None => "compare it with the labels of the Pod templates".to_owned(),

@@ -18,7 +18,7 @@ pub(super) fn peer_authentications(
     for object in objects.of(Kind::PeerAuthentication) {
         let Resource::PeerAuthentication(policy) = &object.resource else { continue };
         let policy = peer_authentication(object, policy.spec.as_ref());
-        note_idle_selector(objects, object, &policy.selector, Some(&object.namespace), diagnostics);
+        note_idle_selector(objects, object, &policy.selector, diagnostics);
         let first = built.iter().find(|p| p.namespace == policy.namespace && p.selector == policy.selector);
         if let Some(first) = first {
             let whom = if policy.selector.is_empty() { "the whole namespace" } else { "the same workloads" };
@@ -63,7 +63,7 @@ pub(super) fn authorization_policies(
     for object in objects.of(Kind::AuthorizationPolicy) {
         let Resource::AuthorizationPolicy(policy) = &object.resource else { continue };
         let policy = authorization_policy(object, policy.spec.as_ref());
-        note_idle_selector(objects, object, &policy.selector, Some(&object.namespace), diagnostics);
+        note_idle_selector(objects, object, &policy.selector, diagnostics);
         built.push(policy);
     }
     built.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));

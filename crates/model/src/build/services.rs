@@ -30,7 +30,7 @@ pub(super) fn build(
     let mut taken: BTreeMap<IpAddr, (String, Span)> = BTreeMap::new();
     for object in objects.of(Kind::Service) {
         let Resource::Service(service) = &object.resource else { continue };
-        note_idle_selector(objects, object, &service.spec.selector, Some(&object.namespace), diagnostics);
+        note_idle_selector(objects, object, &service.spec.selector, diagnostics);
         let built = of_service(object, service, mesh);
         let name = object.to_string();
         match pinned(service, &name, &mut taken, diagnostics) {

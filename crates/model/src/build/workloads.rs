@@ -1,5 +1,6 @@
 //! Workloads: Pods.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use evenkeel_api::kubernetes::PodSpec;
@@ -17,6 +18,7 @@ const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
 const INJECT: &str = "sidecar.istio.io/inject";
 
 pub(super) fn build(objects: &Objects<'_>, snapshot: &Snapshot, diagnostics: &mut Diagnostics) -> Vec<Arc<Workload>> {
+    let selectors = Selectors::new(objects, &snapshot.services);
     let mut workloads: Vec<Workload> = Vec::new();
     for object in objects.of(Kind::Pod) {
         let Resource::Pod(pod) = &object.resource else { continue };
@@ -33,7 +35,7 @@ pub(super) fn build(objects: &Objects<'_>, snapshot: &Snapshot, diagnostics: &mu
         workloads.push(Workload {
             pod: object.name.clone(),
             namespace: object.namespace.clone(),
-            workload_name: workload_name(object, objects),
+            workload_name: workload_name(object, &selectors),
             addresses: pod.status.as_ref().map(|s| s.addresses()).unwrap_or_default(),
             labels: object.labels.clone(),
             service_account: account.into(),
@@ -42,40 +44,93 @@ pub(super) fn build(objects: &Objects<'_>, snapshot: &Snapshot, diagnostics: &mu
             ready: pod.status.as_ref().is_some_and(|s| s.is_ready()),
             has_proxy: has_proxy(object, &pod.spec),
             ports: container_ports(&pod.spec),
-            services: services_of(object, objects, &snapshot.services),
+            services: selectors.services_of(object),
             origin: object.origin.clone(),
         });
     }
     workloads.sort_by(|a, b| (&a.namespace, &a.pod).cmp(&(&b.namespace, &b.pod)));
+    note_protocol_conflicts(&workloads, diagnostics);
     workloads.into_iter().map(Arc::new).collect()
 }
 
-/// The services that select a Pod, in the order of the snapshot.
-fn services_of(pod: &Object, objects: &Objects<'_>, services: &[Arc<Service>]) -> Vec<Arc<Service>> {
-    let selecting: Vec<(&str, Kind)> = objects
-        .0
-        .iter()
-        .filter(|o| o.namespace == pod.namespace)
-        .filter_map(|o| {
-            let selector = match &o.resource {
-                Resource::Service(service) => &service.spec.selector,
-                Resource::ServiceEntry(entry) => &entry.spec.workload_selector.as_ref()?.labels,
-                _ => return None,
+/// What selects Pods, by namespace.
+struct Selectors<'a> {
+    services: BTreeMap<&'a str, Vec<(&'a Labels, Arc<Service>)>>,
+    deployments: BTreeMap<&'a str, Vec<(&'a Labels, &'a Object)>>,
+}
+
+impl<'a> Selectors<'a> {
+    fn new(objects: &Objects<'a>, services: &[Arc<Service>]) -> Self {
+        let mut by_object: BTreeMap<(&str, &str, bool), Vec<&Arc<Service>>> = BTreeMap::new();
+        for service in services {
+            let key = (&*service.namespace, &*service.name, service.is_kubernetes());
+            by_object.entry(key).or_default().push(service);
+        }
+        let mut index = Self { services: BTreeMap::new(), deployments: BTreeMap::new() };
+        for object in objects.of(Kind::Service).chain(objects.of(Kind::ServiceEntry)) {
+            let (selector, is_kubernetes) = match &object.resource {
+                Resource::Service(service) => (Some(&service.spec.selector), true),
+                Resource::ServiceEntry(entry) => (entry.spec.workload_selector.as_ref().map(|s| &s.labels), false),
+                _ => continue,
             };
-            // A Service without a selector has endpoints of its own making, not all Pods.
-            (!selector.is_empty() && selects(selector, &pod.labels)).then_some((&*o.name, o.kind()))
-        })
-        .collect();
-    let is_kubernetes = |s: &Service| s.host.as_str().starts_with(&format!("{}.{}.svc.", s.name, s.namespace));
-    let chosen = |s: &&Arc<Service>| {
-        s.namespace == pod.namespace
-            && selecting.iter().any(|(name, kind)| *name == &*s.name && (*kind == Kind::Service) == is_kubernetes(s))
-    };
-    services.iter().filter(chosen).cloned().collect()
+            // Without a selector endpoints are written down; it does not mean all Pods.
+            let Some(selector) = selector.filter(|s| !s.is_empty()) else { continue };
+            let built = by_object.get(&(&*object.namespace, &*object.name, is_kubernetes)).into_iter().flatten();
+            let list = index.services.entry(&object.namespace).or_default();
+            list.extend(built.map(|service| (selector, (*service).clone())));
+        }
+        for object in objects.of(Kind::Deployment) {
+            if let Resource::Deployment(deployment) = &object.resource {
+                let list = index.deployments.entry(&object.namespace).or_default();
+                list.push((&deployment.spec.selector.match_labels, object));
+            }
+        }
+        index.services.values_mut().for_each(|list| list.sort_by(|a, b| a.1.host.cmp(&b.1.host)));
+        index
+    }
+
+    /// The services that select a Pod, ordered by host.
+    fn services_of(&self, pod: &Object) -> Vec<Arc<Service>> {
+        let here = self.services.get(&*pod.namespace).into_iter().flatten();
+        here.filter(|(selector, _)| selects(selector, &pod.labels)).map(|(_, service)| service.clone()).collect()
+    }
+}
+
+/// Two Services that lead to one port but say different protocols: only one can be right. Detection copes with all.
+fn note_protocol_conflicts(workloads: &[Workload], diagnostics: &mut Diagnostics) {
+    let mut seen = BTreeSet::new();
+    for workload in workloads {
+        let chosen = workload.inbound_ports();
+        for service in &workload.services {
+            for port in &service.ports {
+                let Some(number) = port.target.number_on(workload, port.number) else { continue };
+                let Some(inbound) =
+                    chosen.iter().find(|p| p.port == number && p.protocol != port.protocol && !p.protocol.is_auto())
+                else {
+                    continue;
+                };
+                let Some((first, _)) = inbound.service.as_ref().filter(|(first, _)| first.host != service.host) else {
+                    continue;
+                };
+                if !seen.insert((service.host.clone(), first.host.clone(), port.number)) {
+                    continue;
+                }
+                let message = format!(
+                    "the port {number} of the Pods is `{}` by the Service {}, but `{}` by the Service {}; the former applies",
+                    inbound.protocol, first.host, port.protocol, service.host
+                );
+                diagnostics.push(
+                    Diagnostic::warning("protocol-conflict", service.origin.clone(), message)
+                        .with_help("give both ports the same name prefix or `appProtocol`")
+                        .with_related(first.origin.clone(), "this one applies"),
+                );
+            }
+        }
+    }
 }
 
 /// What made the Pod: its owner, a ReplicaSet's Deployment, or a Deployment that selects it.
-fn workload_name(pod: &Object, objects: &Objects<'_>) -> Arc<str> {
+fn workload_name(pod: &Object, selectors: &Selectors<'_>) -> Arc<str> {
     if let Some(owner) = pod.owners.first() {
         let hash = pod.labels.get("pod-template-hash");
         let deployment = hash.and_then(|hash| owner.name.strip_suffix(hash.as_str())?.strip_suffix('-'));
@@ -84,11 +139,9 @@ fn workload_name(pod: &Object, objects: &Objects<'_>) -> Arc<str> {
             _ => owner.name.as_str().into(),
         };
     }
-    let selecting = objects.of(Kind::Deployment).find(|o| match &o.resource {
-        Resource::Deployment(d) => o.namespace == pod.namespace && selects(&d.spec.selector.match_labels, &pod.labels),
-        _ => false,
-    });
-    selecting.map_or_else(|| pod.name.clone(), |o| o.name.clone())
+    let mut here = selectors.deployments.get(&*pod.namespace).into_iter().flatten();
+    let selecting = here.find(|(selector, _)| selects(selector, &pod.labels));
+    selecting.map_or_else(|| pod.name.clone(), |(_, deployment)| deployment.name.clone())
 }
 
 fn has_proxy(pod: &Object, spec: &PodSpec) -> bool {
