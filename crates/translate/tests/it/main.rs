@@ -2,5 +2,6 @@
 
 mod bootstrap;
 mod golden;
+mod own_proxy;
 mod scenario;
 mod stability;
