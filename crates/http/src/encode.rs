@@ -44,7 +44,7 @@ pub struct ResponseStyle<'a> {
     pub version: Version,
     /// Body framing.
     pub framing: Framing,
-    /// The request was HEAD or the status allows no body: `content-length` is passed on for information only.
+    /// The request was HEAD or the status allows no body: the framing is passed on for information only.
     pub bodiless: bool,
     /// `connection`.
     pub connection: Connection<'a>,
@@ -62,6 +62,8 @@ pub fn response(out: &mut Vec<u8>, head: &ResponseHead, style: ResponseStyle<'_>
             head.headers.get(HeaderId::ContentLength).filter(|_| head.status >= 200 && head.status != 204)
         {
             line(out, b"content-length", length);
+        } else if style.framing == Framing::Chunked {
+            out.extend_from_slice(b"transfer-encoding: chunked\r\n");
         }
     } else {
         match style.framing {
@@ -211,7 +213,7 @@ fn end(out: &mut Vec<u8>, connection: Connection<'_>) {
         Connection::Close => line(out, b"connection", b"close"),
         Connection::KeepAlive => line(out, b"connection", b"keep-alive"),
         Connection::Upgrade(protocol) => {
-            line(out, b"connection", b"upgrade");
+            line(out, b"connection", b"Upgrade");
             line(out, b"upgrade", protocol);
         }
     }

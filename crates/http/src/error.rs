@@ -9,6 +9,9 @@ pub enum HeadError {
     /// A version other than 1.0 and 1.1.
     #[error("unsupported HTTP version")]
     Version,
+    /// A method no standard defines.
+    #[error("unknown method")]
+    Method,
     /// A line feed without a carriage return before it.
     #[error("bare line feed in a message head")]
     BareLineFeed,
@@ -46,7 +49,6 @@ impl HeadError {
     pub fn status(self) -> u16 {
         match self {
             Self::TooLarge | Self::TooManyHeaders => 431,
-            Self::Version => 426,
             Self::TransferEncoding => 501,
             _ => 400,
         }
@@ -57,13 +59,17 @@ impl HeadError {
         match self {
             Self::TooLarge => "http1.headers_too_large",
             Self::TooManyHeaders => "http1.too_many_headers",
-            Self::Version => "low_version",
             Self::MissingHost => "missing_host_header",
             Self::InvalidAuthority => "http.invalid_authority",
             Self::InvalidTarget => "http1.invalid_url",
             Self::LengthAndEncoding => "http1.content_length_and_chunked_not_allowed",
             Self::TransferEncoding => "http1.invalid_transfer_encoding",
-            Self::Malformed | Self::BareLineFeed | Self::DuplicateHost | Self::ContentLength => "http1.codec_error",
+            Self::Malformed
+            | Self::Version
+            | Self::Method
+            | Self::BareLineFeed
+            | Self::DuplicateHost
+            | Self::ContentLength => "http1.codec_error",
         }
     }
 }

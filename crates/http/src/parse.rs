@@ -100,6 +100,9 @@ pub fn parse_request(
     *scan = HeadScan::default();
     check_limits(buffer, head_bytes, request.headers.len(), limits)?;
     let (Some(method), Some(target)) = (request.method, request.path) else { return Err(HeadError::Malformed) };
+    if !is_known_method(method.as_bytes()) {
+        return Err(HeadError::Method);
+    }
     head.clear();
     head.version = version(request.version)?;
     head.set_method(method.as_bytes());
@@ -204,6 +207,45 @@ fn version(minor: Option<u8>) -> Result<Version, HeadError> {
         Some(0) => Ok(Version::Http10),
         _ => Err(HeadError::Version),
     }
+}
+
+/// Methods of the IANA registry that travel over proxies, the set Envoy knows. An unknown one may have a framing of its own.
+fn is_known_method(method: &[u8]) -> bool {
+    const OTHERS: [&[u8]; 31] = [
+        b"TRACE",
+        b"CONNECT",
+        b"COPY",
+        b"LOCK",
+        b"MKCOL",
+        b"MOVE",
+        b"PROPFIND",
+        b"PROPPATCH",
+        b"SEARCH",
+        b"UNLOCK",
+        b"BIND",
+        b"REBIND",
+        b"UNBIND",
+        b"ACL",
+        b"REPORT",
+        b"MKACTIVITY",
+        b"CHECKOUT",
+        b"MERGE",
+        b"M-SEARCH",
+        b"NOTIFY",
+        b"SUBSCRIBE",
+        b"UNSUBSCRIBE",
+        b"PURGE",
+        b"MKCALENDAR",
+        b"LINK",
+        b"UNLINK",
+        b"SOURCE",
+        b"QUERY",
+        b"VERSION-CONTROL",
+        b"CHECKIN",
+        b"UPDATE",
+    ];
+    matches!(method, b"GET" | b"POST" | b"HEAD" | b"PUT" | b"DELETE" | b"PATCH" | b"OPTIONS")
+        || OTHERS.contains(&method)
 }
 
 /// Sets path and authority from the four forms of request target (RFC 9112 section 3.2); true for an `https` URL.
@@ -418,6 +460,7 @@ mod tests {
         check("GET * HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidTarget);
         check("CONNECT a HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidTarget);
         check("GET  / HTTP/1.1\r\nHost: a\r\n\r\n", E::Malformed);
+        check("get / HTTP/1.1\r\nHost: a\r\n\r\n", E::Method);
         check("GET / HTTP/2.0\r\nHost: a\r\n\r\n", E::Version);
         check("\x16\x03\x01\x02\0\x01", E::Malformed);
         check(&post(&"X: y\r\n".repeat(100)), E::TooManyHeaders);

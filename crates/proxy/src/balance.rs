@@ -36,7 +36,8 @@ impl Balance {
     pub fn choose(self: &Arc<Self>) -> Seat {
         let mut active = self.active.lock().unwrap_or_else(PoisonError::into_inner);
         let load = |worker: usize, count: u32| (count, self.busy_micros[worker].load(Ordering::Relaxed));
-        let worker = active.iter().enumerate().min_by_key(|(worker, count)| load(*worker, **count)).map_or(0, |(at, _)| at);
+        let worker =
+            active.iter().enumerate().min_by_key(|(worker, count)| load(*worker, **count)).map_or(0, |(at, _)| at);
         active[worker] += 1;
         Seat { balance: Arc::clone(self), worker }
     }

@@ -1,4 +1,27 @@
 //! Workers, balance, listeners, request phases, upstream pools, access log, admin
 
 pub mod access_log;
+mod admin;
+pub mod balance;
+pub mod bootstrap;
+mod conn;
+mod control_stats;
+mod dns;
+mod http;
+mod inherit;
+mod listener;
+pub mod logging;
+pub mod options;
+pub mod random;
 pub mod response_flags;
+pub mod run;
+mod state;
+mod stats;
+pub mod stream;
+mod subscribe;
+mod tcp;
+pub mod upstream;
+pub mod worker;
+
+pub use options::{Options, Settings};
+pub use run::{RunError, run, run_until};

@@ -314,7 +314,10 @@ mod tests {
         check("[%START_TIME%] %START_TIME(%s)%", "[2026-02-02T02:40:00.007Z] 1770000000");
         check("%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%", "GET /a?b=1 HTTP/1.1");
         check("%REQ(:METHOD):2%|%REQ(NOT-THERE):9%|", "GE|-|");
-        check("%RESPONSE_CODE% %RESPONSE_FLAGS% %RESPONSE_FLAGS_LONG%", "503 UF,URX UpstreamConnectionFailure,UpstreamRetryLimitExceeded");
+        check(
+            "%RESPONSE_CODE% %RESPONSE_FLAGS% %RESPONSE_FLAGS_LONG%",
+            "503 UF,URX UpstreamConnectionFailure,UpstreamRetryLimitExceeded",
+        );
         check("%DURATION% %RESPONSE_DURATION% %RESPONSE_TX_DURATION% %REQUEST_DURATION%", "12 10 2 -");
         check("%DOWNSTREAM_REMOTE_ADDRESS% %DOWNSTREAM_LOCAL_ADDRESS%", "10.244.0.3:40000 [::1]:80");
         check("%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT% %DOWNSTREAM_LOCAL_PORT%", "10.244.0.3 80");
@@ -337,7 +340,10 @@ mod tests {
             assert_eq!(String::from_utf8_lossy(&out), expected);
         };
         let agent = "\"quote\\\" and \\u0001\"";
-        check(false, &format!("{{\"code\":503,\"agent\":{agent},\"host\":null,\"mixed\":\"503!\",\"list\":[\"a\",1024]}}"));
+        check(
+            false,
+            &format!("{{\"code\":503,\"agent\":{agent},\"host\":null,\"mixed\":\"503!\",\"list\":[\"a\",1024]}}"),
+        );
         check(true, &format!("{{\"code\":503,\"agent\":{agent},\"mixed\":\"503!\",\"list\":[\"a\",1024]}}"));
     }
 }

@@ -40,7 +40,8 @@ impl LogThread {
     pub fn start() -> io::Result<Self> {
         let (sender, receiver) = sync_channel(MAX_QUEUED_BUFFERS);
         let handle = LogHandle { sender, dropped_lines: Arc::default() };
-        let thread = std::thread::Builder::new().name("access-log".into()).spawn(move || Files::default().serve(&receiver))?;
+        let thread =
+            std::thread::Builder::new().name("access-log".into()).spawn(move || Files::default().serve(&receiver))?;
         Ok(Self { handle, thread: Some(thread) })
     }
 
@@ -265,7 +266,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let thread = LogThread::start().expect("a thread");
         let mut worker = WorkerLog::new(thread.handle());
-        worker.write(&log(&folder.path().join("missing/access.log"), LogFilter::All), &record(200, ResponseFlags::NONE));
+        worker
+            .write(&log(&folder.path().join("missing/access.log"), LogFilter::All), &record(200, ResponseFlags::NONE));
         let good = folder.path().join("good.log");
         worker.write(&log(&good, LogFilter::All), &record(201, ResponseFlags::NONE));
         worker.flush();

@@ -1,241 +1,575 @@
-//! One worker's view of a cluster: its hosts with their idle connections, and who may be picked.
+//! One worker's part of a cluster: hosts, pools, circuit breakers, statistics.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::time::Duration;
 
-use evenkeel_runtime_config::Cluster;
-use evenkeel_runtime_config::cluster::{Discovery, EndpointAddress, Health, Transport};
-use evenkeel_stats::Writer;
-use rustc_hash::FxHashMap;
+use evenkeel_runtime_config::FastMap;
+use evenkeel_runtime_config::cluster::{
+    Cluster as Config, Discovery, Endpoint, EndpointAddress, Health, LoadBalancer, OriginalDst, Transport,
+};
+use evenkeel_stats::{Scope, Writer};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
-use crate::stats::{cluster, endpoint};
-use crate::upstream::pool::IdleConnection;
-use crate::upstream::shared::{ClusterCore, ClusterShared, EndpointShared};
+use super::breaker::{Counts, Overflow, Permit};
+use super::connect::{ConnectError, connect};
+use super::host::{Host, HostSet, bump, same_transport};
+use super::stats::cluster::{Counter, Gauge, Histogram, Stats};
+use crate::random::Random;
+use crate::stream::Stream;
 
-/// Original destinations a worker remembers per cluster; beyond them idle ones are forgotten first.
-const MAX_ORIGINAL_DESTINATIONS: usize = 4096;
+/// Idle connections one worker keeps for one host.
+const MAX_IDLE_PER_HOST: usize = 4096;
+/// Original destinations one worker remembers; beyond it a destination is used once and forgotten.
+const MAX_ORIGINAL_DESTINATIONS: usize = 10_000;
 
-/// One generation of a cluster on one worker. A request holds it to its end, so a change never disturbs it.
-pub(crate) struct ClusterState {
-    pub(crate) config: Arc<Cluster>,
-    pub(crate) core: Arc<ClusterCore>,
-    pub(crate) local: Rc<ClusterLocal>,
-    /// Every host, in the order of the configuration.
-    pub(crate) hosts: Vec<Rc<Host>>,
-    /// Hosts that may be picked: indices into `hosts`.
-    pub(crate) candidates: Vec<usize>,
-    /// `candidates` includes unhealthy hosts since too few are healthy.
-    pub(crate) panic: bool,
-    /// Running sums of the candidates' weights; empty when all weigh the same.
-    pub(crate) weight_sums: Vec<u64>,
+/// What a request or connection says about where it wants to go.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Target<'a> {
+    /// What the client dialled, for `ORIGINAL_DST`.
+    pub original_dst: Option<SocketAddr>,
+    /// Hosts tried before, by label; not picked again if `reselect_attempts` allow.
+    pub previous: &'a [Arc<str>],
+    /// How often to pick again (`host_selection_retry_max_attempts`).
+    pub reselect_attempts: u32,
 }
 
-/// What outlives a generation on this worker.
-pub(crate) struct ClusterLocal {
-    pub(crate) stats: Writer<cluster::Stats>,
-    pub(crate) turn: Cell<usize>,
-    /// Requests of this worker that wait for a connection.
-    pub(crate) waiting: Cell<usize>,
-    /// Told when an idle connection comes back while requests of this worker wait.
-    pub(crate) returned: Notify,
-    original_destinations: RefCell<FxHashMap<SocketAddr, Rc<Host>>>,
+/// Why no host was picked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PickError {
+    /// No endpoint, or none healthy (`UH`).
+    #[error("no healthy upstream")]
+    NoHealthyHost,
 }
 
-/// One endpoint on one worker.
-pub(crate) struct Host {
-    pub(crate) shared: Arc<EndpointShared>,
-    pub(crate) stats: Writer<endpoint::Stats>,
-    /// `ADDRESS:PORT`, for logs.
-    pub(crate) text: Box<str>,
-    /// Most recently used last.
-    pub(crate) idle: RefCell<Vec<IdleConnection>>,
-    pub(crate) hostname: Arc<str>,
-    /// Index into the cluster's `transport_matches`.
-    pub(crate) transport_index: Option<usize>,
-    /// For smooth weighted round robin.
-    pub(crate) current_weight: Cell<i64>,
-    pub(crate) weight: u32,
-    /// No longer in the cluster: connections are not kept.
-    pub(crate) gone: Cell<bool>,
+/// Why there is no connection to use.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AcquireError {
+    /// A circuit breaker is open (`UO`).
+    #[error("overflow")]
+    Overflow(Overflow),
+    /// Connecting failed (`UF`).
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
 }
 
-impl Host {
-    fn new(shared: &Arc<EndpointShared>, hostname: Arc<str>, weight: u32, transport_index: Option<usize>) -> Rc<Self> {
-        let text = match &shared.address {
-            EndpointAddress::Socket(address) => address.to_string(),
-            EndpointAddress::Pipe(path) => path.display().to_string(),
+/// One worker's part of a cluster.
+#[derive(Debug)]
+pub struct Cluster {
+    config: RefCell<Arc<Config>>,
+    hosts: RefCell<Rc<HostSet>>,
+    /// Hosts made on demand by `ORIGINAL_DST`.
+    original: RefCell<FastMap<SocketAddr, Rc<Host>>>,
+    shared: Rc<Shared>,
+    random: Rc<Random>,
+    reports_membership: bool,
+    /// Goes up when connections made before must not be used again.
+    epoch: Cell<u64>,
+}
+
+/// What connections need of their cluster, without keeping its hosts alive.
+#[derive(Debug)]
+struct Shared {
+    counts: Arc<Counts>,
+    stats: Writer<Stats>,
+    /// This worker's connections.
+    connections: Cell<u32>,
+    /// A connection became idle or was closed.
+    freed: Notify,
+}
+
+/// A connection waiting in a pool.
+#[derive(Debug)]
+pub(super) struct Idle {
+    stream: Stream,
+    open: OpenConnection,
+    since: Instant,
+}
+
+/// A connection in use. Dropping it closes it; [`Cluster::release`] keeps it.
+#[derive(Debug)]
+pub struct Connection {
+    /// The bytes.
+    pub stream: Stream,
+    /// Whom it leads to.
+    pub host: Rc<Host>,
+    /// It served a request before: the peer may be about to close it.
+    pub reused: bool,
+    open: OpenConnection,
+}
+
+/// Counts a connection for as long as it is open.
+#[derive(Debug)]
+struct OpenConnection {
+    shared: Rc<Shared>,
+    /// Weak: a host owns its idle connections.
+    host: Weak<Host>,
+    opened: Instant,
+    epoch: u64,
+    /// Requests it served.
+    requests: u32,
+    /// This end's address.
+    local: Option<SocketAddr>,
+    _permit: Permit,
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.shared.connections.set(self.shared.connections.get().saturating_sub(1));
+        if let Some(host) = self.host.upgrade() {
+            host.counts.cx_active.set(host.counts.cx_active.get().saturating_sub(1));
+        }
+        self.shared.stats.inc(Counter::upstream_cx_destroy);
+        self.shared.stats.shift(Gauge::upstream_cx_active, -1);
+        self.shared.stats.record(Histogram::upstream_cx_length_ms, self.opened.elapsed().as_millis() as u64);
+        self.shared.freed.notify_one();
+    }
+}
+
+impl Connection {
+    /// This end's address; `None` for Unix sockets.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.open.local
+    }
+}
+
+/// Counts a request to a host for as long as it lasts.
+#[derive(Debug)]
+pub struct RequestGuard {
+    shared: Rc<Shared>,
+    host: Rc<Host>,
+    _permit: Permit,
+}
+
+impl Drop for RequestGuard {
+    fn drop(&mut self) {
+        self.host.active.set(self.host.active.get().saturating_sub(1));
+        self.shared.stats.shift(Gauge::upstream_rq_active, -1);
+    }
+}
+
+/// Counts a request that waits for a connection.
+struct Pending<'a> {
+    shared: &'a Shared,
+    _permit: Permit,
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        self.shared.stats.shift(Gauge::upstream_rq_pending_active, -1);
+    }
+}
+
+impl Cluster {
+    pub(super) fn new(
+        config: Arc<Config>,
+        counts: Arc<Counts>,
+        scope: Scope<Stats>,
+        random: Rc<Random>,
+        reports_membership: bool,
+    ) -> Self {
+        let shared = Shared { counts, stats: scope.writer(), connections: Cell::default(), freed: Notify::new() };
+        let cluster = Self {
+            hosts: RefCell::default(),
+            original: RefCell::default(),
+            config: RefCell::new(config.clone()),
+            shared: Rc::new(shared),
+            random,
+            reports_membership,
+            epoch: Cell::default(),
         };
-        Rc::new(Self {
-            stats: shared.scope.writer(),
-            shared: Arc::clone(shared),
-            text: text.into(),
-            idle: RefCell::default(),
-            hostname,
-            transport_index,
-            current_weight: Cell::new(0),
-            weight,
-            gone: Cell::new(false),
-        })
+        cluster.arrange(&config);
+        cluster
     }
-}
 
-impl ClusterState {
-    /// This worker's view of `shared`, taking over what it can from the generation before.
-    pub(crate) fn next(shared: &ClusterShared, before: Option<&Rc<Self>>) -> Rc<Self> {
-        let known: FxHashMap<&EndpointAddress, &Rc<Host>> =
-            before.iter().flat_map(|before| &before.hosts).map(|host| (&host.shared.address, host)).collect();
-        let transports_same = before.is_some_and(|before| same_transports(&before.config, &shared.cluster));
-        let pairs = shared.cluster.endpoints.hosts.iter().zip(&shared.endpoints);
-        let hosts: Vec<_> = pairs
-            .map(|(endpoint, numbers)| {
-                let keep = known.get(&endpoint.address).filter(|host| {
-                    transports_same
-                        && host.weight == endpoint.weight
-                        && host.transport_index == endpoint.transport_index
-                        && Arc::ptr_eq(&host.shared, numbers)
-                });
-                match keep {
-                    Some(host) => Rc::clone(host),
-                    None => {
-                        Host::new(numbers, endpoint.hostname.clone(), endpoint.weight.max(1), endpoint.transport_index)
-                    }
+    /// The configuration in force.
+    pub fn config(&self) -> Arc<Config> {
+        self.config.borrow().clone()
+    }
+
+    /// This worker's counters.
+    pub fn stats(&self) -> &Writer<Stats> {
+        &self.shared.stats
+    }
+
+    pub(super) fn update(&self, wanted: &Arc<Config>) {
+        let before = self.config.replace(wanted.clone());
+        if Arc::ptr_eq(&before, wanted) {
+            return;
+        }
+        if !connections_alike(&before, wanted) {
+            self.epoch.set(self.epoch.get() + 1);
+            self.close_idle();
+        }
+        self.arrange(wanted);
+        if self.reports_membership {
+            self.shared.stats.inc(Counter::update_success);
+        }
+    }
+
+    /// Builds the host set, keeping the hosts that are still there.
+    fn arrange(&self, config: &Config) {
+        let before = self.hosts.borrow().clone();
+        let mut known: FastMap<EndpointAddress, Rc<Host>> =
+            before.hosts.iter().map(|host| (host.address.clone(), host.clone())).collect();
+        let mut changed = false;
+        let hosts = config.endpoints.hosts.iter().map(|endpoint| {
+            let transport = transport(config, endpoint);
+            let host = match known.remove(&endpoint.address) {
+                Some(host) if same_transport(&host.transport, transport) && host.hostname == endpoint.hostname => {
+                    host.weight.set(endpoint.weight.max(1));
+                    host.health.set(endpoint.health);
+                    host
                 }
-            })
-            .collect();
-        if let Some(before) = before {
-            let lost = before.hosts.iter().filter(|old| !hosts.iter().any(|host| Rc::ptr_eq(host, old)));
-            lost.for_each(|host| host.retire());
-            if !transports_same {
-                before.local.original_destinations.borrow_mut().drain().for_each(|(_, host)| host.retire());
-            }
+                other => {
+                    changed = true;
+                    if let Some(replaced) = other {
+                        retire(&replaced);
+                    }
+                    Host::new(endpoint, transport.clone())
+                }
+            };
+            (host, endpoint.priority)
+        });
+        let hosts = hosts.collect();
+        changed |= !known.is_empty();
+        known.into_values().for_each(|host| retire(&host));
+        let set = HostSet::new(hosts, config.panic_threshold_percent, &self.random);
+        if self.reports_membership {
+            self.report(&set, changed);
         }
-        let (candidates, panic) = candidates(&shared.cluster);
-        let weight_sums = weight_sums(&hosts, &candidates);
-        let local = before.map_or_else(|| ClusterLocal::new(&shared.core), |before| Rc::clone(&before.local));
-        Rc::new(Self {
-            config: Arc::clone(&shared.cluster),
-            core: Arc::clone(&shared.core),
-            local,
-            hosts,
-            candidates,
-            panic,
-            weight_sums,
-        })
+        self.hosts.replace(Rc::new(set));
     }
 
-    /// The host of an `ORIGINAL_DST` cluster for an address.
-    pub(crate) fn original_destination(&self, address: SocketAddr) -> Rc<Host> {
-        let mut known = self.local.original_destinations.borrow_mut();
-        if let Some(host) = known.get(&address) {
-            return Rc::clone(host);
+    fn report(&self, set: &HostSet, changed: bool) {
+        let stats = &self.shared.stats;
+        stats.set(Gauge::membership_total, set.hosts.len() as i64);
+        stats.set(Gauge::membership_healthy, set.count(Health::Healthy) as i64);
+        stats.set(Gauge::membership_degraded, set.count(Health::Degraded) as i64);
+        if changed {
+            stats.inc(Counter::membership_change);
         }
-        if known.len() >= MAX_ORIGINAL_DESTINATIONS {
-            known.retain(|_, host| Rc::strong_count(host) > 1 || !host.idle.borrow().is_empty());
-            if known.len() >= MAX_ORIGINAL_DESTINATIONS {
-                known.drain().for_each(|(_, host)| host.retire());
+    }
+
+    /// Picks a host.
+    pub fn pick(&self, target: &Target<'_>) -> Result<Rc<Host>, PickError> {
+        let config = self.config.borrow();
+        if let Discovery::OriginalDst(options) = &config.discovery {
+            let host = target.original_dst.map(|address| self.original_host(&config, options, address));
+            return host.ok_or_else(|| self.none_healthy());
+        }
+        let hosts = self.hosts.borrow().clone();
+        let mut picked = self.pick_once(&hosts, config.load_balancer).ok_or_else(|| self.none_healthy())?;
+        for _ in 0..target.reselect_attempts {
+            if !target.previous.contains(&picked.label) {
+                break;
             }
+            picked = self.pick_once(&hosts, config.load_balancer).ok_or_else(|| self.none_healthy())?;
         }
-        let numbers = EndpointShared::new(EndpointAddress::Socket(address));
-        let host = Host::new(&numbers, address.to_string().into(), 1, None);
-        known.insert(address, Rc::clone(&host));
+        Ok(picked)
+    }
+
+    fn pick_once(&self, hosts: &HostSet, policy: LoadBalancer) -> Option<Rc<Host>> {
+        let (schedule, panic) = hosts.choose_level(&self.random)?;
+        if panic {
+            self.shared.stats.inc(Counter::lb_healthy_panic);
+        }
+        schedule.pick(policy, &self.random).cloned()
+    }
+
+    fn none_healthy(&self) -> PickError {
+        self.shared.stats.inc(Counter::upstream_cx_none_healthy);
+        PickError::NoHealthyHost
+    }
+
+    fn original_host(&self, config: &Config, options: &OriginalDst, mut address: SocketAddr) -> Rc<Host> {
+        if let Some(port) = options.port_override {
+            address.set_port(port);
+        }
+        let mut original = self.original.borrow_mut();
+        if let Some(host) = original.get(&address) {
+            return host.clone();
+        }
+        let endpoint = Endpoint {
+            address: EndpointAddress::Socket(address),
+            hostname: "".into(),
+            weight: 1,
+            health: Health::Healthy,
+            priority: 0,
+            locality: "".into(),
+            locality_weight: 0,
+            transport_labels: Vec::new(),
+            transport_index: None,
+        };
+        let host = Host::new(&endpoint, config.transport.clone());
+        if original.len() < MAX_ORIGINAL_DESTINATIONS {
+            original.insert(address, host.clone());
+        } else {
+            host.removed.set(true);
+        }
         host
     }
 
-    /// All hosts with connections, known original destinations included.
-    pub(crate) fn for_each_host(&self, mut f: impl FnMut(&Rc<Host>)) {
-        self.hosts.iter().for_each(&mut f);
-        self.local.original_destinations.borrow().values().for_each(f);
+    /// Counts a request, unless `max_requests` are in flight.
+    pub fn begin_request(&self, host: &Rc<Host>) -> Result<RequestGuard, Overflow> {
+        let limit = self.config.borrow().circuit_breakers.max_requests;
+        let permit = self.shared.counts.try_acquire(Overflow::Requests, limit).inspect_err(|_| {
+            self.shared.stats.inc(Counter::upstream_rq_pending_overflow);
+        })?;
+        host.active.set(host.active.get() + 1);
+        bump(&host.counts.rq_total);
+        self.shared.stats.inc(Counter::upstream_rq_total);
+        self.shared.stats.shift(Gauge::upstream_rq_active, 1);
+        Ok(RequestGuard { shared: self.shared.clone(), host: host.clone(), _permit: permit })
     }
 
-    /// How bytes travel to `host`.
-    pub(crate) fn transport(&self, host: &Host) -> &Transport {
-        let matched = host.transport_index.and_then(|index| self.config.transport_matches.get(index));
-        matched.map_or(&self.config.transport, |matched| &matched.transport)
+    /// Counts a retry, unless `max_retries` are in flight.
+    pub fn begin_retry(&self) -> Result<Permit, Overflow> {
+        let limit = self.config.borrow().circuit_breakers.max_retries;
+        let permit = self.shared.counts.try_acquire(Overflow::Retries, limit);
+        self.shared.stats.inc(match permit {
+            Ok(_) => Counter::upstream_rq_retry,
+            Err(_) => Counter::upstream_rq_retry_overflow,
+        });
+        permit
     }
 
-    pub(crate) fn stats(&self) -> &Writer<cluster::Stats> {
-        &self.local.stats
-    }
-
-    /// Where the cluster's connections go is decided by the client's destination.
-    pub(crate) fn is_original_dst(&self) -> bool {
-        matches!(self.config.discovery, Discovery::OriginalDst(_))
-    }
-
-    /// The cluster is gone, or this worker ends.
-    pub(crate) fn retire(&self) {
-        self.for_each_host(|host| host.retire());
-    }
-}
-
-impl ClusterLocal {
-    fn new(core: &ClusterCore) -> Rc<Self> {
-        Rc::new(Self {
-            stats: core.scope.writer(),
-            turn: Cell::new(0),
-            waiting: Cell::new(0),
-            returned: Notify::new(),
-            original_destinations: RefCell::default(),
-        })
-    }
-}
-
-impl Host {
-    fn retire(&self) {
-        self.gone.set(true);
-        self.idle.borrow_mut().clear();
-    }
-}
-
-fn same_transports(a: &Cluster, b: &Cluster) -> bool {
-    let same = |a: &Transport, b: &Transport| match (a, b) {
-        (Transport::Raw, Transport::Raw) => true,
-        (Transport::Tls(a), Transport::Tls(b)) => Arc::ptr_eq(a, b),
-        _ => false,
-    };
-    a.bind == b.bind
-        && a.tcp_keepalive == b.tcp_keepalive
-        && same(&a.transport, &b.transport)
-        && a.transport_matches.len() == b.transport_matches.len()
-        && a.transport_matches.iter().zip(&b.transport_matches).all(|(a, b)| same(&a.transport, &b.transport))
-}
-
-/// Healthy hosts of the first priority that has any; degraded ones where there are no healthy ones; all of them when fewer
-/// than the panic threshold are healthy.
-fn candidates(cluster: &Cluster) -> (Vec<usize>, bool) {
-    let hosts = &cluster.endpoints.hosts;
-    let mut priorities: Vec<u32> = hosts.iter().map(|host| host.priority).collect();
-    priorities.sort_unstable();
-    priorities.dedup();
-    let of = |priority: u32, health: Option<Health>| -> Vec<usize> {
-        let fits = |at: &usize| hosts[*at].priority == priority && health.is_none_or(|health| hosts[*at].health == health);
-        (0..hosts.len()).filter(fits).collect()
-    };
-    for health in [Health::Healthy, Health::Degraded] {
-        for &priority in &priorities {
-            let usable = of(priority, Some(health));
-            if usable.is_empty() {
-                continue;
+    /// An idle connection that is still open, if there is one. Never waits.
+    pub fn reuse(&self, host: &Rc<Host>) -> Option<Connection> {
+        loop {
+            let Idle { mut stream, mut open, .. } = host.idle.borrow_mut().pop()?;
+            if stream.is_idle_and_open() {
+                open.requests += 1;
+                return Some(Connection { stream, host: host.clone(), reused: true, open });
             }
-            let all = of(priority, None);
-            let percent = usable.len() as f64 * 100.0 / all.len() as f64;
-            let alone = priorities.len() == 1;
-            let panic = health == Health::Healthy && alone && percent < cluster.panic_threshold_percent;
-            return if panic { (all, true) } else { (usable, false) };
         }
     }
-    match priorities.first() {
-        Some(&first) if cluster.panic_threshold_percent > 0.0 => (of(first, None), true),
-        _ => (Vec::new(), false),
+
+    /// A connection to `host`: an idle one, else a new one, else (at `max_connections`) the next that becomes free.
+    pub async fn acquire(&self, host: &Rc<Host>) -> Result<Connection, AcquireError> {
+        if let Some(connection) = self.reuse(host) {
+            return Ok(connection);
+        }
+        let _pending = self.begin_pending()?;
+        loop {
+            match self.connection_permit() {
+                Ok(permit) => return Ok(self.open(host, permit).await?),
+                Err(_) => self.shared.freed.notified().await,
+            }
+            if let Some(connection) = self.reuse(host) {
+                return Ok(connection);
+            }
+        }
+    }
+
+    /// A new connection that is not shared: for TCP proxying and upgrades.
+    pub async fn connect(&self, host: &Rc<Host>) -> Result<Connection, AcquireError> {
+        let limit = self.config.borrow().circuit_breakers.max_connections;
+        let permit = self.shared.counts.try_acquire(Overflow::Connections, limit).map_err(|overflow| {
+            self.shared.stats.inc(Counter::upstream_cx_overflow);
+            AcquireError::Overflow(overflow)
+        })?;
+        Ok(self.open(host, permit).await?)
+    }
+
+    fn begin_pending(&self) -> Result<Pending<'_>, AcquireError> {
+        let limit = self.config.borrow().circuit_breakers.max_pending_requests;
+        let permit = self.shared.counts.try_acquire(Overflow::Pending, limit).map_err(|overflow| {
+            self.shared.stats.inc(Counter::upstream_rq_pending_overflow);
+            AcquireError::Overflow(overflow)
+        })?;
+        self.shared.stats.inc(Counter::upstream_rq_pending_total);
+        self.shared.stats.shift(Gauge::upstream_rq_pending_active, 1);
+        Ok(Pending { shared: &self.shared, _permit: permit })
+    }
+
+    /// A worker without any connection may always open one, as in Envoy: else it could wait for ever for connections that
+    /// other workers keep.
+    fn connection_permit(&self) -> Result<Permit, Overflow> {
+        let limit = self.config.borrow().circuit_breakers.max_connections;
+        let permit = self.shared.counts.try_acquire(Overflow::Connections, limit);
+        permit.or_else(|overflow| {
+            self.shared.stats.inc(Counter::upstream_cx_overflow);
+            if self.shared.connections.get() == 0 {
+                return Ok(self.shared.counts.acquire(Overflow::Connections));
+            }
+            // An idle connection to another host is worth less than one to this host.
+            match self.close_one_idle() {
+                true => Ok(self.shared.counts.acquire(Overflow::Connections)),
+                false => Err(overflow),
+            }
+        })
+    }
+
+    async fn open(&self, host: &Rc<Host>, permit: Permit) -> Result<Connection, ConnectError> {
+        let config = self.config();
+        let epoch = self.epoch.get();
+        // Counted before it is connected, so that concurrent requests see it.
+        let mut open = self.count_open(host, permit, epoch);
+        let started = Instant::now();
+        let stream = connect(&config, host).await.inspect_err(|error| {
+            bump(&host.counts.cx_connect_fail);
+            self.shared.stats.inc(Counter::upstream_cx_connect_fail);
+            if matches!(error, ConnectError::Timeout(_)) {
+                self.shared.stats.inc(Counter::upstream_cx_connect_timeout);
+            }
+        })?;
+        self.shared.stats.record(Histogram::upstream_cx_connect_ms, started.elapsed().as_millis() as u64);
+        open.local = stream.local_addr();
+        Ok(Connection { stream, host: host.clone(), reused: false, open })
+    }
+
+    fn count_open(&self, host: &Rc<Host>, permit: Permit, epoch: u64) -> OpenConnection {
+        self.shared.connections.set(self.shared.connections.get() + 1);
+        bump(&host.counts.cx_total);
+        bump(&host.counts.cx_active);
+        self.shared.stats.inc(Counter::upstream_cx_total);
+        self.shared.stats.shift(Gauge::upstream_cx_active, 1);
+        OpenConnection {
+            shared: self.shared.clone(),
+            host: Rc::downgrade(host),
+            opened: Instant::now(),
+            epoch,
+            requests: 1,
+            local: None,
+            _permit: permit,
+        }
+    }
+
+    /// Gives a connection back after a complete exchange that left it usable. It is closed instead of kept when it is of
+    /// an old configuration or has served as many requests as it may.
+    pub fn release(&self, connection: Connection, now: Instant) {
+        let Connection { stream, host, open, .. } = connection;
+        let worn_out = self.config.borrow().http.max_requests_per_connection.is_some_and(|most| open.requests >= most);
+        if worn_out {
+            self.shared.stats.inc(Counter::upstream_cx_max_requests);
+        }
+        if worn_out || host.removed.get() || open.epoch != self.epoch.get() {
+            return;
+        }
+        let mut idle = host.idle.borrow_mut();
+        if idle.len() < MAX_IDLE_PER_HOST {
+            idle.push(Idle { stream, open, since: now });
+            self.shared.freed.notify_one();
+        }
+    }
+
+    pub(super) fn sweep(&self, now: Instant) {
+        let limit = self.config.borrow().http.idle_timeout;
+        let hosts = self.hosts.borrow().clone();
+        hosts.hosts.iter().for_each(|host| self.sweep_host(host, now, limit));
+        let mut original = self.original.borrow_mut();
+        original.retain(|_, host| {
+            self.sweep_host(host, now, limit);
+            Rc::strong_count(host) > 1 || !host.idle.borrow().is_empty()
+        });
+    }
+
+    fn sweep_host(&self, host: &Host, now: Instant, limit: Option<Duration>) {
+        host.idle.borrow_mut().retain_mut(|idle| {
+            if limit.is_some_and(|limit| now.duration_since(idle.since) >= limit) {
+                self.shared.stats.inc(Counter::upstream_cx_idle_timeout);
+                return false;
+            }
+            idle.stream.is_idle_and_open()
+        });
+    }
+
+    pub(super) fn close_idle(&self) {
+        let hosts = self.hosts.borrow().clone();
+        hosts.hosts.iter().for_each(|host| host.idle.borrow_mut().clear());
+        self.original.borrow().values().for_each(|host| host.idle.borrow_mut().clear());
+    }
+
+    fn close_one_idle(&self) -> bool {
+        let hosts = self.hosts.borrow().clone();
+        let original = self.original.borrow();
+        let mut all = hosts.hosts.iter().chain(original.values());
+        all.any(|host| {
+            let mut idle = host.idle.borrow_mut();
+            if idle.is_empty() {
+                return false;
+            }
+            idle.remove(0);
+            true
+        })
+    }
+
+    pub(super) fn snapshot(&self) -> ClusterSnapshot {
+        let config = self.config.borrow();
+        let hosts = self.hosts.borrow();
+        let original = self.original.borrow();
+        let all = hosts.hosts.iter().chain(original.values());
+        ClusterSnapshot { name: config.name.clone(), hosts: all.map(|host| HostSnapshot::of(host)).collect() }
     }
 }
 
-fn weight_sums(hosts: &[Rc<Host>], candidates: &[usize]) -> Vec<u64> {
-    let weights = candidates.iter().map(|at| u64::from(hosts[*at].weight));
-    let sums: Vec<_> = weights.scan(0, |sum, weight| { *sum += weight; Some(*sum) }).collect();
-    let uniform = candidates.windows(2).all(|pair| hosts[pair[0]].weight == hosts[pair[1]].weight);
-    if uniform { Vec::new() } else { sums }
+/// The transport of an endpoint: that of the match it was resolved to, else the cluster's.
+fn transport<'a>(config: &'a Config, endpoint: &Endpoint) -> &'a Transport {
+    let matched = endpoint.transport_index.and_then(|index| config.transport_matches.get(index));
+    matched.map_or(&config.transport, |matched| &matched.transport)
+}
+
+fn retire(host: &Host) {
+    host.removed.set(true);
+    host.idle.borrow_mut().clear();
+}
+
+/// Connections of one configuration may be used under the other.
+fn connections_alike(one: &Config, other: &Config) -> bool {
+    one.bind == other.bind
+        && one.tcp_keepalive == other.tcp_keepalive
+        && one.discovery == other.discovery
+        && one.http == other.http
+        && same_transport(&one.transport, &other.transport)
+}
+
+/// One worker's numbers of a cluster.
+#[derive(Debug, Clone)]
+pub struct ClusterSnapshot {
+    /// Name.
+    pub name: Arc<str>,
+    /// Hosts in order; original destinations last.
+    pub hosts: Vec<HostSnapshot>,
+}
+
+/// One worker's numbers of a host, as `/clusters` shows them.
+#[derive(Debug, Clone)]
+#[allow(missing_docs)]
+pub struct HostSnapshot {
+    pub address: Arc<str>,
+    pub hostname: Arc<str>,
+    pub health: Health,
+    pub weight: u32,
+    pub cx_total: u64,
+    pub cx_active: u64,
+    pub cx_connect_fail: u64,
+    pub rq_total: u64,
+    pub rq_active: u64,
+    pub rq_success: u64,
+    pub rq_error: u64,
+    pub rq_timeout: u64,
+}
+
+impl HostSnapshot {
+    fn of(host: &Host) -> Self {
+        let counts = &host.counts;
+        Self {
+            address: host.label.clone(),
+            hostname: host.hostname.clone(),
+            health: host.health.get(),
+            weight: host.weight.get(),
+            cx_total: counts.cx_total.get(),
+            cx_active: counts.cx_active.get(),
+            cx_connect_fail: counts.cx_connect_fail.get(),
+            rq_total: counts.rq_total.get(),
+            rq_active: u64::from(host.active.get()),
+            rq_success: counts.rq_success.get(),
+            rq_error: counts.rq_error.get(),
+            rq_timeout: counts.rq_timeout.get(),
+        }
+    }
 }

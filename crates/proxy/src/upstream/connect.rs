@@ -1,125 +1,124 @@
-//! Opening a connection to a host.
+//! Opens one connection to one endpoint.
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use evenkeel_runtime_config::Cluster;
-use evenkeel_runtime_config::cluster::{EndpointAddress, TcpKeepalive, Transport};
-use evenkeel_tls::HandshakeError;
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use evenkeel_runtime_config::cluster::{BindConfig, Cluster, EndpointAddress, SocketOption, TcpKeepalive, Transport};
+use socket2::{SockRef, TcpKeepalive as KeepaliveParams};
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
+use tokio::time::timeout;
 
-use crate::conn::Stream;
+use super::host::Host;
+use crate::stream::Stream;
 
-/// Why no connection came about.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ConnectError {
-    /// Not within the cluster's `connect_timeout`.
-    #[error("connection timeout")]
-    Timeout,
-    /// The socket could not be made or connected.
+/// Why there is no connection.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// The endpoint could not be reached, or refused. Says what in Envoy's words (`delayed connect error: …`).
     #[error("{0}")]
-    Socket(#[from] io::Error),
+    Refused(String),
     /// The TLS handshake failed.
-    #[error("{0}")]
-    Tls(#[from] HandshakeError),
+    #[error("TLS_error: {0}")]
+    Tls(String),
+    /// Not connected, or not through the handshake, within `connect_timeout`.
+    #[error("connection timeout after {} ms", .0.as_millis())]
+    Timeout(Duration),
 }
 
-impl ConnectError {
-    /// Envoy's transport failure reason.
-    pub(crate) fn reason(&self) -> String {
-        match self {
-            Self::Timeout => String::new(),
-            Self::Socket(error) => format!("delayed connect error: {}", plain(error)),
-            Self::Tls(error) => format!("TLS_error: {error}"),
-        }
-    }
-}
-
-/// The system's words without Rust's `(os error 111)`.
-fn plain(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or_default().to_owned()
-}
-
-/// Connects and, over TLS, shakes hands, all within the cluster's `connect_timeout`.
-pub(crate) async fn connect(
-    cluster: &Cluster,
-    transport: &Transport,
-    address: &EndpointAddress,
-) -> Result<Stream, ConnectError> {
-    let limit: Duration = cluster.connect_timeout;
-    match tokio::time::timeout(limit, connect_unlimited(cluster, transport, address)).await {
+/// Connects to `host`, within the cluster's `connect_timeout`, TLS included.
+pub async fn connect(cluster: &Cluster, host: &Host) -> Result<Stream, ConnectError> {
+    let limit = cluster.connect_timeout;
+    match timeout(limit, open(cluster, host)).await {
         Ok(result) => result,
-        Err(_) => Err(ConnectError::Timeout),
+        Err(_) => Err(ConnectError::Timeout(limit)),
     }
 }
 
-async fn connect_unlimited(
-    cluster: &Cluster,
-    transport: &Transport,
-    address: &EndpointAddress,
-) -> Result<Stream, ConnectError> {
-    match (address, transport) {
-        (EndpointAddress::Socket(address), Transport::Raw) => Ok(Stream::Tcp(tcp(cluster, *address).await?)),
-        (EndpointAddress::Socket(address), Transport::Tls(tls)) => {
-            let stream = tcp(cluster, *address).await?;
-            Ok(Stream::Tls(Box::new(Box::pin(tls.connect(stream)).await?)))
+async fn open(cluster: &Cluster, host: &Host) -> Result<Stream, ConnectError> {
+    let tcp = match &host.address {
+        EndpointAddress::Socket(address) => connect_tcp(cluster, *address).await.map_err(|error| refused(&error))?,
+        EndpointAddress::Pipe(path) => {
+            return UnixStream::connect(path).await.map(Stream::Unix).map_err(|error| refused(&error));
         }
-        (EndpointAddress::Pipe(path), Transport::Raw) => Ok(Stream::Unix(UnixStream::connect(path).await?)),
-        (EndpointAddress::Pipe(path), Transport::Tls(tls)) => {
-            let stream = UnixStream::connect(path).await?;
-            Ok(Stream::TlsUnix(Box::new(Box::pin(tls.connect(stream)).await?)))
-        }
+    };
+    match &host.transport {
+        Transport::Raw => Ok(Stream::Tcp(tcp)),
+        Transport::Tls(tls) => match tls.connect(tcp).await {
+            Ok(stream) => Ok(Stream::Tls(Box::new(stream))),
+            Err(error) => Err(ConnectError::Tls(error.to_string())),
+        },
     }
 }
 
-async fn tcp(cluster: &Cluster, address: SocketAddr) -> io::Result<TcpStream> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_nonblocking(true)?;
-    socket.set_tcp_nodelay(true)?;
-    for option in &cluster.bind.socket_options {
-        set_option(&socket, option.level, option.name, option.value)?;
-    }
+async fn connect_tcp(cluster: &Cluster, address: SocketAddr) -> io::Result<TcpStream> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_nodelay(true)?;
+    bind(&socket, &cluster.bind, address)?;
     if let Some(keepalive) = &cluster.tcp_keepalive {
-        socket.set_tcp_keepalive(&keepalive_parameters(keepalive))?;
+        SockRef::from(&socket).set_tcp_keepalive(&keepalive_params(keepalive))?;
     }
-    // A source address of the other family cannot be bound; Envoy ignores it too.
-    if let Some(source) = cluster.bind.source.filter(|source| source.is_ipv4() == address.is_ipv4()) {
-        socket.bind(&SocketAddr::new(source, cluster.bind.source_port).into())?;
-    }
-    TcpSocket::from_std_stream(socket.into()).connect(address).await
+    socket.connect(address).await
 }
 
-fn set_option(socket: &Socket, level: i32, name: i32, value: i32) -> io::Result<()> {
-    use std::os::fd::AsRawFd;
-    let size = size_of::<i32>() as libc::socklen_t;
-    // SAFETY: the descriptor is open, and the value pointer is valid for `size` bytes during the call.
-    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), size) };
+fn bind(socket: &TcpSocket, bind: &BindConfig, peer: SocketAddr) -> io::Result<()> {
+    for option in &bind.socket_options {
+        set_option(socket, *option)?;
+    }
+    // A source of the other family cannot be used; Envoy leaves it aside too.
+    if let Some(source) = bind.source.filter(|source| source.is_ipv4() == peer.is_ipv4()) {
+        if bind.source_port == 0 {
+            // The port is chosen when connecting, per destination: thousands of connections may share one source.
+            set_option(
+                socket,
+                SocketOption { level: libc::IPPROTO_IP, name: libc::IP_BIND_ADDRESS_NO_PORT, value: 1 },
+            )?;
+        } else {
+            socket.set_reuseaddr(true)?;
+        }
+        socket.bind(SocketAddr::new(source, bind.source_port))?;
+    }
+    Ok(())
+}
+
+fn set_option(socket: &TcpSocket, option: SocketOption) -> io::Result<()> {
+    let value: libc::c_int = option.value;
+    // SAFETY: the descriptor is open for the life of `socket`, the pointer and the length describe one `c_int`.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            option.level,
+            option.name,
+            std::ptr::from_ref(&value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
     if result == 0 {
         return Ok(());
     }
     let error = io::Error::last_os_error();
-    Err(io::Error::new(error.kind(), format!("socket option {level}/{name}: {error}")))
+    let what = format!("setsockopt(level {}, name {}, value {}): {error}", option.level, option.name, option.value);
+    Err(io::Error::new(error.kind(), what))
 }
 
-fn keepalive_parameters(keepalive: &TcpKeepalive) -> socket2::TcpKeepalive {
-    let mut parameters = socket2::TcpKeepalive::new();
+fn keepalive_params(keepalive: &TcpKeepalive) -> KeepaliveParams {
+    let mut params = KeepaliveParams::new();
     if let Some(time) = keepalive.time {
-        parameters = parameters.with_time(time);
+        params = params.with_time(time);
     }
     if let Some(interval) = keepalive.interval {
-        parameters = parameters.with_interval(interval);
+        params = params.with_interval(interval);
     }
     if let Some(probes) = keepalive.probes {
-        parameters = parameters.with_retries(probes);
+        params = params.with_retries(probes);
     }
-    parameters
+    params
 }
 
-/// What every downstream socket gets.
-pub(crate) fn prepare_accepted(stream: &std::net::TcpStream) -> io::Result<()> {
-    stream.set_nonblocking(true)?;
-    SockRef::from(stream).set_tcp_nodelay(true)
+/// The system's words without the number Rust adds to them.
+fn refused(error: &io::Error) -> ConnectError {
+    let text = error.to_string();
+    let text = text.split_once(" (os error").map_or(text.as_str(), |(words, _)| words);
+    ConnectError::Refused(format!("delayed connect error: {text}"))
 }

@@ -1,0 +1,55 @@
+//! `/certs`: what is presented and what is trusted, and until when.
+
+use std::time::SystemTime;
+
+use evenkeel_tls::PeerCertificate;
+use evenkeel_xds::pb::envoy::config::core::v3::{DataSource, data_source::Specifier};
+use evenkeel_xds::pb::envoy::extensions::transport_sockets::tls::v3::{Secret, secret::Type};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use serde_json::{Value as Json, json};
+
+use super::config_dump::rfc3339;
+use super::{Admin, Query, Reply};
+
+const DAY_SECONDS: u64 = 24 * 60 * 60;
+
+pub(super) fn page(admin: &Admin, _: &Query) -> Reply {
+    let state = admin.shared.state.borrow();
+    let secrets = state.records.values().filter_map(|record| record.public_secret.as_ref());
+    let certificates: Vec<Json> = secrets
+        .filter_map(|secret| {
+            let (certificates, roots) = match secret.r#type.as_ref()? {
+                Type::TlsCertificate(tls) => (described(secret, tls.certificate_chain.as_ref()), Vec::new()),
+                Type::ValidationContext(context) => (Vec::new(), described(secret, context.trusted_ca.as_ref())),
+                _ => return None,
+            };
+            Some(json!({"ca_cert": roots, "cert_chain": certificates}))
+        })
+        .collect();
+    Reply::json(&json!({ "certificates": certificates }))
+}
+
+fn described(secret: &Secret, source: Option<&DataSource>) -> Vec<Json> {
+    let pem: &[u8] = match source.and_then(|source| source.specifier.as_ref()) {
+        Some(Specifier::InlineBytes(bytes)) => bytes,
+        Some(Specifier::InlineString(text)) => text.as_bytes(),
+        _ => return Vec::new(),
+    };
+    let parsed = CertificateDer::pem_slice_iter(pem).flatten();
+    parsed.filter_map(|der| PeerCertificate::parse(&[der]).ok()).map(|cert| describe(secret, &cert)).collect()
+}
+
+fn describe(secret: &Secret, certificate: &PeerCertificate) -> Json {
+    let left = certificate.not_after().duration_since(SystemTime::now()).unwrap_or_default();
+    let uris = certificate.uri_sans.iter().map(|uri| json!({ "uri": uri }));
+    let names = certificate.dns_sans.iter().map(|name| json!({ "dns": name }));
+    json!({
+        "path": format!("<sds: {}>", secret.name),
+        "serial_number": certificate.serial,
+        "subject_alt_names": uris.chain(names).collect::<Vec<_>>(),
+        "days_until_expiration": (left.as_secs() / DAY_SECONDS).to_string(),
+        "valid_from": rfc3339(certificate.not_before()),
+        "expiration_time": rfc3339(certificate.not_after()),
+    })
+}

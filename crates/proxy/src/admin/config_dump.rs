@@ -1,0 +1,371 @@
+//! `/config_dump`: the configuration in the shape of `envoy.admin.v3.ConfigDump`, secrets taken out.
+
+use std::time::SystemTime;
+
+use evenkeel_runtime_config::builder::Held;
+use evenkeel_runtime_config::cluster::{Cluster, Discovery, Endpoint, EndpointAddress, Health};
+use evenkeel_xds::json::{any_to_json, to_json};
+use evenkeel_xds::pb::envoy::config::listener::v3::{Listener, filter::ConfigType};
+use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
+    HttpConnectionManager, http_connection_manager::RouteSpecifier,
+};
+use evenkeel_xds::{ResourceType, Schema, pack, unpack};
+use http::StatusCode;
+use serde_json::{Map, Value as Json, json};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::{Admin, Query, Reply};
+use crate::state::{Record, Refusal, State};
+
+/// `[redacted]` in base64, as Envoy prints private keys.
+const REDACTED_BASE64: &str = "W3JlZGFjdGVkXQ==";
+
+pub(super) fn page(admin: &Admin, query: &Query) -> Reply {
+    let name_regex = match query.regex("name_regex") {
+        Ok(regex) => regex,
+        Err(reply) => return reply,
+    };
+    let state = admin.shared.state.borrow();
+    let dump = Dump { state: &state, schema: &Schema::acquire() };
+    let mut configs = vec![dump.bootstrap(), dump.clusters()];
+    if query.has("include_eds") {
+        configs.push(dump.endpoints());
+    }
+    configs.extend([dump.listeners(), dump.routes(), dump.secrets()]);
+    configs.iter_mut().for_each(redact);
+    if let Some(regex) = name_regex {
+        configs.iter_mut().for_each(|config| keep_named(config, &regex));
+    }
+    if let Some(field) = query.get("resource") {
+        let found = configs.iter_mut().find_map(|config| config.get_mut(field).map(Json::take));
+        let Some(found) = found else {
+            return Reply::error(StatusCode::NOT_FOUND, format!("there are no {field} in the dump\n"));
+        };
+        let items = if found.is_array() { found } else { Json::Array(vec![found]) };
+        return Reply::json(&json!({ "configs": items }));
+    }
+    Reply::json(&json!({ "configs": configs }))
+}
+
+/// RFC 3339 in UTC, to the millisecond.
+pub(super) fn rfc3339(time: SystemTime) -> String {
+    let time = OffsetDateTime::from(time);
+    let milliseconds = time.nanosecond() / 1_000_000 * 1_000_000;
+    let time = time.replace_nanosecond(milliseconds).unwrap_or(time);
+    time.format(&Rfc3339).unwrap_or_default()
+}
+
+struct Dump<'a> {
+    state: &'a State,
+    schema: &'a Schema,
+}
+
+impl Dump<'_> {
+    fn bootstrap(&self) -> Json {
+        json!({
+            "@type": "type.googleapis.com/envoy.admin.v3.BootstrapConfigDump",
+            "bootstrap": to_json(self.schema, &self.state.bootstrap),
+            "last_updated": rfc3339(self.state.started_at),
+        })
+    }
+
+    fn clusters(&self) -> Json {
+        let (mut fixed, mut active, mut warming) = (Vec::new(), Vec::new(), Vec::new());
+        for held in self.state.builder.clusters() {
+            let (name, json) = self.resource(&held);
+            match (held.is_static, held.active) {
+                (true, _) => fixed.push(json!({"cluster": json, "last_updated": rfc3339(self.state.started_at)})),
+                (false, true) => active.push(self.versioned("cluster", ResourceType::Cluster, &name, json)),
+                (false, false) => warming.push(self.versioned("cluster", ResourceType::Cluster, &name, json)),
+            }
+        }
+        for (name, refusal) in self.never_accepted(ResourceType::Cluster) {
+            warming.push(json!({"cluster": {"name": name}, "error_state": self.error_state(refusal)}));
+        }
+        json!({
+            "@type": "type.googleapis.com/envoy.admin.v3.ClustersConfigDump",
+            "static_clusters": fixed,
+            "dynamic_active_clusters": active,
+            "dynamic_warming_clusters": warming,
+        })
+    }
+
+    fn listeners(&self) -> Json {
+        let mut fixed = Vec::new();
+        let mut dynamic: Map<String, Json> = Map::new();
+        for held in self.state.builder.listeners() {
+            let (name, json) = self.resource(&held);
+            if held.is_static {
+                fixed.push(json!({"listener": json, "last_updated": rfc3339(self.state.started_at)}));
+                continue;
+            }
+            let field = if held.active { "active_state" } else { "warming_state" };
+            let entry = dynamic.entry(name.clone()).or_insert_with(|| json!({"name": name}));
+            entry[field] = self.versioned("listener", ResourceType::Listener, &name, json);
+        }
+        for ((_, name), record) in self.records(ResourceType::Listener) {
+            if let Some(refusal) = &record.refused {
+                let entry = dynamic.entry(name.clone()).or_insert_with(|| json!({"name": name}));
+                entry["error_state"] = self.error_state(refusal);
+            }
+        }
+        json!({
+            "@type": "type.googleapis.com/envoy.admin.v3.ListenersConfigDump",
+            "static_listeners": fixed,
+            "dynamic_listeners": dynamic.into_iter().map(|(_, entry)| entry).collect::<Vec<_>>(),
+        })
+    }
+
+    fn routes(&self) -> Json {
+        let dynamic = self.state.builder.routes().map(|held| {
+            let (name, json) = self.resource(&held);
+            self.versioned("route_config", ResourceType::Route, &name, json)
+        });
+        let inline = self.state.builder.listeners().flat_map(|held| inline_routes(&held));
+        let fixed = inline.map(|route| {
+            json!({"route_config": any_to_json(self.schema, &route), "last_updated": rfc3339(self.state.started_at)})
+        });
+        json!({
+            "@type": "type.googleapis.com/envoy.admin.v3.RoutesConfigDump",
+            "static_route_configs": fixed.collect::<Vec<_>>(),
+            "dynamic_route_configs": dynamic.collect::<Vec<_>>(),
+        })
+    }
+
+    fn endpoints(&self) -> Json {
+        let (mut fixed, mut dynamic) = (Vec::new(), Vec::new());
+        let mut clusters: Vec<_> = self.state.config.clusters.values().collect();
+        clusters.sort_by(|a, b| a.name.cmp(&b.name));
+        for cluster in clusters {
+            let entry = json!({ "endpoint_config": assignment(cluster) });
+            match &cluster.discovery {
+                Discovery::Eds(_) => dynamic.push(entry),
+                _ => fixed.push(entry),
+            }
+        }
+        json!({
+            "@type": "type.googleapis.com/envoy.admin.v3.EndpointsConfigDump",
+            "static_endpoint_configs": fixed,
+            "dynamic_endpoint_configs": dynamic,
+        })
+    }
+
+    fn secrets(&self) -> Json {
+        let (mut active, mut warming) = (Vec::new(), Vec::new());
+        for ((_, name), record) in self.records(ResourceType::Secret) {
+            let mut entry = json!({"name": name, "version_info": record.version});
+            if let Some(updated) = record.updated {
+                entry["last_updated"] = rfc3339(updated).into();
+            }
+            if let Some(refusal) = &record.refused {
+                entry["error_state"] = self.error_state(refusal);
+            }
+            match &record.public_secret {
+                Some(secret) => {
+                    entry["secret"] = any_to_json(self.schema, &pack(secret));
+                    active.push(entry);
+                }
+                None => warming.push(entry),
+            }
+        }
+        json!({
+            "@type": "type.googleapis.com/envoy.admin.v3.SecretsConfigDump",
+            "dynamic_active_secrets": active,
+            "dynamic_warming_secrets": warming,
+        })
+    }
+
+    fn resource(&self, held: &Held<'_>) -> (String, Json) {
+        let json = any_to_json(self.schema, held.resource);
+        (json["name"].as_str().unwrap_or_default().to_owned(), json)
+    }
+
+    fn records(&self, kind: ResourceType) -> impl Iterator<Item = (&(ResourceType, String), &Record)> {
+        self.state.records.iter().filter(move |((of, _), _)| *of == kind)
+    }
+
+    fn never_accepted(&self, kind: ResourceType) -> impl Iterator<Item = (&str, &Refusal)> {
+        self.records(kind)
+            .filter(|(_, record)| record.updated.is_none())
+            .filter_map(|((_, name), record)| Some((name.as_str(), record.refused.as_ref()?)))
+    }
+
+    fn versioned(&self, field: &str, kind: ResourceType, name: &str, json: Json) -> Json {
+        let mut entry = Map::new();
+        if let Some(record) = self.state.records.get(&(kind, name.to_owned())) {
+            entry.insert("version_info".into(), record.version.clone().into());
+            entry.insert(field.into(), json);
+            if let Some(updated) = record.updated {
+                entry.insert("last_updated".into(), rfc3339(updated).into());
+            }
+            if let Some(refusal) = record.refused.as_ref().filter(|_| kind != ResourceType::Listener) {
+                entry.insert("error_state".into(), self.error_state(refusal));
+            }
+        } else {
+            entry.insert(field.into(), json);
+        }
+        Json::Object(entry)
+    }
+
+    fn error_state(&self, refusal: &Refusal) -> Json {
+        let mut error = json!({
+            "last_update_attempt": rfc3339(refusal.time),
+            "details": refusal.reason,
+            "version_info": refusal.version,
+        });
+        if let Some(resource) = &refusal.resource {
+            error["failed_configuration"] = any_to_json(self.schema, resource);
+        }
+        error
+    }
+}
+
+/// Route tables written inside a listener.
+fn inline_routes(held: &Held<'_>) -> Vec<evenkeel_xds::Any> {
+    let Ok(listener) = unpack::<Listener>(held.resource) else { return Vec::new() };
+    let chains = listener.filter_chains.into_iter().chain(listener.default_filter_chain);
+    chains
+        .flat_map(|chain| chain.filters)
+        .filter_map(|filter| match filter.config_type? {
+            ConfigType::TypedConfig(any) => unpack::<HttpConnectionManager>(&any).ok(),
+            ConfigType::ConfigDiscovery(_) => None,
+        })
+        .filter_map(|manager| match manager.route_specifier? {
+            RouteSpecifier::RouteConfig(routes) => Some(pack(&routes)),
+            _ => None,
+        })
+        .collect()
+}
+
+/// A cluster's endpoints as they are in use, in the shape of `ClusterLoadAssignment`.
+fn assignment(cluster: &Cluster) -> Json {
+    let name = match &cluster.discovery {
+        Discovery::Eds(service) => service,
+        _ => &cluster.name,
+    };
+    let mut localities: Vec<(u32, &str, u32, Vec<Json>)> = Vec::new();
+    for host in &cluster.endpoints.hosts {
+        let known = localities
+            .iter_mut()
+            .find(|(priority, locality, ..)| *priority == host.priority && **locality == *host.locality);
+        match known {
+            Some((.., hosts)) => hosts.push(lb_endpoint(host)),
+            None => localities.push((host.priority, &host.locality, host.locality_weight, vec![lb_endpoint(host)])),
+        }
+    }
+    let endpoints: Vec<Json> = localities
+        .into_iter()
+        .map(|(priority, locality, weight, hosts)| {
+            let mut parts = locality.splitn(3, '/').map(str::to_owned);
+            let mut part = || parts.next().unwrap_or_default();
+            json!({
+                "locality": {"region": part(), "zone": part(), "sub_zone": part()},
+                "lb_endpoints": hosts,
+                "load_balancing_weight": weight,
+                "priority": priority,
+            })
+        })
+        .collect();
+    json!({
+        "@type": evenkeel_xds::type_url::ENDPOINT,
+        "cluster_name": &**name,
+        "endpoints": endpoints,
+    })
+}
+
+fn lb_endpoint(host: &Endpoint) -> Json {
+    let address = match &host.address {
+        EndpointAddress::Socket(address) => {
+            json!({"socket_address": {"address": address.ip().to_string(), "port_value": address.port()}})
+        }
+        EndpointAddress::Pipe(path) => json!({"pipe": {"path": path.display().to_string()}}),
+    };
+    let health = match host.health {
+        Health::Healthy => "HEALTHY",
+        Health::Degraded => "DEGRADED",
+        Health::Unhealthy => "UNHEALTHY",
+        Health::Draining => "DRAINING",
+    };
+    json!({
+        "endpoint": {"address": address, "hostname": &*host.hostname},
+        "health_status": health,
+        "load_balancing_weight": host.weight,
+    })
+}
+
+/// Takes the content of private keys and passwords out.
+fn redact(json: &mut Json) {
+    match json {
+        Json::Array(items) => items.iter_mut().for_each(redact),
+        Json::Object(fields) => {
+            for (name, value) in fields {
+                if matches!(name.as_str(), "private_key" | "password" | "session_ticket_keys") {
+                    redact_source(value);
+                } else {
+                    redact(value);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn redact_source(json: &mut Json) {
+    match json {
+        Json::Array(items) => items.iter_mut().for_each(redact_source),
+        Json::Object(fields) => {
+            for (name, value) in fields {
+                match name.as_str() {
+                    "inline_bytes" => *value = REDACTED_BASE64.into(),
+                    "inline_string" => *value = "[redacted]".into(),
+                    "keys" => redact_source(value),
+                    _ => {}
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Keeps the entries whose resource has a matching name.
+fn keep_named(config: &mut Json, regex: &regex::Regex) {
+    let Json::Object(fields) = config else { return };
+    for items in fields.values_mut().filter_map(Json::as_array_mut) {
+        items.retain(|item| {
+            let own = item["name"].as_str();
+            let nested = item.as_object().into_iter().flat_map(Map::values);
+            let nested = nested.filter_map(|value| value["name"].as_str().or_else(|| value["cluster_name"].as_str()));
+            own.into_iter().chain(nested).any(|name| regex.is_match(name))
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_redacted_wherever_they_are() {
+        let mut json = json!({
+            "a": [{"private_key": {"inline_string": "secret"}, "certificate_chain": {"inline_string": "public"}}],
+            "session_ticket_keys": {"keys": [{"inline_bytes": "c2VjcmV0"}]},
+            "private_key": {"filename": "/key.pem"},
+        });
+        redact(&mut json);
+        assert_eq!(
+            json,
+            json!({
+                "a": [{"private_key": {"inline_string": "[redacted]"}, "certificate_chain": {"inline_string": "public"}}],
+                "session_ticket_keys": {"keys": [{"inline_bytes": REDACTED_BASE64}]},
+                "private_key": {"filename": "/key.pem"},
+            })
+        );
+    }
+
+    #[test]
+    fn times_have_milliseconds() {
+        let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_micros(1_234_567);
+        assert_eq!(rfc3339(time), "1970-01-01T00:00:01.234Z");
+    }
+}

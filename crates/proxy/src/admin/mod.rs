@@ -1,0 +1,380 @@
+//! The admin interface: Envoy's pages at Envoy's paths, served by hyper on the control thread.
+
+mod certs;
+mod clusters;
+mod config_dump;
+mod info;
+mod stats;
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc};
+
+use crate::access_log::LogHandle;
+use crate::logging::Logging;
+use crate::state::Shared;
+
+/// Connections served at once; more wait to be accepted.
+const MAX_CONNECTIONS: usize = 64;
+/// How long a client may take to send a request's head.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of a request's head.
+const MAX_HEAD_BYTES: usize = 16 * 1024;
+
+/// What an operator asked the process to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// End now (`/quitquitquit`).
+    Quit,
+    /// Take no new connections and let the others finish (`/drain_listeners`).
+    Drain {
+        /// Go on accepting meanwhile.
+        graceful: bool,
+    },
+}
+
+/// What the pages draw from.
+pub(crate) struct Admin {
+    pub shared: Shared,
+    pub logging: Logging,
+    pub log: LogHandle,
+    pub commands: mpsc::Sender<Command>,
+    pub options: crate::options::Settings,
+}
+
+/// A page's answer.
+struct Reply {
+    status: StatusCode,
+    content_type: &'static str,
+    body: String,
+}
+
+impl Reply {
+    fn text(body: impl Into<String>) -> Self {
+        Self { status: StatusCode::OK, content_type: "text/plain; charset=UTF-8", body: body.into() }
+    }
+
+    fn json(value: &serde_json::Value) -> Self {
+        // Pretty, as Envoy prints: people read it.
+        let body = serde_json::to_string_pretty(value).unwrap_or_else(|error| error.to_string());
+        Self { status: StatusCode::OK, content_type: "application/json", body }
+    }
+
+    fn error(status: StatusCode, body: impl Into<String>) -> Self {
+        Self { status, ..Self::text(body) }
+    }
+
+    fn html(body: String) -> Self {
+        Self { content_type: "text/html; charset=UTF-8", ..Self::text(body) }
+    }
+}
+
+/// One page.
+struct Page {
+    path: &'static str,
+    help: &'static str,
+    /// It changes something, so it must be asked for with POST.
+    mutates: bool,
+    handler: Handler,
+}
+
+enum Handler {
+    /// Drawn from the control thread's own state.
+    Now(fn(&Admin, &Query) -> Reply),
+    /// `/clusters`: asks the workers.
+    Clusters,
+}
+
+const PAGES: &[Page] = &[
+    Page { path: "/", help: "this page", mutates: false, handler: Handler::Now(home) },
+    Page {
+        path: "/certs",
+        help: "certificates in use and when they expire",
+        mutates: false,
+        handler: Handler::Now(certs::page),
+    },
+    Page {
+        path: "/clusters",
+        help: "upstream clusters and their endpoints (?format=json)",
+        mutates: false,
+        handler: Handler::Clusters,
+    },
+    Page {
+        path: "/config_dump",
+        help: "the configuration in use (?include_eds, ?resource=FIELD, ?name_regex=REGEX)",
+        mutates: false,
+        handler: Handler::Now(config_dump::page),
+    },
+    Page {
+        path: "/drain_listeners",
+        help: "stop accepting and let connections finish (?graceful: go on accepting meanwhile)",
+        mutates: true,
+        handler: Handler::Now(drain_listeners),
+    },
+    Page {
+        path: "/listeners",
+        help: "bound listeners (?format=json)",
+        mutates: false,
+        handler: Handler::Now(info::listeners),
+    },
+    Page {
+        path: "/logging",
+        help: "show or set the log level (?level=LEVEL)",
+        mutates: true,
+        handler: Handler::Now(set_logging),
+    },
+    Page { path: "/quitquitquit", help: "end the process", mutates: true, handler: Handler::Now(quit) },
+    Page {
+        path: "/ready",
+        help: "200 LIVE once everything is in place, else 503",
+        mutates: false,
+        handler: Handler::Now(info::ready),
+    },
+    Page {
+        path: "/reopen_logs",
+        help: "open access logs anew, after a rotation",
+        mutates: true,
+        handler: Handler::Now(reopen_logs),
+    },
+    Page {
+        path: "/server_info",
+        help: "version, state and options",
+        mutates: false,
+        handler: Handler::Now(info::server_info),
+    },
+    Page {
+        path: "/stats",
+        help: "statistics (?filter=REGEX, ?usedonly, ?format=json|prometheus)",
+        mutates: false,
+        handler: Handler::Now(stats::page),
+    },
+    Page {
+        path: "/stats/prometheus",
+        help: "statistics for Prometheus",
+        mutates: false,
+        handler: Handler::Now(stats::prometheus),
+    },
+    Page {
+        path: "/workers",
+        help: "load of each worker (?format=json)",
+        mutates: false,
+        handler: Handler::Now(info::workers),
+    },
+    Page {
+        path: "/xds",
+        help: "streams to the control plane, and what was refused",
+        mutates: false,
+        handler: Handler::Now(info::xds),
+    },
+];
+
+/// Binds the admin port.
+pub(crate) async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+    TcpListener::bind(address).await
+}
+
+/// Serves for the life of the process.
+pub(crate) async fn serve(listener: TcpListener, admin: Rc<Admin>) {
+    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let Ok(permit) = room.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let admin = admin.clone();
+                tokio::task::spawn_local(async move {
+                    serve_connection(stream, admin).await;
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "admin: cannot accept");
+                // Out of descriptors, most likely: some will be free in a moment.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn serve_connection(stream: TcpStream, admin: Rc<Admin>) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let admin = admin.clone();
+        async move {
+            let reply = answer(&admin, request.method(), request.uri()).await;
+            Ok::<_, std::convert::Infallible>(response(reply))
+        }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = connection.await {
+        tracing::debug!(%error, "admin: connection ended");
+    }
+}
+
+fn response(reply: Reply) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(reply.body)));
+    *response.status_mut() = reply.status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static(reply.content_type));
+    headers.insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-cache, max-age=0"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, header::HeaderValue::from_static("nosniff"));
+    headers.insert(header::SERVER, header::HeaderValue::from_static("evenkeel"));
+    response
+}
+
+async fn answer(admin: &Admin, method: &Method, uri: &http::Uri) -> Reply {
+    let Some(page) = PAGES.iter().find(|page| page.path == uri.path()) else {
+        let list = PAGES.iter().map(|page| format!("  {}: {}\n", page.path, page.help)).collect::<String>();
+        return Reply::error(
+            StatusCode::NOT_FOUND,
+            format!("no such page: {}\nadmin commands are:\n{list}", uri.path()),
+        );
+    };
+    let query = Query::parse(uri.query().unwrap_or_default());
+    match *method {
+        Method::GET | Method::HEAD if page.mutates => {
+            Reply::error(StatusCode::METHOD_NOT_ALLOWED, format!("{} changes something: use POST\n", page.path))
+        }
+        Method::GET | Method::HEAD | Method::POST => match page.handler {
+            Handler::Now(draw) => draw(admin, &query),
+            Handler::Clusters => clusters::page(admin, &query).await,
+        },
+        _ => Reply::error(StatusCode::METHOD_NOT_ALLOWED, "use GET, or POST to change something\n"),
+    }
+}
+
+/// A query string's parameters.
+struct Query(Vec<(String, String)>);
+
+impl Query {
+    fn parse(text: &str) -> Self {
+        let pairs = text.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (percent_decoded(name), percent_decoded(value))
+        });
+        Self(pairs.collect())
+    }
+
+    fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|value| value != "off" && value != "false")
+    }
+
+    fn wants_json(&self) -> bool {
+        self.get("format") == Some("json")
+    }
+
+    /// The regular expression in a parameter, or what is wrong with it.
+    fn regex(&self, name: &str) -> Result<Option<regex::Regex>, Reply> {
+        let invalid = |error| Reply::error(StatusCode::BAD_REQUEST, format!("{name}: {error}\n"));
+        self.get(name).map(regex::Regex::new).transpose().map_err(invalid)
+    }
+}
+
+fn percent_decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        let decoded = match byte {
+            b'%' => {
+                let mut ahead = rest.clone();
+                let digit = |byte: Option<u8>| byte.and_then(|byte| char::from(byte).to_digit(16));
+                match (digit(ahead.next()), digit(ahead.next())) {
+                    (Some(high), Some(low)) => {
+                        rest = ahead;
+                        u8::try_from(high * 16 + low).unwrap_or(b'%')
+                    }
+                    _ => b'%',
+                }
+            }
+            b'+' => b' ',
+            other => other,
+        };
+        bytes.push(decoded);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn home(_: &Admin, _: &Query) -> Reply {
+    let rows = PAGES.iter().map(|page| {
+        let cell = match page.mutates {
+            true => format!("<form method=\"post\" action=\"{0}\"><button>{0}</button></form>", page.path),
+            false => format!("<a href=\"{0}\">{0}</a>", page.path),
+        };
+        format!("<tr><td>{cell}</td><td>{}</td></tr>\n", page.help)
+    });
+    Reply::html(format!(
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><title>Evenkeel proxy admin</title>\n\
+         <style>body{{font-family:system-ui,sans-serif;margin:2em}}td{{padding:.2em 1em .2em 0}}form{{margin:0}}</style>\n\
+         </head><body><h1>Evenkeel proxy</h1>\n<table>\n{}</table></body></html>\n",
+        rows.collect::<String>()
+    ))
+}
+
+fn set_logging(admin: &Admin, query: &Query) -> Reply {
+    if let Some(level) = query.get("level") {
+        match level.parse() {
+            Ok(level) if admin.logging.set(level) => tracing::info!(%level, "log level set"),
+            Ok(_) => {
+                return Reply::error(StatusCode::BAD_REQUEST, "the log belongs to the program the proxy runs in\n");
+            }
+            Err(reason) => return Reply::error(StatusCode::BAD_REQUEST, format!("{reason}\n")),
+        }
+    }
+    Reply::text(format!("active loggers:\n  all: {}\n", admin.logging.level()))
+}
+
+fn reopen_logs(admin: &Admin, _: &Query) -> Reply {
+    admin.log.reopen();
+    Reply::text("OK\n")
+}
+
+fn quit(admin: &Admin, _: &Query) -> Reply {
+    command(admin, Command::Quit)
+}
+
+fn drain_listeners(admin: &Admin, query: &Query) -> Reply {
+    command(admin, Command::Drain { graceful: query.has("graceful") })
+}
+
+fn command(admin: &Admin, command: Command) -> Reply {
+    match admin.commands.try_send(command) {
+        Ok(()) => Reply::text("OK\n"),
+        Err(_) => Reply::error(StatusCode::SERVICE_UNAVAILABLE, "the process is ending already\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_decoded() {
+        let query = Query::parse("filter=%5Ecluster%2e&usedonly&format=json&x=a+b%zz");
+        assert_eq!(query.get("filter"), Some("^cluster."));
+        assert!(query.has("usedonly") && query.wants_json());
+        assert_eq!(query.get("x"), Some("a b%zz"));
+        assert!(!Query::parse("graceful=off").has("graceful"));
+    }
+
+    #[test]
+    fn pages_are_in_order_and_distinct() {
+        assert!(PAGES.windows(2).all(|pair| pair[0].path < pair[1].path));
+    }
+}

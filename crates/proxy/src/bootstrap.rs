@@ -1,0 +1,162 @@
+//! The bootstrap file: read, merged with the command line, checked; every mistake with its place.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use evenkeel_base::yaml::Node as Tree;
+use evenkeel_base::{Diagnostic, Diagnostics};
+use evenkeel_runtime_config::bootstrap::Bootstrap;
+use evenkeel_runtime_config::{Environment, Problem};
+use evenkeel_xds::Schema;
+use evenkeel_xds::json::{Read, read_text};
+use evenkeel_xds::pb::envoy::config::bootstrap::v3 as pb;
+use evenkeel_xds::pb::envoy::config::core::v3::{Locality, Node, node};
+
+use crate::options::{BootstrapSource, NodeOverrides};
+
+/// Bytes of the largest bootstrap read.
+pub const MAX_BOOTSTRAP_BYTES: u64 = 64 * 1024 * 1024;
+
+/// A bootstrap that was read and checked.
+#[derive(Debug)]
+pub struct Loaded {
+    /// As it will be used.
+    pub bootstrap: Bootstrap,
+    /// As it was written, for `/config_dump`.
+    pub message: pb::Bootstrap,
+    tree: Option<Tree>,
+}
+
+/// Why the process does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum BootstrapError {
+    /// The file cannot be read.
+    #[error("cannot read the bootstrap {}: {error}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        error: io::Error,
+    },
+    /// It says things that cannot be.
+    #[error("{}", Lines(.0))]
+    Invalid(Diagnostics),
+}
+
+/// One mistake a line.
+struct Lines<'a>(&'a Diagnostics);
+
+impl fmt::Display for Lines<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, diagnostic) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{diagnostic}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads and checks a bootstrap.
+pub fn load(source: &BootstrapSource, overrides: &NodeOverrides) -> Result<Loaded, BootstrapError> {
+    let mut message = pb::Bootstrap::default();
+    let mut tree = None;
+    if let Some(path) = &source.path {
+        let text = read_file(path)?;
+        let read = checked(&path.display().to_string(), &text)?;
+        message = read.message.unwrap_or_default();
+        tree = read.tree;
+    }
+    if let Some(text) = &source.text {
+        let read = checked("--config-yaml", text)?;
+        merge(&mut message, read.message.unwrap_or_default());
+        // With two sources a path no longer says which text it is in; the field's path alone has to do.
+        tree = if source.path.is_none() { read.tree } else { None };
+    }
+    message.node = Some(with_overrides(message.node.take().unwrap_or_default(), overrides));
+    let bootstrap = Bootstrap::new(&message, &Environment::process());
+    let loaded = |bootstrap| Loaded { bootstrap, message, tree: tree.clone() };
+    match bootstrap {
+        Ok(bootstrap) => Ok(loaded(bootstrap)),
+        Err(rejection) => {
+            let problems = rejection.problems.iter().map(|problem| diagnostic(tree.as_ref(), "", problem));
+            Err(BootstrapError::Invalid(problems.collect()))
+        }
+    }
+}
+
+impl Loaded {
+    /// The mistakes of a static resource, at their places in the file. `list` is `listeners` or `clusters`.
+    pub fn resource_error(&self, list: &str, index: usize, problems: &[Problem]) -> BootstrapError {
+        let prefix = format!("static_resources.{list}[{index}]");
+        let problems = problems.iter().map(|problem| diagnostic(self.tree.as_ref(), &prefix, problem));
+        BootstrapError::Invalid(problems.collect())
+    }
+}
+
+fn diagnostic(tree: Option<&Tree>, prefix: &str, problem: &Problem) -> Diagnostic {
+    let path = match (prefix, problem.path.as_str()) {
+        ("", path) => path.to_owned(),
+        (prefix, "") => prefix.to_owned(),
+        (prefix, path) => format!("{prefix}.{path}"),
+    };
+    let span = tree.map(|tree| tree.span_of_path(&path).clone()).unwrap_or_default();
+    Diagnostic::error("bootstrap", span, format!("{path}: {}", problem.reason))
+}
+
+fn read_file(path: &PathBuf) -> Result<String, BootstrapError> {
+    let unreadable = |error| BootstrapError::Unreadable { path: path.clone(), error };
+    let length = std::fs::metadata(path).map_err(unreadable)?.len();
+    if length > MAX_BOOTSTRAP_BYTES {
+        let reason = format!("it has {length} bytes, more than {MAX_BOOTSTRAP_BYTES}");
+        return Err(unreadable(io::Error::other(reason)));
+    }
+    std::fs::read_to_string(path).map_err(unreadable)
+}
+
+fn checked(file: &str, text: &str) -> Result<Read<pb::Bootstrap>, BootstrapError> {
+    let read = read_text::<pb::Bootstrap>(&Schema::acquire(), file, text);
+    if read.diagnostics.has_errors() {
+        return Err(BootstrapError::Invalid(read.diagnostics));
+    }
+    Ok(read)
+}
+
+/// As protobuf merges messages: `over`'s single fields replace, its repeated ones are appended.
+fn merge(base: &mut pb::Bootstrap, over: pb::Bootstrap) {
+    use prost::Message as _;
+    // Merging what was just encoded cannot fail.
+    _ = base.merge(&*over.encode_to_vec());
+}
+
+fn with_overrides(mut node: Node, overrides: &NodeOverrides) -> Node {
+    if let Some(id) = &overrides.id {
+        node.id.clone_from(id);
+    }
+    if let Some(cluster) = &overrides.cluster {
+        node.cluster.clone_from(cluster);
+    }
+    if let Some(zone) = &overrides.zone {
+        node.locality.get_or_insert_with(Locality::default).zone.clone_from(zone);
+    }
+    if node.user_agent_name.is_empty() {
+        "evenkeel".clone_into(&mut node.user_agent_name);
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        node.user_agent_version_type = Some(node::UserAgentVersionType::UserAgentVersion(version));
+    }
+    node
+}
+
+/// How long a first answer of LDS or CDS is awaited before the proxy counts as ready without it.
+pub fn initial_fetch_timeout(
+    source: Option<&evenkeel_xds::pb::envoy::config::core::v3::ConfigSource>,
+) -> Option<std::time::Duration> {
+    // Envoy's default; 0 waits for ever.
+    const DEFAULT: std::time::Duration = std::time::Duration::from_secs(15);
+    let Some(timeout) = source.and_then(|source| source.initial_fetch_timeout.as_ref()) else { return Some(DEFAULT) };
+    let seconds = u64::try_from(timeout.seconds).unwrap_or(0);
+    let timeout = std::time::Duration::new(seconds, u32::try_from(timeout.nanos).unwrap_or(0).min(999_999_999));
+    (!timeout.is_zero()).then_some(timeout)
+}

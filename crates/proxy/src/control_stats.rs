@@ -1,0 +1,93 @@
+//! What the control thread counts, under Envoy's names.
+
+use evenkeel_stats::{Registry, Scope, ScopeName, Writer, layout};
+use evenkeel_xds::ResourceType;
+
+layout! {
+    /// `server.`
+    pub mod server {
+        counters {}
+        gauges { state, live, uptime, concurrency, total_connections }
+        histograms {}
+        statuses None
+    }
+}
+
+layout! {
+    /// `listener_manager.`
+    pub mod listener_manager {
+        counters { listener_create_failure }
+        gauges { workers_started, total_listeners_active, total_listeners_warming }
+        histograms {}
+        statuses None
+    }
+}
+
+layout! {
+    /// `cluster_manager.`
+    pub mod cluster_manager {
+        counters {}
+        gauges { active_clusters, warming_clusters }
+        histograms {}
+        statuses None
+    }
+}
+
+layout! {
+    /// `control_plane.`
+    pub mod control_plane {
+        counters { disconnects }
+        gauges { connected_state }
+        histograms {}
+        statuses None
+    }
+}
+
+layout! {
+    /// `cluster_manager.cds.`, `listener_manager.lds.` and their like.
+    pub mod discovery {
+        counters { update_attempt, update_success, update_rejected }
+        gauges {}
+        histograms {}
+        statuses None
+    }
+}
+
+/// Writers of the control thread.
+pub(crate) struct ControlStats {
+    pub server: Writer<server::Stats>,
+    pub listeners: Writer<listener_manager::Stats>,
+    pub clusters: Writer<cluster_manager::Stats>,
+    pub control_plane: Writer<control_plane::Stats>,
+    discovery: [Writer<discovery::Stats>; ResourceType::ALL.len()],
+}
+
+impl ControlStats {
+    pub fn new(registry: &Registry) -> Self {
+        Self {
+            server: registry.scope(ScopeName::plain("server.")).writer(),
+            listeners: registry.scope(ScopeName::plain("listener_manager.")).writer(),
+            clusters: registry.scope(ScopeName::plain("cluster_manager.")).writer(),
+            control_plane: registry.scope(ScopeName::plain("control_plane.")).writer(),
+            discovery: ResourceType::ALL.map(|kind| {
+                let scope: Scope<discovery::Stats> = registry.scope(ScopeName::plain(discovery_prefix(kind)));
+                scope.writer()
+            }),
+        }
+    }
+
+    pub fn discovery(&self, kind: ResourceType) -> &Writer<discovery::Stats> {
+        &self.discovery[kind as usize]
+    }
+}
+
+fn discovery_prefix(kind: ResourceType) -> &'static str {
+    match kind {
+        ResourceType::Cluster => "cluster_manager.cds.",
+        ResourceType::Endpoint => "cluster_manager.eds.",
+        ResourceType::Listener => "listener_manager.lds.",
+        ResourceType::Route => "http.rds.",
+        ResourceType::Secret => "sds.",
+        ResourceType::NameTable => "nds.",
+    }
+}

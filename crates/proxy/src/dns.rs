@@ -1,0 +1,148 @@
+//! Names of STRICT_DNS and LOGICAL_DNS clusters, resolved on the control thread and resolved again in time.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use evenkeel_runtime_config::builder::DnsCluster;
+use evenkeel_runtime_config::cluster::{DnsFamily, DnsOptions};
+use hickory_resolver::TokioResolver;
+use hickory_resolver::config::LookupIpStrategy;
+use tokio::task::AbortHandle;
+
+use crate::state::Shared;
+
+/// A name is not asked for more often than this, whatever its time to live says.
+const MIN_PAUSE: Duration = Duration::from_secs(1);
+/// Pause after a failed resolution; the addresses known stay in use.
+const FAILURE_PAUSE: Duration = Duration::from_secs(5);
+
+/// Keeps one task per name of a DNS cluster.
+#[derive(Default)]
+pub(crate) struct Dns {
+    tasks: HashMap<Target, Task>,
+    resolvers: Rc<Resolvers>,
+}
+
+/// One resolver per strategy, made from the system's configuration when first needed.
+type Resolvers = RefCell<Vec<(LookupIpStrategy, TokioResolver)>>;
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Target {
+    cluster: Arc<str>,
+    host: Arc<str>,
+}
+
+struct Task {
+    options: DnsOptions,
+    abort: AbortHandle,
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.abort.abort();
+    }
+}
+
+impl Dns {
+    /// Starts and stops tasks so that there is one for each name.
+    pub fn update(&mut self, clusters: &[DnsCluster], shared: &Shared) {
+        let wanted: HashMap<Target, DnsOptions> = clusters
+            .iter()
+            .flat_map(|cluster| {
+                cluster.targets.iter().map(|target| {
+                    (Target { cluster: cluster.cluster.clone(), host: target.host.clone() }, cluster.options)
+                })
+            })
+            .collect();
+        self.tasks.retain(|target, task| wanted.get(target) == Some(&task.options));
+        for (target, options) in wanted {
+            if !self.tasks.contains_key(&target) {
+                let run = keep_resolved(target.clone(), options, self.resolvers.clone(), shared.clone());
+                let abort = tokio::task::spawn_local(run).abort_handle();
+                self.tasks.insert(target, Task { options, abort });
+            }
+        }
+    }
+}
+
+async fn keep_resolved(target: Target, options: DnsOptions, resolvers: Rc<Resolvers>, shared: Shared) {
+    let mut known: Option<Vec<IpAddr>> = None;
+    loop {
+        let resolver = resolver(&resolvers, strategy(options.family));
+        let (found, pause) = match resolver {
+            Some(resolver) => resolve(&resolver, &target.host, options).await,
+            None => (None, FAILURE_PAUSE),
+        };
+        // A failure keeps what is known; a first failure lets the cluster go on without endpoints.
+        let addresses = found.or_else(|| known.is_none().then(Vec::new));
+        if let Some(addresses) = addresses
+            && known.as_ref() != Some(&addresses)
+        {
+            shared.state.borrow_mut().builder.set_dns_endpoints(&target.cluster, &target.host, &addresses);
+            shared.dirty.notify_one();
+            known = Some(addresses);
+        }
+        tokio::time::sleep(pause + jitter(options.jitter)).await;
+    }
+}
+
+async fn resolve(resolver: &TokioResolver, host: &str, options: DnsOptions) -> (Option<Vec<IpAddr>>, Duration) {
+    match resolver.lookup_ip(host).await {
+        Ok(lookup) => {
+            let mut addresses: Vec<IpAddr> = lookup.iter().collect();
+            addresses.sort();
+            addresses.dedup();
+            let ttl = lookup.valid_until().saturating_duration_since(Instant::now());
+            let pause = if options.respect_ttl { ttl } else { options.refresh };
+            (Some(addresses), pause.max(MIN_PAUSE))
+        }
+        Err(error) => {
+            tracing::warn!(host, %error, "DNS resolution failed");
+            (None, FAILURE_PAUSE.min(options.refresh.max(MIN_PAUSE)))
+        }
+    }
+}
+
+fn strategy(family: DnsFamily) -> LookupIpStrategy {
+    match family {
+        DnsFamily::Auto => LookupIpStrategy::Ipv6thenIpv4,
+        DnsFamily::V4Only => LookupIpStrategy::Ipv4Only,
+        DnsFamily::V6Only => LookupIpStrategy::Ipv6Only,
+        DnsFamily::V4Preferred => LookupIpStrategy::Ipv4thenIpv6,
+        DnsFamily::All => LookupIpStrategy::Ipv4AndIpv6,
+    }
+}
+
+fn resolver(resolvers: &Resolvers, strategy: LookupIpStrategy) -> Option<TokioResolver> {
+    let mut resolvers = resolvers.borrow_mut();
+    if let Some((_, resolver)) = resolvers.iter().find(|(known, _)| *known == strategy) {
+        return Some(resolver.clone());
+    }
+    let made = TokioResolver::builder_tokio().and_then(|mut builder| {
+        builder.options_mut().ip_strategy = strategy;
+        builder.build()
+    });
+    match made {
+        Ok(resolver) => {
+            resolvers.push((strategy, resolver.clone()));
+            Some(resolver)
+        }
+        Err(error) => {
+            tracing::warn!(%error, "the system's DNS configuration cannot be read");
+            None
+        }
+    }
+}
+
+fn jitter(limit: Duration) -> Duration {
+    if limit.is_zero() {
+        return limit;
+    }
+    // The clock's low bits are random enough to spread resolutions.
+    let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.subsec_nanos());
+    limit.mul_f64(f64::from(nanos % 1_000_000) / 1e6)
+}

@@ -1,0 +1,233 @@
+//! What went wrong with a request: whose fault it is, what the client is told, what the log says, and whether it may be
+//! tried again. One type, mapped one to one to Envoy's response flags and `response_code_details`.
+
+use std::borrow::Cow;
+
+use evenkeel_http::HeadError;
+
+use crate::response_flags::ResponseFlags;
+use crate::upstream::{AcquireError, ConnectError};
+
+/// What went wrong.
+#[derive(Debug, Clone)]
+pub(crate) enum Failure {
+    /// The client sent no acceptable head.
+    Head(HeadError),
+    /// The client's body is broken.
+    RequestBody,
+    /// HTTP/1.0 where it is off.
+    LowVersion,
+    /// The path cannot be normalized, or holds escaped slashes where these are refused.
+    Path,
+    /// The head did not arrive in time.
+    HeadTimeout,
+    /// The request did not arrive in time.
+    RequestTimeout,
+    /// Nothing moved for too long.
+    Idle,
+    /// The client closed before the response was complete.
+    ClientGone,
+    /// No route.
+    NoRoute,
+    /// The route's cluster does not exist; answered with this status.
+    NoCluster(u16),
+    /// No host to pick.
+    NoHealthyHost,
+    /// The upgrade asked for is not allowed.
+    UpgradeRefused,
+    /// A circuit breaker is open.
+    Overflow,
+    /// No connection: Envoy's transport failure reason.
+    Connect(String),
+    /// No connection in time.
+    ConnectTimeout,
+    /// The upstream closed or reset before a response head; `sent`: the request had begun to leave.
+    UpstreamClosed {
+        /// Request bytes were sent.
+        sent: bool,
+    },
+    /// The upstream's answer is no HTTP/1.
+    UpstreamProtocol,
+    /// The route's timeout.
+    ResponseTimeout,
+    /// The limit of one try.
+    PerTryTimeout,
+}
+
+impl Failure {
+    /// Status the client gets; 0 when it gets none.
+    pub(crate) fn status(&self) -> u16 {
+        match self {
+            Self::Head(error) => error.status(),
+            Self::RequestBody | Self::Path => 400,
+            Self::LowVersion => 426,
+            Self::HeadTimeout | Self::RequestTimeout | Self::Idle => 408,
+            Self::ClientGone => 0,
+            Self::NoRoute => 404,
+            Self::NoCluster(status) => *status,
+            Self::UpgradeRefused => 403,
+            Self::UpstreamProtocol => 502,
+            Self::ResponseTimeout | Self::PerTryTimeout => 504,
+            Self::NoHealthyHost
+            | Self::Overflow
+            | Self::Connect(_)
+            | Self::ConnectTimeout
+            | Self::UpstreamClosed { .. } => 503,
+        }
+    }
+
+    /// Body the client gets; empty where Envoy sends none.
+    pub(crate) fn body(&self) -> Cow<'static, str> {
+        match self {
+            Self::Head(HeadError::MissingHost | HeadError::InvalidTarget)
+            | Self::Path
+            | Self::NoRoute
+            | Self::NoCluster(_)
+            | Self::UpgradeRefused
+            | Self::ClientGone => "".into(),
+            Self::Head(_) | Self::RequestBody | Self::LowVersion => evenkeel_http::encode::reason(self.status()).into(),
+            Self::HeadTimeout | Self::RequestTimeout => "request timeout".into(),
+            Self::Idle => "stream timeout".into(),
+            Self::NoHealthyHost => "no healthy upstream".into(),
+            Self::ResponseTimeout | Self::PerTryTimeout => "upstream request timeout".into(),
+            Self::Overflow
+            | Self::Connect(_)
+            | Self::ConnectTimeout
+            | Self::UpstreamClosed { .. }
+            | Self::UpstreamProtocol => format!(
+                "upstream connect error or disconnect/reset before headers. reset reason: {}",
+                self.reset_reason()
+            )
+            .into(),
+        }
+    }
+
+    /// Envoy's `%RESPONSE_FLAGS%`.
+    pub(crate) fn flags(&self) -> ResponseFlags {
+        match self {
+            Self::Head(_) | Self::RequestBody | Self::LowVersion => ResponseFlags::DOWNSTREAM_PROTOCOL_ERROR,
+            Self::Path | Self::HeadTimeout | Self::RequestTimeout | Self::UpgradeRefused => ResponseFlags::NONE,
+            Self::Idle => ResponseFlags::STREAM_IDLE_TIMEOUT,
+            Self::ClientGone => ResponseFlags::DOWNSTREAM_CONNECTION_TERMINATION,
+            Self::NoRoute => ResponseFlags::NO_ROUTE_FOUND,
+            Self::NoCluster(_) => ResponseFlags::NO_CLUSTER_FOUND,
+            Self::NoHealthyHost => ResponseFlags::NO_HEALTHY_UPSTREAM,
+            Self::Overflow => ResponseFlags::UPSTREAM_OVERFLOW,
+            Self::Connect(_) | Self::ConnectTimeout => ResponseFlags::UPSTREAM_CONNECTION_FAILURE,
+            Self::UpstreamClosed { .. } => ResponseFlags::UPSTREAM_CONNECTION_TERMINATION,
+            Self::UpstreamProtocol => ResponseFlags::UPSTREAM_PROTOCOL_ERROR,
+            Self::ResponseTimeout | Self::PerTryTimeout => ResponseFlags::UPSTREAM_REQUEST_TIMEOUT,
+        }
+    }
+
+    /// Envoy's `%RESPONSE_CODE_DETAILS%`; blanks become `_` as Envoy writes them.
+    pub(crate) fn details(&self) -> Cow<'static, str> {
+        let fixed = match self {
+            Self::Head(error) => error.details(),
+            Self::RequestBody => "http1.codec_error",
+            Self::LowVersion => "low_version",
+            Self::Path => "path_normalization_failed",
+            Self::HeadTimeout => "request_header_timeout",
+            Self::RequestTimeout => "request_overall_timeout",
+            Self::Idle => "stream_idle_timeout",
+            Self::ClientGone => "downstream_remote_disconnect",
+            Self::NoRoute => "route_not_found",
+            Self::NoCluster(_) => "cluster_not_found",
+            Self::NoHealthyHost => "no_healthy_upstream",
+            Self::UpgradeRefused => "upgrade_failed",
+            Self::ResponseTimeout => "response_timeout",
+            Self::PerTryTimeout => "upstream_per_try_timeout",
+            Self::Connect(transport) if !transport.is_empty() => {
+                let text = format!("upstream_reset_before_response_started{{{}|{transport}}}", self.reset_reason());
+                return text.replace(' ', "_").into();
+            }
+            Self::Overflow
+            | Self::Connect(_)
+            | Self::ConnectTimeout
+            | Self::UpstreamClosed { .. }
+            | Self::UpstreamProtocol => {
+                return format!("upstream_reset_before_response_started{{{}}}", self.reset_reason())
+                    .replace(' ', "_")
+                    .into();
+            }
+        };
+        fixed.into()
+    }
+
+    /// The connection cannot carry another request after this: what the client sent cannot be told apart.
+    pub(crate) fn ends_connection(&self) -> bool {
+        matches!(
+            self,
+            Self::Head(_)
+                | Self::RequestBody
+                | Self::LowVersion
+                | Self::Path
+                | Self::HeadTimeout
+                | Self::RequestTimeout
+                | Self::Idle
+                | Self::ClientGone
+                | Self::UpgradeRefused
+        )
+    }
+
+    fn reset_reason(&self) -> &'static str {
+        match self {
+            Self::Overflow => "overflow",
+            Self::Connect(_) => "remote connection failure",
+            Self::ConnectTimeout => "connection timeout",
+            Self::UpstreamProtocol => "protocol error",
+            _ => "connection termination",
+        }
+    }
+}
+
+impl From<AcquireError> for Failure {
+    fn from(error: AcquireError) -> Self {
+        match error {
+            AcquireError::Overflow(_) => Self::Overflow,
+            AcquireError::Connect(ConnectError::Timeout(_)) => Self::ConnectTimeout,
+            AcquireError::Connect(error) => Self::Connect(error.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speaks_envoys_words() {
+        let check = |failure: Failure, status: u16, flags: &str, details: &str, body: &str| {
+            let names: Vec<_> = failure.flags().short_names().collect();
+            assert_eq!(
+                (failure.status(), names.join(","), &*failure.details(), &*failure.body()),
+                (status, flags.to_owned(), details, body),
+                "{failure:?}"
+            );
+        };
+        check(Failure::NoRoute, 404, "NR", "route_not_found", "");
+        check(Failure::NoHealthyHost, 503, "UH", "no_healthy_upstream", "no healthy upstream");
+        check(Failure::ResponseTimeout, 504, "UT", "response_timeout", "upstream request timeout");
+        check(
+            Failure::Connect("delayed connect error: Connection refused".into()),
+            503,
+            "UF",
+            "upstream_reset_before_response_started{remote_connection_failure|delayed_connect_error:_Connection_refused}",
+            "upstream connect error or disconnect/reset before headers. reset reason: remote connection failure",
+        );
+        check(
+            Failure::UpstreamClosed { sent: true },
+            503,
+            "UC",
+            "upstream_reset_before_response_started{connection_termination}",
+            "upstream connect error or disconnect/reset before headers. reset reason: connection termination",
+        );
+        check(
+            Failure::Head(HeadError::TooLarge),
+            431,
+            "DPE",
+            "http1.headers_too_large",
+            "Request Header Fields Too Large",
+        );
+    }
+}

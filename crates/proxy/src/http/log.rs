@@ -1,0 +1,88 @@
+//! The end of a request: its log line and its statistics.
+
+use evenkeel_runtime_config::HttpConnectionManager;
+use tokio::time::Instant;
+
+use super::connection::Connection;
+use super::request::{Request, ResponseView};
+use crate::access_log::Record;
+use crate::stats::http::{Counter, Gauge, Histogram};
+
+/// Calls `f` with what is known of the request by now.
+pub(super) fn record<T>(connection: &Connection<'_>, request: &Request, f: impl FnOnce(&Record<'_>) -> T) -> T {
+    let (head, response) = (request.view(), ResponseView(&request.response));
+    let view = &connection.view;
+    let since_start = |at: Option<Instant>| at.map(|at| at.duration_since(request.started));
+    let session = connection.stream.session();
+    let mut record = Record::new(request.started_at);
+    record.duration = request.started.elapsed();
+    record.request_duration = since_start(request.received_all);
+    record.response_duration = since_start(request.answered);
+    record.request = &head;
+    record.response = &response;
+    record.protocol = Some(request.head.version.as_str());
+    // While headers are being edited the response is known but not sent.
+    record.response_code = if request.status == 0 { request.response.status } else { request.status };
+    record.response_code_details = &request.details;
+    record.flags = request.flags;
+    record.bytes_received = request.bytes_received;
+    record.bytes_sent = request.bytes_sent;
+    record.upstream_host = request.host.as_ref().map(|host| &*host.label);
+    record.upstream_cluster = request.cluster_name.as_deref();
+    record.upstream_local_address = request.upstream_local;
+    record.upstream_transport_failure_reason = &request.transport_failure;
+    record.upstream_attempts = request.attempts;
+    record.downstream_local_address = Some(view.local);
+    record.downstream_remote_address = Some(request.client.unwrap_or(view.direct_remote));
+    record.downstream_direct_remote_address = Some(view.direct_remote);
+    if let Some(peer) = &view.peer {
+        record.downstream_peer_uri_sans = &peer.uri_sans;
+        record.downstream_local_uri_sans = &peer.local_uri_sans;
+        record.downstream_peer_subject = &peer.subject;
+    }
+    record.downstream_tls_version = session.map(|session| session.version);
+    record.downstream_tls_cipher = session.map(|session| session.cipher);
+    record.requested_server_name = view.server_name.as_deref();
+    record.route_name = request.route_name.as_deref().filter(|name| !name.is_empty());
+    record.filter_chain_name = Some(&*connection.chain.name).filter(|name| !name.is_empty());
+    record.connection_id = connection.id;
+    f(&record)
+}
+
+impl Connection<'_> {
+    /// Counts and logs a request that has begun.
+    pub(super) fn begin_request(&self) {
+        let stats = &self.manager.http;
+        stats.inc(Counter::downstream_rq_total);
+        stats.inc(Counter::downstream_rq_http1_total);
+        stats.shift(Gauge::downstream_rq_active, 1);
+        self.worker.stats.inc(crate::stats::worker::Counter::requests_total);
+    }
+
+    /// Counts and logs a request that has ended, however it ended.
+    pub(super) fn end_request(&self, request: &Request, hcm: &HttpConnectionManager) {
+        let stats = &self.manager.http;
+        stats.shift(Gauge::downstream_rq_active, -1);
+        let class = match request.status / 100 {
+            1 => Some(Counter::downstream_rq_1xx),
+            2 => Some(Counter::downstream_rq_2xx),
+            3 => Some(Counter::downstream_rq_3xx),
+            4 => Some(Counter::downstream_rq_4xx),
+            5 => Some(Counter::downstream_rq_5xx),
+            _ => None,
+        };
+        if let Some(class) = class {
+            stats.inc(Counter::downstream_rq_completed);
+            stats.inc(class);
+        } else {
+            stats.inc(Counter::downstream_rq_rx_reset);
+        }
+        stats.record(Histogram::downstream_rq_time, request.started.elapsed().as_millis() as u64);
+        if !hcm.access_logs.is_empty() {
+            record(self, request, |record| {
+                let mut log = self.worker.log.borrow_mut();
+                hcm.access_logs.iter().for_each(|access_log| log.write(access_log, record));
+            });
+        }
+    }
+}

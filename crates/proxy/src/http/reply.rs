@@ -1,0 +1,216 @@
+//! Answers the proxy gives itself.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use evenkeel_http::{Framing, HeaderId, Headers, Version, encode};
+use evenkeel_runtime_config::HttpConnectionManager;
+use evenkeel_runtime_config::hcm::ServerHeader;
+
+use super::connection::Connection;
+use super::edits::Levels;
+use super::failure::Failure;
+use super::identify::append_via;
+use super::log::record;
+use super::request::Request;
+use crate::response_flags::ResponseFlags;
+
+/// An answer of the proxy's own.
+pub(super) struct Reply {
+    pub(super) status: u16,
+    pub(super) body: Cow<'static, [u8]>,
+    /// `location` of a redirect.
+    pub(super) location: Option<Vec<u8>>,
+    pub(super) flags: ResponseFlags,
+    pub(super) details: Cow<'static, str>,
+    pub(super) close: bool,
+}
+
+impl Reply {
+    /// A redirect.
+    pub(super) fn redirect(status: u16, location: Vec<u8>, details: &'static str) -> Self {
+        Self {
+            status,
+            body: Cow::Borrowed(b""),
+            location: Some(location),
+            flags: ResponseFlags::NONE,
+            details: details.into(),
+            close: false,
+        }
+    }
+
+    /// A configured answer.
+    pub(super) fn direct(status: u16, body: &[u8]) -> Self {
+        Self {
+            status,
+            body: body.to_vec().into(),
+            location: None,
+            flags: ResponseFlags::NONE,
+            details: "direct_response".into(),
+            close: false,
+        }
+    }
+}
+
+impl From<&Failure> for Reply {
+    fn from(failure: &Failure) -> Self {
+        let body = match failure.body() {
+            Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+            Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+        };
+        Self {
+            status: failure.status(),
+            body,
+            location: None,
+            flags: failure.flags(),
+            details: failure.details(),
+            close: failure.ends_connection(),
+        }
+    }
+}
+
+impl Connection<'_> {
+    /// Sends the reply; true when the connection may serve another request.
+    pub(super) async fn reply(
+        &mut self,
+        request: &mut Request,
+        hcm: &HttpConnectionManager,
+        reply: Reply,
+        levels: Option<Levels<'_>>,
+        received_all: bool,
+    ) -> bool {
+        request.status = reply.status;
+        request.flags |= reply.flags;
+        request.details = reply.details;
+        if reply.status == 0 {
+            return false;
+        }
+        request.response.clear();
+        request.response.status = reply.status;
+        let headers = &mut request.response.headers;
+        if !reply.body.is_empty() {
+            headers.append_id(HeaderId::ContentType, b"text/plain");
+        }
+        if let Some(location) = &reply.location {
+            headers.append_id(HeaderId::Location, location);
+        }
+        if let Some(levels) = levels.filter(|levels| !levels.is_empty()) {
+            let values = record(self, request, |record| levels.response_values(record));
+            levels.edit_response(&mut request.response.headers, values);
+        }
+        finish_response(&mut request.response.headers, hcm, true);
+        let close = reply.close || !received_all || self.must_close(request, hcm);
+        let bodiless = matches!(reply.status, 204 | 304) || reply.status < 200;
+        let to_head = request.head.method() == b"HEAD";
+        let style = encode::ResponseStyle {
+            version: request.head.version,
+            framing: Framing::Length(reply.body.len() as u64),
+            bodiless,
+            connection: connection_header(request.head.version, !close),
+            proper_case: hcm.proper_case_response_headers,
+        };
+        encode::response(&mut self.output, &request.response, style);
+        if !bodiless && !to_head {
+            self.output.extend_from_slice(&reply.body);
+            request.bytes_sent += reply.body.len() as u64;
+        }
+        request.response_begun = true;
+        self.linger |= close;
+        self.flush().await.is_ok() && !close
+    }
+
+    /// The connection ends with this response, whatever it is.
+    pub(super) fn must_close(&self, request: &Request, hcm: &HttpConnectionManager) -> bool {
+        !request.info.keep_alive
+            || self.worker.draining.get()
+            || hcm.max_requests_per_connection.is_some_and(|most| most > 0 && self.requests >= most)
+    }
+}
+
+/// `connection` of a response: HTTP/1.0 clients are told when it stays, HTTP/1.1 clients when it does not.
+pub(super) fn connection_header(version: Version, keep: bool) -> encode::Connection<'static> {
+    match (version, keep) {
+        (_, false) => encode::Connection::Close,
+        (Version::Http10, true) => encode::Connection::KeepAlive,
+        (Version::Http11, true) => encode::Connection::Default,
+    }
+}
+
+/// What every response gets: `date`, `server`, `via`.
+pub(super) fn finish_response(headers: &mut Headers, hcm: &HttpConnectionManager, local: bool) {
+    if !headers.contains(HeaderId::Date) {
+        DATE.with_borrow_mut(|date| headers.append_id(HeaderId::Date, date.now()));
+    }
+    let ours = match hcm.server_header {
+        ServerHeader::Overwrite => true,
+        ServerHeader::AppendIfAbsent => !headers.contains(HeaderId::Server),
+        ServerHeader::PassThrough => local && !headers.contains(HeaderId::Server),
+    };
+    if ours {
+        headers.set(HeaderId::Server, hcm.server_name.as_bytes());
+    }
+    if let Some(via) = &hcm.via {
+        append_via(headers, via);
+    }
+}
+
+thread_local! {
+    static DATE: RefCell<HttpDate> = RefCell::new(HttpDate::default());
+}
+
+/// The `date` header, worked out once a second.
+#[derive(Default)]
+struct HttpDate {
+    second: u64,
+    text: Vec<u8>,
+}
+
+impl HttpDate {
+    fn now(&mut self) -> &[u8] {
+        let second = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        if second != self.second || self.text.is_empty() {
+            self.second = second;
+            self.text = format_date(second).into_bytes();
+        }
+        &self.text
+    }
+}
+
+/// IMF-fixdate (RFC 9110 section 5.6.7).
+fn format_date(second: u64) -> String {
+    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let (days, time) = (second / 86_400, second % 86_400);
+    // Days to a civil date: Howard Hinnant's algorithm for the proleptic Gregorian calendar.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    format!(
+        "{}, {day:02} {} {year:04} {:02}:{:02}:{:02} GMT",
+        DAYS[(days % 7) as usize],
+        MONTHS[(month - 1) as usize],
+        time / 3600,
+        time / 60 % 60,
+        time % 60
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates() {
+        let check = |second, expected: &str| assert_eq!(format_date(second), expected);
+        check(0, "Thu, 01 Jan 1970 00:00:00 GMT");
+        check(784_111_777, "Sun, 06 Nov 1994 08:49:37 GMT");
+        check(1_709_164_800, "Thu, 29 Feb 2024 00:00:00 GMT");
+        check(1_735_689_599, "Tue, 31 Dec 2024 23:59:59 GMT");
+    }
+}

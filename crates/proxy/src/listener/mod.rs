@@ -1,0 +1,9 @@
+//! From an accepted socket to the filter chain that serves it.
+
+pub(crate) mod accept;
+mod inspect;
+mod original_dst;
+mod serve;
+pub(crate) mod socket;
+
+pub(crate) use serve::{Downstream, serve};

@@ -1,0 +1,137 @@
+//! Command-line options, under Envoy's names, and what they resolve to.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use crate::logging::Level;
+
+/// `evenkeel proxy`: what the user wrote.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Options {
+    /// Bootstrap file, YAML or JSON.
+    #[arg(short = 'c', long, value_name = "FILE")]
+    pub config_path: Option<PathBuf>,
+    /// Bootstrap as text; merged over --config-path.
+    #[arg(long, value_name = "YAML")]
+    pub config_yaml: Option<String>,
+    /// Worker threads [default: the cores the cgroup allows].
+    #[arg(long, value_name = "N")]
+    pub concurrency: Option<usize>,
+    /// node.id, over the bootstrap's.
+    #[arg(long, value_name = "ID")]
+    pub service_node: Option<String>,
+    /// node.cluster, over the bootstrap's.
+    #[arg(long, value_name = "NAME")]
+    pub service_cluster: Option<String>,
+    /// node.locality.zone, over the bootstrap's.
+    #[arg(long, value_name = "ZONE")]
+    pub service_zone: Option<String>,
+    /// What to do with the configuration.
+    #[arg(long, value_enum, default_value_t = Mode::Serve)]
+    pub mode: Mode,
+    /// trace, debug, info, warning, error, critical or off.
+    #[arg(short = 'l', long, value_enum, default_value_t = Level::Info)]
+    pub log_level: Level,
+    /// Seconds connections may take to finish when the process is told to end.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub drain_time_s: u64,
+    /// File to write the admin interface's address to, once it listens.
+    #[arg(long, value_name = "FILE")]
+    pub admin_address_path: Option<PathBuf>,
+    /// Accepted for Envoy's sake: there is no shared memory to keep apart.
+    #[arg(long, value_name = "N", hide = true)]
+    pub base_id: Option<u32>,
+    /// Accepted for Envoy's sake: a restart takes no sockets over.
+    #[arg(long, hide = true)]
+    pub disable_hot_restart: bool,
+    /// Accepted for Envoy's sake: a restart takes no sockets over.
+    #[arg(long, value_name = "N", hide = true)]
+    pub restart_epoch: Option<u32>,
+    /// Accepted for Envoy's sake.
+    #[arg(long, value_name = "SECONDS", hide = true)]
+    pub parent_shutdown_time_s: Option<u64>,
+    /// Accepted for Envoy's sake: only one strategy is here.
+    #[arg(long, value_name = "STRATEGY", hide = true)]
+    pub drain_strategy: Option<String>,
+    /// Accepted for Envoy's sake.
+    #[arg(long, value_name = "VERSION", hide = true)]
+    pub local_address_ip_version: Option<String>,
+}
+
+/// What to do with the configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// Serve it.
+    #[default]
+    Serve,
+    /// Check it and exit.
+    Validate,
+}
+
+/// What the options resolve to.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where the bootstrap is.
+    pub bootstrap: BootstrapSource,
+    /// Worker threads; 0: the cores the cgroup allows.
+    pub concurrency: usize,
+    /// Overrides of the bootstrap's `node`.
+    pub node: NodeOverrides,
+    /// Log level at start.
+    pub log_level: Level,
+    /// How long draining may take.
+    pub drain_time: Duration,
+    /// File that gets the admin interface's address.
+    pub admin_address_path: Option<PathBuf>,
+}
+
+/// Where the bootstrap is.
+#[derive(Clone, Debug, Default)]
+pub struct BootstrapSource {
+    /// A file.
+    pub path: Option<PathBuf>,
+    /// A text, whose top-level fields replace the file's.
+    pub text: Option<String>,
+}
+
+/// Overrides of the bootstrap's `node`.
+#[derive(Clone, Debug, Default)]
+pub struct NodeOverrides {
+    /// `node.id`.
+    pub id: Option<String>,
+    /// `node.cluster`.
+    pub cluster: Option<String>,
+    /// `node.locality.zone`.
+    pub zone: Option<String>,
+}
+
+/// Options that do not make sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OptionsError {
+    /// Nothing to start from.
+    #[error("no configuration: give a bootstrap with -c FILE or --config-yaml TEXT")]
+    NoConfiguration,
+}
+
+impl Options {
+    /// Checks and resolves what the user wrote.
+    pub fn resolve(&self) -> Result<Settings, OptionsError> {
+        if self.config_path.is_none() && self.config_yaml.is_none() {
+            return Err(OptionsError::NoConfiguration);
+        }
+        Ok(Settings {
+            bootstrap: BootstrapSource { path: self.config_path.clone(), text: self.config_yaml.clone() },
+            concurrency: self.concurrency.unwrap_or(0),
+            node: NodeOverrides {
+                id: self.service_node.clone(),
+                cluster: self.service_cluster.clone(),
+                zone: self.service_zone.clone(),
+            },
+            log_level: self.log_level,
+            drain_time: Duration::from_secs(self.drain_time_s),
+            admin_address_path: self.admin_address_path.clone(),
+        })
+    }
+}

@@ -1,0 +1,425 @@
+//! What the control thread knows: every resource received, what became of it, and the configuration the workers have.
+//!
+//! Streams and resolvers put things in and mark the state dirty; [`Shared::settle`] then does all the rest once for
+//! everything that came meanwhile: ask for what is referred to, build, hand to the workers.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use evenkeel_runtime_config::builder::{Builder, Interest};
+use evenkeel_runtime_config::{Config, Reference, Source};
+use evenkeel_stats::Registry;
+use evenkeel_tls::SecretStore;
+use evenkeel_xds::client::{Rejected, Update};
+use evenkeel_xds::pb::envoy::config::bootstrap::v3 as pb;
+use evenkeel_xds::pb::envoy::config::core::v3::{DataSource, data_source::Specifier};
+use evenkeel_xds::pb::envoy::extensions::transport_sockets::tls::v3::{Secret, secret::Type};
+use evenkeel_xds::{Any, ResourceType, unpack};
+use tokio::sync::Notify;
+
+use crate::control_stats::{ControlStats, cluster_manager, control_plane, discovery, listener_manager, server};
+use crate::dns::Dns;
+use crate::subscribe::{StreamKey, Subscriptions};
+use crate::worker::WorkerPool;
+
+/// Where the process is in its life, as `/ready` and `/server_info` say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// The first clusters are awaited.
+    PreInitializing,
+    /// Clusters are there; listeners, routes or certificates are awaited.
+    Initializing,
+    /// It serves.
+    Live,
+    /// It was told to end.
+    Draining,
+}
+
+impl Phase {
+    /// Envoy's name of the state.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::PreInitializing => "PRE_INITIALIZING",
+            Self::Initializing => "INITIALIZING",
+            Self::Live => "LIVE",
+            Self::Draining => "DRAINING",
+        }
+    }
+
+    /// Envoy's number in `server.state`.
+    fn number(self) -> i64 {
+        match self {
+            Self::Live => 0,
+            Self::Draining => 1,
+            Self::PreInitializing => 2,
+            Self::Initializing => 3,
+        }
+    }
+}
+
+/// What is known of one resource beside its content.
+#[derive(Debug, Default)]
+pub(crate) struct Record {
+    /// Version accepted last; empty before the first.
+    pub version: String,
+    /// When that was.
+    pub updated: Option<SystemTime>,
+    /// The last refusal, if nothing was accepted since.
+    pub refused: Option<Refusal>,
+    /// A secret as it may be shown: without its private key.
+    pub public_secret: Option<Secret>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub resource: Option<Any>,
+    pub version: String,
+    pub reason: String,
+    pub time: SystemTime,
+}
+
+/// One stream to a control plane, for the admin pages.
+#[derive(Debug, Default)]
+pub(crate) struct StreamState {
+    pub connected: bool,
+    pub last_error: Option<String>,
+}
+
+/// Everything of the control thread.
+pub(crate) struct State {
+    pub builder: Builder,
+    pub secrets: SecretStore,
+    pub config: Arc<Config>,
+    pub pool: Arc<WorkerPool>,
+    pub registry: Arc<Registry>,
+    pub bootstrap: pb::Bootstrap,
+    pub records: BTreeMap<(ResourceType, String), Record>,
+    pub streams: BTreeMap<StreamKey, StreamState>,
+    pub phase: Phase,
+    pub started: Instant,
+    pub started_at: SystemTime,
+    pub admin: Option<SocketAddr>,
+    stats: ControlStats,
+    subscriptions: Subscriptions,
+    dns: Dns,
+    /// First answers of LDS and CDS that are still awaited.
+    pub awaits: Awaits,
+    /// References whose first answer is awaited under a timer.
+    timers: HashMap<(ResourceType, Reference), tokio::task::AbortHandle>,
+    bind_failures: BTreeMap<Arc<str>, String>,
+}
+
+/// First answers of LDS and CDS that are still awaited.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Awaits {
+    pub clusters: bool,
+    pub listeners: bool,
+}
+
+/// The control thread's handle on its state.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub state: Rc<RefCell<State>>,
+    /// Something came in: settle.
+    pub dirty: Rc<Notify>,
+    /// The configuration or a certificate changed: what waits for a cluster looks again.
+    pub settled: Rc<Notify>,
+}
+
+/// What [`State::new`] needs.
+pub(crate) struct Parts {
+    pub builder: Builder,
+    pub secrets: SecretStore,
+    pub pool: Arc<WorkerPool>,
+    pub registry: Arc<Registry>,
+    pub bootstrap: pb::Bootstrap,
+    pub subscriptions: Subscriptions,
+    pub awaits: Awaits,
+}
+
+impl State {
+    pub fn new(parts: Parts) -> Self {
+        let stats = ControlStats::new(&parts.registry);
+        stats.server.set(server::Gauge::concurrency, i64::try_from(parts.pool.concurrency()).unwrap_or(i64::MAX));
+        stats.listeners.set(listener_manager::Gauge::workers_started, 1);
+        Self {
+            builder: parts.builder,
+            secrets: parts.secrets,
+            config: Arc::default(),
+            pool: parts.pool,
+            registry: parts.registry,
+            bootstrap: parts.bootstrap,
+            records: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            phase: Phase::PreInitializing,
+            started: Instant::now(),
+            started_at: SystemTime::now(),
+            admin: None,
+            stats,
+            subscriptions: parts.subscriptions,
+            dns: Dns::default(),
+            awaits: parts.awaits,
+            timers: HashMap::new(),
+            bind_failures: BTreeMap::new(),
+        }
+    }
+
+    /// Applies an update resource by resource; what is wrong is refused with its reason, the rest holds.
+    pub fn apply(&mut self, source: &Source, update: &Update) -> Vec<Rejected> {
+        let kind = update.kind;
+        self.stats.discovery(kind).inc(discovery::Counter::update_attempt);
+        let mut rejected = Vec::new();
+        for received in &update.added {
+            let result = if received.any.type_url == kind.type_url() {
+                self.set(kind, &received.any, source)
+            } else {
+                Err(format!("expected a {}, found {:?}", kind.type_url(), received.any.type_url))
+            };
+            let record = self.records.entry((kind, received.name.clone())).or_default();
+            match result {
+                Ok(()) => {
+                    record.version.clone_from(&received.version);
+                    record.updated = Some(SystemTime::now());
+                    record.refused = None;
+                    if kind == ResourceType::Secret {
+                        record.public_secret = unpack::<Secret>(&received.any).ok().map(without_key);
+                    }
+                }
+                Err(reason) => {
+                    tracing::warn!(kind = kind.short_name(), name = received.name, reason, "resource refused");
+                    record.refused = Some(Refusal {
+                        // A secret's content stays out of dumps.
+                        resource: (kind != ResourceType::Secret).then(|| received.any.clone()),
+                        version: received.version.clone(),
+                        reason: reason.clone(),
+                        time: SystemTime::now(),
+                    });
+                    rejected.push(Rejected { name: received.name.clone(), reason });
+                }
+            }
+        }
+        for name in &update.removed {
+            self.remove(kind, name, source);
+            self.records.remove(&(kind, name.clone()));
+        }
+        match kind {
+            ResourceType::Cluster => self.awaits.clusters = false,
+            ResourceType::Listener => self.awaits.listeners = false,
+            _ => {}
+        }
+        let counter = match rejected.is_empty() {
+            true => discovery::Counter::update_success,
+            false => discovery::Counter::update_rejected,
+        };
+        self.stats.discovery(kind).inc(counter);
+        rejected
+    }
+
+    fn set(&mut self, kind: ResourceType, any: &Any, source: &Source) -> Result<(), String> {
+        let result = match kind {
+            ResourceType::Cluster => self.builder.set_cluster(any),
+            ResourceType::Endpoint => self.builder.set_endpoints(any),
+            ResourceType::Listener => self.builder.set_listener(any),
+            ResourceType::Route => self.builder.set_route(any),
+            ResourceType::Secret => self.builder.set_secret(any, source),
+            ResourceType::NameTable => Ok(()),
+        };
+        result.map_err(|rejection| rejection.to_string())
+    }
+
+    fn remove(&mut self, kind: ResourceType, name: &str, source: &Source) {
+        let reference = || Reference { name: name.into(), source: source.clone(), initial_fetch_timeout: None };
+        match kind {
+            ResourceType::Cluster => self.builder.remove_cluster(name),
+            ResourceType::Listener => self.builder.remove_listener(name),
+            ResourceType::Endpoint => {
+                self.builder.remove_endpoints(name);
+                self.builder.give_up_endpoints(&reference());
+            }
+            // A table in use stays until nothing refers to it; one never seen is not waited for.
+            ResourceType::Route => self.builder.give_up_route(&reference()),
+            // A certificate in use stays: a connection without one helps nobody.
+            ResourceType::Secret | ResourceType::NameTable => {}
+        }
+    }
+
+    /// Refreshes the gauges that are a matter of looking.
+    pub fn publish_gauges(&self) {
+        let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        let uptime = i64::try_from(self.started.elapsed().as_secs()).unwrap_or(i64::MAX);
+        self.stats.server.set(server::Gauge::uptime, uptime);
+        self.stats.server.set(server::Gauge::state, self.phase.number());
+        self.stats.server.set(server::Gauge::live, i64::from(self.phase == Phase::Live));
+        self.stats.server.set(server::Gauge::total_connections, i64::from(self.pool.active_connections()));
+        let warming = self.builder.listeners().filter(|held| !held.active).count();
+        self.stats.listeners.set(listener_manager::Gauge::total_listeners_active, count(self.config.listeners.len()));
+        self.stats.listeners.set(listener_manager::Gauge::total_listeners_warming, count(warming));
+        let warming = self.builder.clusters().filter(|held| !held.active).count();
+        self.stats.clusters.set(cluster_manager::Gauge::active_clusters, count(self.config.clusters.len()));
+        self.stats.clusters.set(cluster_manager::Gauge::warming_clusters, count(warming));
+        let connected = self.streams.iter().any(|(key, stream)| key.is_aggregated() && stream.connected);
+        self.stats.control_plane.set(control_plane::Gauge::connected_state, i64::from(connected));
+    }
+
+    /// Notes that a stream is up.
+    pub fn stream_connected(&mut self, key: &StreamKey) {
+        let stream = self.streams.entry(key.clone()).or_default();
+        stream.connected = true;
+        stream.last_error = None;
+    }
+
+    /// Notes that a stream is down, or could not be opened.
+    pub fn stream_failed(&mut self, key: &StreamKey, error: String) {
+        let stream = self.streams.entry(key.clone()).or_default();
+        if stream.connected {
+            self.stats.control_plane.inc(control_plane::Counter::disconnects);
+        }
+        stream.connected = false;
+        stream.last_error = Some(error);
+    }
+
+    /// Where the cluster stands that the control thread's own streams use.
+    pub fn cluster(&self, name: &str) -> Option<Arc<evenkeel_runtime_config::Cluster>> {
+        self.config.clusters.get(name).cloned()
+    }
+
+    fn next_phase(&self, missing: &Interest) -> Phase {
+        let waits_for_clusters = self.awaits.clusters || !missing.endpoints.is_empty();
+        let waits =
+            waits_for_clusters || self.awaits.listeners || !missing.routes.is_empty() || !missing.secrets.is_empty();
+        match self.phase {
+            // Warming later in life does not make the process any less ready.
+            Phase::Live | Phase::Draining => self.phase,
+            _ if waits_for_clusters => Phase::PreInitializing,
+            _ if waits => Phase::Initializing,
+            _ => Phase::Live,
+        }
+    }
+
+    fn bind_errors(&mut self, errors: Vec<crate::worker::BindError>) {
+        let mut failures = BTreeMap::new();
+        for error in errors {
+            self.stats.listeners.inc(listener_manager::Counter::listener_create_failure);
+            let reason = error.to_string();
+            if self.bind_failures.get(&error.listener) != Some(&reason) {
+                tracing::error!("{reason}");
+            }
+            let record = self.records.entry((ResourceType::Listener, error.listener.to_string())).or_default();
+            let version = record.version.clone();
+            record.refused = Some(Refusal { resource: None, version, reason: reason.clone(), time: SystemTime::now() });
+            failures.insert(error.listener, reason);
+        }
+        self.bind_failures = failures;
+    }
+}
+
+impl Shared {
+    pub fn new(state: State) -> Self {
+        Self { state: Rc::new(RefCell::new(state)), dirty: Rc::default(), settled: Rc::default() }
+    }
+
+    /// Settles whenever something came in, for the life of the process.
+    pub async fn keep_settled(&self) {
+        loop {
+            self.dirty.notified().await;
+            // Let what is ready to run put its part in first: one build for all of it.
+            tokio::task::yield_now().await;
+            self.settle();
+        }
+    }
+
+    /// Brings everything in line with the resources held.
+    pub fn settle(&self) {
+        let mut guard = self.state.borrow_mut();
+        let state = &mut *guard;
+        let config = state.builder.build();
+        let missing = state.builder.missing();
+        let interest = state.builder.interest();
+        // As Envoy does: listeners are asked for once the clusters they will name are there.
+        let clusters_ready = !state.awaits.clusters && missing.endpoints.is_empty();
+        state.subscriptions.update(&interest, clusters_ready, self);
+        state.dns.update(&state.builder.dns_clusters(), self);
+        if !Arc::ptr_eq(&config, &state.config) {
+            let errors = state.pool.apply(&config);
+            state.config = config;
+            state.bind_errors(errors);
+        }
+        self.watch_timeouts(state, &missing);
+        let phase = state.next_phase(&missing);
+        if phase != state.phase {
+            state.phase = phase;
+            let elapsed_ms = state.started.elapsed().as_millis();
+            tracing::info!(state = phase.as_str(), elapsed_ms, "server state");
+        }
+        drop(guard);
+        self.settled.notify_waiters();
+    }
+
+    /// Lets what waits for an answer go on without it when `initial_fetch_timeout` has passed.
+    fn watch_timeouts(&self, state: &mut State, missing: &Interest) {
+        let kinds = [
+            (ResourceType::Endpoint, &missing.endpoints),
+            (ResourceType::Route, &missing.routes),
+            (ResourceType::Secret, &missing.secrets),
+        ];
+        let still_missing = |(kind, reference): &(ResourceType, Reference)| {
+            kinds.iter().any(|(k, references)| k == kind && references.contains(reference))
+        };
+        state.timers.retain(|key, timer| {
+            still_missing(key) || {
+                timer.abort();
+                false
+            }
+        });
+        for (kind, references) in kinds {
+            for reference in references {
+                let Some(timeout) = reference.initial_fetch_timeout else { continue };
+                let key = (kind, reference.clone());
+                let start = || self.start_timer(kind, reference.clone(), timeout);
+                state.timers.entry(key).or_insert_with(start);
+            }
+        }
+    }
+
+    fn start_timer(&self, kind: ResourceType, reference: Reference, timeout: Duration) -> tokio::task::AbortHandle {
+        let shared = self.clone();
+        let give_up = async move {
+            tokio::time::sleep(timeout).await;
+            tracing::warn!(
+                kind = kind.short_name(),
+                name = &*reference.name,
+                timeout_ms = timeout.as_millis(),
+                "no first answer within initial_fetch_timeout; going on without"
+            );
+            let builder = &mut shared.state.borrow_mut().builder;
+            match kind {
+                ResourceType::Endpoint => builder.give_up_endpoints(&reference),
+                ResourceType::Route => builder.give_up_route(&reference),
+                _ => builder.give_up_secret(&reference),
+            }
+            shared.dirty.notify_one();
+        };
+        tokio::task::spawn_local(give_up).abort_handle()
+    }
+}
+
+/// A secret without what must not be seen.
+fn without_key(mut secret: Secret) -> Secret {
+    let redacted =
+        || DataSource { specifier: Some(Specifier::InlineBytes(b"[redacted]".into())), ..Default::default() };
+    match &mut secret.r#type {
+        Some(Type::TlsCertificate(certificate)) => {
+            certificate.private_key = Some(redacted());
+            certificate.password = None;
+            certificate.private_key_provider = None;
+        }
+        Some(Type::ValidationContext(_)) => {}
+        // Kinds without a use here are not shown at all.
+        _ => secret.r#type = None,
+    }
+    secret
+}

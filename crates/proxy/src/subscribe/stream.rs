@@ -1,0 +1,147 @@
+//! One xDS stream's life: connect, ask, apply, answer, and all over again when it breaks.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_xds::ResourceType;
+use evenkeel_xds::client::{Backoff, Client, Connection, Protocol};
+use evenkeel_xds::pb::envoy::config::core::v3::Node;
+use tokio::sync::watch;
+
+use super::channel::{self, ChannelError};
+use super::{StreamKey, Wanted};
+use crate::state::Shared;
+
+/// How long a server may take to accept a stream once it is connected.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+
+pub(super) struct Stream {
+    pub key: StreamKey,
+    /// The static cluster that serves it.
+    pub cluster: Arc<str>,
+    pub delta: bool,
+    pub node: Node,
+    pub wanted: watch::Receiver<Wanted>,
+    pub shared: Shared,
+}
+
+/// Why a stream ended.
+#[derive(Debug, thiserror::Error)]
+enum StreamError {
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    #[error("the server did not accept the stream within {} s", OPEN_TIMEOUT.as_secs())]
+    OpenTimeout,
+    #[error(transparent)]
+    Connection(#[from] evenkeel_xds::client::ConnectionError),
+    #[error(transparent)]
+    Response(#[from] evenkeel_xds::client::ResponseError),
+    /// Nobody wants the stream any more.
+    #[error("not wanted any more")]
+    Unwanted,
+}
+
+impl Stream {
+    pub async fn run(mut self) {
+        let protocol = if self.delta { Protocol::Delta } else { Protocol::Sotw };
+        let mut client = Client::new(protocol, self.node.clone());
+        let seed = RandomState::new().hash_one(std::process::id());
+        let mut backoff = Backoff::new(Backoff::BASE, Backoff::MAX, seed);
+        let mut attempt = 0;
+        loop {
+            match self.connected(&mut client, &mut backoff, attempt).await {
+                Ok(never) => match never {},
+                Err(StreamError::Unwanted) => {
+                    self.shared.state.borrow_mut().streams.remove(&self.key);
+                    return;
+                }
+                Err(error) => self.report(&error),
+            }
+            attempt += 1;
+            if !self.pause(backoff.next_wait()).await {
+                self.shared.state.borrow_mut().streams.remove(&self.key);
+                return;
+            }
+        }
+    }
+
+    /// Waits; false when the stream is not wanted any more.
+    async fn pause(&mut self, wait: Duration) -> bool {
+        let deadline = tokio::time::Instant::now() + wait;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep_until(deadline) => return true,
+                changed = self.wanted.changed() => if changed.is_err() {
+                    return false;
+                },
+            }
+        }
+    }
+
+    fn report(&self, error: &StreamError) {
+        let mut state = self.shared.state.borrow_mut();
+        let text = error.to_string();
+        // A control plane that is away says so once, not at each attempt.
+        let known = state.streams.get(&self.key).and_then(|stream| stream.last_error.as_ref()) == Some(&text);
+        if !known {
+            tracing::warn!(stream = %self.key, cluster = &*self.cluster, "xDS stream: {text}");
+        }
+        state.stream_failed(&self.key, text);
+    }
+
+    async fn connected(
+        &mut self,
+        client: &mut Client,
+        backoff: &mut Backoff,
+        attempt: usize,
+    ) -> Result<std::convert::Infallible, StreamError> {
+        let channel = tokio::select! {
+            channel = channel::connect(&self.shared, &self.cluster, attempt) => channel?,
+            error = unwanted(&mut self.wanted) => return Err(error),
+        };
+        client.on_connect();
+        self.ask(client);
+        let Some(first) = client.poll_request() else { return Err(StreamError::Unwanted) };
+        let open = Connection::open(channel, self.key.service(), first);
+        let mut connection = tokio::time::timeout(OPEN_TIMEOUT, open).await.map_err(|_| StreamError::OpenTimeout)??;
+        self.shared.state.borrow_mut().stream_connected(&self.key);
+        tracing::info!(stream = %self.key, cluster = &*self.cluster, "xDS stream: connected");
+        let source = self.key.source();
+        loop {
+            while let Some(request) = client.poll_request() {
+                connection.send(request).await?;
+            }
+            tokio::select! {
+                response = connection.next() => {
+                    let update = client.on_response(response?)?;
+                    let rejected = self.shared.state.borrow_mut().apply(&source, &update);
+                    client.answer(&update, &rejected);
+                    backoff.reset();
+                    self.shared.dirty.notify_one();
+                }
+                changed = self.wanted.changed() => {
+                    changed.map_err(|_| StreamError::Unwanted)?;
+                    self.ask(client);
+                }
+            }
+        }
+    }
+
+    fn ask(&mut self, client: &mut Client) {
+        let wanted = self.wanted.borrow_and_update();
+        for kind in &wanted.all {
+            client.subscribe_all(*kind);
+        }
+        for kind in ResourceType::ALL {
+            let names = wanted.names.get(&kind).into_iter().flatten();
+            client.set_names(kind, names.map(|name| &**name));
+        }
+    }
+}
+
+/// Ends when the sender is gone.
+async fn unwanted(wanted: &mut watch::Receiver<Wanted>) -> StreamError {
+    while wanted.changed().await.is_ok() {}
+    StreamError::Unwanted
+}

@@ -1,0 +1,31 @@
+//! Envoy's cluster statistics (`cluster.NAME.`).
+
+use evenkeel_stats::{Registry, Scope, ScopeName};
+
+evenkeel_stats::layout! {
+    /// What is counted for a cluster.
+    pub mod cluster {
+        counters {
+            upstream_cx_total, upstream_cx_http1_total, upstream_cx_connect_fail, upstream_cx_connect_timeout,
+            upstream_cx_destroy, upstream_cx_overflow, upstream_cx_pool_overflow, upstream_cx_none_healthy,
+            upstream_cx_idle_timeout, upstream_cx_max_requests, upstream_cx_rx_bytes_total, upstream_cx_tx_bytes_total,
+            upstream_cx_protocol_error, upstream_rq_total, upstream_rq_completed, upstream_rq_1xx,
+            upstream_rq_2xx, upstream_rq_3xx, upstream_rq_4xx, upstream_rq_5xx, upstream_rq_cancelled,
+            upstream_rq_timeout, upstream_rq_per_try_timeout, upstream_rq_rx_reset, upstream_rq_tx_reset,
+            upstream_rq_pending_total, upstream_rq_pending_overflow, upstream_rq_pending_failure_eject,
+            upstream_rq_retry, upstream_rq_retry_success, upstream_rq_retry_overflow,
+            upstream_rq_retry_limit_exceeded, lb_healthy_panic, membership_change, update_success,
+        }
+        gauges {
+            upstream_cx_active, upstream_rq_active, upstream_rq_pending_active, membership_total, membership_healthy,
+            membership_degraded,
+        }
+        histograms { upstream_rq_time, upstream_cx_connect_ms, upstream_cx_length_ms }
+        statuses Some("upstream_rq_")
+    }
+}
+
+/// The cluster's scope in the registry.
+pub fn scope(registry: &Registry, name: &str) -> Scope<cluster::Stats> {
+    registry.scope(ScopeName::tagged("cluster", "envoy_cluster_name", name))
+}

@@ -1,0 +1,304 @@
+//! Worker threads: each has its own reactor, connections, pools, statistics shard and inbox, and shares nothing a request
+//! would have to wait for. Start here for how a configuration reaches them.
+
+mod cores;
+mod generation;
+mod thread;
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use evenkeel_runtime_config::Config;
+use evenkeel_stats::{Registry, Scope};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::access_log::LogHandle;
+use crate::balance::{Balance, Seat};
+use crate::listener::socket::{InheritedSockets, ListenerSockets};
+use crate::stats::worker;
+use crate::upstream::{ClusterSnapshot, SharedBreakers};
+
+pub use cores::available_cores;
+pub use generation::Generation;
+pub(crate) use thread::{ConnectionStats, HttpManager, Registration, TcpStats, Worker};
+
+/// Messages a worker's inbox holds before senders wait: connections handed over, mostly.
+const MAX_INBOX_MESSAGES: usize = 4096;
+
+/// How workers are started.
+#[derive(Debug)]
+pub struct WorkerOptions {
+    /// Worker threads; 0: as many as [`available_cores`] says.
+    pub concurrency: usize,
+    /// Listening sockets taken over from the parent process, by port.
+    pub inherited: Vec<(u16, OwnedFd)>,
+    /// Where access logs go.
+    pub log: LogHandle,
+    /// How long connections may take to finish once draining began; after that they are closed by [`WorkerPool::stop`].
+    pub drain_time: Duration,
+}
+
+/// A listener that could not be bound. The others serve.
+#[derive(Debug, thiserror::Error)]
+#[error("listener {listener}: cannot bind {address}: {error}")]
+pub struct BindError {
+    /// Listener name.
+    pub listener: Arc<str>,
+    /// Where it was to listen.
+    pub address: SocketAddr,
+    /// The system's reason.
+    #[source]
+    pub error: io::Error,
+}
+
+/// A bound listener.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BoundListener {
+    /// Listener name.
+    pub name: Arc<str>,
+    /// Where it listens; the real port when the configuration said 0.
+    pub address: SocketAddr,
+}
+
+/// One worker's load.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WorkerSnapshot {
+    /// Number, from 0.
+    pub worker: usize,
+    /// Open downstream connections.
+    pub connections_active: u32,
+    /// Downstream connections since start.
+    pub connections_total: u64,
+    /// Requests since start.
+    pub requests_total: u64,
+    /// Time spent working since start.
+    pub busy: Duration,
+    /// Share of the last second spent working, 0–1.
+    pub busy_share: f64,
+}
+
+/// All workers.
+#[derive(Debug)]
+pub struct WorkerPool {
+    workers: Vec<Handle>,
+    balance: Arc<Balance>,
+    registry: Arc<Registry>,
+    drain_time: Duration,
+    state: Mutex<PoolState>,
+}
+
+#[derive(Debug)]
+struct PoolState {
+    sockets: ListenerSockets,
+    current: Arc<Generation>,
+    stopped_listening: bool,
+}
+
+#[derive(Debug)]
+struct Handle {
+    inbox: mpsc::Sender<Message>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    stats: Scope<worker::Stats>,
+    busy_ppm: Arc<AtomicU64>,
+}
+
+/// What a worker is told.
+#[derive(Debug)]
+pub(crate) enum Message {
+    /// A new configuration, whole.
+    Configure(Arc<Generation>),
+    /// Accept on this socket for the listener configured at this address.
+    Listen(SocketAddr, std::net::TcpListener),
+    /// Stop accepting for that address.
+    Unlisten(SocketAddr),
+    /// Say what there is to say about clusters.
+    Clusters(oneshot::Sender<Vec<ClusterSnapshot>>),
+    /// A connection another worker accepted.
+    Connection(Accepted),
+    /// Close connections at their next message boundary.
+    Drain,
+    /// Close everything and end.
+    Stop,
+}
+
+/// A connection on its way to its worker.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    pub(crate) stream: std::net::TcpStream,
+    pub(crate) peer: SocketAddr,
+    /// Address of the listener that accepted it, as configured.
+    pub(crate) listener: SocketAddr,
+    pub(crate) seat: Seat,
+}
+
+impl WorkerPool {
+    /// Starts the threads; they serve nothing until [`WorkerPool::apply`].
+    ///
+    /// # Errors
+    /// When a thread or its reactor cannot be made.
+    pub fn start(options: WorkerOptions, registry: Arc<Registry>) -> io::Result<Self> {
+        let count = if options.concurrency == 0 { available_cores() } else { options.concurrency };
+        let balance = Balance::new(count);
+        let (inboxes, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| mpsc::channel(MAX_INBOX_MESSAGES)).unzip();
+        let breakers = Arc::new(SharedBreakers::default());
+        let mut workers = Vec::with_capacity(count);
+        for (index, receiver) in receivers.into_iter().enumerate() {
+            let stats = Scope::<worker::Stats>::detached();
+            let busy_ppm = Arc::new(AtomicU64::new(0));
+            let seed = thread::Seed {
+                index,
+                balance: Arc::clone(&balance),
+                peers: inboxes.clone(),
+                registry: Arc::clone(&registry),
+                breakers: Arc::clone(&breakers),
+                log: options.log.clone(),
+                stats: stats.writer(),
+                busy_ppm: Arc::clone(&busy_ppm),
+            };
+            let thread = thread::spawn(seed, receiver)?;
+            workers.push(Handle { inbox: inboxes[index].clone(), thread: Mutex::new(Some(thread)), stats, busy_ppm });
+        }
+        let sockets = ListenerSockets::new(count, InheritedSockets::new(options.inherited));
+        let state = PoolState { sockets, current: Arc::default(), stopped_listening: false };
+        Ok(Self { workers, balance, registry, drain_time: options.drain_time, state: Mutex::new(state) })
+    }
+
+    /// Makes `config` the configuration of all workers: binds and unbinds listeners, carries statistics, limits and idle
+    /// connections over to what stays. Connections and requests that are under way keep what they began with.
+    pub fn apply(&self, config: &Arc<Config>) -> Vec<BindError> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let generation = Arc::new(Generation::next(config, &state.current, &self.registry));
+        state.current = Arc::clone(&generation);
+        self.tell_all(|| Message::Configure(Arc::clone(&generation)));
+        if state.stopped_listening {
+            return Vec::new();
+        }
+        let change = state.sockets.change(config);
+        for address in change.closed {
+            self.tell_all(|| Message::Unlisten(address));
+        }
+        for opened in change.opened {
+            for (worker, socket) in self.workers.iter().zip(opened.sockets) {
+                worker.tell(Message::Listen(opened.address, socket));
+            }
+        }
+        change.errors
+    }
+
+    /// Begins to drain: connections are closed at their next message boundary (`Connection: close`). With
+    /// `stop_listening` no new ones are accepted; without it new ones are still served, each for one request.
+    pub fn drain(&self, stop_listening: bool) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if stop_listening {
+            state.stopped_listening = true;
+            for address in state.sockets.close_all() {
+                self.tell_all(|| Message::Unlisten(address));
+            }
+        }
+        self.tell_all(|| Message::Drain);
+    }
+
+    /// Downstream connections still open on all workers.
+    pub fn active_connections(&self) -> u32 {
+        self.balance.active().iter().sum()
+    }
+
+    /// Waits until all connections have ended, for the drain time at most; true when they have.
+    pub async fn drained(&self) -> bool {
+        let deadline = Instant::now() + self.drain_time;
+        while self.active_connections() > 0 {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        true
+    }
+
+    /// Closes what is left and ends the threads.
+    pub fn stop(&self) {
+        self.tell_all(|| Message::Stop);
+        for worker in &self.workers {
+            let thread = worker.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(thread) = thread {
+                // A panic was reported by the panic hook already.
+                let _ = thread.join();
+            }
+        }
+    }
+
+    /// Worker threads.
+    pub fn concurrency(&self) -> usize {
+        self.workers.len()
+    }
+
+    /// Load per worker.
+    pub fn workers(&self) -> Vec<WorkerSnapshot> {
+        let active = self.balance.active();
+        let snapshot = |(index, worker): (usize, &Handle)| WorkerSnapshot {
+            worker: index,
+            connections_active: active.get(index).copied().unwrap_or_default(),
+            connections_total: worker.stats.counter(worker::Counter::connections_total),
+            requests_total: worker.stats.counter(worker::Counter::requests_total),
+            busy: Duration::from_micros(self.balance.busy_micros(index)),
+            busy_share: worker.busy_ppm.load(Ordering::Relaxed) as f64 / 1e6,
+        };
+        self.workers.iter().enumerate().map(snapshot).collect()
+    }
+
+    /// Numbers of every worker's clusters and endpoints, one list per worker; a worker that does not answer is left out.
+    pub async fn clusters(&self) -> Vec<Vec<ClusterSnapshot>> {
+        let answers = self.workers.iter().map(|worker| {
+            let (sender, answer) = oneshot::channel();
+            worker.tell(Message::Clusters(sender));
+            answer
+        });
+        let mut snapshots = Vec::new();
+        for answer in answers.collect::<Vec<_>>() {
+            snapshots.extend(answer.await);
+        }
+        snapshots
+    }
+
+    /// Bound listeners, by name.
+    pub fn listeners(&self) -> Vec<BoundListener> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut listeners = Vec::new();
+        for listener in state.current.config.listeners.values() {
+            if let Some(address) = state.sockets.bound_address(listener.address) {
+                listeners.push(BoundListener { name: Arc::clone(&listener.name), address });
+            }
+        }
+        listeners.sort_by(|a, b| a.name.cmp(&b.name));
+        listeners
+    }
+
+    fn tell_all(&self, message: impl Fn() -> Message) {
+        self.workers.iter().for_each(|worker| worker.tell(message()));
+    }
+}
+
+impl Drop for WorkerPool {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Handle {
+    /// Waits for room rather than lose a message: the control thread may be late, a worker must not be out of step.
+    fn tell(&self, message: Message) {
+        let mut message = message;
+        loop {
+            match self.inbox.try_send(message) {
+                Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => return,
+                Err(mpsc::error::TrySendError::Full(back)) => message = back,
+            }
+            std::thread::yield_now();
+        }
+    }
+}
