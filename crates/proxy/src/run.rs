@@ -110,9 +110,8 @@ fn block_on(serve: impl Future<Output = Result<(), RunError>>) -> Result<(), Run
 }
 
 /// A builder with the static resources in it.
-fn builder_of(loaded: &Loaded) -> Result<(Builder, SecretStore), RunError> {
-    let secrets = SecretStore::new();
-    let mut builder = Builder::new(Environment::process(), secrets.clone());
+fn builder_of(loaded: &Loaded) -> Result<Builder, RunError> {
+    let mut builder = Builder::new(Environment::process(), SecretStore::new());
     builder.set_default_bind(loaded.bootstrap.bind.clone());
     for (index, cluster) in loaded.bootstrap.clusters.iter().enumerate() {
         let result = builder.set_static_cluster(cluster);
@@ -122,13 +121,13 @@ fn builder_of(loaded: &Loaded) -> Result<(Builder, SecretStore), RunError> {
         let result = builder.set_static_listener(listener);
         result.map_err(|rejection| loaded.resource_error("listeners", index, &rejection.problems))?;
     }
-    Ok((builder, secrets))
+    Ok(builder)
 }
 
 async fn serve(
     settings: Settings,
     loaded: Loaded,
-    (builder, secrets): (Builder, SecretStore),
+    builder: Builder,
     logging: Logging,
     stop: Option<oneshot::Receiver<()>>,
 ) -> Result<(), RunError> {
@@ -145,7 +144,6 @@ async fn serve(
     let awaits = Awaits { clusters: loaded.bootstrap.cds.is_some(), listeners: loaded.bootstrap.lds.is_some() };
     let state = State::new(Parts {
         builder,
-        secrets,
         pool: pool.clone(),
         registry,
         subscriptions: Subscriptions::new(&loaded.bootstrap),

@@ -5,7 +5,6 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -13,7 +12,6 @@ use std::time::{Duration, Instant, SystemTime};
 use evenkeel_runtime_config::builder::{Builder, Interest};
 use evenkeel_runtime_config::{Config, Reference, Source};
 use evenkeel_stats::Registry;
-use evenkeel_tls::SecretStore;
 use evenkeel_xds::client::{Rejected, Update};
 use evenkeel_xds::pb::envoy::config::bootstrap::v3 as pb;
 use evenkeel_xds::pb::envoy::config::core::v3::{DataSource, data_source::Specifier};
@@ -92,7 +90,6 @@ pub(crate) struct StreamState {
 /// Everything of the control thread.
 pub(crate) struct State {
     pub builder: Builder,
-    pub secrets: SecretStore,
     pub config: Arc<Config>,
     pub pool: Arc<WorkerPool>,
     pub registry: Arc<Registry>,
@@ -102,7 +99,6 @@ pub(crate) struct State {
     pub phase: Phase,
     pub started: Instant,
     pub started_at: SystemTime,
-    pub admin: Option<SocketAddr>,
     stats: ControlStats,
     subscriptions: Subscriptions,
     dns: Dns,
@@ -133,7 +129,6 @@ pub(crate) struct Shared {
 /// What [`State::new`] needs.
 pub(crate) struct Parts {
     pub builder: Builder,
-    pub secrets: SecretStore,
     pub pool: Arc<WorkerPool>,
     pub registry: Arc<Registry>,
     pub bootstrap: pb::Bootstrap,
@@ -148,7 +143,6 @@ impl State {
         stats.listeners.set(listener_manager::Gauge::workers_started, 1);
         Self {
             builder: parts.builder,
-            secrets: parts.secrets,
             config: Arc::default(),
             pool: parts.pool,
             registry: parts.registry,
@@ -158,7 +152,6 @@ impl State {
             phase: Phase::PreInitializing,
             started: Instant::now(),
             started_at: SystemTime::now(),
-            admin: None,
             stats,
             subscriptions: parts.subscriptions,
             dns: Dns::default(),

@@ -6,10 +6,14 @@ use tonic::Streaming;
 use tonic::transport::Channel;
 
 use super::{ClientRequest, ClientResponse, Protocol};
+use crate::pb::envoy::service::cluster::v3::cluster_discovery_service_client::ClusterDiscoveryServiceClient;
 use crate::pb::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use crate::pb::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
 };
+use crate::pb::envoy::service::endpoint::v3::endpoint_discovery_service_client::EndpointDiscoveryServiceClient;
+use crate::pb::envoy::service::listener::v3::listener_discovery_service_client::ListenerDiscoveryServiceClient;
+use crate::pb::envoy::service::route::v3::route_discovery_service_client::RouteDiscoveryServiceClient;
 use crate::pb::envoy::service::secret::v3::secret_discovery_service_client::SecretDiscoveryServiceClient;
 
 /// Requests waiting for the transport. A client has at most one answer and one change of names per type to say.
@@ -23,8 +27,37 @@ pub const MAX_RESPONSE_BYTES: usize = 64 * 1024 * 1024;
 pub enum Service {
     /// `AggregatedDiscoveryService`.
     Aggregated,
+    /// `ClusterDiscoveryService`.
+    Clusters,
+    /// `EndpointDiscoveryService`.
+    Endpoints,
+    /// `ListenerDiscoveryService`.
+    Listeners,
+    /// `RouteDiscoveryService`.
+    Routes,
     /// `SecretDiscoveryService`.
     Secrets,
+}
+
+impl Service {
+    /// The service that serves one type alone; name tables come aggregated only.
+    pub fn of(kind: crate::ResourceType) -> Self {
+        match kind {
+            crate::ResourceType::Cluster => Self::Clusters,
+            crate::ResourceType::Endpoint => Self::Endpoints,
+            crate::ResourceType::Listener => Self::Listeners,
+            crate::ResourceType::Route => Self::Routes,
+            crate::ResourceType::Secret => Self::Secrets,
+            crate::ResourceType::NameTable => Self::Aggregated,
+        }
+    }
+}
+
+/// Calls one streaming method of one generated client.
+macro_rules! call {
+    ($client:ident, $method:ident, $channel:expr, $requests:expr) => {
+        $client::new($channel).max_decoding_message_size(MAX_RESPONSE_BYTES).$method($requests).await?
+    };
 }
 
 /// Why a stream ended.
@@ -83,10 +116,13 @@ impl Connection {
         let requests = ReceiverStream::new(receiver);
         let response = match service {
             Service::Aggregated => {
-                let client = AggregatedDiscoveryServiceClient::new(channel);
-                client.max_decoding_message_size(MAX_RESPONSE_BYTES).delta_aggregated_resources(requests).await?
+                call!(AggregatedDiscoveryServiceClient, delta_aggregated_resources, channel, requests)
             }
-            Service::Secrets => SecretDiscoveryServiceClient::new(channel).delta_secrets(requests).await?,
+            Service::Clusters => call!(ClusterDiscoveryServiceClient, delta_clusters, channel, requests),
+            Service::Endpoints => call!(EndpointDiscoveryServiceClient, delta_endpoints, channel, requests),
+            Service::Listeners => call!(ListenerDiscoveryServiceClient, delta_listeners, channel, requests),
+            Service::Routes => call!(RouteDiscoveryServiceClient, delta_routes, channel, requests),
+            Service::Secrets => call!(SecretDiscoveryServiceClient, delta_secrets, channel, requests),
         };
         Ok(Self { requests: Requests::Delta(sender), responses: Responses::Delta(Box::new(response.into_inner())) })
     }
@@ -97,10 +133,13 @@ impl Connection {
         let requests = ReceiverStream::new(receiver);
         let response = match service {
             Service::Aggregated => {
-                let client = AggregatedDiscoveryServiceClient::new(channel);
-                client.max_decoding_message_size(MAX_RESPONSE_BYTES).stream_aggregated_resources(requests).await?
+                call!(AggregatedDiscoveryServiceClient, stream_aggregated_resources, channel, requests)
             }
-            Service::Secrets => SecretDiscoveryServiceClient::new(channel).stream_secrets(requests).await?,
+            Service::Clusters => call!(ClusterDiscoveryServiceClient, stream_clusters, channel, requests),
+            Service::Endpoints => call!(EndpointDiscoveryServiceClient, stream_endpoints, channel, requests),
+            Service::Listeners => call!(ListenerDiscoveryServiceClient, stream_listeners, channel, requests),
+            Service::Routes => call!(RouteDiscoveryServiceClient, stream_routes, channel, requests),
+            Service::Secrets => call!(SecretDiscoveryServiceClient, stream_secrets, channel, requests),
         };
         Ok(Self { requests: Requests::Sotw(sender), responses: Responses::Sotw(Box::new(response.into_inner())) })
     }
