@@ -50,6 +50,11 @@ impl Context {
         self.report(Severity::Warning, code, span, message, help);
     }
 
+    /// Reports something that is good to know; the message is preceded by the path.
+    pub fn note(&mut self, code: &'static str, span: &Span, message: impl fmt::Display, help: impl Into<String>) {
+        self.report(Severity::Info, code, span, message, help);
+    }
+
     fn report(
         &mut self,
         severity: Severity,
@@ -166,7 +171,7 @@ impl Context {
             }
             Status::Inert => {
                 let message = format!("known to {owner}, has no effect on one machine");
-                cx.report(Severity::Info, "no-effect", &entry.key_span, message, "it takes effect in a cluster");
+                cx.note("no-effect", &entry.key_span, message, "it takes effect in a cluster");
             }
         });
     }

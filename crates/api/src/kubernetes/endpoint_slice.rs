@@ -1,10 +1,13 @@
 //! EndpointSlices, for Services without a selector.
 
 use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use evenkeel_base::Spanned;
+use evenkeel_base::hostname::Hostname;
+use evenkeel_base::yaml::Node;
 
-use crate::decode::{Label, Port};
+use crate::decode::{Context, Label, Port};
 use crate::kubernetes::TransportProtocol;
 
 object! {
@@ -17,6 +20,7 @@ object! {
         /// Ports that each of them has.
         ports: Vec<EndpointPort> = "ports",
     }
+    check: check;
 }
 
 choices! {
@@ -80,6 +84,26 @@ object! {
         protocol: Option<TransportProtocol> = "protocol",
     }
     inert: ["appProtocol"];
+}
+
+fn check(slice: &EndpointSlice, _: &Node, cx: &mut Context) {
+    for (index, endpoint) in slice.endpoints.iter().enumerate() {
+        for address in &endpoint.addresses {
+            let fits = match slice.address_type {
+                AddressType::Ipv4 => address.parse::<Ipv4Addr>().is_ok(),
+                AddressType::Ipv6 => address.parse::<Ipv6Addr>().is_ok(),
+                AddressType::Fqdn => Hostname::parse(address).is_ok_and(|host| !host.is_wildcard()),
+            };
+            if !fits {
+                let kind = slice.address_type.as_str();
+                let message = format!("`{}` is not of the address type {kind}", address.value);
+                let help = "correct the address, or `addressType`";
+                cx.at_field("endpoints", |cx| {
+                    cx.at_index(index, |cx| cx.error("bad-address", &address.span, message, help))
+                });
+            }
+        }
+    }
 }
 
 /// The label that names the Service.

@@ -59,8 +59,6 @@ object! {
     pub struct Container {
         /// Its name.
         name: Label = "name",
-        /// What a cluster would run.
-        image: Option<String> = "image",
         /// Ports it listens on.
         ports: Vec<ContainerPort> = "ports",
         /// Its environment.
@@ -70,7 +68,7 @@ object! {
     }
     later: ["envFrom", "livenessProbe", "startupProbe", "lifecycle"];
     inert: [
-        "command", "args", "workingDir", "resources", "resizePolicy", "restartPolicy", "restartPolicyRules",
+        "image", "command", "args", "workingDir", "resources", "resizePolicy", "restartPolicy", "restartPolicyRules",
         "volumeMounts", "volumeDevices", "terminationMessagePath", "terminationMessagePolicy", "imagePullPolicy",
         "securityContext", "stdin", "stdinOnce", "tty",
     ];
@@ -153,7 +151,7 @@ object! {
 object! {
     /// How a Pod is.
     pub struct PodStatus {
-        /// `Running`, `Pending`, ….
+        /// `Running`, `Pending`, `Succeeded`, `Failed`.
         phase: Option<String> = "phase",
         /// Its address.
         pod_ip: Option<IpAddr> = "podIP",
@@ -224,8 +222,9 @@ impl PodStatus {
         addresses
     }
 
-    /// Whether it takes traffic.
+    /// Whether it takes traffic: it is ready, and has not ended (`Succeeded`, `Failed`).
     pub fn is_ready(&self) -> bool {
-        self.conditions.iter().any(|c| c.kind == "Ready" && c.status.value == "True")
+        let ended = matches!(self.phase.as_deref(), Some("Succeeded" | "Failed"));
+        !ended && self.conditions.iter().any(|c| c.kind == "Ready" && c.status.value == "True")
     }
 }

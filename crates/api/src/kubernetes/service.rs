@@ -97,6 +97,12 @@ impl Decode for ClusterIp {
 }
 
 fn check_service(spec: &ServiceSpec, node: &Node, cx: &mut Context) {
+    if let Some(kind @ (ServiceType::NodePort | ServiceType::LoadBalancer)) = spec.kind {
+        let message = format!("on one machine {} is the same as ClusterIP", kind.as_str());
+        cx.at_field("type", |cx| {
+            cx.note("no-effect", node.span_of_path("type"), message, "use a Gateway to let clients in")
+        });
+    }
     let external = spec.kind == Some(ServiceType::ExternalName);
     match (external, &spec.external_name) {
         (true, None) => {

@@ -119,13 +119,15 @@ fn note_missing_host(
 
 /// How to go on when no service has a host.
 pub(super) fn missing_host_help(snapshot: &Snapshot, host: &Hostname, namespace: &str) -> String {
-    let near = closest(host.as_str(), snapshot.services.iter().map(|s| s.host.as_str()));
-    let first_label = host.as_str().split('.').next().unwrap_or_default();
-    let elsewhere = snapshot.services.iter().find(|s| &*s.name == first_label && &*s.namespace != namespace);
-    match (elsewhere, near) {
-        (Some(service), _) => format!("did you mean `{}`?", service.host),
-        (None, Some(near)) => format!("did you mean `{near}`?"),
-        (None, None) => "add a Service or ServiceEntry with this host, or correct the name".to_owned(),
+    // `reviews` and `reviews.shop` both mean a Service by its first label; the second says where.
+    let mut labels = host.as_str().split('.');
+    let (name, wanted) = (labels.next().unwrap_or_default(), labels.next().unwrap_or(namespace));
+    let mut named = snapshot.services.iter().filter(|s| s.is_kubernetes() && &*s.name == name);
+    let here = named.clone().find(|s| &*s.namespace == wanted).or_else(|| named.next());
+    let near = || closest(host.as_str(), snapshot.services.iter().map(|s| s.host.as_str()));
+    match here.map(|s| s.host.as_str()).or_else(near) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => "add a Service or ServiceEntry with this host, or correct the name".to_owned(),
     }
 }
 

@@ -9,7 +9,7 @@ use evenkeel_api::kubernetes::{EndpointSlice, ServiceSpec, SliceEndpoint};
 use evenkeel_api::{Kind, Object, Resource};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::spiffe::SpiffeId;
-use evenkeel_base::{Diagnostic, Diagnostics, Spanned};
+use evenkeel_base::{Diagnostic, Diagnostics};
 
 use super::Objects;
 use crate::service::EndpointsByPort;
@@ -225,26 +225,14 @@ fn of_slice(
         let port_name = port.name.as_ref().map_or("", |n| &n.0);
         let Some(service_port) = carried(service).find(|p| &*p.name == port_name) else { continue };
         let list = by_port.entry(service_port.number).or_default();
-        list.extend(slice.endpoints.iter().filter_map(|e| slice_endpoint(service, e, number.0, snapshot, diagnostics)));
+        list.extend(slice.endpoints.iter().filter_map(|e| slice_endpoint(service, e, number.0, snapshot)));
     }
 }
 
-fn slice_endpoint(
-    service: &Service,
-    endpoint: &SliceEndpoint,
-    port: u16,
-    snapshot: &Snapshot,
-    diagnostics: &mut Diagnostics,
-) -> Option<Endpoint> {
-    let written: &Spanned<String> = endpoint.addresses.first()?;
-    let Some(address) = read_address(written) else {
-        let message = format!("`{}` is neither an address nor a name", written.value);
-        diagnostics.push(
-            Diagnostic::error("bad-address", written.span.clone(), message)
-                .with_help("expected `10.0.0.7` or `db.example.com`"),
-        );
-        return None;
-    };
+fn slice_endpoint(service: &Service, endpoint: &SliceEndpoint, port: u16, snapshot: &Snapshot) -> Option<Endpoint> {
+    let written = endpoint.addresses.first()?;
+    // The decoder has checked that it is an address or a name.
+    let address = read_address(written)?;
     let pod = endpoint.target_ref.as_ref().filter(|t| t.kind == "Pod");
     let workload = pod.and_then(|t| snapshot.workload(t.namespace.as_deref().unwrap_or(&service.namespace), &t.name));
     let ready = endpoint.conditions.as_ref().and_then(|c| c.ready).unwrap_or(true);

@@ -1,18 +1,26 @@
 //! Settings of the mesh.
 
 use evenkeel_api::Kind;
+use evenkeel_base::{Diagnostic, Diagnostics};
+
 use evenkeel_api::istio::{self, AccessLogEncoding, OutboundTrafficPolicyMode};
 
 use super::{Objects, shared};
 use crate::{MeshConfig, OutboundTrafficPolicy};
 
 /// The defaults, overridden by what the ConfigMap `istio` of the root namespace says.
-pub(super) fn settings(objects: &Objects<'_>, defaults: &MeshConfig) -> MeshConfig {
+pub(super) fn settings(objects: &Objects<'_>, defaults: &MeshConfig, diagnostics: &mut Diagnostics) -> MeshConfig {
     let mut mesh = defaults.clone();
-    let object =
-        objects.of(Kind::ConfigMap).find(|o| *o.namespace == *mesh.root_namespace && istio::MeshConfig::is_in(o));
-    if let Some((said, _)) = object.and_then(istio::MeshConfig::of_object) {
-        apply(&mut mesh, said);
+    let root = defaults.root_namespace.clone();
+    for object in objects.of(Kind::ConfigMap).filter(|o| istio::MeshConfig::is_in(o)) {
+        if object.namespace == root {
+            if let Some((said, _)) = istio::MeshConfig::of_object(object) {
+                apply(&mut mesh, said);
+            }
+            continue;
+        }
+        let message = format!("{object} has no effect: settings of the mesh are read in the namespace `{root}`");
+        diagnostics.push(Diagnostic::warning("no-effect", object.origin.clone(), message).with_help("move it there"));
     }
     mesh
 }

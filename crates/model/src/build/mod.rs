@@ -31,10 +31,10 @@ pub fn build<'a>(
 ) -> (Snapshot, Diagnostics) {
     let mut diagnostics = Diagnostics::new();
     let objects = Objects::new(objects, &mut diagnostics);
-    let mut snapshot = Snapshot { mesh: mesh::settings(&objects, mesh), ..Snapshot::default() };
+    let mut snapshot = Snapshot { mesh: mesh::settings(&objects, mesh, &mut diagnostics), ..Snapshot::default() };
     snapshot.namespaces = objects.of(Kind::Namespace).map(|o| (o.name.clone(), o.labels.clone())).collect();
     snapshot.services = services::build(&objects, &snapshot.mesh, book, &mut diagnostics);
-    snapshot.peer_authentications = policies::peer_authentications(&objects, &mut diagnostics);
+    snapshot.peer_authentications = policies::peer_authentications(&objects, &snapshot.mesh, &mut diagnostics);
     snapshot.authorization_policies = policies::authorization_policies(&objects, &mut diagnostics);
     snapshot.workloads = workloads::build(&objects, &snapshot, &mut diagnostics);
     snapshot.endpoints = endpoints::build(&objects, &snapshot, &mut diagnostics);

@@ -8,30 +8,39 @@ use evenkeel_base::{Diagnostic, Diagnostics, Spanned};
 
 use super::{Objects, note_idle_selector, shared};
 use crate::policy::{Condition, ConditionKey, Operation, PathMatch, Rule, Source};
-use crate::{AuthorizationAction, AuthorizationPolicy, Labels, MtlsMode, PeerAuthentication, StringMatch};
+use crate::{AuthorizationAction, AuthorizationPolicy, Labels, MeshConfig, MtlsMode, PeerAuthentication, StringMatch};
 
 pub(super) fn peer_authentications(
     objects: &Objects<'_>,
+    mesh: &MeshConfig,
     diagnostics: &mut Diagnostics,
 ) -> Vec<Arc<PeerAuthentication>> {
     let mut built: Vec<Arc<PeerAuthentication>> = Vec::new();
     for object in objects.of(Kind::PeerAuthentication) {
         let Resource::PeerAuthentication(policy) = &object.resource else { continue };
         let policy = peer_authentication(object, policy.spec.as_ref());
-        note_idle_selector(objects, object, &policy.selector, diagnostics);
-        let first = built.iter().find(|p| p.namespace == policy.namespace && p.selector == policy.selector);
-        if let Some(first) = first {
-            let whom = if policy.selector.is_empty() { "the whole namespace" } else { "the same workloads" };
-            let message = format!("{object} is ignored: `{}` already applies to {whom}", first.name);
-            diagnostics.push(
-                Diagnostic::warning("overridden", object.origin.clone(), message)
-                    .with_help("merge the two")
-                    .with_related(first.origin.clone(), "this one applies"),
-            );
+        if policy.namespace == mesh.root_namespace && !policy.selector.is_empty() {
+            let message =
+                format!("{object} is ignored: in the root namespace only the mode of the whole mesh can be set");
+            let help = "remove the selector, or move it to the namespace of the workloads";
+            diagnostics.push(Diagnostic::warning("no-effect", object.origin.clone(), message).with_help(help));
+            continue;
         }
-        built.push(Arc::new(policy));
+        note_idle_selector(objects, object, &policy.selector, diagnostics);
+        match built.iter().find(|p| p.namespace == policy.namespace && p.selector == policy.selector) {
+            Some(first) => diagnostics.push(overridden(object, &policy, first)),
+            None => built.push(Arc::new(policy)),
+        }
     }
     built
+}
+
+fn overridden(object: &Object, policy: &PeerAuthentication, first: &PeerAuthentication) -> Diagnostic {
+    let whom = if policy.selector.is_empty() { "the whole namespace" } else { "the same workloads" };
+    let message = format!("{object} is ignored: `{}` already applies to {whom}", first.name);
+    Diagnostic::warning("overridden", object.origin.clone(), message)
+        .with_help("merge the two")
+        .with_related(first.origin.clone(), "this one applies")
 }
 
 fn peer_authentication(object: &Object, spec: Option<&PeerAuthenticationSpec>) -> PeerAuthentication {

@@ -42,7 +42,7 @@ pub(super) fn build(objects: &Objects<'_>, snapshot: &Snapshot, diagnostics: &mu
             identity,
             locality: locality(&object.labels),
             ready: pod.status.as_ref().is_some_and(|s| s.is_ready()),
-            has_proxy: has_proxy(object, &pod.spec),
+            has_proxy: has_proxy(object, &pod.spec) && !selectors.is_router(object),
             ports: container_ports(&pod.spec),
             services: selectors.services_of(object),
             origin: object.origin.clone(),
@@ -57,6 +57,8 @@ pub(super) fn build(objects: &Objects<'_>, snapshot: &Snapshot, diagnostics: &mu
 struct Selectors<'a> {
     services: BTreeMap<&'a str, Vec<(&'a Labels, Arc<Service>)>>,
     deployments: BTreeMap<&'a str, Vec<(&'a Labels, &'a Object)>>,
+    /// Of Gateways, which look in all namespaces.
+    gateways: Vec<&'a Labels>,
 }
 
 impl<'a> Selectors<'a> {
@@ -66,7 +68,12 @@ impl<'a> Selectors<'a> {
             let key = (&*service.namespace, &*service.name, service.is_kubernetes());
             by_object.entry(key).or_default().push(service);
         }
-        let mut index = Self { services: BTreeMap::new(), deployments: BTreeMap::new() };
+        let gateways = objects.of(Kind::Gateway).filter_map(|o| match &o.resource {
+            Resource::Gateway(gateway) => Some(&gateway.spec.selector).filter(|s| !s.is_empty()),
+            _ => None,
+        });
+        let gateways = gateways.collect();
+        let mut index = Self { services: BTreeMap::new(), deployments: BTreeMap::new(), gateways };
         for object in objects.of(Kind::Service).chain(objects.of(Kind::ServiceEntry)) {
             let (selector, is_kubernetes) = match &object.resource {
                 Resource::Service(service) => (Some(&service.spec.selector), true),
@@ -87,6 +94,11 @@ impl<'a> Selectors<'a> {
         }
         index.services.values_mut().for_each(|list| list.sort_by(|a, b| a.1.host.cmp(&b.1.host)));
         index
+    }
+
+    /// Whether a Pod is a router: its proxy serves what Gateways say, not mutual TLS on the ports of Services.
+    fn is_router(&self, pod: &Object) -> bool {
+        !pod.labels.contains_key(TLS_MODE_LABEL) && self.gateways.iter().any(|selector| selects(selector, &pod.labels))
     }
 
     /// The services that select a Pod, ordered by host.
