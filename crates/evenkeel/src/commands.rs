@@ -39,6 +39,8 @@ enum Command {
         #[command(flatten)]
         log: LogOptions,
     },
+    /// Run the proxy with an Envoy bootstrap file.
+    Proxy(evenkeel_proxy::Options),
     /// Run what stands beside a workload: certificates, DNS, and its proxy.
     Agent {
         #[command(flatten)]
@@ -114,6 +116,10 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Up(arguments) => up(arguments),
         Command::Exec(arguments) => exec_inside(arguments),
         Command::Validate(arguments) => Ok(validate::run(&arguments.files, &mut io::stdout().lock())?),
+        Command::Proxy(options) => {
+            evenkeel_proxy::run(&options, &mut io::stdout().lock())?;
+            Ok(0)
+        }
         Command::ControlPlane { options, log } => {
             logging::start(log.log_level);
             let runtime = tokio::runtime::Builder::new_multi_thread()
