@@ -124,7 +124,17 @@ impl Files {
     /// Whether a file holds only endpoints, so that a change of it cannot change anything else.
     pub fn holds_only_endpoints(&self, path: &Path) -> bool {
         let endpoints = |o: &Object| matches!(o.kind(), Kind::Pod | Kind::EndpointSlice);
-        self.files.get(path).is_some_and(|file| !file.good.is_empty() && file.good.iter().all(endpoints))
+        let file = self.files.get(path).or_else(|| self.files.get(&self.as_given(path)?));
+        file.is_some_and(|file| !file.good.is_empty() && file.good.iter().all(endpoints))
+    }
+
+    /// The path below a root as the user gave it, of one that names what is behind links.
+    fn as_given(&self, path: &Path) -> Option<PathBuf> {
+        let below = |root: &PathBuf| {
+            let real = root.canonicalize().ok()?;
+            path.strip_prefix(real).ok().map(|rest| root.join(rest))
+        };
+        self.roots.iter().find_map(below)
     }
 }
 
@@ -237,7 +247,8 @@ fn scan(roots: &[PathBuf]) -> (Found, Diagnostics) {
     (found, diagnostics)
 }
 
-fn is_configuration(path: &Path) -> bool {
+/// Whether a file is read, by its name.
+pub fn is_configuration(path: &Path) -> bool {
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
     EXTENSIONS.contains(&extension)
 }
@@ -347,5 +358,13 @@ mod tests {
         assert!(fixture.files.holds_only_endpoints(&path("pods.yaml")));
         assert!(!fixture.files.holds_only_endpoints(&path("a.yaml")));
         assert!(!fixture.files.holds_only_endpoints(&path("other.yaml")));
+
+        let link = fixture.directory.path().with_extension("link");
+        std::os::unix::fs::symlink(fixture.directory.path(), &link).expect("a link");
+        fixture.files = Files::new(vec![link.clone()]);
+        let real = fixture.directory.path().join("pods.yaml");
+        fixture.names();
+        assert!(fixture.files.holds_only_endpoints(&real), "notices name what is behind links");
+        fs::remove_file(link).expect("a removed link");
     }
 }

@@ -1,11 +1,13 @@
 //! Notice of changes below the configuration directories.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind, RenameMode};
 use notify::{PollWatcher, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::mpsc;
+
+use super::files::is_configuration;
 
 /// Notices that may wait for the configuration loop, in events. What does not fit is not lost: the loop reads all
 /// directories anyway, and one waiting notice is enough to make it do so.
@@ -38,14 +40,17 @@ impl Watch {
     /// Watches directories and all below them; by polling where the kernel's watches are used up or missing.
     pub fn new(roots: &[PathBuf]) -> notify::Result<Self> {
         let (sender, notices) = mpsc::channel(MAX_WAITING_NOTICES);
-        let by_kernel = RecommendedWatcher::new(forward(sender.clone()), notify::Config::default())
+        // Notices name what is behind links.
+        let roots: Vec<PathBuf> = roots.iter().map(|r| r.canonicalize().unwrap_or_else(|_| r.clone())).collect();
+        let roots = &*roots;
+        let by_kernel = RecommendedWatcher::new(forward(roots.to_owned(), sender.clone()), notify::Config::default())
             .and_then(|watcher| watch_all(watcher, roots));
         let watcher: Box<dyn Watcher + Send> = match by_kernel {
             Ok(watcher) => Box::new(watcher),
             Err(error) => {
                 tracing::warn!(%error, interval = ?POLL_INTERVAL, "no file notices from the kernel; polling instead");
                 let config = notify::Config::default().with_poll_interval(POLL_INTERVAL);
-                Box::new(watch_all(PollWatcher::new(forward(sender), config)?, roots)?)
+                Box::new(watch_all(PollWatcher::new(forward(roots.to_owned(), sender), config)?, roots)?)
             }
         };
         Ok(Self { _watcher: watcher, notices })
@@ -64,13 +69,21 @@ fn watch_all<W: Watcher>(mut watcher: W, roots: &[PathBuf]) -> notify::Result<W>
     Ok(watcher)
 }
 
-fn forward(sender: mpsc::Sender<Notice>) -> impl FnMut(notify::Result<notify::Event>) + Send + 'static {
+fn forward(
+    roots: Vec<PathBuf>,
+    sender: mpsc::Sender<Notice>,
+) -> impl FnMut(notify::Result<notify::Event>) + Send + 'static {
     move |event| {
         let notice = match event {
-            Ok(event) => match completeness(event.kind) {
-                Some(complete) => Notice { paths: event.paths, complete },
-                None => return,
-            },
+            Ok(event) => {
+                let Some(complete) = completeness(event.kind) else { return };
+                let of_interest = |path: &PathBuf| may_matter(path, &roots);
+                let paths: Vec<PathBuf> = event.paths.into_iter().filter(of_interest).collect();
+                if paths.is_empty() {
+                    return;
+                }
+                Notice { paths, complete }
+            }
             // Notices were lost: something may have changed anywhere.
             Err(error) => {
                 tracing::warn!(%error, "file notices were lost; reading everything again");
@@ -82,6 +95,13 @@ fn forward(sender: mpsc::Sender<Notice>) -> impl FnMut(notify::Result<notify::Ev
     }
 }
 
+/// Whether a path may be configuration, or a directory of some: programs write logs and databases there too.
+fn may_matter(path: &Path, roots: &[PathBuf]) -> bool {
+    let below = roots.iter().find_map(|root| path.strip_prefix(root).ok()).unwrap_or(path);
+    let hidden = below.iter().any(|part| part.to_string_lossy().starts_with('.'));
+    !hidden && (path.extension().is_none() || is_configuration(path))
+}
+
 /// Whether an event says that a file is complete; `None` for events that change nothing.
 fn completeness(kind: EventKind) -> Option<bool> {
     match kind {
@@ -91,5 +111,22 @@ fn completeness(kind: EventKind) -> Option<bool> {
         EventKind::Any | EventKind::Other | EventKind::Create(_) | EventKind::Modify(_) | EventKind::Remove(_) => {
             Some(false)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logs_and_hidden_files_wake_nobody() {
+        let roots = [PathBuf::from("/home/.user/mesh")];
+        let check = |path: &str, expected| assert_eq!(may_matter(Path::new(path), &roots), expected, "{path}");
+        check("/home/.user/mesh/a.yaml", true);
+        check("/home/.user/mesh/deep/a.json", true);
+        check("/home/.user/mesh/directory", true);
+        check("/home/.user/mesh/a.log", false);
+        check("/home/.user/mesh/.evenkeel/a.yaml", false);
+        check("/home/.user/mesh/.a.yaml.swp", false);
     }
 }

@@ -2,6 +2,7 @@
 
 mod certificates;
 mod configuration;
+mod envoy;
 mod fixture;
 mod startup;
 mod streams;

@@ -1,0 +1,158 @@
+//! Stock Envoy as a client, over both protocols: it takes its whole configuration and refuses nothing.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use evenkeel_ca::Authority;
+use evenkeel_testkit::Process;
+use evenkeel_xds::pb::envoy::config::core::v3::{DataSource, Node, data_source::Specifier};
+use evenkeel_xds::pb::envoy::extensions::transport_sockets::tls::v3::{
+    CertificateValidationContext, Secret, TlsCertificate, secret,
+};
+use evenkeel_xds::pb::envoy::service::secret::v3::secret_discovery_service_server::SecretDiscoveryServiceServer;
+use evenkeel_xds::server::{AdsService, Session, Source};
+use evenkeel_xds::{Resource, ResourceSet, ResourceType};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_stream::wrappers::TcpListenerStream;
+
+use crate::fixture::{PATIENCE, Plane, pod, service};
+
+/// Serves one workload's secrets, as its agent does.
+struct Secrets(watch::Sender<Arc<ResourceSet>>);
+
+impl Source for Secrets {
+    fn connect(&self, _: &Node, _: &tonic::Extensions) -> Result<Session, tonic::Status> {
+        Ok(Session::new(self.0.subscribe()))
+    }
+}
+
+/// Starts an SDS server with a certificate of the control plane's authority; returns its port.
+async fn serve_secrets(plane: &Plane) -> u16 {
+    let now = SystemTime::now();
+    let authority = Authority::open(plane.state.path(), "cluster.local", now).expect("the authority");
+    let made = authority.server_certificate(&["client"], Duration::from_secs(3600), now).expect("a certificate");
+    let inline = |text: &str| {
+        Some(DataSource { specifier: Some(Specifier::InlineString(text.to_owned())), ..Default::default() })
+    };
+    let certificate = secret::Type::TlsCertificate(TlsCertificate {
+        certificate_chain: inline(&made.chain_pem),
+        private_key: inline(&made.key_pem),
+        ..Default::default()
+    });
+    let roots = secret::Type::ValidationContext(CertificateValidationContext {
+        trusted_ca: inline(authority.trust_bundle_pem()),
+        ..Default::default()
+    });
+    let mut set = ResourceSet::new(1);
+    for (name, kind) in [("default", certificate), ("ROOTCA", roots)] {
+        let secret = Secret { name: name.to_owned(), r#type: Some(kind) };
+        set.insert(ResourceType::Secret, Arc::new(Resource::from_message(name, &secret)));
+    }
+    let source = Secrets(watch::Sender::new(Arc::new(set)));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let service = SecretDiscoveryServiceServer::new(AdsService::new(Arc::new(source)));
+    let server = tonic::transport::Server::builder().add_service(service);
+    tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+    port
+}
+
+fn bootstrap(api_type: &str, xds: u16, sds: u16) -> Value {
+    let cluster = |name: &str, port: u16| {
+        json!({
+            "name": name,
+            "type": "STATIC",
+            "typed_extension_protocol_options": { "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+                "explicit_http_config": { "http2_protocol_options": {} },
+            }},
+            "load_assignment": { "cluster_name": name, "endpoints": [{ "lb_endpoints": [{ "endpoint": {
+                "address": { "socket_address": { "address": "127.0.0.1", "port_value": port } },
+            }}]}]},
+        })
+    };
+    json!({
+        "node": {
+            "id": "sidecar~10.244.0.2~a-0.shop~shop.svc.cluster.local",
+            "cluster": "a",
+            "metadata": { "NAMESPACE": "shop", "SERVICE_ACCOUNT": "a" },
+        },
+        "dynamic_resources": {
+            "ads_config": {
+                "api_type": api_type,
+                "transport_api_version": "V3",
+                "grpc_services": [{ "envoy_grpc": { "cluster_name": "xds-grpc" } }],
+                "set_node_on_first_message_only": true,
+            },
+            "cds_config": { "ads": {}, "resource_api_version": "V3" },
+            "lds_config": { "ads": {}, "resource_api_version": "V3" },
+        },
+        "static_resources": { "clusters": [cluster("xds-grpc", xds), cluster("sds-grpc", sds)] },
+    })
+}
+
+/// Services of every protocol, policies, routes.
+fn mesh() -> String {
+    let documents = [
+        service("a"),
+        service("b"),
+        pod("a", "10.244.0.2"),
+        pod("b", "10.244.0.3"),
+        "apiVersion: v1\nkind: Service\nmetadata: {name: mixed, namespace: shop}\n\
+         spec: {selector: {app: a}, ports: [{name: tcp, port: 7001}, {name: any, port: 7002}]}\n"
+            .to_owned(),
+        "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: a, namespace: shop}\n\
+         spec: {rules: [{from: [{source: {namespaces: [shop]}}], to: [{operation: {methods: [GET]}}]}]}\n"
+            .to_owned(),
+        "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: b, namespace: shop}\n\
+         spec: {hosts: [b], http: [{match: [{uri: {prefix: /x}}], redirect: {uri: /y}}, {route: [{destination: {host: b}}]}]}\n"
+            .to_owned(),
+    ];
+    documents.join("---\n")
+}
+
+#[tokio::test]
+async fn envoy_takes_everything_and_follows_edits() {
+    let plane = Plane::start(&[("mesh.yaml", mesh())]).await;
+    let sds = serve_secrets(&plane).await;
+    for api_type in ["DELTA_GRPC", "GRPC"] {
+        let file = plane.state.path().join(format!("{api_type}.json"));
+        let text = bootstrap(api_type, plane.addresses.grpc.port(), sds).to_string();
+        std::fs::write(&file, text).expect("a bootstrap file");
+        let mut command = Command::new(evenkeel_testkit::envoy());
+        // Ports 15001 and 15006 of this machine are taken while it runs: one at a time.
+        command.args(["--concurrency", "1", "-l", "warning", "--use-dynamic-base-id", "-c"]).arg(&file);
+        let envoy = Process::spawn(&mut command);
+
+        let live = async || {
+            let reached = tokio::time::timeout(PATIENCE / 2, plane.until("/debug/syncz", settled)).await;
+            if reached.is_err() {
+                panic!("{api_type}: Envoy is not live: {}\n{}", plane.page("/debug/syncz").await, envoy.output());
+            }
+        };
+        live().await;
+        let before = plane.json("/debug/syncz").await["generation"].clone();
+        plane.write(&format!("{}.yaml", api_type.to_lowercase().replace('_', "-")), &service(&format!("new-{sds}")));
+        plane.until("/debug/syncz", |page| {
+            let page: Value = serde_json::from_str(page).ok()?;
+            (page["generation"] != before).then_some(())
+        })
+        .await;
+        live().await;
+        assert!(plane.page("/metrics").await.contains("pilot_total_xds_rejects 0\n"), "{}", envoy.output());
+        drop(envoy);
+        plane.until("/metrics", |page| page.contains("pilot_xds 0\n").then_some(())).await;
+    }
+}
+
+/// The one proxy has asked for clusters, endpoints, listeners and routes, and has accepted all of the present generation.
+fn settled(page: &str) -> Option<()> {
+    let page: Value = serde_json::from_str(page).ok()?;
+    let proxy = page["proxies"].as_array()?.first()?;
+    let types: Vec<&str> = proxy["types"].as_array()?.iter().filter_map(|t| t["type"].as_str()).collect();
+    let complete = ["CDS", "EDS", "LDS", "RDS"].iter().all(|kind| types.contains(kind));
+    (complete && proxy["live"] == true).then_some(())
+}
