@@ -32,7 +32,11 @@ impl Proxy {
                 let envoy = Envoy::new(binary, bootstrap, options);
                 tokio::spawn(async move { envoy.supervise(stopped).await.context("Envoy") })
             }
-            None => anyhow::bail!("the built-in proxy is not linked in"),
+            None => {
+                let settings = settings(options, bootstrap)?;
+                // A thread of its own: it brings its runtime, and its workers, with it.
+                tokio::task::spawn_blocking(move || Ok(evenkeel_proxy::run_until(settings, stopped)?))
+            }
         };
         Ok(Self { stop: Some(stop), ended })
     }
@@ -50,4 +54,14 @@ impl Proxy {
         }
         self.ended().await
     }
+}
+
+fn settings(options: &Options, bootstrap: &Path) -> anyhow::Result<evenkeel_proxy::Settings> {
+    let proxy = evenkeel_proxy::Options {
+        config_path: Some(bootstrap.to_path_buf()),
+        concurrency: Some(usize::try_from(options.concurrency)?),
+        drain_time_s: options.drain_time_s,
+        ..evenkeel_proxy::Options::default()
+    };
+    Ok(proxy.resolve()?)
 }

@@ -254,7 +254,7 @@ impl ProcessId {
     fn of(pid: i32) -> io::Result<Self> {
         let mut stat = String::new();
         File::open(format!("/proc/{pid}/stat"))?.read_to_string(&mut stat)?;
-        let started = start_time(&stat).ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat is unreadable")))?;
+        let started = start_time(&stat).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
         Ok(Self { pid, started })
     }
 
@@ -275,10 +275,13 @@ impl ProcessId {
     }
 }
 
-/// Field 22 of `/proc/PID/stat`; the name in field 2 may itself hold spaces and parentheses.
+/// Field 22 of `/proc/PID/stat`, unless the process has ended and only waits to be collected. The name in field 2 may
+/// itself hold spaces and parentheses.
 fn start_time(stat: &str) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(") ")?;
-    after_name.split_ascii_whitespace().nth(19)?.parse().ok()
+    let mut fields = after_name.split_ascii_whitespace();
+    let state = fields.next().filter(|state| !["Z", "X"].contains(state));
+    state.and_then(|_| fields.nth(18)?.parse().ok())
 }
 
 fn open_pidfd(pid: i32) -> io::Result<OwnedFd> {
@@ -320,6 +323,7 @@ mod tests {
         };
         check("sleep");
         check("a) S (b c");
+        assert_eq!(start_time("42 (ended) Z 1 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 987654 0 0"), None);
         assert_eq!(start_time("garbage"), None);
     }
 

@@ -12,6 +12,7 @@ use futures_util::future::join_all;
 use tokio::sync::watch;
 
 use crate::capture;
+use crate::cleanup::StateDir;
 use crate::client::Call;
 use crate::network::{BRIDGE_ADDRESS, MAX_PODS, NetworkError, Place, pod_address, search_list};
 use crate::pods::{ContainerPort, Pod, Roster};
@@ -175,13 +176,13 @@ impl Mesh {
     /// What stands below the table: the ways in, and where to look further.
     fn footer(&self) -> String {
         let mut lines: Vec<String> = self.plan.host_ports.iter().map(|port| port.url()).collect();
+        let state = self.plan.state.path();
+        let flag =
+            if state == StateDir::default_path() { String::new() } else { format!(" --state {}", state.display()) };
         if let Some(first) = self.plan.manifest.workloads.first() {
-            lines.push(format!(
-                "evenkeel exec {} -- sh     logs: {}",
-                first.name,
-                self.plan.state.path().join("logs").display()
-            ));
+            lines.push(format!("a shell inside: evenkeel exec {}{flag}", first.name));
         }
+        lines.push(format!("logs: {}", state.join("logs").display()));
         lines.push("Ctrl-C stops everything and removes it".to_owned());
         lines.join("\n")
     }

@@ -2,3 +2,4 @@
 
 mod docs;
 mod interop;
+mod up;

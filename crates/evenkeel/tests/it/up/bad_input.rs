@@ -1,0 +1,66 @@
+//! What a user gets wrong is answered in one line, with a way out, before anything starts.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+
+use evenkeel_testkit::Process;
+
+use super::user::User;
+use super::{PATIENCE, capitals, entries, state};
+
+/// Runs `up` on a directory with these files and expects it to refuse in these words.
+fn check(files: &[(&str, &str)], more: &[&str], expected: &[&str]) {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    for (name, text) in files {
+        fs::write(folder.path().join(name), text).expect("it can be written");
+    }
+    refuses(folder.path(), more, expected);
+}
+
+fn refuses(directory: &Path, more: &[&str], expected: &[&str]) {
+    let (user, state) = (User::present(), state());
+    let mut command = user.evenkeel(&["up"]);
+    command.arg(directory).arg("--state").arg(state.path()).args(more);
+    let mut up = Process::spawn(&mut command);
+    let status = up.wait_for_exit(PATIENCE);
+    let output = up.output();
+    assert_eq!(status.code(), Some(1), "{output}");
+    for part in expected {
+        assert!(output.contains(part), "{part:?} is not in:\n{output}");
+    }
+    assert!(!output.contains("panicked"), "{output}");
+    assert_eq!(entries(state.path()), Vec::<String>::new(), "something was started");
+}
+
+const DEPLOYMENT: &str = "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: web\nspec:\n  selector:\n    \
+     matchLabels: {app: web}\n  template:\n    metadata:\n      labels: {app: web}\n    spec:\n      containers:\n        - name: web\n";
+
+#[test]
+fn a_directory_that_is_none() {
+    refuses(Path::new("/nowhere/at/all"), &[], &["error: /nowhere/at/all is not a directory with YAML files"]);
+    refuses(&capitals().join("gateway.yaml"), &[], &["name the directory it is in"]);
+}
+
+#[test]
+fn nothing_to_run() {
+    check(&[], &[], &["no Deployment in", "local.evenkeel.dev/run: COMMAND"]);
+    check(&[("web.yaml", DEPLOYMENT)], &[], &["no Deployment in", "local.evenkeel.dev/run: COMMAND"]);
+}
+
+#[test]
+fn mistakes_in_files_have_a_place() {
+    check(&[("a.yaml", "kind: [\n")], &[], &["a.yaml:", "error", "nothing was started"]);
+    let unknown = DEPLOYMENT.replace("  selector:", "  replicaz: 2\n  selector:");
+    check(&[("web.yaml", &unknown)], &[], &["web.yaml:6:3", "replicaz", "1 error in", "nothing was started"]);
+    let kind = "apiVersion: v1\nkind: Sevice\nmetadata: {name: web}\n";
+    check(&[("svc.yaml", kind)], &[], &["svc.yaml:2:7", "Sevice", "nothing was started"]);
+}
+
+#[test]
+fn a_port_that_is_taken() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = taken.local_addr().expect("it is bound").port().to_string();
+    let expected = [&*format!("127.0.0.1:{port}"), "another program has it", "gateway.yaml:", "--gateway-port 8080="];
+    refuses(&capitals(), &["--gateway-port", &port], &expected);
+}

@@ -1,0 +1,92 @@
+//! However a run ends, nothing is left.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::Duration;
+
+use evenkeel_testkit::{Process, eventually};
+
+use super::user::User;
+use super::{KEPT, PATIENCE, entries, url, wait_ready};
+
+/// Processes (by their command line) that belong to a run with this state directory.
+fn processes_of(state: &Path) -> Vec<String> {
+    let name = state.display().to_string();
+    let command_line = |entry: fs::DirEntry| fs::read(entry.path().join("cmdline")).ok();
+    let texts = fs::read_dir("/proc").expect("/proc is there").flatten().filter_map(command_line);
+    texts.map(|bytes| String::from_utf8_lossy(&bytes).replace('\0', " ")).filter(|line| line.contains(&name)).collect()
+}
+
+fn get(url: &str, path: &str) -> String {
+    let address = url.trim_start_matches("http://").trim_end_matches('/');
+    let mut stream = TcpStream::connect(address).expect("the gateway listens");
+    stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a valid timeout");
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n").expect("the gateway reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("the gateway answers");
+    answer
+}
+
+fn closed(url: &str) -> bool {
+    TcpStream::connect(url.trim_start_matches("http://").trim_end_matches('/')).is_err()
+}
+
+#[test]
+fn interrupted_it_drains_and_removes_everything() {
+    let user = User::present();
+    let mut up = Process::spawn(&mut user.up(&[]));
+    wait_ready(&mut up, 5);
+    let url = url(&mut up);
+    let answer = get(&url, "/api/capitals/Iceland");
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("Reykjavík"), "{answer}");
+
+    let state = user.state.path().display().to_string();
+    let inside = user
+        .evenkeel(&["exec", "capitals-web", "--state", &state, "--", "sh", "-c", "hostname; exit 3"])
+        .output()
+        .expect("exec runs");
+    assert_eq!(inside.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&inside.stdout).starts_with("capitals-web-"), "{inside:?}");
+
+    up.signal(libc::SIGINT);
+    assert!(up.wait_for_exit(PATIENCE).success(), "{}", up.output());
+    assert_eq!(processes_of(user.state.path()), Vec::<String>::new());
+    assert_eq!(entries(user.state.path()), KEPT);
+    assert!(closed(&url), "something still listens on {url}");
+}
+
+#[test]
+fn killed_it_takes_everything_with_it_and_the_next_run_clears_its_files() {
+    let user = User::present();
+    let mut up = Process::spawn(&mut user.up(&[]));
+    wait_ready(&mut up, 5);
+    let url = url(&mut up);
+    up.signal(libc::SIGKILL);
+    up.wait_for_exit(PATIENCE);
+    eventually("the end of all processes", || processes_of(user.state.path()).is_empty().then_some(()));
+    assert!(closed(&url), "something still listens on {url}");
+    assert!(entries(user.state.path()).contains(&"run.json".to_owned()), "the crash left nothing to clear");
+
+    let mut again = Process::spawn(&mut user.up(&[]));
+    again.wait_for_line("cleared what an interrupted run left");
+    wait_ready(&mut again, 5);
+    again.signal(libc::SIGTERM);
+    assert!(again.wait_for_exit(PATIENCE).success(), "{}", again.output());
+    assert_eq!(entries(user.state.path()), KEPT);
+}
+
+#[test]
+fn a_second_one_on_the_same_state_directory_is_refused_and_the_first_goes_on() {
+    let user = User::present();
+    let mut up = Process::spawn(&mut user.up(&[]));
+    wait_ready(&mut up, 5);
+    let mut second = Process::spawn(&mut user.up(&[]));
+    assert!(!second.wait_for_exit(PATIENCE).success());
+    let said = second.output();
+    assert!(said.contains("another `evenkeel up` uses") && said.contains("--state DIR"), "{said}");
+    assert!(get(&url(&mut up), "/healthz").starts_with("HTTP/1.1 200"));
+    up.signal(libc::SIGINT);
+    assert!(up.wait_for_exit(PATIENCE).success());
+}

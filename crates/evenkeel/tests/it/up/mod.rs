@@ -1,0 +1,53 @@
+//! `evenkeel up` as its users have it: the real binary, real namespaces, real traffic. Everything lives in namespaces that
+//! the command makes itself; only free ports of the machine's loopback are used.
+
+mod bad_input;
+mod check;
+mod endings;
+mod envoy;
+mod user;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use evenkeel_testkit::{Process, workspace};
+
+/// How long the whole scenario, or a start, may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(100);
+
+/// The example.
+fn capitals() -> PathBuf {
+    workspace::root().join("examples/capitals")
+}
+
+/// A state directory; its path is short, as sockets lie below it.
+fn state() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("ek").tempdir_in("/tmp").expect("/tmp can be written")
+}
+
+/// The line with the gateway's address.
+fn url(up: &mut Process) -> String {
+    up.wait_for_line("http://127.0.0.1:").trim().to_owned()
+}
+
+/// Waits until that many replicas (the gateway is one) have told that they are ready.
+fn wait_ready(up: &mut Process, count: usize) {
+    let ready = |up: &mut Process| {
+        let output = up.output();
+        (output.lines().filter(|line| line.starts_with("ready ")).count() >= count).then_some(())
+    };
+    up.wait_for(&format!("{count} ready replicas"), ready);
+}
+
+/// What lies in a directory, sorted.
+fn entries(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(folder)
+        .expect("the folder is there")
+        .map(|entry| entry.expect("it can be read").file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+/// What may be left of a run, by the documentation.
+const KEPT: [&str; 2] = ["control", "logs"];
