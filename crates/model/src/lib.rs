@@ -7,6 +7,7 @@ mod address_book;
 mod build;
 pub mod destination_rule;
 pub mod gateway;
+mod index;
 pub mod mesh;
 pub mod policy;
 pub mod service;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use evenkeel_base::hostname::Hostname;
 
+use crate::index::HostIndex;
 use crate::service::EndpointsByPort;
 use crate::workload::selects;
 use crate::{
@@ -29,34 +30,28 @@ pub struct Snapshot {
     /// All VirtualServices, in the order of precedence. Where two claim a host in the mesh, the later one appears there
     /// without it.
     pub virtual_services: Vec<Arc<VirtualService>>,
-    /// All DestinationRules in the order of precedence; those for one host and namespace are already merged.
+    /// All DestinationRules by namespace, there in the order of precedence; those for one host are already merged.
     pub destination_rules: Vec<Arc<DestinationRule>>,
     /// All Gateways, in the order of precedence.
     pub gateways: Vec<Arc<Gateway>>,
-    /// All PeerAuthentications, in the order of precedence.
+    /// All PeerAuthentications by namespace, there in the order of precedence.
     pub peer_authentications: Vec<Arc<PeerAuthentication>>,
     /// All AuthorizationPolicies, ordered by namespace and name.
     pub authorization_policies: Vec<Arc<AuthorizationPolicy>>,
+    /// Of `virtual_services`.
+    pub(crate) index: HostIndex,
 }
 
 impl Snapshot {
     /// The services a client in `namespace` sees, ordered by host, each host once: its own namespace's before others'.
-    pub fn services_visible_to<'a>(&'a self, namespace: &str) -> impl Iterator<Item = &'a Arc<Service>> + use<'a> {
-        let mut by_host: BTreeMap<&Hostname, &Arc<Service>> = BTreeMap::new();
-        for service in self.services.iter().filter(|s| s.export_to.includes(namespace)) {
-            let chosen = by_host.entry(&service.host).or_insert(service);
-            if &*service.namespace == namespace && &*chosen.namespace != namespace {
-                *chosen = service;
-            }
-        }
-        by_host.into_values()
+    pub fn services_visible_to<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = &'a Arc<Service>> + use<'a> {
+        // One host's services stand side by side.
+        self.services.chunk_by(|a, b| a.host == b.host).filter_map(move |same| preferred(same, namespace))
     }
 
     /// The service of exactly this host as a client in `namespace` sees it.
     pub fn service(&self, host: &str, namespace: &str) -> Option<&Arc<Service>> {
-        let candidates = self.services_of(host);
-        let visible = || candidates.iter().filter(|s| s.export_to.includes(namespace));
-        visible().find(|s| &*s.namespace == namespace).or_else(|| visible().next())
+        preferred(self.services_of(host), namespace)
     }
 
     /// All services of exactly this host, whoever sees them.
@@ -119,11 +114,8 @@ impl Snapshot {
         namespace: &'a str,
         host: &Hostname,
     ) -> Vec<&'a Arc<VirtualService>> {
-        let best = |v: &VirtualService| Hostname::most_specific(host, v.hosts.iter().map(|h| &h.value)).cloned();
-        let mut found: Vec<(Hostname, &Arc<VirtualService>)> =
-            self.virtual_services_at(gateway, namespace).filter_map(|v| best(v).map(|h| (h, v))).collect();
-        found.sort_by(|a, b| a.0.specificity(&b.0));
-        found.into_iter().map(|(_, v)| v).collect()
+        let covering = self.index.covering(host).into_iter().filter_map(|position| self.virtual_services.get(position));
+        covering.filter(|v| v.applies_at(gateway) && v.export_to.includes(namespace)).collect()
     }
 
     /// The DestinationRule that a client in `namespace` with `labels` uses for a service. Istio's order: the client's
@@ -136,9 +128,9 @@ impl Snapshot {
     ) -> Option<&Arc<DestinationRule>> {
         let own = &*self.mesh.root_namespace;
         let in_namespace = |wanted: &str, client_is_here: bool| {
-            self.destination_rules
+            of_namespace(&self.destination_rules, wanted, |r| &r.namespace)
                 .iter()
-                .filter(|r| &*r.namespace == wanted && r.host.covers(&service.host))
+                .filter(|r| r.host.covers(&service.host))
                 .filter(|r| client_is_here || r.export_to.includes(namespace))
                 .filter(|r| r.workload_selector.is_empty() || (client_is_here && selects(&r.workload_selector, labels)))
                 .min_by(|a, b| {
@@ -172,16 +164,15 @@ impl Snapshot {
         namespace: &str,
         applies: impl Fn(&PeerAuthentication) -> bool,
     ) -> Option<&Arc<PeerAuthentication>> {
-        self.peer_authentications.iter().find(|p| &*p.namespace == namespace && applies(p))
+        of_namespace(&self.peer_authentications, namespace, |p| &p.namespace).iter().find(|p| applies(p))
     }
 
-    /// The AuthorizationPolicies for a workload: DENY before ALLOW, then by namespace and name.
+    /// The AuthorizationPolicies for a workload: DENY before ALLOW, the mesh's before the namespace's, then by name.
     pub fn policies_for(&self, namespace: &str, labels: &Labels) -> Vec<&Arc<AuthorizationPolicy>> {
-        let root = &self.mesh.root_namespace;
-        let applies = |p: &AuthorizationPolicy| {
-            (&*p.namespace == namespace || p.namespace == *root) && selects(&p.selector, labels)
-        };
-        let mut found: Vec<_> = self.authorization_policies.iter().filter(|p| applies(p)).collect();
+        let of = |wanted: &str| of_namespace(&self.authorization_policies, wanted, |p| &p.namespace);
+        let root = &*self.mesh.root_namespace;
+        let own = if namespace == root { &[] } else { of(namespace) };
+        let mut found: Vec<_> = of(root).iter().chain(own).filter(|p| selects(&p.selector, labels)).collect();
         found.sort_by_key(|p| p.action != AuthorizationAction::Deny);
         found
     }
@@ -190,4 +181,17 @@ impl Snapshot {
     pub fn gateways_for<'a>(&'a self, labels: &'a Labels) -> impl Iterator<Item = &'a Arc<Gateway>> + use<'a> {
         self.gateways.iter().filter(move |g| selects(&g.selector, labels))
     }
+}
+
+/// Of services with one host, what a client in `namespace` sees: its own namespace's before others'.
+fn preferred<'a>(same_host: &'a [Arc<Service>], namespace: &str) -> Option<&'a Arc<Service>> {
+    let mut visible = same_host.iter().filter(|s| s.export_to.includes(namespace));
+    visible.clone().find(|s| &*s.namespace == namespace).or_else(|| visible.next())
+}
+
+/// The part of a list ordered by namespace that belongs to one.
+fn of_namespace<'a, T>(list: &'a [T], namespace: &str, of: impl Fn(&T) -> &str) -> &'a [T] {
+    let start = list.partition_point(|item| of(item) < namespace);
+    let end = list.partition_point(|item| of(item) <= namespace);
+    list.get(start..end).unwrap_or_default()
 }

@@ -32,6 +32,8 @@ pub(super) fn build(
             None => built.push(new),
         }
     }
+    // Stable: within a namespace the order of precedence stays.
+    built.sort_by(|a, b| a.namespace.cmp(&b.namespace));
     built.into_iter().map(Arc::new).collect()
 }
 

@@ -17,6 +17,7 @@ use evenkeel_api::{Kind, Object, Resource};
 use evenkeel_base::suggest::closest;
 use evenkeel_base::{Diagnostic, Diagnostics};
 
+use crate::index::HostIndex;
 use crate::{AddressBook, Labels, MeshConfig, Snapshot};
 
 /// Builds the snapshot of all objects, in the order of precedence (files in the order of their names): where two claim
@@ -41,6 +42,7 @@ pub fn build<'a>(
     snapshot.destination_rules = destination_rules::build(&objects, &snapshot, &mut diagnostics);
     snapshot.gateways = gateways::build(&objects, &mut diagnostics);
     snapshot.virtual_services = virtual_services::build(&objects, &snapshot, &mut diagnostics);
+    snapshot.index = HostIndex::new(&snapshot.virtual_services);
     diagnostics.sort();
     (snapshot, diagnostics)
 }

@@ -32,6 +32,8 @@ pub(super) fn peer_authentications(
             None => built.push(Arc::new(policy)),
         }
     }
+    // Stable: within a namespace the order of precedence stays.
+    built.sort_by(|a, b| a.namespace.cmp(&b.namespace));
     built
 }
 
