@@ -12,7 +12,8 @@ pub const MAX_CLIENT_HELLO_BYTES: usize = 16 * 1024;
 /// No socket is involved: the listener pushes what it read. The bytes are kept, for the filter chain may turn out to pass
 /// them on as they are.
 pub struct ClientHelloReader {
-    acceptor: Acceptor,
+    /// Boxed, for it is large and moves with every push.
+    acceptor: Box<Acceptor>,
     bytes: Vec<u8>,
     /// How many of `bytes` the acceptor has taken.
     taken: usize,
@@ -49,7 +50,7 @@ impl Default for ClientHelloReader {
 impl ClientHelloReader {
     /// Before the first byte.
     pub fn new() -> Self {
-        Self { acceptor: Acceptor::default(), bytes: Vec::new(), taken: 0 }
+        Self { acceptor: Box::default(), bytes: Vec::new(), taken: 0 }
     }
 
     /// Takes more of the connection's bytes, in any portions.

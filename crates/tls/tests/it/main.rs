@@ -1,0 +1,7 @@
+//! Handshakes over real sockets, and what goes wrong in them.
+
+mod certificates;
+mod handshake;
+mod hello;
+mod rotation;
+mod support;

@@ -1,0 +1,151 @@
+//! An authority for tests, contexts in short form, and one function that runs both sides of a handshake.
+
+use std::time::Duration;
+
+use evenkeel_tls::config::{
+    CertificateSource, ClientCertificate, CommonTlsContext, DataSource, DownstreamTlsContext, TlsParams, TrustSource,
+    UpstreamTlsContext, Validation,
+};
+use evenkeel_tls::{
+    ClientHello, ClientHelloReader, DownstreamTls, HandshakeError, Inspection, SanMatcher, SecretStore, TlsStream,
+    UpstreamTls,
+};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, SanType,
+};
+use time::OffsetDateTime;
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpStream};
+
+/// Spiffe ids of the two workloads most tests are about.
+pub const WEB: &str = "spiffe://cluster.local/ns/default/sa/web";
+pub const INFO: &str = "spiffe://cluster.local/ns/default/sa/info";
+
+/// Bounds every handshake in the tests; one takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub struct TestCa {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+#[derive(Clone)]
+pub struct Pair {
+    pub chain: String,
+    pub key: String,
+}
+
+impl TestCa {
+    pub fn new(name: &str) -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        Self { issuer: CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap() }
+    }
+
+    pub fn pem(&self) -> String {
+        self.issuer.pem()
+    }
+
+    pub fn workload(&self, uri: &str) -> Pair {
+        self.issue(|params| params.subject_alt_names = vec![SanType::URI(uri.try_into().unwrap())])
+    }
+
+    pub fn expired(&self, uri: &str) -> Pair {
+        self.issue(|params| {
+            params.subject_alt_names = vec![SanType::URI(uri.try_into().unwrap())];
+            params.not_before = OffsetDateTime::now_utc() - Duration::from_secs(7200);
+            params.not_after = OffsetDateTime::now_utc() - Duration::from_secs(3600);
+        })
+    }
+
+    pub fn issue(&self, change: impl FnOnce(&mut CertificateParams)) -> Pair {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        change(&mut params);
+        Pair { chain: params.signed_by(&key, &self.issuer).unwrap().pem(), key: key.serialize_pem() }
+    }
+}
+
+impl Pair {
+    pub fn source(&self) -> CertificateSource {
+        CertificateSource::Static {
+            chain: DataSource::Inline(self.chain.clone().into_bytes()),
+            key: DataSource::Inline(self.key.clone().into_bytes()),
+        }
+    }
+}
+
+pub fn trusting(ca: &TestCa, names: Vec<SanMatcher>) -> Validation {
+    let trust = TrustSource::Static(DataSource::Inline(ca.pem().into_bytes()));
+    Validation::Chain { trust, subject_alt_names: names }
+}
+
+pub fn common(certificate: Option<CertificateSource>, validation: Validation, alpn: &[&str]) -> CommonTlsContext {
+    let alpn = alpn.iter().map(|protocol| (*protocol).to_owned()).collect();
+    CommonTlsContext { certificate, validation, alpn, params: TlsParams::default() }
+}
+
+/// A mutual-TLS server as an inbound listener has it.
+pub fn server_context(ca: &TestCa, pair: &Pair) -> DownstreamTlsContext {
+    let mesh = SanMatcher { kind: None, pattern: evenkeel_tls::StringPattern::prefix("spiffe://cluster.local/") };
+    DownstreamTlsContext {
+        common: common(Some(pair.source()), trusting(ca, vec![mesh]), &["http/1.1"]),
+        client_certificate: ClientCertificate::Required,
+    }
+}
+
+/// A mutual-TLS client as an outbound cluster has it.
+pub fn client_context(ca: &TestCa, pair: &Pair, server: &str) -> UpstreamTlsContext {
+    UpstreamTlsContext {
+        common: common(Some(pair.source()), trusting(ca, vec![SanMatcher::uri(server)]), &["http/1.1"]),
+        sni: "outbound_.8080_.v1_.info.default.svc.cluster.local".into(),
+    }
+}
+
+pub fn server(context: &DownstreamTlsContext) -> DownstreamTls {
+    DownstreamTls::new(context, &SecretStore::new()).unwrap()
+}
+
+pub fn client(context: &UpstreamTlsContext) -> UpstreamTls {
+    UpstreamTls::new(context, &SecretStore::new()).unwrap()
+}
+
+pub type Outcome = Result<TlsStream<TcpStream>, HandshakeError>;
+
+/// Two connected sockets.
+pub async fn sockets() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (client, server) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+    (client.unwrap(), server.unwrap().0)
+}
+
+/// Runs both sides of a handshake. A TLS 1.3 client is done before the server has seen its certificate, so the client's
+/// outcome is taken after its first read.
+pub async fn shake(client: &UpstreamTls, server: &DownstreamTls) -> (Outcome, Outcome) {
+    let (near, far) = sockets().await;
+    let both = async { tokio::join!(client.connect(near), accept(server, far)) };
+    tokio::time::timeout(PATIENCE, both).await.expect("a handshake in time")
+}
+
+pub async fn accept(server: &DownstreamTls, mut socket: TcpStream) -> Outcome {
+    let hello = read_hello(&mut socket).await.expect("a ClientHello");
+    server.accept(hello, socket).await
+}
+
+/// What a listener does: reads until the ClientHello is whole.
+pub async fn read_hello(socket: &mut TcpStream) -> Result<ClientHello, Inspection> {
+    let mut reader = ClientHelloReader::new();
+    let mut buffer = [0; 4096];
+    loop {
+        let count = socket.read(&mut buffer).await.unwrap();
+        assert_ne!(count, 0, "the client closed before its ClientHello was whole");
+        match reader.push(&buffer[..count]) {
+            Inspection::NeedMore(more) => reader = more,
+            Inspection::Hello(hello) => return Ok(*hello),
+            other => return Err(other),
+        }
+    }
+}
