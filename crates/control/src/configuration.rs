@@ -77,15 +77,18 @@ impl Configuration {
         if !refresh.files_changed && refresh.news.is_empty() {
             return None;
         }
-        let (snapshot, diagnostics) = match refresh.objects_changed {
-            true => self.build(),
-            false => (Snapshot::clone(&last.snapshot), self.told.clone()),
-        };
-        self.tell(refresh.news, &diagnostics);
-        // What proxies see is unchanged by, say, a comment; so they are left alone.
-        let world = match snapshot == *last.snapshot && !refresh.objects_changed {
-            true => self.world(last.generation, last.noticed, last.snapshot.clone(), diagnostics),
-            false => self.world(last.generation + 1, noticed, Arc::new(snapshot), diagnostics),
+        // A comment, or a mistake that is refused, leaves what proxies see as it is.
+        let world = match refresh.objects_changed {
+            false => {
+                let built = self.told.clone();
+                self.tell(refresh.news, &built);
+                self.world(last.generation, last.noticed, last.snapshot.clone(), built)
+            }
+            true => {
+                let (snapshot, built) = self.build();
+                self.tell(refresh.news, &built);
+                self.world(last.generation + 1, noticed, Arc::new(snapshot), built)
+            }
         };
         Some(world)
     }
@@ -142,10 +145,8 @@ pub async fn keep(
     metrics: Arc<Metrics>,
 ) {
     count(&world.borrow(), &metrics);
-    // A change between the first read and the first watch would go unnoticed.
     let mut debounce = Debounce::new(options);
-    let mut noticed = Some(Instant::now());
-    debounce.change(Change::Partial, Instant::now());
+    let mut noticed = None;
     loop {
         let due = debounce.due();
         tokio::select! {

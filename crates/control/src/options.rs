@@ -14,7 +14,7 @@ pub struct Options {
     #[arg(long, value_name = "DIR")]
     pub state: PathBuf,
 
-    /// Trust domain of all identities; the mesh configuration's `trustDomain` if not given, else `cluster.local`.
+    /// Trust domain of all identities, unless the mesh configuration sets one; `cluster.local` if neither does.
     #[arg(long, value_name = "DOMAIN")]
     pub trust_domain: Option<String>,
 

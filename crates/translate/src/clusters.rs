@@ -48,7 +48,7 @@ pub fn clusters(context: Context<'_>) -> Vec<Generated> {
         all.extend(ports.iter().filter(|p| Carried::of(p.protocol).is_some()).map(|p| inbound(context, p)));
     }
     for (service, port, carried) in context.service_ports() {
-        let rule = context.snapshot.destination_rule_for(service, &context.view.namespace, &context.view.labels);
+        let rule = context.snapshot.destination_rule_for(service, &context.view.namespace, context.labels());
         let rule = rule.map(AsRef::as_ref);
         let subsets = rule.into_iter().flat_map(|r| r.subsets.iter().map(Some));
         for subset in std::iter::once(None).chain(subsets) {

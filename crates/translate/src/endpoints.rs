@@ -26,7 +26,7 @@ pub fn load_assignments(context: Context<'_>) -> Vec<Generated> {
         if service.resolution != Resolution::Static {
             continue;
         }
-        let rule = context.snapshot.destination_rule_for(service, &context.view.namespace, &context.view.labels);
+        let rule = context.snapshot.destination_rule_for(service, &context.view.namespace, context.labels());
         let subsets = rule.into_iter().flat_map(|r| r.subsets.iter().map(|s| (&*s.name, &s.labels)));
         for (subset, labels) in std::iter::once(("", &whole)).chain(subsets) {
             let inners: &[Inner] = match carried {

@@ -22,6 +22,8 @@ const MAX_CONNECTIONS: usize = 256;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest request head, in bytes.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
+/// Pause after an accept that failed for want of file descriptors or memory.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// Serves the pages until the task is dropped.
 pub async fn serve(listener: TcpListener, pages: Arc<Pages>) {
@@ -38,7 +40,7 @@ pub async fn serve(listener: TcpListener, pages: Arc<Pages>) {
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
-                tokio::time::sleep(Duration::from_millis(50)).await;
+                tokio::time::sleep(ACCEPT_RETRY).await;
             }
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use evenkeel_model::{Gateway, GatewayRef, L4Match, Server, ServerProtocol, ServerTlsMode, VirtualService};
 
 use super::outbound::to_destinations;
-use super::{Generated, Inspect, chain, listener};
+use super::{Generated, Inspect, chain, listener, push_distinct};
 use crate::access_log;
 use crate::context::Context;
 use crate::http::{self, Side};
@@ -60,9 +60,7 @@ fn of_port(context: Context<'_>, port: u16, servers: &[(&Gateway, &Server)]) -> 
     for (gateway, server) in servers {
         for chain in chains(context, port, gateway, server) {
             // Plain HTTP servers of one port share one chain: their hosts are told apart by its routes.
-            if !made.filter_chains.iter().any(|c| c.filter_chain_match == chain.filter_chain_match) {
-                made.filter_chains.push(chain);
-            }
+            push_distinct(&mut made.filter_chains, chain);
         }
     }
     if made.filter_chains.is_empty() {

@@ -91,6 +91,25 @@ fn chain(name: &str, wanted: FilterChainMatch, filters: Vec<Filter>) -> FilterCh
     }
 }
 
+/// Adds a chain. Envoy refuses a whole listener in which two chains match the same: the first keeps what both want, and a
+/// chain that has no name left is dropped.
+fn push_distinct(chains: &mut Vec<FilterChain>, mut new: FilterChain) {
+    if let Some(wanted) = &mut new.filter_chain_match {
+        let taken = |name: &String| {
+            let names = chains.iter().filter_map(|c| c.filter_chain_match.as_ref()).flat_map(|m| &m.server_names);
+            names.clone().any(|n| n == name)
+        };
+        let had_names = !wanted.server_names.is_empty();
+        wanted.server_names.retain(|name| !taken(name));
+        if had_names && wanted.server_names.is_empty() {
+            return;
+        }
+    }
+    if !chains.iter().any(|chain| chain.filter_chain_match == new.filter_chain_match) {
+        chains.push(new);
+    }
+}
+
 /// A listener that gets its connections from `virtualOutbound`.
 fn unbound(context: Context<'_>, mut listener: Listener) -> Listener {
     listener.bind_to_port = Some(bool_value(false));

@@ -8,7 +8,7 @@ use evenkeel_base::Span;
 use evenkeel_model::service::ServicePort;
 use evenkeel_model::{EndpointAddress, GatewayRef, L4Match, Protocol, Service, WeightedDestination};
 
-use super::{Generated, Inspect, chain, listener, unbound};
+use super::{Generated, Inspect, chain, listener, push_distinct, unbound};
 use crate::clusters::outbound_name;
 use crate::context::{Carried, Context};
 use crate::http::{self, Side};
@@ -159,8 +159,7 @@ impl<'a> AnyAddress<'a> {
                     l4.filter_chain_match = Some(names);
                 }
                 match l4.filter_chain_match.is_some() {
-                    true if made.filter_chains.iter().any(|c| c.filter_chain_match == l4.filter_chain_match) => {}
-                    true => made.filter_chains.push(l4),
+                    true => push_distinct(&mut made.filter_chains, l4),
                     false => rest = rest.or(Some(l4)),
                 }
             }
@@ -193,7 +192,7 @@ fn l4_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) -
                 server_names: names.iter().map(ToString::to_string).collect(),
                 ..Default::default()
             };
-            chains.push(chain("", wanted, vec![to_destinations(context, place, &route.destinations)]));
+            push_distinct(&mut chains, chain("", wanted, vec![to_destinations(context, place, &route.destinations)]));
         }
         for route in ruling.tcp.iter().filter(|_| port.protocol != Protocol::Tls && port.protocol != Protocol::Https) {
             let wanted: Vec<FilterChainMatch> = match route.matches.as_slice() {
@@ -202,9 +201,8 @@ fn l4_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) -
             };
             for wanted in wanted {
                 let last = wanted == FilterChainMatch::default();
-                if !chains.iter().any(|c: &FilterChain| c.filter_chain_match.as_ref() == Some(&wanted)) {
-                    chains.push(chain("", wanted, vec![to_destinations(context, place, &route.destinations)]));
-                }
+                let filter = to_destinations(context, place, &route.destinations);
+                push_distinct(&mut chains, chain("", wanted, vec![filter]));
                 if last {
                     return chains;
                 }
