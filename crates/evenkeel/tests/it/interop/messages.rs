@@ -56,7 +56,7 @@ fn persistence() -> Vec<Case> {
         )
         .differs(
             "Envoy closes after a pipelined local answer; the third request is as good as the first",
-            "| GET /one",
+            "| short and stout\nHTTP/1.1 200 OK",
         ),
         http(
             "pipelined behind a redirect",
@@ -108,7 +108,8 @@ fn persistence() -> Vec<Case> {
             "HTTP/1.0 where it is off",
             "426",
             vec![send("GET / HTTP/1.0\r\nHost: actions.test\r\n\r\n"), Step::Response, Step::Closed],
-        ),
+        )
+        .differs("an HTTP/1.0 client is answered in HTTP/1.0 here too", "HTTP/1.0 426 Upgrade Required"),
         Case::new(
             "HTTP/1.0 where it is on",
             Port::Edge,
@@ -148,6 +149,10 @@ fn persistence() -> Vec<Case> {
             "hop-by-hop response headers end here",
             "200",
             vec![send("GET /behave/hop-by-hop HTTP/1.1\r\nHost: actions.test\r\n\r\n"), Step::Response, Step::Open],
+        )
+        .differs(
+            "RFC 9110 section 7.6.1: a field that Connection names ends at this hop",
+            "table\n(stays open: true)\n| hop",
         ),
     ]
 }
@@ -270,7 +275,8 @@ fn upgrades() -> Vec<Case> {
             "websocket refused by the backend",
             "| no upgrade here",
             vec![upgrade("/behave/refuse-upgrade", "websocket"), Step::Response],
-        ),
+        )
+        .differs("the upstream's time is told for every answer of an upstream", "x-envoy-upstream-service-time"),
         http("websocket where the route forbids it", "403", vec![upgrade("/ws-off", "websocket"), Step::Response]),
         http("an upgrade not enabled", "403", vec![upgrade("/ws", "other"), Step::Response]),
         Case::new(
