@@ -79,7 +79,10 @@ pub fn load(source: &BootstrapSource, overrides: &NodeOverrides) -> Result<Loade
     let bootstrap = Bootstrap::new(&message, &Environment::process());
     let loaded = |bootstrap| Loaded { bootstrap, message, tree: tree.clone() };
     match bootstrap {
-        Ok(bootstrap) => Ok(loaded(bootstrap)),
+        Ok(mut bootstrap) => {
+            name_agent(&mut bootstrap.node);
+            Ok(loaded(bootstrap))
+        }
         Err(rejection) => {
             let problems = rejection.problems.iter().map(|problem| diagnostic(tree.as_ref(), "", problem));
             Err(BootstrapError::Invalid(problems.collect()))
@@ -141,12 +144,14 @@ fn with_overrides(mut node: Node, overrides: &NodeOverrides) -> Node {
     if let Some(zone) = &overrides.zone {
         node.locality.get_or_insert_with(Locality::default).zone.clone_from(zone);
     }
-    if node.user_agent_name.is_empty() {
-        "evenkeel".clone_into(&mut node.user_agent_name);
-        let version = env!("CARGO_PKG_VERSION").to_owned();
-        node.user_agent_version_type = Some(node::UserAgentVersionType::UserAgentVersion(version));
-    }
     node
+}
+
+/// Tells xDS servers which program this is.
+fn name_agent(node: &mut Node) {
+    "evenkeel".clone_into(&mut node.user_agent_name);
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    node.user_agent_version_type = Some(node::UserAgentVersionType::UserAgentVersion(version));
 }
 
 /// How long a first answer of LDS or CDS is awaited before the proxy counts as ready without it.

@@ -67,7 +67,7 @@ impl Reply {
 
     fn json(value: &serde_json::Value) -> Self {
         // Pretty, as Envoy prints: people read it.
-        let body = serde_json::to_string_pretty(value).unwrap_or_else(|error| error.to_string());
+        let body = serde_json::to_string_pretty(value).unwrap_or_else(|error| error.to_string()) + "\n";
         Self { status: StatusCode::OK, content_type: "application/json", body }
     }
 
