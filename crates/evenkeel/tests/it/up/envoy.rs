@@ -5,7 +5,7 @@ use std::fs;
 use evenkeel_testkit::{Process, envoy};
 
 use super::user::User;
-use super::{PATIENCE, capitals, wait_ready};
+use super::{PATIENCE, capitals};
 
 /// One side of every call between the two programs is Envoy, in both directions of the exchange.
 #[test]
@@ -30,5 +30,5 @@ fn with_envoy(file: &str) -> User {
         envoy().display()
     );
     fs::write(example.join(file), text.replace("      annotations:\n", &annotations)).expect("our own copy");
-    User { example, ..User::present() }.keeping(folder)
+    User::present().with_example(example, folder)
 }

@@ -19,7 +19,7 @@ pub struct User {
     /// A state directory of that user.
     pub state: tempfile::TempDir,
     unprivileged: bool,
-    files: Option<tempfile::TempDir>,
+    _files: Option<tempfile::TempDir>,
 }
 
 impl User {
@@ -30,7 +30,7 @@ impl User {
             example: capitals(),
             state: state(),
             unprivileged: false,
-            files: None,
+            _files: None,
         }
     }
 
@@ -47,12 +47,12 @@ impl User {
         open_to_all(&binary);
         let state = state();
         chown(state.path(), Some(NOBODY), Some(NOBODY)).expect("root may give a directory away");
-        Self { binary, example, state, unprivileged: true, files: Some(files) }
+        Self { binary, example, state, unprivileged: true, _files: Some(files) }
     }
 
-    /// The same user, holding on to a directory that the example lies in.
-    pub fn keeping(self, files: tempfile::TempDir) -> Self {
-        Self { files: Some(files), ..self }
+    /// The same user with another example, which lies in `files`.
+    pub fn with_example(self, example: PathBuf, files: tempfile::TempDir) -> Self {
+        Self { example, _files: Some(files), ..self }
     }
 
     /// `evenkeel` with these arguments.
