@@ -155,7 +155,7 @@ impl Authority {
         let path = |name: &str| folder.join(name);
         let (cert_path, key_path, root_path) = (path(CA_CERT_FILE), path(CA_KEY_FILE), path("root-cert.pem"));
         let cert = fs::read_to_string(&cert_path).map_err(io_error(&cert_path))?;
-        let key = key_file::read(&key_path)?.ok_or_else(|| AuthorityError::KeyMissing(key_path))?;
+        let key = key_file::read(&key_path)?.ok_or(AuthorityError::KeyMissing(key_path))?;
         let roots = fs::read_to_string(&root_path).map_err(io_error(&root_path))?;
         let chain = read_optional(&path("cert-chain.pem"))?.unwrap_or_default();
         let not_after = check(&cert_path, &cert, &key, now)?;
