@@ -53,6 +53,8 @@ pub struct Builder {
     /// Routes and secrets that did not come in time: whoever awaits them goes on without.
     given_up: HashSet<Awaited>,
     current: Arc<Config>,
+    /// Descriptors, from the first resource of a batch to [`Builder::build`]: they are costly to load and large to keep.
+    schema: Option<Arc<Schema>>,
 }
 
 #[derive(Debug)]
@@ -119,6 +121,7 @@ impl Builder {
             delivered: HashMap::new(),
             given_up: HashSet::new(),
             current: Arc::new(Config::default()),
+            schema: None,
         }
     }
 
@@ -153,11 +156,13 @@ impl Builder {
         if self.routes.get(message.name.as_str()).is_some_and(|entry| entry.resource == *resource) {
             return Ok(());
         }
+        let schema = self.schema();
         let known = |name: &str| self.clusters.contains_key(name);
         let mut cx = Cx::new(&self.environment);
         cx.known_clusters = Some(&known);
-        let table =
-            check("RouteConfiguration", &message.name, resource, cx, |cx| route_table(cx, &message, Inline::No))?;
+        let table = check("RouteConfiguration", &message.name, resource, &schema, cx, |cx| {
+            route_table(cx, &message, Inline::No)
+        })?;
         self.given_up.remove(&Awaited::Route(table.name.clone()));
         let entry = RouteEntry { resource: resource.clone(), table: Arc::new(table) };
         self.routes.insert(entry.table.name.clone(), entry);
@@ -168,8 +173,9 @@ impl Builder {
     pub fn set_endpoints(&mut self, resource: &Any) -> Result<(), Rejection> {
         let kind = "ClusterLoadAssignment";
         let message: endpoint_pb::ClusterLoadAssignment = decode(kind, resource)?;
+        let schema = self.schema();
         let cx = Cx::new(&self.environment);
-        let assigned = check(kind, &message.cluster_name, resource, cx, |cx| {
+        let assigned = check(kind, &message.cluster_name, resource, &schema, cx, |cx| {
             cx.non_empty("cluster_name", &message.cluster_name)?;
             assignment(cx, &message, AddressKind::Address)
         })?;
@@ -187,8 +193,9 @@ impl Builder {
     /// A secret that `source` delivered; contexts that use it take it for their next handshake.
     pub fn set_secret(&mut self, resource: &Any, source: &Source) -> Result<(), Rejection> {
         let message: tls_pb::Secret = decode("Secret", resource)?;
+        let schema = self.schema();
         let cx = Cx::new(&self.environment);
-        let value = check("Secret", &message.name, resource, cx, |cx| secret(cx, &message))?;
+        let value = check("Secret", &message.name, resource, &schema, cx, |cx| secret(cx, &message))?;
         let server = match source {
             Source::Ads => SdsServer::Ads,
             Source::Grpc { cluster, .. } => SdsServer::Cluster(cluster.to_string()),
@@ -322,6 +329,7 @@ impl Builder {
 
     /// The configuration to serve from now on. The same `Arc` as before when nothing changed.
     pub fn build(&mut self) -> Arc<Config> {
+        self.schema = None;
         self.forget_unreferenced();
         self.warm();
         let next = Config {
@@ -389,6 +397,10 @@ impl Builder {
         there || self.given_up.contains(&Awaited::Secret(secret))
     }
 
+    fn schema(&mut self) -> Arc<Schema> {
+        self.schema.get_or_insert_with(Schema::acquire).clone()
+    }
+
     fn listener(&mut self, resource: &Any, is_static: bool) -> Result<(), Rejection> {
         let message: listener_pb::Listener = decode("Listener", resource)?;
         let entry = self.listeners.get(message.name.as_str());
@@ -396,11 +408,12 @@ impl Builder {
         if entry.is_some_and(|entry| entry.versions.is_newest(resource)) {
             return Ok(());
         }
+        let schema = self.schema();
         let known = |name: &str| self.clusters.contains_key(name);
         let mut cx = Cx::new(&self.environment);
         cx.known_clusters = Some(&known);
         let compiled: CompiledListener =
-            check("Listener", &message.name, resource, cx, |cx| listener(cx, &message, &self.secrets))?;
+            check("Listener", &message.name, resource, &schema, cx, |cx| listener(cx, &message, &self.secrets))?;
         let entry = self.listeners.entry(compiled.listener.name.clone()).or_default();
         entry.is_static = is_static;
         entry.versions.set(Version { resource: resource.clone(), compiled: Arc::new(compiled) });
@@ -414,9 +427,11 @@ impl Builder {
         if entry.is_some_and(|entry| entry.versions.is_newest(resource)) {
             return Ok(());
         }
+        let schema = self.schema();
         let mut cx = Cx::new(&self.environment);
         cx.control_plane_cluster = is_static;
-        let compiled = check("Cluster", &message.name, resource, cx, |cx| cluster(cx, &message, &self.secrets))?;
+        let compiled =
+            check("Cluster", &message.name, resource, &schema, cx, |cx| cluster(cx, &message, &self.secrets))?;
         let entry = self.clusters.entry(compiled.cluster.name.clone()).or_default();
         entry.is_static = is_static;
         entry.versions.set(Version { resource: resource.clone(), compiled: Arc::new(compiled) });
@@ -461,11 +476,12 @@ fn check<'e, T>(
     kind: &'static str,
     name: &str,
     resource: &Any,
+    schema: &Arc<Schema>,
     mut cx: Cx<'e>,
     compile: impl FnOnce(&mut Cx<'e>) -> Option<T>,
 ) -> Result<T, Rejection> {
     let rejection = |problems| Rejection { kind, name: name.into(), problems };
-    let unsupported = support::check(&Schema::acquire(), resource);
+    let unsupported = support::check(schema, resource);
     if !unsupported.is_empty() {
         return Err(rejection(unsupported));
     }

@@ -9,7 +9,7 @@ use crate::hcm::{HttpConnectionManager, HttpFilter, RouteSource};
 use crate::listener::{ChainInput, FilterChain, NetworkFilter, Terminal};
 use crate::rbac::RbacFilter;
 use crate::rewrite::https_location;
-use crate::route::{HeaderEdits, HostRewrite, Route, RouteAction, RouteTable, VirtualHost};
+use crate::route::{HeaderAddition, HeaderEdits, HostRewrite, Route, RouteAction, RouteTable, VirtualHost};
 use crate::route_match::RouteSelection;
 use crate::view::{ConnectionView, RequestView};
 use crate::{Cluster, Config};
@@ -314,14 +314,19 @@ impl<'t> Trace<'t> {
 }
 
 fn edit_lines(edits: &HeaderEdits) -> Vec<String> {
-    let line = |direction: &str, action: &str, name: &str| format!("{direction}: {action} {name}");
-    let removed = |direction: &'static str| move |name: &Box<str>| line(direction, "remove", name);
-    let added =
-        |direction: &'static str| move |addition: &crate::route::HeaderAddition| line(direction, "add", &addition.name);
-    let request = edits.request_remove.iter().map(removed("request"));
-    let request = request.chain(edits.request_add.iter().map(added("request")));
-    let response = edits.response_remove.iter().map(removed("response"));
-    request.chain(response).chain(edits.response_add.iter().map(added("response"))).collect()
+    let removed = |direction, names: &[Box<str>]| -> Vec<String> {
+        names.iter().map(|name| format!("{direction}: remove {name}")).collect()
+    };
+    let added = |direction, additions: &[HeaderAddition]| -> Vec<String> {
+        additions.iter().map(|addition| format!("{direction}: add {}", addition.name)).collect()
+    };
+    [
+        removed("request", &edits.request_remove),
+        added("request", &edits.request_add),
+        removed("response", &edits.response_remove),
+        added("response", &edits.response_add),
+    ]
+    .concat()
 }
 
 impl fmt::Display for Explanation {

@@ -32,8 +32,8 @@ use rustc_hash::FxBuildHasher;
 
 pub use builder::Builder;
 pub use cluster::{Cluster, EndpointSet};
-pub use compile::Environment;
 pub use compile::source::{Reference, Source};
+pub use compile::{Environment, ReadFile, ReadVariable};
 pub use hcm::HttpConnectionManager;
 pub use listener::Listener;
 pub use rejection::{Problem, Rejection};

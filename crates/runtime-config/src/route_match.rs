@@ -125,11 +125,14 @@ pub fn without_port(authority: &[u8]) -> &[u8] {
 pub struct DomainIndex {
     exact: FastMap<Box<[u8]>, usize>,
     /// `*suffix` without the star, by length, longest first.
-    suffix: Vec<(usize, FastMap<Box<[u8]>, usize>)>,
+    suffix: ByLength,
     /// `prefix*` without the star, by length, longest first.
-    prefix: Vec<(usize, FastMap<Box<[u8]>, usize>)>,
+    prefix: ByLength,
     any: Option<usize>,
 }
+
+/// Names of one length each, with the virtual host's index.
+type ByLength = Vec<(usize, FastMap<Box<[u8]>, usize>)>;
 
 /// Why a domain was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -190,7 +193,7 @@ impl DomainIndex {
 /// DNS names end at 253 bytes; with a port and brackets nothing that can match a domain is longer than this.
 pub const LONGEST_HOST_BYTES: usize = 320;
 
-fn insert_wildcard(lengths: &mut Vec<(usize, FastMap<Box<[u8]>, usize>)>, part: &str, host: usize) -> Option<usize> {
+fn insert_wildcard(lengths: &mut ByLength, part: &str, host: usize) -> Option<usize> {
     let at = match lengths.iter().position(|(length, _)| *length == part.len()) {
         Some(at) => at,
         None => {

@@ -45,7 +45,7 @@ macro_rules! layout {
         statuses $statuses:expr
     }) => {
         $(#[$doc])*
-        #[allow(missing_docs, non_camel_case_types, clippy::empty_enums)]
+        #[allow(missing_docs, non_camel_case_types, clippy::empty_enums, clippy::manual_non_exhaustive)]
         pub mod $name {
             /// The layout.
             #[derive(Debug)]

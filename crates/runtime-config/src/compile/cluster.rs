@@ -267,7 +267,7 @@ fn http_options(cx: &mut Cx<'_>, options: &upstreams::HttpProtocolOptions) -> Op
             return cx.fail("one of explicit_http_config, use_downstream_protocol_config is required");
         }
     };
-    let common = options.common_http_protocol_options.clone().unwrap_or_default();
+    let common = options.common_http_protocol_options.unwrap_or_default();
     let upstream = options.upstream_http_protocol_options.clone().unwrap_or_default();
     cx.at("common_http_protocol_options", |cx| {
         let default = UpstreamHttp::default();

@@ -35,7 +35,7 @@ pub(crate) fn http_connection_manager(
     check_codec(cx, config);
     let routes = route_source(cx, config);
     let filters = http_filters(cx, &config.http_filters);
-    let common = config.common_http_protocol_options.clone().unwrap_or_default();
+    let common = config.common_http_protocol_options.unwrap_or_default();
     let http1 = config.http_protocol_options.clone().unwrap_or_default();
     let idle_timeout = cx.at("common_http_protocol_options", |cx| {
         cx.limit("idle_timeout", common.idle_timeout.as_ref(), Some(DEFAULT_IDLE_TIMEOUT))

@@ -32,12 +32,17 @@ use crate::rejection::Problem;
 /// What the outside world contributes: files, environment variables, and defaults from the bootstrap.
 pub struct Environment {
     /// Contents of a file a resource names.
-    pub read_file: Box<dyn Fn(&Path) -> std::io::Result<Vec<u8>> + Send + Sync>,
+    pub read_file: Box<ReadFile>,
     /// Value of an environment variable a resource names.
-    pub variable: Box<dyn Fn(&str) -> Option<String> + Send + Sync>,
+    pub variable: Box<ReadVariable>,
     /// `cluster_manager.upstream_bind_config`, for clusters without one.
     pub bind: BindConfig,
 }
+
+/// Reads a file.
+pub type ReadFile = dyn Fn(&Path) -> std::io::Result<Vec<u8>> + Send + Sync;
+/// Reads an environment variable.
+pub type ReadVariable = dyn Fn(&str) -> Option<String> + Send + Sync;
 
 impl Environment {
     /// The process's own files and environment variables.

@@ -1,0 +1,73 @@
+//! Access log format strings.
+
+use evenkeel_runtime_config::access_log::{Format, FormatPart, Operator};
+use evenkeel_runtime_config::access_log_format::{ENVOY_DEFAULT_FORMAT, FormatError, ISTIO_DEFAULT_FORMAT};
+
+fn parse(text: &str) -> Result<Vec<FormatPart>, FormatError> {
+    let environment = |name: &str| (name == "POD").then(|| "web-0".to_owned());
+    Format::parse(text, &environment).map(|format| format.parts)
+}
+
+fn literal(text: &str) -> FormatPart {
+    FormatPart::Literal(text.into())
+}
+
+fn operator(operator: Operator) -> FormatPart {
+    FormatPart::Operator { operator, max_length: None }
+}
+
+#[test]
+fn operators_with_arguments_lengths_and_literals() {
+    for (text, expected) in [
+        ("", vec![]),
+        ("plain", vec![literal("plain")]),
+        ("100%%", vec![literal("100%")]),
+        ("%PROTOCOL%\n", vec![operator(Operator::Protocol), literal("\n")]),
+        ("%START_TIME%", vec![operator(Operator::StartTime(None))]),
+        ("%START_TIME(%Y/%m/%d %3f)%", vec![operator(Operator::StartTime(Some("%Y/%m/%d %3f".into())))]),
+        ("%REQ(X-A)%", vec![operator(Operator::Req("x-a".into(), None))]),
+        (
+            "a%REQ(X-ENVOY-ORIGINAL-PATH?:PATH):10%b",
+            vec![
+                literal("a"),
+                FormatPart::Operator {
+                    operator: Operator::Req("x-envoy-original-path".into(), Some(":path".into())),
+                    max_length: Some(10),
+                },
+                literal("b"),
+            ],
+        ),
+        ("[%ENVIRONMENT(POD)%]", vec![literal("[web-0]")]),
+        ("%ENVIRONMENT(POD):3%%ENVIRONMENT(NONE)%", vec![literal("web-")]),
+        ("%DYNAMIC_METADATA(a:b)%", vec![operator(Operator::Unset)]),
+    ] {
+        assert_eq!(parse(text), Ok(expected), "{text:?}");
+    }
+}
+
+#[test]
+fn mistakes_are_named_with_their_place() {
+    for (text, expected) in [
+        ("a%", "at byte 1: \"%\" starts no operator; a literal percent sign is written \"%%\""),
+        ("50% off", "at byte 2: \"%\" starts no operator; a literal percent sign is written \"%%\""),
+        ("%REQ(X-A%", "at byte 0: \"%\" starts no operator; a literal percent sign is written \"%%\""),
+        ("%PROTOCOL:x%", "at byte 0: \"%\" starts no operator; a literal percent sign is written \"%%\""),
+        ("x %NOT_THERE%", "at byte 2: operator %NOT_THERE% is not supported"),
+        ("%REQ%", "at byte 0: operator %REQ% takes a header name, or two: %REQ(FIRST?SECOND)%"),
+        ("%REQ(A?B?C)%", "at byte 0: operator %REQ% takes a header name, or two: %REQ(FIRST?SECOND)%"),
+        ("%REQ()%", "at byte 0: operator %REQ% takes a header name, or two: %REQ(FIRST?SECOND)%"),
+        ("%PROTOCOL(x)%", "at byte 0: operator %PROTOCOL% takes no argument"),
+    ] {
+        assert_eq!(parse(text).unwrap_err().to_string(), expected, "{text:?}");
+    }
+}
+
+#[test]
+fn the_defaults_of_envoy_and_istio_parse() {
+    for (text, operators) in [(ENVOY_DEFAULT_FORMAT, 15), (ISTIO_DEFAULT_FORMAT, 24)] {
+        let parts = parse(text).unwrap();
+        let found = parts.iter().filter(|part| matches!(part, FormatPart::Operator { .. })).count();
+        assert_eq!(found, operators);
+        assert!(text.ends_with('\n') && !text.contains("  "));
+    }
+}

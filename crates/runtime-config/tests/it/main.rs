@@ -1,0 +1,14 @@
+//! The crate from outside: YAML in, compiled configuration or a named problem out.
+
+mod bootstrap;
+mod builder;
+mod explanation;
+mod fields;
+mod filter_chains;
+mod formats;
+mod input;
+mod peers;
+mod properties;
+mod rejections;
+mod rewrites;
+mod routes;

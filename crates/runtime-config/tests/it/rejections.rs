@@ -1,0 +1,299 @@
+//! Bad resources: each mistake is named by its path, and what was served before stays.
+
+use crate::input;
+
+const HCM: &str =
+    "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
+const TCP: &str = "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy";
+const ROUTER: &str = "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router";
+const ADDRESS: &str = "address: { socket_address: { address: 127.0.0.1, port_value: 80 } }";
+
+/// The problems of one resource, one line each.
+fn problems(resource: &evenkeel_xds::Any) -> Vec<String> {
+    match input::set(&mut input::builder(), resource) {
+        Ok(()) => Vec::new(),
+        Err(rejection) => rejection.problems.iter().map(ToString::to_string).collect(),
+    }
+}
+
+fn tcp_filter(cluster: &str) -> String {
+    format!("{{ name: tcp, typed_config: {{ \"@type\": {TCP}, stat_prefix: s, {cluster} }} }}")
+}
+
+fn listener(rest: &str) -> Vec<String> {
+    problems(&input::listener(&format!("name: l\n{ADDRESS}\n{rest}")))
+}
+
+fn chain(filters: &str) -> Vec<String> {
+    listener(&format!("filter_chains: [{{ filters: [{filters}] }}]"))
+}
+
+fn hcm(rest: &str) -> Vec<String> {
+    chain(&format!("{{ name: hcm, typed_config: {{ \"@type\": {HCM}, {rest} }} }}"))
+}
+
+fn assert_problems(what: &str, got: Vec<String>, expected: &[&str]) {
+    let matches = got.len() == expected.len() && got.iter().zip(expected).all(|(got, want)| got.starts_with(want));
+    assert!(matches, "{what}\ngot      {got:#?}\nexpected {expected:#?}");
+}
+
+#[test]
+fn listeners() {
+    let ok = tcp_filter("cluster: c");
+    let twice = format!("filter_chains: [{{ name: a, filters: [{ok}] }}, {{ name: b, filters: [{ok}] }}]");
+    for (rest, expected) in [
+        ("", vec!["filter_chains: must not be empty"]),
+        ("filter_chains: [{ filters: [] }]", vec!["filter_chains[0].filters: must end with"]),
+        (
+            &format!("filter_chains: [{{ filters: [{}] }}]", tcp_filter("weighted_clusters: { clusters: [] }")),
+            vec!["filter_chains[0].filters[0].typed_config.weighted_clusters.clusters: weights must add up"],
+        ),
+        (&twice, vec!["filter_chains[1].filter_chain_match: matches the same connections as filter_chains[0] (\"a\")"]),
+        (
+            &format!("filter_chains: [{{ filter_chain_match: {{ server_names: [\"a.*\"] }}, filters: [{ok}] }}]"),
+            vec!["filter_chains[0].filter_chain_match.server_names[0]: \"a.*\": a server name is exact or"],
+        ),
+        (
+            &format!("filter_chains: [{{ filter_chain_match: {{ destination_port: 70000 }}, filters: [{ok}] }}]"),
+            vec!["filter_chains[0].filter_chain_match.destination_port: 70000 is beyond 65535"],
+        ),
+        (
+            &format!(
+                "filter_chains: [{{ filter_chain_match: {{ prefix_ranges: [{{ address_prefix: 10.0.0.0, prefix_len: 33 }}] }}, filters: [{ok}] }}]"
+            ),
+            vec!["filter_chains[0].filter_chain_match.prefix_ranges[0].prefix_len: 33 is too long for 10.0.0.0"],
+        ),
+        (
+            &format!("transparent: true\nfilter_chains: [{{ filters: [{ok}], use_proxy_proto: true }}]"),
+            vec!["filter_chains[0].use_proxy_proto: not supported", "transparent: not supported"],
+        ),
+        (
+            &format!("filter_chains: [{{ filters: [{ok}, {ok}] }}]"),
+            vec!["filter_chains[0].filters[0].typed_config: must be the last network filter"],
+        ),
+    ] {
+        assert_problems(rest, listener(rest), &expected);
+    }
+}
+
+#[test]
+fn connection_managers() {
+    let router = format!("http_filters: [{{ name: r, typed_config: {{ \"@type\": {ROUTER} }} }}]");
+    let fault = "type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault";
+    let at = "filter_chains[0].filters[0].typed_config";
+    for (rest, expected) in [
+        (format!("stat_prefix: s, {router}"), vec![format!("{at}: one of rds, route_config is required")]),
+        (
+            "stat_prefix: s, route_config: {}".into(),
+            vec![format!("{at}.http_filters: the last one must be envoy.filters.http.router")],
+        ),
+        (
+            format!("stat_prefix: s, route_config: {{}}, tracing: {{}}, codec_type: HTTP2, {router}"),
+            vec![format!("{at}.tracing: not supported")],
+        ),
+        (
+            format!("stat_prefix: s, route_config: {{}}, codec_type: HTTP2, {router}"),
+            vec![format!("{at}.codec_type: only AUTO and HTTP1")],
+        ),
+        (
+            format!(
+                "stat_prefix: s, route_config: {{}}, http_filters: [{{ name: f, typed_config: {{ \"@type\": {fault} }} }}]"
+            ),
+            vec![format!(
+                "{at}.http_filters[0].typed_config: extension envoy.extensions.filters.http.fault.v3.HTTPFault is not supported"
+            )],
+        ),
+        (
+            format!("stat_prefix: s, rds: {{ route_config_name: r }}, {router}"),
+            vec![format!("{at}.rds.config_source: is required")],
+        ),
+    ] {
+        let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
+        assert_problems(&rest, hcm(&rest), &expected);
+    }
+}
+
+#[test]
+fn routes() {
+    let host = |rest: &str| format!("name: r\nvirtual_hosts: [{rest}]");
+    let one = |matched: &str, action: &str| {
+        host(&format!("{{ name: h, domains: [\"*\"], routes: [{{ match: {matched}, {action} }}] }}"))
+    };
+    let at = "virtual_hosts[0].routes[0]";
+    for (text, expected) in [
+        ("virtual_hosts: []".to_owned(), vec!["name: must not be empty".to_owned()]),
+        (
+            host(
+                "{ name: a, domains: [x, X] }, { name: a, domains: [] }, { name: c, domains: [\"a*b\", \"*\", \"\"] }, { name: d, domains: [\"*\"] }",
+            ),
+            vec![
+                "virtual_hosts[0].domains[1]: \"X\": the domain is listed twice".into(),
+                "virtual_hosts[1].name: \"a\" is also the name of virtual_hosts[0]".into(),
+                "virtual_hosts[1].domains: must not be empty".into(),
+                "virtual_hosts[2].domains[0]: \"a*b\": a domain may have one".into(),
+                "virtual_hosts[2].domains[2]: \"\": a domain must not be empty".into(),
+                "virtual_hosts[3].domains[0]: \"*\": the domain is listed twice".into(),
+            ],
+        ),
+        (one("{}", "route: { cluster: c }"), vec![format!("{at}.match: one of prefix, path")]),
+        (
+            one("{ safe_regex: { regex: \"a(\" } }", "route: { cluster: c }"),
+            vec![format!("{at}.match.safe_regex.regex: invalid regular expression: unclosed group")],
+        ),
+        (
+            one("{ safe_regex: { regex: \"a)|(b\" } }", "route: { cluster: c }"),
+            vec![format!("{at}.match.safe_regex.regex: invalid regular expression")],
+        ),
+        (
+            one("{ safe_regex: { regex: \"(a{1000}){1000}\" } }", "route: { cluster: c }"),
+            vec![format!("{at}.match.safe_regex.regex: the regular expression needs more than")],
+        ),
+        (one("{ prefix: / }", "route: {}"), vec![format!("{at}.route: one of cluster, weighted_clusters")]),
+        (one("{ prefix: / }", "name: n"), vec![format!("{at}: one of route, redirect, direct_response")]),
+        (
+            one("{ prefix: / }", "route: { weighted_clusters: { clusters: [{ name: a, weight: 0 }] } }"),
+            vec![format!("{at}.route.weighted_clusters.clusters: weights add up to 0")],
+        ),
+        (
+            one(
+                "{ prefix: / }",
+                "route: { weighted_clusters: { clusters: [{ name: a, weight: 4294967295 }, { name: b, weight: 1 }] } }",
+            ),
+            vec![format!("{at}.route.weighted_clusters.clusters: weights add up to 4294967296")],
+        ),
+        (
+            one("{ prefix: / }", "route: { cluster: c, timeout: -1s, retry_policy: { retry_on: \"5xx,never\" } }"),
+            vec![format!("{at}.route.retry_policy.retry_on: \"never\" is no supported retry condition")],
+        ),
+        (one("{ prefix: / }", "route: { cluster: c, timeout: -1s }"), vec![format!("{at}.route.timeout: must lie")]),
+        (
+            one("{ prefix: / }", "direct_response: { status: 99 }"),
+            vec![format!("{at}.direct_response.status: 99 does not lie between 200 and 599")],
+        ),
+        (
+            one(
+                "{ prefix: / }",
+                &format!("direct_response: {{ status: 200, body: {{ inline_string: {} }} }}", "x".repeat(4097)),
+            ),
+            vec![format!("{at}.direct_response.body: 4097 bytes exceed")],
+        ),
+        (
+            one(
+                "{ prefix: / }",
+                "route: { cluster: c }, request_headers_to_add: [{ header: { key: \"a b\", value: x } }, { header: { key: a, value: \"%NO%\" } }]",
+            ),
+            vec![
+                format!("{at}.request_headers_to_add[0].header.key: \"a b\" is no header name"),
+                format!("{at}.request_headers_to_add[1].header.value: at byte 0: operator %NO% is not supported"),
+            ],
+        ),
+        (
+            one(
+                "{ prefix: / }",
+                "route: { cluster: c, regex_rewrite: { pattern: { regex: a }, substitution: \"\\\\1\" } }",
+            ),
+            vec![format!("{at}.route.regex_rewrite.substitution: \\1 names a group the pattern does not have")],
+        ),
+        (
+            format!("validate_clusters: true\n{}", one("{ prefix: / }", "route: { cluster: c }")),
+            vec![format!("{at}.route.cluster: there is no cluster \"c\"")],
+        ),
+    ] {
+        let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
+        assert_problems(&text, problems(&input::route(&text)), &expected);
+    }
+}
+
+#[test]
+fn clusters_and_endpoints() {
+    let http2 = "typed_extension_protocol_options: { envoy.extensions.upstreams.http.v3.HttpProtocolOptions: { \"@type\": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions, explicit_http_config: { http2_protocol_options: {} } } }";
+    for (text, expected) in [
+        ("type: STATIC", vec!["name: must not be empty"]),
+        ("name: c\ntype: EDS", vec!["eds_cluster_config: is required"]),
+        ("name: c\nlb_policy: RING_HASH", vec!["lb_policy: RING_HASH is not supported"]),
+        ("name: c\nlb_policy: CLUSTER_PROVIDED", vec!["lb_policy: CLUSTER_PROVIDED goes with type ORIGINAL_DST"]),
+        ("name: c\ntype: ORIGINAL_DST", vec!["lb_policy: CLUSTER_PROVIDED goes with type ORIGINAL_DST"]),
+        ("name: c\noutlier_detection: {}", vec!["outlier_detection: not supported"]),
+        ("name: c\nconnect_timeout: 0s", vec!["connect_timeout: must be longer than 0 s"]),
+        (
+            "name: c\nlb_policy: LEAST_REQUEST\nleast_request_lb_config: { choice_count: 1 }",
+            vec!["least_request_lb_config.choice_count: must be at least 2"],
+        ),
+        (
+            "name: c\ncircuit_breakers: { thresholds: [{ priority: HIGH }] }",
+            vec!["circuit_breakers.thresholds[0].priority: only DEFAULT is supported"],
+        ),
+        (
+            &format!("name: c\n{http2}"),
+            vec![
+                "typed_extension_protocol_options[\"envoy.extensions.upstreams.http.v3.HttpProtocolOptions\"].explicit_http_config.http2_protocol_options: HTTP/2 towards endpoints is not supported yet",
+            ],
+        ),
+        (
+            "name: c\nload_assignment: { endpoints: [{ priority: 1, lb_endpoints: [{ endpoint: { address: { socket_address: { address: not.an.ip, port_value: 1 } } } }] }] }",
+            vec![
+                "load_assignment.endpoints[0].lb_endpoints[0].endpoint.address.socket_address.address: \"not.an.ip\" is not an IP address",
+            ],
+        ),
+        (
+            "name: c\nload_assignment: { endpoints: [{ priority: 1, lb_endpoints: [{ load_balancing_weight: 0, endpoint: {} }] }] }",
+            vec!["load_assignment.endpoints[0].lb_endpoints[0].load_balancing_weight: must be at least 1"],
+        ),
+        (
+            "name: c\ntransport_socket: { name: t, typed_config: { \"@type\": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext } }",
+            vec![
+                "transport_socket.typed_config: envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext does not belong here",
+            ],
+        ),
+        (
+            "name: c\ntransport_socket: { name: t, typed_config: { \"@type\": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext, common_tls_context: { validation_context: { match_typed_subject_alt_names: [{ san_type: DNS, matcher: { exact: a } }] } } } }",
+            vec!["transport_socket.typed_config.common_tls_context.validation_context.trusted_ca: is required"],
+        ),
+    ] {
+        assert_problems(text, problems(&input::cluster(text)), &expected);
+    }
+    assert_problems("", problems(&input::endpoints("endpoints: []")), &["cluster_name: must not be empty"]);
+}
+
+#[test]
+fn rbac_in_a_network_filter_cannot_look_at_requests() {
+    let rbac = "type.googleapis.com/envoy.extensions.filters.network.rbac.v3.RBAC";
+    let filter = format!(
+        "{{ name: rbac, typed_config: {{ \"@type\": {rbac}, stat_prefix: tcp., rules: {{ action: DENY, policies: {{ p: {{ permissions: [{{ url_path: {{ path: {{ exact: /a }} }} }}], principals: [] }} }} }} }} }}, {}",
+        tcp_filter("cluster: c")
+    );
+    let at = "filter_chains[0].filters[0].typed_config.rules.policies[\"p\"]";
+    assert_problems(
+        &filter,
+        chain(&filter),
+        &[
+            &format!("{at}.principals: must not be empty"),
+            &format!("{at}.permissions[0].url_path: looks at a request; a network filter sees none"),
+        ],
+    );
+}
+
+#[test]
+fn a_rejection_is_one_line_for_operators() {
+    let cluster = input::cluster("name: \"outbound|80||a\"\nhealth_checks: [{}]\noutlier_detection: {}");
+    let rejection = input::builder().set_cluster(&cluster).unwrap_err();
+    assert_eq!(
+        rejection.to_string(),
+        "Cluster \"outbound|80||a\": health_checks: not supported; outlier_detection: not supported"
+    );
+    let garbage = evenkeel_xds::Any { value: vec![0xff; 7], ..cluster };
+    let rejection = input::builder().set_cluster(&garbage).unwrap_err().to_string();
+    assert!(rejection.starts_with("Cluster \"\": malformed envoy.config.cluster.v3.Cluster: "), "{rejection}");
+    assert!(!rejection.contains('\n'));
+}
+
+#[test]
+fn a_rejected_resource_leaves_the_one_before_it() {
+    let mut builder = input::builder();
+    builder.set_cluster(&input::cluster("name: c\nalt_stat_name: first")).unwrap();
+    let before = builder.build();
+    builder.set_cluster(&input::cluster("name: c\nalt_stat_name: second\noutlier_detection: {}")).unwrap_err();
+    let after = builder.build();
+    assert!(std::sync::Arc::ptr_eq(&before, &after));
+    assert_eq!(&*after.clusters["c"].stat_name, "first");
+}
