@@ -33,6 +33,9 @@ pub enum HeadError {
     /// The request target is not of a form its method allows.
     #[error("invalid request target")]
     InvalidTarget,
+    /// The request target has a fragment, which never leaves a user agent.
+    #[error("fragment in the request target")]
+    Fragment,
     /// `content-length` is not one decimal number.
     #[error("malformed or repeated Content-Length")]
     ContentLength,
@@ -62,6 +65,7 @@ impl HeadError {
             Self::MissingHost => "missing_host_header",
             Self::InvalidAuthority => "http.invalid_authority",
             Self::InvalidTarget => "http1.invalid_url",
+            Self::Fragment => "path_normalization_failed",
             Self::LengthAndEncoding => "http1.content_length_and_chunked_not_allowed",
             Self::TransferEncoding => "http1.invalid_transfer_encoding",
             Self::Malformed

@@ -251,7 +251,10 @@ fn is_known_method(method: &[u8]) -> bool {
 /// Sets path and authority from the four forms of request target (RFC 9112 section 3.2); true for an `https` URL.
 fn set_target(head: &mut RequestHead, target: &str, host: Option<&[u8]>) -> Result<bool, HeadError> {
     let target = target.as_bytes();
-    if !target.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'#') {
+    if target.contains(&b'#') {
+        return Err(HeadError::Fragment);
+    }
+    if !target.iter().all(u8::is_ascii_graphic) {
         return Err(HeadError::InvalidTarget);
     }
     // Host must be there whatever the target's form (RFC 9112 section 3.2).
@@ -456,7 +459,7 @@ mod tests {
         check("GET / HTTP/1.1\r\nHost: u@a\r\n\r\n", E::InvalidAuthority);
         check("GET http://u@a/ HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidAuthority);
         check("GET a HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidTarget);
-        check("GET /a#b HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidTarget);
+        check("GET /a#b HTTP/1.1\r\nHost: a\r\n\r\n", E::Fragment);
         check("GET * HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidTarget);
         check("CONNECT a HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidTarget);
         check("GET  / HTTP/1.1\r\nHost: a\r\n\r\n", E::Malformed);

@@ -79,7 +79,7 @@ impl Failure {
     /// Body the client gets; empty where Envoy sends none.
     pub(crate) fn body(&self) -> Cow<'static, str> {
         match self {
-            Self::Head(HeadError::MissingHost | HeadError::InvalidTarget)
+            Self::Head(HeadError::MissingHost | HeadError::Fragment)
             | Self::Path
             | Self::NoRoute
             | Self::NoCluster(_)

@@ -519,8 +519,12 @@ impl Connection<'_> {
         request.head_chunked = headers.contains(HeaderId::TransferEncoding);
         headers.remove_hop_by_hop();
         headers.remove(HeaderId::EnvoyDecoratorOperation);
-        let millis = request.answered.map_or(0, |at| at.duration_since(request.received_all.unwrap_or(at)).as_millis());
-        headers.set(HeaderId::EnvoyUpstreamServiceTime, itoa::Buffer::new().format(millis).as_bytes());
+        // Envoy leaves the time out of answers to upgrades, refused ones too.
+        if forward.upgrade.is_none() {
+            let answered_in = |at: Instant| at.duration_since(request.received_all.unwrap_or(at)).as_millis();
+            let millis = request.answered.map_or(0, answered_in);
+            headers.set(HeaderId::EnvoyUpstreamServiceTime, itoa::Buffer::new().format(millis).as_bytes());
+        }
         if hcm.always_set_request_id_in_response
             && let Some(id) = request.head.headers.get(HeaderId::RequestId)
         {

@@ -103,11 +103,13 @@ impl Connection<'_> {
         let close = reply.close || !received_all || self.must_close(request, hcm);
         let bodiless = matches!(reply.status, 204 | 304) || reply.status < 200;
         let to_head = request.head.method() == b"HEAD";
+        // Where HTTP/1.0 is off it is not spoken either.
+        let version = if hcm.accept_http_10 { request.head.version } else { Version::Http11 };
         let style = encode::ResponseStyle {
-            version: request.head.version,
+            version,
             framing: Framing::Length(reply.body.len() as u64),
             bodiless,
-            connection: connection_header(request.head.version, !close),
+            connection: connection_header(version, !close),
             proper_case: hcm.proper_case_response_headers,
         };
         encode::response(&mut self.output, &request.response, style);
