@@ -1,6 +1,7 @@
 //! What proxies are sent for whole configurations: golden files, stability, and stock Envoy's opinion.
 
 mod bootstrap;
+mod decisions;
 mod golden;
 mod own_proxy;
 mod scenario;

@@ -1,8 +1,10 @@
 //! `evenkeel proxy` supports every field that is sent: it compiles the resources of each proxy.
 
-use evenkeel_runtime_config::{Builder, Environment};
+use std::sync::Arc;
+
+use evenkeel_runtime_config::{Builder, Config, Environment};
 use evenkeel_tls::SecretStore;
-use evenkeel_xds::ResourceType;
+use evenkeel_xds::{ResourceSet, ResourceType};
 
 use crate::scenario::{SCENARIOS, Scenario, translate};
 
@@ -12,23 +14,38 @@ fn our_proxy_accepts_every_resource() {
     for name in SCENARIOS {
         let scenario = Scenario::read(name);
         for view in &scenario.proxies {
-            let set = translate(view, &scenario.snapshot);
-            let mut builder = Builder::new(environment(), SecretStore::new());
-            for kind in ResourceType::ALL {
-                for resource in set.of(kind).values() {
-                    let outcome = match kind {
-                        ResourceType::Cluster => builder.set_cluster(&resource.any),
-                        ResourceType::Endpoint => builder.set_endpoints(&resource.any),
-                        ResourceType::Listener => builder.set_listener(&resource.any),
-                        ResourceType::Route => builder.set_route(&resource.any),
-                        ResourceType::Secret | ResourceType::NameTable => Ok(()),
-                    };
-                    refused.extend(outcome.err().map(|rejection| format!("{name}, {}: {rejection}", view.pod)));
-                }
-            }
+            let (_, rejections) = compile(&translate(view, &scenario.snapshot));
+            refused.extend(rejections.into_iter().map(|rejection| format!("{name}, {}: {rejection}", view.pod)));
         }
     }
     assert!(refused.is_empty(), "{}", refused.join("\n"));
+}
+
+/// The configuration our proxy would run on, and what it refused.
+pub fn compile(set: &ResourceSet) -> (Arc<Config>, Vec<String>) {
+    let mut builder = Builder::new(environment(), SecretStore::new());
+    let mut refused = Vec::new();
+    for kind in ResourceType::ALL {
+        for resource in set.of(kind).values() {
+            let outcome = match kind {
+                ResourceType::Cluster => builder.set_cluster(&resource.any),
+                ResourceType::Endpoint => builder.set_endpoints(&resource.any),
+                ResourceType::Listener => builder.set_listener(&resource.any),
+                ResourceType::Route => builder.set_route(&resource.any),
+                ResourceType::Secret | ResourceType::NameTable => Ok(()),
+            };
+            refused.extend(outcome.err().map(|rejection| rejection.to_string()));
+        }
+    }
+    for cluster in builder.dns_clusters() {
+        for target in &cluster.targets {
+            builder.set_dns_endpoints(&cluster.cluster, &target.host, &[[192, 0, 2, 99].into()]);
+        }
+    }
+    // Nobody shakes hands here: what waits for certificates need not.
+    let missing = builder.missing();
+    missing.secrets.iter().for_each(|secret| builder.give_up_secret(secret));
+    (builder.build(), refused)
 }
 
 /// An environment where every certificate file can be read.
