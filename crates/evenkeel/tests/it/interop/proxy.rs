@@ -76,6 +76,16 @@ impl Scene {
             .expect("every port has a number")
     }
 
+    /// The address of the plain HTTP listener.
+    pub fn http(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port(Port::Http)).into()
+    }
+
+    /// Every port of the proxy, the admin interface's among them.
+    pub fn every_port(&self) -> Vec<u16> {
+        self.listeners.iter().map(|(_, number)| *number).chain([self.admin]).collect()
+    }
+
     /// The certificate of a service account.
     pub fn identity(&self, account: &str) -> &Identity {
         self.identities
