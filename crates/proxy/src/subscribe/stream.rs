@@ -116,9 +116,15 @@ impl Stream {
                 response = connection.next() => {
                     let update = client.on_response(response?)?;
                     let rejected = self.shared.state.borrow_mut().apply(&source, &update);
+                    if matches!(update.kind, ResourceType::Cluster | ResourceType::Listener) {
+                        // The names they bring are asked for before they are answered: see the client's order.
+                        self.shared.settle();
+                        self.ask(client);
+                    } else {
+                        self.shared.dirty.notify_one();
+                    }
                     client.answer(&update, &rejected);
                     backoff.reset();
-                    self.shared.dirty.notify_one();
                 }
                 changed = self.wanted.changed() => {
                     changed.map_err(|_| StreamError::Unwanted)?;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Received, Rejected, ResponseError, Update, error_detail};
+use super::{Received, Rejected, ResponseError, SPEAKING_ORDER, Update, error_detail};
 use crate::ResourceType;
 use crate::pb::envoy::config::core::v3::Node;
 use crate::pb::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
@@ -125,9 +125,10 @@ impl Client {
 
     /// The next request to send, until there is none.
     pub fn poll_request(&mut self) -> Option<DeltaDiscoveryRequest> {
-        let (kind, mut request) = ResourceType::ALL
-            .into_iter()
-            .find_map(|kind| Some((kind, self.types[kind.index()].next_request(kind)?)))?;
+        let starting = ResourceType::ALL.into_iter().filter(|kind| !self.types[kind.index()].started);
+        let order: Vec<ResourceType> = starting.chain(SPEAKING_ORDER).collect();
+        let (kind, mut request) =
+            order.into_iter().find_map(|kind| Some((kind, self.types[kind.index()].next_request(kind)?)))?;
         request.type_url = kind.type_url().to_owned();
         if !self.node_sent {
             self.node_sent = true;

@@ -177,6 +177,17 @@ impl Client {
     }
 }
 
+/// In which order a stream that is under way speaks: new names before the answer to the clusters or listeners that
+/// brought them, so that the server, which waits for that answer, sends what they need before what uses them.
+const SPEAKING_ORDER: [ResourceType; ResourceType::ALL.len()] = [
+    ResourceType::Endpoint,
+    ResourceType::Route,
+    ResourceType::Secret,
+    ResourceType::NameTable,
+    ResourceType::Cluster,
+    ResourceType::Listener,
+];
+
 /// The reason of a refusal, as it travels. Envoy, too, sends INTERNAL.
 fn error_detail(rejected: &[Rejected]) -> Option<rpc::Status> {
     if rejected.is_empty() {

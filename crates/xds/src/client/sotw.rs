@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Received, Rejected, ResponseError, Update, error_detail, resource_name};
+use super::{Received, Rejected, ResponseError, SPEAKING_ORDER, Update, error_detail, resource_name};
 use crate::ResourceType;
 use crate::pb::envoy::config::core::v3::Node;
 use crate::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
@@ -112,7 +112,9 @@ impl Client {
 
     /// The next request to send, until there is none.
     pub fn poll_request(&mut self) -> Option<DiscoveryRequest> {
-        let kind = ResourceType::ALL.into_iter().find(|kind| self.types[kind.index()].due)?;
+        let starting = ResourceType::ALL.into_iter().filter(|kind| !self.types[kind.index()].started);
+        let mut order = starting.chain(SPEAKING_ORDER);
+        let kind = order.find(|kind| self.types[kind.index()].due)?;
         let state = &mut self.types[kind.index()];
         state.due = false;
         state.started = true;

@@ -1,0 +1,254 @@
+//! A proxy in this process, and a control plane to configure it.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use evenkeel_proxy::options::{BootstrapSource, Settings};
+use evenkeel_proxy::{RunError, run_until};
+use evenkeel_testkit::{Connection, Response, eventually};
+use evenkeel_xds::json::read_text;
+use evenkeel_xds::pb::envoy::config::core::v3::Node;
+use evenkeel_xds::pb::envoy::service::discovery::v3::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
+use evenkeel_xds::pb::envoy::service::secret::v3::secret_discovery_service_server::SecretDiscoveryServiceServer;
+use evenkeel_xds::server::{AdsService, Session, Source, Status};
+use evenkeel_xds::{Resource, ResourceSet, ResourceType, Schema};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+use tokio::sync::{oneshot, watch};
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::transport::Server;
+
+/// A running proxy; dropping it drains and ends it.
+pub struct Proxy {
+    pub admin: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<Result<(), RunError>>>,
+    _folder: TempDir,
+}
+
+impl Proxy {
+    pub fn start(bootstrap: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let admin_path = folder.path().join("admin");
+        let settings = settings(bootstrap, &folder, Some(admin_path.clone()));
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::spawn(move || run_until(settings, stopped));
+        let admin = eventually("the admin address", || {
+            assert!(!thread.is_finished(), "the proxy ended at once");
+            std::fs::read_to_string(&admin_path).ok()?.parse().ok()
+        });
+        Self { admin, stop: Some(stop), thread: Some(thread), _folder: folder }
+    }
+
+    pub fn get(&self, path: &str) -> Response {
+        self.request("GET", path)
+    }
+
+    pub fn post(&self, path: &str) -> Response {
+        self.request("POST", path)
+    }
+
+    fn request(&self, method: &str, path: &str) -> Response {
+        let mut connection = Connection::open(self.admin).expect("the admin port accepts");
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
+        connection.send(head).expect("the admin port reads");
+        connection.response().expect("the admin port answers")
+    }
+
+    pub fn json(&self, path: &str) -> serde_json::Value {
+        let response = self.get(path);
+        serde_json::from_slice(&response.body).unwrap_or_else(|error| panic!("{path}: {error}: {}", response.text()))
+    }
+
+    /// Where a listener is bound, once it is.
+    pub fn listener(&self, name: &str) -> SocketAddr {
+        eventually(&format!("listener {name}"), || {
+            let text = self.get("/listeners").text();
+            text.lines().find_map(|line| line.strip_prefix(&format!("{name}::"))?.parse().ok())
+        })
+    }
+
+    pub fn wait_live(&self) {
+        eventually("LIVE", || (self.get("/ready").status == 200).then_some(()));
+    }
+
+    /// Tells it to end and waits.
+    pub fn stop(mut self) -> Result<(), RunError> {
+        drop(self.stop.take());
+        self.thread.take().expect("not stopped before").join().expect("the proxy does not panic")
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let result = thread.join();
+            assert!(std::thread::panicking() || matches!(result, Ok(Ok(()))), "{result:?}");
+        }
+    }
+}
+
+pub fn settings(bootstrap: &str, folder: &TempDir, admin_address_path: Option<PathBuf>) -> Settings {
+    let path = folder.path().join("bootstrap.yaml");
+    std::fs::write(&path, bootstrap).expect("a writable folder");
+    Settings {
+        bootstrap: BootstrapSource { path: Some(path), text: None },
+        concurrency: 2,
+        node: Default::default(),
+        log_level: Default::default(),
+        drain_time: Duration::from_secs(5),
+        admin_address_path,
+    }
+}
+
+pub fn get(address: SocketAddr, path: &str) -> Response {
+    Connection::open(address).expect("the listener accepts").get("test", path, "").expect("an answer")
+}
+
+/// A control plane that serves whatever a test gives it.
+pub struct ControlPlane {
+    pub address: SocketAddr,
+    resources: watch::Sender<Arc<ResourceSet>>,
+    status: watch::Receiver<Status>,
+    set: ResourceSet,
+    runtime: Option<Runtime>,
+}
+
+struct OneSet {
+    resources: watch::Receiver<Arc<ResourceSet>>,
+    status: watch::Sender<Status>,
+}
+
+impl Source for OneSet {
+    fn connect(&self, _: &Node, _: &tonic::Extensions) -> Result<Session, tonic::Status> {
+        let status = self.status.clone();
+        Ok(Session { resources: self.resources.clone(), on_status: Box::new(move |now| _ = status.send(now)) })
+    }
+}
+
+impl ControlPlane {
+    pub fn start(set: ResourceSet) -> Self {
+        Self::start_on("127.0.0.1:0".parse().expect("an address"), set)
+    }
+
+    pub fn start_on(address: SocketAddr, set: ResourceSet) -> Self {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads");
+        let (resources, receiver) = watch::channel(Arc::new(set.clone()));
+        let (status_sender, status) = watch::channel(Status::default());
+        let service = AdsService::new(Arc::new(OneSet { resources: receiver, status: status_sender }));
+        let listener = runtime.block_on(tokio::net::TcpListener::bind(address)).expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let server = Server::builder()
+            .add_service(AggregatedDiscoveryServiceServer::new(service.clone()))
+            .add_service(SecretDiscoveryServiceServer::new(service));
+        runtime.spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+        Self { address, resources, status, set, runtime: Some(runtime) }
+    }
+
+    /// Changes the set and publishes it.
+    pub fn change(&mut self, change: impl FnOnce(&mut ResourceSet)) {
+        change(&mut self.set);
+        self.set.generation += 1;
+        self.resources.send_replace(Arc::new(self.set.clone()));
+    }
+
+    pub fn wait_status(&self, what: &str, accept: impl Fn(&Status) -> bool) -> Status {
+        eventually(what, || Some(self.status.borrow().clone()).filter(|status| accept(status)))
+    }
+
+    pub fn generation(&self) -> u64 {
+        self.set.generation
+    }
+
+    /// Ends it, as a crash would.
+    pub fn kill(mut self) -> ResourceSet {
+        self.runtime.take().expect("running").shutdown_background();
+        std::mem::take(&mut self.set)
+    }
+}
+
+impl Drop for ControlPlane {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// A resource from YAML.
+pub fn resource<M: prost::Name + Default>(name: &str, yaml: &str) -> Arc<Resource> {
+    let read = read_text::<M>(&Schema::acquire(), "test.yaml", yaml);
+    assert!(read.diagnostics.is_empty(), "{}", read.diagnostics);
+    Arc::new(Resource::from_message(name, &read.message.expect("a message")))
+}
+
+pub fn set(resources: Vec<(ResourceType, Arc<Resource>)>) -> ResourceSet {
+    let mut set = ResourceSet::new(1);
+    resources.into_iter().for_each(|(kind, resource)| set.insert(kind, resource));
+    set
+}
+
+/// A bootstrap whose clusters and listeners come from `control_plane`.
+pub fn dynamic_bootstrap(control_plane: SocketAddr, api_type: &str, extra_clusters: &str) -> String {
+    let port = control_plane.port();
+    format!(
+        r#"
+node: {{id: test-node, cluster: test}}
+admin: {{address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}}}
+dynamic_resources:
+  ads_config:
+    api_type: {api_type}
+    transport_api_version: V3
+    grpc_services: [{{envoy_grpc: {{cluster_name: xds-grpc}}}}]
+  cds_config: {{ads: {{}}, resource_api_version: V3, initial_fetch_timeout: 0s}}
+  lds_config: {{ads: {{}}, resource_api_version: V3, initial_fetch_timeout: 0s}}
+static_resources:
+  clusters:
+  - name: xds-grpc
+    type: STATIC
+    connect_timeout: 1s
+    typed_extension_protocol_options:
+      envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+        "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+        explicit_http_config: {{http2_protocol_options: {{}}}}
+    load_assignment:
+      cluster_name: xds-grpc
+      endpoints: [{{lb_endpoints: [{{endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}}}}}]}}]
+{extra_clusters}"#
+    )
+}
+
+/// A listener on a free port with one HTTP connection manager. Each name has an address of its own, since two listeners
+/// on one address and port 0 would be one.
+pub fn http_listener(name: &str, routes: &str, extra: &str) -> String {
+    let host = 1 + name.bytes().fold(0, |sum: u32, byte| (sum * 31 + u32::from(byte)) % 250);
+    format!(
+        r#"
+name: {name}
+address: {{socket_address: {{address: 127.0.1.{host}, port_value: 0}}}}
+filter_chains:
+- filters:
+  - name: envoy.filters.network.http_connection_manager
+    typed_config:
+      "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+      stat_prefix: {name}
+      {routes}
+      http_filters:
+      - name: envoy.filters.http.router
+        typed_config: {{"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}
+{extra}"#
+    )
+}
+
+/// Inline routes that answer every request with a text.
+pub fn answering(body: &str) -> String {
+    format!(
+        "route_config: {{name: local, virtual_hosts: [{{name: all, domains: [\"*\"], routes: [{{match: {{prefix: /}}, \
+         direct_response: {{status: 200, body: {{inline_string: {body}}}}}}}]}}]}}"
+    )
+}

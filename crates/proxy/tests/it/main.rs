@@ -1,0 +1,7 @@
+//! The proxy as a whole, in this process: bootstrap errors, the admin interface, configuration over xDS.
+
+mod admin;
+mod bootstrap;
+mod harness;
+mod lifecycle;
+mod xds;

@@ -1,0 +1,206 @@
+//! Configuration from a control plane: taken, refused, changed, lost and found again.
+
+use std::sync::Arc;
+
+use evenkeel_testkit::tls::TlsClient;
+use evenkeel_testkit::{Backend, Identity, Reply, TestCa, eventually};
+use evenkeel_xds::pb::envoy::config::cluster::v3::Cluster;
+use evenkeel_xds::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
+use evenkeel_xds::pb::envoy::config::listener::v3::Listener;
+use evenkeel_xds::pb::envoy::config::route::v3::RouteConfiguration;
+use evenkeel_xds::pb::envoy::extensions::transport_sockets::tls::v3::Secret;
+use evenkeel_xds::{Resource, ResourceSet, ResourceType};
+
+use crate::harness::{ControlPlane, Proxy, answering, dynamic_bootstrap, get, http_listener, resource, set};
+
+const RDS: &str = "rds: {route_config_name: main, config_source: {ads: {}, resource_api_version: V3}}";
+
+fn listener(name: &str) -> (ResourceType, Arc<Resource>) {
+    (ResourceType::Listener, resource::<Listener>(name, &http_listener(name, RDS, "")))
+}
+
+fn cluster(name: &str) -> (ResourceType, Arc<Resource>) {
+    let yaml = format!(
+        "{{name: {name}, type: EDS, connect_timeout: 1s, eds_cluster_config: {{eds_config: {{ads: {{}}, resource_api_version: V3}}}}}}"
+    );
+    (ResourceType::Cluster, resource::<Cluster>(name, &yaml))
+}
+
+fn endpoints(name: &str, backend: &Backend) -> (ResourceType, Arc<Resource>) {
+    let port = backend.address().port();
+    let yaml = format!(
+        "{{cluster_name: {name}, endpoints: [{{lb_endpoints: [{{endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}}}}}]}}]}}"
+    );
+    (ResourceType::Endpoint, resource::<ClusterLoadAssignment>(name, &yaml))
+}
+
+fn routes(cluster: &str) -> (ResourceType, Arc<Resource>) {
+    let yaml = format!(
+        "{{name: main, virtual_hosts: [{{name: all, domains: [\"*\"], routes: [{{match: {{prefix: /}}, route: {{cluster: {cluster}}}}}]}}]}}"
+    );
+    (ResourceType::Route, resource::<RouteConfiguration>("main", &yaml))
+}
+
+fn mesh(backend: &Backend) -> ResourceSet {
+    set(vec![listener("web"), cluster("one"), endpoints("one", backend), routes("one")])
+}
+
+fn named(text: &'static str) -> Backend {
+    Backend::start(move |_| Reply::text(text))
+}
+
+fn flow(api_type: &str) {
+    let (one, two) = (named("one"), named("two"));
+    let mut control_plane = ControlPlane::start(mesh(&one));
+    let proxy = Proxy::start(&dynamic_bootstrap(control_plane.address, api_type, ""));
+    proxy.wait_live();
+    let web = proxy.listener("web");
+    assert_eq!(get(web, "/").text(), "one");
+
+    // A new cluster and the route to it: not one request fails on the way.
+    let (kind, added) = cluster("two");
+    let (_, assigned) = endpoints("two", &two);
+    control_plane.change(|set| {
+        set.insert(kind, added);
+        set.insert(ResourceType::Endpoint, assigned);
+        set.insert(ResourceType::Route, routes("two").1);
+        set.remove(ResourceType::Cluster, "one");
+        set.remove(ResourceType::Endpoint, "one");
+    });
+    eventually("the new route", || {
+        let response = get(web, "/");
+        assert_eq!(response.status, 200, "{}", response.text());
+        (response.text() == "two").then_some(())
+    });
+    let generation = control_plane.generation();
+    control_plane.wait_status("everything accepted", |status| status.is_live(generation));
+    eventually("the old cluster to go", || (!proxy.get("/clusters").text().contains("\none::")).then_some(()));
+
+    // Endpoints move.
+    control_plane.change(|set| set.insert(ResourceType::Endpoint, endpoints("two", &one).1));
+    eventually("the new endpoint", || (get(web, "/").text() == "one").then_some(()));
+}
+
+#[test]
+fn delta_configures_a_proxy() {
+    flow("DELTA_GRPC");
+}
+
+#[test]
+fn state_of_the_world_configures_a_proxy() {
+    flow("GRPC");
+}
+
+#[test]
+fn what_is_wrong_is_refused_by_name_and_the_rest_holds() {
+    let backend = named("one");
+    let mut control_plane = ControlPlane::start(mesh(&backend));
+    let proxy = Proxy::start(&dynamic_bootstrap(control_plane.address, "DELTA_GRPC", ""));
+    proxy.wait_live();
+    let web = proxy.listener("web");
+
+    let bad = http_listener("web", RDS, "enable_mptcp: true\n");
+    let good = http_listener("second", &answering("second"), "");
+    control_plane.change(|set| {
+        set.insert(ResourceType::Listener, resource::<Listener>("web", &bad));
+        set.insert(ResourceType::Listener, resource::<Listener>("second", &good));
+    });
+    let status = control_plane.wait_status("a refusal", |status| status.types.iter().any(|kind| kind.nack.is_some()));
+    let nack = status.types.iter().find_map(|kind| kind.nack.as_ref()).expect("waited for");
+    assert_eq!(nack.message, "Listener \"web\": enable_mptcp: not supported");
+    // The version before it serves on; what came beside it serves too.
+    assert_eq!(get(web, "/").text(), "one");
+    assert_eq!(get(proxy.listener("second"), "/").text(), "second");
+    let dump = proxy.json("/config_dump?resource=dynamic_listeners");
+    let entry = dump["configs"].as_array().expect("a list").iter().find(|entry| entry["name"] == "web").expect("web");
+    assert_eq!(entry["error_state"]["details"], nack.message.as_str());
+    assert!(entry["active_state"]["listener"].is_object());
+    let text = proxy.get("/stats?filter=listener_manager.lds.update_rejected").text();
+    assert_eq!(text, "listener_manager.lds.update_rejected: 1\n");
+
+    // Mended, it is taken.
+    control_plane.change(|set| set.insert(ResourceType::Listener, listener("web").1));
+    let generation = control_plane.generation();
+    control_plane.wait_status("no refusal", |status| status.is_live(generation));
+    assert!(proxy.json("/xds")["refused"].as_array().expect("a list").is_empty());
+}
+
+#[test]
+fn a_control_plane_that_dies_is_missed_by_nobody_and_found_again() {
+    let backend = named("one");
+    let control_plane = ControlPlane::start(mesh(&backend));
+    let address = control_plane.address;
+    let proxy = Proxy::start(&dynamic_bootstrap(address, "DELTA_GRPC", ""));
+    proxy.wait_live();
+    let web = proxy.listener("web");
+    let set = control_plane.kill();
+    eventually("the stream to be missed", || (proxy.json("/xds")["streams"][0]["connected"] == false).then_some(()));
+    assert_eq!(get(web, "/").text(), "one");
+    let mut control_plane = ControlPlane::start_on(address, set);
+    control_plane.change(|set| {
+        set.insert(
+            ResourceType::Listener,
+            resource::<Listener>("late", &http_listener("late", &answering("late"), "")),
+        );
+    });
+    assert_eq!(get(proxy.listener("late"), "/").text(), "late");
+    assert_eq!(get(web, "/").text(), "one");
+}
+
+#[test]
+fn a_proxy_without_its_control_plane_is_not_ready_and_says_why() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("bound");
+    let proxy = Proxy::start(&dynamic_bootstrap(nobody, "DELTA_GRPC", ""));
+    let error =
+        eventually("a failed attempt", || proxy.json("/xds")["streams"][0]["last_error"].as_str().map(str::to_owned));
+    assert!(error.contains("Connection refused"), "{error}");
+    let ready = proxy.get("/ready");
+    assert_eq!((ready.status, ready.text().as_str()), (503, "PRE_INITIALIZING\n"));
+}
+
+#[test]
+fn certificates_come_by_sds_and_change_under_open_connections() {
+    let ca = TestCa::new();
+    let (first, second) = (ca.for_dns(&["first.test", "web.test"]), ca.for_dns(&["second.test", "web.test"]));
+    let sds = "{name: cert, sds_config: {resource_api_version: V3, api_config_source: {api_type: GRPC, \
+               transport_api_version: V3, grpc_services: [{envoy_grpc: {cluster_name: xds-grpc}}]}}}";
+    let tls = format!(
+        "  transport_socket:\n    name: tls\n    typed_config:\n      \"@type\": \
+         type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext\n      \
+         common_tls_context: {{tls_certificate_sds_secret_configs: [{sds}]}}\n"
+    );
+    let secret = |identity: &Identity| {
+        let quoted = |text: &str| serde_json::to_string(text).expect("a string");
+        let yaml = format!(
+            "{{name: cert, tls_certificate: {{certificate_chain: {{inline_string: {}}}, private_key: {{inline_string: {}}}}}}}",
+            quoted(&identity.cert_pem),
+            quoted(&identity.key_pem)
+        );
+        resource::<Secret>("cert", &yaml)
+    };
+    let web = resource::<Listener>("web", &http_listener("web", &answering("hello"), &tls));
+    let mut control_plane = ControlPlane::start(set(vec![(ResourceType::Listener, web)]));
+    let proxy = Proxy::start(&dynamic_bootstrap(control_plane.address, "DELTA_GRPC", ""));
+    // The listener warms: no certificate, no socket.
+    eventually("the listener to warm", || {
+        let dump = proxy.json("/config_dump?resource=dynamic_listeners");
+        dump["configs"][0]["warming_state"].is_object().then_some(())
+    });
+    assert_eq!(proxy.get("/ready").text(), "INITIALIZING\n");
+    control_plane.change(|set| set.insert(ResourceType::Secret, secret(&first)));
+    let address = proxy.listener("web");
+    let client = |name| TlsClient { server_name: name, root_pem: ca.root_pem(), ..TlsClient::default() };
+    let mut open = client("first.test").open(address).expect("a handshake with the first certificate");
+    assert_eq!(open.get("test", "/", "").expect("an answer").text(), "hello");
+
+    control_plane.change(|set| set.insert(ResourceType::Secret, secret(&second)));
+    eventually("the second certificate", || client("second.test").open(address).ok());
+    assert!(client("first.test").open(address).is_err(), "the first certificate is gone for new connections");
+    assert_eq!(open.get("test", "/", "").expect("the open connection lives").text(), "hello");
+
+    let dump = proxy.get("/config_dump").text();
+    assert!(!dump.contains("PRIVATE KEY") && dump.contains("W3JlZGFjdGVkXQ=="), "private keys stay out");
+    let certs = proxy.json("/certs");
+    let names = &certs["certificates"][0]["cert_chain"][0]["subject_alt_names"];
+    assert!(names.as_array().expect("names").iter().any(|name| name["dns"] == "second.test"), "{certs}");
+}
