@@ -1,5 +1,6 @@
 //! Listening sockets, and connections as the gRPC server takes them: plain, or after a TLS handshake.
 
+use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
@@ -11,13 +12,18 @@ use evenkeel_base::spiffe::SpiffeId;
 use evenkeel_tls::PeerCertificate;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 
+/// Connections at a time and port, in connections; more wait in the kernel's backlog.
+const MAX_CONNECTIONS: usize = 20_000;
+/// How long a client may take for its first byte.
+const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Handshakes at a time, in connections; more wait in the kernel's backlog.
 const MAX_HANDSHAKES: usize = 256;
 /// How long a client may take for its handshake.
@@ -87,21 +93,37 @@ pub struct Peer {
 
 /// A connection for the gRPC server.
 #[derive(Debug)]
-pub enum Connection {
-    /// Plaintext.
-    Plain(TcpStream, Peer),
-    /// TLS.
-    Tls(Box<TlsStream<TcpStream>>, Peer),
+pub struct Connection {
+    stream: Stream,
+    peer: Peer,
+    /// Ends the connection of a client that says nothing; gone with its first byte.
+    patience: Option<Pin<Box<Sleep>>>,
+    _slot: OwnedSemaphorePermit,
+}
+
+#[derive(Debug)]
+enum Stream {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Connection {
+    fn new(stream: Stream, peer: Peer, slot: OwnedSemaphorePermit) -> Self {
+        let patience = Box::pin(tokio::time::sleep(FIRST_BYTE_TIMEOUT));
+        Self { stream, peer, patience: Some(patience), _slot: slot }
+    }
 }
 
 /// Connections as they come, plain.
 pub fn plain(listener: TcpListener) -> ReceiverStream<io::Result<Connection>> {
     let (sender, receiver) = mpsc::channel(ACCEPTED_QUEUE);
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     tokio::spawn(async move {
         loop {
+            let Ok(slot) = slots.clone().acquire_owned().await else { return };
             let Some((stream, address)) = accept(&listener, &sender).await else { return };
             let peer = Peer { address, secure: false, identity: None };
-            if sender.send(Ok(Connection::Plain(stream, peer))).await.is_err() {
+            if sender.send(Ok(Connection::new(Stream::Plain(stream), peer, slot))).await.is_err() {
                 return;
             }
         }
@@ -113,20 +135,22 @@ pub fn plain(listener: TcpListener) -> ReceiverStream<io::Result<Connection>> {
 pub fn tls(listener: TcpListener, config: Arc<ServerConfig>) -> ReceiverStream<io::Result<Connection>> {
     let (sender, receiver) = mpsc::channel(ACCEPTED_QUEUE);
     let acceptor = TlsAcceptor::from(config);
-    let slots = Arc::new(Semaphore::new(MAX_HANDSHAKES));
+    let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     tokio::spawn(async move {
         loop {
+            let Ok(shaking) = handshakes.clone().acquire_owned().await else { return };
             let Ok(slot) = slots.clone().acquire_owned().await else { return };
             let Some((stream, address)) = accept(&listener, &sender).await else { return };
             let (acceptor, sender) = (acceptor.clone(), sender.clone());
             tokio::spawn(async move {
                 let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
-                drop(slot);
+                drop(shaking);
                 match handshake {
                     Ok(Ok(stream)) => {
                         let identity = identity_of(&stream);
                         let peer = Peer { address, secure: true, identity };
-                        let _ = sender.send(Ok(Connection::Tls(Box::new(stream), peer))).await;
+                        let _ = sender.send(Ok(Connection::new(Stream::Tls(Box::new(stream)), peer, slot))).await;
                     }
                     Ok(Err(error)) => tracing::debug!(%address, %error, "TLS handshake failed"),
                     Err(_) => tracing::debug!(%address, "TLS handshake took too long"),
@@ -168,40 +192,47 @@ impl Connected for Connection {
     type ConnectInfo = Peer;
 
     fn connect_info(&self) -> Peer {
-        match self {
-            Self::Plain(_, peer) | Self::Tls(_, peer) => peer.clone(),
-        }
+        self.peer.clone()
     }
 }
 
 impl AsyncRead for Connection {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream, _) => Pin::new(stream).poll_read(cx, buf),
-            Self::Tls(stream, _) => Pin::new(stream).poll_read(cx, buf),
+        let this = self.get_mut();
+        let read = match &mut this.stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Stream::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+        };
+        if read.is_ready() {
+            this.patience = None;
+        } else if let Some(patience) = &mut this.patience
+            && patience.as_mut().poll(cx).is_ready()
+        {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
+        read
     }
 }
 
 impl AsyncWrite for Connection {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream, _) => Pin::new(stream).poll_write(cx, buf),
-            Self::Tls(stream, _) => Pin::new(stream).poll_write(cx, buf),
+        match &mut self.get_mut().stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
+            Stream::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream, _) => Pin::new(stream).poll_flush(cx),
-            Self::Tls(stream, _) => Pin::new(stream).poll_flush(cx),
+        match &mut self.get_mut().stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Stream::Tls(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream, _) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tls(stream, _) => Pin::new(stream).poll_shutdown(cx),
+        match &mut self.get_mut().stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }

@@ -188,7 +188,7 @@ fn apply_tls(
                 names => names.iter().map(ToString::to_string).collect::<Vec<_>>(),
             };
             let sni = sni.as_deref().unwrap_or(&default_sni);
-            cluster.transport_socket = Some(tls::mesh_client(sni, &sans, &mesh.trust_domain, inner));
+            cluster.transport_socket = Some(tls::mesh_client(mesh, sni, &sans, inner));
         }
         Some(ClientTls::Simple { sni, subject_alt_names, ca_certificates, insecure_skip_verify }) => {
             let server = tls::OutsideServer {
@@ -229,7 +229,7 @@ fn auto_mtls(
     cluster: &mut Cluster,
 ) {
     let identities: Vec<String> = context.snapshot.identities(service).into_iter().collect();
-    let mutual = tls::mesh_client(sni, &identities, &context.snapshot.mesh.trust_domain, inner);
+    let mutual = tls::mesh_client(&context.snapshot.mesh, sni, &identities, inner);
     let by_endpoint = matches!(cluster.cluster_discovery_type, Some(ClusterDiscoveryType::Type(t)) if t != DiscoveryType::OriginalDst as i32);
     if by_endpoint {
         cluster.transport_socket_matches = vec![

@@ -7,6 +7,7 @@ use evenkeel_model::gateway::{ServerCertificate, TlsVersion};
 use evenkeel_model::{MeshConfig, ServerTls, ServerTlsMode};
 
 use crate::pb::google::protobuf::Any;
+use crate::pb::matcher::StringMatcher;
 use crate::pb::matcher::string_matcher::MatchPattern;
 use crate::pb::tls::common_tls_context::ValidationContextType;
 use crate::pb::tls::tls_parameters::TlsProtocol;
@@ -82,10 +83,10 @@ fn outside_names(server: &OutsideServer<'_>) -> Vec<tls::SubjectAltNameMatcher> 
 }
 
 /// Mutual TLS towards a sidecar. `identities` are the SPIFFE ids accepted; none given means any identity of the mesh.
-pub fn mesh_client(sni: &str, identities: &[String], trust_domain: &str, inner: Inner) -> core::TransportSocket {
+pub fn mesh_client(mesh: &MeshConfig, sni: &str, identities: &[String], inner: Inner) -> core::TransportSocket {
     let sans = match identities {
-        [] => vec![string_matcher(MatchPattern::Prefix(format!("spiffe://{trust_domain}/")))],
-        _ => identities.iter().map(|id| string_matcher(MatchPattern::Exact(id.clone()))).collect(),
+        [] => any_of_the_mesh(mesh),
+        _ => identities.iter().flat_map(|id| with_aliases(mesh, id)).map(|id| exact(&id)).collect(),
     };
     let alpn: &[&str] = match inner {
         Inner::Http => &["istio-http/1.1", "istio"],
@@ -102,9 +103,26 @@ pub fn mesh_client(sni: &str, identities: &[String], trust_domain: &str, inner: 
 /// Mutual TLS termination with the workload's certificate: any identity of the mesh may connect; policies decide about
 /// the rest.
 pub fn mesh_server(mesh: &MeshConfig) -> core::TransportSocket {
+    downstream(mesh_context(any_of_the_mesh(mesh), &["http/1.1"]), true)
+}
+
+/// Every identity of the trust domain and its aliases.
+fn any_of_the_mesh(mesh: &MeshConfig) -> Vec<StringMatcher> {
     let domains = std::iter::once(&mesh.trust_domain).chain(&mesh.trust_domain_aliases);
-    let sans = domains.map(|domain| string_matcher(MatchPattern::Prefix(format!("spiffe://{domain}/"))));
-    downstream(mesh_context(sans.collect(), &["http/1.1"]), true)
+    domains.map(|domain| string_matcher(MatchPattern::Prefix(format!("spiffe://{domain}/")))).collect()
+}
+
+/// An identity as it is, and as it would be under the trust domain's other names.
+fn with_aliases(mesh: &MeshConfig, identity: &str) -> Vec<String> {
+    let path = identity.strip_prefix(&format!("spiffe://{}/", mesh.trust_domain));
+    let others = path
+        .into_iter()
+        .flat_map(|path| mesh.trust_domain_aliases.iter().map(move |alias| format!("spiffe://{alias}/{path}")));
+    std::iter::once(identity.to_owned()).chain(others).collect()
+}
+
+fn exact(text: &str) -> StringMatcher {
+    string_matcher(MatchPattern::Exact(text.to_owned()))
 }
 
 /// TLS termination on a gateway; `None` if the mode is to pass TLS on.
@@ -166,11 +184,7 @@ fn exact_name(name: &str) -> tls::SubjectAltNameMatcher {
         true => tls::subject_alt_name_matcher::SanType::Uri,
         false => tls::subject_alt_name_matcher::SanType::Dns,
     };
-    tls::SubjectAltNameMatcher {
-        san_type: kind as i32,
-        matcher: Some(string_matcher(MatchPattern::Exact(name.to_owned()))),
-        ..Default::default()
-    }
+    tls::SubjectAltNameMatcher { san_type: kind as i32, matcher: Some(exact(name)), ..Default::default() }
 }
 
 fn tls_socket(context: Any) -> core::TransportSocket {
@@ -188,7 +202,7 @@ pub fn raw_buffer() -> core::TransportSocket {
     }
 }
 
-fn mesh_context(peer_sans: Vec<crate::pb::matcher::StringMatcher>, alpn: &[&str]) -> tls::CommonTlsContext {
+fn mesh_context(peer_sans: Vec<StringMatcher>, alpn: &[&str]) -> tls::CommonTlsContext {
     // `match_typed_subject_alt_names` is the successor of the field Istio still fills.
     let sans = peer_sans.into_iter().map(|matcher| tls::SubjectAltNameMatcher {
         san_type: tls::subject_alt_name_matcher::SanType::Uri as i32,

@@ -76,10 +76,10 @@ impl Files {
     pub fn refresh(&mut self, now: SystemTime) -> Refresh {
         let before: BTreeSet<String> = self.diagnostics().iter().map(ToString::to_string).collect();
         let mut result = Refresh::default();
-        let (found, directories) = scan(&self.roots);
-        self.directories = directories;
+        let Scan { found, unreadable, diagnostics } = scan(&self.roots);
+        self.directories = diagnostics;
         self.files.retain(|path, file| {
-            let keep = found.contains_key(path);
+            let keep = found.contains_key(path) || unreadable.iter().any(|directory| path.starts_with(directory));
             result.files_changed |= !keep;
             result.objects_changed |= !keep && !file.good.is_empty();
             keep
@@ -209,18 +209,28 @@ fn read_text(path: &Path) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|_| io::Error::other("it is not UTF-8 text"))
 }
 
-type Found = BTreeMap<PathBuf, io::Result<Metadata>>;
+/// What lies below the roots.
+#[derive(Debug, Default)]
+struct Scan {
+    found: BTreeMap<PathBuf, io::Result<Metadata>>,
+    /// Directories whose content is unknown: what was known of it stays.
+    unreadable: Vec<PathBuf>,
+    /// What is wrong with directories.
+    diagnostics: Diagnostics,
+}
 
-/// All configuration files below the roots, and what is wrong with directories on the way.
-fn scan(roots: &[PathBuf]) -> (Found, Diagnostics) {
-    let mut found = Found::new();
-    let mut diagnostics = Diagnostics::new();
+/// All configuration files below the roots.
+fn scan(roots: &[PathBuf]) -> Scan {
+    let mut scan = Scan::default();
     let mut pending: Vec<(PathBuf, usize)> = roots.iter().map(|root| (root.clone(), 0)).collect();
     while let Some((directory, depth)) = pending.pop() {
         let entries = match fs::read_dir(&directory) {
             Ok(entries) => entries,
+            // Removed since its parent was read; a root that is gone is more likely an accident.
+            Err(reason) if reason.kind() == io::ErrorKind::NotFound && depth > 0 => continue,
             Err(reason) => {
-                diagnostics.push(evenkeel_api::unreadable(&directory.to_string_lossy(), reason));
+                scan.diagnostics.push(evenkeel_api::unreadable(&directory.to_string_lossy(), reason));
+                scan.unreadable.push(directory);
                 continue;
             }
         };
@@ -233,18 +243,20 @@ fn scan(roots: &[PathBuf]) -> (Found, Diagnostics) {
             if metadata.as_ref().is_ok_and(Metadata::is_dir) {
                 match depth < MAX_DIRECTORY_DEPTH {
                     true => pending.push((path, depth + 1)),
-                    false => diagnostics.push(limit(&path, "directories are nested deeper than", MAX_DIRECTORY_DEPTH)),
+                    false => {
+                        scan.diagnostics.push(limit(&path, "directories are nested deeper than", MAX_DIRECTORY_DEPTH));
+                    }
                 }
             } else if is_configuration(&path) {
-                if found.len() >= MAX_FILES {
-                    diagnostics.push(limit(&directory, "there are more files than", MAX_FILES));
-                    return (found, diagnostics);
+                if scan.found.len() >= MAX_FILES {
+                    scan.diagnostics.push(limit(&directory, "there are more files than", MAX_FILES));
+                    return scan;
                 }
-                found.insert(path, metadata);
+                scan.found.insert(path, metadata);
             }
         }
     }
-    (found, diagnostics)
+    scan
 }
 
 /// Whether a file is read, by its name.
@@ -338,6 +350,23 @@ mod tests {
         fs::remove_file(fixture.directory.path().join("a.yaml")).expect("a removed file");
         let (names, refresh) = fixture.names();
         assert!(names.is_empty() && refresh.objects_changed);
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_read_keeps_its_objects() {
+        let mut fixture = Fixture::new();
+        fixture.write("a.yaml", &service("a"));
+        fixture.write("sub/b.yaml", &service("b"));
+        assert_eq!(fixture.names().0, ["a", "b"]);
+        fs::remove_dir_all(fixture.directory.path().join("sub")).expect("a removed directory");
+        assert_eq!(fixture.names().0, ["a"], "what the user removes goes");
+
+        let away = fixture.directory.path().with_extension("away");
+        fs::rename(fixture.directory.path(), &away).expect("a moved directory");
+        let (names, refresh) = fixture.names();
+        fs::rename(&away, fixture.directory.path()).expect("a moved directory");
+        assert_eq!(names, ["a"], "but a root that is gone takes nothing along");
+        assert_eq!(refresh.news.len(), 1, "{:?}", refresh.news);
     }
 
     #[test]

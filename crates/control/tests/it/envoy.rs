@@ -136,11 +136,12 @@ async fn envoy_takes_everything_and_follows_edits() {
         live().await;
         let before = plane.json("/debug/syncz").await["generation"].clone();
         plane.write(&format!("{}.yaml", api_type.to_lowercase().replace('_', "-")), &service(&format!("new-{sds}")));
-        plane.until("/debug/syncz", |page| {
-            let page: Value = serde_json::from_str(page).ok()?;
-            (page["generation"] != before).then_some(())
-        })
-        .await;
+        plane
+            .until("/debug/syncz", |page| {
+                let page: Value = serde_json::from_str(page).ok()?;
+                (page["generation"] != before).then_some(())
+            })
+            .await;
         live().await;
         assert!(plane.page("/metrics").await.contains("pilot_total_xds_rejects 0\n"), "{}", envoy.output());
         drop(envoy);

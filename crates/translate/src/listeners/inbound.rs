@@ -1,7 +1,9 @@
 //! Where connections to the workload arrive: by destination port, and by what PeerAuthentication accepts there.
 
-use evenkeel_model::MtlsMode;
-use evenkeel_model::workload::InboundPort;
+use std::collections::BTreeSet;
+
+use evenkeel_model::workload::{InboundPort, selects};
+use evenkeel_model::{MtlsMode, PeerAuthentication};
 
 use super::outbound::PLAIN_HTTP;
 use super::{Generated, Inspect, chain, listener};
@@ -30,10 +32,8 @@ pub fn virtual_inbound(context: Context<'_>) -> Generated {
     let rest = Target::rest();
     let mut modes = vec![mode(context, 0)];
     all.filter_chains.extend(chains(context, &rest, mode(context, 0)));
-    let ports = context.workload().map(|w| w.inbound_ports()).unwrap_or_default();
-    for port in &ports {
-        let Some(target) = Target::port(port) else { continue };
-        let mode = mode(context, port.port);
+    for target in targets(context) {
+        let mode = mode(context, target.port.unwrap_or(0));
         modes.push(mode);
         all.filter_chains.extend(chains(context, &target, mode));
     }
@@ -46,6 +46,18 @@ pub fn virtual_inbound(context: Context<'_>) -> Generated {
     inspect.apply(context.snapshot.mesh.protocol_detection_timeout, &mut all);
     all.access_log = access_log::of_unmatched(context);
     (all, context.workload().map(|w| w.origin.clone()))
+}
+
+/// The ports that get chains of their own: those of services, and those a PeerAuthentication names.
+fn targets(context: Context<'_>) -> Vec<Target> {
+    let ports = context.workload().map(|w| w.inbound_ports()).unwrap_or_default();
+    let applies = |p: &PeerAuthentication| {
+        p.namespace == context.view.namespace && !p.selector.is_empty() && selects(&p.selector, context.labels())
+    };
+    let policies = context.snapshot.peer_authentications.iter().filter(|p| applies(p));
+    let named: BTreeSet<u16> = policies.flat_map(|p| p.port_modes.keys().copied()).collect();
+    let unserved = named.into_iter().filter(|number| !ports.iter().any(|p| p.port == *number));
+    ports.iter().filter_map(Target::port).chain(unserved.map(Target::named)).collect()
 }
 
 /// What a workload accepts on a port; 0 stands for those no service names.
@@ -74,6 +86,12 @@ impl Target {
             http_name: "virtualInbound-catchall-http".to_owned(),
             tcp_name: "virtualInbound".to_owned(),
         }
+    }
+
+    /// A port no service leads to, with a mode of its own.
+    fn named(port: u16) -> Self {
+        let name = names::wildcard_listener(port);
+        Self { port: Some(port), service_port: port, http_name: name.clone(), tcp_name: name, ..Self::rest() }
     }
 
     fn port(port: &InboundPort) -> Option<Self> {

@@ -174,6 +174,9 @@ fn policies_of_bytes_know_identities_and_ports() {
     check(&tcp("other/sa/x"), 5432, "", "denied by default");
     check(&tcp("shop/sa/x"), 7946, "", "denied by default");
     check(&PLAIN_TCP, 5432, "", "closed");
+    // No service leads to port 9100: its mode is the policy's, its cluster the passthrough's.
+    check(&PLAIN_HTTP, 9100, "GET db /", "denied by default");
+    check(&mesh("shop/sa/a"), 9100, "GET db /v1/x", "InboundPassthroughCluster db/v1/x");
     // Port 8500 takes plaintext only: nobody there has an identity.
     check(&PLAIN_HTTP, 8500, "GET peers /v1/x", "denied by default");
 }
