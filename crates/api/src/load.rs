@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use evenkeel_base::limits::MAX_DIAGNOSTICS_PER_FILE;
+use evenkeel_base::limits::{MAX_DIAGNOSTICS_PER_FILE, MAX_FINDINGS_PER_FILE};
 use evenkeel_base::yaml::{self, Mapping, Node, Value};
 use evenkeel_base::{Diagnostic, Diagnostics, Severity, Span};
 
@@ -53,6 +53,15 @@ fn limited(found: Diagnostics, path: &str) -> impl IntoIterator<Item = Diagnosti
 }
 
 fn read_document(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagnostics) {
+    if diagnostics.len() >= MAX_FINDINGS_PER_FILE {
+        // Once is enough to refuse the file.
+        if diagnostics.iter().next_back().is_none_or(|last| last.code != "file-not-read") {
+            let message = "there are too many findings before this document; from here on the file is not read";
+            diagnostics
+                .push(Diagnostic::error("file-not-read", document.span, message).with_help("correct those first"));
+        }
+        return;
+    }
     let (kind_node, version_node) = (document.get("kind"), document.get("apiVersion"));
     if document.as_mapping().is_none() {
         let message = format!("expected a Kubernetes object, found {}", document.type_name());

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write};
 
+use evenkeel_base::limits::MAX_FINDINGS_PER_FILE;
 use evenkeel_base::suggest::{closest, one_of};
 use evenkeel_base::yaml::{Entry, Mapping, Node, Value};
 use evenkeel_base::{Diagnostic, Diagnostics, Severity, Span};
@@ -15,6 +16,8 @@ pub struct Context {
     diagnostics: Diagnostics,
     /// Whose API it is, for messages: `Istio` or `Kubernetes`.
     owner: &'static str,
+    /// Whether an error was found, kept or not.
+    refused: bool,
 }
 
 #[derive(Debug)]
@@ -37,7 +40,7 @@ impl Context {
 
     /// Whether something has been found that refuses the document.
     pub fn has_errors(&self) -> bool {
-        self.diagnostics.has_errors()
+        self.refused
     }
 
     /// Reports something that refuses the document; the message is preceded by the path.
@@ -65,12 +68,15 @@ impl Context {
     ) {
         let path = self.path();
         let message = if path.is_empty() { message.to_string() } else { format!("`{path}`: {message}") };
-        self.diagnostics.push(Diagnostic::new(severity, code, span.clone(), message).with_help(help));
+        self.push(Diagnostic::new(severity, code, span.clone(), message).with_help(help));
     }
 
-    /// Adds a finding as it is.
+    /// Adds a finding as it is, unless there are too many already.
     pub fn push(&mut self, diagnostic: Diagnostic) {
-        self.diagnostics.push(diagnostic);
+        self.refused |= diagnostic.severity == Severity::Error;
+        if self.diagnostics.len() < MAX_FINDINGS_PER_FILE {
+            self.diagnostics.push(diagnostic);
+        }
     }
 
     /// The path of the current value, e.g. `spec.http[0].match[1].headers["x-user"]`.

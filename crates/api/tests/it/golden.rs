@@ -72,3 +72,20 @@ fn a_file_of_nonsense_does_not_flood() {
     assert_eq!(diagnostics.len(), evenkeel_base::limits::MAX_DIAGNOSTICS_PER_FILE + 1);
     assert!(diagnostics.iter().any(|d| d.message == "800 more findings in this file"));
 }
+
+#[test]
+fn reading_ends_where_nothing_good_can_come() {
+    let items = "text, ".repeat(evenkeel_base::limits::MAX_FINDINGS_PER_FILE + 10);
+    let text = format!(
+        "apiVersion: v1\nkind: List\nitems: [{items}]\n---\napiVersion: v1\nkind: Namespace\nmetadata: {{name: a}}\n"
+    );
+    let (objects, diagnostics) = evenkeel_api::load(&[("a.yaml".into(), text.into())]);
+    assert!(objects.is_empty());
+    assert!(diagnostics.has_errors_in("a.yaml"));
+    let route = format!(
+        "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: a}}\nspec: {{hosts: [a], http: [{items}]}}\n"
+    );
+    let (objects, diagnostics) = evenkeel_api::load(&[("b.yaml".into(), route.into())]);
+    assert!(objects.is_empty());
+    assert!(diagnostics.has_errors_in("b.yaml"));
+}

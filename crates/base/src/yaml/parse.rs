@@ -1,13 +1,15 @@
 //! From text to trees, within limits, all syntax errors of a file at once.
 
 use std::borrow::Cow;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span as Position, StrInput, Tag};
 
 use super::{Entry, Mapping, Node, Scalar, ScalarType, Value, scalar};
-use crate::limits::{MAX_FILE_BYTES, MAX_YAML_ALIAS_NODES, MAX_YAML_DEPTH, MAX_YAML_FLOW_DEDENTS, MAX_YAML_NODES};
+use crate::limits::{
+    MAX_FILE_BYTES, MAX_YAML_ALIAS_NODES, MAX_YAML_DEPTH, MAX_YAML_FLOW_DEDENTS, MAX_YAML_NODES, MAX_YAML_SYNTAX_ERRORS,
+};
 use crate::{Diagnostic, Diagnostics, Span};
 
 /// Reads all documents of a file. A document with an error is left out and reading goes on behind the next `---`;
@@ -39,7 +41,10 @@ pub fn parse(file: &Arc<str>, text: &str) -> (Vec<Node>, Diagnostics) {
             Err(error) => {
                 let line = error.diagnostic.span.line as usize;
                 diagnostics.push(error.diagnostic);
-                match next_document(&source.text, line.saturating_sub(1).max(start.line + 1)) {
+                if diagnostics.len() >= MAX_YAML_SYNTAX_ERRORS {
+                    break;
+                }
+                match next_document(&source.text, &start, line.saturating_sub(1)) {
                     Some(next) => start = next,
                     None => break,
                 }
@@ -114,14 +119,15 @@ struct Start {
     line: usize,
 }
 
-/// The first `---` line that has at least `after` lines before it. An unclosed bracket is only noticed at the next
-/// `---`, which then is where reading goes on.
-fn next_document(text: &str, after: usize) -> Option<Start> {
-    let mut byte = 0;
-    for (index, line) in text.split_inclusive('\n').enumerate() {
+/// The first `---` line behind `last` that has at least `lines` lines before it. An unclosed bracket is only noticed at
+/// the next `---`, which then is where reading goes on.
+fn next_document(text: &str, last: &Start, lines: usize) -> Option<Start> {
+    let mut byte = last.byte;
+    for (index, line) in text.get(last.byte..)?.split_inclusive('\n').enumerate() {
+        let index = last.line + index;
         let is_marker =
             line.strip_prefix("---").is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace));
-        if index >= after && is_marker {
+        if index > last.line && index >= lines && is_marker {
             return Some(Start { byte, line: index });
         }
         byte += line.len();
@@ -168,9 +174,10 @@ struct Open {
 
 enum Content {
     Sequence(Vec<Node>),
-    /// Entries so far, merged mappings so far (with `<<`), and a key that waits for its value.
+    /// Entries so far and their names, merged mappings so far (with `<<`), and a key that waits for its value.
     Mapping {
         entries: Vec<Entry>,
+        names: HashSet<Box<str>>,
         merges: Vec<Node>,
         key: Option<(Box<str>, Span)>,
     },
@@ -230,7 +237,8 @@ impl Reader<'_> {
                 Event::DocumentEnd | Event::StreamEnd => break,
                 Event::MappingStart(anchor, tag) => {
                     refuse_tag(tag.as_deref(), &span, "map")?;
-                    let content = Content::Mapping { entries: Vec::new(), merges: Vec::new(), key: None };
+                    let content =
+                        Content::Mapping { entries: Vec::new(), names: HashSet::new(), merges: Vec::new(), key: None };
                     push_open(&mut open, Open { span, anchor, content })?;
                     continue;
                 }
@@ -283,7 +291,7 @@ fn add(parent: &mut Open, node: Node) -> Fallible<()> {
             }
             items.push(node);
         }
-        Content::Mapping { entries, merges, key } => match key.take() {
+        Content::Mapping { entries, names, merges, key } => match key.take() {
             None => {
                 let Value::Scalar(scalar) = node.value else {
                     return failed(
@@ -294,7 +302,9 @@ fn add(parent: &mut Open, node: Node) -> Fallible<()> {
                 if entries.is_empty() {
                     parent.span = joined(&parent.span, &node.span);
                 }
-                if let Some(first) = entries.iter().find(|e| e.key == scalar.text) {
+                if names.contains(&scalar.text)
+                    && let Some(first) = entries.iter().find(|e| e.key == scalar.text)
+                {
                     return failed(
                         Diagnostic::error(
                             "duplicate-key",
@@ -305,6 +315,8 @@ fn add(parent: &mut Open, node: Node) -> Fallible<()> {
                         .with_related(first.key_span.clone(), "first here"),
                     );
                 }
+                // Looking it up in the entries would take time quadratic in their number.
+                names.insert(scalar.text.clone());
                 *key = Some((scalar.text, node.span));
             }
             Some((name, _)) if &*name == "<<" => merges.push(node),
@@ -317,9 +329,9 @@ fn add(parent: &mut Open, node: Node) -> Fallible<()> {
 fn close(content: Content, span: Span, budget: &mut Budget) -> Fallible<Node> {
     let value = match content {
         Content::Sequence(items) => Value::Sequence(items),
-        Content::Mapping { mut entries, merges, .. } => {
+        Content::Mapping { mut entries, mut names, merges, .. } => {
             for source in merges {
-                merge(&mut entries, source, budget)?;
+                merge(&mut entries, &mut names, source, budget)?;
             }
             Value::Mapping(Mapping(entries))
         }
@@ -328,7 +340,7 @@ fn close(content: Content, span: Span, budget: &mut Budget) -> Fallible<Node> {
 }
 
 /// The merge key `<<`: entries of other mappings, where not given here. Of several sources the first wins.
-fn merge(entries: &mut Vec<Entry>, source: Node, budget: &mut Budget) -> Fallible<()> {
+fn merge(entries: &mut Vec<Entry>, names: &mut HashSet<Box<str>>, source: Node, budget: &mut Budget) -> Fallible<()> {
     let mappings = match source.value {
         Value::Mapping(mapping) => vec![mapping],
         Value::Sequence(items) if items.iter().all(|item| item.as_mapping().is_some()) => items
@@ -344,7 +356,7 @@ fn merge(entries: &mut Vec<Entry>, source: Node, budget: &mut Budget) -> Fallibl
     };
     for entry in mappings.into_iter().flat_map(|m| m.0) {
         budget.alias_nodes = budget.alias_nodes.checked_sub(1).ok_or_else(|| too_many_aliases(&entry.key_span))?;
-        if !entries.iter().any(|e| e.key == entry.key) {
+        if names.insert(entry.key.clone()) {
             entries.push(entry);
         }
     }

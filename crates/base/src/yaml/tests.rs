@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::{Node, Value, parse, parse_within};
-use crate::limits::{MAX_YAML_ALIAS_NODES, MAX_YAML_DEPTH, MAX_YAML_FLOW_DEDENTS};
+use crate::limits::{MAX_YAML_ALIAS_NODES, MAX_YAML_DEPTH, MAX_YAML_FLOW_DEDENTS, MAX_YAML_SYNTAX_ERRORS};
 use crate::{Diagnostics, Span};
 
 fn read(text: &str) -> (Vec<Node>, Diagnostics) {
@@ -91,6 +91,12 @@ fn lines_of_flow_collections_may_stand_left() {
     check("a: [\n]\n---\nb: {\n}\nc: 1\n", &["{a@1:1: []@1:4}@1:1", "{b@4:1: {}@4:4, c@6:1: 1@6:4}@4:1"]);
     let many = "a: [\n]\n---\n".repeat(MAX_YAML_FLOW_DEDENTS + 1);
     assert!(read(&many).1.has_errors());
+}
+
+#[test]
+fn errors_are_counted() {
+    let (documents, diagnostics) = read(&"---\na: [\n".repeat(2 * MAX_YAML_SYNTAX_ERRORS));
+    assert_eq!((documents.len(), diagnostics.len()), (0, MAX_YAML_SYNTAX_ERRORS));
 }
 
 #[test]
