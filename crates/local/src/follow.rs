@@ -1,7 +1,7 @@
 //! Edits while it runs: Deployments that come, go or scale, and what the control plane says of the files.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -107,7 +107,7 @@ pub async fn apply(change: Change, mesh: &mut Mesh, events: &Events) -> Result<(
 }
 
 /// Host sockets can only be opened before the host's network is left.
-fn unopened<'a>(wanted: &'a [GatewayPort], open: Vec<u16>) -> impl Iterator<Item = &'a GatewayPort> {
+fn unopened(wanted: &[GatewayPort], open: Vec<u16>) -> impl Iterator<Item = &GatewayPort> {
     wanted.iter().filter(move |port| !open.contains(&port.listener()))
 }
 
@@ -132,7 +132,7 @@ struct Finding {
 }
 
 impl Findings {
-    fn new(directory: &PathBuf) -> Self {
+    fn new(directory: &Path) -> Self {
         Self { directory: format!("{}/", directory.display()), told: BTreeSet::new(), refused: BTreeSet::new() }
     }
 
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_finding_is_told_once_and_its_end_too() {
-        let mut findings = Findings::new(&PathBuf::from("/app"));
+        let mut findings = Findings::new(Path::new("/app"));
         let mut check = |refused: &[&str], rendered: &[&str], expected: Option<&str>| {
             let finding = |text: &&str| Finding { severity: "error".to_owned(), rendered: (*text).to_owned() };
             let diagnostics = rendered.iter().map(finding).collect();

@@ -91,10 +91,9 @@ impl Manifest {
         let mut diagnostics = Diagnostics::new();
         for object in objects {
             match &object.resource {
-                Resource::Deployment(deployment) => match read_deployment(object, deployment) {
-                    Ok(workload) => manifest.workloads.push(workload),
-                    Err(finding) => diagnostics.push(finding),
-                },
+                Resource::Deployment(deployment) => {
+                    manifest.workloads.extend(read_deployment(object, deployment, &mut diagnostics));
+                }
                 Resource::Gateway(gateway) => manifest.add_gateway(gateway),
                 Resource::ConfigMap(_) => {
                     manifest.has_mesh_config |= &*object.name == "istio" && &*object.namespace == INGRESS_NAMESPACE;
@@ -131,22 +130,24 @@ impl Workload {
     }
 }
 
-fn read_deployment(object: &Object, deployment: &Deployment) -> Result<Workload, Diagnostic> {
+/// A Deployment as this machine runs it; none, with a finding, if it cannot.
+fn read_deployment(object: &Object, deployment: &Deployment, diagnostics: &mut Diagnostics) -> Option<Workload> {
     let template = &deployment.spec.template;
     let Some(run) = template.run_command() else {
         let message = format!("{object} says no command for this machine, so it is not started");
         let help = format!("add the annotation `{RUN_ANNOTATION}: COMMAND` to spec.template.metadata");
-        return Err(Diagnostic::warning("no-local-command", object.origin.clone(), message).with_help(help));
+        diagnostics.push(Diagnostic::warning("no-local-command", object.origin.clone(), message).with_help(help));
+        return None;
     };
     let replicas = deployment.replicas();
     if replicas > MAX_REPLICAS {
         let message = format!("{object} asks for {replicas} replicas; one machine runs at most {MAX_REPLICAS} of each");
-        return Err(
-            Diagnostic::error("too-many-replicas", object.origin.clone(), message).with_help("lower spec.replicas")
-        );
+        let finding = Diagnostic::error("too-many-replicas", object.origin.clone(), message);
+        diagnostics.push(finding.with_help("lower spec.replicas"));
+        return None;
     }
     let labels = template.labels();
-    Ok(Workload {
+    Some(Workload {
         name: object.name.to_string(),
         namespace: object.namespace.to_string(),
         replicas,
@@ -155,7 +156,7 @@ fn read_deployment(object: &Object, deployment: &Deployment) -> Result<Workload,
         environment: environment(&template.spec),
         ports: ports(&template.spec),
         probe: probe(&template.spec),
-        sidecar: sidecar(template, &labels)?,
+        sidecar: sidecar(template, &labels, diagnostics)?,
         template_hash: encode(fnv1a(format!("{template:?}").as_bytes()), 9),
         labels,
     })
@@ -201,22 +202,32 @@ fn probe(spec: &PodSpec) -> Probe {
     }
 }
 
-fn sidecar(template: &PodTemplate, labels: &BTreeMap<String, String>) -> Result<Sidecar, Diagnostic> {
+fn sidecar(
+    template: &PodTemplate,
+    labels: &BTreeMap<String, String>,
+    diagnostics: &mut Diagnostics,
+) -> Option<Sidecar> {
     let annotation = |name: &str| template.metadata.as_ref().and_then(|metadata| metadata.annotations.get(name));
     let injected = annotation(INJECT_ANNOTATION).map(|value| value.value.as_str());
     if [injected, labels.get(INJECT_ANNOTATION).map(String::as_str)].contains(&Some("false")) {
-        return Ok(Sidecar::None);
+        return Some(Sidecar::None);
     }
-    match annotation(PROXY_ANNOTATION) {
-        None => Ok(Sidecar::Evenkeel),
-        Some(proxy) if proxy.value == "evenkeel" => Ok(Sidecar::Evenkeel),
-        Some(proxy) if proxy.value == "envoy" => {
+    let Some(proxy) = annotation(PROXY_ANNOTATION) else { return Some(Sidecar::Evenkeel) };
+    match proxy.value.as_str() {
+        "evenkeel" => Some(Sidecar::Evenkeel),
+        "envoy" => {
             let chosen = annotation(ENVOY_PATH_ANNOTATION).map(|path| PathBuf::from(&path.value));
-            find_envoy(chosen).map(Sidecar::Envoy).ok_or_else(|| no_envoy(&proxy.span))
+            let found = find_envoy(chosen);
+            if found.is_none() {
+                diagnostics.push(no_envoy(&proxy.span));
+            }
+            found.map(Sidecar::Envoy)
         }
-        Some(proxy) => {
-            let message = format!("there is no proxy called `{}`", proxy.value);
-            Err(Diagnostic::error("bad-value", proxy.span.clone(), message).with_help("expected `evenkeel` or `envoy`"))
+        other => {
+            let finding =
+                Diagnostic::error("bad-value", proxy.span.clone(), format!("there is no proxy called `{other}`"));
+            diagnostics.push(finding.with_help("expected `evenkeel` or `envoy`"));
+            None
         }
     }
 }
