@@ -36,12 +36,8 @@ pub struct Cluster {
     pub tcp_keepalive: Option<TcpKeepalive>,
     /// Percentage of healthy hosts below which all are used (50 when unset); 0: never.
     pub panic_threshold_percent: f64,
-    /// Localities share traffic by their weights (`locality_weighted_lb_config`); otherwise those weights do not count.
-    pub locality_weighted: bool,
     /// How names are resolved, for DNS clusters.
     pub dns: DnsOptions,
-    /// Buffer limit of connections (`per_connection_buffer_limit_bytes`, 1 MiB).
-    pub buffer_limit_bytes: usize,
     /// Where the user wrote it, if the control plane said so.
     pub origin: Option<Arc<str>>,
 }
@@ -110,8 +106,6 @@ pub enum DnsFamily {
 /// `original_dst_lb_config`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OriginalDst {
-    /// Take the address from `x-envoy-original-dst-host`.
-    pub use_http_header: bool,
     /// Use this port instead of the dialled one.
     pub port_override: Option<u16>,
 }
@@ -154,7 +148,7 @@ pub struct Endpoint {
     pub priority: u32,
     /// `region/zone/sub_zone`.
     pub locality: Arc<str>,
-    /// Weight of its locality.
+    /// Weight of its locality; nothing here weighs localities yet.
     pub locality_weight: u32,
     /// `envoy.transport_socket_match` labels.
     pub transport_labels: Vec<(Box<str>, Box<str>)>,
@@ -212,20 +206,13 @@ pub struct UpstreamHttp {
     pub idle_timeout: Option<Duration>,
     /// A connection ends after this many requests; `None`: never.
     pub max_requests_per_connection: Option<u32>,
-    /// The TLS server name is the request's host (`auto_sni`).
-    pub auto_sni: bool,
     /// The endpoints speak HTTP/2; only the control thread's own clients (xDS, SDS) use such clusters.
     pub http2: bool,
 }
 
 impl Default for UpstreamHttp {
     fn default() -> Self {
-        Self {
-            idle_timeout: Some(Duration::from_secs(3600)),
-            max_requests_per_connection: None,
-            auto_sni: false,
-            http2: false,
-        }
+        Self { idle_timeout: Some(Duration::from_secs(3600)), max_requests_per_connection: None, http2: false }
     }
 }
 

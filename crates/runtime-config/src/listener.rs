@@ -47,8 +47,6 @@ pub struct Listener {
     pub default_filter_chain: Option<Arc<FilterChain>>,
     /// `filter_chains` by what they match.
     pub chain_index: ChainIndex,
-    /// Soft limit of buffered bytes per connection and direction (`per_connection_buffer_limit_bytes`, 1 MiB).
-    pub buffer_limit_bytes: usize,
     /// Log of connections refused before a chain took them.
     pub access_logs: Vec<Arc<AccessLog>>,
     /// `listen(2)` backlog.

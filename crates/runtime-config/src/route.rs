@@ -104,8 +104,6 @@ pub enum PathMatch {
     Regex(Regex),
     /// This path, or any below it (`path_separated_prefix`).
     SeparatedPrefix(Box<str>),
-    /// CONNECT requests.
-    Connect,
 }
 
 /// What a route does.
@@ -143,8 +141,6 @@ pub struct ForwardAction {
     pub append_x_forwarded_host: bool,
     /// From the end of the request to the end of the response; 504 beyond. `None`: no limit. 15 s when unset.
     pub timeout: Option<Duration>,
-    /// The whole stream ends after this long (`max_stream_duration.max_stream_duration`); `None`: no limit.
-    pub max_stream_duration: Option<Duration>,
     /// No activity for this long ends the stream. `None`: the connection manager's holds; `Duration::MAX`: never.
     pub idle_timeout: Option<Duration>,
     /// Retries.

@@ -58,7 +58,7 @@ impl RouteMatch {
     /// Whether the route applies.
     pub fn matches(&self, request: &impl RequestView, random: u64) -> bool {
         let (path, query) = split_path(request.path());
-        self.path.matches(path, self.case_sensitive, request.method())
+        self.path.matches(path, self.case_sensitive)
             && random % 1_000_000 < u64::from(self.fraction_ppm)
             && (!self.grpc_only || is_grpc(request))
             && self.headers.iter().all(|header| header.matches(request))
@@ -67,11 +67,8 @@ impl RouteMatch {
 }
 
 impl PathMatch {
-    fn matches(&self, path: &[u8], case_sensitive: bool, method: &[u8]) -> bool {
+    fn matches(&self, path: &[u8], case_sensitive: bool) -> bool {
         match self {
-            Self::Connect => method == b"CONNECT",
-            // CONNECT has no path of its own.
-            _ if path.is_empty() => false,
             Self::Prefix(prefix) => starts_with(path, prefix.as_bytes(), case_sensitive),
             Self::Exact(exact) => equal(path, exact.as_bytes(), case_sensitive),
             Self::Regex(regex) => regex.is_match(path),

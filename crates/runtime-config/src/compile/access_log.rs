@@ -68,6 +68,9 @@ fn substitution_format(cx: &mut Cx<'_>, format: &core::SubstitutionFormatString)
     match &format.format {
         Some(Kind::TextFormatSource(source)) => {
             let bytes = data_source(cx, "text_format_source", Some(source))?;
+            if omit_empty {
+                return cx.fail_at("omit_empty_values", "is supported with json_format only");
+            }
             match String::from_utf8(bytes) {
                 Ok(format) => text(cx, "text_format_source", &format),
                 Err(_) => cx.fail_at("text_format_source", "is not UTF-8"),

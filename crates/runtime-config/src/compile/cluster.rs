@@ -33,15 +33,15 @@ pub(crate) struct CompiledCluster {
 }
 
 const CARES: &str = "envoy.extensions.network.dns_resolver.cares.v3.CaresDnsResolverConfig";
+const DEFAULT_PANIC_THRESHOLD_PERCENT: f64 = 50.0;
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const DEFAULT_BUFFER_LIMIT_BYTES: u32 = 1 << 20;
 
 /// Compiles a cluster.
 pub(crate) fn cluster(cx: &mut Cx<'_>, c: &cluster::Cluster, secrets: &SecretStore) -> Option<CompiledCluster> {
     let name: Arc<str> = cx.non_empty("name", &c.name)?.into();
     let (discovery, assignment, eds) = discovery(cx, c)?;
     let load_balancer = load_balancer(cx, c, &discovery);
-    let common_lb = common_lb(cx, c.common_lb_config.as_ref());
+    let panic_threshold_percent = panic_threshold(cx, c.common_lb_config.as_ref());
     let transport = tls::upstream(cx, c.transport_socket.as_ref(), secrets).map(transport);
     let transport_matches = cx
         .each("transport_socket_matches", &c.transport_socket_matches, |cx, entry| transport_match(cx, entry, secrets));
@@ -52,7 +52,6 @@ pub(crate) fn cluster(cx: &mut Cx<'_>, c: &cluster::Cluster, secrets: &SecretSto
         None => Some(cx.env.bind.clone()),
     };
     let keepalive = c.upstream_connection_options.as_ref().and_then(|options| options.tcp_keepalive.as_ref());
-    let (panic_threshold_percent, locality_weighted) = common_lb?;
     let connect_timeout = connect_timeout(cx, c);
     let cluster = Cluster {
         stat_name: if c.alt_stat_name.is_empty() { name.clone() } else { c.alt_stat_name.as_str().into() },
@@ -67,19 +66,12 @@ pub(crate) fn cluster(cx: &mut Cx<'_>, c: &cluster::Cluster, secrets: &SecretSto
         circuit_breakers: circuit_breakers?,
         bind: bind?,
         tcp_keepalive: keepalive.map(tcp_keepalive),
-        panic_threshold_percent,
-        locality_weighted,
+        panic_threshold_percent: panic_threshold_percent?,
         dns: dns_options(cx, c),
-        buffer_limit_bytes: buffer_limit(c),
         origin: super::listener::origin(c.metadata.as_ref()),
     };
     let secrets = std::mem::take(&mut cx.references.secrets);
     Some(CompiledCluster { cluster, assignment: Arc::new(assignment), eds, secrets })
-}
-
-fn buffer_limit(c: &cluster::Cluster) -> usize {
-    let limit = c.per_connection_buffer_limit_bytes.as_ref().map_or(DEFAULT_BUFFER_LIMIT_BYTES, |limit| limit.value);
-    limit as usize
 }
 
 fn connect_timeout(cx: &mut Cx<'_>, c: &cluster::Cluster) -> Duration {
@@ -153,7 +145,7 @@ fn original_dst_config(cx: &mut Cx<'_>, c: &cluster::Cluster) -> Option<Discover
             Some(cx.at("original_dst_lb_config", |cx| port_number(cx, "upstream_port_override", port.value))?)
         }
     };
-    Some(Discovery::OriginalDst(OriginalDst { use_http_header: config.use_http_header, port_override }))
+    Some(Discovery::OriginalDst(OriginalDst { port_override }))
 }
 
 fn load_balancer(cx: &mut Cx<'_>, c: &cluster::Cluster, discovery: &Discovery) -> Option<LoadBalancer> {
@@ -194,17 +186,14 @@ fn load_balancer(cx: &mut Cx<'_>, c: &cluster::Cluster, discovery: &Discovery) -
     }
 }
 
-/// Panic threshold in percent, and whether locality weights count.
-fn common_lb(cx: &mut Cx<'_>, config: Option<&cluster::cluster::CommonLbConfig>) -> Option<(f64, bool)> {
-    use cluster::cluster::common_lb_config::LocalityConfigSpecifier;
-    let Some(config) = config else { return Some((50.0, false)) };
-    let threshold = config.healthy_panic_threshold.as_ref().map_or(50.0, |percent| percent.value);
+/// Panic threshold in percent.
+fn panic_threshold(cx: &mut Cx<'_>, config: Option<&cluster::cluster::CommonLbConfig>) -> Option<f64> {
+    let threshold = config.and_then(|config| config.healthy_panic_threshold.as_ref());
+    let threshold = threshold.map_or(DEFAULT_PANIC_THRESHOLD_PERCENT, |percent| percent.value);
     if !(0.0..=100.0).contains(&threshold) {
         return cx.fail_at("common_lb_config.healthy_panic_threshold.value", "must lie between 0 and 100");
     }
-    let weighted =
-        matches!(config.locality_config_specifier, Some(LocalityConfigSpecifier::LocalityWeightedLbConfig(_)));
-    Some((threshold, weighted))
+    Some(threshold)
 }
 
 fn transport(tls: Option<Arc<evenkeel_tls::UpstreamTls>>) -> Transport {
@@ -246,7 +235,10 @@ fn http_options(cx: &mut Cx<'_>, options: &upstreams::HttpProtocolOptions) -> Op
     use upstreams::http_protocol_options::explicit_http_config::ProtocolConfig;
     let http2 = match &options.upstream_protocol_options {
         Some(UpstreamProtocolOptions::ExplicitHttpConfig(config)) => match &config.protocol_config {
-            Some(ProtocolConfig::HttpProtocolOptions(_)) => false,
+            Some(ProtocolConfig::HttpProtocolOptions(http1)) => {
+                plain_http1(cx, "explicit_http_config", Some(http1));
+                false
+            }
             Some(ProtocolConfig::Http2ProtocolOptions(_)) if cx.control_plane_cluster => true,
             Some(ProtocolConfig::Http2ProtocolOptions(_)) => {
                 return cx.fail_at(
@@ -262,22 +254,33 @@ fn http_options(cx: &mut Cx<'_>, options: &upstreams::HttpProtocolOptions) -> Op
             }
         },
         // Clients are served HTTP/1.1, so that is also the protocol upstream.
-        Some(UpstreamProtocolOptions::UseDownstreamProtocolConfig(_)) => false,
+        Some(UpstreamProtocolOptions::UseDownstreamProtocolConfig(config)) => {
+            plain_http1(cx, "use_downstream_protocol_config", config.http_protocol_options.as_ref());
+            false
+        }
         _ => {
             return cx.fail("one of explicit_http_config, use_downstream_protocol_config is required");
         }
     };
     let common = options.common_http_protocol_options.unwrap_or_default();
-    let upstream = options.upstream_http_protocol_options.clone().unwrap_or_default();
     cx.at("common_http_protocol_options", |cx| {
+        if common.max_headers_count.is_some() {
+            cx.fail_at::<()>("max_headers_count", "is supported on listeners only");
+        }
         let default = UpstreamHttp::default();
         Some(UpstreamHttp {
             idle_timeout: cx.limit("idle_timeout", common.idle_timeout.as_ref(), default.idle_timeout),
             max_requests_per_connection: max_requests(&common),
-            auto_sni: upstream.auto_sni,
             http2,
         })
     })
+}
+
+/// What can be set of HTTP/1.1 concerns requests received; towards endpoints there is nothing to choose.
+fn plain_http1(cx: &mut Cx<'_>, field: &str, options: Option<&core::Http1ProtocolOptions>) {
+    if options.is_some_and(|options| *options != core::Http1ProtocolOptions::default()) {
+        cx.at(field, |cx| cx.fail_at::<()>("http_protocol_options", "must be empty towards endpoints"));
+    }
 }
 
 /// `max_requests_per_connection`, where 0 means no limit.

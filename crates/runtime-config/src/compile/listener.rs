@@ -32,7 +32,6 @@ const NETWORK_RBAC: &str = "envoy.extensions.filters.network.rbac.v3.RBAC";
 const DEFAULT_LISTENER_FILTERS_TIMEOUT: Duration = Duration::from_secs(15);
 const DEFAULT_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
 const DEFAULT_TCP_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
-const DEFAULT_BUFFER_LIMIT_BYTES: u32 = 1 << 20;
 /// `SOMAXCONN` of current kernels.
 const DEFAULT_BACKLOG: u32 = 4096;
 
@@ -64,8 +63,6 @@ pub(crate) fn listener(cx: &mut Cx<'_>, l: &listener::Listener, secrets: &Secret
         Ok(core::TrafficDirection::Outbound) => TrafficDirection::Outbound,
         Err(_) => return cx.fail_at("traffic_direction", format!("unknown value {}", l.traffic_direction)),
     };
-    let buffer_limit = l.per_connection_buffer_limit_bytes.as_ref();
-    let buffer_limit = buffer_limit.map_or(DEFAULT_BUFFER_LIMIT_BYTES, |limit| limit.value);
     let listener = Listener {
         name,
         address: address?,
@@ -77,7 +74,6 @@ pub(crate) fn listener(cx: &mut Cx<'_>, l: &listener::Listener, secrets: &Secret
         filter_chains,
         default_filter_chain,
         chain_index,
-        buffer_limit_bytes: buffer_limit as usize,
         access_logs: access_logs(cx, "access_log", &l.access_log),
         backlog: l.tcp_backlog_size.as_ref().map_or(DEFAULT_BACKLOG, |backlog| backlog.value),
     };

@@ -114,7 +114,7 @@ fn compile_route(cx: &mut Cx<'_>, route: &route::Route, inherited: &Inherited<'_
     let headers = edits(cx, &header_fields!(route));
     let rbac = per_route_rbac(cx, &route.typed_per_filter_config)?;
     let matches = matches?;
-    let action = route_action(cx, route, &matches, inherited)?;
+    let action = route_action(cx, route, inherited)?;
     Some(Route {
         name: route.name.as_str().into(),
         matches,
@@ -195,8 +195,8 @@ fn path_match(cx: &mut Cx<'_>, m: &route::RouteMatch) -> Option<PathMatch> {
             }
             Some(PathMatch::SeparatedPrefix(prefix.as_str().into()))
         }
-        Some(PathSpecifier::ConnectMatcher(_)) => Some(PathMatch::Connect),
+        Some(PathSpecifier::ConnectMatcher(_)) => cx.fail_at("connect_matcher", "not supported"),
         Some(PathSpecifier::PathMatchPolicy(_)) => cx.fail_at("path_match_policy", "not supported"),
-        None => cx.fail("one of prefix, path, safe_regex, path_separated_prefix, connect_matcher is required"),
+        None => cx.fail("one of prefix, path, safe_regex, path_separated_prefix is required"),
     }
 }

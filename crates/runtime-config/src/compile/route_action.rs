@@ -10,8 +10,8 @@ use super::headers::{edits, header_fields};
 use super::route::Inherited;
 use super::{Cx, matcher, type_name};
 use crate::route::{
-    ForwardAction, HeaderEdits, HostRewrite, PathMatch, RedirectAction, RedirectPath, RetryOn, RetryPolicy,
-    RouteAction, RouteMatch, WeightedCluster,
+    ForwardAction, HeaderEdits, HostRewrite, RedirectAction, RedirectPath, RetryOn, RetryPolicy, RouteAction,
+    WeightedCluster,
 };
 
 const DEFAULT_ROUTE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -19,18 +19,13 @@ const DEFAULT_RETRY_BASE_INTERVAL: Duration = Duration::from_millis(25);
 const PREVIOUS_HOSTS: &str = "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate";
 
 /// The action of a route.
-pub(crate) fn route_action(
-    cx: &mut Cx<'_>,
-    route: &route::Route,
-    matches: &RouteMatch,
-    inherited: &Inherited<'_>,
-) -> Option<RouteAction> {
+pub(crate) fn route_action(cx: &mut Cx<'_>, route: &route::Route, inherited: &Inherited<'_>) -> Option<RouteAction> {
     match &route.action {
         Some(route::route::Action::Route(action)) => {
             cx.at("route", |cx| forward(cx, action, inherited)).map(|action| RouteAction::Forward(Box::new(action)))
         }
         Some(route::route::Action::Redirect(action)) => {
-            let action = cx.at("redirect", |cx| redirect(cx, action, matches))?;
+            let action = cx.at("redirect", |cx| redirect(cx, action))?;
             Some(RouteAction::Redirect(Box::new(action)))
         }
         Some(route::route::Action::DirectResponse(action)) => {
@@ -56,7 +51,7 @@ fn direct_response(cx: &mut Cx<'_>, action: &route::DirectResponseAction, max_by
     Some(RouteAction::DirectResponse { status, body: body.into() })
 }
 
-fn redirect(cx: &mut Cx<'_>, action: &route::RedirectAction, matches: &RouteMatch) -> Option<RedirectAction> {
+fn redirect(cx: &mut Cx<'_>, action: &route::RedirectAction) -> Option<RedirectAction> {
     use route::redirect_action::{PathRewriteSpecifier, RedirectResponseCode, SchemeRewriteSpecifier};
     let text = |text: &str| -> Option<Box<str>> { (!text.is_empty()).then(|| text.into()) };
     let scheme = match &action.scheme_rewrite_specifier {
@@ -78,9 +73,6 @@ fn redirect(cx: &mut Cx<'_>, action: &route::RedirectAction, matches: &RouteMatc
         }
         Some(PathRewriteSpecifier::PathRewrite(_)) => return cx.fail_at("path_rewrite", "not supported"),
     };
-    if matches!((&path, &matches.path), (RedirectPath::Prefix(_), PathMatch::Connect)) {
-        return cx.fail_at("prefix_rewrite", "a connect_matcher has no path to rewrite");
-    }
     let status = match RedirectResponseCode::try_from(action.response_code) {
         Ok(RedirectResponseCode::MovedPermanently) => 301,
         Ok(RedirectResponseCode::Found) => 302,
@@ -119,6 +111,9 @@ fn forward(cx: &mut Cx<'_>, action: &route::RouteAction, inherited: &Inherited<'
         return cx.fail_at("priority", "only DEFAULT is supported");
     }
     let max_stream = action.max_stream_duration.as_ref().and_then(|limits| limits.max_stream_duration.as_ref());
+    if cx.limit("max_stream_duration.max_stream_duration", max_stream, None).is_some() {
+        return cx.fail_at("max_stream_duration.max_stream_duration", "only 0 s (no limit) is supported");
+    }
     let upgrades = cx.each("upgrade_configs", &action.upgrade_configs, |cx, upgrade| {
         let kind = cx.non_empty("upgrade_type", &upgrade.upgrade_type)?.to_ascii_lowercase();
         if kind == "connect" {
@@ -137,7 +132,6 @@ fn forward(cx: &mut Cx<'_>, action: &route::RouteAction, inherited: &Inherited<'
         host_rewrite,
         append_x_forwarded_host: action.append_x_forwarded_host,
         timeout: cx.limit("timeout", action.timeout.as_ref(), Some(DEFAULT_ROUTE_TIMEOUT)),
-        max_stream_duration: cx.limit("max_stream_duration.max_stream_duration", max_stream, None),
         idle_timeout: idle_timeout(cx, action),
         retry,
         upgrades,

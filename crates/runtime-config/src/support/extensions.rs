@@ -97,7 +97,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     MessageSupport {
         name: "envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
         role: Extension,
-        full: &["common_http_protocol_options", "upstream_http_protocol_options", "use_downstream_protocol_config",
+        full: &["common_http_protocol_options", "use_downstream_protocol_config",
             "explicit_http_config"],
         values: &[],
         no_effect: &[],
@@ -116,7 +116,6 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         values: &[],
         no_effect: &[(NO_HTTP2, &["http2_protocol_options"])],
     },
-    part("envoy.config.core.v3.UpstreamHttpProtocolOptions", &["auto_sni"]),
     MessageSupport {
         name: "envoy.config.core.v3.Http2ProtocolOptions",
         role: Part, full: &[], values: &[],

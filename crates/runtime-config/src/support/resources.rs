@@ -7,6 +7,7 @@ const METADATA: &str = "metadata is for the control plane and for people; nothin
 const NO_TRACING: &str = "there is no tracing, and it does nothing else";
 const NO_HASHING: &str = "no supported load balancer hashes";
 const NO_GRPC: &str = "it limits timeouts of gRPC requests, which need HTTP/2";
+const FIXED_BUFFERS: &str = "bytes are passed on as they come, through buffers of a fixed size";
 const NO_RUNTIME: &str = "there is no runtime layer; the default value holds";
 
 const fn message(
@@ -30,11 +31,13 @@ const HEADER_EDITS: [&str; 4] =
 pub(super) static MESSAGES: &[MessageSupport] = &[
     // Listeners
     message("envoy.config.listener.v3.Listener", Part,
-        &["name", "address", "filter_chains", "default_filter_chain", "use_original_dst", "per_connection_buffer_limit_bytes",
+        &["name", "address", "filter_chains", "default_filter_chain", "use_original_dst",
           "bind_to_port", "listener_filters", "listener_filters_timeout", "continue_on_listener_filters_timeout",
-          "traffic_direction", "enable_reuse_port", "access_log", "tcp_backlog_size"],
+          "enable_reuse_port", "access_log", "tcp_backlog_size"],
         &[],
         &[(METADATA, &["metadata"]),
+          (FIXED_BUFFERS, &["per_connection_buffer_limit_bytes"]),
+          ("no statistic or admin page here tells directions apart", &["traffic_direction"]),
           ("connections are always balanced exactly", &["connection_balance_config"]),
           ("it tunes the accept loop of another implementation", &["max_connections_to_accept_per_socket_event"]),
           ("there is no global connection limit to be exempt from", &["ignore_global_conn_limit"])]),
@@ -65,10 +68,9 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
           HEADER_EDITS[1], HEADER_EDITS[2], HEADER_EDITS[3]],
         &[], &[(METADATA, &["metadata"]), (NO_TRACING, &["decorator"])]),
     part("envoy.config.route.v3.RouteMatch",
-        &["prefix", "path", "safe_regex", "path_separated_prefix", "connect_matcher", "case_sensitive", "runtime_fraction",
+        &["prefix", "path", "safe_regex", "path_separated_prefix", "case_sensitive", "runtime_fraction",
           "headers", "query_parameters", "grpc"]),
     part("envoy.config.route.v3.RouteMatch.GrpcRouteMatchOptions", &[]),
-    part("envoy.config.route.v3.RouteMatch.ConnectMatcher", &[]),
     message("envoy.config.core.v3.RuntimeFractionalPercent", Part, &["default_value"], &[], &[(NO_RUNTIME, &["runtime_key"])]),
     part("envoy.type.v3.FractionalPercent", &["numerator", "denominator"]),
     part("envoy.config.route.v3.HeaderMatcher",
@@ -81,7 +83,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
           "upgrade_configs", "max_stream_duration"],
         &[("priority", "DEFAULT")],
         &[(NO_HASHING, &["hash_policy"]), (NO_GRPC, &["max_grpc_timeout", "grpc_timeout_offset"])]),
-    message("envoy.config.route.v3.RouteAction.MaxStreamDuration", Part, &["max_stream_duration"], &[],
+    message("envoy.config.route.v3.RouteAction.MaxStreamDuration", Part, &[], &[("max_stream_duration", "0 s: no limit")],
         &[(NO_GRPC, &["grpc_timeout_header_max", "grpc_timeout_header_offset"])]),
     part("envoy.config.route.v3.RouteAction.UpgradeConfig", &["upgrade_type", "enabled"]),
     message("envoy.config.route.v3.WeightedCluster", Part, &["clusters"], &[], &[(NO_RUNTIME, &["runtime_key_prefix"])]),
@@ -111,7 +113,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
 
     // Clusters
     message("envoy.config.cluster.v3.Cluster", Part,
-        &["name", "alt_stat_name", "eds_cluster_config", "connect_timeout", "per_connection_buffer_limit_bytes",
+        &["name", "alt_stat_name", "eds_cluster_config", "connect_timeout",
           "load_assignment", "least_request_lb_config", "round_robin_lb_config", "original_dst_lb_config",
           "common_lb_config", "transport_socket", "transport_socket_matches", "typed_extension_protocol_options",
           "circuit_breakers", "upstream_bind_config", "upstream_connection_options", "dns_lookup_family",
@@ -119,14 +121,13 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         &[("type", "STATIC, EDS, STRICT_DNS, LOGICAL_DNS, ORIGINAL_DST"),
           ("lb_policy", "ROUND_ROBIN, LEAST_REQUEST, RANDOM, CLUSTER_PROVIDED"),
           ("typed_dns_resolver_config", "the c-ares resolver without options that name servers")],
-        &[(METADATA, &["metadata"]),
+        &[(METADATA, &["metadata"]), (FIXED_BUFFERS, &["per_connection_buffer_limit_bytes"]),
           ("hosts of original destinations are forgotten with their last connection", &["cleanup_interval"])]),
     part("envoy.config.cluster.v3.Cluster.EdsClusterConfig", &["eds_config", "service_name"]),
     part("envoy.config.cluster.v3.Cluster.LeastRequestLbConfig", &["choice_count"]),
     part("envoy.config.cluster.v3.Cluster.RoundRobinLbConfig", &[]),
-    part("envoy.config.cluster.v3.Cluster.OriginalDstLbConfig", &["use_http_header", "upstream_port_override"]),
-    part("envoy.config.cluster.v3.Cluster.CommonLbConfig", &["healthy_panic_threshold", "locality_weighted_lb_config"]),
-    part("envoy.config.cluster.v3.Cluster.CommonLbConfig.LocalityWeightedLbConfig", &[]),
+    part("envoy.config.cluster.v3.Cluster.OriginalDstLbConfig", &["upstream_port_override"]),
+    part("envoy.config.cluster.v3.Cluster.CommonLbConfig", &["healthy_panic_threshold"]),
     part("envoy.config.cluster.v3.Cluster.TransportSocketMatch", &["name", "match", "transport_socket"]),
     part("envoy.config.cluster.v3.CircuitBreakers", &["thresholds"]),
     message("envoy.config.cluster.v3.CircuitBreakers.Thresholds", Part,
@@ -142,7 +143,9 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     // Endpoints
     part("envoy.config.endpoint.v3.ClusterLoadAssignment", &["cluster_name", "endpoints"]),
     message("envoy.config.endpoint.v3.LocalityLbEndpoints", Part,
-        &["locality", "lb_endpoints", "load_balancing_weight", "priority"], &[], &[(METADATA, &["metadata"])]),
+        &["locality", "lb_endpoints", "priority"], &[],
+        &[(METADATA, &["metadata"]),
+          ("they count only with locality_weighted_lb_config, which is refused", &["load_balancing_weight"])]),
     message("envoy.config.endpoint.v3.LbEndpoint", Part, &["endpoint", "health_status", "load_balancing_weight"],
         &[], &[("only its envoy.transport_socket_match labels decide anything, and they are read", &["metadata"])]),
     part("envoy.config.endpoint.v3.Endpoint", &["address", "hostname"]),

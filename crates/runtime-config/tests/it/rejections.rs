@@ -230,6 +230,15 @@ fn clusters_and_endpoints() {
             ],
         ),
         (
+            &format!(
+                "name: c\n{}",
+                http2.replace("http2_protocol_options: {}", "http_protocol_options: { accept_http_10: true }")
+            ),
+            vec![
+                "typed_extension_protocol_options[\"envoy.extensions.upstreams.http.v3.HttpProtocolOptions\"].explicit_http_config.http_protocol_options: must be empty towards endpoints",
+            ],
+        ),
+        (
             "name: c\nload_assignment: { endpoints: [{ priority: 1, lb_endpoints: [{ endpoint: { address: { socket_address: { address: not.an.ip, port_value: 1 } } } }] }] }",
             vec![
                 "load_assignment.endpoints[0].lb_endpoints[0].endpoint.address.socket_address.address: \"not.an.ip\" is not an IP address",

@@ -139,7 +139,6 @@ fn paths_leave_query_and_fragment_aside() {
         ("{ safe_regex: { regex: \"/v[0-9]+\" } }", "/v12/x", false),
         ("{ safe_regex: { regex: \"/a|/b\" } }", "/bb", false),
         ("{ safe_regex: { regex: \"/é.\" } }", "/éx", true),
-        ("{ connect_matcher: {} }", "/x", false),
     ] {
         let found = select(&one_host(&[matched]), &PlainRequest::new("GET", "h", path), 0);
         assert_eq!(found.is_some(), expected, "{matched} {path}");
