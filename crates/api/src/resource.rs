@@ -45,7 +45,7 @@ macro_rules! kinds {
 
             /// Whether its objects live in a namespace.
             pub fn is_namespaced(self) -> bool {
-                match self { $( Self::$kind => stringify!($scope) == "namespaced", )* }
+                match self { $( Self::$kind => matches!(Scope::$scope, Scope::Namespaced), )* }
             }
 
             /// What an object of this kind accepts, besides `apiVersion`, `kind` and `metadata`.
@@ -70,20 +70,26 @@ macro_rules! kinds {
     };
 }
 
+/// Where a kind's objects live.
+enum Scope {
+    Cluster,
+    Namespaced,
+}
+
 kinds! {
-    Namespace: "" ["v1"] cluster => kubernetes::Namespace;
-    ServiceAccount: "" ["v1"] namespaced => kubernetes::ServiceAccount;
-    ConfigMap: "" ["v1"] namespaced => kubernetes::ConfigMap;
-    Pod: "" ["v1"] namespaced => kubernetes::Pod;
-    Service: "" ["v1"] namespaced => kubernetes::Service;
-    EndpointSlice: "discovery.k8s.io" ["v1"] namespaced => kubernetes::EndpointSlice;
-    Deployment: "apps" ["v1"] namespaced => kubernetes::Deployment;
-    Gateway: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] namespaced => istio::Gateway;
-    VirtualService: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] namespaced => istio::VirtualService;
-    DestinationRule: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] namespaced => istio::DestinationRule;
-    ServiceEntry: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] namespaced => istio::ServiceEntry;
-    PeerAuthentication: "security.istio.io" ["v1", "v1beta1"] namespaced => istio::PeerAuthentication;
-    AuthorizationPolicy: "security.istio.io" ["v1", "v1beta1"] namespaced => istio::AuthorizationPolicy;
+    Namespace: "" ["v1"] Cluster => kubernetes::Namespace;
+    ServiceAccount: "" ["v1"] Namespaced => kubernetes::ServiceAccount;
+    ConfigMap: "" ["v1"] Namespaced => kubernetes::ConfigMap;
+    Pod: "" ["v1"] Namespaced => kubernetes::Pod;
+    Service: "" ["v1"] Namespaced => kubernetes::Service;
+    EndpointSlice: "discovery.k8s.io" ["v1"] Namespaced => kubernetes::EndpointSlice;
+    Deployment: "apps" ["v1"] Namespaced => kubernetes::Deployment;
+    Gateway: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] Namespaced => istio::Gateway;
+    VirtualService: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] Namespaced => istio::VirtualService;
+    DestinationRule: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] Namespaced => istio::DestinationRule;
+    ServiceEntry: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] Namespaced => istio::ServiceEntry;
+    PeerAuthentication: "security.istio.io" ["v1", "v1beta1"] Namespaced => istio::PeerAuthentication;
+    AuthorizationPolicy: "security.istio.io" ["v1", "v1beta1"] Namespaced => istio::AuthorizationPolicy;
 }
 
 impl fmt::Display for Kind {
@@ -131,7 +137,7 @@ pub(crate) fn named(api_version: &str, kind: &str) -> Named {
             )),
         };
     }
-    if is_known(group, kind) {
+    if is_later(group, kind) {
         return Named::Later;
     }
     if let Some(other) = Kind::ALL.iter().find(|k| k.as_str() == kind) {
@@ -145,105 +151,73 @@ pub(crate) fn named(api_version: &str, kind: &str) -> Named {
     })
 }
 
-/// Groups whose every kind is known: those of Kubernetes, Istio and the Gateway API.
-const KNOWN_GROUPS: &[&str] = &[
-    "apps",
-    "batch",
-    "autoscaling",
-    "policy",
-    "networking.istio.io",
-    "security.istio.io",
-    "telemetry.istio.io",
-    "extensions.istio.io",
-    "install.istio.io",
-    "gateway.networking.k8s.io",
-    "inference.networking.k8s.io",
-    "networking.k8s.io",
-    "discovery.k8s.io",
-    "rbac.authorization.k8s.io",
-    "apiextensions.k8s.io",
-    "admissionregistration.k8s.io",
-    "storage.k8s.io",
-    "scheduling.k8s.io",
-    "coordination.k8s.io",
-    "events.k8s.io",
-    "node.k8s.io",
-    "certificates.k8s.io",
-    "apiregistration.k8s.io",
+/// Kinds of Kubernetes, Istio and the Gateway API that are not supported yet, by API group.
+const LATER: &[(&str, &[&str])] = &[
+    (
+        "",
+        &[
+            "Secret",
+            "Endpoints",
+            "Node",
+            "Event",
+            "PersistentVolume",
+            "PersistentVolumeClaim",
+            "ReplicationController",
+            "ResourceQuota",
+            "LimitRange",
+            "PodTemplate",
+            "Binding",
+            "ComponentStatus",
+        ],
+    ),
+    ("apps", &["StatefulSet", "DaemonSet", "ReplicaSet", "ControllerRevision"]),
+    ("batch", &["Job", "CronJob"]),
+    ("autoscaling", &["HorizontalPodAutoscaler"]),
+    ("policy", &["PodDisruptionBudget", "PodSecurityPolicy"]),
+    ("networking.k8s.io", &["Ingress", "IngressClass", "NetworkPolicy", "IPAddress", "ServiceCIDR"]),
+    ("rbac.authorization.k8s.io", &["Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"]),
+    ("apiextensions.k8s.io", &["CustomResourceDefinition"]),
+    (
+        "admissionregistration.k8s.io",
+        &[
+            "MutatingWebhookConfiguration",
+            "ValidatingWebhookConfiguration",
+            "MutatingAdmissionPolicy",
+            "MutatingAdmissionPolicyBinding",
+            "ValidatingAdmissionPolicy",
+            "ValidatingAdmissionPolicyBinding",
+        ],
+    ),
+    ("storage.k8s.io", &["StorageClass", "CSIDriver", "CSINode", "CSIStorageCapacity", "VolumeAttachment"]),
+    ("scheduling.k8s.io", &["PriorityClass"]),
+    ("coordination.k8s.io", &["Lease"]),
+    ("events.k8s.io", &["Event"]),
+    ("node.k8s.io", &["RuntimeClass"]),
+    ("certificates.k8s.io", &["CertificateSigningRequest", "ClusterTrustBundle"]),
+    ("apiregistration.k8s.io", &["APIService"]),
+    ("networking.istio.io", &["Sidecar", "WorkloadEntry", "WorkloadGroup", "EnvoyFilter", "ProxyConfig"]),
+    ("security.istio.io", &["RequestAuthentication"]),
+    ("telemetry.istio.io", &["Telemetry"]),
+    ("extensions.istio.io", &["WasmPlugin", "TrafficExtension"]),
+    ("install.istio.io", &["IstioOperator"]),
+    (
+        "gateway.networking.k8s.io",
+        &[
+            "GatewayClass",
+            "Gateway",
+            "HTTPRoute",
+            "GRPCRoute",
+            "TLSRoute",
+            "TCPRoute",
+            "UDPRoute",
+            "ReferenceGrant",
+            "BackendTLSPolicy",
+            "ListenerSet",
+        ],
+    ),
+    ("inference.networking.k8s.io", &["InferencePool"]),
 ];
 
-/// Kinds of those groups, and of Kubernetes' core, that are not supported yet.
-const KNOWN_KINDS: &[&str] = &[
-    // Kubernetes
-    "Secret",
-    "Endpoints",
-    "Node",
-    "Event",
-    "PersistentVolume",
-    "PersistentVolumeClaim",
-    "ReplicationController",
-    "ResourceQuota",
-    "LimitRange",
-    "PodTemplate",
-    "Binding",
-    "ComponentStatus",
-    "StatefulSet",
-    "DaemonSet",
-    "ReplicaSet",
-    "ControllerRevision",
-    "Job",
-    "CronJob",
-    "HorizontalPodAutoscaler",
-    "PodDisruptionBudget",
-    "Ingress",
-    "IngressClass",
-    "NetworkPolicy",
-    "Role",
-    "RoleBinding",
-    "ClusterRole",
-    "ClusterRoleBinding",
-    "CustomResourceDefinition",
-    "MutatingWebhookConfiguration",
-    "ValidatingWebhookConfiguration",
-    "ValidatingAdmissionPolicy",
-    "ValidatingAdmissionPolicyBinding",
-    "StorageClass",
-    "PriorityClass",
-    "Lease",
-    "RuntimeClass",
-    "CertificateSigningRequest",
-    "CSIDriver",
-    "CSINode",
-    "VolumeAttachment",
-    "PodSecurityPolicy",
-    "APIService",
-    // Istio
-    "Sidecar",
-    "WorkloadEntry",
-    "WorkloadGroup",
-    "EnvoyFilter",
-    "ProxyConfig",
-    "RequestAuthentication",
-    "Telemetry",
-    "WasmPlugin",
-    "IstioOperator",
-    "TrafficExtension",
-    // Gateway API
-    "GatewayClass",
-    "Gateway",
-    "HTTPRoute",
-    "GRPCRoute",
-    "TLSRoute",
-    "TCPRoute",
-    "UDPRoute",
-    "ReferenceGrant",
-    "BackendTLSPolicy",
-    "ListenerSet",
-    "InferencePool",
-];
-
-fn is_known(group: &str, kind: &str) -> bool {
-    (group.is_empty() || KNOWN_GROUPS.contains(&group))
-        && KNOWN_KINDS.contains(&kind)
-        && !(kind == "Gateway" && group != "gateway.networking.k8s.io")
+fn is_later(group: &str, kind: &str) -> bool {
+    LATER.iter().any(|(known, kinds)| *known == group && kinds.contains(&kind))
 }

@@ -99,6 +99,8 @@ fn fnv1a(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_base::cidr::IpNet;
+
     use super::*;
 
     fn hosts(names: &[&str]) -> BTreeMap<String, Range> {
@@ -136,8 +138,8 @@ mod tests {
         book.allot(&names.iter().map(|n| (n.clone(), SERVICES)).collect(), &BTreeSet::new());
         let distinct: BTreeSet<IpAddr> = names.iter().filter_map(|n| book.address(n)).collect();
         assert_eq!(distinct.len(), names.len());
-        let range: ipnet::IpNet = "10.96.0.0/12".parse().unwrap();
-        let pinned: ipnet::IpNet = "10.96.0.0/24".parse().unwrap();
+        let range: IpNet = "10.96.0.0/12".parse().unwrap();
+        let pinned: IpNet = "10.96.0.0/24".parse().unwrap();
         assert!(distinct.iter().all(|a| range.contains(a) && !pinned.contains(a)));
     }
 
