@@ -113,7 +113,7 @@ impl Configuration {
             match finding.severity {
                 Severity::Error => tracing::error!("{}", text.trim_end()),
                 Severity::Warning => tracing::warn!("{}", text.trim_end()),
-                Severity::Info => tracing::info!("{}", text.trim_end()),
+                Severity::Info => tracing::debug!("{}", text.trim_end()),
             }
         }
         self.told = built.clone();

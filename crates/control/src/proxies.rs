@@ -178,6 +178,15 @@ impl Proxies {
 }
 
 impl State {
+    /// Takes a stream out, and its set if nobody else holds the same.
+    fn remove(&mut self, id: u64) -> Option<Stream> {
+        let gone = self.streams.remove(&id)?;
+        if !self.streams.values().any(|s| s.client.view == gone.client.view) {
+            self.sets.remove(&gone.client.view);
+        }
+        Some(gone)
+    }
+
     fn set_for(&mut self, view: &ProxyView, world: &World) -> Arc<ResourceSet> {
         if self.generation != world.generation {
             self.generation = world.generation;
@@ -200,7 +209,7 @@ struct Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        let gone = self.proxies.lock().streams.remove(&self.id);
+        let gone = self.proxies.lock().remove(self.id);
         self.proxies.metrics.streams.fetch_sub(1, Relaxed);
         if let Some(stream) = gone {
             tracing::info!(node = stream.client.node, "proxy disconnected");
