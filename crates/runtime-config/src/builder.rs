@@ -402,7 +402,10 @@ impl Builder {
     }
 
     fn listener(&mut self, resource: &Any, is_static: bool) -> Result<(), Rejection> {
-        let message: listener_pb::Listener = decode("Listener", resource)?;
+        let mut message: listener_pb::Listener = decode("Listener", resource)?;
+        if is_static && message.name.is_empty() {
+            message.name = address_name(&message);
+        }
         let entry = self.listeners.get(message.name.as_str());
         refuse_static("Listener", &message.name, is_static, entry.is_some_and(|entry| entry.is_static))?;
         if entry.is_some_and(|entry| entry.versions.is_newest(resource)) {
@@ -436,6 +439,18 @@ impl Builder {
         entry.is_static = is_static;
         entry.versions.set(Version { resource: resource.clone(), compiled: Arc::new(compiled) });
         Ok(())
+    }
+}
+
+/// A name for a listener of the bootstrap that has none; Envoy makes one up, too.
+fn address_name(listener: &listener_pb::Listener) -> String {
+    use evenkeel_xds::pb::envoy::config::core::v3::{address::Address, socket_address::PortSpecifier};
+    match listener.address.as_ref().and_then(|address| address.address.as_ref()) {
+        Some(Address::SocketAddress(socket)) => match &socket.port_specifier {
+            Some(PortSpecifier::PortValue(port)) => format!("{}_{port}", socket.address),
+            _ => socket.address.clone(),
+        },
+        _ => String::new(),
     }
 }
 

@@ -122,6 +122,8 @@ impl ClusterEntry {
     ) {
         let resolved = &self.resolved;
         self.versions.advance(|version| ready(version) && is_resolved(&version.compiled, resolved));
+        let versions = &self.versions;
+        self.resolved.retain(|host, _| versions.all().any(|version| version.compiled.names(host)));
         let Some(active) = self.versions.active.as_ref().map(|version| version.compiled.clone()) else { return };
         let assignment = self.assignment(&active, endpoints);
         let unchanged =
@@ -164,6 +166,12 @@ impl ClusterEntry {
                 assignment
             }
         }
+    }
+}
+
+impl CompiledCluster {
+    fn names(&self, host: &str) -> bool {
+        self.assignment.targets.iter().any(|target| *target.host == *host)
     }
 }
 

@@ -46,7 +46,7 @@ pub(crate) fn route_table(cx: &mut Cx<'_>, table: &route::RouteConfiguration, in
         max_direct_response_body_bytes: max_body.map_or(DEFAULT_MAX_DIRECT_RESPONSE_BODY_BYTES, |max| max.value),
         retry: None,
         rbac: None,
-        validate_clusters: table.validate_clusters.as_ref().is_some_and(|validate| validate.value),
+        validate_clusters: table.validate_clusters.as_ref().map_or(inline == Inline::Yes, |validate| validate.value),
     };
     let headers = edits(cx, &header_fields!(table));
     let virtual_hosts =

@@ -7,6 +7,7 @@ mod fields;
 mod filter_chains;
 mod formats;
 mod input;
+mod listeners;
 mod peers;
 mod properties;
 mod rejections;

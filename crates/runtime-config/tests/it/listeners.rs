@@ -1,0 +1,218 @@
+//! Listeners, connection managers and TLS contexts: defaults, and what each field becomes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_runtime_config::hcm::{
+    EscapedSlashes, ForwardClientCert, HttpConnectionManager, RouteSource, ServerHeader, StripPort,
+};
+use evenkeel_runtime_config::listener::{Listener, Terminal};
+use evenkeel_runtime_config::route::{RetryOn, RouteAction};
+use evenkeel_testkit::TestCa;
+
+use crate::input;
+
+const HCM: &str =
+    "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
+const ROUTER: &str = "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router";
+const TCP: &str = "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy";
+
+fn listener(text: &str) -> Arc<Listener> {
+    let mut builder = input::builder();
+    let text = format!("name: l\naddress: {{ socket_address: {{ address: \"::1\", port_value: 80 }} }}\n{text}");
+    builder.set_listener(&input::listener(&text)).unwrap_or_else(|error| panic!("{error}"));
+    builder.build().listeners["l"].clone()
+}
+
+fn tcp(rest: &str) -> String {
+    format!(
+        "filter_chains: [{{ filters: [{{ name: t, typed_config: {{ \"@type\": {TCP}, stat_prefix: s, {rest} }} }}] }}]"
+    )
+}
+
+fn hcm(rest: &str) -> Arc<HttpConnectionManager> {
+    let text = format!(
+        "filter_chains:
+- filters:
+  - name: hcm
+    typed_config:
+      \"@type\": {HCM}
+      stat_prefix: s
+      http_filters: [{{ name: r, typed_config: {{ \"@type\": {ROUTER} }} }}]
+{rest}"
+    );
+    match &listener(&text).filter_chains[0].terminal {
+        Terminal::Http(manager) => Arc::clone(manager),
+        Terminal::Tcp(_) => panic!("a connection manager was configured"),
+    }
+}
+
+#[test]
+fn defaults_are_envoys() {
+    let l = listener(&tcp("cluster: c"));
+    assert!(l.bind_to_port && l.reuse_port && !l.use_original_dst);
+    assert_eq!(l.address, "[::1]:80".parse().unwrap());
+    assert_eq!(l.listener_filters.timeout, Some(Duration::from_secs(15)));
+    assert_eq!(l.filter_chains[0].handshake_timeout, Duration::from_secs(15));
+    let Terminal::Tcp(proxy) = &l.filter_chains[0].terminal else { panic!("tcp_proxy was configured") };
+    assert_eq!((proxy.idle_timeout, proxy.max_connect_attempts), (Some(Duration::from_secs(3600)), 1));
+
+    let m = hcm("      route_config: {}");
+    assert_eq!(&*m.server_name, "envoy");
+    assert_eq!(m.idle_timeout, Some(Duration::from_secs(3600)));
+    assert_eq!(m.stream_idle_timeout, Some(Duration::from_secs(300)));
+    assert_eq!((m.request_timeout, m.request_headers_timeout), (None, None));
+    assert_eq!((m.max_request_headers_bytes, m.max_headers_count), (60 * 1024, 100));
+    assert!(m.generate_request_id && !m.use_remote_address && !m.normalize_path && !m.accept_http_10);
+    assert_eq!(m.forward_client_cert, ForwardClientCert::Sanitize);
+    assert_eq!((m.server_header, m.strip_port), (ServerHeader::Overwrite, StripPort::None));
+}
+
+#[test]
+fn every_field_of_a_connection_manager_arrives() {
+    let m = hcm("      route_config: { name: r }
+      codec_type: HTTP1
+      server_name: istio-envoy
+      server_header_transformation: PASS_THROUGH
+      use_remote_address: true
+      xff_num_trusted_hops: 2
+      skip_xff_append: true
+      generate_request_id: false
+      preserve_external_request_id: true
+      always_set_request_id_in_response: true
+      forward_client_cert_details: APPEND_FORWARD
+      set_current_client_cert_details: { subject: true, uri: true }
+      normalize_path: true
+      merge_slashes: true
+      path_with_escaped_slashes_action: UNESCAPE_AND_REDIRECT
+      strip_any_host_port: true
+      stream_idle_timeout: 0s
+      request_timeout: 3s
+      request_headers_timeout: 0.5s
+      max_request_headers_kb: 96
+      common_http_protocol_options: { idle_timeout: 7s, max_headers_count: 50, max_requests_per_connection: 9 }
+      http_protocol_options: { accept_http_10: true, default_host_for_http_10: d, header_key_format: { proper_case_words: {} } }
+      upgrade_configs: [{ upgrade_type: WebSocket }, { upgrade_type: other, enabled: false }]
+      proxy_100_continue: true
+      via: mesh");
+    assert!(matches!(&m.routes, RouteSource::Static(table) if &*table.name == "r"));
+    assert_eq!((&*m.server_name, m.server_header), ("istio-envoy", ServerHeader::PassThrough));
+    assert!(m.use_remote_address && m.skip_xff_append && m.preserve_external_request_id);
+    assert!(!m.generate_request_id && m.always_set_request_id_in_response);
+    assert_eq!(m.xff_num_trusted_hops, 2);
+    assert_eq!(m.forward_client_cert, ForwardClientCert::AppendForward);
+    assert!(m.client_cert_details.subject && m.client_cert_details.uri && !m.client_cert_details.dns);
+    assert!(m.normalize_path && m.merge_slashes);
+    assert_eq!((m.escaped_slashes, m.strip_port), (EscapedSlashes::UnescapeAndRedirect, StripPort::Any));
+    assert_eq!((m.stream_idle_timeout, m.request_timeout), (None, Some(Duration::from_secs(3))));
+    assert_eq!(m.request_headers_timeout, Some(Duration::from_millis(500)));
+    assert_eq!((m.max_request_headers_bytes, m.max_headers_count), (96 * 1024, 50));
+    assert_eq!((m.idle_timeout, m.max_requests_per_connection), (Some(Duration::from_secs(7)), Some(9)));
+    assert!(m.accept_http_10 && m.proper_case_response_headers && m.proxy_100_continue);
+    assert_eq!((m.default_host_for_http_10.as_deref(), m.via.as_deref()), (Some("d"), Some("mesh")));
+    assert_eq!(m.upgrades, [Box::from("websocket")]);
+}
+
+#[test]
+fn inspectors_leave_ports_alone() {
+    let inspector = |name: &str, kind: &str, disabled: &str| {
+        format!(
+            "{{ name: {name}, typed_config: {{ \"@type\": type.googleapis.com/envoy.extensions.filters.listener.{name}.v3.{kind} }}{disabled} }}"
+        )
+    };
+    let disabled = ", filter_disabled: { or_match: { rules: [{ destination_port_range: { start: 3306, end: 3307 } }, { not_match: { destination_port_range: { start: 1, end: 65536 } } }] } }";
+    let l = listener(&format!(
+        "listener_filters: [{}, {}, {}]\nlistener_filters_timeout: 0s\ncontinue_on_listener_filters_timeout: true\n{}",
+        inspector("original_dst", "OriginalDst", ""),
+        inspector("tls_inspector", "TlsInspector", disabled),
+        inspector("http_inspector", "HttpInspector", ""),
+        tcp("cluster: c"),
+    ));
+    let filters = &l.listener_filters;
+    assert!(filters.original_dst && filters.continue_on_timeout && filters.timeout.is_none());
+    assert!(filters.inspects_tls(80) && filters.inspects_http(80));
+    assert!(!filters.inspects_tls(3306) && filters.inspects_tls(3307) && filters.inspects_http(3306));
+    assert!(!filters.inspects_tls(0));
+}
+
+#[test]
+fn retries_have_envoys_defaults() {
+    let retry = |policy: &str| {
+        let m = hcm(&format!(
+            "      route_config: {{ validate_clusters: false, virtual_hosts: [{{ name: h, domains: [\"*\"], routes: [{{ match: {{ prefix: / }}, route: {{ cluster: c, retry_policy: {policy} }} }}] }}] }}"
+        ));
+        let RouteSource::Static(table) = &m.routes else { panic!("an inline table was configured") };
+        let RouteAction::Forward(action) = &table.virtual_hosts[0].routes[0].action else { panic!("a forward") };
+        assert_eq!(action.timeout, Some(Duration::from_secs(15)));
+        action.retry.clone().expect("a policy was configured")
+    };
+    let plain = retry("{ retry_on: \"connect-failure, 5xx\" }");
+    assert_eq!(plain.on, RetryOn { connect_failure: true, any_5xx: true, ..RetryOn::default() });
+    assert_eq!((plain.num_retries, plain.host_selection_max_attempts), (1, 1));
+    assert_eq!((plain.base_interval, plain.max_interval), (Duration::from_millis(25), Duration::from_millis(250)));
+    let full = retry(
+        "{ retry_on: retriable-status-codes, retriable_status_codes: [503], num_retries: 5, per_try_timeout: 2s, retry_back_off: { base_interval: 1s }, host_selection_retry_max_attempts: 5, retry_host_predicate: [{ name: p, typed_config: { \"@type\": type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate } }] }",
+    );
+    assert_eq!((full.retriable_status_codes.as_slice(), full.num_retries), (&[503][..], 5));
+    assert_eq!((full.per_try_timeout, full.max_interval), (Some(Duration::from_secs(2)), Duration::from_secs(10)));
+    assert!(full.avoid_previous_hosts && full.host_selection_max_attempts == 5);
+}
+
+#[test]
+fn tables_inside_a_listener_name_only_clusters_that_exist() {
+    let route = |validate: &str| {
+        format!(
+            "name: l\naddress: {{ socket_address: {{ address: 127.0.0.1, port_value: 80 }} }}\nfilter_chains: [{{ filters: [{{ name: h, typed_config: {{ \"@type\": {HCM}, stat_prefix: s, http_filters: [{{ name: r, typed_config: {{ \"@type\": {ROUTER} }} }}], route_config: {{ {validate}virtual_hosts: [{{ name: h, domains: [\"*\"], routes: [{{ match: {{ prefix: / }}, route: {{ cluster: c }} }}] }}] }} }} }}] }}]"
+        )
+    };
+    let mut builder = input::builder();
+    let error = builder.set_listener(&input::listener(&route(""))).unwrap_err().to_string();
+    assert!(error.contains("routes[0].route.cluster: there is no cluster \"c\""), "{error}");
+    builder.set_listener(&input::listener(&route("validate_clusters: false, "))).unwrap();
+    builder.set_cluster(&input::cluster("name: c")).unwrap();
+    builder.set_listener(&input::listener(&route(""))).unwrap();
+}
+
+#[test]
+fn downstream_tls_from_inline_material() {
+    let ca = TestCa::new();
+    let identity = ca.for_dns(&["a.test"]);
+    let text = |rest: &str| {
+        format!(
+            "filter_chains:
+- filters: [{{ name: t, typed_config: {{ \"@type\": {TCP}, stat_prefix: s, cluster: c }} }}]
+  transport_socket_connect_timeout: 3s
+  transport_socket:
+    name: tls
+    typed_config:
+      \"@type\": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext
+{rest}
+      common_tls_context:
+        alpn_protocols: [http/1.1]
+        tls_params: {{ tls_minimum_protocol_version: TLSv1_3 }}
+        validation_context: {{ trusted_ca: {{ inline_string: {root:?} }}, match_typed_subject_alt_names: [{{ san_type: URI, matcher: {{ prefix: \"spiffe://\" }} }}] }}
+        tls_certificates:
+        - certificate_chain: {{ inline_string: {cert:?} }}
+          private_key: {{ inline_string: {key:?} }}
+",
+            root = ca.root_pem(),
+            cert = identity.cert_pem,
+            key = identity.key_pem,
+        )
+    };
+    let chain = |rest: &str| listener(&text(rest)).filter_chains[0].clone();
+    let mutual = chain("      require_client_certificate: true");
+    assert_eq!(mutual.handshake_timeout, Duration::from_secs(3));
+    assert!(mutual.tls.as_ref().is_some_and(|tls| tls.is_mutual() && tls.missing_secret().is_none()));
+    assert!(chain("").tls.as_ref().is_some_and(|tls| !tls.is_mutual()));
+}
+
+#[test]
+fn a_listener_of_the_bootstrap_needs_no_name() {
+    let mut builder = input::builder();
+    let text =
+        format!("address: {{ socket_address: {{ address: 127.0.0.1, port_value: 8080 }} }}\n{}", tcp("cluster: c"));
+    builder.set_static_listener(&input::listener(&text)).unwrap();
+    assert!(builder.build().listeners.contains_key("127.0.0.1_8080"));
+    assert!(builder.set_listener(&input::listener(&text)).is_err());
+}
