@@ -78,7 +78,7 @@ impl<'a> Source<'a> {
         if self.indented.len() >= MAX_YAML_FLOW_DEDENTS || !self.indented.insert(line) {
             return false;
         }
-        let offset = self.text.split_inclusive('\n').take(line - 1).map(str::len).sum();
+        let offset = self.text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
         self.text.to_mut().insert_str(offset, &" ".repeat(FLOW_INDENT));
         true
     }
@@ -92,10 +92,10 @@ pub fn parse_within(span: &Span, text: &str) -> (Vec<Node>, Diagnostics) {
     let place = |inner: &mut Span| {
         *inner = match is_block {
             true => Span {
-                line: inner.line.max(1).saturating_add(span.line - 1),
-                column: inner.column.saturating_add(span.column - 1),
-                end_line: inner.end_line.max(1).saturating_add(span.line - 1),
-                end_column: inner.end_column.saturating_add(span.column - 1),
+                line: inner.line.max(1).saturating_add(span.line.saturating_sub(1)),
+                column: inner.column.saturating_add(span.column.saturating_sub(1)),
+                end_line: inner.end_line.max(1).saturating_add(span.line.saturating_sub(1)),
+                end_column: inner.end_column.saturating_add(span.column.saturating_sub(1)),
                 file: inner.file.clone(),
             },
             false => span.clone(),

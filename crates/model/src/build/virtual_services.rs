@@ -22,6 +22,7 @@ pub(super) fn build(
         let Resource::VirtualService(written) = &object.resource else { continue };
         let whole = virtual_service(object, &written.spec, snapshot, diagnostics);
         note_gateways(snapshot, object, &whole, &written.spec, diagnostics);
+        claims.join(object, &whole, diagnostics);
         let (mesh, gateways): (Vec<_>, Vec<_>) = whole.gateways.iter().cloned().partition(|g| *g == GatewayRef::Mesh);
         let free = if mesh.is_empty() { Vec::new() } else { claims.claim(object, &whole, diagnostics) };
         if free.len() == whole.hosts.len() || mesh.is_empty() {
@@ -70,9 +71,12 @@ fn virtual_service(
     }
 }
 
-/// Who has which host in the mesh.
+/// Who has which host.
 #[derive(Default)]
-struct Claims(BTreeMap<Hostname, Vec<Claim>>);
+struct Claims {
+    in_mesh: BTreeMap<Hostname, Vec<Claim>>,
+    at_gateways: BTreeMap<(GatewayRef, Hostname), Claim>,
+}
 
 struct Claim {
     owner: String,
@@ -81,6 +85,30 @@ struct Claim {
 }
 
 impl Claims {
+    /// At a gateway the routes of all who name a host are merged.
+    fn join(&mut self, object: &Object, service: &VirtualService, diagnostics: &mut Diagnostics) {
+        for gateway in service.gateways.iter().filter(|g| **g != GatewayRef::Mesh) {
+            for host in &service.hosts {
+                let key = (gateway.clone(), host.value.clone());
+                let Some(first) = self.at_gateways.get(&key) else {
+                    let visibility = service.export_to.clone();
+                    self.at_gateways
+                        .insert(key, Claim { owner: object.to_string(), visibility, span: host.span.clone() });
+                    continue;
+                };
+                let message = format!(
+                    "{} also routes `{}` at the Gateway {gateway}; its routes come before those of {object}",
+                    first.owner, host.value
+                );
+                diagnostics.push(
+                    Diagnostic::info("merged", host.span.clone(), message)
+                        .with_help("the first route that matches is taken, one without a match comes last")
+                        .with_related(first.span.clone(), "these routes come first"),
+                );
+            }
+        }
+    }
+
     /// Claims the hosts that no earlier VirtualService with common viewers has.
     fn claim(
         &mut self,
@@ -90,7 +118,7 @@ impl Claims {
     ) -> Vec<Spanned<Hostname>> {
         let mut free = Vec::new();
         for host in &service.hosts {
-            let claims = self.0.entry(host.value.clone()).or_default();
+            let claims = self.in_mesh.entry(host.value.clone()).or_default();
             match claims.iter().find(|c| c.visibility.overlaps(&service.export_to)) {
                 Some(first) => diagnostics.push(
                     Diagnostic::warning(

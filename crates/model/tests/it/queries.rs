@@ -248,3 +248,25 @@ spec: {containers: [{name: a}]}
     assert_eq!(first.services[0].vips().count(), 1);
     assert_eq!(first.workloads[0].identity.to_string(), "spiffe://example.org/ns/default/sa/default");
 }
+
+#[test]
+fn any_line_may_be_missing_or_double() {
+    let text = include_str!("../../../api/tests/golden/everything.yaml");
+    let lines: Vec<&str> = text.lines().collect();
+    let build = |lines: &[&str]| {
+        let (objects, _) = evenkeel_api::load(&[("a.yaml".into(), lines.join("\n").into())]);
+        evenkeel_model::build(&objects, &MeshConfig::default(), &mut AddressBook::default()).0
+    };
+    let whole = build(&lines);
+    assert_eq!((whole.services.len(), whole.virtual_services.len(), whole.gateways.len()), (4, 1, 1));
+    for at in 0..lines.len() {
+        for copies in [0, 2] {
+            let changed: Vec<&str> =
+                lines.iter().enumerate().flat_map(|(i, line)| vec![*line; if i == at { copies } else { 1 }]).collect();
+            let snapshot = build(&changed);
+            // The document around the line is refused at most, or two that were one without the `---` between them.
+            let lost = if lines[at] == "---" { 2 } else { 1 };
+            assert!(snapshot.services.len() + lost >= whole.services.len(), "line {at} × {copies}");
+        }
+    }
+}
