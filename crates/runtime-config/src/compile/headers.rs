@@ -37,19 +37,13 @@ pub(crate) fn edits(cx: &mut Cx<'_>, fields: &HeaderFields<'_>) -> HeaderEdits {
 }
 
 fn removals(cx: &mut Cx<'_>, field: &str, names: &[String]) -> Vec<Box<str>> {
-    cx.each(field, names, |cx, name| {
-        let name = header_name(cx, name)?;
-        if name.starts_with(':') || name == "host" {
-            return cx.fail(format!("{name:?} cannot be removed: a request is nothing without it"));
-        }
-        Some(name.into())
-    })
+    cx.each(field, names, |cx, name| Some(modifiable(cx, name)?.into()))
 }
 
 fn addition(cx: &mut Cx<'_>, option: &core::HeaderValueOption) -> Option<HeaderAddition> {
     let header = cx.required("header", option.header.as_ref())?;
     cx.at("header", |cx| {
-        let name = cx.at("key", |cx| header_name(cx, &header.key).map(|_| header.key.clone()))?;
+        let name = cx.at("key", |cx| modifiable(cx, &header.key).map(|_| header.key.clone()))?;
         if header.value.bytes().any(|b| matches!(b, b'\r' | b'\n' | 0)) {
             return cx.fail_at("value", "must not contain CR, LF or NUL");
         }
@@ -86,6 +80,16 @@ fn append_action(cx: &mut Cx<'_>, option: &core::HeaderValueOption) -> Option<Ap
         Ok(HeaderAppendAction::OverwriteIfExists) => Some(AppendAction::OverwriteIfExists),
         Err(_) => cx.fail_at("append_action", format!("unknown value {}", option.append_action)),
     }
+}
+
+/// A header that edits may touch. The path and the host have rewrites of their own; edits would get in their way.
+fn modifiable(cx: &mut Cx<'_>, name: &str) -> Option<String> {
+    let name = header_name(cx, name)?;
+    if name.starts_with(':') || name == "host" {
+        return cx
+            .fail(format!("{name:?} cannot be edited; use prefix_rewrite, regex_rewrite or host_rewrite_literal"));
+    }
+    Some(name)
 }
 
 /// A field name as RFC 9110 has it (or a pseudo header), in lower case.

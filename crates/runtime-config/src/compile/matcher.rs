@@ -61,7 +61,11 @@ pub(crate) fn substitution(
 
 /// `HeaderMatcher`.
 pub(crate) fn header(cx: &mut Cx<'_>, m: &route::HeaderMatcher) -> Option<HeaderMatcher> {
-    let name = cx.non_empty("name", &m.name)?.to_ascii_lowercase().into();
+    let name = match cx.non_empty("name", &m.name)?.to_ascii_lowercase() {
+        // One and the same in Envoy, whatever the protocol calls it.
+        name if name == "host" => ":authority".into(),
+        name => name.into(),
+    };
     let value = header_value(cx, m)?;
     Some(HeaderMatcher { name, value, invert: m.invert_match, treat_missing_as_empty: m.treat_missing_header_as_empty })
 }

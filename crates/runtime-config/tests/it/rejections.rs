@@ -195,6 +195,16 @@ fn routes() {
             vec![format!("{at}.route.regex_rewrite.substitution: \\1 names a group the pattern does not have")],
         ),
         (
+            one(
+                "{ prefix: / }",
+                "route: { cluster: c }, request_headers_to_add: [{ header: { key: Host, value: x } }], response_headers_to_remove: [\":status\"]",
+            ),
+            vec![
+                format!("{at}.request_headers_to_add[0].header.key: \"host\" cannot be edited"),
+                format!("{at}.response_headers_to_remove[0]: \":status\" cannot be edited"),
+            ],
+        ),
+        (
             format!("validate_clusters: true\n{}", one("{ prefix: / }", "route: { cluster: c }")),
             vec![format!("{at}.route.cluster: there is no cluster \"c\"")],
         ),

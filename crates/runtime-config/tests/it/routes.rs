@@ -186,6 +186,7 @@ fn headers_and_query_parameters() {
         (query("string_match: { exact: \"a b\" }"), at("/?q=a%20b"), false),
         (query("present_match: true"), at("/?q=1"), true),
         (query("present_match: true"), at("/?qq=1"), false),
+        ("{ prefix: /, headers: [{ name: Host, string_match: { exact: h } }] }".into(), at("/"), true),
         ("{ prefix: /, headers: [{ name: \":method\", string_match: { exact: POST } }] }".into(), at("/"), false),
         ("{ prefix: /, headers: [{ name: \":authority\", string_match: { exact: h } }] }".into(), at("/"), true),
         ("{ prefix: /, grpc: {} }".into(), plain.clone().with_header("content-type", "application/grpc+proto"), true),
