@@ -25,9 +25,9 @@ const MAX_CONNECTIONS: usize = 20_000;
 /// How long a client may take for its first byte.
 const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Handshakes at a time, in connections; more wait in the kernel's backlog.
-const MAX_HANDSHAKES: usize = 256;
+const MAX_HANDSHAKES: usize = 2048;
 /// How long a client may take for its handshake.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Accepted connections waiting for the gRPC server, in connections.
 const ACCEPTED_QUEUE: usize = 64;
 /// Pause after an accept that failed for want of file descriptors or memory.
