@@ -1,4 +1,5 @@
 //! From files to the snapshot.
 
+mod documented;
 mod golden;
 mod queries;
