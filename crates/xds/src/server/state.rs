@@ -210,14 +210,13 @@ impl State {
                 state.held.remove(name);
             }
         }
-        match change.kind {
-            // A client that replaces a cluster or a listener waits for its endpoints or routes anew, without asking
-            // for them again: it never unsubscribed (Envoy, "warming").
-            ResourceType::Cluster => {
-                self.force(ResourceType::Endpoint, change.added.iter().filter_map(|r| eds_name(r)))
-            }
-            ResourceType::Listener => self.force(ResourceType::Route, change.added.iter().flat_map(|r| rds_names(r))),
-            _ => {}
+        // A client that replaces a cluster or a listener waits for its endpoints or routes anew, without asking for them
+        // again: it never unsubscribed (Envoy, "warming"). One that has asked for none yet is spared the decoding.
+        if change.kind == ResourceType::Cluster && self.of(ResourceType::Endpoint).requested {
+            self.force(ResourceType::Endpoint, change.added.iter().filter_map(|resource| eds_name(resource)));
+        }
+        if change.kind == ResourceType::Listener && self.of(ResourceType::Route).requested {
+            self.force(ResourceType::Route, change.added.iter().flat_map(|resource| rds_names(resource)));
         }
     }
 
