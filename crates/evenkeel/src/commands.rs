@@ -11,7 +11,7 @@ use evenkeel_local::cleanup::StateDir;
 use evenkeel_local::exec::{self, ExecOptions};
 use evenkeel_local::ports::PortChoice;
 
-use crate::logging::{self, LogOptions};
+use crate::logging::{self, Level, LogOptions};
 use crate::validate;
 
 /// A service mesh: proxy, control plane, and the whole of it on one machine.
@@ -81,8 +81,9 @@ struct UpArguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(0..=3600))]
     drain_time_s: u64,
 
-    #[command(flatten)]
-    log: LogOptions,
+    /// How much the control plane and the proxies log, to files that `up` names.
+    #[arg(short, long, value_name = "LEVEL", value_enum, hide_possible_values = true, default_value_t = Level::Info)]
+    log_level: Level,
 }
 
 #[derive(Debug, Args)]
@@ -149,7 +150,7 @@ fn up(arguments: UpArguments) -> anyhow::Result<u8> {
         check: arguments.check,
         trust_domain: arguments.trust_domain,
         sidecar_concurrency: arguments.proxy_concurrency,
-        log_level: arguments.log.log_level.name(),
+        log_level: arguments.log_level.name(),
         drain_time: Duration::from_secs(arguments.drain_time_s),
     };
     Ok(evenkeel_local::run(&options, &mut io::stdout())?)

@@ -8,8 +8,8 @@ use tracing_subscriber::filter::LevelFilter;
 /// `-l LEVEL`, on every command.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct LogOptions {
-    /// How much is logged to standard error.
-    #[arg(short, long, value_enum, default_value_t = Level::Info)]
+    /// How much is logged to standard error: trace, debug, info, warning, error, critical or off.
+    #[arg(short, long, value_name = "LEVEL", value_enum, hide_possible_values = true, default_value_t = Level::Info)]
     pub log_level: Level,
 }
 

@@ -99,9 +99,14 @@ impl StateDir {
         self.0.join("runtime")
     }
 
+    /// All logs.
+    pub fn logs(&self) -> PathBuf {
+        self.0.join("logs")
+    }
+
     /// One program's log; `name` is the replica's, `part` `app` or `proxy`.
     pub fn log(&self, name: &str, part: &str) -> PathBuf {
-        self.0.join("logs").join(format!("{name}.{part}.log"))
+        self.logs().join(format!("{name}.{part}.log"))
     }
 
     /// A replica's own folder.
@@ -167,7 +172,7 @@ impl StateDir {
         {
             leftovers.process = Some(supervisor.pid);
         }
-        let _ = fs::remove_dir_all(self.0.join("logs"));
+        let _ = fs::remove_dir_all(self.logs());
         self.remove_volatile().map_err(|source| StateError::Io { path: self.0.clone(), source })?;
         Ok((leftovers.process.is_some() || leftovers.files > 0).then_some(leftovers))
     }

@@ -11,6 +11,7 @@ pub mod client;
 pub mod exec;
 mod exec_server;
 mod follow;
+mod logs;
 pub mod mesh;
 pub mod namespace;
 pub mod network;

@@ -150,7 +150,7 @@ impl Mesh {
     }
 
     async fn control_serves(&self, mut state: watch::Receiver<crate::process::State>) -> Result<(), MeshError> {
-        let log = self.plan.state.path().join("logs/control-plane.log").display().to_string();
+        let log = self.plan.state.logs().join("control-plane.log").display().to_string();
         let mut seen = String::new();
         let ready = async {
             loop {
@@ -182,7 +182,7 @@ impl Mesh {
         if let Some(first) = self.plan.manifest.workloads.first() {
             lines.push(format!("a shell inside: evenkeel exec {}{flag}", first.name));
         }
-        lines.push(format!("logs: {}", state.join("logs").display()));
+        lines.push(format!("logs: {}", self.plan.state.logs().display()));
         lines.push("Ctrl-C stops everything and removes it".to_owned());
         lines.join("\n")
     }

@@ -3,7 +3,9 @@
 use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::mount::{MsFlags, mount};
 
@@ -19,6 +21,11 @@ pub const POD_PREFIX: u8 = 16;
 pub const NAME_SERVER: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
 /// How many replicas one machine can hold: 254 folders of 250 addresses, far beyond what it can run.
 pub const MAX_PODS: u32 = 254 * 250;
+
+/// How long the kernel may take to open a bridge's port.
+const CARRIER_TIMEOUT: Duration = Duration::from_secs(3);
+/// Time between two looks at it.
+const CARRIER_PERIOD: Duration = Duration::from_millis(2);
 
 /// Why a network could not be laid.
 #[derive(Debug, thiserror::Error)]
@@ -96,6 +103,37 @@ pub fn plug_in(place: &Place, tools: &Tools) -> Result<(), NetworkError> {
     let link = &place.link;
     tools.ip(&format!("link set {link} master {BRIDGE}\nlink set {link} up\n"))?;
     Ok(())
+}
+
+/// Waits until the bridge carries a plugged-in cable's packets, or gives up after [`CARRIER_TIMEOUT`].
+///
+/// The kernel opens a bridge's port in the background; a question for an address (ARP) that is lost meanwhile is asked
+/// again only after a second. Runs in the mesh's own namespace.
+pub async fn wait_carrier(place: &Place) {
+    let opened = async {
+        while !(is_running(BRIDGE) && is_running(&place.link)) {
+            tokio::time::sleep(CARRIER_PERIOD).await;
+        }
+    };
+    if tokio::time::timeout(CARRIER_TIMEOUT, opened).await.is_err() {
+        tracing::warn!(link = %place.link, "the bridge does not say that it carries this link; going on");
+    }
+}
+
+/// `IFF_RUNNING` of an interface in this thread's network namespace.
+fn is_running(link: &str) -> bool {
+    let Ok(socket) = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)) else { return false };
+    // SAFETY: an all-zero ifreq is a valid one, with an empty name.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // The last byte stays zero and ends the name.
+    let room = request.ifr_name.len() - 1;
+    for (target, byte) in request.ifr_name.iter_mut().take(room).zip(link.bytes()) {
+        *target = byte.cast_signed();
+    }
+    // SAFETY: SIOCGIFFLAGS reads the name and fills the flags of the structure it is given, which lives through the call.
+    let answered = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request) } == 0;
+    // SAFETY: after a successful SIOCGIFFLAGS the union holds the flags.
+    answered && i32::from(unsafe { request.ifr_ifru.ifru_flags }) & libc::IFF_RUNNING != 0
 }
 
 /// Puts pod-like name resolution over the machine's: `resolv.conf`, `hosts`, and a `hosts:` line that asks only those two.

@@ -50,7 +50,7 @@ pub fn control_plane(plan: &Plan) -> Program {
     arguments.extend(words(["--secure-grpc-address", &format!("{BRIDGE_ADDRESS}:{CONTROL_PORT}")]));
     arguments.extend(words(["--http-address", &CONTROL_DEBUG.to_string()]));
     arguments.extend(words(["--server-name", CONTROL_NAME, "--server-name", &BRIDGE_ADDRESS.to_string()]));
-    itself(plan, arguments, plan.state.path().join("logs/control-plane.log"))
+    itself(plan, arguments, plan.state.logs().join("control-plane.log"))
 }
 
 /// `evenkeel agent`, which runs a replica's proxy: a sidecar, or the gateway.

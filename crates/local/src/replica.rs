@@ -96,14 +96,17 @@ fn key(pod: &Pod) -> (String, String) {
 
 /// `ip` and `nft` are waited for on a thread of their own, so that other replicas' probes go on.
 async fn lay_network(place: &Place, tools: &Tools) -> Result<Namespace, NetworkError> {
-    let (place, tools) = (place.clone(), tools.clone());
+    let (outer_place, tools) = (place.clone(), tools.clone());
     let laid = tokio::task::spawn_blocking(move || {
-        let (inner_place, inner_tools) = (place.clone(), tools.clone());
+        let (inner_place, inner_tools) = (outer_place.clone(), tools.clone());
         let namespace = Namespace::create(move || network::settle(&inner_place, &inner_tools))?;
-        network::plug_in(&place, &tools)?;
-        Ok(namespace)
+        network::plug_in(&outer_place, &tools)?;
+        Ok::<_, NetworkError>(namespace)
     });
-    laid.await.unwrap_or_else(|_| Err(std::io::Error::other("the thread that lays the network ended").into()))
+    let namespace =
+        laid.await.unwrap_or_else(|_| Err(std::io::Error::other("the thread that lays the network ended").into()))?;
+    network::wait_carrier(place).await;
+    Ok(namespace)
 }
 
 /// The task that runs a replica.

@@ -14,6 +14,7 @@ use crate::check;
 use crate::cleanup::StateDir;
 use crate::exec_server;
 use crate::follow;
+use crate::logs;
 use crate::mesh::{Mesh, MeshError};
 use crate::network;
 use crate::pods::{self, Roster};
@@ -25,8 +26,8 @@ use crate::ui::{Events, Screen, Style};
 use crate::up::Options;
 use crate::workloads::Manifest;
 
-/// How often orphans are looked for.
-const REAP_PERIOD: Duration = Duration::from_secs(1);
+/// How often orphans are looked for, and logs that have grown too large.
+const CHORES_PERIOD: Duration = Duration::from_secs(1);
 
 /// All that was settled before the namespaces were entered.
 #[derive(Debug)]
@@ -97,12 +98,15 @@ async fn live(mesh: &mut Mesh, plan: &Arc<Plan>, events: &Events) -> Result<u8, 
     if plan.options.check {
         return Ok(check::run(mesh, plan, events).await);
     }
-    let mut reaper = tokio::time::interval(REAP_PERIOD);
+    let mut chores = tokio::time::interval(CHORES_PERIOD);
     let mut follower = follow::Follower::new(plan)?;
     loop {
         tokio::select! {
             change = follower.next() => follow::apply(change, mesh, events).await?,
-            _ = reaper.tick() => reap_orphans(|pid| mesh.owns(pid)),
+            _ = chores.tick() => {
+                reap_orphans(|pid| mesh.owns(pid));
+                logs::limit(&plan.state.logs());
+            }
         }
     }
 }

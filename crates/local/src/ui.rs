@@ -148,15 +148,16 @@ impl Screen {
         let _ = stdout.flush();
     }
 
-    /// The last table stays on the screen.
+    /// Takes the table away: what it told is over.
     fn leave(&mut self) {
-        self.drawn = 0;
+        self.live = false;
+        self.print("");
     }
 
     fn table(&self, columns: usize) -> String {
         let widest = self.shown.values().map(|status| status.pod.name.chars().count()).max().unwrap_or(0).max(8);
         let mut out = String::from("\n");
-        push_line(&mut out, columns, &format!("  {:widest$}  READY  ADDRESS       RESTARTS  IDENTITY", "WORKLOAD"));
+        push_line(&mut out, columns, &format!("  {:widest$}  READY  ADDRESS       RESTARTS  IDENTITY", "REPLICA"));
         for status in self.shown.values() {
             let mark = if status.ready { "yes" } else { "no" };
             let last = if status.ready { self.identity(status) } else { status.detail.clone() };
@@ -211,7 +212,7 @@ mod tests {
     #[test]
     fn the_table_tells_identity_or_the_reason() {
         let expected = "
-  WORKLOAD  READY  ADDRESS       RESTARTS  IDENTITY
+  REPLICA   READY  ADDRESS       RESTARTS  IDENTITY
   web-1     yes    10.244.1.2           2  spiffe://cluster.local/ns/shop/sa/web
 
   http://127.0.0.1:8080/

@@ -226,6 +226,9 @@ fn finish(
     match (scratch.temporary, status) {
         (true, 0) => fs::remove_dir_all(&scratch.state)?,
         (true, _) => writeln!(out, "the logs are in {}", scratch.state.join("logs").display())?,
+        (false, 0) if !options.check => {
+            writeln!(out, "stopped, and removed all but the logs in {}", scratch.state.join("logs").display())?;
+        }
         (false, _) => {}
     }
     Ok(status)

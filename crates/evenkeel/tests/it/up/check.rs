@@ -1,14 +1,17 @@
 //! The scenario, as root and as an ordinary user.
 
+use std::sync::PoisonError;
+
 use evenkeel_testkit::Process;
 
 use super::user::{User, is_root};
-use super::{KEPT, PATIENCE, entries};
+use super::{KEPT, MACHINE, PATIENCE, entries};
 
 /// Fewer would mean that the scenario was cut short.
 const LINES: usize = 21;
 
-fn scenario_holds(user: &User) {
+pub fn scenario_holds(user: &User) {
+    let _alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
     let mut up = Process::spawn(&mut user.up(&["--check"]));
     let status = up.wait_for_exit(PATIENCE);
     let output = up.output();

@@ -4,12 +4,13 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use evenkeel_testkit::{Process, eventually};
 
 use super::user::User;
-use super::{KEPT, PATIENCE, entries, url, wait_ready};
+use super::{KEPT, MACHINE, PATIENCE, entries, url, wait_ready};
 
 /// Processes (by their command line) that belong to a run with this state directory.
 fn processes_of(state: &Path) -> Vec<String> {
@@ -35,6 +36,7 @@ fn closed(url: &str) -> bool {
 
 #[test]
 fn interrupted_it_drains_and_removes_everything() {
+    let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
     let user = User::present();
     let mut up = Process::spawn(&mut user.up(&[]));
     wait_ready(&mut up, 5);
@@ -59,6 +61,7 @@ fn interrupted_it_drains_and_removes_everything() {
 
 #[test]
 fn killed_it_takes_everything_with_it_and_the_next_run_clears_its_files() {
+    let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
     let user = User::present();
     let mut up = Process::spawn(&mut user.up(&[]));
     wait_ready(&mut up, 5);
@@ -79,6 +82,7 @@ fn killed_it_takes_everything_with_it_and_the_next_run_clears_its_files() {
 
 #[test]
 fn a_second_one_on_the_same_state_directory_is_refused_and_the_first_goes_on() {
+    let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
     let user = User::present();
     let mut up = Process::spawn(&mut user.up(&[]));
     wait_ready(&mut up, 5);

@@ -2,20 +2,20 @@
 
 use std::fs;
 
-use evenkeel_testkit::{Process, envoy};
+use evenkeel_testkit::envoy;
 
+use super::capitals;
+use super::check::scenario_holds;
 use super::user::User;
-use super::{PATIENCE, capitals};
 
-/// One side of every call between the two programs is Envoy, in both directions of the exchange.
 #[test]
-fn envoy_and_evenkeel_sidecars_serve_each_other() {
-    for envoy_beside in ["capitals-web.yaml", "capitals-info.yaml"] {
-        let user = with_envoy(envoy_beside);
-        let mut up = Process::spawn(&mut user.up(&["--check"]));
-        let status = up.wait_for_exit(PATIENCE);
-        assert!(status.success(), "Envoy beside {envoy_beside}: {status}:\n{}", up.output());
-    }
+fn the_scenario_holds_with_envoy_as_the_callers_sidecar() {
+    scenario_holds(&with_envoy("capitals-web.yaml"));
+}
+
+#[test]
+fn the_scenario_holds_with_envoy_as_the_services_sidecar() {
+    scenario_holds(&with_envoy("capitals-info.yaml"));
 }
 
 /// The example in which the workloads of one file have Envoy for sidecar.

@@ -8,12 +8,16 @@ mod envoy;
 mod user;
 
 use std::path::{Path, PathBuf};
+use std::sync::RwLock;
 use std::time::Duration;
 
 use evenkeel_testkit::{Process, workspace};
 
 /// How long the whole scenario, or a start, may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(100);
+
+/// The scenario holds the mesh to times, so while one is played no other mesh runs; everything else runs together.
+static MACHINE: RwLock<()> = RwLock::new(());
 
 /// The example.
 fn capitals() -> PathBuf {

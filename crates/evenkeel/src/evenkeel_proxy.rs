@@ -1,0 +1,28 @@
+//! `evenkeel-proxy`: the proxy alone, for sidecar images.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// A proxy that takes Envoy's bootstrap file and flags.
+#[derive(Parser)]
+#[command(name = "evenkeel-proxy", version)]
+struct Cli {
+    #[command(flatten)]
+    options: evenkeel_proxy::Options,
+}
+
+fn main() -> ExitCode {
+    match evenkeel_proxy::run(&Cli::parse().options, &mut std::io::stdout()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nothing can be done if standard error is gone.
+            let _ = writeln!(std::io::stderr(), "error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
