@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use evenkeel_xds::pb::envoy::config::bootstrap::v3 as bootstrap;
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
-use evenkeel_xds::{Any, Schema, pack};
+use evenkeel_xds::{Any, pack};
 
 use crate::cluster::BindConfig;
 use crate::compile::source::{Source, api_source, config_source};
@@ -48,7 +48,7 @@ impl Bootstrap {
     pub fn new(message: &bootstrap::Bootstrap, environment: &Environment) -> Result<Self, Rejection> {
         let name = message.node.as_ref().map(|node| node.id.clone()).unwrap_or_default();
         let rejection = |problems| Rejection { kind: "Bootstrap", name: name.clone(), problems };
-        let unsupported = support::check(&Schema::acquire(), &pack(message));
+        let unsupported = support::check(&pack(message));
         if !unsupported.is_empty() {
             return Err(rejection(unsupported));
         }

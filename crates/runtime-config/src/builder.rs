@@ -15,12 +15,12 @@ use evenkeel_tls::config::{CertificateSource, TrustSource};
 use evenkeel_tls::identity::Identity;
 use evenkeel_tls::secrets::Slot;
 use evenkeel_tls::{SdsSecret, SdsServer, SecretStore, TrustBundle};
+use evenkeel_xds::Any;
 use evenkeel_xds::pb::envoy::config::cluster::v3 as cluster_pb;
 use evenkeel_xds::pb::envoy::config::endpoint::v3 as endpoint_pb;
 use evenkeel_xds::pb::envoy::config::listener::v3 as listener_pb;
 use evenkeel_xds::pb::envoy::config::route::v3 as route_pb;
 use evenkeel_xds::pb::envoy::extensions::transport_sockets::tls::v3 as tls_pb;
-use evenkeel_xds::{Any, Schema};
 use prost::Name;
 
 use crate::cluster::{BindConfig, Discovery, DnsOptions, DnsTarget};
@@ -53,8 +53,6 @@ pub struct Builder {
     /// Routes and secrets that did not come in time: whoever awaits them goes on without.
     given_up: HashSet<Awaited>,
     current: Arc<Config>,
-    /// Descriptors, from the first resource of a batch to [`Builder::build`]: they are costly to load and large to keep.
-    schema: Option<Arc<Schema>>,
 }
 
 #[derive(Debug)]
@@ -121,7 +119,6 @@ impl Builder {
             delivered: HashMap::new(),
             given_up: HashSet::new(),
             current: Arc::new(Config::default()),
-            schema: None,
         }
     }
 
@@ -156,13 +153,11 @@ impl Builder {
         if self.routes.get(message.name.as_str()).is_some_and(|entry| entry.resource == *resource) {
             return Ok(());
         }
-        let schema = self.schema();
         let known = |name: &str| self.clusters.contains_key(name);
         let mut cx = Cx::new(&self.environment);
         cx.known_clusters = Some(&known);
-        let table = check("RouteConfiguration", &message.name, resource, &schema, cx, |cx| {
-            route_table(cx, &message, Inline::No)
-        })?;
+        let table =
+            check("RouteConfiguration", &message.name, resource, cx, |cx| route_table(cx, &message, Inline::No))?;
         self.given_up.remove(&Awaited::Route(table.name.clone()));
         let entry = RouteEntry { resource: resource.clone(), table: Arc::new(table) };
         self.routes.insert(entry.table.name.clone(), entry);
@@ -173,9 +168,8 @@ impl Builder {
     pub fn set_endpoints(&mut self, resource: &Any) -> Result<(), Rejection> {
         let kind = "ClusterLoadAssignment";
         let message: endpoint_pb::ClusterLoadAssignment = decode(kind, resource)?;
-        let schema = self.schema();
         let cx = Cx::new(&self.environment);
-        let assigned = check(kind, &message.cluster_name, resource, &schema, cx, |cx| {
+        let assigned = check(kind, &message.cluster_name, resource, cx, |cx| {
             cx.non_empty("cluster_name", &message.cluster_name)?;
             assignment(cx, &message, AddressKind::Address)
         })?;
@@ -193,9 +187,8 @@ impl Builder {
     /// A secret that `source` delivered; contexts that use it take it for their next handshake.
     pub fn set_secret(&mut self, resource: &Any, source: &Source) -> Result<(), Rejection> {
         let message: tls_pb::Secret = decode("Secret", resource)?;
-        let schema = self.schema();
         let cx = Cx::new(&self.environment);
-        let value = check("Secret", &message.name, resource, &schema, cx, |cx| secret(cx, &message))?;
+        let value = check("Secret", &message.name, resource, cx, |cx| secret(cx, &message))?;
         let server = match source {
             Source::Ads => SdsServer::Ads,
             Source::Grpc { cluster, .. } => SdsServer::Cluster(cluster.to_string()),
@@ -329,7 +322,6 @@ impl Builder {
 
     /// The configuration to serve from now on. The same `Arc` as before when nothing changed.
     pub fn build(&mut self) -> Arc<Config> {
-        self.schema = None;
         self.forget_unreferenced();
         self.warm();
         let next = Config {
@@ -397,10 +389,6 @@ impl Builder {
         there || self.given_up.contains(&Awaited::Secret(secret))
     }
 
-    fn schema(&mut self) -> Arc<Schema> {
-        self.schema.get_or_insert_with(Schema::acquire).clone()
-    }
-
     fn listener(&mut self, resource: &Any, is_static: bool) -> Result<(), Rejection> {
         let mut message: listener_pb::Listener = decode("Listener", resource)?;
         if is_static && message.name.is_empty() {
@@ -411,12 +399,11 @@ impl Builder {
         if entry.is_some_and(|entry| entry.versions.is_newest(resource)) {
             return Ok(());
         }
-        let schema = self.schema();
         let known = |name: &str| self.clusters.contains_key(name);
         let mut cx = Cx::new(&self.environment);
         cx.known_clusters = Some(&known);
         let compiled: CompiledListener =
-            check("Listener", &message.name, resource, &schema, cx, |cx| listener(cx, &message, &self.secrets))?;
+            check("Listener", &message.name, resource, cx, |cx| listener(cx, &message, &self.secrets))?;
         let entry = self.listeners.entry(compiled.listener.name.clone()).or_default();
         entry.is_static = is_static;
         entry.versions.set(Version { resource: resource.clone(), compiled: Arc::new(compiled) });
@@ -430,11 +417,9 @@ impl Builder {
         if entry.is_some_and(|entry| entry.versions.is_newest(resource)) {
             return Ok(());
         }
-        let schema = self.schema();
         let mut cx = Cx::new(&self.environment);
         cx.control_plane_cluster = is_static;
-        let compiled =
-            check("Cluster", &message.name, resource, &schema, cx, |cx| cluster(cx, &message, &self.secrets))?;
+        let compiled = check("Cluster", &message.name, resource, cx, |cx| cluster(cx, &message, &self.secrets))?;
         let entry = self.clusters.entry(compiled.cluster.name.clone()).or_default();
         entry.is_static = is_static;
         entry.versions.set(Version { resource: resource.clone(), compiled: Arc::new(compiled) });
@@ -491,12 +476,11 @@ fn check<'e, T>(
     kind: &'static str,
     name: &str,
     resource: &Any,
-    schema: &Arc<Schema>,
     mut cx: Cx<'e>,
     compile: impl FnOnce(&mut Cx<'e>) -> Option<T>,
 ) -> Result<T, Rejection> {
     let rejection = |problems| Rejection { kind, name: name.into(), problems };
-    let unsupported = support::check(schema, resource);
+    let unsupported = support::check(resource);
     if !unsupported.is_empty() {
         return Err(rejection(unsupported));
     }

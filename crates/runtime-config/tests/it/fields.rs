@@ -20,9 +20,10 @@ fn each_field_is_supported_or_refused_by_name() {
         let descriptor = schema.message(message.name).unwrap_or_else(|| panic!("{} is in no schema", message.name));
         for field in descriptor.fields() {
             let any = only(&descriptor, &field);
-            let refused = support::check(&schema, &any)
-                .iter()
-                .any(|problem| problem.path == field.name() && problem.reason == NOT_SUPPORTED);
+            let problems = support::named_problems(&schema, &any);
+            assert_eq!(support::check(&any), problems, "{}.{}", message.name, field.name());
+            let refused =
+                problems.iter().any(|problem| problem.path == field.name() && problem.reason == NOT_SUPPORTED);
             let listed = message.field(field.name()).is_some();
             assert_ne!(refused, listed, "{}.{}", message.name, field.name());
             checked += 1;

@@ -12,6 +12,7 @@ use evenkeel_runtime_config::rewrite::{check_substitution, https_location};
 use evenkeel_runtime_config::route::PathMatch;
 use evenkeel_runtime_config::route::{RedirectAction, RedirectPath, RouteMatch};
 use evenkeel_runtime_config::route_match::{DomainIndex, without_port};
+use evenkeel_runtime_config::support;
 use evenkeel_xds::Any;
 use proptest::collection::vec;
 use proptest::option;
@@ -216,6 +217,10 @@ proptest! {
             "envoy.extensions.transport_sockets.tls.v3.Secret",
         ] {
             let any = Any { type_url: format!("type.googleapis.com/{name}"), value: bytes.clone() };
+            let schema = evenkeel_xds::Schema::acquire();
+            if matches!(schema.decode(&any), Some(Ok(_))) {
+                prop_assert_eq!(support::check(&any), support::named_problems(&schema, &any));
+            }
             if let Err(rejection) = input::set(&mut builder, &any) {
                 prop_assert!(!rejection.problems.is_empty());
             }
