@@ -21,7 +21,7 @@ import sys
 import termios
 import time
 
-COLUMNS, ROWS = 118, 60
+COLUMNS, ROWS = 148, 60
 CELL_WIDTH, CELL_HEIGHT, MARGIN = 7.8, 17, 16
 COLORS = {31: "#f47067", 32: "#8ddb8c", 33: "#daaa3f", 34: "#6cb6ff", 35: "#dcbdfb", 36: "#76e3ea", 90: "#768390"}
 ESCAPE = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])")
