@@ -1,6 +1,6 @@
 //! Names of STRICT_DNS and LOGICAL_DNS clusters, resolved on the control thread and resolved again in time.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -38,6 +38,8 @@ struct Target {
 
 struct Task {
     options: DnsOptions,
+    /// The first answer, or the first failure, is there.
+    answered: Rc<Cell<bool>>,
     abort: AbortHandle,
 }
 
@@ -48,6 +50,11 @@ impl Drop for Task {
 }
 
 impl Dns {
+    /// Whether the first answer for some name is still awaited.
+    pub fn is_resolving(&self) -> bool {
+        self.tasks.values().any(|task| !task.answered.get())
+    }
+
     /// Starts and stops tasks so that there is one for each name.
     pub fn update(&mut self, clusters: &[DnsCluster], shared: &Shared) {
         let wanted: HashMap<Target, DnsOptions> = clusters
@@ -61,32 +68,49 @@ impl Dns {
         self.tasks.retain(|target, task| wanted.get(target) == Some(&task.options));
         for (target, options) in wanted {
             if !self.tasks.contains_key(&target) {
-                let run = keep_resolved(target.clone(), options, self.resolvers.clone(), shared.clone());
-                let abort = tokio::task::spawn_local(run).abort_handle();
-                self.tasks.insert(target, Task { options, abort });
+                let answered = Rc::new(Cell::new(false));
+                let name = Name {
+                    target: target.clone(),
+                    options,
+                    answered: answered.clone(),
+                    resolvers: self.resolvers.clone(),
+                    shared: shared.clone(),
+                };
+                let abort = tokio::task::spawn_local(name.keep_resolved()).abort_handle();
+                self.tasks.insert(target, Task { options, answered, abort });
             }
         }
     }
 }
 
-async fn keep_resolved(target: Target, options: DnsOptions, resolvers: Rc<Resolvers>, shared: Shared) {
-    let mut known: Option<Vec<IpAddr>> = None;
-    loop {
-        let resolver = resolver(&resolvers, strategy(options.family));
-        let (found, pause) = match resolver {
-            Some(resolver) => resolve(&resolver, &target.host, options).await,
-            None => (None, FAILURE_PAUSE),
-        };
-        // A failure keeps what is known; a first failure lets the cluster go on without endpoints.
-        let addresses = found.or_else(|| known.is_none().then(Vec::new));
-        if let Some(addresses) = addresses
-            && known.as_ref() != Some(&addresses)
-        {
-            shared.state.borrow_mut().builder.set_dns_endpoints(&target.cluster, &target.host, &addresses);
-            shared.dirty.notify_one();
-            known = Some(addresses);
+/// One name of one cluster.
+struct Name {
+    target: Target,
+    options: DnsOptions,
+    answered: Rc<Cell<bool>>,
+    resolvers: Rc<Resolvers>,
+    shared: Shared,
+}
+
+impl Name {
+    async fn keep_resolved(self) {
+        let Self { target, options, answered, resolvers, shared } = self;
+        let mut known: Option<Vec<IpAddr>> = None;
+        loop {
+            let (found, pause) = match resolver(&resolvers, strategy(options.family)) {
+                Some(resolver) => resolve(&resolver, &target.host, options).await,
+                None => (None, FAILURE_PAUSE),
+            };
+            // A failure keeps what is known; a first failure lets the cluster go on without endpoints.
+            let addresses = found.or_else(|| known.is_none().then(Vec::new));
+            if let Some(addresses) = addresses.filter(|addresses| known.as_ref() != Some(addresses)) {
+                shared.state.borrow_mut().builder.set_dns_endpoints(&target.cluster, &target.host, &addresses);
+                answered.set(true);
+                known = Some(addresses);
+                shared.dirty.notify_one();
+            }
+            tokio::time::sleep(pause + jitter(options.jitter)).await;
         }
-        tokio::time::sleep(pause + jitter(options.jitter)).await;
     }
 }
 

@@ -20,6 +20,7 @@ use std::time::Duration;
 use evenkeel_runtime_config::{Builder, Environment};
 use evenkeel_stats::Registry;
 use evenkeel_tls::SecretStore;
+use evenkeel_xds::Schema;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
@@ -80,8 +81,7 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> RunError {
 /// Runs until the process is told to end. `out` gets what a user is to read.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), RunError> {
     let settings = options.resolve()?;
-    let loaded = bootstrap::load(&settings.bootstrap, &settings.node)?;
-    let builder = builder_of(&loaded)?;
+    let (loaded, builder) = prepare(&settings)?;
     if options.mode == Mode::Validate {
         let name =
             settings.bootstrap.path.as_ref().map_or("--config-yaml".to_owned(), |path| path.display().to_string());
@@ -94,9 +94,17 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), RunError> {
 
 /// Runs inside another program until `stop` is sent or dropped, then drains. Signals stay the program's.
 pub fn run_until(settings: Settings, stop: oneshot::Receiver<()>) -> Result<(), RunError> {
+    let (loaded, builder) = prepare(&settings)?;
+    block_on(serve(settings, loaded, builder, Logging::default(), Some(stop)))
+}
+
+/// Reads and compiles what the bootstrap says.
+fn prepare(settings: &Settings) -> Result<(Loaded, Builder), RunError> {
+    // Held over all that is checked, so that it loads once, and not longer: it is megabytes.
+    let _schema = Schema::acquire();
     let loaded = bootstrap::load(&settings.bootstrap, &settings.node)?;
     let builder = builder_of(&loaded)?;
-    block_on(serve(settings, loaded, builder, Logging::default(), Some(stop)))
+    Ok((loaded, builder))
 }
 
 fn block_on(serve: impl Future<Output = Result<(), RunError>>) -> Result<(), RunError> {

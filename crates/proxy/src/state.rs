@@ -4,7 +4,7 @@
 //! everything that came meanwhile: ask for what is referred to, build, hand to the workers.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -16,7 +16,7 @@ use evenkeel_xds::client::{Rejected, Update};
 use evenkeel_xds::pb::envoy::config::bootstrap::v3 as pb;
 use evenkeel_xds::pb::envoy::config::core::v3::{DataSource, data_source::Specifier};
 use evenkeel_xds::pb::envoy::extensions::transport_sockets::tls::v3::{Secret, secret::Type};
-use evenkeel_xds::{Any, ResourceType, unpack};
+use evenkeel_xds::{Any, ResourceType, Schema, unpack};
 use tokio::sync::Notify;
 
 use crate::control_stats::{ControlStats, cluster_manager, control_plane, discovery, listener_manager, server};
@@ -164,6 +164,8 @@ impl State {
     /// Applies an update resource by resource; what is wrong is refused with its reason, the rest holds.
     pub fn apply(&mut self, source: &Source, update: &Update) -> Vec<Rejected> {
         let kind = update.kind;
+        // Loaded once for the whole update.
+        let _schema = Schema::acquire();
         self.stats.discovery(kind).inc(discovery::Counter::update_attempt);
         let mut rejected = Vec::new();
         for received in &update.added {
@@ -281,7 +283,7 @@ impl State {
     }
 
     fn next_phase(&self, missing: &Interest) -> Phase {
-        let waits_for_clusters = self.awaits.clusters || !missing.endpoints.is_empty();
+        let waits_for_clusters = self.awaits.clusters || !missing.endpoints.is_empty() || self.dns.is_resolving();
         let waits =
             waits_for_clusters || self.awaits.listeners || !missing.routes.is_empty() || !missing.secrets.is_empty();
         match self.phase {
@@ -291,6 +293,21 @@ impl State {
             _ if waits => Phase::Initializing,
             _ => Phase::Live,
         }
+    }
+
+    /// Drops what is known of resources nothing refers to any more; their servers do not say that they are gone.
+    fn forget_records(&mut self, interest: &Interest) {
+        let names = |references: &'_ [Reference]| -> HashSet<Arc<str>> {
+            references.iter().map(|reference| reference.name.clone()).collect()
+        };
+        let (endpoints, routes, secrets) =
+            (names(&interest.endpoints), names(&interest.routes), names(&interest.secrets));
+        self.records.retain(|(kind, name), _| match kind {
+            ResourceType::Endpoint => endpoints.contains(&**name),
+            ResourceType::Route => routes.contains(&**name),
+            ResourceType::Secret => secrets.contains(&**name),
+            _ => true,
+        });
     }
 
     fn bind_errors(&mut self, errors: Vec<crate::worker::BindError>) {
@@ -335,6 +352,7 @@ impl Shared {
         // As Envoy does: listeners are asked for once the clusters they will name are there.
         let clusters_ready = !state.awaits.clusters && missing.endpoints.is_empty();
         state.subscriptions.update(&interest, clusters_ready, self);
+        state.forget_records(&interest);
         state.dns.update(&state.builder.dns_clusters(), self);
         if !Arc::ptr_eq(&config, &state.config) {
             let errors = state.pool.apply(&config);
@@ -359,14 +377,14 @@ impl Shared {
             (ResourceType::Route, &missing.routes),
             (ResourceType::Secret, &missing.secrets),
         ];
-        let still_missing = |(kind, reference): &(ResourceType, Reference)| {
-            kinds.iter().any(|(k, references)| k == kind && references.contains(reference))
-        };
-        state.timers.retain(|key, timer| {
-            still_missing(key) || {
+        let still_missing: HashSet<(ResourceType, &Reference)> =
+            kinds.iter().flat_map(|(kind, references)| references.iter().map(|reference| (*kind, reference))).collect();
+        state.timers.retain(|(kind, reference), timer| {
+            let awaited = still_missing.contains(&(*kind, reference));
+            if !awaited {
                 timer.abort();
-                false
             }
+            awaited
         });
         for (kind, references) in kinds {
             for reference in references {

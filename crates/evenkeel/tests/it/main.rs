@@ -2,4 +2,5 @@
 
 mod docs;
 mod interop;
+mod proxy;
 mod up;

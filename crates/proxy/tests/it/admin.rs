@@ -160,3 +160,23 @@ fn garbage_on_the_admin_port_harms_nobody() {
     assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 4"), "{:?}", String::from_utf8_lossy(&answer));
     assert_eq!(proxy.get("/ready").status, 200);
 }
+
+#[test]
+fn names_are_resolved_before_the_proxy_is_ready() {
+    let cluster = |name: &str, host: &str| {
+        format!(
+            "  - {{name: {name}, type: STRICT_DNS, dns_lookup_family: V4_ONLY, load_assignment: {{cluster_name: {name}, \
+             endpoints: [{{lb_endpoints: [{{endpoint: {{address: {{socket_address: {{address: {host}, port_value: 80}}}}}}}}]}}]}}}}\n"
+        )
+    };
+    let proxy = Proxy::start(&format!(
+        "admin: {{address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}}}\nstatic_resources:\n  clusters:\n{}{}",
+        cluster("named", "localhost"),
+        cluster("literal", "127.0.0.9"),
+    ));
+    proxy.wait_live();
+    let clusters = proxy.get("/clusters").text();
+    for line in ["named::127.0.0.1:80::hostname::localhost", "literal::127.0.0.9:80::health_flags::healthy"] {
+        assert!(clusters.lines().any(|l| l == line), "{line} not in\n{clusters}");
+    }
+}

@@ -15,8 +15,9 @@ pub struct Backoff {
 impl Backoff {
     /// First wait; short, because a control plane that starts with the mesh is there in a moment.
     pub const BASE: Duration = Duration::from_millis(100);
-    /// Longest wait; Envoy's is 30 s, but a proxy that has lost its control plane should notice its return.
-    pub const MAX: Duration = Duration::from_secs(10);
+    /// Longest wait. Envoy's is 30 s, which is how long a mesh would be blind after its control plane is back; a refused
+    /// connection every two seconds costs neither side anything.
+    pub const MAX: Duration = Duration::from_secs(2);
 
     /// Waits between `base` and `max`; the seed makes the jitter repeatable.
     pub fn new(base: Duration, max: Duration, seed: u64) -> Self {

@@ -1,0 +1,141 @@
+//! `evenkeel proxy` as a process: exit status, signals, inherited sockets.
+
+use std::io::Read as _;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use evenkeel_testkit::{Connection, Process, eventually};
+
+const BOOTSTRAP: &str = r#"
+admin: {address: {socket_address: {address: 127.0.0.1, port_value: 0}}}
+static_resources:
+  listeners:
+  - name: web
+    address: {socket_address: {address: 127.0.0.1, port_value: PORT}}
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: web
+          route_config:
+            name: local
+            virtual_hosts:
+            - name: all
+              domains: ["*"]
+              routes: [{match: {prefix: /}, direct_response: {status: 200, body: {inline_string: hello}}}]
+          http_filters:
+          - name: envoy.filters.http.router
+            typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}
+"#;
+
+/// Long enough for a loaded machine; nothing waits for it when all goes well.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn write(folder: &Path, text: &str) -> PathBuf {
+    let path = folder.join("bootstrap.yaml");
+    std::fs::write(&path, text).expect("a writable folder");
+    path
+}
+
+fn proxy(folder: &Path, port: u16) -> Command {
+    let path = write(folder, &BOOTSTRAP.replace("PORT", &port.to_string()));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    command.args(["proxy", "--concurrency", "1", "-c"]).arg(path);
+    command.arg("--admin-address-path").arg(folder.join("admin"));
+    command
+}
+
+fn admin_of(folder: &Path) -> SocketAddr {
+    eventually("the admin address", || std::fs::read_to_string(folder.join("admin")).ok()?.parse().ok())
+}
+
+fn admin_get(admin: SocketAddr, path: &str) -> String {
+    Connection::open(admin).expect("it accepts").get("admin", path, "").expect("it answers").text()
+}
+
+fn listener_of(admin: SocketAddr) -> SocketAddr {
+    eventually("the listener", || {
+        let text = admin_get(admin, "/listeners");
+        text.lines().find_map(|line| line.strip_prefix("web::")?.parse().ok())
+    })
+}
+
+fn validate(folder: &Path, text: &str) -> Output {
+    let path = write(folder, text);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    command.args(["proxy", "--mode", "validate", "-c"]).arg(path).output().expect("the program runs")
+}
+
+#[test]
+fn validating_says_ok_or_what_is_wrong() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let good = validate(folder.path(), &BOOTSTRAP.replace("PORT", "0"));
+    let path = folder.path().join("bootstrap.yaml");
+    assert!(good.status.success(), "{good:?}");
+    assert_eq!(String::from_utf8_lossy(&good.stdout), format!("configuration '{}' OK\n", path.display()));
+
+    let bad = validate(folder.path(), &BOOTSTRAP.replace("PORT", "0").replace("stat_prefix: web", "server_nam: x"));
+    assert_eq!(bad.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&bad.stderr).into_owned();
+    assert!(error.contains(&format!("{}:12:11", path.display())), "{error}");
+    assert!(error.contains("server_nam") && error.contains("did you mean `server_name`?"), "{error}");
+}
+
+#[test]
+fn a_signal_ends_it_in_order_and_a_second_one_at_once() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut process = Process::spawn(&mut proxy(folder.path(), 0));
+    let admin = admin_of(folder.path());
+    let web = listener_of(admin);
+    // A request that never ends keeps the drain from being over.
+    let mut connection = Connection::open(web).expect("it accepts");
+    connection.send("GET / HTTP/1.1\r\n").expect("it reads");
+    eventually("the connection to be counted", || {
+        admin_get(admin, "/stats?filter=server.total_connections").contains(": 1").then_some(())
+    });
+    process.signal(libc::SIGTERM);
+    process.wait_for_line("draining");
+    assert_eq!(admin_get(admin, "/ready"), "DRAINING\n");
+    assert!(process.exited().is_none(), "{}", process.output());
+    process.signal(libc::SIGTERM);
+    assert_eq!(process.wait_for_exit(PATIENCE).code(), Some(0), "{}", process.output());
+
+    std::fs::remove_file(folder.path().join("admin")).expect("it was written");
+    let mut process = Process::spawn(&mut proxy(folder.path(), 0));
+    listener_of(admin_of(folder.path()));
+    process.signal(libc::SIGINT);
+    assert_eq!(process.wait_for_exit(PATIENCE).code(), Some(0), "{}", process.output());
+}
+
+#[test]
+fn a_listening_socket_is_taken_over_from_the_parent() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let socket = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = socket.local_addr().expect("bound");
+    let mut command = proxy(folder.path(), address.port());
+    command.env("LISTEN_FDS", "1").env("LISTEN_FDNAMES", address.port().to_string());
+    let fd = socket.as_raw_fd();
+    let hand_over = move || {
+        // SAFETY: both calls are async-signal-safe and touch no memory. The flag is cleared for a socket that has the
+        // number 3 already, of which dup2 makes no copy.
+        let handed = unsafe { libc::dup2(fd, 3) == 3 && libc::fcntl(3, libc::F_SETFD, 0) == 0 };
+        if handed { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    };
+    // SAFETY: `hand_over` allocates nothing and takes no lock.
+    unsafe { command.pre_exec(hand_over) };
+    // Somebody who connects before the proxy runs waits in the socket's queue instead of being refused.
+    let mut early = TcpStream::connect(address).expect("the socket listens already");
+    early.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let _process = Process::spawn(&mut command);
+    drop(socket);
+    std::io::Write::write_all(&mut early, b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+        .expect("it is open");
+    let mut answer = String::new();
+    early.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("hello"), "{answer}");
+}
