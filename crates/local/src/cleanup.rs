@@ -22,8 +22,12 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::{Deserialize, Serialize};
 
-/// Longest path of a state directory in bytes: a Unix socket's path holds 107, and the longest one below it needs the rest.
-pub const MAX_STATE_PATH_BYTES: usize = 48;
+use crate::names;
+
+/// Longest path of a state directory in bytes: a Unix socket's holds 107, of which `/pods/…` needs the rest.
+pub const MAX_STATE_PATH_BYTES: usize = 80;
+/// Longest path of a replica's folder in bytes, leaving room for its socket's name.
+const MAX_POD_PATH_BYTES: usize = 107 - "/sds.sock".len();
 /// How long a killed supervisor of an earlier run may take to disappear.
 const DEATH_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -109,9 +113,13 @@ impl StateDir {
         self.logs().join(format!("{name}.{part}.log"))
     }
 
-    /// A replica's own folder.
+    /// A replica's own folder, named after it unless its sockets could not be opened there.
     pub fn pod(&self, name: &str) -> PathBuf {
-        self.0.join("pods").join(name)
+        let folder = self.0.join("pods").join(name);
+        match folder.as_os_str().len() <= MAX_POD_PATH_BYTES {
+            true => folder,
+            false => self.0.join("pods").join(names::digest(name, 10)),
+        }
     }
 
     /// Where applications may keep files for the length of a run.
@@ -362,6 +370,15 @@ mod tests {
         assert!(!survivor.wait()?.success());
         assert!(!state.pod("web-1").exists());
         claim.release()?;
+        Ok(())
+    }
+
+    #[test]
+    fn a_socket_fits_below_the_longest_state_directory_for_any_pod() -> Result<(), StateError> {
+        let state = StateDir::new(Path::new(&format!("/{}", "s".repeat(MAX_STATE_PATH_BYTES - 1))))?;
+        let folders = ["web", &"w".repeat(63), &"v".repeat(63)].map(|name| state.pod(name));
+        assert!(folders.iter().all(|folder| folder.join("sds.sock").as_os_str().len() <= 107), "{folders:?}");
+        assert!(folders[0].ends_with("pods/web") && folders[1] != folders[2], "{folders:?}");
         Ok(())
     }
 

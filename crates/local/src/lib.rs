@@ -13,6 +13,7 @@ mod exec_server;
 mod follow;
 mod logs;
 pub mod mesh;
+mod names;
 pub mod namespace;
 pub mod network;
 pub mod pods;

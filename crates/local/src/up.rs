@@ -116,7 +116,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
         true => {
             let copy = check::prepare(&user_directory, &manifest, &state)
                 .map_err(io("cannot copy the directory for the check"))?;
-            let manifest = read(&copy, out)?;
+            let manifest = read(&copy, &mut io::sink())?;
             (copy, manifest)
         }
         false => (user_directory.clone(), manifest),
@@ -148,16 +148,23 @@ fn refuse_state_inside(state: &Path, directory: &Path) -> Result<(), UpError> {
     }
 }
 
-/// Reads what is to run and prints all findings; an error among them ends it here.
+/// Reads what is to run. Prints what this machine cannot do with it; an error in any file, and all findings are printed
+/// and nothing is started.
 fn read(directory: &Path, out: &mut dyn Write) -> Result<Manifest, UpError> {
     let mut files = Files::new(vec![directory.to_path_buf()]);
     files.refresh(SystemTime::now());
     let (manifest, local) = Manifest::read(&files.objects());
-    let mut diagnostics: Diagnostics = files.diagnostics().into_iter().chain(local).collect();
-    diagnostics.sort();
-    let errors = diagnostics.count(Severity::Error);
+    let mut all: Diagnostics = files.diagnostics().into_iter().chain(local.clone()).collect();
+    let errors = all.count(Severity::Error);
+    let told = if errors > 0 {
+        all.sort();
+        &all
+    } else {
+        // The others are the control plane's to tell, together with what it finds in the files as a whole.
+        &local
+    };
+    let _ = out.write_all(told.render(&files.sources(), preflight::is_terminal()).as_bytes());
     if errors > 0 {
-        let _ = out.write_all(diagnostics.render(&files.sources(), preflight::is_terminal()).as_bytes());
         let count = if errors == 1 { "1 error".to_owned() } else { format!("{errors} errors") };
         return Err(UpError::Refused { directory: directory.to_path_buf(), count });
     }

@@ -10,6 +10,7 @@ use evenkeel_api::kubernetes::{Deployment, PodSpec, PodTemplate, RUN_ANNOTATION}
 use evenkeel_api::{Object, Resource};
 use evenkeel_base::{Diagnostic, Diagnostics, Span};
 
+use crate::names;
 use crate::pods::ContainerPort;
 use crate::ports::GatewayPort;
 use crate::probe::{Check, Probe};
@@ -125,7 +126,7 @@ impl Manifest {
 impl Workload {
     /// The name of its `index`-th replica: as a cluster's, but the same in every run.
     pub fn pod_name(&self, index: u32) -> String {
-        let suffix = encode(fnv1a(format!("{}/{}#{index}", self.namespace, self.name).as_bytes()), 5);
+        let suffix = names::digest(&format!("{}/{}#{index}", self.namespace, self.name), 5);
         format!("{}-{}-{suffix}", self.name, self.template_hash)
     }
 }
@@ -157,7 +158,7 @@ fn read_deployment(object: &Object, deployment: &Deployment, diagnostics: &mut D
         ports: ports(&template.spec),
         probe: probe(&template.spec),
         sidecar: sidecar(template, &labels, diagnostics)?,
-        template_hash: encode(fnv1a(format!("{template:?}").as_bytes()), 9),
+        template_hash: names::digest(&format!("{template:?}"), 9),
         labels,
     })
 }
@@ -252,23 +253,6 @@ fn no_envoy(span: &Span) -> Diagnostic {
 /// The ingress gateway's labels as a Pod has them.
 pub fn ingress_labels() -> BTreeMap<String, String> {
     INGRESS_LABELS.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
-}
-
-/// FNV-1a, 64 bits: names Pods, nothing more.
-fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
-/// Digits as Kubernetes picks them: no vowels, nothing easily confused.
-fn encode(mut value: u64, length: usize) -> String {
-    const DIGITS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-    let base = DIGITS.len() as u64;
-    let mut digit = || {
-        let index = usize::try_from(value % base).unwrap_or_default();
-        value /= base;
-        DIGITS.get(index).map_or('b', |digit| char::from(*digit))
-    };
-    (0..length).map(|_| digit()).collect()
 }
 
 #[cfg(test)]

@@ -45,7 +45,8 @@ fn a_directory_that_is_none() {
 #[test]
 fn nothing_to_run() {
     check(&[], &[], &["no Deployment in", "local.evenkeel.dev/run: COMMAND"]);
-    check(&[("web.yaml", DEPLOYMENT)], &[], &["no Deployment in", "local.evenkeel.dev/run: COMMAND"]);
+    let expected = ["web.yaml:4:9", "no-local-command", "no Deployment in", "local.evenkeel.dev/run: COMMAND"];
+    check(&[("web.yaml", DEPLOYMENT)], &[], &expected);
 }
 
 #[test]
