@@ -1,4 +1,4 @@
-//! `docs/reference/yaml-fields.md` says what the decoders do, because it is written from their tables; run with `BLESS=1`
+//! `docs/yaml-fields.md` says what the decoders do, because it is written from their tables; run with `BLESS=1`
 //! after changing one. (The proxy's page is written by crate `runtime-config` itself.)
 
 use std::fmt::Write;
@@ -25,7 +25,7 @@ fn yaml_fields_page_is_the_decoders_tables() {
         rows.add("", &kind.schema(), 0);
         page.push_str(&rows.render());
     }
-    golden::check(workspace::root().join("docs/reference/yaml-fields.md"), &page);
+    golden::check(workspace::root().join("docs/yaml-fields.md"), &page);
 }
 
 /// Deeper than any supported kind: ends the walk if a type ever holds itself.
