@@ -11,6 +11,7 @@ mod http;
 mod inherit;
 mod listener;
 pub mod logging;
+mod memory;
 pub mod options;
 pub mod random;
 pub mod response_flags;

@@ -29,6 +29,7 @@ use crate::admin::{self, Admin, Command};
 use crate::bootstrap::{self, BootstrapError, Loaded};
 use crate::inherit;
 use crate::logging::Logging;
+use crate::memory;
 use crate::options::{Mode, Options, OptionsError, Settings};
 use crate::state::{Awaits, Parts, Phase, Shared, State};
 use crate::subscribe::Subscriptions;
@@ -56,6 +57,9 @@ pub enum RunError {
         /// The system's reason.
         error: io::Error,
     },
+    /// Listeners of the bootstrap cannot listen.
+    #[error("{}", .0.join("\n"))]
+    Listeners(Vec<String>),
     /// A file cannot be written.
     #[error("cannot write {}: {error}", path.display())]
     Write {
@@ -167,8 +171,14 @@ async fn serve(
     }
     await_first_answers(&shared);
     shared.settle();
+    // Only what the bootstrap says is there so far, and a process that cannot do what its file says does not start.
+    let unbound: Vec<String> = shared.state.borrow().bind_failures().map(|(_, reason)| reason.clone()).collect();
+    if !unbound.is_empty() {
+        return Err(RunError::Listeners(unbound));
+    }
     let settling = shared.clone();
     tokio::task::spawn_local(async move { settling.keep_settled().await });
+    tokio::task::spawn_local(memory::give_back_start_up());
 
     let mut signals = match stop {
         Some(stop) => Ending::Told(stop),

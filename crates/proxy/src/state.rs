@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 use crate::control_stats::{ControlStats, cluster_manager, control_plane, discovery, listener_manager, server};
 use crate::dns::Dns;
 use crate::subscribe::{StreamKey, Subscriptions};
-use crate::worker::WorkerPool;
+use crate::worker::{BindError, WorkerPool};
 
 /// Where the process is in its life, as `/ready` and `/server_info` say it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,8 +164,8 @@ impl State {
     /// Applies an update resource by resource; what is wrong is refused with its reason, the rest holds.
     pub fn apply(&mut self, source: &Source, update: &Update) -> Vec<Rejected> {
         let kind = update.kind;
-        // Loaded once for the whole update.
-        let _schema = Schema::acquire();
+        // Descriptors are needed only to name what is refused: from the first refusal on, held for the whole update.
+        let mut schema = None;
         self.stats.discovery(kind).inc(discovery::Counter::update_attempt);
         let mut rejected = Vec::new();
         for received in &update.added {
@@ -185,6 +185,7 @@ impl State {
                     }
                 }
                 Err(reason) => {
+                    schema.get_or_insert_with(Schema::acquire);
                     tracing::warn!(kind = kind.short_name(), name = received.name, reason, "resource refused");
                     record.refused = Some(Refusal {
                         // A secret's content stays out of dumps.
@@ -310,20 +311,40 @@ impl State {
         });
     }
 
-    fn bind_errors(&mut self, errors: Vec<crate::worker::BindError>) {
-        let mut failures = BTreeMap::new();
-        for error in errors {
-            self.stats.listeners.inc(listener_manager::Counter::listener_create_failure);
-            let reason = error.to_string();
-            if self.bind_failures.get(&error.listener) != Some(&reason) {
-                tracing::error!("{reason}");
+    fn note_bind_errors(&mut self, errors: Vec<BindError>) {
+        let failures: BTreeMap<Arc<str>, String> =
+            errors.into_iter().map(|error| (error.listener.clone(), error.to_string())).collect();
+        for (listener, reason) in std::mem::take(&mut self.bind_failures) {
+            let record = self.records.get_mut(&(ResourceType::Listener, listener.to_string()));
+            if let Some(record) = record.filter(|record| record.refused.as_ref().is_some_and(|r| r.reason == reason)) {
+                record.refused = None;
             }
-            let record = self.records.entry((ResourceType::Listener, error.listener.to_string())).or_default();
+        }
+        for (listener, reason) in &failures {
+            self.stats.listeners.inc(listener_manager::Counter::listener_create_failure);
+            tracing::error!("{reason}");
+            let record = self.records.entry((ResourceType::Listener, listener.to_string())).or_default();
             let version = record.version.clone();
             record.refused = Some(Refusal { resource: None, version, reason: reason.clone(), time: SystemTime::now() });
-            failures.insert(error.listener, reason);
         }
         self.bind_failures = failures;
+    }
+
+    /// Listeners whose address could not be had.
+    pub fn bind_failures(&self) -> impl Iterator<Item = (&Arc<str>, &String)> {
+        self.bind_failures.iter()
+    }
+
+    /// Listeners of an update that could not be bound: refused like any other that cannot serve.
+    pub fn unbound(&self, update: &Update) -> Vec<Rejected> {
+        let failed = |name: &String| {
+            let reason = self.bind_failures.get(name.as_str())?;
+            Some(Rejected { name: name.clone(), reason: reason.clone() })
+        };
+        match update.kind {
+            ResourceType::Listener => update.added.iter().filter_map(|received| failed(&received.name)).collect(),
+            _ => Vec::new(),
+        }
     }
 }
 
@@ -357,7 +378,7 @@ impl Shared {
         if !Arc::ptr_eq(&config, &state.config) {
             let errors = state.pool.apply(&config);
             state.config = config;
-            state.bind_errors(errors);
+            state.note_bind_errors(errors);
         }
         self.watch_timeouts(state, &missing);
         let phase = state.next_phase(&missing);
