@@ -84,7 +84,9 @@ impl Stream {
         let text = error.to_string();
         // A control plane that is away says so once, not at each attempt.
         let known = state.streams.get(&self.key).and_then(|stream| stream.last_error.as_ref()) == Some(&text);
-        if !known {
+        if known {
+            tracing::debug!(stream = %self.key, cluster = &*self.cluster, "xDS stream, again: {text}");
+        } else {
             tracing::warn!(stream = %self.key, cluster = &*self.cluster, "xDS stream: {text}");
         }
         state.stream_failed(&self.key, text);
@@ -115,11 +117,12 @@ impl Stream {
             tokio::select! {
                 response = connection.next() => {
                     let update = client.on_response(response?)?;
-                    let rejected = self.shared.state.borrow_mut().apply(&source, &update);
+                    let mut rejected = self.shared.state.borrow_mut().apply(&source, &update);
                     if matches!(update.kind, ResourceType::Cluster | ResourceType::Listener) {
                         // The names they bring are asked for before they are answered: see the client's order.
                         self.shared.settle();
                         self.ask(client);
+                        rejected.extend(self.shared.state.borrow().unbound(&update));
                     } else {
                         self.shared.dirty.notify_one();
                     }

@@ -226,11 +226,17 @@ static_resources:
 /// A listener on a free port with one HTTP connection manager. Each name has an address of its own, since two listeners
 /// on one address and port 0 would be one.
 pub fn http_listener(name: &str, routes: &str, extra: &str) -> String {
-    let host = 1 + name.bytes().fold(0, |sum: u32, byte| (sum * 31 + u32::from(byte)) % 250);
+    let host = 1 + name.bytes().fold(0, |sum, byte| (sum * 31 + u32::from(byte)) % 250) as u8;
+    http_listener_at(([127, 0, 1, host], 0).into(), name, routes, extra)
+}
+
+/// The same at a given address.
+pub fn http_listener_at(address: SocketAddr, name: &str, routes: &str, extra: &str) -> String {
+    let (ip, port) = (address.ip(), address.port());
     format!(
         r#"
 name: {name}
-address: {{socket_address: {{address: 127.0.1.{host}, port_value: 0}}}}
+address: {{socket_address: {{address: {ip}, port_value: {port}}}}}
 filter_chains:
 - filters:
   - name: envoy.filters.network.http_connection_manager

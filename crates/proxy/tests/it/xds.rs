@@ -11,7 +11,9 @@ use evenkeel_xds::pb::envoy::config::route::v3::RouteConfiguration;
 use evenkeel_xds::pb::envoy::extensions::transport_sockets::tls::v3::Secret;
 use evenkeel_xds::{Resource, ResourceSet, ResourceType};
 
-use crate::harness::{ControlPlane, Proxy, answering, dynamic_bootstrap, get, http_listener, resource, set};
+use crate::harness::{
+    ControlPlane, Proxy, answering, dynamic_bootstrap, get, http_listener, http_listener_at, resource, set,
+};
 
 const RDS: &str = "rds: {route_config_name: main, config_source: {ads: {}, resource_api_version: V3}}";
 
@@ -203,4 +205,21 @@ fn certificates_come_by_sds_and_change_under_open_connections() {
     let certs = proxy.json("/certs");
     let names = &certs["certificates"][0]["cert_chain"][0]["subject_alt_names"];
     assert!(names.as_array().expect("names").iter().any(|name| name["dns"] == "second.test"), "{certs}");
+}
+
+#[test]
+fn a_listener_whose_port_is_taken_is_refused_and_the_others_serve() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("bound");
+    let yaml = http_listener_at(address, "conflict", &answering("never"), "");
+    let backend = named("one");
+    let mut resources = mesh(&backend);
+    resources.insert(ResourceType::Listener, resource::<Listener>("conflict", &yaml));
+    let control_plane = ControlPlane::start(resources);
+    let proxy = Proxy::start(&dynamic_bootstrap(control_plane.address, "DELTA_GRPC", ""));
+    let status = control_plane.wait_status("a refusal", |status| status.types.iter().any(|kind| kind.nack.is_some()));
+    let nack = status.types.iter().find_map(|kind| kind.nack.as_ref()).expect("waited for");
+    let expected = format!("listener conflict: cannot bind {address}: Address already in use");
+    assert!(nack.message.starts_with(&expected), "{}", nack.message);
+    assert_eq!(get(proxy.listener("web"), "/").text(), "one");
 }
