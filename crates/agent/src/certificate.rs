@@ -20,12 +20,14 @@ use crate::channel::{self, ChannelError};
 use crate::options::{Options, OptionsError};
 use crate::sds::{Material, Secrets};
 
-/// Share of a certificate's lifetime after which it is renewed, Istio's is the same 80 %...
+/// Share of a certificate's lifetime after which it is renewed.
 const RENEW_AT: f64 = 0.8;
-/// ... give or take this share, so that workloads started together do not come back together.
+/// More or less than that by at most this share, so that workloads started together do not come back together.
 const RENEW_JITTER: f64 = 0.05;
+/// Least time between two renewals, whatever the certificates' lifetime.
+const MIN_RENEWAL: Duration = Duration::from_secs(1);
 /// How often the root file is looked at for new roots.
-const ROOT_CHECK: Duration = Duration::from_secs(5);
+const ROOT_CHECK: Duration = Duration::from_secs(2);
 /// How long the control plane may take to sign.
 const SIGN_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -124,7 +126,8 @@ impl Keeper {
     /// Renews the certificate and follows the root file until the future is dropped.
     pub async fn keep(mut self) {
         loop {
-            tokio::time::sleep(ROOT_CHECK).await;
+            let due = self.renew_at.duration_since(SystemTime::now()).unwrap_or_default();
+            tokio::time::sleep(due.min(ROOT_CHECK)).await;
             if SystemTime::now() >= self.renew_at {
                 self.obtain().await;
             } else if let Err(error) = self.follow_roots().await {
@@ -135,9 +138,11 @@ impl Keeper {
 
     async fn try_obtain(&mut self) -> Result<(), CertificateError> {
         let (material, identity) = request(&self.options).await?;
-        let lifetime = identity.not_after().duration_since(identity.certificate().not_before()).unwrap_or_default();
+        // From now on: the certificate was dated back a little, for peers whose clock is behind.
+        let now = SystemTime::now();
+        let lifetime = identity.not_after().duration_since(now).unwrap_or_default();
         let share = RENEW_AT + RENEW_JITTER * (2.0 * random_share() - 1.0);
-        self.renew_at = identity.certificate().not_before() + lifetime.mul_f64(share);
+        self.renew_at = now + lifetime.mul_f64(share).max(MIN_RENEWAL);
         let current = Current { identity: identity.certificate().display_name(), not_after: identity.not_after() };
         tracing::info!(identity = current.identity, ?lifetime, "certificate received");
         self.publish(material)?;

@@ -1,8 +1,12 @@
 //! Running the workload's proxy.
 
 use std::path::Path;
+use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
+use evenkeel_proxy::Settings;
+use evenkeel_proxy::logging::Level;
+use evenkeel_proxy::options::{BootstrapSource, NodeOverrides};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -32,11 +36,7 @@ impl Proxy {
                 let envoy = Envoy::new(binary, bootstrap, options);
                 tokio::spawn(async move { envoy.supervise(stopped).await.context("Envoy") })
             }
-            None => {
-                let settings = settings(options, bootstrap)?;
-                // A thread of its own: it brings its runtime, and its workers, with it.
-                tokio::task::spawn_blocking(move || Ok(evenkeel_proxy::run_until(settings, stopped)?))
-            }
+            None => in_process(settings(options, bootstrap), stopped)?,
         };
         Ok(Self { stop: Some(stop), ended })
     }
@@ -56,12 +56,30 @@ impl Proxy {
     }
 }
 
-fn settings(options: &Options, bootstrap: &Path) -> anyhow::Result<evenkeel_proxy::Settings> {
-    let proxy = evenkeel_proxy::Options {
-        config_path: Some(bootstrap.to_path_buf()),
-        concurrency: Some(usize::try_from(options.concurrency)?),
-        drain_time_s: options.drain_time_s,
-        ..evenkeel_proxy::Options::default()
-    };
-    Ok(proxy.resolve()?)
+fn settings(options: &Options, bootstrap: &Path) -> Settings {
+    Settings {
+        bootstrap: BootstrapSource { path: Some(bootstrap.to_owned()), text: None },
+        concurrency: usize::try_from(options.concurrency).unwrap_or(usize::MAX),
+        node: NodeOverrides::default(),
+        // Not used: logging is this process's.
+        log_level: Level::default(),
+        drain_time: Duration::from_secs(options.drain_time_s),
+        admin_address_path: None,
+    }
+}
+
+/// Our own proxy: its control thread, which starts the workers.
+fn in_process(
+    settings: Settings,
+    stop: oneshot::Receiver<()>,
+) -> anyhow::Result<JoinHandle<anyhow::Result<()>>> {
+    let (sender, result) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("proxy".into());
+    thread
+        .spawn(move || {
+            // Nobody listens any more only when the agent is gone.
+            let _ = sender.send(evenkeel_proxy::run_until(settings, stop));
+        })
+        .context("the proxy's thread")?;
+    Ok(tokio::spawn(async move { Ok(result.await.map_err(|_| anyhow!("the proxy panicked"))??) }))
 }
