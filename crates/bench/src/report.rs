@@ -101,10 +101,10 @@ impl Results {
                  proxy in one process, with the time it takes to make a key and to get certificate and configuration from \
                  the control plane.\n\n",
             );
-            let row =
-                |s: &Startup| vec![s.peer.to_owned(), show(Some(s.ready_millis), 1), show(Some(s.resident_mib), 1)];
+            let cells = |s: &Startup| [s.ready_millis, s.ready_mib, s.settled_mib].map(|spread| show(Some(spread), 1));
+            let row = |s: &Startup| [vec![s.peer.to_owned()], cells(s).to_vec()].concat();
             let rows = self.startup.iter().map(row).collect::<Vec<_>>();
-            text.push_str(&table(&["proxy", "ready after ms", "resident MiB"], &rows));
+            text.push_str(&table(&["proxy", "ready after ms", "resident MiB then", "3 s later"], &rows));
         }
         hop_tables(&mut text, "One plain hop", &self.hop, &[RELAY, ENVOY]);
         hop_tables(&mut text, "Sidecar pair, mutual TLS 1.3, HTTP/1.1 between", &self.pair, &[ENVOY]);
@@ -126,7 +126,7 @@ impl Results {
                 false,
             ),
             bar("the example's sidecar: ready after exec, ms", ours(|s| s.ready_millis), 100.0, true),
-            bar("the example's sidecar: resident when ready, MiB", ours(|s| s.resident_mib), 15.0, true),
+            bar("the example's sidecar: resident MiB", ours(|s| s.settled_mib), 15.0, true),
         ]
     }
 }

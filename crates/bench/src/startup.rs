@@ -1,4 +1,4 @@
-//! Time from exec until `/ready` answers 200, and resident memory at that moment: of a proxy with the one-hop file, and of
+//! Time from exec until `/ready` answers 200, and resident memory at that moment and once start-up is over: of a proxy with the one-hop file, and of
 //! the example's sidecar, which gets certificate and configuration from a control plane first.
 
 use std::net::SocketAddr;
@@ -14,6 +14,9 @@ use crate::config::Hop;
 use crate::measure::Spread;
 use crate::peers::{ENVOY, EVENKEEL, Setup, free_address};
 use crate::process::{LOAD_CORE, PROXY_CORE, Pinned};
+
+/// When what only starting up needed is given back, after ready.
+const SETTLING: Duration = Duration::from_secs(3);
 
 /// The row of Evenkeel with the example's configuration, which the bars are about.
 pub const SIDECAR: &str = "evenkeel, sidecar of the example";
@@ -35,19 +38,26 @@ pub struct Startup {
     /// Milliseconds from exec to ready.
     pub ready_millis: Spread,
     /// Resident MiB when ready.
-    pub resident_mib: Spread,
+    pub ready_mib: Spread,
+    /// Resident MiB three seconds later.
+    pub settled_mib: Spread,
 }
 
 impl Startup {
     /// The figures as JSON.
     pub fn json(&self) -> Value {
         let spread = |of: Spread| json!({"median": of.median, "min": of.min, "max": of.max});
-        json!({"peer": self.peer, "ready_ms": spread(self.ready_millis), "resident_mib": spread(self.resident_mib)})
+        json!({
+            "peer": self.peer,
+            "ready_ms": spread(self.ready_millis),
+            "resident_mib_when_ready": spread(self.ready_mib),
+            "resident_mib_settled": spread(self.settled_mib),
+        })
     }
 }
 
-/// One start: milliseconds, and MiB.
-type Start = (f64, f64);
+/// One start: milliseconds until ready, MiB then, MiB later.
+type Start = [f64; 3];
 
 /// Starts each in turn, `rounds` times.
 pub fn measure(setup: &Setup, example: &Path, rounds: usize) -> Result<Vec<Startup>> {
@@ -66,8 +76,8 @@ pub fn measure(setup: &Setup, example: &Path, rounds: usize) -> Result<Vec<Start
         }
     }
     let row = |(peer, starts): (&'static str, Vec<Start>)| {
-        let ready_millis = Spread::of(starts.iter().map(|start| start.0))?;
-        Some(Startup { peer, ready_millis, resident_mib: Spread::of(starts.iter().map(|start| start.1))? })
+        let spread = |column: usize| Spread::of(starts.iter().map(|start| start[column]));
+        Some(Startup { peer, ready_millis: spread(0)?, ready_mib: spread(1)?, settled_mib: spread(2)? })
     };
     Ok(rows.into_iter().filter_map(row).collect())
 }
@@ -84,7 +94,14 @@ fn start_proxy(setup: &Setup, name: &str) -> Result<Start> {
 
 fn ready(start: Instant, mut process: Pinned, admin: SocketAddr) -> Result<Start> {
     process.wait_until_ready(admin)?;
-    Ok((start.elapsed().as_secs_f64() * 1e3, process.resident_kib()? as f64 / 1024.0))
+    let millis = start.elapsed().as_secs_f64() * 1e3;
+    let mib = || process.resident_kib().map(|kib| kib as f64 / 1024.0);
+    let when_ready = mib()?;
+    let settled = Instant::now() + SETTLING;
+    while let Some(rest) = settled.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero()) {
+        std::thread::park_timeout(rest);
+    }
+    Ok([millis, when_ready, mib()?])
 }
 
 /// A control plane with the example's files and four replicas.
