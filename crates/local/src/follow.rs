@@ -39,6 +39,8 @@ pub struct Follower {
     manifest: Manifest,
     findings: Findings,
     ask: tokio::time::Interval,
+    /// A file has changed since they were read.
+    stale: bool,
 }
 
 impl Follower {
@@ -53,21 +55,21 @@ impl Follower {
         files.refresh(SystemTime::now());
         let findings = Findings::new(&plan.directory);
         let ask = tokio::time::interval(FINDINGS_PERIOD);
-        Ok(Self { files, watch, manifest: plan.manifest.clone(), findings, ask })
+        Ok(Self { files, watch, manifest: plan.manifest.clone(), findings, ask, stale: false })
     }
 
     /// The next change. Nothing is lost when this is dropped while it waits.
     pub async fn next(&mut self) -> Change {
         loop {
-            tokio::select! {
-                notice = self.watch.next() => {
-                    if notice.is_none() {
-                        return std::future::pending().await;
-                    }
-                    if let Some(change) = self.look_again().await {
-                        return change;
-                    }
+            if self.stale {
+                while let Ok(Some(_)) = tokio::time::timeout(SETTLE, self.watch.next()).await {}
+                self.stale = false;
+                if let Some(change) = self.look_again() {
+                    return change;
                 }
+            }
+            tokio::select! {
+                Some(_) = self.watch.next() => self.stale = true,
                 _ = self.ask.tick() => {
                     if let Some(text) = self.findings.news().await {
                         return Change::Say(text);
@@ -77,8 +79,7 @@ impl Follower {
         }
     }
 
-    async fn look_again(&mut self) -> Option<Change> {
-        while let Ok(Some(_)) = tokio::time::timeout(SETTLE, self.watch.next()).await {}
+    fn look_again(&mut self) -> Option<Change> {
         self.files.refresh(SystemTime::now());
         let (manifest, findings) = Manifest::read(&self.files.objects());
         if findings.has_errors() {
@@ -93,17 +94,19 @@ impl Follower {
 }
 
 /// Does what a change asks for.
-pub async fn apply(change: Change, mesh: &mut Mesh, events: &Events) -> Result<(), MeshError> {
+pub async fn apply(change: Change, mesh: &mut Mesh, events: &Events) {
     match change {
         Change::Say(text) => events.say(text),
         Change::Manifest(manifest) => {
             for port in unopened(&manifest.gateway_ports, mesh.open_ports()) {
                 events.say(format!("{}: port {} opens when this is started again", port.span, port.number));
             }
-            mesh.follow(&manifest).await?;
+            // What runs goes on running; the next edit tries again.
+            if let Err(error) = mesh.follow(&manifest).await {
+                events.say(format!("error: {error}"));
+            }
         }
     }
-    Ok(())
 }
 
 /// Host sockets can only be opened before the host's network is left.

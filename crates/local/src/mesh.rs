@@ -18,7 +18,7 @@ use crate::network::{BRIDGE_ADDRESS, MAX_PODS, NetworkError, Place, pod_address,
 use crate::pods::{ContainerPort, Pod, Roster};
 use crate::preflight::Refused;
 use crate::probe::{Check, Probe};
-use crate::process::{Phase, Process};
+use crate::process::{Phase, Process, State};
 use crate::programs::{self, CONTROL_DEBUG, ProgramError};
 use crate::replica::{Replica, ReplicaSpec, TERMINATION_GRACE};
 use crate::supervisor::Plan;
@@ -139,7 +139,8 @@ impl Mesh {
         let control = Process::start(programs::control_plane(&self.plan));
         let state = control.state();
         self.control = Some(control);
-        self.control_serves(state).await?;
+        self.control_serves(state.clone()).await?;
+        tokio::spawn(tell_crashes(state, events.clone()));
         if !self.plan.host_ports.is_empty() {
             self.start_gateway().await?;
         }
@@ -149,7 +150,7 @@ impl Mesh {
         Ok(())
     }
 
-    async fn control_serves(&self, mut state: watch::Receiver<crate::process::State>) -> Result<(), MeshError> {
+    async fn control_serves(&self, mut state: watch::Receiver<State>) -> Result<(), MeshError> {
         let log = self.plan.state.logs().join("control-plane.log").display().to_string();
         let mut seen = String::new();
         let ready = async {
@@ -334,6 +335,23 @@ impl Mesh {
         }
         if let Some(control) = &mut self.control {
             control.stop(TERMINATION_GRACE).await;
+        }
+    }
+}
+
+/// Tells when the control plane ends by itself and when it is back; replicas' ends stand in the table.
+async fn tell_crashes(mut state: watch::Receiver<State>, events: Events) {
+    let mut down = false;
+    while state.changed().await.is_ok() {
+        let phase = state.borrow_and_update().phase.clone();
+        match phase {
+            Phase::Crashed(reason) => {
+                down = true;
+                events
+                    .say(format!("the control plane {reason}; proxies go on with what they have; it is started again"));
+            }
+            Phase::Running(_) if std::mem::take(&mut down) => events.say("the control plane runs again"),
+            Phase::Running(_) | Phase::Starting | Phase::Stopped => {}
         }
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use crate::capture;
 use crate::check;
@@ -69,9 +70,15 @@ async fn supervise(plan: Arc<Plan>) -> Result<u8, MeshError> {
     let (screen, events) = Screen::new(&plan.options.trust_domain, style);
     let screen = tokio::spawn(screen.show(roster.subscribe()));
     let (folder, view) = (plan.state.runtime(), roster.subscribe());
-    let publisher = tokio::spawn(async move { pods::publish(&folder, view).await });
+    let publisher =
+        say_failure(
+            &events,
+            "telling the control plane about replicas",
+            async move { pods::publish(&folder, view).await },
+        );
     let mut mesh = Mesh::new(plan.clone(), roster.clone())?;
-    let exec = tokio::spawn(exec_server::serve(plan.state.exec_socket(), mesh.replicas()));
+    let exec = exec_server::serve(plan.state.exec_socket(), mesh.replicas());
+    let exec = say_failure(&events, "serving `evenkeel exec`", exec);
 
     let outcome = tokio::select! {
         outcome = live(&mut mesh, &plan, &events) => outcome,
@@ -85,11 +92,24 @@ async fn supervise(plan: Arc<Plan>) -> Result<u8, MeshError> {
         () = stop.next() => {}
     }
     exec.abort();
-    drop(events);
-    drop(roster);
     publisher.abort();
+    events.end().await;
     let _ = screen.await;
     outcome
+}
+
+/// Runs a side task; should it fail, the user reads why.
+fn say_failure(
+    events: &Events,
+    what: &'static str,
+    task: impl Future<Output = io::Result<()>> + Send + 'static,
+) -> JoinHandle<()> {
+    let events = events.clone();
+    tokio::spawn(async move {
+        if let Err(error) = task.await {
+            events.say(format!("error: {what} has ended: {error}"));
+        }
+    })
 }
 
 /// Starts the mesh, then either follows the directory until something ends it or plays the scenario once.
@@ -102,7 +122,7 @@ async fn live(mesh: &mut Mesh, plan: &Arc<Plan>, events: &Events) -> Result<u8, 
     let mut follower = follow::Follower::new(plan)?;
     loop {
         tokio::select! {
-            change = follower.next() => follow::apply(change, mesh, events).await?,
+            change = follower.next() => follow::apply(change, mesh, events).await,
             _ = chores.tick() => {
                 reap_orphans(|pid| mesh.owns(pid));
                 logs::limit(&plan.state.logs());

@@ -23,6 +23,8 @@ enum Event {
     Line(String),
     /// Lines below the table, until replaced.
     Footer(String),
+    /// Nothing more comes.
+    End,
 }
 
 impl Events {
@@ -34,6 +36,12 @@ impl Events {
     /// Replaces what stands below the table.
     pub fn footer(&self, text: impl Into<String>) {
         let _ = self.0.try_send(Event::Footer(text.into()));
+    }
+
+    /// Ends the screen, whoever else could still put events on it.
+    pub async fn end(self) {
+        // Already gone is just as well.
+        let _ = self.0.send(Event::End).await;
     }
 }
 
@@ -67,14 +75,14 @@ impl Screen {
         (Self { events, trust_domain, style, live, footer, drawn: 0, shown }, Events(sender))
     }
 
-    /// Shows the roster and events until the last [`Events`] is gone.
+    /// Shows the roster and events until [`Events::end`].
     pub async fn show(mut self, mut roster: RosterView) {
         let mut roster_open = true;
         loop {
             tokio::select! {
                 event = self.events.recv() => match event {
+                    Some(Event::End) | None => return self.leave(),
                     Some(event) => self.take(event),
-                    None => return self.leave(),
                 },
                 changed = roster.changed(), if roster_open => {
                     roster_open = changed.is_ok();
@@ -94,6 +102,7 @@ impl Screen {
             }
             Event::Footer(_) if self.style == Style::Events => {}
             Event::Footer(text) => self.print(&format!("{}\n", text.trim_end())),
+            Event::End => {}
         }
     }
 

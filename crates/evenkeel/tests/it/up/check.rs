@@ -27,6 +27,21 @@ fn the_scenario_holds() {
 }
 
 #[test]
+fn of_another_directory_only_start_and_removal_are_checked() {
+    let (user, folder) = (User::present(), super::state());
+    let run = "exec python3 -m http.server --bind 0.0.0.0 8000";
+    std::fs::write(folder.path().join("files.yaml"), super::deployment("files", 2, run)).expect("it can be written");
+    let mut command = user.evenkeel(&["up", "--check"]);
+    command.arg(folder.path()).arg("--state").arg(user.state.path());
+    let mut up = Process::spawn(&mut command);
+    let status = up.wait_for_exit(PATIENCE);
+    let output = up.output();
+    assert!(status.success(), "{output}");
+    assert!(output.contains("all 2 replicas ready") && output.contains("not the capitals example"), "{output}");
+    assert_eq!(entries(user.state.path()), KEPT);
+}
+
+#[test]
 fn the_scenario_holds_without_privileges_or_up_says_what_to_enable() {
     let user = User::unprivileged();
     if user.may_isolate() {

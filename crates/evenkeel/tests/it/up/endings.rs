@@ -94,3 +94,22 @@ fn a_second_one_on_the_same_state_directory_is_refused_and_the_first_goes_on() {
     up.signal(libc::SIGINT);
     assert!(up.wait_for_exit(PATIENCE).success());
 }
+
+#[test]
+fn interrupted_twice_it_ends_at_once_what_does_not_want_to_end() {
+    let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let (user, folder) = (User::present(), super::state());
+    let run = "trap '' TERM INT; python3 -m http.server --bind 0.0.0.0 8000; sleep 86400";
+    fs::write(folder.path().join("stubborn.yaml"), super::deployment("stubborn", 1, run)).expect("it can be written");
+    let mut command = user.evenkeel(&["up"]);
+    command.arg(folder.path()).arg("--state").arg(user.state.path());
+    let mut up = Process::spawn(&mut command);
+    wait_ready(&mut up, 1);
+    up.signal(libc::SIGINT);
+    up.wait_for_line("Ctrl-C again ends everything at once");
+    up.signal(libc::SIGINT);
+    // Without the second signal the program would have five seconds.
+    assert!(up.wait_for_exit(Duration::from_secs(4)).success(), "{}", up.output());
+    assert_eq!(processes_of(user.state.path()), Vec::<String>::new());
+    assert_eq!(entries(user.state.path()), KEPT);
+}

@@ -55,3 +55,13 @@ fn entries(folder: &Path) -> Vec<String> {
 
 /// What may be left of a run, by the documentation.
 const KEPT: [&str; 2] = ["control", "logs"];
+
+/// A Deployment that runs a command and listens on port 8000.
+fn deployment(name: &str, replicas: u32, run: &str) -> String {
+    format!(
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: {name}}}\nspec:\n  replicas: {replicas}\n  \
+         selector: {{matchLabels: {{app: {name}}}}}\n  template:\n    metadata:\n      labels: {{app: {name}}}\n      \
+         annotations:\n        local.evenkeel.dev/run: {run:?}\n    \
+         spec: {{containers: [{{name: main, ports: [{{containerPort: 8000}}]}}]}}\n"
+    )
+}
