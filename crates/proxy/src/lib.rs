@@ -1,4 +1,7 @@
-//! Workers, balance, listeners, request phases, upstream pools, access log, admin
+//! The proxy: workers, balance, listeners, request phases, upstream pools, access log, xDS subscription, admin.
+//!
+//! Start with [`run`](mod@run), which wires it all: one control thread (`state`, `subscribe`, `dns`, `admin`) builds the
+//! configuration and hands it to the [`worker`] threads, which serve.
 
 pub mod access_log;
 mod admin;

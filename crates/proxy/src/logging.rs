@@ -79,7 +79,8 @@ impl Logging {
     pub fn install(level: Level) -> Self {
         let (filter, handle) = reload::Layer::new(level.filter());
         let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
-        let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false).with_ansi(terminal);
+        let lines =
+            tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false).with_ansi(terminal);
         match tracing_subscriber::registry().with(filter).with(lines).try_init() {
             Ok(()) => Self { handle: Some(Arc::new(handle)) },
             Err(_) => Self::default(),
