@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::sync::OnceLock;
 
 /// The kernel refused a step of isolation.
 #[derive(Debug, thiserror::Error)]
@@ -21,9 +22,10 @@ impl Refused {
     }
 }
 
-/// Whether this process runs as root.
+/// Whether this process was started by root. Asked first before a user namespace makes root of everybody.
 pub fn is_root() -> bool {
-    nix::unistd::geteuid().is_root()
+    static STARTED_BY_ROOT: OnceLock<bool> = OnceLock::new();
+    *STARTED_BY_ROOT.get_or_init(|| nix::unistd::geteuid().is_root())
 }
 
 /// Whether standard error is a terminal, and may be coloured.
