@@ -130,7 +130,7 @@ impl Keeper {
             tokio::time::sleep(due.min(ROOT_CHECK)).await;
             if SystemTime::now() >= self.renew_at {
                 self.obtain().await;
-            } else if let Err(error) = self.follow_roots().await {
+            } else if let Err(error) = self.follow_roots() {
                 tracing::warn!(%error, "the root file is not usable; the roots of before stay");
             }
         }
@@ -151,9 +151,9 @@ impl Keeper {
     }
 
     /// A root that the operator adds to the file is trusted at once, not with the next certificate.
-    async fn follow_roots(&mut self) -> Result<(), CertificateError> {
+    fn follow_roots(&mut self) -> Result<(), CertificateError> {
         let Some(material) = self.material.clone() else { return Ok(()) };
-        let file = read(&self.options.root_cert).await?;
+        let file = read(&self.options.root_cert)?;
         let roots = merge_roots(&[&file, &material.roots]);
         if roots != material.roots && evenkeel_tls::TrustBundle::from_pem(roots.as_bytes()).is_ok() {
             tracing::info!("the trusted roots have changed");
@@ -190,13 +190,13 @@ async fn request(options: &Options) -> Result<(Material, Identity), CertificateE
     if received != wanted {
         return Err(CertificateError::Identity { received, wanted });
     }
-    let file = read(&options.root_cert).await?;
+    let file = read(&options.root_cert)?;
     Ok((Material { chain, key, roots: merge_roots(&[&file, root]) }, identity))
 }
 
 async fn sign(options: &Options, csr: String) -> Result<Vec<String>, CertificateError> {
     // Read each time: in a cluster the token is replaced every hour or so.
-    let token = read(&options.token).await?;
+    let token = read(&options.token)?;
     let bearer = MetadataValue::try_from(format!("Bearer {}", token.trim()))
         .map_err(|_| CertificateError::Token(options.token.clone()))?;
     let channel = channel::connect(options, None).await?;
@@ -208,9 +208,9 @@ async fn sign(options: &Options, csr: String) -> Result<Vec<String>, Certificate
     Ok(response.map_err(CertificateError::Refused)?.into_inner().cert_chain)
 }
 
-async fn read(path: &std::path::Path) -> Result<String, CertificateError> {
-    let text = tokio::fs::read_to_string(path).await;
-    text.map_err(|source| CertificateError::File { path: path.to_owned(), source })
+/// Reads a small local file. On the reactor's own thread: handing it to another would keep that one, and its memory, alive.
+fn read(path: &std::path::Path) -> Result<String, CertificateError> {
+    std::fs::read_to_string(path).map_err(|source| CertificateError::File { path: path.to_owned(), source })
 }
 
 fn with_newline(text: &str) -> String {

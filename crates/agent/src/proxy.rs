@@ -69,10 +69,7 @@ fn settings(options: &Options, bootstrap: &Path) -> Settings {
 }
 
 /// Our own proxy: its control thread, which starts the workers.
-fn in_process(
-    settings: Settings,
-    stop: oneshot::Receiver<()>,
-) -> anyhow::Result<JoinHandle<anyhow::Result<()>>> {
+fn in_process(settings: Settings, stop: oneshot::Receiver<()>) -> anyhow::Result<JoinHandle<anyhow::Result<()>>> {
     let (sender, result) = oneshot::channel();
     let thread = std::thread::Builder::new().name("proxy".into());
     thread

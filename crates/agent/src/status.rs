@@ -16,10 +16,12 @@ use crate::dns::Names;
 /// File of the status in the state directory.
 pub const STATUS_FILE: &str = "status.json";
 
-/// Pause between two looks while the workload is not ready: it is waited for.
-const POLL_STARTING: Duration = Duration::from_millis(20);
-/// Pause between two looks once it is.
-const POLL_READY: Duration = Duration::from_secs(1);
+/// Pause between two looks while the workload starts: somebody waits for it.
+const POLL_STARTING: Duration = Duration::from_millis(5);
+/// Looks of that kind, at most: what takes longer waits for something outside.
+const MAX_STARTING_POLLS: u32 = 400;
+/// Pause between two looks otherwise.
+const POLL: Duration = Duration::from_millis(500);
 
 /// What the file says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,16 +64,17 @@ impl Watcher {
     /// Writes the file whenever something changes, until the future is dropped.
     pub(crate) async fn run(self) {
         let mut last = None;
+        let mut starting = MAX_STARTING_POLLS;
         loop {
             let status = self.status().await;
-            let ready = status.ready;
+            starting = if status.ready { 0 } else { starting.saturating_sub(1) };
             if last.as_ref() != Some(&status) {
                 match write(&self.state, &status) {
                     Ok(()) => last = Some(status),
                     Err(error) => tracing::warn!(%error, "{STATUS_FILE} cannot be written"),
                 }
             }
-            tokio::time::sleep(if ready { POLL_READY } else { POLL_STARTING }).await;
+            tokio::time::sleep(if starting > 0 { POLL_STARTING } else { POLL }).await;
         }
     }
 

@@ -1,0 +1,65 @@
+use std::path::Path;
+
+use evenkeel_agent::bootstrap;
+use evenkeel_testkit::{envoy_validate, golden};
+
+use crate::support::options;
+
+/// Options as `evenkeel up` and a pod would give them; the files named need not exist.
+fn words<'a>(role: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let mut words = vec!["agent", role, "--id", "web-0.default", "--namespace", "default", "--service-account", "web"];
+    words.extend(["--ip", "10.244.0.5", "--labels", "app=web", "--labels", "version=v1"]);
+    words.extend(["--token", "/state/token", "--root-cert", "/state/root.pem", "--state", "/state"]);
+    words.extend(more);
+    words
+}
+
+fn rendered(words: &[&str]) -> String {
+    serde_json::to_string_pretty(&bootstrap::bootstrap(&options(words)).unwrap()).unwrap() + "\n"
+}
+
+#[test]
+fn the_files_are_as_recorded() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/golden");
+    let sidecar = words("sidecar", &["--discovery-address", "10.244.0.1:15012"]);
+    golden::check(folder.join("sidecar.json"), &rendered(&sidecar));
+    golden::check(folder.join("router.json"), &rendered(&words("router", &["--workload-name", "ingress"])));
+}
+
+#[test]
+fn envoy_accepts_them() {
+    let ca = evenkeel_testkit::TestCa::new();
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("root.pem");
+    std::fs::write(&root, ca.root_pem()).unwrap();
+    let root = root.display().to_string();
+    for role in ["sidecar", "router"] {
+        for more in [&[][..], &["--discovery-address", "[::1]:15012"], &["--discovery-address", "10.0.0.1:15012"]] {
+            let mut words = words(role, more);
+            // Envoy reads the root file when it validates.
+            let at = words.iter().position(|word| *word == "/state/root.pem").unwrap();
+            words[at] = &root;
+            envoy_validate(&rendered(&words)).unwrap_or_else(|error| panic!("{role} {more:?}: {error}"));
+        }
+    }
+}
+
+#[test]
+fn contradicting_options_are_named() {
+    let check = |change: (&'static str, &'static str), expected: &str| {
+        let mut words = words("sidecar", &[]);
+        let at = words.iter().position(|word| *word == change.0).unwrap();
+        words[at + 1] = change.1;
+        let options = options(&words);
+        let error = bootstrap::bootstrap(&options).err().or_else(|| options.identity().err()).expect("an error");
+        assert_eq!(error.to_string(), expected);
+    };
+    check(("--id", "web-0.other"), "--id web-0.other: expected POD.default, because --namespace is `default`");
+    check(("--id", ".default"), "--id .default: expected POD.default, because --namespace is `default`");
+    check(("--id", "web-0"), "--id web-0: expected POD.default, because --namespace is `default`");
+    check(
+        ("--service-account", "we/b"),
+        "--trust-domain, --namespace and --service-account do not make an identity: \
+         the path of a workload's SPIFFE id is `/ns/NAMESPACE/sa/SERVICE-ACCOUNT`",
+    );
+}

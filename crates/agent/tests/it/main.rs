@@ -1,0 +1,6 @@
+//! The agent against a control plane made of the project's own parts: real sockets, real TLS, real Envoy.
+
+mod bootstrap;
+mod lifecycle;
+mod sds;
+mod support;
