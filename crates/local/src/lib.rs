@@ -16,6 +16,7 @@ pub mod mesh;
 mod names;
 pub mod namespace;
 pub mod network;
+mod orphans;
 pub mod pods;
 pub mod ports;
 pub mod preflight;

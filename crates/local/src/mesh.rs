@@ -125,15 +125,6 @@ impl Mesh {
         self.plan.host_ports.iter().map(|port| port.listener).collect()
     }
 
-    /// Whether a process is waited for by its owner here.
-    pub fn owns(&self, pid: u32) -> bool {
-        let of_replicas = self.replicas.borrow().values().any(|replica| {
-            let processes = replica.processes();
-            [processes.program, processes.proxy].contains(&Some(pid))
-        });
-        of_replicas || self.control.as_ref().and_then(Process::pid) == Some(pid)
-    }
-
     /// Starts the control plane, then the gateway and all replicas at once.
     pub async fn start(&mut self, events: &Events) -> Result<(), MeshError> {
         let control = Process::start(programs::control_plane(&self.plan));

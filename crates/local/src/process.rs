@@ -257,20 +257,6 @@ fn hand_over(listeners: &[RawFd]) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits for children nobody waits for: process 1 inherits every orphan of its namespace.
-///
-/// `ours` says which process ids are waited for by their owner.
-pub fn reap_orphans(ours: impl Fn(u32) -> bool) {
-    use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
-    let peek = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    while let Ok(WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, ..)) = waitid(Id::All, peek) {
-        // One that has an owner hides those behind it; the owner takes it at once, and the next round sees them.
-        if u32::try_from(pid.as_raw()).is_ok_and(&ours) || waitpid(pid, Some(WaitPidFlag::WNOHANG)).is_err() {
-            return;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -18,10 +18,10 @@ use crate::follow;
 use crate::logs;
 use crate::mesh::{Mesh, MeshError};
 use crate::network;
+use crate::orphans::Orphans;
 use crate::pods::{self, Roster};
 use crate::ports::{HostPort, HostSockets};
 use crate::preflight::Refused;
-use crate::process::reap_orphans;
 use crate::tools::Tools;
 use crate::ui::{Events, Screen, Style};
 use crate::up::Options;
@@ -119,12 +119,13 @@ async fn live(mesh: &mut Mesh, plan: &Arc<Plan>, events: &Events) -> Result<u8, 
         return Ok(check::run(mesh, plan, events).await);
     }
     let mut chores = tokio::time::interval(CHORES_PERIOD);
+    let mut orphans = Orphans::default();
     let mut follower = follow::Follower::new(plan)?;
     loop {
         tokio::select! {
             change = follower.next() => follow::apply(change, mesh, events).await,
             _ = chores.tick() => {
-                reap_orphans(|pid| mesh.owns(pid));
+                orphans.collect();
                 logs::limit(&plan.state.logs());
             }
         }
