@@ -49,6 +49,16 @@ pub fn run(options: Options) -> anyhow::Result<()> {
     let stopped = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut reopen = signal(SignalKind::user_defined1())?;
+        let admin_port = options.admin_port;
+        // As the proxy on its own does after a log rotation; without this the signal would end the process.
+        let _reopen = Task::spawn(async move {
+            while reopen.recv().await.is_some() {
+                if let Err(error) = admin::ask(admin_port, http::Method::POST, "/reopen_logs").await {
+                    tracing::warn!(%error, "the proxy did not reopen its logs");
+                }
+            }
+        });
         let stop = async move {
             tokio::select! {
                 _ = terminate.recv() => {}
