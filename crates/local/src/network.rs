@@ -13,6 +13,9 @@ use crate::tools::{ToolError, Tools};
 
 /// The bridge all replicas are plugged into.
 pub const BRIDGE: &str = "ek0";
+/// The bridge's link address. Left alone it would take the lowest one of its ports and change as replicas come, and
+/// whoever knew the old one would send into the void for a second or more.
+const BRIDGE_MAC: &str = "02:ee:0a:f4:00:01";
 /// The bridge's own address: the default route, and where the control plane listens.
 pub const BRIDGE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 1);
 /// Prefix length of the pods' network, 10.244.0.0/16.
@@ -56,7 +59,7 @@ pub fn pod_address(index: u32) -> Option<Ipv4Addr> {
 /// Brings up loopback and the bridge in the mesh's own network namespace.
 pub fn lay_bridge(tools: &Tools) -> Result<(), NetworkError> {
     tools.ip(&format!(
-        "link set lo up\nlink add {BRIDGE} type bridge\naddr add {BRIDGE_ADDRESS}/{POD_PREFIX} dev {BRIDGE}\nlink set {BRIDGE} up\n"
+        "link set lo up\nlink add {BRIDGE} address {BRIDGE_MAC} type bridge\naddr add {BRIDGE_ADDRESS}/{POD_PREFIX} dev {BRIDGE}\nlink set {BRIDGE} up\n"
     ))?;
     Ok(())
 }
