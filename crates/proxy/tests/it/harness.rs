@@ -31,9 +31,14 @@ pub struct Proxy {
 
 impl Proxy {
     pub fn start(bootstrap: &str) -> Self {
+        Self::start_with(bootstrap, 2)
+    }
+
+    /// With that many workers.
+    pub fn start_with(bootstrap: &str, concurrency: usize) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let admin_path = folder.path().join("admin");
-        let settings = settings(bootstrap, &folder, Some(admin_path.clone()));
+        let settings = Settings { concurrency, ..settings(bootstrap, &folder, Some(admin_path.clone())) };
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || run_until(settings, stopped));
         let admin = eventually("the admin address", || {

@@ -2,6 +2,7 @@
 
 mod admin;
 mod bootstrap;
+mod data_path;
 mod harness;
 mod lifecycle;
 mod xds;
