@@ -132,6 +132,8 @@ mod tests {
         };
         let (mut server, _) = upstream.accept().unwrap();
         let sender = std::thread::spawn(move || {
+            // Closing with the client's byte unread would reset the connection.
+            server.read_exact(&mut [0]).unwrap();
             server.write_all(&vec![7; BYTES]).unwrap();
             server.shutdown(Shutdown::Write).unwrap();
         });
