@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::wait;
@@ -14,7 +15,11 @@ pub struct Process {
     name: String,
     child: Child,
     output: Arc<Mutex<String>>,
+    readers: Vec<JoinHandle<()>>,
 }
+
+/// How long the last output of an ended process may take to be read; its own children may hold the pipe open for ever.
+const LAST_OUTPUT: Duration = Duration::from_secs(2);
 
 impl Process {
     /// Starts `command` with its standard output and error captured.
@@ -30,9 +35,8 @@ impl Process {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
         let output = Arc::new(Mutex::new(String::new()));
-        collect(child.stdout.take(), &output);
-        collect(child.stderr.take(), &output);
-        Self { name, child, output }
+        let readers = [collect(child.stdout.take(), &output), collect(child.stderr.take(), &output)];
+        Self { name, child, output, readers: readers.into_iter().flatten().collect() }
     }
 
     /// The process id.
@@ -90,13 +94,15 @@ impl Process {
         self.child.try_wait().expect("the child is ours to wait for")
     }
 
-    /// Waits for the process to end by itself.
+    /// Waits for the process to end by itself, and for its last output.
     ///
     /// # Panics
     /// When it still runs after `patience`.
     pub fn wait_for_exit(&mut self, patience: Duration) -> ExitStatus {
-        wait::poll(patience, || self.exited())
-            .unwrap_or_else(|| panic!("{} still runs after {patience:?}; it printed:\n{}", self.name, self.output()))
+        let status = wait::poll(patience, || self.exited())
+            .unwrap_or_else(|| panic!("{} still runs after {patience:?}; it printed:\n{}", self.name, self.output()));
+        wait::poll(LAST_OUTPUT, || self.readers.iter().all(JoinHandle::is_finished).then_some(()));
+        status
     }
 
     /// Sends a signal, such as `libc::SIGTERM`.
@@ -117,15 +123,15 @@ impl Drop for Process {
     }
 }
 
-fn collect(stream: Option<impl Read + Send + 'static>, output: &Arc<Mutex<String>>) {
-    let Some(stream) = stream else { return };
+fn collect(stream: Option<impl Read + Send + 'static>, output: &Arc<Mutex<String>>) -> Option<JoinHandle<()>> {
+    let stream = stream?;
     let output = Arc::clone(output);
-    std::thread::spawn(move || {
+    Some(std::thread::spawn(move || {
         let mut reader = BufReader::new(stream);
         let mut line = Vec::new();
         while matches!(reader.read_until(b'\n', &mut line), Ok(read) if read > 0) {
             output.lock().expect("no reader panicked").push_str(&String::from_utf8_lossy(&line));
             line.clear();
         }
-    });
+    }))
 }
