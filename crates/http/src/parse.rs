@@ -264,17 +264,14 @@ fn set_target(head: &mut RequestHead, target: &str, host: Option<&[u8]>) -> Resu
     let host = host.unwrap_or_default();
     check_authority(host)?;
     let (authority, path, https) = if head.method() == b"CONNECT" {
-        if target.is_empty() || !memchr::memchr(b':', target).is_some_and(|at| at > 0) {
+        if memchr::memchr(b':', target).is_none_or(|at| at == 0) {
             return Err(HeadError::InvalidTarget);
         }
         (target, &b""[..], false)
-    } else if target.starts_with(b"/") {
-        (host, target, false)
-    } else if target == b"*" && head.method() == b"OPTIONS" {
+    } else if target.starts_with(b"/") || (target == b"*" && head.method() == b"OPTIONS") {
         (host, target, false)
     } else {
-        let (authority, path, https) = absolute_form(target).ok_or(HeadError::InvalidTarget)?;
-        (authority, path, https)
+        absolute_form(target).ok_or(HeadError::InvalidTarget)?
     };
     check_authority(authority)?;
     head.set_authority(authority);

@@ -322,7 +322,7 @@ impl Connection<'_> {
             })?;
             request.upstream_local = upstream.local_addr();
             let reused = upstream.reused;
-            let result = self.exchange_heads(request, hcm, forward, upload, timers, upstream, guard).await;
+            let result = self.exchange_heads(request, hcm, forward, upload, timers, (upstream, guard)).await;
             match result {
                 Err(Failure::UpstreamClosed { .. })
                     if reused && !raced && upload.can_replay() && is_idempotent(request.head.method()) =>
@@ -341,8 +341,7 @@ impl Connection<'_> {
         forward: &Forward<'_>,
         upload: &mut Upload,
         timers: &mut Timers,
-        mut upstream: Upstream,
-        guard: RequestGuard,
+        (mut upstream, guard): (Upstream, RequestGuard),
     ) -> Result<Answered, Failure> {
         if forward.host.include_request_attempt_count {
             let count = itoa::Buffer::new().format(request.attempts).to_owned();

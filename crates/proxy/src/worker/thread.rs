@@ -58,13 +58,15 @@ pub(crate) struct Worker {
     next_connection: Cell<u64>,
 }
 
+/// What was made for a piece of configuration, by that piece's address in memory; the entry keeps it alive.
+type ByAddress<C, M> = RefCell<FastMap<usize, (Arc<C>, Rc<M>)>>;
+
 /// A [`Generation`] as one worker uses it.
 pub(crate) struct LocalGeneration {
     pub(crate) shared: Arc<Generation>,
     connection_stats: RefCell<FastMap<SocketAddr, Rc<ConnectionStats>>>,
-    /// By the address of what they were made for, which the entry keeps alive.
-    managers: RefCell<FastMap<usize, (Arc<HttpConnectionManager>, Rc<HttpManager>)>>,
-    chains: RefCell<FastMap<usize, (Arc<FilterChain>, Rc<NetworkFilters>)>>,
+    managers: ByAddress<HttpConnectionManager, HttpManager>,
+    chains: ByAddress<FilterChain, NetworkFilters>,
     tcp_stats: RefCell<FastMap<Arc<str>, Rc<TcpStats>>>,
 }
 
