@@ -5,34 +5,17 @@ use std::net::{SocketAddr, TcpListener};
 
 use evenkeel_testkit::{Backend, Connection, Reply, eventually};
 
-use crate::harness::{Proxy, answering, http_listener};
+use crate::harness::{
+    Proxy, active_by_worker, answering, http_listener, raise_open_files, stat, static_bootstrap, static_cluster,
+};
 
 fn bootstrap(routes: &str, hcm: &str, upstream: Option<SocketAddr>) -> String {
-    let listener = http_listener("web", &format!("{routes}\n      {hcm}"), "");
-    let indented = listener.trim().lines().map(|line| format!("    {line}\n")).collect::<String>();
-    let cluster = upstream.map_or(String::new(), |address| {
-        format!(
-            "  clusters:\n  - name: backend\n    type: STATIC\n    connect_timeout: 1s\n    load_assignment: {{cluster_name: \
-             backend, endpoints: [{{lb_endpoints: [{{endpoint: {{address: {{socket_address: {{address: {}, port_value: \
-             {}}}}}}}}}]}}]}}\n",
-            address.ip(),
-            address.port()
-        )
-    });
-    format!(
-        "admin: {{address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}}}\nstatic_resources:\n{cluster}  \
-         listeners:\n  -\n{indented}"
-    )
+    let clusters: Vec<_> = upstream.map(|address| static_cluster("backend", address, "")).into_iter().collect();
+    static_bootstrap(&http_listener("web", &format!("{routes}\n      {hcm}"), ""), &clusters)
 }
 
 const TO_BACKEND: &str = "route_config: {name: local, virtual_hosts: [{name: all, domains: [\"*\"], routes: [{match: \
                           {prefix: /}, route: {cluster: backend}}]}]}";
-
-fn stat(proxy: &Proxy, suffix: &str) -> Vec<u64> {
-    let text = proxy.get("/stats").text();
-    let values = text.lines().filter_map(|line| line.split_once(": ")).filter(|(name, _)| name.ends_with(suffix));
-    values.filter_map(|(_, value)| value.parse().ok()).collect()
-}
 
 #[test]
 fn workers_differ_by_at_most_one_connection() {
@@ -44,17 +27,51 @@ fn workers_differ_by_at_most_one_connection() {
         for connection in &mut open {
             assert_eq!(connection.get("test", "/", "").expect("an answer").text(), "hello");
         }
-        let active = || -> Vec<u64> {
-            let text = proxy.get("/stats").text();
-            let per_worker =
-                text.lines().filter(|line| line.contains(".worker_") && line.contains("downstream_cx_active: "));
-            per_worker.filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect()
-        };
-        let counts = active();
+        let counts = active_by_worker(&proxy);
         assert_eq!((counts.len(), counts.iter().sum::<u64>()), (workers, connections), "{counts:?}");
         assert!(counts.iter().max().unwrap_or(&0) - counts.iter().min().unwrap_or(&0) <= 1, "{counts:?}");
         drop(open);
-        eventually("every seat to be free", || (active().iter().sum::<u64>() == 0).then_some(()));
+        eventually("every seat to be free", || (active_by_worker(&proxy).iter().sum::<u64>() == 0).then_some(()));
+    }
+}
+
+/// Files that a connection takes here: two at the client, one at the proxy.
+const FILES_PER_CONNECTION: u64 = 3;
+/// Files left to the proxy itself and to the tests beside this one.
+const OTHER_FILES: u64 = 900;
+
+#[test]
+fn four_workers_share_1024_connections_or_as_many_as_the_file_limit_allows() {
+    let most = raise_open_files().saturating_sub(OTHER_FILES) / FILES_PER_CONNECTION;
+    let connections = most.min(1024);
+    assert!(connections >= 16, "the file limit leaves {connections} connections");
+    let proxy = Proxy::start_with(&bootstrap(&answering("hello"), "", None), 4);
+    proxy.wait_live();
+    let web = proxy.listener("web");
+    let mut open = Vec::new();
+    let fill = |open: &mut Vec<Connection>| {
+        while (open.len() as u64) < connections {
+            let mut connection = Connection::open(web).expect("it accepts");
+            assert_eq!(connection.get("test", "/", "").expect("an answer").status, 200);
+            open.push(connection);
+        }
+        let counts = active_by_worker(&proxy);
+        assert_eq!((counts.len(), counts.iter().sum::<u64>()), (4, connections), "{counts:?}");
+        assert!(counts.iter().max().unwrap_or(&0) - counts.iter().min().unwrap_or(&0) <= 1, "{counts:?}");
+    };
+    fill(&mut open);
+    // Those who leave are no fair sample, and those who come fill the gaps. None of the rest has moved or was lost.
+    open.truncate(open.len() / 2);
+    let mut turn = 0;
+    open.retain(|_| {
+        turn += 1;
+        turn % 4 != 0
+    });
+    let left = open.len() as u64;
+    eventually("those who left to be gone", || (active_by_worker(&proxy).iter().sum::<u64>() == left).then_some(()));
+    fill(&mut open);
+    for connection in &mut open {
+        assert_eq!(connection.get("test", "/", "").expect("an answer").text(), "hello");
     }
 }
 

@@ -263,3 +263,53 @@ pub fn answering(body: &str) -> String {
          direct_response: {{status: 200, body: {{inline_string: {body}}}}}}}]}}]}}"
     )
 }
+
+/// A bootstrap with one listener and these clusters, and nothing from a control plane.
+pub fn static_bootstrap(listener: &str, clusters: &[String]) -> String {
+    let item = |yaml: &str| {
+        let indented = yaml.trim().lines().map(|line| format!("    {line}\n")).collect::<String>();
+        format!("  -\n{indented}")
+    };
+    let clusters = clusters.iter().map(|cluster| item(cluster)).collect::<String>();
+    let clusters = if clusters.is_empty() { clusters } else { format!("  clusters:\n{clusters}") };
+    format!(
+        "admin: {{address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}}}\nstatic_resources:\n{clusters}  \
+         listeners:\n{}",
+        item(listener)
+    )
+}
+
+/// A cluster with one host; `extra` are more of its fields.
+pub fn static_cluster(name: &str, host: SocketAddr, extra: &str) -> String {
+    let (ip, port) = (host.ip(), host.port());
+    format!(
+        "{{name: {name}, type: STATIC, connect_timeout: 5s, load_assignment: {{cluster_name: {name}, endpoints: \
+         [{{lb_endpoints: [{{endpoint: {{address: {{socket_address: {{address: {ip}, port_value: {port}}}}}}}}}]}}]}}, \
+         {extra}}}"
+    )
+}
+
+/// Lets this process open as many files as the system allows it, and says how many those are.
+pub fn raise_open_files() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `getrlimit` writes to the `rlimit` it is given, which lives for the call.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) }, 0, "the limit can be read");
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: `setrlimit` only reads the `rlimit` it is given, which lives for the call.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0, "raised within the hard limit");
+    limit.rlim_cur
+}
+
+/// The values of all statistics whose name ends so.
+pub fn stat(proxy: &Proxy, suffix: &str) -> Vec<u64> {
+    let text = proxy.get("/stats").text();
+    let values = text.lines().filter_map(|line| line.split_once(": ")).filter(|(name, _)| name.ends_with(suffix));
+    values.filter_map(|(_, value)| value.parse().ok()).collect()
+}
+
+/// Open connections of each worker.
+pub fn active_by_worker(proxy: &Proxy) -> Vec<u64> {
+    let text = proxy.get("/stats").text();
+    let per_worker = text.lines().filter(|line| line.contains(".worker_") && line.contains("downstream_cx_active: "));
+    per_worker.filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect()
+}

@@ -1,8 +1,11 @@
-//! The proxy as a whole, in this process: bootstrap errors, the admin interface, configuration over xDS.
+//! The proxy as a whole, in this process: bootstrap errors, the admin interface, configuration over xDS, and the data path.
 
 mod admin;
 mod bootstrap;
+mod breaker;
 mod data_path;
 mod harness;
 mod lifecycle;
+mod swaps;
+mod tcp;
 mod xds;
