@@ -26,7 +26,7 @@ demo-check: ## Build in release mode, run the example's scenario once, and say w
 .PHONY: test
 test: ## Run all tests: unit, golden, interoperation with Envoy, end to end
 	@scripts/setup.sh test
-	cargo test --workspace --locked
+	cargo test --workspace --locked --no-fail-fast
 
 .PHONY: lint
 lint: ## Check formatting, clippy, licences, bans and the crates' edges

@@ -19,6 +19,9 @@ const MAX_TCP_CLIENTS: usize = 64;
 /// How long a TCP client may stay silent or refuse to read (RFC 7766 section 6.2.3).
 const TCP_IDLE: Duration = Duration::from_secs(10);
 
+/// How often another free port is tried when the one UDP was given is taken over TCP.
+const FREE_PORT_ATTEMPTS: usize = 32;
+
 /// Why the DNS proxy cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
@@ -44,12 +47,15 @@ pub struct Server {
 impl Server {
     /// Binds UDP and TCP on `address`; with port 0 both get the same free port.
     pub async fn bind(address: SocketAddr, names: Names, forwarder: Forwarder) -> Result<Self, ServerError> {
-        let bind = async {
-            let udp = UdpSocket::bind(address).await?;
-            let tcp = TcpListener::bind(udp.local_addr()?).await?;
-            Ok((udp, tcp))
+        let mut attempts = if address.port() == 0 { FREE_PORT_ATTEMPTS } else { 1 };
+        let (udp, tcp) = loop {
+            attempts -= 1;
+            match bind_both(address).await {
+                Ok(sockets) => break sockets,
+                Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && attempts > 0 => {}
+                Err(source) => return Err(ServerError::Bind { address, source }),
+            }
         };
-        let (udp, tcp) = bind.await.map_err(|source| ServerError::Bind { address, source })?;
         Ok(Self { udp: Arc::new(udp), tcp, names, forwarder })
     }
 
@@ -64,6 +70,12 @@ impl Server {
         let tcp = serve_tcp(self.tcp, self.names, self.forwarder);
         tokio::join!(udp, tcp);
     }
+}
+
+async fn bind_both(address: SocketAddr) -> std::io::Result<(UdpSocket, TcpListener)> {
+    let udp = UdpSocket::bind(address).await?;
+    let tcp = TcpListener::bind(udp.local_addr()?).await?;
+    Ok((udp, tcp))
 }
 
 async fn serve_udp(socket: Arc<UdpSocket>, names: Names, forwarder: Forwarder) {
@@ -196,6 +208,22 @@ mod tests {
             &SearchDomain { namespace: "default".into(), cluster_domain: "cluster.local".into() },
         ));
         names
+    }
+
+    #[tokio::test]
+    async fn a_taken_port_is_an_error_and_a_free_one_is_found() {
+        let taken = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+        let address = taken.local_addr().expect("address");
+        let refused = Server::bind(address, names(), Forwarder::new(Vec::new(), None)).await;
+        let message = refused.err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(message.starts_with(&format!("cannot listen for DNS on {address}: ")), "{message}");
+        // Many free ports in a row: now and then one that UDP is given is taken over TCP.
+        let loopback: SocketAddr = "127.0.0.1:0".parse().expect("address");
+        let mut servers = Vec::new();
+        for _ in 0..200 {
+            let server = Server::bind(loopback, names(), Forwarder::new(Vec::new(), None)).await;
+            servers.push(server.expect("a free port is found"));
+        }
     }
 
     #[tokio::test]
