@@ -125,8 +125,6 @@ pub struct ClientCertDetails {
     pub subject: bool,
     /// `Cert=` (URL-encoded PEM).
     pub cert: bool,
-    /// `Chain=`.
-    pub chain: bool,
     /// `DNS=` for each DNS SAN.
     pub dns: bool,
     /// `URI=` for each URI SAN.

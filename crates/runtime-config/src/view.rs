@@ -48,6 +48,6 @@ pub struct PeerIdentity {
     pub sha256: String,
     /// The URI SANs of the certificate presented to the peer (`By=` of XFCC).
     pub local_uri_sans: Vec<String>,
-    /// The leaf as URL-encoded PEM, for XFCC `Cert=`; filled only when some listener asks for it.
+    /// The leaf as URL-encoded PEM, for XFCC `Cert=`; filled only when the filter chain asks for it.
     pub cert_pem_urlencoded: Option<String>,
 }

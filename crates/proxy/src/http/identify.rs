@@ -145,7 +145,7 @@ fn client_certificate(headers: &mut Headers, hcm: &HttpConnectionManager, connec
     }
 }
 
-/// Our element: `By=…;Hash=…;Subject="…";URI=…;DNS=…`.
+/// Our element: `By=…;Hash=…;Cert="…";Subject="…";URI=…;DNS=…`.
 fn element(peer: &PeerIdentity, details: ClientCertDetails) -> String {
     let mut parts: Vec<String> = peer.local_uri_sans.iter().map(|uri| format!("By={uri}")).collect();
     parts.push(format!("Hash={}", peer.sha256));
@@ -218,9 +218,14 @@ mod tests {
             subject: "CN=\"x\"".into(),
             sha256: "ab".into(),
             local_uri_sans: vec!["spiffe://me".into()],
-            cert_pem_urlencoded: None,
+            cert_pem_urlencoded: Some("PEM".into()),
         };
-        let all = ClientCertDetails { subject: true, cert: true, chain: false, dns: true, uri: true };
-        assert_eq!(element(&peer, all), r#"By=spiffe://me;Hash=ab;Subject="CN=\"x\"";URI=spiffe://a/ns/b/sa/c;DNS=d"#);
+        let all = ClientCertDetails { subject: true, cert: true, dns: true, uri: true };
+        assert_eq!(
+            element(&peer, all),
+            r#"By=spiffe://me;Hash=ab;Cert="PEM";Subject="CN=\"x\"";URI=spiffe://a/ns/b/sa/c;DNS=d"#
+        );
+        let uri = ClientCertDetails { uri: true, ..ClientCertDetails::default() };
+        assert_eq!(element(&peer, uri), "By=spiffe://me;Hash=ab;URI=spiffe://a/ns/b/sa/c");
     }
 }

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use evenkeel_runtime_config::listener::{ChainInput, FilterChain, Listener, Terminal};
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
 use evenkeel_tls::{ClientHello, DownstreamTls, PeerCertificate, Session};
+use pem::{EncodeConfig, LineEnding, Pem};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
@@ -123,7 +124,8 @@ async fn establish(
             (Stream::Tcp(stream), Buffer::with(&bytes))
         }
     };
-    let view = connection_view(&stream, peer, destination, server_name);
+    let forwards_cert = matches!(&chain.terminal, Terminal::Http(hcm) if hcm.client_cert_details.cert);
+    let view = connection_view(&stream, peer, destination, server_name, forwards_cert);
     let peer_text = peer.ip().to_canonical().to_string().into();
     Some(Downstream { stream, input, view, chain, id, peer_text })
 }
@@ -163,6 +165,7 @@ fn connection_view(
     peer: SocketAddr,
     destination: SocketAddr,
     server_name: Option<Arc<str>>,
+    forwards_cert: bool,
 ) -> ConnectionView {
     let session = stream.session().map(|session| &**session);
     ConnectionView {
@@ -170,19 +173,38 @@ fn connection_view(
         local: destination,
         server_name: session.and_then(|session| session.server_name.as_deref().map(Arc::from)).or(server_name),
         tls: session.is_some(),
-        peer: session.and_then(|session| Some(Arc::new(identity(session.peer.as_deref()?, session)))),
+        peer: session.and_then(|session| Some(Arc::new(identity(session.peer.as_deref()?, session, forwards_cert)))),
     }
 }
 
-fn identity(peer: &PeerCertificate, session: &Session) -> PeerIdentity {
+fn identity(peer: &PeerCertificate, session: &Session, forwards_cert: bool) -> PeerIdentity {
+    let leaf = peer.chain.first().filter(|_| forwards_cert);
     PeerIdentity {
         uri_sans: peer.uri_sans.clone(),
         dns_sans: peer.dns_sans.clone(),
         subject: peer.subject.clone(),
         sha256: peer.sha256_hex(),
         local_uri_sans: session.local.as_ref().map(|local| local.uri_sans.clone()).unwrap_or_default(),
-        cert_pem_urlencoded: None,
+        cert_pem_urlencoded: leaf.map(|leaf| pem_urlencoded(leaf)),
     }
+}
+
+/// A certificate as PEM, with the characters escaped that Envoy escapes in `Cert=`.
+fn pem_urlencoded(der: &[u8]) -> String {
+    let lines = EncodeConfig::new().set_line_ending(LineEnding::LF);
+    let text = pem::encode_config(&Pem::new("CERTIFICATE", der), lines);
+    let mut escaped = String::with_capacity(text.len() + text.len() / 8);
+    for character in text.chars() {
+        match character {
+            '\n' => escaped.push_str("%0A"),
+            ' ' => escaped.push_str("%20"),
+            '+' => escaped.push_str("%2B"),
+            '/' => escaped.push_str("%2F"),
+            '=' => escaped.push_str("%3D"),
+            other => escaped.push(other),
+        }
+    }
+    escaped
 }
 
 fn log_unmatched(worker: &Worker, listener: &Listener, peer: SocketAddr, destination: SocketAddr, id: u64) {
@@ -222,5 +244,24 @@ impl Drop for Counted {
         stats.worker.shift(listener_worker::Gauge::downstream_cx_active, -1);
         let millis = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         stats.listener.record(listener::Histogram::downstream_cx_length_ms, millis);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_escaped_pem() {
+        // Bytes whose base64 has every character that is escaped: `++//` and padding, and a second line.
+        let mut der = vec![0xfb, 0xef, 0xff];
+        der.resize(49, 0);
+        assert_eq!(
+            pem_urlencoded(&der),
+            format!(
+                "-----BEGIN%20CERTIFICATE-----%0A%2B%2B%2F%2F{}%0AAA%3D%3D%0A-----END%20CERTIFICATE-----%0A",
+                "A".repeat(60)
+            )
+        );
     }
 }

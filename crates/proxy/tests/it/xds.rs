@@ -223,3 +223,52 @@ fn a_listener_whose_port_is_taken_is_refused_and_the_others_serve() {
     assert!(nack.message.starts_with(&expected), "{}", nack.message);
     assert_eq!(get(proxy.listener("web"), "/").text(), "one");
 }
+
+#[test]
+fn a_client_certificate_is_forwarded_where_the_listener_asks_for_it() {
+    let ca = TestCa::new();
+    let (server, client) = (ca.for_dns(&["web.test"]), ca.for_spiffe("spiffe://cluster.local/ns/default/sa/web"));
+    let inline = |text: &str| format!("{{inline_string: {}}}", serde_json::to_string(text).expect("a string"));
+    let tls = format!(
+        "  transport_socket:\n    name: tls\n    typed_config:\n      \"@type\": \
+         type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext\n      \
+         require_client_certificate: true\n      common_tls_context: {{tls_certificates: [{{certificate_chain: {}, \
+         private_key: {}}}], validation_context: {{trusted_ca: {}}}}}\n",
+        inline(&server.cert_pem),
+        inline(&server.key_pem),
+        inline(&ca.root_pem())
+    );
+    let backend = Backend::start(|request| Reply::text(request.header("x-forwarded-client-cert").unwrap_or("none")));
+    let mut resources = mesh(&backend);
+    for (name, details) in [("with", "{cert: true, uri: true}"), ("without", "{uri: true}")] {
+        let manager = format!(
+            "forward_client_cert_details: SANITIZE_SET\n      set_current_client_cert_details: {details}\n      {RDS}"
+        );
+        let yaml = http_listener(name, &manager, &tls);
+        resources.insert(ResourceType::Listener, resource::<Listener>(name, &yaml));
+    }
+    let control_plane = ControlPlane::start(resources);
+    let proxy = Proxy::start(&dynamic_bootstrap(control_plane.address, "DELTA_GRPC", ""));
+    let forwarded = |name: &str| {
+        let tls = TlsClient {
+            server_name: "web.test",
+            root_pem: ca.root_pem(),
+            identity: Some(&client),
+            ..TlsClient::default()
+        };
+        let mut connection = tls.open(proxy.listener(name)).expect("a handshake");
+        connection.get("test", "/", "").expect("an answer").text()
+    };
+    let with = forwarded("with");
+    let cert = with.split(';').find_map(|part| part.strip_prefix("Cert=")).expect("the certificate").trim_matches('"');
+    let pem = ["%0A\n", "%20 ", "%2B+", "%2F/", "%3D="]
+        .iter()
+        .fold(cert.to_owned(), |text, escape| text.replace(&escape[..3], &escape[3..]));
+    assert_eq!(pem, client.cert_pem);
+    let without = forwarded("without");
+    assert!(
+        without.starts_with("Hash=") && without.ends_with(";URI=spiffe://cluster.local/ns/default/sa/web"),
+        "{without}"
+    );
+    assert!(!without.contains("Cert="), "{without}");
+}

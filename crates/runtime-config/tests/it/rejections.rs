@@ -92,6 +92,10 @@ fn connection_managers() {
             vec![format!("{at}.tracing: not supported")],
         ),
         (
+            format!("stat_prefix: s, set_current_client_cert_details: {{ cert: true, chain: true }}, {router}"),
+            vec![format!("{at}.set_current_client_cert_details.chain: not supported")],
+        ),
+        (
             format!("stat_prefix: s, route_config: {{}}, codec_type: HTTP2, {router}"),
             vec![format!("{at}.codec_type: only AUTO and HTTP1")],
         ),
