@@ -167,6 +167,11 @@ impl State {
         // Descriptors are needed only to name what is refused: from the first refusal on, held for the whole update.
         let mut schema = None;
         self.stats.discovery(kind).inc(discovery::Counter::update_attempt);
+        // First what goes: a listener under a new name may take the address of one that leaves with the same update.
+        for name in &update.removed {
+            self.remove(kind, name, source);
+            self.records.remove(&(kind, name.clone()));
+        }
         let mut rejected = Vec::new();
         for received in &update.added {
             let result = if received.any.type_url == kind.type_url() {
@@ -197,10 +202,6 @@ impl State {
                     rejected.push(Rejected { name: received.name.clone(), reason });
                 }
             }
-        }
-        for name in &update.removed {
-            self.remove(kind, name, source);
-            self.records.remove(&(kind, name.clone()));
         }
         match kind {
             ResourceType::Cluster => self.awaits.clusters = false,

@@ -31,6 +31,7 @@ use crate::compile::route::{Inline, route_table};
 use crate::compile::source::{Reference, Source};
 use crate::compile::tls::{Secret, secret, secret_of};
 use crate::compile::{Cx, Environment};
+use crate::listener::Listener;
 use crate::rejection::{Problem, Rejection};
 use crate::route::RouteTable;
 use crate::{Config, FastMap, support};
@@ -404,10 +405,27 @@ impl Builder {
         cx.known_clusters = Some(&known);
         let compiled: CompiledListener =
             check("Listener", &message.name, resource, cx, |cx| listener(cx, &message, &self.secrets))?;
+        self.refuse_duplicate_address(&compiled.listener)?;
         let entry = self.listeners.entry(compiled.listener.name.clone()).or_default();
         entry.is_static = is_static;
         entry.versions.set(Version { resource: resource.clone(), compiled: Arc::new(compiled) });
         Ok(())
+    }
+
+    /// Two listeners cannot share a socket. A version that still serves counts, as it does for Envoy; port 0 names no
+    /// port that could be taken.
+    fn refuse_duplicate_address(&self, new: &Listener) -> Result<(), Rejection> {
+        if !new.bind_to_port || new.address.port() == 0 {
+            return Ok(());
+        }
+        let others = self.listeners.iter().filter(|(name, _)| **name != new.name);
+        let mut versions = others.flat_map(|(_, entry)| entry.versions.all()).map(|version| &version.compiled.listener);
+        let Some(holder) = versions.find(|held| held.bind_to_port && held.address == new.address) else {
+            return Ok(());
+        };
+        let reason = format!("{} is a duplicate address: listener {:?} has it", new.address, holder.name);
+        let problem = Problem { path: "address".to_owned(), reason };
+        Err(Rejection { kind: "Listener", name: new.name.to_string(), problems: vec![problem] })
     }
 
     fn cluster(&mut self, resource: &Any, is_static: bool) -> Result<(), Rejection> {

@@ -225,6 +225,29 @@ fn a_listener_whose_port_is_taken_is_refused_and_the_others_serve() {
 }
 
 #[test]
+fn an_address_has_one_listener_and_passes_to_another_in_one_update() {
+    let address =
+        std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a free port");
+    let at = |name: &str| resource::<Listener>(name, &http_listener_at(address, name, &answering(name), ""));
+    let mut control_plane = ControlPlane::start(set(vec![(ResourceType::Listener, at("old"))]));
+    let proxy = Proxy::start(&dynamic_bootstrap(control_plane.address, "DELTA_GRPC", ""));
+    assert_eq!(get(proxy.listener("old"), "/").text(), "old");
+
+    control_plane.change(|set| {
+        set.remove(ResourceType::Listener, "old");
+        set.insert(ResourceType::Listener, at("new"));
+    });
+    eventually("the new listener", || (get(address, "/").text() == "new").then_some(()));
+
+    control_plane.change(|set| set.insert(ResourceType::Listener, at("third")));
+    let status = control_plane.wait_status("a refusal", |status| status.types.iter().any(|kind| kind.nack.is_some()));
+    let nack = status.types.iter().find_map(|kind| kind.nack.as_ref()).expect("waited for");
+    let expected = format!("Listener \"third\": address: {address} is a duplicate address: listener \"new\" has it");
+    assert!(nack.message.contains(&expected), "{}", nack.message);
+    assert_eq!(get(address, "/").text(), "new");
+}
+
+#[test]
 fn a_client_certificate_is_forwarded_where_the_listener_asks_for_it() {
     let ca = TestCa::new();
     let (server, client) = (ca.for_dns(&["web.test"]), ca.for_spiffe("spiffe://cluster.local/ns/default/sa/web"));

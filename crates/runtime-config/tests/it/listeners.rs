@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_runtime_config::Builder;
 use evenkeel_runtime_config::hcm::{
-    EscapedSlashes, ForwardClientCert, HttpConnectionManager, RouteSource, ServerHeader, StripPort,
+    ClientCertDetails, EscapedSlashes, ForwardClientCert, HttpConnectionManager, RouteSource, ServerHeader, StripPort,
 };
 use evenkeel_runtime_config::listener::{Listener, Terminal};
 use evenkeel_runtime_config::route::{RetryOn, RouteAction};
@@ -81,7 +82,7 @@ fn every_field_of_a_connection_manager_arrives() {
       preserve_external_request_id: true
       always_set_request_id_in_response: true
       forward_client_cert_details: APPEND_FORWARD
-      set_current_client_cert_details: { subject: true, uri: true }
+      set_current_client_cert_details: { subject: true, cert: true, uri: true }
       normalize_path: true
       merge_slashes: true
       path_with_escaped_slashes_action: UNESCAPE_AND_REDIRECT
@@ -101,7 +102,8 @@ fn every_field_of_a_connection_manager_arrives() {
     assert!(!m.generate_request_id && m.always_set_request_id_in_response);
     assert_eq!(m.xff_num_trusted_hops, 2);
     assert_eq!(m.forward_client_cert, ForwardClientCert::AppendForward);
-    assert!(m.client_cert_details.subject && m.client_cert_details.uri && !m.client_cert_details.dns);
+    let details = ClientCertDetails { subject: true, cert: true, dns: false, uri: true };
+    assert_eq!(m.client_cert_details, details);
     assert!(m.normalize_path && m.merge_slashes);
     assert_eq!((m.escaped_slashes, m.strip_port), (EscapedSlashes::UnescapeAndRedirect, StripPort::Any));
     assert_eq!((m.stream_idle_timeout, m.request_timeout), (None, Some(Duration::from_secs(3))));
@@ -205,6 +207,42 @@ fn downstream_tls_from_inline_material() {
     assert_eq!(mutual.handshake_timeout, Duration::from_secs(3));
     assert!(mutual.tls.as_ref().is_some_and(|tls| tls.is_mutual() && tls.missing_secret().is_none()));
     assert!(chain("").tls.as_ref().is_some_and(|tls| !tls.is_mutual()));
+}
+
+#[test]
+fn an_address_is_bound_by_one_listener() {
+    let at = |name: &str, port: u16, rest: &str| {
+        let address = format!("address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }}");
+        input::listener(&format!("name: {name}\n{address}\n{rest}\n{}", tcp("cluster: c")))
+    };
+    let refused =
+        |builder: &mut Builder, resource: &evenkeel_xds::Any| builder.set_listener(resource).unwrap_err().to_string();
+    let mut builder = input::builder();
+    builder.set_listener(&at("a", 8080, "")).unwrap();
+    let reason = "Listener \"b\": address: 127.0.0.1:8080 is a duplicate address: listener \"a\" has it";
+    assert_eq!(refused(&mut builder, &at("b", 8080, "")), reason);
+    assert_eq!(builder.set_static_listener(&at("b", 8080, "")).unwrap_err().to_string(), reason);
+
+    // Itself again, another port, a listener without a socket, and ports the system picks.
+    for free in [
+        at("a", 8080, "tcp_backlog_size: 7"),
+        at("b", 8081, ""),
+        at("c", 8080, "bind_to_port: false"),
+        at("d", 0, ""),
+        at("e", 0, ""),
+    ] {
+        builder.set_listener(&free).unwrap();
+    }
+    assert_eq!(builder.build().listeners["a"].backlog, 7);
+
+    // An address is free once its listener has left it or is gone.
+    builder.set_listener(&at("a", 8082, "")).unwrap();
+    assert!(refused(&mut builder, &at("b", 8080, "")).contains("listener \"a\""), "it still serves there");
+    builder.build();
+    builder.set_listener(&at("b", 8080, "")).unwrap();
+    builder.remove_listener("b");
+    builder.set_listener(&at("f", 8080, "")).unwrap();
+    assert_eq!(builder.build().listeners["f"].address.port(), 8080);
 }
 
 #[test]
