@@ -2,7 +2,7 @@
 
 use crate::headers::{Headers, Span};
 
-/// HTTP/1 version of a message.
+/// HTTP version of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Version {
     /// HTTP/1.0.
@@ -10,6 +10,8 @@ pub enum Version {
     /// HTTP/1.1.
     #[default]
     Http11,
+    /// HTTP/2.
+    Http2,
 }
 
 impl Version {
@@ -18,6 +20,7 @@ impl Version {
         match self {
             Self::Http10 => "HTTP/1.0",
             Self::Http11 => "HTTP/1.1",
+            Self::Http2 => "HTTP/2",
         }
     }
 }
@@ -32,13 +35,14 @@ pub struct RequestHead {
     pub(crate) method: Span,
     pub(crate) path: Span,
     pub(crate) authority: Span,
+    pub(crate) protocol: Span,
 }
 
 impl RequestHead {
     /// Forgets the request and keeps the memory.
     pub fn clear(&mut self) {
         self.headers.clear();
-        (self.method, self.path, self.authority) = Default::default();
+        (self.method, self.path, self.authority, self.protocol) = Default::default();
     }
 
     /// Method, in its case.
@@ -59,6 +63,12 @@ impl RequestHead {
         self.headers.bytes(self.authority)
     }
 
+    /// What extended CONNECT asks for, such as `websocket` (RFC 8441 `:protocol`); empty for any other request.
+    #[inline]
+    pub fn protocol(&self) -> &[u8] {
+        self.headers.bytes(self.protocol)
+    }
+
     /// Replaces the method.
     pub fn set_method(&mut self, method: &[u8]) {
         self.method = self.headers.intern(method);
@@ -72,6 +82,11 @@ impl RequestHead {
     /// Replaces the authority.
     pub fn set_authority(&mut self, authority: &[u8]) {
         self.authority = self.headers.intern(authority);
+    }
+
+    /// Makes the request an extended CONNECT for this protocol, or any other request when empty. HTTP/1 does not write it.
+    pub fn set_protocol(&mut self, protocol: &[u8]) {
+        self.protocol = self.headers.intern(protocol);
     }
 }
 

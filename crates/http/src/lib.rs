@@ -1,4 +1,4 @@
-//! HTTP/1 codec without I/O, paths and their normalization, bodies, upgrades.
+//! HTTP/1 and HTTP/2 ([`h2`]) codecs without I/O, paths and their normalization, bodies, upgrades.
 //!
 //! Bytes in, heads and body ranges out; heads and body pieces in, bytes out. A head is copied once into an arena that is
 //! reused from message to message ([`Headers`]), so in the steady state nothing is allocated. What was read is never passed
@@ -9,6 +9,7 @@ pub mod body;
 pub mod encode;
 mod error;
 mod framing;
+pub mod h2;
 mod head;
 mod headers;
 mod names;

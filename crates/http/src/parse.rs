@@ -369,7 +369,7 @@ impl Scanned {
 
     fn keeps_alive(&self, version: Version) -> bool {
         match version {
-            Version::Http11 => !self.close,
+            Version::Http11 | Version::Http2 => !self.close,
             Version::Http10 => self.keep_alive && !self.close,
         }
     }

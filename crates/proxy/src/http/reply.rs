@@ -135,7 +135,7 @@ pub(super) fn connection_header(version: Version, keep: bool) -> encode::Connect
     match (version, keep) {
         (_, false) => encode::Connection::Close,
         (Version::Http10, true) => encode::Connection::KeepAlive,
-        (Version::Http11, true) => encode::Connection::Default,
+        (Version::Http11 | Version::Http2, true) => encode::Connection::Default,
     }
 }
 

@@ -1,0 +1,70 @@
+//! Limits and settings of a connection.
+
+/// Settings and limits of one connection. Names and defaults are those of Envoy's `Http2ProtocolOptions` where it has one.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Streams the peer may have open (server role).
+    pub max_concurrent_streams: u32,
+    /// Bytes of DATA the peer may send on a stream before some are released; 65,535 to 2,147,483,647.
+    pub initial_stream_window_size: u32,
+    /// Bytes of DATA the peer may send on all streams before some are released; 65,535 to 2,147,483,647.
+    pub initial_connection_window_size: u32,
+    /// Largest frame payload taken, 16,384 to 16,777,215 bytes. The reader's buffer must be able to hold this and 9 bytes more.
+    pub max_frame_size: u32,
+    /// Bytes of HPACK table the peer's encoder may use (`hpack_table_size`). Our encoder uses at most as much too.
+    pub hpack_table_size: u32,
+    /// Most header lines in a message.
+    pub max_headers: u32,
+    /// Most bytes of a header list, counted as RFC 9113 section 6.5.2 does (32 more for each line).
+    pub max_header_list_bytes: u32,
+    /// Takes extended CONNECT (server role, RFC 8441; Envoy's `allow_connect`).
+    pub enable_connect_protocol: bool,
+    /// A malformed message resets its stream; otherwise it ends the connection
+    /// (Envoy's `override_stream_error_on_invalid_http_message`).
+    pub stream_error_on_invalid_http_message: bool,
+    /// Most frames in the output that the peer does not read.
+    pub max_outbound_frames: u32,
+    /// Most PING, SETTINGS, RST_STREAM and WINDOW_UPDATE frames in the output that the peer does not read.
+    pub max_outbound_control_frames: u32,
+    /// Most HEADERS, CONTINUATION and DATA frames one after another without payload and without END_STREAM.
+    pub max_consecutive_inbound_frames_with_empty_payload: u32,
+    /// Most PRIORITY frames per stream opened, and as many for none.
+    pub max_inbound_priority_frames_per_stream: u32,
+    /// Most WINDOW_UPDATE frames per DATA frame sent, besides two per stream opened and five.
+    pub max_inbound_window_update_frames_per_data_frame_sent: u32,
+    /// Most streams closed, half of them prematurely, before the connection ends (server role; Envoy's runtime key
+    /// `overload.premature_reset_total_stream_count`).
+    pub premature_reset_total_stream_count: u32,
+    /// A stream reset before it was answered and before it was so many seconds old was reset prematurely
+    /// (`overload.premature_reset_min_stream_lifetime_seconds`). Needs [`super::Connection::tick`].
+    pub premature_reset_min_stream_lifetime_seconds: u32,
+    /// Bytes of output over which no more DATA is taken until some is written.
+    pub max_output_bytes: usize,
+    /// Bytes of DATA a stream may send in one turn while others wait.
+    pub quantum_bytes: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            max_concurrent_streams: 1024,
+            initial_stream_window_size: 16 * 1024 * 1024,
+            initial_connection_window_size: 24 * 1024 * 1024,
+            max_frame_size: 16 * 1024,
+            hpack_table_size: 4096,
+            max_headers: 100,
+            max_header_list_bytes: 60 * 1024,
+            enable_connect_protocol: false,
+            stream_error_on_invalid_http_message: true,
+            max_outbound_frames: 10_000,
+            max_outbound_control_frames: 1_000,
+            max_consecutive_inbound_frames_with_empty_payload: 1,
+            max_inbound_priority_frames_per_stream: 100,
+            max_inbound_window_update_frames_per_data_frame_sent: 10,
+            premature_reset_total_stream_count: 500,
+            premature_reset_min_stream_lifetime_seconds: 1,
+            max_output_bytes: 256 * 1024,
+            quantum_bytes: 16 * 1024,
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What a connection reports.
+
+use super::error::Reason;
+use crate::framing::Framing;
+use crate::head::{RequestHead, ResponseHead};
+use crate::headers::Headers;
+
+/// Names an open stream: by its number on the wire and by its place in a dense table, so that a driver can keep what belongs to a
+/// stream in a `Vec` indexed by [`StreamKey::slot`]. A slot is used again once its stream is gone; a key of a stream that is
+/// gone is recognized as such.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct StreamKey {
+    pub(crate) id: u32,
+    pub(crate) slot: u32,
+}
+
+impl StreamKey {
+    /// Stream identifier on the wire.
+    pub fn id(self) -> u32 {
+        self.id
+    }
+
+    /// Place in the table of open streams: below the largest number of streams that were open at the same time.
+    pub fn slot(self) -> usize {
+        self.slot as usize
+    }
+}
+
+/// What a request's header block says beside the head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestMeta {
+    /// The body: `None` when the stream ended with the head, `Length` by `content-length` (which is checked against DATA),
+    /// else `Chunked`, which here means: until the end of the stream.
+    pub framing: Framing,
+    /// The stream ended with the head.
+    pub end: bool,
+    /// `:scheme` is `https`.
+    pub https: bool,
+}
+
+/// What a response's header block says beside the head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResponseMeta {
+    /// The body, as in [`RequestMeta::framing`].
+    pub framing: Framing,
+    /// The stream ended with the head.
+    pub end: bool,
+}
+
+/// How a stream was cut off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reset {
+    /// Code in the RST_STREAM that was received or sent.
+    pub reason: Reason,
+    /// The peer did it; otherwise this side did, because of what the peer sent.
+    pub by_peer: bool,
+    /// The peer has not looked at the request (REFUSED_STREAM, or above the last stream of its GOAWAY), so that it may be sent
+    /// again whatever it is (RFC 9113 section 8.7).
+    pub unprocessed: bool,
+}
+
+/// What the peer allows (RFC 9113 section 6.5.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerSettings {
+    /// Streams this side may have open (client role).
+    pub max_concurrent_streams: u32,
+    /// Extended CONNECT is taken.
+    pub enable_connect_protocol: bool,
+    /// Bytes of a header list the peer takes, as it says; `u32::MAX` when it says nothing.
+    pub max_header_list_bytes: u32,
+}
+
+/// Events worth a statistic that have no other effect on the caller. The names are those of Envoy's `http2.*`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Counter {
+    /// RST_STREAM received: `rx_reset`.
+    RxReset,
+    /// RST_STREAM sent: `tx_reset`.
+    TxReset,
+    /// A malformed message received: `rx_messaging_error`.
+    RxMessagingError,
+    /// A header block over its limits: `header_overflow`.
+    HeaderOverflow,
+    /// Trailers received: `trailers`.
+    Trailers,
+}
+
+/// Takes what [`super::Connection::receive`] finds, in the order of the wire. The connection cannot be called from inside; note
+/// what is to be done, and do it after `receive` has returned.
+///
+/// For each stream: a head (a client may get interim heads before), pieces of data, then the end — which comes with the head, with
+/// data or with trailers — or instead, at any time, a reset, after which nothing more comes.
+#[allow(unused_variables)]
+pub trait Sink {
+    /// A request (server role). `head` is to be swapped out or copied; the memory left in its place is used for the next one.
+    fn request(&mut self, stream: StreamKey, head: &mut RequestHead, meta: RequestMeta) {}
+
+    /// An interim (1xx) response (client role).
+    fn interim(&mut self, stream: StreamKey, head: &mut ResponseHead) {}
+
+    /// A response (client role).
+    fn response(&mut self, stream: StreamKey, head: &mut ResponseHead, meta: ResponseMeta) {}
+
+    /// A piece of body, maybe an empty last one. Its bytes count against the windows of stream and connection until
+    /// [`super::Connection::release_stream`] and [`super::Connection::release_connection`] give them back; the latter is due for
+    /// every byte, also when the stream is gone by then.
+    fn data(&mut self, stream: StreamKey, data: &[u8], end: bool);
+
+    /// Trailers, which end the stream.
+    fn trailers(&mut self, stream: StreamKey, trailers: &mut Headers) {}
+
+    /// The stream was cut off, by the peer or because of what the peer sent on it.
+    fn reset(&mut self, stream: StreamKey, reset: Reset);
+
+    /// The peer goes away. Streams it will not process were each reported by [`Sink::reset`] before; no stream can be opened any
+    /// more, the others go on.
+    fn goaway(&mut self, last_stream_id: u32, reason: Reason, debug: &[u8]) {}
+
+    /// A PING of ours came back.
+    fn pong(&mut self, payload: [u8; 8]) {}
+
+    /// The peer's settings, the first time and whenever they change.
+    fn settings(&mut self, settings: PeerSettings) {}
+
+    /// Something to count.
+    fn count(&mut self, counter: Counter) {}
+}
