@@ -180,7 +180,11 @@ impl Connection {
 
     /// What the peer allows now.
     pub fn peer_settings(&self) -> PeerSettings {
-        PeerSettings { max_concurrent_streams: u32::MAX, enable_connect_protocol: false, max_header_list_bytes: u32::MAX }
+        PeerSettings {
+            max_concurrent_streams: u32::MAX,
+            enable_connect_protocol: false,
+            max_header_list_bytes: u32::MAX,
+        }
     }
 
     /// Announces another number of streams the peer may have open (server role).
