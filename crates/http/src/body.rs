@@ -4,14 +4,22 @@ use std::ops::Range;
 
 use crate::error::BodyError;
 use crate::framing::Framing;
+use crate::headers::Headers;
 
 /// Longest chunk extension and longest trailer section, each in bytes.
 const MAX_LINE_BYTES: u32 = 16 * 1024;
+
+/// Most trailers of one body.
+const MAX_TRAILERS: u32 = 100;
 
 /// Finds the payload in the bytes of a framed body, however they are split.
 #[derive(Debug, Clone, Copy)]
 pub struct BodyDecoder {
     state: State,
+    /// Where name and value of the trailer being read begin in the arena, and how many trailers there were.
+    name: u32,
+    value: u32,
+    trailers: u32,
 }
 
 /// What [`BodyDecoder::decode`] found at the start of its input.
@@ -69,7 +77,7 @@ impl BodyDecoder {
             Framing::Chunked => State::Size { size: 0, digits: 0 },
             Framing::UntilClose => State::UntilClose,
         };
-        Self { state }
+        Self { state, name: 0, value: 0, trailers: 0 }
     }
 
     /// The body is complete.
@@ -84,6 +92,19 @@ impl BodyDecoder {
     /// # Errors
     /// Broken chunking; trailers are checked and dropped.
     pub fn decode(&mut self, input: &[u8]) -> Result<Decoded, BodyError> {
+        self.decode_to(input, None)
+    }
+
+    /// [`BodyDecoder::decode`], which also collects the trailers: give the same `Headers`, empty at first, for the whole body. They
+    /// are complete when the body is done. Fields of framing and of this hop are left out.
+    ///
+    /// # Errors
+    /// Broken chunking or trailers.
+    pub fn decode_with_trailers(&mut self, input: &[u8], trailers: &mut Headers) -> Result<Decoded, BodyError> {
+        self.decode_to(input, Some(trailers))
+    }
+
+    fn decode_to(&mut self, input: &[u8], mut trailers: Option<&mut Headers>) -> Result<Decoded, BodyError> {
         let mut at = 0;
         loop {
             match self.state {
@@ -97,13 +118,13 @@ impl BodyDecoder {
                 State::Data(left) => {
                     let (data, left) = take(input, at, left);
                     self.state = if left == 0 { State::DataReturn } else { State::Data(left) };
-                    return self.after_data(input, data);
+                    return self.after_data(input, data, trailers);
                 }
                 _ => {
                     let Some(&byte) = input.get(at) else {
                         return Ok(Decoded { consumed: at, data: at..at, done: false });
                     };
-                    self.state = step(self.state, byte)?;
+                    self.step(byte, trailers.as_deref_mut())?;
                     at += 1;
                 }
             }
@@ -125,13 +146,52 @@ impl BodyDecoder {
     }
 
     /// Eats the framing right behind a chunk's data, so that a body which is all there is done in one call.
-    fn after_data(&mut self, input: &[u8], data: Range<usize>) -> Result<Decoded, BodyError> {
+    fn after_data(
+        &mut self,
+        input: &[u8],
+        data: Range<usize>,
+        mut trailers: Option<&mut Headers>,
+    ) -> Result<Decoded, BodyError> {
         let mut at = data.end;
         while let (Some(&byte), false) = (input.get(at), matches!(self.state, State::Data(_) | State::Done)) {
-            self.state = step(self.state, byte)?;
+            self.step(byte, trailers.as_deref_mut())?;
             at += 1;
         }
         Ok(Decoded { consumed: at, data, done: self.is_done() })
+    }
+
+    /// One byte of framing; bytes of trailers go to where they are collected.
+    #[inline]
+    fn step(&mut self, byte: u8, trailers: Option<&mut Headers>) -> Result<(), BodyError> {
+        let before = self.state;
+        self.state = step(before, byte)?;
+        if let State::Trailer { line: before, .. } = before {
+            self.trailer(before, byte, trailers)?;
+        }
+        Ok(())
+    }
+
+    fn trailer(&mut self, before: TrailerLine, byte: u8, trailers: Option<&mut Headers>) -> Result<(), BodyError> {
+        let State::Trailer { line, .. } = self.state else { return Ok(()) };
+        if (before, line) == (TrailerLine::Start, TrailerLine::Name) {
+            self.trailers += 1;
+            if self.trailers > MAX_TRAILERS {
+                return Err(BodyError::TooLarge);
+            }
+        }
+        let Some(trailers) = trailers else { return Ok(()) };
+        match (before, line) {
+            (TrailerLine::Start, TrailerLine::Name) => {
+                self.name = trailers.position();
+                trailers.push_byte(byte.to_ascii_lowercase());
+            }
+            (TrailerLine::Name, TrailerLine::Name) => trailers.push_byte(byte.to_ascii_lowercase()),
+            (TrailerLine::Name, TrailerLine::Value) => self.value = trailers.position(),
+            (TrailerLine::Value, TrailerLine::Value) => trailers.push_byte(byte),
+            (TrailerLine::Value, TrailerLine::LineFeed { .. }) => trailers.end_trailer(self.name, self.value),
+            _ => {}
+        }
+        Ok(())
     }
 }
 
@@ -250,6 +310,50 @@ mod tests {
         check("0\r\na: b\n\n", BodyError::Trailer);
         check(&format!("5;{}", "a".repeat(20_000)), BodyError::TooLarge);
         check(&format!("0\r\n{}", "a: b\r\n".repeat(4_000)), BodyError::TooLarge);
+    }
+
+    /// Trailers as text, however the input is split.
+    fn trailers(input: &[u8], splits: &[usize]) -> Result<String, BodyError> {
+        let (mut decoder, mut headers, mut at) = (BodyDecoder::new(Framing::Chunked), Headers::default(), 0);
+        for end in splits.iter().copied().chain([input.len()]) {
+            while at < end && !decoder.is_done() {
+                at += decoder.decode_with_trailers(&input[at..end], &mut headers)?.consumed;
+            }
+        }
+        let lines = headers.iter().map(|(_, n, v)| format!("{}={}|", n.escape_ascii(), v.escape_ascii()));
+        Ok(lines.collect())
+    }
+
+    #[test]
+    fn collects_trailers() {
+        let check = |section: &str, expected: Result<&str, BodyError>| {
+            let input = format!("3\r\nabc\r\n0\r\n{section}\r\n");
+            for split in 0..input.len() {
+                assert_eq!(
+                    trailers(input.as_bytes(), &[split]),
+                    expected.map(str::to_owned),
+                    "{section:?} split at {split}"
+                );
+            }
+        };
+        check("", Ok(""));
+        check("Grpc-Status: 0\r\nX:\r\nx-b: \t a  b \r\n", Ok("grpc-status=0|x=|x-b=a  b|"));
+        check("Content-Length: 5\r\na: 1\r\nTransfer-Encoding: chunked\r\nHost: x\r\nb: 2\r\n", Ok("a=1|b=2|"));
+        check("a: 1\r\n b\r\n", Err(BodyError::Trailer));
+        check(": 1\r\n", Err(BodyError::Trailer));
+        check(&"a: b\r\n".repeat(101), Err(BodyError::TooLarge));
+    }
+
+    #[test]
+    fn trailers_written_are_trailers_read() {
+        let mut sent = Headers::default();
+        sent.append(b"grpc-status", b"0");
+        sent.append(b"content-length", b"7");
+        sent.append(b"grpc-message", b"");
+        let mut wire = Vec::new();
+        crate::encode::chunk(&mut wire, b"abc");
+        crate::encode::last_chunk_with_trailers(&mut wire, &sent);
+        assert_eq!(trailers(&wire, &[9]).as_deref(), Ok("grpc-status=0|grpc-message=|"));
     }
 
     #[test]

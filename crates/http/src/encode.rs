@@ -101,6 +101,15 @@ pub fn last_chunk(out: &mut Vec<u8>) {
     out.extend_from_slice(b"0\r\n\r\n");
 }
 
+/// Writes the end of a chunked body with trailers; those that no trailer may carry are left out.
+pub fn last_chunk_with_trailers(out: &mut Vec<u8>, trailers: &Headers) {
+    out.extend_from_slice(b"0\r\n");
+    for (_, name, value) in trailers.iter().filter(|(id, ..)| !id.is_forbidden_in_trailers()) {
+        line(out, name, value);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
 /// The reason phrase of a status, as Envoy spells it; `Unknown` for those without one.
 pub fn reason(status: u16) -> &'static str {
     match status {

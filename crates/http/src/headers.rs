@@ -216,9 +216,32 @@ impl Headers {
         span
     }
 
+    /// Adds one byte to a field that arrives in pieces.
+    #[inline]
+    pub(crate) fn push_byte(&mut self, byte: u8) {
+        self.arena.push(byte);
+    }
+
+    /// Ends a field that arrived in pieces: its name, in lower case, lies from `name` to `value` in the arena, its value from there
+    /// to the end. A field that belongs to one hop or to framing is forgotten.
+    pub(crate) fn end_trailer(&mut self, name: u32, value: u32) {
+        let end = self.position();
+        let span = Span { start: name, end: value };
+        let raw = self.bytes(Span { start: value, end });
+        let leading = (raw.len() - raw.trim_ascii_start().len()) as u32;
+        let trimmed = raw.trim_ascii().len() as u32;
+        let id = HeaderId::of(self.bytes(span));
+        if id.is_forbidden_in_trailers() {
+            self.arena.truncate(name as usize);
+        } else {
+            let start = value + leading;
+            self.fields.push(Field { name: span, value: Span { start, end: start + trimmed }, id, live: true });
+        }
+    }
+
     /// Heads are limited to far less than 4 GiB, so the arena's positions fit.
     #[inline]
-    fn position(&self) -> u32 {
+    pub(crate) fn position(&self) -> u32 {
         self.arena.len() as u32
     }
 }

@@ -27,6 +27,25 @@ macro_rules! header_ids {
     };
 }
 
+impl HeaderId {
+    /// Framing, routing and the hop's own business, which no trailer may change (RFC 9110 section 6.5.1).
+    pub fn is_forbidden_in_trailers(self) -> bool {
+        matches!(
+            self,
+            Self::Connection
+                | Self::ContentLength
+                | Self::Expect
+                | Self::Host
+                | Self::KeepAlive
+                | Self::ProxyConnection
+                | Self::Te
+                | Self::Trailer
+                | Self::TransferEncoding
+                | Self::Upgrade
+        )
+    }
+}
+
 header_ids! {
     Connection = "connection",
     ContentLength = "content-length",
