@@ -435,8 +435,7 @@ impl Builder {
         if entry.is_some_and(|entry| entry.versions.is_newest(resource)) {
             return Ok(());
         }
-        let mut cx = Cx::new(&self.environment);
-        cx.control_plane_cluster = is_static;
+        let cx = Cx::new(&self.environment);
         let compiled = check("Cluster", &message.name, resource, cx, |cx| cluster(cx, &message, &self.secrets))?;
         let entry = self.clusters.entry(compiled.cluster.name.clone()).or_default();
         entry.is_static = is_static;

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use evenkeel_tls::config::UpstreamTls;
 
+use crate::http2::Http2Options;
+
 /// One cluster, with its current endpoints.
 #[derive(Debug, Clone)]
 pub struct Cluster {
@@ -206,14 +208,27 @@ pub struct UpstreamHttp {
     pub idle_timeout: Option<Duration>,
     /// A connection ends after this many requests; `None`: never.
     pub max_requests_per_connection: Option<u32>,
-    /// The endpoints speak HTTP/2; only the control thread's own clients (xDS, SDS) use such clusters.
-    pub http2: bool,
+    /// What the endpoints are spoken to in.
+    pub protocol: UpstreamProtocol,
 }
 
 impl Default for UpstreamHttp {
     fn default() -> Self {
-        Self { idle_timeout: Some(Duration::from_secs(3600)), max_requests_per_connection: None, http2: false }
+        Self { idle_timeout: Some(Duration::from_secs(3600)), max_requests_per_connection: None, protocol: UpstreamProtocol::Http1 }
     }
+}
+
+/// `upstream_protocol_options`: which protocol endpoints are spoken to in, and how its HTTP/2 is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UpstreamProtocol {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2, by prior knowledge or ALPN (`explicit_http_config.http2_protocol_options`).
+    Http2(Box<Http2Options>),
+    /// What the client spoke (`use_downstream_protocol_config`).
+    Downstream(Box<Http2Options>),
+    /// What ALPN agrees on, HTTP/2 first (`auto_config`).
+    Auto(Box<Http2Options>),
 }
 
 /// `CircuitBreakers.Thresholds` of the default priority, counted across all workers.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::access_log::AccessLog;
+use crate::http2::Http2Options;
 use crate::rbac::RbacFilter;
 use crate::route::RouteTable;
 
@@ -12,6 +13,12 @@ use crate::route::RouteTable;
 pub struct HttpConnectionManager {
     /// Statistics prefix `http.PREFIX.`.
     pub stat_prefix: Arc<str>,
+    /// What clients may speak.
+    pub codec: Codec,
+    /// How HTTP/2 is spoken.
+    pub http2: Http2Options,
+    /// Between the announcement that an HTTP/2 connection ends and its last stream id (5 s).
+    pub drain_timeout: Duration,
     /// Where routes come from.
     pub routes: RouteSource,
     /// HTTP filters before the router, in order.
@@ -72,6 +79,18 @@ pub struct HttpConnectionManager {
     pub proper_case_response_headers: bool,
     /// The value of `via` to append; empty: none.
     pub via: Option<Arc<str>>,
+}
+
+/// `codec_type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Codec {
+    /// What ALPN agreed on; without it HTTP/2 if its preface comes, else HTTP/1.
+    #[default]
+    Auto,
+    /// HTTP/1.0 and 1.1.
+    Http1,
+    /// HTTP/2.
+    Http2,
 }
 
 /// Where a connection manager's routes come from.

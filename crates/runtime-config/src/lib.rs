@@ -15,6 +15,7 @@ mod compile;
 pub mod explain;
 pub mod filter_chain_match;
 pub mod hcm;
+pub mod http2;
 pub mod listener;
 pub mod matching;
 pub mod rbac;

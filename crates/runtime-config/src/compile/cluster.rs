@@ -13,10 +13,10 @@ use evenkeel_xds::pb::google::protobuf::Any;
 use super::address::{bind_config, port_number, tcp_keepalive};
 use super::endpoint::{AddressKind, Assignment, assignment, string_fields};
 use super::source::Reference;
-use super::{Cx, extension_type, tls, type_name};
+use super::{Cx, extension_type, http2, tls, type_name};
 use crate::cluster::{
     CircuitBreakers, Cluster, Discovery, DnsFamily, DnsOptions, EndpointSet, LoadBalancer, OriginalDst, Transport,
-    TransportMatch, UpstreamHttp,
+    TransportMatch, UpstreamHttp, UpstreamProtocol,
 };
 
 /// A cluster and what it needs before it can serve.
@@ -46,6 +46,12 @@ pub(crate) fn cluster(cx: &mut Cx<'_>, c: &cluster::Cluster, secrets: &SecretSto
     let transport_matches = cx
         .each("transport_socket_matches", &c.transport_socket_matches, |cx, entry| transport_match(cx, entry, secrets));
     let http = http(cx, &c.typed_extension_protocol_options);
+    if let (Some(http), Some(Transport::Raw)) = (&http, &transport)
+        && matches!(http.protocol, UpstreamProtocol::Auto(_))
+        && transport_matches.is_empty()
+    {
+        cx.fail_at::<()>("transport_socket", "auto_config needs TLS: the protocol is agreed on by ALPN");
+    }
     let circuit_breakers = circuit_breakers(cx, c.circuit_breakers.as_ref());
     let bind = match &c.upstream_bind_config {
         Some(bind) => cx.at("upstream_bind_config", |cx| bind_config(cx, bind)),
@@ -233,33 +239,35 @@ fn http(cx: &mut Cx<'_>, options: &HashMap<String, Any>) -> Option<UpstreamHttp>
 fn http_options(cx: &mut Cx<'_>, options: &upstreams::HttpProtocolOptions) -> Option<UpstreamHttp> {
     use upstreams::http_protocol_options::UpstreamProtocolOptions;
     use upstreams::http_protocol_options::explicit_http_config::ProtocolConfig;
-    let http2 = match &options.upstream_protocol_options {
-        Some(UpstreamProtocolOptions::ExplicitHttpConfig(config)) => match &config.protocol_config {
-            Some(ProtocolConfig::HttpProtocolOptions(http1)) => {
-                plain_http1(cx, "explicit_http_config", Some(http1));
-                false
-            }
-            Some(ProtocolConfig::Http2ProtocolOptions(_)) if cx.control_plane_cluster => true,
-            Some(ProtocolConfig::Http2ProtocolOptions(_)) => {
-                return cx.fail_at(
-                    "explicit_http_config.http2_protocol_options",
-                    "HTTP/2 towards endpoints is not supported yet; only clusters of the bootstrap that serve xDS take it",
-                );
-            }
-            _ => {
-                return cx.fail_at(
-                    "explicit_http_config",
-                    "one of http_protocol_options, http2_protocol_options is required",
-                );
-            }
-        },
-        // Clients are served HTTP/1.1, so that is also the protocol upstream.
-        Some(UpstreamProtocolOptions::UseDownstreamProtocolConfig(config)) => {
-            plain_http1(cx, "use_downstream_protocol_config", config.http_protocol_options.as_ref());
-            false
+    let protocol = match &options.upstream_protocol_options {
+        Some(UpstreamProtocolOptions::ExplicitHttpConfig(config)) => {
+            cx.at("explicit_http_config", |cx| match &config.protocol_config {
+                Some(ProtocolConfig::HttpProtocolOptions(http1)) => {
+                    plain_http1(cx, Some(http1));
+                    Some(UpstreamProtocol::Http1)
+                }
+                Some(ProtocolConfig::Http2ProtocolOptions(http2)) => {
+                    let http2 = http2::options(cx, "http2_protocol_options", Some(http2));
+                    Some(UpstreamProtocol::Http2(Box::new(http2)))
+                }
+                _ => cx.fail("one of http_protocol_options, http2_protocol_options is required"),
+            })?
         }
-        _ => {
-            return cx.fail("one of explicit_http_config, use_downstream_protocol_config is required");
+        Some(UpstreamProtocolOptions::UseDownstreamProtocolConfig(config)) => {
+            cx.at("use_downstream_protocol_config", |cx| {
+                plain_http1(cx, config.http_protocol_options.as_ref());
+                let http2 = http2::options(cx, "http2_protocol_options", config.http2_protocol_options.as_ref());
+                UpstreamProtocol::Downstream(Box::new(http2))
+            })
+        }
+        Some(UpstreamProtocolOptions::AutoConfig(config)) => cx.at("auto_config", |cx| {
+            plain_http1(cx, config.http_protocol_options.as_ref());
+            let http2 = http2::options(cx, "http2_protocol_options", config.http2_protocol_options.as_ref());
+            UpstreamProtocol::Auto(Box::new(http2))
+        }),
+        None => {
+            return cx
+                .fail("one of explicit_http_config, use_downstream_protocol_config, auto_config is required");
         }
     };
     let common = options.common_http_protocol_options.unwrap_or_default();
@@ -271,15 +279,15 @@ fn http_options(cx: &mut Cx<'_>, options: &upstreams::HttpProtocolOptions) -> Op
         Some(UpstreamHttp {
             idle_timeout: cx.limit("idle_timeout", common.idle_timeout.as_ref(), default.idle_timeout),
             max_requests_per_connection: max_requests(&common),
-            http2,
+            protocol,
         })
     })
 }
 
 /// What can be set of HTTP/1.1 concerns requests received; towards endpoints there is nothing to choose.
-fn plain_http1(cx: &mut Cx<'_>, field: &str, options: Option<&core::Http1ProtocolOptions>) {
+fn plain_http1(cx: &mut Cx<'_>, options: Option<&core::Http1ProtocolOptions>) {
     if options.is_some_and(|options| *options != core::Http1ProtocolOptions::default()) {
-        cx.at(field, |cx| cx.fail_at::<()>("http_protocol_options", "must be empty towards endpoints"));
+        cx.fail_at::<()>("http_protocol_options", "must be empty towards endpoints");
     }
 }
 

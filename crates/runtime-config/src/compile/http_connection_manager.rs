@@ -10,9 +10,9 @@ use evenkeel_xds::pb::google::protobuf::{BoolValue, UInt32Value};
 
 use super::access_log::access_logs;
 use super::cluster::max_requests;
-use super::{Cx, rbac, route, type_name};
+use super::{Cx, http2, rbac, route, type_name};
 use crate::hcm::{
-    ClientCertDetails, EscapedSlashes, ForwardClientCert, HttpConnectionManager, HttpFilter, RouteSource, ServerHeader,
+    ClientCertDetails, Codec, EscapedSlashes, ForwardClientCert, HttpConnectionManager, HttpFilter, RouteSource, ServerHeader,
     StripPort,
 };
 
@@ -24,6 +24,7 @@ const DEFAULT_MAX_REQUEST_HEADERS_KIB: u32 = 60;
 const LARGEST_MAX_REQUEST_HEADERS_KIB: u32 = 8192;
 const DEFAULT_MAX_HEADERS_COUNT: u32 = 100;
 const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
+const DEFAULT_DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 const DEFAULT_STREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Compiles a connection manager.
@@ -32,7 +33,11 @@ pub(crate) fn http_connection_manager(
     config: &hcm::HttpConnectionManager,
 ) -> Option<HttpConnectionManager> {
     let stat_prefix = cx.non_empty("stat_prefix", &config.stat_prefix)?.into();
-    check_codec(cx, config);
+    let codec = codec(cx, config);
+    let mut http2 = http2::options(cx, "http2_protocol_options", config.http2_protocol_options.as_ref());
+    if let Some(set) = &config.stream_error_on_invalid_http_message {
+        http2.stream_error_on_invalid_message = set.value;
+    }
     let routes = route_source(cx, config);
     let filters = http_filters(cx, &config.http_filters);
     let common = config.common_http_protocol_options.unwrap_or_default();
@@ -56,6 +61,9 @@ pub(crate) fn http_connection_manager(
     let server_name = if config.server_name.is_empty() { "envoy" } else { &config.server_name };
     Some(HttpConnectionManager {
         stat_prefix,
+        codec: codec?,
+        http2,
+        drain_timeout: cx.duration("drain_timeout", config.drain_timeout.as_ref()).unwrap_or(DEFAULT_DRAIN_TIMEOUT),
         routes: routes?,
         filters: filters?,
         access_logs: access_logs(cx, "access_log", &config.access_log),
@@ -101,14 +109,17 @@ fn non_empty(text: &str) -> Option<Arc<str>> {
     (!text.is_empty()).then(|| text.into())
 }
 
-fn check_codec(cx: &mut Cx<'_>, config: &hcm::HttpConnectionManager) {
+fn codec(cx: &mut Cx<'_>, config: &hcm::HttpConnectionManager) -> Option<Codec> {
     use hcm::http_connection_manager::CodecType;
-    if !matches!(CodecType::try_from(config.codec_type), Ok(CodecType::Auto | CodecType::Http1)) {
-        cx.fail_at::<()>("codec_type", "only AUTO and HTTP1 are supported");
-    }
     let absolute = config.http_protocol_options.as_ref().and_then(|options| options.allow_absolute_url.as_ref());
     if absolute.is_some_and(|allow| !allow.value) {
         cx.fail_at::<()>("http_protocol_options.allow_absolute_url", "only true is supported");
+    }
+    match CodecType::try_from(config.codec_type) {
+        Ok(CodecType::Auto) => Some(Codec::Auto),
+        Ok(CodecType::Http1) => Some(Codec::Http1),
+        Ok(CodecType::Http2) => Some(Codec::Http2),
+        _ => cx.fail_at("codec_type", "only AUTO, HTTP1 and HTTP2 are supported"),
     }
 }
 

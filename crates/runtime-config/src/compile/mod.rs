@@ -9,6 +9,7 @@ pub(crate) mod address;
 pub(crate) mod cluster;
 pub(crate) mod endpoint;
 pub(crate) mod headers;
+pub(crate) mod http2;
 pub(crate) mod http_connection_manager;
 pub(crate) mod listener;
 pub(crate) mod matcher;
@@ -70,8 +71,6 @@ pub(crate) struct Cx<'e> {
     pub known_clusters: Option<&'e dyn Fn(&str) -> bool>,
     /// RDS and SDS names the resource refers to.
     pub references: source::References,
-    /// HTTP/2 to this cluster's endpoints is spoken by the control thread (bootstrap clusters for xDS and SDS).
-    pub control_plane_cluster: bool,
 }
 
 impl<'e> Cx<'e> {
@@ -82,7 +81,6 @@ impl<'e> Cx<'e> {
             env,
             known_clusters: None,
             references: source::References::default(),
-            control_plane_cluster: false,
         }
     }
 

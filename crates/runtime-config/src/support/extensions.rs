@@ -11,7 +11,6 @@ const fn part(name: &'static str, full: &'static [&'static str]) -> MessageSuppo
     MessageSupport { name, role: Part, full, values: &[], no_effect: &[] }
 }
 
-const NO_HTTP2: &str = "HTTP/2 is not spoken on this side, so there is nothing to tune";
 const NO_TRACING: &str = "there is no tracing, and it does nothing else";
 
 #[rustfmt::skip]
@@ -36,9 +35,9 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
             "always_set_request_id_in_response", "forward_client_cert_details", "set_current_client_cert_details",
             "proxy_100_continue", "upgrade_configs", "normalize_path", "merge_slashes",
             "path_with_escaped_slashes_action", "request_id_extension", "strip_matching_host_port",
-            "strip_any_host_port"],
-        values: &[("codec_type", "AUTO, HTTP1")],
-        no_effect: &[(NO_HTTP2, &["http2_protocol_options", "drain_timeout"])],
+            "strip_any_host_port", "http2_protocol_options", "drain_timeout", "stream_error_on_invalid_http_message"],
+        values: &[("codec_type", "AUTO, HTTP1, HTTP2")],
+        no_effect: &[],
     },
     part("envoy.extensions.filters.network.http_connection_manager.v3.Rds", &["route_config_name", "config_source"]),
     part("envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter", &["name", "typed_config"]),
@@ -94,34 +93,21 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     extension("envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate", &[]),
 
     // Upstream HTTP
-    MessageSupport {
-        name: "envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-        role: Extension,
-        full: &["common_http_protocol_options", "use_downstream_protocol_config",
-            "explicit_http_config"],
-        values: &[],
-        no_effect: &[],
-    },
-    MessageSupport {
-        name: "envoy.extensions.upstreams.http.v3.HttpProtocolOptions.ExplicitHttpConfig",
-        role: Part,
-        full: &["http_protocol_options"],
-        values: &[("http2_protocol_options", "in clusters of the bootstrap that serve xDS or SDS")],
-        no_effect: &[],
-    },
-    MessageSupport {
-        name: "envoy.extensions.upstreams.http.v3.HttpProtocolOptions.UseDownstreamHttpConfig",
-        role: Part,
-        full: &["http_protocol_options"],
-        values: &[],
-        no_effect: &[(NO_HTTP2, &["http2_protocol_options"])],
-    },
-    MessageSupport {
-        name: "envoy.config.core.v3.Http2ProtocolOptions",
-        role: Part, full: &[], values: &[],
-        no_effect: &[("only the control thread's own streams use HTTP/2, and they carry little", &[
-            "initial_stream_window_size", "initial_connection_window_size", "max_concurrent_streams"])],
-    },
+    extension("envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+        &["common_http_protocol_options", "use_downstream_protocol_config", "explicit_http_config", "auto_config"]),
+    part("envoy.extensions.upstreams.http.v3.HttpProtocolOptions.ExplicitHttpConfig",
+        &["http_protocol_options", "http2_protocol_options"]),
+    part("envoy.extensions.upstreams.http.v3.HttpProtocolOptions.UseDownstreamHttpConfig",
+        &["http_protocol_options", "http2_protocol_options"]),
+    part("envoy.extensions.upstreams.http.v3.HttpProtocolOptions.AutoHttpConfig",
+        &["http_protocol_options", "http2_protocol_options"]),
+    part("envoy.config.core.v3.Http2ProtocolOptions", &["hpack_table_size", "max_concurrent_streams",
+        "initial_stream_window_size", "initial_connection_window_size", "allow_connect", "max_outbound_frames",
+        "max_outbound_control_frames", "max_consecutive_inbound_frames_with_empty_payload",
+        "max_inbound_priority_frames_per_stream", "max_inbound_window_update_frames_per_data_frame_sent",
+        "override_stream_error_on_invalid_http_message", "connection_keepalive"]),
+    part("envoy.config.core.v3.KeepaliveSettings",
+        &["interval", "timeout", "interval_jitter", "connection_idle_interval"]),
 
     // Transport sockets
     extension("envoy.extensions.transport_sockets.raw_buffer.v3.RawBuffer", &[]),

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_runtime_config::cluster::EndpointAddress;
+use evenkeel_runtime_config::cluster::{EndpointAddress, UpstreamProtocol};
 use evenkeel_runtime_config::{Builder, Cluster, Config, Reference, Source};
 use evenkeel_testkit::TestCa;
 
@@ -246,7 +246,7 @@ load_assignment: { endpoints: [{ lb_endpoints: [{ endpoint: { address: { pipe: {
     assert_eq!(error.to_string(), "Cluster \"xds-grpc\": the bootstrap has one of this name, which cannot be replaced");
     builder.remove_cluster("xds-grpc");
     let config = builder.build();
-    assert!(config.clusters["xds-grpc"].http.http2);
+    assert!(matches!(config.clusters["xds-grpc"].http.protocol, UpstreamProtocol::Http2(_)));
     assert_eq!(addresses(&config.clusters["xds-grpc"]), ["./x.sock"]);
 }
 

@@ -6,6 +6,7 @@ mod explanation;
 mod fields;
 mod filter_chains;
 mod formats;
+mod http2;
 mod input;
 mod listeners;
 mod peers;

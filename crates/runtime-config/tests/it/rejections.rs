@@ -96,10 +96,6 @@ fn connection_managers() {
             vec![format!("{at}.set_current_client_cert_details.chain: not supported")],
         ),
         (
-            format!("stat_prefix: s, route_config: {{}}, codec_type: HTTP2, {router}"),
-            vec![format!("{at}.codec_type: only AUTO and HTTP1")],
-        ),
-        (
             format!(
                 "stat_prefix: s, route_config: {{}}, http_filters: [{{ name: f, typed_config: {{ \"@type\": {fault} }} }}]"
             ),
@@ -236,12 +232,6 @@ fn clusters_and_endpoints() {
         (
             "name: c\ncircuit_breakers: { thresholds: [{ priority: HIGH }] }",
             vec!["circuit_breakers.thresholds[0].priority: only DEFAULT is supported"],
-        ),
-        (
-            &format!("name: c\n{http2}"),
-            vec![
-                "typed_extension_protocol_options[\"envoy.extensions.upstreams.http.v3.HttpProtocolOptions\"].explicit_http_config.http2_protocol_options: HTTP/2 towards endpoints is not supported yet",
-            ],
         ),
         (
             &format!(

@@ -1,0 +1,132 @@
+//! `Http2ProtocolOptions`.
+
+use std::time::Duration;
+
+use evenkeel_xds::pb::envoy::config::core::v3 as core;
+use evenkeel_xds::pb::google::protobuf::UInt32Value;
+
+use super::Cx;
+use crate::http2::{Http2Keepalive, Http2Options};
+
+/// What RFC 9113 section 6.9.2 gives every peer; Envoy takes no less.
+const SMALLEST_WINDOW: u32 = 65_535;
+/// RFC 9113 section 6.9.1.
+const LARGEST_WINDOW: u32 = i32::MAX as u32;
+/// Largest table a head is encoded or decoded with, in bytes.
+const LARGEST_HPACK_TABLE: u32 = 1024 * 1024;
+/// Envoy's least keep-alive interval and timeout.
+const SHORTEST_KEEPALIVE: Duration = Duration::from_millis(1);
+const DEFAULT_JITTER_PERCENT: f64 = 15.0;
+
+/// Compiles the options at `field`; what is not set has its default.
+pub(crate) fn options(cx: &mut Cx<'_>, field: &str, options: Option<&core::Http2ProtocolOptions>) -> Http2Options {
+    let Some(options) = options else { return Http2Options::default() };
+    cx.at(field, |cx| compile(cx, options))
+}
+
+fn compile(cx: &mut Cx<'_>, options: &core::Http2ProtocolOptions) -> Http2Options {
+    let default = Http2Options::default();
+    let mut number = |field: &str, value: &Option<UInt32Value>, default: u32, least: u32, most: u32| {
+        let Some(value) = value.as_ref().map(|value| value.value) else { return default };
+        if !(least..=most).contains(&value) {
+            cx.fail_at::<()>(field, format!("must lie between {least} and {most}"));
+        }
+        value
+    };
+    let (streams, stream, connection, table) = (
+        &options.max_concurrent_streams,
+        &options.initial_stream_window_size,
+        &options.initial_connection_window_size,
+        &options.hpack_table_size,
+    );
+    let mut compiled = Http2Options {
+        max_concurrent_streams: number(
+            "max_concurrent_streams",
+            streams,
+            default.max_concurrent_streams,
+            1,
+            LARGEST_WINDOW,
+        ),
+        stream_window: number(
+            "initial_stream_window_size",
+            stream,
+            default.stream_window,
+            SMALLEST_WINDOW,
+            LARGEST_WINDOW,
+        ),
+        connection_window: number(
+            "initial_connection_window_size",
+            connection,
+            default.connection_window,
+            SMALLEST_WINDOW,
+            LARGEST_WINDOW,
+        ),
+        hpack_table_bytes: number("hpack_table_size", table, default.hpack_table_bytes, 0, LARGEST_HPACK_TABLE),
+        allow_connect: options.allow_connect,
+        max_outbound_frames: number(
+            "max_outbound_frames",
+            &options.max_outbound_frames,
+            default.max_outbound_frames,
+            1,
+            u32::MAX,
+        ),
+        max_outbound_control_frames: number(
+            "max_outbound_control_frames",
+            &options.max_outbound_control_frames,
+            default.max_outbound_control_frames,
+            1,
+            u32::MAX,
+        ),
+        max_consecutive_empty_frames: number(
+            "max_consecutive_inbound_frames_with_empty_payload",
+            &options.max_consecutive_inbound_frames_with_empty_payload,
+            default.max_consecutive_empty_frames,
+            0,
+            u32::MAX,
+        ),
+        max_priority_frames_per_stream: number(
+            "max_inbound_priority_frames_per_stream",
+            &options.max_inbound_priority_frames_per_stream,
+            default.max_priority_frames_per_stream,
+            0,
+            u32::MAX,
+        ),
+        max_window_updates_per_data_frame: number(
+            "max_inbound_window_update_frames_per_data_frame_sent",
+            &options.max_inbound_window_update_frames_per_data_frame_sent,
+            default.max_window_updates_per_data_frame,
+            1,
+            u32::MAX,
+        ),
+        stream_error_on_invalid_message: options
+            .override_stream_error_on_invalid_http_message
+            .as_ref()
+            .is_some_and(|set| set.value),
+        keepalive: None,
+    };
+    compiled.keepalive = options.connection_keepalive.as_ref().and_then(|settings| keepalive(cx, settings));
+    compiled
+}
+
+fn keepalive(cx: &mut Cx<'_>, settings: &core::KeepaliveSettings) -> Option<Http2Keepalive> {
+    cx.at("connection_keepalive", |cx| {
+        let interval = cx.limit("interval", settings.interval.as_ref(), None);
+        let timeout = cx.required("timeout", settings.timeout.as_ref())?;
+        let timeout = cx.duration("timeout", Some(timeout))?;
+        for (field, value) in [("interval", interval), ("timeout", Some(timeout))] {
+            if value.is_some_and(|value| value < SHORTEST_KEEPALIVE) {
+                cx.fail_at::<()>(field, "must be at least 1 ms");
+            }
+        }
+        let jitter = settings.interval_jitter.as_ref().map_or(DEFAULT_JITTER_PERCENT, |percent| percent.value);
+        if !(0.0..=100.0).contains(&jitter) {
+            return cx.fail_at("interval_jitter", "must lie between 0 and 100");
+        }
+        Some(Http2Keepalive {
+            interval,
+            timeout,
+            jitter_permille: (jitter * 10.0) as u32,
+            idle_interval: cx.limit("connection_idle_interval", settings.connection_idle_interval.as_ref(), None),
+        })
+    })
+}
