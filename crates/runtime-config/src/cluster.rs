@@ -214,7 +214,11 @@ pub struct UpstreamHttp {
 
 impl Default for UpstreamHttp {
     fn default() -> Self {
-        Self { idle_timeout: Some(Duration::from_secs(3600)), max_requests_per_connection: None, protocol: UpstreamProtocol::Http1 }
+        Self {
+            idle_timeout: Some(Duration::from_secs(3600)),
+            max_requests_per_connection: None,
+            protocol: UpstreamProtocol::Http1,
+        }
     }
 }
 

@@ -266,8 +266,7 @@ fn http_options(cx: &mut Cx<'_>, options: &upstreams::HttpProtocolOptions) -> Op
             UpstreamProtocol::Auto(Box::new(http2))
         }),
         None => {
-            return cx
-                .fail("one of explicit_http_config, use_downstream_protocol_config, auto_config is required");
+            return cx.fail("one of explicit_http_config, use_downstream_protocol_config, auto_config is required");
         }
     };
     let common = options.common_http_protocol_options.unwrap_or_default();

@@ -12,8 +12,8 @@ use super::access_log::access_logs;
 use super::cluster::max_requests;
 use super::{Cx, http2, rbac, route, type_name};
 use crate::hcm::{
-    ClientCertDetails, Codec, EscapedSlashes, ForwardClientCert, HttpConnectionManager, HttpFilter, RouteSource, ServerHeader,
-    StripPort,
+    ClientCertDetails, Codec, EscapedSlashes, ForwardClientCert, HttpConnectionManager, HttpFilter, RouteSource,
+    ServerHeader, StripPort,
 };
 
 const RBAC: &str = "envoy.extensions.filters.http.rbac.v3.RBAC";

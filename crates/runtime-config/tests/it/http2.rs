@@ -53,11 +53,9 @@ load_assignment: {{ cluster_name: c }}
 
 #[test]
 fn what_clients_may_speak() {
-    for (text, expected) in [
-        ("codec_type: AUTO", Codec::Auto),
-        ("codec_type: HTTP1", Codec::Http1),
-        ("codec_type: HTTP2", Codec::Http2),
-    ] {
+    for (text, expected) in
+        [("codec_type: AUTO", Codec::Auto), ("codec_type: HTTP1", Codec::Http1), ("codec_type: HTTP2", Codec::Http2)]
+    {
         assert_eq!(hcm(text).unwrap().codec, expected, "{text}");
     }
     let plain = hcm("").unwrap();
@@ -135,10 +133,16 @@ fn what_cannot_be_is_refused_by_name() {
     let range = "http2_protocol_options.initial_stream_window_size: must lie between 65535 and 2147483647";
     of_hcm("http2_protocol_options: { initial_stream_window_size: 65534 }", range);
     of_hcm("http2_protocol_options: { max_concurrent_streams: 0 }", "max_concurrent_streams: must lie between 1");
-    of_hcm("http2_protocol_options: { connection_keepalive: { interval: 1s } }", "connection_keepalive.timeout: is required");
+    of_hcm(
+        "http2_protocol_options: { connection_keepalive: { interval: 1s } }",
+        "connection_keepalive.timeout: is required",
+    );
     of_hcm("http2_protocol_options: { allow_metadata: true }", "allow_metadata: not supported");
     let of_cluster = |options: &str, expected: &str| check(cluster(options, "").map(drop), expected);
     of_cluster("auto_config: {}", "transport_socket: auto_config needs TLS");
-    of_cluster("common_http_protocol_options: {}", "one of explicit_http_config, use_downstream_protocol_config, auto_config");
+    of_cluster(
+        "common_http_protocol_options: {}",
+        "one of explicit_http_config, use_downstream_protocol_config, auto_config",
+    );
     of_cluster("auto_config: { http3_protocol_options: {} }", "auto_config.http3_protocol_options: not supported");
 }
