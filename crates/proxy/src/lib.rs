@@ -16,6 +16,7 @@ mod listener;
 pub mod logging;
 mod memory;
 pub mod options;
+pub mod proxy_protocol;
 pub mod random;
 pub mod response_flags;
 pub mod run;

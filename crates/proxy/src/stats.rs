@@ -59,6 +59,26 @@ layout! {
 }
 
 layout! {
+    /// `proxy_proto.` or `proxy_proto.PREFIX.`
+    pub mod proxy_protocol {
+        counters { not_found_disallowed, not_found_allowed }
+        gauges {}
+        histograms {}
+        statuses None
+    }
+}
+
+layout! {
+    /// `proxy_proto.[PREFIX.]versions.vN.`
+    pub mod proxy_protocol_version {
+        counters { found, disallowed, error }
+        gauges {}
+        histograms {}
+        statuses None
+    }
+}
+
+layout! {
     /// One worker, for `/workers`; not in `/stats`.
     pub mod worker {
         counters { connections_total, requests_total }
@@ -76,6 +96,22 @@ pub fn http_name(prefix: &str) -> ScopeName {
 /// `tcp.PREFIX.`
 pub fn tcp_name(prefix: &str) -> ScopeName {
     ScopeName::tagged("tcp", "envoy_tcp_prefix", prefix)
+}
+
+/// `proxy_proto.` or `proxy_proto.PREFIX.`
+pub fn proxy_protocol_name(prefix: &str) -> ScopeName {
+    match prefix {
+        "" => ScopeName::plain("proxy_proto."),
+        prefix => ScopeName::tagged("proxy_proto", "envoy_proxy_protocol_prefix", prefix),
+    }
+}
+
+/// `proxy_proto.[PREFIX.]versions.vN.`
+pub fn proxy_protocol_version_name(prefix: &str, version: u8) -> ScopeName {
+    let outer = proxy_protocol_name(prefix);
+    let mut tags = outer.tags;
+    tags.push(("envoy_proxy_protocol_version", version.to_string()));
+    ScopeName { dotted: format!("{}versions.v{version}.", outer.dotted), family: format!("{}versions_", outer.family), tags }
 }
 
 /// `listener.ADDRESS.`; the address's colon becomes `_` as Envoy writes it.

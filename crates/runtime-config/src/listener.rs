@@ -56,6 +56,8 @@ pub struct Listener {
 /// The listener filters that are on.
 #[derive(Debug, Clone, Default)]
 pub struct ListenerFilters {
+    /// Read a PROXY protocol header before anything else.
+    pub proxy_protocol: Option<ProxyProtocol>,
     /// Restore the address the client dialled before a redirect (`SO_ORIGINAL_DST`).
     pub original_dst: bool,
     /// Read the ClientHello: transport protocol, SNI, ALPN.
@@ -81,6 +83,63 @@ impl ListenerFilters {
     /// Whether the HTTP inspector reads a connection to this port.
     pub fn inspects_http(&self, destination_port: u16) -> bool {
         self.http_inspector && !self.http_inspector_disabled.matches(destination_port)
+    }
+}
+
+/// `envoy.filters.listener.proxy_protocol`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ProxyProtocol {
+    /// Connections without a header are served too (`allow_requests_without_proxy_protocol`).
+    pub optional: bool,
+    /// Versions that are refused (`disallowed_versions`).
+    pub disallowed: Vec<ProxyProtocolVersion>,
+    /// Which TLVs go on to an upstream that is told of them (`pass_through_tlvs`).
+    pub pass_through: TlvSelection,
+    /// Statistics are `proxy_proto.PREFIX.…`; without it `proxy_proto.…`.
+    pub stat_prefix: Box<str>,
+}
+
+/// A version of the PROXY protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ProxyProtocolVersion {
+    /// One line of text.
+    V1,
+    /// Binary.
+    V2,
+}
+
+impl ProxyProtocolVersion {
+    /// As statistics and messages name it.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::V1 => 1,
+            Self::V2 => 2,
+        }
+    }
+}
+
+/// `ProxyProtocolPassThroughTLVs`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TlvSelection {
+    /// All.
+    All,
+    /// Those of these types; none when empty.
+    Types(Vec<u8>),
+}
+
+impl Default for TlvSelection {
+    fn default() -> Self {
+        Self::Types(Vec::new())
+    }
+}
+
+impl TlvSelection {
+    /// Whether a TLV of this type is among them.
+    pub fn includes(&self, kind: u8) -> bool {
+        match self {
+            Self::All => true,
+            Self::Types(types) => types.contains(&kind),
+        }
     }
 }
 

@@ -25,6 +25,10 @@ pub trait RequestView {
 pub struct ConnectionView {
     /// Peer address of the socket (`direct_remote_ip`).
     pub direct_remote: SocketAddr,
+    /// The client: the socket's peer, or whom a PROXY protocol header names.
+    pub remote: SocketAddr,
+    /// What a PROXY protocol header said besides addresses, as far as it may be passed on.
+    pub tlvs: Option<Arc<[Tlv]>>,
     /// Destination the client dialled (original destination when it was redirected).
     pub local: SocketAddr,
     /// SNI of the ClientHello.
@@ -33,6 +37,22 @@ pub struct ConnectionView {
     pub tls: bool,
     /// What the verified peer certificate says; `None` without a client certificate.
     pub peer: Option<Arc<PeerIdentity>>,
+}
+
+impl ConnectionView {
+    /// A plaintext connection of which no more than its ends is known.
+    pub fn plaintext(remote: SocketAddr, local: SocketAddr) -> Self {
+        Self { direct_remote: remote, remote, tlvs: None, local, server_name: None, tls: false, peer: None }
+    }
+}
+
+/// A type-length-value vector of a PROXY protocol header.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Tlv {
+    /// `PP2_TYPE_…`.
+    pub kind: u8,
+    /// Its bytes.
+    pub value: Vec<u8>,
 }
 
 /// Names out of a verified peer certificate.

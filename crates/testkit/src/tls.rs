@@ -115,6 +115,18 @@ impl TlsClient<'_> {
         Ok(Connection::over(StreamOwned::new(session, socket), control))
     }
 
+    /// The bytes this client would begin with.
+    ///
+    /// # Panics
+    /// When the PEM inputs are malformed.
+    pub fn client_hello(&self) -> Vec<u8> {
+        let name = ServerName::try_from(self.server_name.to_owned()).expect("a server name");
+        let mut session = ClientConnection::new(Arc::new(self.config()), name).expect("a client");
+        let mut hello = Vec::new();
+        session.write_tls(&mut hello).expect("memory takes it");
+        hello
+    }
+
     fn config(&self) -> ClientConfig {
         let mut roots = RootCertStore::empty();
         for root in CertificateDer::pem_slice_iter(self.root_pem.as_bytes()) {

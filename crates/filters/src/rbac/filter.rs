@@ -135,7 +135,7 @@ impl Authorizer for Evaluator {
     }
 
     fn request(&self, filter: &RbacFilter, connection: &ConnectionView, request: &PlainRequest) -> Verdict {
-        let remote = connection.direct_remote.ip();
+        let remote = connection.remote.ip();
         verdict(filter, &Subject { connection, remote, request: Some(request) })
     }
 }
@@ -150,7 +150,7 @@ fn verdict<R: RequestView>(filter: &RbacFilter, subject: &Subject<'_, R>) -> Ver
 
 impl<'s> Subject<'s, NoRequest> {
     fn of_connection(connection: &'s ConnectionView) -> Self {
-        Self { connection, remote: connection.direct_remote.ip(), request: None }
+        Self { connection, remote: connection.remote.ip(), request: None }
     }
 }
 

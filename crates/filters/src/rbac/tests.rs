@@ -19,11 +19,9 @@ const WEB: &str = "spiffe://cluster.local/ns/default/sa/web";
 
 fn connection(peer: Option<&str>) -> ConnectionView {
     ConnectionView {
-        direct_remote: address("10.244.1.7:40000"),
-        local: address("10.244.2.9:8080"),
-        server_name: None,
         tls: peer.is_some(),
         peer: peer.map(|uri| Arc::new(PeerIdentity { uri_sans: vec![uri.into()], ..PeerIdentity::default() })),
+        ..ConnectionView::plaintext(address("10.244.1.7:40000"), address("10.244.2.9:8080"))
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) fn identify(
     peer_text: &str,
     random: &Random,
 ) -> SocketAddr {
-    let direct = connection.direct_remote;
+    let direct = connection.remote;
     let (mut client, scheme) = (direct, if connection.tls { &b"https"[..] } else { b"http" });
     let headers = &mut head.headers;
     if hcm.use_remote_address {

@@ -33,7 +33,7 @@ pub(super) fn record<T>(connection: &Connection<'_>, request: &Request, f: impl 
     record.upstream_transport_failure_reason = &request.transport_failure;
     record.upstream_attempts = request.attempts;
     record.downstream_local_address = Some(view.local);
-    record.downstream_remote_address = Some(request.client.unwrap_or(view.direct_remote));
+    record.downstream_remote_address = Some(request.client.unwrap_or(view.remote));
     record.downstream_direct_remote_address = Some(view.direct_remote);
     if let Some(peer) = &view.peer {
         record.downstream_peer_uri_sans = &peer.uri_sans;

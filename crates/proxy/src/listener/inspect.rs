@@ -1,16 +1,58 @@
-//! Finding out what a connection speaks before a filter chain is chosen. What is read here is handed on, not peeked at, so
-//! nothing is read twice.
+//! Telling a connection's protocol by its client's first bytes. What is read here is handed on, not peeked at, so nothing is
+//! read twice.
 
 use std::io;
+use std::task::{Context, Poll, ready};
 
-use evenkeel_runtime_config::listener::ListenerFilters;
 use evenkeel_tls::{ClientHello, ClientHelloReader, Inspection};
-use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
+
+use crate::proxy_protocol::{self, Header};
 
 /// Longest request line the HTTP inspector waits for, in bytes.
 const MAX_REQUEST_LINE_BYTES: usize = 8 * 1024;
+/// Room made for one read, in bytes: a ClientHello with a post-quantum key share in one piece.
+const READ_BYTES: usize = 2 * 1024;
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// What Envoy's inspector takes for HTTP: the methods of the IANA registry that its parser knows. Text that begins with none
+/// of them is some other protocol's, and known to be at its first bytes.
+const METHODS: [&str; 35] = [
+    "ACL",
+    "BIND",
+    "CHECKOUT",
+    "CONNECT",
+    "COPY",
+    "DELETE",
+    "GET",
+    "HEAD",
+    "LINK",
+    "LOCK",
+    "M-SEARCH",
+    "MERGE",
+    "MKACTIVITY",
+    "MKCALENDAR",
+    "MKCOL",
+    "MOVE",
+    "MSEARCH",
+    "NOTIFY",
+    "OPTIONS",
+    "PATCH",
+    "POST",
+    "PROPFIND",
+    "PROPPATCH",
+    "PURGE",
+    "PUT",
+    "REBIND",
+    "REPORT",
+    "SEARCH",
+    "SOURCE",
+    "SUBSCRIBE",
+    "TRACE",
+    "UNBIND",
+    "UNLINK",
+    "UNLOCK",
+    "UNSUBSCRIBE",
+];
 
 /// What is known of a connection's first bytes.
 #[derive(Default)]
@@ -21,6 +63,15 @@ pub(super) struct Inspected {
     pub(super) bytes: Vec<u8>,
     /// `http/1.0`, `http/1.1` or `h2c`, out of plaintext.
     pub(super) http: Option<&'static str>,
+    /// The client has closed its side: nothing more will be known.
+    pub(super) ended: bool,
+}
+
+/// What there is to find out.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) tls: bool,
+    pub(super) http: bool,
 }
 
 /// Why a connection ends before a filter chain is chosen.
@@ -31,72 +82,105 @@ pub(super) enum InspectError {
     #[error("the ClientHello is too large")]
     TooLarge,
     #[error(transparent)]
+    ProxyProtocol(#[from] proxy_protocol::ParseError),
+    #[error("version {0} of the PROXY protocol is not allowed here")]
+    DisallowedVersion(u8),
+    #[error("no PROXY protocol header")]
+    NoProxyHeader,
+    #[error(transparent)]
     Socket(#[from] io::Error),
 }
 
-/// Runs the inspectors that are on for `port`, within the listener's time.
-pub(super) async fn inspect(
-    stream: &mut TcpStream,
-    filters: &ListenerFilters,
-    port: u16,
-) -> Result<Inspected, InspectError> {
-    let (tls, http) = (filters.inspects_tls(port), filters.inspects_http(port));
-    let mut inspected = Inspected::default();
-    if !tls && !http {
-        return Ok(inspected);
+impl Inspected {
+    /// Reads until `wanted` is known. Whatever was read is kept in `bytes` between polls.
+    pub(super) fn poll(
+        &mut self,
+        stream: &TcpStream,
+        wanted: Wanted,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), InspectError>> {
+        while !self.examine(wanted)? {
+            ready!(self.poll_more(stream, cx))?;
+        }
+        Poll::Ready(Ok(()))
     }
-    let reading = read(stream, tls, http, &mut inspected);
-    match filters.timeout {
-        None => reading.await?,
-        Some(limit) => match tokio::time::timeout(limit, reading).await {
-            Ok(result) => result?,
-            Err(_) if filters.continue_on_timeout => {}
-            Err(_) => return Err(InspectError::Timeout),
-        },
+
+    /// Reads a PROXY protocol header off; `None`: the connection begins with something else.
+    pub(super) fn poll_proxy_header(
+        &mut self,
+        stream: &TcpStream,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Header>, InspectError>> {
+        loop {
+            match proxy_protocol::parse(&self.bytes)? {
+                proxy_protocol::Parsed::Header(header, length) => {
+                    self.bytes.drain(..length);
+                    return Poll::Ready(Ok(Some(header)));
+                }
+                proxy_protocol::Parsed::Absent => return Poll::Ready(Ok(None)),
+                proxy_protocol::Parsed::Incomplete if self.ended => {
+                    return Poll::Ready(Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()));
+                }
+                proxy_protocol::Parsed::Incomplete => ready!(self.poll_more(stream, cx))?,
+            }
+        }
     }
-    Ok(inspected)
+
+    /// True when nothing more can be learnt.
+    fn examine(&mut self, wanted: Wanted) -> Result<bool, InspectError> {
+        if self.ended || self.bytes.is_empty() {
+            return Ok(self.ended || (!wanted.tls && !wanted.http));
+        }
+        if wanted.tls && looks_like_tls(&self.bytes) {
+            // Few ClientHellos come in more than one piece, so starting over with each piece is cheap.
+            return match ClientHelloReader::new().push(&self.bytes) {
+                Inspection::Hello(hello) => {
+                    self.bytes = Vec::new();
+                    self.hello = Some(hello);
+                    Ok(true)
+                }
+                Inspection::TooLarge => Err(InspectError::TooLarge),
+                Inspection::NotTls(_) => Ok(true),
+                Inspection::NeedMore(_) => Ok(false),
+            };
+        }
+        if !wanted.http {
+            return Ok(true);
+        }
+        match request_line(&self.bytes) {
+            RequestLine::Http(version) => {
+                self.http = Some(version);
+                Ok(true)
+            }
+            RequestLine::Other => Ok(true),
+            RequestLine::Unknown => Ok(false),
+        }
+    }
+
+    fn poll_more(&mut self, stream: &TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            // No room is made before there are bytes: a silent connection costs no buffer.
+            ready!(stream.poll_read_ready(cx))?;
+            self.bytes.reserve(READ_BYTES);
+            match stream.try_read_buf(&mut self.bytes) {
+                Ok(count) => {
+                    self.ended = count == 0;
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
 }
 
 /// Reads a ClientHello where TLS is the only possibility; `bytes` were read before.
-pub(super) async fn client_hello(stream: &mut TcpStream, bytes: &[u8]) -> Result<Box<ClientHello>, InspectError> {
-    let mut inspected = Inspected { bytes: bytes.to_vec(), ..Inspected::default() };
-    read(stream, true, false, &mut inspected).await?;
+pub(super) async fn client_hello(stream: &TcpStream, bytes: Vec<u8>) -> Result<Box<ClientHello>, InspectError> {
+    let mut inspected = Inspected { bytes, ..Inspected::default() };
+    let wanted = Wanted { tls: true, http: false };
+    std::future::poll_fn(|cx| inspected.poll(stream, wanted, cx)).await?;
     let not_tls = || io::Error::new(io::ErrorKind::InvalidData, "the client does not speak TLS");
     inspected.hello.ok_or_else(|| not_tls().into())
-}
-
-/// Cancel safe: whatever was read is in `inspected.bytes` when the future is dropped.
-async fn read(stream: &mut TcpStream, tls: bool, http: bool, inspected: &mut Inspected) -> Result<(), InspectError> {
-    loop {
-        if !inspected.bytes.is_empty() {
-            if tls && looks_like_tls(&inspected.bytes) {
-                // Few ClientHellos come in more than one piece, so starting over with each piece is cheap.
-                match ClientHelloReader::new().push(&inspected.bytes) {
-                    Inspection::Hello(hello) => {
-                        inspected.bytes.clear();
-                        inspected.hello = Some(hello);
-                        return Ok(());
-                    }
-                    Inspection::TooLarge => return Err(InspectError::TooLarge),
-                    Inspection::NotTls(_) => return Ok(()),
-                    Inspection::NeedMore(_) => {}
-                }
-            } else {
-                match request_line(&inspected.bytes) {
-                    _ if !http => return Ok(()),
-                    RequestLine::Http(version) => {
-                        inspected.http = Some(version);
-                        return Ok(());
-                    }
-                    RequestLine::Other => return Ok(()),
-                    RequestLine::Unknown => {}
-                }
-            }
-        }
-        if stream.read_buf(&mut inspected.bytes).await? == 0 {
-            return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
-        }
-    }
 }
 
 /// A TLS record with a handshake message.
@@ -119,21 +203,28 @@ fn request_line(bytes: &[u8]) -> RequestLine {
     if HTTP2_PREFACE.starts_with(bytes) {
         return RequestLine::Unknown;
     }
-    let method = bytes.iter().take_while(|byte| byte.is_ascii_alphabetic() || b"-_!".contains(byte)).count();
-    if method == 0 || bytes.get(method).is_some_and(|byte| *byte != b' ') {
-        return RequestLine::Other;
-    }
-    let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
-        return if bytes.len() < MAX_REQUEST_LINE_BYTES { RequestLine::Unknown } else { RequestLine::Other };
+    let line = match bytes.iter().position(|byte| *byte == b'\n') {
+        Some(end) => bytes.get(..end).unwrap_or_default().trim_ascii_end(),
+        None if bytes.len() < MAX_REQUEST_LINE_BYTES && may_begin_request(bytes) => return RequestLine::Unknown,
+        None => return RequestLine::Other,
     };
-    let line = bytes[..end].trim_ascii_end();
-    if line.ends_with(b" HTTP/1.1") {
+    if !may_begin_request(line) {
+        RequestLine::Other
+    } else if line.ends_with(b" HTTP/1.1") {
         RequestLine::Http("http/1.1")
     } else if line.ends_with(b" HTTP/1.0") {
         RequestLine::Http("http/1.0")
     } else {
         RequestLine::Other
     }
+}
+
+/// Whether the bytes are a method and a space, or the beginning of that.
+fn may_begin_request(bytes: &[u8]) -> bool {
+    METHODS.iter().any(|method| match bytes.get(method.len()) {
+        Some(byte) => *byte == b' ' && bytes.starts_with(method.as_bytes()),
+        None => method.as_bytes().starts_with(bytes),
+    })
 }
 
 #[cfg(test)]
@@ -146,10 +237,19 @@ mod tests {
             |bytes: &str, expected: RequestLine| assert_eq!(request_line(bytes.as_bytes()), expected, "{bytes:?}");
         check("GET / HTTP/1.1\r\n", RequestLine::Http("http/1.1"));
         check("GET / HTTP/1.0\r\nHost", RequestLine::Http("http/1.0"));
+        check("M-SEARCH * HTTP/1.1\n", RequestLine::Http("http/1.1"));
         check("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", RequestLine::Http("h2c"));
         check("PRI * HTTP/2.0\r\n\r\nSM", RequestLine::Unknown);
         check("P", RequestLine::Unknown);
+        check("MK", RequestLine::Unknown);
+        check("GET", RequestLine::Unknown);
         check("GET / HTTP/1.", RequestLine::Unknown);
+        check("GETS / HTTP/1.1\r\n", RequestLine::Other);
+        check("get / HTTP/1.1\r\n", RequestLine::Other);
+        check("EHLO example.com", RequestLine::Other);
+        check("PING\r\n", RequestLine::Other);
+        check("GET\r\n", RequestLine::Other);
+        check("GET key\r\n", RequestLine::Other);
         check("SSH-2.0-OpenSSH\r\n", RequestLine::Other);
         check("\0\0\0\x0f", RequestLine::Other);
         check("hello world\r\n", RequestLine::Other);

@@ -1,8 +1,10 @@
 //! From an accepted socket to the filter chain that serves it.
 
 pub(crate) mod accept;
+mod detect;
 mod inspect;
 mod original_dst;
+mod proxy_protocol;
 mod serve;
 pub(crate) mod socket;
 

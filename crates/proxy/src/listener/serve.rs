@@ -1,24 +1,28 @@
-//! One connection from accept to its terminal filter: original destination, logical listener, inspectors, filter chain, TLS.
+//! One connection from accept to its terminal filter: original destination, logical listener, PROXY protocol, protocol
+//! detection, filter chain, TLS.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use evenkeel_runtime_config::listener::{ChainInput, FilterChain, Listener, Terminal};
+use evenkeel_runtime_config::listener::{FilterChain, Listener, Terminal};
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
-use evenkeel_tls::{ClientHello, DownstreamTls, PeerCertificate, Session};
+use evenkeel_tls::{DownstreamTls, PeerCertificate, Session};
 use pem::{EncodeConfig, LineEnding, Pem};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::access_log::Record;
 use crate::conn::Buffer;
+use crate::listener::detect::{Ends, detect};
 use crate::listener::inspect::{self, InspectError, Inspected};
 use crate::listener::original_dst::original_destination;
+use crate::listener::proxy_protocol;
 use crate::response_flags::ResponseFlags;
 use crate::stats::{listener, listener_worker};
 use crate::stream::Stream;
+use crate::tcp::Ahead;
 use crate::worker::{Accepted, ConnectionStats, Registration, Worker};
 use crate::{http, tcp};
 
@@ -55,11 +59,13 @@ pub(crate) async fn serve(worker: &Rc<Worker>, accepted: Accepted, id: u64, regi
     // The seat lives as long as the connection.
     let _seat = seat;
     let Ok(stream) = TcpStream::from_std(stream) else { return };
-    let Some(downstream) = establish(worker, stream, (peer, destination), listener, &stats, id).await else { return };
+    let ends = Ends { direct: peer, remote: peer, destination };
+    let established = establish(worker, stream, ends, listener, &stats, id).await;
+    let Some((downstream, ahead)) = established else { return };
     let chain = Arc::clone(&downstream.chain);
     match &chain.terminal {
         Terminal::Http(hcm) => Box::pin(http::serve(worker, downstream, Arc::clone(hcm), registration)).await,
-        Terminal::Tcp(proxy) => Box::pin(tcp::serve(worker, downstream, proxy)).await,
+        Terminal::Tcp(proxy) => Box::pin(tcp::serve(worker, downstream, proxy, ahead)).await,
     }
 }
 
@@ -74,31 +80,34 @@ fn destination(accepted: &Accepted, bound: &Listener) -> Option<(SocketAddr, boo
     Some((destination, original.is_some_and(|original| original != local)))
 }
 
-/// Inspectors, filter chain, TLS. `None` when the connection is to be closed; why was counted and logged.
+/// PROXY protocol, detection, filter chain, TLS. `None` when the connection is to be closed; why was counted and logged.
 async fn establish(
     worker: &Rc<Worker>,
-    mut stream: TcpStream,
-    (peer, destination): (SocketAddr, SocketAddr),
+    stream: TcpStream,
+    mut ends: Ends,
     listener: Arc<Listener>,
     stats: &ConnectionStats,
     id: u64,
-) -> Option<Downstream> {
-    let inspected = match inspect::inspect(&mut stream, &listener.listener_filters, destination.port()).await {
-        Ok(inspected) => inspected,
-        Err(error) => {
-            let counter = match error {
-                InspectError::Timeout => listener::Counter::downstream_pre_cx_timeout,
-                _ => listener::Counter::downstream_listener_filter_error,
-            };
-            stats.listener.inc(counter);
-            return None;
+) -> Option<(Downstream, Option<Box<Ahead>>)> {
+    let mut inspected = Inspected::default();
+    let mut tlvs = None;
+    if let Some(filter) = &listener.listener_filters.proxy_protocol {
+        let reading = proxy_protocol::read(worker, &stream, filter, &mut inspected);
+        let header = within(listener.listener_filters.timeout, Box::pin(reading)).await;
+        let header = header.map_err(|error| refuse(stats, &error)).ok()?;
+        if let Some((remote, destination)) = header.as_ref().and_then(|header| header.addresses) {
+            (ends.remote, ends.destination) = (remote, destination);
         }
-    };
-    let Some(chain) = choose_chain(&listener, &inspected, peer, destination) else {
+        tlvs = header.and_then(|header| proxy_protocol::passed_through(header.tlvs, filter));
+    }
+    let detected = detect(worker, &stream, &listener, ends, inspected).await;
+    let detected = detected.map_err(|error| refuse(stats, &error)).ok()?;
+    let Some(chain) = detected.chain else {
         stats.listener.inc(listener::Counter::no_filter_chain_match);
-        log_unmatched(worker, &listener, peer, destination, id);
+        log_unmatched(worker, &listener, ends, id);
         return None;
     };
+    let inspected = detected.inspected;
     let server_name = inspected.hello.as_ref().and_then(|hello| hello.server_name()).map(Arc::from);
     let (stream, input) = match &chain.tls {
         Some(tls) => {
@@ -110,7 +119,7 @@ async fn establish(
                 }
                 Ok(Err(error)) => {
                     stats.listener.inc(listener::Counter::ssl_connection_error);
-                    tracing::debug!(%peer, listener = %listener.name, error, "TLS handshake failed");
+                    tracing::debug!(peer = %ends.direct, listener = %listener.name, error, "TLS handshake failed");
                     return None;
                 }
                 Err(_) => {
@@ -125,36 +134,33 @@ async fn establish(
         }
     };
     let forwards_cert = matches!(&chain.terminal, Terminal::Http(hcm) if hcm.client_cert_details.cert);
-    let view = connection_view(&stream, peer, destination, server_name, forwards_cert);
-    let peer_text = peer.ip().to_canonical().to_string().into();
-    Some(Downstream { stream, input, view, chain, id, peer_text })
+    let view = ConnectionView { tlvs, ..connection_view(&stream, ends, server_name, forwards_cert) };
+    let peer_text = ends.remote.ip().to_canonical().to_string().into();
+    Some((Downstream { stream, input, view, chain, id, peer_text }, detected.ahead))
 }
 
-fn choose_chain(
-    listener: &Listener,
-    inspected: &Inspected,
-    peer: SocketAddr,
-    destination: SocketAddr,
-) -> Option<Arc<FilterChain>> {
-    let hello = inspected.hello.as_deref();
-    let offered: Vec<&str> =
-        hello.iter().flat_map(|hello| hello.alpn()).filter_map(|protocol| std::str::from_utf8(protocol).ok()).collect();
-    let plain: Vec<&str> = inspected.http.into_iter().collect();
-    let input = ChainInput {
-        destination,
-        source: peer,
-        direct_source: peer,
-        server_name: hello.and_then(ClientHello::server_name),
-        transport_protocol: if hello.is_some() { "tls" } else { "raw_buffer" },
-        application_protocols: if hello.is_some() { &offered } else { &plain },
-    };
-    listener.find_filter_chain(&input).cloned()
+/// Runs a listener filter within the listener's time.
+async fn within<T>(
+    limit: Option<Duration>,
+    filter: impl Future<Output = Result<T, InspectError>>,
+) -> Result<T, InspectError> {
+    match limit {
+        None => filter.await,
+        Some(limit) => tokio::time::timeout(limit, filter).await.unwrap_or(Err(InspectError::Timeout)),
+    }
 }
 
-async fn accept_tls(mut stream: TcpStream, tls: &DownstreamTls, inspected: Inspected) -> Result<Stream, String> {
+fn refuse(stats: &ConnectionStats, error: &InspectError) {
+    stats.listener.inc(match error {
+        InspectError::Timeout => listener::Counter::downstream_pre_cx_timeout,
+        _ => listener::Counter::downstream_listener_filter_error,
+    });
+}
+
+async fn accept_tls(stream: TcpStream, tls: &DownstreamTls, inspected: Inspected) -> Result<Stream, String> {
     let hello = match inspected.hello {
         Some(hello) => hello,
-        None => inspect::client_hello(&mut stream, &inspected.bytes).await.map_err(|error| error.to_string())?,
+        None => inspect::client_hello(&stream, inspected.bytes).await.map_err(|error| error.to_string())?,
     };
     let accepted = Box::pin(tls.accept(*hello, stream)).await.map_err(|error| error.to_string())?;
     Ok(Stream::Tls(Box::new(accepted)))
@@ -162,19 +168,22 @@ async fn accept_tls(mut stream: TcpStream, tls: &DownstreamTls, inspected: Inspe
 
 fn connection_view(
     stream: &Stream,
-    peer: SocketAddr,
-    destination: SocketAddr,
+    ends: Ends,
     server_name: Option<Arc<str>>,
     forwards_cert: bool,
 ) -> ConnectionView {
     let session = stream.session().map(|session| &**session);
     ConnectionView {
-        direct_remote: peer,
-        local: destination,
         server_name: session.and_then(|session| session.server_name.as_deref().map(Arc::from)).or(server_name),
         tls: session.is_some(),
         peer: session.and_then(|session| Some(Arc::new(identity(session.peer.as_deref()?, session, forwards_cert)))),
+        ..plain_view(ends)
     }
+}
+
+/// A connection before anything but its ends is known.
+pub(super) fn plain_view(ends: Ends) -> ConnectionView {
+    ConnectionView { direct_remote: ends.direct, ..ConnectionView::plaintext(ends.remote, ends.destination) }
 }
 
 fn identity(peer: &PeerCertificate, session: &Session, forwards_cert: bool) -> PeerIdentity {
@@ -207,13 +216,13 @@ fn pem_urlencoded(der: &[u8]) -> String {
     escaped
 }
 
-fn log_unmatched(worker: &Worker, listener: &Listener, peer: SocketAddr, destination: SocketAddr, id: u64) {
+fn log_unmatched(worker: &Worker, listener: &Listener, ends: Ends, id: u64) {
     let mut record = Record::new(SystemTime::now());
     record.flags = ResponseFlags::NO_ROUTE_FOUND;
     record.response_code_details = "filter_chain_not_found";
-    record.downstream_local_address = Some(destination);
-    record.downstream_remote_address = Some(peer);
-    record.downstream_direct_remote_address = Some(peer);
+    record.downstream_local_address = Some(ends.destination);
+    record.downstream_remote_address = Some(ends.remote);
+    record.downstream_direct_remote_address = Some(ends.direct);
     record.connection_id = id;
     for log in &listener.access_logs {
         worker.log.borrow_mut().write(log, &record);

@@ -5,12 +5,16 @@ pub(crate) mod relay;
 use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::SystemTime;
 
-use evenkeel_runtime_config::listener::{TcpProxy, WeightedTcpCluster};
+use evenkeel_runtime_config::cluster::Discovery;
+use evenkeel_runtime_config::listener::{FilterChain, TcpProxy};
+use evenkeel_runtime_config::view::ConnectionView;
 use tokio::time::Instant;
 
 use crate::access_log::Record;
+use crate::conn::buffer::BLOCK_BYTES;
 use crate::conn::deadline::after;
 use crate::conn::{Buffer, Deadline};
 use crate::listener::Downstream;
@@ -30,41 +34,112 @@ struct Outcome {
     flags: ResponseFlags,
     failure: String,
     termination: Cow<'static, str>,
+    /// The cluster is where the client dialled, whatever that is.
+    original_dst: bool,
     attempts: u32,
     received: u64,
     sent: u64,
 }
 
-/// Serves a connection to its end.
-pub(crate) async fn serve(worker: &Rc<Worker>, mut downstream: Downstream, proxy: &TcpProxy) {
+/// Serves a connection to its end. `ahead`: what was done for it while its client was silent.
+pub(crate) async fn serve(
+    worker: &Rc<Worker>,
+    mut downstream: Downstream,
+    proxy: &TcpProxy,
+    ahead: Option<Box<Ahead>>,
+) {
     let generation = worker.generation();
     let stats = generation.tcp_stats(&proxy.stat_prefix);
     let filters = generation.network_filters(worker, &downstream.chain);
     drop(generation);
     let _counted = Counted::new(&stats);
-    let mut outcome = Outcome::new();
-    match filters.on_connection(&downstream.view) {
-        Err(closed) => outcome.termination = closed.details.into(),
-        Ok(()) => Box::pin(relay(worker, &mut downstream, proxy, &stats, &mut outcome)).await,
+    let ahead = match ahead {
+        Some(ahead) => *ahead,
+        None => match filters.on_connection(&downstream.view) {
+            Ok(()) => Ahead::connect(worker, &downstream.view, proxy).await,
+            Err(closed) => Ahead::refused(closed.details),
+        },
+    };
+    let Ahead { mut outcome, upstream, input } = ahead;
+    if let Some((upstream, _guard)) = upstream {
+        Box::pin(relay(&mut downstream, upstream, input, proxy, &stats, &mut outcome)).await;
+    }
+    if outcome.flags.contains(ResponseFlags::NO_CLUSTER_FOUND) {
+        stats.inc(Counter::downstream_cx_no_route);
     }
     stats.add(Counter::downstream_cx_rx_bytes_total, outcome.received);
     stats.add(Counter::downstream_cx_tx_bytes_total, outcome.sent);
     log(worker, &downstream, proxy, &outcome);
 }
 
+/// Whether the chain's filters let a connection through.
+pub(crate) fn admits(worker: &Rc<Worker>, chain: &Arc<FilterChain>, view: &ConnectionView) -> bool {
+    worker.generation().network_filters(worker, chain).on_connection(view).is_ok()
+}
+
+/// The upstream side of a connection, made before or after its client has spoken.
+pub(crate) struct Ahead {
+    outcome: Outcome,
+    upstream: Option<(Connection, RequestGuard)>,
+    /// What the upstream has said already.
+    input: Buffer,
+}
+
+/// A server's side of a connection whose client is silent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FirstByte {
+    /// The server speaks first.
+    Arrived,
+    /// It closed without a word, or there is none.
+    Never,
+    /// Where the client dialled nobody answers; but what it says may lead it elsewhere.
+    Unknown,
+}
+
+impl Ahead {
+    /// Connects to a host of the proxy's cluster.
+    pub(crate) async fn connect(worker: &Rc<Worker>, view: &ConnectionView, proxy: &TcpProxy) -> Self {
+        let mut outcome = Outcome::new();
+        let upstream = connect(worker, view, proxy, &mut outcome).await;
+        if let Some((connection, _)) = &upstream {
+            outcome.upstream_local = connection.local_addr();
+        }
+        Self { outcome, upstream, input: Buffer::default() }
+    }
+
+    fn refused(details: String) -> Self {
+        Self {
+            outcome: Outcome { termination: details.into(), ..Outcome::new() },
+            upstream: None,
+            input: Buffer::default(),
+        }
+    }
+
+    /// Waits for the server to speak.
+    pub(crate) fn poll_first_byte(&mut self, cx: &mut Context<'_>) -> Poll<FirstByte> {
+        match &mut self.upstream {
+            None if self.outcome.original_dst => Poll::Ready(FirstByte::Unknown),
+            None => Poll::Ready(FirstByte::Never),
+            Some((connection, _)) => match ready!(self.input.poll_fill(&mut connection.stream, BLOCK_BYTES, cx)) {
+                Ok(0) | Err(_) => Poll::Ready(FirstByte::Never),
+                Ok(_) => Poll::Ready(FirstByte::Arrived),
+            },
+        }
+    }
+}
+
 async fn relay(
-    worker: &Rc<Worker>,
     downstream: &mut Downstream,
+    mut upstream: Connection,
+    from_upstream: Buffer,
     proxy: &TcpProxy,
     stats: &TcpStats,
     outcome: &mut Outcome,
 ) {
-    let until = after(Instant::now(), proxy.max_downstream_connection_duration);
-    let Some((mut upstream, _guard)) = connect(worker, downstream, proxy, stats, outcome).await else { return };
-    outcome.upstream_local = upstream.local_addr();
+    let until = after(outcome.started, proxy.max_downstream_connection_duration);
     let input = std::mem::take(&mut downstream.input);
     let mut deadline = Deadline::default();
-    let mut relay = Relay::new(&mut downstream.stream, input, &mut upstream.stream, Buffer::default());
+    let mut relay = Relay::new(&mut downstream.stream, input, &mut upstream.stream, from_upstream);
     let ending = relay.run(&mut deadline, proxy.idle_timeout, until).await;
     (outcome.received, outcome.sent) = (relay.upstream_bytes(), relay.downstream_bytes());
     match ending {
@@ -83,21 +158,20 @@ async fn relay(
 /// A connection to a host of the chosen cluster, within the proxy's attempts.
 async fn connect(
     worker: &Rc<Worker>,
-    downstream: &Downstream,
+    view: &ConnectionView,
     proxy: &TcpProxy,
-    stats: &TcpStats,
     outcome: &mut Outcome,
 ) -> Option<(Connection, RequestGuard)> {
-    let chosen = choose(&proxy.clusters, worker.random.next())?;
-    outcome.cluster = Some(Arc::clone(&chosen.cluster));
-    let Some(cluster) = worker.upstreams.cluster(&chosen.cluster) else {
-        stats.inc(Counter::downstream_cx_no_route);
+    let chosen = proxy.pick_cluster(worker.random.next())?;
+    outcome.cluster = Some(Arc::clone(chosen));
+    let Some(cluster) = worker.upstreams.cluster(chosen) else {
         outcome.flags |= ResponseFlags::NO_CLUSTER_FOUND;
         return None;
     };
+    outcome.original_dst = matches!(cluster.config().discovery, Discovery::OriginalDst(_));
     for _ in 0..proxy.max_connect_attempts.max(1) {
         outcome.attempts += 1;
-        let target = Target { original_dst: Some(downstream.view.local), ..Target::default() };
+        let target = Target { original_dst: Some(view.local), ..Target::default() };
         let Ok(host) = cluster.pick(&target) else {
             outcome.flags |= ResponseFlags::NO_HEALTHY_UPSTREAM;
             return None;
@@ -123,18 +197,6 @@ async fn connect(
     None
 }
 
-fn choose(clusters: &[WeightedTcpCluster], random: u64) -> Option<&WeightedTcpCluster> {
-    let total: u64 = clusters.iter().map(|cluster| u64::from(cluster.weight)).sum();
-    let mut point = random % total.max(1);
-    for cluster in clusters {
-        match point.checked_sub(u64::from(cluster.weight)) {
-            None => return Some(cluster),
-            Some(rest) => point = rest,
-        }
-    }
-    clusters.last()
-}
-
 impl Outcome {
     fn new() -> Self {
         Self {
@@ -146,6 +208,7 @@ impl Outcome {
             flags: ResponseFlags::NONE,
             failure: String::new(),
             termination: "".into(),
+            original_dst: false,
             attempts: 0,
             received: 0,
             sent: 0,
@@ -171,7 +234,7 @@ fn log(worker: &Worker, downstream: &Downstream, proxy: &TcpProxy, outcome: &Out
     record.upstream_transport_failure_reason = &outcome.failure;
     record.upstream_attempts = outcome.attempts;
     record.downstream_local_address = Some(view.local);
-    record.downstream_remote_address = Some(view.direct_remote);
+    record.downstream_remote_address = Some(view.remote);
     record.downstream_direct_remote_address = Some(view.direct_remote);
     if let Some(peer) = &view.peer {
         record.downstream_peer_uri_sans = &peer.uri_sans;

@@ -10,7 +10,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use evenkeel_filters::{HttpFilters, NetworkFilters};
-use evenkeel_runtime_config::listener::FilterChain;
+use evenkeel_runtime_config::listener::{FilterChain, ProxyProtocolVersion};
 use evenkeel_runtime_config::{FastMap, HttpConnectionManager};
 use evenkeel_stats::{Registry, Scope, Writer};
 use slab::Slab;
@@ -68,6 +68,7 @@ pub(crate) struct LocalGeneration {
     managers: ByAddress<HttpConnectionManager, HttpManager>,
     chains: ByAddress<FilterChain, NetworkFilters>,
     tcp_stats: RefCell<FastMap<Arc<str>, Rc<TcpStats>>>,
+    proxy_protocol_stats: RefCell<FastMap<Box<str>, Rc<ProxyProtocolStats>>>,
 }
 
 /// Statistics of a listener: all workers', and this worker's own.
@@ -80,6 +81,28 @@ pub(crate) struct ConnectionStats {
 pub(crate) struct HttpManager {
     pub(crate) http: Writer<http::Stats>,
     pub(crate) filters: HttpFilters,
+}
+
+/// Statistics of the `proxy_protocol` listener filter.
+pub(crate) struct ProxyProtocolStats {
+    pub(crate) any: Writer<stats::proxy_protocol::Stats>,
+    v1: Writer<stats::proxy_protocol_version::Stats>,
+    v2: Writer<stats::proxy_protocol_version::Stats>,
+}
+
+impl ProxyProtocolStats {
+    fn new(registry: &Registry, prefix: &str) -> Self {
+        let version = |number| registry.scope(stats::proxy_protocol_version_name(prefix, number)).writer();
+        Self { any: registry.scope(stats::proxy_protocol_name(prefix)).writer(), v1: version(1), v2: version(2) }
+    }
+
+    /// Those of one version.
+    pub(crate) fn of(&self, version: ProxyProtocolVersion) -> &Writer<stats::proxy_protocol_version::Stats> {
+        match version {
+            ProxyProtocolVersion::V1 => &self.v1,
+            ProxyProtocolVersion::V2 => &self.v2,
+        }
+    }
 }
 
 /// Statistics of a TCP proxy.
@@ -227,6 +250,7 @@ impl LocalGeneration {
             managers: RefCell::default(),
             chains: RefCell::default(),
             tcp_stats: RefCell::default(),
+            proxy_protocol_stats: RefCell::default(),
         }
     }
 
@@ -244,6 +268,10 @@ impl LocalGeneration {
         let used = chains.iter().filter(|(_, (config, _))| Arc::strong_count(config) > 1);
         next.chains.borrow_mut().extend(used.map(|(key, (config, filters))| (*key, (config.clone(), filters.clone()))));
         carry(&before.tcp_stats, &next.tcp_stats, |key| next.shared.tcp_scopes.contains_key(key));
+        let filters = || next.shared.bound.values().filter_map(|bound| bound.listener_filters.proxy_protocol.as_ref());
+        carry(&before.proxy_protocol_stats, &next.proxy_protocol_stats, |prefix| {
+            filters().any(|filter| filter.stat_prefix == *prefix)
+        });
         next
     }
 
@@ -279,6 +307,13 @@ impl LocalGeneration {
             (Arc::clone(chain), Rc::new(NetworkFilters::new(&chain.network_filters, &worker.registry)))
         });
         Rc::clone(filters)
+    }
+
+    /// Statistics of the `proxy_protocol` listener filter.
+    pub(crate) fn proxy_protocol_stats(&self, worker: &Worker, prefix: &str) -> Rc<ProxyProtocolStats> {
+        let mut known = self.proxy_protocol_stats.borrow_mut();
+        let stats = known.entry(prefix.into());
+        Rc::clone(stats.or_insert_with(|| Rc::new(ProxyProtocolStats::new(&worker.registry, prefix))))
     }
 
     /// Statistics of a TCP proxy.

@@ -14,7 +14,7 @@ use evenkeel_xds::pb::google::protobuf::value::Kind;
 use super::access_log::access_logs;
 use super::address::{cidr, listen_address, port_number};
 use super::http_connection_manager::http_connection_manager;
-use super::{Cx, rbac, source, tls, type_name};
+use super::{Cx, proxy_protocol, rbac, source, tls, type_name};
 use crate::filter_chain_match::ChainIndex;
 use crate::listener::{
     FilterChain, FilterChainMatch, Listener, ListenerFilters, NetworkFilter, PortPredicate, SourceType, TcpProxy,
@@ -27,6 +27,7 @@ const HTTP_INSPECTOR: &str = "envoy.extensions.filters.listener.http_inspector.v
 const HTTP_CONNECTION_MANAGER: &str =
     "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
 const TCP_PROXY: &str = "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy";
+const PROXY_PROTOCOL: &str = "envoy.extensions.filters.listener.proxy_protocol.v3.ProxyProtocol";
 const NETWORK_RBAC: &str = "envoy.extensions.filters.network.rbac.v3.RBAC";
 
 const DEFAULT_LISTENER_FILTERS_TIMEOUT: Duration = Duration::from_secs(15);
@@ -123,6 +124,15 @@ fn listener_filters(cx: &mut Cx<'_>, l: &listener::Listener) -> Option<ListenerF
             TLS_INSPECTOR => {
                 filters.tls_inspector = true;
                 filters.tls_inspector_disabled = disabled;
+            }
+            PROXY_PROTOCOL if disabled != PortPredicate::Never => {
+                return cx.fail_at("filter_disabled", "is not supported on proxy_protocol");
+            }
+            PROXY_PROTOCOL => {
+                filters.proxy_protocol = cx.at("typed_config", |cx| {
+                    let config = cx.unpack(any)?;
+                    proxy_protocol::filter(cx, &config)
+                });
             }
             HTTP_INSPECTOR => {
                 filters.http_inspector = true;

@@ -13,6 +13,7 @@ pub(crate) mod http2;
 pub(crate) mod http_connection_manager;
 pub(crate) mod listener;
 pub(crate) mod matcher;
+pub(crate) mod proxy_protocol;
 pub(crate) mod rbac;
 pub(crate) mod route;
 pub(crate) mod route_action;

@@ -24,6 +24,10 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     },
     extension("envoy.extensions.filters.listener.http_inspector.v3.HttpInspector", &[]),
 
+    extension("envoy.extensions.filters.listener.proxy_protocol.v3.ProxyProtocol",
+        &["allow_requests_without_proxy_protocol", "pass_through_tlvs", "disallowed_versions", "stat_prefix"]),
+    part("envoy.config.core.v3.ProxyProtocolPassThroughTLVs", &["match_type", "tlv_type"]),
+
     // Network filters
     MessageSupport {
         name: "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",

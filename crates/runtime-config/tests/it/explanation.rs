@@ -63,7 +63,7 @@ virtual_hosts:
 fn check(listener: &str, authority: &str, path: &str, random: u64, allowed: bool, expected: &str) {
     let peer: SocketAddr = "10.0.0.9:5000".parse().unwrap();
     let local: SocketAddr = "10.0.0.8:80".parse().unwrap();
-    let connection = ConnectionView { direct_remote: peer, local, server_name: None, tls: false, peer: None };
+    let connection = ConnectionView::plaintext(peer, local);
     let request = PlainRequest::new("GET", authority, path);
     let chain = ChainInput {
         destination: local,

@@ -46,11 +46,10 @@ fn outcome(config: &Config, listener: &str, client: &Client, to: &str, request: 
         ..PeerIdentity::default()
     };
     let connection = ConnectionView {
-        direct_remote: source,
-        local: destination,
         server_name: client.server_name.map(Into::into),
         tls,
         peer: (!client.identity.is_empty()).then(|| Arc::new(peer)),
+        ..ConnectionView::plaintext(source, destination)
     };
     let words: Vec<&str> = request.split(' ').collect();
     let request = match words.as_slice() {

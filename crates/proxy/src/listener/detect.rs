@@ -1,0 +1,214 @@
+//! Which filter chain serves a connection that may speak anything: decided by whichever side speaks first.
+//!
+//! A client's first bytes tell its protocol, however slowly they come: as long as nothing was sent to the client, waiting
+//! changes nothing for it. But where the server speaks first the client stays silent, and waiting for it would never end. So
+//! when a client has been silent for a moment and the connection of a silent client belongs to a TCP proxy, that proxy's
+//! upstream is connected ahead: if the server speaks before the client, the connection is the proxy's; if the client does,
+//! its bytes decide, and a connection made in vain is closed unused. No protocol is ever settled by a timeout.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use evenkeel_runtime_config::listener::{ChainInput, FilterChain, Listener, Terminal};
+use evenkeel_tls::ClientHello;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+
+use super::inspect::{InspectError, Inspected, Wanted};
+use super::serve::plain_view;
+use crate::conn::Deadline;
+use crate::conn::deadline::after;
+use crate::tcp::{self, Ahead};
+use crate::worker::Worker;
+
+/// How long a client may be silent before its server is asked too. Clients that speak first do so at once; if one does not,
+/// a connection is made in vain.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// The ends of a connection, as filter chains match them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ends {
+    /// The socket's peer.
+    pub(super) direct: SocketAddr,
+    /// The client.
+    pub(super) remote: SocketAddr,
+    /// What the client dialled.
+    pub(super) destination: SocketAddr,
+}
+
+/// What was found out.
+pub(super) struct Detected {
+    pub(super) inspected: Inspected,
+    /// `None`: no chain takes the connection.
+    pub(super) chain: Option<Arc<FilterChain>>,
+    /// The chain's upstream, when it was connected ahead.
+    pub(super) ahead: Option<Box<Ahead>>,
+}
+
+/// Finds the filter chain. `inspected` holds what was read before.
+pub(super) async fn detect(
+    worker: &Rc<Worker>,
+    stream: &TcpStream,
+    listener: &Listener,
+    ends: Ends,
+    mut inspected: Inspected,
+) -> Result<Detected, InspectError> {
+    let filters = &listener.listener_filters;
+    let port = ends.destination.port();
+    let wanted = Wanted { tls: filters.inspects_tls(port), http: filters.inspects_http(port) };
+    let patience = filters.timeout.map_or(PATIENCE, |limit| limit.min(PATIENCE));
+    let reading = poll_fn(|cx| inspected.poll(stream, wanted, cx));
+    match timeout(patience, reading).await {
+        Ok(result) => result?,
+        Err(_) => return Box::pin(outwait(worker, stream, listener, ends, wanted, inspected)).await,
+    }
+    let chain = of_client(listener, &inspected, ends)?;
+    Ok(Detected { inspected, chain, ahead: None })
+}
+
+/// The chain that a client's bytes ask for. A client that closed its side before they told anything may still be served by
+/// a server that speaks first; nobody else could answer it.
+fn of_client(
+    listener: &Listener,
+    inspected: &Inspected,
+    ends: Ends,
+) -> Result<Option<Arc<FilterChain>>, InspectError> {
+    let chain = choose_chain(listener, inspected, ends);
+    match inspected.ended && !chain.as_deref().is_some_and(is_plain_tcp) {
+        true => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+        false => Ok(chain),
+    }
+}
+
+fn is_plain_tcp(chain: &FilterChain) -> bool {
+    chain.tls.is_none() && matches!(chain.terminal, Terminal::Tcp(_))
+}
+
+/// The chain of a connection of which this much is known.
+fn choose_chain(listener: &Listener, inspected: &Inspected, ends: Ends) -> Option<Arc<FilterChain>> {
+    let hello = inspected.hello.as_deref();
+    let offered: Vec<&str> =
+        hello.iter().flat_map(|hello| hello.alpn()).filter_map(|protocol| std::str::from_utf8(protocol).ok()).collect();
+    let plain: Vec<&str> = inspected.http.into_iter().collect();
+    let input = ChainInput {
+        destination: ends.destination,
+        source: ends.remote,
+        direct_source: ends.direct,
+        server_name: hello.and_then(ClientHello::server_name),
+        transport_protocol: if hello.is_some() { "tls" } else { "raw_buffer" },
+        application_protocols: if hello.is_some() { &offered } else { &plain },
+    };
+    listener.find_filter_chain(&input).cloned()
+}
+
+/// Waits for whichever side speaks first.
+async fn outwait(
+    worker: &Rc<Worker>,
+    stream: &TcpStream,
+    listener: &Listener,
+    ends: Ends,
+    wanted: Wanted,
+    mut inspected: Inspected,
+) -> Result<Detected, InspectError> {
+    let silent = choose_chain(listener, &Inspected::default(), ends);
+    let until = after(Instant::now(), longest_wait(listener, silent.as_deref()));
+    let mut server = match &silent {
+        Some(chain) if is_plain_tcp(chain) => Server::connect(worker, chain, ends),
+        _ => Server::None,
+    };
+    let mut deadline = Deadline::default();
+    let first = poll_fn(|cx| {
+        if let Poll::Ready(result) = inspected.poll(stream, wanted, cx) {
+            return Poll::Ready(result.map(|()| First::Client));
+        }
+        if server.poll_speaks(!inspected.bytes.is_empty(), cx).is_ready() {
+            return Poll::Ready(Ok(First::Server));
+        }
+        deadline.poll(until, cx).map(|()| Err(InspectError::Timeout))
+    })
+    .await?;
+    let chain = match first {
+        First::Server => silent,
+        First::Client => {
+            let chain = of_client(listener, &inspected, ends)?;
+            if chain.as_ref().map(Arc::as_ptr) != silent.as_ref().map(Arc::as_ptr) {
+                server = Server::None;
+            }
+            chain
+        }
+    };
+    Ok(Detected { inspected, chain, ahead: server.into_ahead().await })
+}
+
+/// How long a connection may stay undecided. A listener that closes when its filters time out does so; with
+/// `continue_on_listener_filters_timeout`, and without a timeout, waiting is what an idle connection does.
+fn longest_wait(listener: &Listener, silent: Option<&FilterChain>) -> Option<Duration> {
+    let filters = &listener.listener_filters;
+    if filters.timeout.is_some() && !filters.continue_on_timeout {
+        return filters.timeout;
+    }
+    match silent.map(|chain| &chain.terminal) {
+        Some(Terminal::Tcp(proxy)) => proxy.idle_timeout,
+        Some(Terminal::Http(hcm)) => hcm.idle_timeout,
+        // Only TLS is served here: there is nothing to go on with.
+        None => filters.timeout,
+    }
+}
+
+enum First {
+    Client,
+    Server,
+}
+
+/// The upstream of a silent client's connection.
+enum Server<'w> {
+    None,
+    Connecting(Pin<Box<dyn Future<Output = Box<Ahead>> + 'w>>),
+    Connected(Box<Ahead>),
+}
+
+impl<'w> Server<'w> {
+    /// Begins to connect, when the chain is a TCP proxy's and its filters let the client through.
+    fn connect(worker: &'w Rc<Worker>, chain: &Arc<FilterChain>, ends: Ends) -> Self {
+        let Terminal::Tcp(proxy) = &chain.terminal else { return Self::None };
+        let (proxy, view) = (Arc::clone(proxy), plain_view(ends));
+        if !tcp::admits(worker, chain, &view) {
+            return Self::None;
+        }
+        Self::Connecting(Box::pin(async move { Box::new(Ahead::connect(worker, &view, &proxy).await) }))
+    }
+
+    /// Ready when the server has spoken, or closed, or cannot be reached, before the client said anything. What a server
+    /// does after the client has begun is no word of its own.
+    fn poll_speaks(&mut self, client_began: bool, cx: &mut Context<'_>) -> Poll<()> {
+        if let Self::Connecting(connecting) = self
+            && let Poll::Ready(ahead) = connecting.as_mut().poll(cx)
+        {
+            *self = Self::Connected(ahead);
+        }
+        let Self::Connected(ahead) = self else { return Poll::Pending };
+        match ahead.poll_first_byte(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(tcp::FirstByte::Arrived) => Poll::Ready(()),
+            Poll::Ready(tcp::FirstByte::Never) if !client_began => Poll::Ready(()),
+            Poll::Ready(tcp::FirstByte::Never | tcp::FirstByte::Unknown) => {
+                *self = Self::None;
+                Poll::Pending
+            }
+        }
+    }
+
+    async fn into_ahead(self) -> Option<Box<Ahead>> {
+        match self {
+            Self::None => None,
+            Self::Connecting(connecting) => Some(connecting.await),
+            Self::Connected(ahead) => Some(ahead),
+        }
+    }
+}
