@@ -111,7 +111,11 @@ pub fn proxy_protocol_version_name(prefix: &str, version: u8) -> ScopeName {
     let outer = proxy_protocol_name(prefix);
     let mut tags = outer.tags;
     tags.push(("envoy_proxy_protocol_version", version.to_string()));
-    ScopeName { dotted: format!("{}versions.v{version}.", outer.dotted), family: format!("{}versions_", outer.family), tags }
+    ScopeName {
+        dotted: format!("{}versions.v{version}.", outer.dotted),
+        family: format!("{}versions_", outer.family),
+        tags,
+    }
 }
 
 /// `listener.ADDRESS.`; the address's colon becomes `_` as Envoy writes it.

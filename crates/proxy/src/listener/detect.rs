@@ -74,11 +74,7 @@ pub(super) async fn detect(
 
 /// The chain that a client's bytes ask for. A client that closed its side before they told anything may still be served by
 /// a server that speaks first; nobody else could answer it.
-fn of_client(
-    listener: &Listener,
-    inspected: &Inspected,
-    ends: Ends,
-) -> Result<Option<Arc<FilterChain>>, InspectError> {
+fn of_client(listener: &Listener, inspected: &Inspected, ends: Ends) -> Result<Option<Arc<FilterChain>>, InspectError> {
     let chain = choose_chain(listener, inspected, ends);
     match inspected.ended && !chain.as_deref().is_some_and(is_plain_tcp) {
         true => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),

@@ -49,4 +49,3 @@ pub(super) fn passed_through(tlvs: Vec<Tlv>, filter: &ProxyProtocol) -> Option<A
     let passed: Arc<[Tlv]> = tlvs.into_iter().filter(|tlv| filter.pass_through.includes(tlv.kind)).collect();
     (!passed.is_empty()).then_some(passed)
 }
-

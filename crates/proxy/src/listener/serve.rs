@@ -166,12 +166,7 @@ async fn accept_tls(stream: TcpStream, tls: &DownstreamTls, inspected: Inspected
     Ok(Stream::Tls(Box::new(accepted)))
 }
 
-fn connection_view(
-    stream: &Stream,
-    ends: Ends,
-    server_name: Option<Arc<str>>,
-    forwards_cert: bool,
-) -> ConnectionView {
+fn connection_view(stream: &Stream, ends: Ends, server_name: Option<Arc<str>>, forwards_cert: bool) -> ConnectionView {
     let session = stream.session().map(|session| &**session);
     ConnectionView {
         server_name: session.and_then(|session| session.server_name.as_deref().map(Arc::from)).or(server_name),

@@ -77,7 +77,8 @@ fn a_header_names_the_client() {
 
 #[test]
 fn a_header_may_be_optional_and_versions_may_be_refused() {
-    let proxy = start("allow_requests_without_proxy_protocol: true\n    disallowed_versions: [V1]\n    stat_prefix: edge");
+    let proxy =
+        start("allow_requests_without_proxy_protocol: true\n    disallowed_versions: [V1]\n    stat_prefix: edge");
     check(&proxy, V2, CLIENT);
     check(&proxy, V1, "");
     assert!(ask(&proxy, &[REQUEST]).contains("client: 127.0.0.1:"));

@@ -28,10 +28,7 @@ pub(crate) fn version(cx: &mut Cx<'_>, value: i32) -> Option<ProxyProtocolVersio
 }
 
 /// `pass_through_tlvs`.
-pub(crate) fn selection(
-    cx: &mut Cx<'_>,
-    config: Option<&core::ProxyProtocolPassThroughTlVs>,
-) -> Option<TlvSelection> {
+pub(crate) fn selection(cx: &mut Cx<'_>, config: Option<&core::ProxyProtocolPassThroughTlVs>) -> Option<TlvSelection> {
     use core::proxy_protocol_pass_through_tl_vs::PassTlVsMatchType;
     let Some(config) = config else { return Some(TlvSelection::default()) };
     cx.at("pass_through_tlvs", |cx| match PassTlVsMatchType::try_from(config.match_type) {
