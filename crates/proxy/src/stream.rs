@@ -5,8 +5,10 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use evenkeel_tls::{Session, TlsStream};
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -36,6 +38,18 @@ impl Stream {
             Self::Tls(stream) => stream.get_ref().local_addr().ok(),
             Self::Unix(_) => None,
         }
+    }
+
+    /// Makes closing it a reset (RST) instead of an end in order.
+    pub fn reset_on_close(&self) {
+        let socket = match self {
+            Self::Tcp(stream) => SockRef::from(stream),
+            Self::Tls(stream) => SockRef::from(stream.get_ref()),
+            // There is no such thing on Unix sockets.
+            Self::Unix(_) => return,
+        };
+        // It fails only on a socket that is gone already.
+        let _ = socket.set_linger(Some(Duration::ZERO));
     }
 
     /// Whether an idle stream is still good: nothing to read and not closed. Costs no system call unless the socket

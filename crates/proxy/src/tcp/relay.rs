@@ -1,10 +1,12 @@
 //! Bytes between two streams, both ways at once. Each direction ends on its own: a half-close travels, and the other
-//! direction goes on.
+//! direction goes on. A reset travels too.
+//!
+//! A direction begins by copying. Once it has proven bulky, and both ends are plain TCP, its bytes stay in the kernel.
 
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::AsyncWrite;
@@ -12,15 +14,23 @@ use tokio::time::Instant;
 
 use crate::conn::buffer::BLOCK_BYTES;
 use crate::conn::deadline::{after, earlier};
+use crate::conn::splice::Pipe;
 use crate::conn::{Buffer, Deadline};
 use crate::stream::Stream;
+
+/// Reads that filled their whole block, one after the other, before a direction counts as bulky.
+const BULKY_AFTER_READS: u8 = 4;
+/// A bulky direction that brings less than this at once, in bytes, is copied again.
+const BULKY_BYTES: usize = BLOCK_BYTES / 2;
+/// Bytes one direction moves in one turn of the event loop; then other connections have theirs.
+const TURN_BYTES: u64 = 2 * 1024 * 1024;
 
 /// How a relay ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// Both sides closed in order.
     Closed,
-    /// One side failed or reset.
+    /// One side failed or reset; a reset was passed on.
     Failed,
     /// No byte for the idle time.
     Idle,
@@ -41,6 +51,16 @@ struct Direction {
     buffer: Buffer,
     bytes: u64,
     state: State,
+    /// How many reads in a row were full, up to [`BULKY_AFTER_READS`].
+    full_reads: u8,
+    /// Holds what is spliced; kept only while bytes flow.
+    pipe: Option<Pipe>,
+}
+
+/// Which side of a direction failed.
+enum Failure {
+    Source(io::Error),
+    Sink(io::Error),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -79,6 +99,11 @@ impl<'s> Relay<'s> {
             let before = (self.to_up.bytes, self.to_down.bytes);
             let sent = self.to_up.poll(self.down, self.up, cx);
             let received = self.to_down.poll(self.up, self.down, cx);
+            if let Poll::Ready(Err(failure)) = &sent {
+                self.pass_reset_on(failure, true);
+            } else if let Poll::Ready(Err(failure)) = &received {
+                self.pass_reset_on(failure, false);
+            }
             if matches!(sent, Poll::Ready(Err(_))) || matches!(received, Poll::Ready(Err(_))) {
                 return Poll::Ready(Ending::Failed);
             }
@@ -95,47 +120,102 @@ impl<'s> Relay<'s> {
         })
         .await
     }
+
+    /// What one peer does to its connection, the other is to see.
+    fn pass_reset_on(&mut self, failure: &Failure, upwards: bool) {
+        let (source, sink) = if upwards { (&*self.down, &*self.up) } else { (&*self.up, &*self.down) };
+        match failure {
+            Failure::Source(error) if is_reset(error) => sink.reset_on_close(),
+            Failure::Sink(error) if is_reset(error) => source.reset_on_close(),
+            _ => {}
+        }
+    }
+}
+
+fn is_reset(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
 }
 
 impl Direction {
     fn new(buffer: Buffer) -> Self {
-        Self { buffer, bytes: 0, state: State::Open }
+        Self { buffer, bytes: 0, state: State::Open, full_reads: 0, pipe: None }
     }
 
-    fn poll(&mut self, from: &mut Stream, to: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll(&mut self, from: &mut Stream, to: &mut Stream, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        let turn = self.bytes + TURN_BYTES;
         loop {
-            while !self.buffer.is_empty() {
-                match Pin::new(&mut *to).poll_write(cx, self.buffer.bytes()) {
-                    Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                    Poll::Ready(Ok(count)) => {
-                        self.bytes += count as u64;
-                        self.buffer.consume(count);
-                    }
-                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                    Poll::Pending => return Poll::Pending,
-                }
-            }
+            ready!(self.poll_drain(to, cx)).map_err(Failure::Sink)?;
             match self.state {
-                State::Open => {}
-                State::Draining => match Pin::new(&mut *to).poll_shutdown(cx) {
-                    // A peer that is gone already needs no end.
-                    Poll::Ready(_) => self.state = State::Closed,
-                    Poll::Pending => return Poll::Pending,
+                State::Open if self.bytes >= turn => {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                State::Open => match ready!(self.poll_fill(from, to, cx))? {
+                    0 => self.state = State::Draining,
+                    _ => {}
                 },
+                State::Draining => {
+                    // A peer that is gone already needs no end.
+                    let _ = ready!(Pin::new(&mut *to).poll_shutdown(cx));
+                    self.state = State::Closed;
+                }
                 State::Closed => return Poll::Ready(Ok(())),
             }
-            if self.state == State::Open {
-                // What TLS keeps back is sent before waiting for more.
-                if let Poll::Ready(Err(error)) = Pin::new(&mut *to).poll_flush(cx) {
-                    return Poll::Ready(Err(error));
-                }
-                match self.buffer.poll_fill(from, BLOCK_BYTES, cx) {
-                    Poll::Ready(Ok(0)) => self.state = State::Draining,
-                    Poll::Ready(Ok(_)) => {}
-                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                    Poll::Pending => return Poll::Pending,
+        }
+    }
+
+    /// Writes all that is held.
+    fn poll_drain(&mut self, to: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.buffer.is_empty() {
+            match ready!(Pin::new(&mut *to).poll_write(cx, self.buffer.bytes()))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                count => {
+                    self.bytes += count as u64;
+                    self.buffer.consume(count);
                 }
             }
         }
+        while let Some(pipe) = self.pipe.as_mut().filter(|pipe| pipe.held() > 0)
+            && let Stream::Tcp(to) = to
+        {
+            self.bytes += ready!(pipe.poll_drain(to, cx))? as u64;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Reads once; 0 at the source's end.
+    fn poll_fill(&mut self, from: &mut Stream, to: &mut Stream, cx: &mut Context<'_>) -> Poll<Result<usize, Failure>> {
+        if self.full_reads == BULKY_AFTER_READS
+            && let (Stream::Tcp(from), Stream::Tcp(_)) = (&*from, &*to)
+            && let Some(pipe) = self.take_pipe()
+        {
+            let filled = pipe.poll_fill(from, cx);
+            match &filled {
+                // Nothing flows: another connection may have the pipe.
+                Poll::Pending => self.pipe = None,
+                Poll::Ready(Ok(count)) if *count < BULKY_BYTES => self.full_reads = 0,
+                Poll::Ready(_) => {}
+            }
+            return filled.map_err(Failure::Source);
+        }
+        self.pipe = None;
+        // What TLS keeps back is sent before waiting for more.
+        if let Poll::Ready(Err(error)) = Pin::new(&mut *to).poll_flush(cx) {
+            return Poll::Ready(Err(Failure::Sink(error)));
+        }
+        let count = ready!(self.buffer.poll_fill(from, BLOCK_BYTES, cx)).map_err(Failure::Source)?;
+        match count {
+            BLOCK_BYTES => self.full_reads = (self.full_reads + 1).min(BULKY_AFTER_READS),
+            _ => self.full_reads = 0,
+        }
+        Poll::Ready(Ok(count))
+    }
+
+    /// The pipe, or one of the worker's; without one bytes are copied.
+    fn take_pipe(&mut self) -> Option<&mut Pipe> {
+        if self.pipe.is_none() {
+            self.pipe = Pipe::take();
+        }
+        self.pipe.as_mut()
     }
 }

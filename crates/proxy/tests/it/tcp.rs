@@ -1,7 +1,7 @@
-//! The TCP proxy: what counts as idle, and what becomes of a connection that is.
+//! The TCP proxy: what counts as idle, and what becomes of a connection that is; bulk, half-closes and resets.
 
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use evenkeel_testkit::{Connection, eventually};
@@ -85,4 +85,77 @@ fn bytes_in_one_direction_keep_a_connection_until_they_stop() {
         scope.spawn(|| one_way(other.1, other.0));
     });
     eventually("both timeouts to be counted", || (stat(&proxy, "tcp.tcp.idle_timeout") == [2]).then_some(()));
+}
+
+/// Pseudo-random bytes that repeat nowhere near a buffer's size.
+fn noise(length: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut word = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    };
+    (0..length / 8).flat_map(|_| word()).collect()
+}
+
+#[test]
+fn bulk_both_ways_at_once_arrives_as_it_was_and_half_closes_travel() {
+    const BYTES: usize = 24 << 20;
+    let upstream = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let proxy = Proxy::start(&bootstrap(&upstream));
+    proxy.wait_live();
+    let (mut client, mut host) = open(&proxy, &upstream);
+    // Small messages first and last, for a direction changes its ways when it becomes bulky, and back.
+    pass(&mut client, &mut host);
+    pass(&mut host, &mut client);
+    let sent = noise(BYTES);
+    let send = |mut stream: &TcpStream, last: bool| {
+        stream.write_all(&sent).expect("the proxy reads");
+        if last {
+            stream.write_all(b"end").expect("the proxy reads");
+            stream.shutdown(Shutdown::Write).expect("open");
+        }
+    };
+    let receive = |mut stream: &TcpStream, length: usize| {
+        let mut bytes = vec![0; length];
+        stream.read_exact(&mut bytes).expect("the proxy writes");
+        bytes
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| send(&client, false));
+        scope.spawn(|| send(&host, true));
+        scope.spawn(|| assert!(receive(&host, BYTES) == sent, "what went up differs"));
+        assert!(receive(&client, BYTES) == sent, "what came down differs");
+    });
+    assert_eq!(receive(&client, 3), b"end");
+    assert_closed(&mut client);
+    // The host has closed its side; the client's is still open.
+    pass(&mut client, &mut host);
+    client.shutdown(Shutdown::Write).expect("open");
+    assert_closed(&mut host);
+    let counted = |name| stat(&proxy, &format!("tcp.tcp.{name}"));
+    eventually("bytes to be counted", || {
+        let up = BYTES as u64 + 2;
+        (counted("downstream_cx_rx_bytes_total") == [up] && counted("downstream_cx_tx_bytes_total") == [up + 2])
+            .then_some(())
+    });
+}
+
+#[test]
+fn a_reset_on_one_side_is_a_reset_on_the_other() {
+    let upstream = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let proxy = Proxy::start(&bootstrap(&upstream));
+    proxy.wait_live();
+    for from_client in [true, false] {
+        let (mut client, mut host) = open(&proxy, &upstream);
+        pass(&mut client, &mut host);
+        let (resets, mut sees) = if from_client { (client, host) } else { (host, client) };
+        // Unread bytes make closing a reset.
+        sees.write_all(b"unread").expect("the proxy reads");
+        eventually("the bytes to arrive", || (resets.peek(&mut [0]).ok() == Some(1)).then_some(()));
+        drop(resets);
+        let error = sees.read(&mut [0]).expect_err("a reset");
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "from the client: {from_client}");
+    }
 }
