@@ -57,7 +57,8 @@ impl Pipe {
     pub(crate) fn poll_fill(&mut self, from: &TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let Some(ends) = &self.ends else { return Poll::Ready(Ok(0)) };
         loop {
-            let result = from.try_io(Interest::READABLE, || splice(from.as_raw_fd(), ends.write.as_raw_fd(), PIPE_BYTES));
+            let result =
+                from.try_io(Interest::READABLE, || splice(from.as_raw_fd(), ends.write.as_raw_fd(), PIPE_BYTES));
             match result {
                 Ok(count) => {
                     self.held += count;
