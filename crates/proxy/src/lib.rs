@@ -10,6 +10,7 @@ pub mod bootstrap;
 mod conn;
 mod control_stats;
 mod dns;
+mod h2;
 mod http;
 mod inherit;
 mod listener;

@@ -9,9 +9,9 @@ pub struct Http2Options {
     /// Streams the peer may have open at once (`max_concurrent_streams`, 1024). Towards upstreams: streams opened at once on
     /// one connection, if the peer allows as many.
     pub max_concurrent_streams: u32,
-    /// What a peer may send on one stream before it is read, in bytes (1 MiB).
+    /// What a peer may send on one stream before it is read, in bytes (512 KiB).
     pub stream_window: u32,
-    /// What a peer may send on one connection before it is read, in bytes (4 MiB).
+    /// What a peer may send on one connection before it is read, in bytes (8 MiB).
     pub connection_window: u32,
     /// Largest dynamic table used to encode heads, and offered to decode them, in bytes (4096).
     pub hpack_table_bytes: u32,
@@ -50,8 +50,8 @@ impl Default for Http2Options {
     fn default() -> Self {
         Self {
             max_concurrent_streams: 1024,
-            stream_window: 1024 * 1024,
-            connection_window: 4 * 1024 * 1024,
+            stream_window: 512 * 1024,
+            connection_window: 8 * 1024 * 1024,
             hpack_table_bytes: 4096,
             allow_connect: false,
             max_outbound_frames: 10_000,

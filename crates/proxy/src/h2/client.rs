@@ -1,0 +1,106 @@
+//! The client's end of a connection.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+
+use evenkeel_http::h2::OpenError;
+use evenkeel_http::{Framing, RequestHead};
+use evenkeel_runtime_config::http2::Http2Options;
+use evenkeel_stats::Writer;
+use tokio::sync::Notify;
+use tokio::task::spawn_local;
+
+use super::driver::{Driver, Limits};
+use super::entry::Entry;
+use super::shared::Shared;
+use super::stats::Stats;
+use super::stream::Stream;
+use crate::conn::Buffer;
+use crate::stream::Stream as Socket;
+
+/// A connection to an upstream, driven by a task of its own. Dropping it lets the streams it has come to their ends, and then
+/// closes it.
+#[derive(Debug)]
+pub(crate) struct Client {
+    shared: Rc<Shared>,
+    /// Streams opened at once at most, whatever the peer allows.
+    max_streams: usize,
+}
+
+impl Client {
+    /// Begins to speak over a connected socket. `watchers` are told whenever it may be worth trying [`Client::can_open`] again;
+    /// `on_end` is dropped when the connection has ended.
+    pub(crate) fn start<T: 'static>(
+        socket: Socket,
+        options: &Http2Options,
+        limits: Limits,
+        stats: Rc<Writer<Stats>>,
+        watchers: Rc<Notify>,
+        on_end: T,
+    ) -> Self {
+        let mut driver = Driver::new(false, (socket, Buffer::default()), options, limits, stats);
+        let shared = Rc::clone(&driver.shared);
+        shared.0.borrow_mut().streams.watchers = Some(watchers);
+        spawn_local(async move {
+            poll_fn(|cx| driver.poll_turn(cx)).await;
+            drop(driver);
+            drop(on_end);
+        });
+        Self { shared, max_streams: options.max_concurrent_streams as usize }
+    }
+
+    /// Sends a request. `https`: what `:scheme` says.
+    ///
+    /// # Errors
+    /// Nothing was sent; it may be sent on another connection.
+    pub(crate) fn open(
+        &self,
+        head: &RequestHead,
+        https: bool,
+        framing: Framing,
+        end: bool,
+    ) -> Result<Stream, OpenError> {
+        let mut core = self.shared.0.borrow_mut();
+        if core.streams.over.is_some() {
+            return Err(OpenError::GoingAway);
+        }
+        if core.streams.entries.len() >= self.max_streams {
+            return Err(OpenError::Concurrency);
+        }
+        core.lend();
+        core.ping_if_idle();
+        let key = core.codec.open(head, https, framing, end)?;
+        let index = core.streams.insert(Entry::new(key, false, end));
+        core.touch();
+        Ok(Stream::new(Rc::clone(&self.shared), index))
+    }
+
+    /// Whether [`Client::open`] would work now.
+    pub(crate) fn can_open(&self) -> Result<(), OpenError> {
+        let core = self.shared.0.borrow();
+        if core.streams.over.is_some() || core.streams.peer_leaves {
+            return Err(OpenError::GoingAway);
+        }
+        if core.streams.entries.len() >= self.max_streams {
+            return Err(OpenError::Concurrency);
+        }
+        core.codec.can_open()
+    }
+
+    /// Streams in use.
+    pub(crate) fn open_streams(&self) -> usize {
+        self.shared.0.borrow().streams.entries.len()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let mut core = self.shared.0.borrow_mut();
+        if core.streams.over.is_none() {
+            core.lend();
+            core.codec.shutdown();
+            core.codec.finish_shutdown();
+            core.touch();
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! What is kept for one stream: what was received and not taken, what is to be sent and does not fit.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+
+use evenkeel_http::h2::{Connection as Codec, ResponseMeta, StreamKey};
+use evenkeel_http::{Headers, ResponseHead};
+use tokio::time::Instant;
+
+use super::memory::Queue;
+use super::stream::Reset;
+
+/// Interim responses that may wait to be taken.
+pub(super) const MAX_INTERIM: usize = 8;
+
+/// One stream.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) key: StreamKey,
+    /// The task that holds the handle.
+    waker: Option<Waker>,
+    /// It was woken and has not looked since.
+    notified: bool,
+    /// Body bytes that were not taken.
+    pub(super) received: Queue,
+    /// The peer's last byte is in `received`.
+    pub(super) peer_ended: bool,
+    pub(super) trailers: Option<Box<Headers>>,
+    /// Interim responses that were not taken.
+    pub(super) interim: VecDeque<ResponseHead>,
+    /// The response, until it is taken.
+    pub(super) answer: Option<(ResponseHead, ResponseMeta)>,
+    /// What windows or the connection's buffer had no room for.
+    pub(super) unsent: Queue,
+    pub(super) end: End,
+    pub(super) reset: Option<Reset>,
+    /// The handle is gone since then; only `unsent` is left to do.
+    pub(super) orphaned: Option<Instant>,
+}
+
+/// How far this side's end has come.
+#[derive(Debug)]
+pub(super) enum End {
+    /// More may be sent.
+    Open,
+    /// It follows the last unsent byte.
+    Queued,
+    /// Trailers follow the last unsent byte.
+    Trailers(Box<Headers>),
+    /// It is in the output, or nobody wants it any more.
+    Sent,
+}
+
+impl Entry {
+    pub(super) fn new(key: StreamKey, peer_ended: bool, ended: bool) -> Self {
+        Self {
+            key,
+            waker: None,
+            notified: false,
+            received: Queue::default(),
+            peer_ended,
+            trailers: None,
+            interim: VecDeque::new(),
+            answer: None,
+            unsent: Queue::default(),
+            end: if ended { End::Sent } else { End::Open },
+            reset: None,
+            orphaned: None,
+        }
+    }
+
+    /// Wakes the handle's task, once until it looks.
+    pub(super) fn wake(&mut self) {
+        if !self.notified
+            && let Some(waker) = &self.waker
+        {
+            self.notified = true;
+            waker.wake_by_ref();
+        }
+    }
+
+    /// The handle's task looks: it wants to be woken when something changes after this.
+    pub(super) fn watch(&mut self, waker: &Waker) {
+        self.notified = false;
+        if !self.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            self.waker = Some(waker.clone());
+        }
+    }
+
+    /// This side's end is out of the handle's hands.
+    pub(super) fn ended(&self) -> bool {
+        !matches!(self.end, End::Open)
+    }
+
+    /// Takes `data` if nothing waits before it, as far as there is room, and queues the rest.
+    pub(super) fn send(&mut self, codec: &mut Codec, data: &[u8], end: bool) {
+        if self.ended() || self.reset.is_some() {
+            return;
+        }
+        if !self.unsent.is_empty() {
+            self.unsent.push(data);
+            self.end = if end { End::Queued } else { End::Open };
+            return;
+        }
+        match codec.send_data(self.key, data, end) {
+            Ok(sent) if sent == data.len() => self.end = if end { End::Sent } else { End::Open },
+            Ok(sent) => {
+                self.unsent.push(data.get(sent..).unwrap_or_default());
+                self.end = if end { End::Queued } else { End::Open };
+            }
+            Err(_) => self.end = End::Sent,
+        }
+    }
+
+    /// Ends this side with trailers.
+    pub(super) fn send_trailers(&mut self, codec: &mut Codec, trailers: &Headers) {
+        if self.ended() || self.reset.is_some() {
+            return;
+        }
+        if self.unsent.is_empty() {
+            // A stream that is gone takes none, and its reset says so.
+            let _ = codec.send_trailers(self.key, trailers);
+            self.end = End::Sent;
+        } else {
+            self.end = End::Trailers(Box::new(trailers.clone()));
+        }
+    }
+
+    /// Sends on what waits, now that there is room. Returns how many bytes left.
+    pub(super) fn pump(&mut self, codec: &mut Codec) -> usize {
+        if self.unsent.is_empty() {
+            return 0;
+        }
+        let (waiting, ends) = (self.unsent.len(), matches!(self.end, End::Queued));
+        let Ok(sent) = codec.send_data(self.key, self.unsent.bytes(), ends) else {
+            self.drop_unsent();
+            return waiting;
+        };
+        self.unsent.consume(sent);
+        if sent == waiting {
+            if let End::Trailers(trailers) = &self.end {
+                let _ = codec.send_trailers(self.key, trailers);
+            }
+            if self.ended() {
+                self.end = End::Sent;
+            }
+            self.wake();
+        }
+        sent
+    }
+
+    /// Nothing can be sent any more.
+    pub(super) fn drop_unsent(&mut self) {
+        self.unsent.clear();
+        self.end = End::Sent;
+    }
+}

@@ -1,0 +1,102 @@
+//! Buffers lent to streams and connections while they hold bytes; idle ones hold none.
+
+use std::cell::RefCell;
+
+/// Buffers a worker keeps for reuse.
+const MAX_KEPT: usize = 256;
+/// Largest buffer that is kept, in bytes.
+const MAX_KEPT_BYTES: usize = 64 * 1024;
+
+thread_local! {
+    static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// An empty buffer, with memory if there is some to spare.
+pub(super) fn take() -> Vec<u8> {
+    SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten().unwrap_or_default()
+}
+
+/// Gives a buffer back.
+pub(super) fn give(mut buffer: Vec<u8>) {
+    if buffer.capacity() == 0 || buffer.capacity() > MAX_KEPT_BYTES {
+        return;
+    }
+    buffer.clear();
+    // During thread exit there is nothing to give it to, and it is freed.
+    let _ = SPARE.try_with(|spare| {
+        let mut spare = spare.borrow_mut();
+        if spare.len() < MAX_KEPT {
+            spare.push(buffer);
+        }
+    });
+}
+
+/// Bytes that come in at one end and leave at the other. Costs no memory while it is empty.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl Queue {
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.bytes.get(self.at..).unwrap_or_default()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len() - self.at
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        if self.bytes.capacity() == 0 {
+            self.bytes = take();
+        } else if self.at > 0 && self.bytes.len() + bytes.len() > self.bytes.capacity() {
+            self.bytes.drain(..self.at);
+            self.at = 0;
+        }
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    pub(super) fn consume(&mut self, count: usize) {
+        self.at = (self.at + count).min(self.bytes.len());
+        if self.at == self.bytes.len() {
+            self.clear();
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.at = 0;
+        give(std::mem::take(&mut self.bytes));
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_gives_its_memory_back_when_it_is_empty() {
+        let mut queue = Queue::default();
+        queue.push(b"abc");
+        queue.push(b"def");
+        queue.consume(4);
+        assert_eq!((queue.bytes(), queue.len()), (&b"ef"[..], 2));
+        queue.push(&[b'x'; 100]);
+        assert_eq!((queue.len(), &queue.bytes()[..3]), (102, &b"efx"[..]));
+        queue.consume(1000);
+        assert!(queue.is_empty() && queue.bytes.capacity() == 0);
+    }
+}

@@ -1,0 +1,29 @@
+//! HTTP/2 connections: one driver for both roles.
+//!
+//! A [`Driver`](driver::Driver) owns the socket, and one task polls it: a server's is the task that accepted the connection
+//! ([`Server::accept`]), a client's is its own ([`Client::start`]). Streams are served by whatever tasks hold their [`Stream`]
+//! handles, all on the same thread. What both sides touch is [`shared::Core`]: the codec, and what was received for each stream.
+//!
+//! Nothing a stream does makes a system call. Its output is appended to the connection's one buffer and the driver is woken,
+//! which the runtime puts behind all tasks that are ready at that time: so whatever those streams have to say is encrypted
+//! and written at once, when the driver's turn comes. Small answers to 256 requests leave in a handful of TLS records.
+//!
+//! Back-pressure: a stream's window is given back when its bytes are taken out of the handle, the connection's when they
+//! are received, as long as little is held in all, so that a slow stream does not stop the others. What a stream sends beyond
+//! its windows waits in the handle, whose user waits for it ([`Stream::poll_sent`]); streams that wait take turns.
+
+mod client;
+mod driver;
+mod entry;
+mod memory;
+mod server;
+mod shared;
+pub(crate) mod stats;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use client::Client;
+pub(crate) use driver::Limits;
+pub(crate) use server::{Incoming, Server};
+pub(crate) use stream::{Answer, Received, Reset, ResetBy, Stream};

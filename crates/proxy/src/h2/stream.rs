@@ -1,0 +1,221 @@
+//! The handle of one stream.
+
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use evenkeel_http::h2::{Reason, ResponseMeta};
+use evenkeel_http::{Framing, Headers, ResponseHead};
+
+use super::entry::Entry;
+use super::shared::{Core, Shared};
+
+/// One stream, in either role, in the hands of one task: whoever polled last is woken.
+///
+/// Sending never waits: what flow control does not let through is queued, and [`Stream::poll_sent`] says when that is gone.
+/// Dropping it cuts the stream off, except that a server's whole response is still sent.
+pub(crate) struct Stream {
+    shared: Rc<Shared>,
+    entry: usize,
+}
+
+/// What [`Stream::poll_data`] found.
+#[derive(Debug)]
+pub(crate) enum Received {
+    /// Bytes were given to the closure.
+    Data,
+    /// The peer's message is complete.
+    End,
+    /// It is complete, with trailers.
+    Trailers(Headers),
+}
+
+/// What [`Stream::poll_head`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// An interim response; the answer is still to come.
+    Interim,
+    /// The response.
+    Final(ResponseMeta),
+}
+
+/// A stream was cut off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the stream was reset by {by}: {reason}")]
+pub(crate) struct Reset {
+    /// The code.
+    pub(crate) reason: Reason,
+    /// Who did it.
+    pub(crate) by: ResetBy,
+    /// The peer has not looked at the request: it may be sent again whatever it is (RFC 9113 section 8.7).
+    pub(crate) unprocessed: bool,
+}
+
+/// Who cut a stream off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ResetBy {
+    /// The peer, with RST_STREAM or GOAWAY.
+    Peer,
+    /// This side, for what the peer sent, or because it was asked to.
+    Local,
+    /// The connection ended.
+    Connection,
+}
+
+impl std::fmt::Display for ResetBy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Peer => "the peer",
+            Self::Local => "this side",
+            Self::Connection => "the end of the connection",
+        })
+    }
+}
+
+impl Stream {
+    pub(super) fn new(shared: Rc<Shared>, entry: usize) -> Self {
+        Self { shared, entry }
+    }
+
+    /// Waits for the response's head, and before it for each interim one. `head` is filled; its memory is used again.
+    pub(crate) fn poll_head(&mut self, head: &mut ResponseHead, cx: &mut Context<'_>) -> Poll<Result<Answer, Reset>> {
+        let mut core = self.shared.0.borrow_mut();
+        let entry = entry_of(&mut core, self.entry)?;
+        let (next, answer) = match (entry.interim.pop_front(), entry.reset) {
+            (Some(interim), _) => (interim, Answer::Interim),
+            (None, reset) => match (entry.answer.take(), reset) {
+                (Some((head, meta)), _) => (head, Answer::Final(meta)),
+                (None, Some(reset)) => return Poll::Ready(Err(reset)),
+                (None, None) => {
+                    entry.watch(cx.waker());
+                    return Poll::Pending;
+                }
+            },
+        };
+        core.streams.recycle_response(std::mem::replace(head, next));
+        Poll::Ready(Ok(answer))
+    }
+
+    /// Gives body bytes to `take`, at most `limit` of them at once, which opens the peer's window for as many. Once the
+    /// peer has ended its message all of it is delivered, whatever became of the stream after that (RFC 9113 section 8.1).
+    /// `take` must not use other streams of the same connection.
+    pub(crate) fn poll_data(
+        &mut self,
+        limit: usize,
+        take: &mut dyn FnMut(&[u8]),
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Received, Reset>> {
+        let mut core = self.shared.0.borrow_mut();
+        let entry = entry_of(&mut core, self.entry)?;
+        if let Some(reset) = entry.reset
+            && !entry.peer_ended
+        {
+            return Poll::Ready(Err(reset));
+        }
+        if !entry.received.is_empty() {
+            let count = entry.received.len().min(limit);
+            take(entry.received.bytes().get(..count).unwrap_or_default());
+            core.took(self.entry, count);
+            return Poll::Ready(Ok(Received::Data));
+        }
+        if entry.peer_ended {
+            let trailers = entry.trailers.take();
+            return Poll::Ready(Ok(trailers.map_or(Received::End, |trailers| Received::Trailers(*trailers))));
+        }
+        entry.watch(cx.waker());
+        Poll::Pending
+    }
+
+    /// Sends an interim response.
+    pub(crate) fn interim(&mut self, head: &ResponseHead) {
+        // A stream that is gone takes nothing, and its reset says so; the same below.
+        self.act(|entry, codec| _ = codec.interim(entry.key, head));
+    }
+
+    /// Sends the response's head. `framing` says how long its body is, as far as that is known.
+    pub(crate) fn respond(&mut self, head: &ResponseHead, framing: Framing, end: bool) {
+        self.act(|entry, codec| {
+            _ = codec.respond(entry.key, head, framing, end);
+            if end {
+                entry.end = super::entry::End::Sent;
+            }
+        });
+    }
+
+    /// Sends body bytes, and with `end` the end of the message.
+    pub(crate) fn send_data(&mut self, data: &[u8], end: bool) {
+        self.act(|entry, codec| entry.send(codec, data, end));
+    }
+
+    /// Sends trailers, which end the message.
+    pub(crate) fn send_trailers(&mut self, trailers: &Headers) {
+        self.act(|entry, codec| entry.send_trailers(codec, trailers));
+    }
+
+    /// Ready when all that was given to be sent has left the stream's queue.
+    pub(crate) fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Reset>> {
+        let result = self.poll_entry(cx, |entry| match entry.reset {
+            Some(reset) => Some(Err(reset)),
+            None => entry.unsent.is_empty().then_some(Ok(())),
+        });
+        result.map(Result::flatten)
+    }
+
+    /// Ready when the stream was cut off.
+    pub(crate) fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<Reset> {
+        self.poll_entry(cx, |entry| entry.reset).map(|result| result.unwrap_or_else(|reset| reset))
+    }
+
+    /// Cuts the stream off.
+    pub(crate) fn reset(&mut self, reason: Reason) {
+        self.shared.0.borrow_mut().cut(self.entry, reason);
+    }
+
+    /// Stream identifier on the wire.
+    pub(crate) fn id(&self) -> u32 {
+        self.shared.0.borrow().streams.entries.get(self.entry).map_or(0, |entry| entry.key.id())
+    }
+
+    /// Keeps a request head's memory for another request of the connection.
+    pub(crate) fn recycle(&self, head: evenkeel_http::RequestHead) {
+        self.shared.0.borrow_mut().streams.recycle_request(head);
+    }
+
+    fn act(&mut self, f: impl FnOnce(&mut Entry, &mut evenkeel_http::h2::Connection)) {
+        self.shared.0.borrow_mut().act(self.entry, f);
+    }
+
+    fn poll_entry<R>(
+        &mut self,
+        cx: &mut Context<'_>,
+        ready: impl FnOnce(&Entry) -> Option<R>,
+    ) -> Poll<Result<R, Reset>> {
+        let mut core = self.shared.0.borrow_mut();
+        let entry = entry_of(&mut core, self.entry)?;
+        match ready(entry) {
+            Some(result) => Poll::Ready(Ok(result)),
+            None => {
+                entry.watch(cx.waker());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+/// The entry lives as long as the handle.
+fn entry_of(core: &mut Core, index: usize) -> Result<&mut Entry, Reset> {
+    let gone = Reset { reason: Reason::INTERNAL_ERROR, by: ResetBy::Connection, unprocessed: false };
+    let over = core.streams.over.unwrap_or(gone);
+    core.streams.entries.get_mut(index).ok_or(over)
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.shared.0.borrow_mut().abandon(self.entry);
+    }
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "h2::Stream({})", self.id())
+    }
+}
