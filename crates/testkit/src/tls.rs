@@ -1,7 +1,7 @@
 //! Certificates made for one test, and a TLS client connection over them.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,9 +9,12 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
     PKCS_ECDSA_P256_SHA256, SanType,
 };
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme, StreamOwned,
+};
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
 use crate::http::Connection;
 
@@ -115,6 +118,28 @@ impl TlsClient<'_> {
         Ok(Connection::over(StreamOwned::new(session, socket), control))
     }
 
+    /// Connects, lets `talk` use the connection, and keeps only the socket: the session's memory is given back, and the peer
+    /// is not told. The server may be anybody.
+    ///
+    /// # Errors
+    /// The socket's, or `InvalidData` when the handshake fails.
+    ///
+    /// # Panics
+    /// When the PEM inputs are malformed.
+    pub fn open_unverified(
+        &self,
+        address: SocketAddr,
+        talk: impl FnOnce(&mut StreamOwned<ClientConnection, TcpStream>),
+    ) -> io::Result<TcpStream> {
+        let mut config = self.config();
+        config.dangerous().set_certificate_verifier(Arc::new(Anybody));
+        let name = ServerName::try_from("anybody.example").expect("a server name");
+        let session = ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
+        let mut stream = StreamOwned::new(session, Connection::socket(address)?);
+        talk(&mut stream);
+        Ok(stream.sock)
+    }
+
     /// The bytes this client would begin with.
     ///
     /// # Panics
@@ -153,4 +178,43 @@ impl TlsClient<'_> {
 
 fn key() -> KeyPair {
     KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).expect("an ECDSA P-256 key")
+}
+
+/// Takes any certificate for good.
+#[derive(Debug)]
+struct Anybody;
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ECDSA_NISTP256_SHA256, SignatureScheme::RSA_PSS_SHA256, SignatureScheme::ED25519]
+    }
 }

@@ -2,6 +2,7 @@
 //! detection, filter chain, TLS.
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -60,13 +61,22 @@ pub(crate) async fn serve(worker: &Rc<Worker>, accepted: Accepted, id: u64, regi
     let _seat = seat;
     let Ok(stream) = TcpStream::from_std(stream) else { return };
     let ends = Ends { direct: peer, remote: peer, destination };
-    let established = establish(worker, stream, ends, listener, &stats, id).await;
-    let Some((downstream, ahead)) = established else { return };
-    let chain = Arc::clone(&downstream.chain);
-    match &chain.terminal {
-        Terminal::Http(hcm) => Box::pin(http::serve(worker, downstream, Arc::clone(hcm), registration)).await,
-        Terminal::Tcp(proxy) => Box::pin(tcp::serve(worker, downstream, proxy, ahead)).await,
-    }
+    // Boxed, for it is large and over before the connection's long life begins.
+    let established = Box::pin(establish(worker, stream, ends, listener, &stats, id)).await;
+    let terminal: Pin<Box<dyn Future<Output = ()> + '_>> = match established {
+        None => return,
+        Some((downstream, ahead)) => match &downstream.chain.terminal {
+            Terminal::Http(hcm) => {
+                let hcm = Arc::clone(hcm);
+                Box::pin(http::serve(worker, downstream, hcm, registration))
+            }
+            Terminal::Tcp(proxy) => {
+                let proxy = Arc::clone(proxy);
+                Box::pin(tcp::serve(worker, downstream, proxy, ahead))
+            }
+        },
+    };
+    terminal.await;
 }
 
 /// The address the client dialled, and whether a redirect brought it here.

@@ -45,7 +45,7 @@ struct Outcome {
 pub(crate) async fn serve(
     worker: &Rc<Worker>,
     mut downstream: Downstream,
-    proxy: &TcpProxy,
+    proxy: Arc<TcpProxy>,
     ahead: Option<Box<Ahead>>,
 ) {
     let generation = worker.generation();
@@ -56,20 +56,21 @@ pub(crate) async fn serve(
     let ahead = match ahead {
         Some(ahead) => *ahead,
         None => match filters.on_connection(&downstream.view) {
-            Ok(()) => Ahead::connect(worker, &downstream.view, proxy).await,
+            // Boxed, for it is large and over before the connection's long life begins.
+            Ok(()) => Box::pin(Ahead::connect(worker, &downstream.view, &proxy)).await,
             Err(closed) => Ahead::refused(closed.details),
         },
     };
     let Ahead { mut outcome, upstream, input } = ahead;
     if let Some((upstream, _guard)) = upstream {
-        Box::pin(relay(&mut downstream, upstream, input, proxy, &stats, &mut outcome)).await;
+        Box::pin(relay(&mut downstream, upstream, input, &proxy, &stats, &mut outcome)).await;
     }
     if outcome.flags.contains(ResponseFlags::NO_CLUSTER_FOUND) {
         stats.inc(Counter::downstream_cx_no_route);
     }
     stats.add(Counter::downstream_cx_rx_bytes_total, outcome.received);
     stats.add(Counter::downstream_cx_tx_bytes_total, outcome.sent);
-    log(worker, &downstream, proxy, &outcome);
+    log(worker, &downstream, &proxy, &outcome);
 }
 
 /// Whether the chain's filters let a connection through.
