@@ -210,6 +210,8 @@ pub struct UpstreamHttp {
     pub max_requests_per_connection: Option<u32>,
     /// What the endpoints are spoken to in.
     pub protocol: UpstreamProtocol,
+    /// HTTP/1 trailers are passed on to the endpoints and taken from them.
+    pub enable_trailers: bool,
 }
 
 impl Default for UpstreamHttp {
@@ -218,6 +220,7 @@ impl Default for UpstreamHttp {
             idle_timeout: Some(Duration::from_secs(3600)),
             max_requests_per_connection: None,
             protocol: UpstreamProtocol::Http1,
+            enable_trailers: false,
         }
     }
 }

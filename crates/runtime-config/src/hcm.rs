@@ -75,6 +75,8 @@ pub struct HttpConnectionManager {
     pub upgrades: Vec<Box<str>>,
     /// Forward `Expect: 100-continue` and the upstream's 100 instead of answering 100 at once.
     pub proxy_100_continue: bool,
+    /// HTTP/1 trailers are passed on, both ways; otherwise they are checked and dropped.
+    pub enable_trailers: bool,
     /// Send header names as `Proper-Case`.
     pub proper_case_response_headers: bool,
     /// The value of `via` to append; empty: none.

@@ -1,8 +1,10 @@
-//! What every connection is driven with: a buffer for what was read, a deadline, a pipe for bulk.
+//! What every connection is driven with: a buffer for what was read, one for what is to be written, a deadline, a pipe for bulk.
 
 pub(crate) mod buffer;
 pub(crate) mod deadline;
+pub(crate) mod outgoing;
 pub(crate) mod splice;
 
 pub(crate) use buffer::Buffer;
 pub(crate) use deadline::Deadline;
+pub(crate) use outgoing::Outgoing;

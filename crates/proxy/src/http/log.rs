@@ -1,21 +1,24 @@
 //! The end of a request: its log line and its statistics.
 
-use evenkeel_runtime_config::HttpConnectionManager;
 use tokio::time::Instant;
 
-use super::connection::Connection;
+use super::clock::wall_clock;
+use super::origin::Origin;
+use super::phases::Life;
 use super::request::{Request, ResponseView};
 use crate::access_log::Record;
 use crate::stats::http::{Counter, Gauge, Histogram};
 
 /// Calls `f` with what is known of the request by now.
-pub(super) fn record<T>(connection: &Connection<'_>, request: &Request, f: impl FnOnce(&Record<'_>) -> T) -> T {
+pub(super) fn record<T>(origin: &Origin, request: &mut Request, f: impl FnOnce(&Record<'_>) -> T) -> T {
+    let now = request.clock.now();
+    let request = &*request;
     let (head, response) = (request.view(), ResponseView(&request.response));
-    let view = &connection.view;
+    let view = &origin.view;
     let since_start = |at: Option<Instant>| at.map(|at| at.duration_since(request.started));
-    let session = connection.stream.session();
-    let mut record = Record::new(request.started_at);
-    record.duration = request.started.elapsed();
+    let session = origin.session.as_deref();
+    let mut record = Record::new(wall_clock(request.started));
+    record.duration = now.duration_since(request.started);
     record.request_duration = since_start(request.received_all);
     record.response_duration = since_start(request.answered);
     record.request = &head;
@@ -44,24 +47,25 @@ pub(super) fn record<T>(connection: &Connection<'_>, request: &Request, f: impl 
     record.downstream_tls_cipher = session.map(|session| session.cipher);
     record.requested_server_name = view.server_name.as_deref();
     record.route_name = request.route_name.as_deref().filter(|name| !name.is_empty());
-    record.filter_chain_name = Some(&*connection.chain.name).filter(|name| !name.is_empty());
-    record.connection_id = connection.id;
+    record.filter_chain_name = Some(&*origin.chain.name).filter(|name| !name.is_empty());
+    record.connection_id = origin.id;
     f(&record)
 }
 
-impl Connection<'_> {
+impl Life<'_> {
     /// Counts and logs a request that has begun.
-    pub(super) fn begin_request(&self) {
-        let stats = &self.manager.http;
+    pub(super) fn begin(&self) {
+        let stats = &self.origin.manager.http;
         stats.inc(Counter::downstream_rq_total);
         stats.inc(Counter::downstream_rq_http1_total);
         stats.shift(Gauge::downstream_rq_active, 1);
-        self.worker.stats.inc(crate::stats::worker::Counter::requests_total);
+        self.origin.worker.stats.inc(crate::stats::worker::Counter::requests_total);
     }
 
     /// Counts and logs a request that has ended, however it ended.
-    pub(super) fn end_request(&self, request: &Request, hcm: &HttpConnectionManager) {
-        let stats = &self.manager.http;
+    pub(super) fn end(&mut self) {
+        let (origin, request) = (self.origin, &mut *self.request);
+        let stats = &origin.manager.http;
         stats.shift(Gauge::downstream_rq_active, -1);
         let class = match request.status / 100 {
             1 => Some(Counter::downstream_rq_1xx),
@@ -77,11 +81,15 @@ impl Connection<'_> {
         } else {
             stats.inc(Counter::downstream_rq_rx_reset);
         }
-        stats.record(Histogram::downstream_rq_time, request.started.elapsed().as_millis() as u64);
-        if !hcm.access_logs.is_empty() {
-            record(self, request, |record| {
-                let mut log = self.worker.log.borrow_mut();
-                hcm.access_logs.iter().for_each(|access_log| log.write(access_log, record));
+        stats.record(
+            Histogram::downstream_rq_time,
+            request.clock.now().duration_since(request.started).as_millis() as u64,
+        );
+        let access_logs = &origin.hcm.access_logs;
+        if !access_logs.is_empty() {
+            record(origin, request, |record| {
+                let mut log = origin.worker.log.borrow_mut();
+                access_logs.iter().for_each(|access_log| log.write(access_log, record));
             });
         }
     }

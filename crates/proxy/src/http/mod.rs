@@ -1,15 +1,22 @@
 //! The HTTP connection manager. [`phases`] is a request's life from top to bottom; the other files are its parts.
 
+mod clock;
 mod connection;
+mod decide;
+mod downstream;
 mod edits;
 mod exchange;
 mod failure;
+mod forward;
+mod framed;
 mod identify;
 mod log;
+mod origin;
 mod phases;
 mod reply;
 mod request;
+mod respond;
 mod retry;
-mod upgrade;
+mod upstream;
 
-pub(crate) use phases::serve;
+pub(crate) use connection::serve;

@@ -2,18 +2,21 @@
 
 use std::borrow::Cow;
 use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::task::ready;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use evenkeel_http::{Framing, HeaderId, Headers, Version, encode};
+use evenkeel_http::{Framing, HeaderId, Headers};
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::hcm::ServerHeader;
 
-use super::connection::Connection;
+use super::downstream::Answer;
 use super::edits::Levels;
 use super::failure::Failure;
 use super::identify::append_via;
 use super::log::record;
-use super::request::Request;
+use super::phases::Life;
 use crate::response_flags::ResponseFlags;
 
 /// An answer of the proxy's own.
@@ -70,16 +73,11 @@ impl From<&Failure> for Reply {
     }
 }
 
-impl Connection<'_> {
-    /// Sends the reply; true when the connection may serve another request.
-    pub(super) async fn reply(
-        &mut self,
-        request: &mut Request,
-        hcm: &HttpConnectionManager,
-        reply: Reply,
-        levels: Option<Levels<'_>>,
-        received_all: bool,
-    ) -> bool {
+impl Life<'_> {
+    /// Sends the reply; true when the connection may carry another request.
+    pub(super) async fn reply(&mut self, reply: Reply, levels: Option<Levels<'_>>) -> bool {
+        let (origin, request) = (self.origin, &mut *self.request);
+        let hcm = &*origin.hcm;
         request.status = reply.status;
         request.flags |= reply.flags;
         request.details = reply.details;
@@ -89,6 +87,8 @@ impl Connection<'_> {
         request.response.clear();
         request.response.status = reply.status;
         let headers = &mut request.response.headers;
+        let mut digits = itoa::Buffer::new();
+        headers.append_id(HeaderId::ContentLength, digits.format(reply.body.len()).as_bytes());
         if !reply.body.is_empty() {
             headers.append_id(HeaderId::ContentType, b"text/plain");
         }
@@ -96,46 +96,47 @@ impl Connection<'_> {
             headers.append_id(HeaderId::Location, location);
         }
         if let Some(levels) = levels.filter(|levels| !levels.is_empty()) {
-            let values = record(self, request, |record| levels.response_values(record));
+            let values = record(origin, request, |record| levels.response_values(record));
             levels.edit_response(&mut request.response.headers, values);
         }
         finish_response(&mut request.response.headers, hcm, true);
-        let close = reply.close || !received_all || self.must_close(request, hcm);
-        let bodiless = matches!(reply.status, 204 | 304) || reply.status < 200;
-        let to_head = request.head.method() == b"HEAD";
-        // Where HTTP/1.0 is off it is not spoken either.
-        let version = if hcm.accept_http_10 { request.head.version } else { Version::Http11 };
-        let style = encode::ResponseStyle {
-            version,
+        let close = reply.close
+            || !self.down.received_all()
+            || origin.worker.draining.get()
+            || self.down.must_close(hcm.max_requests_per_connection);
+        let no_content = matches!(reply.status, 204 | 304) || reply.status < 200;
+        let answer = Answer {
             framing: Framing::Length(reply.body.len() as u64),
-            bodiless,
-            connection: connection_header(version, !close),
-            proper_case: hcm.proper_case_response_headers,
+            bodiless: no_content || request.is_head(),
+            close,
+            tunnel: None,
+            // Where HTTP/1.0 is off it is not spoken either.
+            http_10: hcm.accept_http_10 && request.is_http_10(),
         };
-        encode::response(&mut self.output, &request.response, style);
-        if !bodiless && !to_head {
-            self.output.extend_from_slice(&reply.body);
-            request.bytes_sent += reply.body.len() as u64;
-        }
-        request.response_begun = true;
-        self.linger |= close;
-        self.flush().await.is_ok() && !close
+        self.down.send_head(&request.response, answer);
+        let sent = self.send_reply_body(if answer.bodiless { b"" } else { &reply.body }).await;
+        sent.is_ok() && self.down.end(close)
     }
 
-    /// The connection ends with this response, whatever it is.
-    pub(super) fn must_close(&self, request: &Request, hcm: &HttpConnectionManager) -> bool {
-        !request.info.keep_alive
-            || self.worker.draining.get()
-            || hcm.max_requests_per_connection.is_some_and(|most| most > 0 && self.requests >= most)
-    }
-}
-
-/// `connection` of a response: HTTP/1.0 clients are told when it stays, HTTP/1.1 clients when it does not.
-pub(super) fn connection_header(version: Version, keep: bool) -> encode::Connection<'static> {
-    match (version, keep) {
-        (_, false) => encode::Connection::Close,
-        (Version::Http10, true) => encode::Connection::KeepAlive,
-        (Version::Http11 | Version::Http2, true) => encode::Connection::Default,
+    async fn send_reply_body(&mut self, mut body: &[u8]) -> io::Result<()> {
+        poll_fn(|cx| {
+            while !body.is_empty() {
+                ready!(self.down.poll_room(cx))?;
+                let sent = self.down.send(body);
+                self.request.bytes_sent += sent as u64;
+                body = body.get(sent..).unwrap_or_default();
+            }
+            if !std::mem::replace(&mut self.response_ended, true) {
+                self.down.finish(&self.request.response_trailers);
+            }
+            // Whatever is asked of the clock next is asked after a wait, unless this did not have to.
+            let flushed = self.down.poll_flush(cx);
+            if flushed.is_pending() {
+                self.request.clock.wait();
+            }
+            flushed
+        })
+        .await
     }
 }
 

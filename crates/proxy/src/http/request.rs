@@ -1,25 +1,41 @@
 //! What is known of one request, and how matchers and logs look at it.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::SystemTime;
 
-use evenkeel_http::{Framing, HeaderId, RequestHead, RequestInfo, ResponseHead};
+use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, RequestInfo, ResponseHead, Version};
 use evenkeel_runtime_config::view::RequestView;
 use tokio::time::Instant;
 
+use super::clock::Clock;
 use crate::access_log::HeadLookup;
 use crate::response_flags::ResponseFlags;
 use crate::upstream::Host;
 
-/// One request from its head to its log line. Kept by the connection and used again for the next one.
+/// Requests a worker keeps for reuse: their heads' memory is worth more than they are.
+const MAX_POOLED_REQUESTS: usize = 256;
+
+thread_local! {
+    // Boxed: a request goes to and fro, and is not small.
+    #[allow(clippy::vec_box)]
+    static POOL: RefCell<Vec<Box<Request>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// One request from its head to its log line.
 pub(super) struct Request {
     pub(super) head: RequestHead,
     pub(super) info: RequestInfo,
+    /// The request's trailers, once its body is complete.
+    pub(super) trailers: Headers,
     pub(super) response: ResponseHead,
+    /// The response's trailers, once its body is complete.
+    pub(super) response_trailers: Headers,
+    /// The request asks for a tunnel, and may have one.
+    pub(super) tunnel: Option<Tunnel>,
+    pub(super) clock: Clock,
     pub(super) started: Instant,
-    pub(super) started_at: SystemTime,
     /// The last byte of the request was read.
     pub(super) received_all: Option<Instant>,
     /// The upstream's response head was read.
@@ -40,12 +56,20 @@ pub(super) struct Request {
     pub(super) attempts: u32,
     /// The upstream's response head said `chunked`, for answers to HEAD.
     pub(super) head_chunked: bool,
-    /// A response head left for the client.
-    pub(super) response_begun: bool,
+}
+
+/// What a connection, or a stream, is to become.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Tunnel {
+    /// This protocol (`websocket`), in lower case: `Upgrade` in HTTP/1, extended CONNECT in HTTP/2.
+    Upgrade(Vec<u8>),
+    /// A byte stream to the authority: CONNECT.
+    Connect,
 }
 
 impl Request {
-    pub(super) fn new() -> Self {
+    fn new(clock: Clock) -> Self {
+        let mut clock = clock;
         Self {
             head: RequestHead::default(),
             info: RequestInfo {
@@ -56,14 +80,17 @@ impl Request {
                 expect_continue: false,
                 https_target: false,
             },
+            trailers: Headers::default(),
             response: ResponseHead::default(),
-            started: Instant::now(),
-            started_at: SystemTime::UNIX_EPOCH,
+            response_trailers: Headers::default(),
+            tunnel: None,
+            started: clock.now(),
+            clock,
             received_all: None,
             answered: None,
             status: 0,
             flags: ResponseFlags::NONE,
-            details: "".into(),
+            details: Cow::Borrowed(""),
             client: None,
             bytes_received: 0,
             bytes_sent: 0,
@@ -74,22 +101,53 @@ impl Request {
             transport_failure: String::new(),
             attempts: 0,
             head_chunked: false,
-            response_begun: false,
         }
     }
 
-    /// Makes it ready for another request, keeping the heads' memory.
-    pub(super) fn restart(&mut self) {
-        let (head, response) = (std::mem::take(&mut self.head), std::mem::take(&mut self.response));
-        *self = Self { head, response, ..Self::new() };
+    /// A request about which nothing is known yet.
+    pub(super) fn begin(clock: Clock) -> Box<Self> {
+        let pooled = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten();
+        let Some(mut request) = pooled else { return Box::new(Self::new(clock)) };
+        request.clock = clock;
+        request.started = request.clock.now();
+        request
+    }
+
+    /// Forgets it and keeps its memory for another.
+    pub(super) fn recycle(mut self: Box<Self>) {
+        *self = Self {
+            head: std::mem::take(&mut self.head),
+            response: std::mem::take(&mut self.response),
+            trailers: std::mem::take(&mut self.trailers),
+            response_trailers: std::mem::take(&mut self.response_trailers),
+            ..Self::new(self.clock)
+        };
         self.head.clear();
         self.response.clear();
-        self.started_at = SystemTime::now();
+        self.trailers.clear();
+        self.response_trailers.clear();
+        // During thread exit the pool may be gone; then the request is freed.
+        let _ = POOL.try_with(|pool| {
+            let mut pool = pool.borrow_mut();
+            if pool.len() < MAX_POOLED_REQUESTS {
+                pool.push(self);
+            }
+        });
     }
 
     /// The head with its scheme.
     pub(super) fn view(&self) -> HeadView<'_> {
         HeadView(&self.head)
+    }
+
+    /// The client speaks HTTP/1.0.
+    pub(super) fn is_http_10(&self) -> bool {
+        self.head.version == Version::Http10
+    }
+
+    /// No response body follows, whatever the response's head says.
+    pub(super) fn is_head(&self) -> bool {
+        self.head.method() == b"HEAD"
     }
 }
 

@@ -190,6 +190,11 @@ impl Cluster {
         self.config.borrow().clone()
     }
 
+    /// HTTP/1 trailers are passed on to its hosts and taken from them.
+    pub fn enables_trailers(&self) -> bool {
+        self.config.borrow().http.enable_trailers
+    }
+
     /// This worker's counters.
     pub fn stats(&self) -> &Writer<Stats> {
         &self.shared.stats

@@ -239,11 +239,12 @@ fn http(cx: &mut Cx<'_>, options: &HashMap<String, Any>) -> Option<UpstreamHttp>
 fn http_options(cx: &mut Cx<'_>, options: &upstreams::HttpProtocolOptions) -> Option<UpstreamHttp> {
     use upstreams::http_protocol_options::UpstreamProtocolOptions;
     use upstreams::http_protocol_options::explicit_http_config::ProtocolConfig;
+    let mut enable_trailers = false;
     let protocol = match &options.upstream_protocol_options {
         Some(UpstreamProtocolOptions::ExplicitHttpConfig(config)) => {
             cx.at("explicit_http_config", |cx| match &config.protocol_config {
                 Some(ProtocolConfig::HttpProtocolOptions(http1)) => {
-                    plain_http1(cx, Some(http1));
+                    enable_trailers = plain_http1(cx, Some(http1));
                     Some(UpstreamProtocol::Http1)
                 }
                 Some(ProtocolConfig::Http2ProtocolOptions(http2)) => {
@@ -255,13 +256,13 @@ fn http_options(cx: &mut Cx<'_>, options: &upstreams::HttpProtocolOptions) -> Op
         }
         Some(UpstreamProtocolOptions::UseDownstreamProtocolConfig(config)) => {
             cx.at("use_downstream_protocol_config", |cx| {
-                plain_http1(cx, config.http_protocol_options.as_ref());
+                enable_trailers = plain_http1(cx, config.http_protocol_options.as_ref());
                 let http2 = http2::options(cx, "http2_protocol_options", config.http2_protocol_options.as_ref());
                 UpstreamProtocol::Downstream(Box::new(http2))
             })
         }
         Some(UpstreamProtocolOptions::AutoConfig(config)) => cx.at("auto_config", |cx| {
-            plain_http1(cx, config.http_protocol_options.as_ref());
+            enable_trailers = plain_http1(cx, config.http_protocol_options.as_ref());
             let http2 = http2::options(cx, "http2_protocol_options", config.http2_protocol_options.as_ref());
             UpstreamProtocol::Auto(Box::new(http2))
         }),
@@ -279,15 +280,19 @@ fn http_options(cx: &mut Cx<'_>, options: &upstreams::HttpProtocolOptions) -> Op
             idle_timeout: cx.limit("idle_timeout", common.idle_timeout.as_ref(), default.idle_timeout),
             max_requests_per_connection: max_requests(&common),
             protocol,
+            enable_trailers,
         })
     })
 }
 
-/// What can be set of HTTP/1.1 concerns requests received; towards endpoints there is nothing to choose.
-fn plain_http1(cx: &mut Cx<'_>, options: Option<&core::Http1ProtocolOptions>) {
-    if options.is_some_and(|options| *options != core::Http1ProtocolOptions::default()) {
-        cx.fail_at::<()>("http_protocol_options", "must be empty towards endpoints");
+/// Of HTTP/1.1 towards endpoints there is one thing to choose; what else can be set concerns requests received.
+fn plain_http1(cx: &mut Cx<'_>, options: Option<&core::Http1ProtocolOptions>) -> bool {
+    let Some(options) = options else { return false };
+    let enable_trailers = options.enable_trailers;
+    if *options != (core::Http1ProtocolOptions { enable_trailers, ..Default::default() }) {
+        cx.fail_at::<()>("http_protocol_options", "only enable_trailers is supported towards endpoints");
     }
+    enable_trailers
 }
 
 /// `max_requests_per_connection`, where 0 means no limit.

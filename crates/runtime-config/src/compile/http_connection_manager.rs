@@ -92,6 +92,7 @@ pub(crate) fn http_connection_manager(
         default_host_for_http_10: non_empty(&http1.default_host_for_http_10),
         upgrades: upgrades(cx, &config.upgrade_configs),
         proxy_100_continue: config.proxy_100_continue,
+        enable_trailers: http1.enable_trailers,
         proper_case_response_headers: proper_case(cx, &http1),
         via: non_empty(&config.via),
     })

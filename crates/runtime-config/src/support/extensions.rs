@@ -54,7 +54,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     MessageSupport {
         name: "envoy.config.core.v3.Http1ProtocolOptions",
         role: Part,
-        full: &["accept_http_10", "default_host_for_http_10", "header_key_format"],
+        full: &["accept_http_10", "default_host_for_http_10", "enable_trailers", "header_key_format"],
         values: &[("allow_absolute_url", "true")],
         no_effect: &[],
     },

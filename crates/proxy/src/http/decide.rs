@@ -1,0 +1,282 @@
+//! The first phases: normalize, identify the peer, match the route, ask the filters, pick the cluster.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_filters::{Decision, RequestContext};
+use evenkeel_http::{HeaderId, path};
+use evenkeel_runtime_config::hcm::{EscapedSlashes, RouteSource};
+use evenkeel_runtime_config::rewrite::https_location;
+use evenkeel_runtime_config::route::{
+    ForwardAction, HostRewrite, RetryPolicy, Route, RouteAction, RouteTable, VirtualHost,
+};
+use evenkeel_runtime_config::route_match::RouteSelection;
+use evenkeel_runtime_config::{Config, HttpConnectionManager};
+use tokio::time::Instant;
+
+use super::edits::Levels;
+use super::failure::Failure;
+use super::identify::identify;
+use super::log::record;
+use super::phases::Life;
+use super::reply::Reply;
+use super::request::{Request, Tunnel};
+use crate::conn::deadline::after;
+use crate::response_flags::ResponseFlags;
+use crate::stats::http::Counter;
+use crate::upstream::Cluster;
+
+/// What becomes of a request.
+pub(super) enum Plan<'c> {
+    Forward(Forward<'c>),
+    Reply(Reply, Option<Levels<'c>>),
+}
+
+/// Where a request goes.
+pub(super) struct Forward<'c> {
+    pub(super) levels: Levels<'c>,
+    pub(super) host: &'c VirtualHost,
+    pub(super) action: &'c ForwardAction,
+    pub(super) retry: Option<&'c RetryPolicy>,
+    pub(super) cluster: Rc<Cluster>,
+    pub(super) timeout: Option<Duration>,
+    pub(super) idle: Option<Duration>,
+    pub(super) request_until: Option<Instant>,
+}
+
+/// A route and what it belongs to.
+#[derive(Clone, Copy)]
+struct Matched<'c> {
+    table: &'c RouteTable,
+    host: &'c VirtualHost,
+    route: &'c Route,
+}
+
+impl<'l> Life<'l> {
+    /// Normalize, identify, match, filter, pick the cluster.
+    pub(super) async fn decide<'c>(&mut self, config: &'c Config) -> Plan<'c>
+    where
+        'l: 'c,
+    {
+        let fail = |failure: Failure| Plan::Reply(Reply::from(&failure), None);
+        let origin = self.origin;
+        let (hcm, stats, request) = (&*origin.hcm, &origin.manager.http, &mut *self.request);
+        match normalize(request, hcm) {
+            Ok(None) => {}
+            Ok(Some(redirect)) => return Plan::Reply(redirect, None),
+            Err(failure) => return fail(failure),
+        }
+        let client = identify(&mut request.head, hcm, &origin.view, &origin.peer_text, &origin.worker.random);
+        request.client = Some(client);
+        request.tunnel = asked_tunnel(request);
+        request.head.headers.remove_hop_by_hop();
+        let random = origin.worker.random.next();
+        let Some((table, selection)) = select_route(request, hcm, config, random) else {
+            stats.inc(Counter::no_route);
+            return fail(Failure::NoRoute).closing(request.head.method() == b"CONNECT");
+        };
+        let matched = match selection {
+            RouteSelection::Route(host, route) => Matched { table, host, route },
+            RouteSelection::TlsRedirect(_) => {
+                let location = https_location(&request.view());
+                return Plan::Reply(Reply::redirect(301, location, "tls_redirect"), None);
+            }
+            RouteSelection::NotFound(_) => {
+                if let Some(reply) = self.filter(client, None).await {
+                    return Plan::Reply(reply, None);
+                }
+                stats.inc(Counter::no_route);
+                return match refuses_tunnel(self.request, hcm, None) {
+                    true => fail(Failure::UpgradeRefused),
+                    false => fail(Failure::NoRoute).closing(self.request.head.method() == b"CONNECT"),
+                };
+            }
+        };
+        request.route_name = Some(Arc::clone(&matched.route.name));
+        let levels = Levels::new(table, matched.host, matched.route, None);
+        if let Some(reply) = self.filter(client, Some(matched.route)).await {
+            return Plan::Reply(reply, Some(levels));
+        }
+        let action = match &matched.route.action {
+            RouteAction::Forward(action) => action,
+            RouteAction::Redirect(redirect) => {
+                stats.inc(Counter::rq_redirect);
+                let location = redirect.location(&matched.route.matches, &self.request.view());
+                return Plan::Reply(Reply::redirect(redirect.status, location, "direct_response"), Some(levels));
+            }
+            RouteAction::DirectResponse { status, body } => {
+                stats.inc(Counter::rq_direct_response);
+                return Plan::Reply(Reply::direct(*status, body), Some(levels));
+            }
+        };
+        if refuses_tunnel(self.request, hcm, Some(action)) {
+            return Plan::Reply(Reply::from(&Failure::UpgradeRefused), Some(levels));
+        }
+        self.route_to(matched, action, random)
+    }
+
+    /// Asks the filters; a reply when one of them answers.
+    async fn filter(&mut self, client: SocketAddr, route: Option<&Route>) -> Option<Reply> {
+        let filters = &self.origin.manager.filters;
+        if filters.is_empty() {
+            return None;
+        }
+        let view = self.request.view();
+        let context = RequestContext { connection: &self.origin.view, remote: client.ip(), request: &view, route };
+        match filters.on_request(&context).await {
+            Decision::Continue => None,
+            Decision::LocalReply(reply) => Some(Reply {
+                status: reply.status,
+                body: reply.body.as_bytes().into(),
+                location: None,
+                flags: reply.flag.and_then(ResponseFlags::from_short_name).unwrap_or_default(),
+                details: reply.details.into(),
+                close: false,
+            }),
+        }
+    }
+
+    /// The cluster, and the head as the upstream gets it.
+    fn route_to<'c>(&mut self, matched: Matched<'c>, action: &'c ForwardAction, random: u64) -> Plan<'c> {
+        let Matched { table, host, route } = matched;
+        let (origin, request) = (self.origin, &mut *self.request);
+        let leg = action.pick_cluster(random);
+        let levels = Levels::new(table, host, route, leg);
+        let Some((leg, cluster)) = leg.and_then(|leg| Some((leg, origin.worker.upstreams.cluster(&leg.cluster)?)))
+        else {
+            origin.manager.http.inc(Counter::no_cluster);
+            return Plan::Reply(Reply::from(&Failure::NoCluster(action.cluster_not_found_status)), Some(levels));
+        };
+        request.cluster_name = Some(Arc::clone(&leg.cluster));
+        let positive = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
+        if let Some(timeout) = positive(action.timeout) {
+            let mut digits = itoa::Buffer::new();
+            let millis = digits.format(timeout.as_millis());
+            request.head.headers.set(HeaderId::EnvoyExpectedRqTimeoutMs, millis.as_bytes());
+        }
+        request.head.headers.remove(HeaderId::Expect);
+        if !levels.is_empty() {
+            let values = record(origin, request, |record| levels.request_values(record));
+            levels.edit_request(&mut request.head.headers, values);
+        }
+        rewrite(request, route, action, leg.host_rewrite.as_deref());
+        Plan::Forward(Forward {
+            levels,
+            host,
+            action,
+            retry: action.retry.as_deref().or(host.retry.as_deref()),
+            cluster,
+            timeout: positive(action.timeout).filter(|_| request.tunnel.is_none()),
+            idle: positive(action.idle_timeout.or(origin.hcm.stream_idle_timeout)),
+            request_until: after(request.started, positive(origin.hcm.request_timeout)),
+        })
+    }
+}
+
+impl Plan<'_> {
+    fn closing(mut self, close: bool) -> Self {
+        if let Self::Reply(reply, _) = &mut self {
+            reply.close |= close;
+        }
+        self
+    }
+}
+
+/// The tunnel the request asks for.
+fn asked_tunnel(request: &Request) -> Option<Tunnel> {
+    if request.head.method() == b"CONNECT" {
+        return Some(Tunnel::Connect);
+    }
+    let protocol = request.info.upgrade.then(|| request.head.headers.get(HeaderId::Upgrade)).flatten()?;
+    Some(Tunnel::Upgrade(protocol.to_ascii_lowercase()))
+}
+
+/// Whether it may not have it: the route's word counts, else the connection manager's.
+fn refuses_tunnel(request: &Request, hcm: &HttpConnectionManager, action: Option<&ForwardAction>) -> bool {
+    let wanted = match &request.tunnel {
+        Some(Tunnel::Upgrade(protocol)) => protocol.as_slice(),
+        Some(Tunnel::Connect) => b"connect",
+        None => return false,
+    };
+    let said = action.and_then(|action| action.upgrades.iter().find(|(name, _)| name.as_bytes() == wanted));
+    !said.map_or_else(|| hcm.upgrades.iter().any(|name| name.as_bytes() == wanted), |(_, allowed)| *allowed)
+}
+
+/// Path and authority into their normal form; a redirect where the path's slashes are to be unescaped that way.
+fn normalize(request: &mut Request, hcm: &HttpConnectionManager) -> Result<Option<Reply>, Failure> {
+    if request.is_http_10()
+        && request.head.authority().is_empty()
+        && let Some(host) = &hcm.default_host_for_http_10
+    {
+        request.head.set_authority(host.as_bytes());
+    }
+    if request.head.path().is_empty() || request.head.path() == b"*" {
+        return Ok(None);
+    }
+    let mut redirect = false;
+    if hcm.escaped_slashes != EscapedSlashes::KeepUnchanged && path::has_escaped_slash(request.head.path()) {
+        if hcm.escaped_slashes == EscapedSlashes::Reject {
+            return Err(Failure::Path);
+        }
+        redirect = hcm.escaped_slashes == EscapedSlashes::UnescapeAndRedirect;
+        if let Some(unescaped) = path::unescape_slashes(request.head.path()) {
+            request.head.set_path(&unescaped);
+        }
+    }
+    if hcm.normalize_path
+        && let Some(normal) = path::normalize(request.head.path()).map_err(|_| Failure::Path)?
+    {
+        request.head.set_path(&normal);
+    }
+    if hcm.merge_slashes
+        && let Some(merged) = path::merge_slashes(request.head.path())
+    {
+        request.head.set_path(&merged);
+    }
+    let location = redirect.then(|| request.head.path().to_vec());
+    Ok(location.map(|location| Reply::redirect(307, location, "path_normalization_redirect")))
+}
+
+fn select_route<'c>(
+    request: &Request,
+    hcm: &'c HttpConnectionManager,
+    config: &'c Config,
+    random: u64,
+) -> Option<(&'c RouteTable, RouteSelection<'c>)> {
+    let table: &RouteTable = match &hcm.routes {
+        RouteSource::Static(table) => table,
+        RouteSource::Rds(name) => config.routes.get(name)?,
+    };
+    Some((table, table.select(&request.view(), random)))
+}
+
+/// Path and host as the route wants them, with the originals beside them.
+fn rewrite(request: &mut Request, route: &Route, action: &ForwardAction, leg_host: Option<&str>) {
+    if action.prefix_rewrite.is_some() || action.regex_rewrite.is_some() {
+        let original = request.head.path().to_vec();
+        let path = action.rewrite_path(&route.matches, &original);
+        request.head.set_path(&path);
+        request.head.headers.set(HeaderId::EnvoyOriginalPath, &original);
+    }
+    let literal = match &action.host_rewrite {
+        HostRewrite::Literal(host) => Some(&**host),
+        HostRewrite::None | HostRewrite::Auto => None,
+    };
+    if action.append_x_forwarded_host && (literal.is_some() || leg_host.is_some()) {
+        let authority = request.head.authority().to_vec();
+        request.head.headers.append_to_list(HeaderId::ForwardedHost, &authority);
+    }
+    if let Some(host) = leg_host.or(literal) {
+        set_host(request, host.as_bytes());
+    }
+}
+
+pub(super) fn set_host(request: &mut Request, host: &[u8]) {
+    if request.head.authority() != host {
+        let original = request.head.authority().to_vec();
+        request.head.headers.set_name(b"x-envoy-original-host", &original);
+        request.head.set_authority(host);
+    }
+}

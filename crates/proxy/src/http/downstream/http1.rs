@@ -1,0 +1,206 @@
+//! A client's HTTP/1 connection.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use evenkeel_http::{Framing, Headers, RequestInfo, ResponseHead, Version, encode};
+use evenkeel_runtime_config::HttpConnectionManager;
+use tokio::io::AsyncWrite;
+
+use super::Answer;
+use crate::conn::buffer::BLOCK_BYTES;
+use crate::conn::{Buffer, Outgoing};
+use crate::http::failure::Failure;
+use crate::http::framed::{BodyWriter, FramedBody, Piece};
+use crate::stream::Stream;
+
+/// How long a refused client may go on sending before the connection is cut, and how many bytes of it are read, so that
+/// the answer is not lost to a reset.
+const LINGER: Duration = Duration::from_secs(1);
+const LINGER_BYTES: usize = 256 * 1024;
+
+/// The connection, and where in the current message it is.
+pub(in crate::http) struct Http1 {
+    pub(in crate::http) stream: Stream,
+    pub(in crate::http) input: Buffer,
+    output: Outgoing,
+    body: FramedBody,
+    writer: BodyWriter,
+    /// Requests read on this connection.
+    requests: u32,
+    /// The current request's client wants to send another.
+    keep_alive: bool,
+    /// The client may still be sending what nobody will read.
+    linger: bool,
+    /// Both directions are open for anything, and end on their own.
+    tunnel: bool,
+    /// Our direction of the tunnel is to be closed once all is sent.
+    shutdown: bool,
+    proper_case: bool,
+    trailers: bool,
+}
+
+impl Http1 {
+    pub(in crate::http) fn new(stream: Stream, input: Buffer, hcm: &HttpConnectionManager) -> Self {
+        Self {
+            stream,
+            input,
+            output: Outgoing::default(),
+            body: FramedBody::new(Framing::None, false),
+            writer: BodyWriter::new(Framing::None, false),
+            requests: 0,
+            keep_alive: false,
+            linger: false,
+            tunnel: false,
+            shutdown: false,
+            proper_case: hcm.proper_case_response_headers,
+            trailers: hcm.enable_trailers,
+        }
+    }
+
+    /// A request head was taken off the input.
+    pub(in crate::http) fn begin(&mut self, info: &RequestInfo) {
+        self.requests += 1;
+        self.keep_alive = info.keep_alive;
+        self.body = FramedBody::new(info.framing, self.trailers);
+    }
+
+    pub(super) fn piece(&mut self, trailers: &mut Headers) -> Result<Piece, Failure> {
+        self.body.piece(&mut self.input, trailers).map_err(|_| Failure::RequestBody)
+    }
+
+    pub(super) fn data(&self) -> &[u8] {
+        self.body.data(&self.input)
+    }
+
+    pub(super) fn consume(&mut self, count: usize) {
+        self.body.consume(&mut self.input, count);
+    }
+
+    pub(super) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        match ready!(self.input.poll_fill(&mut self.stream, BLOCK_BYTES, cx)) {
+            // A tunnel's client may end its direction and listen on.
+            Ok(0) if self.tunnel => Poll::Ready(self.body.end().map_err(|_| Failure::ClientGone)),
+            Ok(0) | Err(_) => Poll::Ready(Err(Failure::ClientGone)),
+            Ok(_) => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// Reads ahead, within a block: the next request, or the end.
+    pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
+        while !self.tunnel && self.input.len() < BLOCK_BYTES {
+            match ready!(self.input.poll_fill(&mut self.stream, BLOCK_BYTES, cx)) {
+                Ok(0) | Err(_) => return Poll::Ready(Failure::ClientGone),
+                Ok(_) => {}
+            }
+        }
+        Poll::Pending
+    }
+
+    pub(super) fn received_all(&self) -> bool {
+        self.body.is_done()
+    }
+
+    pub(super) fn send_interim(&mut self, head: &ResponseHead) {
+        let style = encode::ResponseStyle {
+            version: Version::Http11,
+            framing: Framing::None,
+            bodiless: true,
+            connection: encode::Connection::Default,
+            proper_case: false,
+        };
+        encode::response(self.output.writer(), head, style);
+    }
+
+    pub(super) fn send_head(&mut self, head: &ResponseHead, answer: Answer<'_>) {
+        let version = if answer.http_10 { Version::Http10 } else { Version::Http11 };
+        let connection = match (answer.tunnel, answer.close) {
+            (Some(b""), _) => encode::Connection::Default,
+            (Some(protocol), _) => encode::Connection::Upgrade(protocol),
+            (None, true) => encode::Connection::Close,
+            (None, false) if answer.http_10 => encode::Connection::KeepAlive,
+            (None, false) => encode::Connection::Default,
+        };
+        let framing = wire_framing(answer);
+        let bodiless = answer.bodiless || answer.tunnel.is_some();
+        let proper_case = self.proper_case;
+        let style = encode::ResponseStyle { version, framing, bodiless, connection, proper_case };
+        encode::response(self.output.writer(), head, style);
+        self.writer = BodyWriter::new(if bodiless { Framing::None } else { framing }, self.trailers);
+        if answer.tunnel.is_some() {
+            self.tunnel = true;
+            self.body = FramedBody::new(Framing::UntilClose, false);
+        }
+    }
+
+    pub(super) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.output.len() < BLOCK_BYTES { Poll::Ready(Ok(())) } else { self.output.poll_send(&mut self.stream, cx) }
+    }
+
+    pub(super) fn send(&mut self, data: &[u8]) -> usize {
+        self.writer.data(self.output.writer(), data);
+        data.len()
+    }
+
+    pub(super) fn finish(&mut self, trailers: &Headers) {
+        self.writer.end(self.output.writer(), trailers);
+        self.shutdown = self.tunnel;
+    }
+
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.output.poll_send(&mut self.stream, cx))?;
+        if self.shutdown {
+            // A client that is gone already needs no end.
+            let _ = ready!(Pin::new(&mut self.stream).poll_shutdown(cx));
+            self.shutdown = false;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    pub(super) fn is_flushed(&self) -> bool {
+        self.output.is_sent() && !self.shutdown
+    }
+
+    pub(super) fn must_close(&self, max_requests: Option<u32>) -> bool {
+        !self.keep_alive || max_requests.is_some_and(|most| most > 0 && self.requests >= most)
+    }
+
+    pub(super) fn end(&mut self, close: bool) -> bool {
+        let whole = self.body.is_done() && !self.tunnel;
+        self.linger |= close || !whole;
+        !close && whole
+    }
+
+    /// Ends the connection in order; a client that still sends is read for a moment, so that it gets its answer.
+    pub(in crate::http) async fn close(mut self) {
+        let linger = self.linger;
+        let closing = async {
+            if poll_fn(|cx| Pin::new(&mut self.stream).poll_shutdown(cx)).await.is_err() || !linger {
+                return;
+            }
+            let mut left = LINGER_BYTES;
+            while left > 0 {
+                let room = self.input.len() + BLOCK_BYTES;
+                match poll_fn(|cx| self.input.poll_fill(&mut self.stream, room, cx)).await {
+                    Ok(0) | Err(_) => return,
+                    Ok(count) => left = left.saturating_sub(count),
+                }
+                self.input.consume(self.input.len());
+            }
+        };
+        let _ = tokio::time::timeout(LINGER, closing).await;
+    }
+}
+
+/// How the body is framed towards the client: chunked where its end would otherwise be the connection's, until the close for
+/// HTTP/1.0 clients, who do not know chunks.
+fn wire_framing(answer: Answer<'_>) -> Framing {
+    match answer.framing {
+        Framing::Chunked | Framing::UntilClose if answer.http_10 && !answer.bodiless => Framing::UntilClose,
+        Framing::UntilClose => Framing::Chunked,
+        framing => framing,
+    }
+}

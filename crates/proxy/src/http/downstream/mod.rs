@@ -1,0 +1,144 @@
+//! The client's side of one request, however it came: what the request's life needs of it and no more.
+//!
+//! Nothing here waits in secret. A method that may have to wait is called `poll_…`; what is handed over for sending is bounded
+//! by the caller, who asks [`Downstream::poll_room`] first.
+
+pub(super) mod http1;
+
+use std::io;
+use std::task::{Context, Poll};
+
+use evenkeel_http::{Framing, Headers, ResponseHead};
+
+pub(super) use http1::Http1;
+
+use super::failure::Failure;
+use super::framed::Piece;
+
+/// Where a request comes from and its response goes to.
+pub(super) enum Downstream<'d> {
+    /// An HTTP/1 connection, between two of its messages.
+    Http1(&'d mut Http1),
+}
+
+/// How a response head is to be sent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Answer<'a> {
+    /// The body, as its origin framed it.
+    pub(super) framing: Framing,
+    /// No body follows whatever the head says: the request was HEAD, or the status has none.
+    pub(super) bodiless: bool,
+    /// The connection carries no other request after this one.
+    pub(super) close: bool,
+    /// The protocol the connection or stream becomes (`websocket`); empty after CONNECT.
+    pub(super) tunnel: Option<&'a [u8]>,
+    /// The request was made in HTTP/1.0.
+    pub(super) http_10: bool,
+}
+
+impl Downstream<'_> {
+    /// The next piece of the request's body that is there.
+    pub(super) fn piece(&mut self, trailers: &mut Headers) -> Result<Piece, Failure> {
+        match self {
+            Self::Http1(side) => side.piece(trailers),
+        }
+    }
+
+    /// The payload of [`Piece::Data`].
+    pub(super) fn data(&self) -> &[u8] {
+        match self {
+            Self::Http1(side) => side.data(),
+        }
+    }
+
+    /// Marks payload as used.
+    pub(super) fn consume(&mut self, count: usize) {
+        match self {
+            Self::Http1(side) => side.consume(count),
+        }
+    }
+
+    /// Receives more of the body.
+    pub(super) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        match self {
+            Self::Http1(side) => side.poll_receive(cx),
+        }
+    }
+
+    /// Watches for a client that goes away while nothing is expected of it.
+    pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
+        match self {
+            Self::Http1(side) => side.poll_gone(cx),
+        }
+    }
+
+    /// The whole request was received.
+    pub(super) fn received_all(&self) -> bool {
+        match self {
+            Self::Http1(side) => side.received_all(),
+        }
+    }
+
+    /// Sends a 1xx response.
+    pub(super) fn send_interim(&mut self, head: &ResponseHead) {
+        match self {
+            Self::Http1(side) => side.send_interim(head),
+        }
+    }
+
+    /// Sends a response head. A [`Answer::tunnel`] opens both directions for anything.
+    pub(super) fn send_head(&mut self, head: &ResponseHead, answer: Answer<'_>) {
+        match self {
+            Self::Http1(side) => side.send_head(head, answer),
+        }
+    }
+
+    /// Ready when [`Downstream::send`] takes at least a byte. What is held for a slow client is bounded by it.
+    pub(super) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Http1(side) => side.poll_room(cx),
+        }
+    }
+
+    /// Sends a piece of the body; how much of it was taken.
+    pub(super) fn send(&mut self, data: &[u8]) -> usize {
+        match self {
+            Self::Http1(side) => side.send(data),
+        }
+    }
+
+    /// Ends the response.
+    pub(super) fn finish(&mut self, trailers: &Headers) {
+        match self {
+            Self::Http1(side) => side.finish(trailers),
+        }
+    }
+
+    /// Ready when all that was handed over has left.
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Http1(side) => side.poll_flush(cx),
+        }
+    }
+
+    /// Something was handed over and has not left yet.
+    pub(super) fn is_flushed(&self) -> bool {
+        match self {
+            Self::Http1(side) => side.is_flushed(),
+        }
+    }
+
+    /// The connection cannot be kept, whatever the exchange was like: the client, or its limits, say so.
+    pub(super) fn must_close(&self, max_requests: Option<u32>) -> bool {
+        match self {
+            Self::Http1(side) => side.must_close(max_requests),
+        }
+    }
+
+    /// The request ends here. True when its connection may carry another.
+    pub(super) fn end(&mut self, close: bool) -> bool {
+        match self {
+            Self::Http1(side) => side.end(close),
+        }
+    }
+}

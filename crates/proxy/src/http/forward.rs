@@ -1,0 +1,213 @@
+//! The request on its way up: a host, a connection to it, the request over it, until there is an answer or no try is left.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_http::{HeaderId, ResponseInfo};
+use evenkeel_runtime_config::route::HostRewrite;
+
+use super::decide::{Forward, set_host};
+use super::exchange::{Exchange, Timers, Upload};
+use super::failure::Failure;
+use super::phases::Life;
+use super::reply::Reply;
+use super::request::Request;
+use super::retry;
+use super::upstream::{Upstream, http1};
+use crate::conn::deadline::after;
+use crate::response_flags::ResponseFlags;
+use crate::upstream::cluster_stats as cluster;
+use crate::upstream::{Connection, Host, RequestGuard, Target};
+
+/// A response head, and the exchange it came on.
+pub(super) struct Answered {
+    pub(super) up: Upstream,
+    pub(super) info: ResponseInfo,
+    pub(super) guard: RequestGuard,
+}
+
+/// What the retry policy says of a try.
+enum Verdict {
+    Final,
+    Exhausted,
+    Again(Duration),
+}
+
+impl Life<'_> {
+    /// Tries until there is an answer or no try is left; then the answer goes down.
+    pub(super) async fn forward(&mut self, forward: &Forward<'_>) -> bool {
+        if self.request.info.expect_continue && !self.origin.hcm.proxy_100_continue {
+            self.request.response.clear();
+            self.request.response.status = 100;
+            self.down.send_interim(&self.request.response);
+        }
+        let paused = self.request.tunnel.is_some() && self.down.received_all();
+        let mut upload = Upload::new(forward.retry.is_some(), paused);
+        let request_until = forward.request_until.filter(|_| !paused);
+        let mut timers = Timers::new(forward.idle, forward.timeout, request_until);
+        let mut tried: Vec<Arc<str>> = Vec::new();
+        // A retry counts against `max_retries` until its try ends.
+        let mut _retrying = None;
+        loop {
+            self.request.attempts += 1;
+            let per_try = forward.retry.and_then(|policy| policy.per_try_timeout);
+            timers.per_try = per_try.and_then(|limit| after(self.request.clock.now(), Some(limit)));
+            let attempt = self.attempt(forward, &mut upload, &mut timers, &tried).await;
+            if let Some(host) = self.request.host.as_ref().filter(|_| forward.retry.is_some()) {
+                tried.push(Arc::clone(&host.label));
+            }
+            let verdict = self.retry_verdict(forward, &upload, &attempt);
+            if let Verdict::Again(pause) = verdict {
+                match forward.cluster.begin_retry() {
+                    Ok(permit) => {
+                        _retrying = Some(permit);
+                        drop(attempt);
+                        Box::pin(tokio::time::sleep(pause)).await;
+                        self.request.clock.wait();
+                        continue;
+                    }
+                    Err(_) => self.request.flags |= ResponseFlags::UPSTREAM_OVERFLOW,
+                }
+            }
+            if let Verdict::Exhausted = verdict {
+                self.request.flags |= ResponseFlags::UPSTREAM_RETRY_LIMIT_EXCEEDED;
+                forward.cluster.stats().inc(cluster::Counter::upstream_rq_retry_limit_exceeded);
+            }
+            return match attempt {
+                Ok(answered) => {
+                    if self.request.attempts > 1 {
+                        forward.cluster.stats().inc(cluster::Counter::upstream_rq_retry_success);
+                    }
+                    self.respond(forward, answered, &mut upload, &mut timers).await
+                }
+                Err(failure) => {
+                    count_failure(self.request, forward, &failure);
+                    self.reply(Reply::from(&failure), Some(forward.levels)).await
+                }
+            };
+        }
+    }
+
+    /// One try: host, connection, request up, response head down.
+    async fn attempt(
+        &mut self,
+        forward: &Forward<'_>,
+        upload: &mut Upload,
+        timers: &mut Timers,
+        tried: &[Arc<str>],
+    ) -> Result<Answered, Failure> {
+        let avoid = forward.retry.filter(|policy| policy.avoid_previous_hosts);
+        let target = Target {
+            original_dst: Some(self.origin.view.local),
+            previous: if avoid.is_some() { tried } else { &[] },
+            reselect_attempts: avoid.map_or(0, |policy| policy.host_selection_max_attempts.max(1)),
+        };
+        // The race of a kept connection is run once, on a new connection; policy does not matter there.
+        let mut raced = false;
+        loop {
+            let host = forward.cluster.pick(&target).map_err(|_| Failure::NoHealthyHost)?;
+            self.request.host = Some(Rc::clone(&host));
+            let guard = forward.cluster.begin_request(&host).map_err(|_| Failure::Overflow)?;
+            let kept = match raced || self.request.tunnel.is_some() {
+                true => None,
+                false => forward.cluster.reuse(&host),
+            };
+            let connection = match kept {
+                Some(connection) => connection,
+                // Few requests wait for a connection; those that do not need no room for it.
+                None => Box::pin(self.connect(forward, &host, raced)).await?,
+            };
+            let trailers = forward.cluster.enables_trailers();
+            let mut up = Upstream::Http1(http1::Http1::new(connection, trailers));
+            self.request.upstream_local = up.local_addr();
+            match self.exchange_heads(forward, &mut up, upload, timers).await {
+                Ok(info) => return Ok(Answered { up, info, guard }),
+                Err(Failure::UpstreamClosed { .. })
+                    if up.is_reused() && !raced && upload.can_replay() && is_idempotent(self.request.head.method()) =>
+                {
+                    raced = true;
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+    }
+
+    /// A connection that is not waiting in the pool.
+    async fn connect(&mut self, forward: &Forward<'_>, host: &Rc<Host>, raced: bool) -> Result<Connection, Failure> {
+        let connected = match raced || self.request.tunnel.is_some() {
+            true => forward.cluster.connect(host).await,
+            false => forward.cluster.acquire(host).await,
+        };
+        self.request.clock.wait();
+        connected.map_err(Failure::from).inspect_err(|failure| {
+            if let Failure::Connect(reason) = failure {
+                self.request.transport_failure.clone_from(reason);
+            }
+        })
+    }
+
+    async fn exchange_heads(
+        &mut self,
+        forward: &Forward<'_>,
+        up: &mut Upstream,
+        upload: &mut Upload,
+        timers: &mut Timers,
+    ) -> Result<ResponseInfo, Failure> {
+        if forward.host.include_request_attempt_count {
+            let mut digits = itoa::Buffer::new();
+            let count = digits.format(self.request.attempts);
+            self.request.head.headers.set(HeaderId::EnvoyAttemptCount, count.as_bytes());
+        }
+        if matches!(forward.action.host_rewrite, HostRewrite::Auto) && !up.host().hostname.is_empty() {
+            set_host(self.request, up.host().hostname.as_bytes());
+        }
+        if !upload.begin() {
+            return Err(Failure::UpstreamClosed { sent: true });
+        }
+        up.send_head(self.request);
+        let hcm = &*self.origin.hcm;
+        let mut exchange = Exchange { life: self, up, upload, timers, interim: 0 };
+        poll_fn(|cx| exchange.poll_head(hcm, cx)).await
+    }
+
+    /// Whether the policy wants another try, and whether one is left.
+    fn retry_verdict(&self, forward: &Forward<'_>, upload: &Upload, attempt: &Result<Answered, Failure>) -> Verdict {
+        let Some(policy) = forward.retry else { return Verdict::Final };
+        let covered = match attempt {
+            Ok(_) => retry::covers_response(policy, &self.request.response),
+            Err(failure) => retry::covers_failure(&policy.on, failure),
+        };
+        if !covered || !upload.can_replay() {
+            return Verdict::Final;
+        }
+        if self.request.attempts > policy.num_retries {
+            return Verdict::Exhausted;
+        }
+        Verdict::Again(retry::back_off(policy, self.request.attempts, self.origin.worker.random.next()))
+    }
+}
+
+fn count_failure(request: &Request, forward: &Forward<'_>, failure: &Failure) {
+    let stats = forward.cluster.stats();
+    match failure {
+        Failure::ResponseTimeout => stats.inc(cluster::Counter::upstream_rq_timeout),
+        Failure::PerTryTimeout => stats.inc(cluster::Counter::upstream_rq_per_try_timeout),
+        Failure::UpstreamClosed { .. } => stats.inc(cluster::Counter::upstream_rq_rx_reset),
+        Failure::UpstreamProtocol => stats.inc(cluster::Counter::upstream_cx_protocol_error),
+        _ => {}
+    }
+    if let Some(host) = &request.host {
+        host.count_failure(matches!(failure, Failure::ResponseTimeout | Failure::PerTryTimeout));
+    }
+    if failure.status() != 0 {
+        stats.status(failure.status());
+        stats.inc(cluster::Counter::upstream_rq_completed);
+    }
+}
+
+/// RFC 9110 section 9.2.2.
+fn is_idempotent(method: &[u8]) -> bool {
+    matches!(method, b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE" | b"PUT" | b"DELETE")
+}

@@ -1,0 +1,152 @@
+//! The answer on its way down: response filters, head, body and trailers; the upstream back to its pool.
+
+use std::future::poll_fn;
+
+use evenkeel_http::{Framing, HeaderId, ResponseInfo};
+
+use super::decide::Forward;
+use super::downstream::Answer;
+use super::exchange::{Exchange, Timers, Upload};
+use super::failure::Failure;
+use super::forward::Answered;
+use super::log::record;
+use super::phases::Life;
+use super::reply::{Reply, finish_response};
+use super::request::Tunnel;
+use crate::stats::http::{Counter, Gauge};
+use crate::upstream::Host;
+use crate::upstream::cluster_stats as cluster;
+
+impl Life<'_> {
+    /// True when the connection may carry another request.
+    pub(super) async fn respond(
+        &mut self,
+        forward: &Forward<'_>,
+        answered: Answered,
+        upload: &mut Upload,
+        timers: &mut Timers,
+    ) -> bool {
+        let Answered { mut up, info, guard } = answered;
+        count_response(self.request.response.status, forward, up.host());
+        let tunnel = self.opened_tunnel().filter(|_| upload.may_become_tunnel());
+        if self.request.response.status == 101 && tunnel.is_none() {
+            return self.reply(Reply::from(&Failure::UpstreamProtocol), Some(forward.levels)).await;
+        }
+        self.edit_response(forward);
+        timers.per_try = None;
+        let close = self.send_response_head(info, tunnel.as_deref());
+        let opened = tunnel.is_some();
+        if opened {
+            up.open_tunnel();
+            upload.open_tunnel();
+            timers.request = None;
+            self.origin.manager.http.inc(Counter::downstream_cx_upgrades_total);
+            self.origin.manager.http.shift(Gauge::downstream_cx_upgrades_active, 1);
+        }
+        let result = {
+            let mut exchange = Exchange { life: self, up: &mut up, upload, timers, interim: 0 };
+            poll_fn(|cx| exchange.poll_body(opened, cx)).await
+        };
+        if opened {
+            self.origin.manager.http.shift(Gauge::downstream_cx_upgrades_active, -1);
+        }
+        drop(guard);
+        let now = self.request.clock.now();
+        let millis = now.duration_since(self.request.started).as_millis() as u64;
+        forward.cluster.stats().record(cluster::Histogram::upstream_rq_time, millis);
+        match result {
+            Ok(()) => {
+                up.release(&forward.cluster, upload.finished && self.down.received_all(), now);
+                self.down.end(close)
+            }
+            Err(failure) => {
+                self.request.flags |= failure.flags();
+                self.request.details = match failure {
+                    Failure::UpstreamClosed { .. } => {
+                        "upstream_reset_after_response_started{connection_termination}".into()
+                    }
+                    Failure::UpstreamProtocol => "upstream_reset_after_response_started{protocol_error}".into(),
+                    other => other.details(),
+                };
+                false
+            }
+        }
+    }
+
+    /// The protocol of the tunnel the upstream agreed to.
+    fn opened_tunnel(&self) -> Option<Vec<u8>> {
+        let response = &self.request.response;
+        match self.request.tunnel.as_ref()? {
+            Tunnel::Upgrade(_) if response.status == 101 => {
+                Some(response.headers.get(HeaderId::Upgrade).unwrap_or_default().to_vec())
+            }
+            Tunnel::Connect if (200..300).contains(&response.status) => Some(Vec::new()),
+            Tunnel::Upgrade(_) | Tunnel::Connect => None,
+        }
+    }
+
+    /// Sends the head; true when the connection ends with this response.
+    fn send_response_head(&mut self, info: ResponseInfo, tunnel: Option<&[u8]>) -> bool {
+        let (origin, request) = (self.origin, &mut *self.request);
+        let framing = match info.framing {
+            // A head is all there is, and says what the body would have been.
+            Framing::None if request.is_head() && request.head_chunked => Framing::Chunked,
+            framing => framing,
+        };
+        let http_10 = request.is_http_10();
+        let unframed = http_10 && !request.is_head() && matches!(framing, Framing::Chunked | Framing::UntilClose);
+        let draining = origin.worker.draining.get();
+        let limit = origin.hcm.max_requests_per_connection;
+        let close = request.tunnel.is_some() || unframed || draining || self.down.must_close(limit);
+        if draining {
+            origin.manager.http.inc(Counter::downstream_cx_drain_close);
+        }
+        let bodiless = request.is_head() || info.framing == Framing::None;
+        self.down.send_head(&request.response, Answer { framing, bodiless, close, tunnel, http_10 });
+        request.status = request.response.status;
+        request.details = "via_upstream".into();
+        close
+    }
+
+    fn edit_response(&mut self, forward: &Forward<'_>) {
+        let (hcm, request) = (&*self.origin.hcm, &mut *self.request);
+        let headers = &mut request.response.headers;
+        request.head_chunked = headers.contains(HeaderId::TransferEncoding);
+        headers.remove_hop_by_hop();
+        headers.remove(HeaderId::EnvoyDecoratorOperation);
+        let mut digits = itoa::Buffer::new();
+        // Envoy leaves the time out of answers to upgrades, refused ones too.
+        if request.tunnel.is_none() {
+            let received_all = request.received_all;
+            let millis = request.answered.map_or(0, |at| at.duration_since(received_all.unwrap_or(at)).as_millis());
+            headers.set(HeaderId::EnvoyUpstreamServiceTime, digits.format(millis).as_bytes());
+        }
+        if hcm.always_set_request_id_in_response
+            && let Some(id) = request.head.headers.get(HeaderId::RequestId)
+        {
+            headers.set(HeaderId::RequestId, id);
+        }
+        if forward.host.include_attempt_count_in_response {
+            headers.set(HeaderId::EnvoyAttemptCount, digits.format(request.attempts).as_bytes());
+        }
+        if !forward.levels.is_empty() {
+            let values = record(self.origin, request, |record| forward.levels.response_values(record));
+            forward.levels.edit_response(&mut request.response.headers, values);
+        }
+        finish_response(&mut request.response.headers, hcm, false);
+    }
+}
+
+fn count_response(status: u16, forward: &Forward<'_>, host: &Host) {
+    host.count_response(status);
+    let stats = forward.cluster.stats();
+    stats.inc(cluster::Counter::upstream_rq_completed);
+    stats.status(status);
+    stats.inc(match status / 100 {
+        1 => cluster::Counter::upstream_rq_1xx,
+        2 => cluster::Counter::upstream_rq_2xx,
+        3 => cluster::Counter::upstream_rq_3xx,
+        4 => cluster::Counter::upstream_rq_4xx,
+        _ => cluster::Counter::upstream_rq_5xx,
+    });
+}

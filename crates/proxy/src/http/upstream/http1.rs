@@ -1,0 +1,184 @@
+//! An exchange over an HTTP/1 connection that belongs to it alone.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use evenkeel_http::{Framing, HeadScan, Headers, Limits, RequestHead, ResponseHead, encode, parse_response};
+use tokio::io::AsyncWrite;
+use tokio::time::Instant;
+
+use super::Arrived;
+use crate::conn::buffer::BLOCK_BYTES;
+use crate::conn::{Buffer, Outgoing};
+use crate::http::failure::Failure;
+use crate::http::framed::{BodyWriter, FramedBody, Piece};
+use crate::http::request::{Request, Tunnel};
+use crate::upstream::{Cluster, Connection, Host};
+
+/// Limit of a response head; Envoy's default for upstreams.
+const RESPONSE_LIMITS: Limits = Limits { max_head_bytes: 60 * 1024, max_headers: 100 };
+
+/// The connection, and where in the exchange it is.
+pub(in crate::http) struct Http1 {
+    connection: Connection,
+    /// Read and not yet used.
+    input: Buffer,
+    output: Outgoing,
+    writer: BodyWriter,
+    scan: HeadScan,
+    body: FramedBody,
+    /// Request bytes were handed to the socket.
+    begun: bool,
+    keep_alive: bool,
+    tunnel: bool,
+    /// Our direction of the tunnel is to be closed once all is sent.
+    shutdown: bool,
+    trailers: bool,
+}
+
+impl Http1 {
+    /// `trailers`: the upstream may send trailers, and be sent some.
+    pub(in crate::http) fn new(connection: Connection, trailers: bool) -> Self {
+        Self {
+            connection,
+            input: Buffer::default(),
+            output: Outgoing::default(),
+            writer: BodyWriter::new(Framing::None, false),
+            scan: HeadScan::default(),
+            body: FramedBody::new(Framing::None, false),
+            begun: false,
+            keep_alive: false,
+            tunnel: false,
+            shutdown: false,
+            trailers,
+        }
+    }
+
+    pub(super) fn is_reused(&self) -> bool {
+        self.connection.reused
+    }
+
+    pub(super) fn host(&self) -> &Rc<Host> {
+        &self.connection.host
+    }
+
+    pub(super) fn local_addr(&self) -> Option<SocketAddr> {
+        self.connection.local_addr()
+    }
+
+    pub(super) fn send_head(&mut self, request: &Request) {
+        let framing = wire_framing(request);
+        let connection = match &request.tunnel {
+            Some(Tunnel::Upgrade(protocol)) => encode::Connection::Upgrade(protocol),
+            Some(Tunnel::Connect) | None => encode::Connection::Default,
+        };
+        encode::request(self.output.writer(), &request.head, framing, connection);
+        self.writer = BodyWriter::new(framing, self.trailers);
+    }
+
+    pub(super) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.output.len() < BLOCK_BYTES { Poll::Ready(Ok(())) } else { self.poll_flush(cx) }
+    }
+
+    pub(super) fn send(&mut self, data: &[u8]) -> usize {
+        self.writer.data(self.output.writer(), data);
+        data.len()
+    }
+
+    pub(super) fn finish(&mut self, trailers: &Headers) {
+        self.writer.end(self.output.writer(), trailers);
+        self.shutdown = self.tunnel;
+    }
+
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.begun |= self.output.len() > 0;
+        ready!(self.output.poll_send(&mut self.connection.stream, cx))?;
+        if self.shutdown {
+            // An upstream that is gone already needs no end.
+            let _ = ready!(Pin::new(&mut self.connection.stream).poll_shutdown(cx));
+            self.shutdown = false;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    pub(super) fn poll_head(
+        &mut self,
+        request: &RequestHead,
+        response: &mut ResponseHead,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Arrived, Failure>> {
+        loop {
+            if !self.input.is_empty() {
+                let to_head = request.method() == b"HEAD";
+                match parse_response(self.input.bytes(), &mut self.scan, RESPONSE_LIMITS, to_head, response) {
+                    Ok(Some(info)) => {
+                        self.input.consume(info.head_bytes);
+                        if (100..200).contains(&response.status) && response.status != 101 {
+                            return Poll::Ready(Ok(Arrived::Interim));
+                        }
+                        self.keep_alive = info.keep_alive;
+                        self.body = FramedBody::new(info.framing, self.trailers);
+                        return Poll::Ready(Ok(Arrived::Final(info)));
+                    }
+                    Ok(None) => {}
+                    Err(_) => return Poll::Ready(Err(Failure::UpstreamProtocol)),
+                }
+            }
+            let limit = RESPONSE_LIMITS.max_head_bytes + 1;
+            match ready!(self.input.poll_fill(&mut self.connection.stream, limit, cx)) {
+                // Something came, but no whole head.
+                Ok(0) | Err(_) => {
+                    let sent = self.begun || !self.input.is_empty();
+                    return Poll::Ready(Err(Failure::UpstreamClosed { sent }));
+                }
+                Ok(_) => {}
+            }
+        }
+    }
+
+    pub(super) fn open_tunnel(&mut self) {
+        self.tunnel = true;
+        self.body = FramedBody::new(Framing::UntilClose, false);
+        self.writer = BodyWriter::new(Framing::UntilClose, false);
+    }
+
+    pub(super) fn piece(&mut self, trailers: &mut Headers) -> Result<Piece, Failure> {
+        self.body.piece(&mut self.input, trailers).map_err(|_| Failure::UpstreamProtocol)
+    }
+
+    pub(super) fn data(&self) -> &[u8] {
+        self.body.data(&self.input)
+    }
+
+    pub(super) fn consume(&mut self, count: usize) {
+        self.body.consume(&mut self.input, count);
+    }
+
+    pub(super) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        let closed = Failure::UpstreamClosed { sent: true };
+        match ready!(self.input.poll_fill(&mut self.connection.stream, BLOCK_BYTES, cx)) {
+            Ok(0) => Poll::Ready(self.body.end().map_err(|_| closed)),
+            Ok(_) => Poll::Ready(Ok(())),
+            Err(_) => Poll::Ready(Err(closed)),
+        }
+    }
+
+    pub(super) fn release(self, cluster: &Cluster, whole: bool, now: Instant) {
+        if whole && self.keep_alive && !self.tunnel && self.body.is_done() && self.input.is_empty() {
+            cluster.release(self.connection, now);
+        }
+    }
+}
+
+/// A method that usually has a body says so when it has none (RFC 9110 section 8.6).
+fn wire_framing(request: &Request) -> Framing {
+    match request.info.framing {
+        Framing::None if matches!(request.head.method(), b"POST" | b"PUT" | b"PATCH") && request.tunnel.is_none() => {
+            Framing::Length(0)
+        }
+        framing => framing,
+    }
+}
