@@ -54,7 +54,7 @@ need_lint() {
 
 need_bench() {
     need_build
-    debian wrk:wrk nginx:nginx-light haproxy:haproxy taskset:util-linux
+    debian wrk:wrk h2load:nghttp2-client nginx:nginx-light haproxy:haproxy taskset:util-linux
     need_envoy
 }
 

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 /// Events taken from the kernel in one call.
 const BATCH: usize = 256;
@@ -58,8 +59,29 @@ impl Epoll {
 
     /// Waits for events and appends their tokens to `ready`.
     pub fn wait(&mut self, ready: &mut Vec<usize>) -> io::Result<()> {
-        // SAFETY: the buffer has room for BATCH events, and the kernel writes at most that many.
-        let count = unsafe { libc::epoll_wait(self.fd.as_raw_fd(), self.events.as_mut_ptr(), BATCH as i32, -1) };
+        self.wait_for(None, ready)
+    }
+
+    /// The same, for at most this long, to the nanosecond.
+    pub fn wait_for(&mut self, limit: Option<Duration>, ready: &mut Vec<usize>) -> io::Result<()> {
+        let limit = limit.map(|limit| libc::timespec {
+            tv_sec: limit.as_secs().cast_signed(),
+            tv_nsec: i64::from(limit.subsec_nanos()),
+        });
+        let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: the buffer has room for BATCH events, and the kernel writes at most that many; the limit is null or a timespec
+        // that outlives the call; no signal mask is given.
+        let count = unsafe {
+            libc::syscall(
+                libc::SYS_epoll_pwait2,
+                self.fd.as_raw_fd(),
+                self.events.as_mut_ptr(),
+                BATCH as i32,
+                limit,
+                std::ptr::null::<libc::sigset_t>(),
+                0,
+            )
+        };
         let Ok(count) = usize::try_from(count) else {
             let error = io::Error::last_os_error();
             return if error.kind() == io::ErrorKind::Interrupted { Ok(()) } else { Err(error) };

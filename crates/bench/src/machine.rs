@@ -17,14 +17,27 @@ pub fn describe(setup: &Setup) -> Vec<(String, String)> {
     add("kernel", std::fs::read_to_string("/proc/sys/kernel/osrelease").ok().map(|line| line.trim().to_owned()));
     add("load average at the start", std::fs::read_to_string("/proc/loadavg").ok().map(|line| line.trim().to_owned()));
     add("Evenkeel", first_line(&setup.evenkeel, &["--version"]).ok());
+    add("Evenkeel, its file", identity(&setup.evenkeel));
     add(
         "Envoy",
         first_line(&setup.envoy, &["--version"])
             .ok()
             .map(|line| line.rsplit("version: ").next().unwrap_or_default().to_owned()),
     );
-    for (name, program, flag) in [("HAProxy", "haproxy", "-v"), ("nginx", "nginx", "-v"), ("wrk", "wrk", "-v")] {
+    for (name, program, flag) in [
+        ("HAProxy", "haproxy", "-v"),
+        ("nginx", "nginx", "-v"),
+        ("wrk", "wrk", "-v"),
+        ("h2load", "h2load", "--version"),
+    ] {
         add(name, find(program).and_then(|path| first_line(&path, &[flag])).ok());
     }
     facts
+}
+
+/// Tells one build from another: `1234567 bytes, built at 1795162812`.
+fn identity(program: &std::path::Path) -> Option<String> {
+    let data = program.metadata().ok()?;
+    let built = data.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+    Some(format!("{} bytes, built at {}", data.len(), built.as_secs()))
 }

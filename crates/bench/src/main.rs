@@ -1,29 +1,31 @@
 //! `make bench`: starts Evenkeel and its peers on one machine, measures them in interleaved rounds, and prints ratios.
 //!
-//! The method: the load (`wrk`, one thread) and the backend are pinned to core 0, the proxies to core 1; a proxy's cost is its
-//! user and system time from `/proc/PID/stat` divided by the requests it carried. Every peer is measured once per round, in
-//! an order that rotates; a ratio is formed inside one round and only then the median taken, so that what disturbs the
-//! machine disturbs both sides of it.
+//! The method: the load and the backend are pinned to core 0, the proxies to core 1; a proxy's cost is its user and system time
+//! divided by the requests it carried. Every peer is measured once per round, in an order that rotates; a ratio is formed inside
+//! one round and only then the median taken, so that what disturbs the machine disturbs both sides of it.
 
 mod backend;
+mod bars;
 mod config;
 mod epoll;
+mod frames;
 mod load;
 mod machine;
 mod measure;
+mod metric;
 mod peers;
 mod process;
 mod relay;
 mod report;
-mod startup;
+mod scenarios;
 
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use clap::{Parser, Subcommand, ValueEnum};
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Parser, Subcommand};
 
 /// Measures Evenkeel's proxy against a byte-copying relay, Envoy, HAProxy and nginx.
 #[derive(Parser)]
@@ -55,6 +57,24 @@ enum Command {
         #[arg(long, default_value_t = 1024)]
         bytes: usize,
     },
+    /// The cheapest HTTP/2 server, by prior knowledge: HTTP answers, and gRPC's to requests with a body.
+    BackendHttp2 {
+        /// Address to listen on.
+        #[arg(long)]
+        listen: SocketAddr,
+        /// Size of the answer's body, in bytes.
+        #[arg(long, default_value_t = 1024)]
+        bytes: usize,
+        /// Begin responses and never end them.
+        #[arg(long)]
+        hold: bool,
+    },
+    /// Sends bytes on every connection as fast as they are taken.
+    Source {
+        /// Address to listen on.
+        #[arg(long)]
+        listen: SocketAddr,
+    },
 }
 
 /// What `run` measures and how long.
@@ -64,17 +84,23 @@ struct RunArgs {
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Seconds of load per peer and round.
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 2)]
     seconds: u64,
-    /// Client connections, one table each.
+    /// Client connections of the hop and the pair, one table each.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 32, 256])]
     connections: Vec<usize>,
-    /// Only this part.
-    #[arg(long)]
-    only: Option<Part>,
-    /// Only these peers, such as relay,evenkeel,envoy.
+    /// Only these scenarios, such as hop,pair; see --list.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// Only these peers, such as relay,evenkeel,"envoy h2".
     #[arg(long, value_delimiter = ',')]
     peers: Vec<String>,
+    /// Leave out the scenarios that an interrupted run of the same programs completed.
+    #[arg(long)]
+    resume: bool,
+    /// Say which scenarios there are, and end.
+    #[arg(long)]
+    list: bool,
     /// The configuration whose sidecar's start-up is measured.
     #[arg(long, default_value = "examples/capitals")]
     example: PathBuf,
@@ -83,48 +109,77 @@ struct RunArgs {
     out: PathBuf,
 }
 
-/// The parts of the measurement.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Part {
-    /// One plain hop: relay, Evenkeel, Envoy, HAProxy, nginx.
-    Hop,
-    /// A sidecar pair with mutual TLS and access log: Evenkeel, Envoy.
-    Pair,
-    /// Time from exec to ready, and resident memory.
-    Startup,
-}
-
 fn main() -> Result<()> {
     match Cli::parse().command {
         Command::Run(args) => run(&args),
         Command::Relay { listen, upstream } => relay::run(listen, upstream).context("relay"),
-        Command::Backend { listen, bytes } => backend::run(listen, bytes).context("backend"),
+        Command::Backend { listen, bytes } => backend::http1::run(listen, bytes).context("backend"),
+        Command::BackendHttp2 { listen, bytes, hold } => {
+            backend::http2::run(listen, bytes, hold).context("HTTP/2 backend")
+        }
+        Command::Source { listen } => backend::source::run(listen).context("source"),
     }
 }
 
 fn run(args: &RunArgs) -> Result<()> {
-    ensure!(args.rounds > 0 && args.seconds > 0, "--rounds and --seconds have to be at least 1");
     let mut out = std::io::stdout().lock();
-    let wanted = |part| args.only.is_none_or(|only| only == part);
+    if args.list {
+        for scenario in scenarios::ALL {
+            writeln!(out, "{:12} {}", scenario.name, scenario.title)?;
+        }
+        return Ok(());
+    }
+    ensure!(args.rounds > 0 && args.seconds > 0, "--rounds and --seconds have to be at least 1");
+    let names: Vec<&str> = scenarios::ALL.iter().map(|scenario| scenario.name).collect();
+    if let Some(unknown) = args.only.iter().find(|only| !names.contains(&only.as_str())) {
+        bail!("no scenario is called {unknown}: there are {}", names.join(", "));
+    }
+    process::allow_many_files()?;
     let setup = peers::Setup::new(&args.peers)?;
-    let mut results = report::Results::new(machine::describe(&setup), args.rounds, args.seconds);
+    let mut results = report::Results {
+        facts: machine::describe(&setup),
+        rounds: args.rounds,
+        seconds: args.seconds,
+        complete: Vec::new(),
+        findings: measure::Findings::default(),
+    };
+    if args.resume {
+        results = results.resume(&args.out)?;
+    }
     let plan = measure::Plan {
         rounds: args.rounds,
         time: Duration::from_secs(args.seconds),
         connections: args.connections.clone(),
     };
-    if wanted(Part::Startup) {
-        writeln!(out, "start-up …")?;
-        results.startup = startup::measure(&setup, &args.example, args.rounds)?;
+    process::pin_self(process::LOAD_CORE)?;
+    let mut failed = Vec::new();
+    for scenario in scenarios::ALL {
+        if !args.only.is_empty() && !args.only.iter().any(|only| only == scenario.name) {
+            continue;
+        }
+        if results.complete.iter().any(|name| name == scenario.name) {
+            writeln!(out, "{}: completed by an earlier run", scenario.name)?;
+            continue;
+        }
+        let start = Instant::now();
+        let mut findings = measure::Findings::default();
+        let example = args.example.clone();
+        let mut context = scenarios::Context { setup: &setup, plan: &plan, example, progress: &mut out };
+        // One that fails does not cost the others' results.
+        match (scenario.run)(&mut context, &mut findings) {
+            Ok(()) => results.complete.push(scenario.name.to_owned()),
+            Err(error) => {
+                writeln!(out, "{} failed: {error:#}", scenario.name)?;
+                failed.push(scenario.name);
+            }
+        }
+        results.findings.samples.append(&mut findings.samples);
+        results.findings.absent.append(&mut findings.absent);
+        results.write(&args.out)?;
+        writeln!(out, "{}: {:.0} s", scenario.name, start.elapsed().as_secs_f64())?;
     }
-    if wanted(Part::Hop) {
-        results.hop = measure::rounds("hop", &plan, &setup.start_hop()?, &mut out)?;
-    }
-    if wanted(Part::Pair) {
-        results.pair = measure::rounds("pair", &plan, &setup.start_pair()?, &mut out)?;
-    }
-    results.write(&args.out)?;
-    write!(out, "\n{}", results.text())?;
-    writeln!(out, "written: {0}/results.json, {0}/results.md", args.out.display())?;
+    write!(out, "\n{}", results.markdown())?;
+    writeln!(out, "\nwritten: {0}/results.json, {0}/results.md", args.out.display())?;
+    ensure!(failed.is_empty(), "failed: {}; --resume repeats only what is missing", failed.join(", "));
     Ok(())
 }

@@ -1,12 +1,12 @@
 //! Interleaved rounds, and what is made of their samples.
 
 use std::io::Write;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
-use serde_json::{Value, json};
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
 
-use crate::peers::{Field, Peer};
+use crate::metric::{Metric, Values};
 
 /// Load before the first round, so that no peer is measured cold.
 const WARM_UP: Duration = Duration::from_secs(1);
@@ -17,84 +17,149 @@ pub struct Plan {
     pub rounds: usize,
     /// Load per peer and round.
     pub time: Duration,
-    /// Connection counts, one table each.
+    /// Connection counts of the tables that have several.
     pub connections: Vec<usize>,
 }
 
-/// One peer under load once.
-#[derive(Clone)]
+/// One peer measured once.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
+    /// The scenario's name, as after `--only`.
+    pub scenario: String,
+    /// Which of the scenario's tables, such as `32 connections`.
+    pub case: String,
     /// The peer's name.
-    pub peer: &'static str,
-    /// Client connections.
-    pub connections: usize,
-    /// Which round.
+    pub peer: String,
+    /// Which round, from 0.
     pub round: usize,
-    /// CPU time of all its processes per request, in microseconds; zero without a proxy.
-    pub cpu_micros: f64,
-    /// Requests per second.
-    pub rate: f64,
-    /// Median latency in microseconds.
-    pub p50_micros: f64,
-    /// 99th percentile of the latency in microseconds.
-    pub p99_micros: f64,
-    /// Resident memory of all its processes after the run, in KiB.
-    pub resident_kib: u64,
+    /// What was measured.
+    pub values: Values,
 }
 
-impl Sample {
-    /// The sample as JSON.
-    pub fn json(&self) -> Value {
-        json!({
-            "peer": self.peer, "connections": self.connections, "round": self.round,
-            "cpu_us_per_request": self.cpu_micros, "requests_per_second": self.rate,
-            "p50_us": self.p50_micros, "p99_us": self.p99_micros, "resident_kib": self.resident_kib,
-        })
+/// A peer that could not be measured, and why.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Absence {
+    /// The scenario's name.
+    pub scenario: String,
+    /// Which of its tables; empty for all of them.
+    pub case: String,
+    /// The peer's name.
+    pub peer: String,
+    /// What it said.
+    pub reason: String,
+}
+
+impl Absence {
+    /// The same, of one of the scenario's tables.
+    pub fn of_case(self, case: &str) -> Self {
+        Self { case: case.to_owned(), ..self }
     }
 }
 
-/// Measures every peer of `field` once per round and connection count; the order rotates from round to round.
-pub fn rounds(table: &str, plan: &Plan, field: &Field, progress: &mut impl Write) -> Result<Vec<Sample>> {
-    let mut samples = Vec::new();
-    for &connections in &plan.connections {
-        for peer in &field.peers {
-            field.load.run(peer.entry, connections, WARM_UP).with_context(|| peer.name)?;
+/// What one scenario found out.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Findings {
+    /// Every measurement.
+    pub samples: Vec<Sample>,
+    /// Who is missing.
+    pub absent: Vec<Absence>,
+}
+
+/// One table of a scenario.
+pub struct Contest<'a> {
+    /// The scenario's name.
+    pub scenario: &'a str,
+    /// The table's.
+    pub case: &'a str,
+    /// Who takes part.
+    pub peers: Vec<&'a str>,
+}
+
+impl Findings {
+    /// Lets every peer take its turn once per round, in an order that rotates from round to round. `turn` gets the peer's index
+    /// and how long to load it. A peer whose turn fails is left out of the rest, and the reason is kept.
+    pub fn measure(
+        &mut self,
+        contest: &Contest<'_>,
+        plan: &Plan,
+        progress: &mut dyn Write,
+        mut turn: impl FnMut(usize, Duration) -> Result<Values>,
+    ) -> Result<()> {
+        let mut out: Vec<bool> = Vec::new();
+        for index in 0..contest.peers.len() {
+            out.push(turn(index, WARM_UP).inspect_err(|error| self.leave_out(contest, index, error)).is_err());
         }
         for round in 0..plan.rounds {
-            write!(progress, "{table}, {connections} connections, round {} of {}:", round + 1, plan.rounds)?;
-            for index in 0..field.peers.len() {
-                let peer = &field.peers[(index + round) % field.peers.len()];
-                let sample = once(field, peer, connections, round, plan.time).with_context(|| peer.name)?;
-                write!(progress, "  {} {:.1} µs", sample.peer, sample.cpu_micros)?;
-                progress.flush()?;
-                samples.push(sample);
+            let start = Instant::now();
+            write!(progress, "{}, {}, round {} of {}:", contest.scenario, contest.case, round + 1, plan.rounds)?;
+            for place in 0..contest.peers.len() {
+                let index = (place + round) % contest.peers.len();
+                if out[index] {
+                    continue;
+                }
+                match turn(index, plan.time) {
+                    Ok(values) => {
+                        write!(progress, "  {} {}", contest.peers[index], first_value(&values))?;
+                        progress.flush()?;
+                        self.add(contest, index, round, values);
+                    }
+                    Err(error) => {
+                        self.leave_out(contest, index, &error);
+                        out[index] = true;
+                    }
+                }
             }
-            writeln!(progress)?;
+            writeln!(progress, "  ({:.0} s)", start.elapsed().as_secs_f64())?;
+        }
+        Ok(())
+    }
+
+    /// Notes that a peer is missing from a whole scenario.
+    pub fn absent(&mut self, scenario: &str, peer: &str, reason: &anyhow::Error) {
+        self.absent.push(Absence {
+            scenario: scenario.to_owned(),
+            case: String::new(),
+            peer: peer.to_owned(),
+            reason: one_line(&format!("{reason:#}")),
+        });
+    }
+
+    /// Keeps one measurement of the peer with this index.
+    pub fn add(&mut self, contest: &Contest<'_>, index: usize, round: usize, values: Values) {
+        self.samples.push(Sample {
+            scenario: contest.scenario.to_owned(),
+            case: contest.case.to_owned(),
+            peer: contest.peers[index].to_owned(),
+            round,
+            values,
+        });
+    }
+
+    /// Notes that a peer is missing from a table.
+    pub fn leave_out(&mut self, contest: &Contest<'_>, index: usize, error: &anyhow::Error) {
+        self.absent(contest.scenario, contest.peers[index], error);
+        if let Some(absence) = self.absent.last_mut() {
+            contest.case.clone_into(&mut absence.case);
         }
     }
-    Ok(samples)
 }
 
-fn once(field: &Field, peer: &Peer, connections: usize, round: usize, time: Duration) -> Result<Sample> {
-    let cpu = || peer.processes.iter().map(|process| process.cpu()).sum::<Result<Duration>>();
-    let before = cpu()?;
-    let summary = field.load.run(peer.entry, connections, time)?;
-    let spent = cpu()?.saturating_sub(before);
-    let resident = peer.processes.iter().map(|process| process.resident_kib()).sum::<Result<u64>>()?;
-    Ok(Sample {
-        peer: peer.name,
-        connections,
-        round,
-        cpu_micros: spent.as_secs_f64() * 1e6 / summary.requests as f64,
-        rate: summary.requests as f64 / summary.time.as_secs_f64(),
-        p50_micros: summary.p50.as_secs_f64() * 1e6,
-        p99_micros: summary.p99.as_secs_f64() * 1e6,
-        resident_kib: resident,
+fn first_value(values: &Values) -> String {
+    values.iter().next().map_or_else(String::new, |(metric, value)| {
+        format!("{value:.*} {}", metric.digits(), metric.head().split(' ').next_back().unwrap_or_default())
     })
 }
 
+/// The end of a reason that may be a whole log: its last lines say what went wrong.
+fn one_line(text: &str) -> String {
+    const LONGEST_REASON_CHARS: usize = 400;
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let skipped = words.chars().count().saturating_sub(LONGEST_REASON_CHARS);
+    if skipped == 0 { words } else { format!("…{}", words.chars().skip(skipped).collect::<String>()) }
+}
+
 /// Median, least and greatest of a series.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Spread {
     /// Median; of an even number of values, the mean of the middle two.
     pub median: f64,
@@ -117,32 +182,64 @@ impl Spread {
     }
 }
 
-/// `of` for one peer and connection count, over the rounds.
-pub fn spread(samples: &[Sample], peer: &str, connections: usize, of: fn(&Sample) -> f64) -> Option<Spread> {
-    Spread::of(series(samples, peer, connections).map(of))
+/// The samples of one table.
+#[derive(Clone, Copy)]
+pub struct Table<'a> {
+    /// All samples.
+    pub samples: &'a [Sample],
+    /// The scenario's name.
+    pub scenario: &'a str,
+    /// The table's.
+    pub case: &'a str,
 }
 
-/// `of` of one peer divided by that of another, formed inside each round.
-pub fn ratio(
-    samples: &[Sample],
-    (peer, other): (&str, &str),
-    connections: usize,
-    of: fn(&Sample) -> f64,
-) -> Option<Spread> {
-    let ratios = series(samples, peer, connections).filter_map(|sample| {
-        let same_round = series(samples, other, connections).find(|base| base.round == sample.round)?;
-        Some(of(sample) / of(same_round)).filter(|ratio| ratio.is_finite())
-    });
-    Spread::of(ratios)
-}
+impl<'a> Table<'a> {
+    /// One peer's metric over the rounds.
+    pub fn spread(&self, peer: &str, metric: Metric) -> Option<Spread> {
+        Spread::of(self.series(peer, metric).map(|(_, value)| value))
+    }
 
-fn series<'a>(samples: &'a [Sample], peer: &'a str, connections: usize) -> impl Iterator<Item = &'a Sample> {
-    samples.iter().filter(move |sample| sample.peer == peer && sample.connections == connections)
+    /// A peer's metric divided by another's, formed inside each round.
+    pub fn ratio(&self, peer: &str, other: &str, metric: Metric) -> Option<Spread> {
+        self.each_round(peer, other, metric, |own, base| own / base)
+    }
+
+    /// What a peer adds to `none`, divided by what another adds, formed inside each round. A peer that adds nothing measurable
+    /// counts as 0.
+    pub fn added_ratio(&self, peer: &str, other: &str, none: &str, metric: Metric) -> Option<Spread> {
+        let base = |round| self.value(none, metric, round);
+        Spread::of(self.series(peer, metric).filter_map(|(round, own)| {
+            let (other, base) = (self.value(other, metric, round)?, base(round)?);
+            Some((own - base).max(0.0) / (other - base)).filter(|ratio| ratio.is_finite())
+        }))
+    }
+
+    fn each_round(&self, peer: &str, other: &str, metric: Metric, of: fn(f64, f64) -> f64) -> Option<Spread> {
+        Spread::of(self.series(peer, metric).filter_map(|(round, own)| {
+            Some(of(own, self.value(other, metric, round)?)).filter(|ratio| ratio.is_finite())
+        }))
+    }
+
+    fn value(&self, peer: &str, metric: Metric, round: usize) -> Option<f64> {
+        self.series(peer, metric).find(|(of, _)| *of == round).map(|(_, value)| value)
+    }
+
+    fn series(&self, peer: &str, metric: Metric) -> impl Iterator<Item = (usize, f64)> + use<'a, '_> {
+        let (scenario, case, peer) = (self.scenario, self.case, peer.to_owned());
+        let here = move |sample: &&Sample| sample.scenario == scenario && sample.case == case && sample.peer == peer;
+        self.samples
+            .iter()
+            .filter(here)
+            .filter_map(move |sample| sample.values.get(&metric).map(|value| (sample.round, *value)))
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Sample, Spread, ratio};
+    use super::{Contest, Findings, Plan, Sample, Spread, Table};
+    use crate::metric::{Metric, Values};
+    use anyhow::bail;
+    use std::time::Duration;
 
     #[test]
     fn median_of_odd_even_and_none() {
@@ -157,20 +254,48 @@ mod tests {
 
     #[test]
     fn ratios_are_formed_inside_a_round() {
-        let sample = |peer, round, cpu_micros| Sample {
-            peer,
-            connections: 1,
+        let sample = |peer: &str, round, cpu| Sample {
+            scenario: "hop".to_owned(),
+            case: "1".to_owned(),
+            peer: peer.to_owned(),
             round,
-            cpu_micros,
-            rate: 1.0,
-            p50_micros: 1.0,
-            p99_micros: 1.0,
-            resident_kib: 0,
+            values: Values::from([(Metric::CpuUsPerRequest, cpu)]),
         };
         // The second round ran on a machine half as fast: the ratio is the same.
-        let samples = [sample("a", 0, 10.0), sample("b", 0, 20.0), sample("a", 1, 20.0), sample("b", 1, 40.0)];
-        let half = Spread { median: 0.5, min: 0.5, max: 0.5 };
-        assert_eq!(ratio(&samples, ("a", "b"), 1, |sample| sample.cpu_micros), Some(half));
-        assert_eq!(ratio(&samples, ("a", "c"), 1, |sample| sample.cpu_micros), None);
+        let samples = [
+            sample("a", 0, 10.0),
+            sample("b", 0, 20.0),
+            sample("none", 0, 5.0),
+            sample("a", 1, 20.0),
+            sample("b", 1, 40.0),
+            sample("none", 1, 10.0),
+        ];
+        let table = Table { samples: &samples, scenario: "hop", case: "1" };
+        let always = |value| Some(Spread { median: value, min: value, max: value });
+        assert_eq!(table.ratio("a", "b", Metric::CpuUsPerRequest), always(0.5));
+        assert_eq!(table.ratio("a", "c", Metric::CpuUsPerRequest), None);
+        assert_eq!(table.ratio("a", "b", Metric::P50Us), None);
+        assert_eq!(table.added_ratio("a", "b", "none", Metric::CpuUsPerRequest), always(1.0 / 3.0));
+    }
+
+    #[test]
+    fn every_peer_has_its_turn_in_a_rotating_order_and_a_failed_one_is_named() {
+        let contest = Contest { scenario: "hop", case: "1", peers: vec!["a", "b", "broken"] };
+        let plan = Plan { rounds: 2, time: Duration::from_secs(7), connections: vec![] };
+        let (mut findings, mut turns) = (Findings::default(), Vec::new());
+        findings
+            .measure(&contest, &plan, &mut std::io::sink(), |index, time| {
+                turns.push((index, time.as_secs()));
+                if index == 2 {
+                    bail!("it\n  stopped");
+                }
+                Ok(Values::from([(Metric::P50Us, 1.0)]))
+            })
+            .unwrap();
+        assert_eq!(turns, [(0, 1), (1, 1), (2, 1), (0, 7), (1, 7), (1, 7), (0, 7)]);
+        let peers: Vec<_> = findings.samples.iter().map(|sample| (sample.round, sample.peer.as_str())).collect();
+        assert_eq!(peers, [(0, "a"), (0, "b"), (1, "b"), (1, "a")]);
+        assert_eq!(findings.absent.len(), 1);
+        assert_eq!((findings.absent[0].peer.as_str(), findings.absent[0].reason.as_str()), ("broken", "it stopped"));
     }
 }

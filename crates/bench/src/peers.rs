@@ -3,12 +3,16 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, PKCS_ECDSA_P256_SHA256};
+use anyhow::{Context, Result, bail, ensure};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, PKCS_ECDSA_P256_SHA256, SanType,
+};
 
-use crate::config::{Hop, MutualTls};
-use crate::load::Load;
-use crate::process::{LOAD_CORE, PROXY_CORE, Pinned, find};
+use crate::config::policy::CLIENT_IDENTITY;
+use crate::config::{MutualTls, Protocol, Proxy};
+use crate::load::idle::Idle;
+use crate::measure::Findings;
+use crate::process::{LOAD_CORE, PROXY_CORE, Pinned, find, get};
 
 /// The name under which the backend without any proxy is measured.
 pub const DIRECT: &str = "no proxy";
@@ -18,6 +22,12 @@ pub const RELAY: &str = "relay";
 pub const EVENKEEL: &str = "evenkeel";
 /// Stock Envoy.
 pub const ENVOY: &str = "envoy";
+/// HAProxy.
+pub const HAPROXY: &str = "haproxy";
+/// nginx.
+pub const NGINX: &str = "nginx";
+/// The name in the server's certificate.
+pub const SERVER_NAME: &str = "backend.local";
 
 /// Programs and a folder for configurations, logs and certificates, which vanishes at the end.
 pub struct Setup {
@@ -32,21 +42,45 @@ pub struct Setup {
 
 /// One line of a table: a chain of processes whose CPU is added up.
 pub struct Peer {
-    /// Its name in the table.
+    /// Its name in the table; the first word is the program's.
     pub name: &'static str,
     /// Where the load goes.
     pub entry: SocketAddr,
-    /// Its processes, none for [`DIRECT`].
+    /// Its processes, the one next to the backend first; none for [`DIRECT`].
     pub processes: Vec<Pinned>,
 }
 
-/// Everything that runs during one table.
-pub struct Field {
-    /// The peers, each listening.
-    pub peers: Vec<Peer>,
-    /// The load generator.
-    pub load: Load,
-    _backend: Pinned,
+/// What runs behind the proxies.
+#[derive(Debug, Clone, Copy)]
+pub enum Backend {
+    /// HTTP/1.1 answers of 1 KiB.
+    Http1,
+    /// HTTP/2 answers of 1 KiB, by prior knowledge.
+    Http2,
+    /// HTTP/2 responses that begin and never end.
+    HeldHttp2,
+    /// Bytes as fast as they are taken.
+    Source,
+}
+
+/// How a proxy, or both of a pair, are set up.
+#[derive(Clone, Copy)]
+pub struct Role<'a> {
+    /// What is spoken between a pair, or to the backend by a single proxy.
+    pub protocol: Protocol,
+    /// What a pair's inner proxy speaks to the backend.
+    pub to_backend: Protocol,
+    /// TLS of a single proxy's listener, or between a pair.
+    pub tls: Option<&'a MutualTls>,
+    /// Rules of the authorization policy in the proxy that terminates TLS.
+    pub rules: usize,
+}
+
+impl Role<'_> {
+    /// Plain, the same protocol everywhere, no policy.
+    pub fn plain(protocol: Protocol) -> Self {
+        Self { protocol, to_backend: protocol, tls: None, rules: 0 }
+    }
 }
 
 impl Setup {
@@ -55,9 +89,10 @@ impl Setup {
         let bench = std::env::current_exe().context("this program's own path")?;
         let built = bench.parent().context("a folder above this program")?;
         let (evenkeel, envoy) = (built.join("evenkeel"), built.join("../tools/envoy/envoy/_bin/envoy"));
-        if std::thread::available_parallelism()?.get() <= PROXY_CORE {
-            bail!("two cores are needed: one for the load and the backend, one for the proxies");
-        }
+        ensure!(
+            std::thread::available_parallelism()?.get() > PROXY_CORE,
+            "two cores are needed: one for the load and the backend, one for the proxies"
+        );
         let folder = tempfile::Builder::new().prefix("evenkeel-bench.").tempdir()?;
         let setup = Self { evenkeel, envoy, bench, folder, wanted: wanted.to_vec() };
         for (name, program, remedy) in
@@ -72,119 +107,164 @@ impl Setup {
 
     /// A path in the folder that vanishes.
     pub fn file(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.folder.path().join(name.replace([' ', '/', ','], "-"))
     }
 
-    /// Starts the backend and every peer of the one-hop table.
-    pub fn start_hop(&self) -> Result<Field> {
-        let (backend, upstream) = self.start_backend()?;
-        let hop = |name| self.start_one(name, upstream);
-        let peers = [DIRECT, RELAY, EVENKEEL, ENVOY, "haproxy", "nginx"];
-        let peers = peers.into_iter().filter(|name| self.is_wanted(name)).map(hop).collect::<Result<_>>()?;
-        Ok(Field { peers, load: Load::new(self.folder.path())?, _backend: backend })
+    /// Writes a file into the folder that vanishes.
+    pub fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
+        let path = self.file(name);
+        std::fs::write(&path, text).with_context(|| format!("{}", path.display()))?;
+        Ok(path)
     }
 
-    /// Starts the backend and the sidecar pairs.
-    pub fn start_pair(&self) -> Result<Field> {
-        let (backend, upstream) = self.start_backend()?;
-        let tls = self.certificates()?;
-        let pair = |name| self.start_two(name, upstream, &tls);
-        let peers = [DIRECT, EVENKEEL, ENVOY].into_iter().filter(|name| self.is_wanted(name));
-        let peers = peers.map(pair).collect::<Result<_>>()?;
-        Ok(Field { peers, load: Load::new(self.folder.path())?, _backend: backend })
-    }
-
-    /// Starts Evenkeel's or Envoy's proxy without waiting for it.
-    pub fn start_proxy(&self, name: &str, file: &str, hop: &Hop<'_>) -> Result<Pinned> {
-        let path = self.file(&format!("{file}.yaml"));
-        std::fs::write(&path, hop.bootstrap())?;
-        let mut args = vec!["-c".to_owned(), path.display().to_string()];
-        args.extend(["--concurrency", "1", "-l", "error"].map(str::to_owned));
-        let program = if name == EVENKEEL {
-            args.insert(0, "proxy".to_owned());
-            &self.evenkeel
-        } else {
-            args.push("--disable-hot-restart".to_owned());
-            &self.envoy
-        };
-        Pinned::start(PROXY_CORE, program, &args, &self.file(&format!("{file}.out")))
-    }
-
-    /// Whether this peer is to be measured.
+    /// Whether this peer is to be measured: by its whole name or its first word.
     pub fn is_wanted(&self, name: &str) -> bool {
-        self.wanted.is_empty() || self.wanted.iter().any(|wanted| wanted == name)
+        let program = name.split(' ').next().unwrap_or_default();
+        self.wanted.is_empty() || self.wanted.iter().any(|wanted| wanted == name || wanted == program)
     }
 
-    fn start_backend(&self) -> Result<(Pinned, SocketAddr)> {
+    /// Starts those of `names` that are wanted; who does not start is noted as absent with what it said.
+    pub fn start_all(
+        &self,
+        scenario: &str,
+        names: &[&'static str],
+        findings: &mut Findings,
+        start: impl Fn(&'static str) -> Result<Peer>,
+    ) -> Vec<Peer> {
+        let mut peers = Vec::new();
+        for name in names.iter().filter(|name| self.is_wanted(name)) {
+            match start(name) {
+                Ok(peer) => peers.push(peer),
+                Err(reason) => findings.absent(scenario, name, &reason),
+            }
+        }
+        peers
+    }
+
+    /// Starts a backend on the load's core.
+    pub fn start_backend(&self, backend: Backend) -> Result<(Pinned, SocketAddr)> {
         let listen = free_address()?;
-        let args = ["backend".to_owned(), "--listen".to_owned(), listen.to_string()];
+        let kind: &[&str] = match backend {
+            Backend::Http1 => &["backend"],
+            Backend::Http2 => &["backend-http2"],
+            Backend::HeldHttp2 => &["backend-http2", "--hold"],
+            Backend::Source => &["source"],
+        };
+        let mut args = kind.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        args.extend(["--listen".to_owned(), listen.to_string()]);
         let mut backend = Pinned::start(LOAD_CORE, &self.bench, &args, &self.file("backend.out"))?;
         backend.wait_for_port(listen)?;
         Ok((backend, listen))
     }
 
-    fn start_one(&self, name: &'static str, upstream: SocketAddr) -> Result<Peer> {
+    /// The backend itself as a peer: no proxy at all.
+    pub fn direct(&self, upstream: SocketAddr) -> Peer {
+        Peer { name: DIRECT, entry: upstream, processes: Vec::new() }
+    }
+
+    /// Starts one proxy before `upstream`, and waits until it serves.
+    pub fn start_hop(&self, name: &'static str, upstream: SocketAddr, role: Role<'_>) -> Result<Peer> {
         let listen = free_address()?;
-        let log = self.file(&format!("{name}-access.log"));
-        let hop =
-            Hop { id: name, listen, admin: free_address()?, upstream, downstream_tls: None, upstream_tls: None, log };
+        let proxy = Proxy {
+            id: name,
+            listen,
+            admin: free_address()?,
+            upstream,
+            protocol: role.protocol,
+            downstream_tls: role.tls,
+            upstream_tls: None,
+            rules: role.rules,
+            log: self.file(&format!("{name}-access.log")),
+        };
         let args = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
         let mut process = match name {
-            DIRECT => return Ok(Peer { name, entry: upstream, processes: Vec::new() }),
             RELAY => {
                 let args = args(&["relay", "--listen", &listen.to_string(), "--upstream", &upstream.to_string()]);
                 Pinned::start(PROXY_CORE, &self.bench, &args, &self.file("relay.out"))?
             }
-            EVENKEEL | ENVOY => {
-                let mut process = self.start_proxy(name, name, &hop)?;
-                process.wait_until_ready(hop.admin)?;
-                process
-            }
-            "haproxy" => {
-                let file = self.write("haproxy.cfg", &hop.haproxy())?;
+            HAPROXY => {
+                let file = self.write("haproxy.cfg", &proxy.haproxy())?;
                 let args = args(&["-db", "-f", &file.display().to_string()]);
-                Pinned::start(PROXY_CORE, &find("haproxy")?, &args, &hop.log)?
+                Pinned::start(PROXY_CORE, &find("haproxy")?, &args, &proxy.log)?
             }
-            "nginx" => {
-                let file = self.write("nginx.conf", &hop.nginx(self.folder.path()))?;
+            NGINX => {
+                let file = self.write("nginx.conf", &proxy.nginx(self.folder.path()))?;
                 let args = args(&["-c", &file.display().to_string()]);
                 Pinned::start(PROXY_CORE, &find("nginx")?, &args, &self.file("nginx.out"))?
             }
-            _ => bail!("no peer is called {name}"),
+            _ => self.start_ready(name, name, &proxy)?,
         };
         process.wait_for_port(listen)?;
         Ok(Peer { name, entry: listen, processes: vec![process] })
     }
 
-    fn start_two(&self, name: &'static str, upstream: SocketAddr, tls: &MutualTls) -> Result<Peer> {
-        if name == DIRECT {
-            return Ok(Peer { name, entry: upstream, processes: Vec::new() });
-        }
+    /// Starts a sidecar pair: plain bytes in, TLS between, plain bytes out to `upstream`.
+    pub fn start_pair(&self, name: &'static str, upstream: SocketAddr, role: Role<'_>) -> Result<Peer> {
         let (outer, inner) = (free_address()?, free_address()?);
-        let mut processes = Vec::new();
-        for (side, listen, upstream, downstream_tls, upstream_tls) in
-            [("server", inner, upstream, Some(tls), None), ("client", outer, inner, None, Some(tls))]
+        let (mut processes, mut admin) = (Vec::new(), outer);
+        for (side, listen, upstream, protocol) in
+            [("server", inner, upstream, role.to_backend), ("client", outer, inner, role.protocol)]
         {
             let file = format!("{name}-{side}");
-            let log = self.file(&format!("{file}-access.log"));
-            let hop = Hop { id: &file, listen, admin: free_address()?, upstream, downstream_tls, upstream_tls, log };
-            let mut process = self.start_proxy(name, &file, &hop)?;
-            process.wait_until_ready(hop.admin)?;
+            let server = side == "server";
+            let proxy = Proxy {
+                id: &file,
+                listen,
+                admin: free_address()?,
+                upstream,
+                protocol,
+                downstream_tls: role.tls.filter(|_| server),
+                upstream_tls: role.tls.filter(|_| !server),
+                rules: if server { role.rules } else { 0 },
+                log: self.file(&format!("{file}-access.log")),
+            };
+            let mut process = self.start_ready(name, &file, &proxy)?;
             process.wait_for_port(listen)?;
             processes.push(process);
+            admin = proxy.admin;
+        }
+        if role.protocol == Protocol::Http2 {
+            speaks_http2(outer, admin)?;
         }
         Ok(Peer { name, entry: outer, processes })
     }
 
+    fn start_ready(&self, name: &str, file: &str, proxy: &Proxy<'_>) -> Result<Pinned> {
+        let mut process = self.start_proxy(name, file, proxy)?;
+        process.wait_until_ready(proxy.admin)?;
+        Ok(process)
+    }
+
+    /// Starts Evenkeel's or Envoy's proxy, as the first word of `name` says, without waiting for it.
+    pub fn start_proxy(&self, name: &str, file: &str, proxy: &Proxy<'_>) -> Result<Pinned> {
+        let path = self.write(&format!("{file}.yaml"), &proxy.bootstrap())?;
+        let mut args = vec!["-c".to_owned(), path.display().to_string()];
+        args.extend(["--concurrency", "1", "-l", "error"].map(str::to_owned));
+        let program = match name.split(' ').next() {
+            Some(EVENKEEL) => {
+                args.insert(0, "proxy".to_owned());
+                &self.evenkeel
+            }
+            Some(ENVOY) => {
+                args.push("--disable-hot-restart".to_owned());
+                &self.envoy
+            }
+            _ => bail!("no peer is called {name}"),
+        };
+        Pinned::start(PROXY_CORE, program, &args, &self.file(&format!("{file}.out")))
+    }
+
     /// One ECDSA P-256 identity for both sides, from a root made for this run.
-    fn certificates(&self) -> Result<MutualTls> {
+    pub fn certificates(&self) -> Result<MutualTls> {
         let mut root = CertificateParams::default();
         root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         // Not the leaf's name: a certificate named as its issuer counts as self-signed.
         root.distinguished_name.push(DnType::CommonName, "benchmark root");
         let root = CertifiedIssuer::self_signed(root, KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?)?;
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
-        let leaf = CertificateParams::new(vec!["backend.local".to_owned()])?.signed_by(&key, &root)?;
+        let mut leaf = CertificateParams::new(vec![SERVER_NAME.to_owned()])?;
+        leaf.subject_alt_names.push(SanType::URI(CLIENT_IDENTITY.try_into()?));
+        let leaf = leaf.signed_by(&key, &root)?;
         Ok(MutualTls {
             cert: self.write("cert.pem", &leaf.pem())?,
             key: self.write("key.pem", &key.serialize_pem())?,
@@ -192,11 +272,21 @@ impl Setup {
         })
     }
 
-    fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
-        let path: PathBuf = Path::new(self.folder.path()).join(name);
-        std::fs::write(&path, text).with_context(|| format!("{}", path.display()))?;
-        Ok(path)
+    /// The folder that vanishes.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
     }
+}
+
+/// One request through the pair, and what the client's proxy counted: a row must not be named for a protocol it does not speak.
+fn speaks_http2(entry: SocketAddr, admin: SocketAddr) -> Result<()> {
+    const COUNTER: &str = "cluster.backend.upstream_cx_http2_total";
+    drop(Idle::plain(entry, 1)?);
+    let stats = get(admin, &format!("/stats?filter={COUNTER}"))?;
+    let count =
+        stats.lines().find_map(|line| line.strip_prefix(COUNTER)).map(|rest| rest.trim_start_matches([':', ' ']));
+    ensure!(count.is_some_and(|count| count != "0"), "does not speak HTTP/2 to its upstream: {COUNTER} is {count:?}");
+    Ok(())
 }
 
 /// A loopback address on which nothing listens at the moment.

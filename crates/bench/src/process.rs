@@ -66,15 +66,17 @@ impl Pinned {
         Ok(())
     }
 
-    /// User and system time of all its threads so far.
+    /// User and system time of all its threads so far, from the process's CPU clock: `/proc/PID/stat` counts in steps of 10 ms.
     pub fn cpu(&self) -> Result<Duration> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        // proc_pid_stat(5): the name may hold spaces, so count after its closing parenthesis; utime and stime are the
-        // 14th and 15th field, the 12th and 13th after it.
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok());
-        let (Some(user), Some(system)) = (ticks(11), ticks(12)) else { bail!("/proc/PID/stat: {stat:?}") };
-        Ok(Duration::from_nanos((user + system) * (1_000_000_000 / clock_ticks_per_second())))
+        let mut clock: libc::clockid_t = 0;
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `clock` outlives the call.
+        let error = unsafe { libc::clock_getcpuclockid(self.child.id().cast_signed(), &raw mut clock) };
+        ensure!(error == 0, "{}: no CPU clock: {}", self.name, std::io::Error::from_raw_os_error(error));
+        // SAFETY: `time` outlives the call.
+        let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
+        ensure!(result == 0, "{}: its CPU clock: {}", self.name, std::io::Error::last_os_error());
+        Ok(Duration::new(u64::try_from(time.tv_sec)?, u32::try_from(time.tv_nsec)?))
     }
 
     /// Resident memory in KiB.
@@ -95,22 +97,43 @@ impl Drop for Pinned {
 
 /// Whether `GET /ready` answers 200.
 fn is_ready(address: SocketAddr) -> bool {
-    let probe = || -> std::io::Result<bool> {
-        let mut stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-        stream.write_all(b"GET /ready HTTP/1.1\r\nHost: admin\r\nConnection: close\r\n\r\n")?;
-        let mut answer = [0; 12];
-        stream.read_exact(&mut answer)?;
-        Ok(&answer[9..] == b"200")
-    };
-    probe().unwrap_or(false)
+    get(address, "/ready").is_ok()
 }
 
-/// The unit of the times in `/proc/PID/stat`.
-fn clock_ticks_per_second() -> u64 {
-    // SAFETY: sysconf takes no pointer.
-    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
-    u64::try_from(ticks).unwrap_or(100).max(1)
+/// The body of an admin page; an error unless it answers 200.
+pub fn get(address: SocketAddr, path: &str) -> Result<String> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: admin\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    ensure!(answer.get(9..12) == Some("200"), "{path} answered {:?}", answer.lines().next().unwrap_or_default());
+    Ok(answer.split_once("\r\n\r\n").map_or_else(String::new, |(_, body)| body.to_owned()))
+}
+
+/// Pins this process, and with it what it starts from now on, to `core`; children that are pinned elsewhere stay there.
+pub fn pin_self(core: usize) -> Result<()> {
+    // SAFETY: an all-zero set is an empty one, and the kernel only reads it.
+    let result = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(core, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set)
+    };
+    ensure!(result == 0, "cannot run on core {core}: {}", std::io::Error::last_os_error());
+    Ok(())
+}
+
+/// Raises the limit on open files to what the system allows, for this process and its children.
+pub fn allow_many_files() -> Result<()> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` outlives both calls.
+    let result = unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+        limit.rlim_cur = limit.rlim_max;
+        libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit)
+    };
+    ensure!(result == 0, "the limit on open files: {}", std::io::Error::last_os_error());
+    Ok(())
 }
 
 /// The full path of a program on PATH, or of one where Debian puts daemons.

@@ -1,4 +1,4 @@
-//! The results as a table for people, as Markdown and as JSON.
+//! The results as Markdown, which reads well on a terminal too, and as JSON.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -6,53 +6,48 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use crate::measure::{Sample, Spread, ratio, spread};
-use crate::peers::{DIRECT, ENVOY, EVENKEEL, RELAY};
-use crate::startup::{SIDECAR, Startup};
-
-/// The connection count at which the bars stand.
-const BAR_CONNECTIONS: usize = 32;
+use crate::bars::{Verdict, verdicts};
+use crate::measure::{Findings, Spread, Table};
+use crate::metric::Metric;
+use crate::peers::DIRECT;
+use crate::scenarios::{self, Scenario};
 
 /// Everything one run found out.
 pub struct Results {
-    facts: Vec<(String, String)>,
-    rounds: usize,
-    seconds: u64,
-    /// One plain hop.
-    pub hop: Vec<Sample>,
-    /// A sidecar pair.
-    pub pair: Vec<Sample>,
-    /// Start-up time and memory.
-    pub startup: Vec<Startup>,
-}
-
-/// One of the project's bars.
-struct Bar {
-    what: &'static str,
-    measured: Option<Spread>,
-    limit: f64,
-    at_most: bool,
-}
-
-impl Bar {
-    fn verdict(&self) -> &'static str {
-        match self.measured {
-            None => "not measured",
-            Some(spread) if (spread.median <= self.limit) == self.at_most || spread.median == self.limit => "pass",
-            Some(_) => "MISS",
-        }
-    }
+    /// On what, and with which versions.
+    pub facts: Vec<(String, String)>,
+    /// Rounds per table.
+    pub rounds: usize,
+    /// Seconds of load per peer and round.
+    pub seconds: u64,
+    /// Scenarios that ran to their end.
+    pub complete: Vec<String>,
+    /// What was measured.
+    pub findings: Findings,
 }
 
 impl Results {
-    /// No results yet.
-    pub fn new(facts: Vec<(String, String)>, rounds: usize, seconds: u64) -> Self {
-        Self { facts, rounds, seconds, hop: Vec::new(), pair: Vec::new(), startup: Vec::new() }
-    }
-
-    /// For the terminal: the Markdown reads well there too.
-    pub fn text(&self) -> String {
-        self.markdown()
+    /// What an earlier run left in `folder`: only of scenarios that ran to their end, and only if it measured the same programs
+    /// as long and as often.
+    pub fn resume(mut self, folder: &Path) -> Result<Self> {
+        let path = folder.join("results.json");
+        let Ok(text) = std::fs::read_to_string(&path) else { return Ok(self) };
+        let json: Value = serde_json::from_str(&text).with_context(|| format!("{}", path.display()))?;
+        let same = |key: &str, own: Value| json[key] == own;
+        let programs = |facts: &Value| facts["Evenkeel, its file"].clone();
+        let own = facts(&self.facts);
+        if !same("rounds", json!(self.rounds))
+            || !same("seconds", json!(self.seconds))
+            || programs(&json["facts"]) != programs(&own)
+        {
+            return Ok(self);
+        }
+        self.complete = serde_json::from_value(json["complete"].clone())?;
+        let mut findings: Findings = serde_json::from_value(json["findings"].clone())?;
+        findings.samples.retain(|sample| self.complete.contains(&sample.scenario));
+        findings.absent.retain(|absence| self.complete.contains(&absence.scenario));
+        self.findings = findings;
+        Ok(self)
     }
 
     /// Writes `results.json` and `results.md` into `folder`.
@@ -61,122 +56,123 @@ impl Results {
         let json = serde_json::to_string_pretty(&self.json())? + "\n";
         for (name, text) in [("results.json", json), ("results.md", self.markdown())] {
             let path = folder.join(name);
-            std::fs::write(&path, text).with_context(|| format!("{}", path.display()))?;
+            // Renamed into place, so that an interrupted run leaves nothing half written.
+            let partial = folder.join(format!("{name}.partial"));
+            std::fs::write(&partial, text).with_context(|| format!("{}", partial.display()))?;
+            std::fs::rename(&partial, &path).with_context(|| format!("{}", path.display()))?;
         }
         Ok(())
     }
 
     fn json(&self) -> Value {
         json!({
-            "facts": self.facts.iter().map(|(name, value)| (name.clone(), json!(value))).collect::<serde_json::Map<_, _>>(),
+            "facts": facts(&self.facts),
             "rounds": self.rounds,
-            "seconds_per_peer_and_round": self.seconds,
-            "bars": self.bars().iter().map(|bar| json!({
-                "what": bar.what, "limit": bar.limit, "at_most": bar.at_most,
-                "measured": bar.measured.map(|spread| spread.median), "verdict": bar.verdict(),
-            })).collect::<Vec<_>>(),
-            "startup": self.startup.iter().map(Startup::json).collect::<Vec<_>>(),
-            "hop": self.hop.iter().map(Sample::json).collect::<Vec<_>>(),
-            "pair": self.pair.iter().map(Sample::json).collect::<Vec<_>>(),
+            "seconds": self.seconds,
+            "complete": self.complete,
+            "bars": self.verdicts().iter().map(Verdict::json).collect::<Vec<_>>(),
+            "findings": self.findings,
         })
     }
 
-    fn markdown(&self) -> String {
+    /// The bars of what was run.
+    fn verdicts(&self) -> Vec<Verdict<'static>> {
+        let mut verdicts = verdicts(&self.findings.samples);
+        verdicts.retain(|verdict| self.complete.iter().any(|name| name == verdict.scenario()));
+        verdicts
+    }
+
+    /// For people.
+    pub fn markdown(&self) -> String {
         let mut text = String::from("# Benchmark results\n\n");
         for (name, value) in &self.facts {
             let _ = writeln!(text, "- {name}: {value}");
         }
         let _ = writeln!(
             text,
-            "- {} interleaved rounds of {} s per peer; medians, with the least and greatest round in brackets; ratios are \
-             formed inside a round",
+            "- {} interleaved rounds of {} s per peer; medians, with the least and greatest round in brackets; ratios are formed \
+             inside a round",
             self.rounds, self.seconds
         );
         text.push_str("\n## Bars\n\n");
-        let rows = self.bars().iter().map(bar_row).collect::<Vec<_>>();
+        let rows = self.verdicts().iter().map(Verdict::row).collect::<Vec<_>>();
         text.push_str(&table(&["bar", "measured", "limit", "verdict"], &rows));
-        if !self.startup.is_empty() {
-            text.push_str(
-                "\n## From exec to ready\n\nEvenkeel and Envoy with the one-hop file; and the example's sidecar: agent and \
-                 proxy in one process, with the time it takes to make a key and to get certificate and configuration from \
-                 the control plane.\n\n",
-            );
-            let cells = |s: &Startup| [s.ready_millis, s.ready_mib, s.settled_mib].map(|spread| show(Some(spread), 1));
-            let row = |s: &Startup| [vec![s.peer.to_owned()], cells(s).to_vec()].concat();
-            let rows = self.startup.iter().map(row).collect::<Vec<_>>();
-            text.push_str(&table(&["proxy", "ready after ms", "resident MiB then", "3 s later"], &rows));
+        for scenario in scenarios::ALL {
+            self.tables(&mut text, scenario);
         }
-        hop_tables(&mut text, "One plain hop", &self.hop, &[RELAY, ENVOY]);
-        hop_tables(&mut text, "Sidecar pair, mutual TLS 1.3, HTTP/1.1 between", &self.pair, &[ENVOY]);
         text
     }
 
-    fn bars(&self) -> Vec<Bar> {
-        let cpu = |samples, other| ratio(samples, (EVENKEEL, other), BAR_CONNECTIONS, |s| s.cpu_micros);
-        let ours = |of: fn(&Startup) -> Spread| self.startup.iter().find(|s| s.peer == SIDECAR).map(of);
-        let bar = |what, measured, limit, at_most| Bar { what, measured, limit, at_most };
-        vec![
-            bar("hop, 32 connections: CPU ÷ relay's", cpu(&self.hop, RELAY), 1.6, true),
-            bar("hop, 32 connections: CPU ÷ Envoy's", cpu(&self.hop, ENVOY), 0.35, true),
-            bar("pair, 32 connections: CPU ÷ Envoy pair's", cpu(&self.pair, ENVOY), 0.25, true),
-            bar(
-                "pair, 32 connections: throughput ÷ Envoy pair's",
-                ratio(&self.pair, (EVENKEEL, ENVOY), BAR_CONNECTIONS, |s| s.rate),
-                3.0,
-                false,
-            ),
-            bar("the example's sidecar: ready after exec, ms", ours(|s| s.ready_millis), 100.0, true),
-            bar("the example's sidecar: resident MiB", ours(|s| s.settled_mib), 15.0, true),
-        ]
-    }
-}
-
-fn bar_row(bar: &Bar) -> Vec<String> {
-    let sign = if bar.at_most { "≤" } else { "≥" };
-    vec![bar.what.to_owned(), show(bar.measured, 2), format!("{sign} {}", bar.limit), bar.verdict().to_owned()]
-}
-
-/// One table per connection count; CPU as a ratio to each of `bases`, throughput as a ratio to no proxy at all.
-fn hop_tables(text: &mut String, title: &str, samples: &[Sample], bases: &[&str]) {
-    let mut counts: Vec<usize> = samples.iter().map(|sample| sample.connections).collect();
-    counts.dedup();
-    let mut peers: Vec<&str> = Vec::new();
-    for sample in samples {
-        if !peers.contains(&sample.peer) {
-            peers.push(sample.peer);
+    /// One table per case.
+    fn tables(&self, text: &mut String, scenario: &Scenario) {
+        let samples = self.findings.samples.iter().filter(|sample| sample.scenario == scenario.name);
+        for case in distinct(samples.map(|sample| sample.case.as_str())) {
+            let _ = writeln!(text, "\n## {}: {case}\n", scenario.title);
+            let here = self.findings.samples.iter().filter(|s| s.scenario == scenario.name && s.case == case);
+            let peers = distinct(here.clone().map(|sample| sample.peer.as_str()));
+            let metrics = distinct(here.flat_map(|sample| sample.values.keys().copied()));
+            let columns = columns(&metrics, scenario, &peers);
+            let heads: Vec<&str> = ["peer"].into_iter().chain(columns.iter().map(|(head, _)| head.as_str())).collect();
+            let values = Table { samples: &self.findings.samples, scenario: scenario.name, case };
+            let row = |peer: &&str| -> Vec<String> {
+                [(*peer).to_owned()].into_iter().chain(columns.iter().map(|(_, cell)| cell(&values, peer))).collect()
+            };
+            text.push_str(&table(&heads, &peers.iter().map(row).collect::<Vec<_>>()));
+        }
+        let absent = self.findings.absent.iter().filter(|absence| absence.scenario == scenario.name);
+        for absence in absent {
+            let case = if absence.case.is_empty() { "" } else { ", " };
+            let _ = writeln!(
+                text,
+                "\nNot measured, {}{case}{}: **{}**: {}",
+                scenario.name, absence.case, absence.peer, absence.reason
+            );
         }
     }
-    let mut heads = vec!["peer".to_owned(), "CPU µs/request".to_owned()];
-    heads.extend(bases.iter().map(|base| format!("÷ {base}")));
-    heads.extend(["requests/s", "÷ no proxy", "p50 µs", "p99 µs", "resident MiB"].map(str::to_owned));
-    let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
-    for count in counts {
-        let _ = writeln!(text, "\n## {title}, {count} connection{}\n", if count == 1 { "" } else { "s" });
-        let rows = peers.iter().map(|peer| hop_row(samples, peer, count, bases)).collect::<Vec<_>>();
-        text.push_str(&table(&heads, &rows));
+}
+
+type Cell = Box<dyn Fn(&Table<'_>, &str) -> String>;
+
+/// Costs with their spread and as ratios to the scenario's bases; rates also as a ratio to no proxy at all.
+fn columns(metrics: &[Metric], scenario: &Scenario, peers: &[&str]) -> Vec<(String, Cell)> {
+    let mut columns: Vec<(String, Cell)> = Vec::new();
+    for &metric in metrics {
+        let own: Cell = Box::new(move |table, peer| show(table.spread(peer, metric), metric.digits()));
+        columns.push((metric.head().to_owned(), own));
+        let bases = if metric.is_cost() { scenario.bases } else { &[] };
+        for base in bases.iter().filter(|base| peers.contains(base)) {
+            let ratio: Cell = Box::new(move |table, peer| show(table.ratio(peer, base, metric), 2));
+            columns.push((format!("÷ {base}"), ratio));
+        }
+        if metric == Metric::RequestsPerSecond && peers.contains(&DIRECT) {
+            let ratio: Cell = Box::new(move |table, peer| show(table.ratio(peer, DIRECT, metric), 2));
+            columns.push((format!("÷ {DIRECT}"), ratio));
+        }
     }
+    columns
 }
 
-fn hop_row(samples: &[Sample], peer: &str, count: usize, bases: &[&str]) -> Vec<String> {
-    let own = |of| spread(samples, peer, count, of);
-    let has_cpu = peer != DIRECT;
-    let cpu = |shown: String| if has_cpu { shown } else { "–".to_owned() };
-    let mut row = vec![peer.to_owned(), cpu(show(own(|s| s.cpu_micros), 1))];
-    row.extend(bases.iter().map(|base| cpu(show(ratio(samples, (peer, base), count, |s| s.cpu_micros), 2))));
-    row.push(median(own(|s| s.rate), 0));
-    row.push(median(ratio(samples, (peer, DIRECT), count, |s| s.rate), 2));
-    row.push(median(own(|s| s.p50_micros), 0));
-    row.push(median(own(|s| s.p99_micros), 0));
-    row.push(cpu(median(own(|s| s.resident_kib as f64 / 1024.0), 1)));
-    row
+fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
+    let mut seen = Vec::new();
+    for value in values {
+        if !seen.contains(&value) {
+            seen.push(value);
+        }
+    }
+    seen
 }
 
-fn show(spread: Option<Spread>, digits: usize) -> String {
-    spread.map_or_else(|| "–".to_owned(), |s| format!("{:.digits$} ({:.digits$}–{:.digits$})", s.median, s.min, s.max))
+fn facts(facts: &[(String, String)]) -> Value {
+    Value::Object(facts.iter().map(|(name, value)| (name.clone(), json!(value))).collect())
 }
 
-fn median(spread: Option<Spread>, digits: usize) -> String {
-    spread.map_or_else(|| "–".to_owned(), |s| format!("{:.digits$}", s.median))
+/// A median with its spread.
+pub fn show(spread: Option<Spread>, digits: usize) -> String {
+    match spread {
+        None => "–".to_owned(),
+        Some(one) if one.min == one.max => format!("{:.digits$}", one.median),
+        Some(s) => format!("{:.digits$} ({:.digits$}–{:.digits$})", s.median, s.min, s.max),
+    }
 }
 
 /// A Markdown table whose columns line up; numbers to the right.
@@ -207,27 +203,37 @@ fn table(heads: &[&str], rows: &[Vec<String>]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Bar, table};
-    use crate::measure::Spread;
+    use super::{Results, table};
+    use crate::measure::{Findings, Sample};
+    use crate::metric::{Metric, Values};
 
-    #[test]
-    fn bars_pass_on_their_side_of_the_limit() {
-        let check = |median: f64, limit: f64, at_most: bool, verdict: &str| {
-            let measured = Some(Spread { median, min: median, max: median });
-            assert_eq!(Bar { what: "", measured, limit, at_most }.verdict(), verdict, "{median} {limit} {at_most}");
-        };
-        check(1.5, 1.6, true, "pass");
-        check(1.6, 1.6, true, "pass");
-        check(1.7, 1.6, true, "MISS");
-        check(3.1, 3.0, false, "pass");
-        check(3.0, 3.0, false, "pass");
-        check(2.9, 3.0, false, "MISS");
-        assert_eq!(Bar { what: "", measured: None, limit: 1.0, at_most: true }.verdict(), "not measured");
+    fn results(seconds: u64) -> Results {
+        Results { facts: Vec::new(), rounds: 1, seconds, complete: Vec::new(), findings: Findings::default() }
     }
 
     #[test]
     fn table_lines_up() {
         let rows = vec![vec!["relay".to_owned(), "9.1".to_owned()]];
         assert_eq!(table(&["peer", "µs"], &rows), "| peer  |  µs |\n| ----- | --: |\n| relay | 9.1 |\n");
+    }
+
+    #[test]
+    fn a_run_takes_up_what_an_equal_one_had_completed() {
+        let sample = |scenario: &str| Sample {
+            scenario: scenario.to_owned(),
+            case: "1 connection".to_owned(),
+            peer: "evenkeel".to_owned(),
+            round: 0,
+            values: Values::from([(Metric::CpuUsPerRequest, 12.5)]),
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let mut first = results(2);
+        first.complete = vec!["hop".to_owned()];
+        first.findings.samples = vec![sample("hop"), sample("pair")];
+        first.write(folder.path()).unwrap();
+        let again = results(2).resume(folder.path()).unwrap();
+        assert_eq!((again.findings.samples, again.complete), (vec![sample("hop")], vec!["hop".to_owned()]));
+        assert!(results(3).resume(folder.path()).unwrap().complete.is_empty());
+        assert!(first.markdown().contains(" 12.5 |"));
     }
 }

@@ -1,7 +1,7 @@
-//! The load: `wrk` on one thread, its summary read from a script's JSON line.
+//! `wrk` on one thread, closed loop over HTTP/1.1; its summary read from a script's JSON line.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::process::{LOAD_CORE, find};
+use crate::scenarios::Work;
 
 /// Only `done` is defined, so the script costs nothing per request.
 const SCRIPT: &str = r#"
@@ -22,33 +23,21 @@ end
 "#;
 
 /// The load generator.
-pub struct Load {
+pub struct Wrk {
     wrk: PathBuf,
     script: PathBuf,
 }
 
-/// What one run of the load saw.
-pub struct Summary {
-    /// Answers received.
-    pub requests: u64,
-    /// How long it ran.
-    pub time: Duration,
-    /// Median latency.
-    pub p50: Duration,
-    /// 99th percentile of the latency.
-    pub p99: Duration,
-}
-
-impl Load {
+impl Wrk {
     /// Finds `wrk` and writes its script into `folder`.
-    pub fn new(folder: &std::path::Path) -> Result<Self> {
+    pub fn new(folder: &Path) -> Result<Self> {
         let script = folder.join("summary.lua");
         std::fs::write(&script, SCRIPT)?;
         Ok(Self { wrk: find("wrk")?, script })
     }
 
     /// Loads `target` over `connections` keep-alive connections, each sending its next request when the answer is there.
-    pub fn run(&self, target: SocketAddr, connections: usize, time: Duration) -> Result<Summary> {
+    pub fn run(&self, target: SocketAddr, connections: usize, time: Duration) -> Result<Work> {
         let output = Command::new("taskset")
             .args(["--cpu-list", &LOAD_CORE.to_string()])
             .arg(&self.wrk)
@@ -70,11 +59,10 @@ impl Load {
             number("errors")?
         );
         ensure!(number("requests")? > 0, "{target}: no request was answered over {connections} connections");
-        Ok(Summary {
-            requests: number("requests")?,
+        Ok(Work {
+            count: number("requests")?,
             time: Duration::from_micros(number("micros")?),
-            p50: Duration::from_micros(number("p50")?),
-            p99: Duration::from_micros(number("p99")?),
+            latency: Some((Duration::from_micros(number("p50")?), Duration::from_micros(number("p99")?))),
         })
     }
 }

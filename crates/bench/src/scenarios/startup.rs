@@ -1,25 +1,23 @@
-//! Time from exec until `/ready` answers 200, and resident memory at that moment and once start-up is over: of a proxy with the one-hop file, and of
-//! the example's sidecar, which gets certificate and configuration from a control plane first.
+//! Time from exec until `/ready` answers 200, of a proxy with the one-hop file, and of the example's sidecar, which gets
+//! certificate and configuration from a control plane first; and that sidecar's resident memory once its start is over.
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result};
 use evenkeel_ca::authority::CA_CERT_FILE;
 use evenkeel_ca::tokens::{TokenKey, Workload};
-use serde_json::{Value, json};
 
-use crate::config::Hop;
-use crate::measure::Spread;
+use super::{Context, SETTLING, Scenario, pause};
+use crate::config::{Protocol, Proxy};
+use crate::measure::{Contest, Findings};
+use crate::metric::{Metric, Values};
 use crate::peers::{ENVOY, EVENKEEL, Setup, free_address};
 use crate::process::{LOAD_CORE, PROXY_CORE, Pinned};
 
-/// When what only starting up needed is given back, after ready.
-const SETTLING: Duration = Duration::from_secs(3);
-
 /// The row of Evenkeel with the example's configuration, which the bars are about.
-pub const SIDECAR: &str = "evenkeel, sidecar of the example";
+pub const SIDECAR: &str = "evenkeel sidecar of the example";
 
 const NAMESPACE: &str = "capitals";
 const ACCOUNT: &str = "capitals-web";
@@ -31,77 +29,45 @@ const PODS: [[&str; 5]; 4] = [
     ["capitals-info-v2-1", "capitals-info", "v2", "capitals-info", "10.244.0.5"],
 ];
 
-/// One proxy's start-up, over the rounds.
-pub struct Startup {
-    /// Which proxy.
-    pub peer: &'static str,
-    /// Milliseconds from exec to ready.
-    pub ready_millis: Spread,
-    /// Resident MiB when ready.
-    pub ready_mib: Spread,
-    /// Resident MiB three seconds later.
-    pub settled_mib: Spread,
-}
+/// The only table.
+pub const CASE: &str = "from exec to ready";
 
-impl Startup {
-    /// The figures as JSON.
-    pub fn json(&self) -> Value {
-        let spread = |of: Spread| json!({"median": of.median, "min": of.min, "max": of.max});
-        json!({
-            "peer": self.peer,
-            "ready_ms": spread(self.ready_millis),
-            "resident_mib_when_ready": spread(self.ready_mib),
-            "resident_mib_settled": spread(self.settled_mib),
-        })
-    }
-}
+/// The scenario.
+pub const SCENARIO: Scenario = Scenario { name: "startup", title: "Start", bases: &[], run };
 
-/// One start: milliseconds until ready, MiB then, MiB later.
-type Start = [f64; 3];
-
-/// Starts each in turn, `rounds` times.
-pub fn measure(setup: &Setup, example: &Path, rounds: usize) -> Result<Vec<Startup>> {
-    let control_plane = match setup.is_wanted(EVENKEEL) {
-        true => Some(ControlPlane::start(setup, example)?),
+fn run(cx: &mut Context<'_>, findings: &mut Findings) -> Result<()> {
+    let setup = cx.setup;
+    let mut peers: Vec<&'static str> = [EVENKEEL, ENVOY].into_iter().filter(|name| setup.is_wanted(name)).collect();
+    let control_plane = match setup.is_wanted(SIDECAR) {
+        true => Some(ControlPlane::start(setup, &cx.example)?),
         false => None,
     };
-    let mut rows: [(&'static str, Vec<Start>); 3] = [(EVENKEEL, vec![]), (ENVOY, vec![]), (SIDECAR, vec![])];
-    for _ in 0..rounds {
-        for (name, starts) in &mut rows {
-            match &control_plane {
-                Some(control_plane) if *name == SIDECAR => starts.push(control_plane.start_sidecar(setup)?),
-                _ if setup.is_wanted(name) && *name != SIDECAR => starts.push(start_proxy(setup, name)?),
-                _ => {}
-            }
-        }
-    }
-    let row = |(peer, starts): (&'static str, Vec<Start>)| {
-        let spread = |column: usize| Spread::of(starts.iter().map(|start| start[column]));
-        Some(Startup { peer, ready_millis: spread(0)?, ready_mib: spread(1)?, settled_mib: spread(2)? })
-    };
-    Ok(rows.into_iter().filter_map(row).collect())
+    peers.extend(control_plane.is_some().then_some(SIDECAR));
+    let contest = Contest { scenario: SCENARIO.name, case: CASE, peers: peers.clone() };
+    findings.measure(&contest, cx.plan, cx.progress, |index, _| match &control_plane {
+        Some(control_plane) if peers[index] == SIDECAR => control_plane.start_sidecar(setup),
+        _ => start_proxy(setup, peers[index]),
+    })
 }
 
-fn start_proxy(setup: &Setup, name: &str) -> Result<Start> {
-    let (listen, admin, upstream) = (free_address()?, free_address()?, free_address()?);
+fn start_proxy(setup: &Setup, name: &str) -> Result<Values> {
+    let admin = free_address()?;
     let file = format!("{name}-startup");
-    let log = setup.file(&format!("{file}.log"));
-    let hop = Hop { id: name, listen, admin, upstream, downstream_tls: None, upstream_tls: None, log };
+    let proxy = Proxy {
+        id: name,
+        listen: free_address()?,
+        admin,
+        upstream: free_address()?,
+        protocol: Protocol::Http1,
+        downstream_tls: None,
+        upstream_tls: None,
+        rules: 0,
+        log: setup.file(&format!("{file}.log")),
+    };
     let start = Instant::now();
-    let process = setup.start_proxy(name, &file, &hop)?;
-    ready(start, process, admin)
-}
-
-fn ready(start: Instant, mut process: Pinned, admin: SocketAddr) -> Result<Start> {
+    let mut process = setup.start_proxy(name, &file, &proxy)?;
     process.wait_until_ready(admin)?;
-    let millis = start.elapsed().as_secs_f64() * 1e3;
-    let mib = || process.resident_kib().map(|kib| kib as f64 / 1024.0);
-    let when_ready = mib()?;
-    let settled = Instant::now() + SETTLING;
-    while let Some(rest) = settled.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero()) {
-        std::thread::park_timeout(rest);
-    }
-    Ok([millis, when_ready, mib()?])
+    Ok(Values::from([(Metric::ReadyMs, start.elapsed().as_secs_f64() * 1e3)]))
 }
 
 /// A control plane with the example's files and four replicas.
@@ -139,7 +105,7 @@ impl ControlPlane {
     }
 
     /// From exec, over key, certificate and configuration, to ready.
-    fn start_sidecar(&self, setup: &Setup) -> Result<Start> {
+    fn start_sidecar(&self, setup: &Setup) -> Result<Values> {
         let [pod, app, version, account, ip] = PODS[0];
         let admin = free_address()?;
         let mut args = vec!["agent".to_owned(), "sidecar".to_owned(), "--no-capture".to_owned()];
@@ -162,8 +128,12 @@ impl ControlPlane {
             args.extend([flag.to_owned(), value]);
         }
         let start = Instant::now();
-        let process = Pinned::start(PROXY_CORE, &setup.evenkeel, &args, &setup.file("agent.out"))?;
-        ready(start, process, admin)
+        let mut process = Pinned::start(PROXY_CORE, &setup.evenkeel, &args, &setup.file("agent.out"))?;
+        process.wait_until_ready(admin)?;
+        let ready = start.elapsed().as_secs_f64() * 1e3;
+        pause(SETTLING);
+        let resident = process.resident_kib()? as f64 / 1024.0;
+        Ok(Values::from([(Metric::ReadyMs, ready), (Metric::ResidentMib, resident)]))
     }
 }
 

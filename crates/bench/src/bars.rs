@@ -1,0 +1,200 @@
+//! The project's bars on speed and memory. They are printed with each run, and never asserted in a test: shared machines are
+//! noisy. Instruction counts are what is gated.
+
+use serde_json::{Value, json};
+
+use crate::measure::{Sample, Spread, Table};
+use crate::metric::Metric;
+use crate::metric::Metric::{
+    ConnectionsPerCpuSecond, CpuUsPerRequest, KibEach, MbPerCpuSecond, P50Us, P99Us, ReadyMs, RequestsPerSecond,
+    ResidentMib,
+};
+use crate::peers::{DIRECT, ENVOY, EVENKEEL, HAPROXY, NGINX, RELAY};
+use crate::report::show;
+use crate::scenarios::{
+    ENVOY_HTTP1, EVENKEEL_HTTP2, EVENKEEL_RULES, GRPC_CASE, HTTP_CASE, IDLE_CASE, LATENCY_CASE, PLAIN_CASE,
+    POLICY_CASE, RESUMED_CASE, SIDECAR, STARTUP_CASE, STREAM_CASE, TLS_CASE, X25519_CASE,
+};
+
+/// One bar.
+pub struct Bar {
+    scenario: &'static str,
+    case: &'static str,
+    measure: Measure,
+    metric: Metric,
+    limit: Limit,
+}
+
+/// What of the samples is held against the limit.
+enum Measure {
+    /// A peer's value.
+    Value(&'static str),
+    /// A peer's value divided by another's.
+    Ratio(&'static str, &'static str),
+    /// What a peer adds to no proxy at all, divided by what another adds.
+    AddedRatio(&'static str, &'static str),
+}
+
+enum Limit {
+    AtMost(f64),
+    AtLeast(f64),
+    Below(f64),
+}
+
+use Limit::{AtLeast, AtMost, Below};
+use Measure::{AddedRatio, Ratio, Value as Own};
+
+const fn bar(scenario: &'static str, case: &'static str, measure: Measure, metric: Metric, limit: Limit) -> Bar {
+    Bar { scenario, case, measure, metric, limit }
+}
+
+const C1: &str = "1 connection";
+const C32: &str = "32 connections";
+const C256: &str = "256 connections";
+
+/// All of them, in the order of the scenarios. Envoy's pair is judged by HTTP/1.1 between its proxies, as in the design's table
+/// and as Istio sets it up for HTTP/1.1 applications; the ratio to HTTP/2 between stands in the pair's own tables.
+pub const BARS: &[Bar] = &[
+    bar("startup", STARTUP_CASE, Own(SIDECAR), ReadyMs, AtMost(100.0)),
+    bar("startup", STARTUP_CASE, Own(SIDECAR), ResidentMib, AtMost(15.0)),
+    bar("memory", IDLE_CASE, Own(EVENKEEL), ResidentMib, AtMost(10.0)),
+    bar("memory", PLAIN_CASE, Own(EVENKEEL), KibEach, AtMost(4.0)),
+    bar("memory", TLS_CASE, Own(EVENKEEL), KibEach, AtMost(20.0)),
+    bar("memory", STREAM_CASE, Own(EVENKEEL), KibEach, AtMost(8.0)),
+    bar("hop", C1, Ratio(EVENKEEL, RELAY), CpuUsPerRequest, AtMost(1.35)),
+    bar("hop", C32, Ratio(EVENKEEL, RELAY), CpuUsPerRequest, AtMost(1.35)),
+    bar("hop", C256, Ratio(EVENKEEL, RELAY), CpuUsPerRequest, AtMost(1.35)),
+    bar("hop", C32, Ratio(EVENKEEL, ENVOY), CpuUsPerRequest, AtMost(0.30)),
+    bar("hop", C256, Ratio(EVENKEEL, ENVOY), CpuUsPerRequest, AtMost(0.18)),
+    bar("hop", C1, Ratio(EVENKEEL, HAPROXY), CpuUsPerRequest, Below(1.0)),
+    bar("hop", C32, Ratio(EVENKEEL, HAPROXY), CpuUsPerRequest, Below(1.0)),
+    bar("hop", C256, Ratio(EVENKEEL, HAPROXY), CpuUsPerRequest, Below(1.0)),
+    bar("hop", C1, Ratio(EVENKEEL, NGINX), CpuUsPerRequest, Below(1.0)),
+    bar("hop", C32, Ratio(EVENKEEL, NGINX), CpuUsPerRequest, Below(1.0)),
+    bar("hop", C256, Ratio(EVENKEEL, NGINX), CpuUsPerRequest, Below(1.0)),
+    bar("pair", C32, Ratio(EVENKEEL_HTTP2, ENVOY_HTTP1), CpuUsPerRequest, AtMost(0.15)),
+    bar("pair", C256, Ratio(EVENKEEL_HTTP2, ENVOY_HTTP1), CpuUsPerRequest, AtMost(0.08)),
+    bar("pair", C32, Ratio(EVENKEEL_HTTP2, ENVOY_HTTP1), RequestsPerSecond, AtLeast(6.0)),
+    bar("pair", C256, Ratio(EVENKEEL_HTTP2, ENVOY_HTTP1), RequestsPerSecond, AtLeast(10.0)),
+    bar("pair", C256, Ratio(EVENKEEL_HTTP2, DIRECT), RequestsPerSecond, AtLeast(0.5)),
+    bar("http2", HTTP_CASE, Ratio(EVENKEEL, ENVOY), CpuUsPerRequest, AtMost(0.5)),
+    bar("http2", GRPC_CASE, Ratio(EVENKEEL, ENVOY), CpuUsPerRequest, AtMost(0.5)),
+    bar("latency", LATENCY_CASE, AddedRatio(EVENKEEL_HTTP2, ENVOY_HTTP1), P50Us, AtMost(0.5)),
+    bar("latency", LATENCY_CASE, AddedRatio(EVENKEEL_HTTP2, ENVOY_HTTP1), P99Us, AtMost(0.5)),
+    bar("tcp", "1 stream, plain", Ratio(EVENKEEL, RELAY), MbPerCpuSecond, AtLeast(0.8)),
+    bar("tcp", "1 stream, plain", Ratio(EVENKEEL, ENVOY), MbPerCpuSecond, AtLeast(1.0)),
+    bar("tcp", "64 streams, plain", Ratio(EVENKEEL, RELAY), MbPerCpuSecond, AtLeast(0.8)),
+    bar("tcp", "64 streams, plain", Ratio(EVENKEEL, ENVOY), MbPerCpuSecond, AtLeast(1.0)),
+    bar("tcp", "1 stream, mutual TLS", Ratio(EVENKEEL, ENVOY), MbPerCpuSecond, AtLeast(1.0)),
+    bar("tcp", "64 streams, mutual TLS", Ratio(EVENKEEL, ENVOY), MbPerCpuSecond, AtLeast(1.0)),
+    bar("handshakes", X25519_CASE, Ratio(EVENKEEL, ENVOY), ConnectionsPerCpuSecond, AtLeast(1.0)),
+    bar("handshakes", RESUMED_CASE, Ratio(EVENKEEL, ENVOY), ConnectionsPerCpuSecond, AtLeast(1.0)),
+    bar("policy", POLICY_CASE, Ratio(EVENKEEL_RULES[1], EVENKEEL_RULES[0]), CpuUsPerRequest, AtMost(1.03)),
+];
+
+/// A bar, and what was measured of it.
+pub struct Verdict<'a> {
+    bar: &'a Bar,
+    measured: Option<Spread>,
+}
+
+/// Holds every bar against the samples.
+pub fn verdicts(samples: &[Sample]) -> Vec<Verdict<'static>> {
+    BARS.iter().map(|bar| Verdict { bar, measured: bar.measured(samples) }).collect()
+}
+
+impl Bar {
+    fn measured(&self, samples: &[Sample]) -> Option<Spread> {
+        let table = Table { samples, scenario: self.scenario, case: self.case };
+        match self.measure {
+            Own(peer) => table.spread(peer, self.metric),
+            Ratio(peer, other) => table.ratio(peer, other, self.metric),
+            AddedRatio(peer, other) => table.added_ratio(peer, other, DIRECT, self.metric),
+        }
+    }
+
+    /// What is measured, in words.
+    fn what(&self) -> String {
+        let (scenario, case, metric) = (self.scenario, self.case, self.metric.head());
+        match self.measure {
+            Own(peer) => format!("{scenario}, {case}: {metric}, {peer}"),
+            Ratio(peer, other) => format!("{scenario}, {case}: {metric}, {peer} ÷ {other}"),
+            AddedRatio(peer, other) => format!("{scenario}, {case}: added {metric}, {peer} ÷ {other}"),
+        }
+    }
+
+    fn limit(&self) -> (&'static str, f64) {
+        match self.limit {
+            AtMost(limit) => ("≤", limit),
+            AtLeast(limit) => ("≥", limit),
+            Below(limit) => ("<", limit),
+        }
+    }
+}
+
+impl Verdict<'_> {
+    /// The scenario it belongs to.
+    pub fn scenario(&self) -> &str {
+        self.bar.scenario
+    }
+
+    /// `pass`, `MISS` or `not measured`.
+    pub fn word(&self) -> &'static str {
+        let Some(Spread { median, .. }) = self.measured else { return "not measured" };
+        let passes = match self.bar.limit {
+            AtMost(limit) => median <= limit,
+            AtLeast(limit) => median >= limit,
+            Below(limit) => median < limit,
+        };
+        if passes { "pass" } else { "MISS" }
+    }
+
+    /// Its row in the table of bars.
+    pub fn row(&self) -> Vec<String> {
+        let (sign, limit) = self.bar.limit();
+        vec![self.bar.what(), show(self.measured, 2), format!("{sign} {limit}"), self.word().to_owned()]
+    }
+
+    /// Its entry in `results.json`.
+    pub fn json(&self) -> Value {
+        let (sign, limit) = self.bar.limit();
+        json!({
+            "scenario": self.bar.scenario, "case": self.bar.case, "what": self.bar.what(), "metric": self.bar.metric,
+            "sign": sign, "limit": limit, "measured": self.measured, "verdict": self.word(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{AtLeast, AtMost, BARS, Below, Limit, Own, Verdict, bar};
+    use crate::measure::Spread;
+    use crate::metric::Metric;
+    use crate::scenarios;
+
+    #[test]
+    fn bars_pass_on_their_side_of_the_limit() {
+        let check = |median: f64, limit: Limit, word: &str| {
+            let bar = bar("hop", "", Own(""), Metric::P50Us, limit);
+            let measured = Some(Spread { median, min: median, max: median });
+            assert_eq!(Verdict { bar: &bar, measured }.word(), word, "{median}");
+        };
+        check(1.5, AtMost(1.6), "pass");
+        check(1.6, AtMost(1.6), "pass");
+        check(1.7, AtMost(1.6), "MISS");
+        check(3.1, AtLeast(3.0), "pass");
+        check(3.0, AtLeast(3.0), "pass");
+        check(2.9, AtLeast(3.0), "MISS");
+        check(0.9, Below(1.0), "pass");
+        check(1.0, Below(1.0), "MISS");
+        let bar = bar("hop", "", Own(""), Metric::P50Us, AtMost(1.0));
+        assert_eq!(Verdict { bar: &bar, measured: None }.word(), "not measured");
+    }
+
+    #[test]
+    fn every_bar_belongs_to_a_scenario() {
+        for bar in BARS {
+            assert!(scenarios::ALL.iter().any(|scenario| scenario.name == bar.scenario), "{}", bar.what());
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! The peers' configurations: the same work for each, one worker, keep-alive on both sides, an access log line per request.
+//! Evenkeel and Envoy are started from the very same file.
+
+mod bootstrap;
+mod others;
+pub mod policy;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// TLS of one side of a listener or a cluster: this certificate, and peers' certificates have to be from this root.
+pub struct MutualTls {
+    /// Own certificate chain.
+    pub cert: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// Root that the peer's certificate is verified with.
+    pub root: PathBuf,
+}
+
+/// What is spoken to the upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/1.1; clients may speak HTTP/1.1 or HTTP/2.
+    Http1,
+    /// HTTP/2; clients may speak HTTP/1.1 or HTTP/2.
+    Http2,
+    /// Bytes both ways.
+    Tcp,
+}
+
+/// One proxy with one listener and one cluster.
+pub struct Proxy<'a> {
+    /// Node id.
+    pub id: &'a str,
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// Where `/ready` is.
+    pub admin: SocketAddr,
+    /// Where requests go.
+    pub upstream: SocketAddr,
+    /// How they go there.
+    pub protocol: Protocol,
+    /// TLS of the listener.
+    pub downstream_tls: Option<&'a MutualTls>,
+    /// TLS of the cluster.
+    pub upstream_tls: Option<&'a MutualTls>,
+    /// Rules of the authorization policy, the last of which allows the load's requests; none: no policy.
+    pub rules: usize,
+    /// The access log's file.
+    pub log: PathBuf,
+}

@@ -1,0 +1,187 @@
+//! An open loop over HTTP/1.1: requests are due at times drawn beforehand, whatever the answers do, and a request's latency
+//! counts from when it was due. Waiting for a free connection is thus part of it, which a closed loop leaves out ("coordinated
+//! omission"): wrk cannot do this, and h2load's `--rps` measures from when a request was sent.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::answer_end;
+use crate::epoll::{Epoll, Interest};
+use crate::scenarios::Work;
+
+const REQUEST: &[u8] = b"GET /hello HTTP/1.1\r\nHost: backend.local\r\nUser-Agent: open-loop\r\n\r\n";
+/// Longest wait for the answers that are out when the time is over.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Sends `rate` requests a second over `connections` keep-alive connections, at exponentially distributed distances that are the
+/// same in every run.
+pub fn run(target: SocketAddr, connections: usize, rate: u32, time: Duration) -> Result<Work> {
+    precise_timers()?;
+    let mut load = OpenLoop::connect(target, connections)?;
+    let mut arrivals = Arrivals { state: 0x9e37_79b9_7f4a_7c15, mean: 1.0 / f64::from(rate), at: Duration::ZERO };
+    let start = Instant::now();
+    let (mut due, mut ready) = (arrivals.next(), Vec::new());
+    loop {
+        let now = start.elapsed();
+        while due <= now && due < time {
+            load.waiting.push_back(start + due);
+            due = arrivals.next();
+        }
+        load.send()?;
+        if due >= time && load.is_idle() {
+            break;
+        }
+        ensure!(now < time + GRACE, "{} requests were not answered", load.waiting.len() + load.busy());
+        let limit = if due < time { due.saturating_sub(start.elapsed()) } else { GRACE };
+        load.epoll.wait_for(Some(limit), &mut ready)?;
+        for slot in ready.drain(..) {
+            load.receive(slot)?;
+        }
+    }
+    let elapsed = start.elapsed();
+    load.latencies.sort_unstable();
+    let percentile = |per_cent: usize| {
+        load.latencies.get((load.latencies.len() * per_cent / 100).min(load.latencies.len().saturating_sub(1))).copied()
+    };
+    let latency = percentile(50).zip(percentile(99)).context("no request was due")?;
+    Ok(Work { count: load.latencies.len() as u64, time: elapsed, latency: Some(latency) })
+}
+
+/// By default the kernel may wake us 50 µs late, which is more than what is measured.
+fn precise_timers() -> Result<()> {
+    // SAFETY: takes numbers only.
+    let result = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+    ensure!(result == 0, "timer slack: {}", std::io::Error::last_os_error());
+    Ok(())
+}
+
+struct OpenLoop {
+    epoll: Epoll,
+    connections: Vec<Connection>,
+    /// Connections without a request, the longest idle one first.
+    free: VecDeque<usize>,
+    /// When requests were due that no connection has taken yet.
+    waiting: VecDeque<Instant>,
+    latencies: Vec<Duration>,
+}
+
+struct Connection {
+    stream: TcpStream,
+    due: Option<Instant>,
+    answer: Vec<u8>,
+}
+
+impl OpenLoop {
+    fn connect(target: SocketAddr, connections: usize) -> Result<Self> {
+        let epoll = Epoll::new()?;
+        let connect = |slot| -> Result<Connection> {
+            let stream = TcpStream::connect(target)?;
+            stream.set_nodelay(true)?;
+            stream.set_nonblocking(true)?;
+            epoll.add(&stream, slot, Interest::Read)?;
+            Ok(Connection { stream, due: None, answer: Vec::new() })
+        };
+        let connections = (0..connections).map(connect).collect::<Result<Vec<_>>>()?;
+        let free = (0..connections.len()).collect();
+        Ok(Self { epoll, connections, free, waiting: VecDeque::new(), latencies: Vec::new() })
+    }
+
+    fn send(&mut self) -> Result<()> {
+        while !self.waiting.is_empty()
+            && let Some(slot) = self.free.pop_front()
+        {
+            let connection = &mut self.connections[slot];
+            connection.due = self.waiting.pop_front();
+            connection.stream.write_all(REQUEST).context("sending a request")?;
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, slot: usize) -> Result<()> {
+        let connection = &mut self.connections[slot];
+        let mut buffer = [0; 16 << 10];
+        let count = match connection.stream.read(&mut buffer) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            count => count.context("reading an answer")?,
+        };
+        ensure!(count > 0, "the connection was closed");
+        connection.answer.extend_from_slice(&buffer[..count]);
+        if answer_end(&connection.answer)?.is_some() {
+            let due = connection.due.take().context("an answer to no request")?;
+            self.latencies.push(due.elapsed());
+            connection.answer.clear();
+            self.free.push_back(slot);
+        }
+        Ok(())
+    }
+
+    fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.free.len() == self.connections.len()
+    }
+
+    fn busy(&self) -> usize {
+        self.connections.len() - self.free.len()
+    }
+}
+
+/// When requests are due: a Poisson process from a fixed seed.
+struct Arrivals {
+    state: u64,
+    mean: f64,
+    at: Duration,
+}
+
+impl Arrivals {
+    fn next(&mut self) -> Duration {
+        // xorshift64: plenty for this, and no dependency.
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        let uniform = (self.state >> 11) as f64 / (1u64 << 53) as f64;
+        self.at += Duration::from_secs_f64(-(1.0 - uniform).ln() * self.mean);
+        self.at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Arrivals, run};
+    use std::io::{Read, Write};
+    use std::net::{Ipv4Addr, TcpListener};
+    use std::time::Duration;
+
+    #[test]
+    fn arrivals_keep_the_rate() {
+        let mut arrivals = Arrivals { state: 1, mean: 0.001, at: Duration::ZERO };
+        let last = (0..10_000).map(|_| arrivals.next()).last().unwrap();
+        assert!((9.5..10.5).contains(&last.as_secs_f64()), "{last:?}");
+    }
+
+    #[test]
+    fn a_stalled_server_shows_in_the_latency_of_all_that_were_due() {
+        const STALL: Duration = Duration::from_millis(100);
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let target = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut buffer = [0; 1024];
+            assert!(stream.read(&mut buffer).unwrap() > 0);
+            std::thread::park_timeout(STALL);
+            loop {
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").unwrap();
+                if stream.read(&mut buffer).unwrap_or(0) == 0 {
+                    return;
+                }
+            }
+        });
+        // A closed loop would see one slow request of a hundred; due at a thousand a second, nearly all of them were late.
+        let work = run(target, 1, 1000, STALL).unwrap();
+        server.join().unwrap();
+        let (median, _) = work.latency.unwrap();
+        assert!(work.count > 50 && median > STALL / 10, "{work:?}");
+    }
+}

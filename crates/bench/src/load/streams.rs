@@ -1,0 +1,47 @@
+//! Takes bytes from a source as fast as they come.
+
+use std::io::{ErrorKind, Read};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::epoll::{Epoll, Interest};
+use crate::scenarios::Work;
+
+const READ_BYTES: usize = 256 << 10;
+/// Longest silence of all streams together.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// Reads from `streams` connections to `target` for `time`.
+pub fn run(target: SocketAddr, streams: usize, time: Duration) -> Result<Work> {
+    let mut epoll = Epoll::new()?;
+    let connect = |slot| -> Result<TcpStream> {
+        let stream = TcpStream::connect(target)?;
+        stream.set_nonblocking(true)?;
+        epoll.add(&stream, slot, Interest::Read)?;
+        Ok(stream)
+    };
+    let mut streams = (0..streams).map(connect).collect::<Result<Vec<_>>>()?;
+    let (mut received, mut silent) = (vec![0u64; streams.len()], streams.len());
+    let (mut ready, mut buffer) = (Vec::new(), vec![0; READ_BYTES]);
+    let start = Instant::now();
+    // Not over before every stream has carried something: connecting is part of the first moments.
+    while silent > 0 || start.elapsed() < time {
+        ensure!(start.elapsed() < time + SILENCE, "{silent} of {} streams got nothing", streams.len());
+        epoll.wait_for(Some(SILENCE), &mut ready)?;
+        ensure!(!ready.is_empty(), "no byte came for {SILENCE:?}");
+        for slot in ready.drain(..) {
+            match streams[slot].read(&mut buffer) {
+                Ok(0) => anyhow::bail!("a stream ended"),
+                Ok(count) => {
+                    silent -= usize::from(received[slot] == 0);
+                    received[slot] += count as u64;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error).context("reading a stream"),
+            }
+        }
+    }
+    Ok(Work { count: received.iter().sum(), time: start.elapsed(), latency: None })
+}
