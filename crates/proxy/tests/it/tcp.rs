@@ -12,6 +12,11 @@ use crate::harness::{Proxy, stat, static_bootstrap, static_cluster};
 const IDLE: Duration = Duration::from_millis(1500);
 
 fn bootstrap(upstream: &TcpListener) -> String {
+    with_idle_timeout(upstream, IDLE)
+}
+
+/// Zero: none.
+fn with_idle_timeout(upstream: &TcpListener, idle: Duration) -> String {
     let listener = format!(
         r#"
 name: tcp
@@ -25,7 +30,7 @@ filter_chains:
       cluster: backend
       idle_timeout: {}s
 "#,
-        IDLE.as_secs_f64()
+        idle.as_secs_f64()
     );
     static_bootstrap(&listener, &[static_cluster("backend", upstream.local_addr().expect("bound"), "")])
 }
@@ -103,7 +108,7 @@ fn noise(length: usize) -> Vec<u8> {
 fn bulk_both_ways_at_once_arrives_as_it_was_and_half_closes_travel() {
     const BYTES: usize = 24 << 20;
     let upstream = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let proxy = Proxy::start(&bootstrap(&upstream));
+    let proxy = Proxy::start(&with_idle_timeout(&upstream, Duration::ZERO));
     proxy.wait_live();
     let (mut client, mut host) = open(&proxy, &upstream);
     // Small messages first and last, for a direction changes its ways when it becomes bulky, and back.
