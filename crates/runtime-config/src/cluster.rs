@@ -8,6 +8,8 @@ use std::time::Duration;
 use evenkeel_tls::config::UpstreamTls;
 
 use crate::http2::Http2Options;
+use crate::listener::{ProxyProtocolVersion, TlvSelection};
+use crate::view::Tlv;
 
 /// One cluster, with its current endpoints.
 #[derive(Debug, Clone)]
@@ -188,6 +190,30 @@ pub enum Transport {
     Raw,
     /// TLS.
     Tls(Arc<UpstreamTls>),
+    /// A PROXY protocol header before either of them.
+    ProxyProtocol(Arc<ProxyProtocolTransport>),
+}
+
+/// `envoy.transport_sockets.upstream_proxy_protocol`: a connection begins with a header that names the client.
+#[derive(Debug)]
+pub struct ProxyProtocolTransport {
+    /// The header's form.
+    pub version: ProxyProtocolVersion,
+    /// Which of the TLVs that came with the client go along.
+    pub pass_through: TlvSelection,
+    /// TLVs of every connection.
+    pub added: Vec<Tlv>,
+    /// What follows the header.
+    pub inner: Transport,
+}
+
+impl ProxyProtocolTransport {
+    /// The TLVs of a connection whose client came with `tlvs`: a type that is added is not passed on besides.
+    pub fn tlvs(&self, tlvs: &[Tlv]) -> Vec<Tlv> {
+        let added = |kind: u8| self.added.iter().any(|tlv| tlv.kind == kind);
+        let passed = tlvs.iter().filter(|tlv| self.pass_through.includes(tlv.kind) && !added(tlv.kind));
+        self.added.iter().chain(passed).cloned().collect()
+    }
 }
 
 /// An entry of `transport_socket_matches`.

@@ -41,7 +41,7 @@ pub(super) async fn connect(shared: &Shared, name: &Arc<str>, attempt: usize) ->
     let transport = matched.map_or(&cluster.transport, |matched| &matched.transport);
     let address = format!("{:?}", endpoint.address);
     let host = Host::new(endpoint, transport.clone());
-    let stream = connect_host(&cluster, &host).await;
+    let stream = connect_host(&cluster, &host, None).await;
     let stream = stream.map_err(|error| ChannelError::Connect { address: address.clone(), error })?;
     over(stream).await.map_err(|error| ChannelError::Http2 { address, error })
 }

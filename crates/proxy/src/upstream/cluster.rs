@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_runtime_config::FastMap;
+use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_runtime_config::cluster::{
     Cluster as Config, Discovery, Endpoint, EndpointAddress, Health, LoadBalancer, OriginalDst, Transport,
 };
@@ -361,7 +362,7 @@ impl Cluster {
         let _pending = self.begin_pending()?;
         loop {
             match self.connection_permit() {
-                Ok(permit) => return Ok(self.open(host, permit).await?),
+                Ok(permit) => return Ok(self.open(host, permit, None).await?),
                 Err(_) => self.shared.freed.notified().await,
             }
             if let Some(connection) = self.reuse(host) {
@@ -372,12 +373,21 @@ impl Cluster {
 
     /// A new connection that is not shared: for TCP proxying and upgrades.
     pub async fn connect(&self, host: &Rc<Host>) -> Result<Connection, AcquireError> {
+        self.connect_for(host, None).await
+    }
+
+    /// The same, on behalf of one client.
+    pub async fn connect_for(
+        &self,
+        host: &Rc<Host>,
+        client: Option<&ConnectionView>,
+    ) -> Result<Connection, AcquireError> {
         let limit = self.config.borrow().circuit_breakers.max_connections;
         let permit = self.shared.counts.try_acquire(Overflow::Connections, limit).map_err(|overflow| {
             self.shared.stats.inc(Counter::upstream_cx_overflow);
             AcquireError::Overflow(overflow)
         })?;
-        Ok(self.open(host, permit).await?)
+        Ok(self.open(host, permit, client).await?)
     }
 
     fn begin_pending(&self) -> Result<Pending<'_>, AcquireError> {
@@ -409,13 +419,18 @@ impl Cluster {
         })
     }
 
-    async fn open(&self, host: &Rc<Host>, permit: Permit) -> Result<Connection, ConnectError> {
+    async fn open(
+        &self,
+        host: &Rc<Host>,
+        permit: Permit,
+        client: Option<&ConnectionView>,
+    ) -> Result<Connection, ConnectError> {
         let config = self.config();
         let epoch = self.epoch.get();
         // Counted before it is connected, so that concurrent requests see it.
         let mut open = self.count_open(host, permit, epoch);
         let started = Instant::now();
-        let stream = connect(&config, host).await.inspect_err(|error| {
+        let stream = connect(&config, host, client).await.inspect_err(|error| {
             bump(&host.counts.cx_connect_fail);
             self.shared.stats.inc(Counter::upstream_cx_connect_fail);
             if matches!(error, ConnectError::Timeout(_)) {

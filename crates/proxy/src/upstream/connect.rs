@@ -5,12 +5,17 @@ use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use evenkeel_runtime_config::cluster::{BindConfig, Cluster, EndpointAddress, SocketOption, TcpKeepalive, Transport};
+use evenkeel_runtime_config::cluster::{
+    BindConfig, Cluster, EndpointAddress, ProxyProtocolTransport, SocketOption, TcpKeepalive, Transport,
+};
+use evenkeel_runtime_config::view::ConnectionView;
 use socket2::{SockRef, TcpKeepalive as KeepaliveParams};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio::time::timeout;
 
 use super::host::Host;
+use crate::proxy_protocol;
 use crate::stream::Stream;
 
 /// Why there is no connection.
@@ -27,29 +32,50 @@ pub enum ConnectError {
     Timeout(Duration),
 }
 
-/// Connects to `host`, within the cluster's `connect_timeout`, TLS included.
-pub async fn connect(cluster: &Cluster, host: &Host) -> Result<Stream, ConnectError> {
+/// Connects to `host`, within the cluster's `connect_timeout`, TLS included. `client`: on whose behalf, when it is one
+/// client's alone; a PROXY protocol header names it.
+pub async fn connect(cluster: &Cluster, host: &Host, client: Option<&ConnectionView>) -> Result<Stream, ConnectError> {
     let limit = cluster.connect_timeout;
-    match timeout(limit, open(cluster, host)).await {
+    match timeout(limit, open(cluster, host, client)).await {
         Ok(result) => result,
         Err(_) => Err(ConnectError::Timeout(limit)),
     }
 }
 
-async fn open(cluster: &Cluster, host: &Host) -> Result<Stream, ConnectError> {
-    let tcp = match &host.address {
+async fn open(cluster: &Cluster, host: &Host, client: Option<&ConnectionView>) -> Result<Stream, ConnectError> {
+    let mut tcp = match &host.address {
         EndpointAddress::Socket(address) => connect_tcp(cluster, *address).await.map_err(|error| refused(&error))?,
         EndpointAddress::Pipe(path) => {
             return UnixStream::connect(path).await.map(Stream::Unix).map_err(|error| refused(&error));
         }
     };
-    match &host.transport {
-        Transport::Raw => Ok(Stream::Tcp(tcp)),
+    let mut transport = &host.transport;
+    if let Transport::ProxyProtocol(header) = transport {
+        send_proxy_header(&mut tcp, header, client).await?;
+        transport = &header.inner;
+    }
+    match transport {
+        // A header comes once: the compiler refuses one inside another.
+        Transport::Raw | Transport::ProxyProtocol(_) => Ok(Stream::Tcp(tcp)),
         Transport::Tls(tls) => match tls.connect(tcp).await {
             Ok(stream) => Ok(Stream::Tls(Box::new(stream))),
             Err(error) => Err(ConnectError::Tls(error.to_string())),
         },
     }
+}
+
+/// The header is the connection's first bytes, before TLS.
+async fn send_proxy_header(
+    tcp: &mut TcpStream,
+    transport: &ProxyProtocolTransport,
+    client: Option<&ConnectionView>,
+) -> Result<(), ConnectError> {
+    let Some(client) = client else {
+        return Err(ConnectError::Refused("a connection with a PROXY protocol header serves one TCP client".into()));
+    };
+    let tlvs = transport.tlvs(client.tlvs.as_deref().unwrap_or_default());
+    let header = proxy_protocol::encode(transport.version, client.remote, client.local, &tlvs);
+    tcp.write_all(&header).await.map_err(|error| refused(&error))
 }
 
 async fn connect_tcp(cluster: &Cluster, address: SocketAddr) -> io::Result<TcpStream> {

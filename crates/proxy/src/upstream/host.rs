@@ -108,6 +108,7 @@ pub(super) fn same_transport(one: &Transport, other: &Transport) -> bool {
     match (one, other) {
         (Transport::Raw, Transport::Raw) => true,
         (Transport::Tls(one), Transport::Tls(other)) => Arc::ptr_eq(one, other),
+        (Transport::ProxyProtocol(one), Transport::ProxyProtocol(other)) => Arc::ptr_eq(one, other),
         _ => false,
     }
 }

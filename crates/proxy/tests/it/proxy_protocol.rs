@@ -1,11 +1,11 @@
-//! The PROXY protocol in front of a listener.
+//! The PROXY protocol in front of a listener, and towards an upstream.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 
 use evenkeel_testkit::{Connection, eventually};
 
-use crate::harness::{Proxy, http_listener, stat, static_bootstrap};
+use crate::harness::{Proxy, http_listener, stat, static_bootstrap, static_cluster};
 
 /// Answers with the client's address as the proxy knows it.
 fn start(filter: &str) -> Proxy {
@@ -87,4 +87,61 @@ fn a_header_may_be_optional_and_versions_may_be_refused() {
         let seen: Vec<_> = all.iter().map(|name| stat(&proxy, &format!("proxy_proto.edge.{name}"))).collect();
         (seen == [[1], [2], [2]]).then_some(())
     });
+}
+
+#[test]
+fn an_upstream_is_told_of_the_client() {
+    let check = |filter: &str, version: &str, sent: &[u8], expected: &[u8]| {
+        let upstream = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let listener = format!(
+            r#"
+name: http
+address: {{socket_address: {{address: 127.0.2.3, port_value: 0}}}}
+listener_filters:
+- name: proxy_protocol
+  typed_config:
+    "@type": type.googleapis.com/envoy.extensions.filters.listener.proxy_protocol.v3.ProxyProtocol
+    pass_through_tlvs: {{{filter}}}
+filter_chains:
+- filters:
+  - name: envoy.filters.network.tcp_proxy
+    typed_config:
+      "@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy
+      stat_prefix: tcp
+      cluster: backend
+"#
+        );
+        let socket = format!(
+            r#"transport_socket: {{name: proxy_protocol, typed_config: {{
+               "@type": type.googleapis.com/envoy.extensions.transport_sockets.proxy_protocol.v3.ProxyProtocolUpstreamTransport,
+               config: {{version: {version}, pass_through_tlvs: {{match_type: INCLUDE_ALL}}, added_tlvs: [{{type: 5, value: aWQ=}}]}},
+               transport_socket: {{name: raw, typed_config: {{
+               "@type": type.googleapis.com/envoy.extensions.transport_sockets.raw_buffer.v3.RawBuffer}}}}}}}}"#
+        )
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
+        let cluster = static_cluster("backend", upstream.local_addr().expect("bound"), &socket);
+        let proxy = Proxy::start(&static_bootstrap(&listener, &[cluster]));
+        proxy.wait_live();
+        let mut client = Connection::socket(proxy.listener("http")).expect("it accepts");
+        client.write_all(&[sent, b"hello"].concat()).expect("the proxy reads");
+        let (mut server, _) = upstream.accept().expect("the proxy connects");
+        server.set_read_timeout(client.read_timeout().expect("set")).expect("a socket");
+        let expected = [expected, b"hello"].concat();
+        let mut seen = vec![0; expected.len()];
+        server.read_exact(&mut seen).expect("the proxy writes");
+        assert_eq!(seen, expected, "{:?}", String::from_utf8_lossy(&seen));
+    };
+    let v2 = |tlvs: &[u8]| {
+        let mut header = [V2, tlvs].concat();
+        header[15] += u8::try_from(tlvs.len()).expect("short");
+        header
+    };
+    check("match_type: INCLUDE_ALL", "V1", V2, V1);
+    check("match_type: INCLUDE_ALL", "V2", V1, &v2(b"\x05\0\x02id"));
+    let (vpc, added) = (&b"\xea\0\x03vpc"[..], &b"\x05\0\x02id"[..]);
+    check("match_type: INCLUDE_ALL", "V2", &v2(vpc), &v2(&[added, vpc].concat()));
+    check("match_type: INCLUDE, tlv_type: [234]", "V2", &v2(vpc), &v2(&[added, vpc].concat()));
+    check("match_type: INCLUDE, tlv_type: [235]", "V2", &v2(vpc), &v2(added));
 }

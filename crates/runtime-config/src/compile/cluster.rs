@@ -42,7 +42,7 @@ pub(crate) fn cluster(cx: &mut Cx<'_>, c: &cluster::Cluster, secrets: &SecretSto
     let (discovery, assignment, eds) = discovery(cx, c)?;
     let load_balancer = load_balancer(cx, c, &discovery);
     let panic_threshold_percent = panic_threshold(cx, c.common_lb_config.as_ref());
-    let transport = tls::upstream(cx, c.transport_socket.as_ref(), secrets).map(transport);
+    let transport = tls::upstream(cx, c.transport_socket.as_ref(), secrets);
     let transport_matches = cx
         .each("transport_socket_matches", &c.transport_socket_matches, |cx, entry| transport_match(cx, entry, secrets));
     let http = http(cx, &c.typed_extension_protocol_options);
@@ -202,10 +202,6 @@ fn panic_threshold(cx: &mut Cx<'_>, config: Option<&cluster::cluster::CommonLbCo
     Some(threshold)
 }
 
-fn transport(tls: Option<Arc<evenkeel_tls::UpstreamTls>>) -> Transport {
-    tls.map_or(Transport::Raw, Transport::Tls)
-}
-
 fn transport_match(
     cx: &mut Cx<'_>,
     entry: &cluster::cluster::TransportSocketMatch,
@@ -216,7 +212,7 @@ fn transport_match(
     if labels.len() != entry.r#match.as_ref().map_or(0, |fields| fields.fields.len()) {
         return cx.fail_at("match", "only string values can match");
     }
-    let transport = transport(tls::upstream(cx, entry.transport_socket.as_ref(), secrets)?);
+    let transport = tls::upstream(cx, entry.transport_socket.as_ref(), secrets)?;
     Some(TransportMatch { name, labels, transport })
 }
 

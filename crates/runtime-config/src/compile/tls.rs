@@ -8,15 +8,21 @@ use evenkeel_tls::config::{
 };
 use evenkeel_tls::{SanKind, SanMatcher, SdsSecret, SdsServer, SecretStore, StringPattern};
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
+use evenkeel_xds::pb::envoy::extensions::transport_sockets::proxy_protocol::v3::ProxyProtocolUpstreamTransport;
 use evenkeel_xds::pb::envoy::extensions::transport_sockets::tls::v3 as tls;
 use evenkeel_xds::pb::envoy::r#type::matcher::v3 as matcher;
+use evenkeel_xds::pb::google::protobuf::Any;
 
 use super::address::data_source;
 use super::source::{Reference, Source};
-use super::{Cx, type_name};
+use super::{Cx, proxy_protocol, type_name};
+use crate::cluster::{ProxyProtocolTransport, Transport};
+use crate::view::Tlv;
 
 const DOWNSTREAM: &str = "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext";
 const UPSTREAM: &str = "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext";
+const UPSTREAM_PROXY_PROTOCOL: &str =
+    "envoy.extensions.transport_sockets.proxy_protocol.v3.ProxyProtocolUpstreamTransport";
 const RAW_BUFFER: &str = "envoy.extensions.transport_sockets.raw_buffer.v3.RawBuffer";
 
 /// The transport socket of a filter chain; `Some(None)` is plaintext.
@@ -42,21 +48,53 @@ pub(crate) fn downstream(
     })
 }
 
-/// The transport socket of a cluster; `Some(None)` is plaintext.
+/// The transport socket of a cluster; plaintext when there is none.
 pub(crate) fn upstream(
     cx: &mut Cx<'_>,
     socket: Option<&core::TransportSocket>,
     secrets: &SecretStore,
-) -> Option<Option<Arc<UpstreamTls>>> {
-    let Some(socket) = socket else { return Some(None) };
-    transport_socket(cx, socket, UPSTREAM, |cx, any| {
+) -> Option<Transport> {
+    let Some(socket) = socket else { return Some(Transport::Raw) };
+    if let Some(core::transport_socket::ConfigType::TypedConfig(any)) = &socket.config_type
+        && is_proxy_protocol(socket)
+    {
+        return cx.at("transport_socket", |cx| cx.at("typed_config", |cx| upstream_proxy_protocol(cx, any, secrets)));
+    }
+    let tls = transport_socket(cx, socket, UPSTREAM, |cx, any| {
         let context: tls::UpstreamTlsContext = cx.unpack(any)?;
         let common = common(cx, context.common_tls_context.as_ref())?;
         match UpstreamTls::new(&UpstreamTlsContext { common, sni: context.sni }, secrets) {
             Ok(tls) => Some(Arc::new(tls)),
             Err(error) => cx.fail(error.to_string()),
         }
-    })
+    })?;
+    Some(tls.map_or(Transport::Raw, Transport::Tls))
+}
+
+/// A header before another transport socket.
+fn upstream_proxy_protocol(cx: &mut Cx<'_>, any: &Any, secrets: &SecretStore) -> Option<Transport> {
+    let config: ProxyProtocolUpstreamTransport = cx.unpack(any)?;
+    let header = config.config.unwrap_or_default();
+    let (version, pass_through, added) = cx.at("config", |cx| {
+        let version = cx.at("version", |cx| proxy_protocol::version(cx, header.version));
+        let pass_through = proxy_protocol::selection(cx, header.pass_through_tlvs.as_ref());
+        let added = cx.each("added_tlvs", &header.added_tlvs, |cx, tlv| {
+            let kind = cx.at("type", |cx| proxy_protocol::tlv_type(cx, tlv.r#type))?;
+            Some(Tlv { kind, value: tlv.value.clone() })
+        });
+        (version, pass_through, added)
+    });
+    let inner = match cx.required("transport_socket", config.transport_socket.as_ref())? {
+        socket if is_proxy_protocol(socket) => return cx.fail_at("transport_socket", "cannot be the same again"),
+        socket => upstream(cx, Some(socket), secrets)?,
+    };
+    let transport = ProxyProtocolTransport { version: version?, pass_through: pass_through?, added, inner };
+    Some(Transport::ProxyProtocol(Arc::new(transport)))
+}
+
+fn is_proxy_protocol(socket: &core::TransportSocket) -> bool {
+    matches!(&socket.config_type, Some(core::transport_socket::ConfigType::TypedConfig(any))
+        if type_name(&any.type_url) == UPSTREAM_PROXY_PROTOCOL)
 }
 
 fn transport_socket<T>(

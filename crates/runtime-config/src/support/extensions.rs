@@ -114,6 +114,15 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         &["interval", "timeout", "interval_jitter", "connection_idle_interval"]),
 
     // Transport sockets
+    MessageSupport {
+        name: "envoy.extensions.transport_sockets.proxy_protocol.v3.ProxyProtocolUpstreamTransport",
+        role: Extension,
+        full: &["transport_socket"],
+        values: &[("config", "in clusters of TCP proxies; an HTTP request to such a cluster fails")],
+        no_effect: &[("a connection to such a cluster serves one client only", &["tlv_as_pool_key"])],
+    },
+    part("envoy.config.core.v3.ProxyProtocolConfig", &["version", "pass_through_tlvs", "added_tlvs"]),
+    part("envoy.config.core.v3.TlvEntry", &["type", "value"]),
     extension("envoy.extensions.transport_sockets.raw_buffer.v3.RawBuffer", &[]),
     extension("envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
         &["common_tls_context", "require_client_certificate"]),
