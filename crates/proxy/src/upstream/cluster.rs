@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_runtime_config::FastMap;
-use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_runtime_config::cluster::{
     Cluster as Config, Discovery, Endpoint, EndpointAddress, Health, LoadBalancer, OriginalDst, Transport,
 };
+use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_stats::{Scope, Writer};
 use tokio::sync::Notify;
 use tokio::time::Instant;
