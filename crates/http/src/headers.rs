@@ -15,6 +15,8 @@ struct Field {
     value: Span,
     id: HeaderId,
     live: bool,
+    /// Came as a never-indexed literal of HPACK, and is to be sent on so (RFC 7541 section 7.1.3).
+    sensitive: bool,
 }
 
 /// Header fields in order, names in lower case. Removed and replaced values stay in the arena until [`Headers::clear`].
@@ -85,7 +87,45 @@ impl Headers {
         let name = self.intern_lower(name);
         let id = HeaderId::of(self.bytes(name));
         let value = self.intern(value);
-        self.fields.push(Field { name, value, id, live: true });
+        self.fields.push(Field { name, value, id, live: true, sensitive: false });
+    }
+
+    /// Adds a field out of a header block: its name is in lower case and its id known.
+    #[inline]
+    pub(crate) fn push_decoded(&mut self, id: HeaderId, name: &[u8], value: &[u8], sensitive: bool) {
+        let name = self.intern(name);
+        let value = self.intern(value);
+        self.fields.push(Field { name, value, id, live: true, sensitive });
+    }
+
+    /// [`Headers::iter`], with whether a field must not enter a compression table.
+    pub(crate) fn iter_with_sensitivity(&self) -> impl Iterator<Item = (HeaderId, &[u8], &[u8], bool)> {
+        let live = self.fields.iter().filter(|field| field.live);
+        live.map(|field| (field.id, self.bytes(field.name), self.bytes(field.value), field.sensitive))
+    }
+
+    /// Makes one field of all of this name, in the place of the first, their values joined by `separator`.
+    pub(crate) fn join(&mut self, id: HeaderId, separator: &[u8]) {
+        let start = self.position();
+        let mut first = None;
+        for at in 0..self.fields.len() {
+            let Field { live, id: field, value, sensitive, .. } = self.fields[at];
+            if !live || field != id {
+                continue;
+            }
+            if let Some(first) = first {
+                let first: &mut Field = &mut self.fields[first];
+                first.sensitive |= sensitive;
+                self.fields[at].live = false;
+                self.arena.extend_from_slice(separator);
+            } else {
+                first = Some(at);
+            }
+            self.arena.extend_from_within(value.start as usize..value.end as usize);
+        }
+        if let Some(first) = first {
+            self.fields[first].value = Span { start, end: self.position() };
+        }
     }
 
     /// Adds a field as parsed and tells which it is.
@@ -99,7 +139,7 @@ impl Headers {
     pub fn append_id(&mut self, id: HeaderId, value: &[u8]) {
         let name = self.intern(id.name().as_bytes());
         let value = self.intern(value);
-        self.fields.push(Field { name, value, id, live: true });
+        self.fields.push(Field { name, value, id, live: true, sensitive: false });
     }
 
     /// Makes this the only value of a well-known header, in the place of the first.
@@ -116,7 +156,7 @@ impl Headers {
         }
         if first {
             let name = self.intern(id.name().as_bytes());
-            self.fields.push(Field { name, value: value_span, id, live: true });
+            self.fields.push(Field { name, value: value_span, id, live: true, sensitive: false });
         }
     }
 
@@ -235,7 +275,7 @@ impl Headers {
             self.arena.truncate(name as usize);
         } else {
             let start = value + leading;
-            self.fields.push(Field { name: span, value: Span { start, end: start + trimmed }, id, live: true });
+            self.fields.push(Field { name: span, value: Span { start, end: start + trimmed }, id, live: true, sensitive: false });
         }
     }
 

@@ -8,23 +8,58 @@ macro_rules! header_ids {
         #[allow(missing_docs)]
         pub enum HeaderId { $($id,)* Other }
 
+        const IDS: &[HeaderId] = &[$(HeaderId::$id,)*];
+
         impl HeaderId {
             /// The lower-case name; empty for `Other`.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$id => $name,)* Self::Other => "" }
             }
-
-            /// The id of a lower-case name.
-            #[inline]
-            pub fn of(name: &[u8]) -> Self {
-                // Length and first byte single out most candidates before any comparison.
-                $(if name.len() == $name.len() && name[0] == $name.as_bytes()[0] && name == $name.as_bytes() {
-                    return Self::$id;
-                })*
-                Self::Other
-            }
         }
     };
+}
+
+/// Slots of the table below; a power of two, several times the number of names, so that most lookups end at the first slot.
+const SLOTS: usize = 256;
+const EMPTY: u8 = u8::MAX;
+
+/// Index into [`IDS`] by [`slot`], with linear probing.
+const TABLE: [u8; SLOTS] = {
+    let mut table = [EMPTY; SLOTS];
+    let mut index = 0;
+    while index < IDS.len() {
+        let mut at = slot(IDS[index].name().as_bytes());
+        while table[at] != EMPTY {
+            at = (at + 1) % SLOTS;
+        }
+        table[at] = index as u8;
+        index += 1;
+    }
+    table
+};
+
+const fn slot(name: &[u8]) -> usize {
+    let (len, first, last) = (name.len(), name[0] as usize, name[name.len() - 1] as usize);
+    let middle = name[len / 2] as usize;
+    (len * 5 + first * 3 + last * 11 + middle * 37) % SLOTS
+}
+
+impl HeaderId {
+    /// The id of a lower-case name.
+    #[inline]
+    pub fn of(name: &[u8]) -> Self {
+        if name.is_empty() {
+            return Self::Other;
+        }
+        let mut at = slot(name);
+        loop {
+            let Some(id) = IDS.get(usize::from(TABLE[at])) else { return Self::Other };
+            if id.name().as_bytes() == name {
+                return *id;
+            }
+            at = (at + 1) % SLOTS;
+        }
+    }
 }
 
 impl HeaderId {
@@ -47,9 +82,11 @@ impl HeaderId {
 }
 
 header_ids! {
+    Authorization = "authorization",
     Connection = "connection",
     ContentLength = "content-length",
     ContentType = "content-type",
+    Cookie = "cookie",
     Date = "date",
     Expect = "expect",
     ForwardedClientCert = "x-forwarded-client-cert",
@@ -60,9 +97,11 @@ header_ids! {
     Host = "host",
     KeepAlive = "keep-alive",
     Location = "location",
+    ProxyAuthorization = "proxy-authorization",
     ProxyConnection = "proxy-connection",
     RequestId = "x-request-id",
     Server = "server",
+    SetCookie = "set-cookie",
     Te = "te",
     Trailer = "trailer",
     TransferEncoding = "transfer-encoding",
@@ -93,8 +132,8 @@ mod tests {
 
     #[test]
     fn names_and_ids_agree() {
-        for id in [HeaderId::Connection, HeaderId::Host, HeaderId::EnvoyUpstreamServiceTime, HeaderId::Te] {
-            assert_eq!(HeaderId::of(id.name().as_bytes()), id);
+        for id in IDS {
+            assert_eq!(HeaderId::of(id.name().as_bytes()), *id);
         }
         assert_eq!(HeaderId::of(b"x-other"), HeaderId::Other);
         assert_eq!(HeaderId::of(b""), HeaderId::Other);

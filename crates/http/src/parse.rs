@@ -304,7 +304,7 @@ fn absolute_form(target: &[u8]) -> Option<(&[u8], &[u8], bool)> {
 }
 
 /// Letters, digits and the marks of RFC 3986's `host` and `port`; no user information.
-fn check_authority(authority: &[u8]) -> Result<(), HeadError> {
+pub(crate) fn check_authority(authority: &[u8]) -> Result<(), HeadError> {
     let valid = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(byte);
     if authority.iter().all(valid) { Ok(()) } else { Err(HeadError::InvalidAuthority) }
 }
@@ -376,7 +376,7 @@ impl Scanned {
 }
 
 /// Decimal digits only, at most 18: no sign, no list, no blank.
-fn content_length(value: &[u8]) -> Option<u64> {
+pub(crate) fn content_length(value: &[u8]) -> Option<u64> {
     if value.is_empty() || value.len() > 18 {
         return None;
     }

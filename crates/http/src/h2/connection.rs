@@ -1,208 +1,292 @@
-//! One connection.
+//! One connection: what it holds, and what concerns it as a whole.
 
-use super::error::{ConnectionError, OpenError, Reason, StreamGone};
+use std::collections::VecDeque;
+
+use super::PREFACE;
+use super::error::{ConnectionError, Reason};
+use super::floods::Floods;
+use super::frame::{Output, flag, kind};
+use super::hpack::{Decoder, Encoder};
 use super::options::Options;
-use super::sink::{PeerSettings, Sink, StreamKey};
-use crate::framing::Framing;
+use super::receive::{Block, PartialData};
+use super::sink::{PeerSettings, StreamKey};
+use super::streams::{Gone, Graveyard, Streams};
 use crate::head::{RequestHead, ResponseHead};
 use crate::headers::Headers;
+
+/// Window of every stream and connection before anything else is said (RFC 9113 section 6.9.2).
+pub(super) const DEFAULT_WINDOW: u32 = 65_535;
+/// Largest window, stream identifier and "all streams" of a first GOAWAY.
+pub(super) const MAX_31_BITS: u32 = (1 << 31) - 1;
+
+/// Streams a client opens before it knows how many the server takes, the least a server should take (RFC 9113 section 6.5.2).
+const STREAMS_BEFORE_SETTINGS: u32 = 100;
+
+/// Payload of the PING between the two GOAWAYs of a shutdown.
+pub(super) const SHUTDOWN_PING: [u8; 8] = *b"shutdown";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    Client,
+    Server,
+}
+
+/// How far ending the connection has come on this side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Leaving {
+    /// Not begun.
+    No,
+    /// The first GOAWAY was sent.
+    Asked,
+    /// A GOAWAY was sent with the last stream that is served.
+    Final { last: u32 },
+}
 
 /// An HTTP/2 connection, client or server, without its socket.
 #[derive(Debug)]
 pub struct Connection {
-    output: Vec<u8>,
-    output_at: usize,
+    pub(super) role: Role,
+    pub(super) options: Options,
+    pub(super) output: Output,
+    pub(super) encoder: Encoder,
+    pub(super) decoder: Decoder,
+    pub(super) streams: Streams,
+    pub(super) graveyard: Graveyard,
+    pub(super) floods: Floods,
+
+    /// Streams that can send and wait for their turn.
+    pub(super) line: VecDeque<StreamKey>,
+    /// Counts calls of [`Connection::receive`] and [`Connection::written`]; a turn given lasts until the next.
+    pub(super) turn: u32,
+    /// Bytes that the streams may send whose turn it is.
+    pub(super) granted: usize,
+
+    pub(super) send_window: i64,
+    pub(super) recv_window: i64,
+    /// Bytes released and not yet told to the peer.
+    pub(super) released: u64,
+    pub(super) peer: PeerSettings,
+    pub(super) peer_initial_window: i32,
+    pub(super) peer_max_frame: usize,
+
+    pub(super) preface_received: bool,
+    pub(super) settings_received: bool,
+    /// Settings this side has sent and the peer has not confirmed.
+    pub(super) settings_unconfirmed: u32,
+    /// A header block that is continued in the next frame.
+    pub(super) block: Option<Box<Block>>,
+    /// A DATA frame that has not come in whole.
+    pub(super) partial: Option<PartialData>,
+    /// The highest stream the peer has opened (server role).
+    pub(super) last_peer_id: u32,
+    /// The next stream to open (client role).
+    pub(super) next_id: u32,
+    pub(super) leaving: Leaving,
+    /// The peer has sent GOAWAY.
+    pub(super) peer_leaves: bool,
+    pub(super) failed: Option<ConnectionError>,
+    pub(super) now_seconds: u32,
+
+    /// Memory for the head being decoded.
+    pub(super) request: RequestHead,
+    pub(super) response: ResponseHead,
+    pub(super) trailers: Headers,
 }
 
 impl Connection {
     /// The server's end. SETTINGS are in the output at once; what is received starts with the client's preface.
-    pub fn server(_options: Options) -> Self {
-        Self { output: Vec::new(), output_at: 0 }
+    pub fn server(options: Options) -> Self {
+        Self::new(Role::Server, options)
     }
 
     /// The client's end. Preface and SETTINGS are in the output at once, and requests may follow them without waiting.
-    pub fn client(_options: Options) -> Self {
-        Self { output: Vec::new(), output_at: 0 }
+    pub fn client(options: Options) -> Self {
+        Self::new(Role::Client, options)
     }
 
-    /// Takes what was read: tells the sink about whole frames and the parts of DATA frames at the start of `input`, and returns how
-    /// many bytes are done with. Call again with the rest and what follows it (at most [`Options::max_frame_size`] + 9 bytes stay).
-    ///
-    /// # Errors
-    /// The connection is over: write the output, then close. All streams are gone without further calls of the sink.
-    pub fn receive(&mut self, input: &[u8], _sink: &mut impl Sink) -> Result<usize, ConnectionError> {
-        Ok(input.len())
+    fn new(role: Role, mut options: Options) -> Self {
+        options.clamp();
+        let mut connection = Self {
+            role,
+            output: Output::default(),
+            encoder: Encoder::new(options.hpack_table_size as usize),
+            decoder: Decoder::new(),
+            streams: Streams::default(),
+            graveyard: Graveyard::default(),
+            floods: Floods::default(),
+            line: VecDeque::new(),
+            turn: 1,
+            granted: 0,
+            send_window: i64::from(DEFAULT_WINDOW),
+            recv_window: i64::from(options.initial_connection_window_size),
+            released: 0,
+            peer: PeerSettings {
+                max_concurrent_streams: STREAMS_BEFORE_SETTINGS,
+                enable_connect_protocol: false,
+                max_header_list_bytes: u32::MAX,
+            },
+            peer_initial_window: DEFAULT_WINDOW as i32,
+            peer_max_frame: 16 * 1024,
+            preface_received: role == Role::Client,
+            settings_received: false,
+            settings_unconfirmed: 0,
+            block: None,
+            partial: None,
+            last_peer_id: 0,
+            next_id: 1,
+            leaving: Leaving::No,
+            peer_leaves: false,
+            failed: None,
+            now_seconds: 0,
+            request: RequestHead::default(),
+            response: ResponseHead::default(),
+            trailers: Headers::default(),
+            options,
+        };
+        if role == Role::Client {
+            connection.output.raw(PREFACE);
+        }
+        connection.send_first_settings();
+        connection
     }
 
     /// The peer's bytes have ended. True if that was in order: no frame was cut and no stream was open.
     pub fn end_of_input(&mut self) -> bool {
-        true
+        self.partial.is_none() && self.block.is_none() && self.streams.is_empty()
     }
 
     /// Tells the time in whole seconds since some moment of the caller's choice, for limits that depend on a stream's age.
-    pub fn tick(&mut self, _now_seconds: u32) {}
-
-    // Output ---------------------------------------------------------------------------------------------------------------
+    pub fn tick(&mut self, now_seconds: u32) {
+        self.now_seconds = now_seconds;
+    }
 
     /// What is to be written.
     pub fn output(&self) -> &[u8] {
-        self.output.get(self.output_at..).unwrap_or_default()
+        self.output.pending()
     }
 
     /// So many bytes of [`Connection::output`] were written (or taken over by TLS).
     pub fn written(&mut self, bytes: usize) {
-        self.output_at += bytes;
+        self.output.written(bytes);
+        self.next_turn();
     }
 
     /// Takes the empty output's memory away, to be lent to other connections; `None` while there is output.
     pub fn take_output_buffer(&mut self) -> Option<Vec<u8>> {
-        None
+        self.output.take_buffer()
     }
 
     /// Lends memory for output; ignored while there is some.
-    pub fn lend_output_buffer(&mut self, _buffer: Vec<u8>) {}
-
-    /// Gives back memory that an idle connection does not need.
-    pub fn shrink(&mut self) {}
-
-    /// So much output waits that nothing more should be received until some is written.
-    pub fn is_congested(&self) -> bool {
-        false
+    pub fn lend_output_buffer(&mut self, buffer: Vec<u8>) {
+        self.output.lend_buffer(buffer);
     }
 
-    // Client role ----------------------------------------------------------------------------------------------------------
-
-    /// Sends a request. `https`: what `:scheme` says. A body of known length announces it; without body `end` is true.
-    /// Header fields that mean one HTTP/1 connection only are left out; extended CONNECT is what has [`RequestHead::protocol`].
-    ///
-    /// # Errors
-    /// Nothing was sent.
-    pub fn open(
-        &mut self,
-        _head: &RequestHead,
-        _https: bool,
-        _framing: Framing,
-        _end: bool,
-    ) -> Result<StreamKey, OpenError> {
-        Err(OpenError::GoingAway)
+    /// Gives back memory that a connection does not need while nothing happens on it.
+    pub fn shrink(&mut self) {
+        self.output.take_buffer();
+        self.decoder.shrink();
+        self.streams.shrink();
+        self.line.shrink_to_fit();
+        (self.request, self.response, self.trailers) = Default::default();
     }
-
-    /// Whether [`Connection::open`] would work now.
-    ///
-    /// # Errors
-    /// Why it would not.
-    pub fn can_open(&self) -> Result<(), OpenError> {
-        Err(OpenError::GoingAway)
-    }
-
-    // Server role ----------------------------------------------------------------------------------------------------------
-
-    /// Sends an interim (1xx) response.
-    ///
-    /// # Errors
-    /// The stream is gone.
-    pub fn interim(&mut self, _stream: StreamKey, _head: &ResponseHead) -> Result<(), StreamGone> {
-        Ok(())
-    }
-
-    /// Sends a response's head. A body of known length announces it; `Framing::None` leaves `content-length` as `head` has it (the
-    /// answer to HEAD).
-    ///
-    /// # Errors
-    /// The stream is gone.
-    pub fn respond(
-        &mut self,
-        _stream: StreamKey,
-        _head: &ResponseHead,
-        _framing: Framing,
-        _end: bool,
-    ) -> Result<(), StreamGone> {
-        Ok(())
-    }
-
-    // Streams of both roles ------------------------------------------------------------------------------------------------
-
-    /// Appends as much of `data` as windows, room in the output and fairness allow, and returns how many bytes that was. `end` takes
-    /// effect with the last byte. When not all is taken the stream gets in line for [`Connection::next_writable`].
-    ///
-    /// # Errors
-    /// The stream is gone.
-    pub fn send_data(&mut self, _stream: StreamKey, _data: &[u8], _end: bool) -> Result<usize, StreamGone> {
-        Ok(0)
-    }
-
-    /// Bytes [`Connection::send_data`] would take now; 0 for a stream that is gone.
-    pub fn capacity(&self, _stream: StreamKey) -> usize {
-        0
-    }
-
-    /// Puts the stream in line for [`Connection::next_writable`] without offering data.
-    pub fn wait_for_capacity(&mut self, _stream: StreamKey) {}
-
-    /// The next stream in line that can send, whose turn it now is: it has left the line, may send up to
-    /// [`Options::quantum_bytes`] and gets in line again, at the end, if that was not all. `None` when no stream can send, or enough
-    /// have been named to use up the connection's window and the room in the output.
-    pub fn next_writable(&mut self) -> Option<StreamKey> {
-        None
-    }
-
-    /// Sends trailers, which end the stream.
-    ///
-    /// # Errors
-    /// The stream is gone.
-    pub fn send_trailers(&mut self, _stream: StreamKey, _trailers: &Headers) -> Result<(), StreamGone> {
-        Ok(())
-    }
-
-    /// Cuts the stream off. Nothing more of it is reported. Does nothing for a stream that is gone.
-    pub fn reset(&mut self, _stream: StreamKey, _reason: Reason) {}
-
-    /// The stream's application took so many bytes it was given; the peer gets them back in its window for the stream, in batches.
-    pub fn release_stream(&mut self, _stream: StreamKey, _bytes: usize) {}
-
-    /// So many bytes of any stream's data were taken; the peer gets them back in its window for the connection, in batches.
-    pub fn release_connection(&mut self, _bytes: usize) {}
 
     /// Whether the stream is still there, in at least one direction.
-    pub fn is_open(&self, _stream: StreamKey) -> bool {
-        false
+    pub fn is_open(&self, stream: StreamKey) -> bool {
+        self.streams.get(stream).is_some()
     }
 
     /// Streams there are.
     pub fn open_streams(&self) -> usize {
-        0
+        self.streams.len()
     }
 
-    // The connection as a whole --------------------------------------------------------------------------------------------
-
-    /// Sends a PING; [`Sink::pong`] tells when it came back.
-    pub fn ping(&mut self, _payload: [u8; 8]) {}
+    /// Sends a PING; [`super::Sink::pong`] tells when it came back.
+    pub fn ping(&mut self, payload: [u8; 8]) {
+        self.output.control(kind::PING, 0, 0, &payload);
+    }
 
     /// What the peer allows now.
     pub fn peer_settings(&self) -> PeerSettings {
-        PeerSettings {
-            max_concurrent_streams: u32::MAX,
-            enable_connect_protocol: false,
-            max_header_list_bytes: u32::MAX,
-        }
+        self.peer
     }
-
-    /// Announces another number of streams the peer may have open (server role).
-    pub fn set_max_concurrent_streams(&mut self, _streams: u32) {}
 
     /// Begins to end the connection in order (RFC 9113 section 6.8): a first GOAWAY asks the peer to open no more streams, a PING
     /// follows; when it is back, or at [`Connection::finish_shutdown`], a second GOAWAY names the last stream that is served.
-    pub fn shutdown(&mut self) {}
+    /// A client needs one GOAWAY only.
+    pub fn shutdown(&mut self) {
+        if self.leaving != Leaving::No || self.failed.is_some() {
+            return;
+        }
+        if self.role == Role::Client {
+            return self.finish_shutdown();
+        }
+        self.leaving = Leaving::Asked;
+        self.output.goaway(MAX_31_BITS, Reason::NO_ERROR, b"");
+        self.ping(SHUTDOWN_PING);
+    }
 
     /// Sends the second GOAWAY of [`Connection::shutdown`] now. Streams that come later are refused.
-    pub fn finish_shutdown(&mut self) {}
+    pub fn finish_shutdown(&mut self) {
+        self.goaway(Reason::NO_ERROR, b"");
+    }
 
     /// Ends the connection at once with this reason: GOAWAY, after which no stream is taken or opened and those there are can still
-    /// finish.
-    pub fn goaway(&mut self, _reason: Reason, _debug: &[u8]) {}
+    /// finish. Does nothing the second time.
+    pub fn goaway(&mut self, reason: Reason, debug: &[u8]) {
+        if self.failed.is_none() && !matches!(self.leaving, Leaving::Final { .. }) {
+            self.send_last_goaway(reason, debug);
+        }
+    }
 
-    /// The connection was asked to end, by either side, and has no stream any more: write the output, then close.
+    pub(super) fn send_last_goaway(&mut self, reason: Reason, debug: &[u8]) {
+        self.leaving = Leaving::Final { last: self.last_peer_id };
+        self.output.goaway(self.last_peer_id, reason, debug);
+    }
+
+    /// The connection was asked to end, by either side, and has no stream any more, or it failed: write the output, then close.
     pub fn is_finished(&self) -> bool {
-        false
+        let leaves = self.peer_leaves || matches!(self.leaving, Leaving::Final { .. });
+        self.failed.is_some() || (leaves && self.streams.is_empty())
+    }
+
+    /// Starts a turn: grants of the last one that were not used are void.
+    pub(super) fn next_turn(&mut self) {
+        self.turn = self.turn.wrapping_add(1).max(1);
+        self.granted = 0;
+    }
+
+    /// Forgets a stream that has ended in both directions or was cut off.
+    pub(super) fn remove(&mut self, key: StreamKey, how: Gone) {
+        let Some(stream) = self.streams.get(key) else { return };
+        if stream.in_line {
+            self.line.retain(|other| *other != key);
+        }
+        self.streams.remove(key);
+        self.floods.stream_closed();
+        if how != Gone::Ended {
+            self.graveyard.bury(key.id, how);
+        }
+    }
+
+    /// Streams the peer may have open from now on (server role). The present limit is enforced at once, as far as the peer can
+    /// know it.
+    pub fn set_max_concurrent_streams(&mut self, streams: u32) {
+        self.options.max_concurrent_streams = streams;
+        self.send_settings(&[(super::settings::MAX_CONCURRENT_STREAMS, streams)]);
+    }
+
+    /// Sends SETTINGS.
+    pub(super) fn send_settings(&mut self, settings: &[(u16, u32)]) {
+        let mut payload = Vec::with_capacity(settings.len() * 6);
+        for (id, value) in settings {
+            payload.extend_from_slice(&id.to_be_bytes());
+            payload.extend_from_slice(&value.to_be_bytes());
+        }
+        self.settings_unconfirmed = self.settings_unconfirmed.saturating_add(1);
+        self.output.control(kind::SETTINGS, 0, 0, &payload);
+    }
+
+    pub(super) fn confirm_settings(&mut self) {
+        self.output.control(kind::SETTINGS, flag::ACK, 0, &[]);
     }
 }

@@ -13,10 +13,19 @@
 //! Every number that arrives is bounded by [`Options`]; what crosses a bound ends the stream or the connection, and says why
 //! ([`ConnectionError`], [`Reset`]).
 
+mod blocks;
 mod connection;
 mod error;
+mod floods;
+mod frame;
+mod head;
+mod hpack;
 mod options;
+mod receive;
+mod send;
+mod settings;
 mod sink;
+mod streams;
 
 pub use connection::Connection;
 pub use error::{ConnectionError, OpenError, Reason, StreamGone, Violation};

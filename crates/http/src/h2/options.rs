@@ -44,6 +44,19 @@ pub struct Options {
     pub quantum_bytes: usize,
 }
 
+impl Options {
+    /// Brings what the protocol bounds into its bounds.
+    pub(super) fn clamp(&mut self) {
+        const MAX_WINDOW: u32 = (1 << 31) - 1;
+        self.initial_stream_window_size = self.initial_stream_window_size.clamp(65_535, MAX_WINDOW);
+        self.initial_connection_window_size = self.initial_connection_window_size.clamp(65_535, MAX_WINDOW);
+        self.max_frame_size = self.max_frame_size.clamp(1 << 14, (1 << 24) - 1);
+        self.quantum_bytes = self.quantum_bytes.max(1);
+        // Less would never take a frame.
+        self.max_output_bytes = self.max_output_bytes.max(4 * 1024);
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {

@@ -1,0 +1,284 @@
+//! Header blocks received: whose they are, and what they make of their stream.
+
+use super::connection::{Connection, Leaving, MAX_31_BITS, Role};
+use super::error::{ConnectionError, Reason, Violation};
+use super::frame::{FrameHeader, flag, number};
+use super::head::{self, Fault, RequestReader, ResponseReader, TrailersReader};
+use super::hpack::HpackError;
+use super::receive::{Block, protocol_error};
+use super::sink::{Counter, Sink, StreamKey};
+use super::streams::{Direction, Gone};
+use crate::framing::Framing;
+use crate::head::ResponseHead;
+
+/// A block may be so many times the header list's limit and so many bytes more and be answered in order; beyond, decoding it is
+/// not worth the connection.
+const BLOCK_LIMIT_FACTOR: usize = 2;
+const BLOCK_LIMIT_EXTRA_BYTES: usize = 16 * 1024;
+
+/// CONTINUATION frames of one block beside those that full frames would take.
+const SPARE_CONTINUATIONS: u32 = 8;
+
+fn header_overflow(text: &'static str) -> ConnectionError {
+    ConnectionError { reason: Reason::ENHANCE_YOUR_CALM, text, violation: Violation::HeaderOverflow }
+}
+
+fn compression_error(error: HpackError) -> ConnectionError {
+    let text = match error {
+        HpackError::Truncated => "header block ends early",
+        HpackError::Integer => "integer in a header block is too large",
+        HpackError::Index => "index beyond the header tables",
+        HpackError::Huffman => "malformed Huffman code in a header block",
+        HpackError::TableSize => "invalid header table size update",
+    };
+    ConnectionError { reason: Reason::COMPRESSION_ERROR, text, violation: Violation::Compression }
+}
+
+impl Connection {
+    pub(super) fn headers(
+        &mut self,
+        header: FrameHeader,
+        payload: &[u8],
+        sink: &mut impl Sink,
+    ) -> Result<(), ConnectionError> {
+        if header.stream == 0 {
+            return Err(protocol_error("HEADERS without a stream"));
+        }
+        let short = ConnectionError::frame_size("HEADERS too short for its flags");
+        let (mut fragment, mut padding, mut self_dependent) = (payload, 0, false);
+        if header.has(flag::PADDED) {
+            let (length, rest) = fragment.split_first().ok_or(short)?;
+            (fragment, padding) = (rest, usize::from(*length));
+        }
+        if header.has(flag::PRIORITY) {
+            let (priority, rest) = fragment.split_at_checked(5).ok_or(short)?;
+            self_dependent = number(priority).is_some_and(|on| on & MAX_31_BITS == header.stream);
+            fragment = rest;
+        }
+        let length = fragment.len().checked_sub(padding).ok_or(protocol_error("padding longer than the frame"))?;
+        fragment = fragment.get(..length).unwrap_or_default();
+        let end = header.has(flag::END_STREAM);
+        self.floods.payload(fragment.is_empty() && !end, &self.options)?;
+        if header.has(flag::END_HEADERS) {
+            return self.block(header.stream, end, self_dependent, fragment, sink);
+        }
+        let bytes = fragment.to_vec();
+        self.block = Some(Box::new(Block { stream: header.stream, end, self_dependent, bytes, frames: 0 }));
+        Ok(())
+    }
+
+    pub(super) fn continuation(
+        &mut self,
+        header: FrameHeader,
+        payload: &[u8],
+        sink: &mut impl Sink,
+    ) -> Result<(), ConnectionError> {
+        let Some(mut block) = self.block.take() else { return Err(protocol_error("CONTINUATION without a block")) };
+        self.floods.payload(payload.is_empty(), &self.options)?;
+        let most_bytes = self.options.max_header_list_bytes as usize * BLOCK_LIMIT_FACTOR + BLOCK_LIMIT_EXTRA_BYTES;
+        block.frames += 1;
+        if block.frames > most_bytes as u32 / (16 * 1024) + SPARE_CONTINUATIONS {
+            return Err(header_overflow("too many CONTINUATION frames"));
+        }
+        if block.bytes.len() + payload.len() > most_bytes {
+            return Err(header_overflow("header block over the size limit"));
+        }
+        block.bytes.extend_from_slice(payload);
+        if header.has(flag::END_HEADERS) {
+            return self.block(block.stream, block.end, block.self_dependent, &block.bytes, sink);
+        }
+        self.block = Some(block);
+        Ok(())
+    }
+
+    /// A complete header block.
+    fn block(
+        &mut self,
+        id: u32,
+        end: bool,
+        self_dependent: bool,
+        block: &[u8],
+        sink: &mut impl Sink,
+    ) -> Result<(), ConnectionError> {
+        let known = self.streams.find(id);
+        if self_dependent {
+            self.discard(block)?;
+            self.opened_by_peer(id)?;
+            return match known {
+                Some(key) => self.stream_error(key, Reason::PROTOCOL_ERROR, sink),
+                None => {
+                    self.refuse(id, Reason::PROTOCOL_ERROR, sink);
+                    Ok(())
+                }
+            };
+        }
+        let Some(key) = known else {
+            return if self.role == Role::Server && id % 2 == 1 && id > self.last_peer_id {
+                self.request_block(id, end, block, sink)
+            } else {
+                self.block_on_no_stream(id, block)
+            };
+        };
+        match self.streams.get(key).map(|stream| stream.recv) {
+            Some(Direction::Head) => self.response_block(key, end, block, sink),
+            Some(Direction::Body) => self.trailers_block(key, end, block, sink),
+            Some(Direction::Ended) | None => {
+                self.discard(block)?;
+                self.stream_error(key, Reason::STREAM_CLOSED, sink)
+            }
+        }
+    }
+
+    /// Decodes a block for nothing but the tables.
+    fn discard(&mut self, block: &[u8]) -> Result<(), ConnectionError> {
+        self.decoder.decode(block, &mut |_| {}).map_err(compression_error)
+    }
+
+    /// Notes the number of a stream the peer opens; what lies between it and the last can be opened no more.
+    fn opened_by_peer(&mut self, id: u32) -> Result<(), ConnectionError> {
+        if self.role == Role::Client || id % 2 == 0 {
+            return if self.is_idle(id) { Err(protocol_error("HEADERS on an idle stream")) } else { Ok(()) };
+        }
+        if id > self.last_peer_id {
+            let next = if self.last_peer_id == 0 { 1 } else { self.last_peer_id + 2 };
+            if id > next {
+                self.graveyard.skip(next, id - 2);
+            }
+            self.last_peer_id = id;
+        }
+        Ok(())
+    }
+
+    fn block_on_no_stream(&mut self, id: u32, block: &[u8]) -> Result<(), ConnectionError> {
+        if self.is_idle(id) {
+            return Err(protocol_error("HEADERS on a stream that cannot be opened"));
+        }
+        self.discard(block)?;
+        match self.graveyard.look_up(id) {
+            Gone::ResetHere => Ok(()),
+            Gone::ResetByPeer => {
+                self.output.reset(id, Reason::STREAM_CLOSED);
+                Ok(())
+            }
+            Gone::Skipped => Err(protocol_error("HEADERS on a stream with a lower number than another")),
+            Gone::Ended => Err(ConnectionError {
+                reason: Reason::STREAM_CLOSED,
+                text: "HEADERS on a closed stream",
+                violation: Violation::Protocol,
+            }),
+        }
+    }
+
+    fn request_block(
+        &mut self,
+        id: u32,
+        end: bool,
+        block: &[u8],
+        sink: &mut impl Sink,
+    ) -> Result<(), ConnectionError> {
+        self.opened_by_peer(id)?;
+        let full = self.streams.len() >= self.options.max_concurrent_streams as usize;
+        if full || matches!(self.leaving, Leaving::Final { last } if id > last) {
+            self.discard(block)?;
+            self.refuse(id, Reason::REFUSED_STREAM, sink);
+            return Ok(());
+        }
+        let mut reader = RequestReader::new(&mut self.request, &self.options);
+        self.decoder.decode(block, &mut |field| reader.field(field)).map_err(compression_error)?;
+        match reader.finish(end) {
+            Ok(meta) => {
+                let mut stream = self.new_stream(id);
+                stream.recv = if end { Direction::Ended } else { Direction::Body };
+                stream.to_head = self.request.method() == b"HEAD";
+                stream.connect = self.request.method() == b"CONNECT";
+                if let Framing::Length(length) = meta.framing {
+                    stream.expected = Some(length);
+                }
+                let key = self.streams.insert(stream);
+                sink.request(key, &mut self.request, meta);
+                Ok(())
+            }
+            Err(Fault::TooLarge) => {
+                self.answer_too_large(id, sink);
+                Ok(())
+            }
+            Err(Fault::Malformed(text)) => self.malformed(None, id, text, sink),
+        }
+    }
+
+    /// Answers 431 (RFC 9113 section 10.5.1), and takes no body.
+    fn answer_too_large(&mut self, id: u32, sink: &mut impl Sink) {
+        sink.count(Counter::HeaderOverflow);
+        let head = ResponseHead { status: 431, ..ResponseHead::default() };
+        let encoder = &mut self.encoder;
+        self.output.headers(id, true, self.peer_max_frame, |out| {
+            head::encode_response(encoder, out, &head, Framing::None, false);
+        });
+        self.refuse(id, Reason::NO_ERROR, sink);
+    }
+
+    fn response_block(
+        &mut self,
+        key: StreamKey,
+        end: bool,
+        block: &[u8],
+        sink: &mut impl Sink,
+    ) -> Result<(), ConnectionError> {
+        let Some(stream) = self.streams.get_mut(key) else { return Ok(()) };
+        let mut reader = ResponseReader::new(&mut self.response, &self.options);
+        self.decoder.decode(block, &mut |field| reader.field(field)).map_err(compression_error)?;
+        let meta = match reader.finish(end, stream.to_head, stream.connect) {
+            Ok(meta) => meta,
+            Err(fault) => return self.fault(key, fault, sink),
+        };
+        if self.response.status < 200 {
+            sink.interim(key, &mut self.response);
+            return Ok(());
+        }
+        stream.recv = Direction::Body;
+        stream.expected = match meta.framing {
+            Framing::Length(length) => Some(length),
+            Framing::None => Some(0),
+            Framing::Chunked | Framing::UntilClose => None,
+        };
+        sink.response(key, &mut self.response, meta);
+        if end {
+            self.received_end(key);
+        }
+        Ok(())
+    }
+
+    fn trailers_block(
+        &mut self,
+        key: StreamKey,
+        end: bool,
+        block: &[u8],
+        sink: &mut impl Sink,
+    ) -> Result<(), ConnectionError> {
+        let mut reader = TrailersReader::new(&mut self.trailers, &self.options);
+        self.decoder.decode(block, &mut |field| reader.field(field)).map_err(compression_error)?;
+        let cut = self.streams.get(key).is_some_and(|stream| stream.expected.is_some_and(|left| left > 0));
+        let fault = match reader.finish() {
+            Ok(()) if !end => Fault::Malformed("a second header block that does not end the stream"),
+            Ok(()) if cut => Fault::Malformed("the body is shorter than content-length"),
+            Ok(()) => {
+                sink.count(Counter::Trailers);
+                sink.trailers(key, &mut self.trailers);
+                self.received_end(key);
+                return Ok(());
+            }
+            Err(fault) => fault,
+        };
+        self.fault(key, fault, sink)
+    }
+
+    fn fault(&mut self, key: StreamKey, fault: Fault, sink: &mut impl Sink) -> Result<(), ConnectionError> {
+        match fault {
+            Fault::Malformed(text) => self.malformed(Some(key), key.id, text, sink),
+            Fault::TooLarge => {
+                sink.count(Counter::HeaderOverflow);
+                self.stream_error(key, Reason::ENHANCE_YOUR_CALM, sink)
+            }
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! What is sent on streams.
+
+use super::connection::{Connection, Leaving, MAX_31_BITS, Role};
+use super::error::{OpenError, Reason, StreamGone};
+use super::frame::{FrameHeader, flag, kind};
+use super::head;
+use super::sink::StreamKey;
+use super::streams::{Direction, Gone, Stream};
+use crate::framing::Framing;
+use crate::head::{RequestHead, ResponseHead};
+use crate::headers::Headers;
+
+/// Room in the output below which no DATA is begun, so that it is not cut into splinters.
+const LEAST_ROOM_BYTES: usize = 1024;
+
+impl Connection {
+    /// Sends a request. `https`: what `:scheme` says. A body of known length announces it; without body `end` is true.
+    /// Header fields that mean one HTTP/1 connection only are left out; extended CONNECT is what has [`RequestHead::protocol`].
+    ///
+    /// # Errors
+    /// Nothing was sent.
+    pub fn open(
+        &mut self,
+        head: &RequestHead,
+        https: bool,
+        framing: Framing,
+        end: bool,
+    ) -> Result<StreamKey, OpenError> {
+        self.can_open()?;
+        if !head.protocol().is_empty() && !self.peer.enable_connect_protocol {
+            return Err(OpenError::ExtendedConnect);
+        }
+        let id = self.next_id;
+        self.next_id += 2;
+        let mut stream = self.new_stream(id);
+        stream.send = if end { Direction::Ended } else { Direction::Body };
+        stream.to_head = head.method() == b"HEAD";
+        stream.connect = head.method() == b"CONNECT";
+        let encoder = &mut self.encoder;
+        self.output.headers(id, end, self.peer_max_frame, |out| {
+            head::encode_request(encoder, out, head, https, framing);
+        });
+        Ok(self.streams.insert(stream))
+    }
+
+    /// Whether [`Connection::open`] would work now.
+    ///
+    /// # Errors
+    /// Why it would not.
+    pub fn can_open(&self) -> Result<(), OpenError> {
+        if self.role != Role::Client || self.peer_leaves || self.failed.is_some() || self.leaving != Leaving::No {
+            return Err(OpenError::GoingAway);
+        }
+        if self.next_id > MAX_31_BITS {
+            return Err(OpenError::Exhausted);
+        }
+        if self.streams.len() >= self.peer.max_concurrent_streams as usize {
+            return Err(OpenError::Concurrency);
+        }
+        Ok(())
+    }
+
+    pub(super) fn new_stream(&mut self, id: u32) -> Stream {
+        self.floods.streams_opened += 1;
+        Stream {
+            id,
+            send_window: self.peer_initial_window,
+            recv_window: self.options.initial_stream_window_size as i32,
+            released: 0,
+            expected: None,
+            opened: self.now_seconds,
+            granted: 0,
+            recv: Direction::Head,
+            send: Direction::Head,
+            waiting: false,
+            in_line: false,
+            to_head: false,
+            connect: false,
+        }
+    }
+
+    /// Sends an interim (1xx) response.
+    ///
+    /// # Errors
+    /// The stream is gone, or its response has begun.
+    pub fn interim(&mut self, stream: StreamKey, head: &ResponseHead) -> Result<(), StreamGone> {
+        self.streams.get(stream).filter(|stream| stream.send == Direction::Head).ok_or(StreamGone)?;
+        let encoder = &mut self.encoder;
+        self.output.headers(stream.id, false, self.peer_max_frame, |out| {
+            head::encode_response(encoder, out, head, Framing::None, false);
+        });
+        Ok(())
+    }
+
+    /// Sends a response's head. A body of known length announces it. In the answer to HEAD, and in 304, `content-length` stays as
+    /// `head` has it.
+    ///
+    /// # Errors
+    /// The stream is gone, or its response has begun.
+    pub fn respond(
+        &mut self,
+        stream: StreamKey,
+        head: &ResponseHead,
+        framing: Framing,
+        end: bool,
+    ) -> Result<(), StreamGone> {
+        let key = stream;
+        let stream = self.streams.get_mut(key).filter(|stream| stream.send == Direction::Head).ok_or(StreamGone)?;
+        let bodiless = stream.to_head || head.status == 304;
+        stream.send = Direction::Body;
+        let encoder = &mut self.encoder;
+        self.output.headers(key.id, end, self.peer_max_frame, |out| {
+            head::encode_response(encoder, out, head, framing, bodiless);
+        });
+        if end {
+            self.sent_end(key);
+        }
+        Ok(())
+    }
+
+    /// Appends as much of `data` as windows, room in the output and fairness allow, and returns how many bytes that was. `end` takes
+    /// effect with the last byte. When not all is taken the stream gets in line for [`Connection::next_writable`].
+    ///
+    /// # Errors
+    /// The stream is gone, its head was not sent, or its end was.
+    pub fn send_data(&mut self, stream: StreamKey, data: &[u8], end: bool) -> Result<usize, StreamGone> {
+        let key = stream;
+        self.streams.get(key).filter(|stream| stream.send == Direction::Body).ok_or(StreamGone)?;
+        let taken = self.capacity(key).min(data.len());
+        let (now, later) = data.split_at(taken);
+        let all = later.is_empty();
+        if taken > 0 || (all && end) {
+            self.put_data(key, now, all && end);
+        }
+        if let Some(stream) = self.streams.get_mut(key) {
+            if stream.granted == self.turn {
+                stream.granted = 0;
+                self.granted = self.granted.saturating_sub(self.options.quantum_bytes);
+            }
+            if !all {
+                self.wait_for_capacity(key);
+            }
+        }
+        if all && end {
+            self.sent_end(key);
+        }
+        Ok(taken)
+    }
+
+    /// DATA frames of bytes that the windows allow; one empty frame for no bytes.
+    fn put_data(&mut self, key: StreamKey, data: &[u8], end: bool) {
+        let mut pieces = data.chunks(self.peer_max_frame).peekable();
+        loop {
+            let piece = pieces.next().unwrap_or_default();
+            let last = pieces.peek().is_none();
+            let flags = if last && end { flag::END_STREAM } else { 0 };
+            let header = FrameHeader { length: piece.len(), kind: kind::DATA, flags, stream: key.id };
+            self.output.frame(header, piece);
+            self.floods.data_frames_sent += 1;
+            if last {
+                break;
+            }
+        }
+        self.send_window -= data.len() as i64;
+        if let Some(stream) = self.streams.get_mut(key) {
+            stream.send_window -= data.len() as i32;
+        }
+    }
+
+    /// Bytes [`Connection::send_data`] would take now; 0 for a stream that is gone.
+    pub fn capacity(&self, stream: StreamKey) -> usize {
+        let Some(stream) = self.streams.get(stream).filter(|stream| stream.send == Direction::Body) else { return 0 };
+        let room = self.room();
+        let quantum = self.options.quantum_bytes;
+        let share = if stream.in_line {
+            0
+        } else if stream.granted == self.turn {
+            quantum
+        } else if self.line.is_empty() && self.granted == 0 {
+            usize::MAX
+        } else if room >= self.granted + quantum * (self.line.len() + 1) {
+            // Enough for everyone in line and this one.
+            quantum
+        } else {
+            0
+        };
+        share.min(room).min(usize::try_from(stream.send_window).unwrap_or(0))
+    }
+
+    /// Bytes of DATA that the connection can take, whatever the stream.
+    fn room(&self) -> usize {
+        let output = self.options.max_output_bytes.saturating_sub(self.output.len());
+        let frames = self.output.frames() < self.options.max_outbound_frames / 2;
+        let output = if output < LEAST_ROOM_BYTES || !frames { 0 } else { output };
+        output.min(usize::try_from(self.send_window).unwrap_or(0))
+    }
+
+    /// Puts the stream in line for [`Connection::next_writable`] without offering data.
+    pub fn wait_for_capacity(&mut self, stream: StreamKey) {
+        let key = stream;
+        let Some(stream) = self.streams.get_mut(key).filter(|stream| stream.send == Direction::Body) else { return };
+        stream.waiting = true;
+        if !stream.in_line && stream.send_window > 0 {
+            stream.in_line = true;
+            self.line.push_back(key);
+        }
+    }
+
+    /// The next stream in line that can send, whose turn it now is: it has left the line, may send up to
+    /// [`super::Options::quantum_bytes`] before the next [`Connection::receive`] or [`Connection::written`], and gets in line again, at
+    /// the end, if that was not all. `None` when no stream can send, or enough have been named to use up the connection's window and
+    /// the room in the output.
+    pub fn next_writable(&mut self) -> Option<StreamKey> {
+        while self.room() > self.granted {
+            let key = self.line.pop_front()?;
+            let Some(stream) = self.streams.get_mut(key) else { continue };
+            stream.in_line = false;
+            if stream.send_window <= 0 {
+                // Waits outside the line until its window opens.
+                continue;
+            }
+            stream.waiting = false;
+            stream.granted = self.turn;
+            self.granted += self.options.quantum_bytes;
+            return Some(key);
+        }
+        None
+    }
+
+    /// Sends trailers, which end the stream.
+    ///
+    /// # Errors
+    /// The stream is gone, its head was not sent, or its end was.
+    pub fn send_trailers(&mut self, stream: StreamKey, trailers: &Headers) -> Result<(), StreamGone> {
+        self.streams.get(stream).filter(|stream| stream.send == Direction::Body).ok_or(StreamGone)?;
+        let encoder = &mut self.encoder;
+        self.output.headers(stream.id, true, self.peer_max_frame, |out| head::encode_trailers(encoder, out, trailers));
+        self.sent_end(stream);
+        Ok(())
+    }
+
+    fn sent_end(&mut self, key: StreamKey) {
+        let Some(stream) = self.streams.get_mut(key) else { return };
+        stream.send = Direction::Ended;
+        stream.waiting = false;
+        if stream.recv == Direction::Ended {
+            self.remove(key, Gone::Ended);
+        }
+    }
+
+    /// Cuts the stream off. Nothing more of it is reported. Does nothing for a stream that is gone.
+    pub fn reset(&mut self, stream: StreamKey, reason: Reason) {
+        if self.streams.get(stream).is_some() {
+            self.output.reset(stream.id, reason);
+            self.remove(stream, Gone::ResetHere);
+        }
+    }
+
+    /// The stream's application took so many bytes it was given; the peer gets them back in its window for the stream, in batches.
+    pub fn release_stream(&mut self, stream: StreamKey, bytes: usize) {
+        let key = stream;
+        let most = self.options.initial_stream_window_size;
+        let Some(stream) = self.streams.get_mut(key).filter(|stream| stream.recv != Direction::Ended) else { return };
+        // More than was received cannot be given back.
+        let outstanding = (i64::from(most) - i64::from(stream.recv_window)).max(0) as u32;
+        stream.released = stream.released.saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX)).min(outstanding);
+        if stream.released > 0 && stream.released >= most / 2 {
+            stream.recv_window += stream.released as i32;
+            self.output.window_update(key.id, std::mem::take(&mut stream.released));
+        }
+    }
+
+    /// So many bytes of any stream's data were taken; the peer gets them back in its window for the connection, in batches.
+    pub fn release_connection(&mut self, bytes: usize) {
+        let most = i64::from(self.options.initial_connection_window_size);
+        let outstanding = (most - self.recv_window).max(0) as u64;
+        self.released = self.released.saturating_add(bytes as u64).min(outstanding);
+        if self.released > 0 && self.released >= most as u64 / 2 {
+            self.recv_window += self.released as i64;
+            self.output.window_update(0, std::mem::take(&mut self.released) as u32);
+        }
+    }
+}
