@@ -275,7 +275,13 @@ impl Headers {
             self.arena.truncate(name as usize);
         } else {
             let start = value + leading;
-            self.fields.push(Field { name: span, value: Span { start, end: start + trimmed }, id, live: true, sensitive: false });
+            self.fields.push(Field {
+                name: span,
+                value: Span { start, end: start + trimmed },
+                id,
+                live: true,
+                sensitive: false,
+            });
         }
     }
 

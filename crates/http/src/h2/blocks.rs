@@ -169,13 +169,7 @@ impl Connection {
         }
     }
 
-    fn request_block(
-        &mut self,
-        id: u32,
-        end: bool,
-        block: &[u8],
-        sink: &mut impl Sink,
-    ) -> Result<(), ConnectionError> {
+    fn request_block(&mut self, id: u32, end: bool, block: &[u8], sink: &mut impl Sink) -> Result<(), ConnectionError> {
         self.opened_by_peer(id)?;
         let full = self.streams.len() >= self.options.max_concurrent_streams as usize;
         if full || matches!(self.leaving, Leaving::Final { last } if id > last) {

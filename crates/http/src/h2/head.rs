@@ -187,7 +187,9 @@ impl<'a> RequestReader<'a> {
             return Err(Fault::Malformed("content-length with CONNECT"));
         }
         let framing = match self.fields.length {
-            Some(length) if end && length > 0 => return Err(Fault::Malformed("the body is shorter than content-length")),
+            Some(length) if end && length > 0 => {
+                return Err(Fault::Malformed("the body is shorter than content-length"));
+            }
             Some(length) => Framing::Length(length),
             None if end => Framing::None,
             None => Framing::Chunked,

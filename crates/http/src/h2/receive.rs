@@ -105,12 +105,7 @@ impl Connection {
         }
     }
 
-    fn frame(
-        &mut self,
-        header: FrameHeader,
-        payload: &[u8],
-        sink: &mut impl Sink,
-    ) -> Result<(), ConnectionError> {
+    fn frame(&mut self, header: FrameHeader, payload: &[u8], sink: &mut impl Sink) -> Result<(), ConnectionError> {
         match header.kind {
             kind::HEADERS => self.headers(header, payload, sink),
             kind::CONTINUATION => self.continuation(header, payload, sink),
@@ -239,12 +234,7 @@ impl Connection {
 
     // Other frames of a stream ---------------------------------------------------------------------------------------------
 
-    fn priority(
-        &mut self,
-        header: FrameHeader,
-        payload: &[u8],
-        sink: &mut impl Sink,
-    ) -> Result<(), ConnectionError> {
+    fn priority(&mut self, header: FrameHeader, payload: &[u8], sink: &mut impl Sink) -> Result<(), ConnectionError> {
         self.floods.priority(&self.options)?;
         if header.stream == 0 {
             return Err(protocol_error("PRIORITY without a stream"));
@@ -259,18 +249,11 @@ impl Connection {
         match self.streams.find(header.stream) {
             Some(key) => self.stream_error(key, reason, sink),
             // An idle stream cannot be reset.
-            None => {
-                Err(ConnectionError { reason, text: "malformed PRIORITY frame", violation: Violation::Protocol })
-            }
+            None => Err(ConnectionError { reason, text: "malformed PRIORITY frame", violation: Violation::Protocol }),
         }
     }
 
-    fn rst_stream(
-        &mut self,
-        header: FrameHeader,
-        payload: &[u8],
-        sink: &mut impl Sink,
-    ) -> Result<(), ConnectionError> {
+    fn rst_stream(&mut self, header: FrameHeader, payload: &[u8], sink: &mut impl Sink) -> Result<(), ConnectionError> {
         if self.is_idle(header.stream) {
             return Err(protocol_error("RST_STREAM on an idle stream"));
         }
@@ -326,12 +309,7 @@ impl Connection {
 
     // Frames of the connection ---------------------------------------------------------------------------------------------
 
-    fn ping_frame(
-        &mut self,
-        header: FrameHeader,
-        payload: &[u8],
-        sink: &mut impl Sink,
-    ) -> Result<(), ConnectionError> {
+    fn ping_frame(&mut self, header: FrameHeader, payload: &[u8], sink: &mut impl Sink) -> Result<(), ConnectionError> {
         if header.stream != 0 {
             return Err(protocol_error("PING on a stream"));
         }

@@ -38,7 +38,8 @@ impl Connection {
         if options.max_frame_size != 16 * 1024 {
             settings.push((MAX_FRAME_SIZE, options.max_frame_size));
         }
-        let (table, more) = (options.hpack_table_size as usize, options.initial_connection_window_size - DEFAULT_WINDOW);
+        let (table, more) =
+            (options.hpack_table_size as usize, options.initial_connection_window_size - DEFAULT_WINDOW);
         self.decoder.set_limit(table.max(DEFAULT_TABLE_BYTES));
         self.send_settings(&settings);
         if more > 0 {

@@ -263,8 +263,7 @@ mod tests {
             ":status=307|cache-control=private|date=Mon, 21 Oct 2013 20:13:21 GMT|location=https://www.example.com|",
             &last,
         ];
-        let after_responses =
-            format!("set-cookie={cookie}|content-encoding=gzip|date=Mon, 21 Oct 2013 20:13:22 GMT|");
+        let after_responses = format!("set-cookie={cookie}|content-encoding=gzip|date=Mon, 21 Oct 2013 20:13:22 GMT|");
         check_series(
             &[
                 "4803 3330 3258 0770 7269 7661 7465 611d 4d6f 6e2c 2032 3120 4f63 7420 3230 3133 2032 303a 3133 3a32 3120 474d 546e 1768 7474 7073 3a2f 2f77 7777 2e65 7861 6d70 6c65 2e63 6f6d",
