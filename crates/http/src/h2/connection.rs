@@ -190,6 +190,12 @@ impl Connection {
         (self.request, self.response, self.trailers) = Default::default();
     }
 
+    /// So much output waits, several times what DATA may fill, that nothing more should be received until some is written. A peer
+    /// that reads never brings this about, so two such ends do not wait for each other.
+    pub fn is_congested(&self) -> bool {
+        self.output.len() >= self.options.max_output_bytes.saturating_mul(4)
+    }
+
     /// Whether the stream is still there, in at least one direction.
     pub fn is_open(&self, stream: StreamKey) -> bool {
         self.streams.get(stream).is_some()
