@@ -22,6 +22,7 @@ use tokio::sync::Notify;
 use crate::control_stats::{ControlStats, cluster_manager, control_plane, discovery, listener_manager, server};
 use crate::dns::Dns;
 use crate::subscribe::{StreamKey, Subscriptions};
+use crate::upstream::HealthManager;
 use crate::worker::{BindError, WorkerPool};
 
 /// Where the process is in its life, as `/ready` and `/server_info` say it.
@@ -102,6 +103,7 @@ pub(crate) struct State {
     stats: ControlStats,
     subscriptions: Subscriptions,
     dns: Dns,
+    health: HealthManager,
     /// First answers of LDS and CDS that are still awaited.
     pub awaits: Awaits,
     /// References whose first answer is awaited under a timer.
@@ -144,6 +146,7 @@ impl State {
         Self {
             builder: parts.builder,
             config: Arc::default(),
+            health: HealthManager::new(parts.pool.shared_clusters().clone(), parts.registry.clone()),
             pool: parts.pool,
             registry: parts.registry,
             bootstrap: parts.bootstrap,
@@ -377,6 +380,7 @@ impl Shared {
         state.forget_records(&interest);
         state.dns.update(&state.builder.dns_clusters(), self);
         if !Arc::ptr_eq(&config, &state.config) {
+            state.health.update(&config);
             let errors = state.pool.apply(&config);
             state.config = config;
             state.note_bind_errors(errors);

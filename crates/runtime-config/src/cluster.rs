@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use evenkeel_tls::config::UpstreamTls;
 
+use crate::health_check::{EndpointCheck, HealthCheck};
 use crate::http2::Http2Options;
 use crate::listener::{ProxyProtocolVersion, TlvSelection};
+use crate::outlier_detection::OutlierDetection;
 use crate::view::Tlv;
 
 /// One cluster, with its current endpoints.
@@ -32,8 +34,16 @@ pub struct Cluster {
     pub transport_matches: Vec<TransportMatch>,
     /// Protocol towards the endpoints.
     pub http: UpstreamHttp,
-    /// Limits across all workers, default priority.
+    /// Limits across all workers.
     pub circuit_breakers: CircuitBreakers,
+    /// Active checks of each host; all must pass.
+    pub health_checks: Arc<[HealthCheck]>,
+    /// Hosts are ejected for what they do with requests.
+    pub outlier_detection: Option<Arc<OutlierDetection>>,
+    /// Hosts that were never checked count for nothing (`ignore_new_hosts_until_first_hc`).
+    pub ignore_unchecked_hosts: bool,
+    /// A host that discovery removed goes at once, healthy or not (`ignore_health_on_host_removal`).
+    pub ignore_health_on_removal: bool,
     /// Source address and socket options of connections.
     pub bind: BindConfig,
     /// Keep-alive probes of connections (`upstream_connection_options.tcp_keepalive`).
@@ -81,13 +91,22 @@ pub struct DnsOptions {
     pub refresh: Duration,
     /// Resolve again when the records' time to live has passed.
     pub respect_ttl: bool,
+    /// Pause after a failure, growing at random from the first to the second (`dns_failure_refresh_rate`); `refresh` when
+    /// unset.
+    pub failure_refresh: Option<(Duration, Duration)>,
     /// Up to this much is added to the pause, at random.
     pub jitter: Duration,
 }
 
 impl Default for DnsOptions {
     fn default() -> Self {
-        Self { family: DnsFamily::Auto, refresh: Duration::from_secs(5), respect_ttl: false, jitter: Duration::ZERO }
+        Self {
+            family: DnsFamily::Auto,
+            refresh: Duration::from_secs(5),
+            respect_ttl: false,
+            failure_refresh: None,
+            jitter: Duration::ZERO,
+        }
     }
 }
 
@@ -158,6 +177,8 @@ pub struct Endpoint {
     pub transport_labels: Vec<(Box<str>, Box<str>)>,
     /// Index into `Cluster.transport_matches` that fits it; `None`: the default transport. Resolved when compiled.
     pub transport_index: Option<usize>,
+    /// Where and whether it is checked.
+    pub check: EndpointCheck,
 }
 
 /// Where an endpoint listens.
@@ -264,22 +285,56 @@ pub enum UpstreamProtocol {
     Auto(Box<Http2Options>),
 }
 
-/// `CircuitBreakers.Thresholds` of the default priority, counted across all workers.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// `CircuitBreakers`, counted across all workers.
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct CircuitBreakers {
+    /// For requests of routes with default priority, and for TCP.
+    pub default: Thresholds,
+    /// For requests of routes with priority `HIGH`.
+    pub high: Thresholds,
+    /// Connections to one host (`per_host_thresholds`); `None`: no limit.
+    pub max_connections_per_host: Option<u32>,
+}
+
+/// `CircuitBreakers.Thresholds` of one priority.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Thresholds {
     /// Connections (1024 when unset).
     pub max_connections: u32,
     /// Requests waiting for a connection (1024).
     pub max_pending_requests: u32,
     /// Requests in flight (1024).
     pub max_requests: u32,
-    /// Retries in flight (3).
+    /// Retries in flight (3), unless there is a budget.
     pub max_retries: u32,
+    /// Retries as a share of requests, instead of `max_retries`.
+    pub retry_budget: Option<RetryBudget>,
+    /// Connection pools, one per worker and host in use (no limit when unset).
+    pub max_connection_pools: u32,
+    /// What is left is shown in statistics (`track_remaining`).
+    pub track_remaining: bool,
 }
 
-impl Default for CircuitBreakers {
+/// `RetryBudget`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RetryBudget {
+    /// Retries in flight as a share of requests in flight or waiting, in percent (20 when unset).
+    pub percent: f64,
+    /// Retries that are always allowed (3 when unset).
+    pub min_concurrency: u32,
+}
+
+impl Default for Thresholds {
     fn default() -> Self {
-        Self { max_connections: 1024, max_pending_requests: 1024, max_requests: 1024, max_retries: 3 }
+        Self {
+            max_connections: 1024,
+            max_pending_requests: 1024,
+            max_requests: 1024,
+            max_retries: 3,
+            retry_budget: None,
+            max_connection_pools: u32::MAX,
+            track_remaining: false,
+        }
     }
 }
 

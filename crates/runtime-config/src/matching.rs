@@ -124,16 +124,20 @@ impl HeaderMatcher {
     /// Whether the request's header matches. A value matcher never matches an absent header, inverted or not, unless
     /// `treat_missing_as_empty` is set.
     pub fn matches(&self, request: &impl RequestView) -> bool {
-        let value = request.header(&self.name);
+        self.matches_value(request.header(&self.name).as_deref())
+    }
+
+    /// Whether a header of that value matches; `None`: it is absent.
+    pub fn matches_value(&self, value: Option<&[u8]>) -> bool {
         let matched = match &self.value {
             HeaderValueMatcher::Present(present) => (value.is_some() || self.treat_missing_as_empty) == *present,
             HeaderValueMatcher::String(matcher) => match value {
-                Some(value) => matcher.matches(&value),
+                Some(value) => matcher.matches(value),
                 None if self.treat_missing_as_empty => matcher.matches(b""),
                 None => return false,
             },
             HeaderValueMatcher::Range { start, end } => match value {
-                Some(value) => integer(&value).is_some_and(|n| (*start..*end).contains(&n)),
+                Some(value) => integer(value).is_some_and(|n| (*start..*end).contains(&n)),
                 None if self.treat_missing_as_empty => false,
                 None => return false,
             },

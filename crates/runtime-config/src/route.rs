@@ -7,6 +7,7 @@ use regex::bytes::Regex;
 
 use crate::matching::{HeaderMatcher, QueryParameterMatcher};
 use crate::rbac::RbacPerRoute;
+pub use crate::retry::{RetryOn, RetryPolicy};
 use crate::route_match::DomainIndex;
 
 /// A route configuration.
@@ -145,8 +146,20 @@ pub struct ForwardAction {
     pub idle_timeout: Option<Duration>,
     /// Retries.
     pub retry: Option<Arc<RetryPolicy>>,
+    /// Which of the cluster's limits its requests count against.
+    pub priority: Priority,
     /// Upgrade types switched on (`true`) or off by this route.
     pub upgrades: Vec<(Box<str>, bool)>,
+}
+
+/// `core.v3.RoutingPriority`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Priority {
+    /// `DEFAULT`.
+    #[default]
+    Default,
+    /// `HIGH`.
+    High,
 }
 
 /// A share of a route's requests.
@@ -203,61 +216,6 @@ pub enum RedirectPath {
     Prefix(Box<str>),
     /// By pattern.
     Regex(Regex, Box<str>),
-}
-
-/// `RetryPolicy`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RetryPolicy {
-    /// When.
-    pub on: RetryOn,
-    /// How often at most, beyond the first try.
-    pub num_retries: u32,
-    /// Statuses for `retriable-status-codes`.
-    pub retriable_status_codes: Vec<u16>,
-    /// Limit of each try.
-    pub per_try_timeout: Option<Duration>,
-    /// First pause (25 ms when unset).
-    pub base_interval: Duration,
-    /// Longest pause (10 × base when unset).
-    pub max_interval: Duration,
-    /// Do not try the same host again (`previous_hosts`).
-    pub avoid_previous_hosts: bool,
-    /// How often to pick again when the predicate refuses a host.
-    pub host_selection_max_attempts: u32,
-}
-
-/// Conditions of `retry_on`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[allow(clippy::struct_excessive_bools)]
-pub struct RetryOn {
-    /// `5xx`: any 5xx, or no response at all.
-    pub any_5xx: bool,
-    /// `gateway-error`: 502, 503, 504.
-    pub gateway_error: bool,
-    /// `reset`: no response at all.
-    pub reset: bool,
-    /// `reset-before-request`: reset before the request was sent.
-    pub reset_before_request: bool,
-    /// `connect-failure`.
-    pub connect_failure: bool,
-    /// `retriable-4xx`: 409.
-    pub retriable_4xx: bool,
-    /// `refused-stream`.
-    pub refused_stream: bool,
-    /// `retriable-status-codes`.
-    pub status_codes: bool,
-    /// `envoy-ratelimited`.
-    pub envoy_ratelimited: bool,
-    /// gRPC `cancelled`.
-    pub grpc_cancelled: bool,
-    /// gRPC `deadline-exceeded`.
-    pub grpc_deadline_exceeded: bool,
-    /// gRPC `internal`.
-    pub grpc_internal: bool,
-    /// gRPC `resource-exhausted`.
-    pub grpc_resource_exhausted: bool,
-    /// gRPC `unavailable`.
-    pub grpc_unavailable: bool,
 }
 
 /// Header edits of one level (table, virtual host, route, weighted cluster).

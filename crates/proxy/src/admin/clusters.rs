@@ -9,12 +9,13 @@ use evenkeel_xds::ResourceType;
 use serde_json::{Value as Json, json};
 
 use super::{Admin, Query, Reply};
-use crate::upstream::{ClusterSnapshot, HostSnapshot};
+use crate::upstream::{ClusterSnapshot, HealthFlags, HostSnapshot};
 
 /// What is counted for an endpoint on all workers together.
 #[derive(Default)]
 struct Counts {
     health: Option<Health>,
+    flags: HealthFlags,
     weight: u32,
     hostname: Arc<str>,
     values: [u64; COUNTERS.len()],
@@ -53,6 +54,7 @@ pub(super) async fn page(admin: &Admin, query: &Query) -> Reply {
 
 fn add(counts: &mut Counts, host: &HostSnapshot) {
     counts.health = Some(host.health);
+    counts.flags = host.health_flags;
     counts.weight = host.weight;
     counts.hostname = host.hostname.clone();
     let values = [
@@ -70,7 +72,7 @@ fn add(counts: &mut Counts, host: &HostSnapshot) {
 
 fn lines(text: &mut String, cluster: &Cluster, api: bool, hosts: &BTreeMap<Arc<str>, Counts>) {
     let name = &cluster.name;
-    let limits = &cluster.circuit_breakers;
+    let limits = &cluster.circuit_breakers.default;
     // Writing to a String cannot fail.
     _ = writeln!(text, "{name}::observability_name::{}", cluster.stat_name);
     for (limit, value) in [
@@ -89,7 +91,7 @@ fn lines(text: &mut String, cluster: &Cluster, api: bool, hosts: &BTreeMap<Arc<s
         }
         let (region, zone, sub_zone) = locality(endpoint);
         _ = writeln!(text, "{name}::{address}::hostname::{}", counts.hostname);
-        _ = writeln!(text, "{name}::{address}::health_flags::{}", health_flags(counts.health));
+        _ = writeln!(text, "{name}::{address}::health_flags::{}", health_flags(counts));
         _ = writeln!(text, "{name}::{address}::weight::{}", counts.weight);
         _ = writeln!(text, "{name}::{address}::region::{region}");
         _ = writeln!(text, "{name}::{address}::zone::{zone}");
@@ -99,7 +101,7 @@ fn lines(text: &mut String, cluster: &Cluster, api: bool, hosts: &BTreeMap<Arc<s
 }
 
 fn status(cluster: &Cluster, api: bool, hosts: &BTreeMap<Arc<str>, Counts>) -> Json {
-    let limits = &cluster.circuit_breakers;
+    let limits = &cluster.circuit_breakers.default;
     let statuses: Vec<Json> = hosts
         .iter()
         .map(|(address, counts)| {
@@ -118,7 +120,7 @@ fn status(cluster: &Cluster, api: bool, hosts: &BTreeMap<Arc<str>, Counts>) -> J
                 "address": address_json(endpoint, address),
                 "hostname": &*counts.hostname,
                 "stats": stats,
-                "health_status": {"eds_health_status": eds_health(counts.health)},
+                "health_status": health_status(counts),
                 "weight": counts.weight,
                 "priority": endpoint.map_or(0, |endpoint| endpoint.priority),
                 "locality": {"region": region, "zone": zone, "sub_zone": sub_zone},
@@ -170,13 +172,37 @@ fn locality(endpoint: Option<&Endpoint>) -> (String, String, String) {
     (part(), part(), part())
 }
 
-fn health_flags(health: Option<Health>) -> &'static str {
-    match health {
-        None | Some(Health::Healthy) => "healthy",
+/// Envoy's flags in its order, or that there are none.
+fn health_flags(counts: &Counts) -> String {
+    let discovered = match counts.health {
+        None | Some(Health::Healthy) => "",
         Some(Health::Degraded) => "/degraded_eds_health",
         Some(Health::Unhealthy) => "/failed_eds_health",
         Some(Health::Draining) => "/eds_status_draining",
+    };
+    let known: String = counts.flags.names().collect();
+    match format!("{known}{discovered}") {
+        none if none.is_empty() => "healthy".to_owned(),
+        flags => flags,
     }
+}
+
+/// Protobuf's JSON of `HostHealthStatus`.
+fn health_status(counts: &Counts) -> Json {
+    let mut status = json!({"eds_health_status": eds_health(counts.health)});
+    for (flag, name) in [
+        (HealthFlags::FAILED_ACTIVE_HC, "failed_active_health_check"),
+        (HealthFlags::FAILED_OUTLIER_CHECK, "failed_outlier_check"),
+        (HealthFlags::DEGRADED_ACTIVE_HC, "failed_active_degraded_check"),
+        (HealthFlags::PENDING_DYNAMIC_REMOVAL, "pending_dynamic_removal"),
+        (HealthFlags::PENDING_ACTIVE_HC, "pending_active_hc"),
+        (HealthFlags::ACTIVE_HC_TIMEOUT, "active_hc_timeout"),
+    ] {
+        if counts.flags.has(flag) {
+            status[name] = true.into();
+        }
+    }
+    status
 }
 
 fn eds_health(health: Option<Health>) -> &'static str {

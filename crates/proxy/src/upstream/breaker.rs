@@ -1,9 +1,7 @@
 //! Circuit breakers: limits that hold across all workers, exactly.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-
-use evenkeel_runtime_config::FastMap;
+use std::sync::Arc;
 
 /// One cluster's counts over all workers (`CircuitBreakers`, default priority).
 #[derive(Debug, Default)]
@@ -70,36 +68,16 @@ impl Drop for Permit {
     }
 }
 
-/// All clusters' counts, shared by the workers. Locked when configuration changes, never by a request.
-#[derive(Debug, Default)]
-pub struct SharedBreakers(Mutex<FastMap<Arc<str>, Weak<Counts>>>);
-
-impl SharedBreakers {
-    /// The counts of a cluster; they live as long as some worker has the cluster.
-    pub fn counts(&self, cluster: &Arc<str>) -> Arc<Counts> {
-        let mut clusters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(counts) = clusters.get(cluster).and_then(Weak::upgrade) {
-            return counts;
-        }
-        clusters.retain(|_, counts| counts.strong_count() > 0);
-        let counts = Arc::<Counts>::default();
-        clusters.insert(cluster.clone(), Arc::downgrade(&counts));
-        counts
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn limits_hold_exactly_across_threads() {
-        let shared = SharedBreakers::default();
-        let name: Arc<str> = "a".into();
-        let keep = shared.counts(&name);
+        let keep = Arc::<Counts>::default();
         let threads: Vec<_> = (0..4)
             .map(|_| {
-                let counts = shared.counts(&name);
+                let counts = keep.clone();
                 std::thread::spawn(move || {
                     let all = (0..100).map(|_| counts.try_acquire(Overflow::Requests, 37));
                     all.flatten().collect::<Vec<_>>()

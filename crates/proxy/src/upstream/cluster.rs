@@ -10,14 +10,17 @@ use evenkeel_runtime_config::FastMap;
 use evenkeel_runtime_config::cluster::{
     Cluster as Config, Discovery, Endpoint, EndpointAddress, Health, LoadBalancer, OriginalDst, Transport,
 };
+use evenkeel_runtime_config::health_check::EndpointCheck;
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_stats::{Scope, Writer};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::breaker::{Counts, Overflow, Permit};
+use super::health::{HealthFlags, Outcome, OutlierDetector, report};
 use super::connect::{ConnectError, connect};
 use super::host::{Host, HostSet, bump, same_transport};
+use super::shared::SharedCluster;
 use super::stats::cluster::{Counter, Gauge, Histogram, Stats};
 use crate::random::Random;
 use crate::stream::Stream;
@@ -61,7 +64,13 @@ pub enum AcquireError {
 #[derive(Debug)]
 pub struct Cluster {
     config: RefCell<Arc<Config>>,
+    /// Hosts and their priorities, in the order of the configuration.
+    members: RefCell<Vec<(Rc<Host>, u32)>>,
+    /// The same, arranged for picking by their health at `health_version`.
     hosts: RefCell<Rc<HostSet>>,
+    health_version: Cell<u64>,
+    group: Arc<SharedCluster>,
+    outliers: RefCell<Option<Arc<OutlierDetector>>>,
     /// Hosts made on demand by `ORIGINAL_DST`.
     original: RefCell<FastMap<SocketAddr, Rc<Host>>>,
     shared: Rc<Shared>,
@@ -167,14 +176,19 @@ impl Drop for Pending<'_> {
 impl Cluster {
     pub(super) fn new(
         config: Arc<Config>,
-        counts: Arc<Counts>,
+        group: Arc<SharedCluster>,
         scope: Scope<Stats>,
         random: Rc<Random>,
         reports_membership: bool,
     ) -> Self {
+        let counts = group.counts.clone();
         let shared = Shared { counts, stats: scope.writer(), connections: Cell::default(), freed: Notify::new() };
         let cluster = Self {
+            members: RefCell::default(),
             hosts: RefCell::default(),
+            health_version: Cell::default(),
+            group,
+            outliers: RefCell::default(),
             original: RefCell::default(),
             config: RefCell::new(config.clone()),
             shared: Rc::new(shared),
@@ -216,11 +230,12 @@ impl Cluster {
         }
     }
 
-    /// Builds the host set, keeping the hosts that are still there.
+    /// Takes over the endpoints, keeping the hosts that are still there.
     fn arrange(&self, config: &Config) {
-        let before = self.hosts.borrow().clone();
+        self.outliers.replace(self.group.outliers());
+        let before = self.members.take();
         let mut known: FastMap<EndpointAddress, Rc<Host>> =
-            before.hosts.iter().map(|host| (host.address.clone(), host.clone())).collect();
+            before.into_iter().map(|(host, _)| (host.address.clone(), host)).collect();
         let mut changed = false;
         let hosts = config.endpoints.hosts.iter().map(|endpoint| {
             let transport = transport(config, endpoint);
@@ -235,29 +250,56 @@ impl Cluster {
                     if let Some(replaced) = other {
                         retire(&replaced);
                     }
-                    Host::new(endpoint, transport.clone())
+                    Host::watched(endpoint, transport.clone(), self.group.host(&endpoint.address))
                 }
             };
             (host, endpoint.priority)
         });
-        let hosts = hosts.collect();
+        let members: Vec<_> = hosts.collect();
         changed |= !known.is_empty();
         known.into_values().for_each(|host| retire(&host));
-        let set = HostSet::new(hosts, config.panic_threshold_percent, &self.random);
+        self.members.replace(members);
+        self.rebuild(config);
+        if changed && self.reports_membership {
+            self.shared.stats.inc(Counter::membership_change);
+        }
+    }
+
+    /// Arranges the hosts by their health as it is now.
+    fn rebuild(&self, config: &Config) {
+        self.health_version.set(self.group.health_version());
+        let members = self.members.borrow().clone();
+        let set = HostSet::new(members, config.panic_threshold_percent, &self.random);
         if self.reports_membership {
-            self.report(&set, changed);
+            self.report_membership(&set);
         }
         self.hosts.replace(Rc::new(set));
     }
 
-    fn report(&self, set: &HostSet, changed: bool) {
+    /// Arranges the hosts again if the health of any changed. One load when none did.
+    #[inline]
+    fn follow_health(&self, config: &Config) {
+        if self.health_version.get() != self.group.health_version() {
+            self.rebuild(config);
+        }
+    }
+
+    /// What became of a request or connection to a host, for outlier detection.
+    pub fn report(&self, host: &Host, outcome: Outcome) {
+        let outliers = self.outliers.borrow();
+        let Some(detector) = outliers.as_deref() else { return };
+        let config = self.config.borrow();
+        let Some(detection) = config.outlier_detection.as_deref() else { return };
+        if report(detector, detection, (&host.shared, &host.tally), outcome, Instant::now()) {
+            self.group.health_changed();
+        }
+    }
+
+    fn report_membership(&self, set: &HostSet) {
         let stats = &self.shared.stats;
         stats.set(Gauge::membership_total, set.hosts.len() as i64);
         stats.set(Gauge::membership_healthy, set.count(Health::Healthy) as i64);
         stats.set(Gauge::membership_degraded, set.count(Health::Degraded) as i64);
-        if changed {
-            stats.inc(Counter::membership_change);
-        }
     }
 
     /// Picks a host.
@@ -267,6 +309,7 @@ impl Cluster {
             let host = target.original_dst.map(|address| self.original_host(&config, options, address));
             return host.ok_or_else(|| self.none_healthy());
         }
+        self.follow_health(&config);
         let hosts = self.hosts.borrow().clone();
         let mut picked = self.pick_once(&hosts, config.load_balancer).ok_or_else(|| self.none_healthy())?;
         for _ in 0..target.reselect_attempts {
@@ -309,6 +352,7 @@ impl Cluster {
             locality_weight: 0,
             transport_labels: Vec::new(),
             transport_index: None,
+            check: EndpointCheck::default(),
         };
         let host = Host::new(&endpoint, config.transport.clone());
         if original.len() < MAX_ORIGINAL_DESTINATIONS {
@@ -321,7 +365,7 @@ impl Cluster {
 
     /// Counts a request, unless `max_requests` are in flight.
     pub fn begin_request(&self, host: &Rc<Host>) -> Result<RequestGuard, Overflow> {
-        let limit = self.config.borrow().circuit_breakers.max_requests;
+        let limit = self.config.borrow().circuit_breakers.default.max_requests;
         let permit = self.shared.counts.try_acquire(Overflow::Requests, limit).inspect_err(|_| {
             self.shared.stats.inc(Counter::upstream_rq_pending_overflow);
         })?;
@@ -334,7 +378,7 @@ impl Cluster {
 
     /// Counts a retry, unless `max_retries` are in flight.
     pub fn begin_retry(&self) -> Result<Permit, Overflow> {
-        let limit = self.config.borrow().circuit_breakers.max_retries;
+        let limit = self.config.borrow().circuit_breakers.default.max_retries;
         let permit = self.shared.counts.try_acquire(Overflow::Retries, limit);
         self.shared.stats.inc(match permit {
             Ok(_) => Counter::upstream_rq_retry,
@@ -382,7 +426,7 @@ impl Cluster {
         host: &Rc<Host>,
         client: Option<&ConnectionView>,
     ) -> Result<Connection, AcquireError> {
-        let limit = self.config.borrow().circuit_breakers.max_connections;
+        let limit = self.config.borrow().circuit_breakers.default.max_connections;
         let permit = self.shared.counts.try_acquire(Overflow::Connections, limit).map_err(|overflow| {
             self.shared.stats.inc(Counter::upstream_cx_overflow);
             AcquireError::Overflow(overflow)
@@ -391,7 +435,7 @@ impl Cluster {
     }
 
     fn begin_pending(&self) -> Result<Pending<'_>, AcquireError> {
-        let limit = self.config.borrow().circuit_breakers.max_pending_requests;
+        let limit = self.config.borrow().circuit_breakers.default.max_pending_requests;
         let permit = self.shared.counts.try_acquire(Overflow::Pending, limit).map_err(|overflow| {
             self.shared.stats.inc(Counter::upstream_rq_pending_overflow);
             AcquireError::Overflow(overflow)
@@ -404,7 +448,7 @@ impl Cluster {
     /// A worker without any connection may always open one, as in Envoy: else it could wait for ever for connections that
     /// other workers keep.
     fn connection_permit(&self) -> Result<Permit, Overflow> {
-        let limit = self.config.borrow().circuit_breakers.max_connections;
+        let limit = self.config.borrow().circuit_breakers.default.max_connections;
         let permit = self.shared.counts.try_acquire(Overflow::Connections, limit);
         permit.or_else(|overflow| {
             self.shared.stats.inc(Counter::upstream_cx_overflow);
@@ -478,6 +522,7 @@ impl Cluster {
     }
 
     pub(super) fn sweep(&self, now: Instant) {
+        self.follow_health(&self.config.borrow());
         let limit = self.config.borrow().http.idle_timeout;
         let hosts = self.hosts.borrow().clone();
         hosts.hosts.iter().for_each(|host| self.sweep_host(host, now, limit));
@@ -563,6 +608,7 @@ pub struct HostSnapshot {
     pub address: Arc<str>,
     pub hostname: Arc<str>,
     pub health: Health,
+    pub health_flags: HealthFlags,
     pub weight: u32,
     pub cx_total: u64,
     pub cx_active: u64,
@@ -581,6 +627,7 @@ impl HostSnapshot {
             address: host.label.clone(),
             hostname: host.hostname.clone(),
             health: host.health.get(),
+            health_flags: host.shared.flags(),
             weight: host.weight.get(),
             cx_total: counts.cx_total.get(),
             cx_active: counts.cx_active.get(),

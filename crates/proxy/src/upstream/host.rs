@@ -8,6 +8,7 @@ use std::sync::Arc;
 use evenkeel_runtime_config::cluster::{Endpoint, EndpointAddress, Health, Transport};
 
 use super::cluster::Idle;
+use super::health::{HealthFlags, HostHealth, Tally};
 use super::schedule::Schedule;
 use crate::random::Random;
 
@@ -23,7 +24,12 @@ pub struct Host {
     /// How bytes travel to it.
     pub transport: Transport,
     pub(super) weight: Cell<u32>,
+    /// What discovery says of its health.
     pub(super) health: Cell<Health>,
+    /// What the whole process knows of its health.
+    pub(super) shared: Arc<HostHealth>,
+    /// What this worker counts for outlier detection.
+    pub(super) tally: Arc<Tally>,
     /// Requests in flight from this worker.
     pub(super) active: Cell<u32>,
     pub(super) counts: HostCounts,
@@ -52,8 +58,13 @@ pub(super) fn bump(cell: &Cell<u64>) {
 }
 
 impl Host {
-    /// A host with no connections.
+    /// A host with no connections, whose health nobody watches.
     pub fn new(endpoint: &Endpoint, transport: Transport) -> Rc<Self> {
+        Self::watched(endpoint, transport, Arc::default())
+    }
+
+    /// A host with no connections.
+    pub(super) fn watched(endpoint: &Endpoint, transport: Transport, shared: Arc<HostHealth>) -> Rc<Self> {
         let label = match &endpoint.address {
             EndpointAddress::Socket(address) => address.to_string(),
             EndpointAddress::Pipe(path) => path.display().to_string(),
@@ -65,6 +76,8 @@ impl Host {
             transport,
             weight: Cell::new(endpoint.weight.max(1)),
             health: Cell::new(endpoint.health),
+            tally: shared.tally(),
+            shared,
             active: Cell::default(),
             counts: HostCounts::default(),
             idle: RefCell::default(),
@@ -95,6 +108,18 @@ impl Host {
         bump(&self.counts.rq_error);
         if timeout {
             bump(&self.counts.rq_timeout);
+        }
+    }
+
+    /// Its health by all that is known: discovery, active checks, outlier detection.
+    pub fn health(&self) -> Health {
+        let flags = self.shared.flags();
+        match self.health.get() {
+            Health::Draining => Health::Draining,
+            Health::Unhealthy => Health::Unhealthy,
+            _ if flags.has(HealthFlags::FAILED_ACTIVE_HC.and(HealthFlags::FAILED_OUTLIER_CHECK)) => Health::Unhealthy,
+            _ if flags.has(HealthFlags::DEGRADED_ACTIVE_HC) => Health::Degraded,
+            health => health,
         }
     }
 
@@ -181,17 +206,17 @@ impl HostSet {
 
     /// Hosts with that health.
     pub fn count(&self, health: Health) -> usize {
-        self.hosts.iter().filter(|host| host.health.get() == health).count()
+        self.hosts.iter().filter(|host| host.health() == health).count()
     }
 }
 
 fn of_health(hosts: &[Rc<Host>], health: Health) -> Vec<Rc<Host>> {
-    hosts.iter().filter(|host| host.health.get() == health).cloned().collect()
+    hosts.iter().filter(|host| host.health() == health).cloned().collect()
 }
 
 /// Percentage of a level's capacity that is there, overprovisioned, 100 at most.
 fn availability(members: &[Rc<Host>]) -> usize {
-    let there = members.iter().filter(|host| matches!(host.health.get(), Health::Healthy | Health::Degraded)).count();
+    let there = members.iter().filter(|host| matches!(host.health(), Health::Healthy | Health::Degraded)).count();
     (there * OVERPROVISIONING_PERCENT / members.len().max(1)).min(100)
 }
 

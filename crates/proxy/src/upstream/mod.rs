@@ -1,7 +1,7 @@
 //! The way upstream: which endpoint, over which connection.
 //!
 //! Each worker has its own [`Upstreams`]: pools, load-balancing state and counts that no other worker touches. What must
-//! hold across workers, the circuit breakers' limits, is counted in [`SharedBreakers`].
+//! hold across workers, the circuit breakers' limits and the hosts' health, is in [`SharedClusters`].
 //!
 //! A request goes: [`Upstreams::cluster`] → [`Cluster::pick`] → [`Cluster::begin_request`] → [`Cluster::acquire`] →
 //! (bytes) → [`Cluster::release`]. Dropping any of the values in between closes or counts down what it stands for.
@@ -9,8 +9,10 @@
 mod breaker;
 mod cluster;
 mod connect;
+mod health;
 mod host;
 mod schedule;
+mod shared;
 mod stats;
 
 use std::cell::RefCell;
@@ -22,11 +24,13 @@ use evenkeel_runtime_config::{Config, FastMap};
 use evenkeel_stats::Registry;
 use tokio::time::Instant;
 
-pub use breaker::{Overflow, Permit, SharedBreakers};
+pub use breaker::{Overflow, Permit};
 pub use cluster::{AcquireError, Cluster, ClusterSnapshot, Connection, HostSnapshot, PickError, RequestGuard, Target};
 pub use connect::ConnectError;
 pub(crate) use connect::connect;
+pub use health::{HealthFlags, HealthManager, Outcome};
 pub use host::Host;
+pub use shared::SharedClusters;
 pub use stats::cluster as cluster_stats;
 
 use crate::random::Random;
@@ -38,7 +42,7 @@ pub const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Upstreams {
     clusters: RefCell<FastMap<Arc<str>, Rc<Cluster>>>,
-    shared: Arc<SharedBreakers>,
+    shared: Arc<SharedClusters>,
     registry: Arc<Registry>,
     random: Rc<Random>,
     /// This worker reports what is true of the whole process (`membership_*`).
@@ -47,7 +51,7 @@ pub struct Upstreams {
 
 impl Upstreams {
     /// No clusters yet. Exactly one worker must report memberships.
-    pub fn new(shared: Arc<SharedBreakers>, registry: Arc<Registry>, reports_membership: bool) -> Self {
+    pub fn new(shared: Arc<SharedClusters>, registry: Arc<Registry>, reports_membership: bool) -> Self {
         Self {
             clusters: RefCell::default(),
             shared,
@@ -72,10 +76,10 @@ impl Upstreams {
             match clusters.get(name) {
                 Some(cluster) => cluster.update(wanted),
                 None => {
-                    let counts = self.shared.counts(name);
+                    let group = self.shared.cluster(name);
                     let scope = stats::scope(&self.registry, &wanted.stat_name);
                     let random = self.random.clone();
-                    let cluster = Cluster::new(wanted.clone(), counts, scope, random, self.reports_membership);
+                    let cluster = Cluster::new(wanted.clone(), group, scope, random, self.reports_membership);
                     clusters.insert(name.clone(), Rc::new(cluster));
                 }
             }

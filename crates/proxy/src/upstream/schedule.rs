@@ -131,6 +131,7 @@ mod tests {
             locality_weight: 0,
             transport_labels: Vec::new(),
             transport_index: None,
+            check: Default::default(),
         };
         Host::new(&endpoint, Transport::Raw)
     }

@@ -21,7 +21,7 @@ use crate::access_log::LogHandle;
 use crate::balance::{Balance, Seat};
 use crate::listener::socket::{InheritedSockets, ListenerSockets};
 use crate::stats::worker;
-use crate::upstream::{ClusterSnapshot, SharedBreakers};
+use crate::upstream::{ClusterSnapshot, SharedClusters};
 
 pub use cores::available_cores;
 pub use generation::Generation;
@@ -88,6 +88,7 @@ pub struct WorkerPool {
     workers: Vec<Handle>,
     balance: Arc<Balance>,
     registry: Arc<Registry>,
+    upstreams: Arc<SharedClusters>,
     drain_time: Duration,
     state: Mutex<PoolState>,
 }
@@ -145,7 +146,7 @@ impl WorkerPool {
         let count = if options.concurrency == 0 { available_cores() } else { options.concurrency };
         let balance = Balance::new(count);
         let (inboxes, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| mpsc::channel(MAX_INBOX_MESSAGES)).unzip();
-        let breakers = Arc::new(SharedBreakers::default());
+        let breakers = Arc::new(SharedClusters::default());
         let mut workers = Vec::with_capacity(count);
         for (index, receiver) in receivers.into_iter().enumerate() {
             let stats = Scope::<worker::Stats>::detached();
@@ -165,7 +166,7 @@ impl WorkerPool {
         }
         let sockets = ListenerSockets::new(count, InheritedSockets::new(options.inherited));
         let state = PoolState { sockets, current: Arc::default(), stopped_listening: false };
-        Ok(Self { workers, balance, registry, drain_time: options.drain_time, state: Mutex::new(state) })
+        Ok(Self { workers, balance, registry, upstreams: breakers, drain_time: options.drain_time, state: Mutex::new(state) })
     }
 
     /// Makes `config` the configuration of all workers: binds and unbinds listeners, carries statistics, limits and idle
@@ -230,6 +231,11 @@ impl WorkerPool {
                 let _ = thread.join();
             }
         }
+    }
+
+    /// What the workers' clusters share.
+    pub fn shared_clusters(&self) -> &Arc<SharedClusters> {
+        &self.upstreams
     }
 
     /// Worker threads.

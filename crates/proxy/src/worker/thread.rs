@@ -23,7 +23,7 @@ use crate::balance::Balance;
 use crate::listener;
 use crate::random::Random;
 use crate::stats::{self, http, listener_worker, tcp, worker};
-use crate::upstream::{self, SharedBreakers, Upstreams};
+use crate::upstream::{self, SharedClusters, Upstreams};
 use crate::worker::{Accepted, Generation, Message};
 
 /// Between two rounds of housekeeping: logs handed over, idle upstream connections swept, busy time published.
@@ -35,7 +35,7 @@ pub(super) struct Seed {
     pub(super) balance: Arc<Balance>,
     pub(super) peers: Vec<mpsc::Sender<Message>>,
     pub(super) registry: Arc<Registry>,
-    pub(super) breakers: Arc<SharedBreakers>,
+    pub(super) breakers: Arc<SharedClusters>,
     pub(super) log: LogHandle,
     pub(super) stats: Writer<worker::Stats>,
     pub(super) busy_ppm: Arc<AtomicU64>,

@@ -12,11 +12,13 @@ use evenkeel_xds::pb::google::protobuf::Any;
 
 use super::address::{bind_config, port_number, tcp_keepalive};
 use super::endpoint::{AddressKind, Assignment, assignment, string_fields};
+use super::health_check::health_check;
+use super::outlier_detection::outlier_detection;
 use super::source::Reference;
 use super::{Cx, extension_type, http2, tls, type_name};
 use crate::cluster::{
-    CircuitBreakers, Cluster, Discovery, DnsFamily, DnsOptions, EndpointSet, LoadBalancer, OriginalDst, Transport,
-    TransportMatch, UpstreamHttp, UpstreamProtocol,
+    CircuitBreakers, Cluster, Discovery, DnsFamily, DnsOptions, EndpointSet, LoadBalancer, OriginalDst, RetryBudget,
+    Thresholds, Transport, TransportMatch, UpstreamHttp, UpstreamProtocol,
 };
 
 /// A cluster and what it needs before it can serve.
@@ -59,6 +61,12 @@ pub(crate) fn cluster(cx: &mut Cx<'_>, c: &cluster::Cluster, secrets: &SecretSto
     };
     let keepalive = c.upstream_connection_options.as_ref().and_then(|options| options.tcp_keepalive.as_ref());
     let connect_timeout = connect_timeout(cx, c);
+    let health_checks = cx.each("health_checks", &c.health_checks, health_check);
+    let outlier_detection = match &c.outlier_detection {
+        Some(outliers) => Some(Arc::new(outlier_detection(cx, outliers)?)),
+        None => None,
+    };
+    let ignore_unchecked = c.common_lb_config.as_ref().is_some_and(|config| config.ignore_new_hosts_until_first_hc);
     let cluster = Cluster {
         stat_name: if c.alt_stat_name.is_empty() { name.clone() } else { c.alt_stat_name.as_str().into() },
         name,
@@ -70,6 +78,10 @@ pub(crate) fn cluster(cx: &mut Cx<'_>, c: &cluster::Cluster, secrets: &SecretSto
         transport_matches,
         http: http?,
         circuit_breakers: circuit_breakers?,
+        health_checks: health_checks.into(),
+        outlier_detection,
+        ignore_unchecked_hosts: ignore_unchecked,
+        ignore_health_on_removal: c.ignore_health_on_host_removal,
         bind: bind?,
         tcp_keepalive: keepalive.map(tcp_keepalive),
         panic_threshold_percent: panic_threshold_percent?,
@@ -300,23 +312,61 @@ fn circuit_breakers(cx: &mut Cx<'_>, breakers: Option<&cluster::CircuitBreakers>
     let mut result = CircuitBreakers::default();
     let Some(breakers) = breakers else { return Some(result) };
     cx.at("circuit_breakers", |cx| {
-        cx.each("thresholds", &breakers.thresholds, |cx, thresholds| {
-            if thresholds.priority != core::RoutingPriority::Default as i32 {
-                return cx.fail_at("priority", "only DEFAULT is supported");
+        let mut seen = Vec::new();
+        cx.each("thresholds", &breakers.thresholds, |cx, entry| {
+            let priority = core::RoutingPriority::try_from(entry.priority);
+            let Ok(priority) = priority else { return cx.fail_at("priority", "unknown value") };
+            // As in Envoy, the first entry of a priority holds.
+            if !seen.contains(&priority) {
+                seen.push(priority);
+                *match priority {
+                    core::RoutingPriority::Default => &mut result.default,
+                    core::RoutingPriority::High => &mut result.high,
+                } = thresholds(cx, entry)?;
             }
-            let set = |field: &mut u32, value: &Option<evenkeel_xds::pb::google::protobuf::UInt32Value>| {
-                if let Some(value) = value {
-                    *field = value.value;
-                }
+            Some(())
+        });
+        cx.each("per_host_thresholds", &breakers.per_host_thresholds, |cx, entry| {
+            if entry.priority != core::RoutingPriority::Default as i32 {
+                return cx.fail_at("priority", "only DEFAULT is supported here");
+            }
+            let only_connections = cluster::circuit_breakers::Thresholds {
+                max_connections: entry.max_connections,
+                ..cluster::circuit_breakers::Thresholds::default()
             };
-            set(&mut result.max_connections, &thresholds.max_connections);
-            set(&mut result.max_pending_requests, &thresholds.max_pending_requests);
-            set(&mut result.max_requests, &thresholds.max_requests);
-            set(&mut result.max_retries, &thresholds.max_retries);
+            if *entry != only_connections {
+                return cx.fail("only max_connections is supported here");
+            }
+            result.max_connections_per_host = entry.max_connections.as_ref().map(|most| most.value);
             Some(())
         });
     });
     Some(result)
+}
+
+fn thresholds(cx: &mut Cx<'_>, entry: &cluster::circuit_breakers::Thresholds) -> Option<Thresholds> {
+    type Value = Option<evenkeel_xds::pb::google::protobuf::UInt32Value>;
+    let default = Thresholds::default();
+    let limit = |value: &Value, default: u32| value.as_ref().map_or(default, |value| value.value);
+    let retry_budget = match &entry.retry_budget {
+        None => None,
+        Some(budget) => {
+            let percent = budget.budget_percent.as_ref().map_or(20.0, |percent| percent.value);
+            if !(0.0..=100.0).contains(&percent) {
+                return cx.fail_at("retry_budget.budget_percent.value", "must lie between 0 and 100");
+            }
+            Some(RetryBudget { percent, min_concurrency: limit(&budget.min_retry_concurrency, 3) })
+        }
+    };
+    Some(Thresholds {
+        max_connections: limit(&entry.max_connections, default.max_connections),
+        max_pending_requests: limit(&entry.max_pending_requests, default.max_pending_requests),
+        max_requests: limit(&entry.max_requests, default.max_requests),
+        max_retries: limit(&entry.max_retries, default.max_retries),
+        retry_budget,
+        max_connection_pools: limit(&entry.max_connection_pools, default.max_connection_pools),
+        track_remaining: entry.track_remaining,
+    })
 }
 
 #[allow(deprecated)] // Their successor, the DnsCluster extension, is not what Istio sends.
@@ -345,8 +395,21 @@ fn dns_options(cx: &mut Cx<'_>, c: &cluster::Cluster) -> DnsOptions {
         family,
         refresh: refresh.unwrap_or(default.refresh),
         respect_ttl: c.respect_dns_ttl,
+        failure_refresh: c.dns_failure_refresh_rate.as_ref().and_then(|rate| failure_refresh(cx, rate)),
         jitter: cx.duration("dns_jitter", c.dns_jitter.as_ref()).unwrap_or_default(),
     }
+}
+
+fn failure_refresh(cx: &mut Cx<'_>, rate: &cluster::cluster::RefreshRate) -> Option<(Duration, Duration)> {
+    cx.at("dns_failure_refresh_rate", |cx| {
+        cx.required("base_interval", rate.base_interval.as_ref())?;
+        let base = cx.duration("base_interval", rate.base_interval.as_ref())?;
+        let longest = cx.duration("max_interval", rate.max_interval.as_ref()).unwrap_or(base.saturating_mul(10));
+        if base < Duration::from_millis(1) || longest < base {
+            return cx.fail("must satisfy 1 ms <= base_interval <= max_interval");
+        }
+        Some((base, longest))
+    })
 }
 
 /// Fits endpoints to a cluster: the transport of each is decided once, here.

@@ -8,6 +8,7 @@ use evenkeel_xds::pb::google::protobuf::value::Kind;
 
 use super::Cx;
 use super::address::{endpoint_address, port};
+use super::health_check::endpoint_check;
 use crate::cluster::{DnsTarget, Endpoint, EndpointAddress, Health};
 
 /// Metadata key of the labels that choose a transport socket.
@@ -106,6 +107,7 @@ fn lb_endpoint_of(
         locality_weight: locality.weight,
         transport_labels: transport_labels(lb.metadata.as_ref()),
         transport_index: None,
+        check: cx.at("endpoint", |cx| endpoint_check(cx, endpoint.health_check_config.as_ref()))?,
     };
     Some((endpoint, target))
 }

@@ -10,10 +10,12 @@ use evenkeel_xds::pb::google::protobuf::Any;
 
 use super::headers::{edits, header_fields};
 use super::listener::origin;
-use super::route_action::{retry_policy, route_action};
+use super::retry::retry_policy;
+use super::route_action::route_action;
 use super::{Cx, matcher, rbac, type_name};
 use crate::rbac::RbacPerRoute;
-use crate::route::{PathMatch, RequireTls, RetryPolicy, Route, RouteMatch, RouteTable, VirtualHost};
+use crate::retry::RetryPolicy;
+use crate::route::{PathMatch, RequireTls, Route, RouteMatch, RouteTable, VirtualHost};
 use crate::route_match::DomainIndex;
 
 /// Largest direct response body in bytes, unless `max_direct_response_body_size_bytes` says otherwise.

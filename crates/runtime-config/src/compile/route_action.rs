@@ -3,20 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::envoy::config::route::v3 as route;
 
 use super::address::data_source;
 use super::headers::{edits, header_fields};
+use super::retry::retry_policy;
 use super::route::Inherited;
-use super::{Cx, matcher, type_name};
+use super::{Cx, matcher};
 use crate::route::{
-    ForwardAction, HeaderEdits, HostRewrite, RedirectAction, RedirectPath, RetryOn, RetryPolicy, RouteAction,
-    WeightedCluster,
+    ForwardAction, HeaderEdits, HostRewrite, Priority, RedirectAction, RedirectPath, RouteAction, WeightedCluster,
 };
 
 const DEFAULT_ROUTE_TIMEOUT: Duration = Duration::from_secs(15);
-const DEFAULT_RETRY_BASE_INTERVAL: Duration = Duration::from_millis(25);
-const PREVIOUS_HOSTS: &str = "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate";
 
 /// The action of a route.
 pub(crate) fn route_action(cx: &mut Cx<'_>, route: &route::Route, inherited: &Inherited<'_>) -> Option<RouteAction> {
@@ -107,9 +106,11 @@ fn forward(cx: &mut Cx<'_>, action: &route::RouteAction, inherited: &Inherited<'
         Some(_) => return cx.fail("this kind of host rewrite is not supported"),
     };
     let retry = retry_policy(cx, action.retry_policy.as_ref())?.map(Arc::new).or_else(|| inherited.retry.cloned());
-    if action.priority != 0 {
-        return cx.fail_at("priority", "only DEFAULT is supported");
-    }
+    let priority = match core::RoutingPriority::try_from(action.priority) {
+        Ok(core::RoutingPriority::Default) => Priority::Default,
+        Ok(core::RoutingPriority::High) => Priority::High,
+        Err(_) => return cx.fail_at("priority", format!("unknown value {}", action.priority)),
+    };
     let max_stream = action.max_stream_duration.as_ref().and_then(|limits| limits.max_stream_duration.as_ref());
     if cx.limit("max_stream_duration.max_stream_duration", max_stream, None).is_some() {
         return cx.fail_at("max_stream_duration.max_stream_duration", "only 0 s (no limit) is supported");
@@ -134,6 +135,7 @@ fn forward(cx: &mut Cx<'_>, action: &route::RouteAction, inherited: &Inherited<'
         timeout: cx.limit("timeout", action.timeout.as_ref(), Some(DEFAULT_ROUTE_TIMEOUT)),
         idle_timeout: idle_timeout(cx, action),
         retry,
+        priority,
         upgrades,
     })
 }
@@ -196,84 +198,4 @@ fn cluster_name(cx: &mut Cx<'_>, field: &str, name: &str, inherited: &Inherited<
         return cx.fail_at(field, format!("there is no cluster {name:?} (validate_clusters is set)"));
     }
     Some(name.into())
-}
-
-/// `Some(None)`: no policy.
-pub(crate) fn retry_policy(cx: &mut Cx<'_>, policy: Option<&route::RetryPolicy>) -> Option<Option<RetryPolicy>> {
-    let Some(policy) = policy else { return Some(None) };
-    cx.at("retry_policy", |cx| {
-        let on = cx.at("retry_on", |cx| retry_on(cx, &policy.retry_on));
-        let statuses = cx.each("retriable_status_codes", &policy.retriable_status_codes, |cx, status| {
-            match u16::try_from(*status) {
-                Ok(status @ 100..=599) => Some(status),
-                _ => cx.fail(format!("{status} is no HTTP status")),
-            }
-        });
-        let predicates = cx.each("retry_host_predicate", &policy.retry_host_predicate, |cx, predicate| {
-            let Some(route::retry_policy::retry_host_predicate::ConfigType::TypedConfig(any)) = &predicate.config_type
-            else {
-                return cx.fail_at("typed_config", "is required");
-            };
-            match type_name(&any.type_url) {
-                PREVIOUS_HOSTS => Some(()),
-                name => cx.fail_at("typed_config", format!("{name} is no retry host predicate")),
-            }
-        });
-        let (base_interval, max_interval) = back_off(cx, policy.retry_back_off.as_ref())?;
-        let attempts = policy.host_selection_retry_max_attempts;
-        Some(Some(RetryPolicy {
-            on: on?,
-            num_retries: policy.num_retries.as_ref().map_or(1, |retries| retries.value),
-            retriable_status_codes: statuses,
-            per_try_timeout: cx.limit("per_try_timeout", policy.per_try_timeout.as_ref(), None),
-            base_interval,
-            max_interval,
-            avoid_previous_hosts: !predicates.is_empty(),
-            host_selection_max_attempts: if attempts == 0 {
-                1
-            } else {
-                cx.check("host_selection_retry_max_attempts", u32::try_from(attempts))?
-            },
-        }))
-    })
-}
-
-fn back_off(cx: &mut Cx<'_>, back_off: Option<&route::retry_policy::RetryBackOff>) -> Option<(Duration, Duration)> {
-    let Some(back_off) = back_off else {
-        return Some((DEFAULT_RETRY_BASE_INTERVAL, DEFAULT_RETRY_BASE_INTERVAL * 10));
-    };
-    cx.at("retry_back_off", |cx| {
-        cx.required("base_interval", back_off.base_interval.as_ref())?;
-        let base = cx.duration("base_interval", back_off.base_interval.as_ref())?;
-        let max = cx.duration("max_interval", back_off.max_interval.as_ref()).unwrap_or(base.saturating_mul(10));
-        if base.is_zero() || max < base {
-            return cx.fail("must satisfy 0 s < base_interval <= max_interval");
-        }
-        Some((base, max))
-    })
-}
-
-fn retry_on(cx: &mut Cx<'_>, text: &str) -> Option<RetryOn> {
-    let mut on = RetryOn::default();
-    for condition in text.split(',').map(str::trim).filter(|condition| !condition.is_empty()) {
-        let flag = match condition {
-            "5xx" => &mut on.any_5xx,
-            "gateway-error" => &mut on.gateway_error,
-            "reset" => &mut on.reset,
-            "reset-before-request" => &mut on.reset_before_request,
-            "connect-failure" => &mut on.connect_failure,
-            "retriable-4xx" => &mut on.retriable_4xx,
-            "refused-stream" => &mut on.refused_stream,
-            "retriable-status-codes" => &mut on.status_codes,
-            "envoy-ratelimited" => &mut on.envoy_ratelimited,
-            "cancelled" => &mut on.grpc_cancelled,
-            "deadline-exceeded" => &mut on.grpc_deadline_exceeded,
-            "internal" => &mut on.grpc_internal,
-            "resource-exhausted" => &mut on.grpc_resource_exhausted,
-            "unavailable" => &mut on.grpc_unavailable,
-            _ => return cx.fail(format!("{condition:?} is no supported retry condition")),
-        };
-        *flag = true;
-    }
-    Some(on)
 }

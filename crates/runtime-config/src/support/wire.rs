@@ -166,7 +166,7 @@ fn two_fields(mut bytes: &[u8]) -> Option<[Option<&[u8]>; 2]> {
 #[cfg(test)]
 mod tests {
     use evenkeel_xds::pack;
-    use evenkeel_xds::pb::envoy::config::cluster::v3::{Cluster, OutlierDetection};
+    use evenkeel_xds::pb::envoy::config::cluster::v3::Cluster;
     use evenkeel_xds::pb::envoy::extensions::filters::http::router::v3::Router;
     use evenkeel_xds::pb::envoy::extensions::upstreams::http::v3::HttpProtocolOptions;
 
@@ -179,7 +179,7 @@ mod tests {
             typed_extension_protocol_options: [("k".to_owned(), any)].into(),
             ..Cluster::default()
         };
-        let unsupported = Cluster { outlier_detection: Some(OutlierDetection::default()), ..Cluster::default() };
+        let unsupported = Cluster { close_connections_on_host_health_failure: true, ..Cluster::default() };
         let router = Router { suppress_envoy_headers: true, ..Router::default() };
         for (resource, expected) in [
             (pack(&Cluster::default()), true),

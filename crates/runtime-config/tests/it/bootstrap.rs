@@ -73,8 +73,8 @@ fn mistakes_are_named_with_their_path() {
             vec!["admin.profile_path: not supported", "overload_manager: not supported"],
         ),
         (
-            "node: { id: n }\nstatic_resources: { clusters: [{ name: c, outlier_detection: {} }] }".into(),
-            vec!["static_resources.clusters[0].outlier_detection: not supported"],
+            "node: { id: n }\nstatic_resources: { clusters: [{ name: c, close_connections_on_host_health_failure: true }] }".into(),
+            vec!["static_resources.clusters[0].close_connections_on_host_health_failure: not supported"],
         ),
         (
             "node: { id: n }\ndynamic_resources: { lds_config: { ads: {} } }".into(),

@@ -8,7 +8,8 @@ use evenkeel_runtime_config::hcm::{
     ClientCertDetails, EscapedSlashes, ForwardClientCert, HttpConnectionManager, RouteSource, ServerHeader, StripPort,
 };
 use evenkeel_runtime_config::listener::{Listener, Terminal};
-use evenkeel_runtime_config::route::{RetryOn, RouteAction};
+use evenkeel_runtime_config::retry::RetryOn;
+use evenkeel_runtime_config::route::RouteAction;
 use evenkeel_testkit::TestCa;
 
 use crate::input;

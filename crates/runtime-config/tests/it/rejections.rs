@@ -163,7 +163,9 @@ fn routes() {
         ),
         (
             one("{ prefix: / }", "route: { cluster: c, timeout: -1s, retry_policy: { retry_on: \"5xx,never\" } }"),
-            vec![format!("{at}.route.retry_policy.retry_on: \"never\" is no supported retry condition")],
+            vec![format!("{at}.route.retry_policy.retry_on: \"never\" is no supported retry condition"),
+                format!("{at}.route.timeout: must lie between 0 s and"),
+            ],
         ),
         (one("{ prefix: / }", "route: { cluster: c, timeout: -1s }"), vec![format!("{at}.route.timeout: must lie")]),
         (
@@ -223,15 +225,49 @@ fn clusters_and_endpoints() {
         ("name: c\nlb_policy: RING_HASH", vec!["lb_policy: RING_HASH is not supported"]),
         ("name: c\nlb_policy: CLUSTER_PROVIDED", vec!["lb_policy: CLUSTER_PROVIDED goes with type ORIGINAL_DST"]),
         ("name: c\ntype: ORIGINAL_DST", vec!["lb_policy: CLUSTER_PROVIDED goes with type ORIGINAL_DST"]),
-        ("name: c\noutlier_detection: {}", vec!["outlier_detection: not supported"]),
+        ("name: c\nclose_connections_on_host_health_failure: true", vec!["close_connections_on_host_health_failure: not supported"]),
         ("name: c\nconnect_timeout: 0s", vec!["connect_timeout: must be longer than 0 s"]),
         (
             "name: c\nlb_policy: LEAST_REQUEST\nleast_request_lb_config: { choice_count: 1 }",
             vec!["least_request_lb_config.choice_count: must be at least 2"],
         ),
         (
-            "name: c\ncircuit_breakers: { thresholds: [{ priority: HIGH }] }",
-            vec!["circuit_breakers.thresholds[0].priority: only DEFAULT is supported"],
+            "name: c\ncircuit_breakers: { thresholds: [{ retry_budget: { budget_percent: { value: 101 } } }], per_host_thresholds: [{ max_requests: 1 }] }",
+            vec![
+                "circuit_breakers.thresholds[0].retry_budget.budget_percent.value: must lie between 0 and 100",
+                "circuit_breakers.per_host_thresholds[0]: only max_connections is supported here",
+            ],
+        ),
+        (
+            "name: c\noutlier_detection: { interval: 0s, max_ejection_percent: 101, base_ejection_time: 30s, max_ejection_time: 20s }",
+            vec![
+                "outlier_detection.max_ejection_time: must not be shorter than base_ejection_time",
+                "outlier_detection.interval: must be longer than 0 s",
+                "outlier_detection.max_ejection_percent: 101 is more than 100",
+            ],
+        ),
+        (
+            "name: c\nhealth_checks: [{ timeout: 1s, interval: 0s, unhealthy_threshold: 0, healthy_threshold: 1 }]",
+            vec![
+                "health_checks[0]: one of http_health_check, tcp_health_check, grpc_health_check is required",
+                "health_checks[0].interval: must be longer than 0 s",
+                "health_checks[0].unhealthy_threshold: must be at least 1",
+            ],
+        ),
+        (
+            "name: c\nhealth_checks: [{ http_health_check: { path: a, method: CONNECT } }, { tcp_health_check: { send: { text: \"0x1\" } }, timeout: 1s, interval: 1s, unhealthy_threshold: 1, healthy_threshold: 1 }]",
+            vec![
+                "health_checks[0].http_health_check.path: must start with / and hold no blanks",
+                "health_checks[0].timeout: is required",
+                "health_checks[0].interval: is required",
+                "health_checks[0].unhealthy_threshold: is required",
+                "health_checks[0].healthy_threshold: is required",
+                "health_checks[1].tcp_health_check.send.text: must be an even number of hexadecimal digits",
+            ],
+        ),
+        (
+            "name: c\ndns_failure_refresh_rate: { base_interval: 5s, max_interval: 1s }",
+            vec!["dns_failure_refresh_rate: must satisfy 1 ms <= base_interval <= max_interval"],
         ),
         (
             &format!(
@@ -288,11 +324,11 @@ fn rbac_in_a_network_filter_cannot_look_at_requests() {
 
 #[test]
 fn a_rejection_is_one_line_for_operators() {
-    let cluster = input::cluster("name: \"outbound|80||a\"\nhealth_checks: [{}]\noutlier_detection: {}");
+    let cluster = input::cluster("name: \"outbound|80||a\"\nupstream_config: { name: u }\nclose_connections_on_host_health_failure: true");
     let rejection = input::builder().set_cluster(&cluster).unwrap_err();
     assert_eq!(
         rejection.to_string(),
-        "Cluster \"outbound|80||a\": health_checks: not supported; outlier_detection: not supported"
+        "Cluster \"outbound|80||a\": close_connections_on_host_health_failure: not supported; upstream_config: not supported"
     );
     let garbage = evenkeel_xds::Any { value: vec![0xff; 7], ..cluster };
     let rejection = input::builder().set_cluster(&garbage).unwrap_err().to_string();
@@ -305,7 +341,7 @@ fn a_rejected_resource_leaves_the_one_before_it() {
     let mut builder = input::builder();
     builder.set_cluster(&input::cluster("name: c\nalt_stat_name: first")).unwrap();
     let before = builder.build();
-    builder.set_cluster(&input::cluster("name: c\nalt_stat_name: second\noutlier_detection: {}")).unwrap_err();
+    builder.set_cluster(&input::cluster("name: c\nalt_stat_name: second\nclose_connections_on_host_health_failure: true")).unwrap_err();
     let after = builder.build();
     assert!(std::sync::Arc::ptr_eq(&before, &after));
     assert_eq!(&*after.clusters["c"].stat_name, "first");

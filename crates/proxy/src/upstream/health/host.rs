@@ -1,0 +1,199 @@
+//! What the whole process knows of one host's health: flags that every worker reads, and what outlier detection counts.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// Why a host is not healthy, as bits. Envoy's `HealthFlag`s that do not come from discovery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HealthFlags(u32);
+
+impl HealthFlags {
+    /// Active checks failed, or none has passed yet.
+    pub const FAILED_ACTIVE_HC: Self = Self(1);
+    /// Ejected by outlier detection.
+    pub const FAILED_OUTLIER_CHECK: Self = Self(1 << 1);
+    /// Answers active checks, but says that it is degraded.
+    pub const DEGRADED_ACTIVE_HC: Self = Self(1 << 2);
+    /// No active check has ended yet.
+    pub const PENDING_ACTIVE_HC: Self = Self(1 << 3);
+    /// The last active check ended by its timeout.
+    pub const ACTIVE_HC_TIMEOUT: Self = Self(1 << 4);
+    /// Discovery removed it; it stays while it passes its checks.
+    pub const PENDING_DYNAMIC_REMOVAL: Self = Self(1 << 5);
+
+    /// Names as `/clusters` shows them, each behind a slash.
+    const NAMES: [(Self, &'static str); 6] = [
+        (Self::FAILED_ACTIVE_HC, "/failed_active_hc"),
+        (Self::FAILED_OUTLIER_CHECK, "/failed_outlier_check"),
+        (Self::DEGRADED_ACTIVE_HC, "/degraded_active_hc"),
+        (Self::PENDING_DYNAMIC_REMOVAL, "/pending_dynamic_removal"),
+        (Self::PENDING_ACTIVE_HC, "/pending_active_hc"),
+        (Self::ACTIVE_HC_TIMEOUT, "/active_hc_timeout"),
+    ];
+
+    /// Any of `flags` is set.
+    pub fn has(self, flags: Self) -> bool {
+        self.0 & flags.0 != 0
+    }
+
+    /// Both sets.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Names of those set, in Envoy's order.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        Self::NAMES.into_iter().filter(move |(flag, _)| self.has(*flag)).map(|(_, name)| name)
+    }
+}
+
+/// One host of one cluster, shared by all threads.
+#[derive(Debug, Default)]
+pub struct HostHealth {
+    flags: AtomicU32,
+    /// Failures in a row, by [`InARow`].
+    in_a_row: [AtomicU32; 3],
+    /// Counts of each worker that knows the host.
+    tallies: Mutex<Vec<Weak<Tally>>>,
+    /// Open connections of all workers; counted where they are limited per host.
+    pub(in crate::upstream) connections: AtomicU32,
+}
+
+/// What is counted as long as nothing else comes between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum InARow {
+    Any5xx,
+    Gateway,
+    LocalOrigin,
+}
+
+/// One worker's requests to a host. Only its worker writes it, so counting is a load and a store.
+#[derive(Debug, Default)]
+pub struct Tally {
+    external: Pair,
+    local: Pair,
+    one_writer: std::marker::PhantomData<fn(Cell<()>)>,
+}
+
+#[derive(Debug, Default)]
+struct Pair {
+    total: AtomicU64,
+    success: AtomicU64,
+}
+
+/// Requests and how many of them went well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Volume {
+    pub total: u64,
+    pub success: u64,
+}
+
+impl Pair {
+    fn count(&self, success: bool) {
+        self.total.store(self.total.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        if success {
+            self.success.store(self.success.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+    }
+
+    fn volume(&self) -> Volume {
+        // Success first: read in this order it never exceeds the total.
+        let success = self.success.load(Ordering::Acquire);
+        Volume { total: self.total.load(Ordering::Acquire).max(success), success }
+    }
+}
+
+impl Tally {
+    pub(super) fn external(&self, success: bool) {
+        self.external.count(success);
+    }
+
+    pub(super) fn local(&self, success: bool) {
+        self.local.count(success);
+    }
+}
+
+impl std::ops::Add for Volume {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { total: self.total + other.total, success: self.success + other.success }
+    }
+}
+
+impl HostHealth {
+    /// What is known of it now.
+    pub fn flags(&self) -> HealthFlags {
+        HealthFlags(self.flags.load(Ordering::Acquire))
+    }
+
+    /// Sets and clears flags at once; true when that changed anything.
+    pub(super) fn change(&self, set: HealthFlags, clear: HealthFlags) -> bool {
+        let next = |flags: u32| (flags & !clear.0) | set.0;
+        let before = self.flags.fetch_update(Ordering::AcqRel, Ordering::Acquire, |flags| Some(next(flags)));
+        before.is_ok_and(|before| before != next(before))
+    }
+
+    /// One more in a row; how many there are now.
+    pub(super) fn again(&self, what: InARow) -> u32 {
+        self.in_a_row[what as usize].fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+    }
+
+    /// The row ends. Writes only when there is one: healthy hosts' counts stay in every worker's cache.
+    pub(super) fn end_row(&self, what: InARow) {
+        let count = &self.in_a_row[what as usize];
+        if count.load(Ordering::Relaxed) != 0 {
+            count.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// A worker begins to count for this host.
+    pub fn tally(&self) -> Arc<Tally> {
+        let tally = Arc::<Tally>::default();
+        let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        tallies.retain(|known| known.strong_count() > 0);
+        tallies.push(Arc::downgrade(&tally));
+        tally
+    }
+
+    /// Counts of all workers: what hosts answered, and what the proxy saw itself.
+    pub(super) fn volumes(&self) -> (Volume, Volume) {
+        let tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        let live = tallies.iter().filter_map(Weak::upgrade);
+        live.fold((Volume::default(), Volume::default()), |(external, local), tally| {
+            (external + tally.external.volume(), local + tally.local.volume())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_set_cleared_and_named() {
+        let host = HostHealth::default();
+        assert!(host.change(HealthFlags::FAILED_ACTIVE_HC.and(HealthFlags::PENDING_ACTIVE_HC), HealthFlags::default()));
+        assert!(!host.change(HealthFlags::FAILED_ACTIVE_HC, HealthFlags::default()), "set already");
+        assert!(host.change(HealthFlags::FAILED_OUTLIER_CHECK, HealthFlags::PENDING_ACTIVE_HC));
+        assert_eq!(host.flags().names().collect::<String>(), "/failed_active_hc/failed_outlier_check");
+        assert!(host.change(HealthFlags::default(), HealthFlags::FAILED_ACTIVE_HC));
+        assert!(!host.flags().has(HealthFlags::FAILED_ACTIVE_HC));
+    }
+
+    #[test]
+    fn tallies_of_all_workers_add_up() {
+        let host = HostHealth::default();
+        let (one, other) = (host.tally(), host.tally());
+        one.external(true);
+        one.external(false);
+        other.external(true);
+        other.local(false);
+        let volumes = (Volume { total: 3, success: 2 }, Volume { total: 1, success: 0 });
+        assert_eq!(host.volumes(), volumes);
+        drop(other);
+        assert_eq!(host.volumes().0, Volume { total: 2, success: 1 });
+    }
+}

@@ -1,0 +1,132 @@
+//! `OutlierDetection`.
+
+use std::time::Duration;
+
+use evenkeel_xds::pb::envoy::config::cluster::v3 as cluster;
+use evenkeel_xds::pb::google::protobuf as wkt;
+
+use super::Cx;
+use crate::outlier_detection::{FailurePercentage, OutlierDetection, SuccessRate, Threshold};
+
+type Number = Option<wkt::UInt32Value>;
+
+/// Compiles a cluster's outlier detection; `None` also for a field that is wrong.
+pub(crate) fn outlier_detection(cx: &mut Cx<'_>, o: &cluster::OutlierDetection) -> Option<OutlierDetection> {
+    cx.at("outlier_detection", |cx| {
+        let default = OutlierDetection::default();
+        let base = time(cx, "base_ejection_time", o.base_ejection_time.as_ref(), default.base_ejection_time);
+        let longest = default.max_ejection_time.max(base);
+        let max_ejection_time = time(cx, "max_ejection_time", o.max_ejection_time.as_ref(), longest);
+        if max_ejection_time < base {
+            cx.fail_at::<()>("max_ejection_time", "must not be shorter than base_ejection_time");
+        }
+        let jitter = cx.duration("max_ejection_time_jitter", o.max_ejection_time_jitter.as_ref());
+        let flag = |value: &Option<wkt::BoolValue>, default| value.as_ref().map_or(default, |value| value.value);
+        Some(OutlierDetection {
+            consecutive_5xx: Threshold {
+                count: number(&o.consecutive_5xx, default.consecutive_5xx.count),
+                enforcing_percent: percent(
+                    cx,
+                    "enforcing_consecutive_5xx",
+                    &o.enforcing_consecutive_5xx,
+                    default.consecutive_5xx.enforcing_percent,
+                ),
+            },
+            consecutive_gateway_failure: Threshold {
+                count: number(&o.consecutive_gateway_failure, default.consecutive_gateway_failure.count),
+                enforcing_percent: percent(
+                    cx,
+                    "enforcing_consecutive_gateway_failure",
+                    &o.enforcing_consecutive_gateway_failure,
+                    default.consecutive_gateway_failure.enforcing_percent,
+                ),
+            },
+            consecutive_local_origin_failure: Threshold {
+                count: number(&o.consecutive_local_origin_failure, default.consecutive_local_origin_failure.count),
+                enforcing_percent: percent(
+                    cx,
+                    "enforcing_consecutive_local_origin_failure",
+                    &o.enforcing_consecutive_local_origin_failure,
+                    default.consecutive_local_origin_failure.enforcing_percent,
+                ),
+            },
+            split_local_origin: o.split_external_local_origin_errors,
+            interval: time(cx, "interval", o.interval.as_ref(), default.interval),
+            base_ejection_time: base,
+            max_ejection_time,
+            max_ejection_time_jitter: jitter.unwrap_or_default(),
+            max_ejection_percent: percent(
+                cx,
+                "max_ejection_percent",
+                &o.max_ejection_percent,
+                default.max_ejection_percent,
+            ),
+            always_eject_one_host: flag(&o.always_eject_one_host, false),
+            successful_health_check_unejects: flag(&o.successful_active_health_check_uneject_host, true),
+            success_rate: success_rate(cx, o, default.success_rate),
+            failure_percentage: failure_percentage(cx, o, default.failure_percentage),
+        })
+    })
+}
+
+fn success_rate(cx: &mut Cx<'_>, o: &cluster::OutlierDetection, default: SuccessRate) -> SuccessRate {
+    SuccessRate {
+        minimum_hosts: number(&o.success_rate_minimum_hosts, default.minimum_hosts),
+        request_volume: o.success_rate_request_volume.as_ref().map_or(default.request_volume, |n| n.value.into()),
+        stdev_factor_thousandths: number(&o.success_rate_stdev_factor, default.stdev_factor_thousandths),
+        enforcing_percent: percent(cx, "enforcing_success_rate", &o.enforcing_success_rate, default.enforcing_percent),
+        enforcing_local_origin_percent: percent(
+            cx,
+            "enforcing_local_origin_success_rate",
+            &o.enforcing_local_origin_success_rate,
+            default.enforcing_local_origin_percent,
+        ),
+    }
+}
+
+fn failure_percentage(
+    cx: &mut Cx<'_>,
+    o: &cluster::OutlierDetection,
+    default: FailurePercentage,
+) -> FailurePercentage {
+    FailurePercentage {
+        threshold: percent(cx, "failure_percentage_threshold", &o.failure_percentage_threshold, default.threshold),
+        minimum_hosts: number(&o.failure_percentage_minimum_hosts, default.minimum_hosts),
+        request_volume: o.failure_percentage_request_volume.as_ref().map_or(default.request_volume, |n| n.value.into()),
+        enforcing_percent: percent(
+            cx,
+            "enforcing_failure_percentage",
+            &o.enforcing_failure_percentage,
+            default.enforcing_percent,
+        ),
+        enforcing_local_origin_percent: percent(
+            cx,
+            "enforcing_failure_percentage_local_origin",
+            &o.enforcing_failure_percentage_local_origin,
+            default.enforcing_local_origin_percent,
+        ),
+    }
+}
+
+fn number(value: &Number, default: u32) -> u32 {
+    value.as_ref().map_or(default, |value| value.value)
+}
+
+fn percent(cx: &mut Cx<'_>, field: &str, value: &Number, default: u32) -> u32 {
+    let percent = number(value, default);
+    if percent > 100 {
+        cx.fail_at::<()>(field, format!("{percent} is more than 100"));
+    }
+    percent
+}
+
+/// A time that must not be zero.
+fn time(cx: &mut Cx<'_>, field: &str, value: Option<&wkt::Duration>, default: Duration) -> Duration {
+    match cx.duration(field, value) {
+        Some(Duration::ZERO) => {
+            cx.fail_at::<()>(field, "must be longer than 0 s");
+            default
+        }
+        time => time.unwrap_or(default),
+    }
+}
