@@ -1,7 +1,7 @@
 //! Circuit breakers: limits that hold across all workers, exactly.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// One cluster's counts over all workers (`CircuitBreakers`, default priority).
 #[derive(Debug, Default)]

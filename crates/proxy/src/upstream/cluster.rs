@@ -17,8 +17,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::breaker::{Counts, Overflow, Permit};
-use super::health::{HealthFlags, Outcome, OutlierDetector, report};
 use super::connect::{ConnectError, connect};
+use super::health::{HealthFlags, Outcome, OutlierDetector, report};
 use super::host::{Host, HostSet, bump, same_transport};
 use super::shared::SharedCluster;
 use super::stats::cluster::{Counter, Gauge, Histogram, Stats};

@@ -166,7 +166,14 @@ impl WorkerPool {
         }
         let sockets = ListenerSockets::new(count, InheritedSockets::new(options.inherited));
         let state = PoolState { sockets, current: Arc::default(), stopped_listening: false };
-        Ok(Self { workers, balance, registry, upstreams: breakers, drain_time: options.drain_time, state: Mutex::new(state) })
+        Ok(Self {
+            workers,
+            balance,
+            registry,
+            upstreams: breakers,
+            drain_time: options.drain_time,
+            state: Mutex::new(state),
+        })
     }
 
     /// Makes `config` the configuration of all workers: binds and unbinds listeners, carries statistics, limits and idle

@@ -84,11 +84,7 @@ fn success_rate(cx: &mut Cx<'_>, o: &cluster::OutlierDetection, default: Success
     }
 }
 
-fn failure_percentage(
-    cx: &mut Cx<'_>,
-    o: &cluster::OutlierDetection,
-    default: FailurePercentage,
-) -> FailurePercentage {
+fn failure_percentage(cx: &mut Cx<'_>, o: &cluster::OutlierDetection, default: FailurePercentage) -> FailurePercentage {
     FailurePercentage {
         threshold: percent(cx, "failure_percentage_threshold", &o.failure_percentage_threshold, default.threshold),
         minimum_hosts: number(&o.failure_percentage_minimum_hosts, default.minimum_hosts),

@@ -163,7 +163,8 @@ fn routes() {
         ),
         (
             one("{ prefix: / }", "route: { cluster: c, timeout: -1s, retry_policy: { retry_on: \"5xx,never\" } }"),
-            vec![format!("{at}.route.retry_policy.retry_on: \"never\" is no supported retry condition"),
+            vec![
+                format!("{at}.route.retry_policy.retry_on: \"never\" is no supported retry condition"),
                 format!("{at}.route.timeout: must lie between 0 s and"),
             ],
         ),
@@ -225,7 +226,10 @@ fn clusters_and_endpoints() {
         ("name: c\nlb_policy: RING_HASH", vec!["lb_policy: RING_HASH is not supported"]),
         ("name: c\nlb_policy: CLUSTER_PROVIDED", vec!["lb_policy: CLUSTER_PROVIDED goes with type ORIGINAL_DST"]),
         ("name: c\ntype: ORIGINAL_DST", vec!["lb_policy: CLUSTER_PROVIDED goes with type ORIGINAL_DST"]),
-        ("name: c\nclose_connections_on_host_health_failure: true", vec!["close_connections_on_host_health_failure: not supported"]),
+        (
+            "name: c\nclose_connections_on_host_health_failure: true",
+            vec!["close_connections_on_host_health_failure: not supported"],
+        ),
         ("name: c\nconnect_timeout: 0s", vec!["connect_timeout: must be longer than 0 s"]),
         (
             "name: c\nlb_policy: LEAST_REQUEST\nleast_request_lb_config: { choice_count: 1 }",
@@ -324,7 +328,9 @@ fn rbac_in_a_network_filter_cannot_look_at_requests() {
 
 #[test]
 fn a_rejection_is_one_line_for_operators() {
-    let cluster = input::cluster("name: \"outbound|80||a\"\nupstream_config: { name: u }\nclose_connections_on_host_health_failure: true");
+    let cluster = input::cluster(
+        "name: \"outbound|80||a\"\nupstream_config: { name: u }\nclose_connections_on_host_health_failure: true",
+    );
     let rejection = input::builder().set_cluster(&cluster).unwrap_err();
     assert_eq!(
         rejection.to_string(),
@@ -341,7 +347,9 @@ fn a_rejected_resource_leaves_the_one_before_it() {
     let mut builder = input::builder();
     builder.set_cluster(&input::cluster("name: c\nalt_stat_name: first")).unwrap();
     let before = builder.build();
-    builder.set_cluster(&input::cluster("name: c\nalt_stat_name: second\nclose_connections_on_host_health_failure: true")).unwrap_err();
+    builder
+        .set_cluster(&input::cluster("name: c\nalt_stat_name: second\nclose_connections_on_host_health_failure: true"))
+        .unwrap_err();
     let after = builder.build();
     assert!(std::sync::Arc::ptr_eq(&before, &after));
     assert_eq!(&*after.clusters["c"].stat_name, "first");

@@ -163,11 +163,7 @@ fn reached(host: &HostHealth, (row, threshold): (InARow, Threshold)) -> bool {
 
 impl OutlierDetector {
     /// A detector without hosts.
-    pub(super) fn new(
-        config: Arc<OutlierDetection>,
-        stats: Writer<outlier_stats::Stats>,
-        random: Random,
-    ) -> Self {
+    pub(super) fn new(config: Arc<OutlierDetection>, stats: Writer<outlier_stats::Stats>, random: Random) -> Self {
         Self(Mutex::new(State { config, members: Vec::new(), stats, random }))
     }
 
@@ -179,13 +175,7 @@ impl OutlierDetector {
         state.members = hosts
             .map(|host| match before.iter().position(|member| Arc::ptr_eq(&member.host, &host)) {
                 Some(at) => before.swap_remove(at),
-                None => Member {
-                    seen: host.volumes(),
-                    host,
-                    ejected: None,
-                    multiplier: 0,
-                    jitter: Duration::ZERO,
-                },
+                None => Member { seen: host.volumes(), host, ejected: None, multiplier: 0, jitter: Duration::ZERO },
             })
             .collect();
         state.publish();
@@ -304,9 +294,8 @@ impl State {
         let rate = |volume: &Volume| 100.0 * volume.success as f64 / volume.total as f64;
         let enough = |least: u64| -> Vec<(usize, f64)> {
             let counted = volumes.iter().enumerate().zip(&self.members);
-            let candidates = counted.filter(|((_, volume), member)| {
-                member.ejected.is_none() && volume.total > 0 && volume.total >= least
-            });
+            let candidates = counted
+                .filter(|((_, volume), member)| member.ejected.is_none() && volume.total > 0 && volume.total >= least);
             candidates.map(|((index, volume), _)| (index, rate(volume))).collect()
         };
         let (success, failure) = (self.config.success_rate, self.config.failure_percentage);
@@ -463,7 +452,8 @@ mod tests {
 
         fn report(&self, host: usize, outcome: Outcome, times: usize) -> bool {
             let (host, tally) = &self.hosts[host];
-            (0..times).fold(false, |any, _| any | report(&self.detector, &self.config, (host, tally), outcome, self.now))
+            (0..times)
+                .fold(false, |any, _| any | report(&self.detector, &self.config, (host, tally), outcome, self.now))
         }
 
         fn pass(&mut self, time: Duration) {
@@ -475,9 +465,8 @@ mod tests {
         }
 
         fn ejected(&self) -> Vec<usize> {
-            let out = |(_, (host, _)): &(usize, &(Arc<HostHealth>, _))| {
-                host.flags().has(HealthFlags::FAILED_OUTLIER_CHECK)
-            };
+            let out =
+                |(_, (host, _)): &(usize, &(Arc<HostHealth>, _))| host.flags().has(HealthFlags::FAILED_OUTLIER_CHECK);
             self.hosts.iter().enumerate().filter(out).map(|(index, _)| index).collect()
         }
     }
@@ -531,9 +520,12 @@ mod tests {
 
     #[test]
     fn no_more_hosts_are_ejected_than_may_be() {
-        for (hosts, percent, always_one, expected) in
-            [(4, 50, false, vec![0, 1]), (4, 10, false, vec![]), (4, 10, true, vec![0]), (4, 100, false, vec![0, 1, 2, 3])]
-        {
+        for (hosts, percent, always_one, expected) in [
+            (4, 50, false, vec![0, 1]),
+            (4, 10, false, vec![]),
+            (4, 10, true, vec![0]),
+            (4, 100, false, vec![0, 1, 2, 3]),
+        ] {
             let config = OutlierDetection {
                 max_ejection_percent: percent,
                 always_eject_one_host: always_one,
@@ -617,10 +609,8 @@ mod tests {
 
     #[test]
     fn chance_and_health_checks_may_spare_a_host() {
-        let lenient = OutlierDetection {
-            consecutive_5xx: Threshold { count: 5, enforcing_percent: 0 },
-            ..all_may_go()
-        };
+        let lenient =
+            OutlierDetection { consecutive_5xx: Threshold { count: 5, enforcing_percent: 0 }, ..all_may_go() };
         let f = Fixture::new(1, lenient);
         assert!(!f.report(0, Outcome::Answered(500), 50));
         assert!(f.stats.counter(Counter::ejections_detected_consecutive_5xx) >= 1);
@@ -634,10 +624,10 @@ mod tests {
 
     #[test]
     fn a_threshold_holds_over_threads_exactly() {
-        let f = Fixture::new(1, OutlierDetection {
-            consecutive_5xx: Threshold { count: 1000, enforcing_percent: 100 },
-            ..all_may_go()
-        });
+        let f = Fixture::new(
+            1,
+            OutlierDetection { consecutive_5xx: Threshold { count: 1000, enforcing_percent: 100 }, ..all_may_go() },
+        );
         let (host, config, detector, now) = (&f.hosts[0].0, &f.config, &f.detector, f.now);
         let ejections: usize = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4)
