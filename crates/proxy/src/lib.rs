@@ -5,6 +5,7 @@
 
 pub mod access_log;
 mod admin;
+mod alpn;
 pub mod balance;
 pub mod bootstrap;
 mod conn;

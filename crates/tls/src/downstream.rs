@@ -89,10 +89,28 @@ impl DownstreamTls {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
+        self.accept_preferring(hello, io, None).await
+    }
+
+    /// As [`Self::accept`], choosing the application protocol `preferred` if the client offers it, whatever the context says.
+    pub async fn accept_preferring<S>(
+        &self,
+        hello: ClientHello,
+        io: S,
+        preferred: Option<&[u8]>,
+    ) -> Result<TlsStream<S>, HandshakeError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
         let built = self.current()?;
-        let config = match negotiable(&self.alpn, hello.alpn()) {
-            true => built.with_alpn.clone(),
-            false => built.without_alpn.clone(),
+        let config = match preferred.filter(|preferred| hello.alpn().iter().any(|offered| offered == preferred)) {
+            Some(preferred) => {
+                let mut config = ServerConfig::clone(&built.without_alpn);
+                config.alpn_protocols = vec![preferred.to_vec()];
+                Arc::new(config)
+            }
+            None if negotiable(&self.alpn, hello.alpn()) => built.with_alpn.clone(),
+            None => built.without_alpn.clone(),
         };
         let server_name = hello.server_name().map(str::to_owned);
         let (accepted, rest) = hello.into_parts();

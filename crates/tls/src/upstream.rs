@@ -82,7 +82,20 @@ impl UpstreamTls {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        self.connect_as(io, None).await
+        self.connect_with(io, None, None).await
+    }
+
+    /// As [`Self::connect`], offering other application protocols than the context says.
+    pub async fn connect_offering<S>(&self, io: S, alpn: &[&[u8]]) -> Result<TlsStream<S>, HandshakeError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        self.connect_with(io, None, Some(alpn)).await
+    }
+
+    /// The application protocols the context says to offer.
+    pub fn alpn(&self) -> &[Vec<u8>] {
+        &self.alpn
     }
 
     /// As [`Self::connect`], with another server name (`auto_sni`, or a name from the request).
@@ -90,7 +103,28 @@ impl UpstreamTls {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
+        self.connect_with(io, server_name, None).await
+    }
+
+    async fn connect_with<S>(
+        &self,
+        io: S,
+        server_name: Option<&str>,
+        alpn: Option<&[&[u8]]>,
+    ) -> Result<TlsStream<S>, HandshakeError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
         let built = self.current()?;
+        let config = match alpn {
+            None => built.config.clone(),
+            Some(alpn) => {
+                // A handful of reference counts, beside a handshake. Sessions to resume are shared with the others.
+                let mut config = ClientConfig::clone(&built.config);
+                config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+                Arc::new(config)
+            }
+        };
         let name = match server_name {
             Some(name) => Some(parse_server_name(name)?),
             None => self.server_name.clone(),
@@ -98,7 +132,7 @@ impl UpstreamTls {
         let sni = name.as_ref().map(|name| name.to_str().into_owned());
         // rustls wants a name for its session cache; an address is one it never sends.
         let name = name.unwrap_or(ServerName::IpAddress(IpAddr::V4(Ipv4Addr::from([0, 0, 0, 0]))));
-        let connection = ClientConnection::new(built.config.clone(), name)?;
+        let connection = ClientConnection::new(config, name)?;
         let local = built.identity.as_ref().map(|identity| identity.certificate().clone());
         TlsStream::handshake(io, connection.into(), Vec::new(), sni, local, SystemTime::now()).await
     }

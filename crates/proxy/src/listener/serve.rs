@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use evenkeel_runtime_config::hcm::Codec;
 use evenkeel_runtime_config::listener::{FilterChain, Listener, Terminal};
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
 use evenkeel_tls::{DownstreamTls, PeerCertificate, Session};
@@ -15,6 +16,7 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::access_log::Record;
+use crate::alpn::MULTIPLEXED_HTTP1;
 use crate::conn::Buffer;
 use crate::listener::detect::{Ends, detect};
 use crate::listener::inspect::{self, InspectError, Inspected};
@@ -121,7 +123,7 @@ async fn establish(
     let server_name = inspected.hello.as_ref().and_then(|hello| hello.server_name()).map(Arc::from);
     let (stream, input) = match &chain.tls {
         Some(tls) => {
-            let accepting = accept_tls(stream, tls, inspected);
+            let accepting = accept_tls(stream, tls, inspected, takes_multiplexed(&chain));
             match tokio::time::timeout(chain.handshake_timeout, Box::pin(accepting)).await {
                 Ok(Ok(stream)) => {
                     stats.listener.inc(listener::Counter::ssl_handshake);
@@ -167,12 +169,24 @@ fn refuse(stats: &ConnectionStats, error: &InspectError) {
     });
 }
 
-async fn accept_tls(stream: TcpStream, tls: &DownstreamTls, inspected: Inspected) -> Result<Stream, String> {
+/// Whether clients of ours may share a connection for many HTTP/1.1 requests. In front of anything but HTTP they may not.
+fn takes_multiplexed(chain: &FilterChain) -> bool {
+    matches!(&chain.terminal, Terminal::Http(hcm) if hcm.codec != Codec::Http1)
+}
+
+async fn accept_tls(
+    stream: TcpStream,
+    tls: &DownstreamTls,
+    inspected: Inspected,
+    multiplexed: bool,
+) -> Result<Stream, String> {
     let hello = match inspected.hello {
         Some(hello) => hello,
         None => inspect::client_hello(&stream, inspected.bytes).await.map_err(|error| error.to_string())?,
     };
-    let accepted = Box::pin(tls.accept(*hello, stream)).await.map_err(|error| error.to_string())?;
+    let preferred = multiplexed.then_some(MULTIPLEXED_HTTP1);
+    let accepting = Box::pin(tls.accept_preferring(*hello, stream, preferred));
+    let accepted = accepting.await.map_err(|error| error.to_string())?;
     Ok(Stream::Tls(Box::new(accepted)))
 }
 

@@ -8,6 +8,7 @@ use hyper_util::rt::TokioIo;
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 
+use crate::alpn::Wanted;
 use crate::state::Shared;
 use crate::stream::Stream;
 use crate::upstream::{ConnectError, Host, connect as connect_host};
@@ -41,7 +42,7 @@ pub(super) async fn connect(shared: &Shared, name: &Arc<str>, attempt: usize) ->
     let transport = matched.map_or(&cluster.transport, |matched| &matched.transport);
     let address = format!("{:?}", endpoint.address);
     let host = Host::new(endpoint, transport.clone());
-    let stream = connect_host(&cluster, &host, None).await;
+    let stream = connect_host(&cluster, &host, Wanted::Http2, None).await;
     let stream = stream.map_err(|error| ChannelError::Connect { address: address.clone(), error })?;
     over(stream).await.map_err(|error| ChannelError::Http2 { address, error })
 }

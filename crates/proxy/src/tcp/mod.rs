@@ -182,7 +182,7 @@ async fn connect(
             outcome.flags |= ResponseFlags::UPSTREAM_OVERFLOW;
             return None;
         };
-        match cluster.connect_for(&host, Some(view)).await {
+        match cluster.connect_tcp(&host, view).await {
             Ok(connection) => return Some((connection, guard)),
             Err(AcquireError::Overflow(_)) => {
                 outcome.flags |= ResponseFlags::UPSTREAM_OVERFLOW;

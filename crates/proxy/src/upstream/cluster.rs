@@ -1,6 +1,6 @@
 //! One worker's part of a cluster: hosts, pools, circuit breakers, statistics.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use evenkeel_runtime_config::cluster::{
 };
 use evenkeel_runtime_config::health_check::EndpointCheck;
 use evenkeel_runtime_config::view::ConnectionView;
-use evenkeel_stats::{Scope, Writer};
+use evenkeel_stats::{Registry, Scope, Writer};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -22,6 +22,8 @@ use super::health::{HealthFlags, Outcome, OutlierDetector, report};
 use super::host::{Host, HostSet, bump, same_transport};
 use super::shared::SharedCluster;
 use super::stats::cluster::{Counter, Gauge, Histogram, Stats};
+use crate::alpn::Wanted;
+use crate::h2;
 use crate::random::Random;
 use crate::stream::Stream;
 
@@ -63,7 +65,7 @@ pub enum AcquireError {
 /// One worker's part of a cluster.
 #[derive(Debug)]
 pub struct Cluster {
-    config: RefCell<Arc<Config>>,
+    pub(super) config: RefCell<Arc<Config>>,
     /// Hosts and their priorities, in the order of the configuration.
     members: RefCell<Vec<(Rc<Host>, u32)>>,
     /// The same, arranged for picking by their health at `health_version`.
@@ -77,7 +79,10 @@ pub struct Cluster {
     random: Rc<Random>,
     reports_membership: bool,
     /// Goes up when connections made before must not be used again.
-    epoch: Cell<u64>,
+    pub(super) epoch: Cell<u64>,
+    registry: Arc<Registry>,
+    /// Statistics of HTTP/2 connections, once there was one.
+    http2_stats: OnceCell<Rc<Writer<h2::stats::Stats>>>,
 }
 
 /// What connections need of their cluster, without keeping its hosts alive.
@@ -111,18 +116,31 @@ pub struct Connection {
     open: OpenConnection,
 }
 
+/// A connection that was just made.
+pub(super) struct Established {
+    pub(super) stream: Stream,
+    pub(super) open: OpenConnection,
+}
+
+impl Established {
+    /// For one request after the other.
+    pub(super) fn into_connection(self, host: Rc<Host>) -> Connection {
+        Connection { stream: self.stream, host, reused: false, open: self.open }
+    }
+}
+
 /// Counts a connection for as long as it is open.
 #[derive(Debug)]
-struct OpenConnection {
+pub(super) struct OpenConnection {
     shared: Rc<Shared>,
     /// Weak: a host owns its idle connections.
     host: Weak<Host>,
     opened: Instant,
-    epoch: u64,
+    pub(super) epoch: u64,
     /// Requests it served.
     requests: u32,
     /// This end's address.
-    local: Option<SocketAddr>,
+    pub(super) local: Option<SocketAddr>,
     _permit: Permit,
 }
 
@@ -162,7 +180,7 @@ impl Drop for RequestGuard {
 }
 
 /// Counts a request that waits for a connection.
-struct Pending<'a> {
+pub(super) struct Pending<'a> {
     shared: &'a Shared,
     _permit: Permit,
 }
@@ -179,6 +197,7 @@ impl Cluster {
         group: Arc<SharedCluster>,
         scope: Scope<Stats>,
         random: Rc<Random>,
+        registry: Arc<Registry>,
         reports_membership: bool,
     ) -> Self {
         let counts = group.counts.clone();
@@ -195,6 +214,8 @@ impl Cluster {
             random,
             reports_membership,
             epoch: Cell::default(),
+            registry,
+            http2_stats: OnceCell::new(),
         };
         cluster.arrange(&config);
         cluster
@@ -213,6 +234,20 @@ impl Cluster {
     /// This worker's counters.
     pub fn stats(&self) -> &Writer<Stats> {
         &self.shared.stats
+    }
+
+    /// This worker's counters of HTTP/2 connections.
+    pub(super) fn http2_stats(&self) -> Rc<Writer<h2::stats::Stats>> {
+        let make = || {
+            let name = h2::stats::upstream_name(&self.config.borrow().stat_name);
+            Rc::new(self.registry.scope::<h2::stats::Stats>(name).writer())
+        };
+        Rc::clone(self.http2_stats.get_or_init(make))
+    }
+
+    /// Resolves when a connection has become idle or was closed.
+    pub(super) async fn freed(&self) {
+        self.shared.freed.notified().await;
     }
 
     pub(super) fn update(&self, wanted: &Arc<Config>) {
@@ -398,32 +433,21 @@ impl Cluster {
         }
     }
 
-    /// A connection to `host`: an idle one, else a new one, else (at `max_connections`) the next that becomes free.
-    pub async fn acquire(&self, host: &Rc<Host>) -> Result<Connection, AcquireError> {
-        if let Some(connection) = self.reuse(host) {
-            return Ok(connection);
-        }
-        let _pending = self.begin_pending()?;
-        loop {
-            match self.connection_permit() {
-                Ok(permit) => return Ok(self.open(host, permit, None).await?),
-                Err(_) => self.shared.freed.notified().await,
-            }
-            if let Some(connection) = self.reuse(host) {
-                return Ok(connection);
-            }
-        }
-    }
-
-    /// A new connection that is not shared: for TCP proxying and upgrades.
+    /// A new connection for one HTTP/1.1 request: an upgrade.
     pub async fn connect(&self, host: &Rc<Host>) -> Result<Connection, AcquireError> {
-        self.connect_for(host, None).await
+        self.stats().inc(Counter::upstream_cx_http1_total);
+        self.connect_unshared(host, Wanted::Http1, None).await
     }
 
-    /// The same, on behalf of one client.
-    pub async fn connect_for(
+    /// A new connection for bytes of any protocol, on behalf of one client.
+    pub async fn connect_tcp(&self, host: &Rc<Host>, client: &ConnectionView) -> Result<Connection, AcquireError> {
+        self.connect_unshared(host, Wanted::Bytes, Some(client)).await
+    }
+
+    async fn connect_unshared(
         &self,
         host: &Rc<Host>,
+        wanted: Wanted,
         client: Option<&ConnectionView>,
     ) -> Result<Connection, AcquireError> {
         let limit = self.config.borrow().circuit_breakers.default.max_connections;
@@ -431,10 +455,10 @@ impl Cluster {
             self.shared.stats.inc(Counter::upstream_cx_overflow);
             AcquireError::Overflow(overflow)
         })?;
-        Ok(self.open(host, permit, client).await?)
+        Ok(self.establish(host, permit, wanted, client).await?.into_connection(host.clone()))
     }
 
-    fn begin_pending(&self) -> Result<Pending<'_>, AcquireError> {
+    pub(super) fn begin_pending(&self) -> Result<Pending<'_>, AcquireError> {
         let limit = self.config.borrow().circuit_breakers.default.max_pending_requests;
         let permit = self.shared.counts.try_acquire(Overflow::Pending, limit).map_err(|overflow| {
             self.shared.stats.inc(Counter::upstream_rq_pending_overflow);
@@ -447,7 +471,7 @@ impl Cluster {
 
     /// A worker without any connection may always open one, as in Envoy: else it could wait for ever for connections that
     /// other workers keep.
-    fn connection_permit(&self) -> Result<Permit, Overflow> {
+    pub(super) fn connection_permit(&self) -> Result<Permit, Overflow> {
         let limit = self.config.borrow().circuit_breakers.default.max_connections;
         let permit = self.shared.counts.try_acquire(Overflow::Connections, limit);
         permit.or_else(|overflow| {
@@ -463,18 +487,19 @@ impl Cluster {
         })
     }
 
-    async fn open(
+    pub(super) async fn establish(
         &self,
         host: &Rc<Host>,
         permit: Permit,
+        wanted: Wanted,
         client: Option<&ConnectionView>,
-    ) -> Result<Connection, ConnectError> {
+    ) -> Result<Established, ConnectError> {
         let config = self.config();
         let epoch = self.epoch.get();
         // Counted before it is connected, so that concurrent requests see it.
         let mut open = self.count_open(host, permit, epoch);
         let started = Instant::now();
-        let stream = connect(&config, host, client).await.inspect_err(|error| {
+        let stream = connect(&config, host, wanted, client).await.inspect_err(|error| {
             bump(&host.counts.cx_connect_fail);
             self.shared.stats.inc(Counter::upstream_cx_connect_fail);
             if matches!(error, ConnectError::Timeout(_)) {
@@ -483,7 +508,7 @@ impl Cluster {
         })?;
         self.shared.stats.record(Histogram::upstream_cx_connect_ms, started.elapsed().as_millis() as u64);
         open.local = stream.local_addr();
-        Ok(Connection { stream, host: host.clone(), reused: false, open })
+        Ok(Established { stream, open })
     }
 
     fn count_open(&self, host: &Rc<Host>, permit: Permit, epoch: u64) -> OpenConnection {
@@ -529,11 +554,12 @@ impl Cluster {
         let mut original = self.original.borrow_mut();
         original.retain(|_, host| {
             self.sweep_host(host, now, limit);
-            Rc::strong_count(host) > 1 || !host.idle.borrow().is_empty()
+            Rc::strong_count(host) > 1 || !host.idle.borrow().is_empty() || host.multiplexed.in_use()
         });
     }
 
     fn sweep_host(&self, host: &Host, now: Instant, limit: Option<Duration>) {
+        host.multiplexed.sweep();
         host.idle.borrow_mut().retain_mut(|idle| {
             if limit.is_some_and(|limit| now.duration_since(idle.since) >= limit) {
                 self.shared.stats.inc(Counter::upstream_cx_idle_timeout);
@@ -545,8 +571,8 @@ impl Cluster {
 
     pub(super) fn close_idle(&self) {
         let hosts = self.hosts.borrow().clone();
-        hosts.hosts.iter().for_each(|host| host.idle.borrow_mut().clear());
-        self.original.borrow().values().for_each(|host| host.idle.borrow_mut().clear());
+        hosts.hosts.iter().for_each(|host| host.close_idle());
+        self.original.borrow().values().for_each(|host| host.close_idle());
     }
 
     fn close_one_idle(&self) -> bool {
@@ -580,7 +606,7 @@ fn transport<'a>(config: &'a Config, endpoint: &Endpoint) -> &'a Transport {
 
 fn retire(host: &Host) {
     host.removed.set(true);
-    host.idle.borrow_mut().clear();
+    host.close_idle();
 }
 
 /// Connections of one configuration may be used under the other.

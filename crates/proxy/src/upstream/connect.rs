@@ -15,6 +15,7 @@ use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio::time::timeout;
 
 use super::host::Host;
+use crate::alpn::{Wanted, offer};
 use crate::proxy_protocol;
 use crate::stream::Stream;
 
@@ -32,17 +33,27 @@ pub enum ConnectError {
     Timeout(Duration),
 }
 
-/// Connects to `host`, within the cluster's `connect_timeout`, TLS included. `client`: on whose behalf, when it is one
-/// client's alone; a PROXY protocol header names it.
-pub async fn connect(cluster: &Cluster, host: &Host, client: Option<&ConnectionView>) -> Result<Stream, ConnectError> {
+/// Connects to `host`, within the cluster's `connect_timeout`, TLS included, to speak what is wanted. `client`: on whose
+/// behalf, when it is one client's alone; a PROXY protocol header names it.
+pub(crate) async fn connect(
+    cluster: &Cluster,
+    host: &Host,
+    wanted: Wanted,
+    client: Option<&ConnectionView>,
+) -> Result<Stream, ConnectError> {
     let limit = cluster.connect_timeout;
-    match timeout(limit, open(cluster, host, client)).await {
+    match timeout(limit, open(cluster, host, wanted, client)).await {
         Ok(result) => result,
         Err(_) => Err(ConnectError::Timeout(limit)),
     }
 }
 
-async fn open(cluster: &Cluster, host: &Host, client: Option<&ConnectionView>) -> Result<Stream, ConnectError> {
+async fn open(
+    cluster: &Cluster,
+    host: &Host,
+    wanted: Wanted,
+    client: Option<&ConnectionView>,
+) -> Result<Stream, ConnectError> {
     let mut tcp = match &host.address {
         EndpointAddress::Socket(address) => connect_tcp(cluster, *address).await.map_err(|error| refused(&error))?,
         EndpointAddress::Pipe(path) => {
@@ -57,7 +68,7 @@ async fn open(cluster: &Cluster, host: &Host, client: Option<&ConnectionView>) -
     match transport {
         // A header comes once: the compiler refuses one inside another.
         Transport::Raw | Transport::ProxyProtocol(_) => Ok(Stream::Tcp(tcp)),
-        Transport::Tls(tls) => match tls.connect(tcp).await {
+        Transport::Tls(tls) => match tls.connect_offering(tcp, &offer(tls.alpn(), wanted)).await {
             Ok(stream) => Ok(Stream::Tls(Box::new(stream))),
             Err(error) => Err(ConnectError::Tls(error.to_string())),
         },

@@ -9,6 +9,7 @@ use evenkeel_runtime_config::cluster::{Endpoint, EndpointAddress, Health, Transp
 
 use super::cluster::Idle;
 use super::health::{HealthFlags, HostHealth, Tally};
+use super::multiplexed::Pools;
 use super::schedule::Schedule;
 use crate::random::Random;
 
@@ -35,6 +36,8 @@ pub struct Host {
     pub(super) counts: HostCounts,
     /// Connections to reuse; the last one used is at the end.
     pub(super) idle: RefCell<Vec<Idle>>,
+    /// Connections that carry many requests.
+    pub(super) multiplexed: Pools,
     /// The cluster no longer has it: its connections are not kept.
     pub(super) removed: Cell<bool>,
 }
@@ -81,8 +84,15 @@ impl Host {
             active: Cell::default(),
             counts: HostCounts::default(),
             idle: RefCell::default(),
+            multiplexed: Pools::default(),
             removed: Cell::default(),
         })
+    }
+
+    /// Closes what no request uses; connections that carry requests take no more.
+    pub(super) fn close_idle(&self) {
+        self.idle.borrow_mut().clear();
+        self.multiplexed.close();
     }
 
     /// Its socket address; `None` for Unix sockets.

@@ -11,6 +11,7 @@ mod cluster;
 mod connect;
 mod health;
 mod host;
+mod multiplexed;
 mod schedule;
 mod shared;
 mod stats;
@@ -30,6 +31,7 @@ pub use connect::ConnectError;
 pub(crate) use connect::connect;
 pub use health::{HealthFlags, HealthManager, Outcome};
 pub use host::Host;
+pub use multiplexed::{Place, Upstream};
 pub use shared::SharedClusters;
 pub use stats::cluster as cluster_stats;
 
@@ -79,7 +81,9 @@ impl Upstreams {
                     let group = self.shared.cluster(name);
                     let scope = stats::scope(&self.registry, &wanted.stat_name);
                     let random = self.random.clone();
-                    let cluster = Cluster::new(wanted.clone(), group, scope, random, self.reports_membership);
+                    let registry = self.registry.clone();
+                    let cluster =
+                        Cluster::new(wanted.clone(), group, scope, random, registry, self.reports_membership);
                     clusters.insert(name.clone(), Rc::new(cluster));
                 }
             }

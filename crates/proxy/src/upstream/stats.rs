@@ -6,7 +6,7 @@ evenkeel_stats::layout! {
     /// What is counted for a cluster.
     pub mod cluster {
         counters {
-            upstream_cx_total, upstream_cx_http1_total, upstream_cx_connect_fail, upstream_cx_connect_timeout,
+            upstream_cx_total, upstream_cx_http1_total, upstream_cx_http2_total, upstream_cx_connect_fail, upstream_cx_connect_timeout,
             upstream_cx_destroy, upstream_cx_overflow, upstream_cx_pool_overflow, upstream_cx_none_healthy,
             upstream_cx_idle_timeout, upstream_cx_max_requests, upstream_cx_rx_bytes_total, upstream_cx_tx_bytes_total,
             upstream_cx_protocol_error, upstream_rq_total, upstream_rq_completed, upstream_rq_1xx,

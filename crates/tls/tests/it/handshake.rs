@@ -173,6 +173,34 @@ async fn an_expired_certificate_is_refused_by_its_owner_and_by_its_peer() {
 }
 
 #[tokio::test]
+async fn either_side_may_go_beyond_the_protocols_of_its_context() {
+    let ca = TestCa::new("root");
+    let (web, info) = (ca.workload(WEB), ca.workload(INFO));
+    let check = async |offered: Option<&[&[u8]]>, preferred: Option<&[u8]>, agreed: Option<&[u8]>| {
+        let (client, server) = (client(&client_context(&ca, &web, INFO)), server(&server_context(&ca, &info)));
+        let (near, mut far) = sockets().await;
+        let connecting = async {
+            match offered {
+                Some(offered) => client.connect_offering(near, offered).await,
+                None => client.connect(near).await,
+            }
+        };
+        let accepting = async {
+            let hello = crate::support::read_hello(&mut far).await.expect("a ClientHello");
+            server.accept_preferring(hello, far, preferred).await
+        };
+        let (near, far) = tokio::join!(connecting, accepting);
+        assert_eq!(near.unwrap().session().alpn.as_deref(), agreed);
+        assert_eq!(far.unwrap().session().alpn.as_deref(), agreed);
+    };
+    // Both contexts say http/1.1.
+    check(Some(&[b"new", b"http/1.1"]), Some(b"new"), Some(b"new")).await;
+    check(Some(&[b"new", b"http/1.1"]), None, Some(b"http/1.1")).await;
+    check(Some(&[b"new"]), None, None).await;
+    check(None, Some(b"new"), Some(b"http/1.1")).await;
+}
+
+#[tokio::test]
 async fn without_a_common_protocol_the_connection_goes_on_without_alpn() {
     let ca = TestCa::new("root");
     let (web, info) = (ca.workload(WEB), ca.workload(INFO));

@@ -1,0 +1,350 @@
+//! Upstream connections that carry many requests at once.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use evenkeel_http::h2::{OpenError, Reason};
+use evenkeel_http::{Framing, RequestHead, Version};
+use evenkeel_runtime_config::cluster::{Transport, UpstreamProtocol};
+use evenkeel_runtime_config::http2::Http2Options;
+use tokio::sync::Notify;
+
+use super::cluster::{AcquireError, Cluster, Connection, Established};
+use super::host::Host;
+use super::stats::cluster::Counter;
+use crate::alpn::{Spoken, Wanted, leads_to_sidecar, spoken};
+use crate::h2::{self, Client, Limits, Reset, ResetBy};
+
+/// Limits of a response head; Envoy's defaults for upstreams.
+pub(crate) const MAX_RESPONSE_HEAD_BYTES: usize = 60 * 1024;
+pub(crate) const MAX_RESPONSE_HEADERS: usize = 100;
+
+/// One worker's connections of this kind to one host.
+#[derive(Debug, Default)]
+pub(super) struct Pools {
+    /// Framed and meant as HTTP/2.
+    http2: Pool,
+    /// Framed as HTTP/2, carrying HTTP/1.1.
+    shared_http1: Pool,
+}
+
+#[derive(Debug, Default)]
+struct Pool {
+    connections: RefCell<Vec<Rc<Multiplexed>>>,
+    /// Connections that are being made, of which one more of these may come.
+    connecting: Cell<u32>,
+    /// What came of the last connection whose protocol was left to the peer.
+    peer: Cell<Peer>,
+    /// A stream ended, or a connection came or went.
+    changed: Rc<Notify>,
+}
+
+/// What a peer chose when it was left the choice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Peer {
+    #[default]
+    Unknown,
+    OneAtATime,
+    Many,
+}
+
+/// One connection.
+#[derive(Debug)]
+struct Multiplexed {
+    client: Client,
+    /// Requests it may still carry (`max_requests_per_connection`); `None`: any number.
+    left: Cell<Option<u32>>,
+    /// It carried a request before.
+    used: Cell<bool>,
+    epoch: u64,
+    local: Option<SocketAddr>,
+}
+
+/// The way for one request.
+#[derive(Debug)]
+pub enum Upstream {
+    /// A connection of its own.
+    Http1(Connection),
+    /// A place on a shared connection.
+    Http2(Place),
+}
+
+/// A place on a shared connection.
+#[derive(Debug)]
+pub struct Place {
+    connection: Rc<Multiplexed>,
+    /// Whom it leads to.
+    pub host: Rc<Host>,
+    /// The connection carried requests before.
+    pub reused: bool,
+}
+
+impl Upstream {
+    /// Whom it leads to.
+    pub fn host(&self) -> &Rc<Host> {
+        match self {
+            Self::Http1(connection) => &connection.host,
+            Self::Http2(place) => &place.host,
+        }
+    }
+
+    /// This end's address; `None` for Unix sockets.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Http1(connection) => connection.local_addr(),
+            Self::Http2(place) => place.connection.local,
+        }
+    }
+
+    /// The connection served a request before.
+    pub fn reused(&self) -> bool {
+        match self {
+            Self::Http1(connection) => connection.reused,
+            Self::Http2(place) => place.reused,
+        }
+    }
+}
+
+impl Place {
+    /// Sends a request's head. `https`: what `:scheme` says; `end`: it has no body.
+    pub(crate) fn open(
+        &self,
+        head: &RequestHead,
+        https: bool,
+        framing: Framing,
+        end: bool,
+    ) -> Result<h2::Stream, Reset> {
+        let refused = |error: OpenError| {
+            let reason = match error {
+                OpenError::ExtendedConnect => Reason::HTTP_1_1_REQUIRED,
+                _ => Reason::REFUSED_STREAM,
+            };
+            Reset { reason, by: ResetBy::Local, unprocessed: true }
+        };
+        self.connection.client.open(head, https, framing, end).map_err(refused)
+    }
+}
+
+impl Pools {
+    /// Takes no new request on any of them; those they carry go on.
+    pub(super) fn close(&self) {
+        for pool in [&self.http2, &self.shared_http1] {
+            pool.connections.take();
+            pool.changed.notify_waiters();
+        }
+    }
+
+    /// There is a connection.
+    pub(super) fn in_use(&self) -> bool {
+        [&self.http2, &self.shared_http1].iter().any(|pool| !pool.connections.borrow().is_empty())
+    }
+
+    /// Drops connections that ended.
+    pub(super) fn sweep(&self) {
+        self.http2.sweep();
+        self.shared_http1.sweep();
+    }
+
+    fn of(&self, wanted: Wanted) -> &Pool {
+        match wanted {
+            Wanted::SharedHttp1 => &self.shared_http1,
+            Wanted::Bytes | Wanted::Http1 | Wanted::Http2 | Wanted::Either => &self.http2,
+        }
+    }
+}
+
+impl Pool {
+    /// A place on a connection that has one.
+    fn place(&self, host: &Rc<Host>) -> Option<Place> {
+        let mut gone = false;
+        let connections = self.connections.borrow();
+        let found = connections.iter().find(|connection| match connection.client.can_open() {
+            Ok(()) => true,
+            Err(OpenError::Concurrency) => false,
+            Err(_) => {
+                gone = true;
+                false
+            }
+        });
+        let found = found.cloned();
+        drop(connections);
+        if gone {
+            self.sweep();
+        }
+        let connection = found?;
+        let reused = connection.used.replace(true);
+        if let Some(left) = connection.left.get() {
+            connection.left.set(Some(left.saturating_sub(1)));
+            if left <= 1 {
+                self.connections.borrow_mut().retain(|other| !Rc::ptr_eq(other, &connection));
+            }
+        }
+        Some(Place { connection, host: host.clone(), reused })
+    }
+
+    fn sweep(&self) {
+        let gone = |connection: &Rc<Multiplexed>| {
+            matches!(connection.client.can_open(), Err(OpenError::GoingAway | OpenError::Exhausted))
+        };
+        self.connections.borrow_mut().retain(|connection| !gone(connection));
+    }
+}
+
+/// A connection that is being made.
+struct Connecting<'a>(&'a Pool);
+
+impl<'a> Connecting<'a> {
+    fn new(pool: &'a Pool) -> Self {
+        pool.connecting.set(pool.connecting.get() + 1);
+        Self(pool)
+    }
+}
+
+impl Drop for Connecting<'_> {
+    fn drop(&mut self) {
+        self.0.connecting.set(self.0.connecting.get().saturating_sub(1));
+        self.0.changed.notify_waiters();
+    }
+}
+
+impl Cluster {
+    /// What is to be spoken to `host` for a request that came in `downstream`.
+    fn wanted(&self, host: &Host, downstream: Version) -> Wanted {
+        let shared = || match &host.transport {
+            Transport::Tls(tls) if leads_to_sidecar(tls.alpn()) => Wanted::SharedHttp1,
+            _ => Wanted::Http1,
+        };
+        match &self.config.borrow().http.protocol {
+            UpstreamProtocol::Http1 => shared(),
+            UpstreamProtocol::Http2(_) => Wanted::Http2,
+            UpstreamProtocol::Downstream(_) if downstream == Version::Http2 => Wanted::Http2,
+            UpstreamProtocol::Downstream(_) => shared(),
+            UpstreamProtocol::Auto(_) => Wanted::Either,
+        }
+    }
+
+    /// The way for a request to `host` that is there already. Never waits.
+    pub fn try_acquire(&self, host: &Rc<Host>, downstream: Version) -> Option<Upstream> {
+        self.ready(host, self.wanted(host, downstream))
+    }
+
+    fn ready(&self, host: &Rc<Host>, wanted: Wanted) -> Option<Upstream> {
+        if wanted != Wanted::Http1
+            && let Some(place) = host.multiplexed.of(wanted).place(host)
+        {
+            return Some(Upstream::Http2(place));
+        }
+        match wanted {
+            Wanted::Http2 => None,
+            Wanted::Bytes | Wanted::Http1 | Wanted::SharedHttp1 | Wanted::Either => {
+                self.reuse(host).map(Upstream::Http1)
+            }
+        }
+    }
+
+    /// The way for a request to `host`, which came in `downstream`: a connection that is there, else a new one, else (at
+    /// `max_connections`, or while a connection is made that may take more than one request) the next that has room.
+    pub async fn acquire(&self, host: &Rc<Host>, downstream: Version) -> Result<Upstream, AcquireError> {
+        self.acquire_wanted(host, self.wanted(host, downstream)).await
+    }
+
+    /// A connection of its own for an HTTP/1.1 request.
+    pub async fn acquire_http1(&self, host: &Rc<Host>) -> Result<Connection, AcquireError> {
+        loop {
+            if let Upstream::Http1(connection) = self.acquire_wanted(host, Wanted::Http1).await? {
+                return Ok(connection);
+            }
+        }
+    }
+
+    async fn acquire_wanted(&self, host: &Rc<Host>, wanted: Wanted) -> Result<Upstream, AcquireError> {
+        if let Some(upstream) = self.ready(host, wanted) {
+            return Ok(upstream);
+        }
+        let _pending = self.begin_pending()?;
+        let pool = host.multiplexed.of(wanted);
+        loop {
+            let may_share = match wanted {
+                Wanted::Bytes | Wanted::Http1 => false,
+                Wanted::Http2 => true,
+                Wanted::SharedHttp1 | Wanted::Either => pool.peer.get() != Peer::OneAtATime,
+            };
+            if may_share && pool.connecting.get() > 0 {
+                pool.changed.notified().await;
+            } else {
+                match self.connection_permit() {
+                    Ok(permit) => {
+                        let _connecting = Connecting::new(pool);
+                        return Ok(self.begin(host, wanted, self.establish(host, permit, wanted, None).await?));
+                    }
+                    Err(_) => self.room(pool).await,
+                }
+            }
+            if let Some(upstream) = self.ready(host, wanted) {
+                return Ok(upstream);
+            }
+        }
+    }
+
+    /// A connection or a stream has come to its end.
+    async fn room(&self, pool: &Pool) {
+        let mut stream_ended = pin!(pool.changed.notified());
+        let mut connection_freed = pin!(self.freed());
+        std::future::poll_fn(|cx| {
+            let ended = stream_ended.as_mut().poll(cx).is_ready();
+            match connection_freed.as_mut().poll(cx).is_ready() || ended {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
+        })
+        .await;
+    }
+
+    /// A new connection goes into use: by one request, or by as many as come.
+    fn begin(&self, host: &Rc<Host>, wanted: Wanted, made: Established) -> Upstream {
+        let pool = host.multiplexed.of(wanted);
+        let agreed = made.stream.session().and_then(|session| session.alpn.as_deref());
+        let Spoken::Http2(_) = spoken(agreed, wanted) else {
+            pool.peer.set(Peer::OneAtATime);
+            self.stats().inc(Counter::upstream_cx_http1_total);
+            return Upstream::Http1(made.into_connection(host.clone()));
+        };
+        pool.peer.set(Peer::Many);
+        self.stats().inc(Counter::upstream_cx_http2_total);
+        let config = self.config();
+        let default = Http2Options::default();
+        let options = match &config.http.protocol {
+            UpstreamProtocol::Http1 => &default,
+            UpstreamProtocol::Http2(options)
+            | UpstreamProtocol::Downstream(options)
+            | UpstreamProtocol::Auto(options) => options,
+        };
+        let limits = Limits {
+            max_head_bytes: MAX_RESPONSE_HEAD_BYTES,
+            max_headers: MAX_RESPONSE_HEADERS,
+            idle_timeout: config.http.idle_timeout,
+            drain_timeout: std::time::Duration::ZERO,
+            flush_timeout: None,
+        };
+        let Established { stream, open } = made;
+        let (local, epoch) = (open.local, open.epoch);
+        let stats = self.http2_stats();
+        let connection = Rc::new(Multiplexed {
+            client: Client::start(stream, options, limits, stats, Rc::clone(&pool.changed), open),
+            left: Cell::new(config.http.max_requests_per_connection.map(|most| most.saturating_sub(1))),
+            used: Cell::new(true),
+            epoch,
+            local,
+        });
+        // Made for a configuration or a host that is no more, it serves the request it was made for.
+        let lasting = !host.removed.get() && connection.epoch == self.epoch.get() && connection.left.get() != Some(0);
+        if lasting {
+            pool.connections.borrow_mut().push(Rc::clone(&connection));
+        }
+        Upstream::Http2(Place { connection, host: host.clone(), reused: false })
+    }
+}
