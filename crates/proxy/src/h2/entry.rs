@@ -7,7 +7,7 @@ use evenkeel_http::h2::{Connection as Codec, ResponseMeta, StreamKey};
 use evenkeel_http::{Headers, ResponseHead};
 use tokio::time::Instant;
 
-use super::memory::Queue;
+use super::memory::Chunk;
 use super::stream::Reset;
 
 /// Interim responses that may wait to be taken.
@@ -22,7 +22,7 @@ pub(super) struct Entry {
     /// It was woken and has not looked since.
     notified: bool,
     /// Body bytes that were not taken.
-    pub(super) received: Queue,
+    pub(super) received: Chunk,
     /// The peer's last byte is in `received`.
     pub(super) peer_ended: bool,
     pub(super) trailers: Option<Box<Headers>>,
@@ -31,7 +31,7 @@ pub(super) struct Entry {
     /// The response, until it is taken.
     pub(super) answer: Option<(ResponseHead, ResponseMeta)>,
     /// What windows or the connection's buffer had no room for.
-    pub(super) unsent: Queue,
+    pub(super) unsent: Chunk,
     pub(super) end: End,
     pub(super) reset: Option<Reset>,
     /// The handle is gone since then; only `unsent` is left to do.
@@ -57,12 +57,12 @@ impl Entry {
             key,
             waker: None,
             notified: false,
-            received: Queue::default(),
+            received: Chunk::default(),
             peer_ended,
             trailers: None,
             interim: VecDeque::new(),
             answer: None,
-            unsent: Queue::default(),
+            unsent: Chunk::default(),
             end: if ended { End::Sent } else { End::Open },
             reset: None,
             orphaned: None,

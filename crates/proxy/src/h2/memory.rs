@@ -33,25 +33,25 @@ pub(super) fn give(mut buffer: Vec<u8>) {
 
 /// Bytes that come in at one end and leave at the other. Costs no memory while it is empty.
 #[derive(Debug, Default)]
-pub(super) struct Queue {
+pub(crate) struct Chunk {
     bytes: Vec<u8>,
     at: usize,
 }
 
-impl Queue {
-    pub(super) fn bytes(&self) -> &[u8] {
+impl Chunk {
+    pub(crate) fn bytes(&self) -> &[u8] {
         self.bytes.get(self.at..).unwrap_or_default()
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.bytes.len() - self.at
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    pub(super) fn push(&mut self, bytes: &[u8]) {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
@@ -64,7 +64,7 @@ impl Queue {
         self.bytes.extend_from_slice(bytes);
     }
 
-    pub(super) fn consume(&mut self, count: usize) {
+    pub(crate) fn consume(&mut self, count: usize) {
         self.at = (self.at + count).min(self.bytes.len());
         if self.at == self.bytes.len() {
             self.clear();
@@ -77,7 +77,7 @@ impl Queue {
     }
 }
 
-impl Drop for Queue {
+impl Drop for Chunk {
     fn drop(&mut self) {
         self.clear();
     }
@@ -88,15 +88,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_gives_its_memory_back_when_it_is_empty() {
-        let mut queue = Queue::default();
-        queue.push(b"abc");
-        queue.push(b"def");
-        queue.consume(4);
-        assert_eq!((queue.bytes(), queue.len()), (&b"ef"[..], 2));
-        queue.push(&[b'x'; 100]);
-        assert_eq!((queue.len(), &queue.bytes()[..3]), (102, &b"efx"[..]));
-        queue.consume(1000);
-        assert!(queue.is_empty() && queue.bytes.capacity() == 0);
+    fn a_chunk_gives_its_memory_back_when_it_is_empty() {
+        let mut chunk = Chunk::default();
+        chunk.push(b"abc");
+        chunk.push(b"def");
+        chunk.consume(4);
+        assert_eq!((chunk.bytes(), chunk.len()), (&b"ef"[..], 2));
+        chunk.push(&[b'x'; 100]);
+        assert_eq!((chunk.len(), &chunk.bytes()[..3]), (102, &b"efx"[..]));
+        chunk.consume(1000);
+        assert!(chunk.is_empty() && chunk.bytes.capacity() == 0);
     }
 }

@@ -200,7 +200,6 @@ impl Core {
     /// A stream took `count` bytes.
     pub(super) fn took(&mut self, index: usize, count: usize) {
         let Some(entry) = self.streams.entries.get_mut(index) else { return };
-        entry.received.consume(count);
         if !entry.peer_ended {
             self.lend();
             if let Some(entry) = self.streams.entries.get(index) {

@@ -138,7 +138,7 @@ impl Life<'_> {
     async fn connect(&mut self, forward: &Forward<'_>, host: &Rc<Host>, raced: bool) -> Result<Connection, Failure> {
         let connected = match raced || self.request.tunnel.is_some() {
             true => forward.cluster.connect(host).await,
-            false => forward.cluster.acquire(host).await,
+            false => forward.cluster.acquire_http1(host).await,
         };
         self.request.clock.wait();
         connected.map_err(Failure::from).inspect_err(|failure| {
