@@ -82,8 +82,7 @@ impl Upstreams {
                     let scope = stats::scope(&self.registry, &wanted.stat_name);
                     let random = self.random.clone();
                     let registry = self.registry.clone();
-                    let cluster =
-                        Cluster::new(wanted.clone(), group, scope, random, registry, self.reports_membership);
+                    let cluster = Cluster::new(wanted.clone(), group, scope, random, registry, self.reports_membership);
                     clusters.insert(name.clone(), Rc::new(cluster));
                 }
             }
