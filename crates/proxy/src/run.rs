@@ -33,7 +33,7 @@ use crate::memory;
 use crate::options::{Mode, Options, OptionsError, Settings};
 use crate::state::{Awaits, Parts, Phase, Shared, State};
 use crate::subscribe::Subscriptions;
-use crate::worker::{WorkerOptions, WorkerPool};
+use crate::worker::{DrainScope, WorkerOptions, WorkerPool};
 
 /// How long the access logs may take to reach their files at the end.
 const LOG_FLUSH_LIMIT: Duration = Duration::from_secs(5);
@@ -179,6 +179,8 @@ async fn serve(
     let settling = shared.clone();
     tokio::task::spawn_local(async move { settling.keep_settled().await });
     tokio::task::spawn_local(memory::give_back_start_up());
+    let balancing = pool.clone();
+    tokio::task::spawn_local(async move { balancing.keep_balanced().await });
 
     let mut signals = match stop {
         Some(stop) => Ending::Told(stop),
@@ -194,7 +196,10 @@ async fn serve(
                 Command::Quit => break false,
                 Command::Drain { graceful } => {
                     shared.state.borrow_mut().phase = Phase::Draining;
-                    pool.drain(!graceful);
+                    pool.drain(DrainScope::All);
+                    if !graceful {
+                        pool.stop_listening(DrainScope::All);
+                    }
                 }
             },
         }
@@ -248,7 +253,8 @@ async fn finish_connections(shared: &Shared, pool: &WorkerPool, signals: &mut En
     shared.state.borrow_mut().phase = Phase::Draining;
     let open = pool.active_connections();
     tracing::info!(connections = open, "draining; signal again to end at once");
-    pool.drain(true);
+    pool.drain(DrainScope::All);
+    pool.stop_listening(DrainScope::All);
     tokio::select! {
         finished = pool.drained() => if !finished {
             tracing::warn!(connections = pool.active_connections(), "drain time is over; closing what is left");

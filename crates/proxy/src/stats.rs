@@ -79,10 +79,12 @@ layout! {
 }
 
 layout! {
-    /// One worker, for `/workers`; not in `/stats`.
+    /// `workers.worker_N.`: `work_total` counts requests and each 16 KiB of their bodies, `busy_us_total` microseconds of CPU
+    /// time, `busy_permille` the share of a core used in the last second.
     pub mod worker {
-        counters { connections_total, requests_total }
-        gauges {}
+        counters { downstream_cx_total, downstream_rq_total, downstream_cx_moved_in, downstream_cx_moved_out, work_total,
+            busy_us_total }
+        gauges { downstream_cx_active, busy_permille }
         histograms {}
         statuses None
     }
@@ -121,6 +123,15 @@ pub fn proxy_protocol_version_name(prefix: &str, version: u8) -> ScopeName {
 /// `listener.ADDRESS.`; the address's colon becomes `_` as Envoy writes it.
 pub fn listener_name(address: std::net::SocketAddr) -> ScopeName {
     ScopeName::tagged("listener", "envoy_listener_address", &address.to_string().replace(':', "_"))
+}
+
+/// `workers.worker_N.`
+pub fn worker_name(worker: usize) -> ScopeName {
+    ScopeName {
+        dotted: format!("workers.worker_{worker}."),
+        family: "envoy_workers_".to_owned(),
+        tags: vec![("envoy_worker_id", worker.to_string())],
+    }
 }
 
 /// `listener.ADDRESS.worker_N.`

@@ -22,7 +22,34 @@ pub enum Stream {
     Unix(UnixStream),
 }
 
+/// A stream without a reactor, on its way to another thread.
+pub enum Portable {
+    /// Plaintext TCP.
+    Tcp(std::net::TcpStream),
+    /// TLS over TCP, with all of its state.
+    Tls(Box<TlsStream<std::net::TcpStream>>),
+}
+
+impl Portable {
+    /// Registers with this thread's reactor.
+    pub fn into_stream(self) -> io::Result<Stream> {
+        Ok(match self {
+            Self::Tcp(stream) => Stream::Tcp(TcpStream::from_std(stream)?),
+            Self::Tls(stream) => Stream::Tls(Box::new(stream.try_map_io(TcpStream::from_std)?)),
+        })
+    }
+}
+
 impl Stream {
+    /// Leaves this thread's reactor. Unix sockets stay: no client comes by one.
+    pub fn into_portable(self) -> io::Result<Portable> {
+        Ok(match self {
+            Self::Tcp(stream) => Portable::Tcp(stream.into_std()?),
+            Self::Tls(stream) => Portable::Tls(Box::new(stream.try_map_io(TcpStream::into_std)?)),
+            Self::Unix(_) => return Err(io::ErrorKind::Unsupported.into()),
+        })
+    }
+
     /// What the TLS handshake agreed on; `None` on plaintext.
     pub fn session(&self) -> Option<&Arc<Session>> {
         match self {

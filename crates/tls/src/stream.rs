@@ -74,6 +74,15 @@ impl<S> TlsStream<S> {
     pub fn get_ref(&self) -> &S {
         &self.io
     }
+
+    /// The same connection over another form of its socket: to leave one reactor and register with another.
+    ///
+    /// # Errors
+    /// Those of `map`; the connection is lost then.
+    pub fn try_map_io<T>(self, map: impl FnOnce(S) -> io::Result<T>) -> io::Result<TlsStream<T>> {
+        let Self { io, connection, unread, closing, session } = self;
+        Ok(TlsStream { io: map(io)?, connection, unread, closing, session })
+    }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {

@@ -1,7 +1,5 @@
 //! `/ready`, `/server_info`, `/listeners`, `/workers`, `/xds`.
 
-use std::fmt::Write as _;
-
 use evenkeel_xds::Schema;
 use evenkeel_xds::json::to_json;
 use http::StatusCode;
@@ -9,6 +7,7 @@ use serde_json::json;
 
 use super::{Admin, Query, Reply};
 use crate::state::Phase;
+use crate::worker::WorkerSnapshot;
 
 /// `evenkeel/VERSION`, in the shape Envoy's version has there.
 pub(super) fn version() -> String {
@@ -67,6 +66,16 @@ pub(super) fn listeners(admin: &Admin, query: &Query) -> Reply {
 
 pub(super) fn workers(admin: &Admin, query: &Query) -> Reply {
     let workers = admin.shared.state.borrow().pool.workers();
+    let columns: [(&str, Column); 7] = [
+        ("connections_active", |worker| f64::from(worker.connections_active)),
+        ("connections_total", |worker| worker.connections_total as f64),
+        ("moved_in", |worker| worker.moved_in as f64),
+        ("moved_out", |worker| worker.moved_out as f64),
+        ("requests_total", |worker| worker.requests_total as f64),
+        ("busy_s", |worker| worker.busy.as_secs_f64()),
+        ("busy_%", |worker| worker.busy_share * 100.0),
+    ];
+    let uneven = |column: Column| max_over_mean(workers.iter().map(column));
     if query.wants_json() {
         let rows: Vec<_> = workers
             .iter()
@@ -75,32 +84,42 @@ pub(super) fn workers(admin: &Admin, query: &Query) -> Reply {
                     "worker": worker.worker,
                     "connections_active": worker.connections_active,
                     "connections_total": worker.connections_total,
+                    "moved_in": worker.moved_in,
+                    "moved_out": worker.moved_out,
                     "requests_total": worker.requests_total,
                     "busy_ms": u64::try_from(worker.busy.as_millis()).unwrap_or(u64::MAX),
                     "busy_share": worker.busy_share,
                 })
             })
             .collect();
-        return Reply::json(&json!({ "workers": rows }));
+        let max_over_mean: serde_json::Map<_, _> =
+            columns.iter().map(|(name, column)| (name.replace('%', "share"), json!(uneven(*column)))).collect();
+        return Reply::json(&json!({ "workers": rows, "max_over_mean": max_over_mean }));
     }
-    let mut text = format!(
-        "{:>6}  {:>18}  {:>17}  {:>14}  {:>9}  {:>6}\n",
-        "worker", "connections_active", "connections_total", "requests_total", "busy_s", "busy_%"
-    );
+    let line = |first: &str, cells: [String; 7]| {
+        let cells = columns.iter().zip(cells).map(|((name, _), cell)| format!("  {cell:>width$}", width = name.len().max(8)));
+        format!("{first:>8}{}\n", cells.collect::<String>())
+    };
+    let mut text = line("worker", columns.map(|(name, _)| name.to_owned()));
     for worker in &workers {
-        // Writing to a String cannot fail.
-        _ = writeln!(
-            text,
-            "{:>6}  {:>18}  {:>17}  {:>14}  {:>9.3}  {:>6.1}",
-            worker.worker,
-            worker.connections_active,
-            worker.connections_total,
-            worker.requests_total,
-            worker.busy.as_secs_f64(),
-            worker.busy_share * 100.0
-        );
+        let cells = columns.map(|(name, column)| match name {
+            "busy_s" => format!("{:.3}", column(worker)),
+            "busy_%" => format!("{:.1}", column(worker)),
+            _ => format!("{:.0}", column(worker)),
+        });
+        text += &line(&worker.worker.to_string(), cells);
     }
+    text += &line("max/mean", columns.map(|(_, column)| uneven(column).map_or("-".to_owned(), |ratio| format!("{ratio:.2}"))));
     Reply::text(text)
+}
+
+/// One number of a worker.
+type Column = fn(&WorkerSnapshot) -> f64;
+
+/// How uneven values are: 1 when all are equal; `None` when all are zero.
+fn max_over_mean(values: impl Iterator<Item = f64> + Clone) -> Option<f64> {
+    let (sum, max) = values.clone().fold((0.0, 0.0), |(sum, max): (f64, f64), value| (sum + value, max.max(value)));
+    (sum > 0.0).then(|| max * values.count() as f64 / sum)
 }
 
 pub(super) fn xds(admin: &Admin, _: &Query) -> Reply {

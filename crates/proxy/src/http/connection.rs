@@ -18,25 +18,27 @@ use super::request::Request;
 use crate::conn::Deadline;
 use crate::conn::buffer::BLOCK_BYTES;
 use crate::conn::deadline::{after, earlier};
-use crate::listener;
+use crate::listener::{self, Leaving};
 use crate::stats::http::Counter;
-use crate::worker::{Registration, Worker};
+use crate::worker::{Errand, Registration, Worker};
 
-/// Serves a connection to its end.
+/// Serves a connection to its end, or until it is to go on elsewhere.
 pub(crate) async fn serve(
     worker: &Rc<Worker>,
     downstream: listener::Downstream,
     hcm: Arc<HttpConnectionManager>,
-    registration: &Registration,
-) {
+    registration: &Rc<Registration>,
+) -> Option<Box<Leaving>> {
     let generation = worker.generation();
-    if generation.network_filters(worker, &downstream.chain).on_connection(&downstream.view).is_err() {
-        return;
+    let admitted = downstream.resumed
+        || generation.network_filters(worker, &downstream.chain).on_connection(&downstream.view).is_ok();
+    if !admitted {
+        return None;
     }
     let manager = generation.manager(worker, &hcm);
     drop(generation);
-    let listener::Downstream { stream, input, view, chain, id, peer_text } = downstream;
-    let side = Http1::new(stream, input, &hcm);
+    let listener::Downstream { stream, input, view, chain, id, peer_text, since, requests, resumed } = downstream;
+    let side = Http1::new(stream, input, requests, &hcm);
     let clock = Clock::new();
     let origin = Origin {
         worker: Rc::clone(worker),
@@ -48,30 +50,63 @@ pub(crate) async fn serve(
         peer_text,
         id,
         protocol: Protocol::Http1,
-        opened: Instant::now(),
+        opened: since,
+        registration: Rc::clone(registration),
+        leaves: false,
     };
-    origin.count();
-    let mut connection = Http1Connection { origin, side, deadline: Deadline::default(), clock, registration };
+    origin.count(resumed);
+    registration.set_movable();
+    let mut connection = Http1Connection { origin, side, deadline: Deadline::default(), clock };
     // Between two turns of this loop the connection is at a message boundary: nothing of it is anywhere but in `connection`.
-    while connection.serve_next().await {}
+    loop {
+        match connection.wait_for_request().await {
+            Next::Request if connection.serve_request().await => {}
+            Next::Request | Next::End => break,
+            Next::Leave(to) => return Some(Box::new(Leaving { downstream: connection.into_downstream(), to })),
+        }
+    }
     connection.side.close().await;
+    None
+}
+
+/// What comes next on a connection.
+enum Next {
+    /// A request has begun to arrive.
+    Request,
+    /// It ends, between two requests.
+    End,
+    /// It is to go to that worker.
+    Leave(usize),
 }
 
 /// A client's HTTP/1 connection at a message boundary.
-struct Http1Connection<'w> {
+struct Http1Connection {
     origin: Origin,
     side: Http1,
     deadline: Deadline,
     clock: Clock,
-    registration: &'w Registration,
 }
 
-impl Http1Connection<'_> {
-    /// Serves the next request; false when there is none, or no other may follow it.
-    async fn serve_next(&mut self) -> bool {
-        if !self.wait_for_request().await {
-            return false;
+impl Http1Connection {
+    /// The connection as another worker can go on with it.
+    fn into_downstream(mut self) -> listener::Downstream {
+        self.origin.leaves = true;
+        let Origin { view, chain, peer_text, id, opened, .. } = &mut self.origin;
+        listener::Downstream {
+            view: view.clone(),
+            chain: Arc::clone(chain),
+            peer_text: std::mem::take(peer_text),
+            id: *id,
+            since: *opened,
+            requests: self.side.requests(),
+            resumed: true,
+            stream: self.side.stream,
+            input: self.side.input,
         }
+    }
+
+    /// Serves the request that has begun to arrive; false when no other may follow it.
+    async fn serve_request(&mut self) -> bool {
         let mut request = Request::begin(self.clock);
         let read = self.read_head(&mut request).await;
         let down = Downstream::Http1(&mut self.side);
@@ -87,23 +122,37 @@ impl Http1Connection<'_> {
         next
     }
 
-    /// Waits for a request's first byte; false when the connection ended before it.
-    async fn wait_for_request(&mut self) -> bool {
-        let idle_until = after(self.clock.now(), self.origin.hcm.idle_timeout);
+    /// Waits for a request's first byte, or for something else to do.
+    async fn wait_for_request(&mut self) -> Next {
+        if let Errand::MoveTo(worker) = self.origin.registration.errand() {
+            return Next::Leave(worker);
+        }
+        let mut idle_until = after(self.clock.now(), self.origin.hcm.idle_timeout);
+        let mut drains = false;
         loop {
             // RFC 9112 section 2.2: a server ignores empty lines before a request.
             while self.side.input.bytes().starts_with(b"\r\n") {
                 self.side.input.consume(2);
             }
             if !self.side.input.is_empty() {
-                return true;
+                return Next::Request;
             }
-            match poll_fn(|cx| self.poll_idle(idle_until, cx)).await {
-                More::Bytes => {}
-                More::End => return false,
-                More::Late => {
-                    self.origin.manager.http.inc(Counter::downstream_cx_idle_timeout);
-                    return false;
+            match poll_fn(|cx| self.poll_idle(idle_until, drains, cx)).await {
+                Idle::More(More::Bytes) => {}
+                Idle::More(More::End) => return Next::End,
+                Idle::More(More::Late) => {
+                    self.origin.manager.http.inc(match drains {
+                        true => Counter::downstream_cx_drain_close,
+                        false => Counter::downstream_cx_idle_timeout,
+                    });
+                    return Next::End;
+                }
+                Idle::Leave(to) => return Next::Leave(to),
+                // A client that is about to send is answered with `Connection: close`; one that is not is left.
+                Idle::Drains => {
+                    drains = true;
+                    let quiet = Some(self.origin.worker.drain_quiet);
+                    idle_until = earlier(idle_until, after(self.clock.now(), quiet));
                 }
             }
         }
@@ -141,17 +190,28 @@ impl Http1Connection<'_> {
         }
     }
 
-    fn poll_idle(&mut self, until: Option<Instant>, cx: &mut Context<'_>) -> Poll<More> {
+    fn poll_idle(&mut self, until: Option<Instant>, drains: bool, cx: &mut Context<'_>) -> Poll<Idle> {
         let more = poll_more(&mut self.side, &mut self.deadline, until, BLOCK_BYTES, cx);
         if more.is_pending() {
             self.clock.wait();
-            self.registration.watch(cx.waker());
-            if self.origin.worker.draining.get() {
-                return Poll::Ready(More::End);
+            self.origin.registration.watch(cx.waker());
+            match self.origin.registration.errand() {
+                Errand::MoveTo(worker) => return Poll::Ready(Idle::Leave(worker)),
+                Errand::Drain if !drains => return Poll::Ready(Idle::Drains),
+                Errand::Drain | Errand::Stay => {}
             }
         }
-        more
+        more.map(Idle::More)
     }
+}
+
+/// What a connection without a request is waiting for.
+enum Idle {
+    More(More),
+    /// It is to go to that worker.
+    Leave(usize),
+    /// It is to end when nothing more comes.
+    Drains,
 }
 
 fn limits(hcm: &HttpConnectionManager) -> Limits {

@@ -59,7 +59,7 @@ impl Life<'_> {
         stats.inc(Counter::downstream_rq_total);
         stats.inc(Counter::downstream_rq_http1_total);
         stats.shift(Gauge::downstream_rq_active, 1);
-        self.origin.worker.stats.inc(crate::stats::worker::Counter::requests_total);
+        self.origin.worker.stats.inc(crate::stats::worker::Counter::downstream_rq_total);
     }
 
     /// Counts and logs a request that has ended, however it ended.
@@ -67,6 +67,7 @@ impl Life<'_> {
         let (origin, request) = (self.origin, &mut *self.request);
         let stats = &origin.manager.http;
         stats.shift(Gauge::downstream_rq_active, -1);
+        origin.registration.worked(request.bytes_received + request.bytes_sent);
         let class = match request.status / 100 {
             1 => Some(Counter::downstream_rq_1xx),
             2 => Some(Counter::downstream_rq_2xx),

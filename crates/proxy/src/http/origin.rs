@@ -10,7 +10,7 @@ use evenkeel_tls::Session;
 use tokio::time::Instant;
 
 use crate::stats::http::{Counter, Gauge, Histogram};
-use crate::worker::{HttpManager, Worker};
+use crate::worker::{HttpManager, Registration, Worker};
 
 /// A downstream connection as its requests see it. It counts as open for as long as it lives.
 pub(super) struct Origin {
@@ -26,6 +26,10 @@ pub(super) struct Origin {
     pub(super) id: u64,
     pub(super) protocol: Protocol,
     pub(super) opened: Instant,
+    /// Its entry among the worker's connections.
+    pub(super) registration: Rc<Registration>,
+    /// It goes on elsewhere: it is not closed when this is dropped.
+    pub(super) leaves: bool,
 }
 
 /// What a downstream connection speaks.
@@ -35,35 +39,40 @@ pub(super) enum Protocol {
 }
 
 impl Origin {
-    /// Counts the connection, from now to when this is dropped.
-    pub(super) fn count(&self) {
+    /// Counts the connection as open, from now to when this is dropped; in the totals it is already when it is `resumed`.
+    pub(super) fn count(&self, resumed: bool) {
         let stats = &self.manager.http;
-        stats.inc(Counter::downstream_cx_total);
-        stats.shift(Gauge::downstream_cx_active, 1);
-        match self.protocol {
-            Protocol::Http1 => {
-                stats.inc(Counter::downstream_cx_http1_total);
-                stats.shift(Gauge::downstream_cx_http1_active, 1);
+        if !resumed {
+            stats.inc(Counter::downstream_cx_total);
+            match self.protocol {
+                Protocol::Http1 => stats.inc(Counter::downstream_cx_http1_total),
+            }
+            if self.view.tls {
+                stats.inc(Counter::downstream_cx_ssl_total);
             }
         }
+        self.shift(1);
+    }
+
+    fn shift(&self, by: i64) {
+        let stats = &self.manager.http;
+        stats.shift(Gauge::downstream_cx_active, by);
+        match self.protocol {
+            Protocol::Http1 => stats.shift(Gauge::downstream_cx_http1_active, by),
+        }
         if self.view.tls {
-            stats.inc(Counter::downstream_cx_ssl_total);
-            stats.shift(Gauge::downstream_cx_ssl_active, 1);
+            stats.shift(Gauge::downstream_cx_ssl_active, by);
         }
     }
 }
 
 impl Drop for Origin {
     fn drop(&mut self) {
-        let stats = &self.manager.http;
-        stats.inc(Counter::downstream_cx_destroy);
-        stats.shift(Gauge::downstream_cx_active, -1);
-        match self.protocol {
-            Protocol::Http1 => stats.shift(Gauge::downstream_cx_http1_active, -1),
+        self.shift(-1);
+        if !self.leaves {
+            let stats = &self.manager.http;
+            stats.inc(Counter::downstream_cx_destroy);
+            stats.record(Histogram::downstream_cx_length_ms, self.opened.elapsed().as_millis() as u64);
         }
-        if self.view.tls {
-            stats.shift(Gauge::downstream_cx_ssl_active, -1);
-        }
-        stats.record(Histogram::downstream_cx_length_ms, self.opened.elapsed().as_millis() as u64);
     }
 }

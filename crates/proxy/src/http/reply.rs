@@ -102,7 +102,7 @@ impl Life<'_> {
         finish_response(&mut request.response.headers, hcm, true);
         let close = reply.close
             || !self.down.received_all()
-            || origin.worker.draining.get()
+            || origin.registration.drains()
             || self.down.must_close(hcm.max_requests_per_connection);
         let no_content = matches!(reply.status, 204 | 304) || reply.status < 200;
         let answer = Answer {

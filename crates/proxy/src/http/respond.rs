@@ -95,7 +95,7 @@ impl Life<'_> {
         };
         let http_10 = request.is_http_10();
         let unframed = http_10 && !request.is_head() && matches!(framing, Framing::Chunked | Framing::UntilClose);
-        let draining = origin.worker.draining.get();
+        let draining = origin.registration.drains();
         let limit = origin.hcm.max_requests_per_connection;
         let close = request.tunnel.is_some() || unframed || draining || self.down.must_close(limit);
         if draining {

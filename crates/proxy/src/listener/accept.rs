@@ -6,14 +6,25 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::io::unix::AsyncFd;
+use tokio::sync::oneshot;
 
+use super::socket::ListenerKey;
 use crate::worker::{Accepted, Message, Worker};
 
 /// Pause after the system has run out of descriptors or memory: accepting again at once would only spin.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
+/// Connections taken from a listening socket that is about to be closed.
+const MAX_LAST_ACCEPTS: usize = 4096;
 
-/// Accepts until aborted and gives every connection to the worker that has room.
-pub(crate) async fn accept(worker: Rc<Worker>, listener: SocketAddr, socket: TcpListener) {
+/// Accepts until told to stop, and gives every connection to the worker that has room. Connections that the kernel has set
+/// up by then are still taken: closing the socket would reset them. Dropping the sender of `stop` leaves them to whoever
+/// else has the socket.
+pub(crate) async fn accept(
+    worker: Rc<Worker>,
+    listener: ListenerKey,
+    socket: TcpListener,
+    mut stop: oneshot::Receiver<()>,
+) {
     // SAFETY: a `TcpListener` owns its descriptor and returns the same one for as long as it lives.
     let socket = match unsafe { AsyncFd::register(socket) } {
         Ok(socket) => socket,
@@ -23,18 +34,35 @@ pub(crate) async fn accept(worker: Rc<Worker>, listener: SocketAddr, socket: Tcp
         }
     };
     loop {
-        match next(&socket).await {
-            Ok((stream, peer)) => {
-                if prepare_accepted(&stream).is_ok() {
-                    place(&worker, stream, peer, listener).await;
+        let accepted = tokio::select! {
+            biased;
+            told = &mut stop => {
+                if told.is_ok() {
+                    empty_queue(&worker, &listener, socket.get_ref()).await;
                 }
+                return;
             }
+            accepted = next(&socket) => accepted,
+        };
+        match accepted {
+            Ok((stream, peer)) => place(&worker, stream, peer, &listener).await,
             // The peer was gone before we came to it.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
                 tracing::warn!(%listener, %error, "cannot accept");
                 tokio::time::sleep(EXHAUSTED_PAUSE).await;
             }
+        }
+    }
+}
+
+/// Accepts what waits, a full backlog's worth at most.
+async fn empty_queue(worker: &Rc<Worker>, listener: &ListenerKey, socket: &TcpListener) {
+    for _ in 0..MAX_LAST_ACCEPTS {
+        match socket.accept() {
+            Ok((stream, peer)) => place(worker, stream, peer, listener).await,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+            Err(_) => return,
         }
     }
 }
@@ -53,9 +81,14 @@ fn prepare_accepted(stream: &std::net::TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)
 }
 
-/// The worker is chosen here, once; the seat counts the connection until it is closed.
-async fn place(worker: &Rc<Worker>, stream: std::net::TcpStream, peer: SocketAddr, listener: SocketAddr) {
-    let accepted = Accepted { stream, peer, listener, seat: worker.balance.choose() };
+/// The worker is chosen here; the seat counts the connection until it is closed.
+async fn place(worker: &Rc<Worker>, stream: std::net::TcpStream, peer: SocketAddr, listener: &ListenerKey) {
+    if prepare_accepted(&stream).is_err() {
+        return;
+    }
+    // Looked up here, by the accepting worker: the chosen one may have gone on to a configuration without this listener.
+    let Some(bound) = worker.generation().shared.bound.get(listener).cloned() else { return };
+    let accepted = Accepted { stream, peer, bound, seat: worker.balance.choose() };
     let chosen = accepted.seat.worker();
     if chosen == worker.index {
         worker.serve(accepted);

@@ -3,9 +3,10 @@
 pub(crate) mod accept;
 mod detect;
 mod inspect;
+pub(crate) mod moving;
 mod original_dst;
 mod proxy_protocol;
 mod serve;
 pub(crate) mod socket;
 
-pub(crate) use serve::{Downstream, serve};
+pub(crate) use serve::{Downstream, Leaving, accepted};

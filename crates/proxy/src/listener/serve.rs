@@ -1,6 +1,7 @@
 //! One connection from accept to its terminal filter: original destination, logical listener, PROXY protocol, protocol
 //! detection, filter chain, TLS.
 
+use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -17,8 +18,10 @@ use tokio::time::Instant;
 
 use crate::access_log::Record;
 use crate::alpn::MULTIPLEXED_HTTP1;
+use crate::balance::Seat;
 use crate::conn::Buffer;
 use crate::listener::detect::{Ends, detect};
+use crate::listener::moving;
 use crate::listener::inspect::{self, InspectError, Inspected};
 use crate::listener::original_dst::original_destination;
 use crate::listener::proxy_protocol;
@@ -30,8 +33,8 @@ use crate::worker::{Accepted, ConnectionStats, Registration, Worker};
 use crate::{http, tcp};
 
 /// A connection that a filter chain has taken.
-pub(crate) struct Downstream {
-    pub(crate) stream: Stream,
+pub(crate) struct Downstream<S = Stream> {
+    pub(crate) stream: S,
     /// Read already, to be used first.
     pub(crate) input: Buffer,
     /// What matchers, filters and logs may know of it.
@@ -40,51 +43,137 @@ pub(crate) struct Downstream {
     pub(crate) id: u64,
     /// Peer address as text, for `x-forwarded-for`.
     pub(crate) peer_text: Box<str>,
+    /// When it was accepted.
+    pub(crate) since: Instant,
+    /// Requests served on it so far.
+    pub(crate) requests: u32,
+    /// Another worker served it before: it was counted and let in there.
+    pub(crate) resumed: bool,
 }
 
-/// Serves a connection to its end.
-pub(crate) async fn serve(worker: &Rc<Worker>, accepted: Accepted, id: u64, registration: &Registration) {
-    let generation = worker.generation();
-    let Some(bound) = generation.shared.bound.get(&accepted.listener).cloned() else { return };
-    let stats = generation.connection_stats(worker, accepted.listener);
-    let _counted = Counted::new(&stats);
-    let Some((destination, redirected)) = destination(&accepted, &bound) else { return };
+impl<S> Downstream<S> {
+    /// The same connection over another stream.
+    pub(super) fn try_map<T>(self, map: impl FnOnce(S) -> io::Result<T>) -> io::Result<Downstream<T>> {
+        let Self { stream, input, view, chain, id, peer_text, since, requests, resumed } = self;
+        let stream = map(stream)?;
+        Ok(Downstream { stream, input, view, chain, id, peer_text, since, requests, resumed })
+    }
+}
+
+/// A connection's place: the worker that is charged with it, and the listeners that took it.
+pub(super) struct Standing {
+    /// `None` once the connection has left.
+    seat: Option<Seat>,
+    bound: Arc<Listener>,
+    /// Where its original destination led it.
+    logical: Option<Arc<Listener>>,
+}
+
+impl Standing {
+    /// The same place on another worker; this one keeps none.
+    pub(super) fn move_to(&mut self, worker: usize) -> Self {
+        let mut seat = self.seat.take();
+        if let Some(seat) = &mut seat {
+            seat.move_to(worker);
+        }
+        Self { seat, bound: Arc::clone(&self.bound), logical: self.logical.clone() }
+    }
+
+    /// The listener whose filter chains serve the connection.
+    fn listener(&self) -> &Arc<Listener> {
+        self.logical.as_ref().unwrap_or(&self.bound)
+    }
+}
+
+/// A connection that a filter chain serves.
+pub(crate) struct Served<'w> {
+    terminating: Terminating<'w>,
+    standing: Standing,
+    counted: Counted,
+}
+
+/// Serves until the connection ends, or is to go on elsewhere.
+type Terminating<'w> = Pin<Box<dyn Future<Output = Option<Box<Leaving>>> + 'w>>;
+
+/// Takes a connection just accepted as far as its filter chain. The future is large, and over before the connection's long
+/// life begins: box it.
+pub(crate) async fn accepted<'w>(
+    worker: &'w Rc<Worker>,
+    accepted: Accepted,
+    id: u64,
+    registration: &'w Rc<Registration>,
+) -> Option<Served<'w>> {
+    let (destination, redirected) = destination(&accepted)?;
+    let Accepted { stream, peer, bound, seat } = accepted;
     let logical = match redirected && bound.use_original_dst {
-        true => generation.shared.listener_of_destination(destination).cloned(),
+        true => worker.generation().shared.listener_of_destination(destination).cloned(),
         false => None,
     };
-    // A logical listener counts the connection too; the worker was chosen before and stays.
-    let logical_stats = logical.as_ref().map(|logical| generation.connection_stats(worker, logical.address));
-    let _logical_counted = logical_stats.as_ref().map(Counted::new);
-    let listener = logical.unwrap_or(bound);
-    drop(generation);
-    let Accepted { stream, peer, seat, .. } = accepted;
-    // The seat lives as long as the connection.
-    let _seat = seat;
-    let Ok(stream) = TcpStream::from_std(stream) else { return };
+    let standing = Standing { seat: Some(seat), bound, logical };
+    let counted = Counted::new(worker, &standing);
+    let stream = TcpStream::from_std(stream).ok()?;
+    let listener = Arc::clone(standing.listener());
     let ends = Ends { direct: peer, remote: peer, destination };
-    // Boxed, for it is large and over before the connection's long life begins.
-    let established = Box::pin(establish(worker, stream, ends, listener, &stats, id)).await;
-    let terminal: Pin<Box<dyn Future<Output = ()> + '_>> = match established {
-        None => return,
-        Some((downstream, ahead)) => match &downstream.chain.terminal {
-            Terminal::Http(hcm) => {
-                let hcm = Arc::clone(hcm);
-                Box::pin(http::serve(worker, downstream, hcm, registration))
-            }
-            Terminal::Tcp(proxy) => {
-                let proxy = Arc::clone(proxy);
-                Box::pin(tcp::serve(worker, downstream, proxy, ahead))
-            }
-        },
-    };
-    terminal.await;
+    let (downstream, ahead) = establish(worker, stream, ends, listener, &counted, id).await?;
+    Some(Served::new(worker, downstream, ahead, (standing, counted), registration))
+}
+
+impl<'w> Served<'w> {
+    pub(super) fn new(
+        worker: &'w Rc<Worker>,
+        downstream: Downstream,
+        ahead: Option<Box<Ahead>>,
+        (standing, counted): (Standing, Counted),
+        registration: &'w Rc<Registration>,
+    ) -> Self {
+        Self { terminating: terminal(worker, downstream, ahead, &standing, registration), standing, counted }
+    }
+
+    /// Serves the connection until it ends or has gone to another worker.
+    pub(crate) async fn to_its_end(&mut self, worker: &'w Rc<Worker>, registration: &'w Rc<Registration>) {
+        while let Some(leaving) = self.terminating.as_mut().await {
+            let Some(back) = moving::send(worker, leaving, &mut self.standing) else {
+                self.counted.moved_away = true;
+                return;
+            };
+            registration.forget_order();
+            self.terminating = terminal(worker, back, None, &self.standing, registration);
+        }
+    }
+}
+
+/// A connection that is to go on elsewhere, between two messages.
+pub(crate) struct Leaving {
+    pub(crate) downstream: Downstream,
+    /// The worker to go to.
+    pub(crate) to: usize,
+}
+
+/// Hands a connection to the last filter of the chain that has taken it.
+fn terminal<'w>(
+    worker: &'w Rc<Worker>,
+    downstream: Downstream,
+    ahead: Option<Box<Ahead>>,
+    standing: &Standing,
+    registration: &'w Rc<Registration>,
+) -> Terminating<'w> {
+    registration.served_by(&downstream.chain, standing.listener().direction);
+    match &downstream.chain.terminal {
+        Terminal::Http(hcm) => {
+            let hcm = Arc::clone(hcm);
+            Box::pin(http::serve(worker, downstream, hcm, registration))
+        }
+        Terminal::Tcp(proxy) => {
+            let proxy = Arc::clone(proxy);
+            Box::pin(tcp::serve(worker, downstream, proxy, ahead))
+        }
+    }
 }
 
 /// The address the client dialled, and whether a redirect brought it here.
-fn destination(accepted: &Accepted, bound: &Listener) -> Option<(SocketAddr, bool)> {
+fn destination(accepted: &Accepted) -> Option<(SocketAddr, bool)> {
     let local = accepted.stream.local_addr().ok()?;
-    let original = match bound.listener_filters.original_dst {
+    let original = match accepted.bound.listener_filters.original_dst {
         true => original_destination(&accepted.stream, local),
         false => None,
     };
@@ -98,9 +187,10 @@ async fn establish(
     stream: TcpStream,
     mut ends: Ends,
     listener: Arc<Listener>,
-    stats: &ConnectionStats,
+    counted: &Counted,
     id: u64,
 ) -> Option<(Downstream, Option<Box<Ahead>>)> {
+    let stats = &counted.bound;
     let mut inspected = Inspected::default();
     let mut tlvs = None;
     if let Some(filter) = &listener.listener_filters.proxy_protocol {
@@ -148,7 +238,10 @@ async fn establish(
     let forwards_cert = matches!(&chain.terminal, Terminal::Http(hcm) if hcm.client_cert_details.cert);
     let view = ConnectionView { tlvs, ..connection_view(&stream, ends, server_name, forwards_cert) };
     let peer_text = ends.remote.ip().to_canonical().to_string().into();
-    Some((Downstream { stream, input, view, chain, id, peer_text }, detected.ahead))
+    let since = counted.since;
+    let downstream =
+        Downstream { stream, input, view, chain, id, peer_text, since, requests: 0, resumed: false };
+    Some((downstream, detected.ahead))
 }
 
 /// Runs a listener filter within the listener's time.
@@ -248,30 +341,58 @@ fn log_unmatched(worker: &Worker, listener: &Listener, ends: Ends, id: u64) {
     }
 }
 
-/// A connection as the listener's statistics see it.
-struct Counted {
-    stats: Rc<ConnectionStats>,
-    started: Instant,
+/// A connection as the statistics of its listeners see it. A logical listener counts it too.
+pub(super) struct Counted {
+    bound: Rc<ConnectionStats>,
+    logical: Option<Rc<ConnectionStats>>,
+    since: Instant,
+    moved_away: bool,
 }
 
 impl Counted {
-    fn new(stats: &Rc<ConnectionStats>) -> Self {
-        stats.listener.inc(listener::Counter::downstream_cx_total);
-        stats.listener.shift(listener::Gauge::downstream_cx_active, 1);
-        stats.worker.inc(listener_worker::Counter::downstream_cx_total);
-        stats.worker.shift(listener_worker::Gauge::downstream_cx_active, 1);
-        Self { stats: Rc::clone(stats), started: Instant::now() }
+    /// A connection just accepted.
+    fn new(worker: &Worker, standing: &Standing) -> Self {
+        let counted = Self::moved(worker, standing, Instant::now());
+        for stats in counted.all() {
+            stats.listener.inc(listener::Counter::downstream_cx_total);
+            stats.worker.inc(listener_worker::Counter::downstream_cx_total);
+        }
+        counted
+    }
+
+    /// A connection that another worker counted before.
+    pub(super) fn moved(worker: &Worker, standing: &Standing, since: Instant) -> Self {
+        let generation = worker.generation();
+        let stats = |listener: &Arc<Listener>| generation.connection_stats(worker, listener.address);
+        let (bound, logical) = (stats(&standing.bound), standing.logical.as_ref().map(stats));
+        let counted = Self { bound, logical, since, moved_away: false };
+        counted.shift(1);
+        counted
+    }
+
+    fn shift(&self, by: i64) {
+        for stats in self.all() {
+            stats.listener.shift(listener::Gauge::downstream_cx_active, by);
+            stats.worker.shift(listener_worker::Gauge::downstream_cx_active, by);
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &ConnectionStats> {
+        std::iter::once(&*self.bound).chain(self.logical.as_deref())
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        let stats = &self.stats;
-        stats.listener.inc(listener::Counter::downstream_cx_destroy);
-        stats.listener.shift(listener::Gauge::downstream_cx_active, -1);
-        stats.worker.shift(listener_worker::Gauge::downstream_cx_active, -1);
-        let millis = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        stats.listener.record(listener::Histogram::downstream_cx_length_ms, millis);
+        self.shift(-1);
+        if self.moved_away {
+            return;
+        }
+        let millis = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        for stats in self.all() {
+            stats.listener.inc(listener::Counter::downstream_cx_destroy);
+            stats.listener.record(listener::Histogram::downstream_cx_length_ms, millis);
+        }
     }
 }
 

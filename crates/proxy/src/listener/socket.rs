@@ -6,32 +6,53 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use evenkeel_runtime_config::{Config, Listener};
+use evenkeel_runtime_config::Listener;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::worker::BindError;
 
-/// Sockets that are open, by configured address.
+/// What a listening socket is known by: its configured address, so that a socket passes from one listener to the next that
+/// has it. Port 0 names no port, and each listener with it has a socket of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct ListenerKey {
+    pub(crate) address: SocketAddr,
+    name: Option<Arc<str>>,
+}
+
+impl ListenerKey {
+    pub(crate) fn of(listener: &Listener) -> Self {
+        let name = (listener.address.port() == 0).then(|| Arc::clone(&listener.name));
+        Self { address: listener.address, name }
+    }
+}
+
+impl std::fmt::Display for ListenerKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.address.fmt(f)
+    }
+}
+
+/// Sockets that are open.
 #[derive(Debug)]
 pub(crate) struct ListenerSockets {
     workers: usize,
     inherited: InheritedSockets,
-    /// The configured address and where it really is bound.
-    bound: HashMap<SocketAddr, SocketAddr>,
+    /// Where each is really bound.
+    bound: HashMap<ListenerKey, SocketAddr>,
 }
 
 /// What changed with a configuration.
 #[derive(Debug, Default)]
 pub(crate) struct SocketChange {
     pub(crate) opened: Vec<Opened>,
-    pub(crate) closed: Vec<SocketAddr>,
+    pub(crate) closed: Vec<ListenerKey>,
     pub(crate) errors: Vec<BindError>,
 }
 
 /// A newly opened listener: a socket for each worker.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    pub(crate) address: SocketAddr,
+    pub(crate) listener: ListenerKey,
     pub(crate) sockets: Vec<TcpListener>,
 }
 
@@ -55,40 +76,39 @@ impl ListenerSockets {
         Self { workers, inherited, bound: HashMap::new() }
     }
 
-    /// Where the listener configured at `address` is bound.
-    pub(crate) fn bound_address(&self, address: SocketAddr) -> Option<SocketAddr> {
-        self.bound.get(&address).copied()
+    /// Where a listener is bound.
+    pub(crate) fn bound_address(&self, listener: &Listener) -> Option<SocketAddr> {
+        self.bound.get(&ListenerKey::of(listener)).copied()
     }
 
-    /// Opens what `config` adds and names what it no longer has. A socket stays open while some listener has its address.
-    pub(crate) fn change(&mut self, config: &Config) -> SocketChange {
+    /// Opens what `listeners` add and names what they no longer have. A socket stays open while some listener has its address.
+    pub(crate) fn change<'l>(&mut self, listeners: impl Iterator<Item = &'l Arc<Listener>>) -> SocketChange {
         let mut change = SocketChange::default();
-        let wanted: HashMap<SocketAddr, &Arc<Listener>> = config
-            .listeners
-            .values()
-            .filter(|listener| listener.bind_to_port)
-            .map(|listener| (listener.address, listener))
-            .collect();
-        change.closed = self.bound.keys().filter(|address| !wanted.contains_key(address)).copied().collect();
-        change.closed.iter().for_each(|address| _ = self.bound.remove(address));
-        for (address, listener) in wanted {
-            if self.bound.contains_key(&address) {
+        let wanted: HashMap<ListenerKey, &Arc<Listener>> =
+            listeners.map(|listener| (ListenerKey::of(listener), listener)).collect();
+        change.closed = self.bound.keys().filter(|key| !wanted.contains_key(key)).cloned().collect();
+        change.closed.iter().for_each(|key| _ = self.bound.remove(key));
+        for (key, listener) in wanted {
+            if self.bound.contains_key(&key) {
                 continue;
             }
             match self.open(listener) {
                 Ok((real, sockets)) => {
-                    self.bound.insert(address, real);
-                    change.opened.push(Opened { address, sockets });
+                    self.bound.insert(key.clone(), real);
+                    change.opened.push(Opened { listener: key, sockets });
                 }
-                Err(error) => change.errors.push(BindError { listener: Arc::clone(&listener.name), address, error }),
+                Err(error) => {
+                    let (listener, address) = (Arc::clone(&listener.name), listener.address);
+                    change.errors.push(BindError { listener, address, error });
+                }
             }
         }
         change
     }
 
-    /// Forgets all sockets and names them.
-    pub(crate) fn close_all(&mut self) -> Vec<SocketAddr> {
-        self.bound.drain().map(|(address, _)| address).collect()
+    /// Forgets sockets and names them.
+    pub(crate) fn close(&mut self, mut which: impl FnMut(&ListenerKey) -> bool) -> Vec<ListenerKey> {
+        self.bound.extract_if(|key, _| which(key)).map(|(key, _)| key).collect()
     }
 
     fn open(&self, listener: &Listener) -> io::Result<(SocketAddr, Vec<TcpListener>)> {

@@ -17,7 +17,7 @@ use crate::access_log::Record;
 use crate::conn::buffer::BLOCK_BYTES;
 use crate::conn::deadline::after;
 use crate::conn::{Buffer, Deadline};
-use crate::listener::Downstream;
+use crate::listener::{Downstream, Leaving};
 use crate::response_flags::ResponseFlags;
 use crate::stats::tcp::{Counter, Gauge};
 use crate::upstream::{AcquireError, ConnectError, Connection, RequestGuard, Target};
@@ -47,7 +47,7 @@ pub(crate) async fn serve(
     mut downstream: Downstream,
     proxy: Arc<TcpProxy>,
     ahead: Option<Box<Ahead>>,
-) {
+) -> Option<Box<Leaving>> {
     let generation = worker.generation();
     let stats = generation.tcp_stats(&proxy.stat_prefix);
     let filters = generation.network_filters(worker, &downstream.chain);
@@ -71,6 +71,7 @@ pub(crate) async fn serve(
     stats.add(Counter::downstream_cx_rx_bytes_total, outcome.received);
     stats.add(Counter::downstream_cx_tx_bytes_total, outcome.sent);
     log(worker, &downstream, &proxy, &outcome);
+    None
 }
 
 /// Whether the chain's filters let a connection through.

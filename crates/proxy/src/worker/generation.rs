@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use evenkeel_runtime_config::listener::Terminal;
+use evenkeel_runtime_config::listener::{FilterChain, Terminal};
 use evenkeel_runtime_config::{Config, FastMap, Listener};
 use evenkeel_stats::{Registry, Scope};
 
+use crate::listener::socket::ListenerKey;
 use crate::stats::{self, http, listener, tcp};
 
 /// A configuration and the statistics that belong to it.
@@ -14,8 +15,8 @@ use crate::stats::{self, http, listener, tcp};
 pub struct Generation {
     /// The configuration.
     pub config: Arc<Config>,
-    /// Listeners that own a socket, by configured address.
-    pub(crate) bound: FastMap<SocketAddr, Arc<Listener>>,
+    /// Listeners that own a socket.
+    pub(crate) bound: FastMap<ListenerKey, Arc<Listener>>,
     /// Listeners that only take connections handed over, by address.
     pub(crate) handed_over: FastMap<SocketAddr, Arc<Listener>>,
     /// Statistics by listener address.
@@ -31,14 +32,23 @@ impl Generation {
         let mut next = Self { config: Arc::clone(config), ..Self::default() };
         for listener in config.listeners.values() {
             let address = listener.address;
-            let by_address = if listener.bind_to_port { &mut next.bound } else { &mut next.handed_over };
-            by_address.insert(address, Arc::clone(listener));
+            if listener.bind_to_port {
+                next.bound.insert(ListenerKey::of(listener), Arc::clone(listener));
+            } else {
+                next.handed_over.insert(address, Arc::clone(listener));
+            }
             let scope = before.listener_scopes.get(&address).cloned();
             let scope = scope.unwrap_or_else(|| registry.scope(stats::listener_name(address)));
             next.listener_scopes.insert(address, scope);
             next.add_chain_scopes(listener, registry);
         }
         next
+    }
+
+    /// Filter chains of all listeners.
+    pub(super) fn chains(&self) -> impl Iterator<Item = &Arc<FilterChain>> {
+        let listeners = self.config.listeners.values();
+        listeners.flat_map(|listener| listener.filter_chains.iter().chain(&listener.default_filter_chain))
     }
 
     fn add_chain_scopes(&mut self, listener: &Listener, registry: &Registry) {

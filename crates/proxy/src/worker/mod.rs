@@ -2,30 +2,35 @@
 //! would have to wait for. Start here for how a configuration reaches them.
 
 mod cores;
+mod drains;
 mod generation;
+mod rebalance;
+mod roster;
 mod thread;
 
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use evenkeel_runtime_config::Config;
+use evenkeel_runtime_config::{Config, Listener};
 use evenkeel_stats::{Registry, Scope};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::access_log::LogHandle;
-use crate::balance::{Balance, Seat};
-use crate::listener::socket::{InheritedSockets, ListenerSockets};
-use crate::stats::worker;
+use crate::balance::{Balance, Seat, Shed};
+use crate::listener::moving::Moved;
+use crate::listener::socket::{InheritedSockets, ListenerKey, ListenerSockets, Opened, SocketChange};
+use crate::stats::{self, worker};
 use crate::upstream::{ClusterSnapshot, SharedClusters};
 
 pub use cores::available_cores;
+pub use drains::DrainScope;
 pub use generation::Generation;
-pub(crate) use thread::{ConnectionStats, HttpManager, Registration, TcpStats, Worker};
+pub(crate) use roster::{Errand, Registration};
+pub(crate) use thread::{ConnectionStats, HttpManager, TcpStats, Worker};
 
 /// Messages a worker's inbox holds before senders wait: connections handed over, mostly.
 const MAX_INBOX_MESSAGES: usize = 4096;
@@ -76,9 +81,13 @@ pub struct WorkerSnapshot {
     pub connections_total: u64,
     /// Requests since start.
     pub requests_total: u64,
-    /// Time spent working since start.
+    /// Connections taken over from other workers.
+    pub moved_in: u64,
+    /// Connections given to other workers.
+    pub moved_out: u64,
+    /// CPU time used since start.
     pub busy: Duration,
-    /// Share of the last second spent working, 0–1.
+    /// Share of a core used in the last second, 0–1.
     pub busy_share: f64,
 }
 
@@ -97,7 +106,8 @@ pub struct WorkerPool {
 struct PoolState {
     sockets: ListenerSockets,
     current: Arc<Generation>,
-    stopped_listening: bool,
+    /// Listeners that accept no more.
+    stopped: DrainScope,
 }
 
 #[derive(Debug)]
@@ -105,7 +115,6 @@ struct Handle {
     inbox: mpsc::Sender<Message>,
     thread: Mutex<Option<JoinHandle<()>>>,
     stats: Scope<worker::Stats>,
-    busy_ppm: Arc<AtomicU64>,
 }
 
 /// What a worker is told.
@@ -113,16 +122,20 @@ struct Handle {
 pub(crate) enum Message {
     /// A new configuration, whole.
     Configure(Arc<Generation>),
-    /// Accept on this socket for the listener configured at this address.
-    Listen(SocketAddr, std::net::TcpListener),
-    /// Stop accepting for that address.
-    Unlisten(SocketAddr),
+    /// Accept on this socket for that listener.
+    Listen(ListenerKey, std::net::TcpListener),
+    /// Stop accepting for it and close the socket.
+    Unlisten(ListenerKey),
     /// Say what there is to say about clusters.
     Clusters(oneshot::Sender<Vec<ClusterSnapshot>>),
     /// A connection another worker accepted.
     Connection(Accepted),
-    /// Close connections at their next message boundary.
-    Drain,
+    /// A connection another worker served so far.
+    Moved(Box<Moved>),
+    /// Give some load away.
+    Shed(Shed),
+    /// Close these connections at their next message boundary.
+    Drain(DrainScope),
     /// Close everything and end.
     Stop,
 }
@@ -132,8 +145,8 @@ pub(crate) enum Message {
 pub(crate) struct Accepted {
     pub(crate) stream: std::net::TcpStream,
     pub(crate) peer: SocketAddr,
-    /// Address of the listener that accepted it, as configured.
-    pub(crate) listener: SocketAddr,
+    /// The listener that accepted it.
+    pub(crate) bound: Arc<Listener>,
     pub(crate) seat: Seat,
 }
 
@@ -149,8 +162,7 @@ impl WorkerPool {
         let breakers = Arc::new(SharedClusters::default());
         let mut workers = Vec::with_capacity(count);
         for (index, receiver) in receivers.into_iter().enumerate() {
-            let stats = Scope::<worker::Stats>::detached();
-            let busy_ppm = Arc::new(AtomicU64::new(0));
+            let stats: Scope<worker::Stats> = registry.scope(stats::worker_name(index));
             let seed = thread::Seed {
                 index,
                 balance: Arc::clone(&balance),
@@ -159,13 +171,13 @@ impl WorkerPool {
                 breakers: Arc::clone(&breakers),
                 log: options.log.clone(),
                 stats: stats.writer(),
-                busy_ppm: Arc::clone(&busy_ppm),
+                drain_time: options.drain_time,
             };
             let thread = thread::spawn(seed, receiver)?;
-            workers.push(Handle { inbox: inboxes[index].clone(), thread: Mutex::new(Some(thread)), stats, busy_ppm });
+            workers.push(Handle { inbox: inboxes[index].clone(), thread: Mutex::new(Some(thread)), stats });
         }
         let sockets = ListenerSockets::new(count, InheritedSockets::new(options.inherited));
-        let state = PoolState { sockets, current: Arc::default(), stopped_listening: false };
+        let state = PoolState { sockets, current: Arc::default(), stopped: DrainScope::None };
         Ok(Self {
             workers,
             balance,
@@ -177,38 +189,55 @@ impl WorkerPool {
     }
 
     /// Makes `config` the configuration of all workers: binds and unbinds listeners, carries statistics, limits and idle
-    /// connections over to what stays. Connections and requests that are under way keep what they began with.
+    /// connections over to what stays. Connections and requests that are under way keep what they began with; connections
+    /// of filter chains that are gone are closed at their next message boundary.
     pub fn apply(&self, config: &Arc<Config>) -> Vec<BindError> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
         let generation = Arc::new(Generation::next(config, &state.current, &self.registry));
         state.current = Arc::clone(&generation);
+        let change = state.change_sockets();
+        // Accepting ends before the listener's configuration goes: what the kernel accepted already is still served.
+        for listener in change.closed {
+            self.tell_all(|| Message::Unlisten(listener.clone()));
+        }
         self.tell_all(|| Message::Configure(Arc::clone(&generation)));
-        if state.stopped_listening {
-            return Vec::new();
-        }
-        let change = state.sockets.change(config);
-        for address in change.closed {
-            self.tell_all(|| Message::Unlisten(address));
-        }
-        for opened in change.opened {
-            for (worker, socket) in self.workers.iter().zip(opened.sockets) {
-                worker.tell(Message::Listen(opened.address, socket));
-            }
-        }
+        self.listen(change.opened);
         change.errors
     }
 
-    /// Begins to drain: connections are closed at their next message boundary (`Connection: close`). With
-    /// `stop_listening` no new ones are accepted; without it new ones are still served, each for one request.
-    pub fn drain(&self, stop_listening: bool) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if stop_listening {
-            state.stopped_listening = true;
-            for address in state.sockets.close_all() {
-                self.tell_all(|| Message::Unlisten(address));
+    /// Tries again to bind the listeners that could not be bound.
+    pub fn retry_listeners(&self) -> Vec<BindError> {
+        let change = self.lock().change_sockets();
+        self.listen(change.opened);
+        change.errors
+    }
+
+    fn listen(&self, opened: Vec<Opened>) {
+        for opened in opened {
+            for (worker, socket) in self.workers.iter().zip(opened.sockets) {
+                worker.tell(Message::Listen(opened.listener.clone(), socket));
             }
         }
-        self.tell_all(|| Message::Drain);
+    }
+
+    /// Closes connections at their next message boundary (`Connection: close`), new ones too, until told otherwise.
+    pub fn drain(&self, scope: DrainScope) {
+        self.tell_all(|| Message::Drain(scope));
+    }
+
+    /// Accepts no more connections on these listeners, for good.
+    pub fn stop_listening(&self, scope: DrainScope) {
+        let mut state = self.lock();
+        state.stopped = state.stopped.max(scope);
+        let current = Arc::clone(&state.current);
+        let of_scope = |listener: &ListenerKey| scope.covers(current.bound.get(listener).map(|bound| bound.direction));
+        for listener in state.sockets.close(of_scope) {
+            self.tell_all(|| Message::Unlisten(listener.clone()));
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, PoolState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Downstream connections still open on all workers.
@@ -256,10 +285,12 @@ impl WorkerPool {
         let snapshot = |(index, worker): (usize, &Handle)| WorkerSnapshot {
             worker: index,
             connections_active: active.get(index).copied().unwrap_or_default(),
-            connections_total: worker.stats.counter(worker::Counter::connections_total),
-            requests_total: worker.stats.counter(worker::Counter::requests_total),
-            busy: Duration::from_micros(self.balance.busy_micros(index)),
-            busy_share: worker.busy_ppm.load(Ordering::Relaxed) as f64 / 1e6,
+            connections_total: worker.stats.counter(worker::Counter::downstream_cx_total),
+            requests_total: worker.stats.counter(worker::Counter::downstream_rq_total),
+            moved_in: worker.stats.counter(worker::Counter::downstream_cx_moved_in),
+            moved_out: worker.stats.counter(worker::Counter::downstream_cx_moved_out),
+            busy: worker.cpu_time(),
+            busy_share: worker.stats.gauge(worker::Gauge::busy_permille) as f64 / 1e3,
         };
         self.workers.iter().enumerate().map(snapshot).collect()
     }
@@ -280,10 +311,10 @@ impl WorkerPool {
 
     /// Bound listeners, by name.
     pub fn listeners(&self) -> Vec<BoundListener> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.lock();
         let mut listeners = Vec::new();
         for listener in state.current.config.listeners.values() {
-            if let Some(address) = state.sockets.bound_address(listener.address) {
+            if let Some(address) = state.sockets.bound_address(listener) {
                 listeners.push(BoundListener { name: Arc::clone(&listener.name), address });
             }
         }
@@ -293,6 +324,15 @@ impl WorkerPool {
 
     fn tell_all(&self, message: impl Fn() -> Message) {
         self.workers.iter().for_each(|worker| worker.tell(message()));
+    }
+}
+
+impl PoolState {
+    fn change_sockets(&mut self) -> SocketChange {
+        let stopped = self.stopped;
+        let listeners = self.current.config.listeners.values();
+        let open = listeners.filter(|listener| listener.bind_to_port && !stopped.covers(Some(listener.direction)));
+        self.sockets.change(open)
     }
 }
 

@@ -1,33 +1,38 @@
 //! One worker: its thread, its inbox, and what its connections share.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Waker;
 use std::time::Duration;
 
 use evenkeel_filters::{HttpFilters, NetworkFilters};
 use evenkeel_runtime_config::listener::{FilterChain, ProxyProtocolVersion};
 use evenkeel_runtime_config::{FastMap, HttpConnectionManager};
 use evenkeel_stats::{Registry, Scope, Writer};
-use slab::Slab;
-use tokio::sync::mpsc;
-use tokio::task::{JoinHandle, LocalSet, spawn_local};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::access_log::{LogHandle, WorkerLog};
 use crate::balance::Balance;
 use crate::listener;
+use crate::listener::moving::Moved;
+use crate::listener::socket::ListenerKey;
 use crate::random::Random;
 use crate::stats::{self, http, listener_worker, tcp, worker};
 use crate::upstream::{self, SharedClusters, Upstreams};
+use crate::worker::drains::{DrainScope, Drains};
+use crate::worker::roster::{Registration, Roster};
 use crate::worker::{Accepted, Generation, Message};
 
-/// Between two rounds of housekeeping: logs handed over, idle upstream connections swept, busy time published.
+/// Between two rounds of housekeeping: logs handed over, idle upstream connections swept, drained connections cut.
 const HOUSEKEEPING: Duration = upstream::SWEEP_INTERVAL;
+
+/// Most that is waited for a client of a draining connection to say something; a tenth of a shorter drain time.
+const MAX_DRAIN_QUIET: Duration = Duration::from_secs(1);
 
 /// What a worker is made of.
 pub(super) struct Seed {
@@ -38,7 +43,7 @@ pub(super) struct Seed {
     pub(super) breakers: Arc<SharedClusters>,
     pub(super) log: LogHandle,
     pub(super) stats: Writer<worker::Stats>,
-    pub(super) busy_ppm: Arc<AtomicU64>,
+    pub(super) drain_time: Duration,
 }
 
 /// What the connections of one worker share. Everything here is of one thread.
@@ -48,13 +53,15 @@ pub(crate) struct Worker {
     pub(crate) peers: Vec<mpsc::Sender<Message>>,
     pub(crate) log: RefCell<WorkerLog>,
     pub(crate) stats: Writer<worker::Stats>,
-    pub(crate) draining: Cell<bool>,
     pub(crate) upstreams: Upstreams,
     pub(crate) random: Random,
+    pub(super) roster: Roster,
+    pub(super) drains: Drains,
+    drain_time: Duration,
+    /// For how long nothing must have come on a connection that drains before it is closed: its client could be sending.
+    pub(crate) drain_quiet: Duration,
     registry: Arc<Registry>,
     local: RefCell<Rc<LocalGeneration>>,
-    /// Tasks of open connections, to be woken when draining begins.
-    connections: RefCell<Slab<Option<Waker>>>,
     next_connection: Cell<u64>,
 }
 
@@ -118,27 +125,25 @@ pub(super) fn spawn(seed: Seed, inbox: mpsc::Receiver<Message>) -> io::Result<st
 }
 
 async fn run(seed: Seed, mut inbox: mpsc::Receiver<Message>) {
-    let busy_ppm = Arc::clone(&seed.busy_ppm);
     let worker = Worker::new(seed);
-    let housekeeping = spawn_local(housekeeping(Rc::clone(&worker), busy_ppm));
-    let mut accepting: FastMap<SocketAddr, JoinHandle<()>> = FastMap::default();
+    let housekeeping = spawn_local(housekeeping(Rc::clone(&worker)));
+    let mut accepting: FastMap<ListenerKey, Vec<oneshot::Sender<()>>> = FastMap::default();
     while let Some(message) = inbox.recv().await {
         match message {
             Message::Configure(generation) => worker.configure(generation),
-            Message::Listen(address, socket) => {
-                let task = spawn_local(listener::accept::accept(Rc::clone(&worker), address, socket));
-                if let Some(before) = accepting.insert(address, task) {
-                    before.abort();
-                }
+            Message::Listen(listener, socket) => {
+                let (stop, stopped) = oneshot::channel();
+                accepting.entry(listener.clone()).or_default().push(stop);
+                spawn_local(listener::accept::accept(Rc::clone(&worker), listener, socket, stopped));
             }
-            Message::Unlisten(address) => {
-                if let Some(task) = accepting.remove(&address) {
-                    task.abort();
-                }
+            Message::Unlisten(listener) => {
+                accepting.remove(&listener).into_iter().flatten().for_each(|stop| _ = stop.send(()));
             }
             Message::Clusters(answer) => _ = answer.send(worker.upstreams.snapshot()),
             Message::Connection(accepted) => worker.serve(accepted),
-            Message::Drain => worker.drain(),
+            Message::Moved(moved) => worker.resume(*moved),
+            Message::Shed(shed) => worker.roster.shed(&shed, worker.balance.epoch()),
+            Message::Drain(scope) => worker.drain(scope),
             Message::Stop => break,
         }
     }
@@ -148,21 +153,17 @@ async fn run(seed: Seed, mut inbox: mpsc::Receiver<Message>) {
 }
 
 /// Work done once a second.
-async fn housekeeping(worker: Rc<Worker>, busy_ppm: Arc<AtomicU64>) {
-    let metrics = tokio::runtime::Handle::current().metrics();
+async fn housekeeping(worker: Rc<Worker>) {
     let mut ticks = tokio::time::interval(HOUSEKEEPING);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut last_tick, mut last_busy) = (Instant::now(), Duration::ZERO);
     loop {
-        ticks.tick().await;
-        let (now, busy) = (Instant::now(), metrics.worker_total_busy_duration(0));
-        let elapsed = now.duration_since(last_tick).as_micros().max(1);
-        let share = busy.saturating_sub(last_busy).as_micros() * 1_000_000 / elapsed;
-        busy_ppm.store(u64::try_from(share).unwrap_or(1_000_000).min(1_000_000), Ordering::Relaxed);
-        worker.balance.publish_busy(worker.index, u64::try_from(busy.as_micros()).unwrap_or(u64::MAX));
-        (last_tick, last_busy) = (now, busy);
+        let now = ticks.tick().await;
         worker.log.borrow_mut().flush();
         worker.upstreams.sweep(now);
+        let expired = worker.drains.expired(now);
+        if !expired.is_empty() {
+            worker.roster.cut(&expired);
+        }
     }
 }
 
@@ -174,12 +175,14 @@ impl Worker {
             peers: seed.peers,
             log: RefCell::new(WorkerLog::new(seed.log)),
             stats: seed.stats,
-            draining: Cell::new(false),
             upstreams: Upstreams::new(seed.breakers, Arc::clone(&seed.registry), seed.index == 0),
             random: Random::from_system(),
+            roster: Roster::default(),
+            drains: Drains::default(),
+            drain_time: seed.drain_time,
+            drain_quiet: MAX_DRAIN_QUIET.min(seed.drain_time / 10),
             registry: seed.registry,
             local: RefCell::new(Rc::new(LocalGeneration::empty())),
-            connections: RefCell::default(),
             next_connection: Cell::new(0),
         })
     }
@@ -192,53 +195,55 @@ impl Worker {
 
     /// Serves a connection on a task of its own.
     pub(crate) fn serve(self: &Rc<Self>, accepted: Accepted) {
-        let worker = Rc::clone(self);
-        self.stats.inc(worker::Counter::connections_total);
+        self.stats.inc(worker::Counter::downstream_cx_total);
         let id = self.next_connection.get();
         self.next_connection.set(id + 1);
         // Ids of all workers are distinct without a shared counter.
         let id = id * self.peers.len() as u64 + self.index as u64;
-        spawn_local(async move {
-            let key = worker.connections.borrow_mut().insert(None);
-            let registration = Registration { worker: Rc::clone(&worker), key };
-            Box::pin(listener::serve(&worker, accepted, id, &registration)).await;
+        let (worker, registration) = (Rc::clone(self), Rc::new(Registration::new(self)));
+        let entry = registration.key();
+        let task = spawn_local(async move {
+            if let Some(mut served) = Box::pin(listener::accepted(&worker, accepted, id, &registration)).await {
+                served.to_its_end(&worker, &registration).await;
+            }
         });
+        self.roster.set_task(entry, task.abort_handle());
+    }
+
+    /// Goes on with a connection that another worker served so far.
+    fn resume(self: &Rc<Self>, moved: Moved) {
+        self.stats.inc(worker::Counter::downstream_cx_moved_in);
+        let (worker, registration) = (Rc::clone(self), Rc::new(Registration::new(self)));
+        let entry = registration.key();
+        let task = spawn_local(async move {
+            if let Some(mut served) = listener::moving::resumed(&worker, moved, &registration) {
+                served.to_its_end(&worker, &registration).await;
+            }
+        });
+        self.roster.set_task(entry, task.abort_handle());
     }
 
     fn configure(&self, generation: Arc<Generation>) {
         self.upstreams.apply(&generation.config);
-        let next = LocalGeneration::next(generation, &self.generation());
+        let before = self.generation();
+        let next = LocalGeneration::next(generation, &before);
+        self.drain_removed(&before.shared, &next.shared);
         self.local.replace(Rc::new(next));
     }
 
-    fn drain(&self) {
-        self.draining.set(true);
-        let connections = self.connections.borrow();
-        connections.iter().filter_map(|(_, waker)| waker.as_ref()).for_each(Waker::wake_by_ref);
-    }
-}
-
-/// A connection's entry among those woken when draining begins.
-pub(crate) struct Registration {
-    worker: Rc<Worker>,
-    key: usize,
-}
-
-impl Registration {
-    /// Wakes this task when draining begins. Cheap to call at every poll: a task's waker stays the same.
-    #[inline]
-    pub(crate) fn watch(&self, waker: &Waker) {
-        if let Some(slot) = self.worker.connections.borrow_mut().get_mut(self.key)
-            && !slot.as_ref().is_some_and(|known| known.will_wake(waker))
-        {
-            *slot = Some(waker.clone());
+    /// Connections of filter chains that the new configuration does not have any more end, as Envoy's do.
+    fn drain_removed(&self, before: &Generation, now: &Generation) {
+        let kept: HashSet<_> = now.chains().map(Arc::as_ptr).collect();
+        let mut removed = before.chains().filter(|chain| !kept.contains(&Arc::as_ptr(chain))).peekable();
+        if removed.peek().is_some() {
+            self.drains.add(removed.cloned(), Instant::now() + self.drain_time);
+            self.roster.wake_all();
         }
     }
-}
 
-impl Drop for Registration {
-    fn drop(&mut self) {
-        self.worker.connections.borrow_mut().try_remove(self.key);
+    fn drain(&self, scope: DrainScope) {
+        self.drains.set_scope(scope);
+        self.roster.wake_all();
     }
 }
 

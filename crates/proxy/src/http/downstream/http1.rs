@@ -44,14 +44,15 @@ pub(in crate::http) struct Http1 {
 }
 
 impl Http1 {
-    pub(in crate::http) fn new(stream: Stream, input: Buffer, hcm: &HttpConnectionManager) -> Self {
+    /// `requests` were read on this connection before.
+    pub(in crate::http) fn new(stream: Stream, input: Buffer, requests: u32, hcm: &HttpConnectionManager) -> Self {
         Self {
             stream,
             input,
             output: Outgoing::default(),
             body: FramedBody::new(Framing::None, false),
             writer: BodyWriter::new(Framing::None, false),
-            requests: 0,
+            requests,
             keep_alive: false,
             linger: false,
             tunnel: false,
@@ -59,6 +60,11 @@ impl Http1 {
             proper_case: hcm.proper_case_response_headers,
             trailers: hcm.enable_trailers,
         }
+    }
+
+    /// Requests read on this connection.
+    pub(in crate::http) fn requests(&self) -> u32 {
+        self.requests
     }
 
     /// A request head was taken off the input.

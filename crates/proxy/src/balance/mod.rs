@@ -1,0 +1,203 @@
+//! Which worker gets a connection, and what makes one move.
+//!
+//! The worker is chosen when the connection is accepted, and the connection counts until it is closed; which logical
+//! listener serves it plays no part. Choosing and counting are one step under a lock that is taken twice per connection and
+//! never per request, so at the moment of every choice no worker has more connections than the chosen one had.
+//!
+//! Connections do not cost the same, though, and what they cost changes. So the load of all workers is looked at ten times a
+//! second ([`Planner`]), and a worker that has too much of it gives idle connections away.
+
+mod plan;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+pub use plan::{Load, Planner, Shed};
+
+/// Share of a core, in millionths, from which on a worker counts as saturated.
+pub const SATURATED_PPM: u32 = 850_000;
+
+/// The load of all workers.
+#[derive(Debug)]
+pub struct Balance {
+    active: Mutex<Vec<u32>>,
+    /// Share of a core each worker used lately, in millionths.
+    busy_ppm: Vec<AtomicU32>,
+    /// Counts the looks at the load; connections measure theirs by it.
+    epoch: AtomicU32,
+}
+
+/// A connection's place on a worker; dropping it frees the place.
+#[derive(Debug)]
+pub struct Seat {
+    balance: Arc<Balance>,
+    worker: usize,
+}
+
+impl Balance {
+    /// No connection on any of `workers` workers.
+    pub fn new(workers: usize) -> Arc<Self> {
+        let workers = workers.max(1);
+        Arc::new(Self {
+            active: Mutex::new(vec![0; workers]),
+            busy_ppm: (0..workers).map(|_| AtomicU32::new(0)).collect(),
+            epoch: AtomicU32::new(0),
+        })
+    }
+
+    /// Takes a place on the worker with the fewest connections; among those, on the one that was the least busy lately.
+    pub fn choose(self: &Arc<Self>) -> Seat {
+        let mut active = self.active.lock().unwrap_or_else(PoisonError::into_inner);
+        let load = |worker: usize, count: u32| (count, self.busy_ppm(worker));
+        let worker =
+            active.iter().enumerate().min_by_key(|(worker, count)| load(*worker, **count)).map_or(0, |(at, _)| at);
+        active[worker] += 1;
+        Seat { balance: Arc::clone(self), worker }
+    }
+
+    /// Which worker should do a piece of work that came in on worker `here` and could be done by any: `here` while it has
+    /// room; when it is saturated, one of those that are not, by chance and the more likely the more room it has. Chance,
+    /// because what is known of the others is up to 100 ms old: all would choose the same one otherwise.
+    pub fn worker_for(&self, here: usize, random: u64) -> usize {
+        if self.busy_ppm(here) < SATURATED_PPM {
+            return here;
+        }
+        let room = |worker: usize| u64::from(SATURATED_PPM.saturating_sub(self.busy_ppm(worker)));
+        let total: u64 = (0..self.busy_ppm.len()).map(room).sum();
+        let Some(mut point) = random.checked_rem(total) else { return here };
+        for worker in 0..self.busy_ppm.len() {
+            match point.checked_sub(room(worker)) {
+                None => return worker,
+                Some(rest) => point = rest,
+            }
+        }
+        here
+    }
+
+    /// Connections per worker.
+    pub fn active(&self) -> Vec<u32> {
+        self.active.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Publishes the share of a core a worker used lately, in millionths.
+    pub fn publish_busy(&self, worker: usize, ppm: u32) {
+        self.busy_ppm[worker].store(ppm, Ordering::Relaxed);
+    }
+
+    /// Share of a core a worker used lately, in millionths.
+    pub fn busy_ppm(&self, worker: usize) -> u32 {
+        self.busy_ppm.get(worker).map_or(0, |ppm| ppm.load(Ordering::Relaxed))
+    }
+
+    /// The number of the present look at the load.
+    #[inline]
+    pub fn epoch(&self) -> u32 {
+        self.epoch.load(Ordering::Relaxed)
+    }
+
+    /// Begins the next look at the load.
+    pub fn next_epoch(&self) {
+        self.epoch.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Seat {
+    /// The worker.
+    pub fn worker(&self) -> usize {
+        self.worker
+    }
+
+    /// Changes places, in one step: the sum over all workers stays right.
+    pub fn move_to(&mut self, worker: usize) {
+        let mut active = self.balance.active.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = active.get_mut(worker) {
+            *count += 1;
+            active[self.worker] = active[self.worker].saturating_sub(1);
+            self.worker = worker;
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut active = self.balance.active.lock().unwrap_or_else(PoisonError::into_inner);
+        active[self.worker] = active[self.worker].saturating_sub(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spread(balance: &Balance) -> u32 {
+        let active = balance.active();
+        active.iter().max().unwrap_or(&0) - active.iter().min().unwrap_or(&0)
+    }
+
+    #[test]
+    fn workers_differ_by_at_most_one_whatever_closes() {
+        for workers in [2, 4, 8, 16] {
+            let balance = Balance::new(workers);
+            let mut seats: Vec<_> = (0..1024).map(|_| balance.choose()).collect();
+            assert!(spread(&balance) <= 1);
+            // Close everything on one worker, then open as many: they go where the room is.
+            seats.retain(|seat| seat.worker() != 0);
+            let missing = 1024 - seats.len();
+            seats.extend((0..missing).map(|_| balance.choose()));
+            assert!(spread(&balance) <= 1, "{:?}", balance.active());
+            drop(seats);
+            assert_eq!(balance.active(), vec![0; workers]);
+        }
+    }
+
+    #[test]
+    fn choosing_from_many_threads_stays_exact() {
+        let balance = Balance::new(4);
+        let threads: Vec<_> = (0..8)
+            .map(|_| {
+                let balance = Arc::clone(&balance);
+                std::thread::spawn(move || (0..128).map(|_| balance.choose()).collect::<Vec<_>>())
+            })
+            .collect();
+        let seats: Vec<_> = threads.into_iter().map(|thread| thread.join().expect("no panic")).collect();
+        assert_eq!(balance.active(), vec![256; 4]);
+        drop(seats);
+    }
+
+    #[test]
+    fn busy_time_breaks_ties() {
+        let balance = Balance::new(2);
+        balance.publish_busy(0, 1000);
+        assert_eq!(balance.choose().worker(), 1);
+    }
+
+    #[test]
+    fn a_seat_moves_with_its_connection() {
+        let balance = Balance::new(2);
+        let mut seat = balance.choose();
+        seat.move_to(1);
+        assert_eq!((seat.worker(), balance.active()), (1, vec![0, 1]));
+        seat.move_to(7);
+        assert_eq!((seat.worker(), balance.active()), (1, vec![0, 1]), "there is no such worker");
+        drop(seat);
+        assert_eq!(balance.active(), [0, 0]);
+    }
+
+    #[test]
+    fn work_leaves_a_saturated_worker_for_those_with_room() {
+        let balance = Balance::new(3);
+        let share = |balance: &Balance| {
+            let mut counts = [0; 3];
+            (0..3000u64).for_each(|turn| counts[balance.worker_for(0, turn * 7919)] += 1);
+            counts
+        };
+        balance.publish_busy(0, SATURATED_PPM - 1);
+        assert_eq!(share(&balance), [3000, 0, 0]);
+        balance.publish_busy(0, 1_000_000);
+        balance.publish_busy(1, SATURATED_PPM / 2);
+        let [here, half, idle] = share(&balance);
+        assert!(here == 0 && half > 800 && idle > 1800, "{here} {half} {idle}");
+        (1..3).for_each(|worker| balance.publish_busy(worker, 900_000));
+        assert_eq!(share(&balance), [3000, 0, 0], "nobody has room");
+    }
+}

@@ -1,0 +1,356 @@
+//! Which worker has too much to do, and who could take some of it.
+//!
+//! Load is counted in units of work (a request is one, and so is each 16 KiB of its bodies), because the count is exact where
+//! shares of a core are noise: workers may be more than there are cores. Busy time has the last word all the same: nobody
+//! gives to a worker that is busier, and where equal counts leave one worker saturated and another not, shares are balanced
+//! instead of counts.
+
+use std::collections::VecDeque;
+
+use super::SATURATED_PPM;
+
+/// Looks that are remembered: imbalance too small to tell from chance in two of them may show over all.
+const MAX_HISTORY: usize = 10;
+/// Looks that must have passed before anything is said.
+const MIN_HISTORY: usize = 2;
+/// Looks not counted after connections were told to move: it takes them until their next message boundary.
+const SETTLING: u32 = 1;
+/// By what share of the mean the heaviest worker must exceed it: the first, and the second over the looks seen, since a
+/// short look is a noisy one.
+const TOLERANCE: (f64, f64) = (0.06, 0.12);
+/// By how many standard deviations of a random arrival process it must, besides.
+const DEVIATIONS: f64 = 1.5;
+/// Work per look and worker, on average over the window, below which nothing is worth moving.
+const MIN_WORK: f64 = 1.0;
+/// A difference between shares of a core, in millionths, that is no noise.
+const BUSY_GAP_PPM: u32 = 250_000;
+/// By how much busier than the giver a taker may be, in millionths of a core.
+const BUSY_SLACK_PPM: u32 = 100_000;
+/// A move must leave the taker below what the giver had by this share of it.
+const WORTH: f64 = 0.05;
+
+/// What a worker did since the last look.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Units of work.
+    pub work: u64,
+    /// Share of a core used, in millionths.
+    pub busy_ppm: u32,
+}
+
+/// A worker is to give some of its load away: until it is down to `mean`, or nothing fits.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shed {
+    /// The worker.
+    pub from: usize,
+    /// Its load, in a unit of its own.
+    pub load: f64,
+    /// What it should be.
+    pub mean: f64,
+    /// Workers that take some, and the load each has for this worker's purposes.
+    pub to: Vec<(usize, f64)>,
+    /// What a worker that takes may come to. Only the heaviest may bring others over the mean.
+    pub limit: f64,
+}
+
+impl Shed {
+    /// Which connections go where. `candidates` are what each costs, in the unit of `load`, and its key; the dearest first.
+    /// A move that would only exchange the heavier and the lighter worker is not made.
+    pub fn choose<K>(&self, candidates: impl Iterator<Item = (f64, K)>) -> impl Iterator<Item = (K, usize)> {
+        let (mut own, mean, limit, mut takers) = (self.load, self.mean, self.limit, self.to.clone());
+        candidates.filter_map(move |(load, key)| {
+            let taker = takers.iter_mut().min_by(|a, b| a.1.total_cmp(&b.1))?;
+            // The giver may come below the mean by half of a connection: that is nearer to it than to keep it.
+            if own - load < mean - load / 2.0 || taker.1 + load > limit.min(own * (1.0 - WORTH)) {
+                return None;
+            }
+            own -= load;
+            taker.1 += load;
+            Some((key, taker.0))
+        })
+    }
+}
+
+/// Remembers the last looks and says what should move. No clock, no threads: one call per look.
+#[derive(Debug, Default)]
+pub struct Planner {
+    history: VecDeque<Vec<Load>>,
+    settling: u32,
+}
+
+impl Planner {
+    /// Takes the newest look in and says who should give what to whom; mostly nothing.
+    pub fn look(&mut self, loads: Vec<Load>) -> Vec<Shed> {
+        if self.settling > 0 {
+            self.settling -= 1;
+            return Vec::new();
+        }
+        if self.history.len() == MAX_HISTORY {
+            self.history.pop_front();
+        }
+        self.history.push_back(loads);
+        if self.history.len() < MIN_HISTORY {
+            return Vec::new();
+        }
+        let windows = [MIN_HISTORY, self.history.len()];
+        let plan = windows.into_iter().find_map(|looks| Some(self.plan(looks)).filter(|plan| !plan.is_empty()));
+        let plan = plan.unwrap_or_default();
+        if !plan.is_empty() {
+            self.history.clear();
+            self.settling = SETTLING;
+        }
+        plan
+    }
+
+    /// The plan by the newest `looks` looks.
+    fn plan(&self, looks: usize) -> Vec<Shed> {
+        let Some(skip) = self.history.len().checked_sub(looks) else { return Vec::new() };
+        let Some(newest) = self.history.back() else { return Vec::new() };
+        let mut work = vec![0.0; newest.len()];
+        let mut busy = vec![0u64; newest.len()];
+        for look in self.history.iter().skip(skip) {
+            for (worker, load) in look.iter().enumerate().take(work.len()) {
+                work[worker] += load.work as f64;
+                busy[worker] += u64::from(load.busy_ppm);
+            }
+        }
+        let busy: Vec<u32> = busy.iter().map(|sum| u32::try_from(sum / looks as u64).unwrap_or(u32::MAX)).collect();
+        let by_work = by(&work, &busy, significant(&work, looks));
+        if !by_work.is_empty() {
+            return by_work;
+        }
+        let (least, most) = (busy.iter().min().copied().unwrap_or(0), busy.iter().max().copied().unwrap_or(0));
+        if most < SATURATED_PPM || most - least < BUSY_GAP_PPM {
+            return Vec::new();
+        }
+        let shares: Vec<f64> = busy.iter().copied().map(f64::from).collect();
+        by(&shares, &busy, f64::from(BUSY_GAP_PPM) / 2.0)
+    }
+}
+
+/// What the heaviest worker must have over the mean so that it is worth acting and not chance; infinite for too little work.
+fn significant(work: &[f64], looks: usize) -> f64 {
+    let mean = work.iter().sum::<f64>() / work.len().max(1) as f64;
+    if mean < MIN_WORK * looks as f64 {
+        return f64::INFINITY;
+    }
+    (mean * (TOLERANCE.0 + TOLERANCE.1 / looks as f64)).max(mean.sqrt() * DEVIATIONS)
+}
+
+/// Who gives what to whom so that all come to the mean; nothing while the heaviest has no more than `excess` over it.
+fn by(loads: &[f64], busy: &[u32], excess: f64) -> Vec<Shed> {
+    let mean = loads.iter().sum::<f64>() / loads.len().max(1) as f64;
+    let heaviest = loads.iter().copied().fold(0.0, f64::max);
+    if heaviest - mean <= excess {
+        return Vec::new();
+    }
+    let over = |load: f64| (load - mean).max(0.0);
+    let total: f64 = loads.iter().copied().map(over).sum();
+    let givers = loads.iter().enumerate().filter(|(_, load)| over(**load) > mean * TOLERANCE.0 / 2.0);
+    let plan = givers.map(|(from, load)| {
+        // Those who take are shared out among those who give, by what each has to give.
+        let part = over(*load) / total;
+        let takers = loads.iter().enumerate().filter(|(to, load)| {
+            **load < mean && busy.get(*to) <= busy.get(from).map(|busy| busy + BUSY_SLACK_PPM).as_ref()
+        });
+        let to = takers.map(|(to, load)| (to, mean - (mean - load) * part)).collect();
+        let limit = if *load >= heaviest { *load } else { mean * (1.0 + TOLERANCE.0) };
+        Shed { from, load: *load, mean, to, limit }
+    });
+    plan.filter(|shed| !shed.to.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loads(work: &[u64], busy: &[u32]) -> Vec<Load> {
+        work.iter().zip(busy).map(|(work, busy)| Load { work: *work, busy_ppm: busy * 10_000 }).collect()
+    }
+
+    /// What the planner says to that many equal looks: the last plan, and after how many looks it came.
+    fn plan(work: &[u64], busy_percent: &[u32], looks: usize) -> Option<(usize, Vec<Shed>)> {
+        let mut planner = Planner::default();
+        (1..=looks).find_map(|look| {
+            let plan = planner.look(loads(work, busy_percent));
+            (!plan.is_empty()).then_some((look, plan))
+        })
+    }
+
+    #[test]
+    fn a_worker_with_everything_gives_to_all_others() {
+        let (looks, plan) = plan(&[400, 0, 0, 0], &[90, 1, 1, 1], 10).expect("a plan");
+        let expected = Shed { from: 0, load: 800.0, mean: 200.0, to: vec![(1, 0.0), (2, 0.0), (3, 0.0)], limit: 800.0 };
+        assert_eq!((looks, plan), (2, vec![expected]));
+    }
+
+    #[test]
+    fn those_who_take_are_shared_out_among_those_who_give() {
+        let (_, plan) = plan(&[150, 250, 0, 0], &[60, 90, 0, 0], 10).expect("a plan");
+        let to = |shed: &Shed| shed.to.iter().map(|(worker, load)| (*worker, load.round())).collect::<Vec<_>>();
+        assert_eq!(plan.iter().map(|shed| shed.from).collect::<Vec<_>>(), [0, 1]);
+        // Worker 0 has a quarter of what is to be given: it finds the takers filled but for a quarter of their room.
+        assert_eq!(to(&plan[0]), [(2, 150.0), (3, 150.0)]);
+        assert_eq!(to(&plan[1]), [(2, 50.0), (3, 50.0)]);
+    }
+
+    #[test]
+    fn chance_is_told_from_imbalance() {
+        let check = |work: &[u64], expected: Option<usize>| {
+            let busy = vec![50; work.len()];
+            assert_eq!(plan(work, &busy, 30).map(|(looks, _)| looks), expected, "{work:?}");
+        };
+        // 20 against 30 in two looks may be chance, in three it is not.
+        check(&[20, 30, 20, 30], Some(3));
+        check(&[100, 120], Some(4));
+        check(&[1000, 1300], Some(2));
+        check(&[1000, 1100], None);
+        check(&[0, 1], None);
+        check(&[0, 0], None);
+        check(&[7], None);
+    }
+
+    #[test]
+    fn nobody_gives_to_a_worker_that_is_busier() {
+        assert_eq!(plan(&[400, 100], &[40, 80], 30), None);
+        let (_, plan) = plan(&[400, 100, 100], &[40, 80, 30], 30).expect("a plan");
+        assert_eq!(plan[0].to.iter().map(|(worker, _)| *worker).collect::<Vec<_>>(), [2]);
+    }
+
+    #[test]
+    fn equal_counts_of_unequal_work_are_balanced_by_busy_time() {
+        let (_, plan) = plan(&[100, 100], &[98, 40], 10).expect("a plan");
+        assert_eq!((plan[0].from, plan[0].load, plan[0].mean), (0, 980_000.0, 690_000.0));
+        assert_eq!(plan.len(), 1);
+    }
+
+    #[test]
+    fn what_was_seen_before_a_move_does_not_count_after_it() {
+        let mut planner = Planner::default();
+        let skewed = || loads(&[400, 0], &[90, 1]);
+        assert!(planner.look(skewed()).is_empty());
+        assert_eq!(planner.look(skewed()).len(), 1);
+        // One look for the connections to move in, two to see what came of it.
+        assert!(planner.look(skewed()).is_empty());
+        assert!(planner.look(skewed()).is_empty());
+        assert_eq!(planner.look(skewed()).len(), 1);
+    }
+
+    #[test]
+    fn the_dearest_that_fit_go_first_and_nothing_is_only_exchanged() {
+        let check = |load: f64, mean: f64, to: &[f64], costs: &[f64], expected: &[(usize, usize)]| {
+            let shed = Shed { from: 0, load, mean, to: (1..).zip(to.iter().copied()).collect(), limit: load };
+            let candidates = costs.iter().copied().zip(0..);
+            assert_eq!(shed.choose(candidates).collect::<Vec<_>>(), expected, "{costs:?} over {to:?}");
+        };
+        check(40.0, 10.0, &[0.0, 0.0, 0.0], &[10.0; 4], &[(0, 1), (1, 2), (2, 3)]);
+        check(100.0, 50.0, &[0.0], &[60.0, 30.0, 10.0], &[(0, 1)]);
+        check(100.0, 50.0, &[0.0], &[90.0, 10.0], &[(0, 1)]);
+        check(100.0, 50.0, &[0.0], &[100.0], &[]);
+        // Two and one: whoever had two would have one, and the other way round.
+        check(20.0, 15.0, &[10.0], &[10.0, 10.0], &[]);
+        check(30.0, 20.0, &[10.0], &[10.0, 10.0, 10.0], &[(0, 1)]);
+    }
+
+    /// Connections that each cost something per look, on workers.
+    struct World {
+        costs: Vec<u64>,
+        at: Vec<usize>,
+        workers: usize,
+        random: crate::random::Random,
+    }
+
+    impl World {
+        /// Connections spread evenly, as accepting does; `cost` says what each costs, by its number and worker.
+        fn new(workers: usize, connections: usize, seed: u64, cost: impl Fn(u64, usize) -> u64) -> Self {
+            let random = crate::random::Random::seeded(seed);
+            let at: Vec<_> = (0..connections).map(|number| number % workers).collect();
+            let costs = at.iter().map(|worker| cost(random.next(), *worker)).collect();
+            Self { costs, at, workers, random }
+        }
+
+        fn loads(&self) -> Vec<u64> {
+            let mut loads = vec![0; self.workers];
+            self.at.iter().zip(&self.costs).for_each(|(worker, cost)| loads[*worker] += cost);
+            loads
+        }
+
+        /// Max/mean is 1.1 at most, unless connections are so few and unequal that no assignment can be that even.
+        fn is_even(&self) -> bool {
+            let loads = self.loads();
+            let mean = loads.iter().sum::<u64>() as f64 / self.workers as f64;
+            let dearest = self.costs.iter().max().copied().unwrap_or(0) as f64;
+            *loads.iter().max().unwrap_or(&0) as f64 <= (mean * 1.1).max(mean + dearest * 0.75)
+        }
+
+        /// One look; returns how many connections moved. What is seen differs from what is by a few per cent.
+        fn look(&mut self, planner: &mut Planner) -> usize {
+            let noisy = |value: u64| (value as f64 * (0.97 + (self.random.next() % 61) as f64 / 1000.0)) as u64;
+            let loads = self.loads();
+            let most = loads.iter().max().copied().unwrap_or(1).max(1);
+            let loads = loads.iter().map(|work| Load {
+                work: noisy(*work),
+                busy_ppm: u32::try_from(noisy(work * 900_000 / most)).unwrap_or(u32::MAX),
+            });
+            let mut moves = Vec::new();
+            for shed in planner.look(loads.collect()) {
+                let own = self.at.iter().enumerate().filter(|(_, worker)| **worker == shed.from);
+                let mut own: Vec<_> = own.map(|(key, _)| (noisy(self.costs[key] * 100), key)).collect();
+                own.sort_unstable_by(|a, b| b.cmp(a));
+                let total = own.iter().map(|(cost, _)| *cost).sum::<u64>().max(1) as f64;
+                let candidates = own.into_iter().map(|(cost, key)| (cost as f64 / total * shed.load, key));
+                moves.extend(shed.choose(candidates));
+            }
+            for (key, to) in &moves {
+                self.at[*key] = *to;
+            }
+            moves.len()
+        }
+    }
+
+    /// Looks in two seconds.
+    const TWO_SECONDS: usize = 20;
+
+    #[test]
+    fn skew_is_gone_after_two_seconds_and_little_moves_from_then_on() {
+        type Cost = fn(u64, usize) -> u64;
+        let skews: [(&str, Cost); 4] = [
+            ("one worker has all the load", |_, worker| if worker == 0 { 50 } else { 0 }),
+            ("half of the workers have it", |random, worker| if worker % 2 == 0 { 20 + random % 20 } else { 0 }),
+            ("few are hot, most are cold", |random, _| if random % 8 == 0 { 40 + random / 8 % 80 } else { random % 3 }),
+            ("every kind of cost", |random, worker| (random % 100) * if worker == 1 { 3 } else { 1 }),
+        ];
+        for (name, cost) in skews {
+            for (workers, connections) in [(2, 16), (2, 1024), (4, 64), (8, 256), (16, 1024)] {
+                for seed in 0..20 {
+                    let mut world = World::new(workers, connections, seed, cost);
+                    let mut planner = Planner::default();
+                    let moves: usize = (0..TWO_SECONDS).map(|_| world.look(&mut planner)).sum();
+                    let what = format!("{name}: {workers} workers, {connections} connections, seed {seed}");
+                    assert!(world.is_even(), "{what}: {:?} after {moves} moves", world.loads());
+                    assert!(moves <= connections, "{what}: {moves} moves");
+                    let later: usize = (0..10 * TWO_SECONDS).map(|_| world.look(&mut planner)).sum();
+                    assert!(later <= connections / 10 + 3 * workers, "{what}: {later} connections moved to and fro");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn load_that_comes_and_goes_is_followed() {
+        let mut world = World::new(8, 256, 1, |_, _| 10);
+        let mut planner = Planner::default();
+        for round in 0..20 {
+            // A quarter of the connections closes, others come, and all the load is with what one worker has.
+            let hot = round % 8;
+            for key in 0..world.at.len() {
+                if world.random.next().is_multiple_of(4) {
+                    world.at[key] = key % 8;
+                }
+                world.costs[key] = if world.at[key] == hot { 30 } else { 1 };
+            }
+            (0..TWO_SECONDS).for_each(|_| _ = world.look(&mut planner));
+            assert!(world.is_even(), "round {round}: {:?}", world.loads());
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! A connection on its way from one worker to another, between two messages. The peer does not notice: the socket, what was
+//! read of the next message, the TLS state and all that is known of the peer go along.
+
+use std::fmt;
+use std::rc::Rc;
+
+use super::serve::{Counted, Downstream, Leaving, Served, Standing};
+use crate::stats::worker::Counter;
+use crate::stream::{Portable, Stream};
+use crate::worker::{Message, Registration, Worker};
+
+/// A connection between two workers.
+pub(crate) struct Moved {
+    downstream: Downstream<Portable>,
+    standing: Standing,
+}
+
+impl fmt::Debug for Moved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Moved({})", self.downstream.id)
+    }
+}
+
+/// Sends a connection to another worker. Gives it back when that worker has no room for it.
+pub(super) fn send(worker: &Worker, leaving: Box<Leaving>, standing: &mut Standing) -> Option<Downstream> {
+    let Leaving { downstream, to } = *leaving;
+    let Some(Ok(room)) = worker.peers.get(to).map(|peer| peer.try_reserve()) else { return Some(downstream) };
+    // A socket that cannot leave its reactor is gone, and its connection with it.
+    if let Ok(downstream) = downstream.try_map(Stream::into_portable) {
+        worker.stats.inc(Counter::downstream_cx_moved_out);
+        room.send(Message::Moved(Box::new(Moved { downstream, standing: standing.move_to(to) })));
+    }
+    None
+}
+
+/// Goes on with a connection where the other worker left off.
+pub(crate) fn resumed<'w>(worker: &'w Rc<Worker>, moved: Moved, registration: &'w Rc<Registration>) -> Option<Served<'w>> {
+    let Moved { downstream, standing } = moved;
+    let counted = Counted::moved(worker, &standing, downstream.since);
+    let downstream = downstream.try_map(Portable::into_stream).ok()?;
+    Some(Served::new(worker, downstream, None, (standing, counted), registration))
+}

@@ -1,0 +1,255 @@
+//! The open connections of one worker: what each costs, and what it is asked to do at its next message boundary.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Waker;
+
+use evenkeel_runtime_config::listener::{FilterChain, TrafficDirection};
+use slab::Slab;
+use tokio::task::AbortHandle;
+
+use super::Worker;
+use crate::balance::Shed;
+use crate::stats::worker::Counter;
+
+/// Connections considered when load is given away; the dearest of a worker's are among the first to be found.
+const MAX_CANDIDATES: usize = 16 * 1024;
+/// Connections told to move at once.
+const MAX_MOVES: usize = 512;
+/// Bytes of bodies that cost as much as a request's head.
+const BYTES_PER_UNIT: u64 = 16 * 1024;
+/// Units that one message counts for at most, so that sums do not overflow.
+const MAX_UNITS: u32 = 1 << 16;
+/// Looks at the load after which an order to move that was not followed is void.
+const ORDER_LIFETIME: u32 = 5;
+/// Work is kept as a fixed-point number with that many fractional bits, since it fades.
+const FRACTION_BITS: u32 = 6;
+
+/// What a connection is to do at its next message boundary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Errand {
+    /// Go on.
+    Stay,
+    /// Go to that worker.
+    MoveTo(usize),
+    /// End: the process, the listener or the filter chain drains.
+    Drain,
+}
+
+/// All connections of a worker.
+#[derive(Default)]
+pub(crate) struct Roster {
+    connections: RefCell<Slab<Entry>>,
+}
+
+#[derive(Default)]
+struct Entry {
+    waker: Option<Waker>,
+    task: Option<AbortHandle>,
+    work: Work,
+    /// The chain that serves it, once there is one.
+    chain: Option<Arc<FilterChain>>,
+    direction: TrafficDirection,
+    /// It speaks a protocol that has message boundaries it can move at.
+    movable: bool,
+    /// Where it was told to go, and in which look.
+    order: Option<(u16, u32)>,
+}
+
+/// What a connection did lately: every look takes a quarter off.
+#[derive(Debug, Default, Clone, Copy)]
+struct Work {
+    recent: u32,
+    epoch: u32,
+}
+
+impl Work {
+    #[inline]
+    fn add(&mut self, units: u32, epoch: u32) {
+        let recent = self.at(epoch);
+        *self = Self { recent: recent.saturating_add(units << FRACTION_BITS), epoch };
+    }
+
+    /// What is left of it in that look.
+    #[inline]
+    fn at(self, epoch: u32) -> u32 {
+        match epoch.wrapping_sub(self.epoch) {
+            0 => self.recent,
+            looks => (0..looks.min(64)).fold(self.recent, |recent, _| recent - recent.div_ceil(4)),
+        }
+    }
+}
+
+impl Roster {
+    /// Wakes every connection, so that it sees what it is asked to do.
+    pub(super) fn wake_all(&self) {
+        self.connections.borrow().iter().filter_map(|(_, entry)| entry.waker.as_ref()).for_each(Waker::wake_by_ref);
+    }
+
+    /// Names the task of an entry, so that it can be ended. The task may have ended already, and its entry with it.
+    pub(super) fn set_task(&self, key: usize, task: AbortHandle) {
+        if let Some(entry) = self.connections.borrow_mut().get_mut(key).filter(|_| !task.is_finished()) {
+            entry.task = Some(task);
+        }
+    }
+
+    /// Ends what these chains still serve, where it stands.
+    pub(super) fn cut(&self, chains: &[Arc<FilterChain>]) {
+        let connections = self.connections.borrow();
+        let is_theirs = |entry: &Entry| {
+            let chain = entry.chain.as_ref();
+            chain.is_some_and(|chain| chains.iter().any(|theirs| Arc::ptr_eq(theirs, chain)))
+        };
+        let theirs = connections.iter().filter(|(_, entry)| is_theirs(entry));
+        theirs.filter_map(|(_, entry)| entry.task.as_ref()).for_each(AbortHandle::abort);
+    }
+
+    /// Tells connections to move, the dearest first, so that the load comes as near to its mean as they allow. A move that
+    /// would only exchange the heavier and the lighter worker is not made.
+    pub(super) fn shed(&self, shed: &Shed, epoch: u32) {
+        let mut connections = self.connections.borrow_mut();
+        let (mut total, mut candidates) = (0u64, Vec::new());
+        for (key, entry) in connections.iter_mut() {
+            let work = entry.work.at(epoch);
+            total += u64::from(work);
+            entry.order = None;
+            if work > 0 && entry.movable && candidates.len() < MAX_CANDIDATES {
+                candidates.push((work, key));
+            }
+        }
+        if total == 0 {
+            return;
+        }
+        candidates.sort_unstable_by(|a, b| b.cmp(a));
+        let candidates = candidates.into_iter().map(|(work, key)| (f64::from(work) / total as f64 * shed.load, key));
+        for (key, to) in shed.choose(candidates).take(MAX_MOVES) {
+            if let (Some(entry), Ok(to)) = (connections.get_mut(key), u16::try_from(to)) {
+                entry.order = Some((to, epoch));
+                if let Some(waker) = &entry.waker {
+                    waker.wake_by_ref();
+                }
+            }
+        }
+    }
+}
+
+/// A connection's entry in its worker's roster.
+pub(crate) struct Registration {
+    worker: Rc<Worker>,
+    key: usize,
+    /// The count of drains at the last look, and what it showed.
+    seen_drains: Cell<u32>,
+    drains: Cell<bool>,
+}
+
+impl Registration {
+    pub(super) fn new(worker: &Rc<Worker>) -> Self {
+        let key = worker.roster.connections.borrow_mut().insert(Entry::default());
+        Self { worker: Rc::clone(worker), key, seen_drains: Cell::new(0), drains: Cell::new(false) }
+    }
+
+    pub(super) fn key(&self) -> usize {
+        self.key
+    }
+
+    /// Names the chain that serves this connection, and its listener's direction.
+    pub(crate) fn served_by(&self, chain: &Arc<FilterChain>, direction: TrafficDirection) {
+        self.with(|entry| {
+            entry.chain = Some(Arc::clone(chain));
+            entry.direction = direction;
+        });
+        self.look_at_drains();
+    }
+
+    /// Says that this connection can move at a message boundary.
+    pub(crate) fn set_movable(&self) {
+        self.with(|entry| entry.movable = true);
+    }
+
+    /// Wakes this task when there is an errand for it. Cheap to call at every poll: a task's waker stays the same.
+    #[inline]
+    pub(crate) fn watch(&self, waker: &Waker) {
+        self.with(|entry| {
+            if !entry.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
+                entry.waker = Some(waker.clone());
+            }
+        });
+    }
+
+    /// Counts a message served on this connection, with so many bytes of bodies.
+    #[inline]
+    pub(crate) fn worked(&self, body_bytes: u64) {
+        let units = 1 + u32::try_from(body_bytes / BYTES_PER_UNIT).unwrap_or(u32::MAX).min(MAX_UNITS);
+        let epoch = self.worker.balance.epoch();
+        self.with(|entry| entry.work.add(units, epoch));
+        self.worker.stats.add(Counter::work_total, u64::from(units));
+    }
+
+    /// What is asked of this connection.
+    #[inline]
+    pub(crate) fn errand(&self) -> Errand {
+        if self.drains() {
+            return Errand::Drain;
+        }
+        match self.with(|entry| entry.order).flatten() {
+            Some((to, epoch)) if self.worker.balance.epoch().wrapping_sub(epoch) <= ORDER_LIFETIME => {
+                Errand::MoveTo(usize::from(to))
+            }
+            _ => Errand::Stay,
+        }
+    }
+
+    /// Whether this connection is to end at its next message boundary.
+    #[inline]
+    pub(crate) fn drains(&self) -> bool {
+        if self.seen_drains.get() != self.worker.drains.count() {
+            self.look_at_drains();
+        }
+        self.drains.get()
+    }
+
+    fn look_at_drains(&self) {
+        let drains = &self.worker.drains;
+        self.seen_drains.set(drains.count());
+        let covered = |entry: &mut Entry| {
+            let (chain, direction) = (entry.chain.as_ref(), entry.direction);
+            chain.is_some_and(|chain| drains.covers(chain, direction))
+        };
+        self.drains.set(self.with(covered).unwrap_or(false));
+    }
+
+    /// The connection stays where it is after all.
+    pub(crate) fn forget_order(&self) {
+        self.with(|entry| entry.order = None);
+    }
+
+    #[inline]
+    fn with<T>(&self, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+        self.worker.roster.connections.borrow_mut().get_mut(self.key).map(change)
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.worker.roster.connections.borrow_mut().try_remove(self.key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_fades() {
+        let mut work = Work::default();
+        work.add(16, 10);
+        assert_eq!(work.at(10), 16 << FRACTION_BITS);
+        assert_eq!(work.at(11), 12 << FRACTION_BITS);
+        work.add(4, 11);
+        assert_eq!(work.at(11), 16 << FRACTION_BITS);
+        assert_eq!(work.at(60), 0);
+        work.add(1, u32::MAX);
+        assert_eq!(work.at(0), 3 << (FRACTION_BITS - 2), "the count of looks wraps");
+    }
+}
