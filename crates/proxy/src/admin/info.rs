@@ -97,7 +97,8 @@ pub(super) fn workers(admin: &Admin, query: &Query) -> Reply {
         return Reply::json(&json!({ "workers": rows, "max_over_mean": max_over_mean }));
     }
     let line = |first: &str, cells: [String; 7]| {
-        let cells = columns.iter().zip(cells).map(|((name, _), cell)| format!("  {cell:>width$}", width = name.len().max(8)));
+        let cells =
+            columns.iter().zip(cells).map(|((name, _), cell)| format!("  {cell:>width$}", width = name.len().max(8)));
         format!("{first:>8}{}\n", cells.collect::<String>())
     };
     let mut text = line("worker", columns.map(|(name, _)| name.to_owned()));
@@ -109,7 +110,10 @@ pub(super) fn workers(admin: &Admin, query: &Query) -> Reply {
         });
         text += &line(&worker.worker.to_string(), cells);
     }
-    text += &line("max/mean", columns.map(|(_, column)| uneven(column).map_or("-".to_owned(), |ratio| format!("{ratio:.2}"))));
+    text += &line(
+        "max/mean",
+        columns.map(|(_, column)| uneven(column).map_or("-".to_owned(), |ratio| format!("{ratio:.2}"))),
+    );
     Reply::text(text)
 }
 

@@ -34,7 +34,11 @@ pub(super) fn send(worker: &Worker, leaving: Box<Leaving>, standing: &mut Standi
 }
 
 /// Goes on with a connection where the other worker left off.
-pub(crate) fn resumed<'w>(worker: &'w Rc<Worker>, moved: Moved, registration: &'w Rc<Registration>) -> Option<Served<'w>> {
+pub(crate) fn resumed<'w>(
+    worker: &'w Rc<Worker>,
+    moved: Moved,
+    registration: &'w Rc<Registration>,
+) -> Option<Served<'w>> {
     let Moved { downstream, standing } = moved;
     let counted = Counted::moved(worker, &standing, downstream.since);
     let downstream = downstream.try_map(Portable::into_stream).ok()?;

@@ -21,8 +21,8 @@ use crate::alpn::MULTIPLEXED_HTTP1;
 use crate::balance::Seat;
 use crate::conn::Buffer;
 use crate::listener::detect::{Ends, detect};
-use crate::listener::moving;
 use crate::listener::inspect::{self, InspectError, Inspected};
+use crate::listener::moving;
 use crate::listener::original_dst::original_destination;
 use crate::listener::proxy_protocol;
 use crate::response_flags::ResponseFlags;
@@ -239,8 +239,7 @@ async fn establish(
     let view = ConnectionView { tlvs, ..connection_view(&stream, ends, server_name, forwards_cert) };
     let peer_text = ends.remote.ip().to_canonical().to_string().into();
     let since = counted.since;
-    let downstream =
-        Downstream { stream, input, view, chain, id, peer_text, since, requests: 0, resumed: false };
+    let downstream = Downstream { stream, input, view, chain, id, peer_text, since, requests: 0, resumed: false };
     Some((downstream, detected.ahead))
 }
 

@@ -310,6 +310,8 @@ pub fn stat(proxy: &Proxy, suffix: &str) -> Vec<u64> {
 /// Open connections of each worker.
 pub fn active_by_worker(proxy: &Proxy) -> Vec<u64> {
     let text = proxy.get("/stats").text();
-    let per_worker = text.lines().filter(|line| line.starts_with("listener.") && line.contains(".worker_") && line.contains("downstream_cx_active: "));
+    let per_worker = text.lines().filter(|line| {
+        line.starts_with("listener.") && line.contains(".worker_") && line.contains("downstream_cx_active: ")
+    });
     per_worker.filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect()
 }
