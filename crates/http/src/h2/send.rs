@@ -281,3 +281,26 @@ impl Connection {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Options;
+    use super::*;
+
+    #[test]
+    fn the_last_stream_number_is_used_and_none_after_it() {
+        let mut connection = Connection::client(Options::default());
+        connection.next_id = MAX_31_BITS;
+        let mut head = RequestHead::default();
+        head.set_method(b"GET");
+        let last = connection.open(&head, true, Framing::None, true).map(StreamKey::id);
+        assert_eq!(last, Ok(MAX_31_BITS));
+        assert_eq!(connection.open(&head, true, Framing::None, true), Err(OpenError::Exhausted));
+    }
+
+    /// There is one for every connection, idle ones included.
+    #[test]
+    fn a_connection_is_small() {
+        assert!(size_of::<Connection>() <= 1024, "{}", size_of::<Connection>());
+    }
+}

@@ -1,5 +1,7 @@
 //! A sink that writes down what it is told.
 
+use std::fmt::Write;
+
 use evenkeel_http::h2::{Counter, PeerSettings, Reason, RequestMeta, Reset, ResponseMeta, Sink, StreamKey};
 use evenkeel_http::{Headers, RequestHead, ResponseHead};
 
@@ -14,13 +16,78 @@ pub enum Event {
     Reset(StreamKey, Reset),
     Goaway(u32, Reason),
     Pong([u8; 8]),
-    Settings(PeerSettings),
-    Count(Counter),
 }
 
 #[derive(Debug, Default)]
 pub struct Script {
     pub events: Vec<Event>,
+    pub counts: Vec<Counter>,
+    /// The peer's settings have come.
+    pub settled: bool,
+}
+
+impl Script {
+    /// One line for each event; pieces of data behind one another are one.
+    pub fn describe(&self) -> String {
+        let mut text = String::new();
+        let mut body: Option<(StreamKey, Vec<u8>)> = None;
+        let flush = |text: &mut String, body: &mut Option<(StreamKey, Vec<u8>)>, end: &str| {
+            if let Some((stream, bytes)) = body.take() {
+                let _ = writeln!(text, "data {} {}{end}", stream.id(), bytes.escape_ascii());
+            }
+        };
+        for event in &self.events {
+            if let Event::Data(stream, bytes, end) = event {
+                if body.as_ref().is_some_and(|(other, _)| other != stream) {
+                    flush(&mut text, &mut body, "");
+                }
+                body.get_or_insert_with(|| (*stream, Vec::new())).1.extend(bytes);
+                if *end {
+                    flush(&mut text, &mut body, " end");
+                }
+                continue;
+            }
+            flush(&mut text, &mut body, "");
+            let _ = match event {
+                Event::Request(stream, head, meta) => {
+                    let protocol = head.protocol().escape_ascii().to_string();
+                    let scheme = if meta.https { "https" } else { "http" };
+                    let (id, framing, end) = (stream.id(), meta.framing, if meta.end { " end" } else { "" });
+                    let (method, path) = (head.method().escape_ascii(), head.path().escape_ascii());
+                    let authority = head.authority().escape_ascii();
+                    write!(text, "request {id} {method} {scheme}://{authority} {path} {protocol}{framing:?}{end}")
+                        .and_then(|()| describe_fields(&mut text, &head.headers))
+                }
+                Event::Interim(stream, head) => write!(text, "interim {} {}", stream.id(), head.status)
+                    .and_then(|()| describe_fields(&mut text, &head.headers)),
+                Event::Response(stream, head, meta) => {
+                    let end = if meta.end { " end" } else { "" };
+                    write!(text, "response {} {} {:?}{end}", stream.id(), head.status, meta.framing)
+                        .and_then(|()| describe_fields(&mut text, &head.headers))
+                }
+                Event::Trailers(stream, trailers) => {
+                    write!(text, "trailers {}", stream.id()).and_then(|()| describe_fields(&mut text, trailers))
+                }
+                Event::Reset(stream, reset) => {
+                    let by = if reset.by_peer { "peer" } else { "self" };
+                    let unprocessed = if reset.unprocessed { " unprocessed" } else { "" };
+                    writeln!(text, "reset {} {} by {by}{unprocessed}", stream.id(), reset.reason)
+                }
+                Event::Goaway(last, reason) => writeln!(text, "goaway {last} {reason}"),
+                Event::Pong(payload) => writeln!(text, "pong {}", payload.escape_ascii()),
+                Event::Data(..) => Ok(()),
+            };
+        }
+        flush(&mut text, &mut body, "");
+        text
+    }
+}
+
+fn describe_fields(text: &mut String, headers: &Headers) -> std::fmt::Result {
+    for (_, name, value) in headers.iter() {
+        write!(text, " {}={}", name.escape_ascii(), value.escape_ascii())?;
+    }
+    writeln!(text)
 }
 
 impl Sink for Script {
@@ -56,11 +123,11 @@ impl Sink for Script {
         self.events.push(Event::Pong(payload));
     }
 
-    fn settings(&mut self, settings: PeerSettings) {
-        self.events.push(Event::Settings(settings));
+    fn settings(&mut self, _settings: PeerSettings) {
+        self.settled = true;
     }
 
     fn count(&mut self, counter: Counter) {
-        self.events.push(Event::Count(counter));
+        self.counts.push(counter);
     }
 }

@@ -1,0 +1,39 @@
+//! The codec against itself: what goes out is what comes in, however the bytes are cut.
+
+use evenkeel_http::h2::Options;
+
+use crate::endpoint::{Endpoint, assert_repeated, narrow};
+use crate::messages::{Message, Random};
+
+/// Carries pieces of random size between the two until the client has its answers.
+fn exchange(seed: u64, client: Options, server: Options, count: usize) {
+    let mut random = Random::new(seed);
+    let messages: Vec<Message> = (0..count).map(|number| Message::random(&mut random, number)).collect();
+    let mut client = Endpoint::client(client, messages);
+    let mut server = Endpoint::server(server);
+    client.pump();
+    for _ in 0..2_000_000 {
+        if client.is_done() {
+            return assert_repeated(&client.answered, count);
+        }
+        let (from, to) = if random.below(2) == 0 { (&mut client, &mut server) } else { (&mut server, &mut client) };
+        let most = [1, 9, 100, 20_000, 100_000][random.below(5)];
+        let piece = from.connection.output();
+        let piece = piece[..piece.len().min(1 + random.below(most))].to_vec();
+        from.connection.written(piece.len());
+        from.pump();
+        to.turn(&piece);
+    }
+    panic!("the exchange stands still (seed {seed})");
+}
+
+#[test]
+fn messages_arrive_as_they_were_sent() {
+    for seed in 0..20 {
+        exchange(seed, narrow(), narrow(), 40);
+    }
+    for seed in 20..30 {
+        exchange(seed, Options::default(), narrow(), 60);
+        exchange(seed, narrow(), Options::default(), 60);
+    }
+}
