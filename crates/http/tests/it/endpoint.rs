@@ -115,7 +115,8 @@ impl Endpoint {
             Event::Request(stream, head, meta) => {
                 let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
                 let methods = ["GET", "POST", "PUT", "DELETE"];
-                let method = methods.into_iter().find(|method| method.as_bytes() == head.method()).expect("one of them");
+                let method =
+                    methods.into_iter().find(|method| method.as_bytes() == head.method()).expect("one of them");
                 let received = Message { method, path: text(head.path()), fields: fields_of(&head.headers), ..empty() };
                 let transfer =
                     Transfer { message: empty(), sent: 0, received, complete: false, done: false, responding: false };

@@ -86,7 +86,17 @@ fn requests() {
     check_server(&[get(1, ALL, &[("a", "b")])], "request 1 GET http://h / None end a=b", "");
     check_server(
         &[
-            headers(1, END_HEADERS, &[(":method", "POST"), (":path", "/p?q"), (":scheme", "https"), ("host", "x:1"), ("content-length", "5")]),
+            headers(
+                1,
+                END_HEADERS,
+                &[
+                    (":method", "POST"),
+                    (":path", "/p?q"),
+                    (":scheme", "https"),
+                    ("host", "x:1"),
+                    ("content-length", "5"),
+                ],
+            ),
             data(1, 0, b"hel"),
             data(1, END_STREAM, b"lo"),
         ],
@@ -95,7 +105,11 @@ fn requests() {
         "",
     );
     check_server(
-        &[get(1, END_HEADERS, &[]), data(1, 0, b"ab"), headers(1, ALL, &[("x-t", "1"), ("grpc-status", "0"), ("content-length", "2")])],
+        &[
+            get(1, END_HEADERS, &[]),
+            data(1, 0, b"ab"),
+            headers(1, ALL, &[("x-t", "1"), ("grpc-status", "0"), ("content-length", "2")]),
+        ],
         "request 1 GET http://h / Chunked
          data 1 ab
          trailers 1 x-t=1 grpc-status=0",
@@ -113,7 +127,17 @@ fn requests() {
         "",
     );
     check_server(
-        &[headers(1, END_HEADERS, &[(":method", "CONNECT"), (":protocol", "websocket"), (":scheme", "https"), (":path", "/chat"), (":authority", "h")])],
+        &[headers(
+            1,
+            END_HEADERS,
+            &[
+                (":method", "CONNECT"),
+                (":protocol", "websocket"),
+                (":scheme", "https"),
+                (":path", "/chat"),
+                (":authority", "h"),
+            ],
+        )],
         "request 1 CONNECT https://h /chat websocketChunked",
         "",
     );
@@ -147,14 +171,18 @@ fn header_blocks_in_pieces() {
     let block = block(&[(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "h"), ("a", "b")]);
     let (first, rest) = block.split_at(9);
     let (second, third) = rest.split_at(30);
-    let pieces = [frame(HEADERS, END_STREAM, 1, first), frame(CONTINUATION, 0, 1, second), frame(CONTINUATION, END_HEADERS, 1, third)];
+    let pieces = [
+        frame(HEADERS, END_STREAM, 1, first),
+        frame(CONTINUATION, 0, 1, second),
+        frame(CONTINUATION, END_HEADERS, 1, third),
+    ];
     check_server(&pieces, "request 1 GET http://h / None end a=b", "");
+    check_server(&[pieces[0].clone(), data(1, 0, b"x")], "", "GOAWAY 0 PROTOCOL_ERROR a frame inside a header block");
     check_server(
-        &[pieces[0].clone(), data(1, 0, b"x")],
+        &[frame(CONTINUATION, 0, 1, first)],
         "",
-        "GOAWAY 0 PROTOCOL_ERROR a frame inside a header block",
+        "GOAWAY 0 PROTOCOL_ERROR CONTINUATION without a header block",
     );
-    check_server(&[frame(CONTINUATION, 0, 1, first)], "", "GOAWAY 0 PROTOCOL_ERROR CONTINUATION without a header block");
 }
 
 #[test]
@@ -216,11 +244,7 @@ fn malformed_requests_reset_their_stream_only() {
         get(1, ALL, &[("content-length", "0"), ("content-length", "0")]),
     ];
     for case in cases {
-        check_server(
-            &[case, get(3, ALL, &[])],
-            "request 3 GET http://h / None end",
-            "RST_STREAM 1 PROTOCOL_ERROR",
-        );
+        check_server(&[case, get(3, ALL, &[])], "request 3 GET http://h / None end", "RST_STREAM 1 PROTOCOL_ERROR");
     }
     let strict = || server(Options { stream_error_on_invalid_http_message: false, ..small() });
     let error = "GOAWAY 1 PROTOCOL_ERROR connection-specific header field";
@@ -235,7 +259,11 @@ fn bodies_are_as_long_as_they_say() {
     let out = "RST_STREAM 1 PROTOCOL_ERROR";
     check_server(&[post("3"), data(1, 0, b"abcd")], &(head(3) + reset), out);
     check_server(&[post("3"), data(1, END_STREAM, b"ab")], &(head(3) + reset), out);
-    check_server(&[post("3"), data(1, 0, b"ab"), headers(1, ALL, &[("t", "1")])], &(head(3) + "data 1 ab\n" + reset), out);
+    check_server(
+        &[post("3"), data(1, 0, b"ab"), headers(1, ALL, &[("t", "1")])],
+        &(head(3) + "data 1 ab\n" + reset),
+        out,
+    );
     check_server(&[post("0"), data(1, END_STREAM, b"")], &(head(0) + "data 1  end"), "");
 }
 
@@ -253,7 +281,11 @@ fn trailers_are_checked() {
 #[test]
 fn too_large_heads_are_answered() {
     let long = "x".repeat(1_900);
-    check_server(&[get(1, ALL, &[("a", &long)]), get(3, ALL, &[])], "request 3 GET http://h / None end", "HEADERS 1 end\nRST_STREAM 1 NO_ERROR");
+    check_server(
+        &[get(1, ALL, &[("a", &long)]), get(3, ALL, &[])],
+        "request 3 GET http://h / None end",
+        "HEADERS 1 end\nRST_STREAM 1 NO_ERROR",
+    );
     let many: Vec<(&str, &str)> = (0..101).map(|_| ("a", "b")).collect();
     let lenient = || server(Options { max_header_list_bytes: 60_000, ..small() });
     check(lenient, &[get(1, END_HEADERS, &many), data(1, 0, b"abc")], "", "HEADERS 1 end\nRST_STREAM 1 NO_ERROR");
@@ -263,8 +295,16 @@ fn too_large_heads_are_answered() {
 fn streams_in_wrong_states() {
     let bare = "request 1 GET http://h / None end\n";
     // Half-closed.
-    check_server(&[get(1, ALL, &[]), data(1, 0, b"x")], &(bare.to_owned() + "reset 1 STREAM_CLOSED by self"), "RST_STREAM 1 STREAM_CLOSED");
-    check_server(&[get(1, ALL, &[]), get(1, ALL, &[])], &(bare.to_owned() + "reset 1 STREAM_CLOSED by self"), "RST_STREAM 1 STREAM_CLOSED");
+    check_server(
+        &[get(1, ALL, &[]), data(1, 0, b"x")],
+        &(bare.to_owned() + "reset 1 STREAM_CLOSED by self"),
+        "RST_STREAM 1 STREAM_CLOSED",
+    );
+    check_server(
+        &[get(1, ALL, &[]), get(1, ALL, &[])],
+        &(bare.to_owned() + "reset 1 STREAM_CLOSED by self"),
+        "RST_STREAM 1 STREAM_CLOSED",
+    );
     // Idle.
     for (frame, text) in [
         (data(5, 0, b"x"), "DATA on a stream that is not open"),
@@ -277,7 +317,11 @@ fn streams_in_wrong_states() {
         check_server(&[frame], "", &format!("GOAWAY 0 PROTOCOL_ERROR {text}"));
     }
     // Passed over.
-    check_server(&[get(5, ALL, &[]), get(3, ALL, &[])], "request 5 GET http://h / None end", "GOAWAY 5 PROTOCOL_ERROR HEADERS on a stream with a lower number than another");
+    check_server(
+        &[get(5, ALL, &[]), get(3, ALL, &[])],
+        "request 5 GET http://h / None end",
+        "GOAWAY 5 PROTOCOL_ERROR HEADERS on a stream with a lower number than another",
+    );
     // Reset by the peer.
     check_server(
         &[get(1, END_HEADERS, &[]), reset(1, Reason::CANCEL), data(1, 0, b"x"), get(1, ALL, &[])],
@@ -344,8 +388,16 @@ fn windows_are_kept() {
     check_server(&[window_update(0, 0x7fff_ffff)], "", overflow);
     check_server(&[window_update(0, 0)], "", "GOAWAY 0 PROTOCOL_ERROR WINDOW_UPDATE by 0");
     let opened = "request 1 GET http://h / None end\n";
-    check_server(&[get(1, ALL, &[]), window_update(1, 0x7fff_ffff)], &(opened.to_owned() + "reset 1 FLOW_CONTROL_ERROR by self"), "RST_STREAM 1 FLOW_CONTROL_ERROR");
-    check_server(&[get(1, ALL, &[]), window_update(1, 0)], &(opened.to_owned() + "reset 1 PROTOCOL_ERROR by self"), "RST_STREAM 1 PROTOCOL_ERROR");
+    check_server(
+        &[get(1, ALL, &[]), window_update(1, 0x7fff_ffff)],
+        &(opened.to_owned() + "reset 1 FLOW_CONTROL_ERROR by self"),
+        "RST_STREAM 1 FLOW_CONTROL_ERROR",
+    );
+    check_server(
+        &[get(1, ALL, &[]), window_update(1, 0)],
+        &(opened.to_owned() + "reset 1 PROTOCOL_ERROR by self"),
+        "RST_STREAM 1 PROTOCOL_ERROR",
+    );
     check_server(
         &[get(1, ALL, &[]), window_update(1, 0x7000_0000), settings(&[(4, 0x7fff_ffff)])],
         opened,
@@ -364,12 +416,28 @@ fn settings_and_other_frames_of_the_connection() {
     check_server(&[settings(&[(4, 1 << 31)])], "", &error("FLOW_CONTROL_ERROR", "INITIAL_WINDOW_SIZE over 2^31-1"));
     check_server(&[settings(&[(5, 1)])], "", &error("PROTOCOL_ERROR", "invalid MAX_FRAME_SIZE"));
     check_server(&[settings(&[(8, 1), (8, 0)])], "", &error("PROTOCOL_ERROR", "invalid ENABLE_CONNECT_PROTOCOL"));
-    check_server(&[frame(SETTINGS, 0, 0, &[0; 5])], "", &error("FRAME_SIZE_ERROR", "SETTINGS of a length that is no multiple of 6"));
-    check_server(&[frame(SETTINGS, ACK, 0, &[0; 6])], "", &error("FRAME_SIZE_ERROR", "SETTINGS acknowledgement with a payload"));
-    check_server(&[frame(SETTINGS, ACK, 0, &[]), frame(SETTINGS, ACK, 0, &[])], "", &error("PROTOCOL_ERROR", "SETTINGS acknowledgement for nothing"));
+    check_server(
+        &[frame(SETTINGS, 0, 0, &[0; 5])],
+        "",
+        &error("FRAME_SIZE_ERROR", "SETTINGS of a length that is no multiple of 6"),
+    );
+    check_server(
+        &[frame(SETTINGS, ACK, 0, &[0; 6])],
+        "",
+        &error("FRAME_SIZE_ERROR", "SETTINGS acknowledgement with a payload"),
+    );
+    check_server(
+        &[frame(SETTINGS, ACK, 0, &[]), frame(SETTINGS, ACK, 0, &[])],
+        "",
+        &error("PROTOCOL_ERROR", "SETTINGS acknowledgement for nothing"),
+    );
     check_server(&[frame(DATA, 0, 1, &[0; 16_385])], "", &error("FRAME_SIZE_ERROR", "frame over MAX_FRAME_SIZE"));
     check_server(&[frame(GOAWAY, 0, 0, &[0, 0, 0, 0, 0, 0, 0, 2, b'x'])], "goaway 0 INTERNAL_ERROR", "");
-    check_server(&[get(1, ALL, &[]), frame(PRIORITY, 0, 1, &[0, 0, 0, 1, 5])], "request 1 GET http://h / None end\nreset 1 PROTOCOL_ERROR by self", "RST_STREAM 1 PROTOCOL_ERROR");
+    check_server(
+        &[get(1, ALL, &[]), frame(PRIORITY, 0, 1, &[0, 0, 0, 1, 5])],
+        "request 1 GET http://h / None end\nreset 1 PROTOCOL_ERROR by self",
+        "RST_STREAM 1 PROTOCOL_ERROR",
+    );
 }
 
 #[test]
@@ -381,7 +449,10 @@ fn prefaces() {
         describe(connection.output())
     };
     assert_eq!(output(b"GET / HTTP/1.1\r\n"), "GOAWAY 0 PROTOCOL_ERROR no HTTP/2 preface\n");
-    assert_eq!(output(&[NO_PADDING_PREFACE, &get(1, ALL, &[])].concat()), "GOAWAY 0 PROTOCOL_ERROR the first frame is not SETTINGS\n");
+    assert_eq!(
+        output(&[NO_PADDING_PREFACE, &get(1, ALL, &[])].concat()),
+        "GOAWAY 0 PROTOCOL_ERROR the first frame is not SETTINGS\n"
+    );
     assert_eq!(output(b"PRI * HT"), "");
 }
 
@@ -393,14 +464,28 @@ fn responses() {
     };
     check(
         requests(&["GET"]),
-        &[status(1, END_HEADERS, "103", &[("link", "x")]), status(1, END_HEADERS, "200", &[("content-length", "2")]), data(1, END_STREAM, b"ok")],
+        &[
+            status(1, END_HEADERS, "103", &[("link", "x")]),
+            status(1, END_HEADERS, "200", &[("content-length", "2")]),
+            data(1, END_STREAM, b"ok"),
+        ],
         "interim 1 103 link=x
          response 1 200 Length(2) content-length=2
          data 1 ok end",
         "",
     );
-    check(requests(&["HEAD"]), &[status(1, ALL, "200", &[("content-length", "9")])], "response 1 200 None end content-length=9", "");
-    check(requests(&["CONNECT"]), &[status(1, END_HEADERS, "200", &[]), data(1, 0, b"x")], "response 1 200 Chunked\ndata 1 x", "");
+    check(
+        requests(&["HEAD"]),
+        &[status(1, ALL, "200", &[("content-length", "9")])],
+        "response 1 200 None end content-length=9",
+        "",
+    );
+    check(
+        requests(&["CONNECT"]),
+        &[status(1, END_HEADERS, "200", &[]), data(1, 0, b"x")],
+        "response 1 200 Chunked\ndata 1 x",
+        "",
+    );
     check(
         requests(&["GET"]),
         &[status(1, END_HEADERS, "200", &[]), data(1, 0, b"a"), headers(1, ALL, &[("grpc-status", "0")])],
@@ -422,15 +507,30 @@ fn responses() {
         data(1, 0, b"x"),
     ];
     for case in malformed {
-        check(requests(&["GET"]), std::slice::from_ref(case), "reset 1 PROTOCOL_ERROR by self", "RST_STREAM 1 PROTOCOL_ERROR");
+        check(
+            requests(&["GET"]),
+            std::slice::from_ref(case),
+            "reset 1 PROTOCOL_ERROR by self",
+            "RST_STREAM 1 PROTOCOL_ERROR",
+        );
     }
     let bodiless = |code: &str| [status(1, END_HEADERS, code, &[]), data(1, END_STREAM, b"x")].concat();
     for (method, code) in [(&["HEAD"], "200"), (&["GET"], "204"), (&["GET"], "304")] {
         let events = format!("response 1 {code} None\nreset 1 PROTOCOL_ERROR by self");
         check(requests(method), &[bodiless(code)], &events, "RST_STREAM 1 PROTOCOL_ERROR");
     }
-    check(requests(&["GET"]), &[frame(PUSH_PROMISE, END_HEADERS, 1, &[0, 0, 0, 2])], "", "GOAWAY 0 PROTOCOL_ERROR PUSH_PROMISE, which was not allowed");
-    check(requests(&["GET"]), &[status(3, ALL, "200", &[])], "", "GOAWAY 0 PROTOCOL_ERROR HEADERS on a stream that cannot be opened");
+    check(
+        requests(&["GET"]),
+        &[frame(PUSH_PROMISE, END_HEADERS, 1, &[0, 0, 0, 2])],
+        "",
+        "GOAWAY 0 PROTOCOL_ERROR PUSH_PROMISE, which was not allowed",
+    );
+    check(
+        requests(&["GET"]),
+        &[status(3, ALL, "200", &[])],
+        "",
+        "GOAWAY 0 PROTOCOL_ERROR HEADERS on a stream that cannot be opened",
+    );
 }
 
 #[test]
@@ -548,10 +648,14 @@ fn a_header_bomb_costs_its_sender_the_request() {
 fn streams_that_wait_take_turns() {
     let mut connection = server(Options { quantum_bytes: 1_000, ..small() });
     let (script, _) = run(&mut connection, &[1, 3, 5].map(|id| get(id, ALL, &[])).concat(), usize::MAX);
-    let streams: Vec<StreamKey> = script.events.iter().filter_map(|event| match event {
-        Event::Request(stream, ..) => Some(*stream),
-        _ => None,
-    }).collect();
+    let streams: Vec<StreamKey> = script
+        .events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Request(stream, ..) => Some(*stream),
+            _ => None,
+        })
+        .collect();
     let head = ResponseHead { status: 200, ..ResponseHead::default() };
     let body = vec![b'x'; 100_000];
     let mut sent = [0; 3];
@@ -562,7 +666,9 @@ fn streams_that_wait_take_turns() {
     assert_eq!(sent, [65_535, 0, 0], "alone, the first had all of the window");
     for turn in 0..30 {
         forget_output(&mut connection);
-        run(&mut connection, &[window_update(0, 2_000), window_update(1, 2_000)].concat(), usize::MAX).1.expect("valid");
+        run(&mut connection, &[window_update(0, 2_000), window_update(1, 2_000)].concat(), usize::MAX)
+            .1
+            .expect("valid");
         while let Some(stream) = connection.next_writable() {
             let at = streams.iter().position(|other| *other == stream).expect("one of them");
             sent[at] += connection.send_data(stream, &body[sent[at]..], true).expect("open");

@@ -69,7 +69,8 @@ pub fn data(stream: u32, flags: u8, bytes: &[u8]) -> Vec<u8> {
 }
 
 pub fn settings(values: &[(u16, u32)]) -> Vec<u8> {
-    let payload: Vec<u8> = values.iter().flat_map(|(id, v)| [&id.to_be_bytes()[..], &v.to_be_bytes()].concat()).collect();
+    let payload: Vec<u8> =
+        values.iter().flat_map(|(id, v)| [&id.to_be_bytes()[..], &v.to_be_bytes()].concat()).collect();
     frame(SETTINGS, 0, 0, &payload)
 }
 
@@ -99,7 +100,9 @@ pub fn describe(mut bytes: &[u8]) -> String {
             RST_STREAM => writeln!(text, "RST_STREAM {stream} {}", Reason(number(0))),
             SETTINGS if stream == 0 => Ok(()),
             PING => writeln!(text, "PING {flags} {}", payload.escape_ascii()),
-            GOAWAY => writeln!(text, "GOAWAY {} {} {}", number(0), Reason(number(4)), String::from_utf8_lossy(&payload[8..])),
+            GOAWAY => {
+                writeln!(text, "GOAWAY {} {} {}", number(0), Reason(number(4)), String::from_utf8_lossy(&payload[8..]))
+            }
             WINDOW_UPDATE => writeln!(text, "WINDOW_UPDATE {stream} {}", number(0)),
             kind => writeln!(text, "frame {kind} {stream}"),
         };
