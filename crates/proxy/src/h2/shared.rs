@@ -265,7 +265,10 @@ impl Core {
     pub(super) fn cut(&mut self, index: usize, reason: Reason) {
         self.lend();
         let Some(entry) = self.streams.entries.get_mut(index) else { return };
-        self.codec.reset(entry.key, reason);
+        if self.codec.is_open(entry.key) {
+            self.codec.reset(entry.key, reason);
+            self.streams.stats.inc(Counter::tx_reset);
+        }
         self.streams.unsent = self.streams.unsent.saturating_sub(entry.unsent.len());
         entry.drop_unsent();
         if entry.reset.is_none() {

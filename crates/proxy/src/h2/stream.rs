@@ -147,6 +147,13 @@ impl Stream {
         self.poll_data(limit, &mut |data| chunk.push(data), cx)
     }
 
+    /// The peer's end with its trailers, if all before it was taken. Never waits.
+    pub(crate) fn take_end(&mut self) -> Option<Option<Headers>> {
+        let mut core = self.shared.0.borrow_mut();
+        let entry = entry_of(&mut core, self.entry).ok().filter(|entry| entry.peer_ended && entry.received.is_empty())?;
+        Some(entry.trailers.take().map(|trailers| *trailers))
+    }
+
     /// Sends an interim response.
     pub(crate) fn interim(&mut self, head: &ResponseHead) {
         // A stream that is gone takes nothing, and its reset says so; the same below.

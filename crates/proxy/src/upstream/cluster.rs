@@ -450,12 +450,17 @@ impl Cluster {
         wanted: Wanted,
         client: Option<&ConnectionView>,
     ) -> Result<Connection, AcquireError> {
+        let permit = self.unshared_permit()?;
+        Ok(self.establish(host, permit, wanted, client).await?.into_connection(host.clone()))
+    }
+
+    /// Room for a connection that nothing can be waited for instead of.
+    pub(super) fn unshared_permit(&self) -> Result<Permit, AcquireError> {
         let limit = self.config.borrow().circuit_breakers.default.max_connections;
-        let permit = self.shared.counts.try_acquire(Overflow::Connections, limit).map_err(|overflow| {
+        self.shared.counts.try_acquire(Overflow::Connections, limit).map_err(|overflow| {
             self.shared.stats.inc(Counter::upstream_cx_overflow);
             AcquireError::Overflow(overflow)
-        })?;
-        Ok(self.establish(host, permit, wanted, client).await?.into_connection(host.clone()))
+        })
     }
 
     pub(super) fn begin_pending(&self) -> Result<Pending<'_>, AcquireError> {

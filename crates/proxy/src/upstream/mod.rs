@@ -31,7 +31,7 @@ pub use connect::ConnectError;
 pub(crate) use connect::connect;
 pub use health::{HealthFlags, HealthManager, Outcome};
 pub use host::Host;
-pub use multiplexed::{Place, Upstream};
+pub use multiplexed::{Need, Place, Upstream};
 pub use shared::SharedClusters;
 pub use stats::cluster as cluster_stats;
 

@@ -64,6 +64,15 @@ struct Multiplexed {
     local: Option<SocketAddr>,
 }
 
+/// What a request needs of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// None that idled: such a one was just closed on this request.
+    Fresh,
+    /// One that can become the request's own.
+    Tunnel,
+}
+
 /// The way for one request.
 #[derive(Debug)]
 pub enum Upstream {
@@ -96,7 +105,7 @@ impl Upstream {
     pub fn local_addr(&self) -> Option<SocketAddr> {
         match self {
             Self::Http1(connection) => connection.local_addr(),
-            Self::Http2(place) => place.connection.local,
+            Self::Http2(place) => place.local_addr(),
         }
     }
 
@@ -110,6 +119,11 @@ impl Upstream {
 }
 
 impl Place {
+    /// This end's address; `None` for Unix sockets.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.connection.local
+    }
+
     /// Sends a request's head. `https`: what `:scheme` says; `end`: it has no body.
     pub(crate) fn open(
         &self,
@@ -250,6 +264,36 @@ impl Cluster {
     /// `max_connections`, or while a connection is made that may take more than one request) the next that has room.
     pub async fn acquire(&self, host: &Rc<Host>, downstream: Version) -> Result<Upstream, AcquireError> {
         self.acquire_wanted(host, self.wanted(host, downstream)).await
+    }
+
+    /// As [`Cluster::acquire`], for a request that not every connection will do for.
+    pub async fn acquire_for(
+        &self,
+        host: &Rc<Host>,
+        downstream: Version,
+        need: Need,
+    ) -> Result<Upstream, AcquireError> {
+        let wanted = self.wanted(host, downstream);
+        match (need, wanted) {
+            (_, Wanted::Http2) => self.acquire_wanted(host, wanted).await,
+            (Need::Tunnel, _) | (Need::Fresh, Wanted::Bytes | Wanted::Http1) => {
+                self.connect(host).await.map(Upstream::Http1)
+            }
+            (Need::Fresh, Wanted::SharedHttp1 | Wanted::Either) => {
+                if let Some(place) = host.multiplexed.of(wanted).place(host) {
+                    return Ok(Upstream::Http2(place));
+                }
+                let permit = self.unshared_permit()?;
+                Ok(self.begin(host, wanted, self.establish(host, permit, wanted, None).await?))
+            }
+        }
+    }
+
+    /// Requests may come back unprocessed: many share a connection, whose end none of them causes.
+    pub fn may_refuse(&self) -> bool {
+        let config = self.config.borrow();
+        let to_sidecars = || matches!(&config.transport, Transport::Tls(tls) if leads_to_sidecar(tls.alpn()));
+        config.http.protocol != UpstreamProtocol::Http1 || to_sidecars()
     }
 
     /// A connection of its own for an HTTP/1.1 request.
