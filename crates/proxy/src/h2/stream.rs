@@ -150,7 +150,8 @@ impl Stream {
     /// The peer's end with its trailers, if all before it was taken. Never waits.
     pub(crate) fn take_end(&mut self) -> Option<Option<Headers>> {
         let mut core = self.shared.0.borrow_mut();
-        let entry = entry_of(&mut core, self.entry).ok().filter(|entry| entry.peer_ended && entry.received.is_empty())?;
+        let entry =
+            entry_of(&mut core, self.entry).ok().filter(|entry| entry.peer_ended && entry.received.is_empty())?;
         Some(entry.trailers.take().map(|trailers| *trailers))
     }
 
