@@ -11,7 +11,7 @@ pub use crate::upstream::UpstreamTls;
 /// Envoy's `DownstreamTlsContext`.
 #[derive(Debug, Clone)]
 pub struct DownstreamTlsContext {
-    /// Settings both directions share; its certificate is required here.
+    /// Settings both directions share; at least one certificate is required here.
     pub common: CommonTlsContext,
     /// Whether the peer must bring a certificate.
     pub client_certificate: ClientCertificate,
@@ -40,8 +40,9 @@ pub struct UpstreamTlsContext {
 /// Envoy's `CommonTlsContext`, as far as it is supported.
 #[derive(Debug, Clone)]
 pub struct CommonTlsContext {
-    /// Own certificate.
-    pub certificate: Option<CertificateSource>,
+    /// Own certificates. A server may have several, told apart by the name that is asked for and by the kind of their keys;
+    /// a client has one at most.
+    pub certificates: Vec<CertificateSource>,
     /// How the peer is verified.
     pub validation: Validation,
     /// Protocols to offer (upstream) or to choose from, preferred first (downstream).

@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::config::{CertificateSource, ClientCertificate, DownstreamTlsContext, Validation};
 use crate::error::{ConfigError, HandshakeError};
 use crate::hello::ClientHello;
-use crate::identity::Identity;
+use crate::identity::{Identity, NameMatch};
 use crate::san::SanMatcher;
 use crate::secrets::{SdsSecret, SecretStore, Slot};
 use crate::stream::{self, TlsStream};
@@ -25,12 +25,19 @@ use crate::verify::ClientVerifier;
 /// A compiled `DownstreamTlsContext`. Its certificate and roots may change at any time; a handshake uses those of the
 /// moment it begins.
 pub struct DownstreamTls {
-    identity: Slot<Identity>,
+    /// The first, which serves whoever asks for none of the others.
+    first: Certificate,
+    others: Vec<Certificate>,
     trust: Option<Slot<TrustBundle>>,
     names: Vec<SanMatcher>,
     client_certificate: ClientCertificate,
     alpn: Vec<Vec<u8>>,
     suites: Suites,
+}
+
+/// One of a server's certificates.
+struct Certificate {
+    identity: Slot<Identity>,
     built: ArcSwapOption<Built>,
 }
 
@@ -47,7 +54,8 @@ struct Built {
 impl DownstreamTls {
     /// Compiles a context; static secrets are read and checked here.
     pub fn new(context: &DownstreamTlsContext, secrets: &SecretStore) -> Result<Self, ConfigError> {
-        let source = context.common.certificate.as_ref().ok_or(ConfigError::NoCertificate)?;
+        let sources = &context.common.certificates;
+        let [first, others @ ..] = sources.as_slice() else { return Err(ConfigError::NoCertificate) };
         let (trust, names) = match (&context.common.validation, context.client_certificate) {
             (_, ClientCertificate::No) => (None, Vec::new()),
             (Validation::None, _) => return Err(ConfigError::ClientCertificateWithoutTrust),
@@ -56,27 +64,30 @@ impl DownstreamTls {
             }
         };
         let downstream = Self {
-            identity: secrets.identity(source)?,
+            first: Certificate::new(first, secrets)?,
+            others: others.iter().map(|source| Certificate::new(source, secrets)).collect::<Result<_, _>>()?,
             trust,
             names,
             client_certificate: context.client_certificate,
             alpn: context.common.alpn.iter().map(|protocol| protocol.clone().into_bytes()).collect(),
             suites: Suites::new(&context.common.params)?,
-            built: ArcSwapOption::empty(),
         };
-        let all_static = matches!(source, CertificateSource::Static { .. });
+        let all_static = sources.iter().all(|source| matches!(source, CertificateSource::Static { .. }));
         if all_static && downstream.missing_secret().is_none() {
-            downstream.current().map_err(|error| match error {
-                HandshakeError::Config(error) => error,
-                other => ConfigError::Rustls(rustls::Error::General(other.to_string())),
-            })?;
+            for certificate in downstream.certificates() {
+                downstream.current(certificate).map_err(|error| match error {
+                    HandshakeError::Config(error) => error,
+                    other => ConfigError::Rustls(rustls::Error::General(other.to_string())),
+                })?;
+            }
         }
         Ok(downstream)
     }
 
     /// The first secret that SDS has still to deliver; handshakes fail until then.
     pub fn missing_secret(&self) -> Option<&SdsSecret> {
-        self.identity.missing().or_else(|| self.trust.as_ref().and_then(Slot::missing))
+        let missing = self.certificates().find_map(|certificate| certificate.identity.missing());
+        missing.or_else(|| self.trust.as_ref().and_then(Slot::missing))
     }
 
     /// Whether clients are verified, so that a connection's peer is known.
@@ -102,7 +113,7 @@ impl DownstreamTls {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let built = self.current()?;
+        let built = self.current(self.choose(&hello))?;
         let config = match preferred.filter(|preferred| hello.alpn().iter().any(|offered| offered == preferred)) {
             Some(preferred) => {
                 let mut config = ServerConfig::clone(&built.without_alpn);
@@ -128,17 +139,44 @@ impl DownstreamTls {
         TlsStream::handshake(io, connection.into(), rest, server_name, Some(local), SystemTime::now()).await
     }
 
+    fn certificates(&self) -> impl Iterator<Item = &Certificate> + Clone {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+
+    /// The certificate for a client, as Envoy chooses: among those with the name asked for, else among all when no name was
+    /// asked for, else the first; an ECDSA key before any other when the client can verify it.
+    fn choose(&self, hello: &ClientHello) -> &Certificate {
+        if self.others.is_empty() {
+            return &self.first;
+        }
+        let identity = |certificate: &Certificate| certificate.identity.load();
+        let fits = |certificate: &&Certificate, wanted: Option<NameMatch>| {
+            identity(certificate).is_some_and(|identity| {
+                (hello.verifies_ecdsa() || !identity.has_ecdsa_key())
+                    && wanted.is_none_or(|wanted| identity.names_match(hello.server_name()) == Some(wanted))
+            })
+        };
+        let best = |wanted: Option<NameMatch>| {
+            let mut fitting = self.certificates().filter(|certificate| fits(certificate, wanted));
+            let has_ecdsa = |certificate: &&Certificate| identity(certificate).is_some_and(|i| i.has_ecdsa_key());
+            fitting.clone().find(has_ecdsa).or_else(|| fitting.next())
+        };
+        let named = best(Some(NameMatch::Exact)).or_else(|| best(Some(NameMatch::Wildcard)));
+        let any = || if hello.server_name().is_none() { best(None) } else { None };
+        named.or_else(any).unwrap_or(&self.first)
+    }
+
     /// The configurations of the present secrets, made anew when one has changed.
-    fn current(&self) -> Result<Arc<Built>, HandshakeError> {
-        let identity = self.identity.require()?;
+    fn current(&self, certificate: &Certificate) -> Result<Arc<Built>, HandshakeError> {
+        let identity = certificate.identity.require()?;
         let trust = self.trust.as_ref().map(Slot::require).transpose()?;
-        if let Some(built) = self.built.load_full()
+        if let Some(built) = certificate.built.load_full()
             && built.is_of(&identity, trust.as_ref())
         {
             return Ok(built);
         }
         let built = Arc::new(self.build(identity, trust)?);
-        self.built.store(Some(built.clone()));
+        certificate.built.store(Some(built.clone()));
         Ok(built)
     }
 
@@ -161,6 +199,12 @@ impl DownstreamTls {
         let without_alpn = Arc::new(config.clone());
         config.alpn_protocols = self.alpn.clone();
         Ok(Built { identity, trust, with_alpn: Arc::new(config), without_alpn })
+    }
+}
+
+impl Certificate {
+    fn new(source: &CertificateSource, secrets: &SecretStore) -> Result<Self, ConfigError> {
+        Ok(Self { identity: secrets.identity(source)?, built: ArcSwapOption::empty() })
     }
 }
 
@@ -188,7 +232,7 @@ impl fmt::Debug for DownstreamTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let alpn: Vec<_> = self.alpn.iter().map(|protocol| String::from_utf8_lossy(protocol)).collect();
         f.debug_struct("DownstreamTls")
-            .field("identity", &self.identity)
+            .field("identities", &self.certificates().map(|one| &one.identity).collect::<Vec<_>>())
             .field("trust", &self.trust)
             .field("names", &self.names)
             .field("client_certificate", &self.client_certificate)

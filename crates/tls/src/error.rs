@@ -15,6 +15,9 @@ pub enum ConfigError {
     /// A server without a certificate.
     #[error("a downstream TLS context needs tls_certificates or tls_certificate_sds_secret_configs")]
     NoCertificate,
+    /// A client with a choice of certificates.
+    #[error("an upstream TLS context takes one certificate at most")]
+    ClientCertificates,
     /// A certificate or its key cannot be used.
     #[error("tls_certificates: {0}")]
     Identity(#[source] IdentityError),

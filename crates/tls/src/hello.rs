@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use rustls::SignatureScheme;
 use rustls::server::{Accepted, Acceptor};
 
 /// Largest ClientHello that is waited for, in bytes of TLS records; Envoy's default `max_client_hello_size`.
@@ -36,6 +37,7 @@ pub enum Inspection {
 pub struct ClientHello {
     server_name: Option<String>,
     alpn: Vec<Vec<u8>>,
+    verifies_ecdsa: bool,
     accepted: Accepted,
     bytes: Vec<u8>,
     taken: usize,
@@ -93,7 +95,8 @@ impl ClientHello {
         let hello = accepted.client_hello();
         let server_name = hello.server_name().map(str::to_ascii_lowercase);
         let alpn = hello.alpn().into_iter().flatten().map(<[u8]>::to_vec).collect();
-        Self { server_name, alpn, accepted, bytes, taken }
+        let verifies_ecdsa = hello.signature_schemes().contains(&SignatureScheme::ECDSA_NISTP256_SHA256);
+        Self { server_name, alpn, verifies_ecdsa, accepted, bytes, taken }
     }
 
     /// The server name asked for, in lower case.
@@ -104,6 +107,11 @@ impl ClientHello {
     /// The application protocols offered, preferred first.
     pub fn alpn(&self) -> &[Vec<u8>] {
         &self.alpn
+    }
+
+    /// Whether the client verifies signatures of ECDSA P-256 keys.
+    pub(crate) fn verifies_ecdsa(&self) -> bool {
+        self.verifies_ecdsa
     }
 
     /// The bytes as they came, for a filter chain that does not terminate TLS.

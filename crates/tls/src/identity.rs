@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rustls::SignatureAlgorithm;
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -18,6 +19,15 @@ pub const MAX_CHAIN_CERTIFICATES: usize = 10;
 pub struct Identity {
     key: Arc<CertifiedKey>,
     leaf: Arc<PeerCertificate>,
+}
+
+/// How well a certificate's names fit, best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum NameMatch {
+    /// The name itself.
+    Exact,
+    /// `*.` and the rest of the name.
+    Wildcard,
 }
 
 /// Why PEM texts do not make an identity.
@@ -120,6 +130,24 @@ impl Identity {
             true => 1.0,
             false => (passed.as_secs_f64() / lifetime.as_secs_f64()).min(1.0),
         }
+    }
+
+    pub(crate) fn has_ecdsa_key(&self) -> bool {
+        self.key.key.algorithm() == SignatureAlgorithm::ECDSA
+    }
+
+    /// How the certificate's DNS names cover a server name.
+    pub(crate) fn names_match(&self, server_name: Option<&str>) -> Option<NameMatch> {
+        let wanted = server_name?;
+        let covers = |name: &String| match name.strip_prefix('*') {
+            None => name.eq_ignore_ascii_case(wanted).then_some(NameMatch::Exact),
+            Some(suffix) => {
+                // A wildcard stands for one label (RFC 6125 section 6.4.3).
+                let at = wanted.find('.')?;
+                (at > 0 && wanted[at..].eq_ignore_ascii_case(suffix)).then_some(NameMatch::Wildcard)
+            }
+        };
+        self.leaf.dns_sans.iter().filter_map(covers).min()
     }
 
     pub(crate) fn certified_key(&self) -> Arc<CertifiedKey> {

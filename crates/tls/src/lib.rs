@@ -11,6 +11,7 @@ pub mod downstream;
 pub mod error;
 pub mod hello;
 pub mod identity;
+mod known;
 pub mod peer;
 mod provider;
 pub mod san;

@@ -69,6 +69,14 @@ impl PeerCertificate {
         Ok(certificate)
     }
 
+    /// From when to when a certificate is valid, in seconds since 1970, both included.
+    pub(crate) fn validity(certificate: &CertificateDer<'_>) -> Result<(u64, u64), SanError> {
+        let (_, parsed) = X509Certificate::from_der(certificate).map_err(|error| SanError(error.to_string()))?;
+        let seconds = |time: i64| u64::try_from(time).unwrap_or(0);
+        let validity = parsed.validity();
+        Ok((seconds(validity.not_before.timestamp()), seconds(validity.not_after.timestamp())))
+    }
+
     fn without_names(parsed: &X509Certificate<'_>, der: &[u8]) -> Self {
         let validity = parsed.validity();
         let mut sha256 = [0; 32];

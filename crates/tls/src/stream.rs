@@ -16,6 +16,7 @@ use rustls::{Connection, HandshakeKind, ProtocolVersion};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::error::HandshakeError;
+use crate::known;
 use crate::peer::PeerCertificate;
 use crate::suites::openssl_name;
 
@@ -138,12 +139,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         session.resumed = connection.handshake_kind() == Some(HandshakeKind::Resumed);
         if let Some(chain) = connection.peer_certificates() {
             let peer =
-                PeerCertificate::parse(chain).map_err(|error| HandshakeError::PeerCertificate(error.to_string()))?;
+                known::parse_verified(chain).map_err(|error| HandshakeError::PeerCertificate(error.to_string()))?;
             // rustls does not verify again what a ticket says was verified before.
             if session.resumed && peer.not_after() <= now {
                 return Err(HandshakeError::ResumedExpired);
             }
-            session.peer = Some(Arc::new(peer));
+            session.peer = Some(peer);
         }
         session.alpn = connection.alpn_protocol().map(<[u8]>::to_vec);
         session.version = match connection.protocol_version() {

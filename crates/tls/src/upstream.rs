@@ -55,8 +55,13 @@ impl UpstreamTls {
             "" => None,
             name => Some(parse_server_name(name)?),
         };
+        let identity = match context.common.certificates.as_slice() {
+            [] => None,
+            [source] => Some(secrets.identity(source)?),
+            _ => return Err(ConfigError::ClientCertificates),
+        };
         Ok(Self {
-            identity: context.common.certificate.as_ref().map(|source| secrets.identity(source)).transpose()?,
+            identity,
             trust,
             names,
             server_name,

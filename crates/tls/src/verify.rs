@@ -1,6 +1,6 @@
 //! Verifying a peer: rustls checks the chain and the handshake's signature, these add the names.
 
-use std::fmt;
+use std::{fmt, iter};
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -14,6 +14,7 @@ use rustls::{
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::error::ConfigError;
+use crate::known::{ChainKey, VerifiedChains};
 use crate::peer::PeerCertificate;
 use crate::provider::provider;
 use crate::san::SanMatcher;
@@ -38,17 +39,19 @@ fn seen(presented: &[String]) -> String {
 pub(crate) struct ServerVerifier {
     /// `None` verifies no chain (no validation context), only that the peer holds its certificate's key.
     chain: Option<(Arc<RootCertStore>, Vec<SanMatcher>)>,
+    verified: VerifiedChains,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl ServerVerifier {
     pub(crate) fn chain(trust: &TrustBundle, names: Vec<SanMatcher>) -> Self {
-        Self { chain: Some((trust.roots(), names)), algorithms: provider().signature_verification_algorithms }
+        Self { chain: Some((trust.roots(), names)), ..Self::accept_any() }
     }
 
     pub(crate) fn accept_any() -> Self {
-        Self { chain: None, algorithms: provider().signature_verification_algorithms }
+        Self { chain: None, verified: VerifiedChains::default(), algorithms: provider().signature_verification_algorithms }
     }
+
 }
 
 impl ServerCertVerifier for ServerVerifier {
@@ -63,10 +66,15 @@ impl ServerCertVerifier for ServerVerifier {
         let Some((roots, names)) = &self.chain else {
             return Ok(ServerCertVerified::assertion());
         };
-        let certificate = ParsedCertificate::try_from(end_entity)?;
-        let algorithms = self.algorithms.all;
-        verify_server_cert_signed_by_trust_anchor(&certificate, roots, intermediates, now, algorithms)?;
-        verify_names(end_entity, names)?;
+        let presented = || iter::once(end_entity).chain(intermediates);
+        let key = ChainKey::of(presented());
+        if !self.verified.holds(&key, now) {
+            let certificate = ParsedCertificate::try_from(end_entity)?;
+            let algorithms = self.algorithms.all;
+            verify_server_cert_signed_by_trust_anchor(&certificate, roots, intermediates, now, algorithms)?;
+            verify_names(end_entity, names)?;
+            self.verified.insert(key, presented(), now);
+        }
         Ok(ServerCertVerified::assertion())
     }
 
@@ -97,6 +105,7 @@ impl ServerCertVerifier for ServerVerifier {
 pub(crate) struct ClientVerifier {
     chain: Arc<dyn ClientCertVerifier>,
     names: Vec<SanMatcher>,
+    verified: VerifiedChains,
 }
 
 impl ClientVerifier {
@@ -105,7 +114,7 @@ impl ClientVerifier {
         let builder = WebPkiClientVerifier::builder_with_provider(trust.roots(), provider());
         let builder = if mandatory { builder } else { builder.allow_unauthenticated() };
         let chain = builder.build().map_err(|error| Error::General(error.to_string()))?;
-        Ok(Self { chain, names })
+        Ok(Self { chain, names, verified: VerifiedChains::default() })
     }
 }
 
@@ -128,9 +137,14 @@ impl ClientCertVerifier for ClientVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let verified = self.chain.verify_client_cert(end_entity, intermediates, now)?;
-        verify_names(end_entity, &self.names)?;
-        Ok(verified)
+        let presented = || iter::once(end_entity).chain(intermediates);
+        let key = ChainKey::of(presented());
+        if !self.verified.holds(&key, now) {
+            self.chain.verify_client_cert(end_entity, intermediates, now)?;
+            verify_names(end_entity, &self.names)?;
+            self.verified.insert(key, presented(), now);
+        }
+        Ok(ClientCertVerified::assertion())
     }
 
     fn verify_tls12_signature(

@@ -119,28 +119,25 @@ fn common(cx: &mut Cx<'_>, context: Option<&tls::CommonTlsContext>) -> Option<Co
     let empty = tls::CommonTlsContext::default();
     let context = context.unwrap_or(&empty);
     cx.at("common_tls_context", |cx| {
-        let certificate = certificate(cx, context);
+        let certificates = certificates(cx, context);
         let validation = validation(cx, context);
         let params = context.tls_params.as_ref().map_or(Some(TlsParams::default()), |params| tls_params(cx, params));
         let alpn = context.alpn_protocols.clone();
-        Some(CommonTlsContext { certificate: certificate?, validation: validation?, alpn, params: params? })
+        Some(CommonTlsContext { certificates: certificates?, validation: validation?, alpn, params: params? })
     })
 }
 
-/// The own certificate; `Some(None)`: none.
-fn certificate(cx: &mut Cx<'_>, context: &tls::CommonTlsContext) -> Option<Option<CertificateSource>> {
-    match (context.tls_certificates.as_slice(), context.tls_certificate_sds_secret_configs.as_slice()) {
-        ([], []) => Some(None),
-        ([certificate], []) => {
-            cx.at("tls_certificates", |cx| cx.element(0, |cx| static_certificate(cx, certificate))).map(Some)
+/// The own certificates.
+fn certificates(cx: &mut Cx<'_>, context: &tls::CommonTlsContext) -> Option<Vec<CertificateSource>> {
+    match (&context.tls_certificates, &context.tls_certificate_sds_secret_configs) {
+        (fixed, sds) if fixed.is_empty() => {
+            let secrets = cx.each("tls_certificate_sds_secret_configs", sds, sds_secret);
+            (secrets.len() == sds.len()).then(|| secrets.into_iter().map(CertificateSource::Sds).collect())
         }
-        ([], [sds]) => {
-            let field = "tls_certificate_sds_secret_configs";
-            let secret = cx.at(field, |cx| cx.element(0, |cx| sds_secret(cx, sds)))?;
-            Some(Some(CertificateSource::Sds(secret)))
+        (fixed, sds) if sds.is_empty() => {
+            let certificates = cx.each("tls_certificates", fixed, static_certificate);
+            (certificates.len() == fixed.len()).then_some(certificates)
         }
-        ([], _) => cx.fail_at("tls_certificate_sds_secret_configs", "more than one certificate is not supported"),
-        (_, []) => cx.fail_at("tls_certificates", "more than one certificate is not supported"),
         _ => cx.fail_at("tls_certificates", "cannot stand beside tls_certificate_sds_secret_configs"),
     }
 }

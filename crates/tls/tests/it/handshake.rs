@@ -116,7 +116,7 @@ async fn clients_that_are_not_of_the_mesh_are_refused() {
     let info = ca.workload(INFO);
     let check = async |pair: Option<crate::support::Pair>, text: &str| {
         let mut context = client_context(&ca, &info, INFO);
-        context.common.certificate = pair.map(|pair| pair.source());
+        context.common.certificates = pair.map(|pair| pair.source()).into_iter().collect();
         let (near, far) = shake(&client(&context), &server(&server_context(&ca, &info))).await;
         assert_eq!(message(far), text);
         // The client is done before the server has looked at its certificate (RFC 8446 section 4.4.2.4).
@@ -276,7 +276,7 @@ async fn optional_and_absent_client_certificates() {
     let check = async |asked: ClientCertificate, brings: bool, expected: &[&str]| {
         let mut near = client_context(&ca, &web, INFO);
         if !brings {
-            near.common.certificate = None;
+            near.common.certificates.clear();
         }
         let mut far = server_context(&ca, &info);
         far.client_certificate = asked;
@@ -317,4 +317,58 @@ async fn a_peer_that_closes_during_the_handshake_is_an_error() {
     drop(far);
     let error = client(&client_context(&ca, &web, INFO)).connect(near).await.err().unwrap();
     assert!(matches!(error, HandshakeError::Io(_)), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_with_several_certificates_chooses_as_envoy_does() {
+    let ca = TestCa::new("root");
+    let (ed25519, ecdsa) = (&rcgen::PKCS_ED25519, &rcgen::PKCS_ECDSA_P256_SHA256);
+    let pairs = [
+        ca.server(&["first.example"], ed25519),
+        ca.server(&["a.example", "both.example"], ed25519),
+        ca.server(&["*.example", "both.example"], ecdsa),
+    ];
+    let mut context = server_context(&ca, &pairs[0]);
+    context.client_certificate = ClientCertificate::No;
+    context.common.certificates = pairs.iter().map(|pair| pair.source()).collect();
+    let server = server(&context);
+    for (name, expected) in [
+        ("first.example", "first.example"),
+        ("a.example", "a.example"),
+        // Both have the name; the ECDSA key goes first.
+        ("both.example", "*.example"),
+        ("other.example", "*.example"),
+        // A wildcard is one label; nobody has this name.
+        ("deep.other.example", "first.example"),
+        ("example", "first.example"),
+        ("", "*.example"),
+    ] {
+        let mut context = client_context(&ca, &pairs[0], "");
+        context.common.certificates.clear();
+        context.common.validation = Validation::None;
+        context.sni = name.to_owned();
+        let (near, far) = shake(&client(&context), &server).await;
+        let (near, far) = (near.unwrap(), far.unwrap());
+        let shown = |names: &[String]| names.first().cloned().unwrap_or_default();
+        assert_eq!(shown(&near.session().peer.as_ref().unwrap().dns_sans), expected, "{name:?}");
+        assert_eq!(shown(&far.session().local.as_ref().unwrap().dns_sans), expected, "{name:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_peer_that_comes_again_is_held_once_and_verified_by_the_roots_of_the_day() {
+    let ca = TestCa::new("root");
+    let (web, info) = (ca.workload(WEB), ca.workload(INFO));
+    let (near, far) = (client(&client_context(&ca, &web, INFO)), server(&server_context(&ca, &info)));
+    let first = shake(&near, &far).await.1.unwrap();
+    // Another context of the same client's: no session to resume.
+    let again = shake(&client(&client_context(&ca, &web, INFO)), &far).await.1.unwrap();
+    assert!(!again.session().resumed);
+    let peer = |stream: &evenkeel_tls::TlsStream<_>| stream.session().peer.clone().unwrap();
+    assert!(std::sync::Arc::ptr_eq(&peer(&first), &peer(&again)));
+
+    let other = TestCa::new("other");
+    let stranger = server(&server_context(&other, &info));
+    let error = message(shake(&client(&client_context(&ca, &web, INFO)), &stranger).await.1);
+    assert!(error.contains("not signed by a trusted root"), "{error}");
 }

@@ -13,7 +13,7 @@ fn secret(name: &str) -> SdsSecret {
 fn sds_server(ca: &TestCa) -> (DownstreamTls, SecretStore) {
     let store = SecretStore::new();
     let mut context = server_context(ca, &ca.workload(INFO));
-    context.common.certificate = Some(CertificateSource::Sds(secret("default")));
+    context.common.certificates = vec![CertificateSource::Sds(secret("default"))];
     context.common.validation =
         Validation::Chain { trust: TrustSource::Sds(secret("ROOTCA")), subject_alt_names: Vec::new() };
     let server = DownstreamTls::new(&context, &store).unwrap();

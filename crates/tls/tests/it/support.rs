@@ -12,7 +12,7 @@ use evenkeel_tls::{
 };
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    KeyPair, SanType,
+    KeyPair, SanType, SignatureAlgorithm,
 };
 use time::OffsetDateTime;
 use tokio::io::AsyncReadExt;
@@ -59,8 +59,17 @@ impl TestCa {
         })
     }
 
+    /// A certificate for DNS names, with a key of this kind.
+    pub fn server(&self, names: &[&str], algorithm: &'static SignatureAlgorithm) -> Pair {
+        let names = names.iter().map(|name| SanType::DnsName((*name).try_into().unwrap())).collect();
+        self.issue_for(KeyPair::generate_for(algorithm).unwrap(), |params| params.subject_alt_names = names)
+    }
+
     pub fn issue(&self, change: impl FnOnce(&mut CertificateParams)) -> Pair {
-        let key = KeyPair::generate().unwrap();
+        self.issue_for(KeyPair::generate().unwrap(), change)
+    }
+
+    fn issue_for(&self, key: KeyPair, change: impl FnOnce(&mut CertificateParams)) -> Pair {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
@@ -85,7 +94,7 @@ pub fn trusting(ca: &TestCa, names: Vec<SanMatcher>) -> Validation {
 
 pub fn common(certificate: Option<CertificateSource>, validation: Validation, alpn: &[&str]) -> CommonTlsContext {
     let alpn = alpn.iter().map(|protocol| (*protocol).to_owned()).collect();
-    CommonTlsContext { certificate, validation, alpn, params: TlsParams::default() }
+    CommonTlsContext { certificates: certificate.into_iter().collect(), validation, alpn, params: TlsParams::default() }
 }
 
 /// A mutual-TLS server as an inbound listener has it.
