@@ -1,7 +1,7 @@
 //! Verifying a peer: rustls checks the chain and the handshake's signature, these add the names.
 
-use std::{fmt, iter};
 use std::sync::Arc;
+use std::{fmt, iter};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
@@ -49,9 +49,12 @@ impl ServerVerifier {
     }
 
     pub(crate) fn accept_any() -> Self {
-        Self { chain: None, verified: VerifiedChains::default(), algorithms: provider().signature_verification_algorithms }
+        Self {
+            chain: None,
+            verified: VerifiedChains::default(),
+            algorithms: provider().signature_verification_algorithms,
+        }
     }
-
 }
 
 impl ServerCertVerifier for ServerVerifier {
