@@ -73,7 +73,7 @@ pub fn certificate_secret() -> SdsSecret {
 fn context(options: &Options, with_certificate: bool) -> UpstreamTlsContext {
     UpstreamTlsContext {
         common: CommonTlsContext {
-            certificate: with_certificate.then(|| CertificateSource::Sds(certificate_secret())),
+            certificates: with_certificate.then(|| CertificateSource::Sds(certificate_secret())).into_iter().collect(),
             validation: Validation::Chain {
                 trust: TrustSource::Static(DataSource::File(options.root_cert.clone())),
                 subject_alt_names: vec![SanMatcher::dns(CONTROL_PLANE_NAME)],

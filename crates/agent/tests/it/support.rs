@@ -58,10 +58,10 @@ impl ControlPlane {
         let inline = |text: &str| DataSource::Inline(text.as_bytes().to_vec());
         let tls = DownstreamTlsContext {
             common: CommonTlsContext {
-                certificate: Some(CertificateSource::Static {
+                certificates: vec![CertificateSource::Static {
                     chain: inline(&certificate.chain_pem),
                     key: inline(&certificate.key_pem),
-                }),
+                }],
                 validation: Validation::Chain {
                     trust: TrustSource::Static(inline(authority.trust_bundle_pem())),
                     subject_alt_names: Vec::new(),
