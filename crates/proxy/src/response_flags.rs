@@ -42,6 +42,7 @@ flags! {
     21 FAULT_INJECTED "FI" "FaultInjected" "Aborted by fault injection.";
     22 INVALID_ENVOY_REQUEST_HEADERS "IH" "InvalidEnvoyRequestHeaders" "A strictly checked header was invalid; 400.";
     23 FAILED_LOCAL_HEALTH_CHECK "LH" "FailedLocalHealthCheck" "The local health check failed; 503.";
+    24 DOWNSTREAM_REMOTE_RESET "DR" "DownstreamRemoteReset" "The client reset the stream.";
 }
 
 impl ResponseFlags {

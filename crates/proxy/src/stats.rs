@@ -6,16 +6,16 @@ layout! {
     /// `http.PREFIX.`
     pub mod http {
         counters {
-            downstream_cx_total, downstream_cx_http1_total, downstream_cx_ssl_total, downstream_cx_destroy,
+            downstream_cx_total, downstream_cx_http1_total, downstream_cx_http2_total, downstream_cx_ssl_total, downstream_cx_destroy,
             downstream_cx_destroy_remote_active_rq, downstream_cx_idle_timeout, downstream_cx_drain_close,
-            downstream_cx_max_requests_reached, downstream_cx_protocol_error, downstream_cx_upgrades_total,
+            downstream_cx_max_requests_reached, downstream_cx_max_duration_reached, downstream_cx_protocol_error, downstream_cx_upgrades_total,
             downstream_cx_rx_bytes_total, downstream_cx_tx_bytes_total,
-            downstream_rq_total, downstream_rq_http1_total, downstream_rq_completed, downstream_rq_1xx, downstream_rq_2xx,
+            downstream_rq_total, downstream_rq_http1_total, downstream_rq_http2_total, downstream_rq_completed, downstream_rq_1xx, downstream_rq_2xx,
             downstream_rq_3xx, downstream_rq_4xx, downstream_rq_5xx, downstream_rq_timeout, downstream_rq_header_timeout,
             downstream_rq_idle_timeout, downstream_rq_rx_reset, downstream_rq_tx_reset, downstream_rq_non_relative_path,
             no_route, no_cluster, rq_total, rq_direct_response, rq_redirect
         }
-        gauges { downstream_cx_active, downstream_cx_http1_active, downstream_cx_ssl_active, downstream_cx_upgrades_active,
+        gauges { downstream_cx_active, downstream_cx_http1_active, downstream_cx_http2_active, downstream_cx_ssl_active, downstream_cx_upgrades_active,
             downstream_rq_active }
         histograms { downstream_rq_time, downstream_cx_length_ms }
         statuses None

@@ -1,26 +1,20 @@
-//! A client's connection: what it speaks, and one request after the other where it speaks HTTP/1.
+//! A client's connection: what it speaks, and who serves that.
 
-use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use evenkeel_http::{HeadScan, Limits, Version, parse_request};
+use evenkeel_http::Version;
+use evenkeel_http::h2::PREFACE;
 use evenkeel_runtime_config::HttpConnectionManager;
-use tokio::time::Instant;
+use evenkeel_runtime_config::hcm::Codec;
 
-use super::clock::Clock;
-use super::downstream::{Downstream, Http1};
-use super::failure::Failure;
+use super::downstream::Http1;
+use super::http1::{Http1Connection, Next};
+use super::http2;
 use super::origin::{Origin, Protocol};
-use super::phases::Life;
-use super::request::Request;
-use crate::conn::Deadline;
-use crate::conn::buffer::BLOCK_BYTES;
-use crate::conn::deadline::{after, earlier};
+use crate::alpn::{Spoken, spoken_by_client};
 use crate::listener::{self, Leaving};
-use crate::stats::http::Counter;
-use crate::worker::{Errand, Registration, Worker};
+use crate::worker::{Registration, Worker};
 
 /// Serves a connection to its end, or until it is to go on elsewhere.
 pub(crate) async fn serve(
@@ -37,203 +31,47 @@ pub(crate) async fn serve(
     }
     let manager = generation.manager(worker, &hcm);
     drop(generation);
-    let listener::Downstream { stream, input, view, chain, id, peer_text, since, requests, resumed } = downstream;
-    let side = Http1::new(stream, input, requests, &hcm);
-    let clock = Clock::new();
-    let origin = Origin {
-        worker: Rc::clone(worker),
-        manager,
-        hcm,
-        view,
-        chain,
-        session: side.stream.session().cloned(),
-        peer_text,
-        id,
-        protocol: Protocol::Http1,
-        opened: since,
-        registration: Rc::clone(registration),
-        leaves: false,
-    };
-    origin.count(resumed);
-    registration.set_movable();
-    let mut connection = Http1Connection { origin, side, deadline: Deadline::default(), clock };
-    // Between two turns of this loop the connection is at a message boundary: nothing of it is anywhere but in `connection`.
-    loop {
-        match connection.wait_for_request().await {
-            Next::Request if connection.serve_request().await => {}
-            Next::Request | Next::End => break,
-            Next::Leave(to) => return Some(Box::new(Leaving { downstream: connection.into_downstream(), to })),
+    let (side, origin) = Origin::new(worker, manager, hcm, downstream, registration);
+    let mut connection = Http1Connection::new(origin, side);
+    match protocol(&mut connection).await {
+        Some(protocol @ Protocol::Http1) => {
+            connection.origin.speaks(protocol);
+            registration.set_movable();
+            // Between two turns of this loop the connection is at a message boundary: nothing of it is anywhere but in
+            // `connection`.
+            loop {
+                match connection.wait_for_request().await {
+                    Next::Request if connection.serve_request().await => {}
+                    Next::Request | Next::End => break,
+                    Next::Leave(to) => return Some(Box::new(Leaving { downstream: connection.into_downstream(), to })),
+                }
+            }
+            connection.side.close().await;
         }
+        Some(protocol @ Protocol::Http2(carried)) => {
+            connection.origin.speaks(protocol);
+            let Http1Connection { origin, side, .. } = connection;
+            // Boxed: most connections are the other kind, and would be larger for it.
+            Box::pin(http2::serve(origin, side.stream, side.input, carried)).await;
+        }
+        None => {}
     }
-    connection.side.close().await;
     None
 }
 
-/// What comes next on a connection.
-enum Next {
-    /// A request has begun to arrive.
-    Request,
-    /// It ends, between two requests.
-    End,
-    /// It is to go to that worker.
-    Leave(usize),
-}
-
-/// A client's HTTP/1 connection at a message boundary.
-struct Http1Connection {
-    origin: Origin,
-    side: Http1,
-    deadline: Deadline,
-    clock: Clock,
-}
-
-impl Http1Connection {
-    /// The connection as another worker can go on with it.
-    fn into_downstream(mut self) -> listener::Downstream {
-        self.origin.leaves = true;
-        let Origin { view, chain, peer_text, id, opened, .. } = &mut self.origin;
-        listener::Downstream {
-            view: view.clone(),
-            chain: Arc::clone(chain),
-            peer_text: std::mem::take(peer_text),
-            id: *id,
-            since: *opened,
-            requests: self.side.requests(),
-            resumed: true,
-            stream: self.side.stream,
-            input: self.side.input,
-        }
-    }
-
-    /// Serves the request that has begun to arrive; false when no other may follow it.
-    async fn serve_request(&mut self) -> bool {
-        let mut request = Request::begin(self.clock);
-        let read = self.read_head(&mut request).await;
-        let down = Downstream::Http1(&mut self.side);
-        let mut life = Life::new(&self.origin, &mut request, down, &mut self.deadline);
-        let next = match read {
-            // A head that was cut off is nobody's request.
-            Ok(false) => false,
-            Ok(true) => life.run().await,
-            Err(failure) => life.refuse(&failure).await,
-        };
-        self.clock = request.clock;
-        request.recycle();
-        next
-    }
-
-    /// Waits for a request's first byte, or for something else to do.
-    async fn wait_for_request(&mut self) -> Next {
-        if let Errand::MoveTo(worker) = self.origin.registration.errand() {
-            return Next::Leave(worker);
-        }
-        let mut idle_until = after(self.clock.now(), self.origin.hcm.idle_timeout);
-        let mut drains = false;
-        loop {
-            // RFC 9112 section 2.2: a server ignores empty lines before a request.
-            while self.side.input.bytes().starts_with(b"\r\n") {
-                self.side.input.consume(2);
-            }
-            if !self.side.input.is_empty() {
-                return Next::Request;
-            }
-            match poll_fn(|cx| self.poll_idle(idle_until, drains, cx)).await {
-                Idle::More(More::Bytes) => {}
-                Idle::More(More::End) => return Next::End,
-                Idle::More(More::Late) => {
-                    self.origin.manager.http.inc(match drains {
-                        true => Counter::downstream_cx_drain_close,
-                        false => Counter::downstream_cx_idle_timeout,
-                    });
-                    return Next::End;
-                }
-                Idle::Leave(to) => return Next::Leave(to),
-                // A client that is about to send is answered with `Connection: close`; one that is not is left.
-                Idle::Drains => {
-                    drains = true;
-                    let quiet = Some(self.origin.worker.drain_quiet);
-                    idle_until = earlier(idle_until, after(self.clock.now(), quiet));
-                }
-            }
-        }
-    }
-
-    /// Reads the request's head. `Ok(false)`: the client left in the middle of it.
-    async fn read_head(&mut self, request: &mut Request) -> Result<bool, Failure> {
-        let hcm = &*self.origin.hcm;
-        let limits = limits(hcm);
-        let mut scan = HeadScan::default();
-        let first_byte = request.started;
-        loop {
-            match parse_request(self.side.input.bytes(), &mut scan, limits, &mut request.head) {
-                Ok(Some(info)) => {
-                    self.side.input.consume(info.head_bytes);
-                    self.side.begin(&info);
-                    request.info = info;
-                    request.started = request.clock.now();
-                    return match (request.head.version, hcm.accept_http_10) {
-                        (Version::Http10, false) => Err(Failure::LowVersion),
-                        _ => Ok(true),
-                    };
-                }
-                Ok(None) => {}
-                Err(error) => return Err(Failure::Head(error)),
-            }
-            let until = earlier(after(first_byte, hcm.request_headers_timeout), after(first_byte, hcm.request_timeout));
-            let room = limits.max_head_bytes.max(BLOCK_BYTES) + 1;
-            request.clock.wait();
-            match poll_fn(|cx| poll_more(&mut self.side, &mut self.deadline, until, room, cx)).await {
-                More::Bytes => {}
-                More::End => return Ok(false),
-                More::Late => return Err(Failure::HeadTimeout),
-            }
-        }
-    }
-
-    fn poll_idle(&mut self, until: Option<Instant>, drains: bool, cx: &mut Context<'_>) -> Poll<Idle> {
-        let more = poll_more(&mut self.side, &mut self.deadline, until, BLOCK_BYTES, cx);
-        if more.is_pending() {
-            self.clock.wait();
-            self.origin.registration.watch(cx.waker());
-            match self.origin.registration.errand() {
-                Errand::MoveTo(worker) => return Poll::Ready(Idle::Leave(worker)),
-                Errand::Drain if !drains => return Poll::Ready(Idle::Drains),
-                Errand::Drain | Errand::Stay => {}
-            }
-        }
-        more.map(Idle::More)
-    }
-}
-
-/// What a connection without a request is waiting for.
-enum Idle {
-    More(More),
-    /// It is to go to that worker.
-    Leave(usize),
-    /// It is to end when nothing more comes.
-    Drains,
-}
-
-fn limits(hcm: &HttpConnectionManager) -> Limits {
-    Limits { max_head_bytes: hcm.max_request_headers_bytes, max_headers: hcm.max_headers_count }
-}
-
-enum More {
-    Bytes,
-    End,
-    Late,
-}
-
-fn poll_more(
-    side: &mut Http1,
-    deadline: &mut Deadline,
-    until: Option<Instant>,
-    room: usize,
-    cx: &mut Context<'_>,
-) -> Poll<More> {
-    match side.input.poll_fill(&mut side.stream, room, cx) {
-        Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(More::End),
-        Poll::Ready(Ok(_)) => Poll::Ready(More::Bytes),
-        Poll::Pending => deadline.poll(until, cx).map(|()| More::Late),
+/// What the client speaks: as configured, as agreed on in the TLS handshake, or as its first bytes say. `None`: it left.
+async fn protocol(connection: &mut Http1Connection) -> Option<Protocol> {
+    let origin = &connection.origin;
+    let agreed = origin.session.as_ref().and_then(|session| spoken_by_client(session.alpn.as_deref()));
+    match (origin.hcm.codec, agreed) {
+        // Only such connections move.
+        _ if origin.resumed => Some(Protocol::Http1),
+        (Codec::Http1, _) | (Codec::Auto, Some(Spoken::Http1)) => Some(Protocol::Http1),
+        (Codec::Http2 | Codec::Auto, Some(Spoken::Http2(carried))) => Some(Protocol::Http2(carried)),
+        (Codec::Http2, _) => Some(Protocol::Http2(Version::Http2)),
+        (Codec::Auto, None) => match connection.begins_with(PREFACE).await? {
+            true => Some(Protocol::Http2(Version::Http2)),
+            false => Some(Protocol::Http1),
+        },
     }
 }

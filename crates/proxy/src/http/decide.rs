@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_filters::{Decision, RequestContext};
-use evenkeel_http::{HeaderId, path};
+use evenkeel_http::{Framing, HeaderId, path};
 use evenkeel_runtime_config::hcm::{EscapedSlashes, RouteSource};
 use evenkeel_runtime_config::rewrite::https_location;
 use evenkeel_runtime_config::route::{
@@ -185,8 +185,18 @@ impl Plan<'_> {
 }
 
 /// The tunnel the request asks for.
-fn asked_tunnel(request: &Request) -> Option<Tunnel> {
+fn asked_tunnel(request: &mut Request) -> Option<Tunnel> {
+    // Extended CONNECT (RFC 8441 section 5) is an upgrade to everything behind this.
+    if !request.head.protocol().is_empty() {
+        let protocol = request.head.protocol().to_ascii_lowercase();
+        request.head.set_protocol(b"");
+        request.head.set_method(b"GET");
+        request.info.framing = Framing::None;
+        return Some(Tunnel::Upgrade(protocol));
+    }
     if request.head.method() == b"CONNECT" {
+        // Whatever comes after the head belongs to the tunnel.
+        request.info.framing = Framing::None;
         return Some(Tunnel::Connect);
     }
     let protocol = request.info.upgrade.then(|| request.head.headers.get(HeaderId::Upgrade)).flatten()?;

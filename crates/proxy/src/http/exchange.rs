@@ -12,7 +12,7 @@ use super::phases::Life;
 use super::upstream::{Arrived, Upstream};
 use crate::conn::deadline::{after, earlier};
 
-/// Largest request body that can be sent again, in bytes.
+/// Largest request body that can be sent again, in bytes. It is handed over in one piece then.
 const MAX_REPLAY_BYTES: usize = 64 * 1024;
 /// Interim responses (1xx) an upstream may send before its answer.
 const MAX_INTERIM: u32 = 8;
@@ -144,7 +144,7 @@ impl Exchange<'_, '_> {
                 return Poll::Ready(Err(Failure::ClientGone));
             }
             let request = &mut *self.life.request;
-            match self.up.poll_head(&request.head, &mut request.response, cx) {
+            match self.up.poll_head(request, cx) {
                 Poll::Ready(Ok(Arrived::Final(info))) => {
                     self.timers.moved = true;
                     request.answered = Some(request.clock.now());
@@ -181,14 +181,14 @@ impl Exchange<'_, '_> {
         let gone = |_| Failure::ClientGone;
         loop {
             let request = &mut *self.life.request;
-            match self.up.piece(&mut request.response_trailers)? {
-                Piece::Data => {
-                    ready!(self.life.down.poll_room(cx)).map_err(gone)?;
-                    let sent = self.life.down.send(self.up.data());
-                    self.up.consume(sent);
-                    request.bytes_sent += sent as u64;
-                    self.timers.moved = true;
-                }
+            let down = &mut self.life.down;
+            ready!(down.poll_room(cx)).map_err(gone)?;
+            let mut take = |data: &[u8]| {
+                request.bytes_sent += data.len() as u64;
+                down.send(data);
+            };
+            match self.up.piece(&mut request.response_trailers, &mut take, cx)? {
+                Piece::Data => self.timers.moved = true,
                 Piece::End => {
                     if !std::mem::replace(&mut self.life.response_ended, true) {
                         self.life.down.finish(&request.response_trailers);
@@ -227,8 +227,8 @@ impl Exchange<'_, '_> {
         let refused = |_| Stop::Refused;
         let known = self.upload.replay.as_deref().unwrap_or_default();
         if let Some(again) = known.get(self.upload.replayed..).filter(|again| !again.is_empty()) {
-            ready!(self.up.poll_room(cx)).map_err(refused)?;
-            self.upload.replayed += self.up.send(again);
+            self.up.send(again);
+            self.upload.replayed += again.len();
             return Poll::Ready(Ok(()));
         }
         if self.upload.ended {
@@ -241,16 +241,16 @@ impl Exchange<'_, '_> {
             ready!(self.up.poll_flush(cx)).map_err(refused)?;
             return self.life.down.poll_gone(cx).map(|failure| Err(Stop::Failed(failure)));
         }
+        ready!(self.up.poll_room(cx)).map_err(refused)?;
         let request = &mut *self.life.request;
-        match self.life.down.piece(&mut request.trailers).map_err(Stop::Failed)? {
-            Piece::Data => {
-                ready!(self.up.poll_room(cx)).map_err(refused)?;
-                let data = self.life.down.data();
-                let sent = self.up.send(data);
-                self.upload.keep(data.get(..sent).unwrap_or_default());
-                self.life.down.consume(sent);
-                request.bytes_received += sent as u64;
-            }
+        let (up, upload) = (&mut *self.up, &mut *self.upload);
+        let mut take = |data: &[u8]| {
+            request.bytes_received += data.len() as u64;
+            upload.keep(data);
+            up.send(data);
+        };
+        match self.life.down.piece(&mut request.trailers, &mut take, cx).map_err(Stop::Failed)? {
+            Piece::Data => {}
             Piece::End => {
                 self.up.finish(&request.trailers);
                 self.upload.ended = true;

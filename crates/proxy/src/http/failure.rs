@@ -27,6 +27,10 @@ pub(crate) enum Failure {
     Idle,
     /// The client closed before the response was complete.
     ClientGone,
+    /// The client reset the stream.
+    ClientReset,
+    /// The client's message broke the protocol, and its stream was reset for it.
+    ClientMessage,
     /// No route.
     NoRoute,
     /// The route's cluster does not exist; answered with this status.
@@ -46,7 +50,11 @@ pub(crate) enum Failure {
         /// Request bytes were sent.
         sent: bool,
     },
-    /// The upstream's answer is no HTTP/1.
+    /// The upstream reset the stream.
+    UpstreamReset,
+    /// The upstream has not looked at the request, and says so: it may be sent again whatever it is.
+    UpstreamRefused,
+    /// The upstream's answer is no HTTP.
     UpstreamProtocol,
     /// The route's timeout.
     ResponseTimeout,
@@ -62,7 +70,7 @@ impl Failure {
             Self::RequestBody | Self::Path => 400,
             Self::LowVersion => 426,
             Self::HeadTimeout | Self::RequestTimeout | Self::Idle => 408,
-            Self::ClientGone => 0,
+            Self::ClientGone | Self::ClientReset | Self::ClientMessage => 0,
             Self::NoRoute => 404,
             Self::NoCluster(status) => *status,
             Self::UpgradeRefused => 403,
@@ -72,6 +80,8 @@ impl Failure {
             | Self::Overflow
             | Self::Connect(_)
             | Self::ConnectTimeout
+            | Self::UpstreamReset
+            | Self::UpstreamRefused
             | Self::UpstreamClosed { .. } => 503,
         }
     }
@@ -84,7 +94,9 @@ impl Failure {
             | Self::NoRoute
             | Self::NoCluster(_)
             | Self::UpgradeRefused
-            | Self::ClientGone => "".into(),
+            | Self::ClientGone
+            | Self::ClientReset
+            | Self::ClientMessage => "".into(),
             Self::Head(_) | Self::RequestBody | Self::LowVersion => evenkeel_http::encode::reason(self.status()).into(),
             Self::HeadTimeout | Self::RequestTimeout => "request timeout".into(),
             Self::Idle => "stream timeout".into(),
@@ -94,6 +106,8 @@ impl Failure {
             | Self::Connect(_)
             | Self::ConnectTimeout
             | Self::UpstreamClosed { .. }
+            | Self::UpstreamReset
+            | Self::UpstreamRefused
             | Self::UpstreamProtocol => format!(
                 "upstream connect error or disconnect/reset before headers. reset reason: {}",
                 self.reset_reason()
@@ -109,11 +123,14 @@ impl Failure {
             Self::Path | Self::HeadTimeout | Self::RequestTimeout | Self::UpgradeRefused => ResponseFlags::NONE,
             Self::Idle => ResponseFlags::STREAM_IDLE_TIMEOUT,
             Self::ClientGone => ResponseFlags::DOWNSTREAM_CONNECTION_TERMINATION,
+            Self::ClientReset => ResponseFlags::DOWNSTREAM_REMOTE_RESET,
+            Self::ClientMessage => ResponseFlags::DOWNSTREAM_PROTOCOL_ERROR,
             Self::NoRoute => ResponseFlags::NO_ROUTE_FOUND,
             Self::NoCluster(_) => ResponseFlags::NO_CLUSTER_FOUND,
             Self::NoHealthyHost => ResponseFlags::NO_HEALTHY_UPSTREAM,
             Self::Overflow => ResponseFlags::UPSTREAM_OVERFLOW,
             Self::Connect(_) | Self::ConnectTimeout => ResponseFlags::UPSTREAM_CONNECTION_FAILURE,
+            Self::UpstreamReset | Self::UpstreamRefused => ResponseFlags::UPSTREAM_REMOTE_RESET,
             Self::UpstreamClosed { .. } => ResponseFlags::UPSTREAM_CONNECTION_TERMINATION,
             Self::UpstreamProtocol => ResponseFlags::UPSTREAM_PROTOCOL_ERROR,
             Self::ResponseTimeout | Self::PerTryTimeout => ResponseFlags::UPSTREAM_REQUEST_TIMEOUT,
@@ -131,6 +148,8 @@ impl Failure {
             Self::RequestTimeout => "request_overall_timeout",
             Self::Idle => "stream_idle_timeout",
             Self::ClientGone => "downstream_remote_disconnect",
+            Self::ClientReset => "http2.remote_reset",
+            Self::ClientMessage => "http2.violation.of.messaging.rule",
             Self::NoRoute => "route_not_found",
             Self::NoCluster(_) => "cluster_not_found",
             Self::NoHealthyHost => "no_healthy_upstream",
@@ -145,6 +164,8 @@ impl Failure {
             | Self::Connect(_)
             | Self::ConnectTimeout
             | Self::UpstreamClosed { .. }
+            | Self::UpstreamReset
+            | Self::UpstreamRefused
             | Self::UpstreamProtocol => {
                 return format!("upstream_reset_before_response_started{{{}}}", self.reset_reason())
                     .replace(' ', "_")
@@ -170,11 +191,24 @@ impl Failure {
         )
     }
 
+    /// `%RESPONSE_CODE_DETAILS%` of a failure after the response's head was sent.
+    pub(crate) fn details_after_head(&self) -> Cow<'static, str> {
+        match self {
+            Self::UpstreamClosed { .. } | Self::UpstreamReset | Self::UpstreamRefused | Self::UpstreamProtocol => {
+                let reason = self.reset_reason().replace(' ', "_");
+                format!("upstream_reset_after_response_started{{{reason}}}").into()
+            }
+            other => other.details(),
+        }
+    }
+
     fn reset_reason(&self) -> &'static str {
         match self {
             Self::Overflow => "overflow",
             Self::Connect(_) => "remote connection failure",
             Self::ConnectTimeout => "connection timeout",
+            Self::UpstreamReset => "remote reset",
+            Self::UpstreamRefused => "remote refused stream reset",
             Self::UpstreamProtocol => "protocol error",
             _ => "connection termination",
         }

@@ -15,17 +15,28 @@ use super::phases::Life;
 use super::reply::Reply;
 use super::request::Request;
 use super::retry;
-use super::upstream::{Upstream, http1};
+use super::upstream::Upstream;
 use crate::conn::deadline::after;
 use crate::response_flags::ResponseFlags;
 use crate::upstream::cluster_stats as cluster;
-use crate::upstream::{Connection, Host, RequestGuard, Target};
+use crate::upstream::{Host, RequestGuard, Target, Upstream as Way};
 
 /// A response head, and the exchange it came on.
 pub(super) struct Answered {
     pub(super) up: Upstream,
     pub(super) info: ResponseInfo,
     pub(super) guard: RequestGuard,
+}
+
+/// The race between a request and the end of the connection it was to use. It is run once more, whatever the retry policy
+/// says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Race {
+    Not,
+    Lost {
+        /// A connection of its own is wanted now, which speaks HTTP/1.
+        fresh: bool,
+    },
 }
 
 /// What the retry policy says of a try.
@@ -43,7 +54,7 @@ impl Life<'_> {
             self.request.response.status = 100;
             self.down.send_interim(&self.request.response);
         }
-        let paused = self.request.tunnel.is_some() && self.down.received_all();
+        let paused = self.request.tunnel.is_some() && self.request.info.framing.is_empty();
         let mut upload = Upload::new(forward.retry.is_some(), paused);
         let request_until = forward.request_until.filter(|_| !paused);
         let mut timers = Timers::new(forward.idle, forward.timeout, request_until);
@@ -104,30 +115,26 @@ impl Life<'_> {
             previous: if avoid.is_some() { tried } else { &[] },
             reselect_attempts: avoid.map_or(0, |policy| policy.host_selection_max_attempts.max(1)),
         };
-        // The race of a kept connection is run once, on a new connection; policy does not matter there.
-        let mut raced = false;
+        let mut race = Race::Not;
         loop {
             let host = forward.cluster.pick(&target).map_err(|_| Failure::NoHealthyHost)?;
             self.request.host = Some(Rc::clone(&host));
             let guard = forward.cluster.begin_request(&host).map_err(|_| Failure::Overflow)?;
-            let kept = match raced || self.request.tunnel.is_some() {
-                true => None,
-                false => forward.cluster.reuse(&host),
+            let ready = match race {
+                Race::Lost { fresh: true } => None,
+                _ => forward.cluster.try_acquire(&host, self.request.head.version),
             };
-            let connection = match kept {
-                Some(connection) => connection,
+            let way = match ready {
+                Some(way) => way,
                 // Few requests wait for a connection; those that do not need no room for it.
-                None => Box::pin(self.connect(forward, &host, raced)).await?,
+                None => Box::pin(self.connect(forward, &host, race)).await?,
             };
-            let trailers = forward.cluster.enables_trailers();
-            let mut up = Upstream::Http1(http1::Http1::new(connection, trailers));
+            let mut up = Upstream::new(way, forward.cluster.enables_trailers());
             self.request.upstream_local = up.local_addr();
             match self.exchange_heads(forward, &mut up, upload, timers).await {
                 Ok(info) => return Ok(Answered { up, info, guard }),
-                Err(Failure::UpstreamClosed { .. })
-                    if up.is_reused() && !raced && upload.can_replay() && is_idempotent(self.request.head.method()) =>
-                {
-                    raced = true;
+                Err(failure) if race == Race::Not && upload.can_replay() && self.lost_race(&failure, &up) => {
+                    race = Race::Lost { fresh: matches!(up, Upstream::Http1(_)) || self.request.tunnel.is_some() };
                 }
                 Err(failure) => return Err(failure),
             }
@@ -135,10 +142,10 @@ impl Life<'_> {
     }
 
     /// A connection that is not waiting in the pool.
-    async fn connect(&mut self, forward: &Forward<'_>, host: &Rc<Host>, raced: bool) -> Result<Connection, Failure> {
-        let connected = match raced || self.request.tunnel.is_some() {
-            true => forward.cluster.connect(host).await,
-            false => forward.cluster.acquire_http1(host).await,
+    async fn connect(&mut self, forward: &Forward<'_>, host: &Rc<Host>, race: Race) -> Result<Way, Failure> {
+        let connected = match race {
+            Race::Lost { fresh: true } => forward.cluster.connect(host).await.map(Way::Http1),
+            _ => forward.cluster.acquire(host, self.request.head.version).await,
         };
         self.request.clock.wait();
         connected.map_err(Failure::from).inspect_err(|failure| {
@@ -146,6 +153,16 @@ impl Life<'_> {
                 self.request.transport_failure.clone_from(reason);
             }
         })
+    }
+
+    /// Whether the upstream closed, or refused, before it looked at the request, as far as that can be told: a kept
+    /// connection may be closed just when it is used again.
+    fn lost_race(&self, failure: &Failure, up: &Upstream) -> bool {
+        match failure {
+            Failure::UpstreamRefused => true,
+            Failure::UpstreamClosed { .. } => up.is_reused() && is_idempotent(self.request.head.method()),
+            _ => false,
+        }
     }
 
     async fn exchange_heads(
@@ -166,7 +183,7 @@ impl Life<'_> {
         if !upload.begin() {
             return Err(Failure::UpstreamClosed { sent: true });
         }
-        up.send_head(self.request);
+        up.send_head(self.request)?;
         let hcm = &*self.origin.hcm;
         let mut exchange = Exchange { life: self, up, upload, timers, interim: 0 };
         poll_fn(|cx| exchange.poll_head(hcm, cx)).await
@@ -194,7 +211,7 @@ fn count_failure(request: &Request, forward: &Forward<'_>, failure: &Failure) {
     match failure {
         Failure::ResponseTimeout => stats.inc(cluster::Counter::upstream_rq_timeout),
         Failure::PerTryTimeout => stats.inc(cluster::Counter::upstream_rq_per_try_timeout),
-        Failure::UpstreamClosed { .. } => stats.inc(cluster::Counter::upstream_rq_rx_reset),
+        Failure::UpstreamClosed { .. } | Failure::UpstreamReset | Failure::UpstreamRefused => stats.inc(cluster::Counter::upstream_rq_rx_reset),
         Failure::UpstreamProtocol => stats.inc(cluster::Counter::upstream_cx_protocol_error),
         _ => {}
     }

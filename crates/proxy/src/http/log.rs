@@ -53,15 +53,6 @@ pub(super) fn record<T>(origin: &Origin, request: &mut Request, f: impl FnOnce(&
 }
 
 impl Life<'_> {
-    /// Counts and logs a request that has begun.
-    pub(super) fn begin(&self) {
-        let stats = &self.origin.manager.http;
-        stats.inc(Counter::downstream_rq_total);
-        stats.inc(Counter::downstream_rq_http1_total);
-        stats.shift(Gauge::downstream_rq_active, 1);
-        self.origin.worker.stats.inc(crate::stats::worker::Counter::downstream_rq_total);
-    }
-
     /// Counts and logs a request that has ended, however it ended.
     pub(super) fn end(&mut self) {
         let (origin, request) = (self.origin, &mut *self.request);

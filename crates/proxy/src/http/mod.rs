@@ -9,6 +9,8 @@ mod exchange;
 mod failure;
 mod forward;
 mod framed;
+mod http1;
+mod http2;
 mod identify;
 mod log;
 mod origin;

@@ -1,14 +1,19 @@
 //! What the requests of one downstream connection share.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use evenkeel_http::Version;
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::listener::FilterChain;
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_tls::Session;
 use tokio::time::Instant;
 
+use super::downstream::Http1;
+use crate::conn::deadline::after;
+use crate::listener;
 use crate::stats::http::{Counter, Gauge, Histogram};
 use crate::worker::{HttpManager, Registration, Worker};
 
@@ -24,44 +29,108 @@ pub(super) struct Origin {
     /// The peer's address as text, for `x-forwarded-for`.
     pub(super) peer_text: Box<str>,
     pub(super) id: u64,
-    pub(super) protocol: Protocol,
     pub(super) opened: Instant,
+    /// It is to end at its next message boundary after this (`max_connection_duration`).
+    pub(super) until: Option<Instant>,
     /// Its entry among the worker's connections.
     pub(super) registration: Rc<Registration>,
+    /// It came from elsewhere, where it was counted in the totals.
+    pub(super) resumed: bool,
     /// It goes on elsewhere: it is not closed when this is dropped.
     pub(super) leaves: bool,
+    /// What it speaks, once that is known.
+    protocol: Cell<Option<Protocol>>,
 }
 
 /// What a downstream connection speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Protocol {
     Http1,
+    /// HTTP/2 frames, which carry messages of this version.
+    Http2(Version),
 }
 
 impl Origin {
-    /// Counts the connection as open, from now to when this is dropped; in the totals it is already when it is `resumed`.
-    pub(super) fn count(&self, resumed: bool) {
-        let stats = &self.manager.http;
+    /// Counts the connection as open, from now to when this is dropped. Beside it the connection's bytes, as HTTP/1 has them.
+    pub(super) fn new(
+        worker: &Rc<Worker>,
+        manager: Rc<HttpManager>,
+        hcm: Arc<HttpConnectionManager>,
+        downstream: listener::Downstream,
+        registration: &Rc<Registration>,
+    ) -> (Http1, Self) {
+        let listener::Downstream { stream, input, view, chain, id, peer_text, since, requests, resumed } = downstream;
+        let side = Http1::new(stream, input, requests, &hcm);
+        let origin = Self {
+            worker: Rc::clone(worker),
+            manager,
+            view,
+            chain,
+            session: side.stream.session().cloned(),
+            peer_text,
+            id,
+            opened: since,
+            until: after(since, hcm.max_connection_duration),
+            hcm,
+            registration: Rc::clone(registration),
+            resumed,
+            leaves: false,
+            protocol: Cell::new(None),
+        };
         if !resumed {
+            let stats = &origin.manager.http;
             stats.inc(Counter::downstream_cx_total);
-            match self.protocol {
-                Protocol::Http1 => stats.inc(Counter::downstream_cx_http1_total),
-            }
-            if self.view.tls {
+            if origin.view.tls {
                 stats.inc(Counter::downstream_cx_ssl_total);
             }
         }
-        self.shift(1);
+        origin.shift(1);
+        (side, origin)
+    }
+
+    /// Counts the connection as one of this protocol.
+    pub(super) fn speaks(&self, protocol: Protocol) {
+        self.protocol.set(Some(protocol));
+        if !self.resumed {
+            self.manager.http.inc(match protocol {
+                Protocol::Http1 => Counter::downstream_cx_http1_total,
+                Protocol::Http2(_) => Counter::downstream_cx_http2_total,
+            });
+        }
+        self.shift_protocol(1);
+    }
+
+    /// Counts a request.
+    pub(super) fn begin_request(&self) {
+        let stats = &self.manager.http;
+        stats.inc(Counter::downstream_rq_total);
+        stats.inc(match self.protocol.get() {
+            Some(Protocol::Http2(_)) => Counter::downstream_rq_http2_total,
+            Some(Protocol::Http1) | None => Counter::downstream_rq_http1_total,
+        });
+        stats.shift(Gauge::downstream_rq_active, 1);
+        self.worker.stats.inc(crate::stats::worker::Counter::downstream_rq_total);
+    }
+
+    /// The connection has been open for as long as it may.
+    pub(super) fn is_expired(&self, now: Instant) -> bool {
+        self.until.is_some_and(|until| until <= now)
     }
 
     fn shift(&self, by: i64) {
         let stats = &self.manager.http;
         stats.shift(Gauge::downstream_cx_active, by);
-        match self.protocol {
-            Protocol::Http1 => stats.shift(Gauge::downstream_cx_http1_active, by),
-        }
         if self.view.tls {
             stats.shift(Gauge::downstream_cx_ssl_active, by);
+        }
+    }
+
+    fn shift_protocol(&self, by: i64) {
+        let stats = &self.manager.http;
+        match self.protocol.get() {
+            Some(Protocol::Http1) => stats.shift(Gauge::downstream_cx_http1_active, by),
+            Some(Protocol::Http2(_)) => stats.shift(Gauge::downstream_cx_http2_active, by),
+            None => {}
         }
     }
 }
@@ -69,6 +138,7 @@ impl Origin {
 impl Drop for Origin {
     fn drop(&mut self) {
         self.shift(-1);
+        self.shift_protocol(-1);
         if !self.leaves {
             let stats = &self.manager.http;
             stats.inc(Counter::downstream_cx_destroy);

@@ -40,7 +40,7 @@ impl<'l> Life<'l> {
 
     /// True when the connection may carry another request.
     pub(super) async fn run(&mut self) -> bool {
-        self.begin();
+        self.origin.begin_request();
         // The generation lives as long as the request, and with it every route and cluster that is borrowed below.
         let generation = self.origin.worker.generation();
         let next = match self.decide(&generation.shared.config).await {
@@ -53,7 +53,7 @@ impl<'l> Life<'l> {
 
     /// Answers a request whose head is no good.
     pub(super) async fn refuse(&mut self, failure: &Failure) -> bool {
-        self.begin();
+        self.origin.begin_request();
         self.origin.manager.http.inc(Counter::downstream_cx_protocol_error);
         let next = self.reply(Reply::from(failure), None).await;
         self.end();

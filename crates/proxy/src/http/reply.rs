@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
-use std::task::ready;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use evenkeel_http::{Framing, HeaderId, Headers};
@@ -113,20 +112,16 @@ impl Life<'_> {
             // Where HTTP/1.0 is off it is not spoken either.
             http_10: hcm.accept_http_10 && request.is_http_10(),
         };
-        self.down.send_head(&request.response, answer);
+        self.down.send_head(&mut request.response, answer);
         let sent = self.send_reply_body(if answer.bodiless { b"" } else { &reply.body }).await;
         sent.is_ok() && self.down.end(close)
     }
 
-    async fn send_reply_body(&mut self, mut body: &[u8]) -> io::Result<()> {
+    async fn send_reply_body(&mut self, body: &[u8]) -> io::Result<()> {
         poll_fn(|cx| {
-            while !body.is_empty() {
-                ready!(self.down.poll_room(cx))?;
-                let sent = self.down.send(body);
-                self.request.bytes_sent += sent as u64;
-                body = body.get(sent..).unwrap_or_default();
-            }
             if !std::mem::replace(&mut self.response_ended, true) {
+                self.down.send(body);
+                self.request.bytes_sent += body.len() as u64;
                 self.down.finish(&self.request.response_trailers);
             }
             // Whatever is asked of the clock next is asked after a wait, unless this did not have to.

@@ -61,13 +61,7 @@ impl Life<'_> {
             }
             Err(failure) => {
                 self.request.flags |= failure.flags();
-                self.request.details = match failure {
-                    Failure::UpstreamClosed { .. } => {
-                        "upstream_reset_after_response_started{connection_termination}".into()
-                    }
-                    Failure::UpstreamProtocol => "upstream_reset_after_response_started{protocol_error}".into(),
-                    other => other.details(),
-                };
+                self.request.details = failure.details_after_head();
                 false
             }
         }
@@ -97,12 +91,13 @@ impl Life<'_> {
         let unframed = http_10 && !request.is_head() && matches!(framing, Framing::Chunked | Framing::UntilClose);
         let draining = origin.registration.drains();
         let limit = origin.hcm.max_requests_per_connection;
-        let close = request.tunnel.is_some() || unframed || draining || self.down.must_close(limit);
+        let expired = origin.is_expired(request.clock.now());
+        let close = request.tunnel.is_some() || unframed || draining || expired || self.down.must_close(limit);
         if draining {
             origin.manager.http.inc(Counter::downstream_cx_drain_close);
         }
         let bodiless = request.is_head() || info.framing == Framing::None;
-        self.down.send_head(&request.response, Answer { framing, bodiless, close, tunnel, http_10 });
+        self.down.send_head(&mut request.response, Answer { framing, bodiless, close, tunnel, http_10 });
         request.status = request.response.status;
         request.details = "via_upstream".into();
         close

@@ -16,7 +16,8 @@ pub(super) fn covers_failure(on: &RetryOn, failure: &Failure) -> bool {
         Failure::UpstreamClosed { sent } => {
             on.any_5xx || on.gateway_error || on.reset || (on.reset_before_request && !sent)
         }
-        Failure::UpstreamProtocol => on.any_5xx || on.gateway_error || on.reset,
+        Failure::UpstreamProtocol | Failure::UpstreamReset => on.any_5xx || on.gateway_error || on.reset,
+        Failure::UpstreamRefused => on.any_5xx || on.gateway_error || on.reset || on.refused_stream,
         Failure::PerTryTimeout => on.any_5xx || on.gateway_error || on.reset,
         Failure::Overflow => on.any_5xx || on.gateway_error || on.reset || on.reset_before_request,
         _ => false,

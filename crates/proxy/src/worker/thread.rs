@@ -18,6 +18,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::access_log::{LogHandle, WorkerLog};
 use crate::balance::Balance;
+use crate::h2::stats as h2;
 use crate::listener;
 use crate::listener::moving::Moved;
 use crate::listener::socket::ListenerKey;
@@ -88,6 +89,8 @@ pub(crate) struct ConnectionStats {
 pub(crate) struct HttpManager {
     pub(crate) http: Writer<http::Stats>,
     pub(crate) filters: HttpFilters,
+    /// HTTP/2's own, over all connection managers.
+    pub(crate) http2: Rc<Writer<h2::Stats>>,
 }
 
 /// Statistics of the `proxy_protocol` listener filter.
@@ -300,7 +303,8 @@ impl LocalGeneration {
             let scope = self.shared.http_scopes.get(&config.stat_prefix).cloned().unwrap_or_else(Scope::detached);
             let name = stats::http_name(&config.stat_prefix);
             let filters = HttpFilters::new(&config.filters, &worker.registry, &name);
-            (Arc::clone(config), Rc::new(HttpManager { http: scope.writer(), filters }))
+            let http2 = Rc::new(worker.registry.scope(h2::downstream_name()).writer());
+            (Arc::clone(config), Rc::new(HttpManager { http: scope.writer(), filters, http2 }))
         });
         Rc::clone(manager)
     }

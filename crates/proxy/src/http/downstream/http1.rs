@@ -74,16 +74,8 @@ impl Http1 {
         self.body = FramedBody::new(info.framing, self.trailers);
     }
 
-    pub(super) fn piece(&mut self, trailers: &mut Headers) -> Result<Piece, Failure> {
-        self.body.piece(&mut self.input, trailers).map_err(|_| Failure::RequestBody)
-    }
-
-    pub(super) fn data(&self) -> &[u8] {
-        self.body.data(&self.input)
-    }
-
-    pub(super) fn consume(&mut self, count: usize) {
-        self.body.consume(&mut self.input, count);
+    pub(super) fn piece(&mut self, trailers: &mut Headers, take: &mut dyn FnMut(&[u8])) -> Result<Piece, Failure> {
+        self.body.piece(&mut self.input, trailers, take).map_err(|_| Failure::RequestBody)
     }
 
     pub(super) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
@@ -146,9 +138,8 @@ impl Http1 {
         if self.output.len() < BLOCK_BYTES { Poll::Ready(Ok(())) } else { self.output.poll_send(&mut self.stream, cx) }
     }
 
-    pub(super) fn send(&mut self, data: &[u8]) -> usize {
+    pub(super) fn send(&mut self, data: &[u8]) {
         self.writer.data(self.output.writer(), data);
-        data.len()
     }
 
     pub(super) fn finish(&mut self, trailers: &Headers) {

@@ -4,6 +4,7 @@
 //! by the caller, who asks [`Downstream::poll_room`] first.
 
 pub(super) mod http1;
+pub(super) mod http2;
 
 use std::io;
 use std::task::{Context, Poll};
@@ -11,6 +12,7 @@ use std::task::{Context, Poll};
 use evenkeel_http::{Framing, Headers, ResponseHead};
 
 pub(super) use http1::Http1;
+pub(super) use http2::Http2;
 
 use super::failure::Failure;
 use super::framed::Piece;
@@ -19,6 +21,8 @@ use super::framed::Piece;
 pub(super) enum Downstream<'d> {
     /// An HTTP/1 connection, between two of its messages.
     Http1(&'d mut Http1),
+    /// A stream of an HTTP/2 connection.
+    Http2(Http2),
 }
 
 /// How a response head is to be sent.
@@ -37,24 +41,16 @@ pub(super) struct Answer<'a> {
 }
 
 impl Downstream<'_> {
-    /// The next piece of the request's body that is there.
-    pub(super) fn piece(&mut self, trailers: &mut Headers) -> Result<Piece, Failure> {
+    /// Gives the next piece of the request's body that is there to `take`.
+    pub(super) fn piece(
+        &mut self,
+        trailers: &mut Headers,
+        take: &mut dyn FnMut(&[u8]),
+        cx: &mut Context<'_>,
+    ) -> Result<Piece, Failure> {
         match self {
-            Self::Http1(side) => side.piece(trailers),
-        }
-    }
-
-    /// The payload of [`Piece::Data`].
-    pub(super) fn data(&self) -> &[u8] {
-        match self {
-            Self::Http1(side) => side.data(),
-        }
-    }
-
-    /// Marks payload as used.
-    pub(super) fn consume(&mut self, count: usize) {
-        match self {
-            Self::Http1(side) => side.consume(count),
+            Self::Http1(side) => side.piece(trailers, take),
+            Self::Http2(side) => side.piece(trailers, take, cx),
         }
     }
 
@@ -62,6 +58,7 @@ impl Downstream<'_> {
     pub(super) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         match self {
             Self::Http1(side) => side.poll_receive(cx),
+            Self::Http2(side) => side.poll_receive(cx),
         }
     }
 
@@ -69,6 +66,7 @@ impl Downstream<'_> {
     pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
         match self {
             Self::Http1(side) => side.poll_gone(cx),
+            Self::Http2(side) => side.poll_gone(cx),
         }
     }
 
@@ -76,6 +74,7 @@ impl Downstream<'_> {
     pub(super) fn received_all(&self) -> bool {
         match self {
             Self::Http1(side) => side.received_all(),
+            Self::Http2(side) => side.received_all(),
         }
     }
 
@@ -83,13 +82,15 @@ impl Downstream<'_> {
     pub(super) fn send_interim(&mut self, head: &ResponseHead) {
         match self {
             Self::Http1(side) => side.send_interim(head),
+            Self::Http2(side) => side.send_interim(head),
         }
     }
 
     /// Sends a response head. A [`Answer::tunnel`] opens both directions for anything.
-    pub(super) fn send_head(&mut self, head: &ResponseHead, answer: Answer<'_>) {
+    pub(super) fn send_head(&mut self, head: &mut ResponseHead, answer: Answer<'_>) {
         match self {
             Self::Http1(side) => side.send_head(head, answer),
+            Self::Http2(side) => side.send_head(head, answer),
         }
     }
 
@@ -97,13 +98,15 @@ impl Downstream<'_> {
     pub(super) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Http1(side) => side.poll_room(cx),
+            Self::Http2(side) => side.poll_room(cx),
         }
     }
 
-    /// Sends a piece of the body; how much of it was taken.
-    pub(super) fn send(&mut self, data: &[u8]) -> usize {
+    /// Sends a piece of the body.
+    pub(super) fn send(&mut self, data: &[u8]) {
         match self {
             Self::Http1(side) => side.send(data),
+            Self::Http2(side) => side.send(data),
         }
     }
 
@@ -111,6 +114,7 @@ impl Downstream<'_> {
     pub(super) fn finish(&mut self, trailers: &Headers) {
         match self {
             Self::Http1(side) => side.finish(trailers),
+            Self::Http2(side) => side.finish(trailers),
         }
     }
 
@@ -118,6 +122,7 @@ impl Downstream<'_> {
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Http1(side) => side.poll_flush(cx),
+            Self::Http2(side) => side.poll_flush(cx),
         }
     }
 
@@ -125,6 +130,8 @@ impl Downstream<'_> {
     pub(super) fn is_flushed(&self) -> bool {
         match self {
             Self::Http1(side) => side.is_flushed(),
+            // The connection is flushed by whom it belongs to.
+            Self::Http2(_) => true,
         }
     }
 
@@ -132,6 +139,7 @@ impl Downstream<'_> {
     pub(super) fn must_close(&self, max_requests: Option<u32>) -> bool {
         match self {
             Self::Http1(side) => side.must_close(max_requests),
+            Self::Http2(_) => false,
         }
     }
 
@@ -139,6 +147,7 @@ impl Downstream<'_> {
     pub(super) fn end(&mut self, close: bool) -> bool {
         match self {
             Self::Http1(side) => side.end(close),
+            Self::Http2(_) => true,
         }
     }
 }

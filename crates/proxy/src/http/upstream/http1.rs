@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use evenkeel_http::{Framing, HeadScan, Headers, Limits, RequestHead, ResponseHead, encode, parse_response};
+use evenkeel_http::{Framing, HeadScan, Headers, Limits, encode, parse_response};
 use tokio::io::AsyncWrite;
 use tokio::time::Instant;
 
@@ -69,7 +69,7 @@ impl Http1 {
         self.connection.local_addr()
     }
 
-    pub(super) fn send_head(&mut self, request: &Request) {
+    pub(super) fn send_head(&mut self, request: &Request) -> Result<(), Failure> {
         let framing = wire_framing(request);
         let connection = match &request.tunnel {
             Some(Tunnel::Upgrade(protocol)) => encode::Connection::Upgrade(protocol),
@@ -77,15 +77,15 @@ impl Http1 {
         };
         encode::request(self.output.writer(), &request.head, framing, connection);
         self.writer = BodyWriter::new(framing, self.trailers);
+        Ok(())
     }
 
     pub(super) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.output.len() < BLOCK_BYTES { Poll::Ready(Ok(())) } else { self.poll_flush(cx) }
     }
 
-    pub(super) fn send(&mut self, data: &[u8]) -> usize {
+    pub(super) fn send(&mut self, data: &[u8]) {
         self.writer.data(self.output.writer(), data);
-        data.len()
     }
 
     pub(super) fn finish(&mut self, trailers: &Headers) {
@@ -106,13 +106,13 @@ impl Http1 {
 
     pub(super) fn poll_head(
         &mut self,
-        request: &RequestHead,
-        response: &mut ResponseHead,
+        request: &mut Request,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Arrived, Failure>> {
+        let response = &mut request.response;
         loop {
             if !self.input.is_empty() {
-                let to_head = request.method() == b"HEAD";
+                let to_head = request.head.method() == b"HEAD";
                 match parse_response(self.input.bytes(), &mut self.scan, RESPONSE_LIMITS, to_head, response) {
                     Ok(Some(info)) => {
                         self.input.consume(info.head_bytes);
@@ -145,16 +145,8 @@ impl Http1 {
         self.writer = BodyWriter::new(Framing::UntilClose, false);
     }
 
-    pub(super) fn piece(&mut self, trailers: &mut Headers) -> Result<Piece, Failure> {
-        self.body.piece(&mut self.input, trailers).map_err(|_| Failure::UpstreamProtocol)
-    }
-
-    pub(super) fn data(&self) -> &[u8] {
-        self.body.data(&self.input)
-    }
-
-    pub(super) fn consume(&mut self, count: usize) {
-        self.body.consume(&mut self.input, count);
+    pub(super) fn piece(&mut self, trailers: &mut Headers, take: &mut dyn FnMut(&[u8])) -> Result<Piece, Failure> {
+        self.body.piece(&mut self.input, trailers, take).map_err(|_| Failure::UpstreamProtocol)
     }
 
     pub(super) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {

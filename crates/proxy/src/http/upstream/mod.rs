@@ -2,24 +2,28 @@
 //! [`super::downstream`].
 
 pub(super) mod http1;
+pub(super) mod http2;
 
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use evenkeel_http::{Headers, RequestHead, ResponseHead, ResponseInfo};
+use evenkeel_http::{Headers, ResponseInfo};
 use tokio::time::Instant;
 
 use super::failure::Failure;
 use super::framed::Piece;
 use super::request::Request;
-use crate::upstream::{Cluster, Host};
+use crate::upstream::{Cluster, Host, Upstream as Way};
 use http1::Http1;
+use http2::Http2;
 
 /// One try's exchange with an upstream.
 pub(super) enum Upstream {
     /// An HTTP/1 connection of its own.
     Http1(Http1),
+    /// A stream of a connection that many share.
+    Http2(Http2),
 }
 
 /// A response head that arrived.
@@ -32,10 +36,19 @@ pub(super) enum Arrived {
 }
 
 impl Upstream {
+    /// `trailers`: HTTP/1 hosts may send trailers, and be sent some.
+    pub(super) fn new(way: Way, trailers: bool) -> Self {
+        match way {
+            Way::Http1(connection) => Self::Http1(Http1::new(connection, trailers)),
+            Way::Http2(place) => Self::Http2(Http2::new(place)),
+        }
+    }
+
     /// The connection served a request before: the peer may have been about to close it.
     pub(super) fn is_reused(&self) -> bool {
         match self {
             Self::Http1(side) => side.is_reused(),
+            Self::Http2(side) => side.is_reused(),
         }
     }
 
@@ -43,6 +56,7 @@ impl Upstream {
     pub(super) fn host(&self) -> &Rc<Host> {
         match self {
             Self::Http1(side) => side.host(),
+            Self::Http2(side) => side.host(),
         }
     }
 
@@ -50,13 +64,15 @@ impl Upstream {
     pub(super) fn local_addr(&self) -> Option<std::net::SocketAddr> {
         match self {
             Self::Http1(side) => side.local_addr(),
+            Self::Http2(side) => side.local_addr(),
         }
     }
 
     /// Sends the head.
-    pub(super) fn send_head(&mut self, request: &Request) {
+    pub(super) fn send_head(&mut self, request: &mut Request) -> Result<(), Failure> {
         match self {
             Self::Http1(side) => side.send_head(request),
+            Self::Http2(side) => side.send_head(request),
         }
     }
 
@@ -64,13 +80,15 @@ impl Upstream {
     pub(super) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Http1(side) => side.poll_room(cx),
+            Self::Http2(side) => side.poll_room(cx),
         }
     }
 
-    /// Sends a piece of the body; how much of it was taken.
-    pub(super) fn send(&mut self, data: &[u8]) -> usize {
+    /// Sends a piece of the body.
+    pub(super) fn send(&mut self, data: &[u8]) {
         match self {
             Self::Http1(side) => side.send(data),
+            Self::Http2(side) => side.send(data),
         }
     }
 
@@ -78,6 +96,7 @@ impl Upstream {
     pub(super) fn finish(&mut self, trailers: &Headers) {
         match self {
             Self::Http1(side) => side.finish(trailers),
+            Self::Http2(side) => side.finish(trailers),
         }
     }
 
@@ -85,18 +104,19 @@ impl Upstream {
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Http1(side) => side.poll_flush(cx),
+            Self::Http2(side) => side.poll_flush(cx),
         }
     }
 
     /// Receives a response head.
     pub(super) fn poll_head(
         &mut self,
-        request: &RequestHead,
-        response: &mut ResponseHead,
+        request: &mut Request,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Arrived, Failure>> {
         match self {
-            Self::Http1(side) => side.poll_head(request, response, cx),
+            Self::Http1(side) => side.poll_head(request, cx),
+            Self::Http2(side) => side.poll_head(request, cx),
         }
     }
 
@@ -104,27 +124,21 @@ impl Upstream {
     pub(super) fn open_tunnel(&mut self) {
         match self {
             Self::Http1(side) => side.open_tunnel(),
+            // Its streams are open for anything as they are.
+            Self::Http2(_) => {},
         }
     }
 
-    /// The next piece of the response's body that is there.
-    pub(super) fn piece(&mut self, trailers: &mut Headers) -> Result<Piece, Failure> {
+    /// Gives the next piece of the response's body that is there to `take`.
+    pub(super) fn piece(
+        &mut self,
+        trailers: &mut Headers,
+        take: &mut dyn FnMut(&[u8]),
+        cx: &mut Context<'_>,
+    ) -> Result<Piece, Failure> {
         match self {
-            Self::Http1(side) => side.piece(trailers),
-        }
-    }
-
-    /// The payload of [`Piece::Data`].
-    pub(super) fn data(&self) -> &[u8] {
-        match self {
-            Self::Http1(side) => side.data(),
-        }
-    }
-
-    /// Marks payload as used.
-    pub(super) fn consume(&mut self, count: usize) {
-        match self {
-            Self::Http1(side) => side.consume(count),
+            Self::Http1(side) => side.piece(trailers, take),
+            Self::Http2(side) => side.piece(trailers, take, cx),
         }
     }
 
@@ -132,6 +146,7 @@ impl Upstream {
     pub(super) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         match self {
             Self::Http1(side) => side.poll_receive(cx),
+            Self::Http2(side) => side.poll_receive(cx),
         }
     }
 
@@ -139,6 +154,8 @@ impl Upstream {
     pub(super) fn release(self, cluster: &Cluster, whole: bool, now: Instant) {
         match self {
             Self::Http1(side) => side.release(cluster, whole, now),
+            // A stream that is over costs nothing, and one that is not is reset.
+            Self::Http2(_) => {},
         }
     }
 }

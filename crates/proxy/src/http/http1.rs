@@ -1,0 +1,214 @@
+//! A client's HTTP/1 connection: one request after the other.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use evenkeel_http::{HeadScan, Limits, Version, parse_request};
+use evenkeel_runtime_config::HttpConnectionManager;
+use tokio::time::Instant;
+
+use super::clock::Clock;
+use super::downstream::{Downstream, Http1};
+use super::failure::Failure;
+use super::origin::Origin;
+use super::phases::Life;
+use super::request::Request;
+use crate::conn::Deadline;
+use crate::conn::buffer::BLOCK_BYTES;
+use crate::conn::deadline::{after, earlier};
+use crate::listener;
+use crate::stats::http::Counter;
+use crate::worker::Errand;
+
+/// What comes next on a connection.
+pub(super) enum Next {
+    /// A request has begun to arrive.
+    Request,
+    /// It ends, between two requests.
+    End,
+    /// It is to go to that worker.
+    Leave(usize),
+}
+
+/// A client's HTTP/1 connection at a message boundary.
+pub(super) struct Http1Connection {
+    pub(super) origin: Origin,
+    pub(super) side: Http1,
+    deadline: Deadline,
+    clock: Clock,
+}
+
+impl Http1Connection {
+    pub(super) fn new(origin: Origin, side: Http1) -> Self {
+        Self { origin, side, deadline: Deadline::default(), clock: Clock::new() }
+    }
+
+    /// Whether the client's first bytes are `expected`; `None` when it left before that could be told.
+    pub(super) async fn begins_with(&mut self, expected: &[u8]) -> Option<bool> {
+        let Next::Request = self.wait_for_request().await else { return None };
+        let until = after(self.clock.now(), self.origin.hcm.request_headers_timeout);
+        loop {
+            let bytes = self.side.input.bytes();
+            if bytes.len() >= expected.len() || !expected.starts_with(bytes) {
+                return Some(bytes.starts_with(expected));
+            }
+            self.clock.wait();
+            match poll_fn(|cx| poll_more(&mut self.side, &mut self.deadline, until, BLOCK_BYTES, cx)).await {
+                More::Bytes => {}
+                More::End | More::Late => return None,
+            }
+        }
+    }
+
+    /// The connection as another worker can go on with it.
+    pub(super) fn into_downstream(mut self) -> listener::Downstream {
+        self.origin.leaves = true;
+        let Origin { view, chain, peer_text, id, opened, .. } = &mut self.origin;
+        listener::Downstream {
+            view: view.clone(),
+            chain: Arc::clone(chain),
+            peer_text: std::mem::take(peer_text),
+            id: *id,
+            since: *opened,
+            requests: self.side.requests(),
+            resumed: true,
+            stream: self.side.stream,
+            input: self.side.input,
+        }
+    }
+
+    /// Serves the request that has begun to arrive; false when no other may follow it.
+    pub(super) async fn serve_request(&mut self) -> bool {
+        let mut request = Request::begin(self.clock);
+        let read = self.read_head(&mut request).await;
+        let down = Downstream::Http1(&mut self.side);
+        let mut life = Life::new(&self.origin, &mut request, down, &mut self.deadline);
+        let next = match read {
+            // A head that was cut off is nobody's request.
+            Ok(false) => false,
+            Ok(true) => life.run().await,
+            Err(failure) => life.refuse(&failure).await,
+        };
+        self.clock = request.clock;
+        request.recycle();
+        next
+    }
+
+    /// Waits for a request's first byte, or for something else to do.
+    pub(super) async fn wait_for_request(&mut self) -> Next {
+        if let Errand::MoveTo(worker) = self.origin.registration.errand() {
+            return Next::Leave(worker);
+        }
+        let mut idle_until = earlier(after(self.clock.now(), self.origin.hcm.idle_timeout), self.origin.until);
+        let mut drains = false;
+        loop {
+            // RFC 9112 section 2.2: a server ignores empty lines before a request.
+            while self.side.input.bytes().starts_with(b"\r\n") {
+                self.side.input.consume(2);
+            }
+            if !self.side.input.is_empty() {
+                return Next::Request;
+            }
+            match poll_fn(|cx| self.poll_idle(idle_until, drains, cx)).await {
+                Idle::More(More::Bytes) => {}
+                Idle::More(More::End) => return Next::End,
+                Idle::More(More::Late) => {
+                    let expired = self.origin.is_expired(self.clock.now());
+                    self.origin.manager.http.inc(match drains {
+                        true => Counter::downstream_cx_drain_close,
+                        false if expired => Counter::downstream_cx_max_duration_reached,
+                        false => Counter::downstream_cx_idle_timeout,
+                    });
+                    return Next::End;
+                }
+                Idle::Leave(to) => return Next::Leave(to),
+                // A client that is about to send is answered with `Connection: close`; one that is not is left.
+                Idle::Drains => {
+                    drains = true;
+                    let quiet = Some(self.origin.worker.drain_quiet);
+                    idle_until = earlier(idle_until, after(self.clock.now(), quiet));
+                }
+            }
+        }
+    }
+
+    /// Reads the request's head. `Ok(false)`: the client left in the middle of it.
+    async fn read_head(&mut self, request: &mut Request) -> Result<bool, Failure> {
+        let hcm = &*self.origin.hcm;
+        let limits = limits(hcm);
+        let mut scan = HeadScan::default();
+        let first_byte = request.started;
+        loop {
+            match parse_request(self.side.input.bytes(), &mut scan, limits, &mut request.head) {
+                Ok(Some(info)) => {
+                    self.side.input.consume(info.head_bytes);
+                    self.side.begin(&info);
+                    request.info = info;
+                    request.started = request.clock.now();
+                    return match (request.head.version, hcm.accept_http_10) {
+                        (Version::Http10, false) => Err(Failure::LowVersion),
+                        _ => Ok(true),
+                    };
+                }
+                Ok(None) => {}
+                Err(error) => return Err(Failure::Head(error)),
+            }
+            let until = earlier(after(first_byte, hcm.request_headers_timeout), after(first_byte, hcm.request_timeout));
+            let room = limits.max_head_bytes.max(BLOCK_BYTES) + 1;
+            request.clock.wait();
+            match poll_fn(|cx| poll_more(&mut self.side, &mut self.deadline, until, room, cx)).await {
+                More::Bytes => {}
+                More::End => return Ok(false),
+                More::Late => return Err(Failure::HeadTimeout),
+            }
+        }
+    }
+
+    fn poll_idle(&mut self, until: Option<Instant>, drains: bool, cx: &mut Context<'_>) -> Poll<Idle> {
+        let more = poll_more(&mut self.side, &mut self.deadline, until, BLOCK_BYTES, cx);
+        if more.is_pending() {
+            self.clock.wait();
+            self.origin.registration.watch(cx.waker());
+            match self.origin.registration.errand() {
+                Errand::MoveTo(worker) => return Poll::Ready(Idle::Leave(worker)),
+                Errand::Drain if !drains => return Poll::Ready(Idle::Drains),
+                Errand::Drain | Errand::Stay => {}
+            }
+        }
+        more.map(Idle::More)
+    }
+}
+
+/// What a connection without a request is waiting for.
+enum Idle {
+    More(More),
+    /// It is to go to that worker.
+    Leave(usize),
+    /// It is to end when nothing more comes.
+    Drains,
+}
+
+pub(super) fn limits(hcm: &HttpConnectionManager) -> Limits {
+    Limits { max_head_bytes: hcm.max_request_headers_bytes, max_headers: hcm.max_headers_count }
+}
+
+enum More {
+    Bytes,
+    End,
+    Late,
+}
+
+fn poll_more(
+    side: &mut Http1,
+    deadline: &mut Deadline,
+    until: Option<Instant>,
+    room: usize,
+    cx: &mut Context<'_>,
+) -> Poll<More> {
+    match side.input.poll_fill(&mut side.stream, room, cx) {
+        Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(More::End),
+        Poll::Ready(Ok(_)) => Poll::Ready(More::Bytes),
+        Poll::Pending => deadline.poll(until, cx).map(|()| More::Late),
+    }
+}

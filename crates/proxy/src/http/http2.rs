@@ -1,0 +1,95 @@
+//! A client's HTTP/2 connection: each of its streams is a request's life, and a task of its own.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Context;
+
+use evenkeel_http::{HeaderId, RequestInfo, Version};
+use tokio::task::spawn_local;
+
+use super::clock::Clock;
+use super::downstream::{Downstream, Http2};
+use super::http1::limits;
+use super::origin::Origin;
+use super::phases::Life;
+use super::request::Request;
+use crate::conn::{Buffer, Deadline};
+use crate::h2::{Incoming, Limits, Server};
+use crate::stats::http::Counter;
+use crate::stream::Stream;
+
+/// Serves the connection until it has ended; then all its streams have, too. `carried`: what its messages are, which between
+/// sidecars may be HTTP/1.1.
+pub(super) async fn serve(
+    origin: Origin,
+    stream: Stream,
+    input: Buffer,
+    carried: Version,
+) {
+    let origin = &Rc::new(origin);
+    let hcm = &*origin.hcm;
+    let head = limits(hcm);
+    let limits = Limits {
+        max_head_bytes: head.max_head_bytes,
+        max_headers: head.max_headers,
+        idle_timeout: hcm.idle_timeout,
+        drain_timeout: hcm.drain_timeout,
+        flush_timeout: hcm.stream_idle_timeout,
+    };
+    let mut server = Server::new(stream, input, &hcm.http2, limits, Rc::clone(&origin.manager.http2));
+    let mut deadline = Deadline::default();
+    let mut requests = 0;
+    // What the client was asked to do once: to open no more streams.
+    let mut leaving = false;
+    loop {
+        let incoming = poll_fn(|cx| {
+            origin.registration.watch(cx.waker());
+            if !leaving && let Some(counter) = reason_to_leave(origin, &mut deadline, cx) {
+                origin.manager.http.inc(counter);
+                server.drain();
+                leaving = true;
+            }
+            server.poll_accept(cx)
+        });
+        let Some(incoming) = incoming.await else { return };
+        requests += 1;
+        if !leaving && hcm.max_requests_per_connection.is_some_and(|most| most > 0 && requests >= most) {
+            origin.manager.http.inc(Counter::downstream_cx_max_requests_reached);
+            server.drain();
+            leaving = true;
+        }
+        spawn_local(serve_stream(Rc::clone(origin), incoming, carried));
+    }
+}
+
+/// Why the connection should end, by what that is counted.
+fn reason_to_leave(
+    origin: &Origin,
+    deadline: &mut Deadline,
+    cx: &mut Context<'_>,
+) -> Option<Counter> {
+    if origin.registration.drains() {
+        return Some(Counter::downstream_cx_drain_close);
+    }
+    deadline.poll(origin.until, cx).is_ready().then_some(Counter::downstream_cx_max_duration_reached)
+}
+
+async fn serve_stream(origin: Rc<Origin>, incoming: Incoming, carried: Version) {
+    let Incoming { stream, head, meta } = incoming;
+    let mut request = Request::begin(Clock::new());
+    stream.recycle(std::mem::replace(&mut request.head, head));
+    request.head.version = carried;
+    let expect = request.head.headers.get(HeaderId::Expect);
+    request.info = RequestInfo {
+        head_bytes: 0,
+        framing: meta.framing,
+        keep_alive: true,
+        upgrade: false,
+        expect_continue: expect.is_some_and(|expect| expect.eq_ignore_ascii_case(b"100-continue")),
+        https_target: meta.https,
+    };
+    let mut deadline = Deadline::default();
+    let down = Downstream::Http2(Http2::new(stream, meta.end));
+    Life::new(&origin, &mut request, down, &mut deadline).run().await;
+    request.recycle();
+}

@@ -1,0 +1,156 @@
+//! An exchange over one stream of an HTTP/2 connection that many share.
+
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use evenkeel_http::{Framing, HeaderId, Headers, ResponseInfo};
+use evenkeel_runtime_config::view::RequestView;
+
+use super::Arrived;
+use crate::conn::buffer::BLOCK_BYTES;
+use crate::h2::{Answer, Received, Reset, ResetBy, Stream};
+use crate::http::failure::Failure;
+use crate::http::framed::Piece;
+use crate::http::request::{Request, Tunnel};
+use crate::upstream::{Host, Place};
+
+/// The stream, and what is over on it.
+pub(in crate::http) struct Http2 {
+    place: Place,
+    stream: Option<Stream>,
+    /// The request's end was handed over.
+    ended: bool,
+    /// The response is complete.
+    received_all: bool,
+}
+
+impl Http2 {
+    pub(in crate::http) fn new(place: Place) -> Self {
+        Self { place, stream: None, ended: false, received_all: false }
+    }
+
+    pub(super) fn is_reused(&self) -> bool {
+        self.place.reused
+    }
+
+    pub(super) fn host(&self) -> &Rc<Host> {
+        &self.place.host
+    }
+
+    pub(super) fn local_addr(&self) -> Option<SocketAddr> {
+        self.place.local_addr()
+    }
+
+    /// Opens the stream. What HTTP/1 calls an upgrade is an extended CONNECT here (RFC 8441 section 4).
+    pub(super) fn send_head(&mut self, request: &mut Request) -> Result<(), Failure> {
+        let https = request.view().scheme() == b"https";
+        let framing = if request.tunnel.is_some() { Framing::Chunked } else { request.info.framing };
+        self.ended = framing.is_empty();
+        let method = match &request.tunnel {
+            Some(Tunnel::Upgrade(protocol)) => {
+                request.head.set_protocol(protocol);
+                let method = request.head.method().to_vec();
+                request.head.set_method(b"CONNECT");
+                Some(method)
+            }
+            Some(Tunnel::Connect) | None => None,
+        };
+        let opened = self.place.open(&request.head, https, framing, self.ended);
+        if let Some(method) = method {
+            request.head.set_method(&method);
+            request.head.set_protocol(b"");
+        }
+        self.stream = Some(opened.map_err(failure)?);
+        Ok(())
+    }
+
+    pub(super) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_flush(cx)
+    }
+
+    pub(super) fn send(&mut self, data: &[u8]) {
+        if let Some(stream) = &mut self.stream {
+            stream.send_data(data, false);
+        }
+    }
+
+    pub(super) fn finish(&mut self, trailers: &Headers) {
+        let ended = std::mem::replace(&mut self.ended, true);
+        match self.stream.as_mut().filter(|_| !ended) {
+            Some(stream) if trailers.is_empty() => stream.send_data(b"", true),
+            Some(stream) => stream.send_trailers(trailers),
+            None => {}
+        }
+    }
+
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.stream {
+            Some(stream) => stream.poll_sent(cx).map_err(|_| io::ErrorKind::ConnectionReset.into()),
+            None => Poll::Ready(Ok(())),
+        }
+    }
+
+    pub(super) fn poll_head(
+        &mut self,
+        request: &mut Request,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Arrived, Failure>> {
+        let response = &mut request.response;
+        let Some(stream) = &mut self.stream else { return Poll::Pending };
+        let meta = match ready!(stream.poll_head(response, cx)).map_err(failure)? {
+            Answer::Interim => return Poll::Ready(Ok(Arrived::Interim)),
+            Answer::Final(meta) => meta,
+        };
+        self.received_all = meta.end;
+        if let Some(Tunnel::Upgrade(protocol)) = &request.tunnel
+            && response.status == 200
+            && !meta.end
+        {
+            response.status = 101;
+            response.headers.set(HeaderId::Upgrade, protocol);
+        }
+        // 101 does not exist in HTTP/2 (RFC 9113 section 8.6).
+        let framing = if meta.end { Framing::None } else { meta.framing };
+        Poll::Ready(Ok(Arrived::Final(ResponseInfo { head_bytes: 0, framing, keep_alive: true })))
+    }
+
+    pub(super) fn piece(
+        &mut self,
+        trailers: &mut Headers,
+        take: &mut dyn FnMut(&[u8]),
+        cx: &mut Context<'_>,
+    ) -> Result<Piece, Failure> {
+        let Some(stream) = self.stream.as_mut().filter(|_| !self.received_all) else { return Ok(Piece::End) };
+        match stream.poll_data(BLOCK_BYTES, take, cx) {
+            Poll::Pending => Ok(Piece::Nothing),
+            Poll::Ready(Ok(Received::Data)) => Ok(Piece::Data),
+            Poll::Ready(Ok(Received::End)) => {
+                self.received_all = true;
+                Ok(Piece::End)
+            }
+            Poll::Ready(Ok(Received::Trailers(received))) => {
+                *trailers = received;
+                self.received_all = true;
+                Ok(Piece::End)
+            }
+            Poll::Ready(Err(reset)) => Err(failure(reset)),
+        }
+    }
+
+    /// Pending: whoever asked for a piece is woken when there is one.
+    pub(super) fn poll_receive(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        Poll::Pending
+    }
+}
+
+/// Why the upstream's stream is over before its time.
+fn failure(reset: Reset) -> Failure {
+    match reset.by {
+        _ if reset.unprocessed => Failure::UpstreamRefused,
+        ResetBy::Peer => Failure::UpstreamReset,
+        ResetBy::Local => Failure::UpstreamProtocol,
+        ResetBy::Connection => Failure::UpstreamClosed { sent: true },
+    }
+}
