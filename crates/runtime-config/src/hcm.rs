@@ -63,6 +63,8 @@ pub struct HttpConnectionManager {
     pub request_headers_timeout: Option<Duration>,
     /// Downstream connections end after this many requests; `None`: never.
     pub max_requests_per_connection: Option<u32>,
+    /// Downstream connections end at the next message boundary after this long (`max_connection_duration`); `None`: never.
+    pub max_connection_duration: Option<Duration>,
     /// Limit of the request head (`max_request_headers_kb`, 60 KiB); beyond it 431.
     pub max_request_headers_bytes: usize,
     /// Limit of header lines (100); beyond it 431.

@@ -105,6 +105,8 @@ pub enum PathMatch {
     Regex(Regex),
     /// This path, or any below it (`path_separated_prefix`).
     SeparatedPrefix(Box<str>),
+    /// CONNECT, to any authority (`connect_matcher`).
+    Connect,
 }
 
 /// What a route does.
@@ -148,8 +150,14 @@ pub struct ForwardAction {
     pub retry: Option<Arc<RetryPolicy>>,
     /// Which of the cluster's limits its requests count against.
     pub priority: Priority,
-    /// Upgrade types switched on (`true`) or off by this route.
+    /// From the request's head to the end of the response, whatever moves; `None`: no limit.
+    pub max_stream_duration: Option<Duration>,
+    /// What clients of gRPC may ask for with `grpc-timeout`.
+    pub grpc_timeout: Option<GrpcTimeout>,
+    /// Upgrade types (lower case: `websocket`, `connect`) switched on (`true`) or off by this route.
     pub upgrades: Vec<(Box<str>, bool)>,
+    /// CONNECT ends here (`connect_config`): the upstream gets the bytes of the tunnel and nothing else.
+    pub connect_terminates: bool,
 }
 
 /// `core.v3.RoutingPriority`.
@@ -160,6 +168,17 @@ pub enum Priority {
     Default,
     /// `HIGH`.
     High,
+}
+
+/// How `grpc-timeout` is heeded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GrpcTimeout {
+    /// Takes the place of the route's timeout (`max_grpc_timeout`), and not that of `max_stream_duration`.
+    pub as_route_timeout: bool,
+    /// Longest time a client may ask for; `None`: any.
+    pub most: Option<Duration>,
+    /// Taken off what the client asks for, so that the answer reaches it in time.
+    pub offset: Duration,
 }
 
 /// A share of a route's requests.

@@ -45,6 +45,9 @@ pub(crate) fn http_connection_manager(
     let idle_timeout = cx.at("common_http_protocol_options", |cx| {
         cx.limit("idle_timeout", common.idle_timeout.as_ref(), Some(DEFAULT_IDLE_TIMEOUT))
     });
+    let max_connection_duration = cx.at("common_http_protocol_options", |cx| {
+        cx.limit("max_connection_duration", common.max_connection_duration.as_ref(), None)
+    });
     let stream_idle_timeout =
         cx.limit("stream_idle_timeout", config.stream_idle_timeout.as_ref(), Some(DEFAULT_STREAM_IDLE_TIMEOUT));
     let max_kib = number(&config.max_request_headers_kb, DEFAULT_MAX_REQUEST_HEADERS_KIB);
@@ -86,6 +89,7 @@ pub(crate) fn http_connection_manager(
         request_timeout: cx.limit("request_timeout", config.request_timeout.as_ref(), None),
         request_headers_timeout: cx.limit("request_headers_timeout", config.request_headers_timeout.as_ref(), None),
         max_requests_per_connection: max_requests(&common),
+        max_connection_duration,
         max_request_headers_bytes: max_kib as usize * 1024,
         max_headers_count: number(&common.max_headers_count, DEFAULT_MAX_HEADERS_COUNT) as usize,
         accept_http_10: http1.accept_http_10,
@@ -241,9 +245,6 @@ fn strip_port(config: &hcm::HttpConnectionManager) -> StripPort {
 fn upgrades(cx: &mut Cx<'_>, configs: &[hcm::http_connection_manager::UpgradeConfig]) -> Vec<Box<str>> {
     let upgrades = cx.each("upgrade_configs", configs, |cx, config| {
         let kind = cx.non_empty("upgrade_type", &config.upgrade_type)?.to_ascii_lowercase();
-        if kind == "connect" {
-            return cx.fail_at("upgrade_type", "CONNECT is not supported");
-        }
         Some(flag(&config.enabled, true).then(|| kind.into()))
     });
     upgrades.into_iter().flatten().collect()

@@ -197,7 +197,7 @@ fn path_match(cx: &mut Cx<'_>, m: &route::RouteMatch) -> Option<PathMatch> {
             }
             Some(PathMatch::SeparatedPrefix(prefix.as_str().into()))
         }
-        Some(PathSpecifier::ConnectMatcher(_)) => cx.fail_at("connect_matcher", "not supported"),
+        Some(PathSpecifier::ConnectMatcher(_)) => Some(PathMatch::Connect),
         Some(PathSpecifier::PathMatchPolicy(_)) => cx.fail_at("path_match_policy", "not supported"),
         None => cx.fail("one of prefix, path, safe_regex, path_separated_prefix is required"),
     }

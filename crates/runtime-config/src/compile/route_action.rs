@@ -12,7 +12,7 @@ use super::retry::retry_policy;
 use super::route::Inherited;
 use super::{Cx, matcher};
 use crate::route::{
-    ForwardAction, HeaderEdits, HostRewrite, Priority, RedirectAction, RedirectPath, RouteAction, WeightedCluster,
+    ForwardAction, GrpcTimeout, HeaderEdits, HostRewrite, Priority, RedirectAction, RedirectPath, RouteAction, WeightedCluster,
 };
 
 const DEFAULT_ROUTE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -136,8 +136,28 @@ fn forward(cx: &mut Cx<'_>, action: &route::RouteAction, inherited: &Inherited<'
         idle_timeout: idle_timeout(cx, action),
         retry,
         priority,
+        max_stream_duration,
+        grpc_timeout,
         upgrades,
+        connect_terminates,
     })
+}
+
+/// `max_stream_duration.grpc_timeout_header_max`, or the deprecated `max_grpc_timeout`, each with its offset. 0 means no limit.
+#[allow(deprecated)]
+fn grpc_timeout(cx: &mut Cx<'_>, action: &route::RouteAction) -> Option<GrpcTimeout> {
+    let limits = action.max_stream_duration.unwrap_or_default();
+    let (as_route_timeout, most, offset, names) = match limits.grpc_timeout_header_max {
+        Some(most) => {
+            let names = ["max_stream_duration.grpc_timeout_header_max", "max_stream_duration.grpc_timeout_header_offset"];
+            (false, most, limits.grpc_timeout_header_offset, names)
+        }
+        None => (true, action.max_grpc_timeout?, action.grpc_timeout_offset, ["max_grpc_timeout", "grpc_timeout_offset"]),
+    };
+    let [most_name, offset_name] = names;
+    let most = cx.limit(most_name, Some(&most), None);
+    let offset = cx.limit(offset_name, offset.as_ref(), None).unwrap_or_default();
+    Some(GrpcTimeout { as_route_timeout, most, offset })
 }
 
 /// `None`: the connection manager's holds. Zero switches it off, which is written as the longest duration.

@@ -50,7 +50,8 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         &["upgrade_type", "enabled"]),
     part("envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager.SetCurrentClientCertDetails",
         &["subject", "cert", "dns", "uri"]),
-    part("envoy.config.core.v3.HttpProtocolOptions", &["idle_timeout", "max_headers_count", "max_requests_per_connection"]),
+    part("envoy.config.core.v3.HttpProtocolOptions", &["idle_timeout", "max_connection_duration", "max_headers_count",
+        "max_requests_per_connection"]),
     MessageSupport {
         name: "envoy.config.core.v3.Http1ProtocolOptions",
         role: Part,
