@@ -97,7 +97,7 @@ fn replace_matched(matched: &RouteMatch, path: &[u8], replacement: &[u8]) -> Vec
     let path_length = path.len() - query_with_mark(path).len();
     let matched_length = match &matched.path {
         PathMatch::Prefix(prefix) | PathMatch::SeparatedPrefix(prefix) => prefix.len().min(path_length),
-        PathMatch::Exact(_) | PathMatch::Regex(_) => path_length,
+        PathMatch::Exact(_) | PathMatch::Regex(_) | PathMatch::Connect => path_length,
     };
     [replacement, &path[matched_length..]].concat()
 }

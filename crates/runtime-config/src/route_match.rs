@@ -58,7 +58,7 @@ impl RouteMatch {
     /// Whether the route applies.
     pub fn matches(&self, request: &impl RequestView, random: u64) -> bool {
         let (path, query) = split_path(request.path());
-        self.path.matches(path, self.case_sensitive)
+        self.path.matches(path, self.case_sensitive, request)
             && random % 1_000_000 < u64::from(self.fraction_ppm)
             && (!self.grpc_only || is_grpc(request))
             && self.headers.iter().all(|header| header.matches(request))
@@ -67,7 +67,7 @@ impl RouteMatch {
 }
 
 impl PathMatch {
-    fn matches(&self, path: &[u8], case_sensitive: bool) -> bool {
+    fn matches(&self, path: &[u8], case_sensitive: bool, request: &impl RequestView) -> bool {
         match self {
             Self::Prefix(prefix) => starts_with(path, prefix.as_bytes(), case_sensitive),
             Self::Exact(exact) => equal(path, exact.as_bytes(), case_sensitive),
@@ -76,6 +76,7 @@ impl PathMatch {
                 starts_with(path, prefix.as_bytes(), case_sensitive)
                     && path.get(prefix.len()).is_none_or(|&next| next == b'/')
             }
+            Self::Connect => request.method() == b"CONNECT",
         }
     }
 }
@@ -95,7 +96,8 @@ impl ForwardAction {
     }
 }
 
-fn is_grpc(request: &impl RequestView) -> bool {
+/// gRPC by its content type.
+pub fn is_grpc(request: &impl RequestView) -> bool {
     let Some(value) = request.header("content-type") else { return false };
     value.strip_prefix(b"application/grpc").is_some_and(|rest| matches!(rest.first(), None | Some(b'+')))
 }

@@ -8,7 +8,6 @@ use evenkeel_http::h2::PREFACE;
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::hcm::Codec;
 
-use super::downstream::Http1;
 use super::http1::{Http1Connection, Next};
 use super::http2;
 use super::origin::{Origin, Protocol};

@@ -46,6 +46,13 @@ pub(super) struct Forward<'c> {
     pub(super) request_until: Option<Instant>,
 }
 
+impl Forward<'_> {
+    /// The upstream gets the bytes of a tunnel, and CONNECT ends here.
+    pub(super) fn terminates_connect(&self, request: &Request) -> bool {
+        self.action.connect_terminates && request.tunnel == Some(Tunnel::Connect)
+    }
+}
+
 /// A route and what it belongs to.
 #[derive(Clone, Copy)]
 struct Matched<'c> {

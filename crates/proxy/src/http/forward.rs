@@ -120,7 +120,9 @@ impl Life<'_> {
             let host = forward.cluster.pick(&target).map_err(|_| Failure::NoHealthyHost)?;
             self.request.host = Some(Rc::clone(&host));
             let guard = forward.cluster.begin_request(&host).map_err(|_| Failure::Overflow)?;
+            let terminates = forward.terminates_connect(self.request);
             let ready = match race {
+                _ if terminates => None,
                 Race::Lost { fresh: true } => None,
                 _ => forward.cluster.try_acquire(&host, self.request.head.version),
             };
@@ -129,7 +131,10 @@ impl Life<'_> {
                 // Few requests wait for a connection; those that do not need no room for it.
                 None => Box::pin(self.connect(forward, &host, race)).await?,
             };
-            let mut up = Upstream::new(way, forward.cluster.enables_trailers());
+            let mut up = match way {
+                Way::Http1(connection) if terminates => Upstream::raw(connection),
+                way => Upstream::new(way, forward.cluster.enables_trailers()),
+            };
             self.request.upstream_local = up.local_addr();
             match self.exchange_heads(forward, &mut up, upload, timers).await {
                 Ok(info) => return Ok(Answered { up, info, guard }),
@@ -144,6 +149,9 @@ impl Life<'_> {
     /// A connection that is not waiting in the pool.
     async fn connect(&mut self, forward: &Forward<'_>, host: &Rc<Host>, race: Race) -> Result<Way, Failure> {
         let connected = match race {
+            _ if forward.terminates_connect(self.request) => {
+                forward.cluster.connect_tcp(host, &self.origin.view).await.map(Way::Http1)
+            }
             Race::Lost { fresh: true } => forward.cluster.connect(host).await.map(Way::Http1),
             _ => forward.cluster.acquire(host, self.request.head.version).await,
         };
@@ -211,7 +219,9 @@ fn count_failure(request: &Request, forward: &Forward<'_>, failure: &Failure) {
     match failure {
         Failure::ResponseTimeout => stats.inc(cluster::Counter::upstream_rq_timeout),
         Failure::PerTryTimeout => stats.inc(cluster::Counter::upstream_rq_per_try_timeout),
-        Failure::UpstreamClosed { .. } | Failure::UpstreamReset | Failure::UpstreamRefused => stats.inc(cluster::Counter::upstream_rq_rx_reset),
+        Failure::UpstreamClosed { .. } | Failure::UpstreamReset | Failure::UpstreamRefused => {
+            stats.inc(cluster::Counter::upstream_rq_rx_reset)
+        }
         Failure::UpstreamProtocol => stats.inc(cluster::Counter::upstream_cx_protocol_error),
         _ => {}
     }

@@ -110,7 +110,8 @@ mod tests {
             let mut body = FramedBody::new(Framing::Chunked, true);
             let (mut payload, mut trailers) = (Vec::new(), Headers::default());
             let mut rest = wire.get(..split).unwrap_or_default().to_vec();
-            let mut piece = |input: &mut Buffer| body.piece(input, &mut trailers, &mut |data| payload.extend_from_slice(data));
+            let mut piece =
+                |input: &mut Buffer| body.piece(input, &mut trailers, &mut |data| payload.extend_from_slice(data));
             let mut input = Buffer::with(&rest);
             while piece(&mut input) == Ok(Piece::Data) {}
             rest = [input.bytes(), wire.get(split..).unwrap_or_default()].concat();

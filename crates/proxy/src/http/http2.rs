@@ -20,12 +20,7 @@ use crate::stream::Stream;
 
 /// Serves the connection until it has ended; then all its streams have, too. `carried`: what its messages are, which between
 /// sidecars may be HTTP/1.1.
-pub(super) async fn serve(
-    origin: Origin,
-    stream: Stream,
-    input: Buffer,
-    carried: Version,
-) {
+pub(super) async fn serve(origin: Origin, stream: Stream, input: Buffer, carried: Version) {
     let origin = &Rc::new(origin);
     let hcm = &*origin.hcm;
     let head = limits(hcm);
@@ -63,11 +58,7 @@ pub(super) async fn serve(
 }
 
 /// Why the connection should end, by what that is counted.
-fn reason_to_leave(
-    origin: &Origin,
-    deadline: &mut Deadline,
-    cx: &mut Context<'_>,
-) -> Option<Counter> {
+fn reason_to_leave(origin: &Origin, deadline: &mut Deadline, cx: &mut Context<'_>) -> Option<Counter> {
     if origin.registration.drains() {
         return Some(Counter::downstream_cx_drain_close);
     }

@@ -12,7 +12,8 @@ use super::retry::retry_policy;
 use super::route::Inherited;
 use super::{Cx, matcher};
 use crate::route::{
-    ForwardAction, GrpcTimeout, HeaderEdits, HostRewrite, Priority, RedirectAction, RedirectPath, RouteAction, WeightedCluster,
+    ForwardAction, GrpcTimeout, HeaderEdits, HostRewrite, Priority, RedirectAction, RedirectPath, RouteAction,
+    WeightedCluster,
 };
 
 const DEFAULT_ROUTE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -112,16 +113,16 @@ fn forward(cx: &mut Cx<'_>, action: &route::RouteAction, inherited: &Inherited<'
         Err(_) => return cx.fail_at("priority", format!("unknown value {}", action.priority)),
     };
     let max_stream = action.max_stream_duration.as_ref().and_then(|limits| limits.max_stream_duration.as_ref());
-    if cx.limit("max_stream_duration.max_stream_duration", max_stream, None).is_some() {
-        return cx.fail_at("max_stream_duration.max_stream_duration", "only 0 s (no limit) is supported");
-    }
+    let max_stream_duration = cx.limit("max_stream_duration.max_stream_duration", max_stream, None);
+    let grpc_timeout = grpc_timeout(cx, action);
     let upgrades = cx.each("upgrade_configs", &action.upgrade_configs, |cx, upgrade| {
         let kind = cx.non_empty("upgrade_type", &upgrade.upgrade_type)?.to_ascii_lowercase();
-        if kind == "connect" {
-            return cx.fail_at("upgrade_type", "CONNECT is not supported");
+        if upgrade.connect_config.is_some() && kind != "connect" {
+            return cx.fail_at("connect_config", "only upgrade_type CONNECT has one");
         }
         Some((kind.into(), upgrade.enabled.as_ref().is_none_or(|enabled| enabled.value)))
     });
+    let connect_terminates = action.upgrade_configs.iter().any(|upgrade| upgrade.connect_config.is_some());
     let clusters = clusters?;
     Some(ForwardAction {
         // The sum was checked against u32::MAX.
@@ -149,10 +150,13 @@ fn grpc_timeout(cx: &mut Cx<'_>, action: &route::RouteAction) -> Option<GrpcTime
     let limits = action.max_stream_duration.unwrap_or_default();
     let (as_route_timeout, most, offset, names) = match limits.grpc_timeout_header_max {
         Some(most) => {
-            let names = ["max_stream_duration.grpc_timeout_header_max", "max_stream_duration.grpc_timeout_header_offset"];
+            let names =
+                ["max_stream_duration.grpc_timeout_header_max", "max_stream_duration.grpc_timeout_header_offset"];
             (false, most, limits.grpc_timeout_header_offset, names)
         }
-        None => (true, action.max_grpc_timeout?, action.grpc_timeout_offset, ["max_grpc_timeout", "grpc_timeout_offset"]),
+        None => {
+            (true, action.max_grpc_timeout?, action.grpc_timeout_offset, ["max_grpc_timeout", "grpc_timeout_offset"])
+        }
     };
     let [most_name, offset_name] = names;
     let most = cx.limit(most_name, Some(&most), None);

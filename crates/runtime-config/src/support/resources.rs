@@ -6,7 +6,6 @@ use super::{MessageSupport, Role};
 const METADATA: &str = "metadata is for the control plane and for people; nothing here decides by it";
 const NO_TRACING: &str = "there is no tracing, and it does nothing else";
 const NO_HASHING: &str = "no supported load balancer hashes";
-const NO_GRPC: &str = "it limits timeouts of gRPC requests, which need HTTP/2";
 const FIXED_BUFFERS: &str = "bytes are passed on as they come, through buffers of a fixed size";
 const NO_RUNTIME: &str = "there is no runtime layer; the default value holds";
 
@@ -69,7 +68,8 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         &[], &[(METADATA, &["metadata"]), (NO_TRACING, &["decorator"])]),
     part("envoy.config.route.v3.RouteMatch",
         &["prefix", "path", "safe_regex", "path_separated_prefix", "case_sensitive", "runtime_fraction",
-          "headers", "query_parameters", "grpc"]),
+          "headers", "query_parameters", "grpc", "connect_matcher"]),
+    part("envoy.config.route.v3.RouteMatch.ConnectMatcher", &[]),
     part("envoy.config.route.v3.RouteMatch.GrpcRouteMatchOptions", &[]),
     message("envoy.config.core.v3.RuntimeFractionalPercent", Part, &["default_value"], &[], &[(NO_RUNTIME, &["runtime_key"])]),
     part("envoy.type.v3.FractionalPercent", &["numerator", "denominator"]),
@@ -80,12 +80,13 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     message("envoy.config.route.v3.RouteAction", Part,
         &["cluster", "weighted_clusters", "cluster_not_found_response_code", "prefix_rewrite", "regex_rewrite",
           "host_rewrite_literal", "auto_host_rewrite", "append_x_forwarded_host", "timeout", "idle_timeout", "retry_policy",
-          "upgrade_configs", "max_stream_duration", "priority"],
+          "upgrade_configs", "max_stream_duration", "max_grpc_timeout", "grpc_timeout_offset", "priority"],
         &[],
-        &[(NO_HASHING, &["hash_policy"]), (NO_GRPC, &["max_grpc_timeout", "grpc_timeout_offset"])]),
-    message("envoy.config.route.v3.RouteAction.MaxStreamDuration", Part, &[], &[("max_stream_duration", "0 s: no limit")],
-        &[(NO_GRPC, &["grpc_timeout_header_max", "grpc_timeout_header_offset"])]),
-    part("envoy.config.route.v3.RouteAction.UpgradeConfig", &["upgrade_type", "enabled"]),
+        &[(NO_HASHING, &["hash_policy"])]),
+    part("envoy.config.route.v3.RouteAction.MaxStreamDuration",
+        &["max_stream_duration", "grpc_timeout_header_max", "grpc_timeout_header_offset"]),
+    part("envoy.config.route.v3.RouteAction.UpgradeConfig", &["upgrade_type", "enabled", "connect_config"]),
+    part("envoy.config.route.v3.RouteAction.UpgradeConfig.ConnectConfig", &[]),
     message("envoy.config.route.v3.WeightedCluster", Part, &["clusters"], &[], &[(NO_RUNTIME, &["runtime_key_prefix"])]),
     part("envoy.config.route.v3.WeightedCluster.ClusterWeight",
         &["name", "weight", HEADER_EDITS[0], HEADER_EDITS[1], HEADER_EDITS[2], HEADER_EDITS[3], "host_rewrite_literal"]),

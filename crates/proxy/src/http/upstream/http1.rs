@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use evenkeel_http::{Framing, HeadScan, Headers, Limits, encode, parse_response};
+use evenkeel_http::{Framing, HeadScan, Headers, Limits, ResponseInfo, encode, parse_response};
 use tokio::io::AsyncWrite;
 use tokio::time::Instant;
 
@@ -37,6 +37,8 @@ pub(in crate::http) struct Http1 {
     /// Our direction of the tunnel is to be closed once all is sent.
     shutdown: bool,
     trailers: bool,
+    /// No HTTP is spoken: what was asked for is there once it is connected.
+    raw: bool,
 }
 
 impl Http1 {
@@ -54,7 +56,13 @@ impl Http1 {
             tunnel: false,
             shutdown: false,
             trailers,
+            raw: false,
         }
+    }
+
+    /// A connection that carries a tunnel's bytes and nothing else.
+    pub(super) fn raw(connection: Connection) -> Self {
+        Self { raw: true, ..Self::new(connection, false) }
     }
 
     pub(super) fn is_reused(&self) -> bool {
@@ -70,6 +78,9 @@ impl Http1 {
     }
 
     pub(super) fn send_head(&mut self, request: &Request) -> Result<(), Failure> {
+        if self.raw {
+            return Ok(());
+        }
         let framing = wire_framing(request);
         let connection = match &request.tunnel {
             Some(Tunnel::Upgrade(protocol)) => encode::Connection::Upgrade(protocol),
@@ -104,12 +115,14 @@ impl Http1 {
         Poll::Ready(Ok(()))
     }
 
-    pub(super) fn poll_head(
-        &mut self,
-        request: &mut Request,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<Arrived, Failure>> {
+    pub(super) fn poll_head(&mut self, request: &mut Request, cx: &mut Context<'_>) -> Poll<Result<Arrived, Failure>> {
         let response = &mut request.response;
+        if self.raw {
+            response.clear();
+            response.status = 200;
+            let info = ResponseInfo { head_bytes: 0, framing: Framing::UntilClose, keep_alive: false };
+            return Poll::Ready(Ok(Arrived::Final(info)));
+        }
         loop {
             if !self.input.is_empty() {
                 let to_head = request.head.method() == b"HEAD";

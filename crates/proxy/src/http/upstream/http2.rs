@@ -92,11 +92,7 @@ impl Http2 {
         }
     }
 
-    pub(super) fn poll_head(
-        &mut self,
-        request: &mut Request,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<Arrived, Failure>> {
+    pub(super) fn poll_head(&mut self, request: &mut Request, cx: &mut Context<'_>) -> Poll<Result<Arrived, Failure>> {
         let response = &mut request.response;
         let Some(stream) = &mut self.stream else { return Poll::Pending };
         let meta = match ready!(stream.poll_head(response, cx)).map_err(failure)? {

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::failure::Failure;
 use super::framed::Piece;
 use super::request::Request;
-use crate::upstream::{Cluster, Host, Upstream as Way};
+use crate::upstream::{Cluster, Connection, Host, Upstream as Way};
 use http1::Http1;
 use http2::Http2;
 
@@ -42,6 +42,11 @@ impl Upstream {
             Way::Http1(connection) => Self::Http1(Http1::new(connection, trailers)),
             Way::Http2(place) => Self::Http2(Http2::new(place)),
         }
+    }
+
+    /// A connection that carries a tunnel's bytes and no HTTP.
+    pub(super) fn raw(connection: Connection) -> Self {
+        Self::Http1(Http1::raw(connection))
     }
 
     /// The connection served a request before: the peer may have been about to close it.
@@ -109,11 +114,7 @@ impl Upstream {
     }
 
     /// Receives a response head.
-    pub(super) fn poll_head(
-        &mut self,
-        request: &mut Request,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<Arrived, Failure>> {
+    pub(super) fn poll_head(&mut self, request: &mut Request, cx: &mut Context<'_>) -> Poll<Result<Arrived, Failure>> {
         match self {
             Self::Http1(side) => side.poll_head(request, cx),
             Self::Http2(side) => side.poll_head(request, cx),
@@ -125,7 +126,7 @@ impl Upstream {
         match self {
             Self::Http1(side) => side.open_tunnel(),
             // Its streams are open for anything as they are.
-            Self::Http2(_) => {},
+            Self::Http2(_) => {}
         }
     }
 
@@ -155,7 +156,7 @@ impl Upstream {
         match self {
             Self::Http1(side) => side.release(cluster, whole, now),
             // A stream that is over costs nothing, and one that is not is reset.
-            Self::Http2(_) => {},
+            Self::Http2(_) => {}
         }
     }
 }
