@@ -69,6 +69,17 @@ pub enum FormatPart {
     },
 }
 
+/// How `%GRPC_STATUS%` is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GrpcStatusFormat {
+    /// `InvalidArgument`.
+    Camel,
+    /// `INVALID_ARGUMENT`.
+    Snake,
+    /// `3`.
+    Number,
+}
+
 /// Envoy's command operators that are supported. An absent value prints `-`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -83,6 +94,8 @@ pub enum Operator {
     Resp(Box<str>, Option<Box<str>>),
     /// Response trailer.
     Trailer(Box<str>, Option<Box<str>>),
+    /// How a call of gRPC ended.
+    GrpcStatus(GrpcStatusFormat),
     Protocol,
     ResponseCode,
     ResponseCodeDetails,

@@ -1,6 +1,6 @@
 //! Format strings of access logs and header values: `%OPERATOR(argument):length%` with literals between.
 
-use crate::access_log::{Format, FormatPart, Operator};
+use crate::access_log::{Format, FormatPart, GrpcStatusFormat, Operator};
 
 /// Envoy's own format, used when a file access log has none.
 pub const ENVOY_DEFAULT_FORMAT: &str = "[%START_TIME%] \"%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%\" \
@@ -134,6 +134,13 @@ impl<'t> Command<'t> {
             "REQ_WITHOUT_QUERY" => self.header(Operator::ReqWithoutQuery)?,
             "RESP" => self.header(Operator::Resp)?,
             "TRAILER" => self.header(Operator::Trailer)?,
+            "GRPC_STATUS" => Operator::GrpcStatus(match self.argument {
+                None | Some("CAMEL_STRING") => GrpcStatusFormat::Camel,
+                Some("SNAKE_STRING") => GrpcStatusFormat::Snake,
+                Some("NUMBER") => GrpcStatusFormat::Number,
+                Some(_) => return Err(self.wrong_argument("takes CAMEL_STRING, SNAKE_STRING or NUMBER")),
+            }),
+            "GRPC_STATUS_NUMBER" => Operator::GrpcStatus(GrpcStatusFormat::Number),
             "ENVIRONMENT" => {
                 let name = self.argument.filter(|a| !a.is_empty());
                 let name = name.ok_or_else(|| self.wrong_argument("takes the name of an environment variable"))?;

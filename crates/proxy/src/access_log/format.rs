@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use evenkeel_runtime_config::access_log::{Format, FormatPart, JsonFormat, LogFormat, Operator};
+use evenkeel_runtime_config::access_log::{Format, FormatPart, GrpcStatusFormat, JsonFormat, LogFormat, Operator};
 
 use super::record::{HeadLookup, Record};
 use super::time;
@@ -112,6 +112,40 @@ fn is_absent(node: &JsonFormat, record: &Record<'_>) -> bool {
     }
 }
 
+/// By the trailers, else by the headers; only of requests of gRPC.
+fn grpc_status<'a>(format: GrpcStatusFormat, record: &Record<'a>) -> Value<'a> {
+    const NAMES: [(&str, &str); 17] = [
+        ("OK", "OK"),
+        ("Canceled", "CANCELLED"),
+        ("Unknown", "UNKNOWN"),
+        ("InvalidArgument", "INVALID_ARGUMENT"),
+        ("DeadlineExceeded", "DEADLINE_EXCEEDED"),
+        ("NotFound", "NOT_FOUND"),
+        ("AlreadyExists", "ALREADY_EXISTS"),
+        ("PermissionDenied", "PERMISSION_DENIED"),
+        ("ResourceExhausted", "RESOURCE_EXHAUSTED"),
+        ("FailedPrecondition", "FAILED_PRECONDITION"),
+        ("Aborted", "ABORTED"),
+        ("OutOfRange", "OUT_OF_RANGE"),
+        ("Unimplemented", "UNIMPLEMENTED"),
+        ("Internal", "INTERNAL"),
+        ("Unavailable", "UNAVAILABLE"),
+        ("DataLoss", "DATA_LOSS"),
+        ("Unauthenticated", "UNAUTHENTICATED"),
+    ];
+    let is_grpc = record.request.lookup("content-type").is_some_and(|kind| kind.starts_with(b"application/grpc"));
+    let of = |fields: &'a dyn HeadLookup| fields.lookup("grpc-status");
+    let Some(status) = of(record.trailers).or_else(|| of(record.response)).filter(|_| is_grpc) else {
+        return Value::Absent;
+    };
+    let number = std::str::from_utf8(status).ok().and_then(|status| status.parse::<usize>().ok());
+    match (format, number.and_then(|number| NAMES.get(number))) {
+        (GrpcStatusFormat::Camel, Some((camel, _))) => Value::Bytes(camel.as_bytes()),
+        (GrpcStatusFormat::Snake, Some((_, snake))) => Value::Bytes(snake.as_bytes()),
+        _ => number.map_or(Value::Absent, |number| Value::Number(number as u64)),
+    }
+}
+
 fn value<'a>(operator: &'a Operator, record: &Record<'a>) -> Value<'a> {
     match operator {
         Operator::StartTime(format) => Value::Time(format.as_deref()),
@@ -119,6 +153,7 @@ fn value<'a>(operator: &'a Operator, record: &Record<'a>) -> Value<'a> {
         Operator::ReqWithoutQuery(name, other) => without_query(header(record.request, name, other.as_deref())),
         Operator::Resp(name, other) => header(record.response, name, other.as_deref()),
         Operator::Trailer(name, other) => header(record.trailers, name, other.as_deref()),
+        Operator::GrpcStatus(format) => grpc_status(*format, record),
         Operator::Protocol => text(record.protocol),
         Operator::ResponseCode => Value::Number(u64::from(record.response_code)),
         Operator::ResponseCodeDetails => non_empty(record.response_code_details),

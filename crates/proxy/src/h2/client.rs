@@ -87,6 +87,15 @@ impl Client {
         core.codec.can_open()
     }
 
+    /// Waits until it may be worth trying again what the peer did not allow.
+    pub(crate) async fn changed(&self) {
+        let watchers = self.shared.0.borrow().streams.watchers.clone();
+        match watchers {
+            Some(watchers) => watchers.notified().await,
+            None => std::future::pending().await,
+        }
+    }
+
     /// Streams in use.
     pub(crate) fn open_streams(&self) -> usize {
         self.shared.0.borrow().streams.entries.len()

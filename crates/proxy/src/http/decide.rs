@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_filters::{Decision, RequestContext};
-use evenkeel_http::{Framing, HeaderId, path};
+use evenkeel_http::{Framing, HeaderId, RequestHead, path};
 use evenkeel_runtime_config::hcm::{EscapedSlashes, RouteSource};
 use evenkeel_runtime_config::rewrite::https_location;
 use evenkeel_runtime_config::route::{
@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use super::edits::Levels;
 use super::failure::Failure;
+use super::grpc;
 use super::identify::identify;
 use super::log::record;
 use super::phases::Life;
@@ -42,6 +43,8 @@ pub(super) struct Forward<'c> {
     pub(super) retry: Option<&'c RetryPolicy>,
     pub(super) cluster: Rc<Cluster>,
     pub(super) timeout: Option<Duration>,
+    /// The response must be complete by then (`max_stream_duration`).
+    pub(super) ends_by: Option<Instant>,
     pub(super) idle: Option<Duration>,
     pub(super) request_until: Option<Instant>,
 }
@@ -78,6 +81,7 @@ impl<'l> Life<'l> {
         let client = identify(&mut request.head, hcm, &origin.view, &origin.peer_text, &origin.worker.random);
         request.client = Some(client);
         request.tunnel = asked_tunnel(request);
+        request.grpc = is_grpc(&request.head);
         request.head.headers.remove_hop_by_hop();
         let random = origin.worker.random.next();
         let Some((table, selection)) = select_route(request, hcm, config, random) else {
@@ -158,7 +162,16 @@ impl<'l> Life<'l> {
         };
         request.cluster_name = Some(Arc::clone(&leg.cluster));
         let positive = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
-        if let Some(timeout) = positive(action.timeout) {
+        let asked = action.grpc_timeout.filter(|_| request.grpc);
+        let timeout = match asked {
+            Some(asked) if asked.as_route_timeout => grpc::timeout(&request.head.headers, asked),
+            _ => positive(action.timeout),
+        };
+        let longest = match asked.filter(|asked| !asked.as_route_timeout) {
+            Some(asked) => grpc::timeout(&request.head.headers, asked).or(action.max_stream_duration),
+            None => action.max_stream_duration,
+        };
+        if let Some(timeout) = timeout {
             let mut digits = itoa::Buffer::new();
             let millis = digits.format(timeout.as_millis());
             request.head.headers.set(HeaderId::EnvoyExpectedRqTimeoutMs, millis.as_bytes());
@@ -175,7 +188,8 @@ impl<'l> Life<'l> {
             action,
             retry: action.retry.as_deref().or(host.retry.as_deref()),
             cluster,
-            timeout: positive(action.timeout).filter(|_| request.tunnel.is_none()),
+            timeout: timeout.filter(|_| request.tunnel.is_none()),
+            ends_by: after(request.started, longest),
             idle: positive(action.idle_timeout.or(origin.hcm.stream_idle_timeout)),
             request_until: after(request.started, positive(origin.hcm.request_timeout)),
         })
@@ -189,6 +203,11 @@ impl Plan<'_> {
         }
         self
     }
+}
+
+fn is_grpc(head: &RequestHead) -> bool {
+    let rest = head.headers.get(HeaderId::ContentType).and_then(|kind| kind.strip_prefix(b"application/grpc"));
+    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+')))
 }
 
 /// The tunnel the request asks for.

@@ -83,6 +83,8 @@ pub(super) struct Timers {
     pub(super) route: Option<Instant>,
     /// The limit of this try.
     pub(super) per_try: Option<Instant>,
+    /// All must be over by then.
+    pub(super) longest: Option<Instant>,
     /// The request must have arrived by then.
     pub(super) request: Option<Instant>,
     /// No activity until then.
@@ -102,7 +104,7 @@ impl Timers {
         if std::mem::take(&mut self.moved) {
             self.idle = after(now, self.idle_limit);
         }
-        earlier(earlier(self.route, self.per_try), earlier(self.idle, self.request))
+        earlier(earlier(earlier(self.route, self.per_try), earlier(self.idle, self.request)), self.longest)
     }
 
     /// Which of them has passed.
@@ -112,6 +114,8 @@ impl Timers {
             Failure::ResponseTimeout
         } else if past(self.per_try) {
             Failure::PerTryTimeout
+        } else if past(self.longest) {
+            Failure::LastedTooLong
         } else if past(self.request) {
             Failure::RequestTimeout
         } else {

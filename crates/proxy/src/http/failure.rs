@@ -60,6 +60,8 @@ pub(crate) enum Failure {
     ResponseTimeout,
     /// The limit of one try.
     PerTryTimeout,
+    /// The stream's longest life.
+    LastedTooLong,
 }
 
 impl Failure {
@@ -69,7 +71,7 @@ impl Failure {
             Self::Head(error) => error.status(),
             Self::RequestBody | Self::Path => 400,
             Self::LowVersion => 426,
-            Self::HeadTimeout | Self::RequestTimeout | Self::Idle => 408,
+            Self::HeadTimeout | Self::RequestTimeout | Self::Idle | Self::LastedTooLong => 408,
             Self::ClientGone | Self::ClientReset | Self::ClientMessage => 0,
             Self::NoRoute => 404,
             Self::NoCluster(status) => *status,
@@ -100,6 +102,7 @@ impl Failure {
             Self::Head(_) | Self::RequestBody | Self::LowVersion => evenkeel_http::encode::reason(self.status()).into(),
             Self::HeadTimeout | Self::RequestTimeout => "request timeout".into(),
             Self::Idle => "stream timeout".into(),
+            Self::LastedTooLong => "downstream duration timeout".into(),
             Self::NoHealthyHost => "no healthy upstream".into(),
             Self::ResponseTimeout | Self::PerTryTimeout => "upstream request timeout".into(),
             Self::Overflow
@@ -120,7 +123,9 @@ impl Failure {
     pub(crate) fn flags(&self) -> ResponseFlags {
         match self {
             Self::Head(_) | Self::RequestBody | Self::LowVersion => ResponseFlags::DOWNSTREAM_PROTOCOL_ERROR,
-            Self::Path | Self::HeadTimeout | Self::RequestTimeout | Self::UpgradeRefused => ResponseFlags::NONE,
+            Self::Path | Self::HeadTimeout | Self::RequestTimeout | Self::UpgradeRefused | Self::LastedTooLong => {
+                ResponseFlags::NONE
+            }
             Self::Idle => ResponseFlags::STREAM_IDLE_TIMEOUT,
             Self::ClientGone => ResponseFlags::DOWNSTREAM_CONNECTION_TERMINATION,
             Self::ClientReset => ResponseFlags::DOWNSTREAM_REMOTE_RESET,
@@ -147,6 +152,7 @@ impl Failure {
             Self::HeadTimeout => "request_header_timeout",
             Self::RequestTimeout => "request_overall_timeout",
             Self::Idle => "stream_idle_timeout",
+            Self::LastedTooLong => "max_duration_timeout",
             Self::ClientGone => "downstream_remote_disconnect",
             Self::ClientReset => "http2.remote_reset",
             Self::ClientMessage => "http2.violation.of.messaging.rule",
@@ -186,6 +192,7 @@ impl Failure {
                 | Self::HeadTimeout
                 | Self::RequestTimeout
                 | Self::Idle
+                | Self::LastedTooLong
                 | Self::ClientGone
                 | Self::UpgradeRefused
         )

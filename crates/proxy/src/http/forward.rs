@@ -19,24 +19,13 @@ use super::upstream::Upstream;
 use crate::conn::deadline::after;
 use crate::response_flags::ResponseFlags;
 use crate::upstream::cluster_stats as cluster;
-use crate::upstream::{Host, RequestGuard, Target, Upstream as Way};
+use crate::upstream::{Host, Need, RequestGuard, Target, Upstream as Way};
 
 /// A response head, and the exchange it came on.
 pub(super) struct Answered {
     pub(super) up: Upstream,
     pub(super) info: ResponseInfo,
     pub(super) guard: RequestGuard,
-}
-
-/// The race between a request and the end of the connection it was to use. It is run once more, whatever the retry policy
-/// says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Race {
-    Not,
-    Lost {
-        /// A connection of its own is wanted now, which speaks HTTP/1.
-        fresh: bool,
-    },
 }
 
 /// What the retry policy says of a try.
@@ -55,9 +44,11 @@ impl Life<'_> {
             self.down.send_interim(&self.request.response);
         }
         let paused = self.request.tunnel.is_some() && self.request.info.framing.is_empty();
-        let mut upload = Upload::new(forward.retry.is_some(), paused);
+        let keep = forward.retry.is_some() || forward.cluster.may_refuse();
+        let mut upload = Upload::new(keep, paused);
         let request_until = forward.request_until.filter(|_| !paused);
         let mut timers = Timers::new(forward.idle, forward.timeout, request_until);
+        timers.longest = forward.ends_by;
         let mut tried: Vec<Arc<str>> = Vec::new();
         // A retry counts against `max_retries` until its try ends.
         let mut _retrying = None;
@@ -115,21 +106,21 @@ impl Life<'_> {
             previous: if avoid.is_some() { tried } else { &[] },
             reselect_attempts: avoid.map_or(0, |policy| policy.host_selection_max_attempts.max(1)),
         };
-        let mut race = Race::Not;
+        // The race between a request and the end of the connection it was to use is run once more, whatever the policy.
+        let mut raced = false;
         loop {
             let host = forward.cluster.pick(&target).map_err(|_| Failure::NoHealthyHost)?;
             self.request.host = Some(Rc::clone(&host));
             let guard = forward.cluster.begin_request(&host).map_err(|_| Failure::Overflow)?;
             let terminates = forward.terminates_connect(self.request);
-            let ready = match race {
-                _ if terminates => None,
-                Race::Lost { fresh: true } => None,
-                _ => forward.cluster.try_acquire(&host, self.request.head.version),
+            let ready = match raced || self.request.tunnel.is_some() {
+                true => None,
+                false => forward.cluster.try_acquire(&host, self.request.head.version),
             };
             let way = match ready {
                 Some(way) => way,
                 // Few requests wait for a connection; those that do not need no room for it.
-                None => Box::pin(self.connect(forward, &host, race)).await?,
+                None => Box::pin(self.connect(forward, &host, raced)).await?,
             };
             let mut up = match way {
                 Way::Http1(connection) if terminates => Upstream::raw(connection),
@@ -138,22 +129,22 @@ impl Life<'_> {
             self.request.upstream_local = up.local_addr();
             match self.exchange_heads(forward, &mut up, upload, timers).await {
                 Ok(info) => return Ok(Answered { up, info, guard }),
-                Err(failure) if race == Race::Not && upload.can_replay() && self.lost_race(&failure, &up) => {
-                    race = Race::Lost { fresh: matches!(up, Upstream::Http1(_)) || self.request.tunnel.is_some() };
-                }
+                Err(failure) if !raced && upload.can_replay() && self.lost_race(&failure, &up) => raced = true,
                 Err(failure) => return Err(failure),
             }
         }
     }
 
     /// A connection that is not waiting in the pool.
-    async fn connect(&mut self, forward: &Forward<'_>, host: &Rc<Host>, race: Race) -> Result<Way, Failure> {
-        let connected = match race {
+    async fn connect(&mut self, forward: &Forward<'_>, host: &Rc<Host>, raced: bool) -> Result<Way, Failure> {
+        let version = self.request.head.version;
+        let connected = match raced {
             _ if forward.terminates_connect(self.request) => {
                 forward.cluster.connect_tcp(host, &self.origin.view).await.map(Way::Http1)
             }
-            Race::Lost { fresh: true } => forward.cluster.connect(host).await.map(Way::Http1),
-            _ => forward.cluster.acquire(host, self.request.head.version).await,
+            _ if self.request.tunnel.is_some() => forward.cluster.acquire_for(host, version, Need::Tunnel).await,
+            true => forward.cluster.acquire_for(host, version, Need::Fresh).await,
+            false => forward.cluster.acquire(host, version).await,
         };
         self.request.clock.wait();
         connected.map_err(Failure::from).inspect_err(|failure| {
@@ -191,7 +182,15 @@ impl Life<'_> {
         if !upload.begin() {
             return Err(Failure::UpstreamClosed { sent: true });
         }
-        up.send_head(self.request)?;
+        if let Err(failure) = up.send_head(self.request) {
+            let Upstream::Http2(side) = up else { return Err(failure) };
+            if self.request.tunnel.is_none() {
+                return Err(failure);
+            }
+            // Whether extended CONNECT is taken is not known before the peer's settings are.
+            Box::pin(side.settled()).await;
+            side.send_head(self.request)?;
+        }
         let hcm = &*self.origin.hcm;
         let mut exchange = Exchange { life: self, up, upload, timers, interim: 0 };
         poll_fn(|cx| exchange.poll_head(hcm, cx)).await

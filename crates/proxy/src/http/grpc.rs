@@ -5,7 +5,6 @@ use std::time::Duration;
 use evenkeel_http::{HeaderId, Headers};
 use evenkeel_runtime_config::route::GrpcTimeout;
 
-use super::reply::Reply;
 use super::request::Request;
 
 const OK: u8 = 0;
@@ -50,12 +49,12 @@ pub(super) fn status(request: &Request) -> Option<u8> {
 }
 
 /// Makes the head of a reply one that gRPC clients understand: 200, and the status and what it means beside it. No body follows.
-pub(super) fn reply_head(headers: &mut Headers, reply: &Reply) {
+pub(super) fn reply_head(headers: &mut Headers, status: u16, message: &[u8]) {
     headers.set(HeaderId::ContentType, b"application/grpc");
     let mut digits = itoa::Buffer::new();
-    headers.append_id(HeaderId::GrpcStatus, digits.format(status_of_http(reply.status)).as_bytes());
-    if !reply.body.is_empty() {
-        headers.append(b"grpc-message", &percent_encoded(&reply.body));
+    headers.append_id(HeaderId::GrpcStatus, digits.format(status_of_http(status)).as_bytes());
+    if !message.is_empty() {
+        headers.append(b"grpc-message", &percent_encoded(message));
     }
 }
 

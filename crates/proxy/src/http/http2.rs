@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::task::Context;
 
 use evenkeel_http::{HeaderId, RequestInfo, Version};
+use evenkeel_runtime_config::http2::Http2Options;
 use tokio::task::spawn_local;
 
 use super::clock::Clock;
@@ -31,7 +32,11 @@ pub(super) async fn serve(origin: Origin, stream: Stream, input: Buffer, carried
         drain_timeout: hcm.drain_timeout,
         flush_timeout: hcm.stream_idle_timeout,
     };
-    let mut server = Server::new(stream, input, &hcm.http2, limits, Rc::clone(&origin.manager.http2));
+    // Between sidecars upgrades are carried whatever the listener says of its other clients.
+    let carries = carried != Version::Http2 && !hcm.http2.allow_connect;
+    let options = carries.then(|| Box::new(Http2Options { allow_connect: true, ..hcm.http2.clone() }));
+    let options = options.as_deref().unwrap_or(&hcm.http2);
+    let mut server = Server::new(stream, input, options, limits, Rc::clone(&origin.manager.http2));
     let mut deadline = Deadline::default();
     let mut requests = 0;
     // What the client was asked to do once: to open no more streams.

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::clock::wall_clock;
 use super::origin::Origin;
 use super::phases::Life;
-use super::request::{Request, ResponseView};
+use super::request::{FieldsView, Request};
 use crate::access_log::Record;
 use crate::stats::http::{Counter, Gauge, Histogram};
 
@@ -13,7 +13,8 @@ use crate::stats::http::{Counter, Gauge, Histogram};
 pub(super) fn record<T>(origin: &Origin, request: &mut Request, f: impl FnOnce(&Record<'_>) -> T) -> T {
     let now = request.clock.now();
     let request = &*request;
-    let (head, response) = (request.view(), ResponseView(&request.response));
+    let (head, response) = (request.view(), FieldsView(&request.response.headers));
+    let trailers = FieldsView(&request.response_trailers);
     let view = &origin.view;
     let since_start = |at: Option<Instant>| at.map(|at| at.duration_since(request.started));
     let session = origin.session.as_deref();
@@ -23,6 +24,7 @@ pub(super) fn record<T>(origin: &Origin, request: &mut Request, f: impl FnOnce(&
     record.response_duration = since_start(request.answered);
     record.request = &head;
     record.response = &response;
+    record.trailers = &trailers;
     record.protocol = Some(request.head.version.as_str());
     // While headers are being edited the response is known but not sent.
     record.response_code = if request.status == 0 { request.response.status } else { request.status };

@@ -9,6 +9,7 @@ mod exchange;
 mod failure;
 mod forward;
 mod framed;
+mod grpc;
 mod http1;
 mod http2;
 mod identify;

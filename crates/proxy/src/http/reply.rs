@@ -13,6 +13,7 @@ use evenkeel_runtime_config::hcm::ServerHeader;
 use super::downstream::Answer;
 use super::edits::Levels;
 use super::failure::Failure;
+use super::grpc;
 use super::identify::append_via;
 use super::log::record;
 use super::phases::Life;
@@ -74,20 +75,25 @@ impl From<&Failure> for Reply {
 
 impl Life<'_> {
     /// Sends the reply; true when the connection may carry another request.
-    pub(super) async fn reply(&mut self, reply: Reply, levels: Option<Levels<'_>>) -> bool {
+    pub(super) async fn reply(&mut self, mut reply: Reply, levels: Option<Levels<'_>>) -> bool {
         let (origin, request) = (self.origin, &mut *self.request);
         let hcm = &*origin.hcm;
-        request.status = reply.status;
+        request.status = if request.grpc && reply.status != 0 { 200 } else { reply.status };
         request.flags |= reply.flags;
         request.details = reply.details;
         if reply.status == 0 {
             return false;
         }
         request.response.clear();
-        request.response.status = reply.status;
+        request.response.status = if request.grpc { 200 } else { reply.status };
         let headers = &mut request.response.headers;
         let mut digits = itoa::Buffer::new();
-        headers.append_id(HeaderId::ContentLength, digits.format(reply.body.len()).as_bytes());
+        if request.grpc {
+            grpc::reply_head(headers, reply.status, &reply.body);
+            reply.body = Cow::Borrowed(b"");
+        } else {
+            headers.append_id(HeaderId::ContentLength, digits.format(reply.body.len()).as_bytes());
+        }
         if !reply.body.is_empty() {
             headers.append_id(HeaderId::ContentType, b"text/plain");
         }
@@ -103,7 +109,7 @@ impl Life<'_> {
             || !self.down.received_all()
             || origin.registration.drains()
             || self.down.must_close(hcm.max_requests_per_connection);
-        let no_content = matches!(reply.status, 204 | 304) || reply.status < 200;
+        let no_content = matches!(request.status, 204 | 304) || request.status < 200;
         let answer = Answer {
             framing: Framing::Length(reply.body.len() as u64),
             bodiless: no_content || request.is_head(),

@@ -32,6 +32,8 @@ pub(super) struct Request {
     pub(super) response: ResponseHead,
     /// The response's trailers, once its body is complete.
     pub(super) response_trailers: Headers,
+    /// It is gRPC's, by its content type.
+    pub(super) grpc: bool,
     /// The request asks for a tunnel, and may have one.
     pub(super) tunnel: Option<Tunnel>,
     pub(super) clock: Clock,
@@ -83,6 +85,7 @@ impl Request {
             trailers: Headers::default(),
             response: ResponseHead::default(),
             response_trailers: Headers::default(),
+            grpc: false,
             tunnel: None,
             started: clock.now(),
             clock,
@@ -204,11 +207,11 @@ impl HeadLookup for HeadView<'_> {
     }
 }
 
-/// A response head as the log sees it.
-pub(super) struct ResponseView<'r>(pub(super) &'r ResponseHead);
+/// A response's head or trailers as the log sees them.
+pub(super) struct FieldsView<'r>(pub(super) &'r Headers);
 
-impl HeadLookup for ResponseView<'_> {
+impl HeadLookup for FieldsView<'_> {
     fn lookup(&self, name: &str) -> Option<&[u8]> {
-        self.0.headers.find(name.as_bytes())
+        self.0.find(name.as_bytes())
     }
 }

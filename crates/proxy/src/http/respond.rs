@@ -1,6 +1,7 @@
 //! The answer on its way down: response filters, head, body and trailers; the upstream back to its pool.
 
 use std::future::poll_fn;
+use std::rc::Rc;
 
 use evenkeel_http::{Framing, HeaderId, ResponseInfo};
 
@@ -9,10 +10,11 @@ use super::downstream::Answer;
 use super::exchange::{Exchange, Timers, Upload};
 use super::failure::Failure;
 use super::forward::Answered;
+use super::grpc;
 use super::log::record;
 use super::phases::Life;
 use super::reply::{Reply, finish_response};
-use super::request::Tunnel;
+use super::request::{Request, Tunnel};
 use crate::stats::http::{Counter, Gauge};
 use crate::upstream::Host;
 use crate::upstream::cluster_stats as cluster;
@@ -27,7 +29,8 @@ impl Life<'_> {
         timers: &mut Timers,
     ) -> bool {
         let Answered { mut up, info, guard } = answered;
-        count_response(self.request.response.status, forward, up.host());
+        let answers_later = self.request.grpc && self.request.response.status == 200 && !info.framing.is_empty();
+        count_response(self.request, forward, (!answers_later).then_some(up.host()));
         let tunnel = self.opened_tunnel().filter(|_| upload.may_become_tunnel());
         if self.request.response.status == 101 && tunnel.is_none() {
             return self.reply(Reply::from(&Failure::UpstreamProtocol), Some(forward.levels)).await;
@@ -49,6 +52,11 @@ impl Life<'_> {
         };
         if opened {
             self.origin.manager.http.shift(Gauge::downstream_cx_upgrades_active, -1);
+        }
+        if answers_later {
+            // How a call of gRPC ended is known from its trailers only.
+            let status = if result.is_ok() { grpc::status(self.request).unwrap_or_default() } else { 2 };
+            up.host().count_response(grpc::http_of_status(status));
         }
         drop(guard);
         let now = self.request.clock.now();
@@ -132,8 +140,12 @@ impl Life<'_> {
     }
 }
 
-fn count_response(status: u16, forward: &Forward<'_>, host: &Host) {
-    host.count_response(status);
+fn count_response(request: &Request, forward: &Forward<'_>, host: Option<&Rc<Host>>) {
+    let status = request.response.status;
+    if let Some(host) = host {
+        let grpc = grpc::status(request).filter(|_| request.grpc);
+        host.count_response(grpc.map_or(status, grpc::http_of_status));
+    }
     let stats = forward.cluster.stats();
     stats.inc(cluster::Counter::upstream_rq_completed);
     stats.status(status);

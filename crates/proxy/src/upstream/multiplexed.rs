@@ -119,6 +119,11 @@ impl Upstream {
 }
 
 impl Place {
+    /// Waits until the connection's peer, or one beside it, has said something new of what it takes.
+    pub(crate) async fn changed(&self) {
+        self.connection.client.changed().await;
+    }
+
     /// This end's address; `None` for Unix sockets.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.connection.local

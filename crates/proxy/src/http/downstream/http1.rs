@@ -175,6 +175,10 @@ impl Http1 {
     pub(in crate::http) async fn close(mut self) {
         let linger = self.linger;
         let closing = async {
+            // What there was of a response that broke off.
+            if poll_fn(|cx| self.output.poll_send(&mut self.stream, cx)).await.is_err() {
+                return;
+            }
             if poll_fn(|cx| Pin::new(&mut self.stream).poll_shutdown(cx)).await.is_err() || !linger {
                 return;
             }

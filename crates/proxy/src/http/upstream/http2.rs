@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use evenkeel_http::{Framing, HeaderId, Headers, ResponseInfo};
 use evenkeel_runtime_config::view::RequestView;
@@ -15,6 +16,9 @@ use crate::http::failure::Failure;
 use crate::http::framed::Piece;
 use crate::http::request::{Request, Tunnel};
 use crate::upstream::{Host, Place};
+
+/// How long a peer's settings are waited for.
+const SETTINGS_LIMIT: Duration = Duration::from_secs(1);
 
 /// The stream, and what is over on it.
 pub(in crate::http) struct Http2 {
@@ -44,7 +48,7 @@ impl Http2 {
     }
 
     /// Opens the stream. What HTTP/1 calls an upgrade is an extended CONNECT here (RFC 8441 section 4).
-    pub(super) fn send_head(&mut self, request: &mut Request) -> Result<(), Failure> {
+    pub(in crate::http) fn send_head(&mut self, request: &mut Request) -> Result<(), Failure> {
         let https = request.view().scheme() == b"https";
         let framing = if request.tunnel.is_some() { Framing::Chunked } else { request.info.framing };
         self.ended = framing.is_empty();
@@ -64,6 +68,11 @@ impl Http2 {
         }
         self.stream = Some(opened.map_err(failure)?);
         Ok(())
+    }
+
+    /// Waits until more is known of what the peer takes, or as long as that may take.
+    pub(in crate::http) async fn settled(&self) {
+        _ = tokio::time::timeout(SETTINGS_LIMIT, self.place.changed()).await;
     }
 
     pub(super) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
