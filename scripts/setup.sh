@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a fresh Debian 12 lacks to build, demonstrate, test, lint or measure Evenkeel.
 #
-#   scripts/setup.sh [build|demo|test|lint|bench|envoy]...      (default: build)
+#   scripts/setup.sh [build|demo|test|lint|bench|envoy|h2spec]...      (default: build)
 #
 # Does nothing, quickly, when nothing is missing. Debian packages and the Rust toolchain go where the system keeps them;
 # Envoy, h2spec and cargo-deny go below target/tools and vanish with it.
@@ -20,8 +20,8 @@ main() {
     local goal
     for goal in "$@"; do
         case $goal in
-            build | demo | test | lint | bench | envoy) "need_$goal" ;;
-            *) fail "unknown goal '$goal': expected build, demo, test, lint, bench or envoy" ;;
+            build | demo | test | lint | bench | envoy | h2spec) "need_$goal" ;;
+            *) fail "unknown goal '$goal': expected build, demo, test, lint, bench, envoy or h2spec" ;;
         esac
     done
 }
@@ -40,6 +40,7 @@ need_demo() {
 
 need_test() {
     need_demo
+    debian nginx:nginx-light haproxy:haproxy
     need_envoy
     need_h2spec
 }

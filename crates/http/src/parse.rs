@@ -113,8 +113,11 @@ pub fn parse_request(
             if host.replace(header.value).is_some() {
                 return Err(HeadError::DuplicateHost);
             }
+            if has_tab_around(buffer, header.value) {
+                return Err(HeadError::InvalidAuthority);
+            }
         } else {
-            scanned.add(&mut head.headers, header)?;
+            scanned.add(&mut head.headers, header, buffer)?;
         }
     }
     let https_target = set_target(head, target, host)?;
@@ -163,7 +166,7 @@ pub fn parse_response(
     head.status = response.code.filter(|code| *code >= 100).ok_or(HeadError::Malformed)?;
     let mut scanned = Scanned::default();
     for header in response.headers.iter() {
-        scanned.add(&mut head.headers, header)?;
+        scanned.add(&mut head.headers, header, buffer)?;
     }
     let declared = scanned.framing(head.version)?;
     let bodiless = to_head || matches!(head.status, 100..=199 | 204 | 304);
@@ -264,7 +267,8 @@ fn set_target(head: &mut RequestHead, target: &str, host: Option<&[u8]>) -> Resu
     let host = host.unwrap_or_default();
     check_authority(host)?;
     let (authority, path, https) = if head.method() == b"CONNECT" {
-        if memchr::memchr(b':', target).is_none_or(|at| at == 0) {
+        // Authority-form, whose port is not optional (RFC 9110 section 9.3.6).
+        if !matches!(split_authority(target), Some((_, Some(port))) if !port.is_empty()) {
             return Err(HeadError::InvalidTarget);
         }
         (target, &b""[..], false)
@@ -303,10 +307,29 @@ fn absolute_form(target: &[u8]) -> Option<(&[u8], &[u8], bool)> {
     Some((authority, if path.is_empty() { b"/" } else { path }, https))
 }
 
-/// Letters, digits and the marks of RFC 3986's `host` and `port`; no user information.
+/// `host[:port]` of RFC 3986: a name or address of its letters, digits and marks, or an address in brackets; a port is a number below
+/// 65,536 and has a host before it. No user information. Empty is allowed.
 pub(crate) fn check_authority(authority: &[u8]) -> Result<(), HeadError> {
-    let valid = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(byte);
-    if authority.iter().all(valid) { Ok(()) } else { Err(HeadError::InvalidAuthority) }
+    split_authority(authority).map(|_| ()).ok_or(HeadError::InvalidAuthority)
+}
+
+/// Host and port of a valid authority.
+fn split_authority(authority: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
+    let (host, rest) = if authority.first() == Some(&b'[') {
+        let end = memchr::memchr(b']', authority)?;
+        let (literal, rest) = authority.split_at(end + 1);
+        let inner = literal.get(1..end)?;
+        let valid = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:".contains(byte);
+        (!inner.is_empty() && inner.iter().all(valid)).then_some((literal, rest))?
+    } else {
+        let end = memchr::memchr(b':', authority).unwrap_or(authority.len());
+        let (host, rest) = authority.split_at(end);
+        let valid = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(byte);
+        host.iter().all(valid).then_some((host, rest))?
+    };
+    let Some((colon, port)) = rest.split_first() else { return Some((host, None)) };
+    let is_port = port.len() <= 5 && port.iter().all(u8::is_ascii_digit) && content_length(port).unwrap_or(0) < 65_536;
+    (*colon == b':' && is_port && !host.is_empty()).then_some((host, Some(port)))
 }
 
 /// What the headers say about framing and the connection.
@@ -325,18 +348,18 @@ struct Scanned {
 }
 
 impl Scanned {
-    fn add(&mut self, headers: &mut Headers, header: &httparse::Header<'_>) -> Result<(), HeadError> {
+    fn add(&mut self, headers: &mut Headers, header: &httparse::Header<'_>, head: &[u8]) -> Result<(), HeadError> {
         let id = headers.push_parsed(header.name.as_bytes(), header.value);
         match id {
             HeaderId::ContentLength => {
                 let length = content_length(header.value).ok_or(HeadError::ContentLength)?;
-                if self.length.replace(length).is_some() {
+                if self.length.replace(length).is_some() || has_tab_around(head, header.value) {
                     return Err(HeadError::ContentLength);
                 }
             }
             HeaderId::TransferEncoding => {
                 let chunked = header.value.eq_ignore_ascii_case(b"chunked");
-                self.other_coding |= !chunked || self.chunked;
+                self.other_coding |= !chunked || self.chunked || has_tab_around(head, header.value);
                 self.chunked = true;
             }
             HeaderId::Connection => {
@@ -373,6 +396,16 @@ impl Scanned {
             Version::Http10 => self.keep_alive && !self.close,
         }
     }
+}
+
+/// Whether a tab stands next to `value`, which lies in `head`. It is a blank by RFC 9110 section 5.6.3 but not by all who may read the
+/// message next, so it does not go with what says where the message ends.
+fn has_tab_around(head: &[u8], value: &[u8]) -> bool {
+    let start = (value.as_ptr() as usize).saturating_sub(head.as_ptr() as usize);
+    let blanks = |byte: &&u8| matches!(byte, b' ' | b'\t');
+    let before = head.get(..start).unwrap_or_default().iter().rev().take_while(blanks);
+    let after = head.get(start + value.len()..).unwrap_or_default().iter().take_while(blanks);
+    before.chain(after).any(|byte| *byte == b'\t')
 }
 
 /// Decimal digits only, at most 18: no sign, no list, no blank.
@@ -415,6 +448,13 @@ mod tests {
         check("CONNECT a:443 HTTP/1.1", "CONNECT a:443 HTTP/1.1|host: a:443");
     }
 
+    #[test]
+    fn authorities() {
+        for host in ["", "a", "a.b:80", "a:", "[::1]", "[fe80::1%25eth0]:443", "10.0.0.1:65535", "a_b~c"] {
+            assert_eq!(check_authority(host.as_bytes()), Ok(()), "{host:?}");
+        }
+    }
+
     /// What smuggling lives on: everything here is refused, whichever way another parser might read it.
     #[test]
     fn refused_heads() {
@@ -455,6 +495,16 @@ mod tests {
         check("GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", E::InvalidAuthority);
         check("GET / HTTP/1.1\r\nHost: u@a\r\n\r\n", E::InvalidAuthority);
         check("GET http://u@a/ HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidAuthority);
+        for host in [":80", "a:b", "a:80:80", "a:65536", "a:-1", "a:+1", "[::1", "[::1]x", "[]", "::1", "a[b]", "\ta", "a\t"] {
+            check(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"), E::InvalidAuthority);
+        }
+        check(&post("Content-Length:\t3\r\n"), E::ContentLength);
+        check(&post("Content-Length: 3\t\r\n"), E::ContentLength);
+        check(&post("Transfer-Encoding: \tchunked\r\n"), E::TransferEncoding);
+        check("CONNECT a: HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidTarget);
+        check("CONNECT a:b HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidTarget);
+        check("CONNECT /a:1 HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidTarget);
+        check("CONNECT [::1] HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidTarget);
         check("GET a HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidTarget);
         check("GET /a#b HTTP/1.1\r\nHost: a\r\n\r\n", E::Fragment);
         check("GET * HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidTarget);

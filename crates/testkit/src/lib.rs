@@ -5,6 +5,7 @@
 
 pub mod envoy;
 pub mod golden;
+pub mod h2spec;
 pub mod http;
 pub mod port;
 pub mod process;
@@ -14,6 +15,7 @@ pub mod wait;
 pub mod workspace;
 
 pub use envoy::{envoy, envoy_validate};
+pub use h2spec::assert_h2spec_passes;
 pub use http::{Connection, Response};
 pub use port::{free_port, free_ports};
 pub use process::Process;

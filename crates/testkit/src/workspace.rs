@@ -1,6 +1,7 @@
 //! Where things are in the checkout and its build directory.
 
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// The checkout's root: the folder with `Cargo.lock`.
 pub fn root() -> PathBuf {
@@ -10,4 +11,21 @@ pub fn root() -> PathBuf {
 /// The build directory, shared by all crates: `$CARGO_TARGET_DIR` or `target`.
 pub fn target_dir() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+}
+
+/// Has `scripts/setup.sh` install what one of its goals names, for a test that lacks it.
+///
+/// # Panics
+/// When that fails: a test that needs a program fails, it is never skipped.
+pub fn install(goal: &str) {
+    let script = root().join("scripts/setup.sh");
+    let output = Command::new("bash").arg(&script).arg(goal).stdin(Stdio::null()).output().expect("bash starts");
+    assert!(
+        output.status.success(),
+        "{} {goal} failed ({}):\n{}{}",
+        script.display(),
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
