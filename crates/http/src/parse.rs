@@ -495,7 +495,9 @@ mod tests {
         check("GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", E::InvalidAuthority);
         check("GET / HTTP/1.1\r\nHost: u@a\r\n\r\n", E::InvalidAuthority);
         check("GET http://u@a/ HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidAuthority);
-        for host in [":80", "a:b", "a:80:80", "a:65536", "a:-1", "a:+1", "[::1", "[::1]x", "[]", "::1", "a[b]", "\ta", "a\t"] {
+        for host in
+            [":80", "a:b", "a:80:80", "a:65536", "a:-1", "a:+1", "[::1", "[::1]x", "[]", "::1", "a[b]", "\ta", "a\t"]
+        {
             check(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"), E::InvalidAuthority);
         }
         check(&post("Content-Length:\t3\r\n"), E::ContentLength);

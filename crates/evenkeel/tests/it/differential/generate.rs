@@ -149,7 +149,10 @@ const HEADS: &[&str] = &[
 /// Heads that some proxy refuses and Evenkeel need not.
 const FINE: &[(&str, &[(Program, &str)])] = &[(
     "GET http://u/`/ HTTP/1.1\r\nHost: t\r\n\r\n",
-    &[(Program::Haproxy, "RFC 9112 section 3.2.2: Host is replaced by what the target says, and only that is forwarded")],
+    &[(
+        Program::Haproxy,
+        "RFC 9112 section 3.2.2: Host is replaced by what the target says, and only that is forwarded",
+    )],
 )];
 
 /// Valid requests to change bytes of.
