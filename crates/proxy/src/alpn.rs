@@ -40,9 +40,9 @@ pub(crate) enum Spoken {
     Http2(Version),
 }
 
-/// What to offer where the context says to offer `configured`.
-pub(crate) fn offer<'a>(configured: &'a [Vec<u8>], wanted: Wanted) -> Vec<&'a [u8]> {
-    let configured = configured.iter().map(Vec::as_slice);
+/// What to offer where the context says to offer `all`.
+pub(crate) fn offer(all: &[Vec<u8>], wanted: Wanted) -> Vec<&[u8]> {
+    let configured = all.iter().map(Vec::as_slice);
     match wanted {
         _ if configured.len() == 0 => match wanted {
             Wanted::Bytes => Vec::new(),
@@ -53,8 +53,9 @@ pub(crate) fn offer<'a>(configured: &'a [Vec<u8>], wanted: Wanted) -> Vec<&'a [u
         Wanted::SharedHttp1 => std::iter::once(MULTIPLEXED_HTTP1).chain(configured).collect(),
         // As Istio's ALPN filter has it, which we do without.
         Wanted::Http2 => {
+            let to_sidecar = leads_to_sidecar(all);
             let of_http2 = |protocol| if protocol == MESH_HTTP1 { MESH_HTTP2 } else { protocol };
-            configured.map(of_http2).collect()
+            configured.map(of_http2).chain(to_sidecar.then_some(HTTP2)).collect()
         }
         Wanted::Bytes | Wanted::Http1 | Wanted::Either => configured.collect(),
     }
@@ -101,7 +102,7 @@ mod tests {
         check(&[], Wanted::Either, "h2,http/1.1");
         check(&["istio-http/1.1", "istio"], Wanted::SharedHttp1, "evenkeel-h2-http/1.1,istio-http/1.1,istio");
         check(&["istio-http/1.1", "istio"], Wanted::Http1, "istio-http/1.1,istio");
-        check(&["istio-http/1.1", "istio"], Wanted::Http2, "istio-h2,istio");
+        check(&["istio-http/1.1", "istio"], Wanted::Http2, "istio-h2,istio,h2");
         check(&["foo"], Wanted::Either, "foo");
     }
 

@@ -6,7 +6,8 @@ use evenkeel_base::Span;
 use evenkeel_model::service::ServicePort;
 use evenkeel_model::workload::InboundPort;
 use evenkeel_model::{
-    ClientTls, DestinationRule, EndpointAddress, Labels, LoadBalancer, Resolution, Service, Subset, TrafficPolicy,
+    ClientTls, DestinationRule, EndpointAddress, Labels, LoadBalancer, Protocol, Resolution, Service, Subset,
+    TrafficPolicy,
 };
 
 use crate::context::{Carried, Context};
@@ -17,7 +18,9 @@ use crate::pb::config::cluster::cluster::{
     ClusterDiscoveryType, CommonLbConfig, DiscoveryType, EdsClusterConfig, LbPolicy, TransportSocketMatch,
 };
 use crate::pb::config::cluster::{CircuitBreakers, Cluster, circuit_breakers::Thresholds};
-use crate::pb::core::{BindConfig, Http1ProtocolOptions, HttpProtocolOptions as CommonHttpOptions};
+use crate::pb::core::{
+    BindConfig, Http1ProtocolOptions, Http2ProtocolOptions, HttpProtocolOptions as CommonHttpOptions,
+};
 use crate::pb::envoy_type::Percent;
 use crate::pb::google::protobuf::Struct;
 use crate::pb::upstream_http::{self, http_protocol_options as http_options};
@@ -89,6 +92,12 @@ pub fn outbound(
     let mut cluster = base(context, outbound_name(port, subset_name, service, inner));
     discovery(context, service, port, subset.map(|s| &s.labels), &mut cluster);
     apply_policy(&policy, &mut cluster);
+    let common = common_http_options(&policy);
+    match inner {
+        Inner::Http => set_http_options(common, upstream_protocol(context, port.protocol), &mut cluster),
+        Inner::Tcp if common != CommonHttpOptions::default() => set_http_options(common, Speaks::Http1, &mut cluster),
+        Inner::Tcp => {}
+    }
     apply_tls(context, service, port, subset_name, &policy, inner, &mut cluster);
     if let Some(rule) = rule {
         let path = origin::config_path("destination-rule", &rule.namespace, &rule.name);
@@ -162,9 +171,32 @@ fn apply_policy(policy: &TrafficPolicy, cluster: &mut Cluster) {
         }],
         ..Default::default()
     });
-    if let Some(most) = pool.max_requests_per_connection.filter(|most| *most > 0) {
-        let common = CommonHttpOptions { max_requests_per_connection: Some(u32_value(most)), ..Default::default() };
-        set_http_options(common, cluster);
+}
+
+fn common_http_options(policy: &TrafficPolicy) -> CommonHttpOptions {
+    let most = policy.connection_pool.as_ref().and_then(|pool| pool.max_requests_per_connection);
+    CommonHttpOptions {
+        max_requests_per_connection: most.filter(|most| *most > 0).map(u32_value),
+        ..Default::default()
+    }
+}
+
+/// What endpoints are spoken to in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Speaks {
+    Http1,
+    Http2,
+    /// As the request came.
+    AsReceived,
+}
+
+/// What a client speaks reaches the server as it was, unless the port says what the server speaks. Behind a gateway that is
+/// HTTP/1.1 where nothing is said: a browser's HTTP/2 is no sign of what the server takes.
+fn upstream_protocol(context: Context<'_>, declared: Protocol) -> Speaks {
+    match declared {
+        Protocol::Http2 | Protocol::Grpc => Speaks::Http2,
+        _ if context.is_sidecar() => Speaks::AsReceived,
+        _ => Speaks::Http1,
     }
 }
 
@@ -188,7 +220,7 @@ fn apply_tls(
                 names => names.iter().map(ToString::to_string).collect::<Vec<_>>(),
             };
             let sni = sni.as_deref().unwrap_or(&default_sni);
-            cluster.transport_socket = Some(tls::mesh_client(mesh, sni, &sans, inner));
+            cluster.transport_socket = Some(tls::mesh_client(mesh, sni, &sans, offered(port, inner)));
         }
         Some(ClientTls::Simple { sni, subject_alt_names, ca_certificates, insecure_skip_verify }) => {
             let server = tls::OutsideServer {
@@ -220,6 +252,15 @@ fn apply_tls(
     }
 }
 
+/// What a mesh client offers by ALPN for what it will speak.
+fn offered(port: &ServicePort, inner: Inner) -> &'static [&'static str] {
+    match (inner, port.protocol) {
+        (Inner::Tcp, _) => &["istio"],
+        (Inner::Http, Protocol::Http2 | Protocol::Grpc) => &["istio-h2", "istio", "h2"],
+        (Inner::Http, _) => &["istio-http/1.1", "istio"],
+    }
+}
+
 fn auto_mtls(
     context: Context<'_>,
     service: &Service,
@@ -229,7 +270,7 @@ fn auto_mtls(
     cluster: &mut Cluster,
 ) {
     let identities: Vec<String> = context.snapshot.identities(service).into_iter().collect();
-    let mutual = tls::mesh_client(&context.snapshot.mesh, sni, &identities, inner);
+    let mutual = tls::mesh_client(&context.snapshot.mesh, sni, &identities, offered(port, inner));
     let by_endpoint = matches!(cluster.cluster_discovery_type, Some(ClusterDiscoveryType::Type(t)) if t != DiscoveryType::OriginalDst as i32);
     if by_endpoint {
         cluster.transport_socket_matches = vec![
@@ -255,12 +296,17 @@ fn auto_mtls(
 
 /// `inbound|PORT||`: to the workload, at the address the client dialled.
 pub fn inbound(context: Context<'_>, port: &InboundPort) -> Generated {
-    let cluster = to_workload(context, names::inbound_cluster(port.port));
+    let mut cluster = to_workload(context, names::inbound_cluster(port.port));
+    if Carried::of(port.protocol) != Some(Carried::Tcp) {
+        set_http_options(CommonHttpOptions::default(), upstream_protocol(context, port.protocol), &mut cluster);
+    }
     (cluster, port.service.as_ref().map(|(service, _)| service.origin.clone()))
 }
 
 fn inbound_passthrough(context: Context<'_>) -> Cluster {
-    to_workload(context, INBOUND_PASSTHROUGH_CLUSTER.to_owned())
+    let mut cluster = to_workload(context, INBOUND_PASSTHROUGH_CLUSTER.to_owned());
+    set_http_options(CommonHttpOptions::default(), Speaks::AsReceived, &mut cluster);
+    cluster
 }
 
 fn to_workload(context: Context<'_>, name: String) -> Cluster {
@@ -273,7 +319,7 @@ fn to_workload(context: Context<'_>, name: String) -> Cluster {
 fn passthrough(context: Context<'_>) -> Cluster {
     let mut cluster = original_dst(context, PASSTHROUGH_CLUSTER.to_owned());
     let common = CommonHttpOptions { idle_timeout: Some(duration(PASSTHROUGH_IDLE)), ..Default::default() };
-    set_http_options(common, &mut cluster);
+    set_http_options(common, Speaks::AsReceived, &mut cluster);
     cluster
 }
 
@@ -318,15 +364,32 @@ fn base(context: Context<'_>, name: String) -> Cluster {
     }
 }
 
-fn set_http_options(common: CommonHttpOptions, cluster: &mut Cluster) {
-    let explicit = http_options::ExplicitHttpConfig {
-        protocol_config: Some(http_options::explicit_http_config::ProtocolConfig::HttpProtocolOptions(
-            Http1ProtocolOptions::default(),
-        )),
+fn set_http_options(common: CommonHttpOptions, speaks: Speaks, cluster: &mut Cluster) {
+    use http_options::UpstreamProtocolOptions;
+    use http_options::explicit_http_config::ProtocolConfig;
+    // WebSockets go over HTTP/2 by extended CONNECT.
+    let http2 = Http2ProtocolOptions { allow_connect: true, ..Default::default() };
+    let http1 = Http1ProtocolOptions::default();
+    let explicit = |config| {
+        let config = http_options::ExplicitHttpConfig { protocol_config: Some(config) };
+        UpstreamProtocolOptions::ExplicitHttpConfig(config)
+    };
+    let protocol = match speaks {
+        // Where nothing else is said, HTTP/1.1 needs no saying either.
+        Speaks::Http1 if common == CommonHttpOptions::default() => return,
+        Speaks::Http1 => explicit(ProtocolConfig::HttpProtocolOptions(http1)),
+        Speaks::Http2 => explicit(ProtocolConfig::Http2ProtocolOptions(http2)),
+        Speaks::AsReceived => {
+            UpstreamProtocolOptions::UseDownstreamProtocolConfig(http_options::UseDownstreamHttpConfig {
+                http_protocol_options: Some(http1),
+                http2_protocol_options: Some(http2),
+                ..Default::default()
+            })
+        }
     };
     let options = upstream_http::HttpProtocolOptions {
-        common_http_protocol_options: Some(common),
-        upstream_protocol_options: Some(http_options::UpstreamProtocolOptions::ExplicitHttpConfig(explicit)),
+        common_http_protocol_options: (common != CommonHttpOptions::default()).then_some(common),
+        upstream_protocol_options: Some(protocol),
         ..Default::default()
     };
     cluster.typed_extension_protocol_options = [(HTTP_OPTIONS.to_owned(), any(&options))].into();

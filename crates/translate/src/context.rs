@@ -20,9 +20,6 @@ pub struct Context<'a> {
 }
 
 /// How the bytes of a service's port are carried.
-///
-/// Ports whose protocol is HTTP/2 (gRPC included) are carried as opaque bytes inside mutual TLS: the data path speaks
-/// HTTP/1.1 only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carried {
     /// As requests.
@@ -37,10 +34,9 @@ impl Carried {
     /// How this protocol is carried; `None`: not at all.
     pub fn of(protocol: Protocol) -> Option<Self> {
         match protocol {
-            Protocol::Http | Protocol::GrpcWeb => Some(Self::Http),
+            Protocol::Http | Protocol::Http2 | Protocol::Grpc | Protocol::GrpcWeb => Some(Self::Http),
             Protocol::Auto => Some(Self::Auto),
             Protocol::Udp => None,
-            Protocol::Http2 | Protocol::Grpc => Some(Self::Tcp),
             Protocol::Https | Protocol::Tls | Protocol::Tcp | Protocol::Mongo | Protocol::Mysql | Protocol::Redis => {
                 Some(Self::Tcp)
             }

@@ -6,6 +6,7 @@ use crate::access_log;
 use crate::context::Context;
 use crate::pb::config::listener::{Filter, filter::ConfigType};
 use crate::pb::config::route::RouteConfiguration;
+use crate::pb::core::Http2ProtocolOptions;
 use crate::pb::google::protobuf::Any;
 use crate::pb::hcm::http_connection_manager::{
     ForwardClientCertDetails, RouteSpecifier, SetCurrentClientCertDetails, UpgradeConfig,
@@ -61,6 +62,8 @@ fn manager(context: Context<'_>, side: Side, stat: &str, routes: RouteSpecifier,
         use_remote_address: Some(bool_value(side == Side::Gateway)),
         forward_client_cert_details: forward as i32,
         set_current_client_cert_details: details,
+        // WebSockets come over HTTP/2 by extended CONNECT.
+        http2_protocol_options: Some(Http2ProtocolOptions { allow_connect: true, ..Default::default() }),
         upgrade_configs: vec![UpgradeConfig { upgrade_type: "websocket".to_owned(), ..Default::default() }],
         // Long polls and streams last; the route's timeout is the limit the user sets.
         stream_idle_timeout: Some(duration(Duration::ZERO)),

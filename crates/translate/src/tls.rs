@@ -28,10 +28,13 @@ pub const MESH_HTTP_ALPN: [&str; 3] = ["istio-http/1.0", "istio-http/1.1", "isti
 /// The part of [`MESH_ALPN`] that says "any bytes follow".
 pub const MESH_TCP_ALPN: [&str; 2] = ["istio-peer-exchange", "istio"];
 
+/// What a server of HTTP chooses from.
+const HTTP_ALPN: [&str; 2] = ["h2", "http/1.1"];
+
 /// What a client says it will speak inside the mesh's TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inner {
-    /// HTTP/1.1.
+    /// HTTP.
     Http,
     /// Any bytes.
     Tcp,
@@ -82,15 +85,11 @@ fn outside_names(server: &OutsideServer<'_>) -> Vec<tls::SubjectAltNameMatcher> 
     }
 }
 
-/// Mutual TLS towards a sidecar. `identities` are the SPIFFE ids accepted; none given means any identity of the mesh.
-pub fn mesh_client(mesh: &MeshConfig, sni: &str, identities: &[String], inner: Inner) -> core::TransportSocket {
+/// Mutual TLS towards a sidecar, offering `alpn`. `identities` are the SPIFFE ids accepted; none given means any identity of the mesh.
+pub fn mesh_client(mesh: &MeshConfig, sni: &str, identities: &[String], alpn: &[&str]) -> core::TransportSocket {
     let sans = match identities {
         [] => any_of_the_mesh(mesh),
         _ => identities.iter().flat_map(|id| with_aliases(mesh, id)).map(|id| exact(&id)).collect(),
-    };
-    let alpn: &[&str] = match inner {
-        Inner::Http => &["istio-http/1.1", "istio"],
-        Inner::Tcp => &["istio"],
     };
     let context = tls::UpstreamTlsContext {
         common_tls_context: Some(mesh_context(sans, alpn)),
@@ -103,7 +102,7 @@ pub fn mesh_client(mesh: &MeshConfig, sni: &str, identities: &[String], inner: I
 /// Mutual TLS termination with the workload's certificate: any identity of the mesh may connect; policies decide about
 /// the rest.
 pub fn mesh_server(mesh: &MeshConfig) -> core::TransportSocket {
-    downstream(mesh_context(any_of_the_mesh(mesh), &["http/1.1"]), true)
+    downstream(mesh_context(any_of_the_mesh(mesh), &HTTP_ALPN), true)
 }
 
 /// Every identity of the trust domain and its aliases.
@@ -154,7 +153,7 @@ pub fn gateway_server(mesh: &MeshConfig, server: &ServerTls, inner: Inner) -> Op
         }),
         tls_certificates: vec![tls_certificate(chain, key)],
         alpn_protocols: match inner {
-            Inner::Http => vec!["http/1.1".to_owned()],
+            Inner::Http => HTTP_ALPN.map(str::to_owned).to_vec(),
             Inner::Tcp => Vec::new(),
         },
         validation_context_type: validation,

@@ -27,6 +27,8 @@ const READS_PER_TURN: usize = 4;
 const INPUT_BYTES: usize = 64 * 1024;
 /// How long a connection that ends may take to send its last words.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// A connection without streams for so long gives up the memory it kept for the next ones.
+const KEEPS_MEMORY: Duration = Duration::from_secs(1);
 /// How often streams are looked at whose handles are gone and whose peers do not read.
 const ORPHANS_EVERY: Duration = Duration::from_secs(1);
 
@@ -60,6 +62,8 @@ pub(super) struct Driver {
     /// The second GOAWAY is due.
     drained_at: Option<Instant>,
     next_look_at_orphans: Option<Instant>,
+    /// Idle since then, it has given up its memory.
+    shrunk: Option<Instant>,
     started: Instant,
     /// What the gauge of unsent bytes holds of this connection.
     reported_unsent: i64,
@@ -106,6 +110,7 @@ impl Driver {
             keepalive: options.keepalive.clone().map(Keepalive::new),
             drained_at: None,
             next_look_at_orphans: None,
+            shrunk: None,
             started: Instant::now(),
             reported_unsent: 0,
             stats,
@@ -214,12 +219,16 @@ impl Driver {
 
     fn poll_timers(&mut self, core: &mut Core, cx: &mut Context<'_>) {
         loop {
-            let idle_until = core.streams.idle_since.and_then(|since| after(since, self.limits.idle_timeout));
+            let idle_since = core.streams.idle_since;
+            let idle_until = idle_since.and_then(|since| after(since, self.limits.idle_timeout));
+            let shrink_at =
+                idle_since.filter(|_| self.shrunk != idle_since).and_then(|at| after(at, Some(KEEPS_MEMORY)));
             if core.streams.orphans > 0 && self.next_look_at_orphans.is_none() && self.limits.flush_timeout.is_some() {
                 self.next_look_at_orphans = after(Instant::now(), Some(ORPHANS_EVERY));
             }
             let keepalive = self.keepalive.as_mut().and_then(Keepalive::next);
             let next = earlier(earlier(idle_until, keepalive), earlier(self.drained_at, self.next_look_at_orphans));
+            let next = earlier(next, shrink_at);
             if self.deadline.poll(next, cx).is_pending() {
                 return;
             }
@@ -230,6 +239,11 @@ impl Driver {
                 core.codec.goaway(Reason::NO_ERROR, b"");
                 self.stats.inc(Counter::goaway_sent);
                 return self.end(core, End::Idle);
+            }
+            if past(shrink_at) {
+                self.shrunk = idle_since;
+                core.streams.shrink();
+                core.codec.shrink();
             }
             if past(self.drained_at) {
                 self.drained_at = None;

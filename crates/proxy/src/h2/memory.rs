@@ -3,9 +3,9 @@
 use std::cell::RefCell;
 
 /// Buffers a worker keeps for reuse.
-const MAX_KEPT: usize = 256;
+const MAX_KEPT: usize = 64;
 /// Largest buffer that is kept, in bytes.
-const MAX_KEPT_BYTES: usize = 64 * 1024;
+const MAX_KEPT_BYTES: usize = 32 * 1024;
 
 thread_local! {
     static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };

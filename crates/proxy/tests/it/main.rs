@@ -10,6 +10,7 @@ mod harness;
 mod lifecycle;
 mod protocols;
 mod proxy_protocol;
+mod sidecars;
 mod swaps;
 mod tcp;
 mod xds;

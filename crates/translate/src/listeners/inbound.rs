@@ -137,7 +137,7 @@ fn chains(context: Context<'_>, target: &Target, mode: MtlsMode) -> Vec<FilterCh
         ],
         (MtlsMode::Permissive, Carried::Auto) => vec![
             http(target.wants(TLS, &MESH_HTTP_ALPN), true),
-            http(target.wants(PLAIN, &[PLAIN_HTTP]), false),
+            http(target.wants(PLAIN, &PLAIN_HTTP), false),
             tcp(target.wants(TLS, &MESH_TCP_ALPN), true),
             tcp(target.wants(PLAIN, &[]), false),
             tcp(target.wants(TLS, &[]), false),
@@ -145,7 +145,7 @@ fn chains(context: Context<'_>, target: &Target, mode: MtlsMode) -> Vec<FilterCh
         (MtlsMode::Disable, Carried::Http) => vec![http(target.wants("", &[]), false)],
         (MtlsMode::Disable, Carried::Tcp) => vec![tcp(target.wants("", &[]), false)],
         (MtlsMode::Disable, Carried::Auto) => {
-            vec![http(target.wants("", &[PLAIN_HTTP]), false), tcp(target.wants("", &[]), false)]
+            vec![http(target.wants("", &PLAIN_HTTP), false), tcp(target.wants("", &[]), false)]
         }
     }
 }

@@ -23,7 +23,7 @@ use crate::tls::Inner;
 /// Any IPv4 address.
 const ANY_ADDRESS: &str = "0.0.0.0";
 /// What the HTTP inspector finds in plaintext that can be routed as HTTP.
-pub const PLAIN_HTTP: &str = "http/1.1";
+pub const PLAIN_HTTP: [&str; 2] = ["http/1.1", "h2c"];
 
 /// Takes every captured connection, and hands it to the listener of its destination; what has none passes or ends here.
 pub fn virtual_outbound(context: Context<'_>) -> Generated {
@@ -113,7 +113,7 @@ fn of_address(
 fn plain_http() -> FilterChainMatch {
     FilterChainMatch {
         transport_protocol: "raw_buffer".to_owned(),
-        application_protocols: vec![PLAIN_HTTP.to_owned()],
+        application_protocols: PLAIN_HTTP.map(str::to_owned).to_vec(),
         ..Default::default()
     }
 }
