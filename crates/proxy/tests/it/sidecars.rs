@@ -223,10 +223,11 @@ fn a_client_that_leaves_is_missed_at_the_other_end() {
 fn grpc_of_every_kind_passes_with_its_trailers() {
     let mesh = Mesh::new(&Setup::default());
     mesh.run(async {
-        let mut client = tonic::client::Grpc::new(channel(mesh.entry).await);
-        let mut ready = async || {
+        let client = tonic::client::Grpc::new(channel(mesh.entry).await);
+        let ready = async || {
+            let mut client = client.clone();
             client.ready().await.expect("ready");
-            client.clone()
+            client
         };
         let answer = ready().await.unary(tonic::Request::new(b"one".to_vec()), path("Unary"), Raw).await;
         let answer = answer.expect("an answer");
