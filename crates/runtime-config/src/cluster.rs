@@ -1,5 +1,8 @@
 //! `envoy.config.cluster.v3.Cluster` and its endpoints, compiled.
 
+mod load_balancer;
+mod subset;
+
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,6 +10,12 @@ use std::time::Duration;
 
 use evenkeel_tls::config::UpstreamTls;
 
+pub use load_balancer::{
+    HashFunction, HashKey, LeastRequest, LoadBalancer, Maglev, PanicMode, RingHash, SlowStart,
+};
+pub use subset::{MetadataMatch, MetadataValue, SelectorFallback, SubsetConfig, SubsetFallback, SubsetSelector};
+
+use crate::hash_policy::HashPolicies;
 use crate::health_check::{EndpointCheck, HealthCheck};
 use crate::http2::Http2Options;
 use crate::listener::{ProxyProtocolVersion, TlvSelection};
@@ -48,12 +57,85 @@ pub struct Cluster {
     pub bind: BindConfig,
     /// Keep-alive probes of connections (`upstream_connection_options.tcp_keepalive`).
     pub tcp_keepalive: Option<TcpKeepalive>,
-    /// Percentage of healthy hosts below which all are used (50 when unset); 0: never.
-    pub panic_threshold_percent: f64,
+    /// What happens when few hosts are healthy.
+    pub panic: PanicMode,
+    /// Localities share requests by their weights (`locality_weighted_lb_config`).
+    pub locality_weighted: bool,
+    /// The proxy's own locality, if it has one: it comes first among the localities.
+    pub own_locality: Option<Arc<str>>,
+    /// Subsets, chosen by the metadata of routes.
+    pub subsets: Option<Arc<SubsetConfig>>,
+    /// Hash policies of the load balancer, which hold instead of the route's.
+    pub hash_policies: Arc<HashPolicies>,
+    /// Health a host must have to be used because a session asks for it (`override_host_status`).
+    pub override_host_status: OverrideHostStatus,
+    /// When hosts change, connections to all of them are given up (`close_connections_on_host_set_change`).
+    pub close_connections_on_host_set_change: bool,
     /// How names are resolved, for DNS clusters.
     pub dns: DnsOptions,
     /// Where the user wrote it, if the control plane said so.
     pub origin: Option<Arc<str>>,
+}
+
+impl Cluster {
+    /// A cluster with defaults and no endpoints.
+    pub fn named(name: &str, load_balancer: LoadBalancer) -> Self {
+        Self {
+            name: name.into(),
+            stat_name: name.into(),
+            discovery: Discovery::Static,
+            load_balancer,
+            endpoints: Arc::default(),
+            connect_timeout: Duration::from_secs(5),
+            transport: Transport::Raw,
+            transport_matches: Vec::new(),
+            http: UpstreamHttp::default(),
+            circuit_breakers: CircuitBreakers::default(),
+            health_checks: Arc::default(),
+            outlier_detection: None,
+            ignore_unchecked_hosts: false,
+            ignore_health_on_removal: false,
+            bind: BindConfig::default(),
+            tcp_keepalive: None,
+            panic: PanicMode::default(),
+            locality_weighted: false,
+            own_locality: None,
+            subsets: None,
+            hash_policies: Arc::default(),
+            override_host_status: OverrideHostStatus::default(),
+            close_connections_on_host_set_change: false,
+            dns: DnsOptions::default(),
+            origin: None,
+        }
+    }
+}
+
+/// Health that lets a session have its host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct OverrideHostStatus {
+    pub healthy: bool,
+    pub degraded: bool,
+    pub draining: bool,
+    pub unhealthy: bool,
+}
+
+impl Default for OverrideHostStatus {
+    fn default() -> Self {
+        Self { healthy: true, degraded: true, draining: false, unhealthy: false }
+    }
+}
+
+impl OverrideHostStatus {
+    /// Whether a host of this health may be used.
+    pub fn allows(&self, health: Health) -> bool {
+        match health {
+            Health::Healthy => self.healthy,
+            Health::Degraded => self.degraded,
+            Health::Draining => self.draining,
+            Health::Unhealthy => self.unhealthy,
+        }
+    }
 }
 
 /// How endpoints are found.
@@ -133,27 +215,48 @@ pub struct OriginalDst {
     pub port_override: Option<u16>,
 }
 
-/// `lb_policy`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LoadBalancer {
-    /// In turn, by weight.
-    RoundRobin,
-    /// The least loaded of `choices` drawn hosts (2 when unset); weights as Envoy's (weight ÷ (active + 1)).
-    LeastRequest {
-        /// Hosts drawn.
-        choices: u32,
-    },
-    /// Any, by weight.
-    Random,
-    /// Decided by the discovery type (`CLUSTER_PROVIDED`).
-    ClusterProvided,
-}
-
 /// A cluster's endpoints.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct EndpointSet {
     /// Hosts of all priorities and localities.
     pub hosts: Vec<Arc<Endpoint>>,
+    /// Healthy hosts count for this percentage of themselves before requests go to the next priority (140 when unset).
+    pub overprovisioning_percent: u32,
+    /// How much of a priority is healthy is measured by the weights of hosts, not by their number.
+    pub weighted_priority_health: bool,
+    /// So many of a million requests are refused (`drop_overloads`).
+    pub drop_overload_ppm: u32,
+}
+
+impl Default for EndpointSet {
+    fn default() -> Self {
+        Self {
+            hosts: Vec::new(),
+            overprovisioning_percent: 140,
+            weighted_priority_health: false,
+            drop_overload_ppm: 0,
+        }
+    }
+}
+
+impl Endpoint {
+    /// A healthy endpoint of weight 1.
+    pub fn at(address: EndpointAddress) -> Self {
+        Self {
+            address,
+            hostname: "".into(),
+            weight: 1,
+            health: Health::Healthy,
+            priority: 0,
+            locality: "".into(),
+            locality_weight: 0,
+            hash_key: None,
+            lb_metadata: MetadataMatch::default(),
+            transport_labels: Vec::new(),
+            transport_index: None,
+            check: EndpointCheck::default(),
+        }
+    }
 }
 
 /// One endpoint.
@@ -171,14 +274,27 @@ pub struct Endpoint {
     pub priority: u32,
     /// `region/zone/sub_zone`.
     pub locality: Arc<str>,
-    /// Weight of its locality; nothing here weighs localities yet.
+    /// Weight of its locality; 0 when unset, which counts as "no requests" where localities are weighed.
     pub locality_weight: u32,
+    /// What stands for it in hashes instead of its address (`hash_key` of its `envoy.lb` metadata).
+    pub hash_key: Option<Arc<str>>,
+    /// Its `envoy.lb` metadata, which subsets are made by.
+    pub lb_metadata: MetadataMatch,
     /// `envoy.transport_socket_match` labels.
     pub transport_labels: Vec<(Box<str>, Box<str>)>,
     /// Index into `Cluster.transport_matches` that fits it; `None`: the default transport. Resolved when compiled.
     pub transport_index: Option<usize>,
     /// Where and whether it is checked.
     pub check: EndpointCheck,
+}
+
+impl std::fmt::Display for EndpointAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Socket(address) => address.fmt(f),
+            Self::Pipe(path) => path.display().fmt(f),
+        }
+    }
 }
 
 /// Where an endpoint listens.

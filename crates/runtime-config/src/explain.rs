@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::hcm::{HttpConnectionManager, HttpFilter, RouteSource};
-use crate::listener::{ChainInput, FilterChain, NetworkFilter, Terminal};
+use crate::listener::{ChainInput, FilterChain, NetworkFilter, Terminal, WeightedTcpCluster};
 use crate::rbac::RbacFilter;
 use crate::rewrite::https_location;
 use crate::route::{HeaderAddition, HeaderEdits, HostRewrite, Route, RouteAction, RouteTable, VirtualHost};
@@ -193,7 +193,7 @@ impl<'t> Trace<'t> {
         }
         match &chain.terminal {
             Terminal::Tcp(proxy) => {
-                if let Some(cluster) = proxy.pick_cluster(self.call.random) {
+                if let Some(WeightedTcpCluster { cluster, .. }) = proxy.pick_cluster(self.call.random) {
                     self.cluster(cluster, 0);
                 }
             }

@@ -14,6 +14,8 @@ pub mod cluster;
 mod compile;
 pub mod explain;
 pub mod filter_chain_match;
+pub mod hash;
+pub mod hash_policy;
 pub mod hcm;
 pub mod health_check;
 pub mod http2;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use evenkeel_tls::config::DownstreamTls;
 use ipnet::IpNet;
 
+use crate::cluster::MetadataMatch;
 use crate::access_log::AccessLog;
 use crate::filter_chain_match::ChainIndex;
 use crate::hcm::HttpConnectionManager;
@@ -275,6 +276,8 @@ pub struct TcpProxy {
     pub max_connect_attempts: u32,
     /// One entry per connection.
     pub access_logs: Vec<Arc<AccessLog>>,
+    /// The client's address is hashed, for clusters that choose endpoints by it.
+    pub hash_source_ip: bool,
 }
 
 /// A share of a TCP proxy's connections.
@@ -284,21 +287,23 @@ pub struct WeightedTcpCluster {
     pub cluster: Arc<str>,
     /// Share out of the sum of weights.
     pub weight: u32,
+    /// Metadata of the subset they go to.
+    pub metadata_match: Option<MetadataMatch>,
 }
 
 impl TcpProxy {
     /// The cluster for a random number: each gets its share of the weights. `None` only when there are no clusters, which
     /// the compiler refuses.
-    pub fn pick_cluster(&self, random: u64) -> Option<&Arc<str>> {
+    pub fn pick_cluster(&self, random: u64) -> Option<&WeightedTcpCluster> {
         let total: u64 = self.clusters.iter().map(|entry| u64::from(entry.weight)).sum();
         let mut point = random % total.max(1);
         for entry in &self.clusters {
             match point.checked_sub(u64::from(entry.weight)) {
-                None => return Some(&entry.cluster),
+                None => return Some(entry),
                 Some(rest) => point = rest,
             }
         }
-        self.clusters.last().map(|entry| &entry.cluster)
+        self.clusters.last()
     }
 }
 

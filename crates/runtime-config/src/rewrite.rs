@@ -106,18 +106,22 @@ fn replace_matched(matched: &RouteMatch, path: &[u8], replacement: &[u8]) -> Vec
 fn replace_pattern<'p>(pattern: &Regex, substitution: &[u8], path: &'p [u8]) -> Cow<'p, [u8]> {
     let query = query_with_mark(path);
     let bare = &path[..path.len() - query.len()];
-    if !pattern.is_match(bare) {
-        return Cow::Borrowed(path);
+    match replace_all(pattern, substitution, bare) {
+        Cow::Borrowed(_) => Cow::Borrowed(path),
+        Cow::Owned(mut rewritten) => {
+            rewritten.extend_from_slice(query);
+            Cow::Owned(rewritten)
+        }
     }
-    let mut rewritten = pattern
-        .replace_all(bare, |captures: &regex::bytes::Captures<'_>| {
-            let mut out = Vec::new();
-            expand(substitution, captures, &mut out);
-            out
-        })
-        .into_owned();
-    rewritten.extend_from_slice(query);
-    Cow::Owned(rewritten)
+}
+
+/// Replaces every match of the pattern in a value; borrowed when there is none.
+pub fn replace_all<'v>(pattern: &Regex, substitution: &[u8], value: &'v [u8]) -> Cow<'v, [u8]> {
+    pattern.replace_all(value, |captures: &regex::bytes::Captures<'_>| {
+        let mut out = Vec::new();
+        expand(substitution, captures, &mut out);
+        out
+    })
 }
 
 /// RE2's substitution: `\0` is the whole match, `\1`…`\9` the groups, `\\` a backslash.

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use regex::bytes::Regex;
 
+use crate::cluster::MetadataMatch;
+use crate::hash_policy::HashPolicies;
 use crate::matching::{HeaderMatcher, QueryParameterMatcher};
 use crate::rbac::RbacPerRoute;
 pub use crate::retry::{RetryOn, RetryPolicy};
@@ -158,6 +160,8 @@ pub struct ForwardAction {
     pub upgrades: Vec<(Box<str>, bool)>,
     /// CONNECT ends here (`connect_config`): the upstream gets the bytes of the tunnel and nothing else.
     pub connect_terminates: bool,
+    /// What a request's hash is made of, for clusters that choose endpoints by it.
+    pub hash_policies: HashPolicies,
 }
 
 /// `core.v3.RoutingPriority`.
@@ -192,6 +196,8 @@ pub struct WeightedCluster {
     pub headers: HeaderEdits,
     /// `:authority` for requests that go there.
     pub host_rewrite: Option<Box<str>>,
+    /// Metadata of the subset they go to: the route's and this entry's.
+    pub metadata_match: Option<MetadataMatch>,
 }
 
 /// How `:authority` is rewritten.

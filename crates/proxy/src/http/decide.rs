@@ -16,6 +16,7 @@ use evenkeel_runtime_config::route_match::RouteSelection;
 use evenkeel_runtime_config::{Config, HttpConnectionManager};
 use tokio::time::Instant;
 
+use super::affinity::Affinity;
 use super::edits::Levels;
 use super::failure::Failure;
 use super::grpc;
@@ -42,6 +43,7 @@ pub(super) struct Forward<'c> {
     pub(super) action: &'c ForwardAction,
     pub(super) retry: Option<&'c RetryPolicy>,
     pub(super) cluster: Rc<Cluster>,
+    pub(super) affinity: Affinity<'c>,
     pub(super) timeout: Option<Duration>,
     /// The response must be complete by then (`max_stream_duration`).
     pub(super) ends_by: Option<Instant>,
@@ -161,6 +163,7 @@ impl<'l> Life<'l> {
             return Plan::Reply(Reply::from(&Failure::NoCluster(action.cluster_not_found_status)), Some(levels));
         };
         request.cluster_name = Some(Arc::clone(&leg.cluster));
+        let affinity = Affinity::new(action, leg, &cluster, request, &origin.view);
         let positive = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
         let asked = action.grpc_timeout.filter(|_| request.grpc);
         let timeout = match asked {
@@ -188,6 +191,7 @@ impl<'l> Life<'l> {
             action,
             retry: action.retry.as_deref().or(host.retry.as_deref()),
             cluster,
+            affinity,
             timeout: timeout.filter(|_| request.tunnel.is_none()),
             ends_by: after(request.started, longest),
             idle: positive(action.idle_timeout.or(origin.hcm.stream_idle_timeout)),

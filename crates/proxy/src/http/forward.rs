@@ -105,6 +105,7 @@ impl Life<'_> {
             original_dst: Some(self.origin.view.local),
             previous: if avoid.is_some() { tried } else { &[] },
             reselect_attempts: avoid.map_or(0, |policy| policy.host_selection_max_attempts.max(1)),
+            ..forward.affinity.target()
         };
         // The race between a request and the end of the connection it was to use is run once more, whatever the policy.
         let mut raced = false;

@@ -1,5 +1,6 @@
 //! The HTTP connection manager. [`phases`] is a request's life from top to bottom; the other files are its parts.
 
+pub(crate) mod affinity;
 mod clock;
 mod connection;
 mod decide;

@@ -117,6 +117,7 @@ impl Life<'_> {
         request.head_chunked = headers.contains(HeaderId::TransferEncoding);
         headers.remove_hop_by_hop();
         headers.remove(HeaderId::EnvoyDecoratorOperation);
+        forward.affinity.edit_response(headers);
         let mut digits = itoa::Buffer::new();
         // Envoy leaves the time out of answers to upgrades, refused ones too.
         if request.tunnel.is_none() {

@@ -17,6 +17,7 @@ use crate::access_log::Record;
 use crate::conn::buffer::BLOCK_BYTES;
 use crate::conn::deadline::after;
 use crate::conn::{Buffer, Deadline};
+use crate::http::affinity::address_hash;
 use crate::listener::{Downstream, Leaving};
 use crate::response_flags::ResponseFlags;
 use crate::stats::tcp::{Counter, Gauge};
@@ -165,15 +166,20 @@ async fn connect(
     outcome: &mut Outcome,
 ) -> Option<(Connection, RequestGuard)> {
     let chosen = proxy.pick_cluster(worker.random.next())?;
-    outcome.cluster = Some(Arc::clone(chosen));
-    let Some(cluster) = worker.upstreams.cluster(chosen) else {
+    outcome.cluster = Some(Arc::clone(&chosen.cluster));
+    let Some(cluster) = worker.upstreams.cluster(&chosen.cluster) else {
         outcome.flags |= ResponseFlags::NO_CLUSTER_FOUND;
         return None;
     };
     outcome.original_dst = matches!(cluster.config().discovery, Discovery::OriginalDst(_));
     for _ in 0..proxy.max_connect_attempts.max(1) {
         outcome.attempts += 1;
-        let target = Target { original_dst: Some(view.local), ..Target::default() };
+        let target = Target {
+            original_dst: Some(view.local),
+            hash: proxy.hash_source_ip.then(|| address_hash(view.remote.ip())),
+            metadata_match: chosen.metadata_match.as_ref(),
+            ..Target::default()
+        };
         let Ok(host) = cluster.pick(&target) else {
             outcome.flags |= ResponseFlags::NO_HEALTHY_UPSTREAM;
             return None;

@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use evenkeel_runtime_config::FastMap;
 use evenkeel_runtime_config::cluster::{
-    Cluster as Config, Discovery, Endpoint, EndpointAddress, Health, LoadBalancer, OriginalDst, Transport,
+    Cluster as Config, Discovery, Endpoint, EndpointAddress, Health, MetadataMatch, OriginalDst, Transport,
 };
-use evenkeel_runtime_config::health_check::EndpointCheck;
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_stats::{Registry, Scope, Writer};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::balance::{HostSet, Making, SubsetOutcome};
 use super::breaker::{Counts, Overflow, Permit};
 use super::connect::{ConnectError, connect};
 use super::health::{HealthFlags, Outcome, OutlierDetector, report};
-use super::host::{Host, HostSet, bump, same_transport};
+use super::host::{Host, bump, same_transport};
 use super::shared::SharedCluster;
 use super::stats::cluster::{Counter, Gauge, Histogram, Stats};
 use crate::alpn::Wanted;
@@ -41,6 +41,21 @@ pub struct Target<'a> {
     pub previous: &'a [Arc<str>],
     /// How often to pick again (`host_selection_retry_max_attempts`).
     pub reselect_attempts: u32,
+    /// What the route's hash policies came to.
+    pub hash: Option<u64>,
+    /// Metadata that the route asks of a host.
+    pub metadata_match: Option<&'a MetadataMatch>,
+    /// The host a session asks for.
+    pub override_host: Option<OverrideHost<'a>>,
+}
+
+/// The host a session asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OverrideHost<'a> {
+    /// Its address, as in logs.
+    pub address: &'a str,
+    /// No other will do.
+    pub strict: bool,
 }
 
 /// Why no host was picked.
@@ -49,6 +64,9 @@ pub enum PickError {
     /// No endpoint, or none healthy (`UH`).
     #[error("no healthy upstream")]
     NoHealthyHost,
+    /// The control plane asks to refuse a share of the requests (`DO`).
+    #[error("drop overload")]
+    DropOverload,
 }
 
 /// Why there is no connection to use.
@@ -66,9 +84,7 @@ pub enum AcquireError {
 #[derive(Debug)]
 pub struct Cluster {
     pub(super) config: RefCell<Arc<Config>>,
-    /// Hosts and their priorities, in the order of the configuration.
-    members: RefCell<Vec<(Rc<Host>, u32)>>,
-    /// The same, arranged for picking by their health at `health_version`.
+    /// Arranged for picking by their health at `health_version`.
     hosts: RefCell<Rc<HostSet>>,
     health_version: Cell<u64>,
     group: Arc<SharedCluster>,
@@ -169,11 +185,16 @@ impl Connection {
 pub struct RequestGuard {
     shared: Rc<Shared>,
     host: Rc<Host>,
+    /// Other workers see it too.
+    everywhere: bool,
     _permit: Permit,
 }
 
 impl Drop for RequestGuard {
     fn drop(&mut self) {
+        if self.everywhere {
+            self.host.shared.end_request();
+        }
         self.host.active.set(self.host.active.get().saturating_sub(1));
         self.shared.stats.shift(Gauge::upstream_rq_active, -1);
     }
@@ -203,7 +224,6 @@ impl Cluster {
         let counts = group.counts.clone();
         let shared = Shared { counts, stats: scope.writer(), connections: Cell::default(), freed: Notify::new() };
         let cluster = Self {
-            members: RefCell::default(),
             hosts: RefCell::default(),
             health_version: Cell::default(),
             group,
@@ -268,16 +288,15 @@ impl Cluster {
     /// Takes over the endpoints, keeping the hosts that are still there.
     fn arrange(&self, config: &Config) {
         self.outliers.replace(self.group.outliers());
-        let before = self.members.take();
+        let before = self.hosts.borrow().clone();
         let mut known: FastMap<EndpointAddress, Rc<Host>> =
-            before.into_iter().map(|(host, _)| (host.address.clone(), host)).collect();
+            before.hosts.iter().map(|host| (host.address.clone(), host.clone())).collect();
         let mut changed = false;
         let hosts = config.endpoints.hosts.iter().map(|endpoint| {
             let transport = transport(config, endpoint);
-            let host = match known.remove(&endpoint.address) {
+            match known.remove(&endpoint.address) {
                 Some(host) if same_transport(&host.transport, transport) && host.hostname == endpoint.hostname => {
-                    host.weight.set(endpoint.weight.max(1));
-                    host.health.set(endpoint.health);
+                    host.reconfigure(endpoint);
                     host
                 }
                 other => {
@@ -287,35 +306,40 @@ impl Cluster {
                     }
                     Host::watched(endpoint, transport.clone(), self.group.host(&endpoint.address))
                 }
-            };
-            (host, endpoint.priority)
+            }
         });
-        let members: Vec<_> = hosts.collect();
+        let hosts: Vec<_> = hosts.collect();
         changed |= !known.is_empty();
         known.into_values().for_each(|host| retire(&host));
-        self.members.replace(members);
-        self.rebuild(config);
+        if changed && config.close_connections_on_host_set_change && !before.hosts.is_empty() {
+            self.epoch.set(self.epoch.get() + 1);
+            self.close_idle();
+        }
+        self.rebuild(config, hosts);
         if changed && self.reports_membership {
             self.shared.stats.inc(Counter::membership_change);
         }
     }
 
     /// Arranges the hosts by their health as it is now.
-    fn rebuild(&self, config: &Config) {
+    fn rebuild(&self, config: &Config, hosts: Vec<Rc<Host>>) {
         self.health_version.set(self.group.health_version());
-        let members = self.members.borrow().clone();
-        let set = HostSet::new(members, config.panic_threshold_percent, &self.random);
+        hosts.iter().for_each(|host| host.note_health(config));
+        let making = Making { config, random: &self.random, tables: &self.group.tables };
+        let set = Rc::new(HostSet::new(hosts, making));
+        let before = self.hosts.replace(set.clone());
         if self.reports_membership {
             self.report_membership(&set);
+            self.report_subsets(before.subsets(), set.subsets());
         }
-        self.hosts.replace(Rc::new(set));
     }
 
     /// Arranges the hosts again if the health of any changed. One load when none did.
     #[inline]
     fn follow_health(&self, config: &Config) {
         if self.health_version.get() != self.group.health_version() {
-            self.rebuild(config);
+            let hosts = self.hosts.borrow().hosts.clone();
+            self.rebuild(config, hosts);
         }
     }
 
@@ -337,6 +361,15 @@ impl Cluster {
         stats.set(Gauge::membership_degraded, set.count(Health::Degraded) as i64);
     }
 
+    fn report_subsets(&self, before: usize, now: usize) {
+        let stats = &self.shared.stats;
+        if before != now {
+            stats.set(Gauge::lb_subsets_active, now as i64);
+            stats.add(Counter::lb_subsets_created, now.saturating_sub(before) as u64);
+            stats.add(Counter::lb_subsets_removed, before.saturating_sub(now) as u64);
+        }
+    }
+
     /// Picks a host.
     pub fn pick(&self, target: &Target<'_>) -> Result<Rc<Host>, PickError> {
         let config = self.config.borrow();
@@ -345,23 +378,30 @@ impl Cluster {
             return host.ok_or_else(|| self.none_healthy());
         }
         self.follow_health(&config);
-        let hosts = self.hosts.borrow().clone();
-        let mut picked = self.pick_once(&hosts, config.load_balancer).ok_or_else(|| self.none_healthy())?;
-        for _ in 0..target.reselect_attempts {
-            if !target.previous.contains(&picked.label) {
-                break;
-            }
-            picked = self.pick_once(&hosts, config.load_balancer).ok_or_else(|| self.none_healthy())?;
+        let dropped = config.endpoints.drop_overload_ppm as usize;
+        if dropped > 0 && self.random.below(1_000_000) < dropped {
+            self.shared.stats.inc(Counter::upstream_rq_drop_overload);
+            return Err(PickError::DropOverload);
         }
-        Ok(picked)
-    }
-
-    fn pick_once(&self, hosts: &HostSet, policy: LoadBalancer) -> Option<Rc<Host>> {
-        let (schedule, panic) = hosts.choose_level(&self.random)?;
-        if panic {
+        let hosts = self.hosts.borrow();
+        if let Some(wanted) = target.override_host {
+            match hosts.by_address(wanted.address).filter(|host| config.override_host_status.allows(host.health())) {
+                Some(host) => return Ok(host.clone()),
+                None if wanted.strict => return Err(self.none_healthy()),
+                None => {}
+            }
+        }
+        let picked = hosts.pick(target, &self.random);
+        if picked.panic {
             self.shared.stats.inc(Counter::lb_healthy_panic);
         }
-        schedule.pick(policy, &self.random).cloned()
+        match picked.subset {
+            SubsetOutcome::None => {}
+            SubsetOutcome::Selected => self.shared.stats.inc(Counter::lb_subsets_selected),
+            SubsetOutcome::Fallback => self.shared.stats.inc(Counter::lb_subsets_fallback),
+            SubsetOutcome::FallbackPanic => self.shared.stats.inc(Counter::lb_subsets_fallback_panic),
+        }
+        picked.host.cloned().ok_or_else(|| self.none_healthy())
     }
 
     fn none_healthy(&self) -> PickError {
@@ -377,18 +417,7 @@ impl Cluster {
         if let Some(host) = original.get(&address) {
             return host.clone();
         }
-        let endpoint = Endpoint {
-            address: EndpointAddress::Socket(address),
-            hostname: "".into(),
-            weight: 1,
-            health: Health::Healthy,
-            priority: 0,
-            locality: "".into(),
-            locality_weight: 0,
-            transport_labels: Vec::new(),
-            transport_index: None,
-            check: EndpointCheck::default(),
-        };
+        let endpoint = Arc::new(Endpoint::at(EndpointAddress::Socket(address)));
         let host = Host::new(&endpoint, config.transport.clone());
         if original.len() < MAX_ORIGINAL_DESTINATIONS {
             original.insert(address, host.clone());
@@ -405,10 +434,14 @@ impl Cluster {
             self.shared.stats.inc(Counter::upstream_rq_pending_overflow);
         })?;
         host.active.set(host.active.get() + 1);
+        let everywhere = self.config.borrow().load_balancer.follows_load();
+        if everywhere {
+            host.shared.begin_request();
+        }
         bump(&host.counts.rq_total);
         self.shared.stats.inc(Counter::upstream_rq_total);
         self.shared.stats.shift(Gauge::upstream_rq_active, 1);
-        Ok(RequestGuard { shared: self.shared.clone(), host: host.clone(), _permit: permit })
+        Ok(RequestGuard { shared: self.shared.clone(), host: host.clone(), everywhere, _permit: permit })
     }
 
     /// Counts a retry, unless `max_retries` are in flight.
@@ -657,9 +690,9 @@ impl HostSnapshot {
         Self {
             address: host.label.clone(),
             hostname: host.hostname.clone(),
-            health: host.health.get(),
+            health: host.health(),
             health_flags: host.shared.flags(),
-            weight: host.weight.get(),
+            weight: host.weight(),
             cx_total: counts.cx_total.get(),
             cx_active: counts.cx_active.get(),
             cx_connect_fail: counts.cx_connect_fail.get(),

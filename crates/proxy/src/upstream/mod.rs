@@ -1,18 +1,18 @@
 //! The way upstream: which endpoint, over which connection.
 //!
 //! Each worker has its own [`Upstreams`]: pools, load-balancing state and counts that no other worker touches. What must
-//! hold across workers, the circuit breakers' limits and the hosts' health, is in [`SharedClusters`].
+//! hold across workers, the circuit breakers' limits, the hosts' health and load, is in [`SharedClusters`].
 //!
 //! A request goes: [`Upstreams::cluster`] → [`Cluster::pick`] → [`Cluster::begin_request`] → [`Cluster::acquire`] →
 //! (bytes) → [`Cluster::release`]. Dropping any of the values in between closes or counts down what it stands for.
 
+mod balance;
 mod breaker;
 mod cluster;
 mod connect;
 mod health;
 mod host;
 mod multiplexed;
-mod schedule;
 mod shared;
 mod stats;
 
@@ -26,7 +26,7 @@ use evenkeel_stats::Registry;
 use tokio::time::Instant;
 
 pub use breaker::{Overflow, Permit};
-pub use cluster::{AcquireError, Cluster, ClusterSnapshot, Connection, HostSnapshot, PickError, RequestGuard, Target};
+pub use cluster::{AcquireError, Cluster, ClusterSnapshot, Connection, HostSnapshot, OverrideHost, PickError, RequestGuard, Target};
 pub use connect::ConnectError;
 pub(crate) use connect::connect;
 pub use health::{HealthFlags, HealthManager, Outcome};

@@ -1,22 +1,30 @@
 //! What all threads know of a cluster together: circuit breakers' counts, and the health of its hosts.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use evenkeel_runtime_config::FastMap;
 use evenkeel_runtime_config::cluster::EndpointAddress;
 
+use super::balance::SharedTables;
 use super::breaker::Counts;
 use super::health::{HostHealth, OutlierDetector};
 
 /// All clusters, shared by the workers and the control thread. Locked when configuration changes, never by a request.
 #[derive(Debug, Default)]
-pub struct SharedClusters(Mutex<FastMap<Arc<str>, Weak<SharedCluster>>>);
+pub struct SharedClusters {
+    clusters: Mutex<FastMap<Arc<str>, Weak<SharedCluster>>>,
+    /// Hash tables of all of them.
+    tables: Arc<SharedTables>,
+}
 
 /// One cluster.
 #[derive(Debug, Default)]
 pub struct SharedCluster {
     pub(super) counts: Arc<Counts>,
+    pub(super) tables: Arc<SharedTables>,
+    /// Requests in flight to all hosts, where they are counted.
+    active: Arc<AtomicU32>,
     hosts: Mutex<FastMap<EndpointAddress, Weak<HostHealth>>>,
     outliers: Mutex<Option<Arc<OutlierDetector>>>,
     /// Goes up when a host's health changed: whoever arranged hosts by it arranges them again.
@@ -28,12 +36,12 @@ pub struct SharedCluster {
 impl SharedClusters {
     /// The cluster of that name; it lives as long as some thread has it.
     pub fn cluster(&self, name: &Arc<str>) -> Arc<SharedCluster> {
-        let mut clusters = lock(&self.0);
+        let mut clusters = lock(&self.clusters);
         if let Some(cluster) = clusters.get(name).and_then(Weak::upgrade) {
             return cluster;
         }
         clusters.retain(|_, cluster| cluster.strong_count() > 0);
-        let cluster = Arc::<SharedCluster>::default();
+        let cluster = Arc::new(SharedCluster { tables: self.tables.clone(), ..SharedCluster::default() });
         clusters.insert(name.clone(), Arc::downgrade(&cluster));
         cluster
     }
@@ -47,7 +55,7 @@ impl SharedCluster {
             return host;
         }
         hosts.retain(|_, host| host.strong_count() > 0);
-        let host = Arc::<HostHealth>::default();
+        let host = Arc::new(HostHealth::of_cluster(&self.active));
         hosts.insert(address.clone(), Arc::downgrade(&host));
         host
     }

@@ -14,11 +14,13 @@ evenkeel_stats::layout! {
             upstream_rq_timeout, upstream_rq_per_try_timeout, upstream_rq_rx_reset, upstream_rq_tx_reset,
             upstream_rq_pending_total, upstream_rq_pending_overflow, upstream_rq_pending_failure_eject,
             upstream_rq_retry, upstream_rq_retry_success, upstream_rq_retry_overflow,
-            upstream_rq_retry_limit_exceeded, lb_healthy_panic, membership_change, update_success,
+            upstream_rq_retry_limit_exceeded, lb_healthy_panic, lb_subsets_selected, lb_subsets_fallback,
+            lb_subsets_fallback_panic, lb_subsets_created, lb_subsets_removed, upstream_rq_drop_overload,
+            membership_change, update_success,
         }
         gauges {
             upstream_cx_active, upstream_rq_active, upstream_rq_pending_active, membership_total, membership_healthy,
-            membership_degraded,
+            membership_degraded, lb_subsets_active,
         }
         histograms { upstream_rq_time, upstream_cx_connect_ms, upstream_cx_length_ms }
         statuses Some("upstream_rq_")

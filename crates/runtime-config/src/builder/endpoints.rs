@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use crate::cluster::{Cluster, Endpoint, EndpointAddress, EndpointSet};
 use crate::compile::cluster::fit_transport;
-use crate::compile::endpoint::Assignment;
+use crate::compile::endpoint::{Assignment, Policy};
 use crate::{FastMap, listener::canonical};
 
 /// Puts the addresses of names in their place. A LOGICAL_DNS cluster has one host, at the first address.
 pub(super) fn resolve(names: &Assignment, resolved: &FastMap<Box<str>, Vec<IpAddr>>, first_only: bool) -> Assignment {
-    let mut result = Assignment::default();
+    let mut result = Assignment { policy: names.policy, ..Assignment::default() };
     for (endpoint, target) in names.endpoints.iter().zip(&names.targets) {
         let addresses = resolved.get(&*target.host).map(Vec::as_slice).unwrap_or_default();
         let limit = if first_only { 1 } else { addresses.len() };
@@ -23,12 +23,13 @@ pub(super) fn resolve(names: &Assignment, resolved: &FastMap<Box<str>, Vec<IpAdd
 }
 
 /// The endpoint set of a cluster. Endpoints equal to those before are the same `Arc`s; so is the set when all are.
-pub(super) fn fit(cluster: &Cluster, endpoints: &[Endpoint], before: Option<&Arc<EndpointSet>>) -> Arc<EndpointSet> {
+pub(super) fn fit(cluster: &Cluster, assigned: &Assignment, before: Option<&Arc<EndpointSet>>) -> Arc<EndpointSet> {
     let mut known: FastMap<&EndpointAddress, &Arc<Endpoint>> = FastMap::default();
     for endpoint in before.iter().flat_map(|set| &set.hosts) {
         known.insert(&endpoint.address, endpoint);
     }
-    let hosts: Vec<Arc<Endpoint>> = endpoints
+    let hosts: Vec<Arc<Endpoint>> = assigned
+        .endpoints
         .iter()
         .map(|endpoint| {
             let fitted = Endpoint { transport_index: fit_transport(cluster, endpoint), ..endpoint.clone() };
@@ -38,9 +39,15 @@ pub(super) fn fit(cluster: &Cluster, endpoints: &[Endpoint], before: Option<&Arc
             }
         })
         .collect();
+    let Policy { overprovisioning_percent, weighted_priority_health, drop_overload_ppm } = assigned.policy;
+    let same_policy = |set: &EndpointSet| {
+        set.overprovisioning_percent == overprovisioning_percent
+            && set.weighted_priority_health == weighted_priority_health
+            && set.drop_overload_ppm == drop_overload_ppm
+    };
     match before {
-        Some(set) if same_hosts(&set.hosts, &hosts) => set.clone(),
-        _ => Arc::new(EndpointSet { hosts }),
+        Some(set) if same_policy(set) && same_hosts(&set.hosts, &hosts) => set.clone(),
+        _ => Arc::new(EndpointSet { hosts, overprovisioning_percent, weighted_priority_health, drop_overload_ppm }),
     }
 }
 

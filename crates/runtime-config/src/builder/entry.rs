@@ -133,7 +133,7 @@ impl ClusterEntry {
         }
         let before = self.built.as_ref().map(|built| &built.cluster.endpoints);
         let mut cluster = active.cluster.clone();
-        cluster.endpoints = fit(&cluster, &assignment.endpoints, before);
+        cluster.endpoints = fit(&cluster, &assignment, before);
         let cluster = match self.built.take() {
             // Endpoints that come again as they were change nothing.
             Some(built)

@@ -11,13 +11,14 @@ use evenkeel_xds::pb::envoy::extensions::upstreams::http::v3 as upstreams;
 use evenkeel_xds::pb::google::protobuf::Any;
 
 use super::address::{bind_config, port_number, tcp_keepalive};
+use super::load_balancer::balancing;
 use super::endpoint::{AddressKind, Assignment, assignment, string_fields};
 use super::health_check::health_check;
 use super::outlier_detection::outlier_detection;
 use super::source::Reference;
 use super::{Cx, extension_type, http2, tls, type_name};
 use crate::cluster::{
-    CircuitBreakers, Cluster, Discovery, DnsFamily, DnsOptions, EndpointSet, LoadBalancer, OriginalDst, RetryBudget,
+    CircuitBreakers, Cluster, Discovery, DnsFamily, DnsOptions, EndpointSet, OriginalDst, RetryBudget,
     Thresholds, Transport, TransportMatch, UpstreamHttp, UpstreamProtocol,
 };
 
@@ -35,15 +36,13 @@ pub(crate) struct CompiledCluster {
 }
 
 const CARES: &str = "envoy.extensions.network.dns_resolver.cares.v3.CaresDnsResolverConfig";
-const DEFAULT_PANIC_THRESHOLD_PERCENT: f64 = 50.0;
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Compiles a cluster.
 pub(crate) fn cluster(cx: &mut Cx<'_>, c: &cluster::Cluster, secrets: &SecretStore) -> Option<CompiledCluster> {
     let name: Arc<str> = cx.non_empty("name", &c.name)?.into();
     let (discovery, assignment, eds) = discovery(cx, c)?;
-    let load_balancer = load_balancer(cx, c, &discovery);
-    let panic_threshold_percent = panic_threshold(cx, c.common_lb_config.as_ref());
+    let balancing = balancing(cx, c, &discovery);
     let transport = tls::upstream(cx, c.transport_socket.as_ref(), secrets);
     let transport_matches = cx
         .each("transport_socket_matches", &c.transport_socket_matches, |cx, entry| transport_match(cx, entry, secrets));
@@ -67,11 +66,12 @@ pub(crate) fn cluster(cx: &mut Cx<'_>, c: &cluster::Cluster, secrets: &SecretSto
         None => None,
     };
     let ignore_unchecked = c.common_lb_config.as_ref().is_some_and(|config| config.ignore_new_hosts_until_first_hc);
+    let balancing = balancing?;
     let cluster = Cluster {
         stat_name: if c.alt_stat_name.is_empty() { name.clone() } else { c.alt_stat_name.as_str().into() },
         name,
         discovery,
-        load_balancer: load_balancer?,
+        load_balancer: balancing.load_balancer,
         endpoints: Arc::new(EndpointSet::default()),
         connect_timeout,
         transport: transport?,
@@ -84,7 +84,16 @@ pub(crate) fn cluster(cx: &mut Cx<'_>, c: &cluster::Cluster, secrets: &SecretSto
         ignore_health_on_removal: c.ignore_health_on_host_removal,
         bind: bind?,
         tcp_keepalive: keepalive.map(tcp_keepalive),
-        panic_threshold_percent: panic_threshold_percent?,
+        panic: balancing.panic,
+        locality_weighted: balancing.locality_weighted,
+        own_locality: cx.env.locality.clone(),
+        subsets: balancing.subsets,
+        hash_policies: balancing.hash_policies,
+        override_host_status: balancing.override_host_status,
+        close_connections_on_host_set_change: c
+            .common_lb_config
+            .as_ref()
+            .is_some_and(|common| common.close_connections_on_host_set_change),
         dns: dns_options(cx, c),
         origin: super::listener::origin(c.metadata.as_ref()),
     };
@@ -164,54 +173,6 @@ fn original_dst_config(cx: &mut Cx<'_>, c: &cluster::Cluster) -> Option<Discover
         }
     };
     Some(Discovery::OriginalDst(OriginalDst { port_override }))
-}
-
-fn load_balancer(cx: &mut Cx<'_>, c: &cluster::Cluster, discovery: &Discovery) -> Option<LoadBalancer> {
-    use cluster::cluster::{LbConfig, LbPolicy};
-    let policy = LbPolicy::try_from(c.lb_policy);
-    let original_dst = matches!(discovery, Discovery::OriginalDst(_));
-    if original_dst != (policy == Ok(LbPolicy::ClusterProvided)) {
-        return cx.fail_at("lb_policy", "CLUSTER_PROVIDED goes with type ORIGINAL_DST, and with no other");
-    }
-    let misplaced = match (&c.lb_config, policy) {
-        (Some(LbConfig::LeastRequestLbConfig(_)), Ok(policy)) if policy != LbPolicy::LeastRequest => {
-            Some("least_request_lb_config")
-        }
-        (Some(LbConfig::RoundRobinLbConfig(_)), Ok(policy)) if policy != LbPolicy::RoundRobin => {
-            Some("round_robin_lb_config")
-        }
-        _ => None,
-    };
-    if let Some(field) = misplaced {
-        return cx.fail_at(field, "does not go with this lb_policy");
-    }
-    match policy {
-        Ok(LbPolicy::RoundRobin) => Some(LoadBalancer::RoundRobin),
-        Ok(LbPolicy::Random) => Some(LoadBalancer::Random),
-        Ok(LbPolicy::ClusterProvided) => Some(LoadBalancer::ClusterProvided),
-        Ok(LbPolicy::LeastRequest) => {
-            let choices = match &c.lb_config {
-                Some(LbConfig::LeastRequestLbConfig(config)) => config.choice_count.as_ref().map_or(2, |n| n.value),
-                _ => 2,
-            };
-            match choices {
-                0 | 1 => cx.fail_at("least_request_lb_config.choice_count", "must be at least 2"),
-                choices => Some(LoadBalancer::LeastRequest { choices }),
-            }
-        }
-        Ok(other) => cx.fail_at("lb_policy", format!("{} is not supported", other.as_str_name())),
-        Err(_) => cx.fail_at("lb_policy", format!("unknown value {}", c.lb_policy)),
-    }
-}
-
-/// Panic threshold in percent.
-fn panic_threshold(cx: &mut Cx<'_>, config: Option<&cluster::cluster::CommonLbConfig>) -> Option<f64> {
-    let threshold = config.and_then(|config| config.healthy_panic_threshold.as_ref());
-    let threshold = threshold.map_or(DEFAULT_PANIC_THRESHOLD_PERCENT, |percent| percent.value);
-    if !(0.0..=100.0).contains(&threshold) {
-        return cx.fail_at("common_lb_config.healthy_panic_threshold.value", "must lie between 0 and 100");
-    }
-    Some(threshold)
 }
 
 fn transport_match(

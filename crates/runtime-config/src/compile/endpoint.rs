@@ -9,7 +9,9 @@ use evenkeel_xds::pb::google::protobuf::value::Kind;
 use super::Cx;
 use super::address::{endpoint_address, port};
 use super::health_check::endpoint_check;
-use crate::cluster::{DnsTarget, Endpoint, EndpointAddress, Health};
+use super::route::parts_per_million;
+use super::subset::lb_metadata;
+use crate::cluster::{DnsTarget, Endpoint, EndpointAddress, EndpointSet, Health, MetadataValue};
 
 /// Metadata key of the labels that choose a transport socket.
 const TRANSPORT_SOCKET_MATCH: &str = "envoy.transport_socket_match";
@@ -30,6 +32,24 @@ pub(crate) struct Assignment {
     pub endpoints: Vec<Endpoint>,
     /// `targets[i]` is what `endpoints[i]` has to be resolved from.
     pub targets: Vec<DnsTarget>,
+    /// What holds for all of them.
+    pub policy: Policy,
+}
+
+/// `ClusterLoadAssignment.Policy`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Policy {
+    pub overprovisioning_percent: u32,
+    pub weighted_priority_health: bool,
+    pub drop_overload_ppm: u32,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        let EndpointSet { overprovisioning_percent, weighted_priority_health, drop_overload_ppm, .. } =
+            EndpointSet::default();
+        Self { overprovisioning_percent, weighted_priority_health, drop_overload_ppm }
+    }
 }
 
 /// Compiles an assignment.
@@ -38,14 +58,18 @@ pub(crate) fn assignment(
     assignment: &endpoint::ClusterLoadAssignment,
     kind: AddressKind,
 ) -> Option<Assignment> {
-    let mut result = Assignment::default();
+    let policy = match &assignment.policy {
+        None => Some(Policy::default()),
+        Some(given) => cx.at("policy", |cx| policy(cx, given)),
+    };
+    let mut result = Assignment { policy: policy.unwrap_or_default(), ..Assignment::default() };
     cx.each("endpoints", &assignment.endpoints, |cx, locality| {
         if locality.priority > HIGHEST_PRIORITY {
             cx.fail_at::<()>("priority", format!("must not be above {HIGHEST_PRIORITY}"));
         }
         let shared = Locality {
             name: locality_name(locality.locality.as_ref()),
-            weight: locality.load_balancing_weight.as_ref().map_or(1, |weight| weight.value),
+            weight: locality.load_balancing_weight.as_ref().map_or(0, |weight| weight.value),
             priority: locality.priority,
         };
         cx.each("lb_endpoints", &locality.lb_endpoints, |cx, lb_endpoint| {
@@ -60,6 +84,25 @@ pub(crate) fn assignment(
     Some(result)
 }
 
+fn policy(cx: &mut Cx<'_>, policy: &endpoint::cluster_load_assignment::Policy) -> Option<Policy> {
+    let mut result = Policy { weighted_priority_health: policy.weighted_priority_health, ..Policy::default() };
+    match policy.overprovisioning_factor.as_ref().map(|factor| factor.value) {
+        None => {}
+        Some(0) => return cx.fail_at("overprovisioning_factor", "must be above 0"),
+        Some(factor) => result.overprovisioning_percent = factor,
+    }
+    if policy.drop_overloads.len() > 1 {
+        return cx.fail_at("drop_overloads", "at most one category is supported, as in Envoy");
+    }
+    let dropped = cx.each("drop_overloads", &policy.drop_overloads, |cx, overload| {
+        cx.non_empty("category", &overload.category)?;
+        let percentage = cx.required("drop_percentage", overload.drop_percentage.as_ref())?;
+        cx.at("drop_percentage", |cx| parts_per_million(cx, percentage))
+    });
+    result.drop_overload_ppm = dropped.first().copied().unwrap_or_default();
+    Some(result)
+}
+
 /// Envoy's limit of priorities.
 const HIGHEST_PRIORITY: u32 = 128;
 
@@ -69,7 +112,7 @@ struct Locality {
     priority: u32,
 }
 
-fn locality_name(locality: Option<&core::Locality>) -> Arc<str> {
+pub(crate) fn locality_name(locality: Option<&core::Locality>) -> Arc<str> {
     let Some(locality) = locality else { return Arc::from("") };
     let parts = [&locality.region, &locality.zone, &locality.sub_zone];
     let used = parts.iter().rposition(|part| !part.is_empty()).map_or(0, |last| last + 1);
@@ -97,6 +140,11 @@ fn lb_endpoint_of(
         (Some(target), "") => target.host.clone(),
         (_, name) => name.into(),
     };
+    let lb_metadata = lb_metadata(lb.metadata.as_ref());
+    let hash_key = match lb_metadata.get("hash_key") {
+        Some(MetadataValue::Text(key)) if !key.is_empty() => Some(Arc::from(&**key)),
+        _ => None,
+    };
     let endpoint = Endpoint {
         address,
         hostname,
@@ -105,6 +153,8 @@ fn lb_endpoint_of(
         priority: locality.priority,
         locality: locality.name.clone(),
         locality_weight: locality.weight,
+        hash_key,
+        lb_metadata,
         transport_labels: transport_labels(lb.metadata.as_ref()),
         transport_index: None,
         check: cx.at("endpoint", |cx| endpoint_check(cx, endpoint.health_check_config.as_ref()))?,

@@ -13,7 +13,10 @@ use evenkeel_xds::pb::google::protobuf::value::Kind;
 
 use super::access_log::access_logs;
 use super::address::{cidr, listen_address, port_number};
+use super::hash_policy::tcp_hash_policy;
 use super::http_connection_manager::http_connection_manager;
+use super::route_action::criteria;
+use super::subset::lb_metadata;
 use super::{Cx, proxy_protocol, rbac, source, tls, type_name};
 use crate::filter_chain_match::ChainIndex;
 use crate::listener::{
@@ -273,16 +276,22 @@ fn typed_config<'m>(
 fn tcp_proxy_filter(cx: &mut Cx<'_>, config: &tcp_proxy::TcpProxy) -> Option<TcpProxy> {
     use tcp_proxy::tcp_proxy::ClusterSpecifier;
     let stat_prefix = cx.non_empty("stat_prefix", &config.stat_prefix)?.into();
+    let of_proxy = lb_metadata(config.metadata_match.as_ref());
     let clusters = match &config.cluster_specifier {
         Some(ClusterSpecifier::Cluster(name)) => {
-            vec![WeightedTcpCluster { cluster: cx.non_empty("cluster", name)?.into(), weight: 1 }]
+            let cluster = cx.non_empty("cluster", name)?.into();
+            vec![WeightedTcpCluster { cluster, weight: 1, metadata_match: criteria(&of_proxy, None) }]
         }
         Some(ClusterSpecifier::WeightedClusters(weighted)) => cx.at("weighted_clusters", |cx| {
             let clusters = cx.each("clusters", &weighted.clusters, |cx, entry| {
                 let name = cx.non_empty("name", &entry.name)?;
                 match entry.weight {
                     0 => cx.fail_at("weight", "must be at least 1"),
-                    weight => Some(WeightedTcpCluster { cluster: name.into(), weight }),
+                    weight => Some(WeightedTcpCluster {
+                        cluster: name.into(),
+                        weight,
+                        metadata_match: criteria(&of_proxy, entry.metadata_match.as_ref()),
+                    }),
                 }
             });
             let total: u64 = clusters.iter().map(|entry| u64::from(entry.weight)).sum();
@@ -305,6 +314,7 @@ fn tcp_proxy_filter(cx: &mut Cx<'_>, config: &tcp_proxy::TcpProxy) -> Option<Tcp
         max_downstream_connection_duration: cx.limit("max_downstream_connection_duration", duration, None),
         max_connect_attempts: attempts,
         access_logs: access_logs(cx, "access_log", &config.access_log),
+        hash_source_ip: tcp_hash_policy(cx, &config.hash_policy),
     })
 }
 

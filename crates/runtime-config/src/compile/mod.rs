@@ -8,11 +8,13 @@ pub(crate) mod access_log;
 pub(crate) mod address;
 pub(crate) mod cluster;
 pub(crate) mod endpoint;
+mod hash_policy;
 pub(crate) mod headers;
 pub(crate) mod health_check;
 pub(crate) mod http2;
 pub(crate) mod http_connection_manager;
 pub(crate) mod listener;
+mod load_balancer;
 pub(crate) mod matcher;
 pub(crate) mod outlier_detection;
 pub(crate) mod proxy_protocol;
@@ -21,6 +23,7 @@ pub(crate) mod retry;
 pub(crate) mod route;
 pub(crate) mod route_action;
 pub(crate) mod source;
+pub(crate) mod subset;
 pub(crate) mod tls;
 
 use std::fmt::Display;
@@ -42,6 +45,8 @@ pub struct Environment {
     pub variable: Box<ReadVariable>,
     /// `cluster_manager.upstream_bind_config`, for clusters without one.
     pub bind: BindConfig,
+    /// The proxy's own locality (`node.locality`), as `region/zone/sub_zone`.
+    pub locality: Option<std::sync::Arc<str>>,
 }
 
 /// Reads a file.
@@ -56,13 +61,14 @@ impl Environment {
             read_file: Box::new(|path| std::fs::read(path)),
             variable: Box::new(|name| std::env::var(name).ok()),
             bind: BindConfig::default(),
+            locality: None,
         }
     }
 }
 
 impl std::fmt::Debug for Environment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Environment").field("bind", &self.bind).finish_non_exhaustive()
+        f.debug_struct("Environment").field("bind", &self.bind).field("locality", &self.locality).finish_non_exhaustive()
     }
 }
 

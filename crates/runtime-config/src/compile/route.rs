@@ -172,7 +172,7 @@ fn route_match(cx: &mut Cx<'_>, m: &route::RouteMatch) -> Option<RouteMatch> {
 
 const PARTS_PER_MILLION: u32 = 1_000_000;
 
-fn parts_per_million(cx: &mut Cx<'_>, fraction: &FractionalPercent) -> Option<u32> {
+pub(super) fn parts_per_million(cx: &mut Cx<'_>, fraction: &FractionalPercent) -> Option<u32> {
     let scale = match DenominatorType::try_from(fraction.denominator) {
         Ok(DenominatorType::Hundred) => 10_000,
         Ok(DenominatorType::TenThousand) => 100,

@@ -7,10 +7,13 @@ use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::envoy::config::route::v3 as route;
 
 use super::address::data_source;
+use super::hash_policy::hash_policies;
 use super::headers::{edits, header_fields};
 use super::retry::retry_policy;
 use super::route::Inherited;
+use super::subset::lb_metadata;
 use super::{Cx, matcher};
+use crate::cluster::MetadataMatch;
 use crate::route::{
     ForwardAction, GrpcTimeout, HeaderEdits, HostRewrite, Priority, RedirectAction, RedirectPath, RouteAction,
     WeightedCluster,
@@ -123,6 +126,7 @@ fn forward(cx: &mut Cx<'_>, action: &route::RouteAction, inherited: &Inherited<'
         Some((kind.into(), upgrade.enabled.as_ref().is_none_or(|enabled| enabled.value)))
     });
     let connect_terminates = action.upgrade_configs.iter().any(|upgrade| upgrade.connect_config.is_some());
+    let hash_policies = hash_policies(cx, &action.hash_policy);
     let clusters = clusters?;
     Some(ForwardAction {
         // The sum was checked against u32::MAX.
@@ -141,6 +145,7 @@ fn forward(cx: &mut Cx<'_>, action: &route::RouteAction, inherited: &Inherited<'
         grpc_timeout,
         upgrades,
         connect_terminates,
+        hash_policies: hash_policies?,
     })
 }
 
@@ -186,10 +191,13 @@ fn clusters(cx: &mut Cx<'_>, action: &route::RouteAction, inherited: &Inherited<
         Some(ClusterSpecifier::Cluster(name)) => {
             let cluster = cluster_name(cx, "cluster", name, inherited)?;
             let headers = HeaderEdits::default();
-            Some(vec![WeightedCluster { cluster, weight: 1, headers, host_rewrite: None }])
+            let metadata_match = criteria(&lb_metadata(action.metadata_match.as_ref()), None);
+            Some(vec![WeightedCluster { cluster, weight: 1, headers, host_rewrite: None, metadata_match }])
         }
         Some(ClusterSpecifier::WeightedClusters(weighted)) => cx.at("weighted_clusters", |cx| {
-            let clusters = cx.each("clusters", &weighted.clusters, |cx, entry| weighted_cluster(cx, entry, inherited));
+            let of_route = lb_metadata(action.metadata_match.as_ref());
+            let clusters =
+                cx.each("clusters", &weighted.clusters, |cx, entry| weighted_cluster(cx, entry, &of_route, inherited));
             let total: u64 = clusters.iter().map(|entry| u64::from(entry.weight)).sum();
             if clusters.len() == weighted.clusters.len() && !(1..=u64::from(u32::MAX)).contains(&total) {
                 return cx.fail_at("clusters", format!("weights add up to {total}; must be 1 to 4294967295"));
@@ -203,6 +211,7 @@ fn clusters(cx: &mut Cx<'_>, action: &route::RouteAction, inherited: &Inherited<
 fn weighted_cluster(
     cx: &mut Cx<'_>,
     entry: &route::weighted_cluster::ClusterWeight,
+    of_route: &MetadataMatch,
     inherited: &Inherited<'_>,
 ) -> Option<WeightedCluster> {
     use route::weighted_cluster::cluster_weight::HostRewriteSpecifier;
@@ -212,7 +221,14 @@ fn weighted_cluster(
         _ => None,
     };
     let weight = entry.weight.as_ref().map_or(0, |weight| weight.value);
-    Some(WeightedCluster { cluster, weight, headers: edits(cx, &header_fields!(entry)), host_rewrite })
+    let metadata_match = criteria(of_route, entry.metadata_match.as_ref());
+    Some(WeightedCluster { cluster, weight, headers: edits(cx, &header_fields!(entry)), host_rewrite, metadata_match })
+}
+
+/// The route's metadata under that of one of its clusters; `None`: any host will do.
+pub(crate) fn criteria(of_route: &MetadataMatch, own: Option<&core::Metadata>) -> Option<MetadataMatch> {
+    let both = of_route.overlaid(&lb_metadata(own));
+    (!both.is_empty()).then_some(both)
 }
 
 fn cluster_name(cx: &mut Cx<'_>, field: &str, name: &str, inherited: &Inherited<'_>) -> Option<Arc<str>> {

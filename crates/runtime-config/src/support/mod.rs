@@ -5,6 +5,7 @@
 //! where ignoring it cannot change what a user sees, with the reason.
 
 mod extensions;
+mod load_balancing;
 mod render;
 mod resources;
 mod wire;
@@ -68,7 +69,7 @@ impl MessageSupport {
 
 /// The table.
 pub fn messages() -> impl Iterator<Item = &'static MessageSupport> {
-    resources::MESSAGES.iter().chain(extensions::MESSAGES)
+    resources::MESSAGES.iter().chain(extensions::MESSAGES).chain(load_balancing::MESSAGES)
 }
 
 /// The entry of a message type.

@@ -5,7 +5,6 @@ use super::{MessageSupport, Role};
 
 const METADATA: &str = "metadata is for the control plane and for people; nothing here decides by it";
 const NO_TRACING: &str = "there is no tracing, and it does nothing else";
-const NO_HASHING: &str = "no supported load balancer hashes";
 const FIXED_BUFFERS: &str = "bytes are passed on as they come, through buffers of a fixed size";
 const NO_RUNTIME: &str = "there is no runtime layer; the default value holds";
 
@@ -80,16 +79,17 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     message("envoy.config.route.v3.RouteAction", Part,
         &["cluster", "weighted_clusters", "cluster_not_found_response_code", "prefix_rewrite", "regex_rewrite",
           "host_rewrite_literal", "auto_host_rewrite", "append_x_forwarded_host", "timeout", "idle_timeout", "retry_policy",
-          "upgrade_configs", "max_stream_duration", "max_grpc_timeout", "grpc_timeout_offset", "priority"],
-        &[],
-        &[(NO_HASHING, &["hash_policy"])]),
+          "upgrade_configs", "max_stream_duration", "max_grpc_timeout", "grpc_timeout_offset", "priority", "hash_policy",
+          "metadata_match"],
+        &[], &[]),
     part("envoy.config.route.v3.RouteAction.MaxStreamDuration",
         &["max_stream_duration", "grpc_timeout_header_max", "grpc_timeout_header_offset"]),
     part("envoy.config.route.v3.RouteAction.UpgradeConfig", &["upgrade_type", "enabled", "connect_config"]),
     part("envoy.config.route.v3.RouteAction.UpgradeConfig.ConnectConfig", &[]),
     message("envoy.config.route.v3.WeightedCluster", Part, &["clusters"], &[], &[(NO_RUNTIME, &["runtime_key_prefix"])]),
     part("envoy.config.route.v3.WeightedCluster.ClusterWeight",
-        &["name", "weight", HEADER_EDITS[0], HEADER_EDITS[1], HEADER_EDITS[2], HEADER_EDITS[3], "host_rewrite_literal"]),
+        &["name", "weight", HEADER_EDITS[0], HEADER_EDITS[1], HEADER_EDITS[2], HEADER_EDITS[3], "host_rewrite_literal",
+          "metadata_match"]),
     part("envoy.config.route.v3.RedirectAction",
         &["https_redirect", "scheme_redirect", "host_redirect", "port_redirect", "path_redirect", "prefix_rewrite",
           "regex_rewrite", "response_code", "strip_query"]),
@@ -118,23 +118,19 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
 
     // Clusters
     message("envoy.config.cluster.v3.Cluster", Part,
-        &["name", "alt_stat_name", "eds_cluster_config", "connect_timeout",
+        &["name", "alt_stat_name", "eds_cluster_config", "connect_timeout", "lb_policy",
           "load_assignment", "least_request_lb_config", "round_robin_lb_config", "original_dst_lb_config",
-          "common_lb_config", "transport_socket", "transport_socket_matches", "typed_extension_protocol_options",
+          "common_lb_config", "ring_hash_lb_config", "maglev_lb_config", "lb_subset_config",
+          "load_balancing_policy", "transport_socket", "transport_socket_matches", "typed_extension_protocol_options",
           "circuit_breakers", "upstream_bind_config", "upstream_connection_options", "dns_lookup_family",
           "dns_refresh_rate", "dns_failure_refresh_rate", "respect_dns_ttl", "dns_jitter", "health_checks",
           "outlier_detection", "ignore_health_on_host_removal"],
         &[("type", "STATIC, EDS, STRICT_DNS, LOGICAL_DNS, ORIGINAL_DST"),
-          ("lb_policy", "ROUND_ROBIN, LEAST_REQUEST, RANDOM, CLUSTER_PROVIDED"),
           ("typed_dns_resolver_config", "the c-ares resolver without options that name servers")],
         &[(METADATA, &["metadata"]), (FIXED_BUFFERS, &["per_connection_buffer_limit_bytes"]),
           ("hosts of original destinations are forgotten with their last connection", &["cleanup_interval"])]),
     part("envoy.config.cluster.v3.Cluster.EdsClusterConfig", &["eds_config", "service_name"]),
-    part("envoy.config.cluster.v3.Cluster.LeastRequestLbConfig", &["choice_count"]),
-    part("envoy.config.cluster.v3.Cluster.RoundRobinLbConfig", &[]),
     part("envoy.config.cluster.v3.Cluster.OriginalDstLbConfig", &["upstream_port_override"]),
-    part("envoy.config.cluster.v3.Cluster.CommonLbConfig",
-        &["healthy_panic_threshold", "ignore_new_hosts_until_first_hc"]),
     part("envoy.config.cluster.v3.Cluster.RefreshRate", &["base_interval", "max_interval"]),
     part("envoy.config.cluster.v3.Cluster.TransportSocketMatch", &["name", "match", "transport_socket"]),
     message("envoy.config.cluster.v3.CircuitBreakers", Part, &["thresholds"],
@@ -176,13 +172,12 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         &[("names are resolved by the servers the system names; it tunes another implementation's sockets", &["udp_max_queries"])]),
 
     // Endpoints
-    part("envoy.config.endpoint.v3.ClusterLoadAssignment", &["cluster_name", "endpoints"]),
+    part("envoy.config.endpoint.v3.ClusterLoadAssignment", &["cluster_name", "endpoints", "policy"]),
     message("envoy.config.endpoint.v3.LocalityLbEndpoints", Part,
-        &["locality", "lb_endpoints", "priority"], &[],
-        &[(METADATA, &["metadata"]),
-          ("they count only with locality_weighted_lb_config, which is refused", &["load_balancing_weight"])]),
+        &["locality", "lb_endpoints", "priority", "load_balancing_weight"], &[],
+        &[(METADATA, &["metadata"])]),
     message("envoy.config.endpoint.v3.LbEndpoint", Part, &["endpoint", "health_status", "load_balancing_weight"],
-        &[("metadata", "envoy.transport_socket_match labels; nothing decides by the rest")], &[]),
+        &[("metadata", "envoy.transport_socket_match labels and envoy.lb; nothing decides by the rest")], &[]),
     part("envoy.config.core.v3.Metadata", &["filter_metadata"]),
     part("envoy.config.endpoint.v3.Endpoint", &["address", "hostname", "health_check_config"]),
     part("envoy.config.core.v3.Locality", &["region", "zone", "sub_zone"]),

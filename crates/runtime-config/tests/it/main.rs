@@ -9,6 +9,7 @@ mod formats;
 mod http2;
 mod input;
 mod listeners;
+mod load_balancing;
 mod peers;
 mod properties;
 mod rejections;

@@ -223,7 +223,6 @@ fn clusters_and_endpoints() {
     for (text, expected) in [
         ("type: STATIC", vec!["name: must not be empty"]),
         ("name: c\ntype: EDS", vec!["eds_cluster_config: is required"]),
-        ("name: c\nlb_policy: RING_HASH", vec!["lb_policy: RING_HASH is not supported"]),
         ("name: c\nlb_policy: CLUSTER_PROVIDED", vec!["lb_policy: CLUSTER_PROVIDED goes with type ORIGINAL_DST"]),
         ("name: c\ntype: ORIGINAL_DST", vec!["lb_policy: CLUSTER_PROVIDED goes with type ORIGINAL_DST"]),
         (

@@ -2,6 +2,7 @@
 //! exchanges. The rows are data: `routing`, `messages`, `malformed`, `upstream` and `security`.
 
 mod exchange;
+mod hashing;
 mod hostile;
 mod malformed;
 mod messages;

@@ -53,6 +53,9 @@ impl HealthFlags {
 #[derive(Debug, Default)]
 pub struct HostHealth {
     flags: AtomicU32,
+    /// Requests in flight from all workers, to it and to all hosts of its cluster; counted where a balancer goes by them.
+    active: AtomicU32,
+    cluster_active: Arc<AtomicU32>,
     /// Failures in a row, by [`InARow`].
     in_a_row: [AtomicU32; 3],
     /// Counts of each worker that knows the host.
@@ -124,6 +127,33 @@ impl std::ops::Add for Volume {
 }
 
 impl HostHealth {
+    /// A host of the cluster whose requests in flight are counted there.
+    pub(in crate::upstream) fn of_cluster(active: &Arc<AtomicU32>) -> Self {
+        Self { cluster_active: active.clone(), ..Self::default() }
+    }
+
+    /// A request begins. Relaxed: balancers compare counts that change under their eyes anyway.
+    pub(in crate::upstream) fn begin_request(&self) {
+        self.active.fetch_add(1, Ordering::Relaxed);
+        self.cluster_active.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A request that was counted ends.
+    pub(in crate::upstream) fn end_request(&self) {
+        self.active.fetch_sub(1, Ordering::Relaxed);
+        self.cluster_active.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Requests in flight from all workers.
+    pub(in crate::upstream) fn active(&self) -> u32 {
+        self.active.load(Ordering::Relaxed)
+    }
+
+    /// The same, to all hosts of its cluster.
+    pub(in crate::upstream) fn cluster_active(&self) -> u32 {
+        self.cluster_active.load(Ordering::Relaxed)
+    }
+
     /// What is known of it now.
     pub fn flags(&self) -> HealthFlags {
         HealthFlags(self.flags.load(Ordering::Acquire))
