@@ -10,9 +10,7 @@ use std::time::Duration;
 
 use evenkeel_tls::config::UpstreamTls;
 
-pub use load_balancer::{
-    HashFunction, HashKey, LeastRequest, LoadBalancer, Maglev, PanicMode, RingHash, SlowStart,
-};
+pub use load_balancer::{HashFunction, HashKey, LeastRequest, LoadBalancer, Maglev, PanicMode, RingHash, SlowStart};
 pub use subset::{MetadataMatch, MetadataValue, SelectorFallback, SubsetConfig, SubsetFallback, SubsetSelector};
 
 use crate::hash_policy::HashPolicies;
@@ -230,12 +228,7 @@ pub struct EndpointSet {
 
 impl Default for EndpointSet {
     fn default() -> Self {
-        Self {
-            hosts: Vec::new(),
-            overprovisioning_percent: 140,
-            weighted_priority_health: false,
-            drop_overload_ppm: 0,
-        }
+        Self { hosts: Vec::new(), overprovisioning_percent: 140, weighted_priority_health: false, drop_overload_ppm: 0 }
     }
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use evenkeel_tls::config::DownstreamTls;
 use ipnet::IpNet;
 
-use crate::cluster::MetadataMatch;
 use crate::access_log::AccessLog;
+use crate::cluster::MetadataMatch;
 use crate::filter_chain_match::ChainIndex;
 use crate::hcm::HttpConnectionManager;
 use crate::rbac::RbacFilter;

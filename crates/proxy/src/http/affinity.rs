@@ -69,12 +69,7 @@ struct Peers {
 }
 
 /// The hash of a request, `None` when no policy applies. Cookies for its client are added to `cookies`.
-fn hash(
-    policies: &[HashPolicy],
-    head: &RequestHead,
-    peers: Peers,
-    cookies: &mut NewCookies,
-) -> Option<u64> {
+fn hash(policies: &[HashPolicy], head: &RequestHead, peers: Peers, cookies: &mut NewCookies) -> Option<u64> {
     let mut hash: Option<u64> = None;
     for policy in policies {
         let new = match &policy.source {
@@ -190,8 +185,7 @@ mod tests {
     }
 
     fn hash_of(policies: Vec<(Source, bool)>, head: &RequestHead) -> (Option<u64>, NewCookies) {
-        let policies: Vec<_> =
-            policies.into_iter().map(|(source, terminal)| HashPolicy { source, terminal }).collect();
+        let policies: Vec<_> = policies.into_iter().map(|(source, terminal)| HashPolicy { source, terminal }).collect();
         let mut cookies = Vec::new();
         (hash(&policies, head, peers(), &mut cookies), cookies)
     }
@@ -207,7 +201,10 @@ mod tests {
 
     #[test]
     fn values_are_found() {
-        let head = head("/p?a=1&q=x%20y&q=z&flag#f", &[("x-user", "jane"), ("cookie", "a=1; user=\"bob\""), ("cookie", "b=2")]);
+        let head = head(
+            "/p?a=1&q=x%20y&q=z&flag#f",
+            &[("x-user", "jane"), ("cookie", "a=1; user=\"bob\""), ("cookie", "b=2")],
+        );
         let check = |source: Source, expected: Option<&[u8]>| {
             let name = format!("{source:?}");
             assert_eq!(hash_of(vec![(source, false)], &head).0, expected.map(|value| xxhash64(value, 0)), "{name}");

@@ -26,7 +26,9 @@ use evenkeel_stats::Registry;
 use tokio::time::Instant;
 
 pub use breaker::{Overflow, Permit};
-pub use cluster::{AcquireError, Cluster, ClusterSnapshot, Connection, HostSnapshot, OverrideHost, PickError, RequestGuard, Target};
+pub use cluster::{
+    AcquireError, Cluster, ClusterSnapshot, Connection, HostSnapshot, OverrideHost, PickError, RequestGuard, Target,
+};
 pub use connect::ConnectError;
 pub(crate) use connect::connect;
 pub use health::{HealthFlags, HealthManager, Outcome};

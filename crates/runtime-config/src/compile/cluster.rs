@@ -11,15 +11,15 @@ use evenkeel_xds::pb::envoy::extensions::upstreams::http::v3 as upstreams;
 use evenkeel_xds::pb::google::protobuf::Any;
 
 use super::address::{bind_config, port_number, tcp_keepalive};
-use super::load_balancer::balancing;
 use super::endpoint::{AddressKind, Assignment, assignment, string_fields};
 use super::health_check::health_check;
+use super::load_balancer::balancing;
 use super::outlier_detection::outlier_detection;
 use super::source::Reference;
 use super::{Cx, extension_type, http2, tls, type_name};
 use crate::cluster::{
-    CircuitBreakers, Cluster, Discovery, DnsFamily, DnsOptions, EndpointSet, OriginalDst, RetryBudget,
-    Thresholds, Transport, TransportMatch, UpstreamHttp, UpstreamProtocol,
+    CircuitBreakers, Cluster, Discovery, DnsFamily, DnsOptions, EndpointSet, OriginalDst, RetryBudget, Thresholds,
+    Transport, TransportMatch, UpstreamHttp, UpstreamProtocol,
 };
 
 /// A cluster and what it needs before it can serve.

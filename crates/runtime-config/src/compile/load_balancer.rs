@@ -273,10 +273,7 @@ impl Balancing {
     }
 }
 
-fn typed_least_request(
-    cx: &mut Cx<'_>,
-    config: &policies::least_request::v3::LeastRequest,
-) -> Option<LoadBalancer> {
+fn typed_least_request(cx: &mut Cx<'_>, config: &policies::least_request::v3::LeastRequest) -> Option<LoadBalancer> {
     use policies::least_request::v3::least_request::SelectionMethod;
     let full_scan = match SelectionMethod::try_from(config.selection_method) {
         Ok(SelectionMethod::NChoices) => false,

@@ -68,7 +68,10 @@ impl Environment {
 
 impl std::fmt::Debug for Environment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Environment").field("bind", &self.bind).field("locality", &self.locality).finish_non_exhaustive()
+        f.debug_struct("Environment")
+            .field("bind", &self.bind)
+            .field("locality", &self.locality)
+            .finish_non_exhaustive()
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use evenkeel_xds::pb::envoy::config::cluster::v3::cluster::lb_subset_config as legacy;
 use evenkeel_xds::pb::envoy::config::cluster::v3::cluster::LbSubsetConfig;
+use evenkeel_xds::pb::envoy::config::cluster::v3::cluster::lb_subset_config as legacy;
 use evenkeel_xds::pb::envoy::config::core::v3::Metadata;
 use evenkeel_xds::pb::envoy::extensions::load_balancing_policies::subset::v3 as typed;
 use evenkeel_xds::pb::google::protobuf::{Struct, Value, value::Kind};

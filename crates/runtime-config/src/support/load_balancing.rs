@@ -3,8 +3,7 @@
 use super::MessageSupport;
 use super::Role::{Extension, Part};
 
-const NO_LOCAL_CLUSTER: &str =
-    "zones are routed by only with cluster_manager.local_cluster_name, which is refused; without it Envoy does not either";
+const NO_LOCAL_CLUSTER: &str = "zones are routed by only with cluster_manager.local_cluster_name, which is refused; without it Envoy does not either";
 const NO_RUNTIME: &str = "there is no runtime layer; the default value holds";
 
 const fn extension(name: &'static str, full: &'static [&'static str]) -> MessageSupport {

@@ -116,7 +116,10 @@ fn subsets() {
 #[test]
 fn what_makes_no_sense_is_refused() {
     for (text, expected) in [
-        ("lb_policy: MAGLEV\nmaglev_lb_config: { table_size: 100 }", "maglev_lb_config.table_size: 100 is no prime number"),
+        (
+            "lb_policy: MAGLEV\nmaglev_lb_config: { table_size: 100 }",
+            "maglev_lb_config.table_size: 100 is no prime number",
+        ),
         (
             "lb_policy: RING_HASH\nring_hash_lb_config: { minimum_ring_size: 10, maximum_ring_size: 9 }",
             "ring_hash_lb_config.minimum_ring_size: 10 is above maximum_ring_size (9)",
@@ -164,7 +167,10 @@ load_assignment:
 ";
     let cluster = cluster(assigned).unwrap();
     let set = &cluster.endpoints;
-    assert_eq!((set.overprovisioning_percent, set.weighted_priority_health, set.drop_overload_ppm), (100, true, 50_000));
+    assert_eq!(
+        (set.overprovisioning_percent, set.weighted_priority_health, set.drop_overload_ppm),
+        (100, true, 50_000)
+    );
     let [one, two] = set.hosts.as_slice() else { panic!("two hosts") };
     assert_eq!((one.hash_key.as_deref(), one.locality_weight, two.locality_weight), (Some("one"), 7, 0));
     let versions = MetadataValue::List(vec![MetadataValue::Text("v1".into()), MetadataValue::Text("v2".into())]);
@@ -172,7 +178,9 @@ load_assignment:
 }
 
 fn forward(route: &str) -> Result<Arc<evenkeel_runtime_config::RouteTable>, Rejection> {
-    let text = format!("name: r\nvirtual_hosts: [{{ name: v, domains: [\"*\"], routes: [{{ match: {{ prefix: / }}, route: {{ {route} }} }}] }}]");
+    let text = format!(
+        "name: r\nvirtual_hosts: [{{ name: v, domains: [\"*\"], routes: [{{ match: {{ prefix: / }}, route: {{ {route} }} }}] }}]"
+    );
     let mut builder = input::builder();
     builder.set_listener(&input::listener(&crate::routes::rds_listener("r")))?;
     builder.set_route(&input::route(&text))?;
@@ -200,9 +208,15 @@ fn routes_hash_and_name_metadata() {
     assert_eq!(version(0), Some(MetadataValue::Text("v2".into())), "the cluster's own goes over the route's");
     assert_eq!(version(1), Some(MetadataValue::Text("v1".into())));
     let [header, cookie, address, query] = action.hash_policies.as_slice() else { panic!("four policies apply") };
-    assert!(matches!(&header.source, HashSource::Header { name, rewrite: None } if &**name == "x-user") && header.terminal);
-    let expected =
-        HashCookie { name: "c".into(), ttl_seconds: Some(2), path: "/p".into(), attributes: vec![("Secure".into(), "".into())] };
+    assert!(
+        matches!(&header.source, HashSource::Header { name, rewrite: None } if &**name == "x-user") && header.terminal
+    );
+    let expected = HashCookie {
+        name: "c".into(),
+        ttl_seconds: Some(2),
+        path: "/p".into(),
+        attributes: vec![("Secure".into(), "".into())],
+    };
     assert!(matches!(&cookie.source, HashSource::Cookie(cookie) if *cookie == expected));
     assert!(matches!(&address.source, HashSource::SourceIp));
     assert!(matches!(&query.source, HashSource::QueryParameter(name) if &**name == "q"));

@@ -96,7 +96,8 @@ fn cookies(port: u16) -> Vec<(String, bool)> {
             let (name, rest) = set.split_once("=\"").expect("a quoted value");
             let (value, attributes) = rest.split_once('"').expect("a quoted value");
             assert_eq!(value.len(), 16, "{set}");
-            let again = connection(port).get("a.test", path, &format!("cookie: {name}={value}\r\n")).expect("an answer");
+            let again =
+                connection(port).get("a.test", path, &format!("cookie: {name}={value}\r\n")).expect("an answer");
             assert_eq!(again.header("set-cookie"), None, "a client with the cookie gets no other");
             (format!("{name}={attributes}"), again.text() == first.text())
         })

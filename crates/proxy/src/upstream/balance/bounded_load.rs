@@ -162,9 +162,17 @@ mod tests {
         let stayed = before.iter().zip(&after).filter(|(before, after)| Rc::ptr_eq(before, after)).count();
         let elsewhere = before.iter().filter(|host| Rc::ptr_eq(host, &full)).count();
         assert_eq!(stayed, 100 - elsewhere, "only the full host's requests move");
-        assert_eq!((0..100).map(pick).map(|host| host.label.clone()).collect::<Vec<_>>(),
-            after.iter().map(|host| host.label.clone()).collect::<Vec<_>>(), "and the same way again");
-        let taken: BTreeSet<_> = before.iter().zip(&after).filter(|(before, _)| Rc::ptr_eq(before, &full)).map(|(_, after)| after.label.clone()).collect();
+        assert_eq!(
+            (0..100).map(pick).map(|host| host.label.clone()).collect::<Vec<_>>(),
+            after.iter().map(|host| host.label.clone()).collect::<Vec<_>>(),
+            "and the same way again"
+        );
+        let taken: BTreeSet<_> = before
+            .iter()
+            .zip(&after)
+            .filter(|(before, _)| Rc::ptr_eq(before, &full))
+            .map(|(_, after)| after.label.clone())
+            .collect();
         assert!(taken.len() > 1, "they spread over the others");
         hosts.iter().for_each(|host| host.set_active(10));
         full.set_active(9);

@@ -128,7 +128,9 @@ mod tests {
             let host = views[worker].iter().position(|host| picked.is_some_and(|picked| Rc::ptr_eq(picked, host)));
             flying.push_back((worker, host.expect("a host")));
             let ended = if flying.len() > 2 * HOSTS { flying.pop_front() } else { None };
-            for ((worker, host), more) in [(flying[flying.len() - 1], true)].into_iter().chain(ended.map(|end| (end, false))) {
+            for ((worker, host), more) in
+                [(flying[flying.len() - 1], true)].into_iter().chain(ended.map(|end| (end, false)))
+            {
                 truth[host] = if more { truth[host] + 1 } else { truth[host] - 1 };
                 for (other, view) in views.iter().enumerate() {
                     if other == worker || count_everywhere {

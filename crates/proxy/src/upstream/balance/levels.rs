@@ -51,8 +51,7 @@ impl Levels {
         for host in hosts {
             members.get_mut(host.endpoint().priority as usize).into_iter().for_each(|level| level.push(host.clone()));
         }
-        let census: Vec<_> =
-            members.iter().map(|level| Census::of(level, config)).collect();
+        let census: Vec<_> = members.iter().map(|level| Census::of(level, config)).collect();
         let rules = Rules {
             overprovisioning_percent: config.endpoints.overprovisioning_percent,
             panic_threshold_percent: config.panic.threshold_percent,

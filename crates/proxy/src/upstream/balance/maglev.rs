@@ -113,7 +113,10 @@ mod tests {
         assert_eq!(counts(&[0.5, 0.5], 251), [126, 125]);
         assert_eq!(counts(&[1.0], 13), [13]);
         let thirds = counts(&[0.25, 0.25, 0.5], 65_537);
-        assert!(thirds.iter().zip([16_384, 16_384, 32_769]).all(|(seen, expected)| seen.abs_diff(expected) <= 2), "{thirds:?}");
+        assert!(
+            thirds.iter().zip([16_384, 16_384, 32_769]).all(|(seen, expected)| seen.abs_diff(expected) <= 2),
+            "{thirds:?}"
+        );
     }
 
     #[test]
@@ -121,7 +124,9 @@ mod tests {
         let forward = members(&[0.2, 0.3, 0.5]);
         let backward: Vec<_> = forward.iter().rev().cloned().collect();
         let (one, other) = (Maglev::new(&forward, 251), Maglev::new(&backward, 251));
-        assert!((0..251).all(|hash| one.get(hash, 0).zip(other.get(hash, 0)).is_some_and(|(one, other)| one + other == 2)));
+        assert!(
+            (0..251).all(|hash| one.get(hash, 0).zip(other.get(hash, 0)).is_some_and(|(one, other)| one + other == 2))
+        );
     }
 
     #[test]

@@ -51,7 +51,10 @@ impl Ring {
             }
         }
         ring.sort_by_key(|(hash, _)| *hash);
-        Self { points: ring.iter().map(|(hash, _)| *hash).collect(), hosts: ring.iter().map(|(_, host)| *host).collect() }
+        Self {
+            points: ring.iter().map(|(hash, _)| *hash).collect(),
+            hosts: ring.iter().map(|(_, host)| *host).collect(),
+        }
     }
 
     /// The host for a hash; later attempts go on along the ring.

@@ -90,7 +90,8 @@ mod tests {
             let random = Random::seeded(7);
             let balancer = new(hosts(weights), None, &random);
             let seen = spread(&*balancer, weights.len(), picks, &random);
-            let close = seen.iter().zip(expected).all(|(seen, expected): (&usize, &usize)| seen.abs_diff(*expected) <= 1);
+            let close =
+                seen.iter().zip(expected).all(|(seen, expected): (&usize, &usize)| seen.abs_diff(*expected) <= 1);
             assert!(close, "{weights:?}: {seen:?}, expected {expected:?}");
         }
     }

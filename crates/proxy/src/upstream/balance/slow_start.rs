@@ -71,7 +71,10 @@ mod tests {
     fn weights_grow_by_the_formula() {
         let check = |aggression, minimum, seconds, expected: f64| {
             let seen = factor(&slow_start(aggression, minimum), Duration::from_secs(seconds));
-            assert!((seen - expected).abs() < 1e-3, "aggression {aggression} after {seconds} s: {seen}, not {expected}");
+            assert!(
+                (seen - expected).abs() < 1e-3,
+                "aggression {aggression} after {seconds} s: {seen}, not {expected}"
+            );
         };
         check(1.0, 10.0, 0, 0.1);
         check(1.0, 10.0, 30, 0.5);

@@ -58,7 +58,8 @@ impl Subsets {
     /// Divides the hosts.
     pub fn new(hosts: &[Rc<Host>], config: &std::sync::Arc<SubsetConfig>, making: Making<'_>) -> Self {
         let levels = |hosts: &[Rc<Host>]| Levels::new(hosts, making, config.locality_weight_aware);
-        let falls_back = |wanted: &SelectorFallback| config.selectors.iter().any(|s| s.fallback.as_ref() == Some(wanted));
+        let falls_back =
+            |wanted: &SelectorFallback| config.selectors.iter().any(|s| s.fallback.as_ref() == Some(wanted));
         let any = config.fallback == SubsetFallback::Any || config.panic_mode_any || falls_back(&SelectorFallback::Any);
         let default = config.fallback == SubsetFallback::Default || falls_back(&SelectorFallback::Default);
         let of_default: Vec<_> =
@@ -120,7 +121,8 @@ impl Subsets {
         if !self.config.allow_redundant_keys {
             return wanted;
         }
-        let covers = |selector: &&SubsetSelector| selector.keys.iter().all(|key| wanted.names().any(|name| name == &**key));
+        let covers =
+            |selector: &&SubsetSelector| selector.keys.iter().all(|key| wanted.names().any(|name| name == &**key));
         let selector = self.config.selectors.iter().find(covers);
         selector.map_or(wanted, |selector| Wanted { keys: Some(&selector.keys), ..wanted })
     }
