@@ -1,12 +1,11 @@
 //! `evenkeel-proxy`: the proxy alone, for sidecar images.
 
+mod allocator;
+
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
-
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// A proxy that takes Envoy's bootstrap file and flags.
 #[derive(Parser)]
@@ -17,6 +16,7 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
+    allocator::register();
     match evenkeel_proxy::run(&Cli::parse().options, &mut std::io::stdout()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -1,5 +1,6 @@
 //! `evenkeel`: the one binary. Each command hands over to the crate that does the work.
 
+mod allocator;
 mod commands;
 mod logging;
 mod validate;
@@ -11,11 +12,8 @@ use clap::Parser;
 
 use commands::Cli;
 
-/// Small and fast, and it returns memory: a sidecar stands beside every replica.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
+    allocator::register();
     match commands::run(Cli::parse()) {
         Ok(status) => ExitCode::from(status),
         Err(error) => {

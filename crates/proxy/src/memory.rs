@@ -1,8 +1,33 @@
-//! Gives back the memory that only starting up needed.
+//! Gives memory back: what only starting up needed, and what is free when memory is short.
 
 use std::fs;
 use std::io;
+use std::sync::OnceLock;
 use std::time::Duration;
+
+/// The allocator's way to return what is free to the system, for the calling thread.
+static COLLECTOR: OnceLock<fn()> = OnceLock::new();
+
+/// Tells the proxy how the program's allocator returns free memory to the system. The first call counts.
+pub fn set_collector(collector: fn()) {
+    _ = COLLECTOR.set(collector);
+}
+
+/// Returns what this thread's heap has free to the system.
+pub(crate) fn collect() {
+    if let Some(collector) = COLLECTOR.get() {
+        collector();
+    }
+}
+
+/// Bytes of this process that are in memory (proc_pid_statm(5)).
+pub(crate) fn resident_bytes() -> io::Result<u64> {
+    let text = fs::read_to_string("/proc/self/statm")?;
+    let pages = text.split_ascii_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    // SAFETY: `sysconf` only reads a constant of the system.
+    let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+    pages.map(|pages| pages * page).ok_or_else(|| io::Error::other("/proc/self/statm does not say"))
+}
 
 /// When start-up is over: by then the first configuration is in place, or it is late for other reasons.
 const AFTER_START: Duration = Duration::from_secs(2);
@@ -68,6 +93,11 @@ mod tests {
 nonsense
 ";
         assert_eq!(code_ranges(maps, "/usr/bin/evenkeel"), [(0x55d0_c040_0000, 0x120_0000)]);
+    }
+
+    #[test]
+    fn a_process_has_some_memory() {
+        assert!(super::resident_bytes().unwrap() > 1 << 20);
     }
 
     #[test]

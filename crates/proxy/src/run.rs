@@ -31,6 +31,7 @@ use crate::inherit;
 use crate::logging::Logging;
 use crate::memory;
 use crate::options::{Mode, Options, OptionsError, Settings};
+use crate::overload::{self, Overload};
 use crate::state::{Awaits, Parts, Phase, Shared, State};
 use crate::subscribe::Subscriptions;
 use crate::worker::{DrainScope, WorkerOptions, WorkerPool};
@@ -145,14 +146,18 @@ async fn serve(
 ) -> Result<(), RunError> {
     let log = LogThread::start().map_err(system("starting the access log's thread"))?;
     let registry = Registry::new();
+    let overload = Overload::new(&loaded.bootstrap.overload);
     let worker_options = WorkerOptions {
         concurrency: settings.concurrency,
         inherited: inherit::listening_sockets(),
+        overload: Arc::clone(&overload),
         log: log.handle(),
         drain_time: settings.drain_time,
     };
     let pool = WorkerPool::start(worker_options, registry.clone()).map_err(system("starting worker threads"))?;
     let pool = Arc::new(pool);
+    let limits = loaded.bootstrap.overload.clone();
+    tokio::task::spawn_local(overload::monitor::watch(limits, overload, pool.clone(), registry.clone()));
     let awaits = Awaits { clusters: loaded.bootstrap.cds.is_some(), listeners: loaded.bootstrap.lds.is_some() };
     let state = State::new(Parts {
         builder,

@@ -12,7 +12,8 @@ layout! {
             downstream_cx_rx_bytes_total, downstream_cx_tx_bytes_total,
             downstream_rq_total, downstream_rq_http1_total, downstream_rq_http2_total, downstream_rq_completed, downstream_rq_1xx, downstream_rq_2xx,
             downstream_rq_3xx, downstream_rq_4xx, downstream_rq_5xx, downstream_rq_timeout, downstream_rq_header_timeout,
-            downstream_rq_idle_timeout, downstream_rq_rx_reset, downstream_rq_tx_reset, downstream_rq_non_relative_path,
+            downstream_rq_idle_timeout, downstream_rq_rx_reset, downstream_rq_tx_reset, downstream_rq_overload_close,
+            downstream_cx_overload_disable_keepalive, downstream_rq_non_relative_path,
             no_route, no_cluster, rq_total, rq_direct_response, rq_redirect
         }
         gauges { downstream_cx_active, downstream_cx_http1_active, downstream_cx_http2_active, downstream_cx_ssl_active, downstream_cx_upgrades_active,
@@ -26,7 +27,8 @@ layout! {
     /// `listener.ADDRESS.`
     pub mod listener {
         counters {
-            downstream_cx_total, downstream_cx_destroy, downstream_cx_overflow, downstream_pre_cx_timeout,
+            downstream_cx_total, downstream_cx_destroy, downstream_cx_overflow, downstream_global_cx_overflow,
+            downstream_cx_overload_reject, downstream_pre_cx_timeout,
             downstream_listener_filter_error, no_filter_chain_match, ssl_connection_error, ssl_handshake
         }
         gauges { downstream_cx_active, downstream_pre_cx_active }

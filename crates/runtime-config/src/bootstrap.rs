@@ -10,6 +10,7 @@ use evenkeel_xds::{Any, pack};
 use crate::cluster::BindConfig;
 use crate::compile::source::{Source, api_source, config_source};
 use crate::compile::{Cx, Environment, address};
+use crate::overload::{self, Overload};
 use crate::rejection::Rejection;
 use crate::support;
 
@@ -32,6 +33,8 @@ pub struct Bootstrap {
     pub lds: Option<Source>,
     /// Where clusters come from.
     pub cds: Option<Source>,
+    /// What is done when the process runs short, and its limits.
+    pub overload: Overload,
 }
 
 /// `dynamic_resources.ads_config`.
@@ -90,6 +93,7 @@ fn compile(cx: &mut Cx<'_>, message: &bootstrap::Bootstrap) -> Option<Bootstrap>
             cx.fail_at::<()>("dynamic_resources", format!("there is no static cluster {name:?} to connect to"));
         }
     }
+    let overload = overload::compile(cx, message);
     Some(Bootstrap {
         node: message.node.clone().unwrap_or_default(),
         admin,
@@ -99,6 +103,7 @@ fn compile(cx: &mut Cx<'_>, message: &bootstrap::Bootstrap) -> Option<Bootstrap>
         ads,
         lds,
         cds,
+        overload,
     })
 }
 

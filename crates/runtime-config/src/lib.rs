@@ -22,6 +22,7 @@ pub mod http2;
 pub mod listener;
 pub mod matching;
 pub mod outlier_detection;
+pub mod overload;
 pub mod rbac;
 pub mod rejection;
 pub mod retry;

@@ -12,6 +12,8 @@ mod plan;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::overload::Admission;
+
 pub use plan::{Load, Planner, Shed};
 
 /// Share of a core, in millionths, from which on a worker counts as saturated.
@@ -32,6 +34,8 @@ pub struct Balance {
 pub struct Seat {
     balance: Arc<Balance>,
     worker: usize,
+    /// Its place under the limits of connections.
+    admission: Admission,
 }
 
 impl Balance {
@@ -52,7 +56,7 @@ impl Balance {
         let worker =
             active.iter().enumerate().min_by_key(|(worker, count)| load(*worker, **count)).map_or(0, |(at, _)| at);
         active[worker] += 1;
-        Seat { balance: Arc::clone(self), worker }
+        Seat { balance: Arc::clone(self), worker, admission: Admission::default() }
     }
 
     /// Which worker should do a piece of work that came in on worker `here` and could be done by any: `here` while it has
@@ -105,6 +109,11 @@ impl Seat {
     /// The worker.
     pub fn worker(&self) -> usize {
         self.worker
+    }
+
+    /// Holds the connection's place under limits for as long as the seat lasts, on whatever worker.
+    pub(crate) fn admit(&mut self, admission: Admission) {
+        self.admission = admission;
     }
 
     /// Changes places, in one step: the sum over all workers stays right.

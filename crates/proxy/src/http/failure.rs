@@ -17,6 +17,8 @@ pub(crate) enum Failure {
     RequestBody,
     /// HTTP/1.0 where it is off.
     LowVersion,
+    /// The proxy, or its listener, has too much to do.
+    Overload,
     /// The path cannot be normalized, or holds escaped slashes where these are refused.
     Path,
     /// The head did not arrive in time.
@@ -78,7 +80,8 @@ impl Failure {
             Self::UpgradeRefused => 403,
             Self::UpstreamProtocol => 502,
             Self::ResponseTimeout | Self::PerTryTimeout => 504,
-            Self::NoHealthyHost
+            Self::Overload
+            | Self::NoHealthyHost
             | Self::Overflow
             | Self::Connect(_)
             | Self::ConnectTimeout
@@ -103,6 +106,7 @@ impl Failure {
             Self::HeadTimeout | Self::RequestTimeout => "request timeout".into(),
             Self::Idle => "stream timeout".into(),
             Self::LastedTooLong => "downstream duration timeout".into(),
+            Self::Overload => "envoy overloaded".into(),
             Self::NoHealthyHost => "no healthy upstream".into(),
             Self::ResponseTimeout | Self::PerTryTimeout => "upstream request timeout".into(),
             Self::Overflow
@@ -127,6 +131,7 @@ impl Failure {
                 ResponseFlags::NONE
             }
             Self::Idle => ResponseFlags::STREAM_IDLE_TIMEOUT,
+            Self::Overload => ResponseFlags::OVERLOAD_MANAGER,
             Self::ClientGone => ResponseFlags::DOWNSTREAM_CONNECTION_TERMINATION,
             Self::ClientReset => ResponseFlags::DOWNSTREAM_REMOTE_RESET,
             Self::ClientMessage => ResponseFlags::DOWNSTREAM_PROTOCOL_ERROR,
@@ -153,6 +158,7 @@ impl Failure {
             Self::RequestTimeout => "request_overall_timeout",
             Self::Idle => "stream_idle_timeout",
             Self::LastedTooLong => "max_duration_timeout",
+            Self::Overload => "overload",
             Self::ClientGone => "downstream_remote_disconnect",
             Self::ClientReset => "http2.remote_reset",
             Self::ClientMessage => "http2.violation.of.messaging.rule",

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use evenkeel_http::Version;
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::listener::FilterChain;
+use evenkeel_runtime_config::overload::Action;
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_tls::Session;
 use tokio::time::Instant;
@@ -115,6 +116,20 @@ impl Origin {
     /// The connection has been open for as long as it may.
     pub(super) fn is_expired(&self, now: Instant) -> bool {
         self.until.is_some_and(|until| until <= now)
+    }
+
+    /// The connection is to end with the response at hand: it drains, or the process runs short.
+    pub(super) fn is_to_end(&self) -> bool {
+        let stats = &self.manager.http;
+        if self.registration.drains() {
+            stats.inc(Counter::downstream_cx_drain_close);
+            return true;
+        }
+        let short = self.worker.overload.is_on(Action::DisableHttpKeepalive, &self.worker.random);
+        if short {
+            stats.inc(Counter::downstream_cx_overload_disable_keepalive);
+        }
+        short
     }
 
     fn shift(&self, by: i64) {

@@ -1,5 +1,6 @@
 //! A request's life, top to bottom, whatever its client and its upstream speak:
 //!
+//! 0. **admit**: is there room for it?
 //! 1. **decide** ([`super::decide`]): normalize → identify peer → match route → request filters → pick cluster;
 //! 2. **forward** ([`super::forward`]): pick host → upstream connection → send, and again where the retry policy says so;
 //! 3. **respond** ([`super::respond`]): response filters → head → body and trailers, while what is left of the request goes on;
@@ -8,6 +9,8 @@
 //!
 //! The client's side is a [`Downstream`], the other a [`super::upstream::Upstream`]; everything between them is protocol-neutral.
 
+use evenkeel_runtime_config::overload::Action;
+
 use super::decide::Plan;
 use super::downstream::Downstream;
 use super::failure::Failure;
@@ -15,6 +18,7 @@ use super::origin::Origin;
 use super::reply::Reply;
 use super::request::Request;
 use crate::conn::Deadline;
+use crate::overload::{Exhausted, Permit};
 use crate::stats::http::Counter;
 
 /// One request from its head to its log line, and the two things it has: where it came from, and the side to answer on.
@@ -41,6 +45,14 @@ impl<'l> Life<'l> {
     /// True when the connection may carry another request.
     pub(super) async fn run(&mut self) -> bool {
         self.origin.begin_request();
+        let _admission = match self.admit() {
+            Ok(admission) => admission,
+            Err(refused) => {
+                let next = self.reply(Reply::from(&refused), None).await;
+                self.end();
+                return next;
+            }
+        };
         // The generation lives as long as the request, and with it every route and cluster that is borrowed below.
         let generation = self.origin.worker.generation();
         let next = match self.decide(&generation.shared.config).await {
@@ -49,6 +61,17 @@ impl<'l> Life<'l> {
         };
         self.end();
         next
+    }
+
+    /// Lets the request in, unless the proxy or its listener has too much to do.
+    fn admit(&self) -> Result<Option<Permit>, Failure> {
+        let origin = self.origin;
+        let stopped = origin.worker.overload.is_on(Action::StopAcceptingRequests, &origin.worker.random);
+        let admitted = if stopped { Err(Exhausted) } else { origin.registration.admit_request() };
+        admitted.map_err(|Exhausted| {
+            origin.manager.http.inc(Counter::downstream_rq_overload_close);
+            Failure::Overload
+        })
     }
 
     /// Answers a request whose head is no good.

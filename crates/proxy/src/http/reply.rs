@@ -105,9 +105,9 @@ impl Life<'_> {
             levels.edit_response(&mut request.response.headers, values);
         }
         finish_response(&mut request.response.headers, hcm, true);
-        let close = reply.close
+        let close = origin.is_to_end()
+            || reply.close
             || !self.down.received_all()
-            || origin.registration.drains()
             || self.down.must_close(hcm.max_requests_per_connection);
         let no_content = matches!(request.status, 204 | 304) || request.status < 200;
         let answer = Answer {

@@ -97,13 +97,10 @@ impl Life<'_> {
         };
         let http_10 = request.is_http_10();
         let unframed = http_10 && !request.is_head() && matches!(framing, Framing::Chunked | Framing::UntilClose);
-        let draining = origin.registration.drains();
         let limit = origin.hcm.max_requests_per_connection;
         let expired = origin.is_expired(request.clock.now());
-        let close = request.tunnel.is_some() || unframed || draining || expired || self.down.must_close(limit);
-        if draining {
-            origin.manager.http.inc(Counter::downstream_cx_drain_close);
-        }
+        let close =
+            origin.is_to_end() || request.tunnel.is_some() || unframed || expired || self.down.must_close(limit);
         let bodiless = request.is_head() || info.framing == Framing::None;
         self.down.send_head(&mut request.response, Answer { framing, bodiless, close, tunnel, http_10 });
         request.status = request.response.status;

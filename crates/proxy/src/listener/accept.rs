@@ -5,14 +5,21 @@ use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::time::Duration;
 
+use evenkeel_runtime_config::Listener;
+use evenkeel_runtime_config::overload::Action;
+use socket2::SockRef;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
 use super::socket::ListenerKey;
+use crate::overload::Refused;
+use crate::stats::listener::Counter;
 use crate::worker::{Accepted, Message, Worker};
 
 /// Pause after the system has run out of descriptors or memory: accepting again at once would only spin.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
+/// Between two looks at whether connections may be accepted again.
+const OVERLOAD_PAUSE: Duration = Duration::from_millis(20);
 /// Connections taken from a listening socket that is about to be closed.
 const MAX_LAST_ACCEPTS: usize = 4096;
 
@@ -42,7 +49,10 @@ pub(crate) async fn accept(
                 }
                 return;
             }
-            accepted = next(&socket) => accepted,
+            accepted = async {
+                allowed(&worker).await;
+                next(&socket).await
+            } => accepted,
         };
         match accepted {
             Ok((stream, peer)) => place(&worker, stream, peer, &listener).await,
@@ -53,6 +63,25 @@ pub(crate) async fn accept(
                 tokio::time::sleep(EXHAUSTED_PAUSE).await;
             }
         }
+    }
+}
+
+/// Tells the client at once, and at no cost to the proxy, that there is no room.
+fn reset(worker: &Worker, stream: &std::net::TcpStream, bound: &Listener, refused: Refused) {
+    // Closing with nothing to linger for sends RST (socket(7)).
+    _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+    let stats = worker.generation().connection_stats(worker, bound.address);
+    stats.listener.inc(match refused {
+        Refused::Listener => Counter::downstream_cx_overflow,
+        Refused::Process => Counter::downstream_global_cx_overflow,
+        Refused::Overload => Counter::downstream_cx_overload_reject,
+    });
+}
+
+/// Ready as soon as connections may be accepted.
+async fn allowed(worker: &Worker) {
+    while worker.overload.is_on(Action::StopAcceptingConnections, &worker.random) {
+        tokio::time::sleep(OVERLOAD_PAUSE).await;
     }
 }
 
@@ -88,7 +117,13 @@ async fn place(worker: &Rc<Worker>, stream: std::net::TcpStream, peer: SocketAdd
     }
     // Looked up here, by the accepting worker: the chosen one may have gone on to a configuration without this listener.
     let Some(bound) = worker.generation().shared.bound.get(listener).cloned() else { return };
-    let accepted = Accepted { stream, peer, bound, seat: worker.balance.choose() };
+    let admission = match worker.overload.admit(&bound.name, &worker.random) {
+        Ok(admission) => admission,
+        Err(refused) => return reset(worker, &stream, &bound, refused),
+    };
+    let mut seat = worker.balance.choose();
+    seat.admit(admission);
+    let accepted = Accepted { stream, peer, bound, seat };
     let chosen = accepted.seat.worker();
     if chosen == worker.index {
         worker.serve(accepted);

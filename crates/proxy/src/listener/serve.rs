@@ -157,7 +157,11 @@ fn terminal<'w>(
     standing: &Standing,
     registration: &'w Rc<Registration>,
 ) -> Terminating<'w> {
-    registration.served_by(&downstream.chain, standing.listener().direction);
+    let listener = standing.listener();
+    registration.served_by(&downstream.chain, listener.direction);
+    if let Some(limit) = worker.overload.request_limit(&listener.name) {
+        registration.limit_requests(limit);
+    }
     match &downstream.chain.terminal {
         Terminal::Http(hcm) => {
             let hcm = Arc::clone(hcm);

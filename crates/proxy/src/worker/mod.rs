@@ -23,6 +23,7 @@ use crate::access_log::LogHandle;
 use crate::balance::{Balance, Seat, Shed};
 use crate::listener::moving::Moved;
 use crate::listener::socket::{InheritedSockets, ListenerKey, ListenerSockets, Opened, SocketChange};
+use crate::overload::Overload;
 use crate::stats::{self, worker};
 use crate::upstream::{ClusterSnapshot, SharedClusters};
 
@@ -42,6 +43,8 @@ pub struct WorkerOptions {
     pub concurrency: usize,
     /// Listening sockets taken over from the parent process, by port.
     pub inherited: Vec<(u16, OwnedFd)>,
+    /// What is refused when the process runs short.
+    pub overload: Arc<Overload>,
     /// Where access logs go.
     pub log: LogHandle,
     /// How long connections may take to finish once draining began; after that they are closed by [`WorkerPool::stop`].
@@ -169,6 +172,7 @@ impl WorkerPool {
                 peers: inboxes.clone(),
                 registry: Arc::clone(&registry),
                 breakers: Arc::clone(&breakers),
+                overload: Arc::clone(&options.overload),
                 log: options.log.clone(),
                 stats: stats.writer(),
                 drain_time: options.drain_time,

@@ -1,6 +1,6 @@
 //! The open connections of one worker: what each costs, and what it is asked to do at its next message boundary.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
@@ -11,6 +11,7 @@ use tokio::task::AbortHandle;
 
 use super::Worker;
 use crate::balance::Shed;
+use crate::overload::{Exhausted, Limit, Permit};
 use crate::stats::worker::Counter;
 
 /// Connections considered when load is given away; the dearest of a worker's are among the first to be found.
@@ -141,12 +142,20 @@ pub(crate) struct Registration {
     /// The count of drains at the last look, and what it showed.
     seen_drains: Cell<u32>,
     drains: Cell<bool>,
+    /// The limit of requests of the listener that serves it.
+    requests: OnceCell<Arc<Limit>>,
 }
 
 impl Registration {
     pub(super) fn new(worker: &Rc<Worker>) -> Self {
         let key = worker.roster.connections.borrow_mut().insert(Entry::default());
-        Self { worker: Rc::clone(worker), key, seen_drains: Cell::new(0), drains: Cell::new(false) }
+        Self {
+            worker: Rc::clone(worker),
+            key,
+            seen_drains: Cell::new(0),
+            drains: Cell::new(false),
+            requests: OnceCell::new(),
+        }
     }
 
     pub(super) fn key(&self) -> usize {
@@ -160,6 +169,17 @@ impl Registration {
             entry.direction = direction;
         });
         self.look_at_drains();
+    }
+
+    /// Names the limit that requests of this connection count against.
+    pub(crate) fn limit_requests(&self, limit: Arc<Limit>) {
+        _ = self.requests.set(limit);
+    }
+
+    /// Lets a request in, if its listener's limit allows another.
+    #[inline]
+    pub(crate) fn admit_request(&self) -> Result<Option<Permit>, Exhausted> {
+        self.requests.get().map(Limit::try_acquire).transpose()
     }
 
     /// Says that this connection can move at a message boundary.

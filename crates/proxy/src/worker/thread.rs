@@ -22,6 +22,8 @@ use crate::h2::stats as h2;
 use crate::listener;
 use crate::listener::moving::Moved;
 use crate::listener::socket::ListenerKey;
+use crate::memory;
+use crate::overload::Overload;
 use crate::random::Random;
 use crate::stats::{self, http, listener_worker, tcp, worker};
 use crate::upstream::{self, SharedClusters, Upstreams};
@@ -42,6 +44,7 @@ pub(super) struct Seed {
     pub(super) peers: Vec<mpsc::Sender<Message>>,
     pub(super) registry: Arc<Registry>,
     pub(super) breakers: Arc<SharedClusters>,
+    pub(super) overload: Arc<Overload>,
     pub(super) log: LogHandle,
     pub(super) stats: Writer<worker::Stats>,
     pub(super) drain_time: Duration,
@@ -52,6 +55,7 @@ pub(crate) struct Worker {
     pub(crate) index: usize,
     pub(crate) balance: Arc<Balance>,
     pub(crate) peers: Vec<mpsc::Sender<Message>>,
+    pub(crate) overload: Arc<Overload>,
     pub(crate) log: RefCell<WorkerLog>,
     pub(crate) stats: Writer<worker::Stats>,
     pub(crate) upstreams: Upstreams,
@@ -159,10 +163,15 @@ async fn run(seed: Seed, mut inbox: mpsc::Receiver<Message>) {
 async fn housekeeping(worker: Rc<Worker>) {
     let mut ticks = tokio::time::interval(HOUSEKEEPING);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut shrinks = worker.overload.shrinks();
     loop {
         let now = ticks.tick().await;
         worker.log.borrow_mut().flush();
         worker.upstreams.sweep(now);
+        if std::mem::replace(&mut shrinks, worker.overload.shrinks()) != worker.overload.shrinks() {
+            worker.upstreams.close_idle();
+            memory::collect();
+        }
         let expired = worker.drains.expired(now);
         if !expired.is_empty() {
             worker.roster.cut(&expired);
@@ -176,6 +185,7 @@ impl Worker {
             index: seed.index,
             balance: seed.balance,
             peers: seed.peers,
+            overload: seed.overload,
             log: RefCell::new(WorkerLog::new(seed.log)),
             stats: seed.stats,
             upstreams: Upstreams::new(seed.breakers, Arc::clone(&seed.registry), seed.index == 0),

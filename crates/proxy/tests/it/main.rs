@@ -8,6 +8,7 @@ mod data_path;
 mod detection;
 mod harness;
 mod lifecycle;
+mod overload;
 mod protocols;
 mod proxy_protocol;
 mod sidecars;

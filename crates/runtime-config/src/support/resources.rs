@@ -223,8 +223,24 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
 
     // Bootstrap
     message("envoy.config.bootstrap.v3.Bootstrap", Part,
-        &["node", "static_resources", "dynamic_resources", "cluster_manager", "admin"], &[],
+        &["node", "static_resources", "dynamic_resources", "cluster_manager", "admin", "overload_manager", "layered_runtime"], &[],
         &[("statistics are read, not flushed: there are no sinks", &["stats_flush_interval"])]),
+    part("envoy.config.overload.v3.OverloadManager", &["refresh_interval", "resource_monitors", "actions"]),
+    part("envoy.config.overload.v3.ResourceMonitor", &["name", "typed_config"]),
+    message("envoy.config.overload.v3.OverloadAction", Part, &["triggers"], &[("name", "stop_accepting_requests, \
+        disable_http_keepalive, stop_accepting_connections, reject_incoming_connections, shrink_heap")], &[]),
+    part("envoy.config.overload.v3.Trigger", &["name", "threshold", "scaled"]),
+    part("envoy.config.overload.v3.ThresholdTrigger", &["value"]),
+    part("envoy.config.overload.v3.ScaledTrigger", &["scaling_threshold", "saturation_threshold"]),
+    message("envoy.extensions.resource_monitors.fixed_heap.v3.FixedHeapConfig", Extension, &["max_heap_size_bytes"], &[], &[]),
+    message("envoy.extensions.resource_monitors.cgroup_memory.v3.CgroupMemoryConfig", Extension, &["max_memory_bytes"], &[], &[]),
+    message("envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig", Extension,
+        &["max_active_downstream_connections"], &[], &[]),
+    part("envoy.config.bootstrap.v3.LayeredRuntime", &["layers"]),
+    message("envoy.config.bootstrap.v3.RuntimeLayer", Part, &["name"],
+        &[("static_layer", "overload.global_downstream_max_connections, envoy.resource_limits.listener.NAME.connection_limit, \
+           evenkeel.resource_limits.listener.NAME.request_limit; envoy.reloadable_features.* and re2.* have no effect")],
+        &[("runtime values cannot be changed through the admin interface", &["admin_layer"])]),
     message("envoy.config.core.v3.Node", Part, &["id", "cluster", "metadata", "locality"], &[], &[]),
     part("envoy.config.bootstrap.v3.Bootstrap.StaticResources", &["listeners", "clusters"]),
     part("envoy.config.bootstrap.v3.Bootstrap.DynamicResources", &["lds_config", "cds_config", "ads_config"]),

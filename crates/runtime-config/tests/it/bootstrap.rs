@@ -1,6 +1,9 @@
 //! Bootstrap files.
 
+use std::time::Duration;
+
 use evenkeel_runtime_config::bootstrap::{Ads, Bootstrap};
+use evenkeel_runtime_config::overload::{Action, ActionRule, ListenerLimits, Monitor, Trigger};
 use evenkeel_runtime_config::{Builder, Environment, Rejection, Source};
 use evenkeel_tls::SecretStore;
 use evenkeel_xds::pb::envoy::config::bootstrap::v3 as pb;
@@ -69,8 +72,8 @@ fn mistakes_are_named_with_their_path() {
     let dns = "{ envoy_grpc: { cluster_name: nowhere } }";
     for (text, expected) in [
         (
-            "node: { id: n }\noverload_manager: {}\nadmin: { profile_path: /tmp/x }".to_owned(),
-            vec!["admin.profile_path: not supported", "overload_manager: not supported"],
+            "node: { id: n }\nflags_path: /tmp/y\nadmin: { profile_path: /tmp/x }".to_owned(),
+            vec!["flags_path: not supported", "admin.profile_path: not supported"],
         ),
         (
             "node: { id: n }\nstatic_resources: { clusters: [{ name: c, close_connections_on_host_health_failure: true }] }".into(),
@@ -95,5 +98,107 @@ fn mistakes_are_named_with_their_path() {
         let got: Vec<String> = rejection.problems.iter().map(ToString::to_string).collect();
         assert_eq!(got, expected, "{text}");
         assert!(rejection.to_string().starts_with("Bootstrap \"n\": "));
+    }
+}
+
+const MONITORS: &str = r#"
+  resource_monitors:
+  - name: envoy.resource_monitors.fixed_heap
+    typed_config: { "@type": type.googleapis.com/envoy.extensions.resource_monitors.fixed_heap.v3.FixedHeapConfig, max_heap_size_bytes: 1000 }
+  - name: connections
+    typed_config: { "@type": type.googleapis.com/envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig, max_active_downstream_connections: 50000 }
+  - name: memory
+    typed_config: { "@type": type.googleapis.com/envoy.extensions.resource_monitors.cgroup_memory.v3.CgroupMemoryConfig }
+"#;
+
+#[test]
+fn an_overload_manager_and_the_limits_of_the_runtime_layer() {
+    let text = format!(
+        "node: {{ id: n }}
+overload_manager:
+  refresh_interval: 0.25s{MONITORS}
+  actions:
+  - name: envoy.overload_actions.stop_accepting_requests
+    triggers: [{{ name: envoy.resource_monitors.fixed_heap, threshold: {{ value: 0.9 }} }}, {{ name: memory, scaled: {{ scaling_threshold: 0.5, saturation_threshold: 0.75 }} }}]
+layered_runtime:
+  layers:
+  - name: static
+    static_layer:
+      overload: {{ global_downstream_max_connections: 40000 }}
+      envoy.resource_limits.listener.web.connection_limit: 7
+      evenkeel.resource_limits.listener.web.request_limit: \"9\"
+      re2.max_program_size.error_level: 1024
+  - name: admin
+    admin_layer: {{}}"
+    );
+    let overload = read(&text).unwrap_or_else(|error| panic!("{error}")).overload;
+    assert_eq!(overload.refresh_interval, Duration::from_millis(250));
+    assert_eq!(
+        overload.monitors,
+        [
+            Monitor::FixedHeap { max_bytes: 1000 },
+            Monitor::DownstreamConnections { max: 50000 },
+            Monitor::CgroupMemory { max_bytes: None }
+        ]
+    );
+    let triggers = vec![Trigger { monitor: 0, from: 0.9, full: 0.9 }, Trigger { monitor: 2, from: 0.5, full: 0.75 }];
+    assert_eq!(overload.actions, [ActionRule { action: Action::StopAcceptingRequests, triggers }]);
+    assert_eq!(overload.max_connections, Some(40000));
+    let web = ListenerLimits { connections: Some(7), requests: Some(9) };
+    assert_eq!(overload.listeners.into_iter().collect::<Vec<_>>(), [("web".into(), web)]);
+
+    let extents = |from, full, shares: &[f64]| -> Vec<f64> {
+        shares.iter().map(|share| Trigger { monitor: 0, from, full }.extent(*share)).collect()
+    };
+    assert_eq!(extents(0.5, 0.75, &[0.0, 0.5, 0.625, 0.75, 2.0]), [0.0, 0.0, 0.5, 1.0, 1.0]);
+    assert_eq!(extents(0.9, 0.9, &[0.89, 0.9]), [0.0, 1.0]);
+}
+
+#[test]
+fn mistakes_in_limits_are_named_with_their_path() {
+    let manager = |rest: &str| format!("node: {{ id: n }}\noverload_manager:{MONITORS}{rest}");
+    let action =
+        |name: &str, trigger: &str| manager(&format!("  actions: [{{ name: {name}, triggers: [{trigger}] }}]"));
+    let stop = "envoy.overload_actions.stop_accepting_requests";
+    let runtime = |layer: &str| {
+        format!("node: {{ id: n }}\nlayered_runtime: {{ layers: [{{ name: a, static_layer: {layer} }}] }}")
+    };
+    for (text, expected) in [
+        (
+            action("envoy.overload_actions.fly", "{ name: memory, threshold: { value: 1 } }"),
+            "overload_manager.actions[0].name: \"envoy.overload_actions.fly\" is not supported",
+        ),
+        (
+            action(stop, "{ name: nowhere, threshold: { value: 1 } }"),
+            "overload_manager.actions[0].triggers[0].name: there is no resource monitor \"nowhere\"",
+        ),
+        (
+            action(stop, "{ name: memory, threshold: { value: 1.5 } }"),
+            "overload_manager.actions[0].triggers[0]: thresholds must lie between 0 and 1",
+        ),
+        (
+            action(stop, "{ name: memory, scaled: { scaling_threshold: 0.9, saturation_threshold: 0.5 } }"),
+            "overload_manager.actions[0].triggers[0]: thresholds must lie",
+        ),
+        (
+            manager(
+                "  - name: c\n    typed_config: { \"@type\": type.googleapis.com/envoy.extensions.resource_monitors.fixed_heap.v3.FixedHeapConfig }",
+            ),
+            "overload_manager.resource_monitors[3].typed_config.max_heap_size_bytes: must be greater than 0",
+        ),
+        (
+            manager(
+                "  - name: r\n    typed_config: { \"@type\": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router }",
+            ),
+            "overload_manager.resource_monitors[3].typed_config: envoy.extensions.filters.http.router.v3.Router is no resource monitor",
+        ),
+        (
+            runtime("{ some.key: 1 }"),
+            "layered_runtime.layers[0].static_layer[\"some.key\"]: the runtime key is not supported; these are: overload.global_downstream_max_connections",
+        ),
+        (runtime("{ envoy.resource_limits.listener.web.connection_limit: -1 }"), "must be a whole number, 0 or more"),
+    ] {
+        let rejection = read(&text).unwrap_err();
+        assert!(rejection.to_string().contains(expected), "{text}\n{rejection}");
     }
 }

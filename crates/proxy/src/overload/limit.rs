@@ -1,0 +1,63 @@
+//! A number of things that may exist at once, counted over all workers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A limit and how much of it is used.
+#[derive(Debug)]
+pub(crate) struct Limit {
+    max: u64,
+    used: AtomicU64,
+}
+
+/// One of them; dropping it gives it back.
+#[derive(Debug)]
+pub(crate) struct Permit(Arc<Limit>);
+
+/// There are as many as there may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Exhausted;
+
+impl Limit {
+    pub(crate) fn new(max: u64) -> Arc<Self> {
+        Arc::new(Self { max, used: AtomicU64::new(0) })
+    }
+
+    /// Takes one, if there is one.
+    pub(crate) fn try_acquire(self: &Arc<Self>) -> Result<Permit, Exhausted> {
+        // One addition where there is room, which is the rule; a loop would contend with other workers for the number.
+        if self.used.fetch_add(1, Ordering::Relaxed) < self.max {
+            return Ok(Permit(Arc::clone(self)));
+        }
+        self.used.fetch_sub(1, Ordering::Relaxed);
+        Err(Exhausted)
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.used.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_than_the_limit_ever_exist() {
+        let limit = Limit::new(10);
+        let most = std::thread::scope(|scope| {
+            let take =
+                || (0..1000).map(|_| (0..10).filter_map(|_| limit.try_acquire().ok()).collect::<Vec<_>>().len()).max();
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(take)).collect();
+            threads.into_iter().filter_map(|thread| thread.join().expect("no panic")).max()
+        });
+        assert!(most <= Some(10));
+        let all: Vec<_> = (0..10).map(|_| limit.try_acquire()).collect();
+        assert!(all.iter().all(Result::is_ok));
+        assert_eq!(limit.try_acquire().err(), Some(Exhausted));
+        drop(all);
+        assert!(limit.try_acquire().is_ok());
+    }
+}

@@ -1,0 +1,165 @@
+//! What the process refuses to do when it runs short: actions of the overload manager, and fixed limits.
+//!
+//! The control thread's [`monitor`] says how much of each resource is used; what follows from it is one number per action
+//! that workers read without a lock, at accept and at the head of a request. Limits are counted over all workers, exactly.
+
+mod limit;
+pub(crate) mod monitor;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use evenkeel_runtime_config::FastMap;
+use evenkeel_runtime_config::overload::{Action, Overload as Config};
+
+pub(crate) use limit::{Exhausted, Limit, Permit};
+
+use crate::random::Random;
+
+/// An action that is on in full.
+const FULL: u32 = 1_000_000;
+
+/// What all threads know of the process's load.
+#[derive(Debug, Default)]
+pub struct Overload {
+    /// How far each action is on, in millionths, by [`Action`] in its order of declaration.
+    extents: [AtomicU32; Action::ALL.len()],
+    /// Goes up each time the heap should shrink.
+    shrinks: AtomicU64,
+    /// Downstream connections of the process.
+    connections: Option<Arc<Limit>>,
+    listeners: FastMap<Arc<str>, ListenerLimits>,
+}
+
+/// The limits of one listener.
+#[derive(Debug, Default)]
+struct ListenerLimits {
+    /// Open connections.
+    connections: Option<Arc<Limit>>,
+    /// Requests in flight.
+    requests: Option<Arc<Limit>>,
+}
+
+/// A connection's place under the limits, held until it is closed.
+#[derive(Debug, Default)]
+pub(crate) struct Admission {
+    _process: Option<Permit>,
+    _listener: Option<Permit>,
+}
+
+/// Why a connection is reset instead of served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// The listener has its limit of connections (`downstream_cx_overflow`).
+    Listener,
+    /// The process has its limit of connections (`downstream_global_cx_overflow`).
+    Process,
+    /// `envoy.overload_actions.reject_incoming_connections` (`downstream_cx_overload_reject`).
+    Overload,
+}
+
+impl Overload {
+    /// Limits as configured, no action on.
+    pub(crate) fn new(config: &Config) -> Arc<Self> {
+        let limit = |max: Option<u64>| max.map(Limit::new);
+        let of_listener = |(name, limits): (&Arc<str>, &evenkeel_runtime_config::overload::ListenerLimits)| {
+            let limits = ListenerLimits { connections: limit(limits.connections), requests: limit(limits.requests) };
+            (Arc::clone(name), limits)
+        };
+        Arc::new(Self {
+            connections: limit(config.max_connections),
+            listeners: config.listeners.iter().map(of_listener).collect(),
+            ..Self::default()
+        })
+    }
+
+    /// Whether an action is on for the one thing at hand; one that is on in part is on for as many in a hundred.
+    #[inline]
+    pub(crate) fn is_on(&self, action: Action, random: &Random) -> bool {
+        match self.extents[action as usize].load(Ordering::Relaxed) {
+            0 => false,
+            FULL => true,
+            extent => random.next() % u64::from(FULL) < u64::from(extent),
+        }
+    }
+
+    /// Whether an action is on to any extent.
+    pub(crate) fn is_on_at_all(&self, action: Action) -> bool {
+        self.extents[action as usize].load(Ordering::Relaxed) > 0
+    }
+
+    /// Says how far an action is on, 0–1.
+    pub(crate) fn set_extent(&self, action: Action, extent: f64) {
+        let millionths = (extent.clamp(0.0, 1.0) * f64::from(FULL)) as u32;
+        self.extents[action as usize].store(millionths, Ordering::Relaxed);
+        if action == Action::ShrinkHeap && millionths == FULL {
+            self.shrinks.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How often the heap should have shrunk so far; a thread that sees it go up gives memory back.
+    pub(crate) fn shrinks(&self) -> u64 {
+        self.shrinks.load(Ordering::Relaxed)
+    }
+
+    /// The limit of requests in flight of a listener, if it has one.
+    pub(crate) fn request_limit(&self, listener: &str) -> Option<Arc<Limit>> {
+        let limits = if self.listeners.is_empty() { None } else { self.listeners.get(listener) };
+        limits?.requests.clone()
+    }
+
+    /// Lets a new connection in, or says why not.
+    pub(crate) fn admit(&self, listener: &str, random: &Random) -> Result<Admission, Refused> {
+        if self.is_on(Action::RejectIncomingConnections, random) {
+            return Err(Refused::Overload);
+        }
+        let take = |limit: Option<&Arc<Limit>>| limit.map(Limit::try_acquire).transpose();
+        let limits = if self.listeners.is_empty() { None } else { self.listeners.get(listener) };
+        let of_listener = limits.and_then(|limits| limits.connections.as_ref());
+        let of_listener = take(of_listener).map_err(|_| Refused::Listener)?;
+        let of_process = take(self.connections.as_ref()).map_err(|_| Refused::Process)?;
+        Ok(Admission { _process: of_process, _listener: of_listener })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn overload() -> Arc<Overload> {
+        let limits = evenkeel_runtime_config::overload::ListenerLimits { connections: Some(2), requests: Some(1) };
+        let listeners = [("small".into(), limits)].into_iter().collect();
+        Overload::new(&Config { max_connections: Some(3), listeners, ..Config::default() })
+    }
+
+    #[test]
+    fn connections_are_admitted_up_to_both_limits() {
+        let (overload, random) = (overload(), Random::from_system());
+        let admit = |listener| overload.admit(listener, &random);
+        let first = [admit("small"), admit("small")];
+        assert!(first.iter().all(Result::is_ok));
+        assert_eq!(admit("small").err(), Some(Refused::Listener));
+        let third = admit("large");
+        assert!(third.is_ok());
+        assert_eq!(admit("large").err(), Some(Refused::Process));
+        drop(first);
+        // A refused connection holds no place of its listener.
+        let again = [admit("small"), admit("large"), admit("small")];
+        assert_eq!(again.map(|admitted| admitted.err()), [None, None, Some(Refused::Process)]);
+        assert!(admit("small").is_ok() && admit("small").is_ok());
+    }
+
+    #[test]
+    fn an_action_in_part_is_on_for_that_share() {
+        let (overload, random) = (overload(), Random::from_system());
+        let count = |action| (0..10_000).filter(|_| overload.is_on(action, &random)).count();
+        assert_eq!(count(Action::StopAcceptingRequests), 0);
+        overload.set_extent(Action::StopAcceptingRequests, 0.25);
+        // 40 standard deviations of room.
+        assert!((800..4200).contains(&count(Action::StopAcceptingRequests)));
+        overload.set_extent(Action::StopAcceptingRequests, 1.0);
+        assert_eq!(count(Action::StopAcceptingRequests), 10_000);
+        overload.set_extent(Action::RejectIncomingConnections, 1.0);
+        assert_eq!(overload.admit("large", &random).err(), Some(Refused::Overload));
+    }
+}

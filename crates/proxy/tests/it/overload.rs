@@ -1,0 +1,168 @@
+//! Past its limits the proxy refuses cleanly, and serves again as soon as there is room.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
+
+use evenkeel_testkit::wait::PATIENCE;
+use evenkeel_testkit::{Backend, Connection, Reply, Response, eventually};
+
+use crate::harness::{Proxy, answering, http_listener, stat, static_bootstrap, static_cluster};
+
+fn with_runtime(bootstrap: &str, key: &str, value: u32) -> String {
+    format!("{bootstrap}\nlayered_runtime: {{layers: [{{name: static, static_layer: {{{key}: {value}}}}}]}}\n")
+}
+
+/// An overload manager whose heap is full however little it holds.
+fn with_full_heap(bootstrap: &str, action: &str) -> String {
+    format!(
+        "{bootstrap}
+overload_manager:
+  refresh_interval: 0.05s
+  resource_monitors:
+  - name: heap
+    typed_config: {{\"@type\": type.googleapis.com/envoy.extensions.resource_monitors.fixed_heap.v3.FixedHeapConfig, max_heap_size_bytes: 1}}
+  actions:
+  - name: envoy.overload_actions.{action}
+    triggers: [{{name: heap, threshold: {{value: 0.9}}}}]
+"
+    )
+}
+
+fn answering_bootstrap() -> String {
+    static_bootstrap(&http_listener("web", &answering("hello"), ""), &[])
+}
+
+/// A connection that has been served once.
+fn served(web: SocketAddr) -> Connection {
+    let mut connection = Connection::open(web).expect("it accepts");
+    assert_eq!(connection.get("test", "/", "").expect("an answer").status, 200);
+    connection
+}
+
+/// The connection is reset, at once or with the first request.
+fn assert_reset(web: SocketAddr) {
+    let answer = Connection::open(web).and_then(|mut connection| connection.get("test", "/", ""));
+    let error = match answer {
+        Ok(response) => panic!("served: {}", response.status),
+        Err(error) => error.kind(),
+    };
+    assert!(matches!(error, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error:?}");
+}
+
+#[test]
+fn connections_past_a_limit_are_reset_and_the_others_served() {
+    let check = |key: &str, counter: &str, workers: usize| {
+        let proxy = Proxy::start_with(&with_runtime(&answering_bootstrap(), key, 3), workers);
+        proxy.wait_live();
+        let web = proxy.listener("web");
+        let mut kept: Vec<_> = (0..3).map(|_| served(web)).collect();
+        (0..5).for_each(|_| assert_reset(web));
+        for connection in &mut kept {
+            assert_eq!(connection.get("test", "/", "").expect("still served").status, 200);
+        }
+        assert_eq!(stat(&proxy, counter).iter().sum::<u64>(), 5, "{key}");
+        drop(kept.pop());
+        eventually("room for one more", || {
+            let mut connection = Connection::open(web).ok()?;
+            connection.get("test", "/", "").ok().filter(|response| response.status == 200)
+        });
+    };
+    check("envoy.resource_limits.listener.web.connection_limit", ".downstream_cx_overflow", 1);
+    check("envoy.resource_limits.listener.web.connection_limit", ".downstream_cx_overflow", 4);
+    check("overload.global_downstream_max_connections", ".downstream_global_cx_overflow", 2);
+}
+
+#[test]
+fn requests_past_the_listeners_limit_get_503_until_there_is_room() {
+    let (arrived, arrival) = channel();
+    let (release, released) = channel::<()>();
+    let released = Mutex::new(released);
+    let backend = Backend::start(move |request| {
+        if request.target == "/hold" {
+            arrived.send(()).expect("the test waits");
+            released.lock().expect("not poisoned").recv_timeout(PATIENCE).expect("the test lets it go");
+        }
+        Reply::text("answered")
+    });
+    let routes = "route_config: {name: local, virtual_hosts: [{name: all, domains: [\"*\"], routes: [{match: {prefix: \
+                  /}, route: {cluster: backend}}]}]}";
+    let cluster = static_cluster("backend", backend.address(), "");
+    let bootstrap = static_bootstrap(&http_listener("web", routes, ""), &[cluster]);
+    let bootstrap = with_runtime(&bootstrap, "evenkeel.resource_limits.listener.web.request_limit", 2);
+    let proxy = Proxy::start_with(&bootstrap, 2);
+    proxy.wait_live();
+    let web = proxy.listener("web");
+
+    let mut held = [(); 2].map(|()| Connection::open(web).expect("it accepts"));
+    for connection in &mut held {
+        connection.send("GET /hold HTTP/1.1\r\nhost: test\r\n\r\n").expect("it reads");
+        arrival.recv_timeout(PATIENCE).expect("the request reaches the host");
+    }
+    let mut refused = Connection::open(web).expect("connections are not limited");
+    for _ in 0..3 {
+        let response = refused.get("test", "/", "").expect("an answer");
+        assert_eq!((response.status, response.text().as_str()), (503, "envoy overloaded"));
+        assert!(response.keeps_open());
+    }
+    assert_eq!(stat(&proxy, "http.web.downstream_rq_overload_close"), [3]);
+    for connection in &mut held {
+        release.send(()).expect("a request waits");
+        let response = connection.response().expect("an answer");
+        assert_eq!((response.status, response.text().as_str()), (200, "answered"));
+    }
+    eventually("room for a request", || refused.get("test", "/", "").ok().filter(|response| response.status == 200));
+}
+
+#[test]
+fn a_full_heap_begins_the_actions_that_are_configured() {
+    let get =
+        |proxy: &Proxy| -> Option<Response> { Connection::open(proxy.listener("web")).ok()?.get("test", "/", "").ok() };
+    let check = |action: &str, seen: &dyn Fn(&Proxy) -> Option<()>| {
+        let proxy = Proxy::start(&with_full_heap(&answering_bootstrap(), action));
+        proxy.wait_live();
+        eventually(action, || seen(&proxy));
+        let text = proxy.get("/stats").text();
+        let active = format!("overload.envoy.overload_actions.{action}.active: 1\n");
+        assert!(text.contains(&active), "{active} not in {text}");
+    };
+    check("stop_accepting_requests", &|proxy| {
+        get(proxy).filter(|response| response.status == 503 && response.text() == "envoy overloaded").map(|_| ())
+    });
+    check("disable_http_keepalive", &|proxy| {
+        get(proxy).filter(|response| response.status == 200 && response.has_token("connection", "close")).map(|_| ())
+    });
+    check("reject_incoming_connections", &|proxy| {
+        let refused = get(proxy).is_none();
+        (refused && stat(proxy, ".downstream_cx_overload_reject").iter().sum::<u64>() > 0).then_some(())
+    });
+    check("shrink_heap", &|proxy| get(proxy).filter(|response| response.status == 200).map(|_| ()));
+}
+
+#[test]
+fn while_connections_are_not_accepted_they_wait_and_are_served_later() {
+    let bootstrap = format!(
+        "{}
+overload_manager:
+  refresh_interval: 0.05s
+  resource_monitors:
+  - name: connections
+    typed_config: {{\"@type\": type.googleapis.com/envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig, max_active_downstream_connections: 100}}
+  actions:
+  - name: envoy.overload_actions.stop_accepting_connections
+    triggers: [{{name: connections, threshold: {{value: 0.02}}}}]
+",
+        answering_bootstrap()
+    );
+    let proxy = Proxy::start_with(&bootstrap, 1);
+    proxy.wait_live();
+    let web = proxy.listener("web");
+    let kept = [served(web), served(web)];
+    let line = "overload.envoy.overload_actions.stop_accepting_connections.active: 1\n";
+    eventually("accepting to stop", || proxy.get("/stats").text().contains(line).then_some(()));
+    let mut waiting = Connection::open(web).expect("the kernel's queue takes it");
+    waiting.send("GET / HTTP/1.1\r\nhost: test\r\n\r\n").expect("the kernel takes it");
+    drop(kept);
+    assert_eq!(waiting.response().expect("an answer once there is room").status, 200);
+}

@@ -1,0 +1,288 @@
+//! What the process does when it runs short: `overload_manager` and the limits of the static runtime layer.
+//!
+//! Envoy's overload manager: monitors say how much of a resource is used, actions begin at a share of it. Per-listener
+//! limits are runtime keys there (`envoy.resource_limits.listener.NAME.connection_limit`), so they are here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_xds::pb;
+use evenkeel_xds::pb::envoy::config::bootstrap::v3 as bootstrap;
+use evenkeel_xds::pb::envoy::config::bootstrap::v3::runtime_layer::LayerSpecifier;
+use evenkeel_xds::pb::envoy::config::overload::v3 as overload;
+use evenkeel_xds::pb::envoy::extensions::resource_monitors::cgroup_memory::v3::CgroupMemoryConfig;
+use evenkeel_xds::pb::envoy::extensions::resource_monitors::downstream_connections::v3::DownstreamConnectionsConfig;
+use evenkeel_xds::pb::envoy::extensions::resource_monitors::fixed_heap::v3::FixedHeapConfig;
+use evenkeel_xds::pb::google::protobuf::value::Kind;
+use prost::Name;
+
+use crate::FastMap;
+use crate::compile::{Cx, type_name};
+
+/// How often resources are looked at when the bootstrap does not say (Envoy's default).
+const DEFAULT_REFRESH: Duration = Duration::from_secs(1);
+
+const CONNECTION_LIMIT: (&str, &str) = ("envoy.resource_limits.listener.", ".connection_limit");
+const REQUEST_LIMIT: (&str, &str) = ("evenkeel.resource_limits.listener.", ".request_limit");
+const GLOBAL_CONNECTION_LIMIT: &str = "overload.global_downstream_max_connections";
+
+/// Runtime keys that are taken and change nothing, with the reason.
+const NO_EFFECT: &[(&str, &str)] = &[
+    ("re2.max_program_size.", "regular expressions have a fixed size limit here"),
+    ("envoy.reloadable_features.", "it switches parts of another implementation"),
+    ("envoy.restart_features.", "it switches parts of another implementation"),
+    ("envoy.deprecated_features:", "it switches parts of another implementation"),
+];
+
+/// What is watched, what is done about it, and fixed limits.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Overload {
+    /// Time between two looks at the resources.
+    pub refresh_interval: Duration,
+    /// The resources.
+    pub monitors: Vec<Monitor>,
+    /// What is done, each with what begins it.
+    pub actions: Vec<ActionRule>,
+    /// Downstream connections of the whole process; more are closed at once. `None`: no limit.
+    pub max_connections: Option<u64>,
+    /// Limits by listener name.
+    pub listeners: FastMap<Arc<str>, ListenerLimits>,
+}
+
+/// One resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Monitor {
+    /// `envoy.resource_monitors.fixed_heap`: resident memory against a number of bytes.
+    FixedHeap {
+        /// Bytes that count as 100 %.
+        max_bytes: u64,
+    },
+    /// `envoy.resource_monitors.cgroup_memory`: the cgroup's memory against its limit, or a lower one.
+    CgroupMemory {
+        /// Bytes that count as 100 %; `None`: the cgroup's own limit.
+        max_bytes: Option<u64>,
+    },
+    /// `envoy.resource_monitors.global_downstream_max_connections`.
+    DownstreamConnections {
+        /// Connections that count as 100 %.
+        max: u64,
+    },
+}
+
+/// What is done when there is too little of something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// `envoy.overload_actions.stop_accepting_requests`: new requests are answered with 503.
+    StopAcceptingRequests,
+    /// `envoy.overload_actions.disable_http_keepalive`: connections end with the request they carry.
+    DisableHttpKeepalive,
+    /// `envoy.overload_actions.stop_accepting_connections`: new connections wait in the kernel's queue.
+    StopAcceptingConnections,
+    /// `envoy.overload_actions.reject_incoming_connections`: new connections are reset.
+    RejectIncomingConnections,
+    /// `envoy.overload_actions.shrink_heap`: free memory goes back to the system.
+    ShrinkHeap,
+}
+
+impl Action {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::StopAcceptingRequests,
+        Self::DisableHttpKeepalive,
+        Self::StopAcceptingConnections,
+        Self::RejectIncomingConnections,
+        Self::ShrinkHeap,
+    ];
+
+    /// Envoy's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::StopAcceptingRequests => "envoy.overload_actions.stop_accepting_requests",
+            Self::DisableHttpKeepalive => "envoy.overload_actions.disable_http_keepalive",
+            Self::StopAcceptingConnections => "envoy.overload_actions.stop_accepting_connections",
+            Self::RejectIncomingConnections => "envoy.overload_actions.reject_incoming_connections",
+            Self::ShrinkHeap => "envoy.overload_actions.shrink_heap",
+        }
+    }
+}
+
+/// An action and what begins it: the strongest trigger counts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ActionRule {
+    /// What is done.
+    pub action: Action,
+    /// When.
+    pub triggers: Vec<Trigger>,
+}
+
+/// A share of a resource at which an action begins.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trigger {
+    /// Index in [`Overload::monitors`].
+    pub monitor: usize,
+    /// Share (0–1) from which on the action is on to some extent.
+    pub from: f64,
+    /// Share (0–1) at which it is on in full; equal to `from` for a plain threshold.
+    pub full: f64,
+}
+
+impl Trigger {
+    /// How far the action is on at this share of the resource, 0–1.
+    pub fn extent(&self, share: f64) -> f64 {
+        if share >= self.full {
+            1.0
+        } else if share <= self.from {
+            0.0
+        } else {
+            (share - self.from) / (self.full - self.from)
+        }
+    }
+}
+
+/// Limits of one listener.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ListenerLimits {
+    /// Open connections; more are reset (`envoy.resource_limits.listener.NAME.connection_limit`).
+    pub connections: Option<u64>,
+    /// Requests in flight; more are answered with 503 (`evenkeel.resource_limits.listener.NAME.request_limit`).
+    pub requests: Option<u64>,
+}
+
+/// Compiles both sources of limits.
+pub(crate) fn compile(cx: &mut Cx<'_>, message: &bootstrap::Bootstrap) -> Overload {
+    let mut compiled = match &message.overload_manager {
+        None => Overload { refresh_interval: DEFAULT_REFRESH, ..Overload::default() },
+        Some(manager) => cx.at("overload_manager", |cx| overload_manager(cx, manager)),
+    };
+    if let Some(runtime) = &message.layered_runtime {
+        cx.at("layered_runtime", |cx| {
+            cx.each("layers", &runtime.layers, |cx, layer| layer_limits(cx, layer, &mut compiled));
+        });
+    }
+    // Envoy's monitor of this name is what its listeners ask before they take a connection.
+    for monitor in &compiled.monitors {
+        if let Monitor::DownstreamConnections { max } = monitor {
+            compiled.max_connections = Some(compiled.max_connections.map_or(*max, |limit| limit.min(*max)));
+        }
+    }
+    compiled
+}
+
+fn overload_manager(cx: &mut Cx<'_>, manager: &overload::OverloadManager) -> Overload {
+    let refresh_interval = cx.limit("refresh_interval", manager.refresh_interval.as_ref(), Some(DEFAULT_REFRESH));
+    let monitors = cx.each("resource_monitors", &manager.resource_monitors, monitor);
+    let names: Vec<&str> = manager.resource_monitors.iter().map(|monitor| &*monitor.name).collect();
+    let actions = cx.each("actions", &manager.actions, |cx, action| action_rule(cx, action, &names));
+    Overload { refresh_interval: refresh_interval.unwrap_or(DEFAULT_REFRESH), monitors, actions, ..Overload::default() }
+}
+
+fn monitor(cx: &mut Cx<'_>, monitor: &overload::ResourceMonitor) -> Option<Monitor> {
+    use overload::resource_monitor::ConfigType;
+    let Some(ConfigType::TypedConfig(any)) = &monitor.config_type else {
+        return cx.fail_at("typed_config", "is required");
+    };
+    cx.at("typed_config", |cx| {
+        let name = type_name(&any.type_url);
+        if name == FixedHeapConfig::full_name() {
+            let max_bytes = cx.unpack::<FixedHeapConfig>(any)?.max_heap_size_bytes;
+            return positive(cx, "max_heap_size_bytes", max_bytes).map(|max_bytes| Monitor::FixedHeap { max_bytes });
+        }
+        if name == CgroupMemoryConfig::full_name() {
+            let max_bytes = cx.unpack::<CgroupMemoryConfig>(any)?.max_memory_bytes;
+            return Some(Monitor::CgroupMemory { max_bytes: (max_bytes > 0).then_some(max_bytes) });
+        }
+        if name != DownstreamConnectionsConfig::full_name() {
+            return cx.fail(format!("{name} is no resource monitor"));
+        }
+        let max = cx.unpack::<DownstreamConnectionsConfig>(any)?.max_active_downstream_connections;
+        let max = positive(cx, "max_active_downstream_connections", u64::try_from(max).unwrap_or(0))?;
+        Some(Monitor::DownstreamConnections { max })
+    })
+}
+
+fn positive(cx: &mut Cx<'_>, field: &str, value: u64) -> Option<u64> {
+    if value == 0 { cx.fail_at(field, "must be greater than 0") } else { Some(value) }
+}
+
+fn action_rule(cx: &mut Cx<'_>, action: &overload::OverloadAction, monitors: &[&str]) -> Option<ActionRule> {
+    let Some(known) = Action::ALL.into_iter().find(|known| known.name() == action.name) else {
+        let known: Vec<&str> = Action::ALL.iter().map(|action| action.name()).collect();
+        return cx.fail_at("name", format!("{:?} is not supported; these are: {}", action.name, known.join(", ")));
+    };
+    let triggers = cx.each("triggers", &action.triggers, |cx, message| trigger(cx, message, monitors));
+    Some(ActionRule { action: known, triggers })
+}
+
+fn trigger(cx: &mut Cx<'_>, message: &overload::Trigger, monitors: &[&str]) -> Option<Trigger> {
+    use overload::trigger::TriggerOneof;
+    let Some(monitor) = monitors.iter().position(|name| *name == message.name) else {
+        return cx.fail_at("name", format!("there is no resource monitor {:?}", message.name));
+    };
+    let (from, full) = match message.trigger_oneof.as_ref()? {
+        TriggerOneof::Threshold(threshold) => (threshold.value, threshold.value),
+        TriggerOneof::Scaled(scaled) => (scaled.scaling_threshold, scaled.saturation_threshold),
+    };
+    if !(0.0..=1.0).contains(&from) || !(0.0..=1.0).contains(&full) || from > full {
+        return cx.fail("thresholds must lie between 0 and 1, and scaling must begin below saturation");
+    }
+    Some(Trigger { monitor, from, full })
+}
+
+fn layer_limits(cx: &mut Cx<'_>, layer: &bootstrap::RuntimeLayer, compiled: &mut Overload) -> Option<()> {
+    let Some(LayerSpecifier::StaticLayer(values)) = &layer.layer_specifier else {
+        // An admin layer is empty until somebody writes to it, which this proxy's admin interface does not offer.
+        return Some(());
+    };
+    cx.at("static_layer", |cx| {
+        let mut flat = Vec::new();
+        flatten("", &values.fields, &mut flat);
+        for (key, value) in flat {
+            cx.element(format!("{key:?}"), |cx| runtime_key(cx, &key, value, compiled));
+        }
+    });
+    Some(())
+}
+
+/// Envoy reads nested maps as keys joined by dots.
+fn flatten<'m>(
+    prefix: &str,
+    fields: &'m std::collections::HashMap<String, pb::google::protobuf::Value>,
+    flat: &mut Vec<(String, &'m Option<Kind>)>,
+) {
+    for (key, value) in fields {
+        let key = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+        match &value.kind {
+            Some(Kind::StructValue(nested)) => flatten(&key, &nested.fields, flat),
+            kind => flat.push((key, kind)),
+        }
+    }
+    flat.sort_by(|a, b| a.0.cmp(&b.0));
+}
+
+fn runtime_key(cx: &mut Cx<'_>, key: &str, value: &Option<Kind>, compiled: &mut Overload) -> Option<()> {
+    let inside = |(start, end): (&str, &str)| key.strip_prefix(start)?.strip_suffix(end).map(Arc::<str>::from);
+    if key == GLOBAL_CONNECTION_LIMIT {
+        let limit = whole_number(cx, value)?;
+        compiled.max_connections = Some(compiled.max_connections.map_or(limit, |known| known.min(limit)));
+    } else if let Some(listener) = inside(CONNECTION_LIMIT) {
+        compiled.listeners.entry(listener).or_default().connections = Some(whole_number(cx, value)?);
+    } else if let Some(listener) = inside(REQUEST_LIMIT) {
+        compiled.listeners.entry(listener).or_default().requests = Some(whole_number(cx, value)?);
+    } else if !NO_EFFECT.iter().any(|(prefix, _)| key.starts_with(prefix)) {
+        return cx.fail(format!(
+            "the runtime key is not supported; these are: {GLOBAL_CONNECTION_LIMIT}, {}NAME{}, {}NAME{}",
+            CONNECTION_LIMIT.0, CONNECTION_LIMIT.1, REQUEST_LIMIT.0, REQUEST_LIMIT.1
+        ));
+    }
+    Some(())
+}
+
+/// Numbers may be written as text, as in Envoy's runtime.
+fn whole_number(cx: &mut Cx<'_>, value: &Option<Kind>) -> Option<u64> {
+    let number = match value {
+        Some(Kind::NumberValue(number)) if *number >= 0.0 && number.fract() == 0.0 => Some(*number as u64),
+        Some(Kind::StringValue(text)) => text.parse().ok(),
+        _ => None,
+    };
+    number.or_else(|| cx.fail("must be a whole number, 0 or more"))
+}
