@@ -53,8 +53,53 @@ pub struct TrafficPolicy {
     pub connection_pool: Option<ConnectionPool>,
     /// TLS towards the endpoints; none given = mutual TLS of the mesh where the endpoint has a proxy.
     pub tls: Option<ClientTls>,
+    /// Which endpoints are left out for what they do.
+    pub outlier_detection: Option<OutlierDetection>,
+    /// Retries as a share of requests.
+    pub retry_budget: Option<RetryBudget>,
     /// Settings for single ports, by number. They replace those of the service, field by field not inherited.
     pub ports: BTreeMap<u16, TrafficPolicy>,
+}
+
+/// Which endpoints are left out for what they do. What is not given is Envoy's default.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct OutlierDetection {
+    /// Answers of 5xx in a row; 0 = off.
+    pub consecutive_5xx: Option<u32>,
+    /// Answers of 502, 503, 504 in a row; 0 = off.
+    pub consecutive_gateway: Option<u32>,
+    /// Local failures in a row; counted only if `split_local_origin`.
+    pub consecutive_local_origin: Option<u32>,
+    /// Local failures are told apart from what endpoints answer.
+    pub split_local_origin: bool,
+    /// Between two looks at who may come back.
+    pub interval: Option<Duration>,
+    /// How long the first ejection lasts.
+    pub base_ejection_time: Option<Duration>,
+    /// How many endpoints may be left out, in percent.
+    pub max_ejection_percent: Option<u32>,
+    /// With fewer healthy endpoints than this all are used, in percent; 0 = never.
+    pub min_health_percent: u32,
+}
+
+/// Retries as a share of requests, instead of a number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RetryBudget {
+    /// The share, in percent.
+    pub percent: u32,
+    /// Retries that are always allowed.
+    pub min_concurrency: u32,
+}
+
+/// Probes of idle connections; what is not given is the system's default.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TcpKeepalive {
+    /// How many unanswered ones end a connection.
+    pub probes: Option<u32>,
+    /// Idle time before the first.
+    pub time: Option<Duration>,
+    /// Between them.
+    pub interval: Option<Duration>,
 }
 
 /// Which endpoint gets the next request.
@@ -83,6 +128,14 @@ pub struct ConnectionPool {
     pub max_requests_per_connection: Option<u32>,
     /// Requests at a time to all endpoints together (`http2MaxRequests`).
     pub max_requests: Option<u32>,
+    /// Retries at a time to all endpoints together.
+    pub max_retries: Option<u32>,
+    /// Connections without a request are closed after this long.
+    pub idle_timeout: Option<Duration>,
+    /// How long a connection may last.
+    pub max_connection_duration: Option<Duration>,
+    /// Probes of idle connections.
+    pub tcp_keepalive: Option<TcpKeepalive>,
 }
 
 /// TLS of a client.
@@ -143,6 +196,8 @@ impl DestinationRule {
                     load_balancer: over.load_balancer.or(base.load_balancer),
                     connection_pool: over.connection_pool.or(base.connection_pool),
                     tls: over.tls.or(base.tls),
+                    outlier_detection: over.outlier_detection.or(base.outlier_detection),
+                    retry_budget: over.retry_budget.or(base.retry_budget),
                     ports: BTreeMap::new(),
                 }
             }

@@ -19,7 +19,10 @@ pub mod workload;
 
 pub use address_book::AddressBook;
 pub use build::build;
-pub use destination_rule::{ClientTls, ConnectionPool, DestinationRule, LoadBalancer, Subset, TrafficPolicy};
+pub use destination_rule::{
+    ClientTls, ConnectionPool, DestinationRule, LoadBalancer, OutlierDetection, RetryBudget, Subset, TcpKeepalive,
+    TrafficPolicy,
+};
 pub use gateway::{Gateway, GatewayHost, Server, ServerProtocol, ServerTls, ServerTlsMode};
 pub use mesh::{MeshConfig, OutboundTrafficPolicy};
 pub use policy::{AuthorizationAction, AuthorizationPolicy, MtlsMode, PeerAuthentication};

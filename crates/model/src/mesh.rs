@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::RetryPolicy;
+
 /// Settings of the mesh as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MeshConfig {
@@ -29,7 +31,7 @@ pub struct MeshConfig {
     /// Whether mutual TLS is used by itself towards endpoints with a proxy.
     pub enable_auto_mtls: bool,
     /// Retries of routes that do not say; none = Istio's default (2 attempts).
-    pub default_http_retry_attempts: Option<u32>,
+    pub default_http_retry: Option<RetryPolicy>,
 }
 
 /// What happens to calls of hosts nobody knows.
@@ -56,7 +58,7 @@ impl Default for MeshConfig {
             connect_timeout: Duration::from_secs(10),
             protocol_detection_timeout: Duration::ZERO,
             enable_auto_mtls: true,
-            default_http_retry_attempts: None,
+            default_http_retry: None,
         }
     }
 }

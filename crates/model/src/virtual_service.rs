@@ -236,6 +236,10 @@ pub struct RetryPolicy {
     pub per_try_timeout: Option<Duration>,
     /// Envoy's `retry_on` conditions and retriable status codes; none given = Istio's default.
     pub retry_on: Option<Arc<str>>,
+    /// A retry prefers hosts that were not tried.
+    pub avoid_previous_hosts: bool,
+    /// Pause before the first retry, at most; none given = Envoy's default.
+    pub back_off: Option<Duration>,
 }
 
 /// Conditions on a TCP or TLS connection; all must hold.

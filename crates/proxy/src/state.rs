@@ -251,6 +251,7 @@ impl State {
     pub fn publish_gauges(&self) {
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         let uptime = i64::try_from(self.started.elapsed().as_secs()).unwrap_or(i64::MAX);
+        self.health.publish_gauges(&self.config);
         self.stats.server.set(server::Gauge::uptime, uptime);
         self.stats.server.set(server::Gauge::state, self.phase.number());
         self.stats.server.set(server::Gauge::live, i64::from(self.phase == Phase::Live));

@@ -43,8 +43,8 @@ pub struct Cluster {
     pub http: UpstreamHttp,
     /// Limits across all workers.
     pub circuit_breakers: CircuitBreakers,
-    /// Active checks of each host; all must pass.
-    pub health_checks: Arc<[HealthCheck]>,
+    /// Active check of each host.
+    pub health_check: Option<Arc<HealthCheck>>,
     /// Hosts are ejected for what they do with requests.
     pub outlier_detection: Option<Arc<OutlierDetection>>,
     /// Hosts that were never checked count for nothing (`ignore_new_hosts_until_first_hc`).
@@ -89,7 +89,7 @@ impl Cluster {
             transport_matches: Vec::new(),
             http: UpstreamHttp::default(),
             circuit_breakers: CircuitBreakers::default(),
-            health_checks: Arc::default(),
+            health_check: None,
             outlier_detection: None,
             ignore_unchecked_hosts: false,
             ignore_health_on_removal: false,
@@ -364,6 +364,8 @@ pub struct UpstreamHttp {
     pub idle_timeout: Option<Duration>,
     /// A connection ends after this many requests; `None`: never.
     pub max_requests_per_connection: Option<u32>,
+    /// A connection takes no new request after this long; `None`: it does.
+    pub max_connection_duration: Option<Duration>,
     /// What the endpoints are spoken to in.
     pub protocol: UpstreamProtocol,
     /// HTTP/1 trailers are passed on to the endpoints and taken from them.
@@ -375,6 +377,7 @@ impl Default for UpstreamHttp {
         Self {
             idle_timeout: Some(Duration::from_secs(3600)),
             max_requests_per_connection: None,
+            max_connection_duration: None,
             protocol: UpstreamProtocol::Http1,
             enable_trailers: false,
         }
@@ -431,6 +434,14 @@ pub struct RetryBudget {
     pub percent: f64,
     /// Retries that are always allowed (3 when unset).
     pub min_concurrency: u32,
+}
+
+impl Thresholds {
+    /// Anything that can be reached, or is to be shown.
+    pub fn limits_anything(&self) -> bool {
+        let limits = [self.max_connections, self.max_pending_requests, self.max_requests, self.max_retries];
+        limits.iter().any(|limit| *limit != u32::MAX) || self.track_remaining || self.max_connection_pools != u32::MAX
+    }
 }
 
 impl Default for Thresholds {

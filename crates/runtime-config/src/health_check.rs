@@ -68,7 +68,7 @@ pub enum Probe {
 /// `HttpHealthCheck`.
 #[derive(Debug, Clone)]
 pub struct HttpProbe {
-    /// `Host`; the endpoint's own name or the cluster's when empty.
+    /// `Host`, unless the endpoint has a name for checks; the cluster's name when empty.
     pub host: Box<str>,
     /// Path, with query.
     pub path: Box<str>,
@@ -108,7 +108,7 @@ pub struct TcpProbe {
 pub struct GrpcProbe {
     /// Service asked about; the whole server when empty.
     pub service: Box<str>,
-    /// `:authority`; the endpoint's own name or the cluster's when empty.
+    /// `:authority`, unless the endpoint has a name for checks; the cluster's name when empty.
     pub authority: Box<str>,
     /// Metadata added.
     pub metadata: Vec<(Box<str>, Box<str>)>,

@@ -9,7 +9,7 @@ use crate::cluster::MetadataMatch;
 use crate::hash_policy::HashPolicies;
 use crate::matching::{HeaderMatcher, QueryParameterMatcher};
 use crate::rbac::RbacPerRoute;
-pub use crate::retry::{RetryOn, RetryPolicy};
+use crate::retry::RetryPolicy;
 use crate::route_match::DomainIndex;
 
 /// A route configuration.

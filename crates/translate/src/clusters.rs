@@ -6,20 +6,23 @@ use evenkeel_base::Span;
 use evenkeel_model::service::ServicePort;
 use evenkeel_model::workload::InboundPort;
 use evenkeel_model::{
-    ClientTls, DestinationRule, EndpointAddress, Labels, LoadBalancer, Protocol, Resolution, Service, Subset,
-    TrafficPolicy,
+    ClientTls, DestinationRule, EndpointAddress, Labels, LoadBalancer, OutlierDetection, Protocol, Resolution, Service,
+    Subset, TrafficPolicy,
 };
 
 use crate::context::{Carried, Context};
 use crate::endpoints;
 use crate::names::{self, BLACK_HOLE_CLUSTER, INBOUND_PASSTHROUGH_CLUSTER, PASSTHROUGH_CLUSTER};
 use crate::origin;
+use crate::pb::config::cluster::circuit_breakers::{Thresholds, thresholds::RetryBudget};
 use crate::pb::config::cluster::cluster::{
     ClusterDiscoveryType, CommonLbConfig, DiscoveryType, EdsClusterConfig, LbPolicy, TransportSocketMatch,
 };
-use crate::pb::config::cluster::{CircuitBreakers, Cluster, circuit_breakers::Thresholds};
+use crate::pb::config::cluster::{
+    CircuitBreakers, Cluster, OutlierDetection as EnvoyOutlierDetection, UpstreamConnectionOptions,
+};
 use crate::pb::core::{
-    BindConfig, Http1ProtocolOptions, Http2ProtocolOptions, HttpProtocolOptions as CommonHttpOptions,
+    BindConfig, Http1ProtocolOptions, Http2ProtocolOptions, HttpProtocolOptions as CommonHttpOptions, TcpKeepalive,
 };
 use crate::pb::envoy_type::Percent;
 use crate::pb::google::protobuf::Struct;
@@ -156,7 +159,13 @@ fn apply_policy(policy: &TrafficPolicy, cluster: &mut Cluster) {
             set_cluster_provided(cluster);
         }
     }
-    let Some(pool) = &policy.connection_pool else { return };
+    if let Some(outliers) = &policy.outlier_detection {
+        apply_outlier_detection(outliers, cluster);
+    }
+    if policy.connection_pool.is_none() && policy.retry_budget.is_none() {
+        return;
+    }
+    let pool = &policy.connection_pool.clone().unwrap_or_default();
     if let Some(timeout) = pool.connect_timeout {
         cluster.connect_timeout = Some(duration(timeout));
     }
@@ -166,17 +175,36 @@ fn apply_policy(policy: &TrafficPolicy, cluster: &mut Cluster) {
             max_connections: limit(pool.max_connections),
             max_pending_requests: limit(pool.max_pending_requests),
             max_requests: limit(pool.max_requests),
-            max_retries: limit(None),
+            max_retries: limit(pool.max_retries.filter(|most| *most > 0)),
+            retry_budget: policy.retry_budget.as_ref().map(|budget| RetryBudget {
+                budget_percent: Some(Percent { value: f64::from(budget.percent) }),
+                min_retry_concurrency: Some(u32_value(budget.min_concurrency)),
+                ..Default::default()
+            }),
             ..Default::default()
         }],
         ..Default::default()
     });
+    if let Some(probes) = &pool.tcp_keepalive {
+        let seconds =
+            |time: Option<Duration>| time.map(|time| u32_value(u32::try_from(time.as_secs()).unwrap_or(u32::MAX)));
+        cluster.upstream_connection_options = Some(UpstreamConnectionOptions {
+            tcp_keepalive: Some(TcpKeepalive {
+                keepalive_probes: probes.probes.map(u32_value),
+                keepalive_time: seconds(probes.time),
+                keepalive_interval: seconds(probes.interval),
+            }),
+            ..Default::default()
+        });
+    }
 }
 
 fn common_http_options(policy: &TrafficPolicy) -> CommonHttpOptions {
-    let most = policy.connection_pool.as_ref().and_then(|pool| pool.max_requests_per_connection);
+    let Some(pool) = &policy.connection_pool else { return CommonHttpOptions::default() };
     CommonHttpOptions {
-        max_requests_per_connection: most.filter(|most| *most > 0).map(u32_value),
+        max_requests_per_connection: pool.max_requests_per_connection.filter(|most| *most > 0).map(u32_value),
+        idle_timeout: pool.idle_timeout.map(duration),
+        max_connection_duration: pool.max_connection_duration.map(duration),
         ..Default::default()
     }
 }
@@ -197,6 +225,33 @@ fn upstream_protocol(context: Context<'_>, declared: Protocol) -> Speaks {
         Protocol::Http2 | Protocol::Grpc => Speaks::Http2,
         _ if context.is_sidecar() => Speaks::AsReceived,
         _ => Speaks::Http1,
+    }
+}
+
+/// As Istio translates it: rates are not looked at, a threshold that is given is enforced always, and there is no panic
+/// unless asked for.
+fn apply_outlier_detection(outliers: &OutlierDetection, cluster: &mut Cluster) {
+    let always = |threshold: Option<u32>| threshold.map(|count| u32_value(if count > 0 { 100 } else { 0 }));
+    let split = outliers.split_local_origin;
+    let local = outliers.consecutive_local_origin.filter(|count| split && *count > 0);
+    cluster.outlier_detection = Some(EnvoyOutlierDetection {
+        enforcing_success_rate: Some(u32_value(0)),
+        consecutive_5xx: outliers.consecutive_5xx.map(u32_value),
+        enforcing_consecutive_5xx: always(outliers.consecutive_5xx),
+        consecutive_gateway_failure: outliers.consecutive_gateway.map(u32_value),
+        enforcing_consecutive_gateway_failure: always(outliers.consecutive_gateway),
+        consecutive_local_origin_failure: local.map(u32_value),
+        enforcing_consecutive_local_origin_failure: always(local),
+        split_external_local_origin_errors: split,
+        enforcing_local_origin_success_rate: split.then(|| u32_value(0)),
+        interval: outliers.interval.map(duration),
+        base_ejection_time: outliers.base_ejection_time.map(duration),
+        max_ejection_percent: outliers.max_ejection_percent.filter(|percent| *percent > 0).map(u32_value),
+        ..Default::default()
+    });
+    let panic = Percent { value: f64::from(outliers.min_health_percent) };
+    if let Some(common) = &mut cluster.common_lb_config {
+        common.healthy_panic_threshold = Some(panic);
     }
 }
 

@@ -57,10 +57,14 @@ object! {
         connection_pool: Option<ConnectionPool> = "connectionPool",
         /// TLS.
         tls: Option<Spanned<ClientTlsSettings>> = "tls",
+        /// Which endpoints are left out for what they do.
+        outlier_detection: Option<OutlierDetection> = "outlierDetection",
+        /// Retries as a share of requests.
+        retry_budget: Option<RetryBudget> = "retryBudget",
         /// Settings of single ports.
         port_level_settings: Vec<PortTrafficPolicy> = "portLevelSettings",
     }
-    later: ["outlierDetection", "tunnel", "proxyProtocol", "retryBudget"];
+    later: ["tunnel", "proxyProtocol"];
     check: check_ports;
 }
 
@@ -75,8 +79,46 @@ object! {
         connection_pool: Option<ConnectionPool> = "connectionPool",
         /// TLS.
         tls: Option<Spanned<ClientTlsSettings>> = "tls",
+        /// Which endpoints are left out for what they do.
+        outlier_detection: Option<OutlierDetection> = "outlierDetection",
     }
-    later: ["outlierDetection"];
+}
+
+object! {
+    /// Which endpoints are left out for what they do.
+    pub struct OutlierDetection {
+        /// Local failures are told apart from what endpoints answer.
+        split_external_local_origin_errors: bool = "splitExternalLocalOriginErrors",
+        /// Local failures in a row; counted only if told apart.
+        consecutive_local_origin_failures: Option<u32> = "consecutiveLocalOriginFailures",
+        /// Answers of 502, 503, 504 in a row; 0 = off.
+        consecutive_gateway_errors: Option<u32> = "consecutiveGatewayErrors",
+        /// Answers of 5xx in a row; 0 = off.
+        consecutive_5xx_errors: Option<u32> = "consecutive5xxErrors",
+        /// Between two looks at who may come back.
+        interval: Option<Duration> = "interval",
+        /// How long the first time lasts.
+        base_ejection_time: Option<Duration> = "baseEjectionTime",
+        /// How many may be left out.
+        max_ejection_percent: Option<Spanned<u32>> = "maxEjectionPercent",
+        /// With fewer healthy endpoints than this, all are used.
+        min_health_percent: Option<Spanned<u32>> = "minHealthPercent",
+    }
+    later: ["outlierDetectionHttpErrorCodes"];
+    inert: ["consecutiveErrors"];
+    check: check_outliers;
+}
+
+object! {
+    /// Retries as a share of requests.
+    pub struct RetryBudget {
+        /// The share, in percent; 20 if not given.
+        percent: Option<Spanned<u32>> = "percent",
+        /// Retries that are always allowed; 3 if not given.
+        min_retry_concurrency: Option<u32> = "minRetryConcurrency",
+    }
+    later: ["budgetInterval"];
+    check: check_budget;
 }
 
 object! {
@@ -125,8 +167,24 @@ object! {
         max_connections: Option<u32> = "maxConnections",
         /// Until one is made.
         connect_timeout: Option<Duration> = "connectTimeout",
+        /// Probes of idle connections.
+        tcp_keepalive: Option<TcpKeepalive> = "tcpKeepalive",
+        /// How long a connection may last.
+        max_connection_duration: Option<Duration> = "maxConnectionDuration",
     }
-    later: ["tcpKeepalive", "maxConnectionDuration", "idleTimeout"];
+    later: ["idleTimeout"];
+}
+
+object! {
+    /// Probes of idle connections.
+    pub struct TcpKeepalive {
+        /// How many unanswered ones end a connection.
+        probes: Option<u32> = "probes",
+        /// Idle time before the first.
+        time: Option<Duration> = "time",
+        /// Between them.
+        interval: Option<Duration> = "interval",
+    }
 }
 
 object! {
@@ -138,8 +196,12 @@ object! {
         http2_max_requests: Option<u32> = "http2MaxRequests",
         /// Per connection.
         max_requests_per_connection: Option<u32> = "maxRequestsPerConnection",
+        /// Retries at a time.
+        max_retries: Option<u32> = "maxRetries",
+        /// Connections without a request are closed after this long.
+        idle_timeout: Option<Duration> = "idleTimeout",
     }
-    later: ["maxRetries", "idleTimeout", "h2UpgradePolicy", "useClientProtocol", "maxConcurrentStreams", "http2KeepAlive"];
+    later: ["h2UpgradePolicy", "useClientProtocol", "maxConcurrentStreams", "http2KeepAlive"];
 }
 
 object! {
@@ -195,6 +257,22 @@ fn check(spec: &DestinationRuleSpec, _: &Node, cx: &mut Context) {
             });
         });
     }
+}
+
+fn check_percent(value: Option<&Spanned<u32>>, name: &str, cx: &mut Context) {
+    if let Some(percent) = value.filter(|percent| percent.value > 100) {
+        let message = format!("{} percent is more than all", percent.value);
+        cx.at_field(name, |cx| cx.error("bad-value", &percent.span, message, "give a number from 0 to 100"));
+    }
+}
+
+fn check_outliers(outliers: &OutlierDetection, _: &Node, cx: &mut Context) {
+    check_percent(outliers.max_ejection_percent.as_ref(), "maxEjectionPercent", cx);
+    check_percent(outliers.min_health_percent.as_ref(), "minHealthPercent", cx);
+}
+
+fn check_budget(budget: &RetryBudget, _: &Node, cx: &mut Context) {
+    check_percent(budget.percent.as_ref(), "percent", cx);
 }
 
 fn check_ports(policy: &TrafficPolicy, _: &Node, cx: &mut Context) {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use evenkeel_base::{Diagnostic, Diagnostics, yaml};
 
+use super::HttpRetry;
 use crate::decode::{Context, Decode, Label};
 use crate::{Object, Resource};
 
@@ -70,7 +71,7 @@ object! {
         /// Mutual TLS by itself where possible.
         enable_auto_mtls: Option<bool> = "enableAutoMtls",
         /// Retries of routes that do not say.
-        default_http_retry_policy: Option<DefaultRetryPolicy> = "defaultHttpRetryPolicy",
+        default_http_retry_policy: Option<HttpRetry> = "defaultHttpRetryPolicy",
     }
     later: [
         "proxyListenPort", "proxyInboundListenPort", "proxyHttpPort", "tcpKeepalive", "ingressClass", "ingressService",
@@ -111,13 +112,4 @@ choices! {
         /// One JSON object per line.
         Json = "JSON",
     }
-}
-
-object! {
-    /// Retries of routes that do not say.
-    pub struct DefaultRetryPolicy {
-        /// Retries after the first try.
-        attempts: Option<u32> = "attempts",
-    }
-    later: ["perTryTimeout", "retryOn", "retryRemoteLocalities", "retryIgnorePreviousHosts", "backoff"];
 }

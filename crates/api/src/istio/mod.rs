@@ -14,12 +14,10 @@ pub use authorization_policy::{
 };
 pub use destination_rule::{
     ClientTlsMode, ClientTlsSettings, ConnectionPool, DestinationRule, DestinationRuleSpec, HttpPool, LoadBalancer,
-    PortTrafficPolicy, SimpleLb, Subset, TcpPool, TrafficPolicy,
+    OutlierDetection, PortTrafficPolicy, RetryBudget, SimpleLb, Subset, TcpKeepalive, TcpPool, TrafficPolicy,
 };
 pub use gateway::{Gateway, GatewayPort, GatewaySpec, Server, ServerTlsMode, ServerTlsSettings, TlsProtocol};
-pub use mesh_config::{
-    AccessLogEncoding, DefaultRetryPolicy, MeshConfig, OutboundTrafficPolicy, OutboundTrafficPolicyMode,
-};
+pub use mesh_config::{AccessLogEncoding, MeshConfig, OutboundTrafficPolicy, OutboundTrafficPolicyMode};
 pub use peer_authentication::{MtlsMode, MutualTls, PeerAuthentication, PeerAuthenticationSpec};
 pub use service_entry::{Location, Resolution, ServiceEntry, ServiceEntryPort, ServiceEntrySpec, WorkloadEntry};
 pub use string_match::StringMatch;

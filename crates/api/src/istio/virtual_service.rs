@@ -248,8 +248,12 @@ object! {
         per_try_timeout: Option<Duration> = "perTryTimeout",
         /// Conditions, separated by commas.
         retry_on: Option<Spanned<String>> = "retryOn",
+        /// Whether hosts that were tried are avoided; they are if not given.
+        retry_ignore_previous_hosts: Option<bool> = "retryIgnorePreviousHosts",
+        /// Pause before the first retry, at most.
+        backoff: Option<Duration> = "backoff",
     }
-    later: ["retryRemoteLocalities", "retryIgnorePreviousHosts", "backoff"];
+    later: ["retryRemoteLocalities"];
     check: check_retry;
 }
 

@@ -11,7 +11,8 @@ use evenkeel_base::{Diagnostic, Diagnostics, Span};
 use super::{Objects, labels_text, shared};
 use crate::workload::selects;
 use crate::{
-    ClientTls, ConnectionPool, DestinationRule, LoadBalancer, MeshConfig, Snapshot, Subset, TrafficPolicy, Visibility,
+    ClientTls, ConnectionPool, DestinationRule, LoadBalancer, MeshConfig, OutlierDetection, RetryBudget, Snapshot,
+    Subset, TcpKeepalive, TrafficPolicy, Visibility,
 };
 
 pub(super) fn build(
@@ -139,6 +140,7 @@ fn traffic_policy(policy: &istio::TrafficPolicy) -> TrafficPolicy {
             load_balancer: settings.load_balancer.as_ref().and_then(load_balancer),
             connection_pool: settings.connection_pool.as_ref().map(connection_pool),
             tls: settings.tls.as_deref().map(client_tls),
+            outlier_detection: settings.outlier_detection.as_ref().map(outlier_detection),
             ..TrafficPolicy::default()
         };
         (settings.port.number.0, policy)
@@ -147,6 +149,8 @@ fn traffic_policy(policy: &istio::TrafficPolicy) -> TrafficPolicy {
         load_balancer: policy.load_balancer.as_ref().and_then(load_balancer),
         connection_pool: policy.connection_pool.as_ref().map(connection_pool),
         tls: policy.tls.as_deref().map(client_tls),
+        outlier_detection: policy.outlier_detection.as_ref().map(outlier_detection),
+        retry_budget: policy.retry_budget.as_ref().map(retry_budget),
         ports: policy.port_level_settings.iter().map(port).collect(),
     }
 }
@@ -169,6 +173,35 @@ fn connection_pool(pool: &istio::ConnectionPool) -> ConnectionPool {
         max_pending_requests: http.and_then(|h| h.http1_max_pending_requests),
         max_requests_per_connection: http.and_then(|h| h.max_requests_per_connection),
         max_requests: http.and_then(|h| h.http2_max_requests),
+        max_retries: http.and_then(|h| h.max_retries),
+        idle_timeout: http.and_then(|h| h.idle_timeout),
+        max_connection_duration: tcp.and_then(|t| t.max_connection_duration),
+        tcp_keepalive: tcp.and_then(|t| t.tcp_keepalive.as_ref()).map(|probes| TcpKeepalive {
+            probes: probes.probes,
+            time: probes.time,
+            interval: probes.interval,
+        }),
+    }
+}
+
+fn outlier_detection(outliers: &istio::OutlierDetection) -> OutlierDetection {
+    OutlierDetection {
+        consecutive_5xx: outliers.consecutive_5xx_errors,
+        consecutive_gateway: outliers.consecutive_gateway_errors,
+        consecutive_local_origin: outliers.consecutive_local_origin_failures,
+        split_local_origin: outliers.split_external_local_origin_errors,
+        interval: outliers.interval,
+        base_ejection_time: outliers.base_ejection_time,
+        max_ejection_percent: outliers.max_ejection_percent.as_ref().map(|percent| percent.value),
+        min_health_percent: outliers.min_health_percent.as_ref().map_or(0, |percent| percent.value),
+    }
+}
+
+/// Istio's defaults.
+fn retry_budget(budget: &istio::RetryBudget) -> RetryBudget {
+    RetryBudget {
+        percent: budget.percent.as_ref().map_or(20, |percent| percent.value),
+        min_concurrency: budget.min_retry_concurrency.unwrap_or(3),
     }
 }
 

@@ -5,6 +5,7 @@ use evenkeel_base::{Diagnostic, Diagnostics};
 
 use evenkeel_api::istio::{self, AccessLogEncoding, OutboundTrafficPolicyMode};
 
+use super::routes::retries_of;
 use super::{Objects, shared};
 use crate::{MeshConfig, OutboundTrafficPolicy};
 
@@ -55,7 +56,7 @@ fn apply(mesh: &mut MeshConfig, said: istio::MeshConfig) {
     mesh.connect_timeout = said.connect_timeout.unwrap_or(mesh.connect_timeout);
     mesh.protocol_detection_timeout = said.protocol_detection_timeout.unwrap_or(mesh.protocol_detection_timeout);
     mesh.enable_auto_mtls = said.enable_auto_mtls.unwrap_or(mesh.enable_auto_mtls);
-    if let Some(attempts) = said.default_http_retry_policy.and_then(|p| p.attempts) {
-        mesh.default_http_retry_attempts = Some(attempts);
+    if let Some(policy) = &said.default_http_retry_policy {
+        mesh.default_http_retry = Some(retries_of(policy));
     }
 }

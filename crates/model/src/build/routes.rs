@@ -283,10 +283,12 @@ fn rewrite_of(written: &istio::HttpRewrite) -> Rewrite {
     }
 }
 
-fn retries_of(written: &istio::HttpRetry) -> RetryPolicy {
+pub(super) fn retries_of(written: &istio::HttpRetry) -> RetryPolicy {
     RetryPolicy {
         attempts: written.attempts.unwrap_or(0),
         per_try_timeout: written.per_try_timeout,
         retry_on: written.retry_on.as_ref().map(|c| shared(c)),
+        avoid_previous_hosts: written.retry_ignore_previous_hosts.unwrap_or(true),
+        back_off: written.backoff,
     }
 }

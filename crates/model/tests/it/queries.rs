@@ -126,7 +126,7 @@ spec:
     );
     let rule = snapshot.destination_rules.first().expect("the rule");
     let check = |subset: Option<&str>, port, expected: (&str, bool, &str)| {
-        let TrafficPolicy { load_balancer, connection_pool, tls, ports } = rule.policy_for(subset, port);
+        let TrafficPolicy { load_balancer, connection_pool, tls, ports, .. } = rule.policy_for(subset, port);
         assert!(ports.is_empty());
         let load_balancer = load_balancer.map(|l| format!("{l:?}")).unwrap_or_default();
         let tls = tls.map(|t| format!("{t:?}")).unwrap_or_default();

@@ -1,5 +1,6 @@
 //! The first phases: normalize, identify the peer, match the route, ask the filters, pick the cluster.
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -8,10 +9,9 @@ use std::time::Duration;
 use evenkeel_filters::{Decision, RequestContext};
 use evenkeel_http::{Framing, HeaderId, RequestHead, path};
 use evenkeel_runtime_config::hcm::{EscapedSlashes, RouteSource};
+use evenkeel_runtime_config::retry::RetryPolicy;
 use evenkeel_runtime_config::rewrite::https_location;
-use evenkeel_runtime_config::route::{
-    ForwardAction, HostRewrite, RetryPolicy, Route, RouteAction, RouteTable, VirtualHost,
-};
+use evenkeel_runtime_config::route::{ForwardAction, HostRewrite, Route, RouteAction, RouteTable, VirtualHost};
 use evenkeel_runtime_config::route_match::RouteSelection;
 use evenkeel_runtime_config::{Config, HttpConnectionManager};
 use tokio::time::Instant;
@@ -25,6 +25,7 @@ use super::log::record;
 use super::phases::Life;
 use super::reply::Reply;
 use super::request::{Request, Tunnel};
+use super::retry;
 use crate::conn::deadline::after;
 use crate::response_flags::ResponseFlags;
 use crate::stats::http::Counter;
@@ -41,7 +42,7 @@ pub(super) struct Forward<'c> {
     pub(super) levels: Levels<'c>,
     pub(super) host: &'c VirtualHost,
     pub(super) action: &'c ForwardAction,
-    pub(super) retry: Option<&'c RetryPolicy>,
+    pub(super) retry: Option<Cow<'c, RetryPolicy>>,
     pub(super) cluster: Rc<Cluster>,
     pub(super) affinity: Affinity<'c>,
     pub(super) timeout: Option<Duration>,
@@ -165,8 +166,16 @@ impl<'l> Life<'l> {
         request.cluster_name = Some(Arc::clone(&leg.cluster));
         let affinity = Affinity::new(action, leg, &cluster, request, &origin.view);
         let positive = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
+        let by_header = retry::Asked::take(&mut request.head.headers);
+        let mut retry = {
+            let configured = action.retry.as_deref().or(host.retry.as_deref());
+            retry::effective(configured, by_header.as_ref(), &request.view())
+        };
         let asked = action.grpc_timeout.filter(|_| request.grpc);
         let timeout = match asked {
+            _ if by_header.as_ref().is_some_and(|header| header.timeout.is_some()) => {
+                positive(by_header.and_then(|header| header.timeout))
+            }
             Some(asked) if asked.as_route_timeout => grpc::timeout(&request.head.headers, asked),
             _ => positive(action.timeout),
         };
@@ -174,7 +183,13 @@ impl<'l> Life<'l> {
             Some(asked) => grpc::timeout(&request.head.headers, asked).or(action.max_stream_duration),
             None => action.max_stream_duration,
         };
-        if let Some(timeout) = timeout {
+        // A try as long as the whole has no limit of its own.
+        if let Some(policy) = &mut retry
+            && policy.per_try_timeout.zip(timeout).is_some_and(|(per_try, all)| per_try >= all)
+        {
+            policy.to_mut().per_try_timeout = None;
+        }
+        if let Some(timeout) = retry.as_ref().and_then(|policy| policy.per_try_timeout).or(timeout) {
             let mut digits = itoa::Buffer::new();
             let millis = digits.format(timeout.as_millis());
             request.head.headers.set(HeaderId::EnvoyExpectedRqTimeoutMs, millis.as_bytes());
@@ -189,7 +204,7 @@ impl<'l> Life<'l> {
             levels,
             host,
             action,
-            retry: action.retry.as_deref().or(host.retry.as_deref()),
+            retry,
             cluster,
             affinity,
             timeout: timeout.filter(|_| request.tunnel.is_none()),

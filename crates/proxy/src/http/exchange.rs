@@ -90,6 +90,9 @@ pub(super) struct Timers {
     /// No activity until then.
     idle: Option<Instant>,
     idle_limit: Option<Duration>,
+    /// No activity in this try until then.
+    try_idle: Option<Instant>,
+    pub(super) try_idle_limit: Option<Duration>,
     route_limit: Option<Duration>,
     /// Something moved since `idle` was set.
     moved: bool,
@@ -103,8 +106,23 @@ impl Timers {
     fn next(&mut self, now: Instant) -> Option<Instant> {
         if std::mem::take(&mut self.moved) {
             self.idle = after(now, self.idle_limit);
+            self.try_idle = after(now, self.try_idle_limit);
         }
-        earlier(earlier(earlier(self.route, self.per_try), earlier(self.idle, self.request)), self.longest)
+        let tries = earlier(self.per_try, self.try_idle);
+        earlier(earlier(earlier(self.route, tries), earlier(self.idle, self.request)), self.longest)
+    }
+
+    /// A try begins; none of these limits outlasts it.
+    pub(super) fn begin_try(&mut self, now: Instant, limit: Option<Duration>, idle: Option<Duration>) {
+        self.per_try = after(now, limit);
+        self.try_idle_limit = idle;
+        self.try_idle = None;
+        self.moved = true;
+    }
+
+    /// An answer is on its way: the limits of tries no longer matter.
+    pub(super) fn end_tries(&mut self) {
+        (self.per_try, self.try_idle, self.try_idle_limit) = (None, None, None);
     }
 
     /// Which of them has passed.
@@ -116,6 +134,8 @@ impl Timers {
             Failure::PerTryTimeout
         } else if past(self.longest) {
             Failure::LastedTooLong
+        } else if past(self.try_idle) {
+            Failure::PerTryIdleTimeout
         } else if past(self.request) {
             Failure::RequestTimeout
         } else {

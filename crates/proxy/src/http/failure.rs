@@ -64,6 +64,8 @@ pub(crate) enum Failure {
     PerTryTimeout,
     /// The stream's longest life.
     LastedTooLong,
+    /// Nothing moved in one try for too long.
+    PerTryIdleTimeout,
 }
 
 impl Failure {
@@ -79,7 +81,7 @@ impl Failure {
             Self::NoCluster(status) => *status,
             Self::UpgradeRefused => 403,
             Self::UpstreamProtocol => 502,
-            Self::ResponseTimeout | Self::PerTryTimeout => 504,
+            Self::ResponseTimeout | Self::PerTryTimeout | Self::PerTryIdleTimeout => 504,
             Self::Overload
             | Self::NoHealthyHost
             | Self::Overflow
@@ -108,7 +110,7 @@ impl Failure {
             Self::LastedTooLong => "downstream duration timeout".into(),
             Self::Overload => "envoy overloaded".into(),
             Self::NoHealthyHost => "no healthy upstream".into(),
-            Self::ResponseTimeout | Self::PerTryTimeout => "upstream request timeout".into(),
+            Self::ResponseTimeout | Self::PerTryTimeout | Self::PerTryIdleTimeout => "upstream request timeout".into(),
             Self::Overflow
             | Self::Connect(_)
             | Self::ConnectTimeout
@@ -143,7 +145,9 @@ impl Failure {
             Self::UpstreamReset | Self::UpstreamRefused => ResponseFlags::UPSTREAM_REMOTE_RESET,
             Self::UpstreamClosed { .. } => ResponseFlags::UPSTREAM_CONNECTION_TERMINATION,
             Self::UpstreamProtocol => ResponseFlags::UPSTREAM_PROTOCOL_ERROR,
-            Self::ResponseTimeout | Self::PerTryTimeout => ResponseFlags::UPSTREAM_REQUEST_TIMEOUT,
+            Self::ResponseTimeout | Self::PerTryTimeout | Self::PerTryIdleTimeout => {
+                ResponseFlags::UPSTREAM_REQUEST_TIMEOUT
+            }
         }
     }
 
@@ -168,6 +172,7 @@ impl Failure {
             Self::UpgradeRefused => "upgrade_failed",
             Self::ResponseTimeout => "response_timeout",
             Self::PerTryTimeout => "upstream_per_try_timeout",
+            Self::PerTryIdleTimeout => "upstream_per_try_idle_timeout",
             Self::Connect(transport) if !transport.is_empty() => {
                 let text = format!("upstream_reset_before_response_started{{{}|{transport}}}", self.reset_reason());
                 return text.replace(' ', "_").into();

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use evenkeel_http::{HeaderId, ResponseInfo};
 use evenkeel_runtime_config::route::HostRewrite;
@@ -14,9 +14,8 @@ use super::failure::Failure;
 use super::phases::Life;
 use super::reply::Reply;
 use super::request::Request;
-use super::retry;
+use super::retry::{self, BackOff};
 use super::upstream::Upstream;
-use crate::conn::deadline::after;
 use crate::response_flags::ResponseFlags;
 use crate::upstream::cluster_stats as cluster;
 use crate::upstream::{Host, Need, RequestGuard, Target, Upstream as Way};
@@ -54,15 +53,17 @@ impl Life<'_> {
         let mut _retrying = None;
         loop {
             self.request.attempts += 1;
-            let per_try = forward.retry.and_then(|policy| policy.per_try_timeout);
-            timers.per_try = per_try.and_then(|limit| after(self.request.clock.now(), Some(limit)));
+            if let Some(policy) = forward.retry.as_deref() {
+                timers.begin_try(self.request.clock.now(), policy.per_try_timeout, policy.per_try_idle_timeout);
+            }
             let attempt = self.attempt(forward, &mut upload, &mut timers, &tried).await;
+            self.report(forward, &attempt);
             if let Some(host) = self.request.host.as_ref().filter(|_| forward.retry.is_some()) {
                 tried.push(Arc::clone(&host.label));
             }
             let verdict = self.retry_verdict(forward, &upload, &attempt);
             if let Verdict::Again(pause) = verdict {
-                match forward.cluster.begin_retry() {
+                match forward.cluster.begin_retry(forward.action.priority) {
                     Ok(permit) => {
                         _retrying = Some(permit);
                         drop(attempt);
@@ -100,7 +101,7 @@ impl Life<'_> {
         timers: &mut Timers,
         tried: &[Arc<str>],
     ) -> Result<Answered, Failure> {
-        let avoid = forward.retry.filter(|policy| policy.avoid_previous_hosts);
+        let avoid = forward.retry.as_deref().filter(|policy| policy.avoid_previous_hosts);
         let target = Target {
             original_dst: Some(self.origin.view.local),
             previous: if avoid.is_some() { tried } else { &[] },
@@ -112,7 +113,7 @@ impl Life<'_> {
         loop {
             let host = forward.cluster.pick(&target).map_err(|_| Failure::NoHealthyHost)?;
             self.request.host = Some(Rc::clone(&host));
-            let guard = forward.cluster.begin_request(&host).map_err(|_| Failure::Overflow)?;
+            let guard = forward.cluster.begin_request(&host, forward.action.priority).map_err(|_| Failure::Overflow)?;
             let terminates = forward.terminates_connect(self.request);
             let ready = match raced || self.request.tunnel.is_some() {
                 true => None,
@@ -138,14 +139,16 @@ impl Life<'_> {
 
     /// A connection that is not waiting in the pool.
     async fn connect(&mut self, forward: &Forward<'_>, host: &Rc<Host>, raced: bool) -> Result<Way, Failure> {
-        let version = self.request.head.version;
+        let (version, priority) = (self.request.head.version, forward.action.priority);
         let connected = match raced {
             _ if forward.terminates_connect(self.request) => {
                 forward.cluster.connect_tcp(host, &self.origin.view).await.map(Way::Http1)
             }
-            _ if self.request.tunnel.is_some() => forward.cluster.acquire_for(host, version, Need::Tunnel).await,
-            true => forward.cluster.acquire_for(host, version, Need::Fresh).await,
-            false => forward.cluster.acquire(host, version).await,
+            _ if self.request.tunnel.is_some() => {
+                forward.cluster.acquire_for(host, version, Need::Tunnel, priority).await
+            }
+            true => forward.cluster.acquire_for(host, version, Need::Fresh, priority).await,
+            false => forward.cluster.acquire(host, version, priority).await,
         };
         self.request.clock.wait();
         connected.map_err(Failure::from).inspect_err(|failure| {
@@ -197,9 +200,21 @@ impl Life<'_> {
         poll_fn(|cx| exchange.poll_head(hcm, cx)).await
     }
 
+    /// Tells outlier detection how a try ended.
+    fn report(&self, forward: &Forward<'_>, attempt: &Result<Answered, Failure>) {
+        let Some(host) = &self.request.host else { return };
+        let outcome = match attempt {
+            Ok(_) => Some(retry::outcome_of_response(&self.request.response)),
+            Err(failure) => retry::outcome_of(failure),
+        };
+        if let Some(outcome) = outcome {
+            forward.cluster.report(host, outcome);
+        }
+    }
+
     /// Whether the policy wants another try, and whether one is left.
     fn retry_verdict(&self, forward: &Forward<'_>, upload: &Upload, attempt: &Result<Answered, Failure>) -> Verdict {
-        let Some(policy) = forward.retry else { return Verdict::Final };
+        let Some(policy) = forward.retry.as_deref() else { return Verdict::Final };
         let covered = match attempt {
             Ok(_) => retry::covers_response(policy, &self.request.response),
             Err(failure) => retry::covers_failure(&policy.on, failure),
@@ -210,7 +225,15 @@ impl Life<'_> {
         if self.request.attempts > policy.num_retries {
             return Verdict::Exhausted;
         }
-        Verdict::Again(retry::back_off(policy, self.request.attempts, self.origin.worker.random.next()))
+        let response = attempt.is_ok().then_some(&self.request.response);
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let random = self.origin.worker.random.next();
+        let (pause, kind) = retry::back_off(policy, response, self.request.attempts, since_1970, random);
+        forward.cluster.stats().inc(match kind {
+            BackOff::Exponential => cluster::Counter::upstream_rq_retry_backoff_exponential,
+            BackOff::RateLimited => cluster::Counter::upstream_rq_retry_backoff_ratelimited,
+        });
+        Verdict::Again(pause)
     }
 }
 
@@ -219,14 +242,18 @@ fn count_failure(request: &Request, forward: &Forward<'_>, failure: &Failure) {
     match failure {
         Failure::ResponseTimeout => stats.inc(cluster::Counter::upstream_rq_timeout),
         Failure::PerTryTimeout => stats.inc(cluster::Counter::upstream_rq_per_try_timeout),
+        Failure::PerTryIdleTimeout => stats.inc(cluster::Counter::upstream_rq_per_try_idle_timeout),
         Failure::UpstreamClosed { .. } | Failure::UpstreamReset | Failure::UpstreamRefused => {
-            stats.inc(cluster::Counter::upstream_rq_rx_reset)
+            stats.inc(cluster::Counter::upstream_rq_rx_reset);
         }
         Failure::UpstreamProtocol => stats.inc(cluster::Counter::upstream_cx_protocol_error),
         _ => {}
     }
     if let Some(host) = &request.host {
-        host.count_failure(matches!(failure, Failure::ResponseTimeout | Failure::PerTryTimeout));
+        host.count_failure(matches!(
+            failure,
+            Failure::ResponseTimeout | Failure::PerTryTimeout | Failure::PerTryIdleTimeout
+        ));
     }
     if failure.status() != 0 {
         stats.status(failure.status());

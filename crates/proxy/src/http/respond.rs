@@ -36,7 +36,7 @@ impl Life<'_> {
             return self.reply(Reply::from(&Failure::UpstreamProtocol), Some(forward.levels)).await;
         }
         self.edit_response(forward);
-        timers.per_try = None;
+        timers.end_tries();
         let close = self.send_response_head(info, tunnel.as_deref());
         let opened = tunnel.is_some();
         if opened {

@@ -1,25 +1,140 @@
-//! Whether a failed try is tried again.
+//! Whether a failed try is tried again, and when: the route's policy, and what the request itself asks for.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
-use evenkeel_http::{HeaderId, ResponseHead};
-use evenkeel_runtime_config::route::{RetryOn, RetryPolicy};
+use evenkeel_http::{HeaderId, Headers, ResponseHead};
+use evenkeel_runtime_config::matching::{HeaderMatcher, HeaderValueMatcher};
+use evenkeel_runtime_config::retry::{RateLimitedBackOff, RetryOn, RetryPolicy};
+use evenkeel_runtime_config::view::RequestView;
 
 use super::failure::Failure;
+use crate::upstream::Outcome;
 
-/// Whether the policy covers a failure before any response.
+/// Statuses and header names a request may add to the policy; further ones are left aside.
+const MAX_ASKED: usize = 32;
+
+/// What a request asks of the router in `x-envoy-*` headers. Requests from outside have had them taken off before.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Asked {
+    on: RetryOn,
+    max_retries: Option<u32>,
+    statuses: Vec<u16>,
+    header_names: Vec<String>,
+    /// `x-envoy-upstream-rq-timeout-ms`.
+    pub(super) timeout: Option<Duration>,
+    /// `x-envoy-upstream-rq-per-try-timeout-ms`.
+    pub(super) per_try_timeout: Option<Duration>,
+}
+
+/// The headers [`Asked`] is read from, less the common prefix. They end here.
+const PREFIX: &[u8] = b"x-envoy-";
+const NAMES: [&[u8]; 8] = [
+    b"x-envoy-retry-on",
+    b"x-envoy-retry-grpc-on",
+    b"x-envoy-max-retries",
+    b"x-envoy-retriable-status-codes",
+    b"x-envoy-retriable-header-names",
+    b"x-envoy-upstream-rq-timeout-ms",
+    b"x-envoy-upstream-rq-per-try-timeout-ms",
+    b"x-envoy-hedge-on-per-try-timeout",
+];
+
+impl Asked {
+    /// Reads the headers and takes them off. `None`, for nearly all requests: there is none.
+    pub(super) fn take(headers: &mut Headers) -> Option<Self> {
+        if !headers.iter().any(|(_, name, _)| name.starts_with(PREFIX) && NAMES.contains(&name)) {
+            return None;
+        }
+        let mut asked = Self::default();
+        for (_, name, value) in headers.iter() {
+            let Ok(text) = std::str::from_utf8(value) else { continue };
+            let number = || text.trim().parse::<u32>().ok();
+            let millis = || number().map(|millis| Duration::from_millis(millis.into()));
+            let list = || text.split(',').map(str::trim).filter(|item| !item.is_empty()).take(MAX_ASKED);
+            match name {
+                // What is no condition is left aside, as in Envoy.
+                b"x-envoy-retry-on" | b"x-envoy-retry-grpc-on" => _ = asked.on.add(text),
+                b"x-envoy-max-retries" => asked.max_retries = number(),
+                b"x-envoy-retriable-status-codes" => {
+                    asked.statuses.extend(list().filter_map(|item| item.parse::<u16>().ok()))
+                }
+                b"x-envoy-retriable-header-names" => {
+                    asked.header_names.extend(list().map(str::to_ascii_lowercase));
+                }
+                b"x-envoy-upstream-rq-timeout-ms" => asked.timeout = millis(),
+                b"x-envoy-upstream-rq-per-try-timeout-ms" => asked.per_try_timeout = millis(),
+                _ => {}
+            }
+        }
+        NAMES.iter().for_each(|name| headers.remove_name(name));
+        Some(asked)
+    }
+}
+
+/// The policy in force for one request: the configured one, changed by what the request asks for. `None`: no retries.
+pub(super) fn effective<'c>(
+    configured: Option<&'c RetryPolicy>,
+    asked: Option<&Asked>,
+    request: &impl RequestView,
+) -> Option<Cow<'c, RetryPolicy>> {
+    let mut policy = match (configured, asked) {
+        (None, None) => return None,
+        (Some(policy), None) => Cow::Borrowed(policy),
+        (configured, Some(asked)) => {
+            let mut policy = configured.cloned().unwrap_or_default();
+            policy.on = both(policy.on, asked.on);
+            policy.num_retries = asked.max_retries.unwrap_or(policy.num_retries);
+            policy.retriable_status_codes.extend(&asked.statuses);
+            policy.retriable_headers.extend(asked.header_names.iter().map(|name| HeaderMatcher {
+                name: name.as_str().into(),
+                value: HeaderValueMatcher::Present(true),
+                invert: false,
+                treat_missing_as_empty: false,
+            }));
+            policy.per_try_timeout = asked.per_try_timeout.or(policy.per_try_timeout);
+            Cow::Owned(policy)
+        }
+    };
+    let limited = &policy.retriable_request_headers;
+    if !limited.is_empty() && !limited.iter().any(|matcher| matcher.matches(request)) {
+        // The policy's time limits hold nevertheless.
+        policy.to_mut().on = RetryOn::default();
+    }
+    Some(policy)
+}
+
+fn both(one: RetryOn, other: RetryOn) -> RetryOn {
+    RetryOn {
+        any_5xx: one.any_5xx | other.any_5xx,
+        gateway_error: one.gateway_error | other.gateway_error,
+        reset: one.reset | other.reset,
+        reset_before_request: one.reset_before_request | other.reset_before_request,
+        connect_failure: one.connect_failure | other.connect_failure,
+        retriable_4xx: one.retriable_4xx | other.retriable_4xx,
+        refused_stream: one.refused_stream | other.refused_stream,
+        status_codes: one.status_codes | other.status_codes,
+        headers: one.headers | other.headers,
+        envoy_ratelimited: one.envoy_ratelimited | other.envoy_ratelimited,
+        grpc_cancelled: one.grpc_cancelled | other.grpc_cancelled,
+        grpc_deadline_exceeded: one.grpc_deadline_exceeded | other.grpc_deadline_exceeded,
+        grpc_internal: one.grpc_internal | other.grpc_internal,
+        grpc_resource_exhausted: one.grpc_resource_exhausted | other.grpc_resource_exhausted,
+        grpc_unavailable: one.grpc_unavailable | other.grpc_unavailable,
+    }
+}
+
+/// Whether the policy covers a failure before any response. An open circuit breaker never is: it would only open wider.
 pub(super) fn covers_failure(on: &RetryOn, failure: &Failure) -> bool {
+    let any_reset = on.any_5xx || on.gateway_error || on.reset;
     match failure {
-        Failure::Connect(_) | Failure::ConnectTimeout => {
-            on.connect_failure || on.any_5xx || on.gateway_error || on.reset || on.reset_before_request
+        Failure::Connect(_) | Failure::ConnectTimeout => any_reset || on.connect_failure || on.reset_before_request,
+        Failure::UpstreamClosed { sent } => any_reset || (on.reset_before_request && !sent),
+        Failure::UpstreamProtocol | Failure::UpstreamReset | Failure::PerTryTimeout | Failure::PerTryIdleTimeout => {
+            any_reset
         }
-        Failure::UpstreamClosed { sent } => {
-            on.any_5xx || on.gateway_error || on.reset || (on.reset_before_request && !sent)
-        }
-        Failure::UpstreamProtocol | Failure::UpstreamReset => on.any_5xx || on.gateway_error || on.reset,
-        Failure::UpstreamRefused => on.any_5xx || on.gateway_error || on.reset || on.refused_stream,
-        Failure::PerTryTimeout => on.any_5xx || on.gateway_error || on.reset,
-        Failure::Overflow => on.any_5xx || on.gateway_error || on.reset || on.reset_before_request,
+        // Refused before anything was done with it.
+        Failure::UpstreamRefused => any_reset || on.refused_stream || on.reset_before_request,
         _ => false,
     }
 }
@@ -27,15 +142,34 @@ pub(super) fn covers_failure(on: &RetryOn, failure: &Failure) -> bool {
 /// Whether the policy covers a response.
 pub(super) fn covers_response(policy: &RetryPolicy, response: &ResponseHead) -> bool {
     let (on, status) = (&policy.on, response.status);
-    let rate_limited = response.headers.contains(HeaderId::EnvoyRateLimited);
-    if rate_limited {
+    if !on.is_any() {
+        return false;
+    }
+    if response.headers.contains(HeaderId::EnvoyRateLimited) {
         return on.envoy_ratelimited;
     }
+    let has = |matcher: &HeaderMatcher| matcher.matches_value(response_header(response, &matcher.name).as_deref());
     (on.any_5xx && (500..600).contains(&status))
         || (on.gateway_error && matches!(status, 502..=504))
         || (on.retriable_4xx && status == 409)
         || (on.status_codes && policy.retriable_status_codes.contains(&status))
+        || (on.headers && policy.retriable_headers.iter().any(has))
         || covers_grpc(on, response)
+}
+
+fn response_header<'r>(response: &'r ResponseHead, name: &'r str) -> Option<Cow<'r, [u8]>> {
+    if name == ":status" {
+        return Some(Cow::Owned(response.status.to_string().into_bytes()));
+    }
+    let mut values = response.headers.find_all(name.as_bytes());
+    let first = values.next()?;
+    let joined = values.fold(Cow::Borrowed(first), |joined, value| {
+        let mut joined = joined.into_owned();
+        joined.push(b',');
+        joined.extend_from_slice(value);
+        Cow::Owned(joined)
+    });
+    Some(joined)
 }
 
 fn covers_grpc(on: &RetryOn, response: &ResponseHead) -> bool {
@@ -49,35 +183,219 @@ fn covers_grpc(on: &RetryOn, response: &ResponseHead) -> bool {
     }
 }
 
-/// Pause before retry number `retry` (from 1): a random part of an exponentially growing interval, as Envoy's jittered
-/// back-off.
-pub(super) fn back_off(policy: &RetryPolicy, retry: u32, random: u64) -> Duration {
-    let factor = 1u32.checked_shl(retry.min(31)).unwrap_or(u32::MAX).saturating_sub(1).max(1);
+/// Where a pause comes from, for statistics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BackOff {
+    /// It grows with each retry.
+    Exponential,
+    /// The upstream said how long to wait.
+    RateLimited,
+}
+
+/// Pause before retry number `retry` (from 1): what the response asks for, or a random part of an exponentially growing
+/// interval. `now`: seconds since 1970.
+pub(super) fn back_off(
+    policy: &RetryPolicy,
+    response: Option<&ResponseHead>,
+    retry: u32,
+    now: u64,
+    random: u64,
+) -> (Duration, BackOff) {
+    let asked = policy.rate_limited.as_ref().zip(response).and_then(|(limits, head)| asked_pause(limits, head, now));
+    if let Some(pause) = asked {
+        // Up to half of it more, so that those who were told the same do not come back together.
+        return (pause + part(pause / 2, random), BackOff::RateLimited);
+    }
+    let factor = 1u32.checked_shl(retry.saturating_sub(1)).unwrap_or(u32::MAX);
     let interval = policy.base_interval.saturating_mul(factor).min(policy.max_interval);
-    let micros = u64::try_from(interval.as_micros()).unwrap_or(u64::MAX).max(1);
+    (part(interval, random), BackOff::Exponential)
+}
+
+fn part(whole: Duration, random: u64) -> Duration {
+    let micros = u64::try_from(whole.as_micros()).unwrap_or(u64::MAX).max(1);
     Duration::from_micros(random % micros)
+}
+
+fn asked_pause(limits: &RateLimitedBackOff, response: &ResponseHead, now: u64) -> Option<Duration> {
+    limits.reset_headers.iter().find_map(|header| {
+        let value = response.headers.find(header.name.as_bytes())?;
+        let number: u64 = std::str::from_utf8(value).ok()?.trim().parse().ok()?;
+        let seconds = if header.unix_timestamp { number.checked_sub(now)? } else { number };
+        let pause = Duration::from_secs(seconds);
+        (!pause.is_zero() && pause <= limits.max_interval).then_some(pause)
+    })
+}
+
+/// What a failure says of the host, for outlier detection; `None`: nothing.
+pub(super) fn outcome_of(failure: &Failure) -> Option<Outcome> {
+    match failure {
+        Failure::ResponseTimeout | Failure::PerTryTimeout | Failure::PerTryIdleTimeout => Some(Outcome::TimedOut),
+        Failure::Connect(_)
+        | Failure::ConnectTimeout
+        | Failure::UpstreamClosed { .. }
+        | Failure::UpstreamReset
+        | Failure::UpstreamRefused
+        | Failure::UpstreamProtocol => Some(Outcome::ConnectFailed),
+        _ => None,
+    }
+}
+
+/// What an answer says of the host: its status, or for gRPC the status that its `grpc-status` stands for.
+pub(super) fn outcome_of_response(response: &ResponseHead) -> Outcome {
+    let grpc = response.headers.get(HeaderId::GrpcStatus).map(|status| match status {
+        b"0" => 200,
+        b"1" => 499,
+        b"3" | b"9" | b"11" => 400,
+        b"4" => 504,
+        b"5" => 404,
+        b"6" | b"10" => 409,
+        b"7" => 403,
+        b"8" => 429,
+        b"12" => 501,
+        b"14" => 503,
+        b"16" => 401,
+        _ => 500,
+    });
+    Outcome::Answered(grpc.unwrap_or(response.status))
 }
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_runtime_config::retry::ResetHeader;
+
     use super::*;
 
+    fn on(conditions: &str) -> RetryOn {
+        let mut on = RetryOn::default();
+        on.add(conditions).expect("conditions");
+        on
+    }
+
+    fn response(status: u16, headers: &[(&str, &str)]) -> ResponseHead {
+        let mut head = ResponseHead::default();
+        head.status = status;
+        headers.iter().for_each(|(name, value)| head.headers.append(name.as_bytes(), value.as_bytes()));
+        head
+    }
+
     #[test]
-    fn policies_cover_what_they_say() {
-        let on = |f: fn(&mut RetryOn)| {
-            let mut on = RetryOn::default();
-            f(&mut on);
-            on
-        };
+    fn policies_cover_the_failures_they_name() {
         let closed = |sent| Failure::UpstreamClosed { sent };
-        let refused = || Failure::Connect(String::new());
-        assert!(covers_failure(&on(|on| on.connect_failure = true), &refused()));
-        assert!(!covers_failure(&on(|on| on.connect_failure = true), &closed(true)));
-        assert!(covers_failure(&on(|on| on.reset = true), &closed(true)));
-        assert!(covers_failure(&on(|on| on.reset_before_request = true), &closed(false)));
-        assert!(!covers_failure(&on(|on| on.reset_before_request = true), &closed(true)));
-        assert!(covers_failure(&on(|on| on.gateway_error = true), &closed(true)));
-        assert!(!covers_failure(&on(|on| on.any_5xx = true), &Failure::ResponseTimeout));
-        assert!(!covers_failure(&on(|on| on.any_5xx = true), &Failure::NoHealthyHost));
+        for (conditions, failure, expected) in [
+            ("connect-failure", Failure::Connect(String::new()), true),
+            ("connect-failure", Failure::ConnectTimeout, true),
+            ("connect-failure", closed(true), false),
+            ("reset", closed(true), true),
+            ("reset-before-request", closed(false), true),
+            ("reset-before-request", closed(true), false),
+            ("gateway-error", closed(true), true),
+            ("5xx", Failure::PerTryTimeout, true),
+            ("refused-stream", Failure::UpstreamRefused, true),
+            ("refused-stream", Failure::UpstreamReset, false),
+            ("5xx", Failure::ResponseTimeout, false),
+            ("5xx", Failure::NoHealthyHost, false),
+            ("5xx,reset,reset-before-request", Failure::Overflow, false),
+            ("http3-post-connect-failure", closed(false), false),
+        ] {
+            assert_eq!(covers_failure(&on(conditions), &failure), expected, "{conditions}: {failure:?}");
+        }
+    }
+
+    #[test]
+    fn policies_cover_the_answers_they_name() {
+        let policy = |conditions: &str| RetryPolicy {
+            on: on(conditions),
+            retriable_status_codes: vec![418],
+            retriable_headers: vec![HeaderMatcher {
+                name: "x-again".into(),
+                value: HeaderValueMatcher::Present(true),
+                invert: false,
+                treat_missing_as_empty: false,
+            }],
+            ..RetryPolicy::default()
+        };
+        for (conditions, answer, expected) in [
+            ("5xx", response(500, &[]), true),
+            ("gateway-error", response(500, &[]), false),
+            ("gateway-error", response(504, &[]), true),
+            ("retriable-4xx", response(409, &[]), true),
+            ("retriable-4xx", response(404, &[]), false),
+            ("retriable-status-codes", response(418, &[]), true),
+            ("5xx", response(418, &[]), false),
+            ("retriable-headers", response(200, &[("x-again", "1")]), true),
+            ("retriable-headers", response(200, &[]), false),
+            ("5xx", response(503, &[("x-envoy-ratelimited", "true")]), false),
+            ("envoy-ratelimited", response(429, &[("x-envoy-ratelimited", "true")]), true),
+            ("unavailable", response(200, &[("grpc-status", "14")]), true),
+            ("cancelled", response(200, &[("grpc-status", "14")]), false),
+        ] {
+            assert_eq!(covers_response(&policy(conditions), &answer), expected, "{conditions}: {answer:?}");
+        }
+    }
+
+    #[test]
+    fn pauses_grow_at_random_up_to_the_longest() {
+        let policy = RetryPolicy { max_interval: Duration::from_millis(80), ..RetryPolicy::default() };
+        for (retry, longest) in [(1, 25), (2, 50), (3, 80), (40, 80)] {
+            let pause = |random| back_off(&policy, None, retry, 0, random).0;
+            assert_eq!(pause(0), Duration::ZERO);
+            assert_eq!(pause(longest * 1000 - 1), Duration::from_micros(longest * 1000 - 1), "retry {retry}");
+            assert_eq!(pause(longest * 1000), Duration::ZERO, "retry {retry}");
+        }
+    }
+
+    #[test]
+    fn the_upstream_may_say_how_long_to_wait() {
+        let header = |name: &str, unix_timestamp| ResetHeader { name: name.into(), unix_timestamp };
+        let policy = RetryPolicy {
+            rate_limited: Some(RateLimitedBackOff {
+                reset_headers: vec![header("retry-after", false), header("x-reset", true)],
+                max_interval: Duration::from_secs(60),
+            }),
+            ..RetryPolicy::default()
+        };
+        let pause = |headers: &[(&str, &str)]| {
+            let (pause, kind) = back_off(&policy, Some(&response(503, headers)), 1, 1000, 0);
+            (kind == BackOff::RateLimited).then_some(pause.as_secs())
+        };
+        assert_eq!(pause(&[("retry-after", "3")]), Some(3));
+        assert_eq!(pause(&[("retry-after", "soon"), ("x-reset", "1007")]), Some(7));
+        assert_eq!(pause(&[("x-reset", "999")]), None, "in the past");
+        assert_eq!(pause(&[("retry-after", "61")]), None, "too long");
+        assert_eq!(pause(&[]), None);
+    }
+
+    #[test]
+    fn requests_may_ask_for_retries_and_times() {
+        let mut headers = Headers::default();
+        assert_eq!(Asked::take(&mut headers), None);
+        for (name, value) in [
+            ("x-envoy-retry-on", "reset,nonsense,retriable-headers"),
+            ("x-envoy-max-retries", "7"),
+            ("x-envoy-retriable-status-codes", "418, 503,no"),
+            ("x-envoy-retriable-header-names", "X-Again"),
+            ("x-envoy-upstream-rq-timeout-ms", "250"),
+            ("x-envoy-upstream-rq-per-try-timeout-ms", "x"),
+            ("x-other", "stays"),
+        ] {
+            headers.append(name.as_bytes(), value.as_bytes());
+        }
+        let asked = Asked::take(&mut headers).expect("headers");
+        assert_eq!(headers.len(), 1);
+        assert_eq!(asked.on, on("reset,retriable-headers"));
+        assert_eq!(
+            (asked.max_retries, &*asked.statuses, &*asked.header_names),
+            (Some(7), &[418, 503][..], &["x-again".to_owned()][..])
+        );
+        assert_eq!((asked.timeout, asked.per_try_timeout), (Some(Duration::from_millis(250)), None));
+    }
+
+    #[test]
+    fn outcomes_are_told_by_status_and_grpc_status() {
+        assert_eq!(outcome_of_response(&response(503, &[])), Outcome::Answered(503));
+        assert_eq!(outcome_of_response(&response(200, &[("grpc-status", "14")])), Outcome::Answered(503));
+        assert_eq!(outcome_of_response(&response(200, &[("grpc-status", "0")])), Outcome::Answered(200));
+        assert_eq!(outcome_of(&Failure::ConnectTimeout), Some(Outcome::ConnectFailed));
+        assert_eq!(outcome_of(&Failure::ClientGone), None);
     }
 }

@@ -10,6 +10,7 @@ use std::time::SystemTime;
 
 use evenkeel_runtime_config::cluster::Discovery;
 use evenkeel_runtime_config::listener::{FilterChain, TcpProxy};
+use evenkeel_runtime_config::route::Priority;
 use evenkeel_runtime_config::view::ConnectionView;
 use tokio::time::Instant;
 
@@ -21,7 +22,7 @@ use crate::http::affinity::address_hash;
 use crate::listener::{Downstream, Leaving};
 use crate::response_flags::ResponseFlags;
 use crate::stats::tcp::{Counter, Gauge};
-use crate::upstream::{AcquireError, ConnectError, Connection, RequestGuard, Target};
+use crate::upstream::{AcquireError, ConnectError, Connection, Outcome as HostOutcome, RequestGuard, Target};
 use crate::worker::{TcpStats, Worker};
 use relay::{Ending, Relay};
 
@@ -185,18 +186,23 @@ async fn connect(
             return None;
         };
         outcome.host = Some(Arc::clone(&host.label));
-        let Ok(guard) = cluster.begin_request(&host) else {
+        let Ok(guard) = cluster.begin_request(&host, Priority::Default) else {
             outcome.flags |= ResponseFlags::UPSTREAM_OVERFLOW;
             return None;
         };
         match cluster.connect_tcp(&host, view).await {
-            Ok(connection) => return Some((connection, guard)),
+            Ok(connection) => {
+                cluster.report(&host, HostOutcome::ConnectedFinally);
+                return Some((connection, guard));
+            }
             Err(AcquireError::Overflow(_)) => {
                 outcome.flags |= ResponseFlags::UPSTREAM_OVERFLOW;
                 return None;
             }
             Err(AcquireError::Connect(error)) => {
-                host.count_failure(matches!(error, ConnectError::Timeout(_)));
+                let timeout = matches!(error, ConnectError::Timeout(_));
+                host.count_failure(timeout);
+                cluster.report(&host, if timeout { HostOutcome::TimedOut } else { HostOutcome::ConnectFailed });
                 outcome.failure = error.to_string();
             }
         }

@@ -1,6 +1,7 @@
 //! One worker's part of a cluster: hosts, pools, circuit breakers, statistics.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::future::Future;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -10,13 +11,14 @@ use evenkeel_runtime_config::FastMap;
 use evenkeel_runtime_config::cluster::{
     Cluster as Config, Discovery, Endpoint, EndpointAddress, Health, MetadataMatch, OriginalDst, Transport,
 };
+use evenkeel_runtime_config::route::Priority;
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_stats::{Registry, Scope, Writer};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::balance::{HostSet, Making, SubsetOutcome};
-use super::breaker::{Counts, Overflow, Permit};
+use super::breaker::{Overflow, Permit, Share, Slot, Slots};
 use super::connect::{ConnectError, connect};
 use super::health::{HealthFlags, Outcome, OutlierDetector, report};
 use super::host::{Host, bump, same_transport};
@@ -94,6 +96,8 @@ pub struct Cluster {
     shared: Rc<Shared>,
     random: Rc<Random>,
     reports_membership: bool,
+    /// A task closes idle connections for other workers.
+    answering: Cell<bool>,
     /// Goes up when connections made before must not be used again.
     pub(super) epoch: Cell<u64>,
     registry: Arc<Registry>,
@@ -104,11 +108,15 @@ pub struct Cluster {
 /// What connections need of their cluster, without keeping its hosts alive.
 #[derive(Debug)]
 struct Shared {
-    counts: Arc<Counts>,
+    group: Arc<SharedCluster>,
     stats: Writer<Stats>,
-    /// This worker's connections.
-    connections: Cell<u32>,
-    /// A connection became idle or was closed.
+    /// What other workers see of this one.
+    share: Arc<Share>,
+    /// Connections kept without using them.
+    idle: Cell<u32>,
+    /// Requests that wait for a connection here.
+    waiting: Cell<u32>,
+    /// A connection became idle.
     freed: Notify,
 }
 
@@ -118,6 +126,33 @@ pub(super) struct Idle {
     stream: Stream,
     open: OpenConnection,
     since: Instant,
+    _counted: IdleGuard,
+}
+
+/// Counts an idle connection, for other workers that want its room.
+#[derive(Debug)]
+struct IdleGuard(Rc<Shared>);
+
+impl IdleGuard {
+    fn new(shared: &Rc<Shared>) -> Self {
+        shared.idle.set(shared.idle.get() + 1);
+        shared.share.set_idle(shared.idle.get());
+        Self(Rc::clone(shared))
+    }
+}
+
+impl Drop for IdleGuard {
+    fn drop(&mut self) {
+        self.0.idle.set(self.0.idle.get().saturating_sub(1));
+        self.0.share.set_idle(self.0.idle.get());
+    }
+}
+
+/// Room for a connection: in the cluster, and to the host.
+#[derive(Debug)]
+pub(super) struct Room {
+    _cluster: Slot,
+    _host: Option<Slot>,
 }
 
 /// A connection in use. Dropping it closes it; [`Cluster::release`] keeps it.
@@ -157,19 +192,17 @@ pub(super) struct OpenConnection {
     requests: u32,
     /// This end's address.
     pub(super) local: Option<SocketAddr>,
-    _permit: Permit,
+    _room: Room,
 }
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
-        self.shared.connections.set(self.shared.connections.get().saturating_sub(1));
         if let Some(host) = self.host.upgrade() {
             host.counts.cx_active.set(host.counts.cx_active.get().saturating_sub(1));
         }
         self.shared.stats.inc(Counter::upstream_cx_destroy);
         self.shared.stats.shift(Gauge::upstream_cx_active, -1);
         self.shared.stats.record(Histogram::upstream_cx_length_ms, self.opened.elapsed().as_millis() as u64);
-        self.shared.freed.notify_one();
     }
 }
 
@@ -200,6 +233,22 @@ impl Drop for RequestGuard {
     }
 }
 
+/// Counts a request that waits for room on this worker.
+struct LocalWaiter<'a>(&'a Shared);
+
+impl<'a> LocalWaiter<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        shared.waiting.set(shared.waiting.get() + 1);
+        Self(shared)
+    }
+}
+
+impl Drop for LocalWaiter<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.set(self.0.waiting.get().saturating_sub(1));
+    }
+}
+
 /// Counts a request that waits for a connection.
 pub(super) struct Pending<'a> {
     shared: &'a Shared,
@@ -212,6 +261,13 @@ impl Drop for Pending<'_> {
     }
 }
 
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // The task that closes idle connections sees that there is nothing left to do.
+        self.shared.share.ask();
+    }
+}
+
 impl Cluster {
     pub(super) fn new(
         config: Arc<Config>,
@@ -221,8 +277,15 @@ impl Cluster {
         registry: Arc<Registry>,
         reports_membership: bool,
     ) -> Self {
-        let counts = group.counts.clone();
-        let shared = Shared { counts, stats: scope.writer(), connections: Cell::default(), freed: Notify::new() };
+        group.set_limits(&config.circuit_breakers);
+        let shared = Shared {
+            stats: scope.writer(),
+            share: group.counts(Priority::Default).connections.share(),
+            group: Arc::clone(&group),
+            idle: Cell::default(),
+            waiting: Cell::default(),
+            freed: Notify::new(),
+        };
         let cluster = Self {
             hosts: RefCell::default(),
             health_version: Cell::default(),
@@ -233,6 +296,7 @@ impl Cluster {
             shared: Rc::new(shared),
             random,
             reports_membership,
+            answering: Cell::default(),
             epoch: Cell::default(),
             registry,
             http2_stats: OnceCell::new(),
@@ -264,12 +328,6 @@ impl Cluster {
         };
         Rc::clone(self.http2_stats.get_or_init(make))
     }
-
-    /// Resolves when a connection has become idle or was closed.
-    pub(super) async fn freed(&self) {
-        self.shared.freed.notified().await;
-    }
-
     pub(super) fn update(&self, wanted: &Arc<Config>) {
         let before = self.config.replace(wanted.clone());
         if Arc::ptr_eq(&before, wanted) {
@@ -288,6 +346,7 @@ impl Cluster {
     /// Takes over the endpoints, keeping the hosts that are still there.
     fn arrange(&self, config: &Config) {
         self.outliers.replace(self.group.outliers());
+        self.group.set_limits(&config.circuit_breakers);
         let before = self.hosts.borrow().clone();
         let mut known: FastMap<EndpointAddress, Rc<Host>> =
             before.hosts.iter().map(|host| (host.address.clone(), host.clone())).collect();
@@ -308,9 +367,16 @@ impl Cluster {
                 }
             }
         });
-        let hosts: Vec<_> = hosts.collect();
-        changed |= !known.is_empty();
-        known.into_values().for_each(|host| retire(&host));
+        let mut hosts: Vec<_> = hosts.collect();
+        for host in known.into_values() {
+            // Discovery removed it, but it passes its checks.
+            if host.shared.flags().has(HealthFlags::PENDING_DYNAMIC_REMOVAL) {
+                hosts.push(host);
+            } else {
+                changed = true;
+                retire(&host);
+            }
+        }
         if changed && config.close_connections_on_host_set_change && !before.hosts.is_empty() {
             self.epoch.set(self.epoch.get() + 1);
             self.close_idle();
@@ -324,6 +390,11 @@ impl Cluster {
     /// Arranges the hosts by their health as it is now.
     fn rebuild(&self, config: &Config, hosts: Vec<Rc<Host>>) {
         self.health_version.set(self.group.health_version());
+        let (gone, hosts): (Vec<_>, Vec<_>) = hosts.into_iter().partition(|host| {
+            let flags = host.shared.flags();
+            flags.has(HealthFlags::PENDING_DYNAMIC_REMOVAL) && flags.has(HealthFlags::FAILED_ACTIVE_HC)
+        });
+        gone.iter().for_each(|host| retire(host));
         hosts.iter().for_each(|host| host.note_health(config));
         let making = Making { config, random: &self.random, tables: &self.group.tables };
         let set = Rc::new(HostSet::new(hosts, making));
@@ -428,9 +499,8 @@ impl Cluster {
     }
 
     /// Counts a request, unless `max_requests` are in flight.
-    pub fn begin_request(&self, host: &Rc<Host>) -> Result<RequestGuard, Overflow> {
-        let limit = self.config.borrow().circuit_breakers.default.max_requests;
-        let permit = self.shared.counts.try_acquire(Overflow::Requests, limit).inspect_err(|_| {
+    pub fn begin_request(&self, host: &Rc<Host>, priority: Priority) -> Result<RequestGuard, Overflow> {
+        let permit = self.count(Overflow::Requests, priority).inspect_err(|_| {
             self.shared.stats.inc(Counter::upstream_rq_pending_overflow);
         })?;
         host.active.set(host.active.get() + 1);
@@ -445,14 +515,22 @@ impl Cluster {
     }
 
     /// Counts a retry, unless `max_retries` are in flight.
-    pub fn begin_retry(&self) -> Result<Permit, Overflow> {
-        let limit = self.config.borrow().circuit_breakers.default.max_retries;
-        let permit = self.shared.counts.try_acquire(Overflow::Retries, limit);
+    pub fn begin_retry(&self, priority: Priority) -> Result<Permit, Overflow> {
+        let permit = self.count(Overflow::Retries, priority);
         self.shared.stats.inc(match permit {
             Ok(_) => Counter::upstream_rq_retry,
             Err(_) => Counter::upstream_rq_retry_overflow,
         });
         permit
+    }
+
+    fn count(&self, resource: Overflow, priority: Priority) -> Result<Permit, Overflow> {
+        let config = self.config.borrow();
+        let thresholds = match priority {
+            Priority::Default => &config.circuit_breakers.default,
+            Priority::High => &config.circuit_breakers.high,
+        };
+        self.group.counts(priority).try_acquire(resource, thresholds)
     }
 
     /// An idle connection that is still open, if there is one. Never waits.
@@ -483,22 +561,17 @@ impl Cluster {
         wanted: Wanted,
         client: Option<&ConnectionView>,
     ) -> Result<Connection, AcquireError> {
-        let permit = self.unshared_permit()?;
-        Ok(self.establish(host, permit, wanted, client).await?.into_connection(host.clone()))
+        let room = self.unshared_room(host)?;
+        Ok(self.establish(host, room, wanted, client).await?.into_connection(host.clone()))
     }
 
     /// Room for a connection that nothing can be waited for instead of.
-    pub(super) fn unshared_permit(&self) -> Result<Permit, AcquireError> {
-        let limit = self.config.borrow().circuit_breakers.default.max_connections;
-        self.shared.counts.try_acquire(Overflow::Connections, limit).map_err(|overflow| {
-            self.shared.stats.inc(Counter::upstream_cx_overflow);
-            AcquireError::Overflow(overflow)
-        })
+    pub(super) fn unshared_room(&self, host: &Rc<Host>) -> Result<Room, AcquireError> {
+        self.try_room(host, Priority::Default).ok_or(AcquireError::Overflow(Overflow::Connections))
     }
 
-    pub(super) fn begin_pending(&self) -> Result<Pending<'_>, AcquireError> {
-        let limit = self.config.borrow().circuit_breakers.default.max_pending_requests;
-        let permit = self.shared.counts.try_acquire(Overflow::Pending, limit).map_err(|overflow| {
+    pub(super) fn begin_pending(&self, priority: Priority) -> Result<Pending<'_>, AcquireError> {
+        let permit = self.count(Overflow::Pending, priority).map_err(|overflow| {
             self.shared.stats.inc(Counter::upstream_rq_pending_overflow);
             AcquireError::Overflow(overflow)
         })?;
@@ -507,35 +580,112 @@ impl Cluster {
         Ok(Pending { shared: &self.shared, _permit: permit })
     }
 
-    /// A worker without any connection may always open one, as in Envoy: else it could wait for ever for connections that
-    /// other workers keep.
-    pub(super) fn connection_permit(&self) -> Result<Permit, Overflow> {
-        let limit = self.config.borrow().circuit_breakers.default.max_connections;
-        let permit = self.shared.counts.try_acquire(Overflow::Connections, limit);
-        permit.or_else(|overflow| {
+    /// Room for a connection to `host` if there is any; an idle connection to another host makes some.
+    pub(super) fn try_room(&self, host: &Rc<Host>, priority: Priority) -> Option<Room> {
+        let host_slot = match self.host_slots(host) {
+            Some(slots) => Some(slots.try_take(false)?),
+            None => None,
+        };
+        let (slots, counted) = self.cluster_slots(priority);
+        let cluster = slots.try_take(counted).or_else(|| {
             self.shared.stats.inc(Counter::upstream_cx_overflow);
-            if self.shared.connections.get() == 0 {
-                return Ok(self.shared.counts.acquire(Overflow::Connections));
+            // An idle connection to another host is worth less than one to this host; its room may go to who waits longer.
+            (self.close_one_idle() && !slots.is_awaited()).then(|| slots.try_take(counted)).flatten()
+        });
+        Some(Room { _cluster: cluster?, _host: host_slot })
+    }
+
+    /// Room for a connection to `host`, once it is this request's turn.
+    async fn wait_for_room(&self, host: &Rc<Host>, priority: Priority) -> Room {
+        let share = &self.shared.share;
+        let host_slot = match self.host_slots(host) {
+            None => None,
+            Some(slots) => match slots.try_take(false) {
+                Some(slot) => Some(slot),
+                None => Some(slots.wait(share, Instant::now()).await),
+            },
+        };
+        let (slots, counted) = self.cluster_slots(priority);
+        let cluster = match slots.try_take(counted) {
+            Some(slot) => slot,
+            None => slots.wait(share, Instant::now()).await,
+        };
+        Room { _cluster: cluster, _host: host_slot }
+    }
+
+    /// Waits for room for a connection, or until one that is kept becomes free (`None`), or something else happens
+    /// (`None`).
+    pub(super) async fn room_or(
+        &self,
+        host: &Rc<Host>,
+        priority: Priority,
+        other: impl Future<Output = ()>,
+    ) -> Option<Room> {
+        let _waiting = LocalWaiter::new(&self.shared);
+        tokio::select! {
+            biased;
+            room = self.wait_for_room(host, priority) => Some(room),
+            () = self.shared.freed.notified() => None,
+            () = other => None,
+        }
+    }
+
+    fn cluster_slots(&self, priority: Priority) -> (&Arc<Slots>, bool) {
+        let config = self.config.borrow();
+        let thresholds = match priority {
+            Priority::Default => &config.circuit_breakers.default,
+            Priority::High => &config.circuit_breakers.high,
+        };
+        (&self.group.counts(priority).connections, thresholds.track_remaining)
+    }
+
+    /// Room per host, where that is limited.
+    fn host_slots<'h>(&self, host: &'h Rc<Host>) -> Option<&'h Arc<Slots>> {
+        let limit = self.config.borrow().circuit_breakers.max_connections_per_host?;
+        host.shared.connections.set_limit(limit);
+        Some(&host.shared.connections)
+    }
+
+    /// Counts this worker's pool for `host`, unless as many as may be are in use.
+    pub(super) fn use_pool(&self, host: &Host, priority: Priority) -> Result<(), AcquireError> {
+        if host.pool.borrow().is_none() {
+            let permit = self.count(Overflow::Pools, priority).map_err(|overflow| {
+                self.shared.stats.inc(Counter::upstream_cx_pool_overflow);
+                AcquireError::Overflow(overflow)
+            })?;
+            host.pool.replace(Some(permit));
+        }
+        Ok(())
+    }
+
+    /// Closes idle connections when requests of other workers want their room, for as long as the cluster lives and limits
+    /// its connections.
+    pub(super) fn answer_other_workers(cluster: &Rc<Self>) {
+        let limited = cluster.config.borrow().circuit_breakers.default.max_connections != u32::MAX;
+        if !limited || cluster.answering.replace(true) {
+            return;
+        }
+        let (share, cluster) = (Arc::clone(&cluster.shared.share), Rc::downgrade(cluster));
+        tokio::task::spawn_local(async move {
+            loop {
+                share.wanted().await;
+                let Some(cluster) = cluster.upgrade() else { return };
+                while cluster.group.counts(Priority::Default).connections.is_awaited() && cluster.close_one_idle() {}
             }
-            // An idle connection to another host is worth less than one to this host.
-            match self.close_one_idle() {
-                true => Ok(self.shared.counts.acquire(Overflow::Connections)),
-                false => Err(overflow),
-            }
-        })
+        });
     }
 
     pub(super) async fn establish(
         &self,
         host: &Rc<Host>,
-        permit: Permit,
+        room: Room,
         wanted: Wanted,
         client: Option<&ConnectionView>,
     ) -> Result<Established, ConnectError> {
         let config = self.config();
         let epoch = self.epoch.get();
         // Counted before it is connected, so that concurrent requests see it.
-        let mut open = self.count_open(host, permit, epoch);
+        let mut open = self.count_open(host, room, epoch);
         let started = Instant::now();
         let stream = connect(&config, host, wanted, client).await.inspect_err(|error| {
             bump(&host.counts.cx_connect_fail);
@@ -549,8 +699,8 @@ impl Cluster {
         Ok(Established { stream, open })
     }
 
-    fn count_open(&self, host: &Rc<Host>, permit: Permit, epoch: u64) -> OpenConnection {
-        self.shared.connections.set(self.shared.connections.get() + 1);
+    fn count_open(&self, host: &Rc<Host>, room: Room, epoch: u64) -> OpenConnection {
+        self.group.note_traffic();
         bump(&host.counts.cx_total);
         bump(&host.counts.cx_active);
         self.shared.stats.inc(Counter::upstream_cx_total);
@@ -562,24 +712,45 @@ impl Cluster {
             epoch,
             requests: 1,
             local: None,
-            _permit: permit,
+            _room: room,
         }
+    }
+
+    /// It has served as many requests, or for as long, as it may.
+    fn is_worn_out(&self, open: &OpenConnection, now: Instant) -> bool {
+        let config = self.config.borrow();
+        let http = &config.http;
+        if http.max_requests_per_connection.is_some_and(|most| open.requests >= most) {
+            self.shared.stats.inc(Counter::upstream_cx_max_requests);
+            return true;
+        }
+        let too_old = http.max_connection_duration.is_some_and(|limit| now.duration_since(open.opened) >= limit);
+        if too_old {
+            self.shared.stats.inc(Counter::upstream_cx_max_duration_reached);
+        }
+        too_old
     }
 
     /// Gives a connection back after a complete exchange that left it usable. It is closed instead of kept when it is of
     /// an old configuration or has served as many requests as it may.
     pub fn release(&self, connection: Connection, now: Instant) {
         let Connection { stream, host, open, .. } = connection;
-        let worn_out = self.config.borrow().http.max_requests_per_connection.is_some_and(|most| open.requests >= most);
-        if worn_out {
-            self.shared.stats.inc(Counter::upstream_cx_max_requests);
-        }
+        let worn_out = self.is_worn_out(&open, now);
         if worn_out || host.removed.get() || open.epoch != self.epoch.get() {
             return;
         }
-        let mut idle = host.idle.borrow_mut();
-        if idle.len() < MAX_IDLE_PER_HOST {
-            idle.push(Idle { stream, open, since: now });
+        let slots = &self.group.counts(Priority::Default).connections;
+        if host.idle.borrow().len() >= MAX_IDLE_PER_HOST {
+            return;
+        }
+        let counted = IdleGuard::new(&self.shared);
+        // Counted first and looked at then: who begins to wait in between sees that it is there to be asked for.
+        if slots.is_awaited() && slots.must_move(&self.shared.share, self.shared.waiting.get() > 0, now) {
+            drop(counted);
+            return;
+        }
+        host.idle.borrow_mut().push(Idle { stream, open, since: now, _counted: counted });
+        if self.shared.waiting.get() > 0 {
             self.shared.freed.notify_one();
         }
     }
@@ -597,6 +768,9 @@ impl Cluster {
     }
 
     fn sweep_host(&self, host: &Host, now: Instant, limit: Option<Duration>) {
+        if host.counts.cx_active.get() == 0 {
+            host.pool.take();
+        }
         host.multiplexed.sweep();
         host.idle.borrow_mut().retain_mut(|idle| {
             if limit.is_some_and(|limit| now.duration_since(idle.since) >= limit) {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use evenkeel_runtime_config::cluster::{Cluster, Endpoint, EndpointAddress, Health, Transport};
 use tokio::time::Instant;
 
+use super::breaker::Permit;
 use super::cluster::Idle;
 use super::health::{HealthFlags, HostHealth, Tally};
 use super::multiplexed::Pools;
@@ -39,6 +40,8 @@ pub struct Host {
     pub(super) idle: RefCell<Vec<Idle>>,
     /// Connections that carry many requests.
     pub(super) multiplexed: Pools,
+    /// Room for this worker's pool (`max_connection_pools`), while it is in use.
+    pub(super) pool: RefCell<Option<Permit>>,
     /// The cluster no longer has it: its connections are not kept.
     pub(super) removed: Cell<bool>,
 }
@@ -83,6 +86,7 @@ impl Host {
             counts: HostCounts::default(),
             idle: RefCell::default(),
             multiplexed: Pools::default(),
+            pool: RefCell::default(),
             removed: Cell::default(),
         })
     }
@@ -154,7 +158,7 @@ impl Host {
     pub(super) fn note_health(&self, cluster: &Cluster) {
         let healthy = self.health() == Health::Healthy;
         let recovered = healthy && !self.was_healthy.replace(healthy);
-        if recovered && !cluster.health_checks.is_empty() {
+        if recovered && cluster.health_check.is_some() {
             self.joined.set(Instant::now());
         }
     }

@@ -78,14 +78,19 @@ impl Upstreams {
         });
         for (name, wanted) in &config.clusters {
             match clusters.get(name) {
-                Some(cluster) => cluster.update(wanted),
+                Some(cluster) => {
+                    cluster.update(wanted);
+                    Cluster::answer_other_workers(cluster);
+                }
                 None => {
                     let group = self.shared.cluster(name);
                     let scope = stats::scope(&self.registry, &wanted.stat_name);
                     let random = self.random.clone();
                     let registry = self.registry.clone();
                     let cluster = Cluster::new(wanted.clone(), group, scope, random, registry, self.reports_membership);
-                    clusters.insert(name.clone(), Rc::new(cluster));
+                    let cluster = Rc::new(cluster);
+                    Cluster::answer_other_workers(&cluster);
+                    clusters.insert(name.clone(), cluster);
                 }
             }
         }

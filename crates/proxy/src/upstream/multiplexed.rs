@@ -1,17 +1,16 @@
 //! Upstream connections that carry many requests at once.
 
 use std::cell::{Cell, RefCell};
-use std::future::Future;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
 
 use evenkeel_http::h2::{OpenError, Reason};
 use evenkeel_http::{Framing, RequestHead, Version};
 use evenkeel_runtime_config::cluster::{Transport, UpstreamProtocol};
 use evenkeel_runtime_config::http2::Http2Options;
+use evenkeel_runtime_config::route::Priority;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::cluster::{AcquireError, Cluster, Connection, Established};
 use super::host::Host;
@@ -62,6 +61,8 @@ struct Multiplexed {
     used: Cell<bool>,
     epoch: u64,
     local: Option<SocketAddr>,
+    /// It takes no new request from then on (`max_connection_duration`).
+    until: Option<Instant>,
 }
 
 /// What a request needs of a connection.
@@ -148,6 +149,12 @@ impl Place {
     }
 }
 
+impl Multiplexed {
+    fn is_too_old(&self) -> bool {
+        self.until.is_some_and(|until| until <= Instant::now())
+    }
+}
+
 impl Pools {
     /// Takes no new request on any of them; those they carry go on.
     pub(super) fn close(&self) {
@@ -182,6 +189,10 @@ impl Pool {
         let mut gone = false;
         let connections = self.connections.borrow();
         let found = connections.iter().find(|connection| match connection.client.can_open() {
+            Ok(()) if connection.is_too_old() => {
+                gone = true;
+                false
+            }
             Ok(()) => true,
             Err(OpenError::Concurrency) => false,
             Err(_) => {
@@ -207,7 +218,8 @@ impl Pool {
 
     fn sweep(&self) {
         let gone = |connection: &Rc<Multiplexed>| {
-            matches!(connection.client.can_open(), Err(OpenError::GoingAway | OpenError::Exhausted))
+            connection.is_too_old()
+                || matches!(connection.client.can_open(), Err(OpenError::GoingAway | OpenError::Exhausted))
         };
         self.connections.borrow_mut().retain(|connection| !gone(connection));
     }
@@ -267,8 +279,13 @@ impl Cluster {
 
     /// The way for a request to `host`, which came in `downstream`: a connection that is there, else a new one, else (at
     /// `max_connections`, or while a connection is made that may take more than one request) the next that has room.
-    pub async fn acquire(&self, host: &Rc<Host>, downstream: Version) -> Result<Upstream, AcquireError> {
-        self.acquire_wanted(host, self.wanted(host, downstream)).await
+    pub async fn acquire(
+        &self,
+        host: &Rc<Host>,
+        downstream: Version,
+        priority: Priority,
+    ) -> Result<Upstream, AcquireError> {
+        self.acquire_wanted(host, self.wanted(host, downstream), priority).await
     }
 
     /// As [`Cluster::acquire`], for a request that not every connection will do for.
@@ -277,10 +294,11 @@ impl Cluster {
         host: &Rc<Host>,
         downstream: Version,
         need: Need,
+        priority: Priority,
     ) -> Result<Upstream, AcquireError> {
         let wanted = self.wanted(host, downstream);
         match (need, wanted) {
-            (_, Wanted::Http2) => self.acquire_wanted(host, wanted).await,
+            (_, Wanted::Http2) => self.acquire_wanted(host, wanted, priority).await,
             (Need::Tunnel, _) | (Need::Fresh, Wanted::Bytes | Wanted::Http1) => {
                 self.connect(host).await.map(Upstream::Http1)
             }
@@ -288,7 +306,7 @@ impl Cluster {
                 if let Some(place) = host.multiplexed.of(wanted).place(host) {
                     return Ok(Upstream::Http2(place));
                 }
-                let permit = self.unshared_permit()?;
+                let permit = self.unshared_room(host)?;
                 Ok(self.begin(host, wanted, self.establish(host, permit, wanted, None).await?))
             }
         }
@@ -302,19 +320,25 @@ impl Cluster {
     }
 
     /// A connection of its own for an HTTP/1.1 request.
-    pub async fn acquire_http1(&self, host: &Rc<Host>) -> Result<Connection, AcquireError> {
+    pub async fn acquire_http1(&self, host: &Rc<Host>, priority: Priority) -> Result<Connection, AcquireError> {
         loop {
-            if let Upstream::Http1(connection) = self.acquire_wanted(host, Wanted::Http1).await? {
+            if let Upstream::Http1(connection) = self.acquire_wanted(host, Wanted::Http1, priority).await? {
                 return Ok(connection);
             }
         }
     }
 
-    async fn acquire_wanted(&self, host: &Rc<Host>, wanted: Wanted) -> Result<Upstream, AcquireError> {
+    async fn acquire_wanted(
+        &self,
+        host: &Rc<Host>,
+        wanted: Wanted,
+        priority: Priority,
+    ) -> Result<Upstream, AcquireError> {
         if let Some(upstream) = self.ready(host, wanted) {
             return Ok(upstream);
         }
-        let _pending = self.begin_pending()?;
+        self.use_pool(host, priority)?;
+        let _pending = self.begin_pending(priority)?;
         let pool = host.multiplexed.of(wanted);
         loop {
             let may_share = match wanted {
@@ -325,32 +349,19 @@ impl Cluster {
             if may_share && pool.connecting.get() > 0 {
                 pool.changed.notified().await;
             } else {
-                match self.connection_permit() {
-                    Ok(permit) => {
-                        let _connecting = Connecting::new(pool);
-                        return Ok(self.begin(host, wanted, self.establish(host, permit, wanted, None).await?));
-                    }
-                    Err(_) => self.room(pool).await,
+                let room = match self.try_room(host, priority) {
+                    Some(room) => Some(room),
+                    None => self.room_or(host, priority, pool.changed.notified()).await,
+                };
+                if let Some(room) = room {
+                    let _connecting = Connecting::new(pool);
+                    return Ok(self.begin(host, wanted, self.establish(host, room, wanted, None).await?));
                 }
             }
             if let Some(upstream) = self.ready(host, wanted) {
                 return Ok(upstream);
             }
         }
-    }
-
-    /// A connection or a stream has come to its end.
-    async fn room(&self, pool: &Pool) {
-        let mut stream_ended = pin!(pool.changed.notified());
-        let mut connection_freed = pin!(self.freed());
-        std::future::poll_fn(|cx| {
-            let ended = stream_ended.as_mut().poll(cx).is_ready();
-            match connection_freed.as_mut().poll(cx).is_ready() || ended {
-                true => Poll::Ready(()),
-                false => Poll::Pending,
-            }
-        })
-        .await;
     }
 
     /// A new connection goes into use: by one request, or by as many as come.
@@ -388,6 +399,7 @@ impl Cluster {
             used: Cell::new(true),
             epoch,
             local,
+            until: config.http.max_connection_duration.map(|limit| Instant::now() + limit),
         });
         // Made for a configuration or a host that is no more, it serves the request it was made for.
         let lasting = !host.removed.get() && connection.epoch == self.epoch.get() && connection.left.get() != Some(0);

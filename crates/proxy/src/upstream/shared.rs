@@ -1,13 +1,15 @@
 //! What all threads know of a cluster together: circuit breakers' counts, and the health of its hosts.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use evenkeel_runtime_config::FastMap;
-use evenkeel_runtime_config::cluster::EndpointAddress;
+use evenkeel_runtime_config::cluster::{CircuitBreakers, Cluster, EndpointAddress};
+use evenkeel_runtime_config::route::Priority;
+use evenkeel_stats::{Registry, Scope, ScopeName, Writer};
 
 use super::balance::SharedTables;
-use super::breaker::Counts;
+use super::breaker::{Counts, breaker_stats};
 use super::health::{HostHealth, OutlierDetector};
 
 /// All clusters, shared by the workers and the control thread. Locked when configuration changes, never by a request.
@@ -21,7 +23,8 @@ pub struct SharedClusters {
 /// One cluster.
 #[derive(Debug, Default)]
 pub struct SharedCluster {
-    pub(super) counts: Arc<Counts>,
+    counts: [Arc<Counts>; 2],
+    breakers: Mutex<Breakers>,
     pub(super) tables: Arc<SharedTables>,
     /// Requests in flight to all hosts, where they are counted.
     active: Arc<AtomicU32>,
@@ -29,8 +32,14 @@ pub struct SharedCluster {
     outliers: Mutex<Option<Arc<OutlierDetector>>>,
     /// Goes up when a host's health changed: whoever arranged hosts by it arranges them again.
     health_version: AtomicU64,
-    /// Some worker picked one of its hosts.
-    pub(super) had_traffic: std::sync::atomic::AtomicBool,
+    had_traffic: AtomicBool,
+}
+
+/// Limits in force, and their gauges where there are any.
+#[derive(Debug, Default)]
+struct Breakers {
+    limits: CircuitBreakers,
+    stats: Vec<(Priority, Writer<breaker_stats::Stats>)>,
 }
 
 impl SharedClusters {
@@ -48,6 +57,44 @@ impl SharedClusters {
 }
 
 impl SharedCluster {
+    /// Counts of requests and connections of one priority.
+    pub(super) fn counts(&self, priority: Priority) -> &Arc<Counts> {
+        match priority {
+            Priority::Default => &self.counts[0],
+            Priority::High => &self.counts[1],
+        }
+    }
+
+    /// The limits as they are now. Every thread that takes over a configuration says so; once is enough.
+    pub(super) fn set_limits(&self, limits: &CircuitBreakers) {
+        self.counts[0].connections.set_limit(limits.default.max_connections);
+        self.counts[1].connections.set_limit(limits.high.max_connections);
+        lock(&self.breakers).limits.clone_from(limits);
+    }
+
+    /// Sets the gauges of circuit breakers, for clusters that limit anything.
+    pub(super) fn publish_breakers(&self, cluster: &Cluster, registry: &Registry) {
+        let mut breakers = lock(&self.breakers);
+        if breakers.stats.is_empty() {
+            for (priority, limits) in [
+                (Priority::Default, &cluster.circuit_breakers.default),
+                (Priority::High, &cluster.circuit_breakers.high),
+            ] {
+                if limits.limits_anything() {
+                    let scope = breaker_scope(registry, &cluster.stat_name, priority);
+                    breakers.stats.push((priority, scope.writer()));
+                }
+            }
+        }
+        for (priority, stats) in &breakers.stats {
+            let limits = match priority {
+                Priority::Default => &breakers.limits.default,
+                Priority::High => &breakers.limits.high,
+            };
+            self.counts(*priority).publish(limits, stats);
+        }
+    }
+
     /// The host at that address; it lives as long as some thread has it.
     pub fn host(&self, address: &EndpointAddress) -> Arc<HostHealth> {
         let mut hosts = lock(&self.hosts);
@@ -69,6 +116,17 @@ impl SharedCluster {
         *lock(&self.outliers) = detector;
     }
 
+    /// Some worker has had a connection to one of its hosts.
+    pub(super) fn had_traffic(&self) -> bool {
+        self.had_traffic.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_traffic(&self) {
+        if !self.had_traffic() {
+            self.had_traffic.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Differs from what it was when any host's health changed in between.
     #[inline]
     pub fn health_version(&self) -> u64 {
@@ -79,6 +137,18 @@ impl SharedCluster {
     pub(super) fn health_changed(&self) {
         self.health_version.fetch_add(1, Ordering::AcqRel);
     }
+}
+
+/// `cluster.NAME.circuit_breakers.PRIORITY.`
+fn breaker_scope(registry: &Registry, cluster: &str, priority: Priority) -> Scope<breaker_stats::Stats> {
+    let name = match priority {
+        Priority::Default => "default",
+        Priority::High => "high",
+    };
+    let mut scope = ScopeName::tagged("cluster", "envoy_cluster_name", cluster);
+    scope.dotted.push_str(&format!("circuit_breakers.{name}."));
+    scope.family.push_str(&format!("circuit_breakers_{name}_"));
+    registry.scope(scope)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -103,6 +103,13 @@ fn one_connection_is_handed_to_the_one_request_that_waits() {
 }
 
 #[test]
+fn one_connection_goes_to_the_request_that_waits_on_another_worker() {
+    let limits = "max_connections: 1, max_pending_requests: 1";
+    check(&Case { limits, workers: 2, one_waits: true, keeps: true });
+    check(&Case { limits, workers: 2, one_waits: true, keeps: false });
+}
+
+#[test]
 fn one_connection_that_ends_makes_room_for_the_one_request_that_waits() {
     let limits = "max_connections: 1, max_pending_requests: 1";
     check(&Case { limits, workers: 1, one_waits: true, keeps: false });

@@ -60,7 +60,10 @@ pub(crate) fn cluster(cx: &mut Cx<'_>, c: &cluster::Cluster, secrets: &SecretSto
     };
     let keepalive = c.upstream_connection_options.as_ref().and_then(|options| options.tcp_keepalive.as_ref());
     let connect_timeout = connect_timeout(cx, c);
-    let health_checks = cx.each("health_checks", &c.health_checks, health_check);
+    let mut health_checks = cx.each("health_checks", &c.health_checks, health_check);
+    if health_checks.len() > 1 {
+        cx.fail_at::<()>("health_checks", "at most one is supported, as in Envoy");
+    }
     let outlier_detection = match &c.outlier_detection {
         Some(outliers) => Some(Arc::new(outlier_detection(cx, outliers)?)),
         None => None,
@@ -78,7 +81,7 @@ pub(crate) fn cluster(cx: &mut Cx<'_>, c: &cluster::Cluster, secrets: &SecretSto
         transport_matches,
         http: http?,
         circuit_breakers: circuit_breakers?,
-        health_checks: health_checks.into(),
+        health_check: health_checks.pop().map(Arc::new),
         outlier_detection,
         ignore_unchecked_hosts: ignore_unchecked,
         ignore_health_on_removal: c.ignore_health_on_host_removal,
@@ -248,6 +251,7 @@ fn http_options(cx: &mut Cx<'_>, options: &upstreams::HttpProtocolOptions) -> Op
         Some(UpstreamHttp {
             idle_timeout: cx.limit("idle_timeout", common.idle_timeout.as_ref(), default.idle_timeout),
             max_requests_per_connection: max_requests(&common),
+            max_connection_duration: cx.limit("max_connection_duration", common.max_connection_duration.as_ref(), None),
             protocol,
             enable_trailers,
         })

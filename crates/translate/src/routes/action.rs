@@ -10,7 +10,7 @@ use evenkeel_model::{
 use super::headers;
 use crate::clusters::outbound_name;
 use crate::names;
-use crate::pb::config::route::retry_policy::{RetryHostPredicate, retry_host_predicate::ConfigType};
+use crate::pb::config::route::retry_policy::{RetryBackOff, RetryHostPredicate, retry_host_predicate::ConfigType};
 use crate::pb::config::route::route_action::{ClusterSpecifier, HostRewriteSpecifier};
 use crate::pb::config::route::weighted_cluster::{ClusterWeight, cluster_weight};
 use crate::pb::config::route::{
@@ -149,8 +149,9 @@ fn apply_rewrite(rewrite: &Rewrite, forward: &mut RouteAction) {
 }
 
 fn retry_policy(own: Option<&RetryPolicy>, mesh: &MeshConfig) -> Option<EnvoyRetryPolicy> {
-    let default_retries = mesh.default_http_retry_attempts.unwrap_or(DEFAULT_RETRIES);
-    let retries = own.map_or(default_retries, |policy| policy.attempts);
+    // As with Istio, a policy of the route stands by itself; nothing of the mesh's default goes into it.
+    let own = own.or(mesh.default_http_retry.as_ref());
+    let retries = own.map_or(DEFAULT_RETRIES, |policy| policy.attempts);
     if retries == 0 {
         return None;
     }
@@ -160,6 +161,7 @@ fn retry_policy(own: Option<&RetryPolicy>, mesh: &MeshConfig) -> Option<EnvoyRet
     if !codes.is_empty() && !conditions.contains(&"retriable-status-codes") {
         conditions.push("retriable-status-codes");
     }
+    let avoid_previous = own.is_none_or(|policy| policy.avoid_previous_hosts);
     let other_hosts = RetryHostPredicate {
         name: "envoy.retry_host_predicates.previous_hosts".to_owned(),
         config_type: Some(ConfigType::TypedConfig(any(&PreviousHostsPredicate {}))),
@@ -168,8 +170,11 @@ fn retry_policy(own: Option<&RetryPolicy>, mesh: &MeshConfig) -> Option<EnvoyRet
         retry_on: conditions.join(","),
         num_retries: Some(u32_value(retries)),
         per_try_timeout: own.and_then(|policy| policy.per_try_timeout).map(duration),
-        retry_host_predicate: vec![other_hosts],
-        host_selection_retry_max_attempts: HOST_SELECTION_ATTEMPTS,
+        retry_host_predicate: if avoid_previous { vec![other_hosts] } else { Vec::new() },
+        host_selection_retry_max_attempts: if avoid_previous { HOST_SELECTION_ATTEMPTS } else { 0 },
+        retry_back_off: own
+            .and_then(|policy| policy.back_off)
+            .map(|base| RetryBackOff { base_interval: Some(duration(base)), max_interval: None }),
         retriable_status_codes: codes.iter().filter_map(|code| code.parse().ok()).collect(),
         ..Default::default()
     })

@@ -4,6 +4,8 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use crate::upstream::breaker::Slots;
+
 /// Why a host is not healthy, as bits. Envoy's `HealthFlag`s that do not come from discovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HealthFlags(u32);
@@ -60,8 +62,8 @@ pub struct HostHealth {
     in_a_row: [AtomicU32; 3],
     /// Counts of each worker that knows the host.
     tallies: Mutex<Vec<Weak<Tally>>>,
-    /// Open connections of all workers; counted where they are limited per host.
-    pub(in crate::upstream) connections: AtomicU32,
+    /// Room for connections of all workers, where they are limited per host.
+    pub(in crate::upstream) connections: Arc<Slots>,
 }
 
 /// What is counted as long as nothing else comes between.

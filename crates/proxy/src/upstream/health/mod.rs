@@ -3,21 +3,25 @@
 //!
 //! A new kind of active check is one file beside `active/http.rs` and one arm in `active/mod.rs`.
 
+mod active;
 mod host;
 mod outlier;
 
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use evenkeel_runtime_config::Config;
-use evenkeel_runtime_config::cluster::Cluster;
-use evenkeel_stats::{Registry, ScopeName};
+use evenkeel_runtime_config::cluster::{Cluster, Endpoint, EndpointAddress};
+use evenkeel_runtime_config::health_check::HealthCheck;
+use evenkeel_stats::{Layout, Registry, Scope, ScopeName, Writer};
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{Instant, sleep};
 
 pub use host::{HealthFlags, HostHealth, Tally};
 pub use outlier::{Outcome, OutlierDetector};
 
+use self::active::{CheckTarget, Checking, health_check_stats};
 use super::shared::{SharedCluster, SharedClusters};
 use crate::random::Random;
 
@@ -39,6 +43,30 @@ struct Watched {
     /// Holding the hosts keeps their health while no worker has taken them over yet.
     hosts: Vec<Arc<HostHealth>>,
     outliers: Option<Outliers>,
+    checks: Option<Checks>,
+}
+
+/// The checks of a cluster's hosts.
+#[derive(Debug)]
+struct Checks {
+    check: Arc<HealthCheck>,
+    stats: Rc<Writer<health_check_stats::Stats>>,
+    random: Rc<Random>,
+    sessions: HashMap<EndpointAddress, Checked>,
+}
+
+/// A host that is checked.
+#[derive(Debug)]
+struct Checked {
+    endpoint: Arc<Endpoint>,
+    health: Arc<HostHealth>,
+    task: AbortHandle,
+}
+
+impl Drop for Checked {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
 }
 
 #[derive(Debug)]
@@ -59,9 +87,17 @@ impl HealthManager {
         Self { shared, registry, clusters: HashMap::new() }
     }
 
+    /// Sets the gauges that are a matter of looking.
+    pub fn publish_gauges(&self, config: &Config) {
+        self.clusters.values().filter_map(|cluster| cluster.checks.as_ref()).for_each(Checks::publish);
+        for (name, cluster) in &config.clusters {
+            self.shared.cluster(name).publish_breakers(cluster, &self.registry);
+        }
+    }
+
     /// Follows the configuration. To be called before the workers get it.
     pub fn update(&mut self, config: &Config) {
-        let watched = |cluster: &Cluster| cluster.outlier_detection.is_some();
+        let watched = |cluster: &Cluster| cluster.outlier_detection.is_some() || cluster.health_check.is_some();
         self.clusters.retain(|name, known| {
             let keep = config.clusters.get(name).is_some_and(|cluster| watched(cluster));
             if !keep {
@@ -79,6 +115,7 @@ impl HealthManager {
                         shared: self.shared.cluster(name),
                         hosts: Vec::new(),
                         outliers: None,
+                        checks: None,
                     };
                     known.update(cluster.clone(), &self.registry);
                     self.clusters.insert(name.clone(), known);
@@ -92,16 +129,73 @@ impl Watched {
     fn update(&mut self, config: Arc<Cluster>, registry: &Registry) {
         self.hosts = config.endpoints.hosts.iter().map(|endpoint| self.shared.host(&endpoint.address)).collect();
         self.config = config;
+        self.update_checks(registry);
         self.update_outliers(registry);
+    }
+
+    /// Starts and ends checks so that there is one for each host.
+    fn update_checks(&mut self, registry: &Registry) {
+        let Some(wanted) = &self.config.health_check else { return self.stop_checks() };
+        let changed = self.checks.as_ref().is_some_and(|checks| !Arc::ptr_eq(&checks.check, wanted));
+        let checks = self.checks.get_or_insert_with(|| Checks {
+            check: wanted.clone(),
+            stats: Rc::new(scope(registry, &self.config, "health_check.").writer()),
+            random: Rc::new(Random::from_system()),
+            sessions: HashMap::new(),
+        });
+        checks.check = wanted.clone();
+        let mut before = std::mem::take(&mut checks.sessions);
+        for (endpoint, health) in self.config.endpoints.hosts.iter().zip(&self.hosts) {
+            let known = before.remove(&endpoint.address);
+            if endpoint.check.disabled {
+                continue;
+            }
+            if known.is_none() {
+                let pending = match self.config.ignore_unchecked_hosts {
+                    true => HealthFlags::PENDING_ACTIVE_HC,
+                    false => HealthFlags::default(),
+                };
+                health.change(HealthFlags::FAILED_ACTIVE_HC.and(pending), HealthFlags::default());
+            }
+            health.change(HealthFlags::default(), HealthFlags::PENDING_DYNAMIC_REMOVAL);
+            let first = known.is_none();
+            let as_it_was = |known: &Checked| !changed && known.endpoint == *endpoint && !known.task.is_finished();
+            let checked = match known.filter(as_it_was) {
+                Some(known) => known,
+                None => checks.start(&self.config, &self.shared, endpoint, health, first),
+            };
+            checks.sessions.insert(endpoint.address.clone(), checked);
+        }
+        // A host that discovery removed stays as long as it passes its checks, unless configured otherwise.
+        for (address, left) in before {
+            let stays = !self.config.ignore_health_on_removal
+                && !left.task.is_finished()
+                && !left.health.flags().has(HealthFlags::FAILED_ACTIVE_HC);
+            if stays {
+                left.health.change(HealthFlags::PENDING_DYNAMIC_REMOVAL, HealthFlags::default());
+                checks.sessions.insert(address, left);
+            }
+        }
+        checks.publish();
+    }
+
+    fn stop_checks(&mut self) {
+        let Some(checks) = self.checks.take() else { return };
+        let all = HealthFlags::FAILED_ACTIVE_HC
+            .and(HealthFlags::DEGRADED_ACTIVE_HC)
+            .and(HealthFlags::PENDING_ACTIVE_HC)
+            .and(HealthFlags::ACTIVE_HC_TIMEOUT)
+            .and(HealthFlags::PENDING_DYNAMIC_REMOVAL);
+        for checked in checks.sessions.values() {
+            checked.health.change(HealthFlags::default(), all);
+        }
+        self.shared.health_changed();
     }
 
     fn update_outliers(&mut self, registry: &Registry) {
         let Some(wanted) = &self.config.outlier_detection else { return self.stop_outliers() };
         let outliers = self.outliers.get_or_insert_with(|| {
-            let mut name = ScopeName::tagged("cluster", "envoy_cluster_name", &self.config.stat_name);
-            name.dotted.push_str("outlier_detection.");
-            name.family.push_str("outlier_detection_");
-            let writer = registry.scope(name).writer();
+            let writer = scope(registry, &self.config, "outlier_detection.").writer();
             let detector = Arc::new(OutlierDetector::new(wanted.clone(), writer, Random::from_system()));
             self.shared.set_outliers(Some(detector.clone()));
             let ticking = spawn_local(keep_ticking(detector.clone(), self.shared.clone())).abort_handle();
@@ -119,8 +213,44 @@ impl Watched {
     }
 
     fn stop(&mut self) {
+        self.stop_checks();
         self.stop_outliers();
     }
+}
+
+impl Checks {
+    fn start(
+        &self,
+        cluster: &Arc<Cluster>,
+        shared: &Arc<SharedCluster>,
+        endpoint: &Arc<Endpoint>,
+        health: &Arc<HostHealth>,
+        first: bool,
+    ) -> Checked {
+        let checking = Checking {
+            check: self.check.clone(),
+            target: CheckTarget::new(cluster, &self.check, endpoint),
+            health: health.clone(),
+            shared: shared.clone(),
+            stats: self.stats.clone(),
+            random: self.random.clone(),
+            first,
+        };
+        let task = spawn_local(checking.run()).abort_handle();
+        Checked { endpoint: endpoint.clone(), health: health.clone(), task }
+    }
+
+    fn publish(&self) {
+        active::publish(&self.stats, self.sessions.values().map(|checked| &checked.health));
+    }
+}
+
+/// `cluster.NAME.KIND`.
+fn scope<L: Layout>(registry: &Registry, cluster: &Cluster, kind: &str) -> Scope<L> {
+    let mut name = ScopeName::tagged("cluster", "envoy_cluster_name", &cluster.stat_name);
+    name.dotted.push_str(kind);
+    name.family.push_str(&kind.replace('.', "_"));
+    registry.scope(name)
 }
 
 async fn keep_ticking(detector: Arc<OutlierDetector>, shared: Arc<SharedCluster>) {

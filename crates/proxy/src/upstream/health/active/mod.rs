@@ -1,0 +1,236 @@
+//! Active health checks: one task per host on the control thread, for the whole process.
+//!
+//! A kind of check is a file here with a `Prober` whose `check` asks a host once, and an arm in [`Prober`]. Everything
+//! else (intervals, thresholds, timeouts, flags, statistics) is here and in `session.rs`.
+
+mod grpc;
+mod http;
+mod session;
+mod tcp;
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use evenkeel_runtime_config::cluster::{Cluster, Endpoint, EndpointAddress};
+use evenkeel_runtime_config::health_check::{HealthCheck, Probe};
+use evenkeel_stats::Writer;
+use tokio::time::{Instant, sleep, timeout};
+
+use self::session::{Session, pause, some_of};
+use super::super::connect::{ConnectError, connect};
+use super::super::host::Host;
+use super::super::shared::SharedCluster;
+use super::host::{HealthFlags, HostHealth};
+use crate::alpn::Wanted;
+use crate::random::Random;
+use crate::stream::Stream;
+
+pub(super) use self::session::Verdict;
+
+evenkeel_stats::layout! {
+    /// `cluster.NAME.health_check.`
+    pub mod health_check_stats {
+        counters { attempt, success, failure, passive_failure, network_failure, verify_cluster }
+        gauges { healthy, degraded }
+        histograms {}
+        statuses None
+    }
+}
+
+use health_check_stats::{Counter, Gauge};
+
+/// Bytes of an answer that are read; a longer one is a failure.
+const MAX_RESPONSE_BYTES: usize = 256 * 1024;
+
+/// Where a host is checked.
+pub(super) struct CheckTarget {
+    cluster: Arc<Cluster>,
+    host: Rc<Host>,
+    /// Name to ask for, if the endpoint has one of its own.
+    hostname: Box<str>,
+    /// What ALPN is to agree on.
+    wanted: Wanted,
+    reuse_connection: bool,
+}
+
+/// One kind of check, with the connection it keeps.
+enum Prober {
+    Http(http::Prober),
+    Tcp(tcp::Prober),
+    Grpc(grpc::Prober),
+}
+
+/// Checks one host for as long as it is to be checked.
+pub(super) struct Checking {
+    pub check: Arc<HealthCheck>,
+    pub target: CheckTarget,
+    pub health: Arc<HostHealth>,
+    pub shared: Arc<SharedCluster>,
+    pub stats: Rc<Writer<health_check_stats::Stats>>,
+    pub random: Rc<Random>,
+    /// It was not checked before.
+    pub first: bool,
+}
+
+impl CheckTarget {
+    /// The endpoint's own place, unless the check or the endpoint names another for checks.
+    pub fn new(cluster: &Arc<Cluster>, check: &HealthCheck, endpoint: &Endpoint) -> Self {
+        let mut place = endpoint.clone();
+        if let Some(address) = &endpoint.check.address {
+            place.address = address.clone();
+        }
+        if let (EndpointAddress::Socket(address), Some(port)) =
+            (&mut place.address, endpoint.check.port.or(check.alt_port))
+        {
+            address.set_port(port);
+        }
+        let has = |labels: &[(Box<str>, Box<str>)], wanted: &[(Box<str>, Box<str>)]| {
+            wanted.iter().all(|label| labels.contains(label))
+        };
+        let index = match &check.transport_labels {
+            Some(criteria) => cluster.transport_matches.iter().position(|entry| has(criteria, &entry.labels)),
+            None => endpoint.transport_index,
+        };
+        let matched = index.and_then(|index| cluster.transport_matches.get(index));
+        let transport = matched.map_or(&cluster.transport, |matched| &matched.transport);
+        Self {
+            host: Host::new(&Arc::new(place), transport.clone()),
+            hostname: endpoint.check.hostname.clone(),
+            cluster: cluster.clone(),
+            wanted: match &check.probe {
+                Probe::Http(probe) if probe.http2 => Wanted::Http2,
+                Probe::Http(_) => Wanted::Http1,
+                Probe::Grpc(_) => Wanted::Http2,
+                Probe::Tcp(_) => Wanted::Bytes,
+            },
+            reuse_connection: check.reuse_connection,
+        }
+    }
+
+    async fn connect(&self) -> Result<Stream, ConnectError> {
+        connect(&self.cluster, &self.host, self.wanted, None).await
+    }
+
+    /// What to ask for: the endpoint's name for checks, the check's, or the cluster's name, as Envoy has it.
+    fn authority<'a>(&'a self, configured: &'a str) -> &'a str {
+        let candidates = [&*self.hostname, configured];
+        candidates.into_iter().find(|name| !name.is_empty()).unwrap_or(&self.cluster.name)
+    }
+}
+
+impl Prober {
+    fn new(probe: &Probe) -> Self {
+        match probe {
+            Probe::Http(probe) => Self::Http(http::Prober::new(probe.clone())),
+            Probe::Tcp(probe) => Self::Tcp(tcp::Prober::new(probe.clone())),
+            Probe::Grpc(probe) => Self::Grpc(grpc::Prober::new(probe.clone())),
+        }
+    }
+
+    async fn check(&mut self, target: &CheckTarget) -> Verdict {
+        match self {
+            Self::Http(prober) => prober.check(target).await,
+            Self::Tcp(prober) => prober.check(target).await,
+            Self::Grpc(prober) => prober.check(target).await,
+        }
+    }
+}
+
+impl Checking {
+    /// Ends only when the host was removed by discovery and then fails.
+    pub async fn run(self) {
+        let check = &self.check;
+        let mut session = Session::new(self.health.flags().has(HealthFlags::FAILED_ACTIVE_HC), self.first);
+        let mut prober = Prober::new(&check.probe);
+        sleep(some_of(check.intervals.initial_jitter, &self.random)).await;
+        loop {
+            self.stats.inc(Counter::attempt);
+            let verdict = match timeout(check.timeout, prober.check(&self.target)).await {
+                Ok(verdict) => verdict,
+                Err(_) => {
+                    // Whatever the answer would have been, the connection is in the middle of it.
+                    prober = Prober::new(&check.probe);
+                    Verdict::Timeout
+                }
+            };
+            let change = session.conclude(check, verdict);
+            self.note(verdict, change.changed);
+            if self.health.change(change.set, change.clear) {
+                self.shared.health_changed();
+            }
+            if let (Verdict::Healthy { .. }, Some(outliers)) = (verdict, self.shared.outliers())
+                && outliers.passed_health_check(&self.health, Instant::now())
+            {
+                self.shared.health_changed();
+            }
+            let gone = HealthFlags::PENDING_DYNAMIC_REMOVAL;
+            if self.health.flags().has(gone) && self.health.flags().has(HealthFlags::FAILED_ACTIVE_HC) {
+                return;
+            }
+            sleep(pause(&check.intervals, &change, self.shared.had_traffic(), &self.random)).await;
+        }
+    }
+
+    /// Statistics and log of one check.
+    fn note(&self, verdict: Verdict, changed: bool) {
+        let (cluster, host) = (&*self.target.cluster.name, &*self.target.host.label);
+        let healthy = matches!(verdict, Verdict::Healthy { .. });
+        self.stats.inc(if healthy { Counter::success } else { Counter::failure });
+        if matches!(verdict, Verdict::NetworkFailure | Verdict::Timeout) {
+            self.stats.inc(Counter::network_failure);
+        }
+        match (healthy, changed) {
+            (true, true) => tracing::info!(cluster, host, "passes its health check"),
+            (false, true) => tracing::warn!(cluster, host, ?verdict, "fails its health check"),
+            (true, false) if self.check.always_log_success => tracing::info!(cluster, host, "passed a health check"),
+            (false, false) if self.check.always_log_failures || self.first => {
+                tracing::warn!(cluster, host, ?verdict, "failed a health check");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Sets the gauges by the hosts' flags.
+pub(super) fn publish<'h>(stats: &Writer<health_check_stats::Stats>, hosts: impl Iterator<Item = &'h Arc<HostHealth>>) {
+    let (mut healthy, mut degraded) = (0, 0);
+    for flags in hosts.map(|host| host.flags()) {
+        healthy += i64::from(!flags.has(HealthFlags::FAILED_ACTIVE_HC));
+        degraded += i64::from(flags.has(HealthFlags::DEGRADED_ACTIVE_HC));
+    }
+    stats.set(Gauge::healthy, healthy);
+    stats.set(Gauge::degraded, degraded);
+}
+
+/// Whether `text` holds all of `parts`, one behind the other, with anything in between.
+fn holds_in_order(text: &[u8], parts: &[Vec<u8>]) -> bool {
+    let mut rest = text;
+    parts.iter().all(|part| {
+        let found = if part.is_empty() { Some(0) } else { rest.windows(part.len()).position(|window| window == part) };
+        match found {
+            Some(at) => {
+                rest = &rest[at + part.len()..];
+                true
+            }
+            None => false,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_found_in_order() {
+        let check = |text: &str, parts: &[&str], expected: bool| {
+            let parts: Vec<Vec<u8>> = parts.iter().map(|part| part.as_bytes().to_vec()).collect();
+            assert_eq!(holds_in_order(text.as_bytes(), &parts), expected, "{text} {parts:?}");
+        };
+        check("", &[], true);
+        check("", &["a"], false);
+        check("+PONG\r\n", &["PO", "NG"], true);
+        check("+PONG\r\n", &["NG", "PO"], false);
+        check("aab", &["aa", "ab"], false);
+    }
+}

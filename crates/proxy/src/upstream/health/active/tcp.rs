@@ -1,0 +1,44 @@
+//! `TcpHealthCheck`: a connection can be made, and maybe the right bytes come back.
+
+use evenkeel_runtime_config::health_check::TcpProbe;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::{CheckTarget, MAX_RESPONSE_BYTES, Verdict, holds_in_order};
+use crate::stream::Stream;
+
+/// Checks one host.
+pub(super) struct Prober {
+    probe: TcpProbe,
+    kept: Option<Stream>,
+}
+
+impl Prober {
+    pub fn new(probe: TcpProbe) -> Self {
+        Self { probe, kept: None }
+    }
+
+    pub async fn check(&mut self, target: &CheckTarget) -> Verdict {
+        // Nothing to say: only a new connection tells whether the host still takes any.
+        let reusable = target.reuse_connection && !self.probe.send.is_empty();
+        let kept = self.kept.take().filter(|_| reusable);
+        let mut stream = match kept {
+            Some(stream) => stream,
+            None => match target.connect().await {
+                Ok(stream) => stream,
+                Err(_) => return Verdict::NetworkFailure,
+            },
+        };
+        if !self.probe.send.is_empty() && stream.write_all(&self.probe.send).await.is_err() {
+            return Verdict::NetworkFailure;
+        }
+        let mut received = Vec::new();
+        while !holds_in_order(&received, &self.probe.receive) {
+            match stream.read_buf(&mut received).await {
+                Ok(read) if read > 0 && received.len() <= MAX_RESPONSE_BYTES => {}
+                _ => return Verdict::NetworkFailure,
+            }
+        }
+        self.kept = Some(stream).filter(|_| reusable);
+        Verdict::Healthy { degraded: false }
+    }
+}
