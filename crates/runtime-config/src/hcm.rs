@@ -148,6 +148,8 @@ pub struct ClientCertDetails {
     pub subject: bool,
     /// `Cert=` (URL-encoded PEM).
     pub cert: bool,
+    /// `Chain=` (URL-encoded PEM of the whole chain).
+    pub chain: bool,
     /// `DNS=` for each DNS SAN.
     pub dns: bool,
     /// `URI=` for each URI SAN.

@@ -70,4 +70,6 @@ pub struct PeerIdentity {
     pub local_uri_sans: Vec<String>,
     /// The leaf as URL-encoded PEM, for XFCC `Cert=`; filled only when the filter chain asks for it.
     pub cert_pem_urlencoded: Option<String>,
+    /// The whole chain likewise, for XFCC `Chain=`.
+    pub chain_pem_urlencoded: Option<String>,
 }

@@ -12,50 +12,52 @@ use super::http1::{Http1Connection, Next};
 use super::http2;
 use super::origin::{Origin, Protocol};
 use crate::alpn::{Spoken, spoken_by_client};
-use crate::listener::{self, Leaving};
+use crate::listener::{self, Leaving, Terminating};
 use crate::worker::{Registration, Worker};
 
 /// Serves a connection to its end, or until it is to go on elsewhere.
-pub(crate) async fn serve(
+///
+/// What comes before the first byte happens here and not in the future: a future keeps its arguments for as long as it lives,
+/// which for an idle connection is long.
+pub(crate) fn serve<'w>(
     worker: &Rc<Worker>,
     downstream: listener::Downstream,
     hcm: Arc<HttpConnectionManager>,
-    registration: &Rc<Registration>,
-) -> Option<Box<Leaving>> {
+    registration: &'w Rc<Registration>,
+) -> Terminating<'w> {
     let generation = worker.generation();
-    let admitted = downstream.resumed
-        || generation.network_filters(worker, &downstream.chain).on_connection(&downstream.view).is_ok();
-    if !admitted {
-        return None;
-    }
     let manager = generation.manager(worker, &hcm);
     drop(generation);
     let (side, origin) = Origin::new(worker, manager, hcm, downstream, registration);
     let mut connection = Http1Connection::new(origin, side);
-    match protocol(&mut connection).await {
-        Some(protocol @ Protocol::Http1) => {
-            connection.origin.speaks(protocol);
-            registration.set_movable();
-            // Between two turns of this loop the connection is at a message boundary: nothing of it is anywhere but in
-            // `connection`.
-            loop {
-                match connection.wait_for_request().await {
-                    Next::Request if connection.serve_request().await => {}
-                    Next::Request | Next::End => break,
-                    Next::Leave(to) => return Some(Box::new(Leaving { downstream: connection.into_downstream(), to })),
+    Box::pin(async move {
+        match protocol(&mut connection).await {
+            Some(protocol @ Protocol::Http1) => {
+                connection.origin.speaks(protocol);
+                registration.set_movable();
+                // Between two turns of this loop the connection is at a message boundary: nothing of it is anywhere but in
+                // `connection`.
+                loop {
+                    match connection.wait_for_request().await {
+                        Next::Request if connection.serve_request().await => {}
+                        Next::Request | Next::End => break,
+                        Next::Leave(to) => {
+                            return Some(Box::new(Leaving { downstream: connection.into_downstream(), to }));
+                        }
+                    }
                 }
+                connection.side.close().await;
             }
-            connection.side.close().await;
+            Some(protocol @ Protocol::Http2(carried)) => {
+                connection.origin.speaks(protocol);
+                let Http1Connection { origin, side, .. } = connection;
+                // Boxed: most connections are the other kind, and would be larger for it.
+                Box::pin(http2::serve(origin, side.stream, side.input, carried)).await;
+            }
+            None => {}
         }
-        Some(protocol @ Protocol::Http2(carried)) => {
-            connection.origin.speaks(protocol);
-            let Http1Connection { origin, side, .. } = connection;
-            // Boxed: most connections are the other kind, and would be larger for it.
-            Box::pin(http2::serve(origin, side.stream, side.input, carried)).await;
-        }
-        None => {}
-    }
-    None
+        None
+    })
 }
 
 /// What the client speaks: as configured, as agreed on in the TLS handshake, or as its first bytes say. `None`: it left.

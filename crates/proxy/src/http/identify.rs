@@ -145,7 +145,7 @@ fn client_certificate(headers: &mut Headers, hcm: &HttpConnectionManager, connec
     }
 }
 
-/// Our element: `By=…;Hash=…;Cert="…";Subject="…";URI=…;DNS=…`.
+/// Our element: `By=…;Hash=…;Cert="…";Chain="…";Subject="…";URI=…;DNS=…`.
 fn element(peer: &PeerIdentity, details: ClientCertDetails) -> String {
     let mut parts: Vec<String> = peer.local_uri_sans.iter().map(|uri| format!("By={uri}")).collect();
     parts.push(format!("Hash={}", peer.sha256));
@@ -153,6 +153,11 @@ fn element(peer: &PeerIdentity, details: ClientCertDetails) -> String {
         && let Some(pem) = &peer.cert_pem_urlencoded
     {
         parts.push(format!("Cert=\"{pem}\""));
+    }
+    if details.chain
+        && let Some(pem) = &peer.chain_pem_urlencoded
+    {
+        parts.push(format!("Chain=\"{pem}\""));
     }
     if details.subject {
         parts.push(format!("Subject=\"{}\"", peer.subject.replace('\\', "\\\\").replace('"', "\\\"")));
@@ -219,11 +224,12 @@ mod tests {
             sha256: "ab".into(),
             local_uri_sans: vec!["spiffe://me".into()],
             cert_pem_urlencoded: Some("PEM".into()),
+            chain_pem_urlencoded: Some("PEMS".into()),
         };
-        let all = ClientCertDetails { subject: true, cert: true, dns: true, uri: true };
+        let all = ClientCertDetails { subject: true, cert: true, chain: true, dns: true, uri: true };
         assert_eq!(
             element(&peer, all),
-            r#"By=spiffe://me;Hash=ab;Cert="PEM";Subject="CN=\"x\"";URI=spiffe://a/ns/b/sa/c;DNS=d"#
+            r#"By=spiffe://me;Hash=ab;Cert="PEM";Chain="PEMS";Subject="CN=\"x\"";URI=spiffe://a/ns/b/sa/c;DNS=d"#
         );
         let uri = ClientCertDetails { uri: true, ..ClientCertDetails::default() };
         assert_eq!(element(&peer, uri), "By=spiffe://me;Hash=ab;URI=spiffe://a/ns/b/sa/c");

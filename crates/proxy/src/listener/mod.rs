@@ -9,4 +9,4 @@ mod proxy_protocol;
 mod serve;
 pub(crate) mod socket;
 
-pub(crate) use serve::{Downstream, Leaving, accepted};
+pub(crate) use serve::{Downstream, Leaving, Terminating, accepted};

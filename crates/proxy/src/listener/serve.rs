@@ -1,6 +1,7 @@
 //! One connection from accept to its terminal filter: original destination, logical listener, PROXY protocol, protocol
 //! detection, filter chain, TLS.
 
+use std::future::ready;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -8,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use evenkeel_runtime_config::hcm::Codec;
+use evenkeel_runtime_config::hcm::{ClientCertDetails, Codec};
 use evenkeel_runtime_config::listener::{FilterChain, Listener, Terminal};
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
 use evenkeel_tls::{DownstreamTls, PeerCertificate, Session};
@@ -93,7 +94,7 @@ pub(crate) struct Served<'w> {
 }
 
 /// Serves until the connection ends, or is to go on elsewhere.
-type Terminating<'w> = Pin<Box<dyn Future<Output = Option<Box<Leaving>>> + 'w>>;
+pub(crate) type Terminating<'w> = Pin<Box<dyn Future<Output = Option<Box<Leaving>>> + 'w>>;
 
 /// Takes a connection just accepted as far as its filter chain. The future is large, and over before the connection's long
 /// life begins: box it.
@@ -164,8 +165,15 @@ fn terminal<'w>(
     }
     match &downstream.chain.terminal {
         Terminal::Http(hcm) => {
+            let filters = worker.generation().network_filters(worker, &downstream.chain);
+            if !downstream.resumed
+                && let Err(closed) = filters.on_connection(&downstream.view)
+            {
+                log_refused(worker, standing.listener(), &downstream, &closed.details);
+                return Box::pin(ready(None));
+            }
             let hcm = Arc::clone(hcm);
-            Box::pin(http::serve(worker, downstream, hcm, registration))
+            http::serve(worker, downstream, hcm, registration)
         }
         Terminal::Tcp(proxy) => {
             let proxy = Arc::clone(proxy);
@@ -239,8 +247,11 @@ async fn establish(
             (Stream::Tcp(stream), Buffer::with(&bytes))
         }
     };
-    let forwards_cert = matches!(&chain.terminal, Terminal::Http(hcm) if hcm.client_cert_details.cert);
-    let view = ConnectionView { tlvs, ..connection_view(&stream, ends, server_name, forwards_cert) };
+    let forwarded = match &chain.terminal {
+        Terminal::Http(hcm) => hcm.client_cert_details,
+        Terminal::Tcp(_) => ClientCertDetails::default(),
+    };
+    let view = ConnectionView { tlvs, ..connection_view(&stream, ends, server_name, forwarded) };
     let peer_text = ends.remote.ip().to_canonical().to_string().into();
     let since = counted.since;
     let downstream = Downstream { stream, input, view, chain, id, peer_text, since, requests: 0, resumed: false };
@@ -286,12 +297,17 @@ async fn accept_tls(
     Ok(Stream::Tls(Box::new(accepted)))
 }
 
-fn connection_view(stream: &Stream, ends: Ends, server_name: Option<Arc<str>>, forwards_cert: bool) -> ConnectionView {
+fn connection_view(
+    stream: &Stream,
+    ends: Ends,
+    server_name: Option<Arc<str>>,
+    forwarded: ClientCertDetails,
+) -> ConnectionView {
     let session = stream.session().map(|session| &**session);
     ConnectionView {
         server_name: session.and_then(|session| session.server_name.as_deref().map(Arc::from)).or(server_name),
         tls: session.is_some(),
-        peer: session.and_then(|session| Some(Arc::new(identity(session.peer.as_deref()?, session, forwards_cert)))),
+        peer: session.and_then(|session| Some(Arc::new(identity(session.peer.as_deref()?, session, forwarded)))),
         ..plain_view(ends)
     }
 }
@@ -301,8 +317,9 @@ pub(super) fn plain_view(ends: Ends) -> ConnectionView {
     ConnectionView { direct_remote: ends.direct, ..ConnectionView::plaintext(ends.remote, ends.destination) }
 }
 
-fn identity(peer: &PeerCertificate, session: &Session, forwards_cert: bool) -> PeerIdentity {
-    let leaf = peer.chain.first().filter(|_| forwards_cert);
+fn identity(peer: &PeerCertificate, session: &Session, forwarded: ClientCertDetails) -> PeerIdentity {
+    let leaf = peer.chain.first().filter(|_| forwarded.cert);
+    let chain = || peer.chain.iter().map(|certificate| pem_urlencoded(certificate)).collect();
     PeerIdentity {
         uri_sans: peer.uri_sans.clone(),
         dns_sans: peer.dns_sans.clone(),
@@ -310,6 +327,7 @@ fn identity(peer: &PeerCertificate, session: &Session, forwards_cert: bool) -> P
         sha256: peer.sha256_hex(),
         local_uri_sans: session.local.as_ref().map(|local| local.uri_sans.clone()).unwrap_or_default(),
         cert_pem_urlencoded: leaf.map(|leaf| pem_urlencoded(leaf)),
+        chain_pem_urlencoded: forwarded.chain.then(chain),
     }
 }
 
@@ -331,16 +349,45 @@ fn pem_urlencoded(der: &[u8]) -> String {
     escaped
 }
 
+/// No filter chain takes the connection.
 fn log_unmatched(worker: &Worker, listener: &Listener, ends: Ends, id: u64) {
-    let mut record = Record::new(SystemTime::now());
+    let view = plain_view(ends);
+    let mut record = connection_record(&view, id);
     record.flags = ResponseFlags::NO_ROUTE_FOUND;
     record.response_code_details = "filter_chain_not_found";
-    record.downstream_local_address = Some(ends.destination);
-    record.downstream_remote_address = Some(ends.remote);
-    record.downstream_direct_remote_address = Some(ends.direct);
+    log_connection(worker, listener, &record);
+}
+
+/// A network filter closes a connection before it has carried a request: only the listener's log can tell of it.
+fn log_refused(worker: &Worker, listener: &Listener, downstream: &Downstream, details: &str) {
+    let view = &downstream.view;
+    let session = downstream.stream.session();
+    let mut record = connection_record(view, downstream.id);
+    record.connection_termination_details = details;
+    if let Some(peer) = &view.peer {
+        record.downstream_peer_uri_sans = &peer.uri_sans;
+        record.downstream_local_uri_sans = &peer.local_uri_sans;
+        record.downstream_peer_subject = &peer.subject;
+    }
+    record.downstream_tls_version = session.map(|session| session.version);
+    record.downstream_tls_cipher = session.map(|session| session.cipher);
+    record.requested_server_name = view.server_name.as_deref();
+    record.filter_chain_name = Some(&*downstream.chain.name).filter(|name| !name.is_empty());
+    log_connection(worker, listener, &record);
+}
+
+fn connection_record(view: &ConnectionView, id: u64) -> Record<'static> {
+    let mut record = Record::new(SystemTime::now());
+    record.downstream_local_address = Some(view.local);
+    record.downstream_remote_address = Some(view.remote);
+    record.downstream_direct_remote_address = Some(view.direct_remote);
     record.connection_id = id;
+    record
+}
+
+fn log_connection(worker: &Worker, listener: &Listener, record: &Record<'_>) {
     for log in &listener.access_logs {
-        worker.log.borrow_mut().write(log, &record);
+        worker.log.borrow_mut().write(log, record);
     }
 }
 

@@ -18,7 +18,7 @@ use harness::{Proxy, answering, http_listener, stat, static_bootstrap, static_cl
 /// Connections measured at once; more only take longer.
 const CONNECTIONS: usize = 400;
 /// Bars for one idle HTTP/1.1 connection, everything included but the kernel's part.
-const PLAIN_BYTES: usize = 4800;
+const PLAIN_BYTES: usize = 4 * 1024;
 const TLS_BYTES: usize = 20 * 1024;
 
 /// The system's allocator, and what it has given out and not got back: how many blocks of each size, in steps of

@@ -217,6 +217,7 @@ fn client_cert_details(
     details.map_or_else(ClientCertDetails::default, |details| ClientCertDetails {
         subject: flag(&details.subject, false),
         cert: details.cert,
+        chain: details.chain,
         dns: details.dns,
         uri: details.uri,
     })

@@ -49,7 +49,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     part("envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager.UpgradeConfig",
         &["upgrade_type", "enabled"]),
     part("envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager.SetCurrentClientCertDetails",
-        &["subject", "cert", "dns", "uri"]),
+        &["subject", "cert", "chain", "dns", "uri"]),
     part("envoy.config.core.v3.HttpProtocolOptions", &["idle_timeout", "max_connection_duration", "max_headers_count",
         "max_requests_per_connection"]),
     MessageSupport {

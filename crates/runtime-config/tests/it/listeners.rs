@@ -83,7 +83,7 @@ fn every_field_of_a_connection_manager_arrives() {
       preserve_external_request_id: true
       always_set_request_id_in_response: true
       forward_client_cert_details: APPEND_FORWARD
-      set_current_client_cert_details: { subject: true, cert: true, uri: true }
+      set_current_client_cert_details: { subject: true, cert: true, chain: true, uri: true }
       normalize_path: true
       merge_slashes: true
       path_with_escaped_slashes_action: UNESCAPE_AND_REDIRECT
@@ -103,7 +103,7 @@ fn every_field_of_a_connection_manager_arrives() {
     assert!(!m.generate_request_id && m.always_set_request_id_in_response);
     assert_eq!(m.xff_num_trusted_hops, 2);
     assert_eq!(m.forward_client_cert, ForwardClientCert::AppendForward);
-    let details = ClientCertDetails { subject: true, cert: true, dns: false, uri: true };
+    let details = ClientCertDetails { subject: true, cert: true, chain: true, dns: false, uri: true };
     assert_eq!(m.client_cert_details, details);
     assert!(m.normalize_path && m.merge_slashes);
     assert_eq!((m.escaped_slashes, m.strip_port), (EscapedSlashes::UnescapeAndRedirect, StripPort::Any));

@@ -92,10 +92,6 @@ fn connection_managers() {
             vec![format!("{at}.tracing: not supported")],
         ),
         (
-            format!("stat_prefix: s, set_current_client_cert_details: {{ cert: true, chain: true }}, {router}"),
-            vec![format!("{at}.set_current_client_cert_details.chain: not supported")],
-        ),
-        (
             format!(
                 "stat_prefix: s, route_config: {{}}, http_filters: [{{ name: f, typed_config: {{ \"@type\": {fault} }} }}]"
             ),
