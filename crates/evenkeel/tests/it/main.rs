@@ -2,6 +2,7 @@
 
 mod differential;
 mod docs;
+mod h2spec;
 mod interop;
 mod proxy;
 mod up;

@@ -26,6 +26,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("local", &["control", "proxy", "agent", "ca", "model", "api", "base"]),
     ("evenkeel", &["local", "agent", "control", "proxy", "model", "api", "base"]),
     ("bench", &["ca"]),
+    ("fuzz", &["proxy", "runtime-config", "http", "tls", "xds"]),
     ("testkit", &["base"]),
 ];
 
