@@ -7,9 +7,34 @@ const MAX_BYTES: usize = 4096;
 
 /// What parsers are sensitive to.
 const TOKENS: &[&[u8]] = &[
-    b"\r\n", b"\n", b"\r", b"\0", b" ", b"\t", b":", b";", b",", b"%", b"/", b"\\", b"..", b"\"", b"{", b"}", b"-1", b"0x",
-    b"4294967296", b"18446744073709551616", b"content-length: 1\r\n", b"transfer-encoding: chunked\r\n", b"host: a\r\n",
-    b"\x7f", b"\x80", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\xe2\x80\xae",
+    b"\r\n",
+    b"\n",
+    b"\r",
+    b"\0",
+    b" ",
+    b"\t",
+    b":",
+    b";",
+    b",",
+    b"%",
+    b"/",
+    b"\\",
+    b"..",
+    b"\"",
+    b"{",
+    b"}",
+    b"-1",
+    b"0x",
+    b"4294967296",
+    b"18446744073709551616",
+    b"content-length: 1\r\n",
+    b"transfer-encoding: chunked\r\n",
+    b"host: a\r\n",
+    b"\x7f",
+    b"\x80",
+    b"\xff\xff\xff\xff",
+    b"\x7f\xff\xff\xff",
+    b"\xe2\x80\xae",
 ];
 
 /// Runs a target with its seeds and with as many mutations of them as it asks for.

@@ -1,8 +1,6 @@
 //! The HTTP/2 codec.
 
-use evenkeel_http::h2::{
-    Connection, Options, PREFACE, Reason, RequestMeta, Reset, ResponseMeta, Sink, StreamKey,
-};
+use evenkeel_http::h2::{Connection, Options, PREFACE, Reason, RequestMeta, Reset, ResponseMeta, Sink, StreamKey};
 use evenkeel_http::{Framing, Headers, RequestHead, ResponseHead};
 
 use super::Target;
