@@ -17,8 +17,8 @@ use crate::state::Shared;
 
 /// A name is not asked for more often than this, whatever its time to live says.
 const MIN_PAUSE: Duration = Duration::from_secs(1);
-/// Pause after a failed resolution; the addresses known stay in use.
-const FAILURE_PAUSE: Duration = Duration::from_secs(5);
+/// However small a random pause comes out, this long is waited after a failure.
+const LEAST_FAILURE_PAUSE: Duration = Duration::from_millis(1);
 
 /// Keeps one task per name of a DNS cluster.
 #[derive(Default)]
@@ -96,11 +96,14 @@ impl Name {
     async fn keep_resolved(self) {
         let Self { target, options, answered, resolvers, shared } = self;
         let mut known: Option<Vec<IpAddr>> = None;
+        let mut failures = 0;
         loop {
             let (found, pause) = match resolver(&resolvers, strategy(options.family)) {
                 Some(resolver) => resolve(&resolver, &target.host, options).await,
-                None => (None, FAILURE_PAUSE),
+                None => (None, options.refresh),
             };
+            failures = if found.is_some() { 0 } else { failures + 1 };
+            let pause = if found.is_some() { pause } else { failure_pause(options, failures) };
             // A failure keeps what is known; a first failure lets the cluster go on without endpoints.
             let addresses = found.or_else(|| known.is_none().then(Vec::new));
             if let Some(addresses) = addresses.filter(|addresses| known.as_ref() != Some(addresses)) {
@@ -126,8 +129,20 @@ async fn resolve(resolver: &TokioResolver, host: &str, options: DnsOptions) -> (
         }
         Err(error) => {
             tracing::warn!(host, %error, "DNS resolution failed");
-            (None, FAILURE_PAUSE.min(options.refresh.max(MIN_PAUSE)))
+            (None, options.refresh)
         }
+    }
+}
+
+/// Pause after so many failures in a row: as `dns_failure_refresh_rate` says, a random part of what doubles up to its limit,
+/// else the usual one. What is known stays in use meanwhile.
+fn failure_pause(options: DnsOptions, failures: u32) -> Duration {
+    match options.failure_refresh {
+        Some((base, longest)) => {
+            let doubled = base.saturating_mul(1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX));
+            jitter(doubled.min(longest)).max(LEAST_FAILURE_PAUSE)
+        }
+        None => options.refresh.max(MIN_PAUSE),
     }
 }
 
@@ -169,4 +184,21 @@ fn jitter(limit: Duration) -> Duration {
     // The clock's low bits are random enough to spread resolutions.
     let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.subsec_nanos());
     limit.mul_f64(f64::from(nanos % 1_000_000) / 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_after_failures_grow_up_to_their_limit() {
+        let usual = DnsOptions { refresh: Duration::from_secs(7), ..DnsOptions::default() };
+        assert_eq!(failure_pause(usual, 3), Duration::from_secs(7));
+        let (base, longest) = (Duration::from_millis(100), Duration::from_millis(800));
+        let growing = DnsOptions { failure_refresh: Some((base, longest)), ..usual };
+        for (failures, limit) in [(1, 100), (2, 200), (4, 800), (40, 800)] {
+            let pause = failure_pause(growing, failures);
+            assert!(pause >= LEAST_FAILURE_PAUSE && pause <= Duration::from_millis(limit), "{failures}: {pause:?}");
+        }
+    }
 }

@@ -29,8 +29,6 @@ pub struct RetryPolicy {
     pub rate_limited: Option<RateLimitedBackOff>,
     /// Do not try the same host again (`previous_hosts`).
     pub avoid_previous_hosts: bool,
-    /// Prefer priorities that were not tried, and begin anew after this many (`previous_priorities`).
-    pub avoid_previous_priorities: Option<u32>,
     /// How often to pick again when a predicate refuses a host.
     pub host_selection_max_attempts: u32,
 }
@@ -49,7 +47,6 @@ impl Default for RetryPolicy {
             max_interval: Duration::from_millis(250),
             rate_limited: None,
             avoid_previous_hosts: false,
-            avoid_previous_priorities: None,
             host_selection_max_attempts: 1,
         }
     }

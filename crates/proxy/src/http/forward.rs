@@ -129,7 +129,11 @@ impl Life<'_> {
                 way => Upstream::new(way, forward.cluster.enables_trailers()),
             };
             self.request.upstream_local = up.local_addr();
-            match self.exchange_heads(forward, &mut up, upload, timers).await {
+            let result = self.exchange_heads(forward, &mut up, upload, timers).await;
+            if matches!(result, Err(Failure::UpstreamClosed { .. })) {
+                up.lost_race(self.request.clock.now());
+            }
+            match result {
                 Ok(info) => return Ok(Answered { up, info, guard }),
                 Err(failure) if !raced && upload.can_replay() && self.lost_race(&failure, &up) => raced = true,
                 Err(failure) => return Err(failure),
@@ -203,6 +207,11 @@ impl Life<'_> {
     /// Tells outlier detection how a try ended.
     fn report(&self, forward: &Forward<'_>, attempt: &Result<Answered, Failure>) {
         let Some(host) = &self.request.host else { return };
+        if attempt.is_ok()
+            && let Some(value) = self.request.response.headers.get(HeaderId::KeepAlive)
+        {
+            host.keep_alive.announced(value);
+        }
         let outcome = match attempt {
             Ok(_) => Some(retry::outcome_of_response(&self.request.response)),
             Err(failure) => retry::outcome_of(failure),

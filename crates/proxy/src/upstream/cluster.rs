@@ -108,7 +108,6 @@ pub struct Cluster {
 /// What connections need of their cluster, without keeping its hosts alive.
 #[derive(Debug)]
 struct Shared {
-    group: Arc<SharedCluster>,
     stats: Writer<Stats>,
     /// What other workers see of this one.
     share: Arc<Share>,
@@ -164,6 +163,8 @@ pub struct Connection {
     pub host: Rc<Host>,
     /// It served a request before: the peer may be about to close it.
     pub reused: bool,
+    /// Since when it had waited in its pool.
+    idle_since: Option<Instant>,
     open: OpenConnection,
 }
 
@@ -176,7 +177,7 @@ pub(super) struct Established {
 impl Established {
     /// For one request after the other.
     pub(super) fn into_connection(self, host: Rc<Host>) -> Connection {
-        Connection { stream: self.stream, host, reused: false, open: self.open }
+        Connection { stream: self.stream, host, reused: false, idle_since: None, open: self.open }
     }
 }
 
@@ -207,6 +208,14 @@ impl Drop for OpenConnection {
 }
 
 impl Connection {
+    /// The host closed it when it was used again: that is how long the host keeps connections.
+    pub fn lost_race(&self, now: Instant) {
+        if let Some(since) = self.idle_since {
+            // The request was sent in between; what it took is short against what is learned.
+            self.host.keep_alive.closed_after(now.duration_since(since), now);
+        }
+    }
+
     /// This end's address; `None` for Unix sockets.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.open.local
@@ -281,7 +290,6 @@ impl Cluster {
         let shared = Shared {
             stats: scope.writer(),
             share: group.counts(Priority::Default).connections.share(),
-            group: Arc::clone(&group),
             idle: Cell::default(),
             waiting: Cell::default(),
             freed: Notify::new(),
@@ -536,11 +544,21 @@ impl Cluster {
     /// An idle connection that is still open, if there is one. Never waits.
     pub fn reuse(&self, host: &Rc<Host>) -> Option<Connection> {
         loop {
-            let Idle { mut stream, mut open, .. } = host.idle.borrow_mut().pop()?;
+            let Idle { mut stream, mut open, since, .. } = host.idle.borrow_mut().pop()?;
+            // The last one used is taken first: when it has waited too long, so have the others.
+            if host.keep_alive.is_known() {
+                let now = Instant::now();
+                if host.keep_alive.limit(now).is_some_and(|limit| now.duration_since(since) >= limit) {
+                    self.shared.stats.inc(Counter::upstream_cx_idle_timeout);
+                    continue;
+                }
+            }
             if stream.is_idle_and_open() {
                 open.requests += 1;
-                return Some(Connection { stream, host: host.clone(), reused: true, open });
+                return Some(Connection { stream, host: host.clone(), reused: true, idle_since: Some(since), open });
             }
+            let now = Instant::now();
+            host.keep_alive.closed_after(now.duration_since(since), now);
         }
     }
 
@@ -772,12 +790,17 @@ impl Cluster {
             host.pool.take();
         }
         host.multiplexed.sweep();
+        let limit = limit.into_iter().chain(host.keep_alive.limit(now)).min();
         host.idle.borrow_mut().retain_mut(|idle| {
             if limit.is_some_and(|limit| now.duration_since(idle.since) >= limit) {
                 self.shared.stats.inc(Counter::upstream_cx_idle_timeout);
                 return false;
             }
-            idle.stream.is_idle_and_open()
+            let open = idle.stream.is_idle_and_open();
+            if !open {
+                host.keep_alive.closed_after(now.duration_since(idle.since), now);
+            }
+            open
         });
     }
 

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::breaker::Permit;
 use super::cluster::Idle;
 use super::health::{HealthFlags, HostHealth, Tally};
+use super::keep_alive::KeepAlive;
 use super::multiplexed::Pools;
 
 /// An endpoint with this worker's connections and counts.
@@ -40,6 +41,8 @@ pub struct Host {
     pub(super) idle: RefCell<Vec<Idle>>,
     /// Connections that carry many requests.
     pub(super) multiplexed: Pools,
+    /// How long it keeps idle connections.
+    pub(crate) keep_alive: KeepAlive,
     /// Room for this worker's pool (`max_connection_pools`), while it is in use.
     pub(super) pool: RefCell<Option<Permit>>,
     /// The cluster no longer has it: its connections are not kept.
@@ -86,6 +89,7 @@ impl Host {
             counts: HostCounts::default(),
             idle: RefCell::default(),
             multiplexed: Pools::default(),
+            keep_alive: KeepAlive::default(),
             pool: RefCell::default(),
             removed: Cell::default(),
         })

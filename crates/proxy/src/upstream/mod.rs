@@ -12,6 +12,7 @@ mod cluster;
 mod connect;
 mod health;
 mod host;
+mod keep_alive;
 mod multiplexed;
 mod shared;
 mod stats;

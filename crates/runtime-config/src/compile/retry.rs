@@ -3,13 +3,11 @@
 use std::time::Duration;
 
 use evenkeel_xds::pb::envoy::config::route::v3 as route;
-use evenkeel_xds::pb::envoy::extensions::retry::priority::previous_priorities::v3::PreviousPrioritiesConfig;
 
 use super::{Cx, matcher, type_name};
 use crate::retry::{RateLimitedBackOff, ResetHeader, RetryOn, RetryPolicy};
 
 const PREVIOUS_HOSTS: &str = "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate";
-const PREVIOUS_PRIORITIES: &str = "envoy.extensions.retry.priority.previous_priorities.v3.PreviousPrioritiesConfig";
 const DEFAULT_BASE_INTERVAL: Duration = Duration::from_millis(25);
 const DEFAULT_RATE_LIMITED_MAX: Duration = Duration::from_secs(300);
 
@@ -49,10 +47,6 @@ pub(crate) fn retry_policy(cx: &mut Cx<'_>, policy: Option<&route::RetryPolicy>)
                 None => None,
             },
             avoid_previous_hosts: !predicates.is_empty(),
-            avoid_previous_priorities: match &policy.retry_priority {
-                Some(priority) => Some(previous_priorities(cx, priority)?),
-                None => None,
-            },
             host_selection_max_attempts: if attempts == 0 {
                 1
             } else {
@@ -70,24 +64,6 @@ fn host_predicate(cx: &mut Cx<'_>, predicate: &route::retry_policy::RetryHostPre
         PREVIOUS_HOSTS => Some(()),
         name => cx.fail_at("typed_config", format!("{name} is no retry host predicate")),
     }
-}
-
-fn previous_priorities(cx: &mut Cx<'_>, priority: &route::retry_policy::RetryPriority) -> Option<u32> {
-    cx.at("retry_priority", |cx| {
-        let Some(route::retry_policy::retry_priority::ConfigType::TypedConfig(any)) = &priority.config_type else {
-            return cx.fail_at("typed_config", "is required");
-        };
-        cx.at("typed_config", |cx| {
-            if type_name(&any.type_url) != PREVIOUS_PRIORITIES {
-                return cx.fail(format!("{} is no retry priority", type_name(&any.type_url)));
-            }
-            let config: PreviousPrioritiesConfig = cx.unpack(any)?;
-            match u32::try_from(config.update_frequency) {
-                Ok(frequency @ 1..) => Some(frequency),
-                _ => cx.fail_at("update_frequency", "must be at least 1"),
-            }
-        })
-    })
 }
 
 fn back_off(cx: &mut Cx<'_>, back_off: Option<&route::retry_policy::RetryBackOff>) -> Option<(Duration, Duration)> {

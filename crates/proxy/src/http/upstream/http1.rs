@@ -65,6 +65,11 @@ impl Http1 {
         Self { raw: true, ..Self::new(connection, false) }
     }
 
+    /// The upstream closed the connection just when it was used again.
+    pub(super) fn lost_race(&self, now: Instant) {
+        self.connection.lost_race(now);
+    }
+
     pub(super) fn is_reused(&self) -> bool {
         self.connection.reused
     }

@@ -57,6 +57,13 @@ impl Upstream {
         }
     }
 
+    /// The upstream closed the connection just when it was used again.
+    pub(super) fn lost_race(&self, now: Instant) {
+        if let Self::Http1(side) = self {
+            side.lost_race(now);
+        }
+    }
+
     /// Whom it leads to.
     pub(super) fn host(&self) -> &Rc<Host> {
         match self {

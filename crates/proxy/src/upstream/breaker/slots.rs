@@ -92,11 +92,6 @@ impl Slots {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Connections there may be.
-    pub fn limit(&self) -> u32 {
-        self.limit.load(Ordering::Relaxed)
-    }
-
     /// A worker joins.
     pub fn share(&self) -> Arc<Share> {
         let share = Arc::<Share>::default();
