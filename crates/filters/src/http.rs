@@ -1,8 +1,9 @@
-//! The HTTP filters of one connection manager, in order.
+//! The HTTP filters of one connection manager, in order. To add one: a folder here, and one line in [`filters!`] below.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use evenkeel_http::ResponseHead;
 use evenkeel_runtime_config::hcm;
 use evenkeel_runtime_config::rbac::RbacPerRoute;
 use evenkeel_runtime_config::route::Route;
@@ -11,17 +12,66 @@ use evenkeel_stats::{Registry, ScopeName};
 
 use crate::rbac;
 
+/// A filter's part in a request's life; what it does not care for it leaves out.
+pub(crate) trait Filter: Sized {
+    /// Its compiled configuration.
+    type Config;
+
+    /// One worker's filter. `outer` names the connection manager's statistics (`http.PREFIX.`).
+    fn new(config: Arc<Self::Config>, registry: &Registry, outer: &ScopeName) -> Self;
+
+    /// The request has a route, or has none, and goes on if the filter lets it. A filter that asks another service waits
+    /// here; dropping the future must lose nothing but the answer.
+    fn on_request<R: RequestView>(&self, _context: &RequestContext<'_, R>) -> impl Future<Output = Decision> {
+        std::future::ready(Decision::Continue)
+    }
+
+    /// The upstream answered; the head may be changed before it goes down. Not called for the proxy's own answers.
+    fn on_response(&self, _response: &mut ResponseHead) {}
+}
+
+/// The registry: the filters there are, each under its name in [`hcm::HttpFilter`].
+macro_rules! filters {
+    ($($(#[$doc:meta])* $name:ident => $filter:ty,)*) => {
+        /// One filter, with what this worker counts for it.
+        #[derive(Debug)]
+        pub enum HttpFilter {
+            $($(#[$doc])* $name($filter),)*
+        }
+
+        impl HttpFilter {
+            fn new(config: &hcm::HttpFilter, registry: &Registry, outer: &ScopeName) -> Self {
+                match config {
+                    $(hcm::HttpFilter::$name(config) => {
+                        Self::$name(<$filter as Filter>::new(Arc::clone(config), registry, outer))
+                    })*
+                }
+            }
+
+            async fn on_request<R: RequestView>(&self, context: &RequestContext<'_, R>) -> Decision {
+                match self {
+                    $(Self::$name(filter) => Filter::on_request(filter, context).await,)*
+                }
+            }
+
+            fn on_response(&self, response: &mut ResponseHead) {
+                match self {
+                    $(Self::$name(filter) => Filter::on_response(filter, response),)*
+                }
+            }
+        }
+    };
+}
+
+filters! {
+    /// `envoy.filters.http.rbac`.
+    Rbac => rbac::HttpFilter,
+}
+
 /// One worker's filters of one connection manager, before the router.
 #[derive(Debug)]
 pub struct HttpFilters {
     filters: Vec<HttpFilter>,
-}
-
-/// One filter, with what this worker counts for it.
-#[derive(Debug)]
-pub enum HttpFilter {
-    /// `envoy.filters.http.rbac`.
-    Rbac(rbac::HttpFilter),
 }
 
 /// What filters may know of a request.
@@ -62,15 +112,7 @@ pub struct LocalReply {
 impl HttpFilters {
     /// Makes a worker's filters. `outer` names the connection manager's statistics (`http.PREFIX.`).
     pub fn new(filters: &[hcm::HttpFilter], registry: &Registry, outer: &ScopeName) -> Self {
-        let filters = filters
-            .iter()
-            .map(|filter| match filter {
-                hcm::HttpFilter::Rbac(config) => {
-                    HttpFilter::Rbac(rbac::HttpFilter::new(Arc::clone(config), registry, outer))
-                }
-            })
-            .collect();
-        Self { filters }
+        Self { filters: filters.iter().map(|filter| HttpFilter::new(filter, registry, outer)).collect() }
     }
 
     /// There is nothing to ask.
@@ -80,18 +122,20 @@ impl HttpFilters {
 
     /// The request phase: runs the filters in order until one answers.
     ///
-    /// It is `async` for the filters that will ask another service; those of today never wait, so the future is ready at
-    /// its first poll and owns nothing that dropping it could lose.
+    /// The filters of today never wait, so the future is ready at its first poll and owns nothing that dropping it could lose.
     pub async fn on_request<R: RequestView>(&self, context: &RequestContext<'_, R>) -> Decision {
         for filter in &self.filters {
-            let decision = match filter {
-                HttpFilter::Rbac(filter) => filter.on_request(context),
-            };
+            let decision = filter.on_request(context).await;
             if let Decision::LocalReply(_) = decision {
                 return decision;
             }
         }
         Decision::Continue
+    }
+
+    /// The response phase: the filters in reverse order, so that the first to see the request is the last to see its answer.
+    pub fn on_response(&self, response: &mut ResponseHead) {
+        self.filters.iter().rev().for_each(|filter| filter.on_response(response));
     }
 }
 

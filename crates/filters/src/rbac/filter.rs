@@ -10,7 +10,7 @@ use evenkeel_runtime_config::view::{ConnectionView, RequestView};
 use evenkeel_stats::{Registry, ScopeName, Writer, layout};
 
 use super::{Outcome, Subject, denied_details, evaluate};
-use crate::http::{Decision, LocalReply, RequestContext};
+use crate::http::{Decision, Filter, LocalReply, RequestContext};
 use crate::network::Closed;
 
 const FORBIDDEN: u16 = 403;
@@ -33,15 +33,22 @@ pub struct HttpFilter {
     counts: Counts,
 }
 
-impl HttpFilter {
-    /// A worker's filter; `outer` is the connection manager's scope.
-    pub fn new(config: Arc<RbacFilter>, registry: &Registry, outer: &ScopeName) -> Self {
+impl Filter for HttpFilter {
+    type Config = RbacFilter;
+
+    fn new(config: Arc<RbacFilter>, registry: &Registry, outer: &ScopeName) -> Self {
         let counts = Counts::new(registry, outer, &config.stat_prefix, &config.shadow_stat_prefix);
         Self { config, counts }
     }
 
+    async fn on_request<R: RequestView>(&self, context: &RequestContext<'_, R>) -> Decision {
+        self.decide(context)
+    }
+}
+
+impl HttpFilter {
     /// Decides about a request by the route's rules, or by the filter's own when the route has none.
-    pub fn on_request<R: RequestView>(&self, context: &RequestContext<'_, R>) -> Decision {
+    fn decide<R: RequestView>(&self, context: &RequestContext<'_, R>) -> Decision {
         let config = match context.route_rbac() {
             None => &*self.config,
             Some(per_route) => match &per_route.filter {

@@ -102,7 +102,8 @@ impl<'l> Life<'l> {
                     return Plan::Reply(reply, None);
                 }
                 stats.inc(Counter::no_route);
-                return match refuses_tunnel(self.request, hcm, None) {
+                let upgrade = matches!(self.request.tunnel, Some(Tunnel::Upgrade(_)));
+                return match upgrade && refuses_tunnel(self.request, hcm, None) {
                     true => fail(Failure::UpgradeRefused),
                     false => fail(Failure::NoRoute).closing(self.request.head.method() == b"CONNECT"),
                 };
@@ -193,6 +194,10 @@ impl<'l> Life<'l> {
             let mut digits = itoa::Buffer::new();
             let millis = digits.format(timeout.as_millis());
             request.head.headers.set(HeaderId::EnvoyExpectedRqTimeoutMs, millis.as_bytes());
+            // The server is to know of the limit that will be kept.
+            if asked.is_some_and(|asked| asked.as_route_timeout) {
+                request.head.headers.set_name(b"grpc-timeout", grpc::format_timeout(timeout).as_bytes());
+            }
         }
         request.head.headers.remove(HeaderId::Expect);
         if !levels.is_empty() {

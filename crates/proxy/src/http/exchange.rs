@@ -207,9 +207,9 @@ impl Exchange<'_, '_> {
             let request = &mut *self.life.request;
             let down = &mut self.life.down;
             ready!(down.poll_room(cx)).map_err(gone)?;
-            let mut take = |data: &[u8]| {
+            let mut take = |data: &[u8], last: bool| {
                 request.bytes_sent += data.len() as u64;
-                down.send(data);
+                down.send(data, last);
             };
             match self.up.piece(&mut request.response_trailers, &mut take, cx)? {
                 Piece::Data => self.timers.moved = true,
@@ -251,7 +251,7 @@ impl Exchange<'_, '_> {
         let refused = |_| Stop::Refused;
         let known = self.upload.replay.as_deref().unwrap_or_default();
         if let Some(again) = known.get(self.upload.replayed..).filter(|again| !again.is_empty()) {
-            self.up.send(again);
+            self.up.send(again, false);
             self.upload.replayed += again.len();
             return Poll::Ready(Ok(()));
         }
@@ -268,10 +268,10 @@ impl Exchange<'_, '_> {
         ready!(self.up.poll_room(cx)).map_err(refused)?;
         let request = &mut *self.life.request;
         let (up, upload) = (&mut *self.up, &mut *self.upload);
-        let mut take = |data: &[u8]| {
+        let mut take = |data: &[u8], last: bool| {
             request.bytes_received += data.len() as u64;
             upload.keep(data);
-            up.send(data);
+            up.send(data, last);
         };
         match self.life.down.piece(&mut request.trailers, &mut take, cx).map_err(Stop::Failed)? {
             Piece::Data => {}

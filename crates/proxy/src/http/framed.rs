@@ -15,6 +15,9 @@ pub(super) enum Piece {
     Nothing,
 }
 
+/// Takes a piece of a body, and whether it is known to be the last, with no trailers behind it.
+pub(super) type Take<'t> = dyn FnMut(&[u8], bool) + 't;
+
 /// A body on its way in.
 pub(super) struct FramedBody {
     decoder: BodyDecoder,
@@ -38,7 +41,7 @@ impl FramedBody {
         &mut self,
         input: &mut Buffer,
         trailers: &mut Headers,
-        take: &mut dyn FnMut(&[u8]),
+        take: &mut Take<'_>,
     ) -> Result<Piece, BodyError> {
         while !self.decoder.is_done() {
             if input.is_empty() {
@@ -50,7 +53,8 @@ impl FramedBody {
             };
             let found = !decoded.data.is_empty();
             if found {
-                take(input.bytes().get(decoded.data).unwrap_or_default());
+                let last = decoded.done && trailers.is_empty();
+                take(input.bytes().get(decoded.data).unwrap_or_default(), last);
             }
             input.consume(decoded.consumed);
             if found {
@@ -111,7 +115,7 @@ mod tests {
             let (mut payload, mut trailers) = (Vec::new(), Headers::default());
             let mut rest = wire.get(..split).unwrap_or_default().to_vec();
             let mut piece =
-                |input: &mut Buffer| body.piece(input, &mut trailers, &mut |data| payload.extend_from_slice(data));
+                |input: &mut Buffer| body.piece(input, &mut trailers, &mut |data, _| payload.extend_from_slice(data));
             let mut input = Buffer::with(&rest);
             while piece(&mut input) == Ok(Piece::Data) {}
             rest = [input.bytes(), wire.get(split..).unwrap_or_default()].concat();

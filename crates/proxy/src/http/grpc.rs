@@ -83,6 +83,15 @@ pub(super) fn timeout(headers: &Headers, route: GrpcTimeout) -> Option<Duration>
     }
 }
 
+/// A limit as clients write it, in the finest unit from milliseconds up that eight digits are enough for.
+pub(super) fn format_timeout(timeout: Duration) -> String {
+    const MOST: u128 = 99_999_999;
+    let units = [(timeout.as_millis(), 'm'), (timeout.as_secs().into(), 'S'), ((timeout.as_secs() / 60).into(), 'M')];
+    let fitting = units.into_iter().find(|(number, _)| *number <= MOST);
+    let (number, unit) = fitting.unwrap_or(((timeout.as_secs() / 3600).into(), 'H'));
+    format!("{}{unit}", number.min(MOST))
+}
+
 /// At most eight digits and a unit.
 fn parse_timeout(text: &[u8]) -> Option<Duration> {
     let (unit, digits) = text.split_last()?;
@@ -129,6 +138,16 @@ mod tests {
         check("", GrpcTimeout { as_route_timeout: false, ..route(10_000, 0) }, None);
         for wrong in ["5", "S", "-5S", "123456789S", "5s", " 5S"] {
             check(wrong, route(0, 0), None);
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        for seconds in [0, 1, 99_999, 100_000, 10_000_000_000] {
+            let timeout = Duration::from_secs(seconds);
+            let text = format_timeout(timeout);
+            let read = parse_timeout(text.as_bytes()).expect("a timeout");
+            assert!(read <= timeout && timeout - read < Duration::from_secs(3600), "{text}");
         }
     }
 

@@ -91,7 +91,7 @@ impl Life<'_> {
         if request.grpc {
             grpc::reply_head(headers, reply.status, &reply.body);
             reply.body = Cow::Borrowed(b"");
-        } else {
+        } else if !reply.body.is_empty() {
             headers.append_id(HeaderId::ContentLength, digits.format(reply.body.len()).as_bytes());
         }
         if !reply.body.is_empty() {
@@ -111,8 +111,8 @@ impl Life<'_> {
             || self.down.must_close(hcm.max_requests_per_connection);
         let no_content = matches!(request.status, 204 | 304) || request.status < 200;
         let answer = Answer {
-            framing: Framing::Length(reply.body.len() as u64),
-            bodiless: no_content || request.is_head(),
+            framing: if reply.body.is_empty() { Framing::None } else { Framing::Length(reply.body.len() as u64) },
+            bodiless: no_content || (request.is_head() && !reply.body.is_empty()),
             close,
             tunnel: None,
             // Where HTTP/1.0 is off it is not spoken either.
@@ -126,7 +126,7 @@ impl Life<'_> {
     async fn send_reply_body(&mut self, body: &[u8]) -> io::Result<()> {
         poll_fn(|cx| {
             if !std::mem::replace(&mut self.response_ended, true) {
-                self.down.send(body);
+                self.down.send(body, true);
                 self.request.bytes_sent += body.len() as u64;
                 self.down.finish(&self.request.response_trailers);
             }

@@ -35,8 +35,13 @@ impl Life<'_> {
         if self.request.response.status == 101 && tunnel.is_none() {
             return self.reply(Reply::from(&Failure::UpstreamProtocol), Some(forward.levels)).await;
         }
+        self.origin.manager.filters.on_response(&mut self.request.response);
         self.edit_response(forward);
         timers.end_tries();
+        if tunnel.is_some() {
+            // A tunnel has no length (RFC 9110 section 9.3.6).
+            self.request.response.headers.remove(HeaderId::ContentLength);
+        }
         let close = self.send_response_head(info, tunnel.as_deref());
         let opened = tunnel.is_some();
         if opened {

@@ -433,3 +433,129 @@ fn websockets_pass_in_every_pairing() {
         eventually("no tunnel", || (stat(&stage.proxy, "web.downstream_cx_upgrades_active") == [0]).then_some(()));
     }
 }
+
+/// Runs `exchange` within the time limit.
+fn timeout_in<T>(runtime: &Runtime, exchange: impl Future<Output = T>) -> Result<T, tokio::time::error::Elapsed> {
+    runtime.block_on(async { timeout(LIMIT, exchange).await })
+}
+
+/// A stage whose route and connection manager are given, and whose upstream is a plain TCP echo.
+fn tunnel_stage(route: &str) -> (Runtime, Proxy, SocketAddr) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads");
+    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    runtime.spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let (mut read, mut write) = stream.split();
+                _ = tokio::io::copy(&mut read, &mut write).await;
+                _ = write.write_all(b"bye").await;
+            });
+        }
+    });
+    let routes = format!(
+        "route_config: {{name: local, virtual_hosts: [{{name: all, domains: [\"*\"], routes: [{route}]}}]}}\n      \
+         http2_protocol_options: {{allow_connect: true}}\n      upgrade_configs: [{{upgrade_type: CONNECT}}]"
+    );
+    let proxy =
+        Proxy::start(&static_bootstrap(&http_listener("web", &routes, ""), &[static_cluster("backend", address, "")]));
+    proxy.wait_live();
+    let web = proxy.listener("web");
+    (runtime, proxy, web)
+}
+
+#[test]
+fn connect_is_terminated_where_the_route_says_so() {
+    let route = "{match: {connect_matcher: {}}, route: {cluster: backend, upgrade_configs: [{upgrade_type: CONNECT, \
+                 connect_config: {}}]}}";
+    let (runtime, _proxy, web) = tunnel_stage(route);
+    for version in BOTH {
+        let exchange = timeout_in(&runtime, async {
+            let client = Client { web, version };
+            let mut request = client.request(Method::CONNECT, "/", empty());
+            *request.uri_mut() = "web.test:443".parse().expect("an authority");
+            let response = client.send(request).await;
+            assert_eq!(response.status(), StatusCode::OK, "{version:?}");
+            let mut tunnel = TokioIo::new(hyper::upgrade::on(response).await.expect("a tunnel"));
+            tunnel.write_all(b"hello").await.expect("it reads");
+            let mut echo = [0; 5];
+            tunnel.read_exact(&mut echo).await.expect("it echoes");
+            tunnel.shutdown().await.expect("it ends");
+            let mut rest = Vec::new();
+            tunnel.read_to_end(&mut rest).await.expect("the rest");
+            assert_eq!((&echo, rest.as_slice()), (b"hello", &b"bye"[..]), "{version:?}");
+        });
+        exchange.expect("in time");
+    }
+}
+
+#[test]
+fn connect_without_a_route_for_it_is_refused() {
+    let (runtime, _proxy, web) = tunnel_stage("{match: {prefix: /}, route: {cluster: backend}}");
+    for version in BOTH {
+        let exchange = timeout_in(&runtime, async {
+            let client = Client { web, version };
+            let mut request = client.request(Method::CONNECT, "/", empty());
+            *request.uri_mut() = "web.test:443".parse().expect("an authority");
+            assert_eq!(client.send(request).await.status(), StatusCode::NOT_FOUND, "{version:?}");
+        });
+        exchange.expect("in time");
+    }
+}
+
+#[test]
+fn grpc_clients_are_answered_in_their_own_way_and_in_time() {
+    let slow = "route_config: {name: local, virtual_hosts: [{name: all, domains: [\"*\"], routes: [{match: {prefix: /}, route: \
+                {cluster: backend, timeout: 0s, max_grpc_timeout: 0s}}]}]}";
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let silent = listener.local_addr().expect("bound");
+    let proxy =
+        Proxy::start(&static_bootstrap(&http_listener("web", slow, ""), &[static_cluster("backend", silent, "")]));
+    proxy.wait_live();
+    let client = Client { web: proxy.listener("web"), version: Version::HTTP_2 };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let mut request = client.request(Method::POST, "/pkg.Service/Method", empty());
+        let headers = request.headers_mut();
+        headers.insert("content-type", HeaderValue::from_static("application/grpc"));
+        headers.insert("grpc-timeout", HeaderValue::from_static("200m"));
+        let response = timeout(LIMIT, client.send(request)).await.expect("in time");
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(response.headers()["content-type"], "application/grpc");
+        assert_eq!(response.headers()["grpc-status"], "14");
+        assert_eq!(response.headers()["grpc-message"], "upstream request timeout");
+    });
+}
+
+#[test]
+fn an_http2_connection_is_asked_to_leave_after_its_last_request() {
+    let bootstrap = static_bootstrap(
+        &http_listener(
+            "web",
+            &format!(
+                "{}\n      common_http_protocol_options: {{max_requests_per_connection: 2}}",
+                crate::harness::answering("hello")
+            ),
+            "",
+        ),
+        &[],
+    );
+    let proxy = Proxy::start(&bootstrap);
+    proxy.wait_live();
+    let web = proxy.listener("web");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let io = TokioIo::new(TcpStream::connect(web).await.expect("it accepts"));
+        let (mut sender, connection) =
+            hyper::client::conn::http2::handshake::<_, _, Body>(TokioExecutor::new(), io).await.expect("HTTP/2");
+        let ended = tokio::spawn(connection);
+        let client = Client { web, version: Version::HTTP_2 };
+        for _ in 0..2 {
+            let response = sender.send_request(client.request(Method::GET, "/", empty())).await.expect("an answer");
+            assert_eq!(text(response).await, "hello");
+        }
+        // GOAWAY ends the client's connection, of which it still has the sender.
+        timeout(LIMIT, ended).await.expect("in time").expect("no panic").expect("in order");
+    });
+    assert_eq!(stat(&proxy, "web.downstream_cx_max_requests_reached"), [1]);
+}

@@ -9,6 +9,7 @@ use evenkeel_testkit::http::Ending;
 use evenkeel_testkit::tls::TlsClient;
 use evenkeel_testkit::{Connection, Response};
 
+use super::http2::Ask;
 use super::proxy::Scene;
 
 /// How long "nothing more comes" is watched.
@@ -54,6 +55,8 @@ pub enum Step {
     Open,
     /// Sees that the proxy closes.
     Closed,
+    /// Asks over HTTP/2, on a connection of its own.
+    Http2(Ask),
 }
 
 /// How the connection begins.
@@ -143,6 +146,9 @@ impl Case {
     }
 
     fn play(&self, scene: &Scene, story: &mut String) -> io::Result<()> {
+        if let [Step::Http2(ask)] = self.steps.as_slice() {
+            return ask.play(scene, self.port, story);
+        }
         let mut connection = self.open(scene)?;
         for step in &self.steps {
             match step {
@@ -156,6 +162,7 @@ impl Case {
                         _ => writeln!(story, "{}", summary(&bytes)),
                     };
                 }
+                Step::Http2(_) => return Err(io::Error::other("a row over HTTP/2 is one exchange")),
                 Step::Finish => connection.finish_sending()?,
                 Step::Open => {
                     let _ = writeln!(story, "then: {:?}", connection.ending(QUIET)?);
@@ -218,13 +225,13 @@ fn render(response: &Response, scene: &Scene, story: &mut String) {
     }
 }
 
-fn summary(bytes: &[u8]) -> String {
+pub fn summary(bytes: &[u8]) -> String {
     let sum = bytes.iter().fold(0u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)));
     format!("({} bytes, checksum {sum:x})", bytes.len())
 }
 
 /// Replaces what differs from one run, or one machine, to the next.
-fn without_chance(line: &str, scene: &Scene) -> String {
+pub fn without_chance(line: &str, scene: &Scene) -> String {
     let name = line.split(':').next().unwrap_or_default();
     match name.trim_start_matches("| ") {
         "date" | "x-request-id" | "x-envoy-upstream-service-time" => format!("{name}: …"),

@@ -4,6 +4,7 @@
 mod exchange;
 mod hashing;
 mod hostile;
+mod http2;
 mod malformed;
 mod messages;
 mod proxy;
@@ -24,8 +25,9 @@ const THREADS: usize = 16;
 
 #[test]
 fn evenkeel_and_envoy_answer_alike() {
-    let cases: Vec<Case> =
-        [routing::cases(), messages::cases(), malformed::cases(), upstream::cases(), security::cases()].concat();
+    let well_formed = [routing::cases(), messages::cases(), upstream::cases(), security::cases()].concat();
+    let over_http2 = http2::again(&well_formed);
+    let cases: Vec<Case> = [well_formed, malformed::cases(), over_http2, http2::cases()].concat();
     let names: BTreeSet<_> = cases.iter().map(|case| case.name).collect();
     assert_eq!(names.len(), cases.len(), "two rows have the same name");
 

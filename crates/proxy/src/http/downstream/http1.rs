@@ -14,7 +14,7 @@ use super::Answer;
 use crate::conn::buffer::BLOCK_BYTES;
 use crate::conn::{Buffer, Outgoing};
 use crate::http::failure::Failure;
-use crate::http::framed::{BodyWriter, FramedBody, Piece};
+use crate::http::framed::{BodyWriter, FramedBody, Piece, Take};
 use crate::stream::Stream;
 
 /// How long a refused client may go on sending before the connection is cut, and how many bytes of it are read, so that
@@ -74,7 +74,7 @@ impl Http1 {
         self.body = FramedBody::new(info.framing, self.trailers);
     }
 
-    pub(super) fn piece(&mut self, trailers: &mut Headers, take: &mut dyn FnMut(&[u8])) -> Result<Piece, Failure> {
+    pub(super) fn piece(&mut self, trailers: &mut Headers, take: &mut Take<'_>) -> Result<Piece, Failure> {
         self.body.piece(&mut self.input, trailers, take).map_err(|_| Failure::RequestBody)
     }
 

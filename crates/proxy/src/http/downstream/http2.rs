@@ -7,9 +7,9 @@ use evenkeel_http::{Framing, Headers, ResponseHead};
 
 use super::Answer;
 use crate::conn::buffer::BLOCK_BYTES;
-use crate::h2::{Received, Reset, ResetBy, Stream};
+use crate::h2::{Chunk, Received, Reset, ResetBy, Stream};
 use crate::http::failure::Failure;
-use crate::http::framed::Piece;
+use crate::http::framed::{Piece, Take};
 
 /// The stream, and what is over on it.
 pub(in crate::http) struct Http2 {
@@ -29,15 +29,24 @@ impl Http2 {
     pub(super) fn piece(
         &mut self,
         trailers: &mut Headers,
-        take: &mut dyn FnMut(&[u8]),
+        take: &mut Take<'_>,
         cx: &mut Context<'_>,
     ) -> Result<Piece, Failure> {
         if self.received_all {
             return Ok(Piece::End);
         }
-        match self.stream.poll_data(BLOCK_BYTES, take, cx) {
+        let mut chunk = Chunk::default();
+        match self.stream.poll_chunk(BLOCK_BYTES, &mut chunk, cx) {
             Poll::Pending => Ok(Piece::Nothing),
-            Poll::Ready(Ok(Received::Data)) => Ok(Piece::Data),
+            Poll::Ready(Ok(Received::Data)) => {
+                let end = self.stream.take_end();
+                take(chunk.bytes(), matches!(end, Some(None)));
+                if let Some(end) = end {
+                    *trailers = end.unwrap_or_default();
+                    self.received_all = true;
+                }
+                Ok(Piece::Data)
+            }
             Poll::Ready(Ok(Received::End)) => {
                 self.received_all = true;
                 Ok(Piece::End)
@@ -88,8 +97,9 @@ impl Http2 {
         self.poll_flush(cx)
     }
 
-    pub(super) fn send(&mut self, data: &[u8]) {
-        self.stream.send_data(data, false);
+    pub(super) fn send(&mut self, data: &[u8], last: bool) {
+        self.ended |= last;
+        self.stream.send_data(data, last);
     }
 
     pub(super) fn finish(&mut self, trailers: &Headers) {

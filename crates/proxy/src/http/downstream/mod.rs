@@ -15,7 +15,7 @@ pub(super) use http1::Http1;
 pub(super) use http2::Http2;
 
 use super::failure::Failure;
-use super::framed::Piece;
+use super::framed::{Piece, Take};
 
 /// Where a request comes from and its response goes to.
 pub(super) enum Downstream<'d> {
@@ -45,7 +45,7 @@ impl Downstream<'_> {
     pub(super) fn piece(
         &mut self,
         trailers: &mut Headers,
-        take: &mut dyn FnMut(&[u8]),
+        take: &mut Take<'_>,
         cx: &mut Context<'_>,
     ) -> Result<Piece, Failure> {
         match self {
@@ -102,11 +102,11 @@ impl Downstream<'_> {
         }
     }
 
-    /// Sends a piece of the body.
-    pub(super) fn send(&mut self, data: &[u8]) {
+    /// Sends a piece of the body. `last`: there is nothing behind it.
+    pub(super) fn send(&mut self, data: &[u8], last: bool) {
         match self {
             Self::Http1(side) => side.send(data),
-            Self::Http2(side) => side.send(data),
+            Self::Http2(side) => side.send(data, last),
         }
     }
 

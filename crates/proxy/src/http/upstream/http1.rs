@@ -14,7 +14,7 @@ use super::Arrived;
 use crate::conn::buffer::BLOCK_BYTES;
 use crate::conn::{Buffer, Outgoing};
 use crate::http::failure::Failure;
-use crate::http::framed::{BodyWriter, FramedBody, Piece};
+use crate::http::framed::{BodyWriter, FramedBody, Piece, Take};
 use crate::http::request::{Request, Tunnel};
 use crate::upstream::{Cluster, Connection, Host};
 
@@ -163,7 +163,7 @@ impl Http1 {
         self.writer = BodyWriter::new(Framing::UntilClose, false);
     }
 
-    pub(super) fn piece(&mut self, trailers: &mut Headers, take: &mut dyn FnMut(&[u8])) -> Result<Piece, Failure> {
+    pub(super) fn piece(&mut self, trailers: &mut Headers, take: &mut Take<'_>) -> Result<Piece, Failure> {
         self.body.piece(&mut self.input, trailers, take).map_err(|_| Failure::UpstreamProtocol)
     }
 
@@ -183,12 +183,15 @@ impl Http1 {
     }
 }
 
-/// A method that usually has a body says so when it has none (RFC 9110 section 8.6).
+/// Methods whose requests have no body, as Envoy sees it.
+fn is_bodiless(method: &[u8]) -> bool {
+    matches!(method, b"GET" | b"HEAD" | b"DELETE" | b"TRACE" | b"CONNECT")
+}
+
+/// A method that may have a body says so when it has none (RFC 9110 section 8.6).
 fn wire_framing(request: &Request) -> Framing {
     match request.info.framing {
-        Framing::None if matches!(request.head.method(), b"POST" | b"PUT" | b"PATCH") && request.tunnel.is_none() => {
-            Framing::Length(0)
-        }
+        Framing::None if request.tunnel.is_none() && !is_bodiless(request.head.method()) => Framing::Length(0),
         framing => framing,
     }
 }

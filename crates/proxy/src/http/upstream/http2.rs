@@ -11,9 +11,9 @@ use evenkeel_runtime_config::view::RequestView;
 
 use super::Arrived;
 use crate::conn::buffer::BLOCK_BYTES;
-use crate::h2::{Answer, Received, Reset, ResetBy, Stream};
+use crate::h2::{Answer, Chunk, Received, Reset, ResetBy, Stream};
 use crate::http::failure::Failure;
-use crate::http::framed::Piece;
+use crate::http::framed::{Piece, Take};
 use crate::http::request::{Request, Tunnel};
 use crate::upstream::{Host, Place};
 
@@ -79,9 +79,10 @@ impl Http2 {
         self.poll_flush(cx)
     }
 
-    pub(super) fn send(&mut self, data: &[u8]) {
+    pub(super) fn send(&mut self, data: &[u8], last: bool) {
         if let Some(stream) = &mut self.stream {
-            stream.send_data(data, false);
+            self.ended |= last;
+            stream.send_data(data, last);
         }
     }
 
@@ -124,13 +125,22 @@ impl Http2 {
     pub(super) fn piece(
         &mut self,
         trailers: &mut Headers,
-        take: &mut dyn FnMut(&[u8]),
+        take: &mut Take<'_>,
         cx: &mut Context<'_>,
     ) -> Result<Piece, Failure> {
         let Some(stream) = self.stream.as_mut().filter(|_| !self.received_all) else { return Ok(Piece::End) };
-        match stream.poll_data(BLOCK_BYTES, take, cx) {
+        let mut chunk = Chunk::default();
+        match stream.poll_chunk(BLOCK_BYTES, &mut chunk, cx) {
             Poll::Pending => Ok(Piece::Nothing),
-            Poll::Ready(Ok(Received::Data)) => Ok(Piece::Data),
+            Poll::Ready(Ok(Received::Data)) => {
+                let end = stream.take_end();
+                take(chunk.bytes(), matches!(end, Some(None)));
+                if let Some(end) = end {
+                    *trailers = end.unwrap_or_default();
+                    self.received_all = true;
+                }
+                Ok(Piece::Data)
+            }
             Poll::Ready(Ok(Received::End)) => {
                 self.received_all = true;
                 Ok(Piece::End)

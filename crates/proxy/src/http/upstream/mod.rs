@@ -12,7 +12,7 @@ use evenkeel_http::{Headers, ResponseInfo};
 use tokio::time::Instant;
 
 use super::failure::Failure;
-use super::framed::Piece;
+use super::framed::{Piece, Take};
 use super::request::Request;
 use crate::upstream::{Cluster, Connection, Host, Upstream as Way};
 use http1::Http1;
@@ -96,11 +96,11 @@ impl Upstream {
         }
     }
 
-    /// Sends a piece of the body.
-    pub(super) fn send(&mut self, data: &[u8]) {
+    /// Sends a piece of the body. `last`: there is nothing behind it.
+    pub(super) fn send(&mut self, data: &[u8], last: bool) {
         match self {
             Self::Http1(side) => side.send(data),
-            Self::Http2(side) => side.send(data),
+            Self::Http2(side) => side.send(data, last),
         }
     }
 
@@ -141,7 +141,7 @@ impl Upstream {
     pub(super) fn piece(
         &mut self,
         trailers: &mut Headers,
-        take: &mut dyn FnMut(&[u8]),
+        take: &mut Take<'_>,
         cx: &mut Context<'_>,
     ) -> Result<Piece, Failure> {
         match self {
