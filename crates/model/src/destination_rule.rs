@@ -103,8 +103,72 @@ pub struct TcpKeepalive {
 }
 
 /// Which endpoint gets the next request.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct LoadBalancer {
+    /// By which rule; none given = the mesh's default.
+    pub policy: Option<LbPolicy>,
+    /// How localities share requests; none given = the mesh's setting.
+    pub locality: Option<LocalityLb>,
+    /// How new endpoints begin.
+    pub warmup: Option<Warmup>,
+}
+
+/// How localities share requests.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LocalityLb {
+    /// Switched off here, whatever the mesh says.
+    pub disabled: bool,
+    /// Shares by where requests come from (`region/zone/subzone`, `*` stands for the rest): percentages by where they go.
+    pub distribute: Vec<(Arc<str>, Vec<(Arc<str>, u32)>)>,
+}
+
+/// How new endpoints begin.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Warmup {
+    /// Until an endpoint gets all of its share.
+    pub duration: Duration,
+    /// The least part of its share, in percent.
+    pub minimum_percent: Option<f64>,
+    /// Above 1 it grows faster at first.
+    pub aggression: Option<f64>,
+}
+
+/// What requests must agree in to go to the same endpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HashKey {
+    /// A header.
+    Header(Arc<str>),
+    /// A cookie, made if the client has none and a time to live is given.
+    Cookie {
+        /// Its name.
+        name: Arc<str>,
+        /// Its path; may be empty.
+        path: Arc<str>,
+        /// How long it lives; zero = until the browser ends.
+        ttl: Option<Duration>,
+        /// What else it says; values may be empty.
+        attributes: Vec<(Arc<str>, Arc<str>)>,
+    },
+    /// The client's address.
+    SourceIp,
+    /// A query parameter.
+    QueryParameter(Arc<str>),
+}
+
+/// How hashes lead to endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LoadBalancer {
+pub enum HashTable {
+    /// A ring of at least so many points.
+    Ring(Option<u32>),
+    /// A Maglev table of so many entries.
+    Maglev(Option<u32>),
+}
+
+/// The rule by which endpoints are chosen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LbPolicy {
+    /// By hash.
+    ConsistentHash(HashKey, HashTable),
     /// In turn.
     RoundRobin,
     /// The less busy of two random ones; Istio's default.

@@ -126,6 +126,7 @@ fn block_on(serve: impl Future<Output = Result<(), RunError>>) -> Result<(), Run
 fn builder_of(loaded: &Loaded) -> Result<Builder, RunError> {
     let mut builder = Builder::new(Environment::process(), SecretStore::new());
     builder.set_default_bind(loaded.bootstrap.bind.clone());
+    builder.set_own_locality(loaded.bootstrap.node.locality.as_ref());
     for (index, cluster) in loaded.bootstrap.clusters.iter().enumerate() {
         let result = builder.set_static_cluster(cluster);
         result.map_err(|rejection| loaded.resource_error("clusters", index, &rejection.problems))?;

@@ -17,6 +17,7 @@ use evenkeel_tls::secrets::Slot;
 use evenkeel_tls::{SdsSecret, SdsServer, SecretStore, TrustBundle};
 use evenkeel_xds::Any;
 use evenkeel_xds::pb::envoy::config::cluster::v3 as cluster_pb;
+use evenkeel_xds::pb::envoy::config::core::v3::Locality;
 use evenkeel_xds::pb::envoy::config::endpoint::v3 as endpoint_pb;
 use evenkeel_xds::pb::envoy::config::listener::v3 as listener_pb;
 use evenkeel_xds::pb::envoy::config::route::v3 as route_pb;
@@ -25,7 +26,7 @@ use prost::Name;
 
 use crate::cluster::{BindConfig, Discovery, DnsOptions, DnsTarget};
 use crate::compile::cluster::{CompiledCluster, cluster};
-use crate::compile::endpoint::{AddressKind, Assignment, assignment};
+use crate::compile::endpoint::{AddressKind, Assignment, assignment, locality_name};
 use crate::compile::listener::{CompiledListener, listener};
 use crate::compile::route::{Inline, route_table};
 use crate::compile::source::{Reference, Source};
@@ -126,6 +127,11 @@ impl Builder {
     /// `cluster_manager.upstream_bind_config` of the bootstrap: holds for clusters set from now on.
     pub fn set_default_bind(&mut self, bind: BindConfig) {
         self.environment.bind = bind;
+    }
+
+    /// The proxy's own locality (`node.locality`), which comes first among a cluster's: holds for clusters set from now on.
+    pub fn set_own_locality(&mut self, locality: Option<&Locality>) {
+        self.environment.locality = locality.map(|locality| locality_name(Some(locality)));
     }
 
     /// A listener of LDS, new or changed.

@@ -6,12 +6,13 @@ use evenkeel_base::Span;
 use evenkeel_model::service::ServicePort;
 use evenkeel_model::workload::InboundPort;
 use evenkeel_model::{
-    ClientTls, DestinationRule, EndpointAddress, Labels, LoadBalancer, OutlierDetection, Protocol, Resolution, Service,
-    Subset, TrafficPolicy,
+    ClientTls, DestinationRule, EndpointAddress, Labels, OutlierDetection, Protocol, Resolution, Service, Subset,
+    TrafficPolicy,
 };
 
 use crate::context::{Carried, Context};
 use crate::endpoints;
+use crate::load_balancer;
 use crate::names::{self, BLACK_HOLE_CLUSTER, INBOUND_PASSTHROUGH_CLUSTER, PASSTHROUGH_CLUSTER};
 use crate::origin;
 use crate::pb::config::cluster::circuit_breakers::{Thresholds, thresholds::RetryBudget};
@@ -146,19 +147,7 @@ fn set_cluster_provided(cluster: &mut Cluster) {
 }
 
 fn apply_policy(policy: &TrafficPolicy, cluster: &mut Cluster) {
-    let fixed = cluster.lb_policy == LbPolicy::ClusterProvided as i32;
-    match policy.load_balancer {
-        _ if fixed => {}
-        Some(LoadBalancer::RoundRobin) => cluster.lb_policy = LbPolicy::RoundRobin as i32,
-        Some(LoadBalancer::Random) => cluster.lb_policy = LbPolicy::Random as i32,
-        Some(LoadBalancer::LeastRequest) | None => cluster.lb_policy = LbPolicy::LeastRequest as i32,
-        Some(LoadBalancer::Passthrough) => {
-            cluster.cluster_discovery_type = Some(ClusterDiscoveryType::Type(DiscoveryType::OriginalDst as i32));
-            cluster.eds_cluster_config = None;
-            cluster.load_assignment = None;
-            set_cluster_provided(cluster);
-        }
-    }
+    load_balancer::apply(&policy.load_balancer.clone().unwrap_or_default(), cluster);
     if let Some(outliers) = &policy.outlier_detection {
         apply_outlier_detection(outliers, cluster);
     }

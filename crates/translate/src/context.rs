@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use evenkeel_model::service::ServicePort;
 use evenkeel_model::{
-    GatewayRef, Labels, OutboundTrafficPolicy, Protocol, Service, Snapshot, VirtualService, Workload,
+    GatewayRef, Labels, LoadBalancer, OutboundTrafficPolicy, Protocol, Service, Snapshot, VirtualService, Workload,
 };
 
+use crate::load_balancer;
 use crate::names::{BLACK_HOLE_CLUSTER, PASSTHROUGH_CLUSTER};
+use crate::routes::action::Place;
 use crate::view::{ProxyKind, ProxyView};
 
 /// One proxy and one moment.
@@ -59,6 +61,16 @@ impl<'a> Context<'a> {
     /// Labels that selectors of policies look at: the registry's, else those the proxy brought.
     pub fn labels(&self) -> &'a Labels {
         self.workload().map_or(&self.view.labels, |w| &w.labels)
+    }
+
+    /// How endpoints of a service are chosen between, if a DestinationRule says so.
+    pub fn load_balancer(&self, service: &Service, port: u16, subset: Option<&str>) -> Option<LoadBalancer> {
+        load_balancer::of(self.snapshot, &self.view.namespace, self.labels(), service, port, subset)
+    }
+
+    /// Where a request stands that is addressed to this port.
+    pub fn place(&self, port: u16) -> Place<'a> {
+        Place { snapshot: self.snapshot, namespace: &self.view.namespace, port, labels: self.labels() }
     }
 
     /// The services the proxy may call, ordered by host.

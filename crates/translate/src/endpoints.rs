@@ -7,6 +7,7 @@ use evenkeel_model::{Endpoint, EndpointAddress, Labels, Resolution};
 
 use crate::clusters::{TLS_MODE, TLS_MODE_ISTIO, outbound_name};
 use crate::context::{Carried, Context};
+use crate::load_balancer;
 use crate::pb::config::endpoint::Endpoint as EnvoyEndpoint;
 use crate::pb::config::endpoint::{
     ClusterLoadAssignment, LbEndpoint, LocalityLbEndpoints, lb_endpoint::HostIdentifier,
@@ -39,7 +40,14 @@ pub fn load_assignments(context: Context<'_>) -> Vec<Generated> {
                 let ready = context.snapshot.ready_endpoints(service, port.number, labels);
                 // EDS takes addresses only; a name would make Envoy refuse the whole assignment.
                 let addressed = ready.filter(|e| !matches!(e.address, EndpointAddress::Name(_)));
-                all.push((assignment(&name, addressed), Some(service.origin.clone())));
+                let mut assigned = assignment(&name, addressed);
+                let policy = rule.map(|r| r.policy_for(Some(subset).filter(|s| !s.is_empty()), port.number));
+                let setting = policy.and_then(|policy| policy.load_balancer).and_then(|lb| lb.locality);
+                if let Some(setting) = setting {
+                    let own = context.workload().map_or("", |workload| &workload.locality);
+                    load_balancer::weigh_localities(&setting, own, &mut assigned);
+                }
+                all.push((assigned, Some(service.origin.clone())));
             }
         }
     }

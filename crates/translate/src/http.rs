@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use evenkeel_model::LoadBalancer;
+
+use crate::load_balancer;
 use crate::access_log;
 use crate::context::Context;
 use crate::pb::config::listener::{Filter, filter::ConfigType};
@@ -94,25 +97,41 @@ fn client_certificate(side: Side) -> (ForwardClientCertDetails, Option<SetCurren
 
 /// A TCP proxy to one cluster.
 pub fn tcp(context: Context<'_>, cluster: &str) -> Filter {
-    tcp_to(context, cluster, tcp_proxy::ClusterSpecifier::Cluster(cluster.to_owned()))
+    tcp_by(context, cluster, None)
+}
+
+/// The same, to a cluster that may choose endpoints by hash.
+pub fn tcp_by(context: Context<'_>, cluster: &str, balancer: Option<&LoadBalancer>) -> Filter {
+    tcp_to(context, cluster, tcp_proxy::ClusterSpecifier::Cluster(cluster.to_owned()), balancer)
 }
 
 /// A TCP proxy that shares connections out by weight; `stat` names it in statistics.
-pub fn tcp_weighted(context: Context<'_>, stat: &str, shares: &[(String, u32)]) -> Filter {
+pub fn tcp_weighted(
+    context: Context<'_>,
+    stat: &str,
+    shares: &[(String, u32)],
+    balancer: Option<&LoadBalancer>,
+) -> Filter {
     let clusters = shares.iter().map(|(name, weight)| tcp_proxy::weighted_cluster::ClusterWeight {
         name: name.clone(),
         weight: *weight,
         ..Default::default()
     });
     let weighted = tcp_proxy::WeightedCluster { clusters: clusters.collect() };
-    tcp_to(context, stat, tcp_proxy::ClusterSpecifier::WeightedClusters(weighted))
+    tcp_to(context, stat, tcp_proxy::ClusterSpecifier::WeightedClusters(weighted), balancer)
 }
 
-fn tcp_to(context: Context<'_>, stat: &str, target: tcp_proxy::ClusterSpecifier) -> Filter {
+fn tcp_to(
+    context: Context<'_>,
+    stat: &str,
+    target: tcp_proxy::ClusterSpecifier,
+    balancer: Option<&LoadBalancer>,
+) -> Filter {
     let proxy = TcpProxy {
         stat_prefix: stat.to_owned(),
         cluster_specifier: Some(target),
         access_log: access_log::of_requests(context),
+        hash_policy: balancer.and_then(load_balancer::tcp_hash_policy).into_iter().collect(),
         ..Default::default()
     };
     network_filter("envoy.filters.network.tcp_proxy", any(&proxy))

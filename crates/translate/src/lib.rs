@@ -15,6 +15,7 @@ pub mod clusters;
 pub mod context;
 pub mod endpoints;
 pub mod listeners;
+mod load_balancer;
 pub mod name_table;
 pub mod names;
 pub mod rbac;

@@ -41,6 +41,8 @@ pub enum Schema {
         /// Greatest.
         max: i64,
     },
+    /// A number, whole or not.
+    Number,
     /// `true` or `false`.
     Boolean,
     /// A whole number or text.
@@ -62,6 +64,7 @@ impl Schema {
             Self::String(what) => (*what).to_owned(),
             Self::Integer { min: 0, max: i64::MAX } => "a whole number".to_owned(),
             Self::Integer { min, max } => format!("a whole number from {min} to {max}"),
+            Self::Number => "a number".to_owned(),
             Self::Boolean => "`true` or `false`".to_owned(),
             Self::IntOrString => "a whole number or a string".to_owned(),
             Self::Choice(values) => one_of(values.iter().copied()),

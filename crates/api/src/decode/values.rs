@@ -319,6 +319,27 @@ impl Decode for Quantity {
     }
 }
 
+/// A number, whole or not.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Decimal(pub f64);
+
+impl Decode for Decimal {
+    fn schema() -> Schema {
+        Schema::Number
+    }
+
+    fn decode(node: &Node, cx: &mut Context) -> Option<Self> {
+        match node.value {
+            Value::Scalar(Scalar { ty: ScalarType::Int(value), .. }) => Some(Self(value as f64)),
+            Value::Scalar(Scalar { ty: ScalarType::Float(value), .. }) if value.is_finite() => Some(Self(value)),
+            _ => {
+                cx.wrong_type(node, &Schema::Number);
+                None
+            }
+        }
+    }
+}
+
 /// An expression in RE2's syntax that compiles.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegexText(pub Arc<str>);

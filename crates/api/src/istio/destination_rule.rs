@@ -8,7 +8,7 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_base::yaml::Node;
 
 use super::{PortSelector, WorkloadSelector, check_export_to};
-use crate::decode::Context;
+use crate::decode::{Context, Decimal, HeaderName};
 
 object! {
     /// How a service is called.
@@ -126,10 +126,113 @@ object! {
     pub struct LoadBalancer {
         /// By a simple algorithm.
         simple: Option<SimpleLb> = "simple",
+        /// By hash.
+        consistent_hash: Option<ConsistentHash> = "consistentHash",
+        /// By locality.
+        locality_lb_setting: Option<LocalityLbSetting> = "localityLbSetting",
+        /// How new endpoints begin.
+        warmup: Option<Warmup> = "warmup",
+        /// The older form of `warmup`: its duration.
+        warmup_duration_secs: Option<Spanned<Duration>> = "warmupDurationSecs",
     }
-    later: [
-        "consistentHash", "localityLbSetting", "warmup", "warmupDurationSecs", "backendUtilization", "zoneAwareLbSetting",
-    ];
+    later: ["backendUtilization", "zoneAwareLbSetting"];
+    check: check_load_balancer;
+}
+
+object! {
+    /// Requests that agree in something go to the same endpoint.
+    pub struct ConsistentHash {
+        /// In this header.
+        http_header_name: Option<HeaderName> = "httpHeaderName",
+        /// In this cookie.
+        http_cookie: Option<HttpCookie> = "httpCookie",
+        /// In the client's address.
+        use_source_ip: bool = "useSourceIp",
+        /// In this query parameter.
+        http_query_parameter_name: Option<String> = "httpQueryParameterName",
+        /// By a ring.
+        ring_hash: Option<RingHashLb> = "ringHash",
+        /// By a Maglev table.
+        maglev: Option<MaglevLb> = "maglev",
+        /// The older form of `ringHash`.
+        minimum_ring_size: Option<u32> = "minimumRingSize",
+    }
+    check: check_consistent_hash;
+}
+
+object! {
+    /// A cookie, made if the client has none.
+    pub struct HttpCookie {
+        /// Its name.
+        name: Spanned<String> = "name",
+        /// Its path.
+        path: Option<String> = "path",
+        /// How long it lives; none made if not given.
+        ttl: Option<Duration> = "ttl",
+        /// What else it says.
+        attributes: Vec<CookieAttribute> = "attributes",
+    }
+}
+
+object! {
+    /// What else a cookie says.
+    pub struct CookieAttribute {
+        /// Its name.
+        name: String = "name",
+        /// Its value, if it has one.
+        value: Option<String> = "value",
+    }
+}
+
+object! {
+    /// A ring.
+    pub struct RingHashLb {
+        /// Points at least; 1024 if not given.
+        minimum_ring_size: Option<u32> = "minimumRingSize",
+    }
+}
+
+object! {
+    /// A Maglev table.
+    pub struct MaglevLb {
+        /// Entries, a prime; 65537 if not given.
+        table_size: Option<Spanned<u32>> = "tableSize",
+    }
+}
+
+object! {
+    /// How localities share requests.
+    pub struct LocalityLbSetting {
+        /// Shares by origin.
+        distribute: Vec<Distribute> = "distribute",
+        /// Whether it applies; it does if not given.
+        enabled: Option<bool> = "enabled",
+    }
+    later: ["failover", "failoverPriority"];
+    check: check_locality;
+}
+
+object! {
+    /// Shares of requests from one locality.
+    pub struct Distribute {
+        /// Where they come from, `region/zone/subzone`; `*` at the end stands for anything.
+        from: Spanned<String> = "from",
+        /// Percentages by where they go.
+        to: BTreeMap<String, u32> = "to",
+    }
+}
+
+object! {
+    /// How new endpoints begin.
+    pub struct Warmup {
+        /// Until an endpoint gets all of its share.
+        duration: Spanned<Duration> = "duration",
+        /// The least part of its share, in percent; 10 if not given.
+        minimum_percent: Option<Spanned<Decimal>> = "minimumPercent",
+        /// Above 1 it grows faster at first; 1 if not given.
+        aggression: Option<Spanned<Decimal>> = "aggression",
+    }
+    check: check_warmup;
 }
 
 choices! {
@@ -283,6 +386,79 @@ fn check_ports(policy: &TrafficPolicy, _: &Node, cx: &mut Context) {
                 cx.error("port-conflict", &settings.port.span, message, "merge the two entries");
             });
         }
+    }
+}
+
+fn check_load_balancer(lb: &LoadBalancer, node: &Node, cx: &mut Context) {
+    if lb.simple.is_some_and(|simple| simple != SimpleLb::Unspecified) && lb.consistent_hash.is_some() {
+        let message = "`simple` and `consistentHash` exclude each other";
+        cx.error("conflict", node.span_of_path("consistentHash"), message, "remove one of them");
+    }
+    let window = lb.warmup.as_ref().map(|warmup| &warmup.duration).or(lb.warmup_duration_secs.as_ref());
+    if let Some(window) = window {
+        if window.value < Duration::from_millis(1) {
+            cx.error("out-of-range", &window.span, "a warmup of less than 1 ms", "give a longer duration");
+        }
+        let grows = matches!(
+            lb.simple,
+            None | Some(SimpleLb::Unspecified | SimpleLb::RoundRobin | SimpleLb::LeastRequest | SimpleLb::LeastConn)
+        );
+        if !grows || lb.consistent_hash.is_some() {
+            let message = "warmup works with ROUND_ROBIN and LEAST_REQUEST only";
+            cx.warning("no-effect", &window.span, message, "remove it, or choose one of these");
+        }
+    }
+}
+
+fn check_consistent_hash(hash: &ConsistentHash, node: &Node, cx: &mut Context) {
+    let keys = [
+        hash.http_header_name.is_some(),
+        hash.http_cookie.is_some(),
+        hash.use_source_ip,
+        hash.http_query_parameter_name.is_some(),
+    ];
+    let allowed = "give one of `httpHeaderName`, `httpCookie`, `useSourceIp`, `httpQueryParameterName`";
+    match keys.into_iter().filter(|given| *given).count() {
+        0 => cx.error("missing-field", &node.span, "consistentHash says nothing to hash", allowed),
+        1 => {}
+        _ => cx.error("conflict", &node.span, "consistentHash says several things to hash", allowed),
+    }
+    if let Some(size) = hash.maglev.as_ref().and_then(|maglev| maglev.table_size.as_ref())
+        && !is_prime(size.value)
+    {
+        let message = format!("{} is no prime number", size.value);
+        cx.error("bad-value", &size.span, message, "give a prime such as 65537");
+    }
+    if hash.ring_hash.is_some() && hash.maglev.is_some() {
+        cx.error("conflict", &node.span, "`ringHash` and `maglev` exclude each other", "remove one of them");
+    }
+}
+
+/// Envoy takes table sizes up to 5,000,011.
+fn is_prime(number: u32) -> bool {
+    (2..=5_000_011).contains(&number) && (2..).take_while(|n| n * n <= number).all(|n| !number.is_multiple_of(n))
+}
+
+fn check_locality(setting: &LocalityLbSetting, _: &Node, cx: &mut Context) {
+    for (index, distribute) in setting.distribute.iter().enumerate() {
+        let total: u64 = distribute.to.values().map(|weight| u64::from(*weight)).sum();
+        if total != 100 {
+            cx.at_field("distribute", |cx| {
+                cx.at_index(index, |cx| {
+                    let message = format!("the weights add up to {total}");
+                    cx.error("out-of-range", &distribute.from.span, message, "they must add up to 100");
+                });
+            });
+        }
+    }
+}
+
+fn check_warmup(warmup: &Warmup, _: &Node, cx: &mut Context) {
+    if let Some(percent) = warmup.minimum_percent.as_ref().filter(|p| !(0.0..=100.0).contains(&p.value.0)) {
+        cx.error("out-of-range", &percent.span, "not a percentage", "expected 0 to 100");
+    }
+    if let Some(aggression) = warmup.aggression.as_ref().filter(|a| a.value.0 < 1.0) {
+        cx.error("out-of-range", &aggression.span, "aggression is below 1", "expected 1 or more");
     }
 }
 

@@ -13,8 +13,9 @@ pub use authorization_policy::{
     Action, AuthorizationPolicy, AuthorizationPolicySpec, Condition, From, Operation, Rule, Source, To,
 };
 pub use destination_rule::{
-    ClientTlsMode, ClientTlsSettings, ConnectionPool, DestinationRule, DestinationRuleSpec, HttpPool, LoadBalancer,
-    OutlierDetection, PortTrafficPolicy, RetryBudget, SimpleLb, Subset, TcpKeepalive, TcpPool, TrafficPolicy,
+    ClientTlsMode, ClientTlsSettings, ConnectionPool, ConsistentHash, CookieAttribute, DestinationRule,
+    DestinationRuleSpec, Distribute, HttpCookie, HttpPool, LoadBalancer, LocalityLbSetting, MaglevLb, OutlierDetection,
+    PortTrafficPolicy, RetryBudget, RingHashLb, SimpleLb, Subset, TcpKeepalive, TcpPool, TrafficPolicy, Warmup,
 };
 pub use gateway::{Gateway, GatewayPort, GatewaySpec, Server, ServerTlsMode, ServerTlsSettings, TlsProtocol};
 pub use mesh_config::{AccessLogEncoding, MeshConfig, OutboundTrafficPolicy, OutboundTrafficPolicyMode};

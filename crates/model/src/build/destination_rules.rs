@@ -11,8 +11,8 @@ use evenkeel_base::{Diagnostic, Diagnostics, Span};
 use super::{Objects, labels_text, shared};
 use crate::workload::selects;
 use crate::{
-    ClientTls, ConnectionPool, DestinationRule, LoadBalancer, MeshConfig, OutlierDetection, RetryBudget, Snapshot,
-    Subset, TcpKeepalive, TrafficPolicy, Visibility,
+    ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, LbPolicy, LoadBalancer, LocalityLb, MeshConfig,
+    OutlierDetection, RetryBudget, Snapshot, Subset, TcpKeepalive, TrafficPolicy, Visibility, Warmup,
 };
 
 pub(super) fn build(
@@ -137,7 +137,7 @@ pub(super) fn missing_host_help(snapshot: &Snapshot, host: &Hostname, namespace:
 fn traffic_policy(policy: &istio::TrafficPolicy) -> TrafficPolicy {
     let port = |settings: &istio::PortTrafficPolicy| {
         let policy = TrafficPolicy {
-            load_balancer: settings.load_balancer.as_ref().and_then(load_balancer),
+            load_balancer: settings.load_balancer.as_ref().map(load_balancer),
             connection_pool: settings.connection_pool.as_ref().map(connection_pool),
             tls: settings.tls.as_deref().map(client_tls),
             outlier_detection: settings.outlier_detection.as_ref().map(outlier_detection),
@@ -146,7 +146,7 @@ fn traffic_policy(policy: &istio::TrafficPolicy) -> TrafficPolicy {
         (settings.port.number.0, policy)
     };
     TrafficPolicy {
-        load_balancer: policy.load_balancer.as_ref().and_then(load_balancer),
+        load_balancer: policy.load_balancer.as_ref().map(load_balancer),
         connection_pool: policy.connection_pool.as_ref().map(connection_pool),
         tls: policy.tls.as_deref().map(client_tls),
         outlier_detection: policy.outlier_detection.as_ref().map(outlier_detection),
@@ -155,14 +155,72 @@ fn traffic_policy(policy: &istio::TrafficPolicy) -> TrafficPolicy {
     }
 }
 
-fn load_balancer(settings: &istio::LoadBalancer) -> Option<LoadBalancer> {
-    match settings.simple? {
+fn load_balancer(settings: &istio::LoadBalancer) -> LoadBalancer {
+    let simple = settings.simple.and_then(|simple| match simple {
         SimpleLb::Unspecified => None,
-        SimpleLb::RoundRobin => Some(LoadBalancer::RoundRobin),
-        SimpleLb::LeastRequest | SimpleLb::LeastConn => Some(LoadBalancer::LeastRequest),
-        SimpleLb::Random => Some(LoadBalancer::Random),
-        SimpleLb::Passthrough => Some(LoadBalancer::Passthrough),
+        SimpleLb::RoundRobin => Some(LbPolicy::RoundRobin),
+        SimpleLb::LeastRequest | SimpleLb::LeastConn => Some(LbPolicy::LeastRequest),
+        SimpleLb::Random => Some(LbPolicy::Random),
+        SimpleLb::Passthrough => Some(LbPolicy::Passthrough),
+    });
+    LoadBalancer {
+        policy: settings.consistent_hash.as_ref().and_then(consistent_hash).or(simple),
+        locality: settings.locality_lb_setting.as_ref().map(locality),
+        warmup: warmup(settings),
     }
+}
+
+fn consistent_hash(hash: &istio::ConsistentHash) -> Option<LbPolicy> {
+    // The decoder has checked that exactly one is there.
+    let key = if let Some(name) = &hash.http_header_name {
+        HashKey::Header(name.0.clone())
+    } else if let Some(cookie) = &hash.http_cookie {
+        let attributes = cookie.attributes.iter();
+        HashKey::Cookie {
+            name: shared(&cookie.name),
+            path: shared(cookie.path.as_deref().unwrap_or_default()),
+            ttl: cookie.ttl,
+            attributes: attributes.map(|a| (shared(&a.name), shared(a.value.as_deref().unwrap_or_default()))).collect(),
+        }
+    } else if hash.use_source_ip {
+        HashKey::SourceIp
+    } else {
+        HashKey::QueryParameter(shared(hash.http_query_parameter_name.as_deref()?))
+    };
+    let given = |size: Option<u32>| size.filter(|size| *size > 0);
+    let table = match (&hash.maglev, &hash.ring_hash) {
+        (Some(maglev), _) => HashTable::Maglev(given(maglev.table_size.as_ref().map(|size| size.value))),
+        (None, Some(ring)) => HashTable::Ring(given(ring.minimum_ring_size)),
+        // As istiod writes the older form.
+        (None, None) => HashTable::Ring(Some(given(hash.minimum_ring_size).unwrap_or(DEFAULT_RING_SIZE))),
+    };
+    Some(LbPolicy::ConsistentHash(key, table))
+}
+
+/// Points of a ring, unless the user says otherwise.
+const DEFAULT_RING_SIZE: u32 = 1024;
+
+fn locality(setting: &istio::LocalityLbSetting) -> LocalityLb {
+    let distribute = setting.distribute.iter().map(|share| {
+        let to = share.to.iter().map(|(to, weight)| (shared(to), *weight)).collect();
+        (shared(&share.from), to)
+    });
+    LocalityLb {
+        disabled: setting.enabled == Some(false),
+        distribute: distribute.collect(),
+    }
+}
+
+fn warmup(settings: &istio::LoadBalancer) -> Option<Warmup> {
+    let Some(warmup) = &settings.warmup else {
+        let duration = settings.warmup_duration_secs.as_ref()?.value;
+        return Some(Warmup { duration, minimum_percent: None, aggression: None });
+    };
+    Some(Warmup {
+        duration: warmup.duration.value,
+        minimum_percent: warmup.minimum_percent.as_ref().map(|percent| percent.value.0),
+        aggression: warmup.aggression.as_ref().map(|aggression| aggression.value.0),
+    })
 }
 
 fn connection_pool(pool: &istio::ConnectionPool) -> ConnectionPool {

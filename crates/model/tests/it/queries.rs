@@ -128,7 +128,7 @@ spec:
     let check = |subset: Option<&str>, port, expected: (&str, bool, &str)| {
         let TrafficPolicy { load_balancer, connection_pool, tls, ports, .. } = rule.policy_for(subset, port);
         assert!(ports.is_empty());
-        let load_balancer = load_balancer.map(|l| format!("{l:?}")).unwrap_or_default();
+        let load_balancer = load_balancer.and_then(|l| l.policy).map(|l| format!("{l:?}")).unwrap_or_default();
         let tls = tls.map(|t| format!("{t:?}")).unwrap_or_default();
         let tls = tls.split(' ').next().unwrap_or_default();
         assert_eq!((load_balancer.as_str(), connection_pool.is_some(), tls), expected, "{subset:?} {port}");

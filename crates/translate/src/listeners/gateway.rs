@@ -12,7 +12,6 @@ use crate::http::{self, Side};
 use crate::names;
 use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch};
 use crate::pb::core::TrafficDirection;
-use crate::routes::action::Place;
 use crate::{rbac, tls};
 
 /// Ports below this need a privilege that gateways do not have.
@@ -113,7 +112,7 @@ fn server_names(server: &Server) -> FilterChainMatch {
 /// Opaque connections: the first TCP route that applies.
 fn tcp_chains(context: Context<'_>, gateway: &Gateway, server: &Server, wanted: &FilterChainMatch) -> Vec<FilterChain> {
     let reference = reference(gateway);
-    let place = Place { snapshot: context.snapshot, namespace: &context.view.namespace, port: server.port };
+    let place = context.place(server.port);
     for ruling in bound(context, &reference, server) {
         let applies = |m: &L4Match| applies(context, &reference, server, m);
         let route = ruling.tcp.iter().find(|r| r.matches.is_empty() || r.matches.iter().any(applies));
@@ -129,7 +128,7 @@ fn tcp_chains(context: Context<'_>, gateway: &Gateway, server: &Server, wanted: 
 /// TLS passed on unread: one chain per SNI condition.
 fn sni_chains(context: Context<'_>, gateway: &Gateway, server: &Server) -> Vec<FilterChain> {
     let reference = reference(gateway);
-    let place = Place { snapshot: context.snapshot, namespace: &context.view.namespace, port: server.port };
+    let place = context.place(server.port);
     let mut chains = Vec::new();
     for ruling in bound(context, &reference, server) {
         for route in &ruling.tls {

@@ -177,7 +177,7 @@ impl<'a> AnyAddress<'a> {
 
 /// Filter chains that carry a service's bytes: those a VirtualService asks for, then one for the rest.
 fn l4_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) -> Vec<FilterChain> {
-    let place = Place { snapshot: context.snapshot, namespace: &context.view.namespace, port: port.number };
+    let place = context.place(port.number);
     let mut chains = Vec::new();
     if let Some(ruling) = context.virtual_service(service) {
         let applies = |m: &L4Match| {
@@ -210,7 +210,9 @@ fn l4_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) -
         }
     }
     let cluster = outbound_name(port, "", service, Inner::Tcp);
-    chains.push(chain("", FilterChainMatch::default(), vec![http::tcp(context, &cluster)]));
+    let balancer = context.load_balancer(service, port.number, None);
+    let filter = http::tcp_by(context, &cluster, balancer.as_ref());
+    chains.push(chain("", FilterChainMatch::default(), vec![filter]));
     chains
 }
 
@@ -230,12 +232,14 @@ pub fn to_destinations(
 ) -> crate::pb::config::listener::Filter {
     let shares: Vec<(String, u32)> =
         destinations.iter().map(|d| (cluster_of(place, &d.destination, Inner::Tcp), d.weight)).collect();
+    // The first that hashes decides, as connections know nothing but their address to hash.
+    let balancer = destinations.iter().find_map(|d| place.load_balancer(&d.destination));
     match shares.as_slice() {
-        [(only, _)] => http::tcp(context, only),
+        [(only, _)] => http::tcp_by(context, only, balancer.as_ref()),
         all => {
             let stat = all.first().map_or("", |(name, _)| name.as_str()).to_owned();
             let weighted: Vec<_> = all.iter().filter(|(_, weight)| *weight > 0).cloned().collect();
-            http::tcp_weighted(context, &stat, &weighted)
+            http::tcp_weighted(context, &stat, &weighted, balancer.as_ref())
         }
     }
 }

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use evenkeel_model::{
-    Destination, DirectResponse, HttpAction, MeshConfig, Redirect, RedirectPort, RetryPolicy, Rewrite, Snapshot,
+    Destination, DirectResponse, HttpAction, Labels, LoadBalancer, MeshConfig, Redirect, RedirectPort, RetryPolicy, Rewrite, Service, Snapshot,
     WeightedDestination,
 };
 
 use super::headers;
 use crate::clusters::outbound_name;
+use crate::load_balancer;
 use crate::names;
 use crate::pb::config::route::retry_policy::{RetryBackOff, RetryHostPredicate, retry_host_predicate::ConfigType};
 use crate::pb::config::route::route_action::{ClusterSpecifier, HostRewriteSpecifier};
@@ -39,14 +40,35 @@ pub struct Place<'a> {
     pub namespace: &'a str,
     /// The port the request is addressed to.
     pub port: u16,
+    /// The proxy's labels.
+    pub labels: &'a Labels,
+}
+
+impl Place<'_> {
+    /// How endpoints of a destination are chosen between, if a DestinationRule says so.
+    pub fn load_balancer(&self, destination: &Destination) -> Option<LoadBalancer> {
+        let service = self.snapshot.service(destination.host.as_str(), self.namespace)?;
+        let port = port_of(*self, destination, Some(service));
+        load_balancer::of(self.snapshot, self.namespace, self.labels, service, port, destination.subset.as_deref())
+    }
+}
+
+/// The port a destination means: the one it names, the service's only one, or the request's.
+fn port_of(place: Place<'_>, destination: &Destination, service: Option<&Service>) -> u16 {
+    let only_port = service.and_then(|s| match s.ports.as_slice() {
+        [port] => Some(port.number),
+        _ => None,
+    });
+    destination.port.or(only_port).unwrap_or(place.port)
 }
 
 /// A route to one cluster, without a time limit, with the default retries.
-pub fn to_cluster(cluster: String, mesh: &MeshConfig) -> route::Action {
+pub fn to_cluster(cluster: String, mesh: &MeshConfig, balancer: Option<&LoadBalancer>) -> route::Action {
     route::Action::Route(RouteAction {
         cluster_specifier: Some(ClusterSpecifier::Cluster(cluster)),
         timeout: Some(duration(Duration::ZERO)),
         retry_policy: retry_policy(None, mesh),
+        hash_policy: balancer.and_then(load_balancer::hash_policy).into_iter().collect(),
         ..Default::default()
     })
 }
@@ -71,6 +93,8 @@ pub fn action(place: Place<'_>, action: &HttpAction) -> route::Action {
         HttpAction::Route { destinations, rewrite, timeout, retries } => {
             let mut forward = forward(place, destinations);
             forward.timeout = Some(duration(timeout.unwrap_or_default()));
+            let balancers = destinations.iter().filter_map(|d| place.load_balancer(&d.destination));
+            forward.hash_policy = balancers.filter_map(|balancer| load_balancer::hash_policy(&balancer)).collect();
             forward.retry_policy = retry_policy(retries.as_ref(), &place.snapshot.mesh);
             if let Some(rewrite) = rewrite {
                 apply_rewrite(rewrite, &mut forward);
@@ -98,11 +122,7 @@ pub fn lone_destination(action: &HttpAction) -> Option<&WeightedDestination> {
 pub fn cluster_of(place: Place<'_>, destination: &Destination, inner: Inner) -> String {
     let subset = destination.subset.as_deref().unwrap_or_default();
     let service = place.snapshot.service(destination.host.as_str(), place.namespace);
-    let only_port = service.and_then(|s| match s.ports.as_slice() {
-        [port] => Some(port.number),
-        _ => None,
-    });
-    let number = destination.port.or(only_port).unwrap_or(place.port);
+    let number = port_of(place, destination, service.map(AsRef::as_ref));
     match service.and_then(|s| s.port(number).map(|port| (s, port))) {
         Some((service, port)) => outbound_name(port, subset, service, inner),
         None => names::outbound_cluster(number, subset, &destination.host),

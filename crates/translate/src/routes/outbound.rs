@@ -73,10 +73,11 @@ fn service_host(context: Context<'_>, service: &Service, port: &ServicePort) -> 
         }
         None => {
             let cluster = outbound_name(port, "", service, Inner::Http);
+            let balancer = context.load_balancer(service, port.number, None);
             let route = Route {
                 name: "default".to_owned(),
                 r#match: Some(matches::everything()),
-                action: Some(action::to_cluster(cluster, &context.snapshot.mesh)),
+                action: Some(action::to_cluster(cluster, &context.snapshot.mesh, balancer.as_ref())),
                 ..Default::default()
             };
             (vec![route], None)

@@ -12,7 +12,7 @@ use crate::proto::metadata;
 
 /// The routes that can hold for this proxy at `gateway` for requests to `port`, in order; nothing follows one that always holds.
 pub fn routes(context: Context<'_>, virtual_service: &VirtualService, gateway: &GatewayRef, port: u16) -> Vec<Route> {
-    let place = Place { snapshot: context.snapshot, namespace: &context.view.namespace, port };
+    let place = context.place(port);
     let mut all = Vec::new();
     for http in &virtual_service.http {
         if http.matches.is_empty() {
