@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use evenkeel_model::LoadBalancer;
 
-use crate::load_balancer;
 use crate::access_log;
 use crate::context::Context;
+use crate::load_balancer;
 use crate::pb::config::listener::{Filter, filter::ConfigType};
 use crate::pb::config::route::RouteConfiguration;
 use crate::pb::core::Http2ProtocolOptions;

@@ -4,12 +4,12 @@ use evenkeel_model::{
     HashKey, HashTable, Labels, LbPolicy as Policy, LoadBalancer, LocalityLb, Service, Snapshot, Warmup,
 };
 
+use crate::pb::config::cluster::Cluster;
 use crate::pb::config::cluster::cluster::common_lb_config::{LocalityConfigSpecifier, LocalityWeightedLbConfig};
 use crate::pb::config::cluster::cluster::{
     ClusterDiscoveryType, DiscoveryType, LbConfig, LbPolicy, LeastRequestLbConfig, MaglevLbConfig, RingHashLbConfig,
     RoundRobinLbConfig, SlowStartConfig,
 };
-use crate::pb::config::cluster::Cluster;
 use crate::pb::config::endpoint::ClusterLoadAssignment;
 use crate::pb::config::route::route_action::HashPolicy;
 use crate::pb::config::route::route_action::hash_policy::{

@@ -205,10 +205,7 @@ fn locality(setting: &istio::LocalityLbSetting) -> LocalityLb {
         let to = share.to.iter().map(|(to, weight)| (shared(to), *weight)).collect();
         (shared(&share.from), to)
     });
-    LocalityLb {
-        disabled: setting.enabled == Some(false),
-        distribute: distribute.collect(),
-    }
+    LocalityLb { disabled: setting.enabled == Some(false), distribute: distribute.collect() }
 }
 
 fn warmup(settings: &istio::LoadBalancer) -> Option<Warmup> {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use evenkeel_model::{
-    Destination, DirectResponse, HttpAction, Labels, LoadBalancer, MeshConfig, Redirect, RedirectPort, RetryPolicy, Rewrite, Service, Snapshot,
-    WeightedDestination,
+    Destination, DirectResponse, HttpAction, Labels, LoadBalancer, MeshConfig, Redirect, RedirectPort, RetryPolicy,
+    Rewrite, Service, Snapshot, WeightedDestination,
 };
 
 use super::headers;
