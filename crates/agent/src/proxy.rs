@@ -65,6 +65,8 @@ fn settings(options: &Options, bootstrap: &Path) -> Settings {
         log_level: Level::default(),
         drain_time: Duration::from_secs(options.drain_time_s),
         admin_address_path: None,
+        handover: None,
+        parent_shutdown_time: Duration::ZERO,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use evenkeel_local::exec::{self, ExecOptions};
 use evenkeel_local::ports::PortChoice;
 
 use crate::logging::{self, Level, LogOptions};
-use crate::validate;
+use crate::{proxy_config, validate};
 
 /// A service mesh: proxy, control plane, and the whole of it on one machine.
 ///
@@ -48,8 +49,39 @@ enum Command {
         #[command(flatten)]
         log: LogOptions,
     },
+    /// Show what a running proxy says of itself.
+    #[command(subcommand)]
+    ProxyConfig(ProxyConfig),
     /// Say which version this is.
     Version,
+}
+
+#[derive(Debug, Subcommand)]
+enum ProxyConfig {
+    /// Connections, requests and busy time of each worker, and how uneven they are (max/mean).
+    Workers(WorkersArguments),
+}
+
+#[derive(Debug, Args)]
+struct WorkersArguments {
+    /// A workload of the running mesh (a Deployment) or one of its pods; without one: a proxy on this machine.
+    workload: Option<String>,
+
+    /// Its namespace; only needed when several have a workload of that name.
+    #[arg(short, long, value_name = "NAME", requires = "workload")]
+    namespace: Option<String>,
+
+    /// State directory of the running `up` [default: ~/.local/state/evenkeel].
+    #[arg(long, value_name = "DIR", requires = "workload")]
+    state: Option<PathBuf>,
+
+    /// The proxy's admin port.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15000")]
+    admin: SocketAddr,
+
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -135,6 +167,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             evenkeel_agent::run(options)?;
             Ok(0)
         }
+        Command::ProxyConfig(ProxyConfig::Workers(arguments)) => workers(arguments),
         Command::Version => {
             io::Write::write_fmt(&mut io::stdout(), format_args!("evenkeel {}\n", env!("CARGO_PKG_VERSION")))?;
             Ok(0)
@@ -154,6 +187,21 @@ fn up(arguments: UpArguments) -> anyhow::Result<u8> {
         drain_time: Duration::from_secs(arguments.drain_time_s),
     };
     Ok(evenkeel_local::run(&options, &mut io::stdout())?)
+}
+
+/// A workload's proxy is asked from inside its network namespace, by this program.
+fn workers(arguments: WorkersArguments) -> anyhow::Result<u8> {
+    let WorkersArguments { workload, namespace, state, admin, json } = arguments;
+    let Some(workload) = workload else {
+        proxy_config::workers(admin, json, &mut io::stdout().lock())?;
+        return Ok(0);
+    };
+    let program = std::env::current_exe().context("finding this program")?;
+    let mut command: Vec<OsString> =
+        vec![program.into(), "proxy-config".into(), "workers".into(), "--admin".into(), admin.to_string().into()];
+    command.extend(json.then(|| "--json".into()));
+    let state = state.unwrap_or_else(StateDir::default_path);
+    Ok(exec::run(&ExecOptions { state, workload, namespace, command })?)
 }
 
 fn exec_inside(arguments: ExecArguments) -> anyhow::Result<u8> {

@@ -3,6 +3,7 @@
 mod allocator;
 mod commands;
 mod logging;
+mod proxy_config;
 mod validate;
 
 use std::io::Write;

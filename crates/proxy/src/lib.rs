@@ -12,6 +12,7 @@ mod conn;
 mod control_stats;
 mod dns;
 mod h2;
+pub mod handover;
 mod http;
 mod inherit;
 mod listener;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use crate::handover;
 use crate::logging::Level;
 
 /// `evenkeel proxy`: what the user wrote.
@@ -40,18 +41,22 @@ pub struct Options {
     /// File to write the admin interface's address to, once it listens.
     #[arg(long, value_name = "FILE")]
     pub admin_address_path: Option<PathBuf>,
-    /// Accepted for Envoy's sake: there is no shared memory to keep apart.
-    #[arg(long, value_name = "N", hide = true)]
+    /// Take over from the running proxy of the same number, and let the next one take over from this.
+    #[arg(long, value_name = "N")]
     pub base_id: Option<u32>,
-    /// Accepted for Envoy's sake: a restart takes no sockets over.
-    #[arg(long, hide = true)]
+    /// Folder of the sockets by which proxies take over from each other; it must be private to this user
+    /// [default: evenkeel in $XDG_RUNTIME_DIR, else evenkeel-UID in the temporary folder].
+    #[arg(long, value_name = "DIR")]
+    pub socket_path: Option<PathBuf>,
+    /// Neither take over from a running proxy nor be taken over from.
+    #[arg(long)]
     pub disable_hot_restart: bool,
-    /// Accepted for Envoy's sake: a restart takes no sockets over.
+    /// Accepted for Envoy's sake: whether another proxy runs is found out.
     #[arg(long, value_name = "N", hide = true)]
     pub restart_epoch: Option<u32>,
-    /// Accepted for Envoy's sake.
-    #[arg(long, value_name = "SECONDS", hide = true)]
-    pub parent_shutdown_time_s: Option<u64>,
+    /// Seconds the proxy before this one may take to finish its connections once this one has taken over.
+    #[arg(long, value_name = "SECONDS", default_value_t = 900)]
+    pub parent_shutdown_time_s: u64,
     /// Accepted for Envoy's sake: only one strategy is here.
     #[arg(long, value_name = "STRATEGY", hide = true)]
     pub drain_strategy: Option<String>,
@@ -85,6 +90,10 @@ pub struct Settings {
     pub drain_time: Duration,
     /// File that gets the admin interface's address.
     pub admin_address_path: Option<PathBuf>,
+    /// Socket by which the process takes over from the one before it, and the next one from it.
+    pub handover: Option<PathBuf>,
+    /// How long the process before this one may take to finish its connections.
+    pub parent_shutdown_time: Duration,
 }
 
 /// Where the bootstrap is.
@@ -132,6 +141,11 @@ impl Options {
             log_level: self.log_level,
             drain_time: Duration::from_secs(self.drain_time_s),
             admin_address_path: self.admin_address_path.clone(),
+            handover: self
+                .base_id
+                .filter(|_| !self.disable_hot_restart)
+                .map(|base_id| handover::socket_path(self.socket_path.as_deref(), base_id)),
+            parent_shutdown_time: Duration::from_secs(self.parent_shutdown_time_s),
         })
     }
 }

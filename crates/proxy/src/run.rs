@@ -5,13 +5,16 @@
 //!                                 ├─ subscribe: xDS streams        put resources in
 //!                                 ├─ dns: names of clusters        put addresses in
 //!                                 ├─ admin                         shows it all
+//!                                 ├─ handover: takes over from the process before, gives to the next
 //!                                 └─ lifecycle: signals and /quitquitquit, drain, end
 //! ```
 //!
 //! Workers have threads of their own; everything else runs on this one.
 
+use std::cell::Cell;
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,10 +26,12 @@ use evenkeel_tls::SecretStore;
 use evenkeel_xds::Schema;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::AbortHandle;
 
 use crate::access_log::LogThread;
-use crate::admin::{self, Admin, Command};
+use crate::admin::{self, Admin, Command, DrainListeners};
 use crate::bootstrap::{self, BootstrapError, Loaded};
+use crate::handover::{HandoverError, Inheritance, Parcel, Predecessor, Request, Successor};
 use crate::inherit;
 use crate::logging::Logging;
 use crate::memory;
@@ -50,6 +55,9 @@ pub enum RunError {
     /// The bootstrap is wrong.
     #[error(transparent)]
     Bootstrap(#[from] BootstrapError),
+    /// Taking over from the running process is not possible.
+    #[error(transparent)]
+    Handover(#[from] HandoverError),
     /// The admin interface cannot listen.
     #[error("cannot listen on the admin address {address}: {error}")]
     Admin {
@@ -145,6 +153,11 @@ async fn serve(
     logging: Logging,
     stop: Option<oneshot::Receiver<()>>,
 ) -> Result<(), RunError> {
+    let (successor, inheritance) = match &settings.handover {
+        Some(path) => Successor::begin(path)?.map_or_else(Default::default, |(new, given)| (Some(new), given)),
+        None => Default::default(),
+    };
+    let Inheritance { listeners: handed, admin: handed_admin, epoch } = inheritance;
     let log = LogThread::start().map_err(system("starting the access log's thread"))?;
     let registry = Registry::new();
     let overload = Overload::new(&loaded.bootstrap.overload);
@@ -152,6 +165,7 @@ async fn serve(
         concurrency: settings.concurrency,
         inherited: inherit::listening_sockets(),
         overload: Arc::clone(&overload),
+        handed,
         log: log.handle(),
         drain_time: settings.drain_time,
     };
@@ -163,7 +177,7 @@ async fn serve(
     let state = State::new(Parts {
         builder,
         pool: pool.clone(),
-        registry,
+        registry: registry.clone(),
         subscriptions: Subscriptions::new(&loaded.bootstrap),
         awaits,
         bootstrap: loaded.message,
@@ -171,9 +185,16 @@ async fn serve(
     let shared = Shared::new(state);
 
     let (commands, mut received) = mpsc::channel(MAX_COMMANDS);
-    if let Some(address) = loaded.bootstrap.admin {
-        let admin = Admin { shared: shared.clone(), logging, log: log.handle(), commands, options: settings.clone() };
-        start_admin(address, admin, &settings).await?;
+    let admin = match loaded.bootstrap.admin {
+        None => None,
+        Some(address) => {
+            let admin = Admin { shared: shared.clone(), logging, log: log.handle(), commands, options: settings.clone() };
+            Some(AdminPort::bind(address, handed_admin, admin).await?)
+        }
+    };
+    // The process before this one answers until this one is ready in its place.
+    if let (Some(admin), None) = (&admin, &successor) {
+        admin.open(&settings)?;
     }
     await_first_answers(&shared);
     shared.settle();
@@ -185,6 +206,8 @@ async fn serve(
     let settling = shared.clone();
     tokio::task::spawn_local(async move { settling.keep_settled().await });
     tokio::task::spawn_local(memory::give_back_start_up());
+    let binding = shared.clone();
+    tokio::task::spawn_local(async move { binding.retry_binds().await });
     let balancing = pool.clone();
     tokio::task::spawn_local(async move { balancing.keep_balanced().await });
 
@@ -192,6 +215,20 @@ async fn serve(
         Some(stop) => Ending::Told(stop),
         None => Ending::Signals(Signals::new().map_err(system("installing signal handlers"))?),
     };
+    let (requests, mut requested) = mpsc::channel(1);
+    let predecessor = || Predecessor {
+        pool: pool.clone(),
+        registry: registry.clone(),
+        admin: admin.as_ref().and_then(AdminPort::copy),
+        epoch,
+        requests: requests.clone(),
+    };
+    let mut heir = match (&settings.handover, &successor) {
+        (Some(path), None) => Some(predecessor().wait(path)?),
+        _ => None,
+    };
+    let (mut succeeding, mut _taking) = (successor, None);
+    let mut drains = Drains::new(shared.clone(), pool.clone(), settings.drain_time);
     let drain = loop {
         tokio::select! {
             told = signals.next() => match told {
@@ -200,16 +237,32 @@ async fn serve(
             },
             Some(command) = received.recv() => match command {
                 Command::Quit => break false,
-                Command::Drain { graceful } => {
-                    shared.state.borrow_mut().phase = Phase::Draining;
-                    pool.drain(DrainScope::All);
-                    if !graceful {
-                        pool.stop_listening(DrainScope::All);
-                    }
-                }
+                Command::Drain(drain) => drains.begin(drain),
+                Command::Health { failed } => drains.set_health(failed),
             },
+            () = live(&shared), if succeeding.is_some() => {
+                let successor = succeeding.take();
+                let taking = |new: Successor| new.take_over(pool.clone(), registry.clone(), settings.parent_shutdown_time);
+                _taking = successor.and_then(taking);
+                tracing::info!(epoch, "took over from the process before");
+                if let Some(admin) = &admin {
+                    admin.open(&settings)?;
+                }
+                if let Some(path) = &settings.handover {
+                    heir = Some(predecessor().wait(path)?);
+                }
+            }
+            Some((request, done)) = requested.recv() => {
+                match request {
+                    Request::GiveAway(to) => drains.give_away(Some(to), admin.as_ref()),
+                    Request::GoOn => drains.give_away(None, admin.as_ref()),
+                    Request::End => break false,
+                }
+                let _ = done.send(());
+            }
         }
     };
+    drop(heir);
     if drain {
         finish_connections(&shared, &pool, &mut signals).await;
     }
@@ -219,15 +272,134 @@ async fn serve(
     Ok(())
 }
 
-async fn start_admin(address: SocketAddr, admin: Admin, settings: &Settings) -> Result<(), RunError> {
-    let listener = admin::bind(address).await.map_err(|error| RunError::Admin { address, error })?;
-    let bound = listener.local_addr().map_err(|error| RunError::Admin { address, error })?;
-    if let Some(path) = &settings.admin_address_path {
-        std::fs::write(path, bound.to_string()).map_err(|error| RunError::Write { path: path.clone(), error })?;
+/// The admin interface's socket. It is open while this process is the one that answers.
+struct AdminPort {
+    /// As configured.
+    address: SocketAddr,
+    socket: std::net::TcpListener,
+    admin: Rc<Admin>,
+    serving: Cell<Option<AbortHandle>>,
+}
+
+impl AdminPort {
+    /// The socket of the process before this one, when its address is the same, or a new one.
+    async fn bind(address: SocketAddr, handed: Option<(SocketAddr, OwnedFd)>, admin: Admin) -> Result<Self, RunError> {
+        let failed = |error| RunError::Admin { address, error };
+        let socket = match handed {
+            Some((theirs, socket)) if theirs == address => std::net::TcpListener::from(socket),
+            _ => admin::bind(address).await.and_then(tokio::net::TcpListener::into_std).map_err(failed)?,
+        };
+        socket.set_nonblocking(true).map_err(failed)?;
+        Ok(Self { address, socket, admin: Rc::new(admin), serving: Cell::new(None) })
     }
-    tracing::info!(address = %bound, "admin interface");
-    tokio::task::spawn_local(admin::serve(listener, Rc::new(admin)));
-    Ok(())
+
+    /// Answers from now on.
+    fn open(&self, settings: &Settings) -> Result<(), RunError> {
+        let failed = |error| RunError::Admin { address: self.address, error };
+        let bound = self.socket.local_addr().map_err(failed)?;
+        self.serve().map_err(failed)?;
+        if let Some(path) = &settings.admin_address_path {
+            std::fs::write(path, bound.to_string()).map_err(|error| RunError::Write { path: path.clone(), error })?;
+        }
+        tracing::info!(address = %bound, "admin interface");
+        Ok(())
+    }
+
+    fn serve(&self) -> io::Result<()> {
+        let listener = tokio::net::TcpListener::from_std(self.socket.try_clone()?)?;
+        let task = tokio::task::spawn_local(admin::serve(listener, self.admin.clone()));
+        self.serving.set(Some(task.abort_handle()));
+        Ok(())
+    }
+
+    /// Accepts no more; requests under way are answered.
+    fn close(&self) {
+        if let Some(serving) = self.serving.take() {
+            serving.abort();
+        }
+    }
+
+    fn copy(&self) -> Option<(SocketAddr, OwnedFd)> {
+        Some((self.address, self.socket.try_clone().ok()?.into()))
+    }
+}
+
+/// Ready when everything that was waited for is there.
+async fn live(shared: &Shared) {
+    loop {
+        let settled = shared.settled.notified();
+        if shared.state.borrow().phase == Phase::Live {
+            return;
+        }
+        settled.await;
+    }
+}
+
+/// What drains while the process lives, by whose order.
+struct Drains {
+    shared: Shared,
+    pool: Arc<WorkerPool>,
+    /// How long a graceful drain goes on accepting.
+    after: Duration,
+    /// `/drain_listeners`.
+    listeners: DrainScope,
+    /// `/healthcheck/fail`.
+    health_failed: bool,
+    given_away: bool,
+}
+
+impl Drains {
+    fn new(shared: Shared, pool: Arc<WorkerPool>, after: Duration) -> Self {
+        Self { shared, pool, after, listeners: DrainScope::None, health_failed: false, given_away: false }
+    }
+
+    fn begin(&mut self, DrainListeners { scope, graceful, skip_exit }: DrainListeners) {
+        self.listeners = self.listeners.max(scope);
+        self.settle();
+        if !graceful {
+            self.pool.stop_listening(scope);
+        } else if !skip_exit {
+            let (pool, after) = (self.pool.clone(), self.after);
+            tokio::task::spawn_local(async move {
+                tokio::time::sleep(after).await;
+                pool.stop_listening(scope);
+            });
+        }
+    }
+
+    /// As Envoy: while the health check fails, clients are asked to go.
+    fn set_health(&mut self, failed: bool) {
+        self.health_failed = failed;
+        self.settle();
+    }
+
+    fn give_away(&mut self, to: Option<mpsc::Sender<Parcel>>, admin: Option<&AdminPort>) {
+        let given_away = to.is_some();
+        if self.given_away == given_away {
+            return;
+        }
+        self.given_away = given_away;
+        if let Err(error) = self.pool.give_away(to) {
+            tracing::error!(%error, "handover: cannot listen again");
+        }
+        match admin {
+            Some(admin) if given_away => admin.close(),
+            Some(admin) => _ = admin.serve().inspect_err(|error| tracing::error!(%error, "admin interface")),
+            None => {}
+        }
+        self.settle();
+    }
+
+    fn settle(&self) {
+        self.pool.drain(if self.health_failed { DrainScope::All } else { self.listeners });
+        let drains = self.health_failed || self.given_away || self.listeners == DrainScope::All;
+        let phase = &mut self.shared.state.borrow_mut().phase;
+        match (drains, *phase) {
+            (true, _) => *phase = Phase::Draining,
+            (false, Phase::Draining) => *phase = Phase::Live,
+            (false, _) => {}
+        }
+    }
 }
 
 /// A control plane that does not answer must not keep static listeners from being ready for ever.

@@ -25,6 +25,9 @@ use crate::subscribe::{StreamKey, Subscriptions};
 use crate::upstream::HealthManager;
 use crate::worker::{BindError, WorkerPool};
 
+/// Between two attempts to bind a listener whose address is taken.
+const BIND_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Where the process is in its life, as `/ready` and `/server_info` say it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -316,16 +319,28 @@ impl State {
         });
     }
 
+    /// Tries listeners again that could not be bound: their addresses may be free by now.
+    fn retry_binds(&mut self) {
+        if !self.bind_failures.is_empty() {
+            let errors = self.pool.retry_listeners();
+            self.note_bind_errors(errors);
+        }
+    }
+
     fn note_bind_errors(&mut self, errors: Vec<BindError>) {
         let failures: BTreeMap<Arc<str>, String> =
             errors.into_iter().map(|error| (error.listener.clone(), error.to_string())).collect();
-        for (listener, reason) in std::mem::take(&mut self.bind_failures) {
+        let before = std::mem::take(&mut self.bind_failures);
+        for (listener, reason) in &before {
+            if failures.get(listener) == Some(reason) {
+                continue;
+            }
             let record = self.records.get_mut(&(ResourceType::Listener, listener.to_string()));
-            if let Some(record) = record.filter(|record| record.refused.as_ref().is_some_and(|r| r.reason == reason)) {
+            if let Some(record) = record.filter(|record| record.refused.as_ref().is_some_and(|r| r.reason == *reason)) {
                 record.refused = None;
             }
         }
-        for (listener, reason) in &failures {
+        for (listener, reason) in failures.iter().filter(|(listener, reason)| before.get(*listener) != Some(reason)) {
             self.stats.listeners.inc(listener_manager::Counter::listener_create_failure);
             tracing::error!("{reason}");
             let record = self.records.entry((ResourceType::Listener, listener.to_string())).or_default();
@@ -365,6 +380,14 @@ impl Shared {
             // Let what is ready to run put its part in first: one build for all of it.
             tokio::task::yield_now().await;
             self.settle();
+        }
+    }
+
+    /// Tries again once a second to bind what could not be bound, for the life of the process.
+    pub async fn retry_binds(&self) {
+        loop {
+            tokio::time::sleep(BIND_RETRY_INTERVAL).await;
+            self.state.borrow_mut().retry_binds();
         }
     }
 

@@ -1,6 +1,6 @@
 //! All scopes of a process.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -13,6 +13,28 @@ use crate::scope::{Scope, ScopeCore, ScopeName};
 #[derive(Default)]
 pub struct Registry {
     scopes: Mutex<BTreeMap<String, Weak<ScopeCore>>>,
+    carried: Mutex<Carried>,
+}
+
+/// What another process counted before, by the metrics' full names.
+#[derive(Default)]
+pub(crate) struct Carried {
+    counters: HashMap<String, u64>,
+    gauges: HashMap<String, i64>,
+}
+
+impl Carried {
+    pub(crate) fn counter(&self, name: &str) -> u64 {
+        self.counters.get(name).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn gauge(&self, name: &str) -> i64 {
+        self.gauges.get(name).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.counters.is_empty() && self.gauges.is_empty()
+    }
 }
 
 impl fmt::Debug for Registry {
@@ -72,8 +94,20 @@ impl Registry {
             scopes.values().filter_map(Weak::upgrade).collect()
         };
         let mut samples = Vec::new();
-        scopes.iter().for_each(|scope| scope.samples(&mut samples));
+        let carried = self.carried.lock().unwrap_or_else(PoisonError::into_inner);
+        scopes.iter().for_each(|scope| scope.samples(&carried, &mut samples));
         samples
+    }
+
+    /// Adds to every sample what the process before this one counted, in place of what was carried before: its counters as
+    /// they are, its gauges for as long as they are not ended.
+    pub fn carry(&self, counters: HashMap<String, u64>, gauges: HashMap<String, i64>) {
+        *self.carried.lock().unwrap_or_else(PoisonError::into_inner) = Carried { counters, gauges };
+    }
+
+    /// The process before this one has ended: what it had open is closed, what it counted stays.
+    pub fn end_carried_gauges(&self) {
+        self.carried.lock().unwrap_or_else(PoisonError::into_inner).gauges.clear();
     }
 
     /// Envoy's `/stats` text: `name: value` lines sorted by name, histograms last.
@@ -132,6 +166,25 @@ mod tests {
             .collect();
         threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
         assert_eq!(scope.counter(cluster::Counter::upstream_rq_total), 40_000);
+    }
+
+    #[test]
+    fn what_another_process_counted_is_added() {
+        let registry = Registry::new();
+        let writer = cluster_scope(&registry, "a").writer();
+        writer.add(cluster::Counter::upstream_rq_total, 2);
+        writer.shift(cluster::Gauge::upstream_cx_active, 1);
+        let name = |metric: &str| format!("cluster.a.{metric}");
+        let counters = [("upstream_rq_total", 40), ("upstream_rq_503", 3)];
+        let counters = counters.iter().map(|(metric, value)| (name(metric), *value)).collect();
+        registry.carry(counters, HashMap::from([(name("upstream_cx_active"), 5)]));
+        let has = |line: &str| assert!(registry.text().contains(line), "{line} not in\n{}", registry.text());
+        has("cluster.a.upstream_rq_total: 42\n");
+        has("cluster.a.upstream_rq_503: 3\n");
+        has("cluster.a.upstream_cx_active: 6\n");
+        registry.end_carried_gauges();
+        has("cluster.a.upstream_rq_total: 42\n");
+        has("cluster.a.upstream_cx_active: 1\n");
     }
 
     #[test]

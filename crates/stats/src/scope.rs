@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::histogram::{Histogram, HistogramSnapshot};
 use crate::layout::Layout;
-use crate::registry::{Sample, Value};
+use crate::registry::{Carried, Sample, Value};
 
 const FIRST_STATUS: usize = 100;
 const STATUSES: usize = 500;
@@ -229,7 +229,8 @@ impl ScopeCore {
     }
 
     /// Appends every metric's current value.
-    pub(crate) fn samples(&self, out: &mut Vec<Sample>) {
+    pub(crate) fn samples(&self, carried: &Carried, out: &mut Vec<Sample>) {
+        let first = out.len();
         for (at, name) in self.counters.iter().enumerate() {
             out.push(self.sample(name, Value::Counter(self.sum(|shard| &shard.counters, at))));
         }
@@ -246,9 +247,20 @@ impl ScopeCore {
             for at in 0..STATUSES {
                 let statuses = shards.iter().filter_map(|shard| shard.statuses.get());
                 let count = statuses.fold(0u64, |sum, cells| sum.wrapping_add(cells[at].load(Ordering::Relaxed)));
-                if count > 0 {
-                    out.push(self.sample(&format!("{prefix}{}", at + FIRST_STATUS), Value::Counter(count)));
+                let metric = || format!("{prefix}{}", at + FIRST_STATUS);
+                if count > 0 || !carried.is_empty() && carried.counter(&format!("{}{}", self.name.dotted, metric())) > 0 {
+                    out.push(self.sample(&metric(), Value::Counter(count)));
                 }
+            }
+        }
+        if carried.is_empty() {
+            return;
+        }
+        for sample in out.iter_mut().skip(first) {
+            match &mut sample.value {
+                Value::Counter(value) => *value = value.wrapping_add(carried.counter(&sample.name)),
+                Value::Gauge(value) => *value = value.wrapping_add(carried.gauge(&sample.name)),
+                Value::Histogram(_) => {}
             }
         }
     }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use arc_swap::ArcSwapOption;
-use rustls::crypto::aws_lc_rs::Ticketer;
 use rustls::server::{NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{ServerConfig, ServerConnection};
@@ -19,6 +18,7 @@ use crate::san::SanMatcher;
 use crate::secrets::{SdsSecret, SecretStore, Slot};
 use crate::stream::{self, TlsStream};
 use crate::suites::Suites;
+use crate::tickets::Tickets;
 use crate::trust::TrustBundle;
 use crate::verify::ClientVerifier;
 
@@ -41,7 +41,7 @@ struct Certificate {
     built: ArcSwapOption<Built>,
 }
 
-/// rustls configurations made of one pair of secrets. New secrets make a new one, and with it a new ticket key: a session
+/// rustls configurations made of one pair of secrets. New secrets make a new one, and with it another ticket key: a session
 /// must not outlive the roots its client was verified by.
 struct Built {
     identity: Arc<Identity>,
@@ -194,7 +194,8 @@ impl DownstreamTls {
         let mut config = builder.with_cert_resolver(Arc::new(OneCertificate(identity.certified_key())));
         // Sessions live in tickets that the client keeps; this side stores none.
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.ticketer = Ticketer::new()?;
+        let rest = format!("{:?} {:?} {:?}", self.names, self.client_certificate, self.alpn);
+        config.ticketer = Arc::new(Tickets::new(&identity, trust.as_deref(), &rest));
         config.send_tls13_tickets = 1;
         let without_alpn = Arc::new(config.clone());
         config.alpn_protocols = self.alpn.clone();

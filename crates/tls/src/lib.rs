@@ -18,6 +18,7 @@ pub mod san;
 pub mod secrets;
 pub mod stream;
 mod suites;
+pub mod tickets;
 pub mod trust;
 pub mod upstream;
 mod verify;

@@ -24,6 +24,7 @@ use tokio::sync::{Semaphore, mpsc};
 use crate::access_log::LogHandle;
 use crate::logging::Logging;
 use crate::state::Shared;
+use crate::worker::DrainScope;
 
 /// Connections served at once; more wait to be accepted.
 const MAX_CONNECTIONS: usize = 64;
@@ -38,10 +39,23 @@ pub(crate) enum Command {
     /// End now (`/quitquitquit`).
     Quit,
     /// Take no new connections and let the others finish (`/drain_listeners`).
-    Drain {
-        /// Go on accepting meanwhile.
-        graceful: bool,
+    Drain(DrainListeners),
+    /// Ask clients to go, or no longer (`/healthcheck/fail`, `/healthcheck/ok`).
+    Health {
+        /// They are to go.
+        failed: bool,
     },
+}
+
+/// `/drain_listeners` and its parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DrainListeners {
+    /// `inboundonly`: those of inbound listeners; else all.
+    pub(crate) scope: DrainScope,
+    /// Go on accepting until the drain time has passed.
+    pub(crate) graceful: bool,
+    /// And then, too.
+    pub(crate) skip_exit: bool,
 }
 
 /// What the pages draw from.
@@ -118,9 +132,21 @@ const PAGES: &[Page] = &[
     },
     Page {
         path: "/drain_listeners",
-        help: "stop accepting and let connections finish (?graceful: go on accepting meanwhile)",
+        help: "stop accepting and let connections finish (?inboundonly, ?graceful: go on accepting meanwhile, ?skip_exit: and after)",
         mutates: true,
         handler: Handler::Now(drain_listeners),
+    },
+    Page {
+        path: "/healthcheck/fail",
+        help: "ask clients to go: connections are closed at their next message boundary, /ready is 503",
+        mutates: true,
+        handler: Handler::Now(|admin, _| command(admin, Command::Health { failed: true })),
+    },
+    Page {
+        path: "/healthcheck/ok",
+        help: "take /healthcheck/fail back",
+        mutates: true,
+        handler: Handler::Now(|admin, _| command(admin, Command::Health { failed: false })),
     },
     Page {
         path: "/listeners",
@@ -350,7 +376,12 @@ fn quit(admin: &Admin, _: &Query) -> Reply {
 }
 
 fn drain_listeners(admin: &Admin, query: &Query) -> Reply {
-    command(admin, Command::Drain { graceful: query.has("graceful") })
+    let scope = if query.has("inboundonly") { DrainScope::Inbound } else { DrainScope::All };
+    let (graceful, skip_exit) = (query.has("graceful"), query.has("skip_exit"));
+    if skip_exit && !graceful {
+        return Reply::error(StatusCode::BAD_REQUEST, "skip_exit makes sense with graceful only\n");
+    }
+    command(admin, Command::Drain(DrainListeners { scope, graceful, skip_exit }))
 }
 
 fn command(admin: &Admin, command: Command) -> Reply {

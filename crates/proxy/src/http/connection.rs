@@ -13,6 +13,7 @@ use super::http2;
 use super::origin::{Origin, Protocol};
 use crate::alpn::{Spoken, spoken_by_client};
 use crate::listener::{self, Leaving, Terminating};
+use crate::stream::Stream;
 use crate::worker::{Registration, Worker};
 
 /// Serves a connection to its end, or until it is to go on elsewhere.
@@ -35,6 +36,7 @@ pub(crate) fn serve<'w>(
             Some(protocol @ Protocol::Http1) => {
                 connection.origin.speaks(protocol);
                 registration.set_movable();
+                registration.set_travels(matches!(connection.side.stream, Stream::Tcp(_)));
                 // Between two turns of this loop the connection is at a message boundary: nothing of it is anywhere but in
                 // `connection`.
                 loop {
@@ -42,7 +44,8 @@ pub(crate) fn serve<'w>(
                         Next::Request if connection.serve_request().await => {}
                         Next::Request | Next::End => break,
                         Next::Leave(to) => {
-                            return Some(Box::new(Leaving { downstream: connection.into_downstream(), to }));
+                            let downstream = connection.into_downstream();
+                            return Some(Box::new(Leaving { downstream, upstream: None, to }));
                         }
                     }
                 }

@@ -27,8 +27,8 @@ pub(super) enum Next {
     Request,
     /// It ends, between two requests.
     End,
-    /// It is to go to that worker.
-    Leave(usize),
+    /// It is to go on elsewhere.
+    Leave(Errand),
 }
 
 /// A client's HTTP/1 connection at a message boundary.
@@ -97,8 +97,8 @@ impl Http1Connection {
 
     /// Waits for a request's first byte, or for something else to do.
     pub(super) async fn wait_for_request(&mut self) -> Next {
-        if let Errand::MoveTo(worker) = self.origin.registration.errand() {
-            return Next::Leave(worker);
+        if let leave @ (Errand::MoveTo(_) | Errand::Emigrate) = self.origin.registration.errand() {
+            return Next::Leave(leave);
         }
         let mut idle_until = earlier(after(self.clock.now(), self.origin.hcm.idle_timeout), self.origin.until);
         let mut drains = false;
@@ -171,7 +171,7 @@ impl Http1Connection {
             self.clock.wait();
             self.origin.registration.watch(cx.waker());
             match self.origin.registration.errand() {
-                Errand::MoveTo(worker) => return Poll::Ready(Idle::Leave(worker)),
+                leave @ (Errand::MoveTo(_) | Errand::Emigrate) => return Poll::Ready(Idle::Leave(leave)),
                 Errand::Drain if !drains => return Poll::Ready(Idle::Drains),
                 Errand::Drain | Errand::Stay => {}
             }
@@ -183,8 +183,8 @@ impl Http1Connection {
 /// What a connection without a request is waiting for.
 enum Idle {
     More(More),
-    /// It is to go to that worker.
-    Leave(usize),
+    /// It is to go on elsewhere.
+    Leave(Errand),
     /// It is to end when nothing more comes.
     Drains,
 }

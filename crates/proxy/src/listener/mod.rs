@@ -1,6 +1,7 @@
 //! From an accepted socket to the filter chain that serves it.
 
 pub(crate) mod accept;
+pub(crate) mod adopt;
 mod detect;
 mod inspect;
 pub(crate) mod moving;
@@ -9,4 +10,4 @@ mod proxy_protocol;
 mod serve;
 pub(crate) mod socket;
 
-pub(crate) use serve::{Downstream, Leaving, Terminating, accepted};
+pub(crate) use serve::{Downstream, Leaving, Served, Terminating, accepted};

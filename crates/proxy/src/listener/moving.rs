@@ -4,7 +4,7 @@
 use std::fmt;
 use std::rc::Rc;
 
-use super::serve::{Counted, Downstream, Leaving, Served, Standing};
+use super::serve::{Arrival, Counted, Downstream, Leaving, Served, Standing};
 use crate::stats::worker::Counter;
 use crate::stream::{Portable, Stream};
 use crate::worker::{Message, Registration, Worker};
@@ -22,11 +22,10 @@ impl fmt::Debug for Moved {
 }
 
 /// Sends a connection to another worker. Gives it back when that worker has no room for it.
-pub(super) fn send(worker: &Worker, leaving: Box<Leaving>, standing: &mut Standing) -> Option<Downstream> {
-    let Leaving { downstream, to } = *leaving;
-    let Some(Ok(room)) = worker.peers.get(to).map(|peer| peer.try_reserve()) else { return Some(downstream) };
+pub(super) fn send(worker: &Worker, to: usize, leaving: Box<Leaving>, standing: &mut Standing) -> Option<Box<Leaving>> {
+    let Some(Ok(room)) = worker.peers.get(to).map(|peer| peer.try_reserve()) else { return Some(leaving) };
     // A socket that cannot leave its reactor is gone, and its connection with it.
-    if let Ok(downstream) = downstream.try_map(Stream::into_portable) {
+    if let Ok(downstream) = leaving.downstream.try_map(Stream::into_portable) {
         worker.stats.inc(Counter::downstream_cx_moved_out);
         room.send(Message::Moved(Box::new(Moved { downstream, standing: standing.move_to(to) })));
     }
@@ -42,5 +41,5 @@ pub(crate) fn resumed<'w>(
     let Moved { downstream, standing } = moved;
     let counted = Counted::moved(worker, &standing, downstream.since);
     let downstream = downstream.try_map(Portable::into_stream).ok()?;
-    Some(Served::new(worker, downstream, None, (standing, counted), registration))
+    Some(Served::new(worker, downstream, Arrival::Back(None), (standing, counted), registration))
 }

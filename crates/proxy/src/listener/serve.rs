@@ -23,14 +23,14 @@ use crate::balance::Seat;
 use crate::conn::Buffer;
 use crate::listener::detect::{Ends, detect};
 use crate::listener::inspect::{self, InspectError, Inspected};
-use crate::listener::moving;
+use crate::listener::{adopt, moving};
 use crate::listener::original_dst::original_destination;
 use crate::listener::proxy_protocol;
 use crate::response_flags::ResponseFlags;
 use crate::stats::{listener, listener_worker};
 use crate::stream::Stream;
 use crate::tcp::Ahead;
-use crate::worker::{Accepted, ConnectionStats, Registration, Worker};
+use crate::worker::{Accepted, ConnectionStats, Errand, Registration, Worker};
 use crate::{http, tcp};
 
 /// A connection that a filter chain has taken.
@@ -64,10 +64,10 @@ impl<S> Downstream<S> {
 /// A connection's place: the worker that is charged with it, and the listeners that took it.
 pub(super) struct Standing {
     /// `None` once the connection has left.
-    seat: Option<Seat>,
-    bound: Arc<Listener>,
+    pub(super) seat: Option<Seat>,
+    pub(super) bound: Arc<Listener>,
     /// Where its original destination led it.
-    logical: Option<Arc<Listener>>,
+    pub(super) logical: Option<Arc<Listener>>,
 }
 
 impl Standing {
@@ -81,7 +81,7 @@ impl Standing {
     }
 
     /// The listener whose filter chains serve the connection.
-    fn listener(&self) -> &Arc<Listener> {
+    pub(super) fn listener(&self) -> &Arc<Listener> {
         self.logical.as_ref().unwrap_or(&self.bound)
     }
 }
@@ -116,45 +116,58 @@ pub(crate) async fn accepted<'w>(
     let listener = Arc::clone(standing.listener());
     let ends = Ends { direct: peer, remote: peer, destination };
     let (downstream, ahead) = establish(worker, stream, ends, listener, &counted, id).await?;
-    Some(Served::new(worker, downstream, ahead, (standing, counted), registration))
+    Some(Served::new(worker, downstream, Arrival::New(ahead), (standing, counted), registration))
 }
 
 impl<'w> Served<'w> {
     pub(super) fn new(
         worker: &'w Rc<Worker>,
         downstream: Downstream,
-        ahead: Option<Box<Ahead>>,
+        arrival: Arrival,
         (standing, counted): (Standing, Counted),
         registration: &'w Rc<Registration>,
     ) -> Self {
-        Self { terminating: terminal(worker, downstream, ahead, &standing, registration), standing, counted }
+        Self { terminating: terminal(worker, downstream, arrival, &standing, registration), standing, counted }
     }
 
     /// Serves the connection until it ends or has gone to another worker.
     pub(crate) async fn to_its_end(&mut self, worker: &'w Rc<Worker>, registration: &'w Rc<Registration>) {
         while let Some(leaving) = self.terminating.as_mut().await {
-            let Some(back) = moving::send(worker, leaving, &mut self.standing) else {
+            let back = match leaving.to {
+                Errand::MoveTo(to) => moving::send(worker, to, leaving, &mut self.standing),
+                _ => Box::pin(adopt::send(worker, leaving, &mut self.standing)).await,
+            };
+            let Some(back) = back else {
                 self.counted.moved_away = true;
                 return;
             };
             registration.forget_order();
-            self.terminating = terminal(worker, back, None, &self.standing, registration);
+            self.terminating = terminal(worker, back.downstream, Arrival::Back(back.upstream), &self.standing, registration);
         }
     }
+}
+
+/// How a connection comes to its filter chain.
+pub(super) enum Arrival {
+    /// For the first time; a TCP proxy may have connected ahead.
+    New(Option<Box<Ahead>>),
+    /// After it was elsewhere, with the other side of a TCP connection.
+    Back(Option<Box<tcp::Parting>>),
 }
 
 /// A connection that is to go on elsewhere, between two messages.
 pub(crate) struct Leaving {
     pub(crate) downstream: Downstream,
-    /// The worker to go to.
-    pub(crate) to: usize,
+    /// The other side of a TCP connection.
+    pub(crate) upstream: Option<Box<tcp::Parting>>,
+    pub(crate) to: Errand,
 }
 
 /// Hands a connection to the last filter of the chain that has taken it.
 fn terminal<'w>(
     worker: &'w Rc<Worker>,
     downstream: Downstream,
-    ahead: Option<Box<Ahead>>,
+    arrival: Arrival,
     standing: &Standing,
     registration: &'w Rc<Registration>,
 ) -> Terminating<'w> {
@@ -177,7 +190,11 @@ fn terminal<'w>(
         }
         Terminal::Tcp(proxy) => {
             let proxy = Arc::clone(proxy);
-            Box::pin(tcp::serve(worker, downstream, proxy, ahead))
+            match arrival {
+                Arrival::New(ahead) => Box::pin(tcp::serve(worker, downstream, proxy, ahead, registration)),
+                Arrival::Back(None) => Box::pin(tcp::serve(worker, downstream, proxy, None, registration)),
+                Arrival::Back(Some(parting)) => Box::pin(tcp::resume(worker, downstream, proxy, parting, registration)),
+            }
         }
     }
 }

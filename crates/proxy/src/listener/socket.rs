@@ -24,6 +24,16 @@ impl ListenerKey {
         let name = (listener.address.port() == 0).then(|| Arc::clone(&listener.name));
         Self { address: listener.address, name }
     }
+
+    /// As another process calls it.
+    pub(crate) fn new(address: SocketAddr, name: Option<&str>) -> Self {
+        Self { address, name: name.map(Arc::from) }
+    }
+
+    /// The listener's name, where the address says port 0.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
 }
 
 impl std::fmt::Display for ListenerKey {
@@ -37,8 +47,26 @@ impl std::fmt::Display for ListenerKey {
 pub(crate) struct ListenerSockets {
     workers: usize,
     inherited: InheritedSockets,
-    /// Where each is really bound.
-    bound: HashMap<ListenerKey, SocketAddr>,
+    bound: HashMap<ListenerKey, Bound>,
+}
+
+/// A listener's sockets. The workers have copies: these are for a successor, and for accepting again when that fails.
+#[derive(Debug)]
+struct Bound {
+    /// Where it really is.
+    real: SocketAddr,
+    /// One, or one for each worker; of a predecessor with other workers, more or fewer.
+    sockets: Vec<TcpListener>,
+}
+
+/// A listener's sockets on their way to another process.
+#[derive(Debug)]
+pub(crate) struct HandedSockets {
+    /// The listener's address as configured.
+    pub(crate) address: SocketAddr,
+    /// Its name, where the address says port 0.
+    pub(crate) name: Option<String>,
+    pub(crate) sockets: Vec<OwnedFd>,
 }
 
 /// What changed with a configuration.
@@ -49,25 +77,37 @@ pub(crate) struct SocketChange {
     pub(crate) errors: Vec<BindError>,
 }
 
-/// A newly opened listener: a socket for each worker.
+/// A newly opened listener.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) listener: ListenerKey,
-    pub(crate) sockets: Vec<TcpListener>,
+    /// Sockets with the workers that are to accept on them; each worker has one at least.
+    pub(crate) sockets: Vec<(usize, TcpListener)>,
 }
 
-/// Listening sockets of the parent process, by port. They stay usable for the life of the process.
-#[derive(Debug)]
-pub(crate) struct InheritedSockets(Vec<(u16, OwnedFd)>);
+/// Listening sockets of another process: the parent's, by port, which stay usable for the life of the process; and those of
+/// a predecessor, each for one listener.
+#[derive(Debug, Default)]
+pub(crate) struct InheritedSockets {
+    parents: Vec<(u16, OwnedFd)>,
+    predecessors: Vec<HandedSockets>,
+}
 
 impl InheritedSockets {
-    pub(crate) fn new(sockets: Vec<(u16, OwnedFd)>) -> Self {
-        Self(sockets)
+    pub(crate) fn new(parents: Vec<(u16, OwnedFd)>, predecessors: Vec<HandedSockets>) -> Self {
+        Self { parents, predecessors }
     }
 
-    fn take(&self, port: u16) -> Option<io::Result<TcpListener>> {
-        let (_, socket) = self.0.iter().find(|(inherited, _)| *inherited == port)?;
-        Some(socket.try_clone().map(TcpListener::from))
+    fn take(&mut self, key: &ListenerKey) -> io::Result<Option<Vec<TcpListener>>> {
+        let theirs = |handed: &HandedSockets| {
+            handed.address == key.address && handed.name.as_deref() == key.name.as_deref() && !handed.sockets.is_empty()
+        };
+        if let Some(at) = self.predecessors.iter().position(theirs) {
+            let sockets = self.predecessors.swap_remove(at).sockets;
+            return Ok(Some(sockets.into_iter().map(TcpListener::from).collect()));
+        }
+        let parents = self.parents.iter().find(|(port, _)| *port == key.address.port());
+        parents.map(|(_, socket)| Ok(vec![TcpListener::from(socket.try_clone()?)])).transpose()
     }
 }
 
@@ -78,7 +118,7 @@ impl ListenerSockets {
 
     /// Where a listener is bound.
     pub(crate) fn bound_address(&self, listener: &Listener) -> Option<SocketAddr> {
-        self.bound.get(&ListenerKey::of(listener)).copied()
+        self.bound.get(&ListenerKey::of(listener)).map(|bound| bound.real)
     }
 
     /// Opens what `listeners` add and names what they no longer have. A socket stays open while some listener has its address.
@@ -92,9 +132,10 @@ impl ListenerSockets {
             if self.bound.contains_key(&key) {
                 continue;
             }
-            match self.open(listener) {
-                Ok((real, sockets)) => {
-                    self.bound.insert(key.clone(), real);
+            let opened = self.open(&key, listener).and_then(|bound| Ok((bound.for_workers(self.workers)?, bound)));
+            match opened {
+                Ok((sockets, bound)) => {
+                    self.bound.insert(key.clone(), bound);
                     change.opened.push(Opened { listener: key, sockets });
                 }
                 Err(error) => {
@@ -111,26 +152,64 @@ impl ListenerSockets {
         self.bound.extract_if(|key, _| which(key)).map(|(key, _)| key).collect()
     }
 
-    fn open(&self, listener: &Listener) -> io::Result<(SocketAddr, Vec<TcpListener>)> {
-        if let Some(inherited) = self.inherited.take(listener.address.port()) {
-            return shared(inherited?, self.workers);
+    /// All that are open, to accept on them again.
+    pub(crate) fn reopen(&self) -> io::Result<Vec<Opened>> {
+        let opened = self.bound.iter().map(|(key, bound)| {
+            Ok(Opened { listener: key.clone(), sockets: bound.for_workers(self.workers)? })
+        });
+        opened.collect()
+    }
+
+    /// Names all that are open.
+    pub(crate) fn keys(&self) -> Vec<ListenerKey> {
+        self.bound.keys().cloned().collect()
+    }
+
+    /// Copies for another process.
+    pub(crate) fn hand(&self) -> io::Result<Vec<HandedSockets>> {
+        let handed = self.bound.iter().map(|(key, bound)| {
+            let sockets = bound.sockets.iter().map(|socket| Ok(OwnedFd::from(socket.try_clone()?)));
+            Ok(HandedSockets {
+                address: key.address,
+                name: key.name.as_deref().map(str::to_owned),
+                sockets: sockets.collect::<io::Result<_>>()?,
+            })
+        });
+        handed.collect()
+    }
+
+    fn open(&mut self, key: &ListenerKey, listener: &Listener) -> io::Result<Bound> {
+        if let Some(sockets) = self.inherited.take(key)? {
+            return Bound::new(sockets);
         }
         // A port in use is an error, though SO_REUSEPORT would quietly share it with another process of this user.
         let first = bind(listener.address, listener.backlog, false)?;
         if !listener.reuse_port {
-            return shared(first, self.workers);
+            return Bound::new(vec![first]);
         }
         let real = first.local_addr()?;
         drop(first);
         let sockets = (0..self.workers).map(|_| bind(real, listener.backlog, true)).collect::<io::Result<_>>()?;
-        Ok((real, sockets))
+        Bound::new(sockets)
     }
 }
 
-fn shared(socket: TcpListener, workers: usize) -> io::Result<(SocketAddr, Vec<TcpListener>)> {
-    socket.set_nonblocking(true)?;
-    let sockets = (0..workers).map(|_| socket.try_clone()).collect::<io::Result<_>>()?;
-    Ok((socket.local_addr()?, sockets))
+impl Bound {
+    fn new(sockets: Vec<TcpListener>) -> io::Result<Self> {
+        let first = sockets.first().ok_or(io::ErrorKind::NotFound)?;
+        let real = first.local_addr()?;
+        sockets.iter().try_for_each(|socket| socket.set_nonblocking(true))?;
+        Ok(Self { real, sockets })
+    }
+
+    /// Every worker gets a socket, and every socket a worker: what the kernel puts into its queue must be accepted.
+    fn for_workers(&self, workers: usize) -> io::Result<Vec<(usize, TcpListener)>> {
+        let pairs = (0..workers.max(self.sockets.len())).map(|at| {
+            let socket = self.sockets.get(at % self.sockets.len()).ok_or(io::ErrorKind::NotFound)?;
+            Ok((at % workers, socket.try_clone()?))
+        });
+        pairs.collect()
+    }
 }
 
 fn bind(address: SocketAddr, backlog: u32, reuse_port: bool) -> io::Result<TcpListener> {

@@ -23,8 +23,10 @@ use crate::listener::{Downstream, Leaving};
 use crate::response_flags::ResponseFlags;
 use crate::stats::tcp::{Counter, Gauge};
 use crate::upstream::{AcquireError, ConnectError, Connection, Outcome as HostOutcome, RequestGuard, Target};
-use crate::worker::{TcpStats, Worker};
-use relay::{Ending, Relay};
+use crate::stream::Stream;
+use crate::handover::{Half, TcpPart};
+use crate::worker::{Errand, Registration, TcpStats, Worker};
+use relay::{Ending, Relay, Rest};
 
 /// What the log says of a connection.
 struct Outcome {
@@ -49,6 +51,7 @@ pub(crate) async fn serve(
     mut downstream: Downstream,
     proxy: Arc<TcpProxy>,
     ahead: Option<Box<Ahead>>,
+    registration: &Rc<Registration>,
 ) -> Option<Box<Leaving>> {
     let generation = worker.generation();
     let stats = generation.tcp_stats(&proxy.stat_prefix);
@@ -65,15 +68,94 @@ pub(crate) async fn serve(
     };
     let Ahead { mut outcome, upstream, input } = ahead;
     if let Some((upstream, _guard)) = upstream {
-        Box::pin(relay(&mut downstream, upstream, input, &proxy, &stats, &mut outcome)).await;
+        let Connection { stream, .. } = &upstream;
+        registration.set_travels(matches!((&downstream.stream, stream), (Stream::Tcp(_), Stream::Tcp(_))));
+        let relaying = relay(&mut downstream, upstream, input, &proxy, &stats, &mut outcome, registration);
+        if let Some(parting) = Box::pin(relaying).await {
+            let (upstream, to) = (Some(Box::new(Parting { outcome, ..parting })), Errand::Emigrate);
+            return Some(Box::new(Leaving { downstream, upstream, to }));
+        }
     }
+    end(worker, &downstream, &proxy, &stats, &outcome);
+    None
+}
+
+/// Goes on with a connection that was elsewhere, or was to go there.
+pub(crate) async fn resume(
+    worker: &Rc<Worker>,
+    mut downstream: Downstream,
+    proxy: Arc<TcpProxy>,
+    parting: Box<Parting>,
+    registration: &Rc<Registration>,
+) -> Option<Box<Leaving>> {
+    let stats = worker.generation().tcp_stats(&proxy.stat_prefix);
+    let _counted = Counted::resumed(&stats);
+    registration.set_travels(true);
+    let Parting { mut outcome, mut stream, to_up, to_down } = *parting;
+    let to_up = Rest { buffer: std::mem::take(&mut downstream.input), half: to_up };
+    let relay = Relay::resume(&mut downstream.stream, to_up, &mut stream, to_down);
+    let mut deadline = Deadline::default();
+    let until = after(outcome.started, proxy.max_downstream_connection_duration);
+    if let Some((to_up, to_down)) =
+        run(relay, &mut deadline, (&proxy, until), &stats, &mut outcome, registration).await
+    {
+        downstream.input = to_up.buffer;
+        let upstream = Some(Box::new(Parting { outcome, stream, to_up: to_up.half, to_down }));
+        return Some(Box::new(Leaving { downstream, upstream, to: Errand::Emigrate }));
+    }
+    end(worker, &downstream, &proxy, &stats, &outcome);
+    None
+}
+
+fn end(worker: &Worker, downstream: &Downstream, proxy: &TcpProxy, stats: &TcpStats, outcome: &Outcome) {
     if outcome.flags.contains(ResponseFlags::NO_CLUSTER_FOUND) {
         stats.inc(Counter::downstream_cx_no_route);
     }
     stats.add(Counter::downstream_cx_rx_bytes_total, outcome.received);
     stats.add(Counter::downstream_cx_tx_bytes_total, outcome.sent);
-    log(worker, &downstream, &proxy, &outcome);
-    None
+    log(worker, downstream, proxy, outcome);
+}
+
+/// The upstream's side of a connection that goes on elsewhere; what was read from the client stays with the client's side.
+pub(crate) struct Parting {
+    outcome: Outcome,
+    stream: Stream,
+    to_up: Half,
+    to_down: Rest,
+}
+
+impl Parting {
+    /// For another process: what is known, the socket, and what was read from it. `from_client` bytes were read from the
+    /// client.
+    pub(crate) fn pack(self, from_client: usize) -> (TcpPart, Stream, Buffer) {
+        let Self { outcome, stream, to_up, to_down } = self;
+        let text = |text: Option<Arc<str>>| text.map(|text| text.to_string());
+        let part = TcpPart {
+            cluster: text(outcome.cluster),
+            host: text(outcome.host),
+            upstream_local: outcome.upstream_local,
+            started_at: outcome.started_at,
+            attempts: outcome.attempts,
+            to_upstream: Half { held: from_client, ..to_up },
+            to_downstream: to_down.half,
+        };
+        (part, stream, to_down.buffer)
+    }
+
+    /// Out of what another process has packed.
+    pub(crate) fn unpack(part: &TcpPart, stream: Stream, from_upstream: Buffer, started: Instant) -> Self {
+        let text = |text: &Option<String>| text.as_deref().map(Arc::from);
+        let outcome = Outcome {
+            started,
+            started_at: part.started_at,
+            cluster: text(&part.cluster),
+            host: text(&part.host),
+            upstream_local: part.upstream_local,
+            attempts: part.attempts,
+            ..Outcome::new()
+        };
+        Self { outcome, stream, to_up: part.to_upstream, to_down: Rest { buffer: from_upstream, half: part.to_downstream } }
+    }
 }
 
 /// Whether the chain's filters let a connection through.
@@ -132,21 +214,38 @@ impl Ahead {
     }
 }
 
+/// Relays until the connection ends, or is to go on elsewhere.
 async fn relay(
     downstream: &mut Downstream,
-    mut upstream: Connection,
+    upstream: Connection,
     from_upstream: Buffer,
     proxy: &TcpProxy,
     stats: &TcpStats,
     outcome: &mut Outcome,
-) {
+    registration: &Registration,
+) -> Option<Parting> {
     let until = after(outcome.started, proxy.max_downstream_connection_duration);
+    let mut upstream = upstream;
     let input = std::mem::take(&mut downstream.input);
     let mut deadline = Deadline::default();
-    let mut relay = Relay::new(&mut downstream.stream, input, &mut upstream.stream, from_upstream);
-    let ending = relay.run(&mut deadline, proxy.idle_timeout, until).await;
+    let relay = Relay::new(&mut downstream.stream, input, &mut upstream.stream, from_upstream);
+    let (to_up, to_down) = run(relay, &mut deadline, (proxy, until), stats, outcome, registration).await?;
+    downstream.input = to_up.buffer;
+    Some(Parting { outcome: Outcome::new(), stream: upstream.stream, to_up: to_up.half, to_down })
+}
+
+async fn run(
+    mut relay: Relay<'_>,
+    deadline: &mut Deadline,
+    (proxy, until): (&TcpProxy, Option<Instant>),
+    stats: &TcpStats,
+    outcome: &mut Outcome,
+    registration: &Registration,
+) -> Option<(Rest, Rest)> {
+    let ending = relay.run(deadline, proxy.idle_timeout, until, registration).await;
     (outcome.received, outcome.sent) = (relay.upstream_bytes(), relay.downstream_bytes());
     match ending {
+        Ending::Leaves => return Some(relay.part()),
         Ending::Closed | Ending::Failed => {}
         Ending::Idle => {
             stats.inc(Counter::idle_timeout);
@@ -157,6 +256,7 @@ async fn relay(
             outcome.flags |= ResponseFlags::DURATION_TIMEOUT;
         }
     }
+    None
 }
 
 /// A connection to a host of the chosen cluster, within the proxy's attempts.
@@ -270,6 +370,11 @@ struct Counted(Rc<TcpStats>);
 impl Counted {
     fn new(stats: &Rc<TcpStats>) -> Self {
         stats.inc(Counter::downstream_cx_total);
+        Self::resumed(stats)
+    }
+
+    /// One that was counted elsewhere before.
+    fn resumed(stats: &Rc<TcpStats>) -> Self {
         stats.shift(Gauge::downstream_cx_active, 1);
         Self(Rc::clone(stats))
     }

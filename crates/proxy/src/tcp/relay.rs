@@ -16,7 +16,9 @@ use crate::conn::buffer::BLOCK_BYTES;
 use crate::conn::deadline::{after, earlier};
 use crate::conn::splice::Pipe;
 use crate::conn::{Buffer, Deadline};
+use crate::handover::Half;
 use crate::stream::Stream;
+use crate::worker::Registration;
 
 /// Reads that filled their whole block, one after the other, before a direction counts as bulky.
 const BULKY_AFTER_READS: u8 = 4;
@@ -36,6 +38,8 @@ pub(crate) enum Ending {
     Idle,
     /// The connection's time was up.
     Expired,
+    /// It is to go on elsewhere: see [`Relay::part`].
+    Leaves,
 }
 
 /// Two streams and what was read from each but not yet written to the other. At most one block per direction is held: a
@@ -55,6 +59,14 @@ struct Direction {
     full_reads: u8,
     /// Holds what is spliced; kept only while bytes flow.
     pipe: Option<Pipe>,
+    /// The connection is about to go elsewhere: nothing is spliced any more.
+    leaves: bool,
+}
+
+/// Where a direction stands when its relay ends before it does: what was read and not passed on, and what was.
+pub(crate) struct Rest {
+    pub(crate) buffer: Buffer,
+    pub(crate) half: Half,
 }
 
 /// Which side of a direction failed.
@@ -77,6 +89,16 @@ impl<'s> Relay<'s> {
         Self { down, up, to_up: Direction::new(from_down), to_down: Direction::new(from_up) }
     }
 
+    /// Goes on where another relay ended: `to_up` and `to_down` are its [`Relay::part`].
+    pub(crate) fn resume(down: &'s mut Stream, to_up: Rest, up: &'s mut Stream, to_down: Rest) -> Self {
+        Self { down, up, to_up: Direction::resume(to_up), to_down: Direction::resume(to_down) }
+    }
+
+    /// What is left to do, upwards and downwards.
+    pub(crate) fn part(self) -> (Rest, Rest) {
+        (self.to_up.part(), self.to_down.part())
+    }
+
     /// Bytes written upstream.
     pub(crate) fn upstream_bytes(&self) -> u64 {
         self.to_up.bytes
@@ -93,6 +115,7 @@ impl<'s> Relay<'s> {
         deadline: &mut Deadline,
         idle: Option<Duration>,
         until: Option<Instant>,
+        registration: &Registration,
     ) -> Ending {
         let mut idle_until = after(Instant::now(), idle);
         poll_fn(|cx| {
@@ -112,6 +135,18 @@ impl<'s> Relay<'s> {
             }
             if idle.is_some() && before != (self.to_up.bytes, self.to_down.bytes) {
                 idle_until = after(Instant::now(), idle);
+            }
+            registration.watch(cx.waker());
+            if registration.emigrates() {
+                self.to_up.leaves = true;
+                self.to_down.leaves = true;
+                // What is in a pipe stays with this process until it is written.
+                if !self.to_up.holds_pipe() && !self.to_down.holds_pipe() {
+                    return Poll::Ready(Ending::Leaves);
+                }
+            } else {
+                self.to_up.leaves = false;
+                self.to_down.leaves = false;
             }
             deadline.poll(earlier(idle_until, until), cx).map(|()| {
                 let expired = until.is_some_and(|until| until <= Instant::now());
@@ -138,7 +173,30 @@ fn is_reset(error: &io::Error) -> bool {
 
 impl Direction {
     fn new(buffer: Buffer) -> Self {
-        Self { buffer, bytes: 0, state: State::Open, full_reads: 0, pipe: None }
+        Self { buffer, bytes: 0, state: State::Open, full_reads: 0, pipe: None, leaves: false }
+    }
+
+    fn resume(Rest { buffer, half }: Rest) -> Self {
+        let state = match half {
+            Half { closed: true, .. } => State::Closed,
+            Half { ended: true, .. } => State::Draining,
+            Half { .. } => State::Open,
+        };
+        Self { bytes: half.passed, state, ..Self::new(buffer) }
+    }
+
+    fn part(self) -> Rest {
+        let half = Half {
+            passed: self.bytes,
+            held: self.buffer.len(),
+            ended: self.state != State::Open,
+            closed: self.state == State::Closed,
+        };
+        Rest { buffer: self.buffer, half }
+    }
+
+    fn holds_pipe(&self) -> bool {
+        self.pipe.as_ref().is_some_and(|pipe| pipe.held() > 0)
     }
 
     fn poll(&mut self, from: &mut Stream, to: &mut Stream, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
@@ -186,6 +244,7 @@ impl Direction {
     /// Reads once; 0 at the source's end.
     fn poll_fill(&mut self, from: &mut Stream, to: &mut Stream, cx: &mut Context<'_>) -> Poll<Result<usize, Failure>> {
         if self.full_reads == BULKY_AFTER_READS
+            && !self.leaves
             && let (Stream::Tcp(from), Stream::Tcp(_)) = (&*from, &*to)
             && let Some(pipe) = self.take_pipe()
         {

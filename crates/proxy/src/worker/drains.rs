@@ -35,6 +35,8 @@ impl DrainScope {
 #[derive(Default)]
 pub(super) struct Drains {
     scope: Cell<DrainScope>,
+    /// A successor takes the connections that can travel; the others end.
+    giving_away: Cell<bool>,
     /// By the chain's address, which the entry keeps taken.
     chains: RefCell<FastMap<usize, (Arc<FilterChain>, Instant)>>,
     count: Cell<u32>,
@@ -50,6 +52,15 @@ impl Drains {
     pub(super) fn set_scope(&self, scope: DrainScope) {
         self.scope.set(scope);
         self.count.set(self.count.get().wrapping_add(1));
+    }
+
+    pub(super) fn set_giving_away(&self, giving_away: bool) {
+        self.giving_away.set(giving_away);
+        self.count.set(self.count.get().wrapping_add(1));
+    }
+
+    pub(super) fn giving_away(&self) -> bool {
+        self.giving_away.get()
     }
 
     /// These chains have left the configuration; what they serve may last until `deadline`.

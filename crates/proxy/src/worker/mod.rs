@@ -22,7 +22,10 @@ use tokio::sync::{mpsc, oneshot};
 use crate::access_log::LogHandle;
 use crate::balance::{Balance, Seat, Shed};
 use crate::listener::moving::Moved;
-use crate::listener::socket::{InheritedSockets, ListenerKey, ListenerSockets, Opened, SocketChange};
+use crate::handover::Parcel;
+use crate::listener::socket::{
+    HandedSockets, InheritedSockets, ListenerKey, ListenerSockets, Opened, SocketChange,
+};
 use crate::overload::Overload;
 use crate::stats::{self, worker};
 use crate::upstream::{ClusterSnapshot, SharedClusters};
@@ -45,6 +48,8 @@ pub struct WorkerOptions {
     pub inherited: Vec<(u16, OwnedFd)>,
     /// What is refused when the process runs short.
     pub overload: Arc<Overload>,
+    /// Listening sockets taken over from the process that this one replaces.
+    pub(crate) handed: Vec<HandedSockets>,
     /// Where access logs go.
     pub log: LogHandle,
     /// How long connections may take to finish once draining began; after that they are closed by [`WorkerPool::stop`].
@@ -129,12 +134,18 @@ pub(crate) enum Message {
     Listen(ListenerKey, std::net::TcpListener),
     /// Stop accepting for it and close the socket.
     Unlisten(ListenerKey),
+    /// Stop accepting for it; somebody else does.
+    Release(ListenerKey),
     /// Say what there is to say about clusters.
     Clusters(oneshot::Sender<Vec<ClusterSnapshot>>),
     /// A connection another worker accepted.
     Connection(Accepted),
     /// A connection another worker served so far.
     Moved(Box<Moved>),
+    /// A connection another process served so far.
+    Adopted(Box<Parcel>, Seat),
+    /// Give connections to a successor, or stop doing so.
+    GiveAway(Option<mpsc::Sender<Parcel>>),
     /// Give some load away.
     Shed(Shed),
     /// Close these connections at their next message boundary.
@@ -180,7 +191,7 @@ impl WorkerPool {
             let thread = thread::spawn(seed, receiver)?;
             workers.push(Handle { inbox: inboxes[index].clone(), thread: Mutex::new(Some(thread)), stats });
         }
-        let sockets = ListenerSockets::new(count, InheritedSockets::new(options.inherited));
+        let sockets = ListenerSockets::new(count, InheritedSockets::new(options.inherited, options.handed));
         let state = PoolState { sockets, current: Arc::default(), stopped: DrainScope::None };
         Ok(Self {
             workers,
@@ -218,8 +229,10 @@ impl WorkerPool {
 
     fn listen(&self, opened: Vec<Opened>) {
         for opened in opened {
-            for (worker, socket) in self.workers.iter().zip(opened.sockets) {
-                worker.tell(Message::Listen(opened.listener.clone(), socket));
+            for (worker, socket) in opened.sockets {
+                if let Some(worker) = self.workers.get(worker) {
+                    worker.tell(Message::Listen(opened.listener.clone(), socket));
+                }
             }
         }
     }
@@ -237,6 +250,35 @@ impl WorkerPool {
         let of_scope = |listener: &ListenerKey| scope.covers(current.bound.get(listener).map(|bound| bound.direction));
         for listener in state.sockets.close(of_scope) {
             self.tell_all(|| Message::Unlisten(listener.clone()));
+        }
+    }
+
+    /// Accepts no more and gives connections away, each at its next message boundary; those that cannot travel drain. With
+    /// `None` it goes on as before.
+    pub(crate) fn give_away(&self, to: Option<mpsc::Sender<Parcel>>) -> io::Result<()> {
+        let state = self.lock();
+        match to {
+            Some(_) => {
+                for listener in state.sockets.keys() {
+                    self.tell_all(|| Message::Release(listener.clone()));
+                }
+            }
+            None => self.listen(state.sockets.reopen()?),
+        }
+        self.tell_all(|| Message::GiveAway(to.clone()));
+        Ok(())
+    }
+
+    /// Listening sockets for a successor.
+    pub(crate) fn handed_sockets(&self) -> io::Result<Vec<HandedSockets>> {
+        self.lock().sockets.hand()
+    }
+
+    /// Goes on with a connection that another process served so far.
+    pub(crate) fn adopt(&self, parcel: Parcel) {
+        let seat = self.balance.choose();
+        if let Some(worker) = self.workers.get(seat.worker()) {
+            worker.tell(Message::Adopted(Box::new(parcel), seat));
         }
     }
 

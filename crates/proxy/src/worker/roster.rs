@@ -34,6 +34,8 @@ pub(crate) enum Errand {
     Stay,
     /// Go to that worker.
     MoveTo(usize),
+    /// Go to the process that takes over from this one.
+    Emigrate,
     /// End: the process, the listener or the filter chain drains.
     Drain,
 }
@@ -54,6 +56,8 @@ struct Entry {
     direction: TrafficDirection,
     /// It speaks a protocol that has message boundaries it can move at.
     movable: bool,
+    /// It can go to another process.
+    travels: bool,
     /// Where it was told to go, and in which look.
     order: Option<(u16, u32)>,
 }
@@ -182,9 +186,21 @@ impl Registration {
         self.requests.get().map(Limit::try_acquire).transpose()
     }
 
-    /// Says that this connection can move at a message boundary.
+    /// Says that this connection can move to another worker at a message boundary.
     pub(crate) fn set_movable(&self) {
         self.with(|entry| entry.movable = true);
+    }
+
+    /// Says that this connection can go to another process.
+    pub(crate) fn set_travels(&self, travels: bool) {
+        self.with(|entry| entry.travels = travels);
+        self.look_at_drains();
+    }
+
+    /// Whether a successor is waiting for this connection.
+    #[inline]
+    pub(crate) fn emigrates(&self) -> bool {
+        self.worker.drains.giving_away() && !self.drains() && self.with(|entry| entry.travels) == Some(true)
     }
 
     /// Wakes this task when there is an errand for it. Cheap to call at every poll: a task's waker stays the same.
@@ -212,6 +228,9 @@ impl Registration {
         if self.drains() {
             return Errand::Drain;
         }
+        if self.emigrates() {
+            return Errand::Emigrate;
+        }
         match self.with(|entry| entry.order).flatten() {
             Some((to, epoch)) if self.worker.balance.epoch().wrapping_sub(epoch) <= ORDER_LIFETIME => {
                 Errand::MoveTo(usize::from(to))
@@ -234,7 +253,8 @@ impl Registration {
         self.seen_drains.set(drains.count());
         let covered = |entry: &mut Entry| {
             let (chain, direction) = (entry.chain.as_ref(), entry.direction);
-            chain.is_some_and(|chain| drains.covers(chain, direction))
+            let stays_behind = drains.giving_away() && !entry.travels;
+            stays_behind || chain.is_some_and(|chain| drains.covers(chain, direction))
         };
         self.drains.set(self.with(covered).unwrap_or(false));
     }

@@ -17,7 +17,8 @@ use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::access_log::{LogHandle, WorkerLog};
-use crate::balance::Balance;
+use crate::balance::{Balance, Seat};
+use crate::handover::Parcel;
 use crate::h2::stats as h2;
 use crate::listener;
 use crate::listener::moving::Moved;
@@ -62,6 +63,8 @@ pub(crate) struct Worker {
     pub(crate) random: Random,
     pub(super) roster: Roster,
     pub(super) drains: Drains,
+    /// Where connections go once a successor has taken over.
+    pub(crate) successor: RefCell<Option<mpsc::Sender<Parcel>>>,
     drain_time: Duration,
     /// For how long nothing must have come on a connection that drains before it is closed: its client could be sending.
     pub(crate) drain_quiet: Duration,
@@ -146,6 +149,9 @@ async fn run(seed: Seed, mut inbox: mpsc::Receiver<Message>) {
             Message::Unlisten(listener) => {
                 accepting.remove(&listener).into_iter().flatten().for_each(|stop| _ = stop.send(()));
             }
+            Message::Release(listener) => _ = accepting.remove(&listener),
+            Message::Adopted(parcel, seat) => worker.adopt(*parcel, seat),
+            Message::GiveAway(to) => worker.give_away(to),
             Message::Clusters(answer) => _ = answer.send(worker.upstreams.snapshot()),
             Message::Connection(accepted) => worker.serve(accepted),
             Message::Moved(moved) => worker.resume(*moved),
@@ -192,6 +198,7 @@ impl Worker {
             random: Random::from_system(),
             roster: Roster::default(),
             drains: Drains::default(),
+            successor: RefCell::default(),
             drain_time: seed.drain_time,
             drain_quiet: MAX_DRAIN_QUIET.min(seed.drain_time / 10),
             registry: seed.registry,
@@ -209,10 +216,7 @@ impl Worker {
     /// Serves a connection on a task of its own.
     pub(crate) fn serve(self: &Rc<Self>, accepted: Accepted) {
         self.stats.inc(worker::Counter::downstream_cx_total);
-        let id = self.next_connection.get();
-        self.next_connection.set(id + 1);
-        // Ids of all workers are distinct without a shared counter.
-        let id = id * self.peers.len() as u64 + self.index as u64;
+        let id = self.next_id();
         let (worker, registration) = (Rc::clone(self), Rc::new(Registration::new(self)));
         let entry = registration.key();
         let task = spawn_local(async move {
@@ -226,10 +230,38 @@ impl Worker {
     /// Goes on with a connection that another worker served so far.
     fn resume(self: &Rc<Self>, moved: Moved) {
         self.stats.inc(worker::Counter::downstream_cx_moved_in);
+        self.spawn(move |worker, registration| listener::moving::resumed(worker, moved, registration));
+    }
+
+    /// Goes on with a connection that another process served so far.
+    fn adopt(self: &Rc<Self>, parcel: Parcel, seat: Seat) {
+        let id = self.next_id();
+        self.spawn(move |worker, registration| listener::adopt::adopted(worker, parcel, seat, id, registration));
+    }
+
+    /// Gives connections to a successor from now on, or no longer.
+    pub(crate) fn give_away(&self, to: Option<mpsc::Sender<Parcel>>) {
+        self.drains.set_giving_away(to.is_some());
+        self.successor.replace(to);
+        self.roster.wake_all();
+    }
+
+    fn next_id(&self) -> u64 {
+        let id = self.next_connection.get();
+        self.next_connection.set(id + 1);
+        // Ids of all workers are distinct without a shared counter.
+        id * self.peers.len() as u64 + self.index as u64
+    }
+
+    /// Serves a connection whose filter chain is known on a task of its own.
+    fn spawn<F>(self: &Rc<Self>, begin: F)
+    where
+        F: for<'w> FnOnce(&'w Rc<Worker>, &'w Rc<Registration>) -> Option<listener::Served<'w>> + 'static,
+    {
         let (worker, registration) = (Rc::clone(self), Rc::new(Registration::new(self)));
         let entry = registration.key();
         let task = spawn_local(async move {
-            if let Some(mut served) = listener::moving::resumed(&worker, moved, &registration) {
+            if let Some(mut served) = begin(&worker, &registration) {
                 served.to_its_end(&worker, &registration).await;
             }
         });

@@ -36,9 +36,15 @@ impl Proxy {
 
     /// With that many workers.
     pub fn start_with(bootstrap: &str, concurrency: usize) -> Self {
+        Self::start_as(bootstrap, |settings| settings.concurrency = concurrency)
+    }
+
+    /// With other settings.
+    pub fn start_as(bootstrap: &str, change: impl FnOnce(&mut Settings)) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let admin_path = folder.path().join("admin");
-        let settings = Settings { concurrency, ..settings(bootstrap, &folder, Some(admin_path.clone())) };
+        let mut settings = settings(bootstrap, &folder, Some(admin_path.clone()));
+        change(&mut settings);
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || run_until(settings, stopped));
         let admin = eventually("the admin address", || {
@@ -80,6 +86,11 @@ impl Proxy {
         eventually("LIVE", || (self.get("/ready").status == 200).then_some(()));
     }
 
+    /// Whether it has ended by itself.
+    pub fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(|thread| thread.is_finished())
+    }
+
     /// Tells it to end and waits.
     pub fn stop(mut self) -> Result<(), RunError> {
         drop(self.stop.take());
@@ -107,6 +118,8 @@ pub fn settings(bootstrap: &str, folder: &TempDir, admin_address_path: Option<Pa
         log_level: Default::default(),
         drain_time: Duration::from_secs(5),
         admin_address_path,
+        handover: None,
+        parent_shutdown_time: Duration::from_secs(10),
     }
 }
 

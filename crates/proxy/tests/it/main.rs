@@ -14,4 +14,5 @@ mod proxy_protocol;
 mod sidecars;
 mod swaps;
 mod tcp;
+mod upgrade;
 mod xds;

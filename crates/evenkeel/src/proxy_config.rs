@@ -1,0 +1,78 @@
+//! `evenkeel proxy-config`: what a running proxy says of itself on its admin port.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+/// How long the proxy may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest answer read, in bytes.
+const MAX_ANSWER_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Prints the load of each worker, and how uneven it is.
+pub fn workers(admin: SocketAddr, json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
+    let page = if json { "/workers?format=json" } else { "/workers" };
+    let body = get(admin, page).with_context(|| format!("asking the proxy's admin port {admin}"))?;
+    out.write_all(&body)?;
+    Ok(())
+}
+
+fn get(admin: SocketAddr, page: &str) -> anyhow::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect_timeout(&admin, TIMEOUT)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    // HTTP/1.0: the answer is not chunked, and ends with the connection.
+    write!(stream, "GET {page} HTTP/1.0\r\nhost: {admin}\r\n\r\n")?;
+    let mut answer = Vec::new();
+    stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer)?;
+    let (head, body) = split(&answer).context("it does not speak HTTP")?;
+    match head.split(' ').nth(1) {
+        Some("200") => Ok(body.to_vec()),
+        Some(status) => bail!("it answers {status}: {}", String::from_utf8_lossy(body).trim_end()),
+        None => bail!("it does not speak HTTP"),
+    }
+}
+
+/// The status line, and the body.
+fn split(answer: &[u8]) -> Option<(&str, &[u8])> {
+    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n")?;
+    let head = std::str::from_utf8(answer.get(..end)?).ok()?;
+    Some((head.lines().next()?, answer.get(end + 4..)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// What is printed when the admin port answers so.
+    fn printed(answer: &'static str) -> Result<String, String> {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let admin = listener.local_addr().expect("bound");
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a client");
+            let mut asked = Vec::new();
+            while !asked.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).expect("a request");
+                asked.extend(byte);
+            }
+            assert!(asked.starts_with(b"GET /workers HTTP/1.0\r\n"));
+            stream.write_all(answer.as_bytes()).expect("it reads");
+        });
+        let mut out = Vec::new();
+        let result = workers(admin, false, &mut out);
+        server.join().expect("the request was as expected");
+        result.map(|()| String::from_utf8(out).expect("text")).map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn prints_what_the_proxy_says() {
+        assert_eq!(printed("HTTP/1.0 200 OK\r\na: b\r\n\r\nworker 0\n").as_deref(), Ok("worker 0\n"));
+        let refused = printed("HTTP/1.0 404 Not Found\r\n\r\nno such page\n").expect_err("refused");
+        assert!(refused.ends_with("it answers 404: no such page"), "{refused}");
+        assert!(printed("SSH-2.0\r\n\r\n").is_err());
+    }
+}

@@ -1,0 +1,213 @@
+//! The running process's side: waits for a successor, and gives it everything.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use evenkeel_stats::{Registry, Value};
+use socket2::Socket;
+use tokio::sync::mpsc::{self, error::TryRecvError};
+use tokio::sync::oneshot;
+
+use super::wire::{ANSWER_TIMEOUT, Channel, Head, MAX_FDS, VERSION};
+use super::{HandoverError, Parcel, prepare_folder, system};
+use crate::listener::socket::HandedSockets;
+use crate::worker::WorkerPool;
+
+/// Connections that wait to be sent; more wait where they are.
+const MAX_WAITING_PARCELS: usize = 256;
+/// Between two looks at whether there is anything to send, or anybody left to send it to.
+const POLL: Duration = Duration::from_millis(2);
+/// Between two reports of statistics.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// Statistics in one packet.
+const MAX_SAMPLES_PER_PACKET: usize = 800;
+
+/// What the control thread is to do for a successor.
+#[derive(Debug)]
+pub(crate) enum Request {
+    /// Accept no more, and have connections given to this channel.
+    GiveAway(mpsc::Sender<Parcel>),
+    /// The successor is gone: go on as before.
+    GoOn,
+    /// All is given away.
+    End,
+}
+
+/// What a running process gives a successor, and how.
+pub(crate) struct Predecessor {
+    pub(crate) pool: Arc<WorkerPool>,
+    pub(crate) registry: Arc<Registry>,
+    /// The admin interface's socket, by its configured address.
+    pub(crate) admin: Option<(SocketAddr, OwnedFd)>,
+    /// How often the process was replaced before.
+    pub(crate) epoch: u32,
+    /// To the control thread; an answer says that it is done.
+    pub(crate) requests: mpsc::Sender<(Request, oneshot::Sender<()>)>,
+}
+
+/// The thread that waits for a successor. Dropping it removes the socket, unless a successor has taken its place.
+pub(crate) struct Heir {
+    path: PathBuf,
+    inode: Option<u64>,
+}
+
+impl Drop for Heir {
+    fn drop(&mut self) {
+        if self.inode.is_some() && inode(&self.path) == self.inode {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn inode(path: &Path) -> Option<u64> {
+    std::fs::symlink_metadata(path).ok().map(|found| std::os::unix::fs::MetadataExt::ino(&found))
+}
+
+impl Predecessor {
+    /// Waits for successors on a thread of its own, from now on.
+    pub(crate) fn wait(self, path: &Path) -> Result<Heir, HandoverError> {
+        prepare_folder(path)?;
+        let listener = Channel::listen(path).map_err(system("listening for a successor"))?;
+        let heir = Heir { path: path.to_owned(), inode: inode(path) };
+        let thread = std::thread::Builder::new().name("handover".into());
+        thread.spawn(move || self.serve(&listener)).map_err(system("starting the handover's thread"))?;
+        Ok(heir)
+    }
+
+    fn serve(&self, listener: &Socket) {
+        loop {
+            let channel = match Channel::accept(listener) {
+                Ok(channel) => channel,
+                Err(error) => {
+                    tracing::warn!(%error, "handover: cannot accept");
+                    return;
+                }
+            };
+            match self.hand_over(&channel) {
+                Ok(true) => return,
+                Ok(false) => tracing::warn!("handover: the successor ended; going on"),
+                Err(error) => tracing::warn!(%error, "handover: failed; going on"),
+            }
+            if self.tell(Request::GoOn).is_none() {
+                return;
+            }
+        }
+    }
+
+    /// True when everything was given away.
+    fn hand_over(&self, channel: &Channel) -> io::Result<bool> {
+        channel.set_timeout(Some(ANSWER_TIMEOUT))?;
+        let version = match channel.receive()?.map(|packet| packet.head) {
+            Some(Head::Hello { version, .. }) => version,
+            _ => return Ok(false),
+        };
+        channel.send(&Head::Hello { version: VERSION, epoch: self.epoch }, b"", &[])?;
+        if version != VERSION {
+            return Ok(false);
+        }
+        tracing::info!("handover: a successor is starting");
+        self.send_sockets(channel)?;
+        // It takes as long as it takes until the successor has its configuration.
+        channel.set_timeout(None)?;
+        let end_after = match channel.receive()?.map(|packet| packet.head) {
+            Some(Head::TakeOver { end_after_ms }) => Duration::from_millis(end_after_ms),
+            _ => return Ok(false),
+        };
+        let (sender, parcels) = mpsc::channel(MAX_WAITING_PARCELS);
+        if self.tell(Request::GiveAway(sender)).is_none() {
+            return Ok(false);
+        }
+        tracing::info!(connections = self.pool.active_connections(), "handover: giving everything to the successor");
+        self.give_away(channel, parcels, end_after)?;
+        self.report(channel)?;
+        channel.send(&Head::Done, b"", &[])?;
+        tracing::info!("handover: done");
+        self.tell(Request::End);
+        Ok(true)
+    }
+
+    fn send_sockets(&self, channel: &Channel) -> io::Result<()> {
+        for HandedSockets { address, name, sockets } in self.pool.handed_sockets()? {
+            for sockets in chunks(sockets) {
+                channel.send(&Head::Listener { address, name: name.clone() }, b"", &sockets)?;
+            }
+        }
+        if let Some((address, socket)) = &self.admin {
+            channel.send(&Head::Admin { address: *address }, b"", &[socket.try_clone()?])?;
+        }
+        channel.send(&Head::Tickets { keys: evenkeel_tls::tickets::export() }, b"", &[])?;
+        channel.send(&Head::Ready, b"", &[])
+    }
+
+    /// Sends connections as they come, until there are none or the time is over.
+    fn give_away(&self, channel: &Channel, mut parcels: mpsc::Receiver<Parcel>, limit: Duration) -> io::Result<()> {
+        let deadline = Instant::now() + limit;
+        let mut reported = Instant::now();
+        loop {
+            // Looked at first: a connection is put into the channel before it stops counting.
+            let none_left = self.pool.active_connections() == 0;
+            match parcels.try_recv() {
+                Ok(Parcel { travelling, fds, bytes }) => {
+                    channel.send(&Head::Connection(travelling), &bytes, &fds)?;
+                    continue;
+                }
+                Err(TryRecvError::Disconnected) => return Ok(()),
+                Err(TryRecvError::Empty) if none_left || Instant::now() >= deadline => return Ok(()),
+                Err(TryRecvError::Empty) => {}
+            }
+            if reported.elapsed() >= REPORT_INTERVAL {
+                self.report(channel)?;
+                reported = Instant::now();
+            }
+            std::thread::park_timeout(POLL);
+        }
+    }
+
+    fn report(&self, channel: &Channel) -> io::Result<()> {
+        let (mut counters, mut gauges) = (Vec::new(), Vec::new());
+        for sample in self.registry.samples() {
+            match sample.value {
+                Value::Counter(value) if travels(&sample.name) => counters.push((sample.name, value)),
+                Value::Gauge(value) if travels(&sample.name) && sample.name.ends_with("_active") => {
+                    gauges.push((sample.name, value));
+                }
+                _ => {}
+            }
+        }
+        while counters.len() > MAX_SAMPLES_PER_PACKET {
+            let counters = counters.split_off(counters.len() - MAX_SAMPLES_PER_PACKET);
+            channel.send(&Head::Statistics { counters, gauges: Vec::new(), complete: false }, b"", &[])?;
+        }
+        while gauges.len() > MAX_SAMPLES_PER_PACKET {
+            let gauges = gauges.split_off(gauges.len() - MAX_SAMPLES_PER_PACKET);
+            channel.send(&Head::Statistics { counters: Vec::new(), gauges, complete: false }, b"", &[])?;
+        }
+        channel.send(&Head::Statistics { counters, gauges, complete: true }, b"", &[])
+    }
+
+    /// `None` when the control thread is gone.
+    fn tell(&self, request: Request) -> Option<()> {
+        let (sender, answer) = oneshot::channel();
+        self.requests.blocking_send((request, sender)).ok()?;
+        answer.blocking_recv().ok()
+    }
+}
+
+/// What is about traffic, and not about the process itself.
+fn travels(name: &str) -> bool {
+    !["server.", "workers.", "control_plane."].iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// Descriptors in groups that fit a packet.
+fn chunks(mut sockets: Vec<OwnedFd>) -> Vec<Vec<OwnedFd>> {
+    let mut chunks = Vec::new();
+    while sockets.len() > MAX_FDS {
+        chunks.push(sockets.split_off(sockets.len() - MAX_FDS));
+    }
+    chunks.push(sockets);
+    chunks
+}

@@ -1,0 +1,133 @@
+//! The new process's side: takes the running one's sockets, and later all it has.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_stats::Registry;
+
+use super::wire::{ANSWER_TIMEOUT, Channel, Head, Packet, VERSION};
+use super::{HandoverError, Parcel, prepare_folder, system};
+use crate::listener::socket::HandedSockets;
+use crate::worker::WorkerPool;
+
+/// What a predecessor gave before anything else.
+#[derive(Debug, Default)]
+pub(crate) struct Inheritance {
+    pub(crate) listeners: Vec<HandedSockets>,
+    /// The admin interface's socket, by its configured address.
+    pub(crate) admin: Option<(SocketAddr, OwnedFd)>,
+    /// How often the process was replaced, this time included.
+    pub(crate) epoch: u32,
+}
+
+/// A handover that has begun. Dropping it ends it, and the predecessor goes on as before.
+#[derive(Debug)]
+pub(crate) struct Successor {
+    channel: Channel,
+}
+
+impl Successor {
+    /// Asks the process behind `path` for its sockets; `None` when there is none.
+    pub(crate) fn begin(path: &Path) -> Result<Option<(Self, Inheritance)>, HandoverError> {
+        prepare_folder(path)?;
+        let channel = match Channel::connect(path) {
+            Ok(channel) => channel,
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(system("connecting to the running process")(error)),
+        };
+        let inheritance = ask(&channel)?;
+        Ok(Some((Self { channel }, inheritance)))
+    }
+
+    /// Takes everything over. The thread that does it ends with the predecessor; `None` when that is gone already.
+    pub(crate) fn take_over(self, pool: Arc<WorkerPool>, registry: Arc<Registry>, end_after: Duration) -> Option<Taking> {
+        let end_after_ms = u64::try_from(end_after.as_millis()).unwrap_or(u64::MAX);
+        self.channel.send(&Head::TakeOver { end_after_ms }, b"", &[]).ok()?;
+        let stop = self.channel.try_clone().ok()?;
+        let thread = std::thread::Builder::new().name("handover".into());
+        thread.spawn(move || take(&self.channel, &pool, &registry)).ok()?;
+        Some(Taking { channel: stop })
+    }
+}
+
+/// A takeover under way; dropping it ends it, for a process that ends itself.
+pub(crate) struct Taking {
+    channel: Channel,
+}
+
+impl Drop for Taking {
+    fn drop(&mut self) {
+        self.channel.close();
+    }
+}
+
+fn ask(channel: &Channel) -> Result<Inheritance, HandoverError> {
+    let talking = || system("asking the running process");
+    channel.set_timeout(Some(ANSWER_TIMEOUT)).map_err(talking())?;
+    channel.send(&Head::Hello { version: VERSION, epoch: 0 }, b"", &[]).map_err(talking())?;
+    let mut inheritance = Inheritance::default();
+    loop {
+        let Some(Packet { head, mut fds, .. }) = channel.receive().map_err(talking())? else {
+            return Err(HandoverError::Ended("it closed before it had given its sockets"));
+        };
+        match head {
+            Head::Hello { version, epoch } if version == VERSION => inheritance.epoch = epoch.wrapping_add(1),
+            Head::Hello { version, .. } => return Err(HandoverError::Version(version)),
+            Head::Listener { address, name } => {
+                let known = inheritance.listeners.iter_mut().find(|known| (known.address, &known.name) == (address, &name));
+                match known {
+                    Some(known) => known.sockets.append(&mut fds),
+                    None => inheritance.listeners.push(HandedSockets { address, name, sockets: fds }),
+                }
+            }
+            Head::Admin { address } => inheritance.admin = fds.pop().map(|socket| (address, socket)),
+            Head::Tickets { keys } => evenkeel_tls::tickets::import(&keys),
+            Head::Ready => break,
+            _ => return Err(HandoverError::Ended("it said something unexpected")),
+        }
+    }
+    channel.set_timeout(None).map_err(talking())?;
+    Ok(inheritance)
+}
+
+/// Takes what comes until the predecessor has nothing left.
+fn take(channel: &Channel, pool: &WorkerPool, registry: &Registry) {
+    let (mut counters, mut gauges) = (HashMap::new(), HashMap::new());
+    let mut taken = 0u64;
+    loop {
+        match channel.receive() {
+            Ok(Some(Packet { head: Head::Connection(travelling), bytes, fds })) => {
+                taken += 1;
+                pool.adopt(Parcel { travelling, bytes, fds });
+            }
+            Ok(Some(Packet { head: Head::Statistics { counters: some, gauges: others, complete }, .. })) => {
+                counters.extend(some);
+                gauges.extend(others);
+                if complete {
+                    registry.carry(std::mem::take(&mut counters), std::mem::take(&mut gauges));
+                }
+            }
+            Ok(Some(Packet { head: Head::Done, .. })) => {
+                tracing::info!(connections = taken, "handover: the predecessor has ended");
+                break;
+            }
+            Ok(Some(Packet { head, .. })) => tracing::warn!(?head, "handover: an unexpected message"),
+            Ok(None) => {
+                tracing::warn!(connections = taken, "handover: the predecessor has gone early");
+                break;
+            }
+            Err(error) => {
+                tracing::warn!(%error, connections = taken, "handover: lost the predecessor");
+                break;
+            }
+        }
+    }
+    registry.end_carried_gauges();
+}

@@ -1,0 +1,186 @@
+//! What the two processes say to each other: one packet per message, descriptors beside it.
+//!
+//! A packet is the length of its head (4 bytes, little endian), the head as JSON, and bytes that belong to it. Packets of
+//! a Unix `SOCK_SEQPACKET` socket keep their boundaries, and descriptors stay with theirs.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
+use serde::{Deserialize, Serialize};
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use super::parcel::Travelling;
+
+/// Goes up with every change that an older process would not understand.
+pub(super) const VERSION: u32 = 1;
+/// Bytes of a packet; the system's default for a socket's send buffer is 208 KiB.
+pub(super) const MAX_PACKET_BYTES: usize = 160 * 1024;
+/// Descriptors in a packet (the kernel's `SCM_MAX_FD` is 253).
+pub(super) const MAX_FDS: usize = 250;
+/// How long the other side may take to answer while both are starting the handover.
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A packet's head.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Head {
+    /// First word of either side.
+    Hello { version: u32, epoch: u32 },
+    /// Sockets of a listener: one shared by all workers, or one for each.
+    Listener { address: SocketAddr, name: Option<String> },
+    /// The admin interface's socket, by its configured address.
+    Admin { address: SocketAddr },
+    /// Keys of TLS session tickets, so that sessions are resumed.
+    Tickets { keys: Vec<Vec<u8>> },
+    /// That is all.
+    Ready,
+    /// The successor serves: give everything away, and end after that time at the latest.
+    TakeOver { end_after_ms: u64 },
+    /// A connection.
+    Connection(Box<Travelling>),
+    /// Some of the predecessor's statistics; all of them came when `complete`.
+    Statistics { counters: Vec<(String, u64)>, gauges: Vec<(String, i64)>, complete: bool },
+    /// The predecessor has nothing left.
+    Done,
+}
+
+/// A packet as it came.
+#[derive(Debug)]
+pub(super) struct Packet {
+    pub(super) head: Head,
+    pub(super) bytes: Vec<u8>,
+    pub(super) fds: Vec<OwnedFd>,
+}
+
+/// One side of a handover. Calls block: it lives on a thread of its own.
+#[derive(Debug)]
+pub(super) struct Channel(Socket);
+
+impl Channel {
+    pub(super) fn connect(path: &Path) -> io::Result<Self> {
+        let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
+        socket.connect(&SockAddr::unix(path)?)?;
+        Ok(Self(socket))
+    }
+
+    pub(super) fn listen(path: &Path) -> io::Result<Socket> {
+        let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
+        // A name of its own first: renaming it replaces a predecessor's socket in one step.
+        let new = path.with_extension(format!("{}.new", std::process::id()));
+        let _ = std::fs::remove_file(&new);
+        socket.bind(&SockAddr::unix(&new)?)?;
+        socket.listen(4)?;
+        std::fs::rename(&new, path)?;
+        Ok(socket)
+    }
+
+    /// A peer that has connected. Peers of other users are refused, whatever the folder's mode says.
+    pub(super) fn accept(listener: &Socket) -> io::Result<Self> {
+        let (socket, _) = listener.accept()?;
+        let peer = nix::sys::socket::getsockopt(&socket.as_fd(), nix::sys::socket::sockopt::PeerCredentials)?;
+        // SAFETY: it only reads, and cannot fail.
+        match peer.uid() == unsafe { libc::geteuid() } {
+            true => Ok(Self(socket)),
+            false => Err(io::ErrorKind::PermissionDenied.into()),
+        }
+    }
+
+    /// How long a read may take; `None`: as long as it wants.
+    pub(super) fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.0.set_read_timeout(timeout)
+    }
+
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
+        self.0.try_clone().map(Self)
+    }
+
+    /// Ends it for both sides and all copies.
+    pub(super) fn close(&self) {
+        let _ = self.0.shutdown(std::net::Shutdown::Both);
+    }
+
+    pub(super) fn send(&self, head: &Head, bytes: &[u8], fds: &[OwnedFd]) -> io::Result<()> {
+        let head = serde_json::to_vec(head)?;
+        let length = u32::try_from(head.len()).map_err(|_| io::ErrorKind::InvalidInput)?.to_le_bytes();
+        if length.len() + head.len() + bytes.len() > MAX_PACKET_BYTES || fds.len() > MAX_FDS {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let raw: Vec<_> = fds.iter().map(|fd| fd.as_raw_fd()).collect();
+        let rights = [ControlMessage::ScmRights(&raw)];
+        let control = if raw.is_empty() { &rights[..0] } else { &rights[..] };
+        let parts = [IoSlice::new(&length), IoSlice::new(&head), IoSlice::new(bytes)];
+        sendmsg::<UnixAddr>(self.0.as_raw_fd(), &parts, control, MsgFlags::MSG_NOSIGNAL, None)?;
+        Ok(())
+    }
+
+    /// The next packet; `None` when the other side is gone.
+    pub(super) fn receive(&self) -> io::Result<Option<Packet>> {
+        let mut bytes = vec![0; MAX_PACKET_BYTES];
+        let mut control = nix::cmsg_space!([std::os::fd::RawFd; MAX_FDS]);
+        let (count, fds) = {
+            let mut parts = [IoSliceMut::new(&mut bytes)];
+            let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+            let message = recvmsg::<UnixAddr>(self.0.as_raw_fd(), &mut parts, Some(&mut control), flags)?;
+            let mut fds = Vec::new();
+            for control in message.cmsgs()? {
+                if let ControlMessageOwned::ScmRights(raw) = control {
+                    // SAFETY: the kernel has just opened them for this process, and nobody else knows them.
+                    fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+                }
+            }
+            (message.bytes, fds)
+        };
+        if count == 0 {
+            return Ok(None);
+        }
+        bytes.truncate(count);
+        let packet = parse(bytes, fds).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no such packet"))?;
+        Ok(Some(packet))
+    }
+}
+
+fn parse(mut bytes: Vec<u8>, fds: Vec<OwnedFd>) -> Option<Packet> {
+    let length = u32::from_le_bytes(bytes.first_chunk().copied()?);
+    let end = usize::try_from(length).ok()?.checked_add(4)?;
+    let head = serde_json::from_slice(bytes.get(4..end)?).ok()?;
+    bytes.drain(..end);
+    Some(Packet { head, bytes, fds })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_arrive_with_their_bytes_and_descriptors() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("socket");
+        let listener = Channel::listen(&path).expect("a new path");
+        let one = Channel::connect(&path).expect("it listens");
+        let other = Channel::accept(&listener).expect("our own user");
+        let (read, write) = std::io::pipe().expect("a pipe");
+        one.send(&Head::Ready, b"bytes", &[write.into()]).expect("it reads");
+        one.send(&Head::Hello { version: 7, epoch: 1 }, b"", &[]).expect("it reads");
+        let packet = other.receive().expect("a packet").expect("it is there");
+        assert!(matches!(packet.head, Head::Ready));
+        assert_eq!((packet.bytes.as_slice(), packet.fds.len()), (&b"bytes"[..], 1));
+        let mut write = std::fs::File::from(packet.fds.into_iter().next().expect("one"));
+        io::Write::write_all(&mut write, b"through").expect("the pipe is open");
+        drop(write);
+        assert_eq!(io::read_to_string(read).expect("the pipe's end"), "through");
+        let packet = other.receive().expect("a packet").expect("it is there");
+        assert!(matches!(packet.head, Head::Hello { version: 7, epoch: 1 }));
+        drop(one);
+        assert!(other.receive().expect("an end in order").is_none());
+    }
+
+    #[test]
+    fn garbage_is_no_packet() {
+        for bytes in [&b""[..], b"\x01", b"\xff\xff\xff\xff{}", b"\x02\0\0\0{}", b"\x09\0\0\0\"Ready"] {
+            assert!(parse(bytes.to_vec(), Vec::new()).is_none(), "{bytes:?}");
+        }
+    }
+}
