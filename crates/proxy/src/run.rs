@@ -188,7 +188,8 @@ async fn serve(
     let admin = match loaded.bootstrap.admin {
         None => None,
         Some(address) => {
-            let admin = Admin { shared: shared.clone(), logging, log: log.handle(), commands, options: settings.clone() };
+            let admin =
+                Admin { shared: shared.clone(), logging, log: log.handle(), commands, options: settings.clone() };
             Some(AdminPort::bind(address, handed_admin, admin).await?)
         }
     };

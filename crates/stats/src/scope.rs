@@ -248,7 +248,8 @@ impl ScopeCore {
                 let statuses = shards.iter().filter_map(|shard| shard.statuses.get());
                 let count = statuses.fold(0u64, |sum, cells| sum.wrapping_add(cells[at].load(Ordering::Relaxed)));
                 let metric = || format!("{prefix}{}", at + FIRST_STATUS);
-                if count > 0 || !carried.is_empty() && carried.counter(&format!("{}{}", self.name.dotted, metric())) > 0 {
+                if count > 0 || !carried.is_empty() && carried.counter(&format!("{}{}", self.name.dotted, metric())) > 0
+                {
                     out.push(self.sample(&metric(), Value::Counter(count)));
                 }
             }

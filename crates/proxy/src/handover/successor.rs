@@ -47,7 +47,12 @@ impl Successor {
     }
 
     /// Takes everything over. The thread that does it ends with the predecessor; `None` when that is gone already.
-    pub(crate) fn take_over(self, pool: Arc<WorkerPool>, registry: Arc<Registry>, end_after: Duration) -> Option<Taking> {
+    pub(crate) fn take_over(
+        self,
+        pool: Arc<WorkerPool>,
+        registry: Arc<Registry>,
+        end_after: Duration,
+    ) -> Option<Taking> {
         let end_after_ms = u64::try_from(end_after.as_millis()).unwrap_or(u64::MAX);
         self.channel.send(&Head::TakeOver { end_after_ms }, b"", &[]).ok()?;
         let stop = self.channel.try_clone().ok()?;
@@ -81,7 +86,8 @@ fn ask(channel: &Channel) -> Result<Inheritance, HandoverError> {
             Head::Hello { version, epoch } if version == VERSION => inheritance.epoch = epoch.wrapping_add(1),
             Head::Hello { version, .. } => return Err(HandoverError::Version(version)),
             Head::Listener { address, name } => {
-                let known = inheritance.listeners.iter_mut().find(|known| (known.address, &known.name) == (address, &name));
+                let known =
+                    inheritance.listeners.iter_mut().find(|known| (known.address, &known.name) == (address, &name));
                 match known {
                     Some(known) => known.sockets.append(&mut fds),
                     None => inheritance.listeners.push(HandedSockets { address, name, sockets: fds }),

@@ -23,9 +23,9 @@ use crate::balance::Seat;
 use crate::conn::Buffer;
 use crate::listener::detect::{Ends, detect};
 use crate::listener::inspect::{self, InspectError, Inspected};
-use crate::listener::{adopt, moving};
 use crate::listener::original_dst::original_destination;
 use crate::listener::proxy_protocol;
+use crate::listener::{adopt, moving};
 use crate::response_flags::ResponseFlags;
 use crate::stats::{listener, listener_worker};
 use crate::stream::Stream;
@@ -142,7 +142,8 @@ impl<'w> Served<'w> {
                 return;
             };
             registration.forget_order();
-            self.terminating = terminal(worker, back.downstream, Arrival::Back(back.upstream), &self.standing, registration);
+            self.terminating =
+                terminal(worker, back.downstream, Arrival::Back(back.upstream), &self.standing, registration);
         }
     }
 }

@@ -154,9 +154,10 @@ impl ListenerSockets {
 
     /// All that are open, to accept on them again.
     pub(crate) fn reopen(&self) -> io::Result<Vec<Opened>> {
-        let opened = self.bound.iter().map(|(key, bound)| {
-            Ok(Opened { listener: key.clone(), sockets: bound.for_workers(self.workers)? })
-        });
+        let opened = self
+            .bound
+            .iter()
+            .map(|(key, bound)| Ok(Opened { listener: key.clone(), sockets: bound.for_workers(self.workers)? }));
         opened.collect()
     }
 

@@ -18,13 +18,13 @@ use crate::access_log::Record;
 use crate::conn::buffer::BLOCK_BYTES;
 use crate::conn::deadline::after;
 use crate::conn::{Buffer, Deadline};
+use crate::handover::{Half, TcpPart};
 use crate::http::affinity::address_hash;
 use crate::listener::{Downstream, Leaving};
 use crate::response_flags::ResponseFlags;
 use crate::stats::tcp::{Counter, Gauge};
-use crate::upstream::{AcquireError, ConnectError, Connection, Outcome as HostOutcome, RequestGuard, Target};
 use crate::stream::Stream;
-use crate::handover::{Half, TcpPart};
+use crate::upstream::{AcquireError, ConnectError, Connection, Outcome as HostOutcome, RequestGuard, Target};
 use crate::worker::{Errand, Registration, TcpStats, Worker};
 use relay::{Ending, Relay, Rest};
 
@@ -96,8 +96,7 @@ pub(crate) async fn resume(
     let relay = Relay::resume(&mut downstream.stream, to_up, &mut stream, to_down);
     let mut deadline = Deadline::default();
     let until = after(outcome.started, proxy.max_downstream_connection_duration);
-    if let Some((to_up, to_down)) =
-        run(relay, &mut deadline, (&proxy, until), &stats, &mut outcome, registration).await
+    if let Some((to_up, to_down)) = run(relay, &mut deadline, (&proxy, until), &stats, &mut outcome, registration).await
     {
         downstream.input = to_up.buffer;
         let upstream = Some(Box::new(Parting { outcome, stream, to_up: to_up.half, to_down }));
@@ -154,7 +153,12 @@ impl Parting {
             attempts: part.attempts,
             ..Outcome::new()
         };
-        Self { outcome, stream, to_up: part.to_upstream, to_down: Rest { buffer: from_upstream, half: part.to_downstream } }
+        Self {
+            outcome,
+            stream,
+            to_up: part.to_upstream,
+            to_down: Rest { buffer: from_upstream, half: part.to_downstream },
+        }
     }
 }
 

@@ -21,11 +21,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::access_log::LogHandle;
 use crate::balance::{Balance, Seat, Shed};
-use crate::listener::moving::Moved;
 use crate::handover::Parcel;
-use crate::listener::socket::{
-    HandedSockets, InheritedSockets, ListenerKey, ListenerSockets, Opened, SocketChange,
-};
+use crate::listener::moving::Moved;
+use crate::listener::socket::{HandedSockets, InheritedSockets, ListenerKey, ListenerSockets, Opened, SocketChange};
 use crate::overload::Overload;
 use crate::stats::{self, worker};
 use crate::upstream::{ClusterSnapshot, SharedClusters};

@@ -18,8 +18,8 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::access_log::{LogHandle, WorkerLog};
 use crate::balance::{Balance, Seat};
-use crate::handover::Parcel;
 use crate::h2::stats as h2;
+use crate::handover::Parcel;
 use crate::listener;
 use crate::listener::moving::Moved;
 use crate::listener::socket::ListenerKey;

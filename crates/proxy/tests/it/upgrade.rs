@@ -31,7 +31,11 @@ fn bootstrap(web: SocketAddr, echo: SocketAddr, more: &[String]) -> String {
         format!("  -\n{indented}")
     };
     let clusters = item(&static_cluster("web", web, "")) + &item(&static_cluster("echo", echo, ""));
-    let listeners = [http_listener("web", TO_WEB, ""), TCP.to_owned()].iter().chain(more).map(|yaml| item(yaml)).collect::<String>();
+    let listeners = [http_listener("web", TO_WEB, ""), TCP.to_owned()]
+        .iter()
+        .chain(more)
+        .map(|yaml| item(yaml))
+        .collect::<String>();
     format!(
         "admin: {{address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}}}\nstatic_resources:\n  \
          clusters:\n{clusters}  listeners:\n{listeners}"
@@ -152,8 +156,12 @@ fn several_upgrades_under_load_cost_nothing() {
     assert_eq!(quiet.get("test", "/after", "").expect("the same connection").text(), "/after");
     // What all four processes counted.
     let asked = asked.load(Ordering::Relaxed) as u64 + 1;
-    eventually("all requests to be counted", || (stat(&proxy, "http.web.downstream_rq_total") == [asked]).then_some(()));
-    eventually("both streams to be counted once", || (stat(&proxy, "tcp.tcp.downstream_cx_total") == [2]).then_some(()));
+    eventually("all requests to be counted", || {
+        (stat(&proxy, "http.web.downstream_rq_total") == [asked]).then_some(())
+    });
+    eventually("both streams to be counted once", || {
+        (stat(&proxy, "tcp.tcp.downstream_cx_total") == [2]).then_some(())
+    });
     drop((quiet, half));
     for gauge in ["http.web.downstream_cx_active", "tcp.tcp.downstream_cx_active"] {
         eventually("nothing to be open", || (stat(&proxy, gauge) == [0]).then_some(()));
