@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use evenkeel_testkit::tls::TlsClient;
 use evenkeel_testkit::{Connection, eventually};
 
 use crate::harness::{Proxy, stat, static_bootstrap, static_cluster};
@@ -163,4 +164,76 @@ fn a_reset_on_one_side_is_a_reset_on_the_other() {
         let error = sees.read(&mut [0]).expect_err("a reset");
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "from the client: {from_client}");
     }
+}
+
+/// A TCP proxy behind a filter chain match.
+fn chain(matches: &str, target: &str) -> String {
+    format!(
+        r#"- filter_chain_match: {{{matches}}}
+  filters:
+  - name: envoy.filters.network.tcp_proxy
+    typed_config:
+      "@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy
+      stat_prefix: tcp
+      {target}
+"#
+    )
+}
+
+#[test]
+fn tls_is_passed_on_unread_by_server_name() {
+    let hosts = [(); 4].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+    let listener = format!(
+        r#"
+name: tcp
+address: {{socket_address: {{address: 127.0.2.4, port_value: 0}}}}
+listener_filters:
+- name: tls_inspector
+  typed_config: {{"@type": type.googleapis.com/envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector}}
+filter_chains:
+{}{}{}"#,
+        chain("server_names: [a.example.com]", "cluster: c0"),
+        chain("server_names: [\"*.example.com\"]", "cluster: c1"),
+        chain(
+            "server_names: [shared.test]",
+            "weighted_clusters: {clusters: [{name: c2, weight: 3}, {name: c3, weight: 1}]}"
+        ),
+    );
+    let clusters: Vec<String> = hosts
+        .iter()
+        .enumerate()
+        .map(|(index, host)| static_cluster(&format!("c{index}"), host.local_addr().expect("bound"), ""))
+        .collect();
+    let proxy = Proxy::start(&static_bootstrap(&listener, &clusters));
+    proxy.wait_live();
+    hosts.iter().for_each(|host| host.set_nonblocking(true).expect("a socket"));
+    // Which host got the connection, with the very bytes the client sent.
+    let ask = |name: &str| {
+        let hello = TlsClient { server_name: name, ..TlsClient::default() }.client_hello();
+        let mut client = Connection::socket(proxy.listener("tcp")).expect("it accepts");
+        client.write_all(&hello).expect("the proxy reads");
+        let (index, mut server) = eventually("a host to be called", || {
+            hosts.iter().enumerate().find_map(|(index, host)| Some((index, host.accept().ok()?.0)))
+        });
+        server.set_nonblocking(false).expect("a socket");
+        let mut seen = vec![0; hello.len()];
+        server.read_exact(&mut seen).expect("the proxy writes");
+        assert!(seen == hello, "{name}: changed on the way");
+        index
+    };
+    for (name, expected) in [("a.example.com", 0), ("b.example.com", 1), ("deep.b.example.com", 1)] {
+        assert_eq!(ask(name), expected, "{name}");
+    }
+    let shared: Vec<usize> = (0..80).map(|_| ask("shared.test")).collect();
+    let heavy = shared.iter().filter(|index| **index == 2).count();
+    assert!(shared.iter().all(|index| [2, 3].contains(index)), "{shared:?}");
+    // Three in four: fewer than 40 or all 80 of 80 happen once in ten million runs.
+    assert!((40..80).contains(&heavy), "{heavy} of 80 went to the cluster of weight 3 of 4");
+    let hello = TlsClient { server_name: "nobody.test", ..TlsClient::default() }.client_hello();
+    let mut client = Connection::socket(proxy.listener("tcp")).expect("it accepts");
+    client.write_all(&hello).expect("the proxy reads");
+    assert_eq!(client.read(&mut [0]).unwrap_or(0), 0, "no chain takes it");
+    eventually("the refusal to be counted", || {
+        stat(&proxy, ".no_filter_chain_match").contains(&1).then_some(())
+    });
 }
