@@ -233,7 +233,5 @@ filter_chains:
     let mut client = Connection::socket(proxy.listener("tcp")).expect("it accepts");
     client.write_all(&hello).expect("the proxy reads");
     assert_eq!(client.read(&mut [0]).unwrap_or(0), 0, "no chain takes it");
-    eventually("the refusal to be counted", || {
-        stat(&proxy, ".no_filter_chain_match").contains(&1).then_some(())
-    });
+    eventually("the refusal to be counted", || stat(&proxy, ".no_filter_chain_match").contains(&1).then_some(()));
 }
