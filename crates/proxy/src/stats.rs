@@ -84,7 +84,7 @@ layout! {
     /// `workers.worker_N.`: `work_total` counts requests and each 16 KiB of their bodies, `busy_us_total` microseconds of CPU
     /// time, `busy_permille` the share of a core used in the last second.
     pub mod worker {
-        counters { downstream_cx_total, downstream_rq_total, downstream_cx_moved_in, downstream_cx_moved_out, work_total,
+        counters { downstream_cx_total, downstream_rq_total, downstream_rq_lent, downstream_cx_moved_in, downstream_cx_moved_out, work_total,
             busy_us_total }
         gauges { downstream_cx_active, busy_permille }
         histograms {}

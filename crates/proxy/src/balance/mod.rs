@@ -59,18 +59,18 @@ impl Balance {
         Seat { balance: Arc::clone(self), worker, admission: Admission::default() }
     }
 
-    /// Which worker should do a piece of work that came in on worker `here` and could be done by any: `here` while it has
-    /// room; when it is saturated, one of those that are not, by chance and the more likely the more room it has. Chance,
-    /// because what is known of the others is up to 100 ms old: all would choose the same one otherwise.
-    pub fn worker_for(&self, here: usize, random: u64) -> usize {
-        if self.busy_ppm(here) < SATURATED_PPM {
-            return here;
-        }
-        let room = |worker: usize| u64::from(SATURATED_PPM.saturating_sub(self.busy_ppm(worker)));
-        let total: u64 = (0..self.busy_ppm.len()).map(room).sum();
-        let Some(mut point) = random.checked_rem(total) else { return here };
-        for worker in 0..self.busy_ppm.len() {
-            match point.checked_sub(room(worker)) {
+    /// Which worker should serve a new stream of a connection whose worker `here` never rests: by chance, `here` or one of
+    /// those with clearly less load, the more likely the less it has. What counts is the difference: on a machine that is
+    /// short of cores no worker gets much of one.
+    pub fn stream_worker(&self, here: usize, random: u64) -> usize {
+        let fair = self.busy_ppm(here) / 10 * 8;
+        let gap = |worker: usize| u64::from(fair.saturating_sub(self.busy_ppm(worker)));
+        let workers = 0..self.busy_ppm.len();
+        let largest = workers.clone().map(gap).max().unwrap_or(0);
+        let weight = |worker: usize| if worker == here { largest } else { gap(worker) };
+        let Some(mut point) = random.checked_rem(workers.clone().map(weight).sum()) else { return here };
+        for worker in workers {
+            match point.checked_sub(weight(worker)) {
                 None => return worker,
                 Some(rest) => point = rest,
             }
@@ -193,20 +193,30 @@ mod tests {
     }
 
     #[test]
-    fn work_leaves_a_saturated_worker_for_those_with_room() {
-        let balance = Balance::new(3);
-        let share = |balance: &Balance| {
-            let mut counts = [0; 3];
-            (0..3000u64).for_each(|turn| counts[balance.worker_for(0, turn * 7919)] += 1);
-            counts
+    fn streams_go_where_there_is_clearly_less_load() {
+        let check = |busy: &[u32], expected: &[u32]| {
+            let balance = Balance::new(busy.len());
+            busy.iter().enumerate().for_each(|(worker, percent)| balance.publish_busy(worker, percent * 10_000));
+            let mut counts = vec![0; busy.len()];
+            let mut random = 1u64;
+            for _ in 0..10_000 {
+                // Knuth's MMIX generator: the same numbers in every run.
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                counts[balance.stream_worker(0, random >> 16)] += 1;
+            }
+            for (worker, (count, expected)) in counts.iter().zip(expected).enumerate() {
+                assert!(u32::abs_diff(count / 100, *expected) <= 2, "{busy:?}: worker {worker} got {count} of 10000");
+            }
         };
-        balance.publish_busy(0, SATURATED_PPM - 1);
-        assert_eq!(share(&balance), [3000, 0, 0]);
-        balance.publish_busy(0, 1_000_000);
-        balance.publish_busy(1, SATURATED_PPM / 2);
-        let [here, half, idle] = share(&balance);
-        assert!(here == 0 && half > 800 && idle > 1800, "{here} {half} {idle}");
-        (1..3).for_each(|worker| balance.publish_busy(worker, 900_000));
-        assert_eq!(share(&balance), [3000, 0, 0], "nobody has room");
+        check(&[100, 0], &[50, 50]);
+        check(&[100, 0, 0, 0], &[25, 25, 25, 25]);
+        check(&[100, 40, 60], &[40, 40, 20]);
+        // A machine that is short of cores.
+        check(&[20, 0, 0], &[33, 33, 33]);
+        // All alike, or here there is less to do: nothing is gained.
+        check(&[100, 100], &[100, 0]);
+        check(&[90, 80], &[100, 0]);
+        check(&[10, 90], &[100, 0]);
+        check(&[0, 0], &[100, 0]);
     }
 }

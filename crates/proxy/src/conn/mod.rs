@@ -1,8 +1,10 @@
-//! What every connection is driven with: a buffer for what was read, one for what is to be written, a deadline, a pipe for bulk.
+//! What every connection is driven with: a buffer for what was read, one for what is to be written, a deadline, a pipe for bulk,
+//! a queue to another thread.
 
 pub(crate) mod buffer;
 pub(crate) mod deadline;
 pub(crate) mod outgoing;
+pub(crate) mod pipe;
 pub(crate) mod splice;
 
 pub(crate) use buffer::Buffer;

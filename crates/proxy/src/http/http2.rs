@@ -11,6 +11,7 @@ use tokio::task::spawn_local;
 use super::clock::Clock;
 use super::downstream::{Downstream, Http2};
 use super::http1::limits;
+use super::lending::{carry, lend};
 use super::origin::Origin;
 use super::phases::Life;
 use super::request::Request;
@@ -71,12 +72,10 @@ fn reason_to_leave(origin: &Origin, deadline: &mut Deadline, cx: &mut Context<'_
 }
 
 async fn serve_stream(origin: Rc<Origin>, incoming: Incoming, carried: Version) {
-    let Incoming { stream, head, meta } = incoming;
-    let mut request = Request::begin(Clock::new());
-    stream.recycle(std::mem::replace(&mut request.head, head));
-    request.head.version = carried;
-    let expect = request.head.headers.get(HeaderId::Expect);
-    request.info = RequestInfo {
+    let Incoming { stream, mut head, meta } = incoming;
+    head.version = carried;
+    let expect = head.headers.get(HeaderId::Expect);
+    let info = RequestInfo {
         head_bytes: 0,
         framing: meta.framing,
         keep_alive: true,
@@ -84,6 +83,12 @@ async fn serve_stream(origin: Rc<Origin>, incoming: Incoming, carried: Version) 
         expect_continue: expect.is_some_and(|expect| expect.eq_ignore_ascii_case(b"100-continue")),
         https_target: meta.https,
     };
+    if let Some(lending) = lend(&origin, &mut head, info, meta.end) {
+        return carry(lending, Downstream::Http2(Http2::new(stream, meta.end))).await;
+    }
+    let mut request = Request::begin(Clock::new());
+    stream.recycle(std::mem::replace(&mut request.head, head));
+    request.info = info;
     let mut deadline = Deadline::default();
     let down = Downstream::Http2(Http2::new(stream, meta.end));
     Life::new(&origin, &mut request, down, &mut deadline).run().await;

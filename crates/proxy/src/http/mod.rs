@@ -14,6 +14,7 @@ mod grpc;
 mod http1;
 mod http2;
 mod identify;
+mod lending;
 mod log;
 mod origin;
 mod phases;
@@ -24,3 +25,4 @@ mod retry;
 mod upstream;
 
 pub(crate) use connection::serve;
+pub(crate) use lending::{LentStream, serve_lent};

@@ -13,6 +13,7 @@ use evenkeel_tls::Session;
 use tokio::time::Instant;
 
 use super::downstream::Http1;
+use super::lending::Parts;
 use crate::conn::deadline::after;
 use crate::listener;
 use crate::stats::http::{Counter, Gauge, Histogram};
@@ -37,6 +38,8 @@ pub(super) struct Origin {
     pub(super) registration: Rc<Registration>,
     /// It came from elsewhere, where it was counted in the totals.
     pub(super) resumed: bool,
+    /// It is another worker's connection, of which this one has borrowed a stream: it is counted there.
+    lent: bool,
     /// It goes on elsewhere: it is not closed when this is dropped.
     pub(super) leaves: bool,
     /// What it speaks, once that is known.
@@ -75,6 +78,7 @@ impl Origin {
             hcm,
             registration: Rc::clone(registration),
             resumed,
+            lent: false,
             leaves: false,
             protocol: Cell::new(None),
         };
@@ -87,6 +91,48 @@ impl Origin {
         }
         origin.shift(1);
         (side, origin)
+    }
+
+    /// What another worker needs to know to serve one of its streams.
+    pub(super) fn parts(&self) -> Parts {
+        Parts {
+            hcm: Arc::clone(&self.hcm),
+            view: self.view.clone(),
+            chain: Arc::clone(&self.chain),
+            session: self.session.clone(),
+            peer_text: self.peer_text.clone(),
+            id: self.id,
+            opened: self.opened,
+            protocol: self.protocol.get().unwrap_or(Protocol::Http2(Version::Http2)),
+            requests: self.registration.request_limit(),
+        }
+    }
+
+    /// The connection of a borrowed stream; its own worker counts it.
+    pub(super) fn lent(
+        worker: &Rc<Worker>,
+        manager: Rc<HttpManager>,
+        parts: Parts,
+        registration: &Rc<Registration>,
+    ) -> Self {
+        let Parts { hcm, view, chain, session, peer_text, id, opened, protocol, requests: _ } = parts;
+        Self {
+            worker: Rc::clone(worker),
+            manager,
+            hcm,
+            view,
+            chain,
+            session,
+            peer_text,
+            id,
+            opened,
+            until: None,
+            registration: Rc::clone(registration),
+            resumed: true,
+            lent: true,
+            leaves: true,
+            protocol: Cell::new(Some(protocol)),
+        }
     }
 
     /// Counts the connection as one of this protocol.
@@ -152,6 +198,9 @@ impl Origin {
 
 impl Drop for Origin {
     fn drop(&mut self) {
+        if self.lent {
+            return;
+        }
         self.shift(-1);
         self.shift_protocol(-1);
         if !self.leaves {

@@ -5,6 +5,7 @@ mod cores;
 mod drains;
 mod generation;
 mod rebalance;
+mod rest;
 mod roster;
 mod thread;
 
@@ -22,6 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::access_log::LogHandle;
 use crate::balance::{Balance, Seat, Shed};
 use crate::handover::Parcel;
+use crate::http::LentStream;
 use crate::listener::moving::Moved;
 use crate::listener::socket::{HandedSockets, InheritedSockets, ListenerKey, ListenerSockets, Opened, SocketChange};
 use crate::overload::Overload;
@@ -144,6 +146,8 @@ pub(crate) enum Message {
     Adopted(Box<Parcel>, Seat),
     /// Give connections to a successor, or stop doing so.
     GiveAway(Option<mpsc::Sender<Parcel>>),
+    /// A stream of a connection another worker holds.
+    Stream(Box<LentStream>),
     /// Give some load away.
     Shed(Shed),
     /// Close these connections at their next message boundary.

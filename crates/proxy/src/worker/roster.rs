@@ -180,6 +180,11 @@ impl Registration {
         _ = self.requests.set(limit);
     }
 
+    /// That limit.
+    pub(crate) fn request_limit(&self) -> Option<Arc<Limit>> {
+        self.requests.get().cloned()
+    }
+
     /// Lets a request in, if its listener's limit allows another.
     #[inline]
     pub(crate) fn admit_request(&self) -> Result<Option<Permit>, Exhausted> {

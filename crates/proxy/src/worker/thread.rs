@@ -20,6 +20,7 @@ use crate::access_log::{LogHandle, WorkerLog};
 use crate::balance::{Balance, Seat};
 use crate::h2::stats as h2;
 use crate::handover::Parcel;
+use crate::http::LentStream;
 use crate::listener;
 use crate::listener::moving::Moved;
 use crate::listener::socket::ListenerKey;
@@ -29,6 +30,7 @@ use crate::random::Random;
 use crate::stats::{self, http, listener_worker, tcp, worker};
 use crate::upstream::{self, SharedClusters, Upstreams};
 use crate::worker::drains::{DrainScope, Drains};
+use crate::worker::rest::Rest;
 use crate::worker::roster::{Registration, Roster};
 use crate::worker::{Accepted, Generation, Message};
 
@@ -68,6 +70,7 @@ pub(crate) struct Worker {
     drain_time: Duration,
     /// For how long nothing must have come on a connection that drains before it is closed: its client could be sending.
     pub(crate) drain_quiet: Duration,
+    rest: Rest,
     registry: Arc<Registry>,
     local: RefCell<Rc<LocalGeneration>>,
     next_connection: Cell<u64>,
@@ -154,6 +157,7 @@ async fn run(seed: Seed, mut inbox: mpsc::Receiver<Message>) {
             Message::GiveAway(to) => worker.give_away(to),
             Message::Clusters(answer) => _ = answer.send(worker.upstreams.snapshot()),
             Message::Connection(accepted) => worker.serve(accepted),
+            Message::Stream(stream) => worker.borrow(stream),
             Message::Moved(moved) => worker.resume(*moved),
             Message::Shed(shed) => worker.roster.shed(&shed, worker.balance.epoch()),
             Message::Drain(scope) => worker.drain(scope),
@@ -201,6 +205,7 @@ impl Worker {
             successor: RefCell::default(),
             drain_time: seed.drain_time,
             drain_quiet: MAX_DRAIN_QUIET.min(seed.drain_time / 10),
+            rest: Rest::new(),
             registry: seed.registry,
             local: RefCell::new(Rc::new(LocalGeneration::empty())),
             next_connection: Cell::new(0),
@@ -265,6 +270,19 @@ impl Worker {
                 served.to_its_end(&worker, &registration).await;
             }
         });
+        self.roster.set_task(entry, task.abort_handle());
+    }
+
+    /// This worker hardly waits for anything any more: what comes in waits for it.
+    pub(crate) fn never_rests(&self) -> bool {
+        self.rest.is_none()
+    }
+
+    /// Serves a stream of a connection that another worker holds.
+    fn borrow(self: &Rc<Self>, stream: Box<LentStream>) {
+        let registration = Rc::new(Registration::new(self));
+        let entry = registration.key();
+        let task = spawn_local(crate::http::serve_lent(Rc::clone(self), stream, registration));
         self.roster.set_task(entry, task.abort_handle());
     }
 

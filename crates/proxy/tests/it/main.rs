@@ -12,6 +12,7 @@ mod overload;
 mod protocols;
 mod proxy_protocol;
 mod sidecars;
+mod streams;
 mod swaps;
 mod tcp;
 mod upgrade;

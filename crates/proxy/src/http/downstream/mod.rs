@@ -5,6 +5,7 @@
 
 pub(super) mod http1;
 pub(super) mod http2;
+pub(super) mod lent;
 
 use std::io;
 use std::task::{Context, Poll};
@@ -13,6 +14,7 @@ use evenkeel_http::{Framing, Headers, ResponseHead};
 
 pub(super) use http1::Http1;
 pub(super) use http2::Http2;
+pub(super) use lent::Lent;
 
 use super::failure::Failure;
 use super::framed::{Piece, Take};
@@ -23,6 +25,8 @@ pub(super) enum Downstream<'d> {
     Http1(&'d mut Http1),
     /// A stream of an HTTP/2 connection.
     Http2(Http2),
+    /// A stream of an HTTP/2 connection of another worker.
+    Lent(Lent),
 }
 
 /// How a response head is to be sent.
@@ -51,6 +55,7 @@ impl Downstream<'_> {
         match self {
             Self::Http1(side) => side.piece(trailers, take),
             Self::Http2(side) => side.piece(trailers, take, cx),
+            Self::Lent(side) => side.piece(trailers, take, cx),
         }
     }
 
@@ -59,6 +64,7 @@ impl Downstream<'_> {
         match self {
             Self::Http1(side) => side.poll_receive(cx),
             Self::Http2(side) => side.poll_receive(cx),
+            Self::Lent(side) => side.poll_receive(cx),
         }
     }
 
@@ -67,6 +73,7 @@ impl Downstream<'_> {
         match self {
             Self::Http1(side) => side.poll_gone(cx),
             Self::Http2(side) => side.poll_gone(cx),
+            Self::Lent(side) => side.poll_gone(cx),
         }
     }
 
@@ -75,6 +82,7 @@ impl Downstream<'_> {
         match self {
             Self::Http1(side) => side.received_all(),
             Self::Http2(side) => side.received_all(),
+            Self::Lent(side) => side.received_all(),
         }
     }
 
@@ -83,6 +91,7 @@ impl Downstream<'_> {
         match self {
             Self::Http1(side) => side.send_interim(head),
             Self::Http2(side) => side.send_interim(head),
+            Self::Lent(side) => side.send_interim(head),
         }
     }
 
@@ -91,6 +100,7 @@ impl Downstream<'_> {
         match self {
             Self::Http1(side) => side.send_head(head, answer),
             Self::Http2(side) => side.send_head(head, answer),
+            Self::Lent(side) => side.send_head(head, answer),
         }
     }
 
@@ -99,6 +109,7 @@ impl Downstream<'_> {
         match self {
             Self::Http1(side) => side.poll_room(cx),
             Self::Http2(side) => side.poll_room(cx),
+            Self::Lent(side) => side.poll_room(cx),
         }
     }
 
@@ -107,6 +118,7 @@ impl Downstream<'_> {
         match self {
             Self::Http1(side) => side.send(data),
             Self::Http2(side) => side.send(data, last),
+            Self::Lent(side) => side.send(data, last),
         }
     }
 
@@ -115,6 +127,7 @@ impl Downstream<'_> {
         match self {
             Self::Http1(side) => side.finish(trailers),
             Self::Http2(side) => side.finish(trailers),
+            Self::Lent(side) => side.finish(trailers),
         }
     }
 
@@ -123,6 +136,7 @@ impl Downstream<'_> {
         match self {
             Self::Http1(side) => side.poll_flush(cx),
             Self::Http2(side) => side.poll_flush(cx),
+            Self::Lent(side) => side.poll_flush(cx),
         }
     }
 
@@ -131,7 +145,7 @@ impl Downstream<'_> {
         match self {
             Self::Http1(side) => side.is_flushed(),
             // The connection is flushed by whom it belongs to.
-            Self::Http2(_) => true,
+            Self::Http2(_) | Self::Lent(_) => true,
         }
     }
 
@@ -139,7 +153,7 @@ impl Downstream<'_> {
     pub(super) fn must_close(&self, max_requests: Option<u32>) -> bool {
         match self {
             Self::Http1(side) => side.must_close(max_requests),
-            Self::Http2(_) => false,
+            Self::Http2(_) | Self::Lent(_) => false,
         }
     }
 
@@ -147,7 +161,7 @@ impl Downstream<'_> {
     pub(super) fn end(&mut self, close: bool) -> bool {
         match self {
             Self::Http1(side) => side.end(close),
-            Self::Http2(_) => true,
+            Self::Http2(_) | Self::Lent(_) => true,
         }
     }
 }

@@ -1,0 +1,137 @@
+//! One stream of a client's HTTP/2 connection that another worker holds: what passes between the two.
+
+use std::io;
+use std::task::{Context, Poll};
+
+use evenkeel_http::{Framing, Headers, ResponseHead};
+
+use super::Answer;
+use crate::conn::pipe::{Receiver, Sender};
+use crate::http::failure::Failure;
+use crate::http::framed::{Piece, Take};
+
+/// From the client.
+#[derive(Debug)]
+pub(in crate::http) enum Up {
+    /// Bytes, and whether they are the last, with no trailers behind them.
+    Data(Vec<u8>, bool),
+    /// The request is complete, with these trailers.
+    End(Headers),
+    /// Nothing more comes, and nothing can be answered.
+    Gone(Failure),
+}
+
+/// To the client.
+#[derive(Debug)]
+pub(in crate::http) enum Down {
+    Interim(ResponseHead),
+    Head { head: ResponseHead, framing: Framing, bodiless: bool, tunnel: bool },
+    /// Bytes, and whether they are the last.
+    Data(Vec<u8>, bool),
+    End(Headers),
+}
+
+/// The stream as the borrowing worker sees it.
+pub(in crate::http) struct Lent {
+    up: Receiver<Up>,
+    down: Sender<Down>,
+    /// Received while nothing but the client's leaving was looked for.
+    early: Option<Up>,
+    received_all: bool,
+    ended: bool,
+}
+
+impl Lent {
+    /// `received_all`: the request ended with its head.
+    pub(in crate::http) fn new(up: Receiver<Up>, down: Sender<Down>, received_all: bool) -> Self {
+        Self { up, down, early: None, received_all, ended: false }
+    }
+
+    pub(super) fn piece(
+        &mut self,
+        trailers: &mut Headers,
+        take: &mut Take<'_>,
+        cx: &mut Context<'_>,
+    ) -> Result<Piece, Failure> {
+        if self.received_all {
+            return Ok(Piece::End);
+        }
+        let next = match self.early.take() {
+            Some(early) => Some(early),
+            None => match self.up.poll_next(cx) {
+                Poll::Ready(next) => next,
+                Poll::Pending => return Ok(Piece::Nothing),
+            },
+        };
+        match next {
+            Some(Up::Data(bytes, last)) => {
+                take(&bytes, last);
+                self.received_all = last;
+                Ok(Piece::Data)
+            }
+            Some(Up::End(received)) => {
+                *trailers = received;
+                self.received_all = true;
+                Ok(Piece::End)
+            }
+            Some(Up::Gone(failure)) => Err(failure),
+            None => Err(Failure::ClientGone),
+        }
+    }
+
+    /// Pending: whoever asked for a piece is woken when there is one.
+    pub(super) fn poll_receive(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        Poll::Pending
+    }
+
+    pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
+        match &self.early {
+            Some(Up::Gone(failure)) => return Poll::Ready(failure.clone()),
+            Some(_) => return Poll::Pending,
+            None => {}
+        }
+        match self.up.poll_next(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Some(Up::Gone(failure))) => Poll::Ready(failure),
+            Poll::Ready(None) => Poll::Ready(Failure::ClientGone),
+            Poll::Ready(early) => {
+                self.early = early;
+                Poll::Pending
+            }
+        }
+    }
+
+    pub(super) fn received_all(&self) -> bool {
+        self.received_all
+    }
+
+    pub(super) fn send_interim(&mut self, head: &ResponseHead) {
+        self.down.send(Down::Interim(head.clone()), 0);
+    }
+
+    pub(super) fn send_head(&mut self, head: &mut ResponseHead, answer: Answer<'_>) {
+        let Answer { framing, bodiless, tunnel, .. } = answer;
+        let tunnel = tunnel.is_some();
+        self.ended = !tunnel && (bodiless || framing.is_empty());
+        self.down.send(Down::Head { head: head.clone(), framing, bodiless, tunnel }, 0);
+    }
+
+    pub(super) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.down.poll_room(cx).map_err(|_| io::ErrorKind::ConnectionReset.into())
+    }
+
+    pub(super) fn send(&mut self, data: &[u8], last: bool) {
+        self.ended |= last;
+        self.down.send(Down::Data(data.to_vec(), last), data.len());
+    }
+
+    pub(super) fn finish(&mut self, trailers: &Headers) {
+        if !std::mem::replace(&mut self.ended, true) {
+            self.down.send(Down::End(trailers.clone()), 0);
+        }
+    }
+
+    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.down.poll_empty(cx).map_err(|_| io::ErrorKind::ConnectionReset.into())
+    }
+}

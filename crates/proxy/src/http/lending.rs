@@ -1,0 +1,170 @@
+//! A connection with many streams may be more than one worker can do: while its own never rests, new streams are lent to
+//! workers with less to do. The lender keeps the connection, its frames and its TLS; the borrower lives the request's life, with its own
+//! upstreams, statistics and log.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use evenkeel_http::{Headers, RequestHead, RequestInfo};
+use evenkeel_runtime_config::HttpConnectionManager;
+use evenkeel_runtime_config::listener::FilterChain;
+use evenkeel_runtime_config::view::ConnectionView;
+use evenkeel_tls::Session;
+use tokio::time::Instant;
+
+use super::clock::Clock;
+use super::downstream::lent::{Down, Lent, Up};
+use super::downstream::{Answer, Downstream};
+use super::failure::Failure;
+use super::framed::Piece;
+use super::origin::{Origin, Protocol};
+use super::phases::Life;
+use super::request::Request;
+use crate::conn::Deadline;
+use crate::conn::buffer::BLOCK_BYTES;
+use crate::conn::pipe::{Receiver, Sender, pipe};
+use crate::overload::Limit;
+use crate::stats::worker::Counter;
+use crate::worker::{Message, Registration, Worker};
+
+/// Bytes of body in either direction that wait between the two workers.
+const HELD_BYTES: usize = 2 * BLOCK_BYTES;
+
+/// A stream on its way to the worker that borrows it.
+pub(crate) struct LentStream {
+    origin: Parts,
+    head: RequestHead,
+    info: RequestInfo,
+    received_all: bool,
+    up: Receiver<Up>,
+    down: Sender<Down>,
+}
+
+/// What the requests of a connection share, without what belongs to one worker.
+pub(super) struct Parts {
+    pub(super) hcm: Arc<HttpConnectionManager>,
+    pub(super) view: ConnectionView,
+    pub(super) chain: Arc<FilterChain>,
+    pub(super) session: Option<Arc<Session>>,
+    pub(super) peer_text: Box<str>,
+    pub(super) id: u64,
+    pub(super) opened: Instant,
+    pub(super) protocol: Protocol,
+    pub(super) requests: Option<Arc<Limit>>,
+}
+
+impl fmt::Debug for LentStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LentStream(of connection {})", self.origin.id)
+    }
+}
+
+/// The lender's ends of the pipes.
+pub(super) struct Lending {
+    up: Sender<Up>,
+    down: Receiver<Down>,
+}
+
+/// Lends a request to a worker with less to do, if this one never rests. The head is taken when it is lent.
+pub(super) fn lend(origin: &Origin, head: &mut RequestHead, info: RequestInfo, received_all: bool) -> Option<Lending> {
+    let worker = &origin.worker;
+    if worker.peers.len() < 2 || !worker.never_rests() {
+        return None;
+    }
+    let to = worker.balance.stream_worker(worker.index, worker.random.next());
+    let room = worker.peers.get(to).filter(|_| to != worker.index)?.try_reserve().ok()?;
+    let (up, up_receiver) = pipe(HELD_BYTES);
+    let (down_sender, down) = pipe(HELD_BYTES);
+    let head = std::mem::take(head);
+    let stream = LentStream { origin: origin.parts(), head, info, received_all, up: up_receiver, down: down_sender };
+    worker.stats.inc(Counter::downstream_rq_lent);
+    room.send(Message::Stream(Box::new(stream)));
+    Some(Lending { up, down })
+}
+
+/// Carries bytes between the client and the borrower until the borrower is done with the request.
+pub(super) async fn carry(lending: Lending, mut down: Downstream<'_>) {
+    let mut trailers = Headers::default();
+    poll_fn(|cx| {
+        if let Poll::Ready(failure) = poll_up(&lending.up, &mut down, &mut trailers, cx) {
+            lending.up.send(Up::Gone(failure), 0);
+            return Poll::Ready(());
+        }
+        poll_down(&lending, &mut down, cx)
+    })
+    .await;
+}
+
+/// Moves the request on. Ready when no more of it will come.
+fn poll_up(up: &Sender<Up>, down: &mut Downstream<'_>, trailers: &mut Headers, cx: &mut Context<'_>) -> Poll<Failure> {
+    while !down.received_all() {
+        match up.poll_room(cx) {
+            Poll::Ready(Ok(())) => {}
+            // The borrower is done with the request; how its response ends is seen on the way down.
+            Poll::Ready(Err(_)) | Poll::Pending => return Poll::Pending,
+        }
+        let (mut bytes, mut ends) = (Vec::new(), false);
+        let mut take = |data: &[u8], last| {
+            bytes.extend_from_slice(data);
+            ends = last;
+        };
+        match down.piece(trailers, &mut take, cx) {
+            Ok(Piece::Data) => {
+                let length = bytes.len();
+                up.send(Up::Data(bytes, ends), length);
+                if down.received_all() && !ends {
+                    up.send(Up::End(std::mem::take(trailers)), 0);
+                }
+            }
+            Ok(Piece::End) => up.send(Up::End(std::mem::take(trailers)), 0),
+            Ok(Piece::Nothing) => return Poll::Pending,
+            Err(failure) => return Poll::Ready(failure),
+        }
+    }
+    down.poll_gone(cx)
+}
+
+/// Moves the response on. Ready when the borrower has ended it, or given up, or the client takes no more.
+fn poll_down(lending: &Lending, down: &mut Downstream<'_>, cx: &mut Context<'_>) -> Poll<()> {
+    loop {
+        match down.poll_room(cx) {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(_)) => {
+                lending.up.send(Up::Gone(Failure::ClientGone), 0);
+                return Poll::Ready(());
+            }
+            Poll::Pending => return Poll::Pending,
+        }
+        match lending.down.poll_next(cx) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(None) => return Poll::Ready(()),
+            Poll::Ready(Some(Down::Interim(head))) => down.send_interim(&head),
+            Poll::Ready(Some(Down::Head { mut head, framing, bodiless, tunnel })) => {
+                let tunnel = tunnel.then_some(&b""[..]);
+                down.send_head(&mut head, Answer { framing, bodiless, close: false, tunnel, http_10: false });
+            }
+            Poll::Ready(Some(Down::Data(data, last))) => down.send(&data, last),
+            Poll::Ready(Some(Down::End(trailers))) => down.finish(&trailers),
+        }
+    }
+}
+
+/// Serves a stream that another worker holds.
+pub(crate) async fn serve_lent(worker: Rc<Worker>, stream: Box<LentStream>, registration: Rc<Registration>) {
+    let LentStream { origin, head, info, received_all, up, down } = *stream;
+    if let Some(limit) = origin.requests.clone() {
+        registration.limit_requests(limit);
+    }
+    let manager = worker.generation().manager(&worker, &origin.hcm);
+    let origin = Origin::lent(&worker, manager, origin, &registration);
+    let mut request = Request::begin(Clock::new());
+    request.head = head;
+    request.info = info;
+    let mut deadline = Deadline::default();
+    let down = Downstream::Lent(Lent::new(up, down, received_all));
+    Life::new(&origin, &mut request, down, &mut deadline).run().await;
+    request.recycle();
+}
