@@ -25,7 +25,12 @@ pub(in crate::http) enum Up {
 #[derive(Debug)]
 pub(in crate::http) enum Down {
     Interim(ResponseHead),
-    Head { head: ResponseHead, framing: Framing, bodiless: bool, tunnel: bool },
+    Head {
+        head: ResponseHead,
+        framing: Framing,
+        bodiless: bool,
+        tunnel: bool,
+    },
     /// Bytes, and whether they are the last.
     Data(Vec<u8>, bool),
     End(Headers),
