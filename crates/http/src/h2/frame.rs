@@ -75,6 +75,8 @@ pub(super) struct Output {
     bytes: Vec<u8>,
     /// Bytes at the start that are written.
     at: usize,
+    /// Where the last frame begins.
+    last: usize,
     frames: u32,
     control: u32,
 }
@@ -106,7 +108,7 @@ impl Output {
         if after == 0 {
             (self.frames, self.control) = (0, 0);
             self.bytes.clear();
-            self.at = 0;
+            (self.at, self.last) = (0, 0);
             return;
         }
         // Where frames end is not recorded; their share of what is left is near enough for a bound.
@@ -114,13 +116,14 @@ impl Output {
         (self.frames, self.control) = (share(self.frames), share(self.control));
         if self.at > SLACK_BYTES {
             self.bytes.drain(..self.at);
+            self.last = self.last.saturating_sub(self.at);
             self.at = 0;
         }
     }
 
     pub(super) fn take_buffer(&mut self) -> Option<Vec<u8>> {
         (self.len() == 0).then(|| {
-            self.at = 0;
+            (self.at, self.last) = (0, 0);
             let mut buffer = std::mem::take(&mut self.bytes);
             buffer.clear();
             buffer
@@ -130,7 +133,7 @@ impl Output {
     pub(super) fn lend_buffer(&mut self, buffer: Vec<u8>) {
         if self.len() == 0 && buffer.is_empty() && buffer.capacity() > self.bytes.capacity() {
             self.bytes = buffer;
-            self.at = 0;
+            (self.at, self.last) = (0, 0);
         }
     }
 
@@ -143,9 +146,25 @@ impl Output {
     #[inline]
     pub(super) fn frame(&mut self, header: FrameHeader, payload: &[u8]) {
         self.frames += 1;
+        self.last = self.bytes.len();
         self.bytes.reserve(HEADER_BYTES + payload.len());
         self.bytes.extend_from_slice(&header.bytes());
         self.bytes.extend_from_slice(payload);
+    }
+
+    /// Makes the last frame, if it is one of that stream and still here as a whole, the stream's last; so that an end that is
+    /// known a moment later needs no frame of its own.
+    pub(super) fn end_with_last_frame(&mut self, stream: u32) -> bool {
+        if self.last < self.at {
+            return false;
+        }
+        let Some(mut header) = self.bytes.get(self.last..).and_then(FrameHeader::parse) else { return false };
+        let ends_here = matches!(header.kind, kind::DATA | kind::HEADERS) && header.stream == stream;
+        if ends_here {
+            header.flags |= flag::END_STREAM;
+            self.put_header(self.last, header);
+        }
+        ends_here
     }
 
     /// A frame that answers or steers.
@@ -173,6 +192,7 @@ impl Output {
     /// A header block, written by `block` and then cut into HEADERS and CONTINUATION frames of at most `max_frame` bytes.
     pub(super) fn headers(&mut self, stream: u32, end: bool, max_frame: usize, block: impl FnOnce(&mut Vec<u8>)) {
         let start = self.bytes.len();
+        self.last = start;
         self.bytes.reserve(512);
         self.bytes.extend_from_slice(&[0; HEADER_BYTES]);
         block(&mut self.bytes);
@@ -218,6 +238,26 @@ mod tests {
         }
         assert_eq!(seen, [(1, 1, 300, 5), (9, 0, 300, 5), (9, 0, 300, 5), (9, 4, 100, 5)]);
         assert_eq!((joined, rest.len(), output.frames()), (block, 0, 4));
+    }
+
+    #[test]
+    fn an_end_goes_with_the_last_frame_if_that_is_still_there() {
+        let data = |output: &mut Output, stream| {
+            output.frame(FrameHeader { length: 2, kind: kind::DATA, flags: 0, stream }, b"ab");
+        };
+        let mut output = Output::default();
+        assert!(!output.end_with_last_frame(1));
+        data(&mut output, 1);
+        data(&mut output, 3);
+        assert!(!output.end_with_last_frame(1));
+        assert!(output.end_with_last_frame(3));
+        assert_eq!(output.pending()[4], 0);
+        assert_eq!(output.pending()[HEADER_BYTES + 2 + 4], flag::END_STREAM);
+        data(&mut output, 5);
+        output.written(2 * (HEADER_BYTES + 2) + 1);
+        assert!(!output.end_with_last_frame(5));
+        output.window_update(5, 1);
+        assert!(!output.end_with_last_frame(5));
     }
 
     #[test]

@@ -129,7 +129,8 @@ impl Connection {
         let taken = self.capacity(key).min(data.len());
         let (now, later) = data.split_at(taken);
         let all = later.is_empty();
-        if taken > 0 || (all && end) {
+        let ended_before = taken == 0 && all && end && self.output.end_with_last_frame(key.id);
+        if taken > 0 || (all && end && !ended_before) {
             self.put_data(key, now, all && end);
         }
         if let Some(stream) = self.streams.get_mut(key) {

@@ -95,11 +95,6 @@ impl Client {
             None => std::future::pending().await,
         }
     }
-
-    /// Streams in use.
-    pub(crate) fn open_streams(&self) -> usize {
-        self.shared.0.borrow().streams.entries.len()
-    }
 }
 
 impl Drop for Client {

@@ -1,7 +1,7 @@
 //! HTTP/2 connections: one driver for both roles.
 //!
 //! A [`Driver`](driver::Driver) owns the socket, and one task polls it: a server's is the task that accepted the connection
-//! ([`Server::accept`]), a client's is its own ([`Client::start`]). Streams are served by whatever tasks hold their [`Stream`]
+//! ([`Server::poll_accept`]), a client's is its own ([`Client::start`]). Streams are served by whatever tasks hold their [`Stream`]
 //! handles, all on the same thread. What both sides touch is [`shared::Core`]: the codec, and what was received for each stream.
 //!
 //! Nothing a stream does makes a system call. Its output is appended to the connection's one buffer and the driver is woken,
@@ -25,6 +25,5 @@ mod tests;
 
 pub(crate) use client::Client;
 pub(crate) use driver::Limits;
-pub(crate) use memory::Chunk;
 pub(crate) use server::{Incoming, Server};
 pub(crate) use stream::{Answer, Received, Reset, ResetBy, Stream};

@@ -1,6 +1,5 @@
 //! The server's end of a connection.
 
-use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -41,12 +40,7 @@ impl Server {
         Self { driver: Driver::new(true, (socket, input), options, limits, stats), over: false }
     }
 
-    /// The next request; `None` when the connection has ended.
-    pub(crate) async fn accept(&mut self) -> Option<Incoming> {
-        poll_fn(|cx| self.poll_accept(cx)).await
-    }
-
-    /// As [`Server::accept`]. Cancel safe.
+    /// The next request; `None` when the connection has ended. Cancel safe.
     pub(crate) fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Option<Incoming>> {
         if let Some(incoming) = self.next_request() {
             return Poll::Ready(Some(incoming));
@@ -64,11 +58,6 @@ impl Server {
     /// Asks the client to open no more streams. Those there are go on, then the connection ends.
     pub(crate) fn drain(&mut self) {
         self.driver.drain();
-    }
-
-    /// Streams whose handles are in use.
-    pub(crate) fn open_streams(&self) -> usize {
-        self.driver.shared.0.borrow().streams.entries.len()
     }
 
     fn next_request(&mut self) -> Option<Incoming> {
