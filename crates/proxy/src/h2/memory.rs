@@ -33,25 +33,25 @@ pub(super) fn give(mut buffer: Vec<u8>) {
 
 /// Bytes that come in at one end and leave at the other. Costs no memory while it is empty.
 #[derive(Debug, Default)]
-pub(super) struct Chunk {
+pub(crate) struct Chunk {
     bytes: Vec<u8>,
     at: usize,
 }
 
 impl Chunk {
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         self.bytes.get(self.at..).unwrap_or_default()
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.bytes.len() - self.at
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    pub(super) fn push(&mut self, bytes: &[u8]) {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
@@ -64,7 +64,7 @@ impl Chunk {
         self.bytes.extend_from_slice(bytes);
     }
 
-    pub(super) fn consume(&mut self, count: usize) {
+    pub(crate) fn consume(&mut self, count: usize) {
         self.at = (self.at + count).min(self.bytes.len());
         if self.at == self.bytes.len() {
             self.clear();

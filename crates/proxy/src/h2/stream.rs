@@ -7,6 +7,7 @@ use evenkeel_http::h2::{Reason, ResponseMeta};
 use evenkeel_http::{Framing, Headers, ResponseHead};
 
 use super::entry::Entry;
+use super::memory::Chunk;
 use super::shared::{Core, Shared};
 
 /// One stream, in either role, in the hands of one task: whoever polled last is woken.
@@ -124,6 +125,34 @@ impl Stream {
         }
         entry.watch(cx.waker());
         Poll::Pending
+    }
+
+    /// As [`Stream::poll_data`], for a user who holds bytes until they are used: puts them into `chunk`, which must be empty. Most
+    /// often they only change hands.
+    pub(crate) fn poll_chunk(
+        &mut self,
+        limit: usize,
+        chunk: &mut Chunk,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Received, Reset>> {
+        let mut core = self.shared.0.borrow_mut();
+        let entry = entry_of(&mut core, self.entry)?;
+        let held = entry.received.len();
+        if (1..=limit).contains(&held) && chunk.is_empty() && (entry.peer_ended || entry.reset.is_none()) {
+            std::mem::swap(chunk, &mut entry.received);
+            core.took(self.entry, held);
+            return Poll::Ready(Ok(Received::Data));
+        }
+        drop(core);
+        self.poll_data(limit, &mut |data| chunk.push(data), cx)
+    }
+
+    /// The peer's end with its trailers, if all before it was taken. Never waits.
+    pub(crate) fn take_end(&mut self) -> Option<Option<Headers>> {
+        let mut core = self.shared.0.borrow_mut();
+        let entry =
+            entry_of(&mut core, self.entry).ok().filter(|entry| entry.peer_ended && entry.received.is_empty())?;
+        Some(entry.trailers.take().map(|trailers| *trailers))
     }
 
     /// Sends an interim response.
