@@ -136,7 +136,7 @@ impl Connection {
 
     /// Notes the number of a stream the peer opens; what lies between it and the last can be opened no more.
     fn opened_by_peer(&mut self, id: u32) -> Result<(), ConnectionError> {
-        if self.role == Role::Client || id % 2 == 0 {
+        if self.role == Role::Client || id.is_multiple_of(2) {
             return if self.is_idle(id) { Err(protocol_error("HEADERS on an idle stream")) } else { Ok(()) };
         }
         if id > self.last_peer_id {

@@ -358,7 +358,7 @@ impl Connection {
             Role::Server => self.last_peer_id,
             Role::Client => self.next_id.saturating_sub(2),
         };
-        id % 2 == 0 || id > newest
+        id.is_multiple_of(2) || id > newest
     }
 
     /// The peer has ended a stream.

@@ -1,7 +1,8 @@
-//! `h2spec`, the conformance suite, against a server that is the codec and a socket.
+//! `h2spec`, the conformance suite, and nghttp2's `h2load` against a server that is the codec and a socket.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::process::Command;
 
 use evenkeel_http::h2::{Connection, Options, StreamKey};
 use evenkeel_http::{Framing, HeaderId, ResponseHead};
@@ -11,6 +12,30 @@ use crate::script::{Event, Script};
 
 #[test]
 fn passes_h2spec() {
+    assert_h2spec_passes(start(), false);
+}
+
+/// Requests with and without a body, many at a time, of another implementation's HPACK and windows.
+#[test]
+fn answers_nghttp2() {
+    let url = format!("http://127.0.0.1:{}/a/path?with=a&query", start());
+    let body = tempfile::NamedTempFile::new().expect("a temporary file");
+    std::fs::write(body.path(), vec![b'x'; 100_000]).expect("a writable file");
+    for (requests, more) in [("3000", vec!["-H", "x-repeated: value"]), ("300", vec!["-d"])] {
+        let mut command = Command::new("h2load");
+        command.args(["-n", requests, "-c", "3", "-m", "40"]).args(&more);
+        if more.last() == Some(&"-d") {
+            command.arg(body.path());
+        }
+        let output = command.arg(&url).output().expect("h2load starts: scripts/setup.sh test installs it");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let expected = format!("{requests} succeeded, 0 failed, 0 errored, 0 timeout");
+        assert!(text.contains(&expected), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+/// Starts a server and returns its port.
+fn start() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("bound").port();
     std::thread::spawn(move || {
@@ -18,7 +43,7 @@ fn passes_h2spec() {
             std::thread::spawn(move || serve(stream));
         }
     });
-    assert_h2spec_passes(port, false);
+    port
 }
 
 /// Answers every request with a short body. Ends with the connection, or with the first error on it.

@@ -174,23 +174,17 @@ struct Index {
 impl Index {
     const MIN_SLOTS: usize = 32;
 
-    /// The newest entry with this hash that `accept` takes.
+    /// The entry with this hash, if `accept` takes it.
     #[inline]
-    fn find<T>(&self, hash: u32, accept: impl Fn(u32) -> Option<T>) -> Option<T> {
+    fn find<T>(&self, hash: u32, accept: impl FnOnce(u32) -> Option<T>) -> Option<T> {
         let mask = self.slots.len().checked_sub(1)?;
-        let (mut at, mut found) = (hash as usize & mask, None);
+        let mut at = hash as usize & mask;
         loop {
-            match self.slots.get(at) {
-                Some((0, _)) | None => return found,
-                Some((other, number)) if *other == hash => {
-                    found = accept(*number).or(found);
-                    if found.is_some() {
-                        return found;
-                    }
-                }
-                Some(_) => {}
+            match self.slots.get(at)? {
+                (0, _) => return None,
+                (other, number) if *other == hash => return accept(*number),
+                _ => at = (at + 1) & mask,
             }
-            at = (at + 1) & mask;
         }
     }
 
