@@ -173,16 +173,26 @@ const LAST: &str = "GET /`/last HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n
 
 /// All messages, numbered by their place.
 pub fn messages() -> Vec<Message> {
-    let mut texts: Vec<(Vec<u8>, &'static [(Program, &'static str)])> = Vec::new();
+    let plain = |bytes: Vec<u8>| Message { bytes, fine: &[] };
+    let mut messages = Vec::new();
     for framing in FRAMINGS {
         for body in BODIES {
-            texts.push((format!("POST /`/p HTTP/1.1\r\nHost: t\r\n{framing}\r\n\r\n{body}").into_bytes(), &[]));
+            messages.push(plain(format!("POST /`/p HTTP/1.1\r\nHost: t\r\n{framing}\r\n\r\n{body}").into_bytes()));
         }
     }
-    texts.extend(HEADS.iter().map(|head| (head.as_bytes().to_vec(), &[][..])));
-    for (head, fine) in FINE {
-        texts.push((head.as_bytes().to_vec(), fine));
+    messages.extend(HEADS.iter().map(|head| plain(head.as_bytes().to_vec())));
+    messages.extend(FINE.iter().map(|(head, fine)| Message { bytes: head.as_bytes().to_vec(), fine }));
+    messages.extend(mutants().into_iter().map(plain));
+    for (index, message) in messages.iter_mut().enumerate() {
+        message.bytes.extend_from_slice(LAST.as_bytes());
+        let parts: Vec<&[u8]> = message.bytes.split(|byte| *byte == b'`').collect();
+        message.bytes = parts.join(index.to_string().as_bytes());
     }
+    messages
+}
+
+/// Valid requests with up to three bytes changed, the same ones every time.
+fn mutants() -> Vec<Vec<u8>> {
     let mut state = 0x2545_f491_4f6c_dd1du64;
     let mut below = |limit: usize| {
         state ^= state << 13;
@@ -190,7 +200,7 @@ pub fn messages() -> Vec<Message> {
         state ^= state << 17;
         (state >> 16) as usize % limit
     };
-    for _ in 0..MUTANTS {
+    let mut mutant = || {
         let mut bytes = SEEDS[below(SEEDS.len())].as_bytes().to_vec();
         for _ in 0..=below(2) {
             let (at, byte) = (below(bytes.len()), BYTES[below(BYTES.len())]);
@@ -204,12 +214,7 @@ pub fn messages() -> Vec<Message> {
                 _ => drop(bytes.remove(at)),
             }
         }
-        texts.push((bytes, &[]));
-    }
-    let number = |(index, (mut bytes, fine)): (usize, (Vec<u8>, _))| {
-        bytes.extend_from_slice(LAST.as_bytes());
-        let parts: Vec<&[u8]> = bytes.split(|byte| *byte == b'`').collect();
-        Message { bytes: parts.join(index.to_string().as_bytes()), fine }
+        bytes
     };
-    texts.into_iter().enumerate().map(number).collect()
+    (0..MUTANTS).map(|_| mutant()).collect()
 }
