@@ -32,6 +32,7 @@ use crate::stats::http::Counter;
 use crate::upstream::Cluster;
 
 /// What becomes of a request.
+#[allow(clippy::large_enum_variant, reason = "one at a time, and forwarding, which is the rule, must not cost a box")]
 pub(super) enum Plan<'c> {
     Forward(Forward<'c>),
     Reply(Reply, Option<Levels<'c>>),

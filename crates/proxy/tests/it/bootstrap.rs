@@ -22,10 +22,6 @@ const CASES: &[(&str, &str)] = &[
         "dynamic_resources:\n  ads_config:\n    api_type: GRPC\n    grpc_services: [{envoy_grpc: {cluster_name: nowhere}}]\n",
     ),
     (
-        "cluster type",
-        "static_resources:\n  clusters:\n  - name: c\n    type: STATIC\n    lb_policy: MAGLEV\n    load_assignment: {cluster_name: c}\n",
-    ),
-    (
         "extension that is not there",
         "static_resources:\n  clusters:\n  - name: c\n    transport_socket:\n      name: t\n      typed_config:\n        \"@type\": type.googleapis.com/envoy.extensions.transport_sockets.alts.v3.Alts\n",
     ),

@@ -19,6 +19,7 @@ use http1::Http1;
 use http2::Http2;
 
 /// One try's exchange with an upstream.
+#[allow(clippy::large_enum_variant, reason = "one per request, and HTTP/1 must not cost a box")]
 pub(super) enum Upstream {
     /// An HTTP/1 connection of its own.
     Http1(Http1),
