@@ -372,7 +372,8 @@ fn maglev(cx: &mut Cx<'_>, size: Option<&UInt64Value>, key: HashKey, balance_fac
 }
 
 fn is_prime(number: u64) -> bool {
-    number >= 2 && (2..).take_while(|divisor| divisor * divisor <= number).all(|divisor| !number.is_multiple_of(divisor))
+    number >= 2
+        && (2..).take_while(|divisor| divisor * divisor <= number).all(|divisor| !number.is_multiple_of(divisor))
 }
 
 /// The two messages for slow start have the same fields.
