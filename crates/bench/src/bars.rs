@@ -12,8 +12,8 @@ use crate::metric::Metric::{
 use crate::peers::{DIRECT, ENVOY, EVENKEEL, HAPROXY, NGINX, RELAY};
 use crate::report::show;
 use crate::scenarios::{
-    ENVOY_HTTP1, EVENKEEL_HTTP2, EVENKEEL_RULES, GRPC_CASE, HTTP_CASE, IDLE_CASE, LATENCY_CASE, PLAIN_CASE,
-    POLICY_CASE, RESUMED_CASE, SIDECAR, STARTUP_CASE, STREAM_CASE, TLS_CASE, X25519_CASE,
+    ENVOY_HTTP1, EVENKEEL_MESH, EVENKEEL_RULES, GRPC_CASE, HTTP_CASE, IDLE_CASE, LATENCY_CASE, PLAIN_CASE, POLICY_CASE,
+    RESUMED_CASE, SIDECAR, STARTUP_CASE, STREAM_CASE, TLS_CASE, X25519_CASE,
 };
 
 /// One bar.
@@ -72,15 +72,15 @@ pub const BARS: &[Bar] = &[
     bar("hop", C1, Ratio(EVENKEEL, NGINX), CpuUsPerRequest, Below(1.0)),
     bar("hop", C32, Ratio(EVENKEEL, NGINX), CpuUsPerRequest, Below(1.0)),
     bar("hop", C256, Ratio(EVENKEEL, NGINX), CpuUsPerRequest, Below(1.0)),
-    bar("pair", C32, Ratio(EVENKEEL_HTTP2, ENVOY_HTTP1), CpuUsPerRequest, AtMost(0.15)),
-    bar("pair", C256, Ratio(EVENKEEL_HTTP2, ENVOY_HTTP1), CpuUsPerRequest, AtMost(0.08)),
-    bar("pair", C32, Ratio(EVENKEEL_HTTP2, ENVOY_HTTP1), RequestsPerSecond, AtLeast(6.0)),
-    bar("pair", C256, Ratio(EVENKEEL_HTTP2, ENVOY_HTTP1), RequestsPerSecond, AtLeast(10.0)),
-    bar("pair", C256, Ratio(EVENKEEL_HTTP2, DIRECT), RequestsPerSecond, AtLeast(0.5)),
+    bar("pair", C32, Ratio(EVENKEEL_MESH, ENVOY_HTTP1), CpuUsPerRequest, AtMost(0.15)),
+    bar("pair", C256, Ratio(EVENKEEL_MESH, ENVOY_HTTP1), CpuUsPerRequest, AtMost(0.08)),
+    bar("pair", C32, Ratio(EVENKEEL_MESH, ENVOY_HTTP1), RequestsPerSecond, AtLeast(6.0)),
+    bar("pair", C256, Ratio(EVENKEEL_MESH, ENVOY_HTTP1), RequestsPerSecond, AtLeast(10.0)),
+    bar("pair", C256, Ratio(EVENKEEL_MESH, DIRECT), RequestsPerSecond, AtLeast(0.5)),
     bar("http2", HTTP_CASE, Ratio(EVENKEEL, ENVOY), CpuUsPerRequest, AtMost(0.5)),
     bar("http2", GRPC_CASE, Ratio(EVENKEEL, ENVOY), CpuUsPerRequest, AtMost(0.5)),
-    bar("latency", LATENCY_CASE, AddedRatio(EVENKEEL_HTTP2, ENVOY_HTTP1), P50Us, AtMost(0.5)),
-    bar("latency", LATENCY_CASE, AddedRatio(EVENKEEL_HTTP2, ENVOY_HTTP1), P99Us, AtMost(0.5)),
+    bar("latency", LATENCY_CASE, AddedRatio(EVENKEEL_MESH, ENVOY_HTTP1), P50Us, AtMost(0.5)),
+    bar("latency", LATENCY_CASE, AddedRatio(EVENKEEL_MESH, ENVOY_HTTP1), P99Us, AtMost(0.5)),
     bar("tcp", "1 stream, plain", Ratio(EVENKEEL, RELAY), MbPerCpuSecond, AtLeast(0.8)),
     bar("tcp", "1 stream, plain", Ratio(EVENKEEL, ENVOY), MbPerCpuSecond, AtLeast(1.0)),
     bar("tcp", "64 streams, plain", Ratio(EVENKEEL, RELAY), MbPerCpuSecond, AtLeast(0.8)),

@@ -9,6 +9,7 @@ mod bars;
 mod config;
 mod epoll;
 mod frames;
+mod instructions;
 mod load;
 mod machine;
 mod measure;
@@ -21,7 +22,7 @@ mod scenarios;
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -39,6 +40,21 @@ struct Cli {
 enum Command {
     /// Runs the measurements and writes bench-results/.
     Run(RunArgs),
+    /// Counts instructions per operation and holds them against the record.
+    Instructions {
+        /// The record; without it, the counts are only printed.
+        #[arg(long)]
+        file: Option<PathBuf>,
+        /// Write the record instead of comparing with it.
+        #[arg(long, requires = "file")]
+        bless: bool,
+    },
+    /// What is counted: the pure parts of a request's way.
+    #[command(hide = true)]
+    CountedCases,
+    /// What is counted: the proxy.
+    #[command(hide = true)]
+    Proxy(evenkeel_proxy::Options),
     /// The limit of a hop: copies bytes between two sockets, parses nothing.
     Relay {
         /// Address to listen on.
@@ -112,6 +128,9 @@ struct RunArgs {
 fn main() -> Result<()> {
     match Cli::parse().command {
         Command::Run(args) => run(&args),
+        Command::Instructions { file, bless } => count_instructions(file.as_deref(), bless),
+        Command::CountedCases => instructions::cases::run(),
+        Command::Proxy(options) => Ok(evenkeel_proxy::run(&options, &mut std::io::stdout())?),
         Command::Relay { listen, upstream } => relay::run(listen, upstream).context("relay"),
         Command::Backend { listen, bytes } => backend::http1::run(listen, bytes).context("backend"),
         Command::BackendHttp2 { listen, bytes, hold } => {
@@ -181,5 +200,22 @@ fn run(args: &RunArgs) -> Result<()> {
     write!(out, "\n{}", results.markdown())?;
     writeln!(out, "\nwritten: {0}/results.json, {0}/results.md", args.out.display())?;
     ensure!(failed.is_empty(), "failed: {}; --resume repeats only what is missing", failed.join(", "));
+    Ok(())
+}
+
+fn count_instructions(file: Option<&Path>, bless: bool) -> Result<()> {
+    let now = instructions::Recorded::new(instructions::count()?)?;
+    write!(std::io::stdout(), "{}", now.text())?;
+    let Some(file) = file else { return Ok(()) };
+    if bless {
+        return std::fs::write(file, now.text()).with_context(|| format!("{}", file.display()));
+    }
+    let complaints = instructions::Recorded::read(file)?.complaints(&now);
+    ensure!(
+        complaints.is_empty(),
+        "instruction counts differ from {}:\n  {}\nIf that is meant, record them: BLESS=1 cargo test -p evenkeel-bench --test it",
+        file.display(),
+        complaints.join("\n  ")
+    );
     Ok(())
 }

@@ -223,7 +223,8 @@ impl Setup {
             processes.push(process);
             admin = proxy.admin;
         }
-        if role.protocol == Protocol::Http2 {
+        let shares = role.protocol == Protocol::Mesh && name.starts_with(EVENKEEL) && role.tls.is_some();
+        if role.protocol == Protocol::Http2 || shares {
             speaks_http2(outer, admin)?;
         }
         Ok(Peer { name, entry: outer, processes })

@@ -24,6 +24,7 @@ pub mod matching;
 pub mod outlier_detection;
 pub mod overload;
 pub mod rbac;
+mod rbac_index;
 pub mod rejection;
 pub mod retry;
 pub mod rewrite;

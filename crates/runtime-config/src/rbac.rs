@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use crate::matching::{CidrSet, HeaderMatcher, StringMatcher};
+use crate::rbac_index::PolicyIndex;
+use crate::view::PeerIdentity;
 
 /// An RBAC filter, network or HTTP.
 #[derive(Debug)]
@@ -29,8 +31,31 @@ pub struct RbacPerRoute {
 pub struct Rules {
     /// What a match means.
     pub action: RbacAction,
+    policies: Vec<Policy>,
+    index: PolicyIndex,
+}
+
+impl Rules {
+    /// `policies` in order of their names.
+    pub fn new(action: RbacAction, policies: Vec<Policy>) -> Self {
+        Self { action, index: PolicyIndex::new(&policies), policies }
+    }
+
     /// Policies in order of their names.
-    pub policies: Vec<Policy>,
+    pub fn policies(&self) -> &[Policy] {
+        &self.policies
+    }
+
+    /// The first policy, in the order of names, for which `matches` is true. Only those are asked that may match this peer and path
+    /// (without its query; `None` where there is no request), so the cost does not grow with their number.
+    pub fn first_match(
+        &self,
+        peer: Option<&PeerIdentity>,
+        path: Option<&[u8]>,
+        matches: impl Fn(&Policy) -> bool,
+    ) -> Option<&Policy> {
+        self.index.first_match(&self.policies, peer, path, matches)
+    }
 }
 
 /// `RBAC.Action`.

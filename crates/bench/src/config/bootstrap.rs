@@ -115,13 +115,21 @@ static_resources:
           "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext
           require_client_certificate: true
           common_tls_context: {}"#,
-            common_tls(tls, if self.protocol == Protocol::Tcp { "" } else { "alpn_protocols: [h2, http/1.1], " })
+            common_tls(
+                tls,
+                if self.protocol == Protocol::Tcp {
+                    ""
+                } else {
+                    "alpn_protocols: [istio-http/1.1, istio, h2, http/1.1], "
+                }
+            )
         )
     }
 
     fn upstream_tls(&self, tls: &MutualTls) -> String {
         let alpn = match self.protocol {
             Protocol::Http1 => "alpn_protocols: [http/1.1], ",
+            Protocol::Mesh => "alpn_protocols: [istio-http/1.1, istio], ",
             Protocol::Http2 => "alpn_protocols: [h2], ",
             Protocol::Tcp => "",
         };

@@ -23,6 +23,8 @@ pub struct MutualTls {
 pub enum Protocol {
     /// HTTP/1.1; clients may speak HTTP/1.1 or HTTP/2.
     Http1,
+    /// HTTP/1.1 with the protocols that Istio's sidecars offer each other: Evenkeel's then share connections.
+    Mesh,
     /// HTTP/2; clients may speak HTTP/1.1 or HTTP/2.
     Http2,
     /// Bytes both ways.

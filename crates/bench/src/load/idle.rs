@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::answer_end;
+use super::http2::Http2Client;
 use super::tls::{Client, Stream};
-use crate::frames::{self, FLAG_END_HEADERS, FLAG_END_STREAM, Frames, HEADERS, PREFACE, SETTINGS};
 
 /// Streams on each HTTP/2 connection; Istio's and Envoy's servers allow at least as many.
 const STREAMS_PER_CONNECTION: usize = 100;
@@ -21,7 +21,7 @@ pub enum Idle {
     /// The same with mutual TLS.
     Tls(Vec<Stream>),
     /// Connections with streams whose responses have begun and do not end.
-    Streams(Vec<TcpStream>),
+    Streams(Vec<Http2Client>),
 }
 
 impl Idle {
@@ -63,47 +63,13 @@ impl Idle {
     }
 }
 
-fn connection_of_streams(target: SocketAddr) -> Result<TcpStream> {
-    let mut stream = TcpStream::connect(target)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let mut out = PREFACE.to_vec();
-    frames::put(&mut out, SETTINGS, 0, 0, &[]);
-    let mut head = Vec::new();
-    for (name, value) in
-        [(":method", "GET"), (":scheme", "http"), (":authority", "backend.local"), (":path", "/events")]
-    {
-        frames::put_field(&mut head, name, value);
-    }
-    for index in 0..STREAMS_PER_CONNECTION {
-        // The client's streams have odd numbers.
-        let id = u32::try_from(2 * index + 1)?;
-        frames::put(&mut out, HEADERS, FLAG_END_HEADERS | FLAG_END_STREAM, id, &head);
-    }
-    stream.write_all(&out)?;
-    let (mut frames, mut begun) = (Frames::default(), 0);
+fn connection_of_streams(target: SocketAddr) -> Result<Http2Client> {
+    let mut client = Http2Client::connect(target, PATIENCE)?;
+    let requests: Vec<u8> = (0..STREAMS_PER_CONNECTION).flat_map(|_| client.request("/events")).collect();
+    client.send(&requests)?;
+    let mut begun = 0;
     while begun < STREAMS_PER_CONNECTION {
-        let mut buffer = [0; 16 << 10];
-        let count = stream.read(&mut buffer).context("waiting for responses to begin")?;
-        ensure!(count > 0, "the connection was closed after {begun} streams");
-        frames.add(&buffer[..count]);
-        while let Some(frame) = frames.next() {
-            match frame.kind {
-                HEADERS => begun += 1,
-                SETTINGS if !frame.is_ack() => {
-                    let mut ack = Vec::new();
-                    frames::put(&mut ack, SETTINGS, frames::FLAG_ACK, 0, &[]);
-                    stream.write_all(&ack)?;
-                }
-                frames::RST_STREAM | frames::GOAWAY => {
-                    anyhow::bail!(
-                        "stream {} was ended by frame type {} after {begun} streams",
-                        frame.stream,
-                        frame.kind
-                    )
-                }
-                _ => {}
-            }
-        }
+        begun += usize::from(client.receive().with_context(|| format!("after {begun} streams"))?.begins);
     }
-    Ok(stream)
+    Ok(client)
 }

@@ -1,6 +1,7 @@
 //! The loads. Each runs on the load's core: as a program of its own pinned there, or in this process, which is.
 
 pub mod h2load;
+pub mod http2;
 pub mod idle;
 pub mod open_loop;
 pub mod streams;
@@ -11,7 +12,7 @@ use anyhow::{Result, bail};
 
 /// Where the answer at the start of `bytes` ends; `None` until it is all there. Only what the benchmarks' servers send is
 /// understood: status 200 with a `content-length`.
-fn answer_end(bytes: &[u8]) -> Result<Option<usize>> {
+pub fn answer_end(bytes: &[u8]) -> Result<Option<usize>> {
     const OK: &[u8] = b"HTTP/1.1 200";
     const LENGTH: &[u8] = b"\r\ncontent-length: ";
     if !OK.starts_with(&bytes[..bytes.len().min(OK.len())]) {

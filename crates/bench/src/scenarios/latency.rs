@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::pair::{ENVOY_HTTP1, ENVOY_HTTP2, EVENKEEL_HTTP1, EVENKEEL_HTTP2, role};
+use super::pair::{ENVOY_HTTP1, ENVOY_HTTP2, EVENKEEL_HTTP1, EVENKEEL_MESH, role};
 use super::{Context, Scenario, Unit, names, under_load};
 use crate::load::open_loop;
 use crate::measure::{Contest, Findings, Plan};
@@ -24,7 +24,7 @@ fn run(cx: &mut Context<'_>, findings: &mut Findings) -> Result<()> {
     let tls = cx.setup.certificates()?;
     let peers = cx.setup.start_all(
         SCENARIO.name,
-        &[DIRECT, EVENKEEL_HTTP2, EVENKEEL_HTTP1, ENVOY_HTTP1, ENVOY_HTTP2],
+        &[DIRECT, EVENKEEL_MESH, EVENKEEL_HTTP1, ENVOY_HTTP1, ENVOY_HTTP2],
         findings,
         |name| match name {
             DIRECT => Ok(cx.setup.direct(upstream)),

@@ -14,7 +14,7 @@ pub use handshakes::{RESUMED_CASE, X25519_CASE};
 pub use http2::{GRPC_CASE, HTTP_CASE};
 pub use latency::CASE as LATENCY_CASE;
 pub use memory::{IDLE_CASE, PLAIN_CASE, STREAM_CASE, TLS_CASE};
-pub use pair::{ENVOY_HTTP1, EVENKEEL_HTTP2};
+pub use pair::{ENVOY_HTTP1, EVENKEEL_MESH};
 pub use policy::{CASE as POLICY_CASE, EVENKEEL_RULES};
 pub use startup::{CASE as STARTUP_CASE, SIDECAR};
 

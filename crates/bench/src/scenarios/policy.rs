@@ -9,7 +9,7 @@ use crate::measure::{Contest, Findings, Plan};
 use crate::peers::{Backend, Role};
 
 /// Evenkeel's pair without rules and with 100.
-pub const EVENKEEL_RULES: [&str; 2] = ["evenkeel h1, no rules", "evenkeel h1, 100 rules"];
+pub const EVENKEEL_RULES: [&str; 2] = ["evenkeel mesh, no rules", "evenkeel mesh, 100 rules"];
 /// Envoy's.
 pub const ENVOY_RULES: [&str; 2] = ["envoy h1, no rules", "envoy h1, 100 rules"];
 /// The only table.
@@ -33,7 +33,7 @@ fn run(cx: &mut Context<'_>, findings: &mut Findings) -> Result<()> {
     let all = [EVENKEEL_RULES, ENVOY_RULES].concat();
     let peers = cx.setup.start_all(SCENARIO.name, &all, findings, |name| {
         let rules = if name.ends_with("100 rules") { RULES } else { 0 };
-        cx.setup.start_pair(name, upstream, Role { rules, ..role("h1", &tls) })
+        cx.setup.start_pair(name, upstream, Role { rules, ..role(super::pair::EVENKEEL_MESH, &tls) })
     });
     // A difference of a few per cent: half as long a turn, twice as many rounds.
     let plan = Plan { rounds: cx.plan.rounds * 2, time: cx.plan.time / 2, connections: Vec::new() };

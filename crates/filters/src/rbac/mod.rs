@@ -35,7 +35,8 @@ pub struct Outcome<'r> {
 
 /// Evaluates rules: ALLOW passes what some policy matches, DENY what none does, LOG everything.
 pub fn evaluate<'r, R: RequestView>(rules: &'r Rules, subject: &Subject<'_, R>) -> Outcome<'r> {
-    let policy = rules.policies.iter().find(|policy| subject.matches(policy));
+    let path = subject.request.map(|request| split_path(request.path()).0);
+    let policy = rules.first_match(subject.connection.peer.as_deref(), path, |policy| subject.matches(policy));
     let allowed = match rules.action {
         RbacAction::Allow => policy.is_some(),
         RbacAction::Deny => policy.is_none(),

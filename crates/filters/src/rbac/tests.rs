@@ -13,6 +13,7 @@ use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
 use evenkeel_runtime_config::{hcm, listener};
 use evenkeel_stats::{Registry, ScopeName};
 
+use super::{Subject, evaluate};
 use crate::{Decision, HttpFilters, LocalReply, NetworkFilters, RequestContext};
 
 const WEB: &str = "spiffe://cluster.local/ns/default/sa/web";
@@ -51,7 +52,7 @@ fn policy(name: &str, permission: Permission, principal: Principal) -> Policy {
 }
 
 fn filter(action: RbacAction, policies: Vec<Policy>) -> RbacFilter {
-    let rules = Some(Arc::new(Rules { action, policies }));
+    let rules = Some(Arc::new(Rules::new(action, policies)));
     RbacFilter { stat_prefix: "".into(), rules, shadow_rules: None, shadow_stat_prefix: "".into() }
 }
 
@@ -188,7 +189,7 @@ fn policies_match_in_the_order_given_and_details_have_no_blanks() {
 
 #[test]
 fn shadow_rules_are_counted_and_decide_nothing() {
-    let everyone = |action| Arc::new(Rules { action, policies: vec![policy("p", Permission::Any, Principal::Any)] });
+    let everyone = |action| Arc::new(Rules::new(action, vec![policy("p", Permission::Any, Principal::Any)]));
     let config = RbacFilter {
         stat_prefix: "".into(),
         rules: Some(everyone(RbacAction::Allow)),
@@ -258,5 +259,85 @@ fn a_network_filter_closes_the_connection_with_the_reason() {
     let text = registry.text();
     for line in ["tcp.rbac.allowed: 1", "tcp.rbac.denied: 1"] {
         assert!(text.contains(line), "{line} not in\n{text}");
+    }
+}
+
+/// The index must never change a decision: generated sets of policies, against trying each in turn.
+#[test]
+fn a_large_set_decides_as_its_policies_do_one_by_one() {
+    const NAMES: [&str; 4] = ["spiffe://a/ns/x/sa/1", "spiffe://a/ns/x/sa/2", "spiffe://a/ns/y/sa/1", ""];
+    const PATHS: [&str; 5] = ["/", "/a", "/a/b", "/b/", ""];
+    let mut random = Random(7);
+    for _ in 0..300 {
+        let policies = |random: &mut Random| -> Vec<Policy> {
+            (0..random.below(12))
+                .map(|number| Policy {
+                    name: format!("p{number:02}").into(),
+                    permissions: (0..=random.below(2)).map(|_| permission(random, &PATHS, 2)).collect(),
+                    principals: (0..=random.below(2)).map(|_| principal(random, &NAMES, 2)).collect(),
+                })
+                .collect()
+        };
+        let rules = Rules::new(RbacAction::Allow, policies(&mut random));
+        for name in NAMES.iter().map(Some).chain([None]) {
+            for path in PATHS {
+                let request = PlainRequest::new("GET", "info", &format!("{path}?q=1"));
+                let connection = connection(name.copied());
+                let subject =
+                    Subject { connection: &connection, remote: connection.direct_remote.ip(), request: Some(&request) };
+                let one_by_one = rules.policies().iter().find(|policy| subject.matches(policy));
+                let indexed = evaluate(&rules, &subject).policy;
+                assert_eq!(
+                    indexed.map(|policy| &policy.name),
+                    one_by_one.map(|policy| &policy.name),
+                    "{name:?} {path} {rules:#?}"
+                );
+            }
+        }
+    }
+}
+
+fn permission(random: &mut Random, paths: &[&str], depth: u32) -> Permission {
+    let many = |random: &mut Random| (0..=random.below(2)).map(|_| permission(random, paths, depth - 1)).collect();
+    match random.below(if depth == 0 { 5 } else { 8 }) {
+        0 => Permission::Any,
+        1 => Permission::UrlPath(exact(random.of(paths))),
+        2 => Permission::UrlPath(prefix(random.of(paths))),
+        3 => method(random.of(&["GET", "POST"])),
+        4 => {
+            Permission::UrlPath(StringMatcher::Suffix { value: random.of(paths).as_bytes().into(), ignore_case: false })
+        }
+        5 => Permission::And(many(random)),
+        6 => Permission::Or(many(random)),
+        _ => Permission::Not(Box::new(permission(random, paths, depth - 1))),
+    }
+}
+
+fn principal(random: &mut Random, names: &[&str], depth: u32) -> Principal {
+    let many = |random: &mut Random| (0..=random.below(2)).map(|_| principal(random, names, depth - 1)).collect();
+    match random.below(if depth == 0 { 4 } else { 7 }) {
+        0 => Principal::Any,
+        1 => Principal::Authenticated(Some(exact(random.of(names)))),
+        2 => Principal::Authenticated(Some(prefix("spiffe://a/ns/x/"))),
+        3 => Principal::UrlPath(prefix("/a")),
+        4 => Principal::And(many(random)),
+        5 => Principal::Or(many(random)),
+        _ => Principal::Not(Box::new(principal(random, names, depth - 1))),
+    }
+}
+
+/// xorshift64, seeded: every run tests the same.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+
+    fn of<'t>(&mut self, values: &[&'t str]) -> &'t str {
+        values[self.below(values.len() as u64) as usize]
     }
 }

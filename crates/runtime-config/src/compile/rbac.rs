@@ -73,7 +73,7 @@ fn rules(cx: &mut Cx<'_>, field: &str, rules: Option<&rbac::Rbac>, layer: Layer)
                 .filter_map(|(name, p)| cx.element(format_args!("{name:?}"), |cx| policy(cx, name, p, layer)))
                 .collect()
         });
-        Some(Some(Arc::new(Rules { action, policies })))
+        Some(Some(Arc::new(Rules::new(action, policies))))
     })
 }
 

@@ -25,7 +25,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("agent", &["proxy", "xds", "tls", "base"]),
     ("local", &["control", "proxy", "agent", "ca", "model", "api", "base"]),
     ("evenkeel", &["local", "agent", "control", "proxy", "model", "api", "base"]),
-    ("bench", &["ca"]),
+    ("bench", &["ca", "proxy", "filters", "runtime-config", "http", "tls"]),
     ("fuzz", &["proxy", "runtime-config", "http", "tls", "xds"]),
     ("testkit", &["base"]),
 ];

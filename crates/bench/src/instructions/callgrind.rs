@@ -1,0 +1,114 @@
+//! Runs programs under callgrind and reads what it writes.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::process::find;
+
+/// Makes callgrind count threads apart.
+pub const PER_THREAD: &str = "--separate-threads=yes";
+/// Threads of a proxy: control, log, one worker, what the runtime adds.
+const MAX_THREADS: usize = 32;
+
+/// `valgrind` with callgrind's options, to which the program and its arguments are still to be added.
+pub fn command(out: &Path) -> Result<Command> {
+    let mut command = Command::new(find("valgrind")?);
+    command
+        .args(["--tool=callgrind", "--compress-strings=no", "--compress-pos=no", "--error-exitcode=0", "--quiet"])
+        .arg(format!("--callgrind-out-file={}", out.display()))
+        // Counting has nothing to do with what a user's environment asks of the C library.
+        .env_remove("GLIBC_TUNABLES")
+        .stdin(Stdio::null());
+    Ok(command)
+}
+
+/// Runs a program to its end.
+pub fn run(out: &Path, program: &Path, args: &[&str]) -> Result<Profile> {
+    let output = command(out)?.arg(program).args(args).output().context("valgrind")?;
+    ensure!(output.status.success(), "{args:?} under valgrind: {}", String::from_utf8_lossy(&output.stderr));
+    Profile::read(out)
+}
+
+/// What callgrind counted.
+#[derive(Debug, Default, PartialEq)]
+pub struct Profile {
+    /// Instructions of the whole program.
+    pub total: u64,
+    /// Inclusive instructions of functions as their callers see them, by name.
+    inclusive: HashMap<String, u64>,
+}
+
+impl Profile {
+    /// Reads a file of callgrind's.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).with_context(|| format!("{}", path.display()))?;
+        Self::parse(&text).with_context(|| format!("{}", path.display()))
+    }
+
+    /// What the threads executed of whom a function with this in its name is known, of a program that ran with
+    /// [`PER_THREAD`]: callgrind wrote one file each, `OUT-01` and so on.
+    pub fn total_of_threads_with(out: &Path, function: &str) -> Result<u64> {
+        let mut total = 0;
+        for thread in 1..=MAX_THREADS {
+            let path = PathBuf::from(format!("{}-{thread:02}", out.display()));
+            let Ok(text) = std::fs::read_to_string(&path) else { continue };
+            if text.lines().any(|line| line.starts_with("fn=") && line.contains(function)) {
+                total += Self::parse(&text).with_context(|| format!("{}", path.display()))?.total;
+            }
+        }
+        ensure!(total > 0, "no thread ran {function}");
+        Ok(total)
+    }
+
+    /// The format: <https://valgrind.org/docs/manual/cl-format.html>. A call is `cfn=NAME`, `calls=…`, then a line whose last
+    /// number is the call's inclusive cost.
+    fn parse(text: &str) -> Result<Self> {
+        let mut profile = Self::default();
+        let (mut callee, mut after_calls) = ("", false);
+        for line in text.lines() {
+            if after_calls {
+                after_calls = false;
+                *profile.inclusive.entry(callee.to_owned()).or_default() += last_number(line)?;
+            } else if let Some(name) = line.strip_prefix("cfn=") {
+                callee = name;
+            } else if line.starts_with("calls=") {
+                after_calls = true;
+            } else if let Some(total) = line.strip_prefix("totals: ").or(line.strip_prefix("summary: ")) {
+                profile.total = profile.total.max(last_number(total)?);
+            }
+        }
+        ensure!(profile.total > 0, "no totals");
+        Ok(profile)
+    }
+
+    /// Inclusive instructions of the function whose path ends like this.
+    pub fn inclusive(&self, end: &str) -> Result<u64> {
+        let found: Vec<u64> =
+            self.inclusive.iter().filter(|(name, _)| name.ends_with(end)).map(|(_, cost)| *cost).collect();
+        ensure!(!found.is_empty(), "callgrind saw no call of {end}: was it inlined?");
+        Ok(found.into_iter().sum())
+    }
+}
+
+fn last_number(line: &str) -> Result<u64> {
+    let word = line.split_whitespace().next_back().unwrap_or_default();
+    word.parse().with_context(|| format!("expected a cost at the end of {line:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Profile;
+
+    #[test]
+    fn reads_calls_and_totals() {
+        let text = "version: 1\nevents: Ir\n\nfn=main\n10 5\ncfi=cases.rs\ncfn=bench::cases::parse\ncalls=100 20\n11 4000\n\
+                    cfn=bench::cases::parse\ncalls=1 20\n12 40\n\nfn=bench::cases::parse\n20 4040\n\ntotals: 4045\n";
+        let profile = Profile::parse(text).unwrap();
+        assert_eq!((profile.total, profile.inclusive("cases::parse").unwrap()), (4045, 4040));
+        assert!(profile.inclusive("cases::encode").is_err());
+        assert!(Profile::parse("events: Ir\n").is_err());
+    }
+}
