@@ -90,7 +90,7 @@ impl Recorded {
                 continue;
             };
             let change = count as f64 / before as f64 - 1.0;
-            if change.abs() > tolerance {
+            if count.abs_diff(before) as f64 > before as f64 * tolerance {
                 let word = if change > 0.0 { "more" } else { "fewer" };
                 complaints.push(format!("{name}: {count}, {:.1} % {word} than {before}", change.abs() * 100.0));
             }
