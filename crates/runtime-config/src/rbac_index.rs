@@ -14,14 +14,16 @@ const SMALL_SET: usize = 4;
 
 /// Numbers of policies, ascending.
 type Numbers = Vec<u32>;
+/// Policies by what they insist on.
+type Filed = FastMap<Box<[u8]>, Numbers>;
 
 /// The index of one set of policies.
 #[derive(Debug, Default)]
 pub(crate) struct PolicyIndex {
-    by_name: FastMap<Box<[u8]>, Numbers>,
-    by_path: FastMap<Box<[u8]>, Numbers>,
+    by_name: Filed,
+    by_path: Filed,
     /// By path prefix, one map per length.
-    by_prefix: Vec<(usize, FastMap<Box<[u8]>, Numbers>)>,
+    by_prefix: Vec<(usize, Filed)>,
     /// Policies that name nothing to file them under.
     rest: Numbers,
 }
@@ -66,7 +68,7 @@ impl PolicyIndex {
             Key::Prefix(prefix) => {
                 let length = prefix.len();
                 let at = self.by_prefix.iter().position(|(of, _)| *of == length).unwrap_or_else(|| {
-                    self.by_prefix.push((length, FastMap::default()));
+                    self.by_prefix.push((length, Filed::default()));
                     self.by_prefix.len() - 1
                 });
                 (&mut self.by_prefix[at].1, prefix)
