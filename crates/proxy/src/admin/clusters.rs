@@ -53,7 +53,7 @@ pub(super) async fn page(admin: &Admin, query: &Query) -> Reply {
 }
 
 fn add(counts: &mut Counts, host: &HostSnapshot) {
-    counts.health = Some(host.health);
+    counts.health = Some(host.discovered);
     counts.flags = host.health_flags;
     counts.weight = host.weight;
     counts.hostname = host.hostname.clone();

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use evenkeel_http::{HeaderId, ResponseInfo};
+use evenkeel_http::{Framing, HeaderId, ResponseInfo};
 use evenkeel_runtime_config::route::HostRewrite;
 
 use super::decide::{Forward, set_host};
@@ -19,6 +19,10 @@ use super::upstream::Upstream;
 use crate::response_flags::ResponseFlags;
 use crate::upstream::cluster_stats as cluster;
 use crate::upstream::{Host, Need, RequestGuard, Target, Upstream as Way};
+
+/// Largest request body that is kept until the answer comes, in bytes, when nothing but the end of a kept connection could
+/// make it go out again.
+const MAX_KEPT_BYTES: u64 = 16 * 1024;
 
 /// A response head, and the exchange it came on.
 pub(super) struct Answered {
@@ -43,7 +47,8 @@ impl Life<'_> {
             self.down.send_interim(&self.request.response);
         }
         let paused = self.request.tunnel.is_some() && self.request.info.framing.is_empty();
-        let keep = forward.retry.is_some() || forward.cluster.may_refuse();
+        let small = matches!(self.request.info.framing, Framing::Length(bytes) if bytes <= MAX_KEPT_BYTES);
+        let keep = small || forward.retry.is_some() || forward.cluster.may_refuse();
         let mut upload = Upload::new(keep, paused);
         let request_until = forward.request_until.filter(|_| !paused);
         let mut timers = Timers::new(forward.idle, forward.timeout, request_until);
@@ -167,7 +172,9 @@ impl Life<'_> {
     fn lost_race(&self, failure: &Failure, up: &Upstream) -> bool {
         match failure {
             Failure::UpstreamRefused => true,
-            Failure::UpstreamClosed { .. } => up.is_reused() && is_idempotent(self.request.head.method()),
+            Failure::UpstreamClosed { .. } => {
+                up.is_reused() && (is_idempotent(self.request.head.method()) || up.is_unread())
+            }
             _ => false,
         }
     }

@@ -22,6 +22,7 @@ use super::breaker::{Overflow, Permit, Share, Slot, Slots};
 use super::connect::{ConnectError, connect};
 use super::health::{HealthFlags, Outcome, OutlierDetector, report};
 use super::host::{Host, bump, same_transport};
+use super::race;
 use super::shared::SharedCluster;
 use super::stats::cluster::{Counter, Gauge, Histogram, Stats};
 use crate::alpn::Wanted;
@@ -545,20 +546,18 @@ impl Cluster {
     pub fn reuse(&self, host: &Rc<Host>) -> Option<Connection> {
         loop {
             let Idle { mut stream, mut open, since, .. } = host.idle.borrow_mut().pop()?;
+            let now = Instant::now();
+            let idle = now.duration_since(since);
             // The last one used is taken first: when it has waited too long, so have the others.
-            if host.keep_alive.is_known() {
-                let now = Instant::now();
-                if host.keep_alive.limit(now).is_some_and(|limit| now.duration_since(since) >= limit) {
-                    self.shared.stats.inc(Counter::upstream_cx_idle_timeout);
-                    continue;
-                }
+            if host.keep_alive.is_known() && host.keep_alive.limit(now).is_some_and(|limit| idle >= limit) {
+                self.shared.stats.inc(Counter::upstream_cx_idle_timeout);
+                continue;
             }
-            if stream.is_idle_and_open() {
+            if stream.is_idle_and_open() && (idle < race::LOOK_AFTER || race::is_quiet(&stream)) {
                 open.requests += 1;
                 return Some(Connection { stream, host: host.clone(), reused: true, idle_since: Some(since), open });
             }
-            let now = Instant::now();
-            host.keep_alive.closed_after(now.duration_since(since), now);
+            host.keep_alive.closed_after(idle, now);
         }
     }
 
@@ -868,7 +867,8 @@ pub struct ClusterSnapshot {
 pub struct HostSnapshot {
     pub address: Arc<str>,
     pub hostname: Arc<str>,
-    pub health: Health,
+    /// What discovery says of it; the flags say the rest.
+    pub discovered: Health,
     pub health_flags: HealthFlags,
     pub weight: u32,
     pub cx_total: u64,
@@ -887,7 +887,7 @@ impl HostSnapshot {
         Self {
             address: host.label.clone(),
             hostname: host.hostname.clone(),
-            health: host.health(),
+            discovered: host.endpoint().health,
             health_flags: host.shared.flags(),
             weight: host.weight(),
             cx_total: counts.cx_total.get(),

@@ -14,6 +14,7 @@ mod health;
 mod host;
 mod keep_alive;
 mod multiplexed;
+mod race;
 mod shared;
 mod stats;
 
@@ -35,6 +36,7 @@ pub(crate) use connect::connect;
 pub use health::{HealthFlags, HealthManager, Outcome};
 pub use host::Host;
 pub use multiplexed::{Need, Place, Upstream};
+pub(crate) use race::ended_before;
 pub use shared::SharedClusters;
 pub use stats::cluster as cluster_stats;
 

@@ -7,6 +7,8 @@ mod breaker;
 mod data_path;
 mod detection;
 mod harness;
+mod health;
+mod keep_alive;
 mod lifecycle;
 mod overload;
 mod protocols;

@@ -16,7 +16,7 @@ use crate::conn::{Buffer, Outgoing};
 use crate::http::failure::Failure;
 use crate::http::framed::{BodyWriter, FramedBody, Piece, Take};
 use crate::http::request::{Request, Tunnel};
-use crate::upstream::{Cluster, Connection, Host};
+use crate::upstream::{Cluster, Connection, Host, ended_before};
 
 /// Limit of a response head; Envoy's default for upstreams.
 const RESPONSE_LIMITS: Limits = Limits { max_head_bytes: 60 * 1024, max_headers: 100 };
@@ -32,6 +32,12 @@ pub(in crate::http) struct Http1 {
     body: FramedBody,
     /// Request bytes were handed to the socket.
     begun: bool,
+    /// How many of them it took.
+    written: usize,
+    /// It reported a reset then: what is read no longer tells that from an end.
+    reset: bool,
+    /// The upstream closed in order, with no byte of an answer.
+    ended: bool,
     keep_alive: bool,
     tunnel: bool,
     /// Our direction of the tunnel is to be closed once all is sent.
@@ -52,6 +58,9 @@ impl Http1 {
             scan: HeadScan::default(),
             body: FramedBody::new(Framing::None, false),
             begun: false,
+            written: 0,
+            reset: false,
+            ended: false,
             keep_alive: false,
             tunnel: false,
             shutdown: false,
@@ -72,6 +81,11 @@ impl Http1 {
 
     pub(super) fn is_reused(&self) -> bool {
         self.connection.reused
+    }
+
+    /// The upstream closed the connection before any byte of the request reached it.
+    pub(super) fn is_unread(&self) -> bool {
+        self.ended && (self.written == 0 || !self.reset) && ended_before(&self.connection.stream, self.written)
     }
 
     pub(super) fn host(&self) -> &Rc<Host> {
@@ -111,7 +125,12 @@ impl Http1 {
 
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.begun |= self.output.len() > 0;
-        ready!(self.output.poll_send(&mut self.connection.stream, cx))?;
+        let before = self.output.len();
+        let sent = self.output.poll_send(&mut self.connection.stream, cx);
+        self.written += before - self.output.len();
+        // A broken pipe is what a reset becomes that comes after the end.
+        self.reset |= matches!(&sent, Poll::Ready(Err(error)) if error.kind() != io::ErrorKind::BrokenPipe);
+        ready!(sent)?;
         if self.shutdown {
             // An upstream that is gone already needs no end.
             let _ = ready!(Pin::new(&mut self.connection.stream).poll_shutdown(cx));
@@ -148,7 +167,8 @@ impl Http1 {
             let limit = RESPONSE_LIMITS.max_head_bytes + 1;
             match ready!(self.input.poll_fill(&mut self.connection.stream, limit, cx)) {
                 // Something came, but no whole head.
-                Ok(0) | Err(_) => {
+                end @ (Ok(0) | Err(_)) => {
+                    self.ended = end.is_ok() && self.input.is_empty();
                     let sent = self.begun || !self.input.is_empty();
                     return Poll::Ready(Err(Failure::UpstreamClosed { sent }));
                 }

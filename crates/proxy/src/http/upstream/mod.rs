@@ -58,6 +58,15 @@ impl Upstream {
         }
     }
 
+    /// The upstream closed the connection before any byte of the request reached it, for certain.
+    pub(super) fn is_unread(&self) -> bool {
+        match self {
+            Self::Http1(side) => side.is_unread(),
+            // It refuses such streams by name.
+            Self::Http2(_) => false,
+        }
+    }
+
     /// The upstream closed the connection just when it was used again.
     pub(super) fn lost_race(&self, now: Instant) {
         if let Self::Http1(side) = self {

@@ -1,0 +1,152 @@
+//! Health of hosts on live workers: active checks and outlier detection take a host out of the balance for every worker,
+//! and put it back.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use evenkeel_testkit::{Backend, Reply, eventually};
+
+use crate::harness::{Proxy, get, http_listener, stat, static_bootstrap};
+
+/// Requests of one look, each on a connection of its own, so that every worker gets some.
+const REQUESTS: usize = 30;
+const WORKERS: usize = 3;
+
+const ROUTES: &str = "route_config: {name: local, virtual_hosts: [{name: all, domains: [\"*\"], routes: [{match: {prefix: \
+                      /}, route: {cluster: backend}}]}]}";
+
+/// A host whose status, to checks and requests alike, can be changed.
+fn host(name: &'static str) -> (Backend, Arc<AtomicU16>) {
+    let status = Arc::new(AtomicU16::new(200));
+    let answer = Arc::clone(&status);
+    let backend = Backend::start(move |_| Reply::Fixed(answer.load(Ordering::SeqCst), Vec::new(), name.into()));
+    (backend, status)
+}
+
+fn proxy(hosts: [SocketAddr; 2], extra: &str) -> Proxy {
+    let endpoint = |host: SocketAddr| {
+        let (ip, port) = (host.ip(), host.port());
+        format!("{{endpoint: {{address: {{socket_address: {{address: {ip}, port_value: {port}}}}}}}}}")
+    };
+    let endpoints = hosts.map(endpoint).join(", ");
+    let cluster = format!(
+        "{{name: backend, type: STATIC, connect_timeout: 5s, common_lb_config: {{healthy_panic_threshold: {{value: \
+         0}}}}, load_assignment: {{cluster_name: backend, endpoints: [{{lb_endpoints: [{endpoints}]}}]}}, {extra}}}"
+    );
+    let proxy = Proxy::start_with(&static_bootstrap(&http_listener("health", ROUTES, ""), &[cluster]), WORKERS);
+    proxy.wait_live();
+    proxy
+}
+
+fn wait_stat(proxy: &Proxy, name: &str, value: u64) {
+    eventually(&format!("{name} = {value}"), || {
+        (stat(proxy, &format!("cluster.backend.{name}")) == [value]).then_some(())
+    });
+}
+
+fn wait_flags(proxy: &Proxy, host: SocketAddr, flags: &str) {
+    let line = format!("backend::{host}::health_flags::{flags}");
+    eventually(&line, || proxy.get("/clusters").text().lines().any(|has| has == line).then_some(()));
+}
+
+/// Who answers, with what status.
+fn answers(proxy: &Proxy) -> Vec<(u16, String)> {
+    let listener = proxy.listener("health");
+    let mut answers: Vec<_> = (0..REQUESTS)
+        .map(|_| {
+            let response = get(listener, "/");
+            (response.status, response.text())
+        })
+        .collect();
+    answers.sort();
+    answers.dedup();
+    answers
+}
+
+fn ok(names: &[&str]) -> Vec<(u16, String)> {
+    names.iter().map(|&name| (200, name.to_owned())).collect()
+}
+
+const CHECK: &str =
+    "timeout: 10s, interval: 0.05s, no_traffic_interval: 0.05s, unhealthy_threshold: 2, healthy_threshold: 2";
+
+#[test]
+fn a_host_that_fails_its_http_checks_is_out_until_it_passes_them() {
+    let ((one, status), (other, _)) = (host("one"), host("other"));
+    let check = format!("health_checks: [{{{CHECK}, http_health_check: {{path: /healthz}}}}]");
+    let proxy = proxy([one.address(), other.address()], &check);
+    wait_stat(&proxy, "health_check.healthy", 2);
+    wait_stat(&proxy, "membership_healthy", 2);
+    assert_eq!(answers(&proxy), ok(&["one", "other"]));
+
+    status.store(503, Ordering::SeqCst);
+    wait_stat(&proxy, "health_check.healthy", 1);
+    wait_stat(&proxy, "membership_healthy", 1);
+    wait_flags(&proxy, one.address(), "/failed_active_hc");
+    wait_flags(&proxy, other.address(), "healthy");
+    assert_eq!(answers(&proxy), ok(&["other"]));
+    assert!(stat(&proxy, "cluster.backend.health_check.failure")[0] >= 1);
+
+    status.store(200, Ordering::SeqCst);
+    wait_stat(&proxy, "membership_healthy", 2);
+    wait_flags(&proxy, one.address(), "healthy");
+    assert_eq!(answers(&proxy), ok(&["one", "other"]));
+    assert!(one.requests().iter().any(|request| request.target == "/healthz"));
+    proxy.stop().expect("a clean end");
+}
+
+#[test]
+fn a_host_whose_port_closes_is_out_until_it_opens() {
+    let ((one, _), (other, _)) = (host("one"), host("other"));
+    let address = one.address();
+    let proxy = proxy([address, other.address()], &format!("health_checks: [{{{CHECK}, tcp_health_check: {{}}}}]"));
+    wait_stat(&proxy, "membership_healthy", 2);
+    assert_eq!(answers(&proxy), ok(&["one", "other"]));
+
+    drop(one);
+    wait_stat(&proxy, "membership_healthy", 1);
+    wait_flags(&proxy, address, "/failed_active_hc");
+    assert_eq!(answers(&proxy), ok(&["other"]));
+    assert!(stat(&proxy, "cluster.backend.health_check.network_failure")[0] >= 1);
+
+    eventually("the port to be free", || TcpListener::bind(address).ok().map(drop));
+    let _one = Backend::start_on(address, |_| Reply::text("one again"));
+    wait_stat(&proxy, "membership_healthy", 2);
+    wait_flags(&proxy, address, "healthy");
+    assert_eq!(answers(&proxy), ok(&["one again", "other"]));
+    proxy.stop().expect("a clean end");
+}
+
+#[test]
+fn a_host_that_keeps_failing_is_ejected_on_every_worker_for_a_while() {
+    let ((one, status), (other, _)) = (host("one"), host("other"));
+    let outliers = "outlier_detection: {consecutive_5xx: 3, interval: 0.05s, base_ejection_time: 5s, \
+                    max_ejection_percent: 50, enforcing_consecutive_5xx: 100, enforcing_success_rate: 0, \
+                    enforcing_consecutive_gateway_failure: 0}";
+    let proxy = proxy([one.address(), other.address()], outliers);
+    let listener = proxy.listener("health");
+    assert_eq!(answers(&proxy), ok(&["one", "other"]));
+
+    status.store(500, Ordering::SeqCst);
+    eventually("an ejection", || {
+        get(listener, "/");
+        (stat(&proxy, "cluster.backend.outlier_detection.ejections_active") == [1]).then_some(())
+    });
+    // Were it asked, one worker that had not heard of it would be told so by its name.
+    status.store(200, Ordering::SeqCst);
+    wait_flags(&proxy, one.address(), "/failed_outlier_check");
+    wait_flags(&proxy, other.address(), "healthy");
+    wait_stat(&proxy, "membership_healthy", 1);
+    let asked = one.requests().len();
+    assert_eq!(answers(&proxy), ok(&["other"]));
+    assert_eq!(one.requests().len(), asked, "it is spared by all {WORKERS} workers");
+    assert_eq!(stat(&proxy, "cluster.backend.outlier_detection.ejections_enforced_consecutive_5xx"), [1]);
+
+    wait_stat(&proxy, "outlier_detection.ejections_active", 0);
+    wait_flags(&proxy, one.address(), "healthy");
+    wait_stat(&proxy, "membership_healthy", 2);
+    assert_eq!(answers(&proxy), ok(&["one", "other"]));
+    assert_eq!(stat(&proxy, "cluster.backend.outlier_detection.ejections_enforced_total"), [1]);
+    proxy.stop().expect("a clean end");
+}
