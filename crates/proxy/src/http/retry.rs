@@ -272,8 +272,7 @@ mod tests {
     }
 
     fn response(status: u16, headers: &[(&str, &str)]) -> ResponseHead {
-        let mut head = ResponseHead::default();
-        head.status = status;
+        let mut head = ResponseHead { status, ..ResponseHead::default() };
         headers.iter().for_each(|(name, value)| head.headers.append(name.as_bytes(), value.as_bytes()));
         head
     }

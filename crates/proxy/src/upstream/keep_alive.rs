@@ -27,12 +27,12 @@ impl KeepAlive {
     /// The value of a response's `Keep-Alive` header.
     pub fn announced(&self, value: &[u8]) {
         let parameters = value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
-        let timeout = parameters.filter_map(|parameter| {
+        let mut timeouts = parameters.filter_map(|parameter| {
             let (name, value) = parameter.split_at_checked(8)?;
             let number = name.eq_ignore_ascii_case(b"timeout=").then_some(value)?;
             std::str::from_utf8(number).ok()?.trim().parse::<u32>().ok()
         });
-        if let Some(seconds) = timeout.last() {
+        if let Some(seconds) = timeouts.next_back() {
             self.announced.set(Some(Duration::from_secs(seconds.into())));
         }
     }

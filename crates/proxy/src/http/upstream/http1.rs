@@ -165,14 +165,12 @@ impl Http1 {
                 }
             }
             let limit = RESPONSE_LIMITS.max_head_bytes + 1;
-            match ready!(self.input.poll_fill(&mut self.connection.stream, limit, cx)) {
-                // Something came, but no whole head.
-                end @ (Ok(0) | Err(_)) => {
-                    self.ended = end.is_ok() && self.input.is_empty();
-                    let sent = self.begun || !self.input.is_empty();
-                    return Poll::Ready(Err(Failure::UpstreamClosed { sent }));
-                }
-                Ok(_) => {}
+            let end = ready!(self.input.poll_fill(&mut self.connection.stream, limit, cx));
+            if let Ok(0) | Err(_) = end {
+                // What is there is no whole head.
+                self.ended = end.is_ok() && self.input.is_empty();
+                let sent = self.begun || !self.input.is_empty();
+                return Poll::Ready(Err(Failure::UpstreamClosed { sent }));
             }
         }
     }

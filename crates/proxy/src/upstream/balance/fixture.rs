@@ -17,11 +17,6 @@ pub fn host_with(port: u16, edit: impl FnOnce(&mut Endpoint)) -> Rc<Host> {
     host_of(&SharedCluster::default(), port, edit)
 }
 
-/// A host of that weight.
-pub fn host(port: u16, weight: u32) -> Rc<Host> {
-    host_with(port, |endpoint| endpoint.weight = weight)
-}
-
 /// Hosts of one cluster on ports 1, 2, ….
 pub fn hosts(weights: &[u32]) -> Vec<Rc<Host>> {
     let cluster = SharedCluster::default();

@@ -265,7 +265,8 @@ impl State {
         self.stats.inc(reason.detected());
         let active = self.ejected();
         let within_limit = (active + 1) * 100 <= self.config.max_ejection_percent as usize * self.members.len();
-        if !within_limit && !(self.config.always_eject_one_host && active == 0) {
+        let may_eject = within_limit || (self.config.always_eject_one_host && active == 0);
+        if !may_eject {
             self.stats.inc(Counter::ejections_overflow);
             return false;
         }
