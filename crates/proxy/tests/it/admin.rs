@@ -2,8 +2,10 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::time::Duration;
 
-use evenkeel_testkit::{Backend, eventually};
+use evenkeel_testkit::wait::poll;
+use evenkeel_testkit::{Backend, Connection, eventually};
 use serde_json::Value as Json;
 
 use crate::harness::{Proxy, answering, get, http_listener};
@@ -130,6 +132,100 @@ fn draining_closes_the_listeners_and_says_so() {
     eventually("the listener to close", || TcpStream::connect(web).is_err().then_some(()));
     let ready = proxy.get("/ready");
     assert_eq!((ready.status, ready.text().as_str()), (503, "DRAINING\n"));
+}
+
+/// Two listeners: `web`, and `inbound`, whose direction is that.
+fn start_two(drain_time: Duration) -> Proxy {
+    let web = http_listener("web", &answering("hello"), "");
+    let inbound = http_listener("inbound", &answering("hello"), "traffic_direction: INBOUND");
+    let indent = |text: &str| text.trim().lines().map(|line| format!("    {line}\n")).collect::<String>();
+    let bootstrap = format!(
+        "admin: {{address: {{socket_address: {{address: 127.0.0.1, port_value: 0}}}}}}\nstatic_resources:\n  \
+         listeners:\n  -\n{}  -\n{}",
+        indent(&web),
+        indent(&inbound),
+    );
+    let proxy = Proxy::start_as(&bootstrap, |settings| settings.drain_time = drain_time);
+    proxy.wait_live();
+    proxy
+}
+
+/// Longer than any test.
+const FOR_EVER: Duration = Duration::from_secs(3600);
+
+/// Asks over this connection; says whether it may be used again.
+fn stays(connection: &mut Connection) -> bool {
+    let response = connection.get("test", "/", "").expect("an answer");
+    assert_eq!((response.status, response.text().as_str()), (200, "hello"));
+    response.keeps_open()
+}
+
+#[test]
+fn a_graceful_drain_asks_clients_to_go_and_goes_on_accepting() {
+    let proxy = start_two(FOR_EVER);
+    let web = proxy.listener("web");
+    let mut kept = Connection::open(web).expect("it accepts");
+    assert!(stays(&mut kept));
+    assert_eq!(proxy.post("/drain_listeners?graceful").status, 200);
+    eventually("clients to be asked to go", || {
+        let mut new = Connection::open(web).expect("it goes on accepting");
+        (!stays(&mut new)).then_some(())
+    });
+    assert!(!stays(&mut kept), "also those that were there before");
+    assert_eq!(kept.read_to_end().expect("an orderly end"), b"");
+    assert_eq!((proxy.get("/ready").status, proxy.has_ended()), (503, false));
+}
+
+#[test]
+fn a_graceful_drain_stops_accepting_when_its_time_is_over_unless_told_not_to() {
+    for (path, closes) in [("/drain_listeners?graceful", true), ("/drain_listeners?graceful&skip_exit", false)] {
+        let proxy = start_two(Duration::from_millis(50));
+        let web = proxy.listener("web");
+        assert_eq!(proxy.post(path).status, 200);
+        let closed = poll(Duration::from_secs(if closes { 20 } else { 1 }), || TcpStream::connect(web).err());
+        assert_eq!(closed.is_some(), closes, "{path}");
+    }
+    let proxy = start_two(FOR_EVER);
+    assert_eq!(proxy.post("/drain_listeners?skip_exit").status, 400);
+    assert!(stays(&mut Connection::open(proxy.listener("web")).expect("it accepts")));
+}
+
+#[test]
+fn inbound_listeners_drain_alone() {
+    let proxy = start_two(FOR_EVER);
+    let (web, inbound) = (proxy.listener("web"), proxy.listener("inbound"));
+    let (mut out, mut of_inbound) = (Connection::open(web).expect("open"), Connection::open(inbound).expect("open"));
+    assert!(stays(&mut out) && stays(&mut of_inbound));
+    assert_eq!(proxy.post("/drain_listeners?inboundonly").status, 200);
+    eventually("the inbound listener to close", || TcpStream::connect(inbound).is_err().then_some(()));
+    assert!(!stays(&mut of_inbound));
+    assert!(stays(&mut out) && stays(&mut Connection::open(web).expect("it accepts")));
+    assert_eq!(proxy.get("/ready").status, 200);
+}
+
+#[test]
+fn a_failed_health_check_asks_clients_to_go_until_it_is_taken_back() {
+    let proxy = start_two(FOR_EVER);
+    let web = proxy.listener("web");
+    for path in ["/healthcheck/fail", "/healthcheck/ok"] {
+        assert_eq!(proxy.get(path).status, 405, "{path}");
+    }
+    let mut kept = Connection::open(web).expect("it accepts");
+    assert!(stays(&mut kept));
+    // Twice: it can be taken back and said again.
+    for turn in 0..2 {
+        for (path, ready, expected) in [("/healthcheck/fail", 503, false), ("/healthcheck/ok", 200, true)] {
+            assert_eq!(proxy.post(path).status, 200);
+            eventually(&format!("the effect of {path}"), || {
+                let stays = stays(&mut Connection::open(web).expect("it accepts all the time"));
+                (stays == expected).then_some(())
+            });
+            assert_eq!(proxy.get("/ready").status, ready, "{path}");
+            if turn == 0 && !expected {
+                assert!(!stays(&mut kept), "{path}");
+            }
+        }
+    }
 }
 
 #[test]

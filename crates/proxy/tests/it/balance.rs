@@ -1,7 +1,9 @@
 //! Connections whose load changes move to workers with room, and nobody notices.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use evenkeel_testkit::tls::{TestCa, TlsClient};
 use evenkeel_testkit::{Connection, eventually};
 
 use crate::harness::{Proxy, active_by_worker, http_listener, raise_open_files, static_bootstrap};
@@ -24,12 +26,15 @@ fn per_worker(proxy: &Proxy, column: &str) -> Vec<u64> {
     rows.iter().map(|row| row[column].as_u64().expect("a count")).collect()
 }
 
+/// How clients connect.
+type Dial<'d> = dyn Fn(SocketAddr) -> std::io::Result<Connection> + Sync + 'd;
+
 /// Opens connections one after the other; returns each with the worker it is on.
-fn open(proxy: &Proxy, count: usize) -> Vec<(usize, Connection)> {
+fn open(proxy: &Proxy, count: usize, dial: &Dial<'_>) -> Vec<(usize, Connection)> {
     let web = proxy.listener("web");
     let mut before = per_worker(proxy, "connections_active");
     let open = (0..count).map(|_| {
-        let mut connection = Connection::open(web).expect("it accepts");
+        let mut connection = dial(web).expect("it accepts");
         ask(&mut connection, 0);
         let now = per_worker(proxy, "connections_active");
         let worker = before.iter().zip(&now).position(|(before, now)| now > before).expect("a worker has it");
@@ -74,63 +79,139 @@ fn spread(counts: &[u64]) -> u64 {
     counts.iter().max().unwrap_or(&0) - counts.iter().min().unwrap_or(&0)
 }
 
-/// All load comes over the connections of one worker. It spreads, and then each worker serves the same.
-fn skew(workers: usize, connections: usize) {
-    let proxy = Proxy::start_with(&static_bootstrap(&http_listener("web", ECHO, ""), &[]), workers);
-    proxy.wait_live();
-    let mut open = open(&proxy, connections);
-    let counts = active_by_worker(&proxy);
-    assert!(counts.len() == workers && spread(&counts) <= 1, "{counts:?}");
-    let mut hot: Vec<_> = open.iter_mut().filter(|(worker, _)| *worker == 0).map(|(_, open)| open).collect();
-    assert_eq!(hot.len(), connections / workers);
-    let stop = AtomicBool::new(false);
-    let middle = hot.len() / 2;
-    let (left, right) = hot.split_at_mut(middle);
-    std::thread::scope(|scope| {
-        let stopping = Stop(&stop);
-        let load = [left, right].map(|part| scope.spawn(|| load(part, &stop)));
-        let mut before = requests(&proxy);
-        let ratio = eventually("every worker to serve the same", || {
-            let now = requests(&proxy);
+/// Connections that come and go, each with a few requests.
+fn churn(web: SocketAddr, dial: &Dial<'_>, stop: &AtomicBool) {
+    for turn in 0.. {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        ask(&mut dial(web).expect("it accepts"), turn);
+    }
+}
+
+/// All load comes over the connections of one worker, or all but that of connections that come and go.
+struct Skew<'d> {
+    workers: usize,
+    connections: usize,
+    /// Filter chain fields of the listener.
+    transport: &'d str,
+    dial: &'d Dial<'d>,
+    churning: bool,
+    /// Most that a worker may serve in the end, as a multiple of its fair share.
+    most: f64,
+}
+
+impl Skew<'_> {
+    fn plain(workers: usize, connections: usize) -> Self {
+        Self { workers, connections, transport: "", dial: &Connection::open, churning: false, most: 1.1 }
+    }
+
+    /// It spreads, and then each worker serves the same; no request is lost or out of order meanwhile.
+    fn spreads(&self) {
+        let &Self { workers, connections, transport, dial, .. } = self;
+        let bootstrap = static_bootstrap(&http_listener("web", ECHO, transport), &[]);
+        let proxy = Proxy::start_with(&bootstrap, workers);
+        proxy.wait_live();
+        let web = proxy.listener("web");
+        let mut open = open(&proxy, connections, dial);
+        let counts = active_by_worker(&proxy);
+        assert!(counts.len() == workers && spread(&counts) <= 1, "{counts:?}");
+        let mut hot: Vec<_> = open.iter_mut().filter(|(worker, _)| *worker == 0).map(|(_, open)| open).collect();
+        assert_eq!(hot.len(), connections / workers);
+        let stop = AtomicBool::new(false);
+        let middle = hot.len() / 2;
+        let (left, right) = hot.split_at_mut(middle);
+        std::thread::scope(|scope| {
+            let stopping = Stop(&stop);
+            let mut clients: Vec<_> = [left, right].into_iter().map(|part| scope.spawn(|| load(part, &stop))).collect();
+            if self.churning {
+                clients.push(scope.spawn(|| churn(web, dial, &stop)));
+            }
+            self.wait_spread(&proxy, || {
+                assert!(!clients.iter().any(|client| client.is_finished()), "a client has failed");
+            });
+            drop(stopping);
+            for client in clients {
+                client.join().expect("no request lost or out of order");
+            }
+        });
+        let (moved_in, moved_out) = (per_worker(&proxy, "moved_in"), per_worker(&proxy, "moved_out"));
+        let moved = moved_out.iter().sum::<u64>();
+        assert_eq!(moved, moved_in.iter().sum::<u64>());
+        // What comes and goes is load where it lands too, so that less has to move.
+        let least = connections / workers / if self.churning { 4 } else { 2 };
+        assert!(moved >= least as u64, "{moved} moves");
+        // Nobody was lost on the way: all connections are open, counted once, and answer.
+        let active = |expected: u64| {
+            eventually(&format!("{expected} open connections"), || {
+                (active_by_worker(&proxy).iter().sum::<u64>() == expected).then_some(())
+            });
+        };
+        active(connections as u64);
+        open.iter_mut().for_each(|(_, connection)| ask(connection, 7));
+        drop(open);
+        active(0);
+    }
+
+    fn wait_spread(&self, proxy: &Proxy, check: impl Fn()) {
+        let mut before = requests(proxy);
+        eventually("every worker to serve the same", || {
+            let now = requests(proxy);
             let served: Vec<_> = now.iter().zip(&before).map(|(now, before)| now - before).collect();
             let (total, most) = (served.iter().sum::<u64>(), *served.iter().max().expect("workers"));
-            if total < 200 * workers as u64 {
-                assert!(!load.iter().any(|load| load.is_finished()), "a client has failed");
+            if total < 200 * self.workers as u64 {
+                check();
                 return None;
             }
             before = now;
-            let ratio = most as f64 * workers as f64 / total as f64;
-            (ratio <= 1.1).then_some(ratio)
+            let ratio = most as f64 * self.workers as f64 / total as f64;
+            (ratio <= self.most).then_some(())
         });
-        assert!(ratio >= 1.0);
-        drop(stopping);
-        for load in load {
-            load.join().expect("no request lost or out of order");
-        }
-    });
-    let (moved_in, moved_out) = (per_worker(&proxy, "moved_in"), per_worker(&proxy, "moved_out"));
-    let moved = moved_out.iter().sum::<u64>();
-    assert_eq!(moved, moved_in.iter().sum::<u64>());
-    assert!(moved >= (connections / workers / 2) as u64, "{moved} moves");
-    // Nobody was lost on the way: all connections are open, counted once, and answer.
-    assert_eq!(active_by_worker(&proxy).iter().sum::<u64>(), connections as u64);
-    open.iter_mut().for_each(|(_, connection)| ask(connection, 7));
-    drop(open);
-    eventually("every seat to be free", || (active_by_worker(&proxy).iter().sum::<u64>() == 0).then_some(()));
+    }
 }
 
 #[test]
 fn load_of_one_worker_spreads_over_2() {
-    skew(2, 16);
+    Skew::plain(2, 16).spreads();
 }
 
 #[test]
 fn load_of_one_worker_spreads_over_4() {
-    skew(4, 64);
+    Skew::plain(4, 64).spreads();
 }
 
 #[test]
 fn load_of_one_worker_spreads_over_8() {
     raise_open_files();
-    skew(8, 256);
+    Skew::plain(8, 256).spreads();
+}
+
+#[test]
+fn load_of_one_worker_spreads_over_16() {
+    raise_open_files();
+    Skew::plain(16, 512).spreads();
+}
+
+#[test]
+fn load_spreads_while_connections_come_and_go() {
+    Skew { churning: true, most: 1.3, ..Skew::plain(4, 64) }.spreads();
+}
+
+#[test]
+fn encrypted_connections_move_as_plain_ones() {
+    let ca = TestCa::new();
+    let server = ca.for_dns(&["web.test"]);
+    let inline = |text: &str| format!("{{inline_string: {}}}", serde_json::to_string(text).expect("a string"));
+    let transport = format!(
+        "  transport_socket:\n    name: tls\n    typed_config:\n      \"@type\": \
+         type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext\n      \
+         common_tls_context: {{tls_certificates: [{{certificate_chain: {}, private_key: {}}}]}}\n",
+        inline(&server.cert_pem),
+        inline(&server.key_pem),
+    );
+    let client = TlsClient { server_name: "web.test", root_pem: ca.root_pem(), ..TlsClient::default() };
+    let dial = |address| client.open(address);
+    Skew { transport: &transport, dial: &dial, ..Skew::plain(4, 64) }.spreads();
+    // Also while handshakes go on.
+    Skew { transport: &transport, dial: &dial, churning: true, most: 1.3, ..Skew::plain(2, 32) }.spreads();
 }

@@ -13,6 +13,7 @@ mod lifecycle;
 mod overload;
 mod protocols;
 mod proxy_protocol;
+mod rollouts;
 mod sidecars;
 mod streams;
 mod swaps;
