@@ -119,8 +119,11 @@ pub struct LocalityLb {
     /// Switched off here, whatever the mesh says.
     pub disabled: bool,
     /// Shares by where requests come from (`region/zone/subzone`, `*` stands for the rest): percentages by where they go.
-    pub distribute: Vec<(Arc<str>, Vec<(Arc<str>, u32)>)>,
+    pub distribute: Vec<(Arc<str>, Shares)>,
 }
+
+/// Percentages of requests by the locality they go to.
+pub type Shares = Vec<(Arc<str>, u32)>;
 
 /// How new endpoints begin.
 #[derive(Debug, Clone, Copy, PartialEq)]

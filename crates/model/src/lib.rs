@@ -21,7 +21,7 @@ pub use address_book::AddressBook;
 pub use build::build;
 pub use destination_rule::{
     ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, LbPolicy, LoadBalancer, LocalityLb,
-    OutlierDetection, RetryBudget, Subset, TcpKeepalive, TrafficPolicy, Warmup,
+    OutlierDetection, RetryBudget, Shares, Subset, TcpKeepalive, TrafficPolicy, Warmup,
 };
 pub use gateway::{Gateway, GatewayHost, Server, ServerProtocol, ServerTls, ServerTlsMode};
 pub use mesh::{MeshConfig, OutboundTrafficPolicy};

@@ -131,7 +131,7 @@ impl<'w> Served<'w> {
     }
 
     /// Serves the connection until it ends or has gone to another worker.
-    pub(crate) async fn to_its_end(&mut self, worker: &'w Rc<Worker>, registration: &'w Rc<Registration>) {
+    pub(crate) async fn serve_to_end(&mut self, worker: &'w Rc<Worker>, registration: &'w Rc<Registration>) {
         while let Some(leaving) = self.terminating.as_mut().await {
             let back = match leaving.to {
                 Errand::MoveTo(to) => moving::send(worker, to, leaving, &mut self.standing),

@@ -208,10 +208,11 @@ impl Direction {
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
-                State::Open => match ready!(self.poll_fill(from, to, cx))? {
-                    0 => self.state = State::Draining,
-                    _ => {}
-                },
+                State::Open => {
+                    if ready!(self.poll_fill(from, to, cx))? == 0 {
+                        self.state = State::Draining;
+                    }
+                }
                 State::Draining => {
                     // A peer that is gone already needs no end.
                     let _ = ready!(Pin::new(&mut *to).poll_shutdown(cx));

@@ -226,7 +226,7 @@ impl Worker {
         let entry = registration.key();
         let task = spawn_local(async move {
             if let Some(mut served) = Box::pin(listener::accepted(&worker, accepted, id, &registration)).await {
-                served.to_its_end(&worker, &registration).await;
+                served.serve_to_end(&worker, &registration).await;
             }
         });
         self.roster.set_task(entry, task.abort_handle());
@@ -267,7 +267,7 @@ impl Worker {
         let entry = registration.key();
         let task = spawn_local(async move {
             if let Some(mut served) = begin(&worker, &registration) {
-                served.to_its_end(&worker, &registration).await;
+                served.serve_to_end(&worker, &registration).await;
             }
         });
         self.roster.set_task(entry, task.abort_handle());

@@ -79,7 +79,10 @@ impl Kept {
     /// Says what is kept, and fails when it is more than `bar` bytes.
     fn check(&self, what: &str, bar: usize) {
         let (bytes, blocks) = (self.bytes(), &self.0);
-        eprintln!("{what}: {bytes} bytes per idle connection, {bar} at most; blocks (size, count): {blocks:?}");
+        _ = writeln!(
+            std::io::stderr(),
+            "{what}: {bytes} bytes per idle connection, {bar} at most; blocks (size, count): {blocks:?}"
+        );
         assert!(bytes <= bar, "{what}: {bytes} bytes per idle connection are more than {bar}: {blocks:?}");
     }
 }
