@@ -1,12 +1,13 @@
 //! Connections whose load changes move to workers with room, and nobody notices.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use evenkeel_testkit::tls::{TestCa, TlsClient};
 use evenkeel_testkit::{Connection, eventually};
 
-use crate::harness::{Proxy, active_by_worker, http_listener, raise_open_files, static_bootstrap};
+use crate::harness::{Proxy, http_listener, http_listener_at, raise_open_files, static_bootstrap};
 
 /// Every answer names the path that was asked for.
 const ECHO: &str = "route_config: {name: local, response_headers_to_add: [{header: {key: x-path, value: \
@@ -89,12 +90,17 @@ fn churn(web: SocketAddr, dial: &Dial<'_>, stop: &AtomicBool) {
     }
 }
 
+/// One listener, with these filter chain fields.
+fn bootstrap(transport: &str) -> String {
+    static_bootstrap(&http_listener("web", ECHO, transport), &[])
+}
+
 /// All load comes over the connections of one worker, or all but that of connections that come and go.
 struct Skew<'d> {
     workers: usize,
     connections: usize,
-    /// Filter chain fields of the listener.
-    transport: &'d str,
+    /// What the proxy runs; its listener is `web`.
+    bootstrap: String,
     dial: &'d Dial<'d>,
     churning: bool,
     /// Most that a worker may serve in the end, as a multiple of its fair share.
@@ -103,18 +109,17 @@ struct Skew<'d> {
 
 impl Skew<'_> {
     fn plain(workers: usize, connections: usize) -> Self {
-        Self { workers, connections, transport: "", dial: &Connection::open, churning: false, most: 1.1 }
+        Self { workers, connections, bootstrap: bootstrap(""), dial: &Connection::open, churning: false, most: 1.1 }
     }
 
     /// It spreads, and then each worker serves the same; no request is lost or out of order meanwhile.
     fn spreads(&self) {
-        let &Self { workers, connections, transport, dial, .. } = self;
-        let bootstrap = static_bootstrap(&http_listener("web", ECHO, transport), &[]);
-        let proxy = Proxy::start_with(&bootstrap, workers);
+        let &Self { workers, connections, dial, .. } = self;
+        let proxy = Proxy::start_with(&self.bootstrap, workers);
         proxy.wait_live();
         let web = proxy.listener("web");
         let mut open = open(&proxy, connections, dial);
-        let counts = active_by_worker(&proxy);
+        let counts = per_worker(&proxy, "connections_active");
         assert!(counts.len() == workers && spread(&counts) <= 1, "{counts:?}");
         let mut hot: Vec<_> = open.iter_mut().filter(|(worker, _)| *worker == 0).map(|(_, open)| open).collect();
         assert_eq!(hot.len(), connections / workers);
@@ -144,7 +149,7 @@ impl Skew<'_> {
         // Nobody was lost on the way: all connections are open, counted once, and answer.
         let active = |expected: u64| {
             eventually(&format!("{expected} open connections"), || {
-                (active_by_worker(&proxy).iter().sum::<u64>() == expected).then_some(())
+                (per_worker(&proxy, "connections_active").iter().sum::<u64>() == expected).then_some(())
             });
         };
         active(connections as u64);
@@ -211,7 +216,45 @@ fn encrypted_connections_move_as_plain_ones() {
     );
     let client = TlsClient { server_name: "web.test", root_pem: ca.root_pem(), ..TlsClient::default() };
     let dial = |address| client.open(address);
-    Skew { transport: &transport, dial: &dial, ..Skew::plain(4, 64) }.spreads();
+    Skew { bootstrap: bootstrap(&transport), dial: &dial, ..Skew::plain(4, 64) }.spreads();
     // Also while handshakes go on.
-    Skew { transport: &transport, dial: &dial, churning: true, most: 1.3, ..Skew::plain(2, 32) }.spreads();
+    Skew { bootstrap: bootstrap(&transport), dial: &dial, churning: true, most: 1.3, ..Skew::plain(2, 32) }.spreads();
+}
+
+/// Set where a test runs again in a network of its own.
+const ALONE: &str = "EVENKEEL_TEST_ALONE";
+
+/// A redirect rule sends what is dialled at one port to a listener at another, which hands the connection to the listener
+/// of the port that was dialled.
+#[test]
+fn redirected_connections_move_as_direct_ones() {
+    if std::env::var_os(ALONE).is_some() {
+        return redirected();
+    }
+    let output = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--net"])
+        .arg(std::env::current_exe().expect("this test"))
+        .args(["--exact", "balance::redirected_connections_move_as_direct_ones"])
+        .env(ALONE, "1")
+        .output()
+        .expect("unshare");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn redirected() {
+    const RULES: &str =
+        "table ip mesh { chain output { type nat hook output priority -100; tcp dport 7000 redirect to :15001; }; }";
+    for (tool, arguments) in [("ip", &["link", "set", "lo", "up"][..]), ("nft", &[RULES])] {
+        let status = Command::new(tool).args(arguments).status().expect("installed");
+        assert!(status.success(), "{tool}");
+    }
+    let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let answering_404 = "route_config: {name: none, virtual_hosts: []}";
+    let catch_all = http_listener_at(at(15001), "web", answering_404, "use_original_dst: true");
+    let dialled = http_listener_at(at(7000), "dialled", ECHO, "bind_to_port: false");
+    let indented = dialled.trim().lines().map(|line| format!("    {line}\n")).collect::<String>();
+    let bootstrap = static_bootstrap(&catch_all, &[]) + "  -\n" + &indented;
+    Skew { bootstrap, dial: &|_| Connection::open(at(7000)), churning: true, most: 1.3, ..Skew::plain(4, 64) }
+        .spreads();
 }
