@@ -57,7 +57,8 @@ impl<'l> Life<'l> {
         let generation = self.origin.worker.generation();
         let next = match self.decide(&generation.shared.config).await {
             Plan::Reply(reply, levels) => self.reply(reply, levels).await,
-            Plan::Forward(forward) => self.forward(&forward).await,
+            // Boxed: what waits between two requests should not be as large as one under way.
+            Plan::Forward(forward) => Box::pin(self.forward(&forward)).await,
         };
         self.end();
         next
