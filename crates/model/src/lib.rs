@@ -12,6 +12,7 @@ pub mod mesh;
 pub mod policy;
 pub mod service;
 pub mod snapshot;
+pub mod tracked;
 pub mod traffic;
 pub mod virtual_service;
 pub mod visibility;
@@ -28,10 +29,11 @@ pub use mesh::{MeshConfig, OutboundTrafficPolicy};
 pub use policy::{AuthorizationAction, AuthorizationPolicy, MtlsMode, PeerAuthentication};
 pub use service::{Endpoint, EndpointAddress, Protocol, Resolution, Service, ServicePort, TargetPort};
 pub use snapshot::Snapshot;
+pub use tracked::{Key, Reads, Tracked};
 pub use traffic::{HeaderMatch, HeaderOperations, Headers, StringMatch};
 pub use virtual_service::{
     Destination, DestinationState, DirectResponse, GatewayRef, HttpAction, HttpMatch, HttpRoute, L4Match, L4Route,
     Redirect, RedirectPort, RetryPolicy, Rewrite, TlsRoute, VirtualService, WeightedDestination,
 };
 pub use visibility::Visibility;
-pub use workload::{ContainerPort, Labels, Workload};
+pub use workload::{ContainerPort, Labels, Selectable, Workload};

@@ -8,7 +8,7 @@ use evenkeel_base::hostname::Hostname;
 
 use crate::index::HostIndex;
 use crate::service::EndpointsByPort;
-use crate::workload::selects;
+use crate::workload::{Selectable, selects};
 use crate::{
     AuthorizationAction, AuthorizationPolicy, DestinationRule, Endpoint, Gateway, GatewayRef, Labels, MeshConfig,
     MtlsMode, PeerAuthentication, Service, VirtualService, Workload,
@@ -59,6 +59,14 @@ impl Snapshot {
         let start = self.services.partition_point(|s| s.host.as_str() < host);
         let end = self.services.partition_point(|s| s.host.as_str() <= host);
         self.services.get(start..end).unwrap_or_default()
+    }
+
+    /// Whether a client in `namespace` sees a service whose host `host` covers.
+    pub fn sees_any_under(&self, host: &Hostname, namespace: &str) -> bool {
+        match host.is_wildcard() {
+            true => self.services.iter().any(|s| host.covers(&s.host) && s.export_to.includes(namespace)),
+            false => self.service(host.as_str(), namespace).is_some(),
+        }
     }
 
     /// The endpoints of a service's port, those that are not ready included.
@@ -118,13 +126,13 @@ impl Snapshot {
         covering.filter(|v| v.applies_at(gateway) && v.export_to.includes(namespace)).collect()
     }
 
-    /// The DestinationRule that a client in `namespace` with `labels` uses for a service. Istio's order: the client's
+    /// The DestinationRule that `client` in `namespace` uses for a service. Istio's order: the client's
     /// own namespace, the service's, the root namespace; in each the most specific host, a workload selector first.
     pub fn destination_rule_for(
         &self,
         service: &Service,
         namespace: &str,
-        labels: &Labels,
+        client: &impl Selectable,
     ) -> Option<&Arc<DestinationRule>> {
         let own = &*self.mesh.root_namespace;
         let in_namespace = |wanted: &str, client_is_here: bool| {
@@ -132,7 +140,7 @@ impl Snapshot {
                 .iter()
                 .filter(|r| r.host.covers(&service.host))
                 .filter(|r| client_is_here || r.export_to.includes(namespace))
-                .filter(|r| r.workload_selector.is_empty() || (client_is_here && selects(&r.workload_selector, labels)))
+                .filter(|r| r.workload_selector.is_empty() || (client_is_here && client.selected_by(&r.workload_selector)))
                 .min_by(|a, b| {
                     let by_selector = a.workload_selector.is_empty().cmp(&b.workload_selector.is_empty());
                     by_selector.then_with(|| a.host.specificity(&b.host))
@@ -146,9 +154,9 @@ impl Snapshot {
     }
 
     /// What a workload accepts on one of its ports. Port over workload over namespace over mesh; without any: both.
-    pub fn mtls_mode(&self, namespace: &str, labels: &Labels, port: u16) -> MtlsMode {
+    pub fn mtls_mode(&self, namespace: &str, workload: &impl Selectable, port: u16) -> MtlsMode {
         let of_workload =
-            self.peer_authentication(namespace, |p| !p.selector.is_empty() && selects(&p.selector, labels));
+            self.peer_authentication(namespace, |p| !p.selector.is_empty() && workload.selected_by(&p.selector));
         let of_port = of_workload.and_then(|p| p.port_modes.get(&port).copied().flatten());
         of_port.or_else(|| of_workload.and_then(|p| p.mode)).unwrap_or_else(|| self.namespace_mtls_mode(namespace))
     }
@@ -164,22 +172,27 @@ impl Snapshot {
         namespace: &str,
         applies: impl Fn(&PeerAuthentication) -> bool,
     ) -> Option<&Arc<PeerAuthentication>> {
-        of_namespace(&self.peer_authentications, namespace, |p| &p.namespace).iter().find(|p| applies(p))
+        self.peer_authentications_of(namespace).iter().find(|p| applies(p))
+    }
+
+    /// The PeerAuthentications written in a namespace, in the order of precedence.
+    pub fn peer_authentications_of(&self, namespace: &str) -> &[Arc<PeerAuthentication>] {
+        of_namespace(&self.peer_authentications, namespace, |p| &p.namespace)
     }
 
     /// The AuthorizationPolicies for a workload: DENY before ALLOW, the mesh's before the namespace's, then by name.
-    pub fn policies_for(&self, namespace: &str, labels: &Labels) -> Vec<&Arc<AuthorizationPolicy>> {
+    pub fn policies_for(&self, namespace: &str, workload: &impl Selectable) -> Vec<&Arc<AuthorizationPolicy>> {
         let of = |wanted: &str| of_namespace(&self.authorization_policies, wanted, |p| &p.namespace);
         let root = &*self.mesh.root_namespace;
         let own = if namespace == root { &[] } else { of(namespace) };
-        let mut found: Vec<_> = of(root).iter().chain(own).filter(|p| selects(&p.selector, labels)).collect();
+        let mut found: Vec<_> = of(root).iter().chain(own).filter(|p| workload.selected_by(&p.selector)).collect();
         found.sort_by_key(|p| p.action != AuthorizationAction::Deny);
         found
     }
 
-    /// The Gateways whose selector fits a router's labels, in the order of precedence.
-    pub fn gateways_for<'a>(&'a self, labels: &'a Labels) -> impl Iterator<Item = &'a Arc<Gateway>> + use<'a> {
-        self.gateways.iter().filter(move |g| selects(&g.selector, labels))
+    /// The Gateways whose selector fits a router, in the order of precedence.
+    pub fn gateways_for(&self, router: &impl Selectable) -> Vec<&Arc<Gateway>> {
+        self.gateways.iter().filter(|gateway| router.selected_by(&gateway.selector)).collect()
     }
 }
 

@@ -8,6 +8,7 @@ use evenkeel_base::cidr::IpNet;
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::{Span, Spanned};
 
+use crate::workload::Selectable;
 use crate::{HeaderMatch, Headers, Labels, StringMatch, Visibility};
 
 /// Routes for hosts.
@@ -287,29 +288,29 @@ impl VirtualService {
 }
 
 impl HttpMatch {
-    /// Whether it can hold for a client with these labels in this namespace at `gateway`.
-    pub fn applies_to(&self, gateway: &GatewayRef, namespace: &str, labels: &Labels) -> bool {
+    /// Whether it can hold for a client in this namespace at `gateway`.
+    pub fn applies_to(&self, gateway: &GatewayRef, namespace: &str, client: &impl Selectable) -> bool {
         source_applies(
             &self.gateways,
             self.source_namespace.as_deref(),
             &self.source_labels,
             gateway,
             namespace,
-            labels,
+            client,
         )
     }
 }
 
 impl L4Match {
-    /// Whether it can hold for a client with these labels in this namespace at `gateway`.
-    pub fn applies_to(&self, gateway: &GatewayRef, namespace: &str, labels: &Labels) -> bool {
+    /// Whether it can hold for a client in this namespace at `gateway`.
+    pub fn applies_to(&self, gateway: &GatewayRef, namespace: &str, client: &impl Selectable) -> bool {
         source_applies(
             &self.gateways,
             self.source_namespace.as_deref(),
             &self.source_labels,
             gateway,
             namespace,
-            labels,
+            client,
         )
     }
 }
@@ -320,12 +321,11 @@ fn source_applies(
     source_labels: &Labels,
     gateway: &GatewayRef,
     namespace: &str,
-    labels: &Labels,
+    client: &impl Selectable,
 ) -> bool {
     let here = gateways.is_empty() || gateways.contains(gateway);
     // Source conditions speak of workloads with a sidecar; a gateway does not know the client.
-    let from = *gateway != GatewayRef::Mesh
-        || (source_namespace.is_none_or(|wanted| wanted == namespace)
-            && crate::workload::selects(source_labels, labels));
-    here && from
+    let from_any = *gateway != GatewayRef::Mesh;
+    let from_namespace = || source_namespace.is_none_or(|wanted| wanted == namespace);
+    here && (from_any || (from_namespace() && client.selected_by(source_labels)))
 }

@@ -17,6 +17,18 @@ pub fn selects(selector: &Labels, labels: &Labels) -> bool {
     selector.iter().all(|(name, value)| labels.get(name) == Some(value))
 }
 
+/// What selectors choose from.
+pub trait Selectable {
+    /// Whether all labels of `selector` are present. The empty selector selects everything.
+    fn selected_by(&self, selector: &Labels) -> bool;
+}
+
+impl Selectable for Labels {
+    fn selected_by(&self, selector: &Labels) -> bool {
+        selects(selector, self)
+    }
+}
+
 /// One replica.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workload {

@@ -60,7 +60,7 @@ pub fn of_unmatched(context: Context<'_>) -> Vec<AccessLog> {
 }
 
 fn logs(context: Context<'_>, filter: Option<AccessLogFilter>) -> Vec<AccessLog> {
-    let mesh = &context.snapshot.mesh;
+    let mesh = context.snapshot.mesh();
     let Some(path) = mesh.access_log_file.as_deref().filter(|p| !p.is_empty()) else { return Vec::new() };
     let format = match (mesh.access_log_json, mesh.access_log_format.as_deref()) {
         (true, format) => json_format(format),

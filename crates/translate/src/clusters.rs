@@ -55,7 +55,7 @@ pub fn clusters(context: Context<'_>) -> Vec<Generated> {
         all.extend(ports.iter().filter(|p| Carried::of(p.protocol).is_some()).map(|p| inbound(context, p)));
     }
     for (service, port, carried) in context.service_ports() {
-        let rule = context.snapshot.destination_rule_for(service, &context.view.namespace, context.labels());
+        let rule = context.destination_rule(service);
         let rule = rule.map(AsRef::as_ref);
         let subsets = rule.into_iter().flat_map(|r| r.subsets.iter().map(Some));
         for subset in std::iter::once(None).chain(subsets) {
@@ -255,7 +255,7 @@ fn apply_tls(
     cluster: &mut Cluster,
 ) {
     let default_sni = names::mesh_sni(port.number, subset, &service.host);
-    let mesh = &context.snapshot.mesh;
+    let mesh = context.snapshot.mesh();
     match &policy.tls {
         Some(ClientTls::Disable) => {}
         Some(ClientTls::IstioMutual { sni, subject_alt_names }) => {
@@ -314,7 +314,7 @@ fn auto_mtls(
     cluster: &mut Cluster,
 ) {
     let identities: Vec<String> = context.snapshot.identities(service).into_iter().collect();
-    let mutual = tls::mesh_client(&context.snapshot.mesh, sni, &identities, offered(port, inner));
+    let mutual = tls::mesh_client(context.snapshot.mesh(), sni, &identities, offered(port, inner));
     let by_endpoint = matches!(cluster.cluster_discovery_type, Some(ClusterDiscoveryType::Type(t)) if t != DiscoveryType::OriginalDst as i32);
     if by_endpoint {
         cluster.transport_socket_matches = vec![
@@ -370,7 +370,7 @@ fn passthrough(context: Context<'_>) -> Cluster {
 fn black_hole(context: Context<'_>) -> Cluster {
     Cluster {
         name: BLACK_HOLE_CLUSTER.to_owned(),
-        connect_timeout: Some(duration(context.snapshot.mesh.connect_timeout)),
+        connect_timeout: Some(duration(context.snapshot.mesh().connect_timeout)),
         cluster_discovery_type: Some(ClusterDiscoveryType::Type(DiscoveryType::Static as i32)),
         ..Default::default()
     }
@@ -389,7 +389,7 @@ fn base(context: Context<'_>, name: String) -> Cluster {
     let unlimited = Some(u32_value(u32::MAX));
     Cluster {
         name,
-        connect_timeout: Some(duration(context.snapshot.mesh.connect_timeout)),
+        connect_timeout: Some(duration(context.snapshot.mesh().connect_timeout)),
         common_lb_config: Some(CommonLbConfig {
             healthy_panic_threshold: Some(Percent { value: 0.0 }),
             ..Default::default()

@@ -1,24 +1,28 @@
 //! What every generator is given, and the decisions they share.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
+use evenkeel_base::hostname::Hostname;
 use evenkeel_model::service::ServicePort;
 use evenkeel_model::{
-    GatewayRef, Labels, LoadBalancer, OutboundTrafficPolicy, Protocol, Service, Snapshot, VirtualService, Workload,
+    DestinationRule, GatewayRef, Labels, LoadBalancer, OutboundTrafficPolicy, Protocol, Selectable, Service, Tracked,
+    VirtualService, Workload,
 };
 
-use crate::load_balancer;
+use crate::facts::{Answer, Client, Facts, Question};
 use crate::names::{BLACK_HOLE_CLUSTER, PASSTHROUGH_CLUSTER};
 use crate::routes::action::Place;
-use crate::view::{ProxyKind, ProxyView};
+use crate::view::ProxyKind;
 
-/// One proxy and one moment.
+/// One proxy and one moment, as generators see them: every question is noted, so that what is made of the answers can be
+/// kept, and shared with other proxies, for as long as the answers are the same.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
-    /// Who asks.
-    pub view: &'a ProxyView,
+    client: &'a Client,
+    facts: &'a Facts,
     /// What is known.
-    pub snapshot: &'a Snapshot,
+    pub snapshot: Tracked<'a>,
 }
 
 /// How the bytes of a service's port are carried.
@@ -46,36 +50,76 @@ impl Carried {
     }
 }
 
+impl Selectable for Context<'_> {
+    /// Whether a selector of policies, rules and Gateways chooses this proxy's workload.
+    fn selected_by(&self, selector: &Labels) -> bool {
+        selector.is_empty() || self.ask(Question::SelectedBy(selector.clone())) == Answer::Yes
+    }
+}
+
 impl<'a> Context<'a> {
+    /// What `client` is told of `snapshot`; what depends on the client is noted into `facts`.
+    pub(crate) fn new(client: &'a Client, snapshot: Tracked<'a>, facts: &'a Facts) -> Self {
+        Self { client, facts, snapshot }
+    }
+
+    fn ask(&self, question: Question) -> Answer {
+        let answer = self.client.answer(&question);
+        self.facts.note(question);
+        answer
+    }
+
     /// Whether the proxy stands beside a workload.
     pub fn is_sidecar(&self) -> bool {
-        self.view.kind == ProxyKind::Sidecar
+        self.client.view.kind == ProxyKind::Sidecar
     }
 
-    /// The workload behind a sidecar, or the router's own Pod; `None` until the registry knows it.
+    /// The proxy's namespace.
+    pub fn namespace(&self) -> &'a Arc<str> {
+        &self.client.view.namespace
+    }
+
+    /// `region/zone/subzone` of the proxy's workload; may be empty.
+    pub fn locality(&self) -> &'a str {
+        self.ask(Question::Locality);
+        self.client.locality()
+    }
+
+    /// Whether this is one of the proxy's own addresses.
+    pub fn has_address(&self, address: IpAddr) -> bool {
+        self.ask(Question::HasAddress(address)) == Answer::Yes
+    }
+
+    /// The workload behind a sidecar, or the router's own Pod; `None` until the registry knows it. What asks for it is
+    /// made for this proxy alone.
     pub fn workload(&self) -> Option<&'a Arc<Workload>> {
-        let by_pod = self.snapshot.workload(&self.view.namespace, &self.view.pod);
-        by_pod.or_else(|| self.view.addresses.iter().find_map(|address| self.snapshot.workload_at(*address)))
+        self.ask(Question::Workload);
+        self.client.workload.as_ref()
     }
 
-    /// Labels that selectors of policies look at: the registry's, else those the proxy brought.
-    pub fn labels(&self) -> &'a Labels {
-        self.workload().map_or(&self.view.labels, |w| &w.labels)
+    /// The service of exactly this host, if the proxy may call it.
+    pub fn service(&self, host: &Hostname) -> Option<&'a Arc<Service>> {
+        self.snapshot.service(host, self.namespace())
+    }
+
+    /// The DestinationRule the proxy follows for a service.
+    pub fn destination_rule(&self, service: &Service) -> Option<&'a Arc<DestinationRule>> {
+        self.snapshot.destination_rule_for(service, self.namespace(), self)
     }
 
     /// How endpoints of a service are chosen between, if a DestinationRule says so.
     pub fn load_balancer(&self, service: &Service, port: u16, subset: Option<&str>) -> Option<LoadBalancer> {
-        load_balancer::of(self.snapshot, &self.view.namespace, self.labels(), service, port, subset)
+        self.destination_rule(service)?.policy_for(subset, port).load_balancer
     }
 
     /// Where a request stands that is addressed to this port.
     pub fn place(&self, port: u16) -> Place<'a> {
-        Place { snapshot: self.snapshot, namespace: &self.view.namespace, port, labels: self.labels() }
+        Place { context: *self, port }
     }
 
     /// The services the proxy may call, ordered by host.
     pub fn services(&self) -> impl Iterator<Item = &'a Arc<Service>> + use<'a> {
-        self.snapshot.services_visible_to(&self.view.namespace)
+        self.snapshot.services_visible_to(self.namespace())
     }
 
     /// The ports of those services that are carried, and how.
@@ -90,13 +134,13 @@ impl<'a> Context<'a> {
 
     /// The VirtualService that rules a service's traffic in the mesh.
     pub fn virtual_service(&self, service: &Service) -> Option<&'a Arc<VirtualService>> {
-        let found = self.snapshot.virtual_services_for(&GatewayRef::Mesh, &self.view.namespace, &service.host);
+        let found = self.snapshot.virtual_services_for(&GatewayRef::Mesh, self.namespace(), &service.host);
         found.into_iter().next()
     }
 
     /// Where traffic goes that no service claims.
     pub fn unknown_cluster(&self) -> &'static str {
-        match self.snapshot.mesh.outbound_traffic_policy {
+        match self.snapshot.mesh().outbound_traffic_policy {
             OutboundTrafficPolicy::AllowAny => PASSTHROUGH_CLUSTER,
             OutboundTrafficPolicy::RegistryOnly => BLACK_HOLE_CLUSTER,
         }
@@ -104,7 +148,7 @@ impl<'a> Context<'a> {
 
     /// The file of the access log; empty: none.
     pub fn access_log_path(&self) -> &'a str {
-        self.snapshot.mesh.access_log_file.as_deref().unwrap_or_default()
+        self.snapshot.mesh().access_log_file.as_deref().unwrap_or_default()
     }
 
     /// Whether VIPs of this service lead to a listener of their own.

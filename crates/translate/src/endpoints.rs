@@ -27,7 +27,7 @@ pub fn load_assignments(context: Context<'_>) -> Vec<Generated> {
         if service.resolution != Resolution::Static {
             continue;
         }
-        let rule = context.snapshot.destination_rule_for(service, &context.view.namespace, context.labels());
+        let rule = context.destination_rule(service);
         let subsets = rule.into_iter().flat_map(|r| r.subsets.iter().map(|s| (&*s.name, &s.labels)));
         for (subset, labels) in std::iter::once(("", &whole)).chain(subsets) {
             let inners: &[Inner] = match carried {
@@ -44,8 +44,7 @@ pub fn load_assignments(context: Context<'_>) -> Vec<Generated> {
                 let policy = rule.map(|r| r.policy_for(Some(subset).filter(|s| !s.is_empty()), port.number));
                 let setting = policy.and_then(|policy| policy.load_balancer).and_then(|lb| lb.locality);
                 if let Some(setting) = setting {
-                    let own = context.workload().map_or("", |workload| &workload.locality);
-                    load_balancer::weigh_localities(&setting, own, &mut assigned);
+                    load_balancer::weigh_localities(&setting, context.locality(), &mut assigned);
                 }
                 all.push((assigned, Some(service.origin.clone())));
             }

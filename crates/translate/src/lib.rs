@@ -14,6 +14,7 @@
 pub mod clusters;
 pub mod context;
 pub mod endpoints;
+mod facts;
 pub mod listeners;
 mod load_balancer;
 pub mod name_table;
@@ -32,15 +33,18 @@ mod proto;
 use std::sync::Arc;
 
 use evenkeel_base::Span;
-use evenkeel_model::Snapshot;
+use evenkeel_model::{Reads, Snapshot, Tracked};
 use evenkeel_xds::{Any, Resource, ResourceSet, ResourceType, pack};
 
 pub use context::Context;
+use facts::{Client, Facts};
 pub use view::{NodeError, ProxyKind, ProxyView};
 
 /// Everything one proxy is to hold. `generation` is the snapshot's.
 pub fn resources(view: &ProxyView, snapshot: &Snapshot, generation: u64) -> ResourceSet {
-    let context = Context { view, snapshot };
+    let (reads, facts) = (Reads::new(), Facts::new());
+    let client = Client::new(Arc::new(view.clone()), snapshot);
+    let context = Context::new(&client, Tracked::new(snapshot, &reads), &facts);
     let mut set = ResourceSet::new(generation);
     for (cluster, origin) in clusters::clusters(context) {
         insert(&mut set, ResourceType::Cluster, &cluster.name, pack(&cluster), origin);

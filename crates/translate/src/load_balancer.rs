@@ -1,7 +1,7 @@
 //! Which endpoint is next: the load balancer of a DestinationRule, in the clusters, routes and endpoints it shapes.
 
 use evenkeel_model::{
-    HashKey, HashTable, Labels, LbPolicy as Policy, LoadBalancer, LocalityLb, Service, Snapshot, Warmup,
+    HashKey, HashTable, LbPolicy as Policy, LoadBalancer, LocalityLb, Warmup,
 };
 
 use crate::pb::config::cluster::Cluster;
@@ -19,18 +19,6 @@ use crate::pb::core::{Locality, RuntimeDouble};
 use crate::pb::envoy_type::{self, Percent};
 use crate::pb::google::protobuf::UInt64Value;
 use crate::proto::{duration, u32_value};
-
-/// What the DestinationRule that a client follows says of a service's port, or of a subset.
-pub fn of(
-    snapshot: &Snapshot,
-    namespace: &str,
-    labels: &Labels,
-    service: &Service,
-    port: u16,
-    subset: Option<&str>,
-) -> Option<LoadBalancer> {
-    snapshot.destination_rule_for(service, namespace, labels)?.policy_for(subset, port).load_balancer
-}
 
 /// Sets how a cluster chooses; least request where nobody says.
 pub fn apply(load_balancer: &LoadBalancer, cluster: &mut Cluster) {

@@ -59,11 +59,11 @@ pub fn network_filters(context: Context<'_>) -> Vec<Filter> {
 }
 
 fn rules(context: Context<'_>, layer: Layer) -> Vec<RbacRules> {
-    let policies = context.snapshot.policies_for(&context.view.namespace, context.labels());
+    let policies = context.snapshot.policies_for(context.namespace(), &context);
     let of = |action| {
         let chosen: Vec<&AuthorizationPolicy> =
             policies.iter().filter(|p| p.action == action).map(|p| p.as_ref()).collect();
-        (!chosen.is_empty()).then(|| compile(&chosen, &context.snapshot.mesh, layer))
+        (!chosen.is_empty()).then(|| compile(&chosen, context.snapshot.mesh(), layer))
     };
     // DENY policies that match nothing need no filter; ALLOW policies that match nothing refuse everything.
     let deny = of(AuthorizationAction::Deny).filter(|policies| !policies.is_empty());

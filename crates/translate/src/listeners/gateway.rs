@@ -40,7 +40,7 @@ pub fn terminates_tls(server: &Server) -> bool {
 /// One listener per port, bound.
 pub fn listeners(context: Context<'_>) -> Vec<Generated> {
     let mut by_port: BTreeMap<u16, Vec<(&Gateway, &Server)>> = BTreeMap::new();
-    for gateway in context.snapshot.gateways_for(context.labels()) {
+    for gateway in context.snapshot.gateways_for(&context) {
         for server in &gateway.servers {
             by_port.entry(bound_port(server.port)).or_default().push((gateway, server));
         }
@@ -66,7 +66,7 @@ fn of_port(context: Context<'_>, port: u16, servers: &[(&Gateway, &Server)]) -> 
         return None;
     }
     let tls = made.filter_chains.iter().any(|c| c.filter_chain_match.is_some());
-    Inspect { tls, ..Inspect::default() }.apply(context.snapshot.mesh.protocol_detection_timeout, &mut made);
+    Inspect { tls, ..Inspect::default() }.apply(context.snapshot.mesh().protocol_detection_timeout, &mut made);
     made.access_log = access_log::of_unmatched(context);
     Some((made, Some(first.origin.clone())))
 }
@@ -80,13 +80,13 @@ fn chains(context: Context<'_>, port: u16, gateway: &Gateway, server: &Server) -
         (ServerProtocol::Https, Some(server_tls)) if server_tls.mode != ServerTlsMode::Passthrough => {
             let manager = manager(context, port, &https_route(gateway, server));
             let mut made = chain("", server_names(server), vec![manager]);
-            made.transport_socket = tls::gateway_server(&context.snapshot.mesh, server_tls, tls::Inner::Http);
+            made.transport_socket = tls::gateway_server(context.snapshot.mesh(), server_tls, tls::Inner::Http);
             vec![made]
         }
         (ServerProtocol::Tls, Some(server_tls)) if server_tls.mode != ServerTlsMode::Passthrough => {
             let mut made: Vec<_> = tcp_chains(context, gateway, server, &server_names(server));
             for chain in &mut made {
-                chain.transport_socket = tls::gateway_server(&context.snapshot.mesh, server_tls, tls::Inner::Tcp);
+                chain.transport_socket = tls::gateway_server(context.snapshot.mesh(), server_tls, tls::Inner::Tcp);
             }
             made
         }
@@ -151,7 +151,7 @@ fn reference(gateway: &Gateway) -> GatewayRef {
 }
 
 fn applies(context: Context<'_>, reference: &GatewayRef, server: &Server, condition: &L4Match) -> bool {
-    condition.applies_to(reference, &context.view.namespace, context.labels())
+    condition.applies_to(reference, context.namespace(), &context)
         && condition.port.is_none_or(|port| port == server.port)
 }
 
@@ -164,6 +164,6 @@ fn bound<'a>(
     let serves = |ruling: &VirtualService| {
         ruling.hosts.iter().any(|h| server.hosts.iter().any(|s| s.value.intersection(ruling, &h.value).is_some()))
     };
-    let all = context.snapshot.virtual_services_at(reference, &context.view.namespace);
+    let all = context.snapshot.virtual_services_at(reference, context.namespace());
     all.map(AsRef::as_ref).filter(move |ruling| serves(ruling))
 }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use evenkeel_model::workload::{InboundPort, selects};
-use evenkeel_model::{MtlsMode, PeerAuthentication};
+use evenkeel_model::workload::InboundPort;
+use evenkeel_model::{MtlsMode, PeerAuthentication, Selectable};
 
 use super::outbound::PLAIN_HTTP;
 use super::{Generated, Inspect, chain, listener};
@@ -43,7 +43,7 @@ pub fn virtual_inbound(context: Context<'_>) -> Generated {
         tls: modes.iter().any(|mode| *mode != MtlsMode::Disable),
         http: modes.iter().any(|mode| *mode != MtlsMode::Strict),
     };
-    inspect.apply(context.snapshot.mesh.protocol_detection_timeout, &mut all);
+    inspect.apply(context.snapshot.mesh().protocol_detection_timeout, &mut all);
     all.access_log = access_log::of_unmatched(context);
     (all, context.workload().map(|w| w.origin.clone()))
 }
@@ -51,10 +51,8 @@ pub fn virtual_inbound(context: Context<'_>) -> Generated {
 /// The ports that get chains of their own: those of services, and those a PeerAuthentication names.
 fn targets(context: Context<'_>) -> Vec<Target> {
     let ports = context.workload().map(|w| w.inbound_ports()).unwrap_or_default();
-    let applies = |p: &PeerAuthentication| {
-        p.namespace == context.view.namespace && !p.selector.is_empty() && selects(&p.selector, context.labels())
-    };
-    let policies = context.snapshot.peer_authentications.iter().filter(|p| applies(p));
+    let applies = |p: &PeerAuthentication| !p.selector.is_empty() && context.selected_by(&p.selector);
+    let policies = context.snapshot.peer_authentications_of(context.namespace()).iter().filter(|p| applies(p));
     let named: BTreeSet<u16> = policies.flat_map(|p| p.port_modes.keys().copied()).collect();
     let unserved = named.into_iter().filter(|number| !ports.iter().any(|p| p.port == *number));
     ports.iter().filter_map(Target::port).chain(unserved.map(Target::named)).collect()
@@ -62,7 +60,7 @@ fn targets(context: Context<'_>) -> Vec<Target> {
 
 /// What a workload accepts on a port; 0 stands for those no service names.
 fn mode(context: Context<'_>, port: u16) -> MtlsMode {
-    context.snapshot.mtls_mode(&context.view.namespace, context.labels(), port)
+    context.snapshot.mtls_mode(context.namespace(), &context, port)
 }
 
 /// Where a filter chain leads.
@@ -167,6 +165,6 @@ fn tcp_chain(context: Context<'_>, target: &Target, wanted: FilterChainMatch, te
 }
 
 fn with_tls(context: Context<'_>, mut chain: FilterChain, terminate: bool) -> FilterChain {
-    chain.transport_socket = terminate.then(|| tls::mesh_server(&context.snapshot.mesh));
+    chain.transport_socket = terminate.then(|| tls::mesh_server(context.snapshot.mesh()));
     chain
 }

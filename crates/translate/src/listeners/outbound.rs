@@ -78,7 +78,7 @@ fn own_addresses(context: Context<'_>, service: &Service, port: &ServicePort) ->
     let endpoints = context.snapshot.endpoints(service, port.number).iter().filter(|e| e.ready);
     let address = |e: &evenkeel_model::Endpoint| match e.address {
         // The workload's own address: it would call itself through the mesh.
-        EndpointAddress::Ip(ip) if !context.view.addresses.contains(&ip) => Some((ip, e.port)),
+        EndpointAddress::Ip(ip) if !context.has_address(ip) => Some((ip, e.port)),
         _ => None,
     };
     endpoints.filter_map(address).collect()
@@ -106,7 +106,7 @@ fn of_address(
         made.filter_chains = l4_chains(context, service, port);
         inspect.tls = needs_sni(&made.filter_chains);
     }
-    inspect.apply(context.snapshot.mesh.protocol_detection_timeout, &mut made);
+    inspect.apply(context.snapshot.mesh().protocol_detection_timeout, &mut made);
     unbound(context, made)
 }
 
@@ -170,7 +170,7 @@ impl<'a> AnyAddress<'a> {
         };
         made.default_filter_chain = Some(rest.unwrap_or_else(unknown));
         let inspect = Inspect { http: self.http, tls: needs_sni(&made.filter_chains), original_dst: false };
-        inspect.apply(context.snapshot.mesh.protocol_detection_timeout, &mut made);
+        inspect.apply(context.snapshot.mesh().protocol_detection_timeout, &mut made);
         (unbound(context, made), self.origin)
     }
 }
@@ -181,7 +181,7 @@ fn l4_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) -
     let mut chains = Vec::new();
     if let Some(ruling) = context.virtual_service(service) {
         let applies = |m: &L4Match| {
-            m.applies_to(&GatewayRef::Mesh, &context.view.namespace, context.labels())
+            m.applies_to(&GatewayRef::Mesh, context.namespace(), &context)
                 && m.port.is_none_or(|p| p == port.number)
         };
         let tls = ruling.tls.iter().filter(|_| port.protocol.is_tls());

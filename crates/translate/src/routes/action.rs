@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use evenkeel_model::{
-    Destination, DirectResponse, HttpAction, Labels, LoadBalancer, MeshConfig, Redirect, RedirectPort, RetryPolicy,
-    Rewrite, Service, Snapshot, WeightedDestination,
+    Destination, DirectResponse, HttpAction, LoadBalancer, MeshConfig, Redirect, RedirectPort, RetryPolicy, Rewrite,
+    Service, WeightedDestination,
 };
 
 use super::headers;
 use crate::clusters::outbound_name;
+use crate::context::Context;
 use crate::load_balancer;
 use crate::names;
 use crate::pb::config::route::retry_policy::{RetryBackOff, RetryHostPredicate, retry_host_predicate::ConfigType};
@@ -34,22 +35,18 @@ const HOST_SELECTION_ATTEMPTS: i64 = 5;
 /// What an action needs to know about the place it stands in.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
-    /// Everything known.
-    pub snapshot: &'a Snapshot,
-    /// The proxy's namespace.
-    pub namespace: &'a str,
+    /// The proxy it is for.
+    pub context: Context<'a>,
     /// The port the request is addressed to.
     pub port: u16,
-    /// The proxy's labels.
-    pub labels: &'a Labels,
 }
 
 impl Place<'_> {
     /// How endpoints of a destination are chosen between, if a DestinationRule says so.
     pub fn load_balancer(&self, destination: &Destination) -> Option<LoadBalancer> {
-        let service = self.snapshot.service(destination.host.as_str(), self.namespace)?;
+        let service = self.context.service(&destination.host)?;
         let port = port_of(*self, destination, Some(service));
-        load_balancer::of(self.snapshot, self.namespace, self.labels, service, port, destination.subset.as_deref())
+        self.context.load_balancer(service, port, destination.subset.as_deref())
     }
 }
 
@@ -95,7 +92,7 @@ pub fn action(place: Place<'_>, action: &HttpAction) -> route::Action {
             forward.timeout = Some(duration(timeout.unwrap_or_default()));
             let balancers = destinations.iter().filter_map(|d| place.load_balancer(&d.destination));
             forward.hash_policy = balancers.filter_map(|balancer| load_balancer::hash_policy(&balancer)).collect();
-            forward.retry_policy = retry_policy(retries.as_ref(), &place.snapshot.mesh);
+            forward.retry_policy = retry_policy(retries.as_ref(), place.context.snapshot.mesh());
             if let Some(rewrite) = rewrite {
                 apply_rewrite(rewrite, &mut forward);
             }
@@ -121,7 +118,7 @@ pub fn lone_destination(action: &HttpAction) -> Option<&WeightedDestination> {
 /// with 503 and flag `NC` until it does.
 pub fn cluster_of(place: Place<'_>, destination: &Destination, inner: Inner) -> String {
     let subset = destination.subset.as_deref().unwrap_or_default();
-    let service = place.snapshot.service(destination.host.as_str(), place.namespace);
+    let service = place.context.service(&destination.host);
     let number = port_of(place, destination, service.map(AsRef::as_ref));
     match service.and_then(|s| s.port(number).map(|port| (s, port))) {
         Some((service, port)) => outbound_name(port, subset, service, inner),

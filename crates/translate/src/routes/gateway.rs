@@ -16,7 +16,7 @@ use crate::pb::config::route::{Route, VirtualHost};
 pub fn route_configurations(context: Context<'_>) -> Vec<Generated> {
     let mut plain: BTreeMap<u16, Vec<(&Gateway, &Server)>> = BTreeMap::new();
     let mut all = Vec::new();
-    for gateway in context.snapshot.gateways_for(context.labels()) {
+    for gateway in context.snapshot.gateways_for(&context) {
         for server in &gateway.servers {
             match server.protocol {
                 ServerProtocol::Http => plain.entry(bound_port(server.port)).or_default().push((gateway, server)),
@@ -70,7 +70,7 @@ fn add_server(
             origin.get_or_insert_with(|| server.origin.clone());
         }
     }
-    for ruling in context.snapshot.virtual_services_at(&reference, &context.view.namespace) {
+    for ruling in context.snapshot.virtual_services_at(&reference, context.namespace()) {
         for wanted in &ruling.hosts {
             let served = server.hosts.iter().find_map(|h| h.value.intersection(ruling, &wanted.value));
             let Some(host) = served.filter(|_| !ruling.http.is_empty()) else { continue };

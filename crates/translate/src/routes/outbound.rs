@@ -77,7 +77,7 @@ fn service_host(context: Context<'_>, service: &Service, port: &ServicePort) -> 
             let route = Route {
                 name: "default".to_owned(),
                 r#match: Some(matches::everything()),
-                action: Some(action::to_cluster(cluster, &context.snapshot.mesh, balancer.as_ref())),
+                action: Some(action::to_cluster(cluster, context.snapshot.mesh(), balancer.as_ref())),
                 ..Default::default()
             };
             (vec![route], None)
@@ -93,7 +93,7 @@ fn domains(context: Context<'_>, service: &Service) -> Vec<String> {
     if !host.ends_with('*') {
         all.push(format!("{host}."));
     }
-    all.extend(service.short_names(&context.view.namespace));
+    all.extend(service.short_names(context.namespace()));
     all.extend(service.vips().map(|vip| match vip {
         IpAddr::V4(v4) => v4.to_string(),
         IpAddr::V6(v6) => format!("[{v6}]"),
@@ -107,8 +107,8 @@ fn domains(context: Context<'_>, service: &Service) -> Vec<String> {
 /// Hosts of VirtualServices that no service has.
 fn unregistered_hosts(context: Context<'_>) -> Vec<VirtualHost> {
     let mut hosts = Vec::new();
-    for ruling in context.snapshot.virtual_services_at(&GatewayRef::Mesh, &context.view.namespace) {
-        let registered = |host: &Hostname| context.services().any(|s| host.covers(&s.host));
+    for ruling in context.snapshot.virtual_services_at(&GatewayRef::Mesh, context.namespace()) {
+        let registered = |host: &Hostname| context.snapshot.sees_any_under(host, context.namespace());
         for host in ruling.hosts.iter().map(|h| &h.value).filter(|h| !registered(h)) {
             let routes = virtual_service::routes(context, ruling, &GatewayRef::Mesh, UNREGISTERED_HOST_PORT);
             if !routes.is_empty() {
@@ -122,7 +122,7 @@ fn unregistered_hosts(context: Context<'_>) -> Vec<VirtualHost> {
 
 /// Hosts nobody knows.
 fn unknown_host(context: Context<'_>) -> VirtualHost {
-    let (name, action) = match context.snapshot.mesh.outbound_traffic_policy {
+    let (name, action) = match context.snapshot.mesh().outbound_traffic_policy {
         OutboundTrafficPolicy::AllowAny => ("allow_any", action::pass_to(PASSTHROUGH_CLUSTER)),
         OutboundTrafficPolicy::RegistryOnly => ("block_all", action::status(502)),
     };

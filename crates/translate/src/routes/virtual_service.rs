@@ -20,7 +20,7 @@ pub fn routes(context: Context<'_>, virtual_service: &VirtualService, gateway: &
             break;
         }
         let applies = |m: &&HttpMatch| {
-            m.applies_to(gateway, &context.view.namespace, context.labels()) && m.port.is_none_or(|p| p == port)
+            m.applies_to(gateway, context.namespace(), &context) && m.port.is_none_or(|p| p == port)
         };
         all.extend(http.matches.iter().filter(applies).map(|m| route(place, virtual_service, http, Some(m))));
         if all.last().is_some_and(holds_always) {

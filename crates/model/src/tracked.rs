@@ -1,0 +1,215 @@
+//! A snapshot that writes down what it is asked, so that an answer can be kept until something it was made of changes.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use evenkeel_base::hostname::Hostname;
+
+use crate::workload::Selectable;
+use crate::{
+    AuthorizationPolicy, DestinationRule, Endpoint, Gateway, GatewayRef, Labels, MeshConfig, MtlsMode,
+    PeerAuthentication, Service, Snapshot, VirtualService, Workload,
+};
+
+/// What an answer was made of. Two snapshots that agree on all keys of an answer give the same answer.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    /// The settings of the mesh.
+    Mesh,
+    /// The services of exactly this host, in any namespace.
+    Service(Hostname),
+    /// Whether there are services whose host this name covers.
+    ServicesUnder(Hostname),
+    /// Which services there are, and all about them.
+    Services,
+    /// The endpoints of the service of this namespace and host.
+    Endpoints(Arc<str>, Hostname),
+    /// The DestinationRules whose host covers this one.
+    DestinationRules(Hostname),
+    /// The VirtualServices with a host that covers this one.
+    VirtualServices(Hostname),
+    /// The VirtualServices that apply at a gateway, and all about them.
+    VirtualServicesAt(GatewayRef),
+    /// The VirtualService of this namespace and name.
+    VirtualService(Arc<str>, Arc<str>),
+    /// The workload of this namespace and Pod.
+    Workload(Arc<str>, Arc<str>),
+    /// The workload with this address.
+    Address(IpAddr),
+    /// The Gateways.
+    Gateways,
+    /// The PeerAuthentications of this namespace.
+    PeerAuthentications(Arc<str>),
+    /// The AuthorizationPolicies of this namespace.
+    AuthorizationPolicies(Arc<str>),
+}
+
+/// The keys asked for while one answer was made.
+#[derive(Debug, Default)]
+pub struct Reads(RefCell<Vec<Key>>);
+
+impl Reads {
+    /// Nothing was asked yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What was asked, each key once, in order.
+    pub fn into_keys(self) -> Vec<Key> {
+        let mut keys = self.0.into_inner();
+        keys.sort_unstable();
+        keys.dedup();
+        keys
+    }
+
+    fn note(&self, key: Key) {
+        self.0.borrow_mut().push(key);
+    }
+}
+
+/// A [`Snapshot`] that notes every question. It has the snapshot's queries and no way around them.
+#[derive(Debug, Clone, Copy)]
+pub struct Tracked<'a> {
+    snapshot: &'a Snapshot,
+    reads: &'a Reads,
+}
+
+impl<'a> Tracked<'a> {
+    /// Notes into `reads` what `snapshot` is asked.
+    pub fn new(snapshot: &'a Snapshot, reads: &'a Reads) -> Self {
+        Self { snapshot, reads }
+    }
+
+    /// Settings of the mesh.
+    pub fn mesh(self) -> &'a MeshConfig {
+        self.reads.note(Key::Mesh);
+        &self.snapshot.mesh
+    }
+
+    /// See [`Snapshot::services_visible_to`]. What walks all services is made anew when any of them changes: a
+    /// generator of one service's resources asks for [`service`](Self::service).
+    pub fn services_visible_to(self, namespace: &'a str) -> impl Iterator<Item = &'a Arc<Service>> + use<'a> {
+        self.reads.note(Key::Services);
+        self.snapshot.services_visible_to(namespace)
+    }
+
+    /// See [`Snapshot::service`].
+    pub fn service(self, host: &Hostname, namespace: &str) -> Option<&'a Arc<Service>> {
+        self.reads.note(Key::Service(host.clone()));
+        self.snapshot.service(host.as_str(), namespace)
+    }
+
+    /// See [`Snapshot::sees_any_under`].
+    pub fn sees_any_under(self, host: &Hostname, namespace: &str) -> bool {
+        self.reads.note(match host.is_wildcard() {
+            true => Key::ServicesUnder(host.clone()),
+            false => Key::Service(host.clone()),
+        });
+        self.snapshot.sees_any_under(host, namespace)
+    }
+
+    /// See [`Snapshot::endpoints`].
+    pub fn endpoints(self, service: &Service, port: u16) -> &'a [Endpoint] {
+        self.note_endpoints(service);
+        self.snapshot.endpoints(service, port)
+    }
+
+    /// See [`Snapshot::ready_endpoints`].
+    pub fn ready_endpoints(
+        self,
+        service: &Service,
+        port: u16,
+        labels: &'a Labels,
+    ) -> impl Iterator<Item = &'a Endpoint> + use<'a> {
+        self.note_endpoints(service);
+        self.snapshot.ready_endpoints(service, port, labels)
+    }
+
+    /// See [`Snapshot::identities`].
+    pub fn identities(self, service: &Service) -> BTreeSet<String> {
+        self.note_endpoints(service);
+        self.snapshot.identities(service)
+    }
+
+    fn note_endpoints(self, service: &Service) {
+        self.reads.note(Key::Endpoints(service.namespace.clone(), service.host.clone()));
+    }
+
+    /// See [`Snapshot::workload`].
+    pub fn workload(self, namespace: &Arc<str>, pod: &Arc<str>) -> Option<&'a Arc<Workload>> {
+        self.reads.note(Key::Workload(namespace.clone(), pod.clone()));
+        self.snapshot.workload(namespace, pod)
+    }
+
+    /// See [`Snapshot::workload_at`].
+    pub fn workload_at(self, address: IpAddr) -> Option<&'a Arc<Workload>> {
+        self.reads.note(Key::Address(address));
+        self.snapshot.workload_at(address)
+    }
+
+    /// See [`Snapshot::virtual_services_at`]. Made anew when any of them changes.
+    pub fn virtual_services_at(
+        self,
+        gateway: &'a GatewayRef,
+        namespace: &'a str,
+    ) -> impl Iterator<Item = &'a Arc<VirtualService>> + use<'a> {
+        self.reads.note(Key::VirtualServicesAt(gateway.clone()));
+        self.snapshot.virtual_services_at(gateway, namespace)
+    }
+
+    /// See [`Snapshot::virtual_services_for`].
+    pub fn virtual_services_for(
+        self,
+        gateway: &'a GatewayRef,
+        namespace: &'a str,
+        host: &Hostname,
+    ) -> Vec<&'a Arc<VirtualService>> {
+        self.reads.note(Key::VirtualServices(host.clone()));
+        self.snapshot.virtual_services_for(gateway, namespace, host)
+    }
+
+    /// See [`Snapshot::destination_rule_for`].
+    pub fn destination_rule_for(
+        self,
+        service: &Service,
+        namespace: &str,
+        client: &impl Selectable,
+    ) -> Option<&'a Arc<DestinationRule>> {
+        self.reads.note(Key::Mesh);
+        self.reads.note(Key::DestinationRules(service.host.clone()));
+        self.snapshot.destination_rule_for(service, namespace, client)
+    }
+
+    /// See [`Snapshot::mtls_mode`].
+    pub fn mtls_mode(self, namespace: &Arc<str>, workload: &impl Selectable, port: u16) -> MtlsMode {
+        self.note_policies(namespace, Key::PeerAuthentications);
+        self.snapshot.mtls_mode(namespace, workload, port)
+    }
+
+    /// See [`Snapshot::peer_authentications_of`].
+    pub fn peer_authentications_of(self, namespace: &Arc<str>) -> &'a [Arc<PeerAuthentication>] {
+        self.reads.note(Key::PeerAuthentications(namespace.clone()));
+        self.snapshot.peer_authentications_of(namespace)
+    }
+
+    /// See [`Snapshot::policies_for`].
+    pub fn policies_for(self, namespace: &Arc<str>, workload: &impl Selectable) -> Vec<&'a Arc<AuthorizationPolicy>> {
+        self.note_policies(namespace, Key::AuthorizationPolicies);
+        self.snapshot.policies_for(namespace, workload)
+    }
+
+    /// Policies of a namespace are added to by those of the root namespace.
+    fn note_policies(self, namespace: &Arc<str>, key: impl Fn(Arc<str>) -> Key) {
+        self.reads.note(Key::Mesh);
+        self.reads.note(key(namespace.clone()));
+        self.reads.note(key(self.snapshot.mesh.root_namespace.clone()));
+    }
+
+    /// See [`Snapshot::gateways_for`].
+    pub fn gateways_for(self, router: &impl Selectable) -> Vec<&'a Arc<Gateway>> {
+        self.reads.note(Key::Gateways);
+        self.snapshot.gateways_for(router)
+    }
+}
