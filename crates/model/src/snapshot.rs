@@ -140,7 +140,9 @@ impl Snapshot {
                 .iter()
                 .filter(|r| r.host.covers(&service.host))
                 .filter(|r| client_is_here || r.export_to.includes(namespace))
-                .filter(|r| r.workload_selector.is_empty() || (client_is_here && client.selected_by(&r.workload_selector)))
+                .filter(|r| {
+                    r.workload_selector.is_empty() || (client_is_here && client.selected_by(&r.workload_selector))
+                })
                 .min_by(|a, b| {
                     let by_selector = a.workload_selector.is_empty().cmp(&b.workload_selector.is_empty());
                     by_selector.then_with(|| a.host.specificity(&b.host))

@@ -1,8 +1,6 @@
 //! Which endpoint is next: the load balancer of a DestinationRule, in the clusters, routes and endpoints it shapes.
 
-use evenkeel_model::{
-    HashKey, HashTable, LbPolicy as Policy, LoadBalancer, LocalityLb, Warmup,
-};
+use evenkeel_model::{HashKey, HashTable, LbPolicy as Policy, LoadBalancer, LocalityLb, Warmup};
 
 use crate::pb::config::cluster::Cluster;
 use crate::pb::config::cluster::cluster::common_lb_config::{LocalityConfigSpecifier, LocalityWeightedLbConfig};
