@@ -87,6 +87,7 @@ fn discovery_prefix(kind: ResourceType) -> &'static str {
         ResourceType::Endpoint => "cluster_manager.eds.",
         ResourceType::Listener => "listener_manager.lds.",
         ResourceType::Route => "http.rds.",
+        ResourceType::VirtualHost => "http.vhds.",
         ResourceType::Secret => "sds.",
         ResourceType::NameTable => "nds.",
     }

@@ -229,6 +229,7 @@ impl State {
             ResourceType::Listener => self.builder.set_listener(any),
             ResourceType::Route => self.builder.set_route(any),
             ResourceType::Secret => self.builder.set_secret(any, source),
+            ResourceType::VirtualHost => return Err("virtual hosts are taken within route tables only".to_owned()),
             ResourceType::NameTable => Ok(()),
         };
         result.map_err(|rejection| rejection.to_string())
@@ -246,7 +247,7 @@ impl State {
             // A table in use stays until nothing refers to it; one never seen is not waited for.
             ResourceType::Route => self.builder.give_up_route(&reference()),
             // A certificate in use stays: a connection without one helps nobody.
-            ResourceType::Secret | ResourceType::NameTable => {}
+            ResourceType::VirtualHost | ResourceType::Secret | ResourceType::NameTable => {}
         }
     }
 

@@ -66,7 +66,7 @@ pub fn resources(view: &ProxyView, snapshot: &Snapshot, generation: u64) -> Reso
 }
 
 fn insert(set: &mut ResourceSet, kind: ResourceType, name: &str, any: Any, origin: Option<Span>) {
-    let mut resource = Resource::new(name, any);
+    let mut resource = Resource::new(name, &any);
     if let Some(origin) = origin.filter(|span| span.line > 0) {
         resource = resource.with_origin(origin.to_string());
     }

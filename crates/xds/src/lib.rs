@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  pb, istio            generated types
-//!  resource             a named, versioned resource; the set a control plane serves
+//!  resource             a named, versioned resource, encoded once
+//!  resource_set         all that one proxy is to hold: persistent, cheap to copy and to compare
 //!  schema, fields, json descriptors: which fields are set, protobuf JSON in and out
 //!  server::{delta,sotw} what to send next on one stream        (no I/O, no clock)
 //!  client::{delta,sotw} what to ask for, what was accepted      (no I/O, no clock)
@@ -13,7 +14,10 @@ pub mod client;
 pub mod fields;
 pub mod istio;
 pub mod json;
+pub mod metadata;
+mod references;
 pub mod resource;
+pub mod resource_set;
 pub mod schema;
 pub mod server;
 #[cfg(test)]
@@ -22,7 +26,8 @@ pub mod type_url;
 
 pub use envoy_types::pb;
 pub use fields::{UnsupportedField, check_supported};
-pub use resource::{Resource, ResourceSet, ResourceType};
+pub use resource::{Cause, Resource, ResourceType, Version};
+pub use resource_set::{Difference, ResourceSet};
 pub use schema::Schema;
 
 /// The well-known wrapper every xDS resource and extension travels in.

@@ -1,12 +1,14 @@
-//! A named, versioned resource, and the set of them one proxy is to hold.
+//! A named, versioned resource: encoded once, shared by every set it is in and every stream it is sent on.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::str::FromStr;
+use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 use twox_hash::XxHash64;
 
-use crate::{Any, type_url};
+use crate::{Any, references, type_url};
 
 /// The kinds of resource ADS carries here, in the order they are sent: what others refer to goes first, so that a
 /// listener never names a cluster the proxy has not heard of (make before break).
@@ -20,6 +22,8 @@ pub enum ResourceType {
     Listener,
     /// RDS: `envoy.config.route.v3.RouteConfiguration`.
     Route,
+    /// VHDS: `envoy.config.route.v3.VirtualHost`, named `ROUTE_CONFIGURATION/HOST`.
+    VirtualHost,
     /// SDS: `envoy.extensions.transport_sockets.tls.v3.Secret`.
     Secret,
     /// NDS: `istio.networking.nds.v1.NameTable`.
@@ -28,8 +32,8 @@ pub enum ResourceType {
 
 impl ResourceType {
     /// All of them, in sending order.
-    pub const ALL: [Self; 6] =
-        [Self::Cluster, Self::Endpoint, Self::Listener, Self::Route, Self::Secret, Self::NameTable];
+    pub const ALL: [Self; 7] =
+        [Self::Cluster, Self::Endpoint, Self::Listener, Self::Route, Self::VirtualHost, Self::Secret, Self::NameTable];
 
     /// The type of a type URL, if it is one of ours.
     pub fn from_type_url(url: &str) -> Option<Self> {
@@ -43,6 +47,7 @@ impl ResourceType {
             Self::Endpoint => type_url::ENDPOINT,
             Self::Listener => type_url::LISTENER,
             Self::Route => type_url::ROUTE,
+            Self::VirtualHost => type_url::VIRTUAL_HOST,
             Self::Secret => type_url::SECRET,
             Self::NameTable => type_url::NAME_TABLE,
         }
@@ -55,6 +60,7 @@ impl ResourceType {
             Self::Endpoint => "EDS",
             Self::Listener => "LDS",
             Self::Route => "RDS",
+            Self::VirtualHost => "VHDS",
             Self::Secret => "SDS",
             Self::NameTable => "NDS",
         }
@@ -77,79 +83,274 @@ impl fmt::Display for ResourceType {
     }
 }
 
-/// One resource, encoded once and shared by every stream it is sent on.
-#[derive(Clone, Debug, PartialEq)]
+/// Hash of a resource's content, 16 hex digits on the wire: equal versions mean equal bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version(u64);
+
+/// Digits of a version on the wire.
+const VERSION_DIGITS: usize = 16;
+
+impl Version {
+    /// The version of these bytes: their xxh64.
+    pub fn of(content: &[u8]) -> Self {
+        Self(XxHash64::oneshot(0, content))
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Debug for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A version that is none of ours: another server's, or no version at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not 16 hexadecimal digits")]
+pub struct ForeignVersion;
+
+impl FromStr for Version {
+    type Err = ForeignVersion;
+
+    fn from_str(text: &str) -> Result<Self, ForeignVersion> {
+        let ours = text.len() == VERSION_DIGITS && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        u64::from_str_radix(text, 16).ok().filter(|_| ours).map(Self).ok_or(ForeignVersion)
+    }
+}
+
+/// Which change made a resource what it is. The default says that nobody knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cause {
+    /// Generation of the snapshot the change made.
+    pub generation: u64,
+    /// When the change was noticed, in microseconds since 1970; 0 if unknown.
+    pub time_us: u64,
+}
+
+/// One resource. Two are equal when name, type and content are; origin and cause are about it, not part of it.
+#[derive(Clone)]
 pub struct Resource {
     /// The name it is subscribed to by.
     pub name: Arc<str>,
-    /// Hash of its content, 16 hex digits: equal versions mean equal bytes.
-    pub version: Arc<str>,
-    /// The encoded message.
-    pub any: Any,
+    /// Hash of its content.
+    pub version: Version,
     /// Where the user wrote what this comes from, `file:line:column`.
     pub origin: Option<Arc<str>>,
+    /// The change that made it so.
+    pub cause: Cause,
+    /// Other names it answers to: `ROUTE_CONFIGURATION/DOMAIN` of a virtual host, with `*` as in its domains.
+    aliases: Box<[Arc<str>]>,
+    /// An encoded `envoy.service.discovery.v3.Resource` with version, name and, last, the message in its `Any`.
+    encoded: Bytes,
+    any_at: usize,
+    value_at: usize,
+    references: OnceLock<Box<[Arc<str>]>>,
+    metadata: OnceLock<Bytes>,
+}
+
+/// Field numbers of `envoy.service.discovery.v3.Resource` and of `google.protobuf.Any`.
+mod field {
+    pub const VERSION: u32 = 1;
+    pub const RESOURCE: u32 = 2;
+    pub const NAME: u32 = 3;
+    pub const ANY_TYPE_URL: u32 = 1;
+    pub const ANY_VALUE: u32 = 2;
 }
 
 impl Resource {
-    /// Wraps an encoded message; the version is the xxh64 of its bytes.
-    pub fn new(name: impl Into<Arc<str>>, any: Any) -> Self {
-        let version = format!("{:016x}", XxHash64::oneshot(0, &any.value));
-        Self { name: name.into(), version: version.into(), any, origin: None }
+    /// Wraps an encoded message; the version is the hash of its bytes.
+    pub fn new(name: impl Into<Arc<str>>, any: &Any) -> Self {
+        Self::encode(name.into(), &any.type_url, any.value.len(), |out| out.extend_from_slice(&any.value))
     }
 
     /// Encodes a message.
     pub fn from_message<M: prost::Name>(name: impl Into<Arc<str>>, message: &M) -> Self {
-        Self::new(name, crate::pack(message))
+        // A Vec grows as the message needs: encoding into it cannot fail.
+        Self::encode(name.into(), &type_url::of::<M>(), message.encoded_len(), |out| message.encode_raw(out))
+    }
+
+    fn encode(name: Arc<str>, type_url: &str, value_len: usize, write: impl FnOnce(&mut Vec<u8>)) -> Self {
+        let any_len = string_len(field::ANY_TYPE_URL, type_url.len()) + string_len(field::ANY_VALUE, value_len);
+        let head = string_len(field::VERSION, VERSION_DIGITS) + string_len(field::NAME, name.len());
+        let mut out = Vec::with_capacity(head + string_len(field::RESOURCE, any_len));
+        put_key(&mut out, field::VERSION, VERSION_DIGITS);
+        let version_at = out.len();
+        out.extend_from_slice(&[b'0'; VERSION_DIGITS]);
+        put_string(&mut out, field::NAME, &name);
+        put_key(&mut out, field::RESOURCE, any_len);
+        let any_at = out.len();
+        put_string(&mut out, field::ANY_TYPE_URL, type_url);
+        put_key(&mut out, field::ANY_VALUE, value_len);
+        let value_at = out.len();
+        write(&mut out);
+        let (head, value) = out.split_at_mut(value_at);
+        let version = Version::of(value);
+        // The place was made above, of just this length.
+        if let Some(place) = head.get_mut(version_at..version_at + VERSION_DIGITS) {
+            place.copy_from_slice(version.to_string().as_bytes());
+        }
+        Self {
+            name,
+            version,
+            origin: None,
+            cause: Cause::default(),
+            aliases: Box::default(),
+            encoded: out.into(),
+            any_at,
+            value_at,
+            references: OnceLock::new(),
+            metadata: OnceLock::new(),
+        }
     }
 
     /// The same resource, with the place the user can change it at.
     pub fn with_origin(mut self, origin: impl Into<Arc<str>>) -> Self {
         self.origin = Some(origin.into());
+        self.metadata = OnceLock::new();
         self
     }
+
+    /// The same resource, with the change that made it so.
+    pub fn with_cause(mut self, cause: Cause) -> Self {
+        self.cause = cause;
+        self.metadata = OnceLock::new();
+        self
+    }
+
+    /// The same resource, under further names: for a virtual host `ROUTE_CONFIGURATION/DOMAIN` of each of its domains, for
+    /// a host's entry of the name table its short names.
+    pub fn with_aliases(mut self, aliases: impl IntoIterator<Item = Arc<str>>) -> Self {
+        self.aliases = aliases.into_iter().filter(|alias| *alias != self.name).collect();
+        self
+    }
+
+    /// The other names it answers to.
+    pub fn aliases(&self) -> &[Arc<str>] {
+        &self.aliases
+    }
+
+    /// The encoded message.
+    pub fn value(&self) -> &[u8] {
+        self.encoded.get(self.value_at..).unwrap_or_default()
+    }
+
+    /// The message in its wrapper; copies it.
+    pub fn any(&self) -> Any {
+        Any { type_url: self.type_url().to_owned(), value: self.value().to_vec() }
+    }
+
+    /// The type URL of the message.
+    pub fn type_url(&self) -> &str {
+        let wrapper = self.encoded.get(self.any_at..self.value_at).unwrap_or_default();
+        // Key and length of the URL before it, of the value after it: all but the URL is not ASCII text or is skipped.
+        let start = key_len(field::ANY_TYPE_URL);
+        let Some((length, rest)) = wrapper.get(start..).and_then(read_length) else { return "" };
+        rest.get(..length).and_then(|url| std::str::from_utf8(url).ok()).unwrap_or("")
+    }
+
+    /// Its `envoy.service.discovery.v3.Resource`, encoded; shared, not copied. Fields may be appended; of a name given
+    /// twice the last counts.
+    pub fn encoded(&self) -> Bytes {
+        self.encoded.clone()
+    }
+
+    /// Its `google.protobuf.Any`, encoded; shared, not copied.
+    pub fn encoded_any(&self) -> Bytes {
+        self.encoded.slice(self.any_at..)
+    }
+
+    /// Its `metadata` field for clients that measure ages, encoded with its key: cause and origin under the key
+    /// [`METADATA_KEY`](crate::metadata::KEY).
+    pub fn encoded_metadata(&self) -> Bytes {
+        self.metadata.get_or_init(|| crate::metadata::encode(self)).clone()
+    }
+
+    /// Names of what it makes a proxy wait for: endpoints of a cluster, route tables of a listener. Found once.
+    pub fn references(&self) -> &[Arc<str>] {
+        self.references.get_or_init(|| references::of(self.type_url(), self.value()))
+    }
+
+    /// Bytes it takes on the wire.
+    pub fn encoded_len(&self) -> usize {
+        self.encoded.len()
+    }
 }
 
-/// Everything one proxy is to hold: an immutable value, replaced whole.
-#[derive(Clone, Debug, Default)]
-pub struct ResourceSet {
-    /// Generation of the snapshot it was computed from; grows.
-    pub generation: u64,
-    types: [BTreeMap<Arc<str>, Arc<Resource>>; ResourceType::ALL.len()],
+impl PartialEq for Resource {
+    fn eq(&self, other: &Self) -> bool {
+        self.version == other.version
+            && self.name == other.name
+            && self.aliases == other.aliases
+            && self.type_url() == other.type_url()
+    }
 }
 
-impl ResourceSet {
-    /// An empty set.
-    pub fn new(generation: u64) -> Self {
-        Self { generation, ..Self::default() }
+impl Eq for Resource {}
+
+impl fmt::Debug for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Resource")
+            .field("type_url", &self.type_url())
+            .field("name", &self.name)
+            .field("version", &self.version)
+            .field("origin", &self.origin)
+            .field("cause", &self.cause)
+            .field("bytes", &self.value().len())
+            .finish_non_exhaustive()
+    }
+}
+
+fn string_len(tag: u32, len: usize) -> usize {
+    key_len(tag) + encoded_len_varint(len as u64) + len
+}
+
+fn put_key(out: &mut Vec<u8>, tag: u32, len: usize) {
+    encode_key(tag, WireType::LengthDelimited, out);
+    encode_varint(len as u64, out);
+}
+
+fn put_string(out: &mut Vec<u8>, tag: u32, text: &str) {
+    put_key(out, tag, text.len());
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn read_length(mut bytes: &[u8]) -> Option<(usize, &[u8])> {
+    let length = prost::encoding::decode_varint(&mut bytes).ok()?;
+    Some((usize::try_from(length).ok()?, bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+
+    use super::*;
+    use crate::pb::envoy::config::cluster::v3::Cluster;
+    use crate::pb::envoy::service::discovery::v3 as discovery;
+
+    #[test]
+    fn is_encoded_as_the_protocol_has_it() {
+        let message = Cluster { name: "a".into(), alt_stat_name: "x".repeat(300), ..Default::default() };
+        let resource = Resource::from_message("a", &message).with_origin("f.yaml:3:1");
+        let read = discovery::Resource::decode(resource.encoded()).expect("a message");
+        assert_eq!((&*read.name, read.version), ("a", resource.version.to_string()));
+        assert_eq!(read.resource, Some(crate::pack(&message)));
+        assert_eq!(resource.any(), crate::pack(&message));
+        assert_eq!(Any::decode(resource.encoded_any()).expect("a message"), crate::pack(&message));
+        assert_eq!(Resource::new("a", &crate::pack(&message)), resource);
+        assert_eq!(resource.version, Version::of(&message.encode_to_vec()));
     }
 
-    /// Adds a resource, replacing one of the same name.
-    pub fn insert(&mut self, kind: ResourceType, resource: Arc<Resource>) {
-        self.types[kind.index()].insert(resource.name.clone(), resource);
-    }
-
-    /// Takes a resource out.
-    pub fn remove(&mut self, kind: ResourceType, name: &str) -> Option<Arc<Resource>> {
-        self.types[kind.index()].remove(name)
-    }
-
-    /// The resource of that name.
-    pub fn get(&self, kind: ResourceType, name: &str) -> Option<&Arc<Resource>> {
-        self.types[kind.index()].get(name)
-    }
-
-    /// All resources of a type, by name.
-    pub fn of(&self, kind: ResourceType) -> &BTreeMap<Arc<str>, Arc<Resource>> {
-        &self.types[kind.index()]
-    }
-
-    /// How many resources it holds.
-    pub fn len(&self) -> usize {
-        self.types.iter().map(BTreeMap::len).sum()
-    }
-
-    /// Whether it holds none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    #[test]
+    fn versions_are_read_back() {
+        let version = Version::of(b"something");
+        assert_eq!(version.to_string().parse(), Ok(version));
+        for foreign in ["", "1", "2026-01-01T00:00:00Z/1", "00000000000000FF", "+0000000000000ff"] {
+            assert_eq!(foreign.parse::<Version>(), Err(ForeignVersion), "{foreign}");
+        }
     }
 }

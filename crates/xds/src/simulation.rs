@@ -188,7 +188,7 @@ impl World {
     fn put(&mut self, kind: ResourceType, index: usize) {
         let serial = self.random.below(16) as u32;
         let resource = resource(kind, index, serial);
-        self.serials.insert(resource.any.value.clone(), serial);
+        self.serials.insert(resource.value().to_vec(), serial);
         self.current.insert(kind, Arc::new(resource));
     }
 
@@ -261,8 +261,8 @@ impl World {
                 let server = self.current.get(kind, &name).filter(|_| wanted);
                 let applied = self.applied.get(&(kind, name.clone()));
                 match server {
-                    Some(resource) if self.serials[&resource.any.value] != BAD => {
-                        assert_eq!(applied, Some(&resource.any.value), "seed {seed}: {kind} {name}");
+                    Some(resource) if self.serials[resource.value()] != BAD => {
+                        assert_eq!(applied, Some(&resource.value().to_vec()), "seed {seed}: {kind} {name}");
                     }
                     // Refused: the last good one, or none, stays.
                     Some(_) => {}

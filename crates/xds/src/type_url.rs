@@ -8,6 +8,8 @@ pub const ENDPOINT: &str = "type.googleapis.com/envoy.config.endpoint.v3.Cluster
 pub const LISTENER: &str = "type.googleapis.com/envoy.config.listener.v3.Listener";
 /// `type.googleapis.com/envoy.config.route.v3.RouteConfiguration`
 pub const ROUTE: &str = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration";
+/// `type.googleapis.com/envoy.config.route.v3.VirtualHost`
+pub const VIRTUAL_HOST: &str = "type.googleapis.com/envoy.config.route.v3.VirtualHost";
 /// `type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret`
 pub const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
 /// `type.googleapis.com/istio.networking.nds.v1.NameTable`

@@ -196,9 +196,9 @@ impl Pages {
             let one = |resource: &Arc<evenkeel_xds::Resource>| {
                 json!({
                     "name": &*resource.name,
-                    "version": &*resource.version,
+                    "version": resource.version.to_string(),
                     "origin": resource.origin.as_deref(),
-                    "resource": json::any_to_json(&schema, &resource.any),
+                    "resource": json::any_to_json(&schema, &resource.any()),
                 })
             };
             let all: Vec<Value> = report.resources.of(kind).values().map(one).collect();

@@ -28,11 +28,11 @@ pub fn compile(set: &ResourceSet) -> (Arc<Config>, Vec<String>) {
     for kind in ResourceType::ALL {
         for resource in set.of(kind).values() {
             let outcome = match kind {
-                ResourceType::Cluster => builder.set_cluster(&resource.any),
-                ResourceType::Endpoint => builder.set_endpoints(&resource.any),
-                ResourceType::Listener => builder.set_listener(&resource.any),
-                ResourceType::Route => builder.set_route(&resource.any),
-                ResourceType::Secret | ResourceType::NameTable => Ok(()),
+                ResourceType::Cluster => builder.set_cluster(&resource.any()),
+                ResourceType::Endpoint => builder.set_endpoints(&resource.any()),
+                ResourceType::Listener => builder.set_listener(&resource.any()),
+                ResourceType::Route => builder.set_route(&resource.any()),
+                ResourceType::VirtualHost | ResourceType::Secret | ResourceType::NameTable => Ok(()),
             };
             refused.extend(outcome.err().map(|rejection| rejection.to_string()));
         }

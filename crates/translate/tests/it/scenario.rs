@@ -67,7 +67,7 @@ pub fn as_json(set: &ResourceSet) -> Value {
     for kind in ResourceType::ALL {
         let of = set.of(kind);
         if !of.is_empty() {
-            let list = of.values().map(|r| json::any_to_json(&schema, &r.any)).collect();
+            let list = of.values().map(|r| json::any_to_json(&schema, &r.any())).collect();
             all.insert(kind.short_name().to_owned(), Value::Array(list));
         }
     }

@@ -40,7 +40,7 @@ pub enum Service {
 }
 
 impl Service {
-    /// The service that serves one type alone; name tables come aggregated only.
+    /// The service that serves one type alone; name tables and virtual hosts come aggregated only.
     pub fn of(kind: crate::ResourceType) -> Self {
         match kind {
             crate::ResourceType::Cluster => Self::Clusters,
@@ -48,7 +48,7 @@ impl Service {
             crate::ResourceType::Listener => Self::Listeners,
             crate::ResourceType::Route => Self::Routes,
             crate::ResourceType::Secret => Self::Secrets,
-            crate::ResourceType::NameTable => Self::Aggregated,
+            crate::ResourceType::VirtualHost | crate::ResourceType::NameTable => Self::Aggregated,
         }
     }
 }

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Received, Rejected, ResponseError, SPEAKING_ORDER, Update, error_detail};
-use crate::ResourceType;
 use crate::pb::envoy::config::core::v3::Node;
 use crate::pb::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use crate::pb::google::rpc;
+use crate::{ResourceType, metadata};
 
 /// One delta ADS subscriber.
 #[derive(Debug)]
@@ -94,16 +94,17 @@ impl Client {
         let kind = ResourceType::from_type_url(&response.type_url)
             .filter(|kind| self.types[kind.index()].started)
             .ok_or(ResponseError::Unexpected(response.type_url))?;
-        let added = response.resources.into_iter().filter_map(|resource| {
-            Some(Received { name: resource.name, version: resource.version, any: resource.resource? })
-        });
-        Ok(Update {
-            kind,
-            added: added.collect(),
-            removed: response.removed_resources,
-            nonce: response.nonce,
-            version: response.system_version_info,
-        })
+        let mut added = Vec::with_capacity(response.resources.len());
+        let mut removed = response.removed_resources;
+        for resource in response.resources {
+            let (cause, _) = metadata::read(resource.metadata.as_ref());
+            match resource.resource {
+                Some(any) => added.push(Received { name: resource.name, version: resource.version, any, cause }),
+                // How VHDS says that there is no such host.
+                None => removed.push(resource.name),
+            }
+        }
+        Ok(Update { kind, added, removed, nonce: response.nonce, version: response.system_version_info })
     }
 
     /// Accepts an update, or refuses the resources named.

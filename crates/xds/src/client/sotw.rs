@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Received, Rejected, ResponseError, SPEAKING_ORDER, Update, error_detail, resource_name};
-use crate::ResourceType;
 use crate::pb::envoy::config::core::v3::Node;
 use crate::pb::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use crate::pb::google::rpc;
+use crate::{Cause, ResourceType};
 
 /// One state-of-the-world ADS subscriber.
 #[derive(Debug)]
@@ -81,6 +81,7 @@ impl Client {
                 name: resource_name(kind, &any).unwrap_or_default(),
                 version: response.version_info.clone(),
                 any,
+                cause: Cause::default(),
             })
             .collect();
         // Only a full listing says what is gone.

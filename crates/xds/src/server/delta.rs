@@ -65,7 +65,7 @@ impl Stream {
                     let name: Arc<str> = name.as_str().into();
                     // The client says which version it has: nothing is forced, the comparison decides.
                     state.forced.remove(&name);
-                    state.held.insert(name, Held::Version(version.as_str().into()));
+                    state.held.insert(name, Held::Version(version.parse().ok()));
                 }
             }
         }
@@ -89,7 +89,7 @@ impl Stream {
                 .map(|resource| discovery::Resource {
                     name: resource.name.to_string(),
                     version: resource.version.to_string(),
-                    resource: Some(resource.any.clone()),
+                    resource: Some(resource.any()),
                     ..Default::default()
                 })
                 .collect(),

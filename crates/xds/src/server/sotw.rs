@@ -72,7 +72,7 @@ impl Stream {
             let (nonce, version_info) = self.state.send(kind, resources.clone());
             return Some(DiscoveryResponse {
                 version_info,
-                resources: resources.iter().map(|resource| resource.any.clone()).collect(),
+                resources: resources.iter().map(|resource| resource.any()).collect(),
                 type_url: kind.type_url().to_owned(),
                 nonce,
                 ..Default::default()

@@ -3,19 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use prost::Message as _;
-
 use super::status::NackedResource;
 use super::{MAX_NACK_BYTES, MAX_NAMES_PER_TYPE, Nack, RequestError, Status, TypeStatus};
-use crate::pb::envoy::config::cluster::v3::Cluster;
-use crate::pb::envoy::config::cluster::v3::cluster::ClusterDiscoveryType;
-use crate::pb::envoy::config::cluster::v3::cluster::DiscoveryType;
-use crate::pb::envoy::config::listener::v3::{Listener, filter::ConfigType};
-use crate::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
-    HttpConnectionManager, http_connection_manager::RouteSpecifier,
-};
 use crate::pb::google::rpc;
-use crate::{Resource, ResourceSet, ResourceType};
+use crate::{Resource, ResourceSet, ResourceType, Version};
 
 /// One stream, whichever protocol it speaks.
 #[derive(Debug, Default)]
@@ -50,17 +41,17 @@ pub(super) struct TypeState {
 pub(super) enum Held {
     /// Sent on this stream.
     Resource(Arc<Resource>),
-    /// Held since an earlier stream, by the client's word.
-    Version(Arc<str>),
+    /// Held since an earlier stream, by the client's word; `None` if the version is none of ours.
+    Version(Option<Version>),
     /// The client was told that there is no such resource.
     Absent,
 }
 
 impl Held {
-    fn version(&self) -> Option<&str> {
+    fn version(&self) -> Option<Version> {
         match self {
-            Self::Resource(resource) => Some(&resource.version),
-            Self::Version(version) => Some(version),
+            Self::Resource(resource) => Some(resource.version),
+            Self::Version(version) => *version,
             Self::Absent => None,
         }
     }
@@ -160,7 +151,7 @@ impl State {
         let resources = self.resources.as_ref().filter(|_| state.requested)?;
         let all = resources.of(kind);
         let differs = |name: &str, resource: &Resource| {
-            state.forced.contains(name) || state.held.get(name).and_then(Held::version) != Some(&*resource.version)
+            state.forced.contains(name) || state.held.get(name).and_then(Held::version) != Some(resource.version)
         };
         let mut added = Vec::new();
         if state.wildcard {
@@ -213,21 +204,19 @@ impl State {
         // A client that replaces a cluster or a listener waits for its endpoints or routes anew, without asking for them
         // again: it never unsubscribed (Envoy, "warming"). One that has asked for none yet is spared the decoding.
         if change.kind == ResourceType::Cluster && self.of(ResourceType::Endpoint).requested {
-            self.force(ResourceType::Endpoint, change.added.iter().filter_map(|resource| eds_name(resource)));
+            self.force(ResourceType::Endpoint, change.added.iter().flat_map(|r| r.references()));
         }
         if change.kind == ResourceType::Listener && self.of(ResourceType::Route).requested {
-            self.force(ResourceType::Route, change.added.iter().flat_map(|resource| rds_names(resource)));
+            self.force(ResourceType::Route, change.added.iter().flat_map(|r| r.references()));
         }
     }
 
-    fn force(&mut self, kind: ResourceType, names: impl Iterator<Item = String>) {
+    fn force<'a>(&mut self, kind: ResourceType, names: impl Iterator<Item = &'a Arc<str>>) {
         let state = self.of(kind);
         for name in names {
-            let name: Arc<str> = name.into();
-            if state.names.contains(&name)
-                && matches!(state.held.get(&name), Some(Held::Resource(_) | Held::Version(_)))
+            if state.names.contains(name) && matches!(state.held.get(name), Some(Held::Resource(_) | Held::Version(_)))
             {
-                state.forced.insert(name);
+                state.forced.insert(name.clone());
             }
         }
     }
@@ -318,35 +307,4 @@ fn nack(error: &rpc::Status, refused: InFlight) -> Nack {
         origin: resource.origin.as_deref().map(str::to_owned),
     });
     Nack { message, version: refused.version, resources: resources.collect() }
-}
-
-/// The EDS resource a cluster waits for.
-fn eds_name(resource: &Resource) -> Option<String> {
-    let cluster = Cluster::decode(&*resource.any.value).ok()?;
-    let eds = ClusterDiscoveryType::Type(DiscoveryType::Eds as i32);
-    if cluster.cluster_discovery_type != Some(eds) {
-        return None;
-    }
-    let service = cluster.eds_cluster_config.map(|config| config.service_name).filter(|name| !name.is_empty());
-    Some(service.unwrap_or(cluster.name))
-}
-
-/// The RDS resources a listener waits for.
-fn rds_names(resource: &Resource) -> Vec<String> {
-    let Ok(listener) = Listener::decode(&*resource.any.value) else { return Vec::new() };
-    let chains = listener.filter_chains.into_iter().chain(listener.default_filter_chain);
-    let mut names: Vec<String> = chains
-        .flat_map(|chain| chain.filters)
-        .filter_map(|filter| match filter.config_type? {
-            ConfigType::TypedConfig(any) => crate::unpack::<HttpConnectionManager>(&any).ok(),
-            ConfigType::ConfigDiscovery(_) => None,
-        })
-        .filter_map(|manager| match manager.route_specifier? {
-            RouteSpecifier::Rds(rds) => Some(rds.route_config_name),
-            _ => None,
-        })
-        .collect();
-    names.sort();
-    names.dedup();
-    names
 }

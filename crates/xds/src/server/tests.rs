@@ -11,7 +11,7 @@ fn set(generation: u64, resources: &[(ResourceType, &str, &str)]) -> Arc<Resourc
     let mut set = ResourceSet::new(generation);
     for (kind, name, content) in resources {
         let any = Any { type_url: kind.type_url().into(), value: content.as_bytes().to_vec() };
-        set.insert(*kind, Arc::new(Resource::new(*name, any)));
+        set.insert(*kind, Arc::new(Resource::new(*name, &any)));
     }
     Arc::new(set)
 }

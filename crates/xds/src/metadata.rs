@@ -1,0 +1,67 @@
+//! What a resource carries beside itself for clients that measure how old it is: its cause and its origin, in the
+//! delta protocol's `Resource.metadata`. Other clients are not sent it, and ignore it if they are.
+
+use bytes::Bytes;
+use prost::Message as _;
+
+use crate::pb::envoy::config::core::v3::Metadata;
+use crate::pb::envoy::service::discovery::v3 as discovery;
+use crate::pb::google::protobuf::{Struct, Value, value::Kind};
+use crate::{Cause, Resource};
+
+/// Key in `filter_metadata`.
+pub const KEY: &str = "evenkeel";
+const GENERATION: &str = "generation";
+/// Microseconds since 1970. A JSON number holds them exactly until the year 2255.
+const TIME_US: &str = "time_us";
+const ORIGIN: &str = "origin";
+
+/// The field, ready to be appended to an encoded `discovery.v3.Resource`; empty if there is nothing to say.
+pub(crate) fn encode(resource: &Resource) -> Bytes {
+    if resource.cause == Cause::default() && resource.origin.is_none() {
+        return Bytes::new();
+    }
+    let number = |number: u64| Value { kind: Some(Kind::NumberValue(number as f64)) };
+    let mut own = Struct::default();
+    own.fields.insert(GENERATION.to_owned(), number(resource.cause.generation));
+    own.fields.insert(TIME_US.to_owned(), number(resource.cause.time_us));
+    if let Some(origin) = &resource.origin {
+        own.fields.insert(ORIGIN.to_owned(), Value { kind: Some(Kind::StringValue(origin.to_string())) });
+    }
+    let metadata = Metadata { filter_metadata: [(KEY.to_owned(), own)].into(), ..Default::default() };
+    discovery::Resource { metadata: Some(metadata), ..Default::default() }.encode_to_vec().into()
+}
+
+/// Cause and origin as they came; the default where a server says nothing.
+pub(crate) fn read(metadata: Option<&Metadata>) -> (Cause, Option<&str>) {
+    let Some(own) = metadata.and_then(|metadata| metadata.filter_metadata.get(KEY)) else { return Default::default() };
+    let number = |name: &str| match own.fields.get(name).and_then(|value| value.kind.as_ref()) {
+        // Casting saturates; what is not a number becomes 0.
+        Some(Kind::NumberValue(number)) => *number as u64,
+        _ => 0,
+    };
+    let origin = match own.fields.get(ORIGIN).and_then(|value| value.kind.as_ref()) {
+        Some(Kind::StringValue(origin)) => Some(origin.as_str()),
+        _ => None,
+    };
+    (Cause { generation: number(GENERATION), time_us: number(TIME_US) }, origin)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pb::envoy::config::cluster::v3::Cluster;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let cause = Cause { generation: 7, time_us: 1_795_000_000_123_456 };
+        let plain = Resource::from_message("a", &Cluster::default());
+        assert!(plain.encoded_metadata().is_empty());
+        let resource = plain.with_cause(cause).with_origin("a.yaml:1:2");
+        let bytes = [resource.encoded(), resource.encoded_metadata()].concat();
+        let read_back = discovery::Resource::decode(&*bytes).expect("a message");
+        assert_eq!(read_back.name, "a");
+        assert_eq!(read(read_back.metadata.as_ref()), (cause, Some("a.yaml:1:2")));
+        assert_eq!(read(None), (Cause::default(), None));
+    }
+}

@@ -1,0 +1,265 @@
+//! The resources one proxy is to hold: a persistent value. A successor shares with its predecessor, and proxies that see
+//! nearly the same share nearly everything; what differs between two sets is found without looking at what they share.
+
+use std::sync::Arc;
+
+use imbl::OrdMap;
+use imbl::ordmap::DiffItem;
+
+use crate::{Resource, ResourceType};
+
+/// Everything one proxy is to hold: a value with O(1) `clone`, replaced whole.
+#[derive(Clone, Debug, Default)]
+pub struct ResourceSet {
+    /// Generation of the snapshot it was computed from; grows.
+    pub generation: u64,
+    types: [OrdMap<Arc<str>, Arc<Resource>>; ResourceType::ALL.len()],
+    /// Further names, each with the own names of the resources that answer to it, sorted; by type.
+    aliases: [OrdMap<Arc<str>, Arc<[Arc<str>]>>; ResourceType::ALL.len()],
+}
+
+/// How two sets differ in one name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Difference<'a> {
+    /// The type.
+    pub kind: ResourceType,
+    /// The name.
+    pub name: &'a Arc<str>,
+    /// What the older set has under it.
+    pub old: Option<&'a Arc<Resource>>,
+    /// What the newer set has under it.
+    pub new: Option<&'a Arc<Resource>>,
+}
+
+impl ResourceSet {
+    /// An empty set.
+    pub fn new(generation: u64) -> Self {
+        Self { generation, ..Self::default() }
+    }
+
+    /// Adds a resource, replacing one of the same name.
+    pub fn insert(&mut self, kind: ResourceType, resource: Arc<Resource>) {
+        let before = self.types[kind.index()].insert(resource.name.clone(), resource.clone());
+        self.note_aliases(kind, before.as_deref(), Some(&resource));
+    }
+
+    /// Takes a resource out.
+    pub fn remove(&mut self, kind: ResourceType, name: &str) -> Option<Arc<Resource>> {
+        let before = self.types[kind.index()].remove(name)?;
+        self.note_aliases(kind, Some(&before), None);
+        Some(before)
+    }
+
+    /// Replaces all resources of a type; each is under its own name.
+    pub fn replace(&mut self, kind: ResourceType, resources: OrdMap<Arc<str>, Arc<Resource>>) {
+        let before = std::mem::replace(&mut self.types[kind.index()], resources.clone());
+        for difference in differences(kind, &before, &resources) {
+            self.note_aliases(kind, difference.old.map(|r| &**r), difference.new.map(|r| &**r));
+        }
+    }
+
+    /// The resource of that name.
+    pub fn get(&self, kind: ResourceType, name: &str) -> Option<&Arc<Resource>> {
+        self.types[kind.index()].get(name)
+    }
+
+    /// All resources of a type, by name.
+    pub fn of(&self, kind: ResourceType) -> &OrdMap<Arc<str>, Arc<Resource>> {
+        &self.types[kind.index()]
+    }
+
+    /// The resource that answers to a name a client asks for: its own name, else an alias (of several resources with the
+    /// same alias the first by name), else the alias or name with the longest `*SUFFIX`. What virtual hosts are asked
+    /// for by is `ROUTE_CONFIGURATION/HOST`, where HOST is what a request carries: if there is none with its port, the
+    /// one without it.
+    pub fn lookup(&self, kind: ResourceType, asked: &str) -> Option<&Arc<Resource>> {
+        let by_alias = || {
+            // Names of route configurations may hold slashes, hosts do not.
+            let (scope, host) = match kind {
+                ResourceType::VirtualHost => asked.rsplit_once('/')?,
+                ResourceType::NameTable => ("", asked),
+                _ => return None,
+            };
+            let portless = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|b| b.is_ascii_digit()));
+            let hosts = [Some(host), portless.map(|(host, _)| host)];
+            let full = |host: &str| if scope.is_empty() { host.to_owned() } else { format!("{scope}/{host}") };
+            let exact = hosts.iter().flatten().find_map(|host| self.named(kind, &full(host)));
+            let suffixes = |host: &&str| {
+                let mut dots = host.match_indices('.').filter_map(|(at, _)| host.get(at..));
+                dots.find_map(|suffix| self.named(kind, &full(&format!("*{suffix}"))))
+            };
+            exact.or_else(|| hosts.iter().flatten().find_map(suffixes)).or_else(|| self.named(kind, &full("*")))
+        };
+        self.get(kind, asked).or_else(by_alias)
+    }
+
+    fn named(&self, kind: ResourceType, name: &str) -> Option<&Arc<Resource>> {
+        let by_alias = || self.aliases[kind.index()].get(name)?.first().and_then(|own_name| self.get(kind, own_name));
+        self.get(kind, name).or_else(by_alias)
+    }
+
+    /// How many resources it holds.
+    pub fn len(&self) -> usize {
+        self.types.iter().map(OrdMap::len).sum()
+    }
+
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What is different from an older set, by type and name. The cost depends on the difference, not on the sets, as
+    /// long as one of them was made from the other or both from a third.
+    pub fn diff<'a>(&'a self, older: &'a Self) -> impl Iterator<Item = Difference<'a>> {
+        ResourceType::ALL
+            .into_iter()
+            .flat_map(move |kind| differences(kind, &older.types[kind.index()], &self.types[kind.index()]))
+    }
+
+    fn note_aliases(&mut self, kind: ResourceType, before: Option<&Resource>, now: Option<&Resource>) {
+        let aliases = &mut self.aliases[kind.index()];
+        let (before_aliases, now_aliases) = (before.map(Resource::aliases), now.map(Resource::aliases));
+        if before_aliases.unwrap_or_default() == now_aliases.unwrap_or_default() {
+            return;
+        }
+        if let Some(before) = before {
+            for alias in before.aliases() {
+                let others = aliases.get(alias).into_iter().flat_map(|names| names.iter());
+                let others: Arc<[Arc<str>]> = others.filter(|name| **name != before.name).cloned().collect();
+                match others.is_empty() {
+                    true => _ = aliases.remove(alias),
+                    false => _ = aliases.insert(alias.clone(), others),
+                }
+            }
+        }
+        if let Some(now) = now {
+            for alias in now.aliases() {
+                let mut names: Vec<Arc<str>> = aliases.get(alias).map(|names| names.to_vec()).unwrap_or_default();
+                if let Err(at) = names.binary_search(&now.name) {
+                    names.insert(at, now.name.clone());
+                    aliases.insert(alias.clone(), names.into());
+                }
+            }
+        }
+    }
+}
+
+/// Two maps' differences; skips what they share.
+pub(crate) fn differences<'a>(
+    kind: ResourceType,
+    older: &'a OrdMap<Arc<str>, Arc<Resource>>,
+    newer: &'a OrdMap<Arc<str>, Arc<Resource>>,
+) -> impl Iterator<Item = Difference<'a>> {
+    older.diff(newer).map(move |item| match item {
+        DiffItem::Add(name, new) => Difference { kind, name, old: None, new: Some(new) },
+        DiffItem::Update { old: (name, old), new: (_, new) } => {
+            Difference { kind, name, old: Some(old), new: Some(new) }
+        }
+        DiffItem::Remove(name, old) => Difference { kind, name, old: Some(old), new: None },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Any;
+
+    fn resource(name: &str, content: &str) -> Arc<Resource> {
+        Arc::new(Resource::new(name, &Any { type_url: "t/x".into(), value: content.as_bytes().to_vec() }))
+    }
+
+    fn short(newer: &ResourceSet, older: &ResourceSet) -> Vec<String> {
+        let sign = |d: &Difference<'_>| match (d.old, d.new) {
+            (None, Some(_)) => '+',
+            (Some(_), None) => '-',
+            _ => '~',
+        };
+        newer.diff(older).map(|d| format!("{} {}{}", d.kind, sign(&d), d.name)).collect()
+    }
+
+    #[test]
+    fn a_successor_differs_in_what_was_changed() {
+        let mut old = ResourceSet::new(1);
+        for index in 0..4000 {
+            old.insert(ResourceType::Cluster, resource(&format!("c{index:04}"), "1"));
+        }
+        let mut new = old.clone();
+        assert_eq!(short(&new, &old), [""; 0]);
+        new.insert(ResourceType::Cluster, resource("c2000", "2"));
+        // The same content anew is no change.
+        new.insert(ResourceType::Cluster, resource("c3000", "1"));
+        new.remove(ResourceType::Cluster, "c0001");
+        new.insert(ResourceType::Route, resource("r", "1"));
+        assert_eq!(short(&new, &old), ["CDS -c0001", "CDS ~c2000", "RDS +r"]);
+        assert_eq!(short(&old, &new), ["CDS +c0001", "CDS ~c2000", "RDS -r"]);
+    }
+
+    /// Counts how many keys a diff compares: sharing has to make it independent of the size of the sets.
+    #[test]
+    fn what_is_shared_is_not_looked_at() {
+        use std::cmp::Ordering;
+        use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+        static COMPARED: AtomicUsize = AtomicUsize::new(0);
+        #[derive(Clone, PartialEq, Eq)]
+        struct Key(usize);
+        impl Ord for Key {
+            fn cmp(&self, other: &Self) -> Ordering {
+                COMPARED.fetch_add(1, Relaxed);
+                self.0.cmp(&other.0)
+            }
+        }
+        impl PartialOrd for Key {
+            fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+                Some(self.cmp(other))
+            }
+        }
+        let old: OrdMap<Key, usize> = (0..100_000).map(|index| (Key(index), index)).collect();
+        let mut new = old.clone();
+        new.insert(Key(50_000), 0);
+        new.remove(&Key(70_000));
+        COMPARED.store(0, Relaxed);
+        assert_eq!(old.diff(&new).count(), 2);
+        assert!(COMPARED.load(Relaxed) < 500, "{} keys compared", COMPARED.load(Relaxed));
+    }
+
+    #[test]
+    fn virtual_hosts_answer_to_their_domains() {
+        let mut set = ResourceSet::new(1);
+        let add = |set: &mut ResourceSet, name: &str, aliases: &[&str]| {
+            let plain = Arc::unwrap_or_clone(resource(name, name));
+            let aliases = aliases.iter().map(|alias| Arc::from(*alias));
+            set.insert(ResourceType::VirtualHost, Arc::new(plain.with_aliases(aliases)));
+        };
+        add(&mut set, "80/web.shop.svc", &["80/web", "80/10.0.0.1", "80/[fd00::1]"]);
+        add(&mut set, "80/wild", &["80/*.example.com", "80/*.b.example.com"]);
+        add(&mut set, "90/any", &["90/*"]);
+        let check = |set: &ResourceSet, asked: &str, expected: Option<&str>| {
+            let found = set.lookup(ResourceType::VirtualHost, asked).map(|resource| &*resource.name);
+            assert_eq!(found, expected, "{asked}");
+        };
+        check(&set, "80/web.shop.svc", Some("80/web.shop.svc"));
+        check(&set, "80/web", Some("80/web.shop.svc"));
+        check(&set, "80/web:80", Some("80/web.shop.svc"));
+        check(&set, "80/[fd00::1]:80", Some("80/web.shop.svc"));
+        check(&set, "80/a.example.com", Some("80/wild"));
+        check(&set, "80/a.b.example.com:1", Some("80/wild"));
+        check(&set, "80/example.com", None);
+        check(&set, "80/other", None);
+        check(&set, "90/other", Some("90/any"));
+        check(&set, "web", None);
+        // Of two with the same domain the first by name has it, whichever came first.
+        add(&mut set, "80/admin", &["80/web"]);
+        check(&set, "80/web", Some("80/admin"));
+        set.remove(ResourceType::VirtualHost, "80/admin");
+        check(&set, "80/web", Some("80/web.shop.svc"));
+        set.remove(ResourceType::VirtualHost, "80/web.shop.svc");
+        check(&set, "80/web", None);
+
+        let mut moved = set.clone();
+        let plain = Arc::unwrap_or_clone(resource("80/z", "z")).with_aliases([Arc::from("80/*.example.com")]);
+        moved.replace(ResourceType::VirtualHost, [(plain.name.clone(), Arc::new(plain))].into_iter().collect());
+        check(&moved, "80/a.example.com", Some("80/z"));
+        check(&moved, "80/wild", None);
+        check(&moved, "90/other", None);
+    }
+}
