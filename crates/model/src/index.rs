@@ -30,6 +30,12 @@ impl HostIndex {
         index
     }
 
+    /// Positions of those with exactly this host, in the order of precedence.
+    pub(crate) fn naming(&self, host: &Hostname) -> Vec<usize> {
+        let wildcards = self.wildcards.iter().filter(|(h, _)| h == host).map(|(_, position)| *position);
+        self.exact.get(host).into_iter().flatten().copied().chain(wildcards).collect()
+    }
+
     /// Positions of those with a host that covers `host`, each once with the most specific such host: first the most
     /// specific, among equals in the order of precedence.
     pub(crate) fn covering(&self, host: &Hostname) -> Vec<usize> {

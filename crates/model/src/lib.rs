@@ -5,6 +5,7 @@
 
 mod address_book;
 mod build;
+mod changes;
 pub mod destination_rule;
 pub mod gateway;
 mod index;
@@ -20,6 +21,7 @@ pub mod workload;
 
 pub use address_book::AddressBook;
 pub use build::build;
+pub use changes::Changes;
 pub use destination_rule::{
     ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, LbPolicy, LoadBalancer, LocalityLb,
     OutlierDetection, RetryBudget, Shares, Subset, TcpKeepalive, TrafficPolicy, Warmup,

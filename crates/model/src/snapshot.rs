@@ -24,7 +24,7 @@ pub struct Snapshot {
     /// All services, ordered by host, then namespace. A host may appear in several namespaces (ServiceEntries).
     pub services: Vec<Arc<Service>>,
     /// Endpoints of the services, under (namespace, host).
-    pub endpoints: BTreeMap<(Arc<str>, Hostname), EndpointsByPort>,
+    pub endpoints: BTreeMap<(Arc<str>, Hostname), Arc<EndpointsByPort>>,
     /// All workloads, ordered by namespace and Pod.
     pub workloads: Vec<Arc<Workload>>,
     /// All VirtualServices, in the order of precedence. Where two claim a host in the mesh, the later one appears there
@@ -90,7 +90,7 @@ impl Snapshot {
     /// The identities the endpoints of a service have, as SPIFFE URIs in order: whom a client may meet there.
     pub fn identities(&self, service: &Service) -> BTreeSet<String> {
         let by_port = self.endpoints.get(&(service.namespace.clone(), service.host.clone()));
-        let known = by_port.into_iter().flat_map(BTreeMap::values).flatten().filter_map(|e| e.identity.as_ref());
+        let known = by_port.into_iter().flat_map(|by_port| by_port.values()).flatten().filter_map(|e| e.identity.as_ref());
         known.map(ToString::to_string).chain(service.subject_alt_names.iter().map(|s| s.to_string())).collect()
     }
 
@@ -124,6 +124,17 @@ impl Snapshot {
     ) -> Vec<&'a Arc<VirtualService>> {
         let covering = self.index.covering(host).into_iter().filter_map(|position| self.virtual_services.get(position));
         covering.filter(|v| v.applies_at(gateway) && v.export_to.includes(namespace)).collect()
+    }
+
+    /// The VirtualServices with exactly this host, in the order of precedence.
+    pub fn virtual_services_naming(&self, host: &Hostname) -> Vec<&Arc<VirtualService>> {
+        let found = self.index.naming(host);
+        found.into_iter().filter_map(|position| self.virtual_services.get(position)).collect()
+    }
+
+    /// The place of a VirtualService in the order of precedence.
+    pub fn precedence(&self, ruling: &Arc<VirtualService>) -> usize {
+        self.virtual_services.iter().position(|other| Arc::ptr_eq(other, ruling)).unwrap_or(usize::MAX)
     }
 
     /// The DestinationRule that `client` in `namespace` uses for a service. Istio's order: the client's

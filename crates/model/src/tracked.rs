@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_base::hostname::Hostname;
@@ -10,7 +9,7 @@ use evenkeel_base::hostname::Hostname;
 use crate::workload::Selectable;
 use crate::{
     AuthorizationPolicy, DestinationRule, Endpoint, Gateway, GatewayRef, Labels, MeshConfig, MtlsMode,
-    PeerAuthentication, Service, Snapshot, VirtualService, Workload,
+    PeerAuthentication, Service, Snapshot, VirtualService,
 };
 
 /// What an answer was made of. Two snapshots that agree on all keys of an answer give the same answer.
@@ -22,8 +21,6 @@ pub enum Key {
     Service(Hostname),
     /// Whether there are services whose host this name covers.
     ServicesUnder(Hostname),
-    /// Which services there are, and all about them.
-    Services,
     /// The endpoints of the service of this namespace and host.
     Endpoints(Arc<str>, Hostname),
     /// The DestinationRules whose host covers this one.
@@ -32,12 +29,6 @@ pub enum Key {
     VirtualServices(Hostname),
     /// The VirtualServices that apply at a gateway, and all about them.
     VirtualServicesAt(GatewayRef),
-    /// The VirtualService of this namespace and name.
-    VirtualService(Arc<str>, Arc<str>),
-    /// The workload of this namespace and Pod.
-    Workload(Arc<str>, Arc<str>),
-    /// The workload with this address.
-    Address(IpAddr),
     /// The Gateways.
     Gateways,
     /// The PeerAuthentications of this namespace.
@@ -88,13 +79,6 @@ impl<'a> Tracked<'a> {
         &self.snapshot.mesh
     }
 
-    /// See [`Snapshot::services_visible_to`]. What walks all services is made anew when any of them changes: a
-    /// generator of one service's resources asks for [`service`](Self::service).
-    pub fn services_visible_to(self, namespace: &'a str) -> impl Iterator<Item = &'a Arc<Service>> + use<'a> {
-        self.reads.note(Key::Services);
-        self.snapshot.services_visible_to(namespace)
-    }
-
     /// See [`Snapshot::service`].
     pub fn service(self, host: &Hostname, namespace: &str) -> Option<&'a Arc<Service>> {
         self.reads.note(Key::Service(host.clone()));
@@ -137,18 +121,6 @@ impl<'a> Tracked<'a> {
         self.reads.note(Key::Endpoints(service.namespace.clone(), service.host.clone()));
     }
 
-    /// See [`Snapshot::workload`].
-    pub fn workload(self, namespace: &Arc<str>, pod: &Arc<str>) -> Option<&'a Arc<Workload>> {
-        self.reads.note(Key::Workload(namespace.clone(), pod.clone()));
-        self.snapshot.workload(namespace, pod)
-    }
-
-    /// See [`Snapshot::workload_at`].
-    pub fn workload_at(self, address: IpAddr) -> Option<&'a Arc<Workload>> {
-        self.reads.note(Key::Address(address));
-        self.snapshot.workload_at(address)
-    }
-
     /// See [`Snapshot::virtual_services_at`]. Made anew when any of them changes.
     pub fn virtual_services_at(
         self,
@@ -168,6 +140,17 @@ impl<'a> Tracked<'a> {
     ) -> Vec<&'a Arc<VirtualService>> {
         self.reads.note(Key::VirtualServices(host.clone()));
         self.snapshot.virtual_services_for(gateway, namespace, host)
+    }
+
+    /// See [`Snapshot::virtual_services_naming`].
+    pub fn virtual_services_naming(self, host: &Hostname) -> Vec<&'a Arc<VirtualService>> {
+        self.reads.note(Key::VirtualServices(host.clone()));
+        self.snapshot.virtual_services_naming(host)
+    }
+
+    /// See [`Snapshot::precedence`]. Nothing is noted: two keep their order, or one of them has changed.
+    pub fn precedence(self, ruling: &Arc<VirtualService>) -> usize {
+        self.snapshot.precedence(ruling)
     }
 
     /// See [`Snapshot::destination_rule_for`].

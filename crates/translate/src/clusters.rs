@@ -9,12 +9,14 @@ use evenkeel_model::{
     ClientTls, DestinationRule, EndpointAddress, Labels, OutlierDetection, Protocol, Resolution, Service, Subset,
     TrafficPolicy,
 };
+use evenkeel_xds::ResourceType;
 
 use crate::context::{Carried, Context};
 use crate::endpoints;
 use crate::load_balancer;
 use crate::names::{self, BLACK_HOLE_CLUSTER, INBOUND_PASSTHROUGH_CLUSTER, PASSTHROUGH_CLUSTER};
 use crate::origin;
+use crate::plan::Output;
 use crate::pb::config::cluster::circuit_breakers::{Thresholds, thresholds::RetryBudget};
 use crate::pb::config::cluster::cluster::{
     ClusterDiscoveryType, CommonLbConfig, DiscoveryType, EdsClusterConfig, LbPolicy, TransportSocketMatch,
@@ -45,31 +47,38 @@ const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptio
 /// A cluster and where the user asked for it.
 pub type Generated = (Cluster, Option<Span>);
 
-/// All clusters of a proxy, catch-alls first, then in the order of services.
-pub fn clusters(context: Context<'_>) -> Vec<Generated> {
-    let mut all = vec![(black_hole(context), None)];
+/// The clusters every proxy has.
+pub fn basics(context: Context<'_>, out: &mut Output) {
+    let mut all = vec![black_hole(context)];
     if context.is_sidecar() {
-        all.push((passthrough(context), None));
-        all.push((inbound_passthrough(context), None));
-        let ports = context.workload().map(|w| w.inbound_ports()).unwrap_or_default();
-        all.extend(ports.iter().filter(|p| Carried::of(p.protocol).is_some()).map(|p| inbound(context, p)));
+        all.extend([passthrough(context), inbound_passthrough(context)]);
     }
-    for (service, port, carried) in context.service_ports() {
-        let rule = context.destination_rule(service);
-        let rule = rule.map(AsRef::as_ref);
+    for cluster in all {
+        out.add(ResourceType::Cluster, &cluster.name, &cluster, None);
+    }
+}
+
+/// The clusters that lead to the workload, one per port.
+pub fn inbounds(context: Context<'_>, out: &mut Output) {
+    let ports = context.workload().map(|w| w.inbound_ports()).unwrap_or_default();
+    for port in ports.iter().filter(|p| Carried::of(p.protocol).is_some()) {
+        let (cluster, origin) = inbound(context, port);
+        out.add(ResourceType::Cluster, &cluster.name, &cluster, origin);
+    }
+}
+
+/// The clusters of a service: one per port, subset and kind of bytes.
+pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
+    let rule = context.destination_rule(service).map(AsRef::as_ref);
+    for (port, carried) in Context::ports(service) {
         let subsets = rule.into_iter().flat_map(|r| r.subsets.iter().map(Some));
         for subset in std::iter::once(None).chain(subsets) {
-            match carried {
-                Carried::Http => all.push(outbound(context, service, port, rule, subset, Inner::Http)),
-                Carried::Tcp => all.push(outbound(context, service, port, rule, subset, Inner::Tcp)),
-                Carried::Auto => {
-                    all.push(outbound(context, service, port, rule, subset, Inner::Http));
-                    all.push(outbound(context, service, port, rule, subset, Inner::Tcp));
-                }
+            for inner in carried.inners() {
+                let (cluster, origin) = outbound(context, service, port, rule, subset, *inner);
+                out.add(ResourceType::Cluster, &cluster.name, &cluster, origin);
             }
         }
     }
-    all
 }
 
 /// The name of the cluster for bytes of one kind. A port whose protocol is not declared has two: what the client offers

@@ -13,6 +13,7 @@ use evenkeel_model::{
 use crate::facts::{Answer, Client, Facts, Question};
 use crate::names::{BLACK_HOLE_CLUSTER, PASSTHROUGH_CLUSTER};
 use crate::routes::action::Place;
+use crate::tls::Inner;
 use crate::view::ProxyKind;
 
 /// One proxy and one moment, as generators see them: every question is noted, so that what is made of the answers can be
@@ -50,6 +51,17 @@ impl Carried {
     }
 }
 
+impl Carried {
+    /// What connections to it may hold.
+    pub fn inners(self) -> &'static [Inner] {
+        match self {
+            Self::Http => &[Inner::Http],
+            Self::Tcp => &[Inner::Tcp],
+            Self::Auto => &[Inner::Http, Inner::Tcp],
+        }
+    }
+}
+
 impl Selectable for Context<'_> {
     /// Whether a selector of policies, rules and Gateways chooses this proxy's workload.
     fn selected_by(&self, selector: &Labels) -> bool {
@@ -72,6 +84,12 @@ impl<'a> Context<'a> {
     /// Whether the proxy stands beside a workload.
     pub fn is_sidecar(&self) -> bool {
         self.client.view.kind == ProxyKind::Sidecar
+    }
+
+    /// Whether the client wants route tables and the table of names whole, as Envoy does; else each virtual host and
+    /// name is a resource of its own.
+    pub fn wants_whole_tables(&self) -> bool {
+        true
     }
 
     /// The proxy's namespace.
@@ -117,19 +135,9 @@ impl<'a> Context<'a> {
         Place { context: *self, port }
     }
 
-    /// The services the proxy may call, ordered by host.
-    pub fn services(&self) -> impl Iterator<Item = &'a Arc<Service>> + use<'a> {
-        self.snapshot.services_visible_to(self.namespace())
-    }
-
-    /// The ports of those services that are carried, and how.
-    pub fn service_ports(&self) -> impl Iterator<Item = (&'a Arc<Service>, &'a ServicePort, Carried)> + use<'a> {
-        self.services().flat_map(|service| {
-            service
-                .ports
-                .iter()
-                .filter_map(move |port| Carried::of(port.protocol).map(|carried| (service, port, carried)))
-        })
+    /// The ports of a service that are carried, and how.
+    pub fn ports(service: &Service) -> impl Iterator<Item = (&ServicePort, Carried)> {
+        service.ports.iter().filter_map(|port| Some((port, Carried::of(port.protocol)?)))
     }
 
     /// The VirtualService that rules a service's traffic in the mesh.

@@ -2,55 +2,47 @@
 
 use std::collections::BTreeMap;
 
-use evenkeel_base::Span;
-use evenkeel_model::{Endpoint, EndpointAddress, Labels, Resolution};
+use evenkeel_model::workload::selects;
+use evenkeel_model::{Endpoint, EndpointAddress, Labels, Resolution, Service};
+use evenkeel_xds::ResourceType;
 
 use crate::clusters::{TLS_MODE, TLS_MODE_ISTIO, outbound_name};
-use crate::context::{Carried, Context};
+use crate::context::Context;
 use crate::load_balancer;
 use crate::pb::config::endpoint::Endpoint as EnvoyEndpoint;
 use crate::pb::config::endpoint::{
     ClusterLoadAssignment, LbEndpoint, LocalityLbEndpoints, lb_endpoint::HostIdentifier,
 };
 use crate::pb::core::{Address, Locality, Pipe, address};
+use crate::plan::Output;
 use crate::proto::{self, metadata, u32_value};
-use crate::tls::Inner;
 
-/// An assignment and where the user asked for it.
-pub type Generated = (ClusterLoadAssignment, Option<Span>);
-
-/// The endpoints of every EDS cluster of a proxy, in the order of its clusters.
-pub fn load_assignments(context: Context<'_>) -> Vec<Generated> {
-    let mut all = Vec::new();
+/// The endpoints of a service's EDS clusters.
+pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
+    if service.resolution != Resolution::Static {
+        return;
+    }
+    let rule = context.destination_rule(service);
     let whole = Labels::new();
-    for (service, port, carried) in context.service_ports() {
-        if service.resolution != Resolution::Static {
-            continue;
-        }
-        let rule = context.destination_rule(service);
+    for (port, carried) in Context::ports(service) {
         let subsets = rule.into_iter().flat_map(|r| r.subsets.iter().map(|s| (&*s.name, &s.labels)));
         for (subset, labels) in std::iter::once(("", &whole)).chain(subsets) {
-            let inners: &[Inner] = match carried {
-                Carried::Http => &[Inner::Http],
-                Carried::Tcp => &[Inner::Tcp],
-                Carried::Auto => &[Inner::Http, Inner::Tcp],
-            };
-            for inner in inners {
+            let policy = rule.map(|r| r.policy_for(Some(subset).filter(|s| !s.is_empty()), port.number));
+            let setting = policy.and_then(|policy| policy.load_balancer).and_then(|lb| lb.locality);
+            for inner in carried.inners() {
                 let name = outbound_name(port, subset, service, *inner);
-                let ready = context.snapshot.ready_endpoints(service, port.number, labels);
+                let endpoints = context.snapshot.endpoints(service, port.number).iter();
+                let ready = endpoints.filter(|e| e.ready && selects(labels, &e.labels));
                 // EDS takes addresses only; a name would make Envoy refuse the whole assignment.
                 let addressed = ready.filter(|e| !matches!(e.address, EndpointAddress::Name(_)));
                 let mut assigned = assignment(&name, addressed);
-                let policy = rule.map(|r| r.policy_for(Some(subset).filter(|s| !s.is_empty()), port.number));
-                let setting = policy.and_then(|policy| policy.load_balancer).and_then(|lb| lb.locality);
-                if let Some(setting) = setting {
-                    load_balancer::weigh_localities(&setting, context.locality(), &mut assigned);
+                if let Some(setting) = &setting {
+                    load_balancer::weigh_localities(setting, context.locality(), &mut assigned);
                 }
-                all.push((assigned, Some(service.origin.clone())));
+                out.add(ResourceType::Endpoint, &name, &assigned, Some(service.origin.clone()));
             }
         }
     }
-    all
 }
 
 /// One assignment, its endpoints grouped by locality.

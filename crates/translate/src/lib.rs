@@ -28,47 +28,10 @@ mod access_log;
 mod http;
 mod origin;
 mod pb;
+mod plan;
 mod proto;
-
-use std::sync::Arc;
-
-use evenkeel_base::Span;
-use evenkeel_model::{Reads, Snapshot, Tracked};
-use evenkeel_xds::{Any, Resource, ResourceSet, ResourceType, pack};
+mod whole;
 
 pub use context::Context;
-use facts::{Client, Facts};
 pub use view::{NodeError, ProxyKind, ProxyView};
-
-/// Everything one proxy is to hold. `generation` is the snapshot's.
-pub fn resources(view: &ProxyView, snapshot: &Snapshot, generation: u64) -> ResourceSet {
-    let (reads, facts) = (Reads::new(), Facts::new());
-    let client = Client::new(Arc::new(view.clone()), snapshot);
-    let context = Context::new(&client, Tracked::new(snapshot, &reads), &facts);
-    let mut set = ResourceSet::new(generation);
-    for (cluster, origin) in clusters::clusters(context) {
-        insert(&mut set, ResourceType::Cluster, &cluster.name, pack(&cluster), origin);
-    }
-    for (assignment, origin) in endpoints::load_assignments(context) {
-        insert(&mut set, ResourceType::Endpoint, &assignment.cluster_name, pack(&assignment), origin);
-    }
-    for (listener, origin) in listeners::listeners(context) {
-        insert(&mut set, ResourceType::Listener, &listener.name, pack(&listener), origin);
-    }
-    for (routes, origin) in routes::route_configurations(context) {
-        insert(&mut set, ResourceType::Route, &routes.name, pack(&routes), origin);
-    }
-    if context.is_sidecar() {
-        // One per proxy; as from Istio it has no name.
-        insert(&mut set, ResourceType::NameTable, "", name_table::packed(context), None);
-    }
-    set
-}
-
-fn insert(set: &mut ResourceSet, kind: ResourceType, name: &str, any: Any, origin: Option<Span>) {
-    let mut resource = Resource::new(name, &any);
-    if let Some(origin) = origin.filter(|span| span.line > 0) {
-        resource = resource.with_origin(origin.to_string());
-    }
-    set.insert(kind, Arc::new(resource));
-}
+pub use whole::resources;

@@ -20,7 +20,11 @@ use crate::{
 
 type Endpoints = BTreeMap<(Arc<str>, Hostname), EndpointsByPort>;
 
-pub(super) fn build(objects: &Objects<'_>, snapshot: &Snapshot, diagnostics: &mut Diagnostics) -> Endpoints {
+pub(super) fn build(
+    objects: &Objects<'_>,
+    snapshot: &Snapshot,
+    diagnostics: &mut Diagnostics,
+) -> BTreeMap<(Arc<str>, Hostname), Arc<EndpointsByPort>> {
     let mut endpoints = Endpoints::new();
     let kubernetes = KubernetesServices::new(objects);
     for workload in &snapshot.workloads {
@@ -56,7 +60,7 @@ pub(super) fn build(objects: &Objects<'_>, snapshot: &Snapshot, diagnostics: &mu
         }
     }
     endpoints.retain(|_, by_port| !by_port.is_empty());
-    endpoints
+    endpoints.into_iter().map(|(place, by_port)| (place, Arc::new(by_port))).collect()
 }
 
 fn key(service: &Service) -> (Arc<str>, Hostname) {

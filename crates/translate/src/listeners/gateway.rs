@@ -2,16 +2,19 @@
 
 use std::collections::BTreeMap;
 
+use evenkeel_base::Span;
 use evenkeel_model::{Gateway, GatewayRef, L4Match, Server, ServerProtocol, ServerTlsMode, VirtualService};
+use evenkeel_xds::ResourceType;
 
 use super::outbound::to_destinations;
-use super::{Generated, Inspect, chain, listener, push_distinct};
+use super::{Inspect, chain, listener, push_distinct};
 use crate::access_log;
 use crate::context::Context;
 use crate::http::{self, Side};
 use crate::names;
-use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch};
+use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch, Listener};
 use crate::pb::core::TrafficDirection;
+use crate::plan::Output;
 use crate::{rbac, tls};
 
 /// Ports below this need a privilege that gateways do not have.
@@ -38,17 +41,21 @@ pub fn terminates_tls(server: &Server) -> bool {
 }
 
 /// One listener per port, bound.
-pub fn listeners(context: Context<'_>) -> Vec<Generated> {
+pub fn listeners(context: Context<'_>, out: &mut Output) {
     let mut by_port: BTreeMap<u16, Vec<(&Gateway, &Server)>> = BTreeMap::new();
     for gateway in context.snapshot.gateways_for(&context) {
         for server in &gateway.servers {
             by_port.entry(bound_port(server.port)).or_default().push((gateway, server));
         }
     }
-    by_port.into_iter().filter_map(|(port, servers)| of_port(context, port, &servers)).collect()
+    for (port, servers) in by_port {
+        if let Some((made, origin)) = of_port(context, port, &servers) {
+            out.add(ResourceType::Listener, &made.name, &made, Some(origin));
+        }
+    }
 }
 
-fn of_port(context: Context<'_>, port: u16, servers: &[(&Gateway, &Server)]) -> Option<Generated> {
+fn of_port(context: Context<'_>, port: u16, servers: &[(&Gateway, &Server)]) -> Option<(Listener, Span)> {
     let (_, first) = servers.first()?;
     let mut made = listener(
         names::wildcard_listener(port),
@@ -68,7 +75,7 @@ fn of_port(context: Context<'_>, port: u16, servers: &[(&Gateway, &Server)]) -> 
     let tls = made.filter_chains.iter().any(|c| c.filter_chain_match.is_some());
     Inspect { tls, ..Inspect::default() }.apply(context.snapshot.mesh().protocol_detection_timeout, &mut made);
     made.access_log = access_log::of_unmatched(context);
-    Some((made, Some(first.origin.clone())))
+    Some((made, first.origin.clone()))
 }
 
 fn chains(context: Context<'_>, port: u16, gateway: &Gateway, server: &Server) -> Vec<FilterChain> {

@@ -4,15 +4,17 @@ use std::collections::BTreeSet;
 
 use evenkeel_model::workload::InboundPort;
 use evenkeel_model::{MtlsMode, PeerAuthentication, Selectable};
+use evenkeel_xds::ResourceType;
 
 use super::outbound::PLAIN_HTTP;
-use super::{Generated, Inspect, chain, listener};
+use super::{Inspect, chain, listener};
 use crate::access_log;
 use crate::context::{Carried, Context};
 use crate::http::{self, Side};
 use crate::names::{self, BLACK_HOLE_CLUSTER, INBOUND_PASSTHROUGH_CLUSTER, VIRTUAL_INBOUND, VIRTUAL_INBOUND_PORT};
 use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch};
 use crate::pb::core::TrafficDirection;
+use crate::plan::Output;
 use crate::proto::u32_value;
 use crate::tls::{self, MESH_ALPN, MESH_HTTP_ALPN, MESH_TCP_ALPN};
 use crate::{rbac, routes};
@@ -23,7 +25,7 @@ const TLS: &str = "tls";
 const PLAIN: &str = "raw_buffer";
 
 /// Takes every captured connection to the workload.
-pub fn virtual_inbound(context: Context<'_>) -> Generated {
+pub fn virtual_inbound(context: Context<'_>, out: &mut Output) {
     let mut all = listener(VIRTUAL_INBOUND.to_owned(), "0.0.0.0", VIRTUAL_INBOUND_PORT, TrafficDirection::Inbound);
     let to_itself =
         FilterChainMatch { destination_port: Some(u32_value(u32::from(VIRTUAL_INBOUND_PORT))), ..Default::default() };
@@ -45,7 +47,8 @@ pub fn virtual_inbound(context: Context<'_>) -> Generated {
     };
     inspect.apply(context.snapshot.mesh().protocol_detection_timeout, &mut all);
     all.access_log = access_log::of_unmatched(context);
-    (all, context.workload().map(|w| w.origin.clone()))
+    let origin = context.workload().map(|w| w.origin.clone());
+    out.add(ResourceType::Listener, &all.name, &all, origin);
 }
 
 /// The ports that get chains of their own: those of services, and those a PeerAuthentication names.

@@ -6,7 +6,7 @@ pub mod outbound;
 
 use std::time::Duration;
 
-use evenkeel_base::Span;
+use evenkeel_xds::ResourceType;
 
 use crate::access_log;
 use crate::context::Context;
@@ -17,20 +17,14 @@ use crate::pb::google::protobuf::Any;
 use crate::pb::http_inspector::HttpInspector;
 use crate::pb::original_dst::OriginalDst;
 use crate::pb::tls_inspector::TlsInspector;
+use crate::plan::Output;
 use crate::proto::{address, any, bool_value, duration};
 
-/// A listener and where the user asked for it.
-pub type Generated = (Listener, Option<Span>);
-
-/// All listeners of a proxy.
-pub fn listeners(context: Context<'_>) -> Vec<Generated> {
-    match context.is_sidecar() {
-        true => {
-            let mut all = vec![outbound::virtual_outbound(context), inbound::virtual_inbound(context)];
-            all.extend(outbound::listeners(context));
-            all
-        }
-        false => gateway::listeners(context),
+/// The listeners every proxy has.
+pub fn basics(context: Context<'_>, out: &mut Output) {
+    if context.is_sidecar() {
+        let made = outbound::virtual_outbound(context);
+        out.add(ResourceType::Listener, &made.name, &made, None);
     }
 }
 

@@ -1,20 +1,20 @@
 //! Where a workload's connections go: by the address they were meant for.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use evenkeel_base::Span;
 use evenkeel_model::service::ServicePort;
 use evenkeel_model::{EndpointAddress, GatewayRef, L4Match, Protocol, Service, WeightedDestination};
+use evenkeel_xds::{Resource, ResourceType};
 
-use super::{Generated, Inspect, chain, listener, push_distinct, unbound};
+use super::{Inspect, chain, listener, push_distinct, unbound};
 use crate::clusters::outbound_name;
 use crate::context::{Carried, Context};
 use crate::http::{self, Side};
 use crate::names::{self, BLACK_HOLE_CLUSTER, VIRTUAL_OUTBOUND, VIRTUAL_OUTBOUND_PORT};
-use crate::pb::config::listener::{FilterChain, FilterChainMatch};
+use crate::pb::config::listener::{FilterChain, FilterChainMatch, Listener};
 use crate::pb::core::{CidrRange, TrafficDirection};
+use crate::plan::{Collection, Output, Part, with_origin};
 use crate::proto::{bool_value, u32_value};
 use crate::routes::action::{Place, cluster_of};
 use crate::routes::outbound::own_route_name;
@@ -26,7 +26,7 @@ const ANY_ADDRESS: &str = "0.0.0.0";
 pub const PLAIN_HTTP: [&str; 2] = ["http/1.1", "h2c"];
 
 /// Takes every captured connection, and hands it to the listener of its destination; what has none passes or ends here.
-pub fn virtual_outbound(context: Context<'_>) -> Generated {
+pub fn virtual_outbound(context: Context<'_>) -> Listener {
     let to_itself =
         FilterChainMatch { destination_port: Some(u32_value(u32::from(VIRTUAL_OUTBOUND_PORT))), ..Default::default() };
     let mut all = listener(VIRTUAL_OUTBOUND.to_owned(), ANY_ADDRESS, VIRTUAL_OUTBOUND_PORT, TrafficDirection::Outbound);
@@ -40,33 +40,39 @@ pub fn virtual_outbound(context: Context<'_>) -> Generated {
             vec![http::tcp(context, context.unknown_cluster())],
         ),
     ];
-    (all, None)
+    all
 }
 
-/// One listener `0.0.0.0_PORT` per HTTP port, one `ADDRESS_PORT` per address of services with other ports.
-pub fn listeners(context: Context<'_>) -> Vec<Generated> {
-    let mut by_port: BTreeMap<u16, AnyAddress<'_>> = BTreeMap::new();
-    let mut by_address: BTreeMap<(IpAddr, u16), Generated> = BTreeMap::new();
-    for (service, port, carried) in context.service_ports() {
+/// What a service adds: one listener `0.0.0.0_PORT` for each HTTP port, shared with others, and one `ADDRESS_PORT` per
+/// address for other ports.
+pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output) {
+    let origin = || service.origin.clone();
+    for (port, carried) in Context::ports(service) {
+        let any_address = Collection::Port(port.number);
         let addresses = own_addresses(context, service, port);
         match carried {
-            Carried::Http => by_port.entry(port.number).or_default().add_http(service),
-            Carried::Auto if !Context::has_vips(service) => by_port.entry(port.number).or_default().add_http(service),
+            Carried::Http => out.give(any_address, Part::Http(origin())),
+            Carried::Auto if !Context::has_vips(service) => out.give(any_address, Part::Http(origin())),
             // A headless service's endpoints are called by their own addresses; it may have none that are ready.
             Carried::Tcp if addresses.is_empty() && !service.headless => {
-                by_port.entry(port.number).or_default().add_tcp(service, port)
+                out.give(any_address, Part::Tcp(sni_chains(context, service, port), origin()));
             }
             Carried::Tcp | Carried::Auto => {
                 for (address, bound) in addresses {
-                    let made =
-                        || (of_address(context, address, bound, service, port, carried), Some(service.origin.clone()));
-                    by_address.entry((address, bound)).or_insert_with(made);
+                    let made = at_address(context, address, bound, service, port, carried);
+                    let made = with_origin(Resource::from_message(&*made.name, &made), Some(origin()));
+                    out.give(Collection::Address(address, bound), Part::Listener(made));
                 }
             }
         }
     }
-    let shared = by_port.into_iter().map(|(number, port)| port.build(context, number));
-    shared.chain(by_address.into_values()).collect()
+}
+
+/// The listener of an address: the first service by host that has it.
+pub fn of_address(parts: &[&Part], out: &mut Output) {
+    if let Some(Part::Listener(first)) = parts.first() {
+        out.resources.push((ResourceType::Listener, first.clone()));
+    }
 }
 
 /// Addresses at which only this service is called, with the port there: its virtual ones, or those of a headless
@@ -85,14 +91,14 @@ fn own_addresses(context: Context<'_>, service: &Service, port: &ServicePort) ->
 }
 
 /// The listener of one address of a service.
-fn of_address(
+fn at_address(
     context: Context<'_>,
     address: IpAddr,
     number: u16,
     service: &Arc<Service>,
     port: &ServicePort,
     carried: Carried,
-) -> crate::pb::config::listener::Listener {
+) -> Listener {
     let host = address.to_string();
     let mut made = listener(format!("{host}_{number}"), &host, number, TrafficDirection::Outbound);
     let mut inspect = Inspect::default();
@@ -122,57 +128,50 @@ fn needs_sni(chains: &[FilterChain]) -> bool {
     chains.iter().filter_map(|c| c.filter_chain_match.as_ref()).any(|m| !m.server_names.is_empty())
 }
 
-/// A port of which no address belongs to one service alone.
-#[derive(Debug, Default)]
-struct AnyAddress<'a> {
-    http: bool,
-    /// Services told apart by SNI, or the first one for all the rest.
-    tcp: Vec<(&'a Arc<Service>, &'a ServicePort)>,
-    origin: Option<Span>,
+/// A service's chains on a port it shares with others: TLS is told apart by the name the client sends.
+fn sni_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) -> Vec<FilterChain> {
+    let mut chains = l4_chains(context, service, port);
+    for chain in chains.iter_mut().filter(|chain| port.protocol.is_tls() && chain.filter_chain_match.is_none()) {
+        let names = FilterChainMatch { server_names: vec![service.host.to_string()], ..Default::default() };
+        chain.filter_chain_match = Some(names);
+    }
+    chains
 }
 
-impl<'a> AnyAddress<'a> {
-    fn add_http(&mut self, service: &Service) {
-        self.http = true;
-        self.origin.get_or_insert_with(|| service.origin.clone());
+/// The listener of a port of which no address belongs to one service alone. Services of bytes are told apart by SNI; of
+/// those without, the first gets all the rest.
+pub fn of_port(context: Context<'_>, number: u16, parts: &[&Part], out: &mut Output) {
+    let name = names::wildcard_listener(number);
+    let mut made = listener(name.clone(), ANY_ADDRESS, number, TrafficDirection::Outbound);
+    let has_http = parts.iter().any(|part| matches!(part, Part::Http(_)));
+    if has_http {
+        let route = number.to_string();
+        let stat = format!("outbound_{name}");
+        let manager = http::manager_with_rds(context, Side::Outbound, &stat, &route, Vec::new());
+        made.filter_chains.push(chain("", plain_http(), vec![manager]));
     }
-
-    fn add_tcp(&mut self, service: &'a Arc<Service>, port: &'a ServicePort) {
-        self.tcp.push((service, port));
-        self.origin.get_or_insert_with(|| service.origin.clone());
-    }
-
-    fn build(self, context: Context<'_>, number: u16) -> Generated {
-        let name = names::wildcard_listener(number);
-        let mut made = listener(name.clone(), ANY_ADDRESS, number, TrafficDirection::Outbound);
-        let mut rest = None;
-        if self.http {
-            let route = number.to_string();
-            let manager =
-                http::manager_with_rds(context, Side::Outbound, &format!("outbound_{name}"), &route, Vec::new());
-            made.filter_chains.push(chain("", plain_http(), vec![manager]));
-        }
-        for (service, port) in &self.tcp {
-            for mut l4 in l4_chains(context, service, port) {
-                if port.protocol.is_tls() && l4.filter_chain_match.is_none() {
-                    let names = FilterChainMatch { server_names: vec![service.host.to_string()], ..Default::default() };
-                    l4.filter_chain_match = Some(names);
-                }
-                match l4.filter_chain_match.is_some() {
-                    true => push_distinct(&mut made.filter_chains, l4),
-                    false => rest = rest.or(Some(l4)),
-                }
+    let mut rest = None;
+    for part in parts {
+        let Part::Tcp(chains, _) = part else { continue };
+        for l4 in chains {
+            match l4.filter_chain_match.is_some() {
+                true => push_distinct(&mut made.filter_chains, l4.clone()),
+                false => rest = rest.or_else(|| Some(l4.clone())),
             }
         }
-        let unknown = || {
-            let filters = vec![http::tcp(context, context.unknown_cluster())];
-            chain("PassthroughFilterChain", FilterChainMatch::default(), filters)
-        };
-        made.default_filter_chain = Some(rest.unwrap_or_else(unknown));
-        let inspect = Inspect { http: self.http, tls: needs_sni(&made.filter_chains), original_dst: false };
-        inspect.apply(context.snapshot.mesh().protocol_detection_timeout, &mut made);
-        (unbound(context, made), self.origin)
     }
+    let unknown = || {
+        let filters = vec![http::tcp(context, context.unknown_cluster())];
+        chain("PassthroughFilterChain", FilterChainMatch::default(), filters)
+    };
+    made.default_filter_chain = Some(rest.unwrap_or_else(unknown));
+    let inspect = Inspect { http: has_http, tls: needs_sni(&made.filter_chains), original_dst: false };
+    inspect.apply(context.snapshot.mesh().protocol_detection_timeout, &mut made);
+    let origin = parts.iter().find_map(|part| match part {
+        Part::Http(origin) | Part::Tcp(_, origin) => Some(origin.clone()),
+        _ => None,
+    });
+    out.add(ResourceType::Listener, &name, &unbound(context, made), origin);
 }
 
 /// Filter chains that carry a service's bytes: those a VirtualService asks for, then one for the rest.

@@ -1,108 +1,119 @@
 //! Route configurations of gateways: one per HTTP port, one per HTTPS server.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use evenkeel_base::Span;
 use evenkeel_base::hostname::Hostname;
-use evenkeel_model::{Gateway, GatewayRef, Server, ServerProtocol};
+use evenkeel_model::{Gateway, GatewayRef, Server, ServerProtocol, VirtualService};
+use evenkeel_xds::ResourceType;
 
-use super::{Generated, configuration, require_tls, virtual_host, virtual_service};
+use super::{give_host, hosts_of, put_together, require_tls, virtual_host, virtual_service};
 use crate::context::Context;
 use crate::listeners::gateway::{bound_port, https_route, terminates_tls};
 use crate::names;
-use crate::pb::config::route::{Route, VirtualHost};
+use crate::pb::config::route::Route;
+use crate::plan::{Collection, GatewayRoutes, Output, Part};
 
-/// One per HTTP port, named `http.PORT`, and one per HTTPS server.
-pub fn route_configurations(context: Context<'_>) -> Vec<Generated> {
-    let mut plain: BTreeMap<u16, Vec<(&Gateway, &Server)>> = BTreeMap::new();
-    let mut all = Vec::new();
-    for gateway in context.snapshot.gateways_for(&context) {
-        for server in &gateway.servers {
-            match server.protocol {
-                ServerProtocol::Http => plain.entry(bound_port(server.port)).or_default().push((gateway, server)),
-                ServerProtocol::Https if terminates_tls(server) => {
-                    all.push(routes(context, https_route(gateway, server), &[(gateway, server)]));
-                }
-                _ => {}
-            }
-        }
-    }
-    let shared = plain.into_iter().map(|(port, servers)| routes(context, names::gateway_route(port), &servers));
-    shared.chain(all).collect()
-}
-
-fn routes(context: Context<'_>, name: String, servers: &[(&Gateway, &Server)]) -> Generated {
-    let mut origin = None;
-    let mut hosts: Vec<Host> = Vec::new();
-    for (gateway, server) in servers {
-        add_server(context, gateway, server, &mut hosts, &mut origin);
-    }
-    if hosts.is_empty() {
-        // Listening without a route: every request is answered with 404.
-        let port = servers.first().map_or(0, |(_, server)| server.port);
-        let host = virtual_host(format!("blackhole:{port}"), vec!["*".to_owned()], Vec::new());
-        return (configuration(name, vec![host]), servers.first().map(|(_, server)| server.origin.clone()));
-    }
-    let virtual_hosts = hosts.into_iter().map(Host::finish).collect();
-    (configuration(name, virtual_hosts), origin)
-}
-
-/// A host and what the VirtualServices bound to it add up to.
-struct Host {
-    name: Hostname,
-    port: u16,
-    https_redirect: bool,
-    routes: Vec<Route>,
-}
-
-fn add_server(
-    context: Context<'_>,
-    gateway: &Gateway,
-    server: &Server,
-    hosts: &mut Vec<Host>,
-    origin: &mut Option<Span>,
-) {
-    let reference = GatewayRef::Named { namespace: gateway.namespace.clone(), name: gateway.name.clone() };
-    if server.https_redirect {
+/// The route configurations a router has: one per HTTP port, named `http.PORT`, and one per HTTPS server.
+pub fn servers(context: Context<'_>, out: &mut Output) {
+    for (table, place, _, server) in http_servers(context) {
+        out.give(Collection::Routes(table.clone()), Part::Server(server.port, server.origin.clone()));
         // Even a host without routes is sent to https.
-        for host in &server.hosts {
-            entry(hosts, &host.value.host, server);
-            origin.get_or_insert_with(|| server.origin.clone());
+        for host in server.hosts.iter().filter(|_| server.https_redirect) {
+            let host = host.value.host.clone();
+            give(&table, host, place, server, None, Vec::new(), server.origin.clone(), out);
         }
     }
-    for ruling in context.snapshot.virtual_services_at(&reference, context.namespace()) {
-        for wanted in &ruling.hosts {
-            let served = server.hosts.iter().find_map(|h| h.value.intersection(ruling, &wanted.value));
-            let Some(host) = served.filter(|_| !ruling.http.is_empty()) else { continue };
+}
+
+/// What the VirtualServices that name a host say of it at a router.
+pub fn of_host(context: Context<'_>, host: &Hostname, out: &mut Output) {
+    let naming = context.snapshot.virtual_services_naming(host);
+    let naming: Vec<_> = naming.into_iter().filter(|r| r.export_to.includes(context.namespace())).collect();
+    if naming.is_empty() {
+        return;
+    }
+    for (table, place, gateway, server) in http_servers(context) {
+        let reference = GatewayRef::Named { namespace: gateway.namespace.clone(), name: gateway.name.clone() };
+        for ruling in naming.iter().filter(|r| !r.http.is_empty() && r.applies_at(&reference)) {
+            let served = server.hosts.iter().find_map(|h| h.value.intersection(ruling, host));
+            let Some(served) = served else { continue };
             let routes = virtual_service::routes(context, ruling, &reference, server.port);
-            entry(hosts, host, server).routes.extend(routes);
-            origin.get_or_insert_with(|| ruling.origin.clone());
+            let (ruling, origin) = (Some((*ruling).clone()), ruling.origin.clone());
+            give(&table, served.clone(), place, server, ruling, routes, origin, out);
         }
     }
 }
 
-fn entry<'h>(hosts: &'h mut Vec<Host>, name: &Hostname, server: &Server) -> &'h mut Host {
-    let found = hosts.iter().position(|h| h.name == *name);
-    let index = found.unwrap_or_else(|| {
-        hosts.push(Host { name: name.clone(), port: server.port, https_redirect: false, routes: Vec::new() });
-        hosts.len() - 1
-    });
-    let host = &mut hosts[index];
-    host.https_redirect |= server.https_redirect;
-    host
+/// The servers of HTTP of the Gateways that select a router: with the name of their route configuration, and the place
+/// of each among all.
+fn http_servers(context: Context<'_>) -> Vec<(Arc<str>, usize, &Gateway, &Server)> {
+    let gateways = context.snapshot.gateways_for(&context);
+    let servers = gateways.into_iter().flat_map(|gateway| gateway.servers.iter().map(move |s| (gateway, s)));
+    let mut all: Vec<(Arc<str>, usize, &Gateway, &Server)> = Vec::new();
+    for (place, (gateway, server)) in servers.enumerate() {
+        let table = match server.protocol {
+            ServerProtocol::Http => names::gateway_route(bound_port(server.port)),
+            ServerProtocol::Https if terminates_tls(server) => https_route(gateway, server),
+            _ => continue,
+        };
+        all.push((table.into(), place, gateway, server));
+    }
+    all
 }
 
-impl Host {
-    fn finish(self) -> VirtualHost {
-        let name = names::virtual_host(self.name.as_str(), self.port);
-        // Several VirtualServices may add to one host: what always holds goes last, or it would hide the rest.
-        let (last, mut routes): (Vec<Route>, Vec<Route>) =
-            self.routes.into_iter().partition(virtual_service::holds_always);
-        routes.extend(last);
-        let host = virtual_host(name, vec![self.name.to_string()], routes);
-        match self.https_redirect {
-            true => require_tls(host),
-            false => host,
-        }
+#[expect(clippy::too_many_arguments, reason = "all of it is the part")]
+fn give(
+    table: &Arc<str>,
+    host: Hostname,
+    place: usize,
+    server: &Server,
+    ruling: Option<Arc<VirtualService>>,
+    routes: Vec<Route>,
+    origin: Span,
+    out: &mut Output,
+) {
+    let (port, https_redirect) = (server.port, server.https_redirect);
+    let part = GatewayRoutes { server: place, port, https_redirect, ruling, routes, origin };
+    out.give(Collection::GatewayHost(table.clone(), host), Part::GatewayRoutes(part));
+}
+
+/// A host of a route configuration, from all that is said of it, in the order of precedence.
+pub fn virtual_host_of(context: Context<'_>, table: &Arc<str>, host: &Hostname, parts: &[&Part], out: &mut Output) {
+    let routes = |part: &&Part| match part {
+        Part::GatewayRoutes(routes) => Some(routes.clone()),
+        _ => None,
+    };
+    let mut all: Vec<GatewayRoutes> = parts.iter().filter_map(routes).collect();
+    let precedence = |of: &GatewayRoutes| of.ruling.as_ref().map(|ruling| context.snapshot.precedence(ruling));
+    match all.as_slice() {
+        [_] => {}
+        // A server's own word comes first.
+        _ => all.sort_by_key(|of| (of.server, precedence(of))),
     }
+    let Some(first) = all.first() else { return };
+    let name = names::virtual_host(host.as_str(), first.port);
+    let (origin, https_redirect) = (first.origin.clone(), all.iter().any(|of| of.https_redirect));
+    // Several VirtualServices may add to one host: what always holds goes last, or it would hide the rest.
+    let routes = all.into_iter().flat_map(|of| of.routes);
+    let (last, mut routes): (Vec<Route>, Vec<Route>) = routes.partition(virtual_service::holds_always);
+    routes.extend(last);
+    let made = virtual_host(name, vec![host.to_string()], routes);
+    let made = if https_redirect { require_tls(made) } else { made };
+    give_host(context, table, &made, Some(origin), None, out);
+}
+
+/// A route configuration of a router.
+pub fn table(context: Context<'_>, name: &str, parts: &[&Part], out: &mut Output) {
+    let server = |part: &&Part| match part {
+        Part::Server(port, origin) => Some((*port, origin.clone())),
+        _ => None,
+    };
+    let Some((port, server)) = parts.iter().find_map(server) else { return };
+    let hosts = hosts_of(parts);
+    // Listening without a route: every request is answered with 404.
+    let nothing = || virtual_host(format!("blackhole:{port}"), vec!["*".to_owned()], Vec::new());
+    let last = hosts.is_empty().then(nothing);
+    let origin = hosts.first().and_then(|host| host.ruled_by.clone()).unwrap_or(server);
+    out.add_packed(ResourceType::Route, name, &put_together(context, name, &hosts, last), Some(origin));
 }

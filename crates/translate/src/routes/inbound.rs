@@ -1,6 +1,6 @@
 //! The route of requests to the workload: one, to its port.
 
-use super::{action, configuration, matches, virtual_host};
+use super::{action, matches, virtual_host};
 use crate::pb::config::route::{Route, RouteConfiguration};
 
 /// Everything to one cluster. What the client's proxy may retry it retries; here nothing is sent twice.
@@ -13,7 +13,5 @@ pub fn to_workload(cluster: &str, service_port: u16) -> RouteConfiguration {
     };
     let mut host = virtual_host(format!("inbound|http|{service_port}"), vec!["*".to_owned()], vec![route]);
     host.include_request_attempt_count = false;
-    let mut routes = configuration(cluster.to_owned(), vec![host]);
-    routes.ignore_port_in_host_matching = false;
-    routes
+    RouteConfiguration { name: cluster.to_owned(), virtual_hosts: vec![host], ..Default::default() }
 }

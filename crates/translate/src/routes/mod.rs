@@ -10,46 +10,120 @@ mod matches;
 mod virtual_service;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use evenkeel_base::Span;
+use evenkeel_xds::{Any, Resource, ResourceType};
+use prost::Message;
 
 use crate::context::Context;
-use crate::pb::config::route::{Route, RouteConfiguration, VirtualHost, route, virtual_host::TlsRequirementType};
-use crate::proto::u32_value;
-
-/// A route configuration and where the user asked for it.
-pub type Generated = (RouteConfiguration, Option<Span>);
+use crate::pb::config::route::{Route, RouteConfiguration, Vhds, VirtualHost, route, virtual_host::TlsRequirementType};
+use crate::plan::{Collection, Output, Part, with_origin};
+use crate::proto::{ads, u32_value};
 
 /// Envoy's limit of a direct response's body, in bytes, unless the route configuration raises it.
 const DEFAULT_DIRECT_RESPONSE_BYTES: usize = 4096;
 /// The raised limit, in bytes, as Istio sets it.
 const MAX_DIRECT_RESPONSE_BYTES: u32 = 1024 * 1024;
 
-/// All route configurations a proxy may ask for, by name.
-pub fn route_configurations(context: Context<'_>) -> Vec<Generated> {
-    match context.is_sidecar() {
-        true => outbound::route_configurations(context),
-        false => gateway::route_configurations(context),
-    }
+/// A virtual host as part of a route configuration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostPart {
+    /// Its domains.
+    domains: Vec<String>,
+    /// The encoded message; `None` if it is a resource of its own.
+    encoded: Option<Vec<u8>>,
+    /// Whether it answers with bodies for which Envoy's limit has to be raised.
+    large: bool,
+    /// The VirtualService that rules it.
+    ruled_by: Option<Span>,
+    /// The service it leads to.
+    service: Option<Span>,
 }
 
-/// Puts virtual hosts together. A domain may appear only once: the first virtual host that has it keeps it, and one that
-/// has none left is dropped.
-fn configuration(name: String, hosts: Vec<VirtualHost>) -> RouteConfiguration {
-    let mut taken = HashSet::new();
-    let keep = |mut host: VirtualHost| {
-        host.domains.retain(|domain| taken.insert(domain.clone()));
-        (!host.domains.is_empty()).then_some(host)
+/// Gives a virtual host to a route configuration. Clients that do not want whole tables get it as a resource of its own,
+/// named `TABLE/DOMAIN`, unless it answers for all hosts: then it stays inside, so that whoever has none of the others
+/// decides as if it had them all.
+fn give_host(
+    context: Context<'_>,
+    table: &Arc<str>,
+    host: &VirtualHost,
+    ruled_by: Option<Span>,
+    service: Option<Span>,
+    out: &mut Output,
+) {
+    let inside = context.wants_whole_tables() || host.domains.iter().any(|domain| domain == "*");
+    if let (false, Some((first, others))) = (inside, host.domains.split_first()) {
+        let aliases = others.iter().map(|domain| format!("{table}/{domain}").into());
+        let resource = Resource::from_message(format!("{table}/{first}"), host).with_aliases(aliases);
+        let origin = ruled_by.as_ref().or(service.as_ref()).cloned();
+        out.resources.push((ResourceType::VirtualHost, with_origin(resource, origin)));
+    }
+    let part = HostPart {
+        domains: host.domains.clone(),
+        encoded: inside.then(|| host.encode_to_vec()),
+        large: host.routes.iter().any(|route| body_bytes(route) > DEFAULT_DIRECT_RESPONSE_BYTES),
+        ruled_by,
+        service,
     };
-    let virtual_hosts: Vec<VirtualHost> = hosts.into_iter().filter_map(keep).collect();
-    let large = virtual_hosts.iter().flat_map(|h| &h.routes).any(|r| body_bytes(r) > DEFAULT_DIRECT_RESPONSE_BYTES);
-    RouteConfiguration {
-        name,
-        virtual_hosts,
+    out.give(Collection::Routes(table.clone()), Part::VirtualHost(part));
+}
+
+/// Puts a route configuration together from virtual hosts that are encoded already, then `last`. A domain may appear only
+/// once: the first virtual host that has it keeps it, and one that has none left is dropped.
+fn put_together(context: Context<'_>, name: &str, hosts: &[&HostPart], last: Option<VirtualHost>) -> Any {
+    // On the wire a message is its fields one after the other, so messages put one after the other are merged.
+    let mut value = RouteConfiguration { name: name.to_owned(), ..Default::default() }.encode_to_vec();
+    let mut taken = HashSet::new();
+    for host in hosts {
+        let Some(encoded) = &host.encoded else { continue };
+        match host.domains.iter().filter(|domain| taken.insert(domain.as_str())).count() {
+            0 => {}
+            kept if kept == host.domains.len() => put_host(&mut value, encoded),
+            _ => {
+                let before = hosts.iter().take_while(|other| !std::ptr::eq(**other, *host));
+                let others: HashSet<_> = before.filter(|o| o.encoded.is_some()).flat_map(|o| &o.domains).collect();
+                // It was encoded here.
+                let Ok(mut fewer) = VirtualHost::decode(encoded.as_slice()) else { continue };
+                fewer.domains.retain(|domain| !others.contains(domain));
+                put_host(&mut value, &fewer.encode_to_vec());
+            }
+        }
+    }
+    if let Some(mut last) = last {
+        last.domains.retain(|domain| !taken.contains(domain.as_str()));
+        if !last.domains.is_empty() {
+            put_host(&mut value, &last.encode_to_vec());
+        }
+    }
+    // Virtual hosts that come and go by themselves may each need what the table allows.
+    let large = !context.wants_whole_tables() || hosts.iter().any(|host| host.large);
+    let grows = !context.wants_whole_tables() && !outbound::is_of_one_service(name);
+    let rest = RouteConfiguration {
         ignore_port_in_host_matching: true,
         max_direct_response_body_size_bytes: large.then(|| u32_value(MAX_DIRECT_RESPONSE_BYTES)),
+        vhds: grows.then(|| Vhds { config_source: Some(ads()) }),
         ..Default::default()
-    }
+    };
+    value.extend(rest.encode_to_vec());
+    Any { type_url: ResourceType::Route.type_url().to_owned(), value }
+}
+
+/// Field `virtual_hosts` of a route configuration.
+fn put_host(value: &mut Vec<u8>, encoded: &[u8]) {
+    const VIRTUAL_HOSTS: u32 = 2;
+    prost::encoding::encode_key(VIRTUAL_HOSTS, prost::encoding::WireType::LengthDelimited, value);
+    prost::encoding::encode_varint(encoded.len() as u64, value);
+    value.extend_from_slice(encoded);
+}
+
+/// The virtual hosts among parts.
+fn hosts_of<'a>(parts: &[&'a Part]) -> Vec<&'a HostPart> {
+    let host = |part: &&'a Part| match part {
+        Part::VirtualHost(host) => Some(host),
+        _ => None,
+    };
+    parts.iter().filter_map(host).collect()
 }
 
 fn virtual_host(name: String, domains: Vec<String>, routes: Vec<Route>) -> VirtualHost {

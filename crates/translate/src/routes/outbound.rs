@@ -1,66 +1,83 @@
 //! Route configurations of a workload's own requests: one per port, with a virtual host for each service.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_base::Span;
 use evenkeel_base::hostname::Hostname;
 use evenkeel_model::service::ServicePort;
-use evenkeel_model::{GatewayRef, OutboundTrafficPolicy, Service};
+use evenkeel_model::{GatewayRef, OutboundTrafficPolicy, Service, VirtualService};
+use evenkeel_xds::ResourceType;
 
-use super::{Generated, action, configuration, matches, virtual_host, virtual_service};
+use super::{action, give_host, hosts_of, matches, put_together, virtual_host, virtual_service};
 use crate::clusters::outbound_name;
 use crate::context::{Carried, Context};
 use crate::names::{self, PASSTHROUGH_CLUSTER};
 use crate::pb::config::route::{Route, VirtualHost};
+use crate::plan::{Output, Part};
 use crate::tls::Inner;
 
 /// The port under which hosts that only a VirtualService knows can be called.
 const UNREGISTERED_HOST_PORT: u16 = 80;
 
-/// One per HTTP port, named `PORT`, and one per service port without declared protocol, named `HOST:PORT`.
-pub fn route_configurations(context: Context<'_>) -> Vec<Generated> {
-    let mut by_port: BTreeMap<u16, Vec<(&Arc<Service>, &ServicePort)>> = BTreeMap::new();
-    let mut own: Vec<Generated> = Vec::new();
-    for (service, port, carried) in context.service_ports() {
-        match carried {
-            Carried::Tcp => {}
-            Carried::Auto if Context::has_vips(service) => own.push(of_service(context, service, port)),
-            Carried::Http | Carried::Auto => by_port.entry(port.number).or_default().push((service, port)),
+/// What a service adds: a virtual host in the route configuration of each of its HTTP ports, named `PORT`; for a port
+/// without declared protocol a route configuration of its own, named `HOST:PORT`.
+pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output) {
+    for (port, carried) in Context::ports(service) {
+        if carried == Carried::Tcp {
+            continue;
         }
+        let (mut host, ruled_by) = service_host(context, service, port);
+        let table = match carried == Carried::Auto && Context::has_vips(service) {
+            true => {
+                // Whoever connects to its address means it, whatever `Host` says.
+                host.domains = vec!["*".to_owned()];
+                own_route_name(service, port.number)
+            }
+            false => port.number.to_string(),
+        };
+        give_host(context, &table.into(), &host, ruled_by, Some(service.origin.clone()), out);
     }
-    let shared = by_port.into_iter().map(|(number, services)| of_port(context, number, &services));
-    shared.chain(own).collect()
+}
+
+/// A host of VirtualServices that no service has.
+pub fn of_unregistered(context: Context<'_>, host: &Hostname, out: &mut Output) {
+    let seen = |ruling: &&&Arc<VirtualService>| {
+        ruling.applies_at(&GatewayRef::Mesh) && ruling.export_to.includes(context.namespace())
+    };
+    let all = context.snapshot.virtual_services_naming(host);
+    let Some(ruling) = all.iter().find(seen) else { return };
+    if context.snapshot.sees_any_under(host, context.namespace()) {
+        return;
+    }
+    let routes = virtual_service::routes(context, ruling, &GatewayRef::Mesh, UNREGISTERED_HOST_PORT);
+    if !routes.is_empty() {
+        let name = names::virtual_host(host.as_str(), UNREGISTERED_HOST_PORT);
+        let table = UNREGISTERED_HOST_PORT.to_string().into();
+        let host = virtual_host(name, vec![host.to_string()], routes);
+        give_host(context, &table, &host, Some(ruling.origin.clone()), None, out);
+    }
+}
+
+/// The route configuration of a port. Hosts that only VirtualServices know need a service with the port: without one
+/// nobody listens there.
+pub fn table(context: Context<'_>, name: &str, parts: &[&Part], out: &mut Output) {
+    let hosts = hosts_of(parts);
+    let of_services = || hosts.iter().filter(|host| host.service.is_some());
+    let Some(first) = of_services().next() else { return };
+    let origin = of_services().find_map(|host| host.ruled_by.as_ref()).or(first.service.as_ref());
+    let last = (!is_of_one_service(name)).then(|| unknown_host(context));
+    out.add_packed(ResourceType::Route, name, &put_together(context, name, &hosts, last), origin.cloned());
+}
+
+/// Whether a route configuration is one service's own: it serves all hosts, and no other virtual host can join it.
+pub fn is_of_one_service(table: &str) -> bool {
+    table.contains(':')
 }
 
 /// The name of the route configuration of a service port with a listener of its own.
 pub fn own_route_name(service: &Service, port: u16) -> String {
     names::virtual_host(service.host.as_str(), port)
-}
-
-fn of_port(context: Context<'_>, number: u16, services: &[(&Arc<Service>, &ServicePort)]) -> Generated {
-    let mut origin = None;
-    let mut hosts = Vec::new();
-    for (service, port) in services {
-        let (host, ruled_by) = service_host(context, service, port);
-        origin = origin.or(ruled_by);
-        hosts.push(host);
-    }
-    if number == UNREGISTERED_HOST_PORT {
-        hosts.extend(unregistered_hosts(context));
-    }
-    hosts.push(unknown_host(context));
-    let origin = origin.or_else(|| services.first().map(|(service, _)| service.origin.clone()));
-    (configuration(number.to_string(), hosts), origin)
-}
-
-/// The routes behind a service's own listener: whoever connects to its address means it, whatever `Host` says.
-fn of_service(context: Context<'_>, service: &Service, port: &ServicePort) -> Generated {
-    let (mut host, ruled_by) = service_host(context, service, port);
-    host.domains = vec!["*".to_owned()];
-    let routes = configuration(own_route_name(service, port.number), vec![host]);
-    (routes, ruled_by.or_else(|| Some(service.origin.clone())))
 }
 
 /// The virtual host of a service, and the VirtualService that rules it, if one does.
@@ -102,22 +119,6 @@ fn domains(context: Context<'_>, service: &Service) -> Vec<String> {
         all.push(format!("*.{host}"));
     }
     all
-}
-
-/// Hosts of VirtualServices that no service has.
-fn unregistered_hosts(context: Context<'_>) -> Vec<VirtualHost> {
-    let mut hosts = Vec::new();
-    for ruling in context.snapshot.virtual_services_at(&GatewayRef::Mesh, context.namespace()) {
-        let registered = |host: &Hostname| context.snapshot.sees_any_under(host, context.namespace());
-        for host in ruling.hosts.iter().map(|h| &h.value).filter(|h| !registered(h)) {
-            let routes = virtual_service::routes(context, ruling, &GatewayRef::Mesh, UNREGISTERED_HOST_PORT);
-            if !routes.is_empty() {
-                let name = names::virtual_host(host.as_str(), UNREGISTERED_HOST_PORT);
-                hosts.push(virtual_host(name, vec![host.to_string()], routes));
-            }
-        }
-    }
-    hosts
 }
 
 /// Hosts nobody knows.

@@ -1,0 +1,172 @@
+//! What is different between two snapshots, in the keys that answers were made of.
+//!
+//! What did not change is the same allocation in both, so pointers are compared and nothing else is looked at.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use evenkeel_base::hostname::Hostname;
+
+use crate::{DestinationRule, Key, Service, Snapshot, VirtualService};
+
+/// What is different between two snapshots.
+#[derive(Debug, Clone, Default)]
+pub struct Changes {
+    /// Whether the settings of the mesh are others: every answer may be.
+    pub mesh: bool,
+    /// Whether any workload came, went or changed.
+    pub workloads: bool,
+    /// Hosts of which a service came, went or changed.
+    pub services: BTreeSet<Hostname>,
+    /// Hosts, wildcards too, that a VirtualService which came, went or changed has or had.
+    pub routed: BTreeSet<Hostname>,
+    /// Hosts, wildcards too, of DestinationRules that came, went or changed.
+    rules: BTreeSet<Hostname>,
+    /// Keys that stand for themselves.
+    exact: BTreeSet<Key>,
+}
+
+impl Changes {
+    /// What `new` has otherwise than `old`.
+    pub fn between(old: &Snapshot, new: &Snapshot) -> Self {
+        let mut all = Self { mesh: old.mesh != new.mesh, ..Self::default() };
+        for service in differing(&old.services, &new.services) {
+            all.add_service(service);
+        }
+        all.add_endpoints(old, new);
+        for rule in differing(&old.destination_rules, &new.destination_rules) {
+            all.add_rule(rule);
+        }
+        for ruling in differing(&old.virtual_services, &new.virtual_services) {
+            all.add_virtual_service(ruling);
+        }
+        all.workloads = !differing(&old.workloads, &new.workloads).is_empty();
+        if !differing(&old.gateways, &new.gateways).is_empty() {
+            all.exact.insert(Key::Gateways);
+        }
+        for policy in differing(&old.peer_authentications, &new.peer_authentications) {
+            all.exact.insert(Key::PeerAuthentications(policy.namespace.clone()));
+        }
+        for policy in differing(&old.authorization_policies, &new.authorization_policies) {
+            all.exact.insert(Key::AuthorizationPolicies(policy.namespace.clone()));
+        }
+        all
+    }
+
+    fn add_service(&mut self, service: &Service) {
+        self.services.insert(service.host.clone());
+        self.exact.insert(Key::Service(service.host.clone()));
+        self.exact.extend(wildcards_over(&service.host).map(Key::ServicesUnder));
+    }
+
+    fn add_endpoints(&mut self, old: &Snapshot, new: &Snapshot) {
+        let key = |(namespace, host): &(Arc<str>, Hostname)| Key::Endpoints(namespace.clone(), host.clone());
+        for (place, by_port) in &new.endpoints {
+            if old.endpoints.get(place).is_none_or(|before| !Arc::ptr_eq(before, by_port)) {
+                self.exact.insert(key(place));
+            }
+        }
+        self.exact.extend(old.endpoints.keys().filter(|place| !new.endpoints.contains_key(*place)).map(key));
+    }
+
+    fn add_rule(&mut self, rule: &DestinationRule) {
+        self.exact.insert(Key::DestinationRules(rule.host.clone()));
+        self.rules.insert(rule.host.clone());
+    }
+
+    fn add_virtual_service(&mut self, ruling: &VirtualService) {
+        for host in &ruling.hosts {
+            self.exact.insert(Key::VirtualServices(host.value.clone()));
+            self.routed.insert(host.value.clone());
+        }
+        self.exact.extend(ruling.gateways.iter().cloned().map(Key::VirtualServicesAt));
+    }
+
+    /// Whether nothing is different.
+    pub fn is_empty(&self) -> bool {
+        !self.mesh && !self.workloads && self.exact.is_empty()
+    }
+
+    /// Whether an answer made of this may be another now.
+    pub fn touch(&self, key: &Key) -> bool {
+        let covered = |hosts: &BTreeSet<Hostname>, host: &Hostname| wildcards(hosts).any(|wide| wide.covers(host));
+        self.exact.contains(key)
+            || match key {
+                Key::Mesh => self.mesh,
+                Key::DestinationRules(host) => covered(&self.rules, host),
+                Key::VirtualServices(host) => covered(&self.routed, host),
+                _ => false,
+            }
+    }
+
+    /// The keys that stand for themselves.
+    pub fn exact(&self) -> impl Iterator<Item = &Key> {
+        self.exact.iter()
+    }
+
+    /// Whether there is a wildcard among the hosts of changed rules and routes, so that keys which are not among
+    /// [`exact`](Self::exact) may be touched.
+    pub fn reach_wide(&self) -> bool {
+        wildcards(&self.rules).chain(wildcards(&self.routed)).next().is_some()
+    }
+}
+
+/// The wildcards that cover a host, itself included if it is one: of `a.b.c` these are `*.b.c`, `*.c` and `*`.
+fn wildcards_over(host: &Hostname) -> impl Iterator<Item = Hostname> {
+    let dots = host.as_str().match_indices('.').filter_map(|(at, _)| host.as_str().get(at..));
+    let suffixes = dots.map(|suffix| format!("*{suffix}")).chain(["*".to_owned()]);
+    suffixes.filter_map(|wildcard| Hostname::parse(&wildcard).ok())
+}
+
+/// `*` sorts before all other first characters of hosts.
+fn wildcards(hosts: &BTreeSet<Hostname>) -> impl Iterator<Item = &Hostname> {
+    hosts.iter().take_while(|host| host.is_wildcard())
+}
+
+/// What is only in one of two lists, and what stands in another order: an order is precedence.
+fn differing<'a, T>(old: &'a [Arc<T>], new: &'a [Arc<T>]) -> Vec<&'a T> {
+    let same = |(a, b): &(&Arc<T>, &Arc<T>)| Arc::ptr_eq(a, b);
+    let start = old.iter().zip(new).take_while(same).count();
+    let (old, new) = (old.get(start..).unwrap_or_default(), new.get(start..).unwrap_or_default());
+    let end = old.iter().rev().zip(new.iter().rev()).take_while(same).count();
+    let old = old.get(..old.len() - end).unwrap_or_default();
+    let new = new.get(..new.len() - end).unwrap_or_default();
+
+    let places: BTreeMap<*const T, usize> = new.iter().map(Arc::as_ptr).zip(0..).collect();
+    let mut kept: BTreeSet<*const T> = BTreeSet::new();
+    let mut last = None;
+    for item in old {
+        // Of those that overtook each other, the ones that were before and are behind count as changed.
+        let place = places.get(&Arc::as_ptr(item)).copied();
+        if place.is_some() && place > last {
+            last = place;
+            kept.insert(Arc::as_ptr(item));
+        }
+    }
+    let both = old.iter().chain(new).map(AsRef::as_ref);
+    both.filter(|item| !kept.contains(&std::ptr::from_ref(*item))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_differ_in_what_is_not_in_both_or_moved() {
+        let items: Vec<Arc<u32>> = (0..6).map(Arc::new).collect();
+        let list = |places: &[usize]| places.iter().map(|at| items[*at].clone()).collect::<Vec<_>>();
+        let check = |old: &[usize], new: &[usize], expected: &[u32]| {
+            let (old, new) = (list(old), list(new));
+            let found: BTreeSet<u32> = differing(&old, &new).into_iter().copied().collect();
+            assert_eq!(found.into_iter().collect::<Vec<_>>(), expected, "{old:?} {new:?}");
+        };
+        check(&[], &[], &[]);
+        check(&[0, 1, 2], &[0, 1, 2], &[]);
+        check(&[0, 1, 2], &[0, 2], &[1]);
+        check(&[0, 2], &[0, 1, 2], &[1]);
+        check(&[0, 1, 2], &[0, 3, 2], &[1, 3]);
+        check(&[0, 1], &[1, 0], &[1]);
+        check(&[0, 1, 2, 3], &[0, 2, 1, 3], &[2]);
+        check(&[0, 1, 2, 3, 4], &[5, 4, 2], &[0, 1, 3, 4, 5]);
+    }
+}

@@ -1,0 +1,53 @@
+//! Everything a proxy is to hold, made from nothing: what the incremental way is compared with.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use evenkeel_model::{Reads, Snapshot, Tracked};
+use evenkeel_xds::ResourceSet;
+
+use crate::context::Context;
+use crate::facts::{Client, Facts};
+use crate::plan::{Collection, Output, Part, Unit};
+use crate::view::{ProxyKind, ProxyView};
+
+/// Everything one proxy is to hold. `generation` is the snapshot's.
+pub fn resources(view: &ProxyView, snapshot: &Snapshot, generation: u64) -> ResourceSet {
+    let (reads, facts) = (Reads::new(), Facts::new());
+    let client = Client::new(Arc::new(view.clone()), snapshot);
+    let context = Context::new(&client, Tracked::new(snapshot, &reads), &facts);
+    let mut set = ResourceSet::new(generation);
+    let mut parts: BTreeMap<Collection, Vec<Part>> = BTreeMap::new();
+    for unit in units(view, snapshot) {
+        let mut out = Output::default();
+        unit.generate(context, &[], &mut out);
+        collect(out, &mut set, &mut parts);
+    }
+    // An assembly gives parts to later ones only.
+    while let Some((collection, given)) = parts.pop_first() {
+        let mut out = Output::default();
+        Unit::Assembly(collection).generate(context, &given.iter().collect::<Vec<_>>(), &mut out);
+        collect(out, &mut set, &mut parts);
+    }
+    set
+}
+
+fn collect(out: Output, set: &mut ResourceSet, parts: &mut BTreeMap<Collection, Vec<Part>>) {
+    for (kind, resource) in out.resources {
+        set.insert(kind, Arc::new(resource));
+    }
+    for (collection, part) in out.parts {
+        parts.entry(collection).or_default().push(part);
+    }
+}
+
+/// The units of a proxy that are not assembled, in order.
+fn units(view: &ProxyView, snapshot: &Snapshot) -> BTreeSet<Unit> {
+    let sidecar = view.kind == ProxyKind::Sidecar;
+    let mut all: BTreeSet<Unit> = Unit::of_mesh(snapshot).collect();
+    all.extend(Unit::of_kind(sidecar).iter().cloned());
+    if sidecar {
+        all.insert(Unit::Inbound);
+    }
+    all
+}
