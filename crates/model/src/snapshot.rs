@@ -90,7 +90,8 @@ impl Snapshot {
     /// The identities the endpoints of a service have, as SPIFFE URIs in order: whom a client may meet there.
     pub fn identities(&self, service: &Service) -> BTreeSet<String> {
         let by_port = self.endpoints.get(&(service.namespace.clone(), service.host.clone()));
-        let known = by_port.into_iter().flat_map(|by_port| by_port.values()).flatten().filter_map(|e| e.identity.as_ref());
+        let known =
+            by_port.into_iter().flat_map(|by_port| by_port.values()).flatten().filter_map(|e| e.identity.as_ref());
         known.map(ToString::to_string).chain(service.subject_alt_names.iter().map(|s| s.to_string())).collect()
     }
 

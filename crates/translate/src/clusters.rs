@@ -16,7 +16,6 @@ use crate::endpoints;
 use crate::load_balancer;
 use crate::names::{self, BLACK_HOLE_CLUSTER, INBOUND_PASSTHROUGH_CLUSTER, PASSTHROUGH_CLUSTER};
 use crate::origin;
-use crate::plan::Output;
 use crate::pb::config::cluster::circuit_breakers::{Thresholds, thresholds::RetryBudget};
 use crate::pb::config::cluster::cluster::{
     ClusterDiscoveryType, CommonLbConfig, DiscoveryType, EdsClusterConfig, LbPolicy, TransportSocketMatch,
@@ -30,6 +29,7 @@ use crate::pb::core::{
 use crate::pb::envoy_type::Percent;
 use crate::pb::google::protobuf::Struct;
 use crate::pb::upstream_http::{self, http_protocol_options as http_options};
+use crate::plan::Output;
 use crate::proto::{ads, any, duration, metadata, one_field, socket_address, u32_value};
 use crate::tls::{self, Inner};
 
