@@ -1,6 +1,7 @@
 //! The HTTP filters of one connection manager, in order. To add one: a folder here, and one line in [`filters!`] below.
 
 use std::net::IpAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use evenkeel_http::ResponseHead;
@@ -10,7 +11,8 @@ use evenkeel_runtime_config::route::Route;
 use evenkeel_runtime_config::view::{ConnectionView, RequestView};
 use evenkeel_stats::{Registry, ScopeName};
 
-use crate::rbac;
+use crate::stateful_session::Session;
+use crate::{rbac, stateful_session};
 
 /// A filter's part in a request's life; what it does not care for it leaves out.
 pub(crate) trait Filter: Sized {
@@ -22,12 +24,16 @@ pub(crate) trait Filter: Sized {
 
     /// The request has a route, or has none, and goes on if the filter lets it. A filter that asks another service waits
     /// here; dropping the future must lose nothing but the answer.
-    fn on_request<R: RequestView>(&self, _context: &RequestContext<'_, R>) -> impl Future<Output = Decision> {
+    fn on_request<R: RequestView>(
+        &self,
+        _context: &RequestContext<'_, R>,
+        _kept: &mut Kept,
+    ) -> impl Future<Output = Decision> {
         std::future::ready(Decision::Continue)
     }
 
     /// The upstream answered; the head may be changed before it goes down. Not called for the proxy's own answers.
-    fn on_response(&self, _response: &mut ResponseHead) {}
+    fn on_response(&self, _answer: &mut Answer<'_>, _kept: &Kept) {}
 }
 
 /// The registry: the filters there are, each under its name in [`hcm::HttpFilter`].
@@ -48,15 +54,15 @@ macro_rules! filters {
                 }
             }
 
-            async fn on_request<R: RequestView>(&self, context: &RequestContext<'_, R>) -> Decision {
+            async fn on_request<R: RequestView>(&self, context: &RequestContext<'_, R>, kept: &mut Kept) -> Decision {
                 match self {
-                    $(Self::$name(filter) => Filter::on_request(filter, context).await,)*
+                    $(Self::$name(filter) => Filter::on_request(filter, context, kept).await,)*
                 }
             }
 
-            fn on_response(&self, response: &mut ResponseHead) {
+            fn on_response(&self, answer: &mut Answer<'_>, kept: &Kept) {
                 match self {
-                    $(Self::$name(filter) => Filter::on_response(filter, response),)*
+                    $(Self::$name(filter) => Filter::on_response(filter, answer, kept),)*
                 }
             }
         }
@@ -66,6 +72,8 @@ macro_rules! filters {
 filters! {
     /// `envoy.filters.http.rbac`.
     Rbac => rbac::HttpFilter,
+    /// `envoy.filters.http.stateful_session`.
+    StatefulSession => stateful_session::HttpFilter,
 }
 
 /// One worker's filters of one connection manager, before the router.
@@ -85,6 +93,22 @@ pub struct RequestContext<'r, R> {
     pub request: &'r R,
     /// The route that serves it, when one matched.
     pub route: Option<&'r Route>,
+}
+
+/// What filters leave for what comes after them: the choice of a host, and their own response phase.
+#[derive(Debug, Default)]
+pub struct Kept {
+    /// The session the request belongs to.
+    pub session: Option<Rc<Session>>,
+}
+
+/// An upstream's answer.
+#[derive(Debug)]
+pub struct Answer<'r> {
+    /// Who answered, as in logs.
+    pub host: &'r str,
+    /// Its head.
+    pub head: &'r mut ResponseHead,
 }
 
 /// What becomes of a request.
@@ -123,9 +147,9 @@ impl HttpFilters {
     /// The request phase: runs the filters in order until one answers.
     ///
     /// The filters of today never wait, so the future is ready at its first poll and owns nothing that dropping it could lose.
-    pub async fn on_request<R: RequestView>(&self, context: &RequestContext<'_, R>) -> Decision {
+    pub async fn on_request<R: RequestView>(&self, context: &RequestContext<'_, R>, kept: &mut Kept) -> Decision {
         for filter in &self.filters {
-            let decision = filter.on_request(context).await;
+            let decision = filter.on_request(context, kept).await;
             if let Decision::LocalReply(_) = decision {
                 return decision;
             }
@@ -134,14 +158,14 @@ impl HttpFilters {
     }
 
     /// The response phase: the filters in reverse order, so that the first to see the request is the last to see its answer.
-    pub fn on_response(&self, response: &mut ResponseHead) {
-        self.filters.iter().rev().for_each(|filter| filter.on_response(response));
+    pub fn on_response(&self, answer: &mut Answer<'_>, kept: &Kept) {
+        self.filters.iter().rev().for_each(|filter| filter.on_response(answer, kept));
     }
 }
 
 impl<R> RequestContext<'_, R> {
     /// RBAC of the route or its virtual host.
     pub(crate) fn route_rbac(&self) -> Option<&RbacPerRoute> {
-        self.route.and_then(|route| route.rbac.as_deref())
+        self.route.and_then(|route| route.filters.rbac.as_deref())
     }
 }

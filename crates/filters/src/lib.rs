@@ -7,6 +7,7 @@
 mod http;
 mod network;
 pub mod rbac;
+pub mod stateful_session;
 
-pub use http::{Decision, HttpFilter, HttpFilters, LocalReply, RequestContext};
+pub use http::{Answer, Decision, HttpFilter, HttpFilters, Kept, LocalReply, RequestContext};
 pub use network::{Closed, NetworkFilter, NetworkFilters};

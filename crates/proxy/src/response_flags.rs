@@ -43,6 +43,8 @@ flags! {
     22 INVALID_ENVOY_REQUEST_HEADERS "IH" "InvalidEnvoyRequestHeaders" "A strictly checked header was invalid; 400.";
     23 FAILED_LOCAL_HEALTH_CHECK "LH" "FailedLocalHealthCheck" "The local health check failed; 503.";
     24 DOWNSTREAM_REMOTE_RESET "DR" "DownstreamRemoteReset" "The client reset the stream.";
+    25 DROP_OVERLOAD "DO" "DropOverload" "Refused because the control plane has a share refused; 503.";
+    26 UNCONDITIONAL_DROP_OVERLOAD "UDO" "UnconditionalDropOverload" "Refused because the control plane has all refused; 503.";
 }
 
 impl ResponseFlags {

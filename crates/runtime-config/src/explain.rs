@@ -244,10 +244,14 @@ impl<'t> Trace<'t> {
         request: &PlainRequest,
     ) -> bool {
         let per_route = match selection {
-            RouteSelection::Route(_, route) => route.rbac.as_deref(),
+            RouteSelection::Route(_, route) => route.filters.rbac.as_deref(),
             _ => None,
         };
-        manager.filters.iter().all(|HttpFilter::Rbac(filter)| {
+        let mut rules = manager.filters.iter().filter_map(|filter| match filter {
+            HttpFilter::Rbac(filter) => Some(filter),
+            HttpFilter::StatefulSession(_) => None,
+        });
+        rules.all(|filter| {
             let filter = match per_route {
                 Some(per_route) => per_route.filter.as_ref(),
                 None => Some(&**filter),

@@ -7,6 +7,7 @@ use crate::access_log::AccessLog;
 use crate::http2::Http2Options;
 use crate::rbac::RbacFilter;
 use crate::route::RouteTable;
+use crate::stateful_session::StatefulSession;
 
 /// One HTTP connection manager.
 #[derive(Debug)]
@@ -111,6 +112,8 @@ pub enum RouteSource {
 pub enum HttpFilter {
     /// `envoy.filters.http.rbac`.
     Rbac(Arc<RbacFilter>),
+    /// `envoy.filters.http.stateful_session`.
+    StatefulSession(Arc<StatefulSession>),
 }
 
 /// `server_header_transformation`.

@@ -12,6 +12,7 @@ pub mod bootstrap;
 pub mod builder;
 pub mod cluster;
 mod compile;
+pub mod cookie;
 pub mod explain;
 pub mod filter_chain_match;
 pub mod hash;
@@ -30,6 +31,7 @@ pub mod retry;
 pub mod rewrite;
 pub mod route;
 pub mod route_match;
+pub mod stateful_session;
 pub mod support;
 pub mod view;
 

@@ -11,6 +11,7 @@ use crate::matching::{HeaderMatcher, QueryParameterMatcher};
 use crate::rbac::RbacPerRoute;
 use crate::retry::RetryPolicy;
 use crate::route_match::DomainIndex;
+use crate::stateful_session::StatefulSessionPerRoute;
 
 /// A route configuration.
 #[derive(Debug)]
@@ -73,10 +74,19 @@ pub struct Route {
     pub action: RouteAction,
     /// Header edits.
     pub headers: HeaderEdits,
-    /// RBAC for this route (`typed_per_filter_config`).
-    pub rbac: Option<Arc<RbacPerRoute>>,
+    /// What filters do on this route (`typed_per_filter_config`, its virtual host's included).
+    pub filters: PerRouteFilters,
     /// `metadata.filter_metadata.istio.config` or other origin of the user's object, for `/config_dump` and explanations.
     pub origin: Option<Arc<str>>,
+}
+
+/// Configuration of filters for one route, in place of their own.
+#[derive(Debug, Clone, Default)]
+pub struct PerRouteFilters {
+    /// `RBACPerRoute`.
+    pub rbac: Option<Arc<RbacPerRoute>>,
+    /// `StatefulSessionPerRoute`.
+    pub session: Option<StatefulSessionPerRoute>,
 }
 
 /// `RouteMatch`.

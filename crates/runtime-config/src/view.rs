@@ -5,6 +5,8 @@ use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::cookie;
+
 /// The request head as matchers see it.
 pub trait RequestView {
     /// `:method`.
@@ -18,6 +20,11 @@ pub trait RequestView {
     /// All values of a lower-case header name joined with `,`; `None` when it is absent.
     /// Names that start with `:` are the pseudo headers above.
     fn header(&self, name: &str) -> Option<Cow<'_, [u8]>>;
+    /// The value of a cookie, without quotes around it.
+    fn cookie(&self, name: &str) -> Option<Vec<u8>> {
+        let lines = self.header("cookie")?;
+        cookie::find(std::iter::once(&*lines), name).map(<[u8]>::to_vec)
+    }
 }
 
 /// The downstream connection as matchers and filters see it; fixed for the life of the connection.

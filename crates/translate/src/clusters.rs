@@ -31,6 +31,7 @@ use crate::pb::google::protobuf::Struct;
 use crate::pb::upstream_http::{self, http_protocol_options as http_options};
 use crate::plan::Output;
 use crate::proto::{ads, any, duration, metadata, one_field, socket_address, u32_value};
+use crate::sessions;
 use crate::tls::{self, Inner};
 
 /// The source address of connections to the workload itself; capture rules know it and leave them alone.
@@ -105,6 +106,7 @@ pub fn outbound(
     let mut cluster = base(context, outbound_name(port, subset_name, service, inner));
     discovery(context, service, port, subset.map(|s| &s.labels), &mut cluster);
     apply_policy(&policy, &mut cluster);
+    sessions::apply(service, &mut cluster);
     let common = common_http_options(&policy);
     match inner {
         Inner::Http => set_http_options(common, upstream_protocol(context, port.protocol), &mut cluster),

@@ -6,7 +6,6 @@ use evenkeel_model::LoadBalancer;
 
 use crate::access_log;
 use crate::context::Context;
-use crate::load_balancer;
 use crate::pb::config::listener::{Filter, filter::ConfigType};
 use crate::pb::config::route::RouteConfiguration;
 use crate::pb::core::Http2ProtocolOptions;
@@ -18,6 +17,7 @@ use crate::pb::hcm::{HttpConnectionManager, HttpFilter, Rds, http_filter};
 use crate::pb::router::Router;
 use crate::pb::tcp_proxy::{TcpProxy, tcp_proxy};
 use crate::proto::{ads, any, bool_value, duration};
+use crate::{load_balancer, sessions};
 
 /// Value of the `server` header, as Istio's.
 const SERVER_NAME: &str = "istio-envoy";
@@ -56,11 +56,13 @@ fn manager(context: Context<'_>, side: Side, stat: &str, routes: RouteSpecifier,
         config_type: Some(http_filter::ConfigType::TypedConfig(any(&Router::default()))),
         ..Default::default()
     };
+    // Sessions are kept by whoever chooses the endpoint.
+    let session = (side != Side::Inbound).then(sessions::filter);
     let (forward, details) = client_certificate(side);
     let manager = HttpConnectionManager {
         stat_prefix: stat.to_owned(),
         route_specifier: Some(routes),
-        http_filters: rbac.into_iter().chain([router]).collect(),
+        http_filters: rbac.into_iter().chain(session).chain([router]).collect(),
         server_name: SERVER_NAME.to_owned(),
         use_remote_address: Some(bool_value(side == Side::Gateway)),
         forward_client_cert_details: forward as i32,

@@ -30,6 +30,7 @@ mod origin;
 mod pb;
 mod plan;
 mod proto;
+mod sessions;
 mod whole;
 
 pub use context::Context;

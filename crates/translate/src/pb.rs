@@ -26,5 +26,14 @@ pub use evenkeel_xds::pb::envoy::extensions::retry::host::previous_hosts::v3 as 
 pub use evenkeel_xds::pb::envoy::extensions::transport_sockets::raw_buffer::v3 as raw_buffer;
 pub use evenkeel_xds::pb::envoy::extensions::transport_sockets::tls::v3 as tls;
 pub use evenkeel_xds::pb::envoy::extensions::upstreams::http::v3 as upstream_http;
+/// Stateful sessions: the filter, what a route says to it, and where the session is kept.
+pub mod session {
+    pub use evenkeel_xds::pb::envoy::extensions::filters::http::stateful_session::v3::{
+        StatefulSession, StatefulSessionPerRoute, stateful_session_per_route as per_route,
+    };
+    pub use evenkeel_xds::pb::envoy::extensions::http::stateful_session::cookie::v3::CookieBasedSessionState;
+    pub use evenkeel_xds::pb::envoy::extensions::http::stateful_session::header::v3::HeaderBasedSessionState;
+    pub use evenkeel_xds::pb::envoy::r#type::http::v3::Cookie;
+}
 pub use evenkeel_xds::pb::envoy::r#type::matcher::v3 as matcher;
 pub use evenkeel_xds::pb::envoy::r#type::v3 as envoy_type;

@@ -10,7 +10,7 @@ use evenkeel_runtime_config::view::{ConnectionView, RequestView};
 use evenkeel_stats::{Registry, ScopeName, Writer, layout};
 
 use super::{Outcome, Subject, denied_details, evaluate};
-use crate::http::{Decision, Filter, LocalReply, RequestContext};
+use crate::http::{Decision, Filter, Kept, LocalReply, RequestContext};
 use crate::network::Closed;
 
 const FORBIDDEN: u16 = 403;
@@ -41,7 +41,7 @@ impl Filter for HttpFilter {
         Self { config, counts }
     }
 
-    async fn on_request<R: RequestView>(&self, context: &RequestContext<'_, R>) -> Decision {
+    async fn on_request<R: RequestView>(&self, context: &RequestContext<'_, R>, _: &mut Kept) -> Decision {
         self.decide(context)
     }
 }

@@ -8,13 +8,13 @@ use std::task::{Context, Poll, Waker};
 use evenkeel_runtime_config::explain::PlainRequest;
 use evenkeel_runtime_config::matching::{CidrSet, HeaderMatcher, HeaderValueMatcher, StringMatcher, full_match_regex};
 use evenkeel_runtime_config::rbac::{Permission, Policy, Principal, RbacAction, RbacFilter, RbacPerRoute, Rules};
-use evenkeel_runtime_config::route::{HeaderEdits, PathMatch, Route, RouteAction, RouteMatch};
+use evenkeel_runtime_config::route::{HeaderEdits, PathMatch, PerRouteFilters, Route, RouteAction, RouteMatch};
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
 use evenkeel_runtime_config::{hcm, listener};
 use evenkeel_stats::{Registry, ScopeName};
 
 use super::{Subject, evaluate};
-use crate::{Decision, HttpFilters, LocalReply, NetworkFilters, RequestContext};
+use crate::{Decision, HttpFilters, Kept, LocalReply, NetworkFilters, RequestContext};
 
 const WEB: &str = "spiffe://cluster.local/ns/default/sa/web";
 
@@ -72,7 +72,7 @@ fn http(config: RbacFilter, registry: &Registry) -> HttpFilters {
 fn decide(config: RbacFilter, connection: &ConnectionView, request: &PlainRequest) -> Option<String> {
     let remote = connection.direct_remote.ip();
     let context = RequestContext { connection, remote, request, route: None };
-    match ready(http(config, &Registry::new()).on_request(&context)) {
+    match ready(http(config, &Registry::new()).on_request(&context, &mut Kept::default())) {
         Decision::Continue => None,
         Decision::LocalReply(LocalReply { status: 403, body: "RBAC: access denied", details, flag: None }) => {
             Some(details)
@@ -176,7 +176,7 @@ fn remote_ip_is_the_client_not_the_socket() {
         request: &request,
         route: None,
     };
-    assert_eq!(ready(http(config, &Registry::new()).on_request(&context)), Decision::Continue);
+    assert_eq!(ready(http(config, &Registry::new()).on_request(&context, &mut Kept::default())), Decision::Continue);
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn shadow_rules_are_counted_and_decide_nothing() {
     let (connection, request) = (connection(None), PlainRequest::new("GET", "i", "/"));
     let remote = connection.direct_remote.ip();
     let context = RequestContext { connection: &connection, remote, request: &request, route: None };
-    assert_eq!(ready(filters.on_request(&context)), Decision::Continue);
+    assert_eq!(ready(filters.on_request(&context, &mut Kept::default())), Decision::Continue);
     let text = registry.text();
     for line in ["http.inbound.rbac.allowed: 1", "http.inbound.rbac.istio_dry_run_deny_shadow_denied: 1"] {
         assert!(text.contains(line), "{line} not in\n{text}");
@@ -223,7 +223,7 @@ fn a_route_replaces_the_rules_or_switches_them_off() {
         let (connection, request) = (connection(None), PlainRequest::new("GET", "i", "/"));
         let remote = connection.direct_remote.ip();
         let context = RequestContext { connection: &connection, remote, request: &request, route: Some(&route) };
-        let decision = ready(http(filter, &Registry::new()).on_request(&context));
+        let decision = ready(http(filter, &Registry::new()).on_request(&context, &mut Kept::default()));
         assert_eq!(decision == Decision::Continue, passes, "{text}");
     }
 }
@@ -241,7 +241,7 @@ fn route(rbac: Option<RbacPerRoute>) -> Route {
         },
         action: RouteAction::DirectResponse { status: 200, body: Arc::from(&b""[..]) },
         headers: HeaderEdits::default(),
-        rbac: rbac.map(Arc::new),
+        filters: PerRouteFilters { rbac: rbac.map(Arc::new), ..PerRouteFilters::default() },
         origin: None,
     }
 }

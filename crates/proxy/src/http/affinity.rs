@@ -6,8 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use evenkeel_http::{Headers, RequestHead};
 use evenkeel_runtime_config::cluster::MetadataMatch;
+use evenkeel_runtime_config::cookie::{Cookie, find};
 use evenkeel_runtime_config::hash::xxhash64;
-use evenkeel_runtime_config::hash_policy::{HashCookie, HashPolicy, HashSource};
+use evenkeel_runtime_config::hash_policy::{HashPolicy, HashSource};
 use evenkeel_runtime_config::rewrite::replace_all;
 use evenkeel_runtime_config::route::{ForwardAction, WeightedCluster};
 use evenkeel_runtime_config::view::ConnectionView;
@@ -129,8 +130,8 @@ fn rewritten<'v>(value: &'v [u8], rewrite: Option<&Rewrite>) -> Cow<'v, [u8]> {
     }
 }
 
-fn cookie_hash(head: &RequestHead, cookie: &HashCookie, peers: Peers, cookies: &mut NewCookies) -> Option<u64> {
-    match cookie_value(&head.headers, &cookie.name) {
+fn cookie_hash(head: &RequestHead, cookie: &Cookie, peers: Peers, cookies: &mut NewCookies) -> Option<u64> {
+    match find(head.headers.find_all(b"cookie"), &cookie.name) {
         Some(value) if !value.is_empty() => return Some(xxhash64(value, 0)),
         _ => cookie.ttl_seconds?,
     };
@@ -138,20 +139,6 @@ fn cookie_hash(head: &RequestHead, cookie: &HashCookie, peers: Peers, cookies: &
     let value = format!("{:016x}", xxhash64(ends.as_bytes(), 0));
     cookies.push(cookie.set(&value));
     Some(xxhash64(value.as_bytes(), 0))
-}
-
-/// The value of a cookie, without quotes around it.
-fn cookie_value<'h>(headers: &'h Headers, name: &str) -> Option<&'h [u8]> {
-    let lines = headers.find_all(b"cookie");
-    let mut pairs = lines.flat_map(|line| line.split(|byte| *byte == b';')).filter_map(|pair| {
-        let equals = pair.iter().position(|byte| *byte == b'=')?;
-        Some((pair[..equals].trim_ascii(), pair[equals + 1..].trim_ascii()))
-    });
-    let (_, value) = pairs.find(|(own, _)| *own == name.as_bytes())?;
-    match value {
-        [b'"', inner @ .., b'"'] => Some(inner),
-        value => Some(value),
-    }
 }
 
 /// The first value of a query parameter, as it stands in the path.
@@ -196,7 +183,7 @@ mod tests {
 
     fn cookie(ttl_seconds: Option<u64>) -> Source {
         let attributes = vec![("SameSite".into(), "Strict".into()), ("Secure".into(), "".into())];
-        Source::Cookie(HashCookie { name: "user".into(), ttl_seconds, path: "/".into(), attributes })
+        Source::Cookie(Cookie { name: "user".into(), ttl_seconds, path: "/".into(), attributes })
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_filters::{Decision, RequestContext};
+use evenkeel_filters::{Decision, Kept, RequestContext};
 use evenkeel_http::{Framing, HeaderId, RequestHead, path};
 use evenkeel_runtime_config::hcm::{EscapedSlashes, RouteSource};
 use evenkeel_runtime_config::retry::RetryPolicy;
@@ -141,12 +141,15 @@ impl<'l> Life<'l> {
         }
         let view = self.request.view();
         let context = RequestContext { connection: &self.origin.view, remote: client.ip(), request: &view, route };
-        match filters.on_request(&context).await {
+        let mut kept = Kept::default();
+        let decision = filters.on_request(&context, &mut kept).await;
+        self.request.kept = kept;
+        match decision {
             Decision::Continue => None,
             Decision::LocalReply(reply) => Some(Reply {
                 status: reply.status,
                 body: reply.body.as_bytes().into(),
-                location: None,
+                header: None,
                 flags: reply.flag.and_then(ResponseFlags::from_short_name).unwrap_or_default(),
                 details: reply.details.into(),
                 close: false,

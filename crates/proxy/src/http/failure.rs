@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use evenkeel_http::HeadError;
 
 use crate::response_flags::ResponseFlags;
-use crate::upstream::{AcquireError, ConnectError};
+use crate::upstream::{AcquireError, ConnectError, PickError};
 
 /// What went wrong.
 #[derive(Debug, Clone)]
@@ -37,8 +37,12 @@ pub(crate) enum Failure {
     NoRoute,
     /// The route's cluster does not exist; answered with this status.
     NoCluster(u16),
-    /// No host to pick.
-    NoHealthyHost,
+    /// No host to pick; answered with this status.
+    NoHealthyHost(u16),
+    /// The control plane has a share of the requests refused.
+    DropOverload,
+    /// The control plane has all requests refused.
+    UnconditionalDropOverload,
     /// The upgrade asked for is not allowed.
     UpgradeRefused,
     /// A circuit breaker is open.
@@ -78,12 +82,13 @@ impl Failure {
             Self::HeadTimeout | Self::RequestTimeout | Self::Idle | Self::LastedTooLong => 408,
             Self::ClientGone | Self::ClientReset | Self::ClientMessage => 0,
             Self::NoRoute => 404,
-            Self::NoCluster(status) => *status,
+            Self::NoCluster(status) | Self::NoHealthyHost(status) => *status,
             Self::UpgradeRefused => 403,
             Self::UpstreamProtocol => 502,
             Self::ResponseTimeout | Self::PerTryTimeout | Self::PerTryIdleTimeout => 504,
             Self::Overload
-            | Self::NoHealthyHost
+            | Self::DropOverload
+            | Self::UnconditionalDropOverload
             | Self::Overflow
             | Self::Connect(_)
             | Self::ConnectTimeout
@@ -109,7 +114,9 @@ impl Failure {
             Self::Idle => "stream timeout".into(),
             Self::LastedTooLong => "downstream duration timeout".into(),
             Self::Overload => "envoy overloaded".into(),
-            Self::NoHealthyHost => "no healthy upstream".into(),
+            Self::NoHealthyHost(_) => "no healthy upstream".into(),
+            Self::DropOverload => "drop overload".into(),
+            Self::UnconditionalDropOverload => "unconditional drop overload".into(),
             Self::ResponseTimeout | Self::PerTryTimeout | Self::PerTryIdleTimeout => "upstream request timeout".into(),
             Self::Overflow
             | Self::Connect(_)
@@ -122,6 +129,16 @@ impl Failure {
                 self.reset_reason()
             )
             .into(),
+        }
+    }
+
+    /// A header that tells a client which is a proxy why it was refused.
+    pub(crate) fn header(&self) -> Option<(&'static [u8], &'static [u8])> {
+        match self {
+            Self::Overflow => Some((b"x-envoy-overloaded", b"true")),
+            Self::DropOverload => Some((b"x-envoy-drop-overload", b"true")),
+            Self::UnconditionalDropOverload => Some((b"x-envoy-unconditional-drop-overload", b"true")),
+            _ => None,
         }
     }
 
@@ -139,7 +156,9 @@ impl Failure {
             Self::ClientMessage => ResponseFlags::DOWNSTREAM_PROTOCOL_ERROR,
             Self::NoRoute => ResponseFlags::NO_ROUTE_FOUND,
             Self::NoCluster(_) => ResponseFlags::NO_CLUSTER_FOUND,
-            Self::NoHealthyHost => ResponseFlags::NO_HEALTHY_UPSTREAM,
+            Self::NoHealthyHost(_) => ResponseFlags::NO_HEALTHY_UPSTREAM,
+            Self::DropOverload => ResponseFlags::DROP_OVERLOAD,
+            Self::UnconditionalDropOverload => ResponseFlags::UNCONDITIONAL_DROP_OVERLOAD,
             Self::Overflow => ResponseFlags::UPSTREAM_OVERFLOW,
             Self::Connect(_) | Self::ConnectTimeout => ResponseFlags::UPSTREAM_CONNECTION_FAILURE,
             Self::UpstreamReset | Self::UpstreamRefused => ResponseFlags::UPSTREAM_REMOTE_RESET,
@@ -168,7 +187,9 @@ impl Failure {
             Self::ClientMessage => "http2.violation.of.messaging.rule",
             Self::NoRoute => "route_not_found",
             Self::NoCluster(_) => "cluster_not_found",
-            Self::NoHealthyHost => "no_healthy_upstream",
+            Self::NoHealthyHost(_) => "no_healthy_upstream",
+            Self::DropOverload => "drop_overload",
+            Self::UnconditionalDropOverload => "unconditional_drop_overload",
             Self::UpgradeRefused => "upgrade_failed",
             Self::ResponseTimeout => "response_timeout",
             Self::PerTryTimeout => "upstream_per_try_timeout",
@@ -233,6 +254,17 @@ impl Failure {
     }
 }
 
+impl From<PickError> for Failure {
+    fn from(error: PickError) -> Self {
+        match error {
+            PickError::NoHealthyHost => Self::NoHealthyHost(503),
+            PickError::HostGone { status } => Self::NoHealthyHost(status),
+            PickError::DropOverload { all: false } => Self::DropOverload,
+            PickError::DropOverload { all: true } => Self::UnconditionalDropOverload,
+        }
+    }
+}
+
 impl From<AcquireError> for Failure {
     fn from(error: AcquireError) -> Self {
         match error {
@@ -258,7 +290,8 @@ mod tests {
             );
         };
         check(Failure::NoRoute, 404, "NR", "route_not_found", "");
-        check(Failure::NoHealthyHost, 503, "UH", "no_healthy_upstream", "no healthy upstream");
+        check(Failure::NoHealthyHost(503), 503, "UH", "no_healthy_upstream", "no healthy upstream");
+        check(Failure::DropOverload, 503, "DO", "drop_overload", "drop overload");
         check(Failure::ResponseTimeout, 504, "UT", "response_timeout", "upstream request timeout");
         check(
             Failure::Connect("delayed connect error: Connection refused".into()),

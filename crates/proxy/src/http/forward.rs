@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use evenkeel_filters::stateful_session::Session;
 use evenkeel_http::{Framing, HeaderId, ResponseInfo};
 use evenkeel_runtime_config::route::HostRewrite;
 
@@ -18,7 +19,7 @@ use super::retry::{self, BackOff};
 use super::upstream::Upstream;
 use crate::response_flags::ResponseFlags;
 use crate::upstream::cluster_stats as cluster;
-use crate::upstream::{Host, Need, RequestGuard, Target, Upstream as Way};
+use crate::upstream::{Host, Need, OverrideHost, RequestGuard, Target, Upstream as Way};
 
 /// Largest request body that is kept until the answer comes, in bytes, when nothing but the end of a kept connection could
 /// make it go out again.
@@ -106,8 +107,14 @@ impl Life<'_> {
         timers: &mut Timers,
         tried: &[Arc<str>],
     ) -> Result<Answered, Failure> {
+        if self.request.attempts == 1 {
+            forward.cluster.drop_share()?;
+        }
         let avoid = forward.retry.as_deref().filter(|policy| policy.avoid_previous_hosts);
+        // A session's host is asked once: a retry is to go elsewhere.
+        let session = self.request.kept.session.clone().filter(|_| self.request.attempts == 1);
         let target = Target {
+            override_host: session.as_deref().and_then(override_host),
             original_dst: Some(self.origin.view.local),
             previous: if avoid.is_some() { tried } else { &[] },
             reselect_attempts: avoid.map_or(0, |policy| policy.host_selection_max_attempts.max(1)),
@@ -116,7 +123,7 @@ impl Life<'_> {
         // The race between a request and the end of the connection it was to use is run once more, whatever the policy.
         let mut raced = false;
         loop {
-            let host = forward.cluster.pick(&target).map_err(|_| Failure::NoHealthyHost)?;
+            let host = forward.cluster.pick(&target)?;
             self.request.host = Some(Rc::clone(&host));
             let guard = forward.cluster.begin_request(&host, forward.action.priority).map_err(|_| Failure::Overflow)?;
             let terminates = forward.terminates_connect(self.request);
@@ -275,6 +282,11 @@ fn count_failure(request: &Request, forward: &Forward<'_>, failure: &Failure) {
         stats.status(failure.status());
         stats.inc(cluster::Counter::upstream_rq_completed);
     }
+}
+
+fn override_host(session: &Session) -> Option<OverrideHost<'_>> {
+    let (strict, status_if_gone) = (session.strict(), session.status_on_missing_host());
+    session.address().map(|address| OverrideHost { address, strict, status_if_gone })
 }
 
 /// RFC 9110 section 9.2.2.

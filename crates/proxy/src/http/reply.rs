@@ -23,8 +23,8 @@ use crate::response_flags::ResponseFlags;
 pub(super) struct Reply {
     pub(super) status: u16,
     pub(super) body: Cow<'static, [u8]>,
-    /// `location` of a redirect.
-    pub(super) location: Option<Vec<u8>>,
+    /// What else the head says: `location` of a redirect, why the proxy refuses.
+    pub(super) header: Option<(&'static [u8], Cow<'static, [u8]>)>,
     pub(super) flags: ResponseFlags,
     pub(super) details: Cow<'static, str>,
     pub(super) close: bool,
@@ -36,7 +36,7 @@ impl Reply {
         Self {
             status,
             body: Cow::Borrowed(b""),
-            location: Some(location),
+            header: Some((b"location", location.into())),
             flags: ResponseFlags::NONE,
             details: details.into(),
             close: false,
@@ -48,7 +48,7 @@ impl Reply {
         Self {
             status,
             body: body.to_vec().into(),
-            location: None,
+            header: None,
             flags: ResponseFlags::NONE,
             details: "direct_response".into(),
             close: false,
@@ -65,7 +65,7 @@ impl From<&Failure> for Reply {
         Self {
             status: failure.status(),
             body,
-            location: None,
+            header: failure.header().map(|(name, value)| (name, value.into())),
             flags: failure.flags(),
             details: failure.details(),
             close: failure.ends_connection(),
@@ -97,8 +97,8 @@ impl Life<'_> {
         if !reply.body.is_empty() {
             headers.append_id(HeaderId::ContentType, b"text/plain");
         }
-        if let Some(location) = &reply.location {
-            headers.append_id(HeaderId::Location, location);
+        if let Some((name, value)) = &reply.header {
+            headers.append(name, value);
         }
         if let Some(levels) = levels.filter(|levels| !levels.is_empty()) {
             let values = record(origin, request, |record| levels.response_values(record));

@@ -5,7 +5,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use evenkeel_filters::Kept;
 use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, RequestInfo, ResponseHead, Version};
+use evenkeel_runtime_config::cookie;
 use evenkeel_runtime_config::view::RequestView;
 use tokio::time::Instant;
 
@@ -56,6 +58,8 @@ pub(super) struct Request {
     pub(super) upstream_local: Option<std::net::SocketAddr>,
     pub(super) transport_failure: String,
     pub(super) attempts: u32,
+    /// What filters found out about it.
+    pub(super) kept: Kept,
     /// The upstream's response head said `chunked`, for answers to HEAD.
     pub(super) head_chunked: bool,
 }
@@ -103,6 +107,7 @@ impl Request {
             upstream_local: None,
             transport_failure: String::new(),
             attempts: 0,
+            kept: Kept::default(),
             head_chunked: false,
         }
     }
@@ -192,6 +197,10 @@ impl RequestView for HeadView<'_> {
             joined.extend_from_slice(value);
         }
         Some(joined.into())
+    }
+
+    fn cookie(&self, name: &str) -> Option<Vec<u8>> {
+        cookie::find(self.0.headers.find_all(b"cookie"), name).map(<[u8]>::to_vec)
     }
 }
 

@@ -35,7 +35,7 @@ impl Life<'_> {
         if self.request.response.status == 101 && tunnel.is_none() {
             return self.reply(Reply::from(&Failure::UpstreamProtocol), Some(forward.levels)).await;
         }
-        self.origin.manager.filters.on_response(&mut self.request.response);
+        self.ask_filters();
         self.edit_response(forward);
         timers.end_tries();
         if tunnel.is_some() {
@@ -111,6 +111,14 @@ impl Life<'_> {
         request.status = request.response.status;
         request.details = "via_upstream".into();
         close
+    }
+
+    fn ask_filters(&mut self) {
+        let filters = &self.origin.manager.filters;
+        if let Some(host) = self.request.host.as_ref().filter(|_| !filters.is_empty()) {
+            let mut answer = evenkeel_filters::Answer { host: &host.label, head: &mut self.request.response };
+            filters.on_response(&mut answer, &self.request.kept);
+        }
     }
 
     fn edit_response(&mut self, forward: &Forward<'_>) {

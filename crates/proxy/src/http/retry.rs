@@ -292,7 +292,7 @@ mod tests {
             ("refused-stream", Failure::UpstreamRefused, true),
             ("refused-stream", Failure::UpstreamReset, false),
             ("5xx", Failure::ResponseTimeout, false),
-            ("5xx", Failure::NoHealthyHost, false),
+            ("5xx", Failure::NoHealthyHost(503), false),
             ("5xx,reset,reset-before-request", Failure::Overflow, false),
             ("http3-post-connect-failure", closed(false), false),
         ] {

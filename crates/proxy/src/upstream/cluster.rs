@@ -59,6 +59,8 @@ pub struct OverrideHost<'a> {
     pub address: &'a str,
     /// No other will do.
     pub strict: bool,
+    /// Status of the answer if it is not there, and no other will do.
+    pub status_if_gone: u16,
 }
 
 /// Why no host was picked.
@@ -67,9 +69,18 @@ pub enum PickError {
     /// No endpoint, or none healthy (`UH`).
     #[error("no healthy upstream")]
     NoHealthyHost,
-    /// The control plane asks to refuse a share of the requests (`DO`).
+    /// The only host that would do is not there (`UH`).
+    #[error("no healthy upstream")]
+    HostGone {
+        /// Status of the answer.
+        status: u16,
+    },
+    /// The control plane asks to refuse a share of the requests (`DO`), or all of them (`UDO`).
     #[error("drop overload")]
-    DropOverload,
+    DropOverload {
+        /// All of them.
+        all: bool,
+    },
 }
 
 /// Why there is no connection to use.
@@ -450,6 +461,16 @@ impl Cluster {
         }
     }
 
+    /// Refuses the share of requests that the control plane wants refused. Asked once for a request, whatever its tries.
+    pub fn drop_share(&self) -> Result<(), PickError> {
+        let dropped = self.config.borrow().endpoints.drop_overload_ppm as usize;
+        if dropped == 0 || self.random.below(1_000_000) >= dropped {
+            return Ok(());
+        }
+        self.shared.stats.inc(Counter::upstream_rq_drop_overload);
+        Err(PickError::DropOverload { all: dropped >= 1_000_000 })
+    }
+
     /// Picks a host.
     pub fn pick(&self, target: &Target<'_>) -> Result<Rc<Host>, PickError> {
         let config = self.config.borrow();
@@ -458,17 +479,16 @@ impl Cluster {
             return host.ok_or_else(|| self.none_healthy());
         }
         self.follow_health(&config);
-        let dropped = config.endpoints.drop_overload_ppm as usize;
-        if dropped > 0 && self.random.below(1_000_000) < dropped {
-            self.shared.stats.inc(Counter::upstream_rq_drop_overload);
-            return Err(PickError::DropOverload);
-        }
         let hosts = self.hosts.borrow();
         if let Some(wanted) = target.override_host {
-            match hosts.by_address(wanted.address).filter(|host| config.override_host_status.allows(host.health())) {
-                Some(host) => return Ok(host.clone()),
-                None if wanted.strict => return Err(self.none_healthy()),
-                None => {}
+            match hosts.by_address(wanted.address) {
+                Some(host) if config.override_host_status.allows(host.health()) => return Ok(host.clone()),
+                Some(_) if wanted.strict => return Err(self.none_healthy()),
+                None if wanted.strict => {
+                    self.none_healthy();
+                    return Err(PickError::HostGone { status: wanted.status_if_gone });
+                }
+                _ => {}
             }
         }
         let picked = hosts.pick(target, &self.random);

@@ -4,7 +4,8 @@ use evenkeel_xds::pb::envoy::config::route::v3::route_action as route;
 use evenkeel_xds::pb::envoy::r#type::v3 as tcp;
 
 use super::{Cx, matcher};
-use crate::hash_policy::{HashCookie, HashPolicies, HashPolicy, HashSource};
+use crate::cookie::Cookie;
+use crate::hash_policy::{HashPolicies, HashPolicy, HashSource};
 
 /// The policies of a route or a load balancer.
 pub(super) fn hash_policies(cx: &mut Cx<'_>, policies: &[route::HashPolicy]) -> Option<HashPolicies> {
@@ -33,7 +34,7 @@ fn source(cx: &mut Cx<'_>, policy: &route::HashPolicy) -> Option<Option<HashSour
             let attributes = cx.each("attributes", &cookie.attributes, |cx, attribute| {
                 Some((cx.non_empty("name", &attribute.name)?.into(), attribute.value.as_str().into()))
             });
-            Some(HashSource::Cookie(HashCookie {
+            Some(HashSource::Cookie(Cookie {
                 name: cx.non_empty("name", &cookie.name)?.into(),
                 ttl_seconds: ttl.map(|ttl| ttl.as_secs()),
                 path: cookie.path.as_str().into(),

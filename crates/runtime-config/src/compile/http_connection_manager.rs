@@ -5,18 +5,20 @@ use std::time::Duration;
 
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::envoy::extensions::filters::http::rbac::v3 as rbac_filter;
+use evenkeel_xds::pb::envoy::extensions::filters::http::stateful_session::v3 as session_filter;
 use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
 use evenkeel_xds::pb::google::protobuf::{BoolValue, UInt32Value};
 
 use super::access_log::access_logs;
 use super::cluster::max_requests;
-use super::{Cx, http2, rbac, route, type_name};
+use super::{Cx, http2, rbac, route, stateful_session, type_name};
 use crate::hcm::{
     ClientCertDetails, Codec, EscapedSlashes, ForwardClientCert, HttpConnectionManager, HttpFilter, RouteSource,
     ServerHeader, StripPort,
 };
 
 const RBAC: &str = "envoy.extensions.filters.http.rbac.v3.RBAC";
+const STATEFUL_SESSION: &str = "envoy.extensions.filters.http.stateful_session.v3.StatefulSession";
 const UUID_REQUEST_ID: &str = "envoy.extensions.request_id.uuid.v3.UuidRequestIdConfig";
 const ROUTER: &str = "envoy.extensions.filters.http.router.v3.Router";
 
@@ -179,6 +181,11 @@ fn http_filters(cx: &mut Cx<'_>, filters: &[hcm::HttpFilter]) -> Option<Vec<Http
             RBAC => {
                 let config: rbac_filter::Rbac = cx.unpack(any)?;
                 Some(Some(HttpFilter::Rbac(Arc::new(rbac::http_filter(cx, &config)?))))
+            }
+            STATEFUL_SESSION => {
+                let config: session_filter::StatefulSession = cx.unpack(any)?;
+                let session = stateful_session::stateful_session(cx, &config)?;
+                Some(Some(HttpFilter::StatefulSession(Arc::new(session))))
             }
             name => cx.fail(format!("{name} is no HTTP filter")),
         })

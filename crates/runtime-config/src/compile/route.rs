@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use evenkeel_xds::pb::envoy::config::route::v3 as route;
 use evenkeel_xds::pb::envoy::extensions::filters::http::rbac::v3 as rbac_filter;
+use evenkeel_xds::pb::envoy::extensions::filters::http::stateful_session::v3 as session_filter;
 use evenkeel_xds::pb::envoy::r#type::v3::{FractionalPercent, fractional_percent::DenominatorType};
 use evenkeel_xds::pb::google::protobuf::Any;
 
@@ -12,10 +13,9 @@ use super::headers::{edits, header_fields};
 use super::listener::origin;
 use super::retry::retry_policy;
 use super::route_action::route_action;
-use super::{Cx, matcher, rbac, type_name};
-use crate::rbac::RbacPerRoute;
+use super::{Cx, matcher, rbac, stateful_session, type_name};
 use crate::retry::RetryPolicy;
-use crate::route::{PathMatch, RequireTls, Route, RouteMatch, RouteTable, VirtualHost};
+use crate::route::{PathMatch, PerRouteFilters, RequireTls, Route, RouteMatch, RouteTable, VirtualHost};
 use crate::route_match::DomainIndex;
 
 /// Largest direct response body in bytes, unless `max_direct_response_body_size_bytes` says otherwise.
@@ -25,7 +25,7 @@ const DEFAULT_MAX_DIRECT_RESPONSE_BODY_BYTES: u32 = 4096;
 pub(crate) struct Inherited<'h> {
     pub max_direct_response_body_bytes: u32,
     pub retry: Option<&'h Arc<RetryPolicy>>,
-    pub rbac: Option<&'h Arc<RbacPerRoute>>,
+    pub filters: Option<&'h PerRouteFilters>,
     pub validate_clusters: bool,
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn route_table(cx: &mut Cx<'_>, table: &route::RouteConfiguration, in
     let inherited = Inherited {
         max_direct_response_body_bytes: max_body.map_or(DEFAULT_MAX_DIRECT_RESPONSE_BODY_BYTES, |max| max.value),
         retry: None,
-        rbac: None,
+        filters: None,
         validate_clusters: table.validate_clusters.as_ref().map_or(inline == Inline::Yes, |validate| validate.value),
     };
     let headers = edits(cx, &header_fields!(table));
@@ -95,8 +95,8 @@ fn virtual_host(cx: &mut Cx<'_>, host: &route::VirtualHost, table: &Inherited<'_
         Err(_) => return cx.fail_at("require_tls", format!("unknown value {}", host.require_tls)),
     };
     let retry = retry_policy(cx, host.retry_policy.as_ref())?.map(Arc::new);
-    let rbac = per_route_rbac(cx, &host.typed_per_filter_config)?;
-    let inherited = Inherited { retry: retry.as_ref(), rbac: rbac.as_ref(), ..*table };
+    let filters = per_route_filters(cx, &host.typed_per_filter_config, None)?;
+    let inherited = Inherited { retry: retry.as_ref(), filters: Some(&filters), ..*table };
     let routes = cx.each("routes", &host.routes, |cx, route| compile_route(cx, route, &inherited).map(Arc::new));
     Some(VirtualHost {
         name,
@@ -114,7 +114,7 @@ fn compile_route(cx: &mut Cx<'_>, route: &route::Route, inherited: &Inherited<'_
     let matches = cx.required("match", route.r#match.as_ref())?;
     let matches = cx.at("match", |cx| route_match(cx, matches));
     let headers = edits(cx, &header_fields!(route));
-    let rbac = per_route_rbac(cx, &route.typed_per_filter_config)?;
+    let filters = per_route_filters(cx, &route.typed_per_filter_config, inherited.filters)?;
     let matches = matches?;
     let action = route_action(cx, route, inherited)?;
     Some(Route {
@@ -122,33 +122,43 @@ fn compile_route(cx: &mut Cx<'_>, route: &route::Route, inherited: &Inherited<'_
         matches,
         action,
         headers,
-        rbac: rbac.or_else(|| inherited.rbac.cloned()),
+        filters,
         origin: origin(route.metadata.as_ref()),
     })
 }
 
 const RBAC_PER_ROUTE: &str = "envoy.extensions.filters.http.rbac.v3.RBACPerRoute";
+const SESSION_PER_ROUTE: &str = "envoy.extensions.filters.http.stateful_session.v3.StatefulSessionPerRoute";
 
-/// The RBAC entry of `typed_per_filter_config`.
-fn per_route_rbac(cx: &mut Cx<'_>, configs: &HashMap<String, Any>) -> Option<Option<Arc<RbacPerRoute>>> {
-    let mut found = None;
+/// `typed_per_filter_config`; what it does not say is `outer`'s.
+fn per_route_filters(
+    cx: &mut Cx<'_>,
+    configs: &HashMap<String, Any>,
+    outer: Option<&PerRouteFilters>,
+) -> Option<PerRouteFilters> {
+    let mut own = PerRouteFilters::default();
     cx.at("typed_per_filter_config", |cx| {
         for (filter, any) in configs {
-            cx.element(format_args!("{filter:?}"), |cx| {
-                if type_name(&any.type_url) != RBAC_PER_ROUTE {
-                    return cx.fail(format!("{} is no configuration for one route", type_name(&any.type_url)));
+            cx.element(format_args!("{filter:?}"), |cx| match type_name(&any.type_url) {
+                RBAC_PER_ROUTE if own.rbac.is_some() => cx.fail("RBAC is configured twice"),
+                RBAC_PER_ROUTE => {
+                    let config: rbac_filter::RbacPerRoute = cx.unpack(any)?;
+                    own.rbac = Some(Arc::new(rbac::per_route(cx, &config)?));
+                    Some(())
                 }
-                if found.is_some() {
-                    return cx.fail("RBAC is configured twice");
+                SESSION_PER_ROUTE if own.session.is_some() => cx.fail("the stateful session is configured twice"),
+                SESSION_PER_ROUTE => {
+                    let config: session_filter::StatefulSessionPerRoute = cx.unpack(any)?;
+                    own.session = Some(stateful_session::per_route(cx, &config)?);
+                    Some(())
                 }
-                let config: rbac_filter::RbacPerRoute = cx.unpack(any)?;
-                found = Some(Arc::new(rbac::per_route(cx, &config)?));
-                Some(())
+                name => cx.fail(format!("{name} is no configuration for one route")),
             })?;
         }
         Some(())
     })?;
-    Some(found)
+    let outer = outer.cloned().unwrap_or_default();
+    Some(PerRouteFilters { rbac: own.rbac.or(outer.rbac), session: own.session.or(outer.session) })
 }
 
 fn route_match(cx: &mut Cx<'_>, m: &route::RouteMatch) -> Option<RouteMatch> {

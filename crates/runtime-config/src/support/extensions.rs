@@ -94,6 +94,14 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     extension("envoy.extensions.filters.http.rbac.v3.RBAC",
         &["rules", "shadow_rules", "shadow_rules_stat_prefix", "rules_stat_prefix"]),
     extension("envoy.extensions.filters.http.rbac.v3.RBACPerRoute", &["rbac"]),
+    extension("envoy.extensions.filters.http.stateful_session.v3.StatefulSession",
+        &["session_state", "strict", "status_on_strict_destination_not_found"]),
+    extension("envoy.extensions.filters.http.stateful_session.v3.StatefulSessionPerRoute",
+        &["disabled", "stateful_session"]),
+    extension("envoy.extensions.http.stateful_session.cookie.v3.CookieBasedSessionState", &["cookie"]),
+    part("envoy.type.http.v3.Cookie", &["name", "ttl", "path", "attributes"]),
+    part("envoy.type.http.v3.CookieAttribute", &["name", "value"]),
+    extension("envoy.extensions.http.stateful_session.header.v3.HeaderBasedSessionState", &["name"]),
 
     // Routes
     extension("envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate", &[]),

@@ -7,7 +7,8 @@ use evenkeel_runtime_config::cluster::{
     HashFunction, HashKey, LeastRequest, LoadBalancer, Maglev, MetadataValue, PanicMode, RingHash, SelectorFallback,
     SlowStart, SubsetFallback,
 };
-use evenkeel_runtime_config::hash_policy::{HashCookie, HashSource};
+use evenkeel_runtime_config::cookie::Cookie;
+use evenkeel_runtime_config::hash_policy::HashSource;
 use evenkeel_runtime_config::route::{ForwardAction, RouteAction};
 use evenkeel_runtime_config::{Cluster, Rejection};
 
@@ -211,7 +212,7 @@ fn routes_hash_and_name_metadata() {
     assert!(
         matches!(&header.source, HashSource::Header { name, rewrite: None } if &**name == "x-user") && header.terminal
     );
-    let expected = HashCookie {
+    let expected = Cookie {
         name: "c".into(),
         ttl_seconds: Some(2),
         path: "/p".into(),

@@ -50,6 +50,16 @@ impl Place<'_> {
     }
 }
 
+impl<'a> Place<'a> {
+    /// The service that all of an action's destinations are parts of.
+    pub fn only_service(&self, action: &HttpAction) -> Option<&'a Service> {
+        let HttpAction::Route { destinations, .. } = action else { return None };
+        let (first, rest) = destinations.split_first()?;
+        let one = rest.iter().all(|other| other.destination.host == first.destination.host);
+        self.context.service(&first.destination.host).filter(|_| one).map(AsRef::as_ref)
+    }
+}
+
 /// The port a destination means: the one it names, the service's only one, or the request's.
 fn port_of(place: Place<'_>, destination: &Destination, service: Option<&Service>) -> u16 {
     let only_port = service.and_then(|s| match s.ports.as_slice() {

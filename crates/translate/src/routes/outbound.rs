@@ -15,6 +15,7 @@ use crate::context::{Carried, Context};
 use crate::names::{self, PASSTHROUGH_CLUSTER};
 use crate::pb::config::route::{Route, VirtualHost};
 use crate::plan::{Output, Part};
+use crate::sessions;
 use crate::tls::Inner;
 
 /// The port under which hosts that only a VirtualService knows can be called.
@@ -95,6 +96,7 @@ fn service_host(context: Context<'_>, service: &Service, port: &ServicePort) -> 
                 name: "default".to_owned(),
                 r#match: Some(matches::everything()),
                 action: Some(action::to_cluster(cluster, context.snapshot.mesh(), balancer.as_ref())),
+                typed_per_filter_config: sessions::of_route(Some(service)),
                 ..Default::default()
             };
             (vec![route], None)

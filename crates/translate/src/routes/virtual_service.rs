@@ -9,6 +9,7 @@ use crate::origin;
 use crate::pb::config::route::route_action::HostRewriteSpecifier;
 use crate::pb::config::route::{Route, route};
 use crate::proto::metadata;
+use crate::sessions;
 
 /// The routes that can hold for this proxy at `gateway` for requests to `port`, in order; nothing follows one that always holds.
 pub fn routes(context: Context<'_>, virtual_service: &VirtualService, gateway: &GatewayRef, port: u16) -> Vec<Route> {
@@ -52,6 +53,7 @@ fn route(place: Place<'_>, virtual_service: &VirtualService, http: &HttpRoute, c
         response_headers_to_add: responses().flat_map(headers::to_add).collect(),
         response_headers_to_remove: responses().flat_map(headers::to_remove).collect(),
         action: Some(action),
+        typed_per_filter_config: sessions::of_route(place.only_service(&http.action)),
         ..Default::default()
     }
 }

@@ -43,7 +43,7 @@ fn evenkeel_and_envoy_choose_the_same_hosts() {
     assert_eq!(run(Program::Evenkeel), (tables, cookies));
 }
 
-fn start(program: Program, file: &std::path::Path, admin: u16, port: u16) -> Process {
+pub fn start(program: Program, file: &std::path::Path, admin: u16, port: u16) -> Process {
     let mut command = match program {
         Program::Evenkeel => Command::new(env!("CARGO_BIN_EXE_evenkeel")),
         Program::Envoy => Command::new(envoy()),

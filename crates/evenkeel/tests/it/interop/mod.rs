@@ -10,6 +10,7 @@ mod messages;
 mod proxy;
 mod routing;
 mod security;
+mod sessions;
 mod upstream;
 
 use std::collections::BTreeSet;

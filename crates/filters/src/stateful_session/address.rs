@@ -1,0 +1,40 @@
+//! A host's address as cookies and headers carry it: Envoy's encoding, so that a session lasts when the proxy is exchanged.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+/// Field 1 of Envoy's message `Cookie`, its address, length-delimited.
+const ADDRESS: u8 = 0x0a;
+/// Field 2, a varint: when the cookie expires, in seconds of the uptime of the machine that wrote it.
+const EXPIRES: u8 = 0x10;
+
+/// A header's value.
+pub(super) fn in_header(address: &str) -> String {
+    STANDARD.encode(address)
+}
+
+/// A cookie's value. When it expires is left out: the browser knows, and no other machine could tell.
+pub(super) fn in_cookie(address: &str) -> Option<String> {
+    let length = u8::try_from(address.len()).ok().filter(|length| *length < 0x80)?;
+    Some(STANDARD.encode([&[ADDRESS, length], address.as_bytes()].concat()))
+}
+
+/// What [`in_header`] made.
+pub(super) fn of_header(value: &[u8]) -> Option<String> {
+    let address = String::from_utf8(STANDARD.decode(value).ok()?).ok()?;
+    (!address.is_empty()).then_some(address)
+}
+
+/// What [`in_cookie`] or Envoy made; older ones have the address alone.
+pub(super) fn of_cookie(value: &[u8]) -> Option<String> {
+    let bytes = STANDARD.decode(value).ok()?;
+    let address = match bytes.as_slice() {
+        [ADDRESS, length, rest @ ..] if *length < 0x80 => {
+            let (address, rest) = rest.split_at_checked((*length).into())?;
+            matches!(rest.first(), None | Some(&EXPIRES)).then(|| address.to_vec())?
+        }
+        _ => bytes,
+    };
+    let address = String::from_utf8(address).ok()?;
+    (!address.is_empty()).then_some(address)
+}

@@ -1,0 +1,8 @@
+//! `envoy.filters.http.stateful_session`: requests of one session go to the host that served the first.
+
+mod address;
+mod filter;
+#[cfg(test)]
+mod tests;
+
+pub use filter::{HttpFilter, Session};

@@ -1,0 +1,66 @@
+//! `StatefulSession` and `StatefulSessionPerRoute`.
+
+use std::sync::Arc;
+
+use evenkeel_xds::pb::envoy::config::core::v3::TypedExtensionConfig;
+use evenkeel_xds::pb::envoy::extensions::filters::http::stateful_session::v3 as filter;
+use evenkeel_xds::pb::envoy::extensions::http::stateful_session::cookie::v3::CookieBasedSessionState;
+use evenkeel_xds::pb::envoy::extensions::http::stateful_session::header::v3::HeaderBasedSessionState;
+
+use super::{Cx, type_name};
+use crate::cookie::Cookie;
+use crate::stateful_session::{SessionState, StatefulSession, StatefulSessionPerRoute};
+
+const COOKIE: &str = "envoy.extensions.http.stateful_session.cookie.v3.CookieBasedSessionState";
+const HEADER: &str = "envoy.extensions.http.stateful_session.header.v3.HeaderBasedSessionState";
+
+pub(super) fn stateful_session(cx: &mut Cx<'_>, config: &filter::StatefulSession) -> Option<StatefulSession> {
+    let state = match &config.session_state {
+        None => None,
+        Some(extension) => Some(cx.at("session_state", |cx| session_state(cx, extension))?),
+    };
+    let status_on_missing_host = match u16::try_from(config.status_on_strict_destination_not_found) {
+        Ok(0) => 503,
+        Ok(status @ 200..=599) => status,
+        _ => return cx.fail_at("status_on_strict_destination_not_found", "must lie between 200 and 599"),
+    };
+    Some(StatefulSession { state, strict: config.strict, status_on_missing_host })
+}
+
+pub(super) fn per_route(cx: &mut Cx<'_>, config: &filter::StatefulSessionPerRoute) -> Option<StatefulSessionPerRoute> {
+    use filter::stateful_session_per_route::Override;
+    match &config.r#override {
+        Some(Override::Disabled(true)) => Some(StatefulSessionPerRoute::Disabled),
+        Some(Override::StatefulSession(config)) => {
+            let session = cx.at("stateful_session", |cx| stateful_session(cx, config))?;
+            Some(StatefulSessionPerRoute::Session(Arc::new(session)))
+        }
+        Some(Override::Disabled(false)) => cx.fail_at("disabled", "must be true"),
+        None => cx.fail("one of disabled, stateful_session is required"),
+    }
+}
+
+fn session_state(cx: &mut Cx<'_>, extension: &TypedExtensionConfig) -> Option<SessionState> {
+    let any = cx.required("typed_config", extension.typed_config.as_ref())?;
+    cx.at("typed_config", |cx| match type_name(&any.type_url) {
+        COOKIE => {
+            let config: CookieBasedSessionState = cx.unpack(any)?;
+            let cookie = cx.required("cookie", config.cookie.as_ref())?;
+            cx.at("cookie", |cx| {
+                Some(SessionState::Cookie(Cookie {
+                    name: cx.non_empty("name", &cookie.name)?.into(),
+                    ttl_seconds: Some(cx.duration("ttl", cookie.ttl.as_ref()).map_or(0, |ttl| ttl.as_secs())),
+                    path: cookie.path.as_str().into(),
+                    attributes: cx.each("attributes", &cookie.attributes, |cx, attribute| {
+                        Some((cx.non_empty("name", &attribute.name)?.into(), attribute.value.as_str().into()))
+                    }),
+                }))
+            })
+        }
+        HEADER => {
+            let config: HeaderBasedSessionState = cx.unpack(any)?;
+            Some(SessionState::Header(cx.non_empty("name", &config.name)?.to_ascii_lowercase().into()))
+        }
+        name => cx.fail(format!("{name} keeps no session")),
+    })
+}

@@ -1,0 +1,51 @@
+//! Cookies that the proxy gives clients, and how they are found in requests.
+
+/// A cookie as `Set-Cookie` makes it, less its value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cookie {
+    /// Name.
+    pub name: Box<str>,
+    /// It lives for so many seconds; 0: until the browser ends. `None`: where it is only read, it is never made.
+    pub ttl_seconds: Option<u64>,
+    /// Path; empty: none.
+    pub path: Box<str>,
+    /// Further attributes; without a value, the name alone.
+    pub attributes: Vec<(Box<str>, Box<str>)>,
+}
+
+impl Cookie {
+    /// The `set-cookie` value that gives it `value`.
+    pub fn set(&self, value: &str) -> String {
+        let mut text = format!("{}=\"{value}\"", self.name);
+        if let Some(seconds) = self.ttl_seconds.filter(|seconds| *seconds > 0) {
+            text.push_str(&format!("; Max-Age={seconds}"));
+        }
+        if !self.path.is_empty() {
+            text.push_str("; Path=");
+            text.push_str(&self.path);
+        }
+        for (name, value) in &self.attributes {
+            text.push_str("; ");
+            text.push_str(name);
+            if !value.is_empty() {
+                text.push('=');
+                text.push_str(value);
+            }
+        }
+        text.push_str("; HttpOnly");
+        text
+    }
+}
+
+/// The value of the first cookie of that name in the lines of a `cookie` header, without quotes around it.
+pub fn find<'h>(lines: impl Iterator<Item = &'h [u8]>, name: &str) -> Option<&'h [u8]> {
+    let mut pairs = lines.flat_map(|line| line.split(|byte| *byte == b';')).filter_map(|pair| {
+        let equals = pair.iter().position(|byte| *byte == b'=')?;
+        Some((pair[..equals].trim_ascii(), pair[equals + 1..].trim_ascii()))
+    });
+    let (_, value) = pairs.find(|(own, _)| *own == name.as_bytes())?;
+    match value {
+        [b'"', inner @ .., b'"'] => Some(inner),
+        value => Some(value),
+    }
+}

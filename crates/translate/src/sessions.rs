@@ -1,0 +1,63 @@
+//! Services that ask for sessions with a label: requests of one session go to the endpoint that served the first.
+
+use std::collections::HashMap;
+
+use evenkeel_model::Service;
+
+use crate::pb::config::cluster::Cluster;
+use crate::pb::core::{HealthStatus, HealthStatusSet, TypedExtensionConfig};
+use crate::pb::google::protobuf::Any;
+use crate::pb::hcm::{HttpFilter, http_filter};
+use crate::pb::session::{CookieBasedSessionState, HeaderBasedSessionState, per_route};
+use crate::pb::session::{StatefulSession, StatefulSessionPerRoute};
+use crate::proto::any;
+
+/// Istio's label: the session is kept in a cookie, `NAME` or `NAME:PATH`.
+const COOKIE_LABEL: &str = "istio.io/persistent-session";
+/// Istio's label: the session is kept in a header of this name.
+const HEADER_LABEL: &str = "istio.io/persistent-session-header";
+const FILTER: &str = "envoy.filters.http.stateful_session";
+
+/// The filter, which does nothing on routes that do not configure it.
+pub fn filter() -> HttpFilter {
+    HttpFilter {
+        name: FILTER.to_owned(),
+        config_type: Some(http_filter::ConfigType::TypedConfig(any(&StatefulSession::default()))),
+        ..Default::default()
+    }
+}
+
+/// What a route to the service says to the filter; nothing for most.
+pub fn of_route(service: Option<&Service>) -> HashMap<String, Any> {
+    let Some(state) = service.and_then(state) else { return HashMap::new() };
+    let session = StatefulSession { session_state: Some(state), ..Default::default() };
+    let config = StatefulSessionPerRoute { r#override: Some(per_route::Override::StatefulSession(session)) };
+    [(FILTER.to_owned(), any(&config))].into()
+}
+
+/// A session stays with an endpoint that takes no new ones.
+pub fn apply(service: &Service, cluster: &mut Cluster) {
+    if state(service).is_none() {
+        return;
+    }
+    if let Some(common) = &mut cluster.common_lb_config {
+        let statuses = [HealthStatus::Healthy, HealthStatus::Draining, HealthStatus::Unknown, HealthStatus::Degraded];
+        let statuses = statuses.map(|status| status as i32).to_vec();
+        common.override_host_status = Some(HealthStatusSet { statuses });
+    }
+}
+
+fn state(service: &Service) -> Option<TypedExtensionConfig> {
+    let label = |name: &str| service.labels.get(name).filter(|value| !value.is_empty());
+    let extension = |name: &str, config: Any| TypedExtensionConfig {
+        name: format!("envoy.http.stateful_session.{name}"),
+        typed_config: Some(config),
+    };
+    if let Some(cookie) = label(COOKIE_LABEL) {
+        let (name, path) = cookie.split_once(':').unwrap_or((cookie, "/"));
+        let cookie = crate::pb::session::Cookie { name: name.to_owned(), path: path.to_owned(), ..Default::default() };
+        return Some(extension("cookie", any(&CookieBasedSessionState { cookie: Some(cookie) })));
+    }
+    let header = label(HEADER_LABEL)?;
+    Some(extension("header", any(&HeaderBasedSessionState { name: header.clone() })))
+}
