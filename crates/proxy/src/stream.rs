@@ -58,6 +58,14 @@ impl Stream {
         }
     }
 
+    /// Bytes of ciphertext that the socket took; 0 without TLS.
+    pub fn ciphertext_sent(&self) -> u64 {
+        match self {
+            Self::Tls(stream) => stream.ciphertext_sent(),
+            Self::Tcp(_) | Self::Unix(_) => 0,
+        }
+    }
+
     /// This end's address; `None` for Unix sockets.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         match self {

@@ -43,6 +43,8 @@ pub struct TlsStream<S> {
     /// Ciphertext that was read but not yet taken by rustls, whose buffers were full.
     unread: Vec<u8>,
     closing: bool,
+    /// Ciphertext the socket took, in bytes.
+    sent: u64,
     session: Arc<Session>,
 }
 
@@ -76,13 +78,18 @@ impl<S> TlsStream<S> {
         &self.io
     }
 
+    /// Bytes of ciphertext that the socket took since the connection began.
+    pub fn ciphertext_sent(&self) -> u64 {
+        self.sent
+    }
+
     /// The same connection over another form of its socket: to leave one reactor and register with another.
     ///
     /// # Errors
     /// Those of `map`; the connection is lost then.
     pub fn try_map_io<T>(self, map: impl FnOnce(S) -> io::Result<T>) -> io::Result<TlsStream<T>> {
-        let Self { io, connection, unread, closing, session } = self;
-        Ok(TlsStream { io: map(io)?, connection, unread, closing, session })
+        let Self { io, connection, unread, closing, sent, session } = self;
+        Ok(TlsStream { io: map(io)?, connection, unread, closing, sent, session })
     }
 }
 
@@ -98,7 +105,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
     ) -> Result<Self, HandshakeError> {
         let session = Session { peer: None, local, server_name, alpn: None, version: "", cipher: "", resumed: false };
         let connection = Box::new(connection);
-        let mut stream = Self { io, connection, unread, closing: false, session: Arc::new(session) };
+        let mut stream = Self { io, connection, unread, closing: false, sent: 0, session: Arc::new(session) };
         if let Err(error) = poll_fn(|cx| stream.poll_handshake(cx)).await {
             // The alert tells the peer why; it is one record, and a peer that does not take it is not waited for.
             poll_fn(|cx| match stream.poll_send(cx) {
@@ -204,7 +211,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.connection.write_tls(&mut Socket { io: &mut self.io, cx }) {
             Ok(0) => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-            Ok(_) => Poll::Ready(Ok(())),
+            Ok(count) => {
+                self.sent += count as u64;
+                Poll::Ready(Ok(()))
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
             Err(error) => Poll::Ready(Err(error)),
         }

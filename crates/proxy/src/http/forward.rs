@@ -224,7 +224,7 @@ impl Life<'_> {
         if attempt.is_ok()
             && let Some(value) = self.request.response.headers.get(HeaderId::KeepAlive)
         {
-            host.keep_alive.announced(value);
+            host.keep_alive().announced(value);
         }
         let outcome = match attempt {
             Ok(_) => Some(retry::outcome_of_response(&self.request.response)),

@@ -224,7 +224,7 @@ impl Connection {
     pub fn lost_race(&self, now: Instant) {
         if let Some(since) = self.idle_since {
             // The request was sent in between; what it took is short against what is learned.
-            self.host.keep_alive.closed_after(now.duration_since(since), now);
+            self.host.keep_alive().closed_after(now.duration_since(since), now);
         }
     }
 
@@ -569,7 +569,7 @@ impl Cluster {
             let now = Instant::now();
             let idle = now.duration_since(since);
             // The last one used is taken first: when it has waited too long, so have the others.
-            if host.keep_alive.is_known() && host.keep_alive.limit(now).is_some_and(|limit| idle >= limit) {
+            if host.keep_alive().is_known() && host.keep_alive().limit(now).is_some_and(|limit| idle >= limit) {
                 self.shared.stats.inc(Counter::upstream_cx_idle_timeout);
                 continue;
             }
@@ -577,7 +577,7 @@ impl Cluster {
                 open.requests += 1;
                 return Some(Connection { stream, host: host.clone(), reused: true, idle_since: Some(since), open });
             }
-            host.keep_alive.closed_after(idle, now);
+            host.keep_alive().closed_after(idle, now);
         }
     }
 
@@ -809,7 +809,7 @@ impl Cluster {
             host.pool.take();
         }
         host.multiplexed.sweep();
-        let limit = limit.into_iter().chain(host.keep_alive.limit(now)).min();
+        let limit = limit.into_iter().chain(host.keep_alive().limit(now)).min();
         host.idle.borrow_mut().retain_mut(|idle| {
             if limit.is_some_and(|limit| now.duration_since(idle.since) >= limit) {
                 self.shared.stats.inc(Counter::upstream_cx_idle_timeout);
@@ -817,7 +817,7 @@ impl Cluster {
             }
             let open = idle.stream.is_idle_and_open();
             if !open {
-                host.keep_alive.closed_after(now.duration_since(idle.since), now);
+                host.keep_alive().closed_after(now.duration_since(idle.since), now);
             }
             open
         });

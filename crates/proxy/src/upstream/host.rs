@@ -41,8 +41,6 @@ pub struct Host {
     pub(super) idle: RefCell<Vec<Idle>>,
     /// Connections that carry many requests.
     pub(super) multiplexed: Pools,
-    /// How long it keeps idle connections.
-    pub(crate) keep_alive: KeepAlive,
     /// Room for this worker's pool (`max_connection_pools`), while it is in use.
     pub(super) pool: RefCell<Option<Permit>>,
     /// The cluster no longer has it: its connections are not kept.
@@ -89,7 +87,6 @@ impl Host {
             counts: HostCounts::default(),
             idle: RefCell::default(),
             multiplexed: Pools::default(),
-            keep_alive: KeepAlive::default(),
             pool: RefCell::default(),
             removed: Cell::default(),
         })
@@ -107,6 +104,11 @@ impl Host {
             EndpointAddress::Socket(address) => Some(address),
             EndpointAddress::Pipe(_) => None,
         }
+    }
+
+    /// How long it keeps idle connections, as far as any worker knows.
+    pub(crate) fn keep_alive(&self) -> &KeepAlive {
+        &self.shared.keep_alive
     }
 
     /// Requests in flight from this worker.

@@ -3,7 +3,8 @@
 //! A host says so (`Keep-Alive: timeout=5`), or shows it by closing. What is learned by watching is forgotten step by step,
 //! for a host that was restarted closes connections that it would have kept.
 
-use std::cell::Cell;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -16,11 +17,16 @@ const REMEMBERED: Duration = Duration::from_secs(60);
 const MARGIN_SHARE: u32 = 5;
 const LEAST_MARGIN: Duration = Duration::from_millis(5);
 
-/// One worker's knowledge of one host.
+/// What all workers know of one host. Each field stands for itself, so that none needs a lock.
 #[derive(Debug, Default)]
 pub struct KeepAlive {
-    announced: Cell<Option<Duration>>,
-    seen: Cell<Option<(Duration, Instant)>>,
+    /// In microseconds and one more; 0: it said nothing.
+    announced: AtomicU64,
+    /// The shortest time seen, likewise.
+    seen: AtomicU64,
+    /// When, in milliseconds after `epoch`.
+    seen_at: AtomicU64,
+    epoch: OnceLock<Instant>,
 }
 
 impl KeepAlive {
@@ -33,7 +39,7 @@ impl KeepAlive {
             std::str::from_utf8(number).ok()?.trim().parse::<u32>().ok()
         });
         if let Some(seconds) = timeouts.next_back() {
-            self.announced.set(Some(Duration::from_secs(seconds.into())));
+            set(&self.announced, Duration::from_secs(seconds.into()));
         }
     }
 
@@ -42,27 +48,48 @@ impl KeepAlive {
         if idle < SHORTEST {
             return;
         }
-        let shortest = self.seen.get().map_or(idle, |(known, _)| known.min(idle));
-        self.seen.set(Some((shortest, now)));
+        set(&self.seen, get(&self.seen).map_or(idle, |known| known.min(idle)));
+        self.seen_at.store(self.millis(now), Ordering::Relaxed);
     }
 
     /// Idle connections are not to be used after this long; `None`: nothing is known.
     pub fn limit(&self, now: Instant) -> Option<Duration> {
-        if let Some((known, at)) = self.seen.get()
-            && now.duration_since(at) >= REMEMBERED
+        let (mut seen, now) = (get(&self.seen), self.millis(now));
+        let at = self.seen_at.load(Ordering::Relaxed);
+        let long_ago = now.saturating_sub(at) >= REMEMBERED.as_millis() as u64;
+        // One of the workers that see it tries the longer time.
+        if let Some(known) = seen.filter(|_| long_ago)
+            && self.seen_at.compare_exchange(at, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         {
-            self.seen.set(Some((known.saturating_mul(2), now)));
+            seen = Some(known.saturating_mul(2));
+            set(&self.seen, known.saturating_mul(2));
         }
-        let seen = self.seen.get().map(|(known, _)| known);
-        let host = self.announced.get().into_iter().chain(seen).min()?;
+        let host = get(&self.announced).into_iter().chain(seen).min()?;
         Some(host.saturating_sub((host / MARGIN_SHARE).max(LEAST_MARGIN)))
     }
 
     /// Anything is known.
     #[inline]
     pub fn is_known(&self) -> bool {
-        self.announced.get().is_some() || self.seen.get().is_some()
+        self.announced.load(Ordering::Relaxed) != 0 || self.seen.load(Ordering::Relaxed) != 0
     }
+
+    fn millis(&self, now: Instant) -> u64 {
+        let since = now.saturating_duration_since(*self.epoch.get_or_init(|| now));
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Writes only what differs: what is known rarely changes, and every worker reads it.
+fn set(time: &AtomicU64, value: Duration) {
+    let micros = u64::try_from(value.as_micros()).unwrap_or(u64::MAX).saturating_add(1);
+    if time.load(Ordering::Relaxed) != micros {
+        time.store(micros, Ordering::Relaxed);
+    }
+}
+
+fn get(time: &AtomicU64) -> Option<Duration> {
+    time.load(Ordering::Relaxed).checked_sub(1).map(Duration::from_micros)
 }
 
 #[cfg(test)]

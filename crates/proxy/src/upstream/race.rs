@@ -24,8 +24,8 @@ pub(super) fn is_quiet(stream: &Stream) -> bool {
     ready <= 0 || wanted.revents & unwanted == 0
 }
 
-/// Whether the peer ended the connection before it had a single byte of the last `written` that were handed to the socket.
-/// To be asked once the peer's end (FIN) was read in order, with nothing before it.
+/// Whether the peer ended the connection before it had a single byte of the last `written` that the socket took.
+/// To be asked once the peer's end (FIN, or over TLS `close_notify`) was read in order, with nothing before it.
 ///
 /// Each segment acknowledges what its sender has received, so an end that was sent after the first of these bytes arrived
 /// would have acknowledged it. Where none of them is acknowledged, the peer had given up its right to answer before the
@@ -35,8 +35,10 @@ pub(crate) fn ended_before(stream: &Stream, written: usize) -> bool {
     match stream {
         _ if written == 0 => true,
         Stream::Tcp(stream) => unacknowledged(stream.as_raw_fd()).is_some_and(|bytes| bytes >= written),
-        // How many bytes of ciphertext there are is not known here; Unix sockets acknowledge nothing.
-        Stream::Tls(_) | Stream::Unix(_) => false,
+        // The end was `close_notify`, which nobody but the peer can write; `written` are bytes of ciphertext.
+        Stream::Tls(stream) => unacknowledged(stream.get_ref().as_raw_fd()).is_some_and(|bytes| bytes >= written),
+        // They acknowledge nothing.
+        Stream::Unix(_) => false,
     }
 }
 

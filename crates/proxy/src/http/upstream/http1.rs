@@ -34,6 +34,8 @@ pub(in crate::http) struct Http1 {
     begun: bool,
     /// How many of them it took.
     written: usize,
+    /// What the socket had taken before the request, where that is counted in ciphertext.
+    sealed_before: u64,
     /// It reported a reset then: what is read no longer tells that from an end.
     reset: bool,
     /// The upstream closed in order, with no byte of an answer.
@@ -50,6 +52,7 @@ pub(in crate::http) struct Http1 {
 impl Http1 {
     /// `trailers`: the upstream may send trailers, and be sent some.
     pub(in crate::http) fn new(connection: Connection, trailers: bool) -> Self {
+        let sealed_before = connection.stream.ciphertext_sent();
         Self {
             connection,
             input: Buffer::default(),
@@ -59,6 +62,7 @@ impl Http1 {
             body: FramedBody::new(Framing::None, false),
             begun: false,
             written: 0,
+            sealed_before,
             reset: false,
             ended: false,
             keep_alive: false,
@@ -85,7 +89,9 @@ impl Http1 {
 
     /// The upstream closed the connection before any byte of the request reached it.
     pub(super) fn is_unread(&self) -> bool {
-        self.ended && (self.written == 0 || !self.reset) && ended_before(&self.connection.stream, self.written)
+        let sealed = self.connection.stream.ciphertext_sent() - self.sealed_before;
+        let written = usize::try_from(sealed).unwrap_or(usize::MAX).max(self.written);
+        self.ended && (written == 0 || !self.reset) && ended_before(&self.connection.stream, written)
     }
 
     pub(super) fn host(&self) -> &Rc<Host> {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::upstream::breaker::Slots;
+use crate::upstream::keep_alive::KeepAlive;
 
 /// Why a host is not healthy, as bits. Envoy's `HealthFlag`s that do not come from discovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -62,6 +63,8 @@ pub struct HostHealth {
     in_a_row: [AtomicU32; 3],
     /// Counts of each worker that knows the host.
     tallies: Mutex<Vec<Weak<Tally>>>,
+    /// How long it keeps idle connections.
+    pub(in crate::upstream) keep_alive: KeepAlive,
     /// Room for connections of all workers, where they are limited per host.
     pub(in crate::upstream) connections: Arc<Slots>,
 }
