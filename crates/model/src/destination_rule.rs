@@ -120,6 +120,11 @@ pub struct LocalityLb {
     pub disabled: bool,
     /// Shares by where requests come from (`region/zone/subzone`, `*` stands for the rest): percentages by where they go.
     pub distribute: Vec<(Arc<str>, Shares)>,
+    /// Which region to go to, by the client's, when nothing is left there.
+    pub failover: Vec<(Arc<str>, Arc<str>)>,
+    /// Labels (`NAME`, or `NAME=VALUE` whatever the client's is) in which endpoints ought to agree with the client, the most
+    /// important first.
+    pub failover_priority: Vec<Arc<str>>,
 }
 
 /// Percentages of requests by the locality they go to.

@@ -239,6 +239,8 @@ pub struct RetryPolicy {
     pub retry_on: Option<Arc<str>>,
     /// A retry prefers hosts that were not tried.
     pub avoid_previous_hosts: bool,
+    /// It goes to localities that were not tried.
+    pub avoid_previous_localities: bool,
     /// Pause before the first retry, at most; none given = Envoy's default.
     pub back_off: Option<Duration>,
 }

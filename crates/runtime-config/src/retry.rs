@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::cluster::MetadataMatch;
 use crate::matching::HeaderMatcher;
 
 /// When a request is tried again, and how.
@@ -29,6 +30,10 @@ pub struct RetryPolicy {
     pub rate_limited: Option<RateLimitedBackOff>,
     /// Do not try the same host again (`previous_hosts`).
     pub avoid_previous_hosts: bool,
+    /// Do not try a host again that has all metadata of one of these (`omit_host_metadata`).
+    pub avoid_metadata: Vec<MetadataMatch>,
+    /// After every so many tries, priorities that were tried are left out (`previous_priorities`).
+    pub avoid_priorities_every: Option<u32>,
     /// How often to pick again when a predicate refuses a host.
     pub host_selection_max_attempts: u32,
 }
@@ -47,6 +52,8 @@ impl Default for RetryPolicy {
             max_interval: Duration::from_millis(250),
             rate_limited: None,
             avoid_previous_hosts: false,
+            avoid_metadata: Vec::new(),
+            avoid_priorities_every: None,
             host_selection_max_attempts: 1,
         }
     }

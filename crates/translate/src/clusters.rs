@@ -13,6 +13,7 @@ use evenkeel_xds::ResourceType;
 
 use crate::context::{Carried, Context};
 use crate::endpoints;
+use crate::failover::Nearness;
 use crate::load_balancer;
 use crate::names::{self, BLACK_HOLE_CLUSTER, INBOUND_PASSTHROUGH_CLUSTER, PASSTHROUGH_CLUSTER};
 use crate::origin;
@@ -104,7 +105,7 @@ pub fn outbound(
     let subset_name = subset.map_or("", |s| &*s.name);
     let policy = rule.map(|r| r.policy_for(subset.map(|s| &*s.name), port.number)).unwrap_or_default();
     let mut cluster = base(context, outbound_name(port, subset_name, service, inner));
-    discovery(context, service, port, subset.map(|s| &s.labels), &mut cluster);
+    discovery(context, service, port, subset.map(|s| &s.labels), &policy, &mut cluster);
     apply_policy(&policy, &mut cluster);
     sessions::apply(service, &mut cluster);
     let common = common_http_options(&policy);
@@ -127,6 +128,7 @@ fn discovery(
     service: &Service,
     port: &ServicePort,
     labels: Option<&Labels>,
+    policy: &TrafficPolicy,
     cluster: &mut Cluster,
 ) {
     let kind = match service.resolution {
@@ -147,7 +149,8 @@ fn discovery(
             let labels = labels.unwrap_or(&none);
             let endpoints = context.snapshot.ready_endpoints(service, port.number, labels);
             let named = endpoints.filter(|e| !matches!(e.address, EndpointAddress::Unix(_)));
-            cluster.load_assignment = Some(endpoints::assignment(&cluster.name, named));
+            let nearness = Nearness::new(context, policy);
+            cluster.load_assignment = Some(endpoints::assignment(&cluster.name, named, &nearness));
         }
     }
 }

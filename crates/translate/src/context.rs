@@ -103,6 +103,12 @@ impl<'a> Context<'a> {
         self.client.locality()
     }
 
+    /// A label of the proxy's workload; may be empty.
+    pub fn label(&self, name: &Arc<str>) -> Arc<str> {
+        self.ask(Question::Label(name.clone()));
+        self.client.label(name)
+    }
+
     /// Whether this is one of the proxy's own addresses.
     pub fn has_address(&self, address: IpAddr) -> bool {
         self.ask(Question::HasAddress(address)) == Answer::Yes

@@ -1,6 +1,6 @@
 //! Endpoints of EDS clusters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use evenkeel_model::workload::selects;
 use evenkeel_model::{Endpoint, EndpointAddress, Labels, Resolution, Service};
@@ -8,6 +8,7 @@ use evenkeel_xds::ResourceType;
 
 use crate::clusters::{TLS_MODE, TLS_MODE_ISTIO, outbound_name};
 use crate::context::Context;
+use crate::failover::{Nearness, Rank};
 use crate::load_balancer;
 use crate::pb::config::endpoint::Endpoint as EnvoyEndpoint;
 use crate::pb::config::endpoint::{
@@ -28,14 +29,16 @@ pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
         let subsets = rule.into_iter().flat_map(|r| r.subsets.iter().map(|s| (&*s.name, &s.labels)));
         for (subset, labels) in std::iter::once(("", &whole)).chain(subsets) {
             let policy = rule.map(|r| r.policy_for(Some(subset).filter(|s| !s.is_empty()), port.number));
-            let setting = policy.and_then(|policy| policy.load_balancer).and_then(|lb| lb.locality);
+            let policy = policy.unwrap_or_default();
+            let nearness = Nearness::new(context, &policy);
+            let setting = policy.load_balancer.and_then(|lb| lb.locality);
             for inner in carried.inners() {
                 let name = outbound_name(port, subset, service, *inner);
                 let endpoints = context.snapshot.endpoints(service, port.number).iter();
                 let ready = endpoints.filter(|e| e.ready && selects(labels, &e.labels));
                 // EDS takes addresses only; a name would make Envoy refuse the whole assignment.
                 let addressed = ready.filter(|e| !matches!(e.address, EndpointAddress::Name(_)));
-                let mut assigned = assignment(&name, addressed);
+                let mut assigned = assignment(&name, addressed, &nearness);
                 if let Some(setting) = &setting {
                     load_balancer::weigh_localities(setting, context.locality(), &mut assigned);
                 }
@@ -45,15 +48,24 @@ pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
     }
 }
 
-/// One assignment, its endpoints grouped by locality.
-pub fn assignment<'a>(cluster_name: &str, endpoints: impl Iterator<Item = &'a Endpoint>) -> ClusterLoadAssignment {
-    let mut by_locality: BTreeMap<&str, Vec<LbEndpoint>> = BTreeMap::new();
+/// One assignment, its endpoints grouped by locality, the nearest with priority 0.
+pub fn assignment<'a>(
+    cluster_name: &str,
+    endpoints: impl Iterator<Item = &'a Endpoint>,
+    nearness: &Nearness,
+) -> ClusterLoadAssignment {
+    let mut by_locality: BTreeMap<(&str, Rank), Vec<LbEndpoint>> = BTreeMap::new();
     for endpoint in endpoints {
-        by_locality.entry(&endpoint.locality).or_default().push(lb_endpoint(endpoint));
+        let group = (&*endpoint.locality, nearness.rank(endpoint));
+        by_locality.entry(group).or_default().push(lb_endpoint(endpoint));
     }
-    let groups = by_locality.into_iter().map(|(name, lb_endpoints)| LocalityLbEndpoints {
+    // Envoy takes priorities only if none is left out.
+    let ranks: BTreeSet<Rank> = by_locality.keys().map(|(_, rank)| *rank).collect();
+    let priority = |rank: Rank| u32::try_from(ranks.range(..rank).count()).unwrap_or(u32::MAX);
+    let groups = by_locality.into_iter().map(|((name, rank), lb_endpoints)| LocalityLbEndpoints {
         locality: locality(name),
         lb_endpoints,
+        priority: priority(rank),
         ..Default::default()
     });
     ClusterLoadAssignment { cluster_name: cluster_name.to_owned(), endpoints: groups.collect(), ..Default::default() }

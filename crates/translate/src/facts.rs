@@ -30,6 +30,8 @@ pub enum Question {
     HasAddress(IpAddr),
     /// In which locality does it run?
     Locality,
+    /// What is its workload's label of this name?
+    Label(Arc<str>),
     /// Everything about its workload: no two proxies have the same.
     Workload,
 }
@@ -65,6 +67,11 @@ impl Client {
         self.workload.as_ref().map_or("", |workload| &workload.locality)
     }
 
+    /// The value of a label of its workload; may be empty.
+    pub fn label(&self, name: &str) -> Arc<str> {
+        self.labels().get(name).map_or_else(|| "".into(), |value| value.as_str().into())
+    }
+
     /// The answer to a question about this proxy.
     pub fn answer(&self, question: &Question) -> Answer {
         let yes_or_no = |yes| if yes { Answer::Yes } else { Answer::No };
@@ -74,6 +81,7 @@ impl Client {
             Question::Locality => {
                 Answer::Text(self.workload.as_ref().map_or_else(|| "".into(), |workload| workload.locality.clone()))
             }
+            Question::Label(name) => Answer::Text(self.label(name)),
             Question::Workload => Answer::Alone(self.view.namespace.clone(), self.view.pod.clone()),
         }
     }

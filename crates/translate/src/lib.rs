@@ -25,6 +25,7 @@ pub mod tls;
 pub mod view;
 
 mod access_log;
+mod failover;
 mod http;
 mod origin;
 mod pb;

@@ -146,9 +146,10 @@ pub fn weigh_localities(locality: &LocalityLb, from: &str, assignment: &mut Clus
     }
 }
 
-type Parts<'a> = [&'a str; 3];
+pub(crate) type Parts<'a> = [&'a str; 3];
 
-fn parts(name: &str) -> Parts<'_> {
+/// Region, zone and sub-zone.
+pub(crate) fn parts(name: &str) -> Parts<'_> {
     let mut parts = name.splitn(3, '/');
     std::array::from_fn(|_| parts.next().unwrap_or_default())
 }

@@ -205,11 +205,25 @@ object! {
     pub struct LocalityLbSetting {
         /// Shares by origin.
         distribute: Vec<Distribute> = "distribute",
+        /// Where to go when a region has nothing left; works with `outlierDetection` only.
+        failover: Vec<Spanned<Failover>> = "failover",
+        /// Labels in which endpoints ought to agree with the client, the most important first; `NAME=VALUE` stands for
+        /// itself. Works with `outlierDetection` only.
+        failover_priority: Vec<Spanned<String>> = "failoverPriority",
         /// Whether it applies; it does if not given.
         enabled: Option<bool> = "enabled",
     }
-    later: ["failover", "failoverPriority"];
     check: check_locality;
+}
+
+object! {
+    /// Where to go when a region has nothing left.
+    pub struct Failover {
+        /// The client's region.
+        from: String = "from",
+        /// The region to go to.
+        to: String = "to",
+    }
 }
 
 object! {
@@ -439,7 +453,27 @@ fn is_prime(number: u32) -> bool {
     (2..=5_000_011).contains(&number) && (2..).take_while(|n| n * n <= number).all(|n| !number.is_multiple_of(n))
 }
 
-fn check_locality(setting: &LocalityLbSetting, _: &Node, cx: &mut Context) {
+fn check_locality(setting: &LocalityLbSetting, node: &Node, cx: &mut Context) {
+    for (name, given) in
+        [("failover", !setting.failover.is_empty()), ("failoverPriority", !setting.failover_priority.is_empty())]
+    {
+        if given && !setting.distribute.is_empty() {
+            let message = format!("`distribute` and `{name}` exclude each other");
+            cx.error("conflict", node.span_of_path(name), message, "remove one of them");
+        }
+    }
+    for failover in setting.failover.iter().filter(|failover| failover.from == failover.to) {
+        let message = format!("the failover from `{}` leads back to it", failover.from);
+        cx.at_field("failover", |cx| cx.error("bad-value", &failover.span, message, "name another region in `to`"));
+    }
+    for (index, label) in setting.failover_priority.iter().enumerate() {
+        if setting.failover_priority.iter().take(index).any(|before| before == label) {
+            let message = format!("`{}` appears twice", label.value);
+            cx.at_field("failoverPriority", |cx| {
+                cx.error("duplicate-label", &label.span, message, "remove one of them")
+            });
+        }
+    }
     for (index, distribute) in setting.distribute.iter().enumerate() {
         let total: u64 = distribute.to.values().map(|weight| u64::from(*weight)).sum();
         if total != 100 {

@@ -252,8 +252,9 @@ object! {
         retry_ignore_previous_hosts: Option<bool> = "retryIgnorePreviousHosts",
         /// Pause before the first retry, at most.
         backoff: Option<Duration> = "backoff",
+        /// Whether a retry leaves out localities that were tried.
+        retry_remote_localities: Option<bool> = "retryRemoteLocalities",
     }
-    later: ["retryRemoteLocalities"];
     check: check_retry;
 }
 

@@ -205,7 +205,12 @@ fn locality(setting: &istio::LocalityLbSetting) -> LocalityLb {
         let to = share.to.iter().map(|(to, weight)| (shared(to), *weight)).collect();
         (shared(&share.from), to)
     });
-    LocalityLb { disabled: setting.enabled == Some(false), distribute: distribute.collect() }
+    LocalityLb {
+        disabled: setting.enabled == Some(false),
+        distribute: distribute.collect(),
+        failover: setting.failover.iter().map(|region| (shared(&region.from), shared(&region.to))).collect(),
+        failover_priority: setting.failover_priority.iter().map(|label| shared(label)).collect(),
+    }
 }
 
 fn warmup(settings: &istio::LoadBalancer) -> Option<Warmup> {

@@ -289,6 +289,7 @@ pub(super) fn retries_of(written: &istio::HttpRetry) -> RetryPolicy {
         per_try_timeout: written.per_try_timeout,
         retry_on: written.retry_on.as_ref().map(|c| shared(c)),
         avoid_previous_hosts: written.retry_ignore_previous_hosts.unwrap_or(true),
+        avoid_previous_localities: written.retry_remote_localities.unwrap_or(false),
         back_off: written.backoff,
     }
 }

@@ -54,7 +54,7 @@ impl Life<'_> {
         let request_until = forward.request_until.filter(|_| !paused);
         let mut timers = Timers::new(forward.idle, forward.timeout, request_until);
         timers.longest = forward.ends_by;
-        let mut tried: Vec<Arc<str>> = Vec::new();
+        let mut tried: Vec<Rc<Host>> = Vec::new();
         // A retry counts against `max_retries` until its try ends.
         let mut _retrying = None;
         loop {
@@ -65,7 +65,7 @@ impl Life<'_> {
             let attempt = self.attempt(forward, &mut upload, &mut timers, &tried).await;
             self.report(forward, &attempt);
             if let Some(host) = self.request.host.as_ref().filter(|_| forward.retry.is_some()) {
-                tried.push(Arc::clone(&host.label));
+                tried.push(Rc::clone(host));
             }
             let verdict = self.retry_verdict(forward, &upload, &attempt);
             if let Verdict::Again(pause) = verdict {
@@ -105,19 +105,18 @@ impl Life<'_> {
         forward: &Forward<'_>,
         upload: &mut Upload,
         timers: &mut Timers,
-        tried: &[Arc<str>],
+        tried: &[Rc<Host>],
     ) -> Result<Answered, Failure> {
         if self.request.attempts == 1 {
             forward.cluster.drop_share()?;
         }
-        let avoid = forward.retry.as_deref().filter(|policy| policy.avoid_previous_hosts);
         // A session's host is asked once: a retry is to go elsewhere.
         let session = self.request.kept.session.clone().filter(|_| self.request.attempts == 1);
         let target = Target {
             override_host: session.as_deref().and_then(override_host),
             original_dst: Some(self.origin.view.local),
-            previous: if avoid.is_some() { tried } else { &[] },
-            reselect_attempts: avoid.map_or(0, |policy| policy.host_selection_max_attempts.max(1)),
+            previous: tried,
+            retry: forward.retry.as_deref().filter(|_| self.request.attempts > 1),
             ..forward.affinity.target()
         };
         // The race between a request and the end of the connection it was to use is run once more, whatever the policy.

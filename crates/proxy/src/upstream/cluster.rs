@@ -11,6 +11,7 @@ use evenkeel_runtime_config::FastMap;
 use evenkeel_runtime_config::cluster::{
     Cluster as Config, Discovery, Endpoint, EndpointAddress, Health, MetadataMatch, OriginalDst, Transport,
 };
+use evenkeel_runtime_config::retry::RetryPolicy;
 use evenkeel_runtime_config::route::Priority;
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_stats::{Registry, Scope, Writer};
@@ -40,16 +41,33 @@ const MAX_ORIGINAL_DESTINATIONS: usize = 10_000;
 pub struct Target<'a> {
     /// What the client dialled, for `ORIGINAL_DST`.
     pub original_dst: Option<SocketAddr>,
-    /// Hosts tried before, by label; not picked again if `reselect_attempts` allow.
-    pub previous: &'a [Arc<str>],
-    /// How often to pick again (`host_selection_retry_max_attempts`).
-    pub reselect_attempts: u32,
+    /// Hosts tried before, in their order.
+    pub previous: &'a [Rc<Host>],
+    /// What a retry avoids; nothing for a first try.
+    pub retry: Option<&'a RetryPolicy>,
     /// What the route's hash policies came to.
     pub hash: Option<u64>,
     /// Metadata that the route asks of a host.
     pub metadata_match: Option<&'a MetadataMatch>,
     /// The host a session asks for.
     pub override_host: Option<OverrideHost<'a>>,
+}
+
+impl Target<'_> {
+    /// How often to pick again when a host is refused (`host_selection_retry_max_attempts`).
+    pub(super) fn reselect_attempts(&self) -> u32 {
+        let refuses = |policy: &&RetryPolicy| policy.avoid_previous_hosts || !policy.avoid_metadata.is_empty();
+        self.retry.filter(refuses).map_or(0, |policy| policy.host_selection_max_attempts)
+    }
+
+    /// A host that the retry policy wants another one for.
+    pub(super) fn refuses(&self, host: &Host) -> bool {
+        self.retry.is_some_and(|policy| {
+            let tried = || self.previous.iter().any(|tried| tried.label == host.label);
+            (policy.avoid_previous_hosts && tried())
+                || policy.avoid_metadata.iter().any(|metadata| metadata.is_in(&host.endpoint().lb_metadata))
+        })
+    }
 }
 
 /// The host a session asks for.

@@ -83,6 +83,14 @@ impl MetadataMatch {
         self.0.get(place).map(|(_, value)| value)
     }
 
+    /// Whether all of it is in `own`, with the same values, or with lists that hold them.
+    pub fn is_in(&self, own: &Self) -> bool {
+        self.0.iter().all(|(name, value)| match own.get(name) {
+            Some(MetadataValue::List(list)) if list.contains(value) => true,
+            other => other == Some(value),
+        })
+    }
+
     /// Names and values, by name.
     pub fn iter(&self) -> impl Iterator<Item = &(Box<str>, MetadataValue)> {
         self.0.iter()

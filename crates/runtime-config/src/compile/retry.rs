@@ -3,11 +3,17 @@
 use std::time::Duration;
 
 use evenkeel_xds::pb::envoy::config::route::v3 as route;
+use evenkeel_xds::pb::envoy::extensions::retry::host::omit_host_metadata::v3::OmitHostMetadataConfig;
+use evenkeel_xds::pb::envoy::extensions::retry::priority::previous_priorities::v3::PreviousPrioritiesConfig;
 
+use super::subset::lb_metadata;
 use super::{Cx, matcher, type_name};
+use crate::cluster::MetadataMatch;
 use crate::retry::{RateLimitedBackOff, ResetHeader, RetryOn, RetryPolicy};
 
 const PREVIOUS_HOSTS: &str = "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate";
+const OMIT_HOST_METADATA: &str = "envoy.extensions.retry.host.omit_host_metadata.v3.OmitHostMetadataConfig";
+const PREVIOUS_PRIORITIES: &str = "envoy.extensions.retry.priority.previous_priorities.v3.PreviousPrioritiesConfig";
 const DEFAULT_BASE_INTERVAL: Duration = Duration::from_millis(25);
 const DEFAULT_RATE_LIMITED_MAX: Duration = Duration::from_secs(300);
 
@@ -26,6 +32,10 @@ pub(crate) fn retry_policy(cx: &mut Cx<'_>, policy: Option<&route::RetryPolicy>)
             }
         });
         let predicates = cx.each("retry_host_predicate", &policy.retry_host_predicate, host_predicate);
+        let avoid_priorities_every = match &policy.retry_priority {
+            Some(priority) => Some(cx.at("retry_priority", |cx| previous_priorities(cx, priority))?),
+            None => None,
+        };
         let (base_interval, max_interval) = back_off(cx, policy.retry_back_off.as_ref())?;
         let attempts = policy.host_selection_retry_max_attempts;
         Some(Some(RetryPolicy {
@@ -46,7 +56,9 @@ pub(crate) fn retry_policy(cx: &mut Cx<'_>, policy: Option<&route::RetryPolicy>)
                 Some(back_off) => Some(rate_limited(cx, back_off)?),
                 None => None,
             },
-            avoid_previous_hosts: !predicates.is_empty(),
+            avoid_previous_hosts: predicates.iter().any(|predicate| matches!(predicate, Predicate::PreviousHosts)),
+            avoid_metadata: predicates.into_iter().filter_map(Predicate::metadata).collect(),
+            avoid_priorities_every,
             host_selection_max_attempts: if attempts == 0 {
                 1
             } else {
@@ -56,14 +68,51 @@ pub(crate) fn retry_policy(cx: &mut Cx<'_>, policy: Option<&route::RetryPolicy>)
     })
 }
 
-fn host_predicate(cx: &mut Cx<'_>, predicate: &route::retry_policy::RetryHostPredicate) -> Option<()> {
+/// Which hosts are not tried again.
+enum Predicate {
+    PreviousHosts,
+    Metadata(MetadataMatch),
+}
+
+impl Predicate {
+    fn metadata(self) -> Option<MetadataMatch> {
+        match self {
+            // Nothing to match on matches no host.
+            Self::Metadata(metadata) => Some(metadata).filter(|metadata| !metadata.is_empty()),
+            Self::PreviousHosts => None,
+        }
+    }
+}
+
+fn host_predicate(cx: &mut Cx<'_>, predicate: &route::retry_policy::RetryHostPredicate) -> Option<Predicate> {
     let Some(route::retry_policy::retry_host_predicate::ConfigType::TypedConfig(any)) = &predicate.config_type else {
         return cx.fail_at("typed_config", "is required");
     };
     match type_name(&any.type_url) {
-        PREVIOUS_HOSTS => Some(()),
+        PREVIOUS_HOSTS => Some(Predicate::PreviousHosts),
+        OMIT_HOST_METADATA => cx.at("typed_config", |cx| {
+            let config: OmitHostMetadataConfig = cx.unpack(any)?;
+            Some(Predicate::Metadata(lb_metadata(config.metadata_match.as_ref())))
+        }),
         name => cx.fail_at("typed_config", format!("{name} is no retry host predicate")),
     }
+}
+
+/// After how many tries priorities are looked at.
+fn previous_priorities(cx: &mut Cx<'_>, priority: &route::retry_policy::RetryPriority) -> Option<u32> {
+    let Some(route::retry_policy::retry_priority::ConfigType::TypedConfig(any)) = &priority.config_type else {
+        return cx.fail_at("typed_config", "is required");
+    };
+    cx.at("typed_config", |cx| match type_name(&any.type_url) {
+        PREVIOUS_PRIORITIES => {
+            let config: PreviousPrioritiesConfig = cx.unpack(any)?;
+            match u32::try_from(config.update_frequency) {
+                Ok(every @ 1..) => Some(every),
+                _ => cx.fail_at("update_frequency", "must be above 0"),
+            }
+        }
+        name => cx.fail(format!("{name} is no retry priority")),
+    })
 }
 
 fn back_off(cx: &mut Cx<'_>, back_off: Option<&route::retry_policy::RetryBackOff>) -> Option<(Duration, Duration)> {

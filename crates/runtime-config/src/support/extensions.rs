@@ -105,6 +105,8 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
 
     // Routes
     extension("envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate", &[]),
+    extension("envoy.extensions.retry.host.omit_host_metadata.v3.OmitHostMetadataConfig", &["metadata_match"]),
+    extension("envoy.extensions.retry.priority.previous_priorities.v3.PreviousPrioritiesConfig", &["update_frequency"]),
 
     // Upstream HTTP
     extension("envoy.extensions.upstreams.http.v3.HttpProtocolOptions",

@@ -97,11 +97,12 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     part("envoy.config.route.v3.RetryPolicy",
         &["retry_on", "num_retries", "per_try_timeout", "per_try_idle_timeout", "retriable_status_codes",
           "retriable_headers", "retriable_request_headers", "retry_back_off", "rate_limited_retry_back_off",
-          "retry_host_predicate", "host_selection_retry_max_attempts"]),
+          "retry_host_predicate", "retry_priority", "host_selection_retry_max_attempts"]),
     part("envoy.config.route.v3.RetryPolicy.RateLimitedRetryBackOff", &["reset_headers", "max_interval"]),
     part("envoy.config.route.v3.RetryPolicy.ResetHeader", &["name", "format"]),
     part("envoy.config.route.v3.RetryPolicy.RetryBackOff", &["base_interval", "max_interval"]),
     part("envoy.config.route.v3.RetryPolicy.RetryHostPredicate", &["name", "typed_config"]),
+    part("envoy.config.route.v3.RetryPolicy.RetryPriority", &["name", "typed_config"]),
     part("envoy.config.core.v3.HeaderValueOption", &["header", "append", "append_action", "keep_empty_value"]),
     part("envoy.config.core.v3.HeaderValue", &["key", "value"]),
 

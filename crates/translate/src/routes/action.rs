@@ -12,7 +12,9 @@ use crate::clusters::outbound_name;
 use crate::context::Context;
 use crate::load_balancer;
 use crate::names;
-use crate::pb::config::route::retry_policy::{RetryBackOff, RetryHostPredicate, retry_host_predicate::ConfigType};
+use crate::pb::config::route::retry_policy::{
+    RetryBackOff, RetryHostPredicate, RetryPriority, retry_host_predicate::ConfigType, retry_priority,
+};
 use crate::pb::config::route::route_action::{ClusterSpecifier, HostRewriteSpecifier};
 use crate::pb::config::route::weighted_cluster::{ClusterWeight, cluster_weight};
 use crate::pb::config::route::{
@@ -22,6 +24,7 @@ use crate::pb::config::route::{
 use crate::pb::core::{DataSource, data_source};
 use crate::pb::matcher::RegexMatchAndSubstitute;
 use crate::pb::previous_hosts::PreviousHostsPredicate;
+use crate::pb::previous_priorities::PreviousPrioritiesConfig;
 use crate::proto::{any, duration, regex, u32_value};
 use crate::tls::Inner;
 
@@ -31,6 +34,8 @@ const DEFAULT_RETRY_ON: &str = "connect-failure,refused-stream,unavailable,cance
 const DEFAULT_RETRIES: u32 = 2;
 /// How often to look for a host that was not tried yet.
 const HOST_SELECTION_ATTEMPTS: i64 = 5;
+/// After so many tries another priority is tried, as Istio sets it.
+const TRIES_PER_PRIORITY: i32 = 2;
 
 /// What an action needs to know about the place it stands in.
 #[derive(Debug, Clone, Copy)]
@@ -193,7 +198,14 @@ fn retry_policy(own: Option<&RetryPolicy>, mesh: &MeshConfig) -> Option<EnvoyRet
         name: "envoy.retry_host_predicates.previous_hosts".to_owned(),
         config_type: Some(ConfigType::TypedConfig(any(&PreviousHostsPredicate {}))),
     };
+    let other_localities = own.is_some_and(|policy| policy.avoid_previous_localities).then(|| RetryPriority {
+        name: "envoy.retry_priorities.previous_priorities".to_owned(),
+        config_type: Some(retry_priority::ConfigType::TypedConfig(any(&PreviousPrioritiesConfig {
+            update_frequency: TRIES_PER_PRIORITY,
+        }))),
+    });
     Some(EnvoyRetryPolicy {
+        retry_priority: other_localities,
         retry_on: conditions.join(","),
         num_retries: Some(u32_value(retries)),
         per_try_timeout: own.and_then(|policy| policy.per_try_timeout).map(duration),

@@ -74,8 +74,10 @@ impl Levels {
             return self.pick_by_hash(target, random);
         }
         let mut picked = Picked::default();
-        for attempt in 0..=target.reselect_attempts {
-            let Some((level, degraded)) = self.choose_level(random) else { break };
+        let other = self.other_loads(target);
+        let loads = other.as_ref().unwrap_or(&self.loads);
+        for attempt in 0..=target.reselect_attempts() {
+            let Some((level, degraded)) = choose_level(loads, random) else { break };
             picked.panic = self.loads.panic.get(level).copied().unwrap_or_default();
             if picked.panic && self.fail_on_panic {
                 picked.host = None;
@@ -83,7 +85,7 @@ impl Levels {
             }
             let pick = Pick { hash: 0, attempt, random };
             picked.host = self.levels.get(level).and_then(|level| level.choice(degraded)).and_then(|c| c.pick(&pick));
-            if !refused(target, picked.host) {
+            if picked.host.is_none_or(|host| !target.refuses(host)) {
                 break;
             }
         }
@@ -93,30 +95,34 @@ impl Levels {
     /// The hash decides the level too, and it stays the same for all attempts.
     fn pick_by_hash(&self, target: &Target<'_>, random: &Random) -> Picked<'_> {
         let hash = target.hash.unwrap_or_else(|| random.next());
-        let Some((index, _)) = self.loads.choose(hash) else { return Picked::default() };
+        let other = self.other_loads(target);
+        let Some((index, _)) = other.as_ref().unwrap_or(&self.loads).choose(hash) else { return Picked::default() };
         let level = self.levels.get(index);
         let panic = self.loads.panic.get(index).copied().unwrap_or_default();
         let mut picked = Picked { panic, ..Picked::default() };
-        for attempt in 0..=target.reselect_attempts {
+        for attempt in 0..=target.reselect_attempts() {
             let pick = Pick { hash, attempt, random };
             picked.host = level.and_then(|level| level.choice(false)).and_then(|choice| choice.pick(&pick));
-            if !refused(target, picked.host) {
+            if picked.host.is_none_or(|host| !target.refuses(host)) {
                 break;
             }
         }
         picked
     }
 
-    fn choose_level(&self, random: &Random) -> Option<(usize, bool)> {
-        match self.loads.healthy.first() {
-            Some(100) => Some((0, false)),
-            _ => self.loads.choose(random.next() >> 32),
-        }
+    /// What a retry goes by, when it leaves out priorities that were tried.
+    fn other_loads(&self, target: &Target<'_>) -> Option<Loads> {
+        let every = target.retry?.avoid_priorities_every?;
+        let tried = target.previous.iter().map(|host| host.endpoint().priority as usize);
+        self.loads.without_tried(tried, every)
     }
 }
 
-fn refused(target: &Target<'_>, host: Option<&Rc<Host>>) -> bool {
-    host.is_some_and(|host| target.previous.contains(&host.label))
+fn choose_level(loads: &Loads, random: &Random) -> Option<(usize, bool)> {
+    match loads.healthy.first() {
+        Some(100) => Some((0, false)),
+        _ => loads.choose(random.next() >> 32),
+    }
 }
 
 impl Level {
@@ -141,6 +147,8 @@ impl Level {
             };
             return Self { healthy: Some(Choice::Flat(build(&config.load_balancer, pool, making))), degraded: None };
         }
+        // A retry may go to a priority that no first try goes to.
+        let [healthy, degraded] = loads.availability.get(index).copied().unwrap_or_default();
         let load = |loads: &[u32]| loads.get(index).copied().unwrap_or_default();
         let choice = |health: Health| {
             let by_locality = localities.as_deref().filter(|_| !panic);
@@ -151,8 +159,8 @@ impl Level {
             Choice::Flat(build(&config.load_balancer, Pool { hosts, shares: Vec::new() }, making))
         };
         Self {
-            healthy: (load(&loads.healthy) > 0).then(|| choice(Health::Healthy)),
-            degraded: (load(&loads.degraded) > 0).then(|| choice(Health::Degraded)),
+            healthy: (load(&loads.healthy) > 0 || healthy > 0).then(|| choice(Health::Healthy)),
+            degraded: (load(&loads.degraded) > 0 || degraded > 0).then(|| choice(Health::Degraded)),
         }
     }
 

@@ -37,6 +37,8 @@ pub(super) struct Loads {
     pub healthy: Vec<u32>,
     pub degraded: Vec<u32>,
     pub panic: Vec<bool>,
+    /// What they were made of: how much each priority could take, healthy and degraded.
+    pub availability: Vec<[u32; 2]>,
 }
 
 impl Loads {
@@ -49,6 +51,7 @@ impl Loads {
         let degraded: Vec<u32> = levels.iter().map(|l| percent(l.available.degraded, l.available.total)).collect();
         let total = healthy.iter().chain(&degraded).sum::<u32>().min(100);
         let mut loads = Self::by_availability(&healthy, &degraded, total);
+        loads.availability = healthy.iter().zip(&degraded).map(|(healthy, degraded)| [*healthy, *degraded]).collect();
         if total == 0 && rules.panic_threshold_percent == 0 {
             // All of it has to go somewhere, and finds no host there.
             loads.healthy.iter_mut().take(1).for_each(|first| *first = 100);
@@ -74,6 +77,7 @@ impl Loads {
             healthy: healthy.iter().map(&mut share).collect(),
             degraded: degraded.iter().map(&mut share).collect(),
             panic: vec![false; healthy.len()],
+            availability: Vec::new(),
         };
         if total > 0 {
             // What rounding left goes to the first that has anything.
@@ -97,6 +101,36 @@ impl Loads {
         let left = 100 - self.healthy.iter().sum::<u32>();
         let first = levels.iter().position(|level| level.hosts > 0).unwrap_or(0);
         self.healthy.get_mut(first).into_iter().for_each(|load| *load += left);
+    }
+
+    /// The shares when priorities that were `tried`, in this order, get none; looked at after each `every` tries, as Envoy's
+    /// `previous_priorities` does. Once none is left that could take anything, all of them may be tried again. `None`:
+    /// nothing is left out.
+    pub fn without_tried(&self, tried: impl Iterator<Item = usize>, every: u32) -> Option<Self> {
+        let mut out = vec![false; self.availability.len()];
+        let mut since = Vec::new();
+        for level in tried {
+            since.push(level);
+            if since.len() % every.max(1) as usize == 0 {
+                since.iter().for_each(|level| out.get_mut(*level).into_iter().for_each(|out| *out = true));
+                if self.left(&out).iter().flatten().all(|available| *available == 0) {
+                    out.fill(false);
+                    since.clear();
+                }
+            }
+        }
+        if !out.contains(&true) {
+            return None;
+        }
+        let left = self.left(&out);
+        let (healthy, degraded): (Vec<u32>, Vec<u32>) =
+            left.iter().map(|[healthy, degraded]| (*healthy, *degraded)).unzip();
+        let total = left.iter().flatten().sum::<u32>().min(100);
+        Some(Self { panic: self.panic.clone(), ..Self::by_availability(&healthy, &degraded, total) })
+    }
+
+    fn left(&self, out: &[bool]) -> Vec<[u32; 2]> {
+        self.availability.iter().zip(out).map(|(available, out)| if *out { [0, 0] } else { *available }).collect()
     }
 
     /// The priority for a hash, and whether its degraded hosts are to be used.
@@ -187,8 +221,30 @@ mod tests {
     }
 
     #[test]
+    fn retries_leave_out_priorities_that_were_tried() {
+        let check = |levels: &[(u64, u64)], tried: &[usize], every, expected: Option<(&[u32], &[u32])>| {
+            let other = loads(levels, 0).without_tried(tried.iter().copied(), every);
+            let other = other.as_ref().map(|loads| (&*loads.healthy, &*loads.degraded));
+            assert_eq!(other, expected, "{levels:?} {tried:?} {every}");
+        };
+        let three: &[(u64, u64)] = &[(100, 0), (100, 0), (100, 0)];
+        check(three, &[0], 2, None);
+        check(three, &[0, 0], 2, Some((&[0, 100, 0], &[0, 0, 0])));
+        check(three, &[0, 0, 1], 2, Some((&[0, 100, 0], &[0, 0, 0])));
+        check(three, &[0, 0, 1, 1], 2, Some((&[0, 0, 100], &[0, 0, 0])));
+        check(three, &[0, 1, 2], 1, None);
+        check(three, &[0, 1, 2, 0], 1, Some((&[0, 100, 0], &[0, 0, 0])));
+        check(&[(100, 0), (25, 0), (25, 0)], &[0], 1, Some((&[0, 50, 50], &[0, 0, 0])));
+        check(&[(100, 0), (0, 30), (10, 0)], &[0], 1, Some((&[0, 0, 25], &[0, 75, 0])));
+        check(&[(100, 0)], &[0], 1, None);
+        check(&[(100, 0), (0, 0)], &[0, 0], 1, None);
+        check(&[(100, 0), (50, 0)], &[7], 1, None);
+    }
+
+    #[test]
     fn requests_follow_the_loads() {
-        let loads = Loads { healthy: vec![10, 20], degraded: vec![30, 40], panic: vec![false; 2] };
+        let loads =
+            Loads { healthy: vec![10, 20], degraded: vec![30, 40], panic: vec![false; 2], availability: Vec::new() };
         let mut counts = [[0; 2]; 2];
         for hash in 0..100 {
             let (level, degraded) = loads.choose(hash).expect("loads add up to 100");

@@ -1,0 +1,147 @@
+//! Priorities of endpoints by how near they are to the client, in istiod's order.
+
+use std::sync::Arc;
+
+use evenkeel_model::{Endpoint, LocalityLb, TrafficPolicy};
+
+use crate::context::Context;
+use crate::load_balancer::parts;
+
+const REGION: &str = "topology.kubernetes.io/region";
+const ZONE: &str = "topology.kubernetes.io/zone";
+const SUB_ZONE: &str = "topology.istio.io/subzone";
+
+/// How far an endpoint is: by labels, then by locality. Endpoints of equal rank share a priority.
+pub type Rank = (usize, u8);
+
+/// Ranks endpoints for one client.
+#[derive(Debug, Default)]
+pub struct Nearness {
+    /// Labels that ought to agree, the most important first, with the client's values.
+    labels: Vec<(Arc<str>, Arc<str>)>,
+    by_locality: bool,
+    /// The client's locality.
+    from: Arc<str>,
+    /// The region to go to from the client's, when nothing is left there.
+    next_region: Option<Arc<str>>,
+}
+
+impl Nearness {
+    /// What `policy` asks for; all endpoints have equal rank unless it detects outliers, for without that no priority is ever
+    /// given up (as Istio has it), or where shares are set instead.
+    pub fn new(context: Context<'_>, policy: &TrafficPolicy) -> Self {
+        let none = LocalityLb::default();
+        let setting = policy.load_balancer.as_ref().and_then(|lb| lb.locality.as_ref()).unwrap_or(&none);
+        if policy.outlier_detection.is_none() || setting.disabled || !setting.distribute.is_empty() {
+            return Self::default();
+        }
+        let from: Arc<str> = context.locality().into();
+        let labels = setting.failover_priority.iter().map(|label| match label.split_once('=') {
+            Some((name, value)) => (name.into(), value.into()),
+            None => (label.clone(), topology(&from, label).map_or_else(|| context.label(label), Arc::from)),
+        });
+        let region = parts(&from)[0];
+        let next_region = setting.failover.iter().find(|(from, _)| **from == *region).map(|(_, to)| to.clone());
+        Self {
+            labels: labels.collect(),
+            by_locality: setting.failover_priority.is_empty() || !setting.failover.is_empty(),
+            next_region,
+            from,
+        }
+    }
+
+    /// Of one endpoint.
+    pub fn rank(&self, endpoint: &Endpoint) -> Rank {
+        let differs = |(name, value): &(Arc<str>, Arc<str>)| {
+            let own = endpoint.labels.get(&**name).map(String::as_str);
+            own.or_else(|| topology(&endpoint.locality, name)).unwrap_or_default() != &**value
+        };
+        let agreeing = self.labels.iter().position(differs).unwrap_or(self.labels.len());
+        let distance = if self.by_locality { self.distance(&endpoint.locality) } else { 0 };
+        (self.labels.len() - agreeing, distance)
+    }
+
+    /// 0 to 2: by zone and sub-zone within the region; 3: another region; 4: one that the setting does not name.
+    fn distance(&self, locality: &str) -> u8 {
+        let (own, other) = (parts(&self.from), parts(locality));
+        match own.iter().zip(other).take_while(|(own, other)| **own == *other).count() {
+            3 => 0,
+            2 => 1,
+            1 => 2,
+            _ => match &self.next_region {
+                Some(next) if **next != *other[0] => 4,
+                _ => 3,
+            },
+        }
+    }
+}
+
+/// What a locality says by the name of a label.
+fn topology<'l>(locality: &'l str, label: &str) -> Option<&'l str> {
+    let [region, zone, sub_zone] = parts(locality);
+    match label {
+        REGION => Some(region),
+        ZONE => Some(zone),
+        SUB_ZONE => Some(sub_zone),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nearness(from: &str, labels: &[(&str, &str)], by_locality: bool, next_region: Option<&str>) -> Nearness {
+        Nearness {
+            labels: labels.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
+            by_locality,
+            from: from.into(),
+            next_region: next_region.map(Into::into),
+        }
+    }
+
+    #[test]
+    fn localities_rank_by_what_they_share() {
+        let check = |next_region, expected: [u8; 6]| {
+            let nearness = nearness("r1/z1/s1", &[], true, next_region);
+            let all = ["r1/z1/s1", "r1/z1/s2", "r1/z2/s1", "r2/z1/s1", "r3", ""];
+            assert_eq!(all.map(|locality| nearness.distance(locality)), expected, "{next_region:?}");
+        };
+        check(None, [0, 1, 2, 3, 3, 3]);
+        check(Some("r3"), [0, 1, 2, 4, 3, 4]);
+        assert_eq!(nearness("", &[], true, None).distance(""), 0);
+    }
+
+    #[test]
+    fn labels_rank_by_the_first_that_differs() {
+        let labels = [("version", "v1"), (ZONE, "z1"), ("app", "")];
+        let check = |own: &[(&str, &str)], locality: &str, by_locality, expected: Rank| {
+            let endpoint = Endpoint {
+                labels: own.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+                locality: locality.into(),
+                ..endpoint()
+            };
+            assert_eq!(nearness("r1/z1", &labels, by_locality, None).rank(&endpoint), expected, "{own:?} {locality}");
+        };
+        check(&[("version", "v1")], "r1/z1", false, (0, 0));
+        check(&[("version", "v1"), ("app", "x")], "r1/z1", false, (1, 0));
+        check(&[("version", "v1")], "r1/z2", false, (2, 0));
+        check(&[("version", "v2")], "r1/z1", false, (3, 0));
+        check(&[], "r2/z1", true, (3, 3));
+    }
+
+    fn endpoint() -> Endpoint {
+        Endpoint {
+            address: evenkeel_model::EndpointAddress::Ip([127, 0, 0, 1].into()),
+            port: 80,
+            ready: true,
+            labels: Default::default(),
+            workload_name: "w".into(),
+            namespace: "n".into(),
+            identity: None,
+            locality: "".into(),
+            weight: 1,
+            mtls: false,
+        }
+    }
+}
