@@ -1,6 +1,8 @@
 //! Files to objects.
 
+use std::collections::hash_map::DefaultHasher;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use evenkeel_base::limits::{MAX_DIAGNOSTICS_PER_FILE, MAX_FINDINGS_PER_FILE};
@@ -24,13 +26,35 @@ pub fn load(files: &[(Arc<str>, Arc<str>)]) -> (Vec<Object>, Diagnostics) {
     for (path, text) in files {
         let (documents, syntax) = yaml::parse(path, text);
         let mut found = syntax;
+        let lines: Vec<&str> = text.lines().collect();
         for document in documents {
+            let (start, end) = (document.span.line, document.span.end_line);
+            let known = objects.len();
             read_document(document, &mut objects, &mut found);
+            let written = written(&lines, start, end);
+            objects.iter_mut().skip(known).for_each(|object| object.text = written);
         }
         diagnostics.extend(limited(found, path));
     }
     diagnostics.sort();
     (objects, diagnostics)
+}
+
+/// The hash of a document's lines and of its place. Comments and empty lines at its end are not part of it.
+fn written(lines: &[&str], start: u32, end: u32) -> u64 {
+    let (start, end) = (start.saturating_sub(1) as usize, (end as usize).min(lines.len()));
+    let mut document = lines.get(start.min(end)..end).unwrap_or_default();
+    while let Some((_, rest)) = document.split_last().filter(|(last, _)| is_blank(last)) {
+        document = rest;
+    }
+    let mut hasher = DefaultHasher::new();
+    (start, document).hash(&mut hasher);
+    hasher.finish()
+}
+
+fn is_blank(line: &str) -> bool {
+    let text = line.trim_start();
+    text.is_empty() || text.starts_with('#')
 }
 
 /// The finding for a file that cannot be read, with the operating system's reason.
@@ -190,6 +214,7 @@ fn read_object(kind: Kind, document: Node, kind_span: Span, cx: &mut Context) ->
         owners: meta.owner_references,
         resource: resource?,
         origin,
+        text: 0,
     })
 }
 

@@ -27,9 +27,16 @@ pub struct Object {
     pub resource: Resource,
     /// Where its name was written.
     pub origin: Span,
+    /// The hash of its text and of the line it begins at; not of what follows it.
+    pub(crate) text: u64,
 }
 
 impl Object {
+    /// Whether both were written the same way in the same place, so that all positions in them are the same too.
+    pub fn same_as_written(&self, other: &Self) -> bool {
+        self.text == other.text && self.origin == other.origin && self == other
+    }
+
     /// Its kind.
     pub fn kind(&self) -> Kind {
         self.resource.kind()

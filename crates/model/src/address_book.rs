@@ -1,11 +1,11 @@
 //! Virtual addresses: allotted once, kept over restarts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 
 use serde::{Deserialize, Serialize};
 
-/// Addresses of services whose manifest gives none. Store it, and give it to the next [`build`](crate::build): then a
+/// Addresses of services whose manifest gives none. Store it, and give it to the next [`Builder`](crate::Builder): then a
 /// service keeps its address for as long as it is remembered.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -15,7 +15,7 @@ pub struct AddressBook {
 }
 
 /// A range virtual addresses are taken from.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Range {
     first: u32,
     size: u32,
@@ -49,26 +49,99 @@ impl AddressBook {
     pub fn is_empty(&self) -> bool {
         self.addresses.is_empty()
     }
+}
 
-    /// The address of each of `hosts`: the one it had, unless a manifest (`taken`) has claimed it since, or a free one
-    /// found from the hash of its name. None is left = the host gets none.
-    pub(crate) fn allot(&mut self, hosts: &BTreeMap<String, Range>, taken: &BTreeSet<IpAddr>) {
-        self.addresses.retain(|host, address| {
-            !taken.contains(address) && hosts.get(host).is_none_or(|range| range.contains(*address))
-        });
-        if self.addresses.len() > MAX_REMEMBERED_HOSTS {
-            self.addresses.retain(|host, _| hosts.contains_key(host));
+/// A book and who wants what of it: hosts get, keep and lose addresses as they come and go.
+#[derive(Debug, Default)]
+pub(crate) struct Allotment {
+    book: AddressBook,
+    /// The book the other way round.
+    hosts: HashMap<IpAddr, String>,
+    wanted: BTreeMap<String, Range>,
+    /// How many manifests claim an address.
+    reserved: HashMap<IpAddr, usize>,
+    /// Wanted by hosts that have none yet, or lost theirs.
+    missing: BTreeSet<String>,
+    /// Claimed since addresses were last allotted.
+    claimed: BTreeSet<IpAddr>,
+}
+
+impl Allotment {
+    pub(crate) fn new(book: AddressBook) -> Self {
+        let hosts = book.addresses.iter().map(|(host, address)| (*address, host.clone())).collect();
+        Self { book, hosts, ..Self::default() }
+    }
+
+    pub(crate) fn book(&self) -> &AddressBook {
+        &self.book
+    }
+
+    pub(crate) fn into_book(self) -> AddressBook {
+        self.book
+    }
+
+    /// A manifest claims an address, or no longer.
+    pub(crate) fn reserve(&mut self, address: IpAddr, is_there: bool) {
+        let count = self.reserved.entry(address).or_default();
+        *count = if is_there { *count + 1 } else { count.saturating_sub(1) };
+        match *count {
+            0 => drop(self.reserved.remove(&address)),
+            _ => drop(self.claimed.insert(address)),
         }
-        let mut used: BTreeSet<IpAddr> = self.addresses.values().copied().chain(taken.iter().copied()).collect();
-        for (host, range) in hosts {
-            if self.addresses.contains_key(host) {
-                continue;
+    }
+
+    /// A host needs an address from this range, or none.
+    pub(crate) fn want(&mut self, host: &str, range: Option<Range>) {
+        match range {
+            Some(range) => {
+                self.wanted.insert(host.to_owned(), range);
+                if self.book.address(host).is_none_or(|address| !range.contains(address)) {
+                    self.missing.insert(host.to_owned());
+                }
             }
-            if let Some(address) = range.probe(host).find(|address| !used.contains(address)) {
-                used.insert(address);
-                self.addresses.insert(host.clone(), address);
+            None => {
+                self.wanted.remove(host);
+                self.missing.remove(host);
             }
         }
+    }
+
+    /// Gives each wanted host the address it had, unless a manifest has claimed it since, or a free one found from the
+    /// hash of its name. None is left = the host gets none, until one is free. Yields the hosts with another address
+    /// than before.
+    pub(crate) fn allot(&mut self) -> BTreeSet<String> {
+        let mut changed = BTreeSet::new();
+        for address in std::mem::take(&mut self.claimed).iter().filter(|a| self.reserved.contains_key(a)) {
+            if let Some(host) = self.hosts.remove(address) {
+                self.book.addresses.remove(&host);
+                changed.insert(host);
+            }
+        }
+        self.missing.extend(changed.iter().filter(|host| self.wanted.contains_key(*host)).cloned());
+        for host in &self.missing {
+            if let Some(address) = self.book.addresses.remove(host) {
+                self.hosts.remove(&address);
+                changed.insert(host.clone());
+            }
+        }
+        if self.book.addresses.len() > MAX_REMEMBERED_HOSTS {
+            self.book.addresses.retain(|host, _| self.wanted.contains_key(host));
+            self.hosts.retain(|_, host| self.wanted.contains_key(host));
+        }
+        for host in std::mem::take(&mut self.missing) {
+            let Some(range) = self.wanted.get(&host) else { continue };
+            let is_free = |address: &IpAddr| !self.hosts.contains_key(address) && !self.reserved.contains_key(address);
+            let free = range.probe(&host).find(is_free);
+            match free {
+                Some(address) => {
+                    self.hosts.insert(address, host.clone());
+                    self.book.addresses.insert(host.clone(), address);
+                    changed.insert(host);
+                }
+                None => drop(self.missing.insert(host)),
+            }
+        }
+        changed
     }
 }
 
@@ -103,39 +176,40 @@ mod tests {
 
     use super::*;
 
-    fn hosts(names: &[&str]) -> BTreeMap<String, Range> {
-        names.iter().map(|n| ((*n).to_owned(), SERVICES)).collect()
+    fn allot(book: AddressBook, hosts: &[&str], range: Range, taken: &[IpAddr]) -> AddressBook {
+        let mut allotment = Allotment::new(book);
+        taken.iter().for_each(|address| allotment.reserve(*address, true));
+        hosts.iter().for_each(|host| allotment.want(host, Some(range)));
+        allotment.allot();
+        allotment.into_book()
     }
 
     #[test]
     fn addresses_do_not_depend_on_the_neighbours_and_stay() {
-        let mut first = AddressBook::default();
-        first.allot(&hosts(&["a", "b"]), &BTreeSet::new());
-        let mut second = AddressBook::default();
-        second.allot(&hosts(&["b"]), &BTreeSet::new());
+        let first = allot(AddressBook::default(), &["a", "b"], SERVICES, &[]);
+        let second = allot(AddressBook::default(), &["b"], SERVICES, &[]);
         assert_eq!(first.address("b"), second.address("b"));
         assert_ne!(first.address("a"), first.address("b"));
 
         let before = first.address("a");
-        first.allot(&hosts(&["b", "c"]), &BTreeSet::new());
-        first.allot(&hosts(&["a", "b", "c"]), &BTreeSet::new());
-        assert_eq!(first.address("a"), before, "a host that was away keeps its address");
+        let without = allot(first, &["b", "c"], SERVICES, &[]);
+        let again = allot(without, &["a", "b", "c"], SERVICES, &[]);
+        assert_eq!(again.address("a"), before, "a host that was away keeps its address");
     }
 
     #[test]
     fn a_manifest_takes_precedence() {
-        let mut book = AddressBook::default();
-        book.allot(&hosts(&["a"]), &BTreeSet::new());
+        let book = allot(AddressBook::default(), &["a"], SERVICES, &[]);
         let before = book.address("a").unwrap();
-        book.allot(&hosts(&["a"]), &BTreeSet::from([before]));
+        let book = allot(book, &["a"], SERVICES, &[before]);
         assert!(book.address("a").is_some_and(|now| now != before));
     }
 
     #[test]
     fn addresses_are_distinct_and_in_range() {
         let names: Vec<String> = (0..5000).map(|i| format!("s{i}")).collect();
-        let mut book = AddressBook::default();
-        book.allot(&names.iter().map(|n| (n.clone(), SERVICES)).collect(), &BTreeSet::new());
+        let hosts: Vec<&str> = names.iter().map(String::as_str).collect();
+        let book = allot(AddressBook::default(), &hosts, SERVICES, &[]);
         let distinct: BTreeSet<IpAddr> = names.iter().filter_map(|n| book.address(n)).collect();
         assert_eq!(distinct.len(), names.len());
         let range: IpNet = "10.96.0.0/12".parse().unwrap();
@@ -146,15 +220,17 @@ mod tests {
     #[test]
     fn a_full_range_gives_none() {
         let tiny = Range { first: 1, size: 4, reserved: 1 };
-        let mut book = AddressBook::default();
-        book.allot(&["a", "b", "c"].map(|n| (n.to_owned(), tiny)).into(), &BTreeSet::new());
-        assert_eq!(book.len(), 2);
+        let mut allotment = Allotment::new(allot(AddressBook::default(), &["a", "b", "c"], tiny, &[]));
+        assert_eq!(allotment.book().len(), 2);
+        for (host, range) in [("a", None), ("b", Some(tiny)), ("c", Some(tiny))] {
+            allotment.want(host, range);
+        }
+        assert!(allotment.allot().is_empty(), "those that are gone are remembered");
     }
 
     #[test]
     fn survives_serialization() {
-        let mut book = AddressBook::default();
-        book.allot(&hosts(&["a"]), &BTreeSet::new());
+        let book = allot(AddressBook::default(), &["a"], SERVICES, &[]);
         let text = serde_json::to_string(&book).unwrap();
         assert_eq!(serde_json::from_str::<AddressBook>(&text).unwrap(), book);
     }

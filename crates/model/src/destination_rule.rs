@@ -285,3 +285,27 @@ impl TrafficPolicy {
         }
     }
 }
+
+/// The rule that a client in `namespace` uses for a service of `service_namespace`. Istio's order: the client's own
+/// namespace, the service's, the `root` namespace; in each a rule for the client's workload (`selected`) first, then the
+/// most specific host. `covering` yields the rules of a namespace whose host covers the service's, in that order.
+pub(crate) fn applicable<'a, I: IntoIterator<Item = &'a Arc<DestinationRule>>>(
+    service_namespace: &str,
+    namespace: &str,
+    root: &str,
+    selected: impl Fn(&Labels) -> bool,
+    covering: impl Fn(&str) -> I,
+) -> Option<&'a Arc<DestinationRule>> {
+    let in_namespace = |wanted: &str, client_is_here: bool| {
+        covering(wanted)
+            .into_iter()
+            .filter(|r| client_is_here || r.export_to.includes(namespace))
+            .filter(|r| r.workload_selector.is_empty() || (client_is_here && selected(&r.workload_selector)))
+            .min_by_key(|r| r.workload_selector.is_empty())
+    };
+    // Rules of the root namespace are the mesh's defaults, not the client's own, even for clients that live there.
+    let of_client = (namespace != root).then(|| in_namespace(namespace, true)).flatten();
+    of_client
+        .or_else(|| (service_namespace != namespace).then(|| in_namespace(service_namespace, false)).flatten())
+        .or_else(|| in_namespace(root, namespace == root))
+}

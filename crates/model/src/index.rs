@@ -1,54 +1,67 @@
-//! Which VirtualServices a host may belong to, without looking at all of them.
+//! Where to look first: what a snapshot's queries would otherwise have to search all objects for.
 
-use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_base::hostname::Hostname;
+use imbl::OrdMap;
 
-use crate::VirtualService;
+use crate::{DestinationRule, GatewayRef, List, VirtualService, Workload};
 
-/// Positions of VirtualServices by their hosts.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct HostIndex {
-    exact: BTreeMap<Hostname, Vec<usize>>,
-    /// Few in practice, so they are tried one by one.
-    wildcards: Vec<(Hostname, usize)>,
+/// Objects by a host that may be a wildcard, those of one host in the order of precedence.
+pub(crate) type ByHost<T> = OrdMap<Hostname, List<T>>;
+
+/// The indexes of one snapshot. They share all that did not change with the snapshot before.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Index {
+    pub(crate) virtual_services: ByHost<VirtualService>,
+    /// In the order of precedence.
+    pub(crate) at_gateway: OrdMap<GatewayRef, List<VirtualService>>,
+    /// By namespace.
+    pub(crate) rules: OrdMap<Arc<str>, ByHost<DestinationRule>>,
+    /// Those of one address ordered by namespace and Pod.
+    pub(crate) workloads: OrdMap<IpAddr, List<Workload>>,
 }
 
-impl HostIndex {
-    /// Of a list in the order of precedence.
-    pub(crate) fn new(services: &[Arc<VirtualService>]) -> Self {
-        let mut index = Self::default();
-        for (position, service) in services.iter().enumerate() {
-            for host in &service.hosts {
-                match host.is_wildcard() {
-                    true => index.wildcards.push((host.value.clone(), position)),
-                    false => index.exact.entry(host.value.clone()).or_default().push(position),
-                }
-            }
-        }
-        index
-    }
+/// The objects with a host that covers `host`, the most specific first.
+pub(crate) fn covering<'a, T>(index: &'a ByHost<T>, host: &Hostname) -> impl Iterator<Item = &'a Arc<T>> + use<'a, T> {
+    let exact = index.get(host.as_str()).into_iter();
+    // Most meshes have no wildcards, or few: those stand first in the order of names.
+    let any_wildcard = index.get_min().is_some_and(|(first, _)| first.is_wildcard());
+    let wider = any_wildcard.then(|| wildcards_over(host.as_str()));
+    let wider: Vec<&List<T>> = wider.into_iter().flatten().filter_map(|pattern| index.get(&*pattern)).collect();
+    exact.chain(wider).flatten()
+}
 
-    /// Positions of those with exactly this host, in the order of precedence.
-    pub(crate) fn naming(&self, host: &Hostname) -> Vec<usize> {
-        let wildcards = self.wildcards.iter().filter(|(h, _)| h == host).map(|(_, position)| *position);
-        self.exact.get(host).into_iter().flatten().copied().chain(wildcards).collect()
-    }
+/// The wildcards other than `host` itself that cover it, the most specific first: of `a.b.c` these are `*.b.c`, `*.c`
+/// and `*`.
+pub(crate) fn wildcards_over(host: &str) -> impl Iterator<Item = String> + use<> {
+    let rest = match host.strip_prefix('*') {
+        Some(rest) => rest.strip_prefix('.').unwrap_or_default().to_owned(),
+        None => host.to_owned(),
+    };
+    let is_all = host == "*";
+    let dots: Vec<usize> = rest.match_indices('.').map(|(at, _)| at).collect();
+    let suffixes = dots.into_iter().filter_map(move |at| rest.get(at..).map(|suffix| format!("*{suffix}")));
+    suffixes.chain((!is_all).then(|| "*".to_owned()))
+}
 
-    /// Positions of those with a host that covers `host`, each once with the most specific such host: first the most
-    /// specific, among equals in the order of precedence.
-    pub(crate) fn covering(&self, host: &Hostname) -> Vec<usize> {
-        let exact = self.exact.get_key_value(host).into_iter().flat_map(|(h, all)| all.iter().map(move |p| (h, *p)));
-        let wildcards = self.wildcards.iter().filter(|(h, _)| h.covers(host)).map(|(h, p)| (h, *p));
-        let mut found: Vec<(&Hostname, usize)> = exact.chain(wildcards).collect();
-        found.sort_by(|a, b| a.0.specificity(b.0).then(a.1.cmp(&b.1)));
-        let mut positions: Vec<usize> = Vec::with_capacity(found.len());
-        for (_, position) in found {
-            if !positions.contains(&position) {
-                positions.push(position);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wildcards_are_those_that_cover() {
+        let check = |host: &str, expected: &[&str]| {
+            assert_eq!(wildcards_over(host).collect::<Vec<_>>(), expected, "{host}");
+            let name = Hostname::parse(host).unwrap();
+            for wildcard in expected {
+                assert!(Hostname::parse(wildcard).unwrap().covers(&name), "{wildcard} over {host}");
             }
-        }
-        positions
+        };
+        check("a.b.c", &["*.b.c", "*.c", "*"]);
+        check("a", &["*"]);
+        check("*.b.c", &["*.c", "*"]);
+        check("*", &[]);
     }
 }

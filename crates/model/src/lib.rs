@@ -9,6 +9,7 @@ mod changes;
 pub mod destination_rule;
 pub mod gateway;
 mod index;
+mod list;
 pub mod mesh;
 pub mod policy;
 pub mod service;
@@ -20,13 +21,14 @@ pub mod visibility;
 pub mod workload;
 
 pub use address_book::AddressBook;
-pub use build::build;
+pub use build::{Builder, Built, build};
 pub use changes::Changes;
 pub use destination_rule::{
     ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, LbPolicy, LoadBalancer, LocalityLb,
     OutlierDetection, RetryBudget, Shares, Subset, TcpKeepalive, TrafficPolicy, Warmup,
 };
 pub use gateway::{Gateway, GatewayHost, Server, ServerProtocol, ServerTls, ServerTlsMode};
+pub use list::List;
 pub use mesh::{MeshConfig, OutboundTrafficPolicy};
 pub use policy::{AuthorizationAction, AuthorizationPolicy, MtlsMode, PeerAuthentication};
 pub use service::{Endpoint, EndpointAddress, Protocol, Resolution, Service, ServicePort, TargetPort};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use evenkeel_base::Span;
 use evenkeel_base::cidr::IpNet;
 
+use crate::workload::Selectable;
 use crate::{Labels, StringMatch};
 
 /// What a workload accepts.
@@ -204,4 +205,23 @@ impl Rule {
         let condition = |c: &Condition| matches!(c.key, ConditionKey::RequestHeader(_));
         self.to.iter().any(operation) || self.when.iter().any(condition)
     }
+}
+
+/// What a workload accepts on a port, by the PeerAuthentications of its namespace and of the root
+/// namespace, each in the order of precedence. Port over workload over namespace over mesh; without any: both.
+pub(crate) fn mtls_mode(
+    own: &[Arc<PeerAuthentication>],
+    root: &[Arc<PeerAuthentication>],
+    workload: &impl Selectable,
+    port: u16,
+) -> MtlsMode {
+    let of_workload = own.iter().find(|p| !p.selector.is_empty() && workload.selected_by(&p.selector));
+    let of_port = of_workload.and_then(|p| p.port_modes.get(&port).copied().flatten());
+    of_port.or_else(|| of_workload.and_then(|p| p.mode)).unwrap_or_else(|| namespace_mtls_mode(own, root))
+}
+
+/// What workloads of a namespace accept if no policy of their own says otherwise.
+pub(crate) fn namespace_mtls_mode(own: &[Arc<PeerAuthentication>], root: &[Arc<PeerAuthentication>]) -> MtlsMode {
+    let whole = |list: &[Arc<PeerAuthentication>]| list.iter().find(|p| p.selector.is_empty()).and_then(|p| p.mode);
+    whole(own).or_else(|| whole(root)).unwrap_or(MtlsMode::Permissive)
 }

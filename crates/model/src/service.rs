@@ -290,6 +290,15 @@ impl Service {
     }
 }
 
+/// Of services with one host, what a client in `namespace` sees: its own namespace's before others'.
+pub(crate) fn preferred<'a>(
+    same_host: impl Iterator<Item = &'a Arc<Service>> + Clone,
+    namespace: &str,
+) -> Option<&'a Arc<Service>> {
+    let mut visible = same_host.filter(|s| s.export_to.includes(namespace));
+    visible.clone().find(|s| &*s.namespace == namespace).or_else(|| visible.next())
+}
+
 /// Endpoints of one service by the number of its port.
 pub type EndpointsByPort = BTreeMap<u16, Vec<Endpoint>>;
 

@@ -6,52 +6,57 @@ use std::sync::Arc;
 
 use evenkeel_base::hostname::Hostname;
 
-use crate::index::HostIndex;
-use crate::service::EndpointsByPort;
+use imbl::OrdMap;
+
+use crate::destination_rule::applicable;
+use crate::index::{Index, covering};
+use crate::policy;
+use crate::service::{EndpointsByPort, preferred};
 use crate::workload::{Selectable, selects};
 use crate::{
-    AuthorizationAction, AuthorizationPolicy, DestinationRule, Endpoint, Gateway, GatewayRef, Labels, MeshConfig,
+    AuthorizationAction, AuthorizationPolicy, DestinationRule, Endpoint, Gateway, GatewayRef, Labels, List, MeshConfig,
     MtlsMode, PeerAuthentication, Service, VirtualService, Workload,
 };
 
-/// Everything the control plane knows at one moment. Never changed: the next one is built anew.
+/// Everything the control plane knows at one moment. Never changed: the next one shares with it all that
+/// stayed the same, pointer by pointer.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Snapshot {
     /// Settings of the mesh.
     pub mesh: MeshConfig,
     /// Labels of the namespaces that are declared.
-    pub namespaces: BTreeMap<Arc<str>, Labels>,
+    pub namespaces: Arc<BTreeMap<Arc<str>, Labels>>,
     /// All services, ordered by host, then namespace. A host may appear in several namespaces (ServiceEntries).
-    pub services: Vec<Arc<Service>>,
+    pub services: List<Service>,
     /// Endpoints of the services, under (namespace, host).
-    pub endpoints: BTreeMap<(Arc<str>, Hostname), Arc<EndpointsByPort>>,
+    pub endpoints: OrdMap<(Arc<str>, Hostname), Arc<EndpointsByPort>>,
     /// All workloads, ordered by namespace and Pod.
-    pub workloads: Vec<Arc<Workload>>,
+    pub workloads: List<Workload>,
     /// All VirtualServices, in the order of precedence. Where two claim a host in the mesh, the later one appears there
     /// without it.
-    pub virtual_services: Vec<Arc<VirtualService>>,
+    pub virtual_services: List<VirtualService>,
     /// All DestinationRules by namespace, there in the order of precedence; those for one host are already merged.
-    pub destination_rules: Vec<Arc<DestinationRule>>,
+    pub destination_rules: List<DestinationRule>,
     /// All Gateways, in the order of precedence.
-    pub gateways: Vec<Arc<Gateway>>,
+    pub gateways: List<Gateway>,
     /// All PeerAuthentications by namespace, there in the order of precedence.
-    pub peer_authentications: Vec<Arc<PeerAuthentication>>,
+    pub peer_authentications: List<PeerAuthentication>,
     /// All AuthorizationPolicies, ordered by namespace and name.
-    pub authorization_policies: Vec<Arc<AuthorizationPolicy>>,
-    /// Of `virtual_services`.
-    pub(crate) index: HostIndex,
+    pub authorization_policies: List<AuthorizationPolicy>,
+    /// Where queries look first.
+    pub(crate) index: Index,
 }
 
 impl Snapshot {
     /// The services a client in `namespace` sees, ordered by host, each host once: its own namespace's before others'.
     pub fn services_visible_to<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = &'a Arc<Service>> + use<'a> {
         // One host's services stand side by side.
-        self.services.chunk_by(|a, b| a.host == b.host).filter_map(move |same| preferred(same, namespace))
+        self.services.chunk_by(|a, b| a.host == b.host).filter_map(move |same| preferred(same.iter(), namespace))
     }
 
     /// The service of exactly this host as a client in `namespace` sees it.
     pub fn service(&self, host: &str, namespace: &str) -> Option<&Arc<Service>> {
-        preferred(self.services_of(host), namespace)
+        preferred(self.services_of(host).iter(), namespace)
     }
 
     /// All services of exactly this host, whoever sees them.
@@ -97,7 +102,7 @@ impl Snapshot {
 
     /// The workload with this address.
     pub fn workload_at(&self, address: IpAddr) -> Option<&Arc<Workload>> {
-        self.workloads.iter().find(|w| w.addresses.contains(&address))
+        self.index.workloads.get(&address)?.first()
     }
 
     /// The workload of this Pod.
@@ -112,7 +117,8 @@ impl Snapshot {
         gateway: &'a GatewayRef,
         namespace: &'a str,
     ) -> impl Iterator<Item = &'a Arc<VirtualService>> + use<'a> {
-        self.virtual_services.iter().filter(move |v| v.applies_at(gateway) && v.export_to.includes(namespace))
+        let here = self.index.at_gateway.get(gateway).into_iter().flatten();
+        here.filter(move |v| v.export_to.includes(namespace))
     }
 
     /// Of those, the ones that serve `host` by its name or a wildcard, the most specific first. In the mesh only the
@@ -123,14 +129,20 @@ impl Snapshot {
         namespace: &'a str,
         host: &Hostname,
     ) -> Vec<&'a Arc<VirtualService>> {
-        let covering = self.index.covering(host).into_iter().filter_map(|position| self.virtual_services.get(position));
-        covering.filter(|v| v.applies_at(gateway) && v.export_to.includes(namespace)).collect()
+        let mut found: Vec<&Arc<VirtualService>> = Vec::new();
+        for service in covering(&self.index.virtual_services, host) {
+            // One with several hosts that cover this one counts by the most specific.
+            let is_new = !found.iter().any(|other| Arc::ptr_eq(other, service));
+            if is_new && service.applies_at(gateway) && service.export_to.includes(namespace) {
+                found.push(service);
+            }
+        }
+        found
     }
 
     /// The VirtualServices with exactly this host, in the order of precedence.
     pub fn virtual_services_naming(&self, host: &Hostname) -> Vec<&Arc<VirtualService>> {
-        let found = self.index.naming(host);
-        found.into_iter().filter_map(|position| self.virtual_services.get(position)).collect()
+        self.index.virtual_services.get(host.as_str()).into_iter().flatten().collect()
     }
 
     /// The place of a VirtualService in the order of precedence.
@@ -146,47 +158,21 @@ impl Snapshot {
         namespace: &str,
         client: &impl Selectable,
     ) -> Option<&Arc<DestinationRule>> {
-        let own = &*self.mesh.root_namespace;
-        let in_namespace = |wanted: &str, client_is_here: bool| {
-            of_namespace(&self.destination_rules, wanted, |r| &r.namespace)
-                .iter()
-                .filter(|r| r.host.covers(&service.host))
-                .filter(|r| client_is_here || r.export_to.includes(namespace))
-                .filter(|r| {
-                    r.workload_selector.is_empty() || (client_is_here && client.selected_by(&r.workload_selector))
-                })
-                .min_by(|a, b| {
-                    let by_selector = a.workload_selector.is_empty().cmp(&b.workload_selector.is_empty());
-                    by_selector.then_with(|| a.host.specificity(&b.host))
-                })
-        };
-        // Rules of the root namespace are the mesh's defaults, not the client's own, even for clients that live there.
-        let of_client = (namespace != own).then(|| in_namespace(namespace, true)).flatten();
-        of_client
-            .or_else(|| (*service.namespace != *namespace).then(|| in_namespace(&service.namespace, false)).flatten())
-            .or_else(|| in_namespace(own, namespace == own))
+        let selected = |selector: &Labels| client.selected_by(selector);
+        applicable(&service.namespace, namespace, &self.mesh.root_namespace, selected, |wanted| {
+            self.index.rules.get(wanted).into_iter().flat_map(|rules| covering(rules, &service.host))
+        })
     }
 
     /// What a workload accepts on one of its ports. Port over workload over namespace over mesh; without any: both.
     pub fn mtls_mode(&self, namespace: &str, workload: &impl Selectable, port: u16) -> MtlsMode {
-        let of_workload =
-            self.peer_authentication(namespace, |p| !p.selector.is_empty() && workload.selected_by(&p.selector));
-        let of_port = of_workload.and_then(|p| p.port_modes.get(&port).copied().flatten());
-        of_port.or_else(|| of_workload.and_then(|p| p.mode)).unwrap_or_else(|| self.namespace_mtls_mode(namespace))
+        let root = &*self.mesh.root_namespace;
+        policy::mtls_mode(self.peer_authentications_of(namespace), self.peer_authentications_of(root), workload, port)
     }
 
     /// What workloads of a namespace accept if no policy of their own says otherwise.
     pub fn namespace_mtls_mode(&self, namespace: &str) -> MtlsMode {
-        let whole = |wanted: &str| self.peer_authentication(wanted, |p| p.selector.is_empty()).and_then(|p| p.mode);
-        whole(namespace).or_else(|| whole(&self.mesh.root_namespace)).unwrap_or(MtlsMode::Permissive)
-    }
-
-    fn peer_authentication(
-        &self,
-        namespace: &str,
-        applies: impl Fn(&PeerAuthentication) -> bool,
-    ) -> Option<&Arc<PeerAuthentication>> {
-        self.peer_authentications_of(namespace).iter().find(|p| applies(p))
+        policy::namespace_mtls_mode(self.peer_authentications_of(namespace), self.peer_authentications_of(&self.mesh.root_namespace))
     }
 
     /// The PeerAuthentications written in a namespace, in the order of precedence.
@@ -208,12 +194,6 @@ impl Snapshot {
     pub fn gateways_for(&self, router: &impl Selectable) -> Vec<&Arc<Gateway>> {
         self.gateways.iter().filter(|gateway| router.selected_by(&gateway.selector)).collect()
     }
-}
-
-/// Of services with one host, what a client in `namespace` sees: its own namespace's before others'.
-fn preferred<'a>(same_host: &'a [Arc<Service>], namespace: &str) -> Option<&'a Arc<Service>> {
-    let mut visible = same_host.iter().filter(|s| s.export_to.includes(namespace));
-    visible.clone().find(|s| &*s.namespace == namespace).or_else(|| visible.next())
 }
 
 /// The part of a list ordered by namespace that belongs to one.

@@ -1,41 +1,152 @@
 //! DestinationRules: resolved, checked, and those for one host merged.
 
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use evenkeel_api::istio::{self, ClientTlsMode, SimpleLb};
-use evenkeel_api::{Kind, Object, Resource};
+use evenkeel_api::{Object, Resource};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::closest;
 use evenkeel_base::{Diagnostic, Diagnostics, Span};
 
-use super::{Objects, labels_text, shared};
-use crate::workload::selects;
+use super::objects::{Id, Place};
+use super::step::Step;
+use super::tracking::{Cx, Fact, Tracker};
+use super::{kept, labels_text, shared};
+use crate::destination_rule::applicable;
+use crate::index::wildcards_over;
 use crate::{
-    ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, LbPolicy, LoadBalancer, LocalityLb, MeshConfig,
-    OutlierDetection, RetryBudget, Snapshot, Subset, TcpKeepalive, TrafficPolicy, Visibility, Warmup,
+    ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, Labels, LbPolicy, List, LoadBalancer, LocalityLb,
+    MeshConfig, OutlierDetection, RetryBudget, Service, Subset, TcpKeepalive, TrafficPolicy, Visibility, Warmup,
 };
 
-pub(super) fn build(
-    objects: &Objects<'_>,
-    snapshot: &Snapshot,
-    diagnostics: &mut Diagnostics,
-) -> Vec<Arc<DestinationRule>> {
-    let mut built: Vec<DestinationRule> = Vec::new();
-    for object in objects.of(Kind::DestinationRule) {
-        let Resource::DestinationRule(rule) = &object.resource else { continue };
-        let Some(new) = destination_rule(object, &rule.spec, &snapshot.mesh) else { continue };
-        note_missing_host(objects, snapshot, object, &new, &rule.spec.host.span, diagnostics);
-        let same = |r: &&mut DestinationRule| {
-            r.namespace == new.namespace && r.host == new.host && r.workload_selector == new.workload_selector
-        };
-        match built.iter_mut().find(same) {
-            Some(first) => merge(first, new, object, diagnostics),
-            None => built.push(new),
+/// The rules of a namespace for a host.
+type RulesKey = (Arc<str>, Hostname);
+type Placed = (Place, Arc<DestinationRule>);
+
+/// DestinationRules as written, and merged.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    drafts: HashMap<Id, Placed>,
+    by_host: BTreeMap<RulesKey, BTreeMap<Place, (Id, Arc<DestinationRule>)>>,
+    merged: HashMap<RulesKey, Vec<Placed>>,
+    /// By namespace, there in the order of precedence.
+    listed: BTreeMap<(Arc<str>, Place), Arc<DestinationRule>>,
+    changed: BTreeSet<RulesKey>,
+}
+
+/// What one object says.
+pub(super) fn draft(cx: &Cx<'_>, id: &Id, found: &mut Diagnostics) -> Option<(Place, DestinationRule)> {
+    let (place, object) = cx.placed(id)?;
+    let Resource::DestinationRule(rule) = &object.resource else { return None };
+    let new = destination_rule(object, &rule.spec, cx.mesh())?;
+    note_missing_host(cx, object, &new, &rule.spec.host.span, found);
+    Some((place.clone(), new))
+}
+
+/// The rules of a namespace for a host, those for the same workloads merged.
+pub(super) fn merged(cx: &Cx<'_>, key: &RulesKey, found: &mut Diagnostics) -> Vec<(Place, DestinationRule)> {
+    let mut merged: Vec<(Place, DestinationRule)> = Vec::new();
+    let drafts = &cx.read(Fact::RuleDrafts(&key.0, key.1.as_str())).rules.by_host;
+    for (place, (id, draft)) in drafts.get(key).into_iter().flatten() {
+        let first = merged.iter_mut().find(|(_, first)| first.workload_selector == draft.workload_selector);
+        match (first, cx.object(id)) {
+            (Some((_, first)), Some(object)) => merge(first, draft, object, found),
+            (Some(_), None) => {}
+            (None, _) => merged.push((place.clone(), (**draft).clone())),
         }
     }
-    // Stable: within a namespace the order of precedence stays.
-    built.sort_by(|a, b| a.namespace.cmp(&b.namespace));
-    built.into_iter().map(Arc::new).collect()
+    merged
+}
+
+impl Table {
+    pub(super) fn set_draft(&mut self, id: &Id, new: Option<(Place, DestinationRule)>, tracker: &mut Tracker) {
+        let old = self.drafts.remove(id);
+        let new = new.map(|(place, rule)| (place, kept(old.as_ref().map(|(_, rule)| rule), rule)));
+        let same = match (&old, &new) {
+            (Some(old), Some(new)) => old.0 == new.0 && Arc::ptr_eq(&old.1, &new.1),
+            (old, new) => old.is_none() && new.is_none(),
+        };
+        if !same {
+            for (is_there, placed) in [(false, &old), (true, &new)] {
+                let Some((place, rule)) = placed else { continue };
+                let key = (rule.namespace.clone(), rule.host.clone());
+                let here = self.by_host.entry(key.clone()).or_default();
+                match is_there {
+                    true => drop(here.insert(place.clone(), (id.clone(), rule.clone()))),
+                    false => drop(here.remove(place)),
+                }
+                if here.is_empty() {
+                    self.by_host.remove(&key);
+                }
+                tracker.changed(Fact::RuleDrafts(&key.0, key.1.as_str()));
+                tracker.want(Step::Rules(key.0, key.1));
+            }
+        }
+        self.drafts.extend(new.map(|new| (id.clone(), new)));
+    }
+
+    pub(super) fn set_merged(&mut self, key: &RulesKey, new: Vec<(Place, DestinationRule)>, tracker: &mut Tracker) {
+        let old = self.merged.remove(key).unwrap_or_default();
+        let draft = |place: &Place| self.by_host.get(key)?.get(place).map(|(_, draft)| draft);
+        let before = |place: &Place| old.iter().find(|(p, _)| p == place).map(|(_, rule)| rule);
+        let share = |place: Place, rule: DestinationRule| {
+            // What is not merged is the draft itself.
+            let same = draft(&place).filter(|draft| ***draft == rule).cloned();
+            let shared = same.unwrap_or_else(|| kept(before(&place), rule));
+            (place, shared)
+        };
+        let new: Vec<Placed> = new.into_iter().map(|(place, rule)| share(place, rule)).collect();
+        let same = old.len() == new.len() && old.iter().zip(&new).all(|(a, b)| a.0 == b.0 && Arc::ptr_eq(&a.1, &b.1));
+        if !same {
+            for (place, _) in &old {
+                self.listed.remove(&(key.0.clone(), place.clone()));
+            }
+            self.listed.extend(new.iter().map(|(place, rule)| ((key.0.clone(), place.clone()), rule.clone())));
+            tracker.changed(Fact::Rules(&key.0, key.1.as_str()));
+            self.changed.insert(key.clone());
+        }
+        if !new.is_empty() {
+            self.merged.insert(key.clone(), new);
+        }
+    }
+
+    /// All rules by namespace, there in the order of precedence.
+    pub(super) fn all(&self) -> impl Iterator<Item = Arc<DestinationRule>> + use<'_> {
+        self.listed.values().cloned()
+    }
+
+    /// The hosts for which a namespace has other rules than last time, with those it has now.
+    pub(super) fn changed(&mut self) -> Vec<(RulesKey, List<DestinationRule>)> {
+        let changed = std::mem::take(&mut self.changed);
+        let now = |key: &RulesKey| self.merged.get(key).into_iter().flatten().map(|(_, rule)| rule.clone()).collect();
+        changed.into_iter().map(|key| (key.clone(), now(&key))).collect()
+    }
+}
+
+impl<'t> Cx<'t> {
+    /// The rule that a client in `namespace` uses for a service.
+    pub(super) fn destination_rule_for(&self, service: &Service, namespace: &str) -> Option<&'t Arc<DestinationRule>> {
+        let root = &self.mesh().root_namespace;
+        applicable(
+            &service.namespace,
+            namespace,
+            root,
+            |_: &Labels| false,
+            |wanted| self.rules_covering(wanted, &service.host),
+        )
+    }
+
+    /// The rules of a namespace with a host that covers another, the most specific first.
+    fn rules_covering(&self, namespace: &str, host: &Hostname) -> Vec<&'t Arc<DestinationRule>> {
+        let mut found = Vec::new();
+        let wildcards = wildcards_over(host.as_str()).filter_map(|wildcard| Hostname::parse(&wildcard).ok());
+        for pattern in std::iter::once(host.clone()).chain(wildcards) {
+            let merged = &self.read(Fact::Rules(namespace, pattern.as_str())).rules.merged;
+            found.extend(merged.get(&(namespace.into(), pattern)).into_iter().flatten().map(|(_, rule)| rule));
+        }
+        found
+    }
 }
 
 fn destination_rule(object: &Object, spec: &istio::DestinationRuleSpec, mesh: &MeshConfig) -> Option<DestinationRule> {
@@ -59,16 +170,16 @@ fn destination_rule(object: &Object, spec: &istio::DestinationRuleSpec, mesh: &M
 }
 
 /// Several rules for one host and namespace add their subsets to the first; its traffic policy stays.
-fn merge(first: &mut DestinationRule, second: DestinationRule, object: &Object, diagnostics: &mut Diagnostics) {
+fn merge(first: &mut DestinationRule, second: &DestinationRule, object: &Object, found: &mut Diagnostics) {
     let mut lost = Vec::new();
-    for subset in second.subsets {
+    for subset in &second.subsets {
         match first.subset(&subset.name) {
             Some(_) => lost.push(format!("subset `{}`", subset.name)),
-            None => first.subsets.push(subset),
+            None => first.subsets.push(subset.clone()),
         }
     }
     if first.traffic_policy == TrafficPolicy::default() {
-        first.traffic_policy = second.traffic_policy;
+        first.traffic_policy = second.traffic_policy.clone();
     } else if second.traffic_policy != TrafficPolicy::default() {
         lost.push("traffic policy".to_owned());
     }
@@ -88,46 +199,44 @@ fn merge(first: &mut DestinationRule, second: DestinationRule, object: &Object, 
                 .with_help("write one DestinationRule per host")
         }
     };
-    diagnostics.push(diagnostic.with_related(first.origin.clone(), related));
+    found.push(diagnostic.with_related(first.origin.clone(), related));
 }
 
-fn note_missing_host(
-    objects: &Objects<'_>,
-    snapshot: &Snapshot,
-    object: &Object,
-    rule: &DestinationRule,
-    span: &Span,
-    diagnostics: &mut Diagnostics,
-) {
-    let covered: Vec<_> = snapshot.services.iter().filter(|s| rule.host.covers(&s.host)).collect();
+fn note_missing_host(cx: &Cx<'_>, object: &Object, rule: &DestinationRule, span: &Span, found: &mut Diagnostics) {
+    let covered = cx.covered(&rule.host);
     if covered.is_empty() {
         let message = format!("{object}: no Service has the host `{}`, so nothing uses this rule", rule.host);
-        let help = missing_host_help(snapshot, &rule.host, &object.namespace);
-        diagnostics.push(Diagnostic::warning("missing-service", span.clone(), message).with_help(help));
+        let help = missing_host_help(cx, &rule.host, &object.namespace);
+        found.push(Diagnostic::warning("missing-service", span.clone(), message).with_help(help));
         return;
     }
     // Only where Pods are the endpoints, and there are any, is there something to compare with.
-    let candidates: Vec<_> = covered.iter().flat_map(|s| objects.workload_labels(&s.namespace)).collect();
     let elsewhere = covered.iter().any(|s| s.external || s.resolution != crate::Resolution::Static);
-    if elsewhere || candidates.is_empty() {
+    if elsewhere || rule.subsets.is_empty() {
         return;
     }
-    for subset in rule.subsets.iter().filter(|s| !candidates.iter().any(|l| selects(&s.labels, l))) {
+    let namespaces: BTreeSet<&Arc<str>> = covered.iter().map(|s| &s.namespace).collect();
+    let idle = |subset: &&Subset| !namespaces.iter().any(|here| cx.selects_something(here, &subset.labels));
+    let idle: Vec<&Subset> = rule.subsets.iter().filter(idle).collect();
+    if idle.is_empty() || !namespaces.iter().any(|here| cx.running(here).next().is_some()) {
+        return;
+    }
+    for subset in idle {
         let labels = labels_text(&subset.labels);
         let message = format!("the subset `{}` selects `{labels}`, which no Deployment or Pod has", subset.name);
         let help = "routes to it answer 503; compare it with the labels of the Pod templates";
-        diagnostics.push(Diagnostic::warning("selects-nothing", subset.origin.clone(), message).with_help(help));
+        found.push(Diagnostic::warning("selects-nothing", subset.origin.clone(), message).with_help(help));
     }
 }
 
 /// How to go on when no service has a host.
-pub(super) fn missing_host_help(snapshot: &Snapshot, host: &Hostname, namespace: &str) -> String {
+pub(super) fn missing_host_help(cx: &Cx<'_>, host: &Hostname, namespace: &str) -> String {
     // `reviews` and `reviews.shop` both mean a Service by its first label; the second says where.
     let mut labels = host.as_str().split('.');
     let (name, wanted) = (labels.next().unwrap_or_default(), labels.next().unwrap_or(namespace));
-    let mut named = snapshot.services.iter().filter(|s| s.is_kubernetes() && &*s.name == name);
+    let mut named = cx.services().filter(|s| s.is_kubernetes() && &*s.name == name);
     let here = named.clone().find(|s| &*s.namespace == wanted).or_else(|| named.next());
-    let near = || closest(host.as_str(), snapshot.services.iter().map(|s| s.host.as_str()));
+    let near = || closest(host.as_str(), cx.services().map(|s| s.host.as_str()));
     match here.map(|s| s.host.as_str()).or_else(near) {
         Some(near) => format!("did you mean `{near}`?"),
         None => "add a Service or ServiceEntry with this host, or correct the name".to_owned(),

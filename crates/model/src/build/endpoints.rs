@@ -1,117 +1,134 @@
 //! Endpoints: Pods that a Service selects, and those that are written down.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_api::istio::WorkloadEntry;
 use evenkeel_api::kubernetes::{EndpointSlice, ServiceSpec, SliceEndpoint};
-use evenkeel_api::{Kind, Object, Resource};
+use evenkeel_api::{Kind, Resource};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::spiffe::SpiffeId;
 use evenkeel_base::{Diagnostic, Diagnostics};
+use imbl::OrdMap;
 
-use super::Objects;
+use super::kept;
+use super::objects::Id;
+use super::step::ServiceKey;
+use super::tracking::Cx;
 use crate::service::EndpointsByPort;
 use crate::{
-    Endpoint, EndpointAddress, Labels, MtlsMode, Protocol, Resolution, Service, ServicePort, Snapshot, TargetPort,
-    Workload,
+    Endpoint, EndpointAddress, Labels, MtlsMode, Protocol, Resolution, Service, ServicePort, TargetPort, Workload,
 };
 
-type Endpoints = BTreeMap<(Arc<str>, Hostname), EndpointsByPort>;
+/// Endpoints by service.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    endpoints: OrdMap<ServiceKey, Arc<EndpointsByPort>>,
+}
 
-pub(super) fn build(
-    objects: &Objects<'_>,
-    snapshot: &Snapshot,
-    diagnostics: &mut Diagnostics,
-) -> BTreeMap<(Arc<str>, Hostname), Arc<EndpointsByPort>> {
-    let mut endpoints = Endpoints::new();
-    let kubernetes = KubernetesServices::new(objects);
-    for workload in &snapshot.workloads {
-        for service in &workload.services {
-            let not_ready_too = service.is_kubernetes() && kubernetes.publishes_not_ready(service);
-            let by_port = endpoints.entry(key(service)).or_default();
-            of_workload(workload, service, snapshot, not_ready_too, by_port);
+/// The endpoints of a service.
+pub(super) fn endpoints(cx: &Cx<'_>, (namespace, host): &ServiceKey) -> Option<EndpointsByPort> {
+    let (id, service) = cx.service_in(host, namespace)?;
+    let spec = spec_of(cx, service);
+    let mut by_port = EndpointsByPort::new();
+    let not_ready_too = service.is_kubernetes() && spec.is_some_and(|spec| spec.publish_not_ready_addresses);
+    for workload in cx.members(service) {
+        of_workload(cx, workload, service, not_ready_too, &mut by_port);
+    }
+    if spec.is_none_or(|spec| spec.selector.is_empty())
+        && let Some(name) = slices_name(cx, service)
+    {
+        for object in cx.slices(namespace, &name) {
+            let Resource::EndpointSlice(slice) = &object.resource else { continue };
+            of_slice(cx, slice, service, &mut by_port);
         }
     }
-    for object in objects.of(Kind::EndpointSlice) {
-        let Resource::EndpointSlice(slice) = &object.resource else { continue };
-        of_slice(object, slice, &kubernetes, snapshot, &mut endpoints, diagnostics);
+    if let Some(Resource::ServiceEntry(entry)) = cx.object(id).map(|object| &object.resource) {
+        for written in &entry.spec.endpoints {
+            of_entry(cx, written, service, &mut by_port);
+        }
     }
-    for object in objects.of(Kind::ServiceEntry) {
-        let Resource::ServiceEntry(entry) = &object.resource else { continue };
-        for host in &entry.spec.hosts {
-            let Some(service) = of_object(snapshot, object, host) else { continue };
-            let by_port = endpoints.entry(key(service)).or_default();
-            for written in &entry.spec.endpoints {
-                of_entry(object, written, service, snapshot, by_port);
+    let resolves = service.resolution != Resolution::Passthrough && service.resolution != Resolution::Static;
+    let name = service.external_name.as_ref().or(resolves.then_some(&service.host));
+    if let (Some(name), true) = (name, by_port.values().all(Vec::is_empty)) {
+        of_name(service, name, &mut by_port);
+    }
+    (!by_port.is_empty()).then_some(by_port)
+}
+
+/// Says why an EndpointSlice is of no use, if it is not.
+pub(super) fn note_slice(cx: &Cx<'_>, id: &Id, found: &mut Diagnostics) {
+    let Some(object) = cx.object(id) else { return };
+    let Some(name) = EndpointSlice::service_name(&object.labels) else {
+        let message = format!("{object} names no Service, so nothing uses it");
+        let help = "add the label `kubernetes.io/service-name: NAME`";
+        found.push(Diagnostic::warning("selects-nothing", object.origin.clone(), message).with_help(help));
+        return;
+    };
+    let host = Hostname::of_service(name, &object.namespace, &cx.mesh().cluster_domain);
+    let Some((_, service)) = cx.service_in(&host, &object.namespace) else {
+        let message = format!("{object} belongs to the Service `{name}`, which does not exist in this namespace");
+        found.push(Diagnostic::warning("missing-service", object.origin.clone(), message).with_help("add the Service"));
+        return;
+    };
+    if spec_of(cx, service).is_some_and(|spec| !spec.selector.is_empty()) {
+        let message =
+            format!("{object} is ignored: the Service `{name}` has a selector, its endpoints are the Pods it selects");
+        let help = "remove the Service's selector, or the EndpointSlice";
+        found.push(Diagnostic::info("no-effect", object.origin.clone(), message).with_help(help));
+    }
+}
+
+impl Table {
+    pub(super) fn set(&mut self, key: &ServiceKey, new: Option<EndpointsByPort>) {
+        let old = self.endpoints.get(key);
+        match (old, new) {
+            (Some(old), Some(new)) if **old == new => {}
+            (old, Some(new)) => {
+                let new = kept(old, new);
+                self.endpoints.insert(key.clone(), new);
             }
+            (Some(_), None) => drop(self.endpoints.remove(key)),
+            (None, None) => {}
         }
     }
-    for service in snapshot.services.iter() {
-        let name = service
-            .external_name
-            .as_ref()
-            .or((service.resolution != Resolution::Passthrough && service.resolution != Resolution::Static)
-                .then_some(&service.host));
-        let by_port = endpoints.entry(key(service)).or_default();
-        if let (Some(name), true) = (name, by_port.values().all(Vec::is_empty)) {
-            of_name(service, name, by_port);
-        }
+
+    /// All endpoints.
+    pub(super) fn all(&self) -> OrdMap<ServiceKey, Arc<EndpointsByPort>> {
+        self.endpoints.clone()
     }
-    endpoints.retain(|_, by_port| !by_port.is_empty());
-    endpoints.into_iter().map(|(place, by_port)| (place, Arc::new(by_port))).collect()
 }
 
-fn key(service: &Service) -> (Arc<str>, Hostname) {
-    (service.namespace.clone(), service.host.clone())
+/// The Service of this name as written.
+fn spec_of<'t>(cx: &Cx<'t>, service: &Service) -> Option<&'t ServiceSpec> {
+    let id = Id { kind: Kind::Service, namespace: service.namespace.clone(), name: service.name.clone() };
+    match &cx.object(&id)?.resource {
+        Resource::Service(service) => Some(&service.spec),
+        _ => None,
+    }
 }
 
-/// The service that an object became, unless another one took its place.
-fn of_object<'s>(snapshot: &'s Snapshot, object: &Object, host: &Hostname) -> Option<&'s Arc<Service>> {
-    snapshot.services_of(host.as_str()).iter().find(|s| s.namespace == object.namespace && s.name == object.name)
+/// The name by which EndpointSlices mean a service: hosts of ServiceEntries may have a Service's form.
+fn slices_name(cx: &Cx<'_>, service: &Service) -> Option<Arc<str>> {
+    let suffix = format!(".{}.svc.{}", service.namespace, cx.mesh().cluster_domain);
+    service.host.as_str().strip_suffix(&suffix).map(Arc::from)
 }
 
 fn carried(service: &Service) -> impl Iterator<Item = &ServicePort> {
     service.ports.iter().filter(|p| p.protocol != Protocol::Udp)
 }
 
-/// The Services as written, by namespace and name.
-struct KubernetesServices<'a>(BTreeMap<(&'a str, &'a str), &'a ServiceSpec>);
-
-impl<'a> KubernetesServices<'a> {
-    fn new(objects: &Objects<'a>) -> Self {
-        let specs = objects.of(Kind::Service).filter_map(|o| match &o.resource {
-            Resource::Service(service) => Some(((&*o.namespace, &*o.name), &service.spec)),
-            _ => None,
-        });
-        Self(specs.collect())
-    }
-
-    fn spec(&self, service: &Service) -> Option<&'a ServiceSpec> {
-        self.0.get(&(&*service.namespace, &*service.name)).copied()
-    }
-
-    fn publishes_not_ready(&self, service: &Service) -> bool {
-        self.spec(service).is_some_and(|spec| spec.publish_not_ready_addresses)
-    }
-
-    fn has_selector(&self, service: &Service) -> bool {
-        self.spec(service).is_some_and(|spec| !spec.selector.is_empty())
-    }
-}
-
 fn of_workload(
+    cx: &Cx<'_>,
     workload: &Workload,
     service: &Service,
-    snapshot: &Snapshot,
     not_ready_too: bool,
     by_port: &mut EndpointsByPort,
 ) {
     let Some(address) = workload.addresses.first() else { return };
     for service_port in carried(service) {
         let Some(port) = service_port.target.number_on(workload, service_port.number) else { continue };
-        let mode = snapshot.mtls_mode(&workload.namespace, &workload.labels, port);
+        let mode = cx.mtls_mode(&workload.namespace, &workload.labels, port);
         by_port.entry(service_port.number).or_default().push(Endpoint {
             address: EndpointAddress::Ip(*address),
             port,
@@ -157,16 +174,10 @@ fn of_name(service: &Service, name: &Hostname, by_port: &mut EndpointsByPort) {
     }
 }
 
-fn of_entry(
-    object: &Object,
-    written: &WorkloadEntry,
-    service: &Service,
-    snapshot: &Snapshot,
-    by_port: &mut EndpointsByPort,
-) {
+fn of_entry(cx: &Cx<'_>, written: &WorkloadEntry, service: &Service, by_port: &mut EndpointsByPort) {
     let Some(address) = written.address.as_ref().and_then(|a| read_address(a)) else { return };
     let account = written.service_account.as_ref();
-    let identity = account.and_then(|a| SpiffeId::new(&snapshot.mesh.trust_domain, &object.namespace, &a.0).ok());
+    let identity = account.and_then(|a| SpiffeId::new(&cx.mesh().trust_domain, &service.namespace, &a.0).ok());
     for service_port in carried(service) {
         let own = written.ports.get(&*service_port.name).map(|p| p.0);
         let port = match address {
@@ -195,50 +206,22 @@ fn read_address(text: &str) -> Option<EndpointAddress> {
     }
 }
 
-fn of_slice(
-    object: &Object,
-    slice: &EndpointSlice,
-    kubernetes: &KubernetesServices<'_>,
-    snapshot: &Snapshot,
-    endpoints: &mut Endpoints,
-    diagnostics: &mut Diagnostics,
-) {
-    let Some(name) = EndpointSlice::service_name(&object.labels) else {
-        let message = format!("{object} names no Service, so nothing uses it");
-        let help = "add the label `kubernetes.io/service-name: NAME`";
-        diagnostics.push(Diagnostic::warning("selects-nothing", object.origin.clone(), message).with_help(help));
-        return;
-    };
-    let host = Hostname::of_service(name, &object.namespace, &snapshot.mesh.cluster_domain);
-    let Some(service) = snapshot.services_of(host.as_str()).iter().find(|s| s.namespace == object.namespace) else {
-        let message = format!("{object} belongs to the Service `{name}`, which does not exist in this namespace");
-        diagnostics
-            .push(Diagnostic::warning("missing-service", object.origin.clone(), message).with_help("add the Service"));
-        return;
-    };
-    if kubernetes.has_selector(service) {
-        let message =
-            format!("{object} is ignored: the Service `{name}` has a selector, its endpoints are the Pods it selects");
-        let help = "remove the Service's selector, or the EndpointSlice";
-        diagnostics.push(Diagnostic::info("no-effect", object.origin.clone(), message).with_help(help));
-        return;
-    }
-    let by_port = endpoints.entry(key(service)).or_default();
+fn of_slice(cx: &Cx<'_>, slice: &EndpointSlice, service: &Service, by_port: &mut EndpointsByPort) {
     for port in &slice.ports {
         let Some(number) = port.port else { continue };
         let port_name = port.name.as_ref().map_or("", |n| &n.0);
         let Some(service_port) = carried(service).find(|p| &*p.name == port_name) else { continue };
         let list = by_port.entry(service_port.number).or_default();
-        list.extend(slice.endpoints.iter().filter_map(|e| slice_endpoint(service, e, number.0, snapshot)));
+        list.extend(slice.endpoints.iter().filter_map(|e| slice_endpoint(cx, service, e, number.0)));
     }
 }
 
-fn slice_endpoint(service: &Service, endpoint: &SliceEndpoint, port: u16, snapshot: &Snapshot) -> Option<Endpoint> {
+fn slice_endpoint(cx: &Cx<'_>, service: &Service, endpoint: &SliceEndpoint, port: u16) -> Option<Endpoint> {
     let written = endpoint.addresses.first()?;
     // The decoder has checked that it is an address or a name.
     let address = read_address(written)?;
     let pod = endpoint.target_ref.as_ref().filter(|t| t.kind == "Pod");
-    let workload = pod.and_then(|t| snapshot.workload(t.namespace.as_deref().unwrap_or(&service.namespace), &t.name));
+    let workload = pod.and_then(|t| cx.workload(t.namespace.as_deref().unwrap_or(&service.namespace), &t.name));
     let ready = endpoint.conditions.as_ref().and_then(|c| c.ready).unwrap_or(true);
     let known = match workload {
         None => bare(service, address, port),
@@ -247,7 +230,7 @@ fn slice_endpoint(service: &Service, endpoint: &SliceEndpoint, port: u16, snapsh
             workload_name: w.workload_name.clone(),
             identity: w.has_proxy.then(|| w.identity.clone()),
             locality: w.locality.clone(),
-            mtls: w.has_proxy && snapshot.mtls_mode(&w.namespace, &w.labels, port) != MtlsMode::Disable,
+            mtls: w.has_proxy && cx.mtls_mode(&w.namespace, &w.labels, port) != MtlsMode::Disable,
             ..bare(service, address, port)
         },
     };

@@ -1,20 +1,32 @@
 //! Gateways, without the servers that cannot be served together.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use evenkeel_api::istio::{self, TlsProtocol};
-use evenkeel_api::{Kind, Resource};
+use evenkeel_api::{Kind, Object, Resource};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::{Diagnostic, Diagnostics, Spanned};
 
-use super::{Objects, shared};
+use super::shared;
+use super::tracking::{Cx, Fact, Tracker};
 use crate::gateway::{ServerCertificate, TlsVersion};
 use crate::workload::selects;
 use crate::{Gateway, GatewayHost, Labels, Server, ServerProtocol, ServerTls, ServerTlsMode};
 
-pub(super) fn build(objects: &Objects<'_>, diagnostics: &mut Diagnostics) -> Vec<Arc<Gateway>> {
+/// Gateways in the order of precedence, each with its object. They are few, and one can take a port from another: they
+/// are built together.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    gateways: Vec<(Arc<Object>, Arc<Gateway>)>,
+    changed: bool,
+}
+
+/// All Gateways, without the servers that cannot stand beside others.
+pub(super) fn gateways(cx: &Cx<'_>, found: &mut Diagnostics) -> Vec<(Arc<Object>, Gateway)> {
+    let mut objects = Vec::new();
     let mut built: Vec<Gateway> = Vec::new();
-    for object in objects.of(Kind::Gateway) {
+    for object in cx.objects(Kind::Gateway) {
         let Resource::Gateway(written) = &object.resource else { continue };
         let mut gateway = Gateway {
             name: object.name.clone(),
@@ -24,12 +36,60 @@ pub(super) fn build(objects: &Objects<'_>, diagnostics: &mut Diagnostics) -> Vec
             origin: object.origin.clone(),
         };
         for server in written.spec.servers.iter().filter_map(|s| server(s, &object.namespace)) {
-            let server = admit(server, &gateway, &built, diagnostics);
+            let server = admit(server, &gateway, &built, found);
             gateway.servers.extend(server);
         }
         built.push(gateway);
+        objects.push(object.clone());
     }
-    built.into_iter().map(Arc::new).collect()
+    objects.into_iter().zip(built).collect()
+}
+
+impl Table {
+    pub(super) fn set(&mut self, new: Vec<(Arc<Object>, Gateway)>, tracker: &mut Tracker) {
+        let old = std::mem::take(&mut self.gateways);
+        let before: HashMap<_, _> = old.iter().map(|(object, gateway)| (Arc::as_ptr(object), gateway)).collect();
+        // Of an object that was written anew the gateway is new too: places in it may be others.
+        let share = |(object, gateway): (Arc<Object>, Gateway)| {
+            let same = before.get(&Arc::as_ptr(&object)).filter(|old| ****old == gateway);
+            let gateway = same.map_or_else(|| Arc::new(gateway), |same| Arc::clone(same));
+            (object, gateway)
+        };
+        self.gateways = new.into_iter().map(share).collect();
+        let now: HashMap<_, _> = self.gateways.iter().map(|(object, gateway)| (Arc::as_ptr(object), gateway)).collect();
+        let is_in = |list: &HashMap<_, &Arc<Gateway>>, object: &Arc<Object>, gateway: &Arc<Gateway>| {
+            list.get(&Arc::as_ptr(object)).is_some_and(|other| Arc::ptr_eq(other, gateway))
+        };
+        let gone = old.iter().filter(|(object, gateway)| !is_in(&now, object, gateway));
+        let came = self.gateways.iter().filter(|(object, gateway)| !is_in(&before, object, gateway));
+        for (_, gateway) in gone.chain(came) {
+            tracker.changed(Fact::Gateway(&gateway.namespace, &gateway.name));
+        }
+        let same =
+            old.len() == self.gateways.len() && old.iter().zip(&self.gateways).all(|(a, b)| Arc::ptr_eq(&a.1, &b.1));
+        if !same {
+            tracker.changed(Fact::Gateways);
+            self.changed = true;
+        }
+    }
+
+    /// All Gateways in the order of precedence; if there are others than last time.
+    pub(super) fn changed(&mut self) -> Option<impl Iterator<Item = Arc<Gateway>> + use<'_>> {
+        std::mem::take(&mut self.changed).then(|| self.gateways.iter().map(|(_, gateway)| gateway.clone()))
+    }
+}
+
+impl<'t> Cx<'t> {
+    /// The Gateway of this namespace and name.
+    pub(super) fn gateway(&self, namespace: &str, name: &str) -> Option<&'t Arc<Gateway>> {
+        let gateways = &self.read(Fact::Gateway(namespace, name)).gateways.gateways;
+        gateways.iter().map(|(_, gateway)| gateway).find(|g| *g.namespace == *namespace && *g.name == *name)
+    }
+
+    /// All Gateways.
+    pub(super) fn gateways(&self) -> impl Iterator<Item = &'t Arc<Gateway>> + use<'t> {
+        self.read(Fact::Gateways).gateways.gateways.iter().map(|(_, gateway)| gateway)
+    }
 }
 
 /// The server as far as it can stand beside those already there on the same routers.

@@ -1,19 +1,20 @@
 //! Settings of the mesh.
 
-use evenkeel_api::Kind;
 use evenkeel_base::{Diagnostic, Diagnostics};
 
 use evenkeel_api::istio::{self, AccessLogEncoding, OutboundTrafficPolicyMode};
 
+use super::objects::mesh_settings;
 use super::routes::retries_of;
-use super::{Objects, shared};
+use super::shared;
+use super::tracking::Cx;
 use crate::{MeshConfig, OutboundTrafficPolicy};
 
 /// The defaults, overridden by what the ConfigMap `istio` of the root namespace says.
-pub(super) fn settings(objects: &Objects<'_>, defaults: &MeshConfig, diagnostics: &mut Diagnostics) -> MeshConfig {
+pub(super) fn settings(cx: &Cx<'_>, defaults: &MeshConfig, found: &mut Diagnostics) -> MeshConfig {
     let mut mesh = defaults.clone();
     let root = defaults.root_namespace.clone();
-    for object in objects.of(Kind::ConfigMap).filter(|o| istio::MeshConfig::is_in(o)) {
+    for object in mesh_settings(cx) {
         if object.namespace == root {
             if let Some((said, _)) = istio::MeshConfig::of_object(object) {
                 apply(&mut mesh, said);
@@ -21,7 +22,7 @@ pub(super) fn settings(objects: &Objects<'_>, defaults: &MeshConfig, diagnostics
             continue;
         }
         let message = format!("{object} has no effect: settings of the mesh are read in the namespace `{root}`");
-        diagnostics.push(Diagnostic::warning("no-effect", object.origin.clone(), message).with_help("move it there"));
+        found.push(Diagnostic::warning("no-effect", object.origin.clone(), message).with_help("move it there"));
     }
     mesh
 }

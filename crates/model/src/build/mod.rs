@@ -1,24 +1,34 @@
 //! From a user's objects to the [`Snapshot`], with what only shows when they are seen together.
+//!
+//! The work is cut into small steps (`step.rs`), each about one object, host or service. A step asks for what it needs
+//! (`tracking.rs` writes the questions down), and what it makes goes into a table. When an object changes, the steps that
+//! asked about it are due; when one of these makes something else than before, those that asked about that are due too;
+//! everything else stays as it is, its pointers included.
 
 mod destination_rules;
 mod endpoints;
 mod gateways;
 mod mesh;
+mod objects;
 mod policies;
 mod routes;
 mod services;
+mod step;
+mod tracking;
 mod virtual_services;
 mod workloads;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
-use evenkeel_api::{Kind, Object, Resource};
-use evenkeel_base::suggest::closest;
+use evenkeel_api::{Kind, Object};
 use evenkeel_base::{Diagnostic, Diagnostics};
 
-use crate::index::HostIndex;
-use crate::{AddressBook, Labels, MeshConfig, Snapshot};
+use self::step::Step;
+use self::tracking::{Cx, Tracker};
+use crate::address_book::Allotment;
+use crate::{AddressBook, Labels, List, MeshConfig, Snapshot};
 
 /// Builds the snapshot of all objects, in the order of precedence (files in the order of their names): where two claim
 /// the same, the earlier one wins. `mesh` holds the settings that a ConfigMap `istio` does not override; `book` the
@@ -30,91 +40,350 @@ pub fn build<'a>(
     mesh: &MeshConfig,
     book: &mut AddressBook,
 ) -> (Snapshot, Diagnostics) {
-    let mut diagnostics = Diagnostics::new();
-    let objects = Objects::new(objects, &mut diagnostics);
-    let mut snapshot = Snapshot { mesh: mesh::settings(&objects, mesh, &mut diagnostics), ..Snapshot::default() };
-    snapshot.namespaces = objects.of(Kind::Namespace).map(|o| (o.name.clone(), o.labels.clone())).collect();
-    snapshot.services = services::build(&objects, &snapshot.mesh, book, &mut diagnostics);
-    snapshot.peer_authentications = policies::peer_authentications(&objects, &snapshot.mesh, &mut diagnostics);
-    snapshot.authorization_policies = policies::authorization_policies(&objects, &mut diagnostics);
-    snapshot.workloads = workloads::build(&objects, &snapshot, &mut diagnostics);
-    snapshot.endpoints = endpoints::build(&objects, &snapshot, &mut diagnostics);
-    snapshot.destination_rules = destination_rules::build(&objects, &snapshot, &mut diagnostics);
-    snapshot.gateways = gateways::build(&objects, &mut diagnostics);
-    snapshot.virtual_services = virtual_services::build(&objects, &snapshot, &mut diagnostics);
-    snapshot.index = HostIndex::new(&snapshot.virtual_services);
-    diagnostics.sort();
-    (snapshot, diagnostics)
+    let mut builder = Builder::new(mesh.clone(), std::mem::take(book)).checked(false);
+    let objects = objects.into_iter().cloned().map(Arc::new).collect();
+    let built = builder.apply([(Path::new("").into(), objects)]);
+    *book = builder.tables.addresses.into_book();
+    drop(builder.built);
+    let diagnostics = Arc::unwrap_or_clone(built.diagnostics);
+    (Arc::unwrap_or_clone(built.snapshot), diagnostics)
 }
 
-/// The objects, each name once per kind, and what is asked of them often.
-struct Objects<'a> {
-    by_kind: BTreeMap<Kind, Vec<&'a Object>>,
-    /// Labels of everything that runs or would run, by namespace: Pods and the templates of Deployments.
-    workload_labels: BTreeMap<&'a str, Vec<Labels>>,
+/// Builds one snapshot after the other, each from what changed since the one before.
+#[derive(Debug)]
+pub struct Builder {
+    defaults: MeshConfig,
+    tables: Tables,
+    tracker: Tracker,
+    findings: BTreeMap<Step, Vec<Diagnostic>>,
+    findings_changed: bool,
+    built: Built,
+    checked: bool,
 }
 
-impl<'a> Objects<'a> {
-    fn new(objects: impl IntoIterator<Item = &'a Object>, diagnostics: &mut Diagnostics) -> Self {
-        let mut seen: BTreeMap<(Kind, &str, &str), &Object> = BTreeMap::new();
-        let mut index = Self { by_kind: BTreeMap::new(), workload_labels: BTreeMap::new() };
-        for object in objects {
-            let key = (object.kind(), &*object.namespace, &*object.name);
-            match seen.get(&key) {
-                Some(first) => diagnostics.push(duplicate(object, first)),
-                None => {
-                    seen.insert(key, object);
-                    index.add(object);
+/// Up to how many objects a checked builder builds everything anew after each change, in objects.
+const MAX_CHECKED_OBJECTS: usize = 1_000;
+
+/// A snapshot, and what is to be said of the objects it was built from.
+#[derive(Debug, Clone, Default)]
+pub struct Built {
+    /// The same as before, if nothing in it changed.
+    pub snapshot: Arc<Snapshot>,
+    /// The same as before, if there is nothing else to say.
+    pub diagnostics: Arc<Diagnostics>,
+}
+
+/// What the steps have made.
+#[derive(Debug, Default)]
+struct Tables {
+    objects: objects::Objects,
+    mesh: MeshConfig,
+    namespaces: Arc<BTreeMap<Arc<str>, Labels>>,
+    services: services::Table,
+    addresses: Allotment,
+    policies: policies::Table,
+    workloads: workloads::Table,
+    endpoints: endpoints::Table,
+    rules: destination_rules::Table,
+    gateways: gateways::Table,
+    routes: virtual_services::Table,
+}
+
+impl Builder {
+    /// No objects yet. `mesh` holds the settings that a ConfigMap `istio` does not override; `book` the addresses given
+    /// so far.
+    pub fn new(mesh: MeshConfig, book: AddressBook) -> Self {
+        let tables = Tables { mesh: mesh.clone(), addresses: Allotment::new(book), ..Tables::default() };
+        let built =
+            Built { snapshot: Arc::new(Snapshot { mesh: mesh.clone(), ..Snapshot::default() }), ..Built::default() };
+        Self {
+            defaults: mesh,
+            tables,
+            tracker: Tracker::default(),
+            findings: BTreeMap::new(),
+            findings_changed: false,
+            built,
+            checked: cfg!(debug_assertions),
+        }
+    }
+
+    /// Whether to build everything anew after each change (of few objects) and compare. Debug builds do, unless told
+    /// otherwise.
+    pub fn checked(self, checked: bool) -> Self {
+        Self { checked, ..self }
+    }
+
+    /// Takes the objects that changed files have now (none: the file is gone), and builds the next snapshot. Precedence
+    /// goes by path, and within a file by position.
+    pub fn apply(&mut self, changed: impl IntoIterator<Item = (Arc<Path>, Vec<Arc<Object>>)>) -> Built {
+        let before = self.checked.then(|| self.book().clone());
+        for (path, objects) in changed {
+            self.tables.objects.set_file(&path, objects, &mut self.tracker);
+        }
+        while let Some(step) = self.tracker.next() {
+            self.run(step);
+        }
+        self.publish();
+        if let Some(before) = before.filter(|_| self.tables.objects.len() <= MAX_CHECKED_OBJECTS) {
+            self.compare_with_new(before);
+        }
+        self.built.clone()
+    }
+
+    /// Panics unless building everything anew gives the same.
+    fn compare_with_new(&self, book: AddressBook) {
+        let mut fresh = Self::new(self.defaults.clone(), book).checked(false);
+        let built = fresh.apply(self.tables.objects.files());
+        assert!(built.snapshot == self.built.snapshot, "{}", first_difference(&built.snapshot, &self.built.snapshot));
+        assert_eq!(built.diagnostics.to_string(), self.built.diagnostics.to_string());
+        assert_eq!(fresh.book(), self.book());
+    }
+
+    /// The addresses given so far.
+    pub fn book(&self) -> &AddressBook {
+        self.tables.addresses.book()
+    }
+
+    fn run(&mut self, step: Step) {
+        let Self { tables, tracker, .. } = self;
+        let cx = Cx::new(tables);
+        let mut found = Diagnostics::new();
+        // Each step reads, then writes; whether it has anything left to be about is the last value.
+        let (reads, keep) = match &step {
+            Step::Duplicates(id) => {
+                objects::note_duplicates(&cx, id, &mut found);
+                let keep = cx.claims(id).len() > 1;
+                (cx.into_reads(), keep)
+            }
+            Step::Mesh => {
+                let mesh = mesh::settings(&cx, &self.defaults, &mut found);
+                let reads = cx.into_reads();
+                if mesh != tables.mesh {
+                    tables.mesh = mesh;
+                    tracker.all_changed();
                 }
+                (reads, true)
+            }
+            Step::Namespaces => {
+                let objects = cx.objects(Kind::Namespace);
+                let namespaces = objects.map(|o| (o.name.clone(), o.labels.clone())).collect();
+                let reads = cx.into_reads();
+                tables.namespaces = Arc::new(namespaces);
+                (reads, true)
+            }
+            Step::Service(id) => {
+                let drafts = services::drafts(&cx, id, &mut found);
+                let (reads, keep) = (cx.into_reads(), drafts.is_some());
+                tables.services.set_drafts(id, drafts, &mut tables.addresses, tracker);
+                (reads, keep)
+            }
+            Step::Want(host) => {
+                let range = services::want(&cx, host);
+                let reads = cx.into_reads();
+                tables.addresses.want(host.as_str(), range);
+                tracker.want(Step::Addresses);
+                (reads, range.is_some())
+            }
+            Step::Addresses => {
+                let reads = cx.into_reads();
+                for host in tables.addresses.allot() {
+                    tracker.changed(tracking::Fact::Address(&host));
+                }
+                (reads, true)
+            }
+            Step::Host(host) => {
+                let listed = services::listed(&cx, host, &mut found);
+                let (reads, keep) = (cx.into_reads(), !listed.is_empty());
+                tables.services.set_listed(host, listed, tracker);
+                (reads, keep)
+            }
+            Step::Peers(namespace) => {
+                let peers = policies::peer_authentications(&cx, namespace, &mut found);
+                let keep = !cx.objects_in(Kind::PeerAuthentication, namespace).is_empty();
+                let reads = cx.into_reads();
+                tables.policies.set_peers(namespace, peers, tracker);
+                (reads, keep)
+            }
+            Step::Policy(id) => {
+                let policy = policies::authorization_policy(&cx, id, &mut found);
+                let (reads, keep) = (cx.into_reads(), policy.is_some());
+                tables.policies.set_authorization(id, policy);
+                (reads, keep)
+            }
+            Step::Workload(id) => {
+                let workload = workloads::workload(&cx, id, &mut found);
+                let keep = cx.object(id).is_some();
+                let reads = cx.into_reads();
+                tables.workloads.set(id, workload, tracker);
+                (reads, keep)
+            }
+            Step::Conflict(overruled, first, port) => {
+                let conflict = workloads::conflict(&cx, &(overruled.clone(), first.clone(), *port));
+                let (reads, keep) = (cx.into_reads(), conflict.is_some());
+                found.extend(conflict);
+                (reads, keep)
+            }
+            Step::Endpoints(service) => {
+                let endpoints = endpoints::endpoints(&cx, service);
+                let keep = cx.service_in(&service.1, &service.0).is_some();
+                let reads = cx.into_reads();
+                tables.endpoints.set(service, endpoints);
+                (reads, keep)
+            }
+            Step::Slice(id) => {
+                endpoints::note_slice(&cx, id, &mut found);
+                let keep = cx.object(id).is_some();
+                (cx.into_reads(), keep)
+            }
+            Step::Rule(id) => {
+                let draft = destination_rules::draft(&cx, id, &mut found);
+                let keep = cx.object(id).is_some();
+                let reads = cx.into_reads();
+                tables.rules.set_draft(id, draft, tracker);
+                (reads, keep)
+            }
+            Step::Rules(namespace, host) => {
+                let key = (namespace.clone(), host.clone());
+                let merged = destination_rules::merged(&cx, &key, &mut found);
+                let (reads, keep) = (cx.into_reads(), !merged.is_empty());
+                tables.rules.set_merged(&key, merged, tracker);
+                (reads, keep)
+            }
+            Step::Gateways => {
+                let gateways = gateways::gateways(&cx, &mut found);
+                let reads = cx.into_reads();
+                tables.gateways.set(gateways, tracker);
+                (reads, true)
+            }
+            Step::Route(id) => {
+                let whole = virtual_services::whole(&cx, id, &mut found);
+                let (reads, keep) = (cx.into_reads(), whole.is_some());
+                tables.routes.set_whole(id, whole, tracker);
+                (reads, keep)
+            }
+            Step::GatewayHost(gateway, host) => {
+                virtual_services::note_merged(&cx, gateway, host, &mut found);
+                let keep = virtual_services::is_claimed_at(&cx, gateway, host);
+                (cx.into_reads(), keep)
+            }
+            Step::MeshHost(host) => {
+                let granted = virtual_services::granted(&cx, host, &mut found);
+                let (reads, keep) = (cx.into_reads(), !granted.is_empty());
+                tables.routes.set_granted(host, granted, tracker);
+                (reads, keep)
+            }
+            Step::Parts(id) => {
+                let parts = virtual_services::parts(&cx, id);
+                let keep = cx.object(id).is_some();
+                let reads = cx.into_reads();
+                tables.routes.set_parts(id, parts);
+                (reads, keep)
+            }
+        };
+        self.note(&step, found);
+        match keep {
+            true => self.tracker.done(step, reads),
+            false => self.tracker.forget(&step),
+        }
+    }
+
+    fn note(&mut self, step: &Step, found: Diagnostics) {
+        let before = self.findings.get(step);
+        if before.map_or(&[][..], Vec::as_slice).iter().eq(&found) {
+            return;
+        }
+        self.findings_changed = true;
+        match found.is_empty() {
+            true => drop(self.findings.remove(step)),
+            false => drop(self.findings.insert(step.clone(), found.into_iter().collect())),
+        }
+    }
+
+    /// Makes what the steps have changed the next snapshot.
+    fn publish(&mut self) {
+        let Self { tables, built, .. } = self;
+        let mut next = (*built.snapshot).clone();
+        let mut changed = tables.mesh != next.mesh || tables.namespaces != next.namespaces;
+        next.mesh.clone_from(&tables.mesh);
+        next.namespaces.clone_from(&tables.namespaces);
+        changed |= renew(&mut next.services, tables.services.changed());
+        changed |= renew(&mut next.workloads, tables.workloads.changed());
+        changed |= renew(&mut next.gateways, tables.gateways.changed());
+        changed |= renew(&mut next.peer_authentications, tables.policies.peers_changed());
+        changed |= renew(&mut next.authorization_policies, tables.policies.authorization_changed());
+        changed |= renew(&mut next.virtual_services, tables.routes.changed());
+        let endpoints = tables.endpoints.all();
+        if !endpoints.ptr_eq(&next.endpoints) {
+            next.endpoints = endpoints;
+            changed = true;
+        }
+        let rules = tables.rules.changed();
+        let rules_changed = !rules.is_empty();
+        changed |= renew(&mut next.destination_rules, rules_changed.then(|| tables.rules.all()));
+        for ((namespace, host), rules) in rules {
+            let mut of_namespace = next.index.rules.get(&namespace).cloned().unwrap_or_default();
+            set(&mut of_namespace, host, rules);
+            match of_namespace.is_empty() {
+                true => drop(next.index.rules.remove(&namespace)),
+                false => drop(next.index.rules.insert(namespace, of_namespace)),
             }
         }
-        index
-    }
-
-    fn add(&mut self, object: &'a Object) {
-        let labels = match &object.resource {
-            Resource::Pod(_) => Some(object.labels.clone()),
-            Resource::Deployment(deployment) => Some(deployment.spec.template.labels()),
-            _ => None,
-        };
-        self.workload_labels.entry(&object.namespace).or_default().extend(labels);
-        self.by_kind.entry(object.kind()).or_default().push(object);
-    }
-
-    /// All objects of a kind, in the order of precedence.
-    fn of(&self, kind: Kind) -> impl Iterator<Item = &'a Object> + '_ {
-        self.by_kind.get(&kind).into_iter().flatten().copied()
-    }
-
-    /// Labels of everything that runs or would run in a namespace.
-    fn workload_labels(&self, namespace: &str) -> &[Labels] {
-        self.workload_labels.get(namespace).map_or(&[], Vec::as_slice)
+        for (host, services) in tables.routes.changed_hosts() {
+            set(&mut next.index.virtual_services, host, services);
+        }
+        for (gateway, services) in tables.routes.changed_gateways() {
+            set(&mut next.index.at_gateway, gateway, services);
+        }
+        for (address, workloads) in tables.workloads.changed_addresses() {
+            set(&mut next.index.workloads, address, workloads.into_iter().collect());
+        }
+        if changed {
+            built.snapshot = Arc::new(next);
+        }
+        if std::mem::take(&mut self.findings_changed) {
+            let mut diagnostics: Diagnostics = self.findings.values().flatten().cloned().collect();
+            diagnostics.sort();
+            built.diagnostics = Arc::new(diagnostics);
+        }
     }
 }
 
-fn duplicate(object: &Object, first: &Object) -> Diagnostic {
-    let message = format!("{object} is defined twice; this one is ignored");
-    Diagnostic::error("duplicate-object", object.origin.clone(), message)
-        .with_help("remove or rename one of the two")
-        .with_related(first.origin.clone(), "first defined here")
+/// The first line in which two snapshots differ when written out.
+fn first_difference(new: &Snapshot, incremental: &Snapshot) -> String {
+    let (new, incremental) = (format!("{new:#?}"), format!("{incremental:#?}"));
+    let (mut a, mut b) = (new.lines(), incremental.lines());
+    loop {
+        match (a.next(), b.next()) {
+            (Some(a), Some(b)) if a == b => {}
+            (a, b) => return format!("built anew: {}; built from changes: {}", a.unwrap_or("-"), b.unwrap_or("-")),
+        }
+    }
 }
 
-/// Warns about a selector that fits nothing in its namespace, where there is something to choose from: it is most
-/// likely misspelt.
-fn note_idle_selector(objects: &Objects<'_>, object: &Object, selector: &Labels, diagnostics: &mut Diagnostics) {
-    let candidates = objects.workload_labels(&object.namespace);
-    let fits = |labels: &Labels| crate::workload::selects(selector, labels);
-    if selector.is_empty() || candidates.is_empty() || candidates.iter().any(fits) {
-        return;
+/// Takes over a list if it is another; whether it is.
+fn renew<T>(list: &mut List<T>, changed: Option<impl Iterator<Item = Arc<T>>>) -> bool {
+    let Some(changed) = changed else { return false };
+    let changed: List<T> = changed.collect();
+    let differs = changed.len() != list.len() || list.iter().zip(&changed).any(|(a, b)| !Arc::ptr_eq(a, b));
+    if differs {
+        *list = changed;
     }
-    let text = labels_text(selector);
-    let values: Vec<_> = candidates.iter().flat_map(|l| l.iter().map(|(k, v)| format!("{k}: {v}"))).collect();
-    let help = match closest(&text, values.iter().map(String::as_str)) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => "compare it with the labels of the Pod templates".to_owned(),
-    };
-    let message = format!("{object} selects `{text}`, which no Deployment or Pod has");
-    diagnostics.push(Diagnostic::warning("selects-nothing", object.origin.clone(), message).with_help(help));
+    differs
+}
+
+fn set<K: Ord + Clone, T>(index: &mut imbl::OrdMap<K, List<T>>, key: K, list: List<T>) {
+    match list.is_empty() {
+        true => drop(index.remove(&key)),
+        false => drop(index.insert(key, list)),
+    }
+}
+
+/// The old value if the new one is equal, so that nobody takes it for another.
+fn kept<T: PartialEq>(old: Option<&Arc<T>>, new: T) -> Arc<T> {
+    match old {
+        Some(old) if **old == new => old.clone(),
+        _ => Arc::new(new),
+    }
 }
 
 /// `app: web, version: v1`

@@ -1,40 +1,106 @@
 //! PeerAuthentications and AuthorizationPolicies.
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use evenkeel_api::istio::{self, AuthorizationPolicySpec, PeerAuthenticationSpec, WorkloadSelector};
 use evenkeel_api::{Kind, Object, Resource};
 use evenkeel_base::{Diagnostic, Diagnostics, Spanned};
 
-use super::{Objects, note_idle_selector, shared};
+use super::objects::{Id, note_idle_selector};
+use super::tracking::{Cx, Fact, Tracker};
+use super::{kept, shared};
 use crate::policy::{Condition, ConditionKey, Operation, PathMatch, Rule, Source};
-use crate::{AuthorizationAction, AuthorizationPolicy, Labels, MeshConfig, MtlsMode, PeerAuthentication, StringMatch};
+use crate::{AuthorizationAction, AuthorizationPolicy, Labels, MtlsMode, PeerAuthentication, StringMatch};
 
+/// Policies.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    peers: BTreeMap<Arc<str>, Vec<Arc<PeerAuthentication>>>,
+    peers_changed: bool,
+    /// By namespace and name.
+    authorization: BTreeMap<(Arc<str>, Arc<str>), Arc<AuthorizationPolicy>>,
+    authorization_changed: bool,
+}
+
+/// The PeerAuthentications of a namespace, in the order of precedence.
 pub(super) fn peer_authentications(
-    objects: &Objects<'_>,
-    mesh: &MeshConfig,
-    diagnostics: &mut Diagnostics,
-) -> Vec<Arc<PeerAuthentication>> {
-    let mut built: Vec<Arc<PeerAuthentication>> = Vec::new();
-    for object in objects.of(Kind::PeerAuthentication) {
+    cx: &Cx<'_>,
+    namespace: &Arc<str>,
+    found: &mut Diagnostics,
+) -> Vec<PeerAuthentication> {
+    let mut built: Vec<PeerAuthentication> = Vec::new();
+    for (_, object) in cx.objects_in(Kind::PeerAuthentication, namespace) {
         let Resource::PeerAuthentication(policy) = &object.resource else { continue };
         let policy = peer_authentication(object, policy.spec.as_ref());
-        if policy.namespace == mesh.root_namespace && !policy.selector.is_empty() {
+        if policy.namespace == cx.mesh().root_namespace && !policy.selector.is_empty() {
             let message =
                 format!("{object} is ignored: in the root namespace only the mode of the whole mesh can be set");
             let help = "remove the selector, or move it to the namespace of the workloads";
-            diagnostics.push(Diagnostic::warning("no-effect", object.origin.clone(), message).with_help(help));
+            found.push(Diagnostic::warning("no-effect", object.origin.clone(), message).with_help(help));
             continue;
         }
-        note_idle_selector(objects, object, &policy.selector, diagnostics);
-        match built.iter().find(|p| p.namespace == policy.namespace && p.selector == policy.selector) {
-            Some(first) => diagnostics.push(overridden(object, &policy, first)),
-            None => built.push(Arc::new(policy)),
+        note_idle_selector(cx, object, &policy.selector, found);
+        match built.iter().find(|p| p.selector == policy.selector) {
+            Some(first) => found.push(overridden(object, &policy, first)),
+            None => built.push(policy),
         }
     }
-    // Stable: within a namespace the order of precedence stays.
-    built.sort_by(|a, b| a.namespace.cmp(&b.namespace));
     built
+}
+
+/// The AuthorizationPolicy of an object.
+pub(super) fn authorization_policy(cx: &Cx<'_>, id: &Id, found: &mut Diagnostics) -> Option<AuthorizationPolicy> {
+    let object = cx.object(id)?;
+    let Resource::AuthorizationPolicy(policy) = &object.resource else { return None };
+    let policy = of_object(object, policy.spec.as_ref());
+    note_idle_selector(cx, object, &policy.selector, found);
+    Some(policy)
+}
+
+impl Table {
+    pub(super) fn set_peers(&mut self, namespace: &Arc<str>, new: Vec<PeerAuthentication>, tracker: &mut Tracker) {
+        let old = self.peers.remove(namespace).unwrap_or_default();
+        let by_name: HashMap<&str, &Arc<PeerAuthentication>> = old.iter().map(|p| (&*p.name, p)).collect();
+        let new: Vec<_> = new.into_iter().map(|p| kept(by_name.get(&*p.name.clone()).copied(), p)).collect();
+        if old.len() != new.len() || !old.iter().zip(&new).all(|(a, b)| Arc::ptr_eq(a, b)) {
+            tracker.changed(Fact::Peers(namespace));
+            self.peers_changed = true;
+        }
+        if !new.is_empty() {
+            self.peers.insert(namespace.clone(), new);
+        }
+    }
+
+    pub(super) fn set_authorization(&mut self, id: &Id, new: Option<AuthorizationPolicy>) {
+        let key = (id.namespace.clone(), id.name.clone());
+        let old = self.authorization.remove(&key);
+        let new = new.map(|policy| kept(old.as_ref(), policy));
+        self.authorization_changed |= old.as_ref().map(Arc::as_ptr) != new.as_ref().map(Arc::as_ptr);
+        self.authorization.extend(new.map(|policy| (key, policy)));
+    }
+
+    /// All PeerAuthentications by namespace; if there are others than last time.
+    pub(super) fn peers_changed(&mut self) -> Option<impl Iterator<Item = Arc<PeerAuthentication>> + use<'_>> {
+        std::mem::take(&mut self.peers_changed).then(|| self.peers.values().flatten().cloned())
+    }
+
+    /// All AuthorizationPolicies by namespace and name; if there are others than last time.
+    pub(super) fn authorization_changed(&mut self) -> Option<impl Iterator<Item = Arc<AuthorizationPolicy>> + use<'_>> {
+        std::mem::take(&mut self.authorization_changed).then(|| self.authorization.values().cloned())
+    }
+}
+
+impl<'t> Cx<'t> {
+    /// The PeerAuthentications of a namespace, in the order of precedence.
+    fn peers(&self, namespace: &str) -> &'t [Arc<PeerAuthentication>] {
+        self.read(Fact::Peers(namespace)).policies.peers.get(namespace).map_or(&[], Vec::as_slice)
+    }
+
+    /// What a workload accepts on one of its ports.
+    pub(super) fn mtls_mode(&self, namespace: &str, labels: &Labels, port: u16) -> MtlsMode {
+        crate::policy::mtls_mode(self.peers(namespace), self.peers(&self.mesh().root_namespace), labels, port)
+    }
 }
 
 fn overridden(object: &Object, policy: &PeerAuthentication, first: &PeerAuthentication) -> Diagnostic {
@@ -66,22 +132,7 @@ fn selector(written: Option<&WorkloadSelector>) -> Labels {
     written.map(|s| s.match_labels.clone()).unwrap_or_default()
 }
 
-pub(super) fn authorization_policies(
-    objects: &Objects<'_>,
-    diagnostics: &mut Diagnostics,
-) -> Vec<Arc<AuthorizationPolicy>> {
-    let mut built: Vec<AuthorizationPolicy> = Vec::new();
-    for object in objects.of(Kind::AuthorizationPolicy) {
-        let Resource::AuthorizationPolicy(policy) = &object.resource else { continue };
-        let policy = authorization_policy(object, policy.spec.as_ref());
-        note_idle_selector(objects, object, &policy.selector, diagnostics);
-        built.push(policy);
-    }
-    built.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
-    built.into_iter().map(Arc::new).collect()
-}
-
-fn authorization_policy(object: &Object, spec: Option<&AuthorizationPolicySpec>) -> AuthorizationPolicy {
+fn of_object(object: &Object, spec: Option<&AuthorizationPolicySpec>) -> AuthorizationPolicy {
     AuthorizationPolicy {
         name: object.name.clone(),
         namespace: object.namespace.clone(),

@@ -12,22 +12,23 @@ use evenkeel_base::{Diagnostic, Diagnostics, Spanned};
 
 use super::destination_rules::missing_host_help;
 use super::shared;
+use super::tracking::Cx;
 use crate::{
     Destination, DestinationState, DirectResponse, GatewayRef, HeaderMatch, HeaderOperations, Headers, HttpAction,
-    HttpMatch, HttpRoute, L4Match, L4Route, Labels, Redirect, RedirectPort, RetryPolicy, Rewrite, Snapshot,
-    StringMatch, TlsRoute, WeightedDestination,
+    HttpMatch, HttpRoute, L4Match, L4Route, Labels, Redirect, RedirectPort, RetryPolicy, Rewrite, StringMatch,
+    TlsRoute, WeightedDestination,
 };
 
 /// Reads the routes of one VirtualService.
-pub(super) struct Reader<'a> {
+pub(super) struct Reader<'a, 't> {
+    pub(super) cx: &'a Cx<'t>,
     pub(super) object: &'a Object,
-    pub(super) snapshot: &'a Snapshot,
     /// Where the VirtualService applies.
     pub(super) gateways: &'a [GatewayRef],
     pub(super) diagnostics: &'a mut Diagnostics,
 }
 
-impl Reader<'_> {
+impl Reader<'_, '_> {
     pub(super) fn http(&mut self, routes: &[Spanned<istio::HttpRoute>]) -> Vec<HttpRoute> {
         routes.iter().filter_map(|route| self.http_route(route)).collect()
     }
@@ -154,7 +155,7 @@ impl Reader<'_> {
 
     fn destination(&mut self, written: &Spanned<istio::Destination>) -> Destination {
         let namespace = &self.object.namespace;
-        let full = Hostname::resolve(written.host.as_str(), namespace, &self.snapshot.mesh.cluster_domain);
+        let full = Hostname::resolve(written.host.as_str(), namespace, &self.cx.mesh().cluster_domain);
         let host = full.unwrap_or_else(|_| written.host.value.clone());
         let port = written.port.as_ref().map(|p| p.number.0);
         let state = self.look_up(written, &host, port);
@@ -170,8 +171,8 @@ impl Reader<'_> {
     /// Whether a destination exists; if not, says so.
     fn look_up(&mut self, written: &istio::Destination, host: &Hostname, port: Option<u16>) -> DestinationState {
         let object = self.object;
-        let Some(service) = self.snapshot.service(host.as_str(), &object.namespace) else {
-            let hidden = self.snapshot.services_of(host.as_str()).first();
+        let Some(service) = self.cx.service(host, &object.namespace) else {
+            let hidden = self.cx.services_of(host).first().map(|(_, service)| service);
             let message = match hidden {
                 Some(service) => format!(
                     "{object}: the Service `{host}` is not exported to this namespace; routes to it answer 503 ({})",
@@ -181,7 +182,7 @@ impl Reader<'_> {
             };
             let help = match hidden {
                 Some(_) => "add this namespace to its `exportTo`".to_owned(),
-                None => missing_host_help(self.snapshot, host, &object.namespace),
+                None => missing_host_help(self.cx, host, &object.namespace),
             };
             self.warn("missing-service", &written.host.span, message, help);
             return DestinationState::UnknownHost;
@@ -205,7 +206,7 @@ impl Reader<'_> {
             _ => {}
         }
         let Some(subset) = &written.subset else { return DestinationState::Known };
-        let rule = self.snapshot.destination_rule_for(service, &object.namespace, &Labels::new());
+        let rule = self.cx.destination_rule_for(service, &object.namespace);
         if rule.is_some_and(|r| r.subset(subset).is_some()) {
             return DestinationState::Known;
         }

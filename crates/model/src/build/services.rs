@@ -1,6 +1,6 @@
 //! Services: Kubernetes' own and the hosts of ServiceEntries.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -12,88 +12,290 @@ use evenkeel_base::cidr::IpNet;
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::{Diagnostic, Diagnostics, Span};
 
-use super::{Objects, note_idle_selector, shared};
-use crate::address_book::{Range, SERVICE_ENTRIES, SERVICES};
-use crate::{AddressBook, MeshConfig, Protocol, Resolution, Service, ServicePort, TargetPort, Visibility};
+use super::objects::{Id, Place, note_idle_selector};
+use super::step::Step;
+use super::tracking::{Cx, Fact, Tracker};
+use super::{kept, shared};
+use crate::address_book::{Allotment, Range, SERVICE_ENTRIES, SERVICES};
+use crate::index::wildcards_over;
+use crate::service::preferred;
+use crate::{MeshConfig, Protocol, Resolution, Service, ServicePort, TargetPort, Visibility};
 
 /// The annotation by which a Service says who sees it.
 const EXPORT_TO_ANNOTATION: &str = "networking.istio.io/exportTo";
 
-pub(super) fn build(
-    objects: &Objects<'_>,
-    mesh: &MeshConfig,
-    book: &mut AddressBook,
-    diagnostics: &mut Diagnostics,
-) -> Vec<Arc<Service>> {
-    let mut services = Vec::new();
-    let mut wanting: BTreeMap<String, Range> = BTreeMap::new();
-    let mut taken: BTreeMap<IpAddr, (String, Span)> = BTreeMap::new();
-    for object in objects.of(Kind::Service) {
-        let Resource::Service(service) = &object.resource else { continue };
-        note_idle_selector(objects, object, &service.spec.selector, diagnostics);
-        let built = of_service(object, service, mesh);
-        let name = object.to_string();
-        match pinned(service, &name, &mut taken, diagnostics) {
-            Address::Pinned(address) => services.push(Service { addresses: vec![address.into()], ..built }),
-            Address::None => services.push(built),
-            Address::Wanted => {
-                wanting.insert(built.host.to_string(), SERVICES);
-                services.push(built);
-            }
-        }
-    }
-    for object in objects.of(Kind::ServiceEntry) {
-        let Resource::ServiceEntry(entry) = &object.resource else { continue };
-        for built in of_entry(object, &entry.spec) {
-            if built.addresses.is_empty() && built.resolution != Resolution::Passthrough && !built.host.is_wildcard() {
-                wanting.entry(built.host.to_string()).or_insert(SERVICE_ENTRIES);
-            }
-            services.push(built);
-        }
-    }
-    let pinned: BTreeSet<IpAddr> =
-        taken.into_keys().chain(services.iter().flat_map(|s| s.vips().collect::<Vec<_>>())).collect();
-    book.allot(&wanting, &pinned);
-    for service in services.iter_mut().filter(|s| s.addresses.is_empty()) {
-        let wants =
-            !service.headless && service.external_name.is_none() && service.resolution != Resolution::Passthrough;
-        service.addresses =
-            wants.then(|| book.address(service.host.as_str())).flatten().map(IpNet::from).into_iter().collect();
-    }
-    // Stable, so that of two ServiceEntries for one host the earlier one comes first.
-    services.sort_by(|a, b| (&a.host, &a.namespace).cmp(&(&b.host, &b.namespace)));
-    drop_doubles(services, diagnostics)
+/// What an object says of one host; its address may still be missing.
+#[derive(Debug, PartialEq)]
+pub(super) struct Draft {
+    service: Service,
+    address: Address,
 }
 
-/// Where a Service's address comes from.
+/// Where a service's addresses come from.
+#[derive(Debug, PartialEq)]
 enum Address {
-    Pinned(IpAddr),
-    Wanted,
-    None,
+    /// They are written, if there are any.
+    AsWritten,
+    /// One is claimed.
+    Pinned(IpAddr, Span),
+    /// One is to be allotted.
+    Wanted(Range),
 }
 
-fn pinned(
-    service: &kubernetes::Service,
-    name: &str,
-    taken: &mut BTreeMap<IpAddr, (String, Span)>,
-    diagnostics: &mut Diagnostics,
-) -> Address {
-    if service.spec.kind == Some(ServiceType::ExternalName) {
-        return Address::None;
+/// Of the services of one host: by namespace, Services before ServiceEntries, then in the order of precedence.
+type Rank = (Arc<str>, Kind, Place, usize);
+
+/// Services and how they came about.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    drafts: HashMap<Id, (Place, Vec<Arc<Draft>>)>,
+    by_host: BTreeMap<Hostname, BTreeMap<Rank, (Id, Arc<Draft>)>>,
+    /// Who claims an address, the first of whom gets it.
+    pins: HashMap<IpAddr, BTreeMap<Place, (Id, Span)>>,
+    listed: BTreeMap<Hostname, Vec<(Id, Arc<Service>)>>,
+    changed: bool,
+}
+
+/// What one object says of its hosts.
+pub(super) fn drafts(cx: &Cx<'_>, id: &Id, found: &mut Diagnostics) -> Option<(Place, Vec<Draft>)> {
+    let (place, object) = cx.placed(id)?;
+    let drafts = match &object.resource {
+        Resource::Service(service) => {
+            note_idle_selector(cx, object, &service.spec.selector, found);
+            vec![Draft { service: of_service(object, service, cx.mesh()), address: address_of(service) }]
+        }
+        Resource::ServiceEntry(entry) => of_entry(object, &entry.spec)
+            .map(|service| {
+                let wants = service.addresses.is_empty()
+                    && service.resolution != Resolution::Passthrough
+                    && !service.host.is_wildcard();
+                let address = if wants { Address::Wanted(SERVICE_ENTRIES) } else { Address::AsWritten };
+                Draft { service, address }
+            })
+            .collect(),
+        _ => return None,
+    };
+    Some((place.clone(), drafts))
+}
+
+/// Which range a host's address is to come from, if it needs one.
+pub(super) fn want(cx: &Cx<'_>, host: &Hostname) -> Option<Range> {
+    let wanted = cx.drafts_of(host).filter_map(|(id, draft)| match &draft.address {
+        Address::Wanted(range) => Some(*range),
+        // Another Service has it already.
+        Address::Pinned(address, _) if !cx.is_granted(*address, id) => Some(SERVICES),
+        Address::Pinned(..) | Address::AsWritten => None,
+    });
+    // A Service's range goes before a ServiceEntry's.
+    wanted.min_by_key(|range| *range != SERVICES)
+}
+
+/// The services of a host, ordered by namespace. One namespace can describe a host once; of several the first stays.
+pub(super) fn listed(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> Vec<(Id, Service)> {
+    let mut listed: Vec<(Id, Service)> = Vec::new();
+    for (id, draft) in cx.drafts_of(host) {
+        let mut service = draft.service.clone();
+        match &draft.address {
+            Address::Pinned(address, _) if cx.is_granted(*address, id) => service.addresses = vec![(*address).into()],
+            Address::Pinned(address, span) => {
+                found.extend(taken(cx, *address, span));
+                service.addresses = cx.address(host).into_iter().collect();
+            }
+            Address::Wanted(_) => service.addresses = cx.address(host).into_iter().collect(),
+            Address::AsWritten => {}
+        }
+        match listed.last().filter(|(_, last)| last.namespace == service.namespace) {
+            Some((_, first)) => found.push(
+                Diagnostic::error(
+                    "duplicate-host",
+                    service.origin.clone(),
+                    format!("`{}` is already described in this namespace; this one is ignored", service.host),
+                )
+                .with_help("merge the two")
+                .with_related(first.origin.clone(), "first described here"),
+            ),
+            None => listed.push((id.clone(), service)),
+        }
     }
-    let Some(written) = &service.spec.cluster_ip else { return Address::Wanted };
-    let ClusterIp::Address(address) = written.value else { return Address::None };
-    if let Some((owner, span)) = taken.get(&address) {
-        let message = format!("{address} is already the address of {owner}; another one is allotted");
-        diagnostics.push(
-            Diagnostic::error("address-conflict", written.span.clone(), message)
-                .with_help("give each Service its own `clusterIP`, or leave it out")
-                .with_related(span.clone(), "first used here"),
-        );
-        return Address::Wanted;
+    listed
+}
+
+fn taken(cx: &Cx<'_>, address: IpAddr, span: &Span) -> Option<Diagnostic> {
+    let (owner, first) = cx.pinned_by(address)?;
+    let owner = cx.object(owner)?;
+    let message = format!("{address} is already the address of {owner}; another one is allotted");
+    Some(
+        Diagnostic::error("address-conflict", span.clone(), message)
+            .with_help("give each Service its own `clusterIP`, or leave it out")
+            .with_related(first.clone(), "first used here"),
+    )
+}
+
+impl Table {
+    pub(super) fn set_drafts(
+        &mut self,
+        id: &Id,
+        drafts: Option<(Place, Vec<Draft>)>,
+        addresses: &mut Allotment,
+        tracker: &mut Tracker,
+    ) {
+        let drafts = drafts.map(|(place, drafts)| (place, drafts.into_iter().map(Arc::new).collect::<Vec<_>>()));
+        let old = self.drafts.remove(id);
+        if old == drafts {
+            self.drafts.extend(old.map(|old| (id.clone(), old)));
+            return;
+        }
+        let mut claimed = BTreeSet::new();
+        for (is_there, (place, drafts)) in
+            [(false, old), (true, drafts.clone())].into_iter().filter_map(|(t, d)| Some((t, d?)))
+        {
+            for (position, draft) in drafts.iter().enumerate() {
+                let rank = (id.namespace.clone(), id.kind, place.clone(), position);
+                let host = &draft.service.host;
+                let here = self.by_host.entry(host.clone()).or_default();
+                match is_there {
+                    true => drop(here.insert(rank, (id.clone(), draft.clone()))),
+                    false => drop(here.remove(&rank)),
+                }
+                if here.is_empty() {
+                    self.by_host.remove(host);
+                }
+                tracker.changed(Fact::Drafts(host.as_str()));
+                tracker.want(Step::Want(host.clone()));
+                tracker.want(Step::Host(host.clone()));
+                if let Address::Pinned(address, span) = &draft.address {
+                    let claims = self.pins.entry(*address).or_default();
+                    match is_there {
+                        true => drop(claims.insert(place.clone(), (id.clone(), span.clone()))),
+                        false => drop(claims.remove(&place)),
+                    }
+                    if claims.is_empty() {
+                        self.pins.remove(address);
+                    }
+                    claimed.insert(*address);
+                }
+                for address in draft.claims() {
+                    addresses.reserve(address, is_there);
+                }
+            }
+        }
+        for address in claimed {
+            tracker.changed(Fact::Pin(address));
+        }
+        tracker.want(Step::Addresses);
+        self.drafts.extend(drafts.map(|drafts| (id.clone(), drafts)));
     }
-    taken.insert(address, (name.to_owned(), written.span.clone()));
-    Address::Pinned(address)
+
+    pub(super) fn set_listed(&mut self, host: &Hostname, listed: Vec<(Id, Service)>, tracker: &mut Tracker) {
+        let old = self.listed.remove(host).unwrap_or_default();
+        let before = |namespace: &str| old.iter().find(|(_, s)| *s.namespace == *namespace).map(|(_, service)| service);
+        let new: Vec<(Id, Arc<Service>)> =
+            listed.into_iter().map(|(id, service)| (id, kept(before(&service.namespace.clone()), service))).collect();
+        let same = old.len() == new.len() && old.iter().zip(&new).all(|(a, b)| a.0 == b.0 && Arc::ptr_eq(&a.1, &b.1));
+        if !same {
+            tracker.changed(Fact::Host(host.as_str()));
+            for wildcard in wildcards_over(host.as_str()) {
+                tracker.changed(Fact::Covered(&wildcard));
+            }
+            if host.is_wildcard() {
+                tracker.changed(Fact::Covered(host.as_str()));
+            }
+            tracker.changed(Fact::Services);
+            for (_, service) in old.iter().chain(&new) {
+                tracker.want(Step::Endpoints((service.namespace.clone(), host.clone())));
+            }
+            self.changed = true;
+        }
+        if !new.is_empty() {
+            self.listed.insert(host.clone(), new);
+        }
+    }
+
+    /// All services, ordered by host, then namespace; if there are others than last time.
+    pub(super) fn changed(&mut self) -> Option<impl Iterator<Item = Arc<Service>> + use<'_>> {
+        std::mem::take(&mut self.changed).then(|| self.listed.values().flatten().map(|(_, service)| service.clone()))
+    }
+}
+
+impl Draft {
+    /// The addresses nobody else can be allotted.
+    fn claims(&self) -> Vec<IpAddr> {
+        match &self.address {
+            Address::Pinned(address, _) => vec![*address],
+            Address::AsWritten | Address::Wanted(_) => self.service.vips().collect(),
+        }
+    }
+}
+
+impl<'t> Cx<'t> {
+    fn drafts_of(&self, host: &Hostname) -> impl Iterator<Item = &'t (Id, Arc<Draft>)> + use<'t> {
+        self.read(Fact::Drafts(host.as_str())).services.by_host.get(host).into_iter().flat_map(BTreeMap::values)
+    }
+
+    fn pinned_by(&self, address: IpAddr) -> Option<&'t (Id, Span)> {
+        self.read(Fact::Pin(address)).services.pins.get(&address)?.values().next()
+    }
+
+    fn is_granted(&self, address: IpAddr, id: &Id) -> bool {
+        self.pinned_by(address).is_some_and(|(owner, _)| owner == id)
+    }
+
+    /// The address a host has been allotted.
+    fn address(&self, host: &Hostname) -> Option<IpNet> {
+        self.read(Fact::Address(host.as_str())).addresses.book().address(host.as_str()).map(IpNet::from)
+    }
+
+    /// All services of exactly this host with the objects they come from, whoever sees them.
+    pub(super) fn services_of(&self, host: &Hostname) -> &'t [(Id, Arc<Service>)] {
+        self.read(Fact::Host(host.as_str())).services.listed.get(host).map_or(&[], Vec::as_slice)
+    }
+
+    /// The service of a host in a namespace.
+    pub(super) fn service_in(&self, host: &Hostname, namespace: &str) -> Option<&'t (Id, Arc<Service>)> {
+        self.services_of(host).iter().find(|(_, service)| *service.namespace == *namespace)
+    }
+
+    /// The service of exactly this host as a client in `namespace` sees it.
+    pub(super) fn service(&self, host: &Hostname, namespace: &str) -> Option<&'t Arc<Service>> {
+        preferred(self.services_of(host).iter().map(|(_, service)| service), namespace)
+    }
+
+    /// The services a host stands for: its own, or those a wildcard covers.
+    pub(super) fn covered(&self, host: &Hostname) -> Vec<&'t Arc<Service>> {
+        if !host.is_wildcard() {
+            return self.services_of(host).iter().map(|(_, service)| service).collect();
+        }
+        let all = &self.read(Fact::Covered(host.as_str())).services.listed;
+        let covered = all.iter().filter(|(name, _)| host.covers(name));
+        covered.flat_map(|(_, services)| services.iter().map(|(_, service)| service)).collect()
+    }
+
+    /// All services, ordered by host, then namespace.
+    pub(super) fn services(&self) -> impl Iterator<Item = &'t Arc<Service>> + Clone + use<'t> {
+        self.read(Fact::Services).services.listed.values().flatten().map(|(_, service)| service)
+    }
+
+    /// The services that an object became, unless others took their place, ordered by host.
+    pub(super) fn services_from(&self, id: &Id) -> Vec<&'t Arc<Service>> {
+        // What hosts an object has is in the object itself.
+        let drafts = self.read(Fact::Object(id)).services.drafts.get(id).into_iter().flat_map(|(_, drafts)| drafts);
+        let mut found: Vec<&Arc<Service>> = drafts
+            .filter_map(|draft| self.service_in(&draft.service.host, &id.namespace).filter(|(owner, _)| owner == id))
+            .map(|(_, service)| service)
+            .collect();
+        found.sort_by(|a, b| a.host.cmp(&b.host));
+        found.dedup_by(|a, b| a.host == b.host);
+        found
+    }
+}
+
+fn address_of(service: &kubernetes::Service) -> Address {
+    match service.spec.cluster_ip.as_ref().map(|written| (&written.value, &written.span)) {
+        _ if service.spec.kind == Some(ServiceType::ExternalName) => Address::AsWritten,
+        None => Address::Wanted(SERVICES),
+        Some((ClusterIp::Address(address), span)) => Address::Pinned(*address, span.clone()),
+        Some(_) => Address::AsWritten,
+    }
 }
 
 fn of_service(object: &Object, service: &kubernetes::Service, mesh: &MeshConfig) -> Service {
@@ -177,24 +379,4 @@ fn entry_port(port: &istio::ServiceEntryPort) -> ServicePort {
         },
         target: port.target_port.map_or(TargetPort::Same, |p| TargetPort::Number(p.0)),
     }
-}
-
-/// One host can be described once per namespace; of several the first stays.
-fn drop_doubles(services: Vec<Service>, diagnostics: &mut Diagnostics) -> Vec<Arc<Service>> {
-    let mut kept: Vec<Arc<Service>> = Vec::with_capacity(services.len());
-    for service in services {
-        match kept.last().filter(|last| last.host == service.host && last.namespace == service.namespace) {
-            Some(first) => diagnostics.push(
-                Diagnostic::error(
-                    "duplicate-host",
-                    service.origin.clone(),
-                    format!("`{}` is already described in this namespace; this one is ignored", service.host),
-                )
-                .with_help("merge the two")
-                .with_related(first.origin.clone(), "first described here"),
-            ),
-            None => kept.push(Arc::new(service)),
-        }
-    }
-    kept
 }

@@ -1,62 +1,309 @@
 //! VirtualServices: resolved, and each host of the mesh given to one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use evenkeel_api::{Kind, Object, Resource, istio};
+use evenkeel_api::{Object, Resource, istio};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::closest;
 use evenkeel_base::{Diagnostic, Diagnostics, Span, Spanned};
 
-use super::{Objects, routes};
-use crate::{GatewayRef, Snapshot, VirtualService, Visibility};
+use super::objects::{Id, Place};
+use super::routes;
+use super::step::Step;
+use super::tracking::{Cx, Fact, Tracker};
+use crate::{GatewayRef, List, VirtualService, Visibility};
 
-pub(super) fn build(
-    objects: &Objects<'_>,
-    snapshot: &Snapshot,
-    diagnostics: &mut Diagnostics,
-) -> Vec<Arc<VirtualService>> {
-    let mut built = Vec::new();
-    let mut claims = Claims::default();
-    for object in objects.of(Kind::VirtualService) {
-        let Resource::VirtualService(written) = &object.resource else { continue };
-        let whole = virtual_service(object, &written.spec, snapshot, diagnostics);
-        note_gateways(snapshot, object, &whole, &written.spec, diagnostics);
-        claims.join(object, &whole, diagnostics);
-        let (mesh, gateways): (Vec<_>, Vec<_>) = whole.gateways.iter().cloned().partition(|g| *g == GatewayRef::Mesh);
-        let free = if mesh.is_empty() { Vec::new() } else { claims.claim(object, &whole, diagnostics) };
-        if free.len() == whole.hosts.len() || mesh.is_empty() {
-            built.push(Arc::new(whole));
-            continue;
-        }
-        // Part of the hosts belong to others in the mesh, but at gateways all stay.
-        if !free.is_empty() {
-            built.push(Arc::new(VirtualService { hosts: free, gateways: mesh, ..whole.clone() }));
-        }
-        if !gateways.is_empty() {
-            built.push(Arc::new(VirtualService { gateways, ..whole }));
+/// A VirtualService as it is written.
+#[derive(Debug, Clone)]
+pub(super) struct Whole {
+    place: Place,
+    object: Arc<Object>,
+    service: Arc<VirtualService>,
+}
+
+/// Who names a host, in the order of precedence; the number is the host's position there.
+type Claimants = BTreeMap<(Place, usize), Id>;
+/// A place in the list of VirtualServices: one may appear there in two parts.
+type Rank = (Place, usize);
+
+/// VirtualServices and their hosts.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    wholes: HashMap<Id, Whole>,
+    in_mesh: BTreeMap<Hostname, Claimants>,
+    at_gateways: BTreeMap<(GatewayRef, Hostname), Claimants>,
+    /// The claims that hold.
+    granted: HashMap<Hostname, BTreeSet<(Place, usize)>>,
+    parts: HashMap<Id, Vec<(Rank, Arc<VirtualService>)>>,
+    /// In the order of precedence.
+    listed: BTreeMap<Rank, Arc<VirtualService>>,
+    by_host: BTreeMap<Hostname, BTreeMap<Rank, Arc<VirtualService>>>,
+    by_gateway: BTreeMap<GatewayRef, BTreeMap<Rank, Arc<VirtualService>>>,
+    changed: bool,
+    changed_hosts: BTreeSet<Hostname>,
+    changed_gateways: BTreeSet<GatewayRef>,
+}
+
+/// What an object says.
+pub(super) fn whole(cx: &Cx<'_>, id: &Id, found: &mut Diagnostics) -> Option<(Place, Arc<Object>, VirtualService)> {
+    let (place, object) = cx.placed(id)?;
+    let Resource::VirtualService(written) = &object.resource else { return None };
+    let whole = virtual_service(cx, object, &written.spec, found);
+    note_gateways(cx, object, &whole, &written.spec, found);
+    Some((place.clone(), object.clone(), whole))
+}
+
+/// At a gateway the routes of all who name a host are merged.
+pub(super) fn note_merged(cx: &Cx<'_>, gateway: &GatewayRef, host: &Hostname, found: &mut Diagnostics) {
+    let claimants =
+        cx.read(Fact::GatewayHost(gateway, host.as_str())).routes.at_gateways.get(&(gateway.clone(), host.clone()));
+    let mut claims = claimants.into_iter().flatten().filter_map(|((_, at), id)| {
+        let whole = cx.whole(id)?;
+        Some((&whole.object, &whole.service.hosts.get(at % whole.service.hosts.len().max(1))?.span))
+    });
+    let Some((first, first_span)) = claims.next() else { return };
+    for (object, span) in claims {
+        let message =
+            format!("{first} also routes `{host}` at the Gateway {gateway}; its routes come before those of {object}");
+        found.push(
+            Diagnostic::info("merged", span.clone(), message)
+                .with_help("the first route that matches is taken, one without a match comes last")
+                .with_related(first_span.clone(), "these routes come first"),
+        );
+    }
+}
+
+/// Whether a VirtualService names a host at a gateway.
+pub(super) fn is_claimed_at(cx: &Cx<'_>, gateway: &GatewayRef, host: &Hostname) -> bool {
+    let claims = &cx.read(Fact::GatewayHost(gateway, host.as_str())).routes.at_gateways;
+    claims.contains_key(&(gateway.clone(), host.clone()))
+}
+
+/// Who has a host in the mesh: those that no earlier one with common viewers has taken it from.
+pub(super) fn granted(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> BTreeSet<(Place, usize)> {
+    struct Claim<'t> {
+        owner: &'t Arc<Object>,
+        visibility: &'t Visibility,
+        span: &'t Span,
+    }
+    let mut claims: Vec<Claim<'_>> = Vec::new();
+    let mut granted = BTreeSet::new();
+    for (rank, id) in cx.read(Fact::MeshHost(host.as_str())).routes.in_mesh.get(host).into_iter().flatten() {
+        let Some(Whole { object, service, .. }) = cx.whole(id) else { continue };
+        let Some(span) = service.hosts.get(rank.1).map(|host| &host.span) else { continue };
+        match claims.iter().find(|claim| claim.visibility.overlaps(&service.export_to)) {
+            Some(first) => found.push(
+                Diagnostic::warning(
+                    "duplicate-host",
+                    span.clone(),
+                    format!(
+                        "{} already routes `{host}` in the mesh; the routes of {object} for it are ignored",
+                        first.owner
+                    ),
+                )
+                .with_help("write the routes of a host into one VirtualService")
+                .with_related(first.span.clone(), "this one applies"),
+            ),
+            None => {
+                claims.push(Claim { owner: object, visibility: &service.export_to, span });
+                granted.insert(rank.clone());
+            }
         }
     }
-    built
+    granted
+}
+
+/// What is left of a VirtualService: in the mesh the hosts it is granted, at gateways all.
+pub(super) fn parts(cx: &Cx<'_>, id: &Id) -> Vec<(Rank, Arc<VirtualService>)> {
+    let Some(Whole { place, service: whole, .. }) = cx.whole(id) else { return Vec::new() };
+    let (mesh, gateways): (Vec<_>, Vec<_>) = whole.gateways.iter().cloned().partition(|g| *g == GatewayRef::Mesh);
+    let is_granted = |(at, host): &(usize, &Spanned<Hostname>)| {
+        let granted = cx.read(Fact::Granted(host.as_str())).routes.granted.get(&host.value);
+        granted.is_some_and(|granted| granted.contains(&(place.clone(), *at)))
+    };
+    let free: Vec<_> = match mesh.is_empty() {
+        true => Vec::new(),
+        false => whole.hosts.iter().enumerate().filter(is_granted).map(|(_, host)| host.clone()).collect(),
+    };
+    if free.len() == whole.hosts.len() || mesh.is_empty() {
+        return vec![((place.clone(), 0), whole.clone())];
+    }
+    let in_mesh = (!free.is_empty()).then(|| VirtualService { hosts: free, gateways: mesh, ..(**whole).clone() });
+    let at_gateways = (!gateways.is_empty()).then(|| VirtualService { gateways, ..(**whole).clone() });
+    let parts = in_mesh.into_iter().map(|part| (0, part)).chain(at_gateways.into_iter().map(|part| (1, part)));
+    parts.map(|(at, part)| ((place.clone(), at), Arc::new(part))).collect()
+}
+
+impl Table {
+    pub(super) fn set_whole(
+        &mut self,
+        id: &Id,
+        new: Option<(Place, Arc<Object>, VirtualService)>,
+        tracker: &mut Tracker,
+    ) {
+        let old = self.wholes.remove(id);
+        let new = new.map(|(place, object, service)| {
+            // Of an object that was written anew the service is new too: places in it may be others.
+            let same = old.as_ref().filter(|old| Arc::ptr_eq(&old.object, &object) && *old.service == service);
+            Whole { place, object, service: same.map_or_else(|| Arc::new(service), |old| old.service.clone()) }
+        });
+        let same = match (&old, &new) {
+            (Some(old), Some(new)) => old.place == new.place && Arc::ptr_eq(&old.service, &new.service),
+            (old, new) => old.is_none() && new.is_none(),
+        };
+        if !same {
+            for (is_there, whole) in [(false, &old), (true, &new)] {
+                let Some(whole) = whole else { continue };
+                self.claim(id, whole, is_there, tracker);
+            }
+            tracker.changed(Fact::Whole(id));
+            tracker.want(Step::Parts(id.clone()));
+        }
+        self.wholes.extend(new.map(|new| (id.clone(), new)));
+    }
+
+    fn claim(&mut self, id: &Id, whole: &Whole, is_there: bool, tracker: &mut Tracker) {
+        let service = &whole.service;
+        for (at, host) in service.hosts.iter().map(|host| &host.value).enumerate() {
+            if service.applies_at(&GatewayRef::Mesh) {
+                put(&mut self.in_mesh, host.clone(), (whole.place.clone(), at), id, is_there);
+                tracker.changed(Fact::MeshHost(host.as_str()));
+                tracker.want(Step::MeshHost(host.clone()));
+            }
+            let named = service.gateways.iter().filter(|g| **g != GatewayRef::Mesh);
+            for (number, gateway) in named.enumerate() {
+                // One that names a gateway or a host twice claims it twice.
+                let rank = (whole.place.clone(), number * service.hosts.len() + at);
+                put(&mut self.at_gateways, (gateway.clone(), host.clone()), rank, id, is_there);
+                tracker.changed(Fact::GatewayHost(gateway, host.as_str()));
+                tracker.want(Step::GatewayHost(gateway.clone(), host.clone()));
+            }
+        }
+    }
+
+    /// Whether there is anything to grant.
+    pub(super) fn set_granted(&mut self, host: &Hostname, new: BTreeSet<(Place, usize)>, tracker: &mut Tracker) {
+        let old = self.granted.remove(host).unwrap_or_default();
+        if old != new {
+            tracker.changed(Fact::Granted(host.as_str()));
+        }
+        if !new.is_empty() {
+            self.granted.insert(host.clone(), new);
+        }
+    }
+
+    pub(super) fn set_parts(&mut self, id: &Id, new: Vec<(Rank, Arc<VirtualService>)>) {
+        let old = self.parts.remove(id).unwrap_or_default();
+        let whole = self.wholes.get(id);
+        // A part is made anew only if the whole is, or the part is another.
+        let kept = |(rank, part): (Rank, Arc<VirtualService>)| {
+            let is_whole = whole.is_some_and(|whole| Arc::ptr_eq(&whole.service, &part));
+            let before = old.iter().find(|(before, old)| *before == rank && same_written(old, &part));
+            let part = before.filter(|_| !is_whole).map_or(part, |(_, old)| old.clone());
+            (rank, part)
+        };
+        let new: Vec<_> = new.into_iter().map(kept).collect();
+        let same = old.len() == new.len() && old.iter().zip(&new).all(|(a, b)| a.0 == b.0 && Arc::ptr_eq(&a.1, &b.1));
+        if !same {
+            for (is_there, parts) in [(false, &old), (true, &new)] {
+                parts.iter().for_each(|(rank, part)| self.list(rank, part, is_there));
+            }
+            self.changed = true;
+        }
+        if !new.is_empty() {
+            self.parts.insert(id.clone(), new);
+        }
+    }
+
+    fn list(&mut self, rank: &Rank, part: &Arc<VirtualService>, is_there: bool) {
+        put_ranked(&mut self.listed, rank, part, is_there);
+        for host in part.hosts.iter().map(|host| &host.value) {
+            put_ranked(self.by_host.entry(host.clone()).or_default(), rank, part, is_there);
+            self.changed_hosts.insert(host.clone());
+        }
+        for gateway in &part.gateways {
+            put_ranked(self.by_gateway.entry(gateway.clone()).or_default(), rank, part, is_there);
+            self.changed_gateways.insert(gateway.clone());
+        }
+    }
+
+    /// All VirtualServices in the order of precedence; if there are others than last time.
+    pub(super) fn changed(&mut self) -> Option<impl Iterator<Item = Arc<VirtualService>> + use<'_>> {
+        std::mem::take(&mut self.changed).then(|| self.listed.values().cloned())
+    }
+
+    /// The hosts that others than last time name, with who names them now.
+    pub(super) fn changed_hosts(&mut self) -> Vec<(Hostname, List<VirtualService>)> {
+        let changed = std::mem::take(&mut self.changed_hosts);
+        changed.into_iter().map(|host| (host.clone(), take_ranked(&mut self.by_host, &host))).collect()
+    }
+
+    /// The gateways that others than last time name, with who names them now.
+    pub(super) fn changed_gateways(&mut self) -> Vec<(GatewayRef, List<VirtualService>)> {
+        let changed = std::mem::take(&mut self.changed_gateways);
+        changed.into_iter().map(|gateway| (gateway.clone(), take_ranked(&mut self.by_gateway, &gateway))).collect()
+    }
+}
+
+/// Whether two parts are the same, and of the same text.
+fn same_written(a: &VirtualService, b: &VirtualService) -> bool {
+    let spans = |service: &VirtualService| service.hosts.iter().map(|host| host.span.clone()).collect::<Vec<_>>();
+    a == b && spans(a) == spans(b)
+}
+
+fn put<K: Ord>(claims: &mut BTreeMap<K, Claimants>, key: K, rank: Rank, id: &Id, is_there: bool)
+where
+    K: Clone,
+{
+    let here = claims.entry(key.clone()).or_default();
+    match is_there {
+        true => drop(here.insert(rank, id.clone())),
+        false => drop(here.remove(&rank)),
+    }
+    if here.is_empty() {
+        claims.remove(&key);
+    }
+}
+
+fn put_ranked(list: &mut BTreeMap<Rank, Arc<VirtualService>>, rank: &Rank, part: &Arc<VirtualService>, is_there: bool) {
+    match is_there {
+        true => drop(list.insert(rank.clone(), part.clone())),
+        false => drop(list.remove(rank)),
+    }
+}
+
+/// The list of a key, which is dropped if there is none.
+fn take_ranked<K: Ord>(lists: &mut BTreeMap<K, BTreeMap<Rank, Arc<VirtualService>>>, key: &K) -> List<VirtualService> {
+    let list: List<VirtualService> = lists.get(key).into_iter().flat_map(BTreeMap::values).cloned().collect();
+    if list.is_empty() {
+        lists.remove(key);
+    }
+    list
+}
+
+impl<'t> Cx<'t> {
+    fn whole(&self, id: &Id) -> Option<&'t Whole> {
+        self.read(Fact::Whole(id)).routes.wholes.get(id)
+    }
 }
 
 fn virtual_service(
+    cx: &Cx<'_>,
     object: &Object,
     spec: &istio::VirtualServiceSpec,
-    snapshot: &Snapshot,
     diagnostics: &mut Diagnostics,
 ) -> VirtualService {
     let namespace = &*object.namespace;
     let resolve = |host: &Spanned<Hostname>| {
-        // A name that is too long in full keeps its short form; no service has it.
-        let full = Hostname::resolve(host.as_str(), namespace, &snapshot.mesh.cluster_domain);
+        let full = Hostname::resolve(host.as_str(), namespace, &cx.mesh().cluster_domain);
         Spanned::new(full.unwrap_or_else(|_| host.value.clone()), host.span.clone())
     };
     let gateways: Vec<GatewayRef> = match spec.gateways.is_empty() {
         true => vec![GatewayRef::Mesh],
         false => spec.gateways.iter().map(|g| GatewayRef::parse(g, namespace)).collect(),
     };
-    let mut reader = routes::Reader { object, snapshot, gateways: &gateways, diagnostics };
+    let mut reader = routes::Reader { cx, object, gateways: &gateways, diagnostics };
     let (http, tls, tcp) = (reader.http(&spec.http), reader.tls(&spec.tls), reader.tcp(&spec.tcp));
     VirtualService {
         name: object.name.clone(),
@@ -71,81 +318,9 @@ fn virtual_service(
     }
 }
 
-/// Who has which host.
-#[derive(Default)]
-struct Claims {
-    in_mesh: BTreeMap<Hostname, Vec<Claim>>,
-    at_gateways: BTreeMap<(GatewayRef, Hostname), Claim>,
-}
-
-struct Claim {
-    owner: String,
-    visibility: Visibility,
-    span: Span,
-}
-
-impl Claims {
-    /// At a gateway the routes of all who name a host are merged.
-    fn join(&mut self, object: &Object, service: &VirtualService, diagnostics: &mut Diagnostics) {
-        for gateway in service.gateways.iter().filter(|g| **g != GatewayRef::Mesh) {
-            for host in &service.hosts {
-                let key = (gateway.clone(), host.value.clone());
-                let Some(first) = self.at_gateways.get(&key) else {
-                    let visibility = service.export_to.clone();
-                    self.at_gateways
-                        .insert(key, Claim { owner: object.to_string(), visibility, span: host.span.clone() });
-                    continue;
-                };
-                let message = format!(
-                    "{} also routes `{}` at the Gateway {gateway}; its routes come before those of {object}",
-                    first.owner, host.value
-                );
-                diagnostics.push(
-                    Diagnostic::info("merged", host.span.clone(), message)
-                        .with_help("the first route that matches is taken, one without a match comes last")
-                        .with_related(first.span.clone(), "these routes come first"),
-                );
-            }
-        }
-    }
-
-    /// Claims the hosts that no earlier VirtualService with common viewers has.
-    fn claim(
-        &mut self,
-        object: &Object,
-        service: &VirtualService,
-        diagnostics: &mut Diagnostics,
-    ) -> Vec<Spanned<Hostname>> {
-        let mut free = Vec::new();
-        for host in &service.hosts {
-            let claims = self.in_mesh.entry(host.value.clone()).or_default();
-            match claims.iter().find(|c| c.visibility.overlaps(&service.export_to)) {
-                Some(first) => diagnostics.push(
-                    Diagnostic::warning(
-                        "duplicate-host",
-                        host.span.clone(),
-                        format!(
-                            "{} already routes `{}` in the mesh; the routes of {object} for it are ignored",
-                            first.owner, host.value
-                        ),
-                    )
-                    .with_help("write the routes of a host into one VirtualService")
-                    .with_related(first.span.clone(), "this one applies"),
-                ),
-                None => {
-                    let visibility = service.export_to.clone();
-                    claims.push(Claim { owner: object.to_string(), visibility, span: host.span.clone() });
-                    free.push(host.clone());
-                }
-            }
-        }
-        free
-    }
-}
-
 /// Checks that the gateways exist and serve the hosts.
 fn note_gateways(
-    snapshot: &Snapshot,
+    cx: &Cx<'_>,
     object: &Object,
     service: &VirtualService,
     spec: &istio::VirtualServiceSpec,
@@ -154,12 +329,11 @@ fn note_gateways(
     let mut found = Vec::new();
     for (written, reference) in spec.gateways.iter().zip(&service.gateways) {
         let GatewayRef::Named { namespace, name } = reference else { continue };
-        match snapshot.gateways.iter().find(|g| g.namespace == *namespace && g.name == *name) {
+        match cx.gateway(namespace, name) {
             Some(gateway) => found.push(gateway),
             None => {
-                let names: Vec<String> =
-                    snapshot.gateways.iter().map(|g| format!("{}/{}", g.namespace, g.name)).collect();
-                let elsewhere = snapshot.gateways.iter().position(|g| g.name == *name).and_then(|i| names.get(i));
+                let names: Vec<String> = cx.gateways().map(|g| format!("{}/{}", g.namespace, g.name)).collect();
+                let elsewhere = cx.gateways().position(|g| g.name == *name).and_then(|i| names.get(i));
                 let near = elsewhere
                     .map(String::as_str)
                     .or_else(|| closest(&reference.to_string(), names.iter().map(String::as_str)));

@@ -1,148 +1,234 @@
 //! Workloads: Pods.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_api::kubernetes::PodSpec;
 use evenkeel_api::{Kind, Object, Resource};
+use evenkeel_base::hostname::Hostname;
 use evenkeel_base::spiffe::SpiffeId;
 use evenkeel_base::{Diagnostic, Diagnostics};
 
-use super::Objects;
-use crate::workload::selects;
-use crate::{ContainerPort, Labels, Service, Snapshot, Workload};
+use super::kept;
+use super::objects::Id;
+use super::step::{ServiceKey, Step};
+use super::tracking::{Cx, Fact, Tracker};
+use crate::{ContainerPort, Labels, Service, Workload};
 
 /// Says whether a sidecar accepts mutual TLS: `istio` or `disabled`. What injection writes.
 const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
 /// `"false"` keeps the sidecar away; both as label and as annotation.
 const INJECT: &str = "sidecar.istio.io/inject";
 
-pub(super) fn build(objects: &Objects<'_>, snapshot: &Snapshot, diagnostics: &mut Diagnostics) -> Vec<Arc<Workload>> {
-    let selectors = Selectors::new(objects, &snapshot.services);
-    let mut workloads: Vec<Workload> = Vec::new();
-    for object in objects.of(Kind::Pod) {
-        let Resource::Pod(pod) = &object.resource else { continue };
-        let account = pod.spec.service_account();
-        let identity = match SpiffeId::new(&snapshot.mesh.trust_domain, &object.namespace, account) {
-            Ok(identity) => identity,
-            Err(error) => {
-                let message = format!("{object} cannot have an identity: {error}");
-                let help = "check the trust domain of the mesh and the Pod's service account";
-                diagnostics.push(Diagnostic::error("bad-identity", object.origin.clone(), message).with_help(help));
-                continue;
-            }
-        };
-        workloads.push(Workload {
-            pod: object.name.clone(),
-            namespace: object.namespace.clone(),
-            workload_name: workload_name(object, &selectors),
-            addresses: pod.status.as_ref().map(|s| s.addresses()).unwrap_or_default(),
-            labels: object.labels.clone(),
-            service_account: account.into(),
-            identity,
-            locality: locality(&object.labels),
-            ready: pod.status.as_ref().is_some_and(|s| s.is_ready()),
-            has_proxy: has_proxy(object, &pod.spec) && !selectors.is_router(object),
-            ports: container_ports(&pod.spec),
-            services: selectors.services_of(object),
-            origin: object.origin.clone(),
-        });
-    }
-    workloads.sort_by(|a, b| (&a.namespace, &a.pod).cmp(&(&b.namespace, &b.pod)));
-    note_protocol_conflicts(&workloads, diagnostics);
-    workloads.into_iter().map(Arc::new).collect()
+/// Namespace and Pod.
+type Pod = (Arc<str>, Arc<str>);
+/// Two Services by their hosts, the one that is overruled first, and the number of its port.
+type Odds = (Hostname, Hostname, u16);
+
+/// Workloads and where they are found.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    workloads: BTreeMap<Pod, Arc<Workload>>,
+    members: HashMap<ServiceKey, BTreeSet<Pod>>,
+    by_address: BTreeMap<IpAddr, BTreeSet<Pod>>,
+    conflicts: BTreeMap<Odds, BTreeMap<Pod, Diagnostic>>,
+    odds: HashMap<Pod, Vec<Odds>>,
+    changed: bool,
+    changed_addresses: BTreeSet<IpAddr>,
 }
 
-/// What selects Pods, by namespace.
-struct Selectors<'a> {
-    services: BTreeMap<&'a str, Vec<(&'a Labels, Arc<Service>)>>,
-    deployments: BTreeMap<&'a str, Vec<(&'a Labels, &'a Object)>>,
-    /// Of Gateways, which look in all namespaces.
-    gateways: Vec<&'a Labels>,
+/// The workload of a Pod.
+pub(super) fn workload(cx: &Cx<'_>, id: &Id, found: &mut Diagnostics) -> Option<Workload> {
+    let object = cx.object(id)?;
+    let Resource::Pod(pod) = &object.resource else { return None };
+    let account = pod.spec.service_account();
+    let identity = match SpiffeId::new(&cx.mesh().trust_domain, &object.namespace, account) {
+        Ok(identity) => identity,
+        Err(error) => {
+            let message = format!("{object} cannot have an identity: {error}");
+            let help = "check the trust domain of the mesh and the Pod's service account";
+            found.push(Diagnostic::error("bad-identity", object.origin.clone(), message).with_help(help));
+            return None;
+        }
+    };
+    Some(Workload {
+        pod: object.name.clone(),
+        namespace: object.namespace.clone(),
+        workload_name: workload_name(cx, object),
+        addresses: pod.status.as_ref().map(|s| s.addresses()).unwrap_or_default(),
+        labels: object.labels.clone(),
+        service_account: account.into(),
+        identity,
+        locality: locality(&object.labels),
+        ready: pod.status.as_ref().is_some_and(|s| s.is_ready()),
+        has_proxy: has_proxy(object, &pod.spec) && !is_router(cx, object),
+        ports: container_ports(&pod.spec),
+        services: services_of(cx, object),
+        origin: object.origin.clone(),
+    })
 }
 
-impl<'a> Selectors<'a> {
-    fn new(objects: &Objects<'a>, services: &[Arc<Service>]) -> Self {
-        let mut by_object: BTreeMap<(&str, &str, bool), Vec<&Arc<Service>>> = BTreeMap::new();
-        for service in services {
-            let key = (&*service.namespace, &*service.name, service.is_kubernetes());
-            by_object.entry(key).or_default().push(service);
-        }
-        let gateways = objects.of(Kind::Gateway).filter_map(|o| match &o.resource {
-            Resource::Gateway(gateway) => Some(&gateway.spec.selector).filter(|s| !s.is_empty()),
-            _ => None,
-        });
-        let gateways = gateways.collect();
-        let mut index = Self { services: BTreeMap::new(), deployments: BTreeMap::new(), gateways };
-        for object in objects.of(Kind::Service).chain(objects.of(Kind::ServiceEntry)) {
-            let (selector, is_kubernetes) = match &object.resource {
-                Resource::Service(service) => (Some(&service.spec.selector), true),
-                Resource::ServiceEntry(entry) => (entry.spec.workload_selector.as_ref().map(|s| &s.labels), false),
-                _ => continue,
-            };
-            // Without a selector endpoints are written down; it does not mean all Pods.
-            let Some(selector) = selector.filter(|s| !s.is_empty()) else { continue };
-            let built = by_object.get(&(&*object.namespace, &*object.name, is_kubernetes)).into_iter().flatten();
-            let list = index.services.entry(&object.namespace).or_default();
-            list.extend(built.map(|service| (selector, (*service).clone())));
-        }
-        for object in objects.of(Kind::Deployment) {
-            if let Resource::Deployment(deployment) = &object.resource {
-                let list = index.deployments.entry(&object.namespace).or_default();
-                list.push((&deployment.spec.selector.match_labels, object));
-            }
-        }
-        index.services.values_mut().for_each(|list| list.sort_by(|a, b| a.1.host.cmp(&b.1.host)));
-        index
-    }
+/// Whether a Pod is a router: its proxy serves what Gateways say, not mutual TLS on the ports of Services.
+fn is_router(cx: &Cx<'_>, pod: &Object) -> bool {
+    !pod.labels.contains_key(TLS_MODE_LABEL) && !cx.selecting(Kind::Gateway, &pod.namespace, &pod.labels).is_empty()
+}
 
-    /// Whether a Pod is a router: its proxy serves what Gateways say, not mutual TLS on the ports of Services.
-    fn is_router(&self, pod: &Object) -> bool {
-        !pod.labels.contains_key(TLS_MODE_LABEL) && self.gateways.iter().any(|selector| selects(selector, &pod.labels))
-    }
-
-    /// The services that select a Pod, ordered by host.
-    fn services_of(&self, pod: &Object) -> Vec<Arc<Service>> {
-        let here = self.services.get(&*pod.namespace).into_iter().flatten();
-        here.filter(|(selector, _)| selects(selector, &pod.labels)).map(|(_, service)| service.clone()).collect()
-    }
+/// The services that select a Pod, ordered by host.
+fn services_of(cx: &Cx<'_>, pod: &Object) -> Vec<Arc<Service>> {
+    let selecting = [Kind::Service, Kind::ServiceEntry].map(|kind| cx.selecting(kind, &pod.namespace, &pod.labels));
+    let built = selecting.iter().flatten().flat_map(|(id, _)| cx.services_from(id)).cloned();
+    let mut services: Vec<Arc<Service>> = built.collect();
+    services.sort_by(|a, b| a.host.cmp(&b.host));
+    services
 }
 
 /// Two Services that lead to one port but say different protocols: only one can be right. Detection copes with all.
-fn note_protocol_conflicts(workloads: &[Workload], diagnostics: &mut Diagnostics) {
-    let mut seen = BTreeSet::new();
-    for workload in workloads {
-        let chosen = workload.inbound_ports();
-        for service in &workload.services {
-            for port in &service.ports {
-                let Some(number) = port.target.number_on(workload, port.number) else { continue };
-                let Some(inbound) =
-                    chosen.iter().find(|p| p.port == number && p.protocol != port.protocol && !p.protocol.is_auto())
-                else {
-                    continue;
-                };
-                let Some((first, _)) = inbound.service.as_ref().filter(|(first, _)| first.host != service.host) else {
-                    continue;
-                };
-                if !seen.insert((service.host.clone(), first.host.clone(), port.number)) {
-                    continue;
-                }
+fn conflicts(workload: &Workload) -> BTreeMap<Odds, Diagnostic> {
+    let mut found = BTreeMap::new();
+    // One service cannot be at odds with another if there is none.
+    if workload.services.len() < 2 {
+        return found;
+    }
+    let chosen = workload.inbound_ports();
+    for service in &workload.services {
+        for port in &service.ports {
+            let Some(number) = port.target.number_on(workload, port.number) else { continue };
+            let Some(inbound) =
+                chosen.iter().find(|p| p.port == number && p.protocol != port.protocol && !p.protocol.is_auto())
+            else {
+                continue;
+            };
+            let Some((first, _)) = inbound.service.as_ref().filter(|(first, _)| first.host != service.host) else {
+                continue;
+            };
+            found.entry((service.host.clone(), first.host.clone(), port.number)).or_insert_with(|| {
                 let message = format!(
                     "the port {number} of the Pods is `{}` by the Service {}, but `{}` by the Service {}; the former applies",
                     inbound.protocol, first.host, port.protocol, service.host
                 );
-                diagnostics.push(
-                    Diagnostic::warning("protocol-conflict", service.origin.clone(), message)
-                        .with_help("give both ports the same name prefix or `appProtocol`")
-                        .with_related(first.origin.clone(), "this one applies"),
-                );
+                Diagnostic::warning("protocol-conflict", service.origin.clone(), message)
+                    .with_help("give both ports the same name prefix or `appProtocol`")
+                    .with_related(first.origin.clone(), "this one applies")
+            });
+        }
+    }
+    found
+}
+
+/// What the first workload that finds two Services at odds says of it.
+pub(super) fn conflict(cx: &Cx<'_>, odds: &Odds) -> Option<Diagnostic> {
+    let conflicts = &cx.read(Fact::Conflict(odds.0.as_str(), odds.1.as_str(), odds.2)).workloads.conflicts;
+    conflicts.get(odds)?.values().next().cloned()
+}
+
+impl Table {
+    pub(super) fn set(&mut self, id: &Id, new: Option<Workload>, tracker: &mut Tracker) {
+        let pod: Pod = (id.namespace.clone(), id.name.clone());
+        let old = self.workloads.remove(&pod);
+        let new = new.map(|workload| kept(old.as_ref(), workload));
+        let same = old.as_ref().map(Arc::as_ptr) == new.as_ref().map(Arc::as_ptr);
+        if !same {
+            self.set_conflicts(&pod, new.as_deref(), tracker);
+            for (is_there, workload) in [(false, &old), (true, &new)] {
+                workload.iter().for_each(|workload| self.index(&pod, workload, is_there));
+            }
+            let services = |workload: &Option<Arc<Workload>>| {
+                let keys = workload.iter().flat_map(|w| &w.services).map(|s| (s.namespace.clone(), s.host.clone()));
+                keys.collect::<BTreeSet<ServiceKey>>()
+            };
+            for (namespace, host) in services(&old).symmetric_difference(&services(&new)) {
+                tracker.changed(Fact::Members(namespace, host.as_str()));
+            }
+            tracker.changed(Fact::Workload(&pod.0, &pod.1));
+            self.changed = true;
+        }
+        self.workloads.extend(new.map(|workload| (pod, workload)));
+    }
+
+    fn index(&mut self, pod: &Pod, workload: &Workload, is_there: bool) {
+        for service in &workload.services {
+            let key = (service.namespace.clone(), service.host.clone());
+            let members = self.members.entry(key.clone()).or_default();
+            put(members, pod, is_there);
+            if members.is_empty() {
+                self.members.remove(&key);
             }
         }
+        for address in &workload.addresses {
+            let pods = self.by_address.entry(*address).or_default();
+            put(pods, pod, is_there);
+            if pods.is_empty() {
+                self.by_address.remove(address);
+            }
+            self.changed_addresses.insert(*address);
+        }
+    }
+
+    fn set_conflicts(&mut self, pod: &Pod, workload: Option<&Workload>, tracker: &mut Tracker) {
+        let new = workload.map(conflicts).unwrap_or_default();
+        let old = self.odds.remove(pod).unwrap_or_default();
+        let touched: BTreeSet<Odds> = old.iter().chain(new.keys()).cloned().collect();
+        for odds in &old {
+            if let Some(said) = self.conflicts.get_mut(odds) {
+                said.remove(pod);
+            }
+        }
+        if !new.is_empty() {
+            self.odds.insert(pod.clone(), new.keys().cloned().collect());
+        }
+        for (odds, finding) in new {
+            self.conflicts.entry(odds).or_default().insert(pod.clone(), finding);
+        }
+        for odds in touched {
+            if self.conflicts.get(&odds).is_some_and(BTreeMap::is_empty) {
+                self.conflicts.remove(&odds);
+            }
+            tracker.changed(Fact::Conflict(odds.0.as_str(), odds.1.as_str(), odds.2));
+            tracker.want(Step::Conflict(odds.0, odds.1, odds.2));
+        }
+    }
+
+    /// All workloads by namespace and Pod; if there are others than last time.
+    pub(super) fn changed(&mut self) -> Option<impl Iterator<Item = Arc<Workload>> + use<'_>> {
+        std::mem::take(&mut self.changed).then(|| self.workloads.values().cloned())
+    }
+
+    /// The addresses at which there are others than last time, with who is there now.
+    pub(super) fn changed_addresses(&mut self) -> Vec<(IpAddr, Vec<Arc<Workload>>)> {
+        let changed = std::mem::take(&mut self.changed_addresses);
+        let at = |address: &IpAddr| {
+            let pods = self.by_address.get(address).into_iter().flatten();
+            pods.filter_map(|pod| self.workloads.get(pod)).cloned().collect()
+        };
+        changed.into_iter().map(|address| (address, at(&address))).collect()
+    }
+}
+
+fn put(pods: &mut BTreeSet<Pod>, pod: &Pod, is_there: bool) {
+    match is_there {
+        true => drop(pods.insert(pod.clone())),
+        false => drop(pods.remove(pod)),
+    }
+}
+
+impl<'t> Cx<'t> {
+    /// The workload of a Pod.
+    pub(super) fn workload(&self, namespace: &str, pod: &str) -> Option<&'t Arc<Workload>> {
+        let workloads = &self.read(Fact::Workload(namespace, pod)).workloads.workloads;
+        workloads.get(&(namespace.into(), pod.into()))
+    }
+
+    /// The workloads of a service, by Pod.
+    pub(super) fn members(&self, service: &Service) -> impl Iterator<Item = &'t Arc<Workload>> {
+        let members = &self.read(Fact::Members(&service.namespace, service.host.as_str())).workloads.members;
+        let pods = members.get(&(service.namespace.clone(), service.host.clone())).into_iter().flatten();
+        pods.filter_map(|(namespace, pod)| self.workload(namespace, pod))
     }
 }
 
 /// What made the Pod: its owner, a ReplicaSet's Deployment, or a Deployment that selects it.
-fn workload_name(pod: &Object, selectors: &Selectors<'_>) -> Arc<str> {
+fn workload_name(cx: &Cx<'_>, pod: &Object) -> Arc<str> {
     if let Some(owner) = pod.owners.first() {
         let hash = pod.labels.get("pod-template-hash");
         let deployment = hash.and_then(|hash| owner.name.strip_suffix(hash.as_str())?.strip_suffix('-'));
@@ -151,9 +237,8 @@ fn workload_name(pod: &Object, selectors: &Selectors<'_>) -> Arc<str> {
             _ => owner.name.as_str().into(),
         };
     }
-    let mut here = selectors.deployments.get(&*pod.namespace).into_iter().flatten();
-    let selecting = here.find(|(selector, _)| selects(selector, &pod.labels));
-    selecting.map_or_else(|| pod.name.clone(), |(_, deployment)| deployment.name.clone())
+    let selecting = cx.selecting(Kind::Deployment, &pod.namespace, &pod.labels);
+    selecting.first().map_or_else(|| pod.name.clone(), |(_, deployment)| deployment.name.clone())
 }
 
 fn has_proxy(pod: &Object, spec: &PodSpec) -> bool {

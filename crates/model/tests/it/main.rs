@@ -2,4 +2,5 @@
 
 mod documented;
 mod golden;
+mod incremental;
 mod queries;

@@ -1,0 +1,360 @@
+//! The objects of all files, each name once per kind, and what is asked of them often.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+
+use evenkeel_api::istio::MeshConfig;
+use evenkeel_api::kubernetes::EndpointSlice;
+use evenkeel_api::{Kind, Object, Resource};
+use evenkeel_base::suggest::closest;
+use evenkeel_base::{Diagnostic, Diagnostics};
+
+use super::labels_text;
+use super::step::Step;
+use super::tracking::{Cx, Fact, Tracker, first_label, label_key};
+use crate::Labels;
+use crate::workload::selects;
+
+/// The name of an object among all.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Id {
+    pub(super) kind: Kind,
+    pub(super) namespace: Arc<str>,
+    pub(super) name: Arc<str>,
+}
+
+impl Id {
+    fn of(object: &Object) -> Self {
+        Self { kind: object.kind(), namespace: object.namespace.clone(), name: object.name.clone() }
+    }
+}
+
+/// A place in the order of precedence: by the path of the file, there by position.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Place {
+    file: Arc<Path>,
+    position: usize,
+}
+
+/// An object and its place.
+pub(super) type Placed = (Place, Arc<Object>);
+
+/// All objects.
+#[derive(Debug, Default)]
+pub(super) struct Objects {
+    files: HashMap<Arc<Path>, Vec<Arc<Object>>>,
+    /// All of one id, the one in force first.
+    claims: BTreeMap<Id, Vec<Placed>>,
+    in_force: BTreeMap<Kind, BTreeMap<Place, Arc<Object>>>,
+    /// Labels of Pods and of the templates of Deployments, by namespace.
+    running: BTreeMap<Arc<str>, BTreeMap<Place, Labels>>,
+    /// Where in `running` a label is found.
+    running_with: HashMap<u64, BTreeSet<Place>>,
+    /// Objects that select by labels, under the first label they want.
+    selecting: HashMap<u64, BTreeMap<Place, Id>>,
+    /// EndpointSlices by namespace and Service.
+    slices: BTreeMap<(Arc<str>, Arc<str>), BTreeMap<Place, Arc<Object>>>,
+}
+
+impl Objects {
+    /// How many there are, those not in force included.
+    pub(super) fn len(&self) -> usize {
+        self.files.values().map(Vec::len).sum()
+    }
+
+    /// All files with their objects.
+    pub(super) fn files(&self) -> Vec<(Arc<Path>, Vec<Arc<Object>>)> {
+        self.files.iter().map(|(path, objects)| (path.clone(), objects.clone())).collect()
+    }
+
+    /// Takes the objects a file has now; none: the file is gone.
+    pub(super) fn set_file(&mut self, path: &Arc<Path>, objects: Vec<Arc<Object>>, tracker: &mut Tracker) {
+        let old = self.files.remove(path).unwrap_or_default();
+        let mut touched: BTreeMap<Id, Option<Placed>> = BTreeMap::new();
+        let unchanged = |position: usize| match (old.get(position), objects.get(position)) {
+            (Some(old), Some(new)) => Arc::ptr_eq(old, new) || old.same_as_written(new),
+            _ => false,
+        };
+        let place = |position| Place { file: path.clone(), position };
+        let changed: Vec<usize> = (0..old.len().max(objects.len())).filter(|p| !unchanged(*p)).collect();
+        for position in &changed {
+            if let Some(gone) = old.get(*position) {
+                let id = Id::of(gone);
+                let before = self.claims.get(&id).and_then(|claims| claims.first().cloned());
+                touched.entry(id.clone()).or_insert(before);
+                self.drop_claim(&id, &place(*position));
+            }
+        }
+        for position in &changed {
+            if let Some(new) = objects.get(*position) {
+                let id = Id::of(new);
+                let before = self.claims.get(&id).and_then(|claims| claims.first().cloned());
+                touched.entry(id.clone()).or_insert(before);
+                let claims = self.claims.entry(id).or_default();
+                let at = claims.partition_point(|(p, _)| *p < place(*position));
+                claims.insert(at, (place(*position), new.clone()));
+            }
+        }
+        // Of what did not change the old object stays, and with it all that was made of it.
+        let now: Vec<Arc<Object>> = objects
+            .into_iter()
+            .enumerate()
+            .map(|(p, new)| old.get(p).filter(|_| changed.binary_search(&p).is_err()).cloned().unwrap_or(new))
+            .collect();
+        if !now.is_empty() {
+            self.files.insert(path.clone(), now);
+        }
+        for (id, before) in touched {
+            self.settle(&id, before, tracker);
+        }
+    }
+
+    fn drop_claim(&mut self, id: &Id, place: &Place) {
+        let Some(claims) = self.claims.get_mut(id) else { return };
+        claims.retain(|(p, _)| p != place);
+        if claims.is_empty() {
+            self.claims.remove(id);
+        }
+    }
+
+    /// Brings the indexes up to date with who has an id now.
+    fn settle(&mut self, id: &Id, before: Option<Placed>, tracker: &mut Tracker) {
+        let now = self.claims.get(id).and_then(|claims| claims.first().cloned());
+        tracker.want(Step::Duplicates(id.clone()));
+        let same = |a: &Placed, b: &Placed| a.0 == b.0 && Arc::ptr_eq(&a.1, &b.1);
+        if before.as_ref().zip(now.as_ref()).is_some_and(|(a, b)| same(a, b)) {
+            return;
+        }
+        for (placed, is_there) in [(before, false), (now, true)] {
+            let Some((place, object)) = placed else { continue };
+            self.index(id, &place, &object, is_there, tracker);
+        }
+        tracker.changed(Fact::Object(id));
+        tracker.changed(Fact::Objects(id.kind));
+        tracker.changed(Fact::ObjectsIn(id.kind, &id.namespace));
+        let id = || id.clone();
+        match id().kind {
+            Kind::ConfigMap => tracker.want(Step::Mesh),
+            Kind::Namespace => tracker.want(Step::Namespaces),
+            Kind::Service | Kind::ServiceEntry => tracker.want(Step::Service(id())),
+            Kind::Pod => tracker.want(Step::Workload(id())),
+            Kind::EndpointSlice => tracker.want(Step::Slice(id())),
+            Kind::PeerAuthentication => tracker.want(Step::Peers(id().namespace)),
+            Kind::AuthorizationPolicy => tracker.want(Step::Policy(id())),
+            Kind::DestinationRule => tracker.want(Step::Rule(id())),
+            Kind::Gateway => tracker.want(Step::Gateways),
+            Kind::VirtualService => tracker.want(Step::Route(id())),
+            // Nothing of their own: others ask about them.
+            Kind::Deployment | Kind::ServiceAccount => {}
+        }
+    }
+
+    fn index(&mut self, id: &Id, place: &Place, object: &Arc<Object>, is_there: bool, tracker: &mut Tracker) {
+        put(self.in_force.entry(id.kind).or_default(), place, object.clone(), is_there);
+        if let Some(labels) = running_labels(object) {
+            for (name, value) in &labels {
+                let places = self.running_with.entry(label_key(&id.namespace, name, value)).or_default();
+                match is_there {
+                    true => drop(places.insert(place.clone())),
+                    false => drop(places.remove(place)),
+                }
+                tracker.changed(Fact::RunningWith(&id.namespace, name, value));
+            }
+            self.running_with.retain_some(label_keys(&id.namespace, &labels));
+            put(self.running.entry(id.namespace.clone()).or_default(), place, labels, is_there);
+            tracker.changed(Fact::Running(&id.namespace));
+        }
+        if let Some(selector) = selector_of(object) {
+            let namespace = selecting_namespace(id.kind, &id.namespace);
+            let (name, value) = first_label(selector);
+            let key = label_key(namespace, name, value);
+            put(self.selecting.entry(key).or_default(), place, id.clone(), is_there);
+            if self.selecting.get(&key).is_some_and(BTreeMap::is_empty) {
+                self.selecting.remove(&key);
+            }
+            tracker.changed(Fact::Selecting(namespace, name, value));
+        }
+        if id.kind == Kind::EndpointSlice
+            && let Some(service) = EndpointSlice::service_name(&object.labels)
+        {
+            let key = (id.namespace.clone(), service.into());
+            put(self.slices.entry(key.clone()).or_default(), place, object.clone(), is_there);
+            if self.slices.get(&key).is_some_and(BTreeMap::is_empty) {
+                self.slices.remove(&key);
+            }
+            tracker.changed(Fact::Slices(&id.namespace, service));
+        }
+    }
+}
+
+fn put<V>(map: &mut BTreeMap<Place, V>, place: &Place, value: V, is_there: bool) {
+    match is_there {
+        true => drop(map.insert(place.clone(), value)),
+        false => drop(map.remove(place)),
+    }
+}
+
+fn label_keys(namespace: &str, labels: &Labels) -> Vec<u64> {
+    labels.iter().map(|(name, value)| label_key(namespace, name, value)).collect()
+}
+
+/// Drops entries that have become empty.
+trait RetainSome {
+    fn retain_some(&mut self, keys: Vec<u64>);
+}
+
+impl RetainSome for HashMap<u64, BTreeSet<Place>> {
+    fn retain_some(&mut self, keys: Vec<u64>) {
+        for key in keys {
+            if self.get(&key).is_some_and(BTreeSet::is_empty) {
+                self.remove(&key);
+            }
+        }
+    }
+}
+
+/// Labels of what runs, or would run.
+fn running_labels(object: &Object) -> Option<Labels> {
+    match &object.resource {
+        Resource::Pod(_) => Some(object.labels.clone()),
+        Resource::Deployment(deployment) => Some(deployment.spec.template.labels()),
+        _ => None,
+    }
+}
+
+/// The Pods an object selects. Services and Gateways that select nothing in particular do not select all.
+pub(super) fn selector_of(object: &Object) -> Option<&Labels> {
+    match &object.resource {
+        // Without a selector endpoints are written down; it does not mean all Pods.
+        Resource::Service(service) => Some(&service.spec.selector).filter(|s| !s.is_empty()),
+        Resource::ServiceEntry(entry) => {
+            entry.spec.workload_selector.as_ref().map(|s| &s.labels).filter(|s| !s.is_empty())
+        }
+        Resource::Gateway(gateway) => Some(&gateway.spec.selector).filter(|s| !s.is_empty()),
+        Resource::Deployment(deployment) => Some(&deployment.spec.selector.match_labels),
+        _ => None,
+    }
+}
+
+/// Gateways look in all namespaces.
+fn selecting_namespace(kind: Kind, namespace: &str) -> &str {
+    match kind {
+        Kind::Gateway => "",
+        _ => namespace,
+    }
+}
+
+impl<'t> Cx<'t> {
+    /// The object in force under an id.
+    pub(super) fn object(&self, id: &Id) -> Option<&'t Arc<Object>> {
+        self.placed(id).map(|(_, object)| object)
+    }
+
+    /// The object in force under an id, and its place.
+    pub(super) fn placed(&self, id: &Id) -> Option<&'t Placed> {
+        self.read(Fact::Object(id)).objects.claims.get(id)?.first()
+    }
+
+    /// All objects under an id.
+    pub(super) fn claims(&self, id: &Id) -> &'t [Placed] {
+        self.read(Fact::Object(id)).objects.claims.get(id).map_or(&[], Vec::as_slice)
+    }
+
+    /// All objects of a kind, in the order of precedence.
+    pub(super) fn objects(&self, kind: Kind) -> impl Iterator<Item = &'t Arc<Object>> + use<'t> {
+        self.read(Fact::Objects(kind)).objects.in_force.get(&kind).into_iter().flat_map(BTreeMap::values)
+    }
+
+    /// Those of one namespace.
+    pub(super) fn objects_in(&self, kind: Kind, namespace: &Arc<str>) -> Vec<&'t Placed> {
+        let claims = &self.read(Fact::ObjectsIn(kind, namespace)).objects.claims;
+        let first = Id { kind, namespace: namespace.clone(), name: "".into() };
+        let here = claims.range(first..).take_while(|(id, _)| id.kind == kind && id.namespace == *namespace);
+        let mut placed: Vec<&Placed> = here.filter_map(|(_, claims)| claims.first()).collect();
+        placed.sort_by(|a, b| a.0.cmp(&b.0));
+        placed
+    }
+
+    /// EndpointSlices of a Service, in the order of precedence.
+    pub(super) fn slices(&self, namespace: &Arc<str>, service: &Arc<str>) -> impl Iterator<Item = &'t Arc<Object>> {
+        let slices = &self.read(Fact::Slices(namespace, service)).objects.slices;
+        slices.get(&(namespace.clone(), service.clone())).into_iter().flat_map(BTreeMap::values)
+    }
+
+    /// Labels of everything that runs or would run in a namespace.
+    pub(super) fn running(&self, namespace: &str) -> impl Iterator<Item = &'t Labels> + use<'t> {
+        self.read(Fact::Running(namespace)).objects.running.get(namespace).into_iter().flat_map(BTreeMap::values)
+    }
+
+    /// Whether something that runs or would run in a namespace has the labels of a selector.
+    pub(super) fn selects_something(&self, namespace: &str, selector: &Labels) -> bool {
+        if selector.is_empty() {
+            return self.running(namespace).next().is_some();
+        }
+        let (name, value) = first_label(selector);
+        let objects = &self.read(Fact::RunningWith(namespace, name, value)).objects;
+        let places = objects.running_with.get(&label_key(namespace, name, value)).into_iter().flatten();
+        let here = objects.running.get(namespace);
+        places.filter_map(|place| here?.get(place)).any(|labels| selects(selector, labels))
+    }
+
+    /// The objects of a kind that select Pods with these labels in this namespace, in the order of precedence.
+    pub(super) fn selecting(&self, kind: Kind, namespace: &str, labels: &Labels) -> Vec<(&'t Id, &'t Arc<Object>)> {
+        let namespace = selecting_namespace(kind, namespace);
+        let mut found: Vec<(&Place, &Id, &Arc<Object>)> = Vec::new();
+        let pairs = labels.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        for (name, value) in std::iter::once(("", "")).chain(pairs) {
+            let objects = &self.read(Fact::Selecting(namespace, name, value)).objects;
+            let here = objects.selecting.get(&label_key(namespace, name, value)).into_iter().flatten();
+            for (_, id) in here.filter(|(_, id)| id.kind == kind) {
+                let Some((place, object)) = self.placed(id) else { continue };
+                let in_namespace = selecting_namespace(kind, &id.namespace) == namespace;
+                if in_namespace && selector_of(object).is_some_and(|selector| selects(selector, labels)) {
+                    found.push((place, id, object));
+                }
+            }
+        }
+        found.sort_by_key(|(place, ..)| *place);
+        found.dedup_by(|a, b| a.0 == b.0);
+        found.into_iter().map(|(_, id, object)| (id, object)).collect()
+    }
+}
+
+/// Says which objects are ignored because their name is taken.
+pub(super) fn note_duplicates(cx: &Cx<'_>, id: &Id, found: &mut Diagnostics) {
+    let Some(((_, first), others)) = cx.claims(id).split_first() else { return };
+    for (_, object) in others {
+        let message = format!("{object} is defined twice; this one is ignored");
+        found.push(
+            Diagnostic::error("duplicate-object", object.origin.clone(), message)
+                .with_help("remove or rename one of the two")
+                .with_related(first.origin.clone(), "first defined here"),
+        );
+    }
+}
+
+/// Warns about a selector that fits nothing in its namespace, where there is something to choose from: it is most
+/// likely misspelt.
+pub(super) fn note_idle_selector(cx: &Cx<'_>, object: &Object, selector: &Labels, found: &mut Diagnostics) {
+    if selector.is_empty() || cx.selects_something(&object.namespace, selector) {
+        return;
+    }
+    let candidates: Vec<&Labels> = cx.running(&object.namespace).collect();
+    if candidates.is_empty() {
+        return;
+    }
+    let text = labels_text(selector);
+    let values: Vec<_> = candidates.iter().flat_map(|l| l.iter().map(|(k, v)| format!("{k}: {v}"))).collect();
+    let help = match closest(&text, values.iter().map(String::as_str)) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => "compare it with the labels of the Pod templates".to_owned(),
+    };
+    let message = format!("{object} selects `{text}`, which no Deployment or Pod has");
+    found.push(Diagnostic::warning("selects-nothing", object.origin.clone(), message).with_help(help));
+}
+
+/// ConfigMaps that hold settings of the mesh.
+pub(super) fn mesh_settings<'t>(cx: &Cx<'t>) -> impl Iterator<Item = &'t Arc<Object>> + use<'t> {
+    cx.objects(Kind::ConfigMap).filter(|object| MeshConfig::is_in(object))
+}

@@ -1,0 +1,236 @@
+//! What each step of the build has read, so that it is done again when some of that changes, and only then.
+
+use std::cell::RefCell;
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{Hash, Hasher};
+use std::net::IpAddr;
+
+use evenkeel_api::Kind;
+
+use super::Tables;
+use super::objects::Id;
+use super::step::Step;
+use crate::workload::Labels;
+
+/// Something a step can ask about. Whoever changes the answer says so with [`Tracker::changed`].
+#[derive(Debug, Clone, Copy, Hash)]
+pub(super) enum Fact<'a> {
+    /// The object in force under an id, and its place in the order of precedence.
+    Object(&'a Id),
+    /// All objects of a kind, in the order of precedence.
+    Objects(Kind),
+    /// Those of one namespace.
+    ObjectsIn(Kind, &'a str),
+    /// Labels of what runs or would run in a namespace.
+    Running(&'a str),
+    /// Of those, what has this label.
+    RunningWith(&'a str, &'a str, &'a str),
+    /// Selectors that look in a namespace (empty: in all) and of which this label is the first.
+    Selecting(&'a str, &'a str, &'a str),
+    /// EndpointSlices of a Service.
+    Slices(&'a str, &'a str),
+    /// What objects say of a host, before it has an address.
+    Drafts(&'a str),
+    /// Who claims an address.
+    Pin(IpAddr),
+    /// The address a host is allotted.
+    Address(&'a str),
+    /// The services of exactly this host.
+    Host(&'a str),
+    /// The services that a wildcard covers.
+    Covered(&'a str),
+    /// All services.
+    Services,
+    /// The PeerAuthentications of a namespace.
+    Peers(&'a str),
+    /// The workload of a Pod.
+    Workload(&'a str, &'a str),
+    /// The workloads of a service, by namespace and host.
+    Members(&'a str, &'a str),
+    /// Workloads that find two Services at odds over a port.
+    Conflict(&'a str, &'a str, u16),
+    /// The DestinationRules of a namespace with this host as they are written.
+    RuleDrafts(&'a str, &'a str),
+    /// Those, merged.
+    Rules(&'a str, &'a str),
+    /// The Gateway of this namespace and name.
+    Gateway(&'a str, &'a str),
+    /// All Gateways.
+    Gateways,
+    /// The VirtualService of an object as a whole.
+    Whole(&'a Id),
+    /// Who claims a host in the mesh.
+    MeshHost(&'a str),
+    /// Who is granted it.
+    Granted(&'a str),
+    /// Who routes a host at a gateway.
+    GatewayHost(&'a crate::GatewayRef, &'a str),
+}
+
+/// A fact as it is remembered: by its hash. Two facts that share one only make a step be done once too often.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Key(u64);
+
+impl Fact<'_> {
+    fn key(&self) -> Key {
+        let mut hasher = DefaultHasher::new();
+        self.hash(&mut hasher);
+        Key(hasher.finish())
+    }
+}
+
+/// The hash of a label in a namespace: where indexes look for what has it, or wants it.
+pub(super) fn label_key(namespace: &str, name: &str, value: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (namespace, name, value).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The label under which a selector is found: its first. Whatever it selects has that label.
+pub(super) fn first_label(selector: &Labels) -> (&str, &str) {
+    selector.iter().next().map_or(("", ""), |(name, value)| (name, value))
+}
+
+/// What one step sees: everything built so far, through questions that are written down.
+pub(super) struct Cx<'t> {
+    tables: &'t Tables,
+    reads: RefCell<Vec<Key>>,
+}
+
+impl<'t> Cx<'t> {
+    pub(super) fn new(tables: &'t Tables) -> Self {
+        Self { tables, reads: RefCell::default() }
+    }
+
+    /// The tables, to answer this one question.
+    pub(super) fn read(&self, fact: Fact<'_>) -> &'t Tables {
+        self.reads.borrow_mut().push(fact.key());
+        self.tables
+    }
+
+    /// Settings of the mesh: when they change, everything is done again.
+    pub(super) fn mesh(&self) -> &'t crate::MeshConfig {
+        &self.tables.mesh
+    }
+
+    /// The questions asked.
+    pub(super) fn into_reads(self) -> Vec<Key> {
+        let mut reads = self.reads.into_inner();
+        reads.sort_unstable();
+        reads.dedup();
+        reads
+    }
+}
+
+/// The steps there are, what each has read, and which are due.
+#[derive(Debug, Default)]
+pub(super) struct Tracker {
+    steps: Vec<Option<Done>>,
+    free: Vec<u32>,
+    numbers: HashMap<Step, u32>,
+    /// Numbers of the steps that read something, ascending.
+    readers: HashMap<Key, Vec<u32>>,
+    due: BTreeSet<Step>,
+    running: Option<Step>,
+}
+
+#[derive(Debug)]
+struct Done {
+    step: Step,
+    reads: Box<[Key]>,
+}
+
+impl Tracker {
+    /// A step is to be done, whatever it has read.
+    pub(super) fn want(&mut self, step: Step) {
+        debug_assert!(self.running.as_ref().is_none_or(|running| running.stage() < step.stage()), "{step:?} is late");
+        self.due.insert(step);
+    }
+
+    /// The answer to a question is another one now.
+    pub(super) fn changed(&mut self, fact: Fact<'_>) {
+        let readers = self.readers.get(&fact.key()).into_iter().flatten();
+        for step in readers.filter_map(|number| self.steps.get(*number as usize)?.as_ref()).map(|done| &done.step) {
+            debug_assert!(
+                self.running.as_ref().is_none_or(|running| running.stage() < step.stage()),
+                "{step:?} has read what {:?} decides",
+                self.running
+            );
+            self.due.insert(step.clone());
+        }
+    }
+
+    /// Everything is to be done again.
+    pub(super) fn all_changed(&mut self) {
+        let running = self.running.as_ref().map(Step::stage);
+        let later =
+            self.steps.iter().flatten().map(|done| &done.step).filter(|s| running.is_none_or(|r| r < s.stage()));
+        self.due.extend(later.cloned());
+    }
+
+    /// The next step to do: a step comes after all whose results it may read.
+    pub(super) fn next(&mut self) -> Option<Step> {
+        self.running = self.due.pop_first();
+        self.running.clone()
+    }
+
+    /// A step is done; it has read this.
+    pub(super) fn done(&mut self, step: Step, reads: Vec<Key>) {
+        let number = match self.numbers.get(&step) {
+            Some(number) => *number,
+            None => self.add(step),
+        };
+        let Some(Some(done)) = self.steps.get_mut(number as usize) else { return };
+        if *done.reads == *reads {
+            return;
+        }
+        let old = std::mem::replace(&mut done.reads, reads.into_boxed_slice());
+        let new = done.reads.clone();
+        for key in old.iter().filter(|key| new.binary_search(key).is_err()) {
+            self.drop_reader(*key, number);
+        }
+        for key in new.iter().filter(|key| old.binary_search(key).is_err()) {
+            let readers = self.readers.entry(*key).or_default();
+            if let Err(at) = readers.binary_search(&number) {
+                readers.insert(at, number);
+            }
+        }
+    }
+
+    /// There is nothing any more that the step could be about.
+    pub(super) fn forget(&mut self, step: &Step) {
+        let Some(number) = self.numbers.remove(step) else { return };
+        let Some(done) = self.steps.get_mut(number as usize).and_then(Option::take) else { return };
+        for key in done.reads {
+            self.drop_reader(key, number);
+        }
+        self.free.push(number);
+    }
+
+    fn add(&mut self, step: Step) -> u32 {
+        let done = Done { step: step.clone(), reads: Box::default() };
+        let number = match self.free.pop() {
+            Some(number) => number,
+            None => {
+                self.steps.push(None);
+                u32::try_from(self.steps.len() - 1).unwrap_or(u32::MAX)
+            }
+        };
+        if let Some(slot) = self.steps.get_mut(number as usize) {
+            *slot = Some(done);
+        }
+        self.numbers.insert(step, number);
+        number
+    }
+
+    fn drop_reader(&mut self, key: Key, number: u32) {
+        let Some(readers) = self.readers.get_mut(&key) else { return };
+        if let Ok(at) = readers.binary_search(&number) {
+            readers.remove(at);
+        }
+        if readers.is_empty() {
+            self.readers.remove(&key);
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Building from changes gives what building anew gives, and leaves alone what did not change.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use evenkeel_api::Object;
+use evenkeel_model::{AddressBook, Builder, Built, List, MeshConfig, Snapshot};
+
+/// Edits of one random run, in edits.
+const EDITS: u32 = 250;
+/// Files that runs write to; few, so that objects move between them and clash.
+const FILES: u64 = 6;
+
+/// A generator of numbers with a seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % limit
+    }
+
+    fn pick<'a>(&mut self, list: &[&'a str]) -> &'a str {
+        let at = self.below(u64::try_from(list.len()).unwrap_or(1));
+        list[usize::try_from(at).unwrap_or_default()]
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+fn objects(path: &str, text: &str) -> Vec<Arc<Object>> {
+    let (objects, _) = evenkeel_api::load(&[(path.into(), text.into())]);
+    objects.into_iter().map(Arc::new).collect()
+}
+
+fn apply(builder: &mut Builder, path: &str, text: &str) -> Built {
+    builder.apply([(Path::new(path).into(), objects(path, text))])
+}
+
+/// One document of any kind, with names few enough that they meet.
+fn document(random: &mut Random) -> String {
+    let namespaces = ["shop", "stock", "istio-system"];
+    let names = ["a", "b", "c"];
+    let (namespace, name, other) = (random.pick(&namespaces), random.pick(&names), random.pick(&names));
+    let host = random.pick(&[
+        "a",
+        "b.shop",
+        "c.stock.svc.cluster.local",
+        "x.example.com",
+        "*.example.com",
+        "*.shop.svc.cluster.local",
+        "nowhere",
+    ]);
+    let long = random.pick(&[
+        "a.shop.svc.cluster.local",
+        "x.example.com",
+        "y.example.com",
+        "*.example.com",
+        "b.shop.svc.cluster.local",
+    ]);
+    let export = random.pick(&["", "", ", exportTo: ['.']", ", exportTo: ['stock']", ", exportTo: ['~']"]);
+    let selector = random.pick(&["{app: a}", "{app: b}", "{app: a, v: '1'}", "{app: typo}"]);
+    let number = random.below(3);
+    let meta = |kind: &str, api: &str| {
+        format!("apiVersion: {api}\nkind: {kind}\nmetadata: {{name: {name}, namespace: {namespace}}}\n")
+    };
+    let networking = "networking.istio.io/v1";
+    match random.below(15) {
+        0 => {
+            let spec = random.pick(&[
+                "",
+                "clusterIP: None, ",
+                "clusterIP: 10.96.1.1, ",
+                "clusterIP: 10.97.0.1, ",
+                "type: ExternalName, externalName: far.example.com, ",
+            ]);
+            let ports = random.pick(&[
+                "{name: http, port: 80}",
+                "{name: tcp, port: 80}",
+                "{name: http, port: 80}, {name: grpc, port: 81, targetPort: named}",
+            ]);
+            format!("{}spec: {{{spec}selector: {selector}, ports: [{ports}]}}\n", meta("Service", "v1"))
+        }
+        1 => format!("{}spec: {{ports: [{{name: http, port: 80}}]}}\n", meta("Service", "v1")),
+        2 => format!(
+            "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: {name}, namespace: {namespace}, labels: {{kubernetes.io/service-name: {other}}}}}\n\
+             addressType: IPv4\nports: [{{name: http, port: 8080}}]\nendpoints: [{{addresses: [10.0.0.{number}], targetRef: {{kind: Pod, name: {other}, namespace: {namespace}}}}}]\n"
+        ),
+        3 | 4 => format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: {namespace}, labels: {{app: {other}, v: '{number}'}}}}\n\
+             spec: {{containers: [{{name: main, ports: [{{name: named, containerPort: 9000}}]}}]}}\n\
+             status: {{podIP: 10.1.0.{number}, conditions: [{{type: Ready, status: '{}'}}]}}\n",
+            random.pick(&["True", "False"])
+        ),
+        5 => format!(
+            "{}spec: {{selector: {{matchLabels: {{app: {other}}}}}, template: {{metadata: {{labels: {{app: {other}}}}}, spec: {{containers: [{{name: main}}]}}}}}}\n",
+            meta("Deployment", "apps/v1")
+        ),
+        6 | 7 => {
+            let rest = random.pick(&[
+                "resolution: STATIC, endpoints: [{address: 10.2.0.1}]",
+                "resolution: STATIC, location: MESH_INTERNAL, workloadSelector: {labels: {app: a}}",
+                "resolution: DNS",
+                "resolution: NONE",
+                "resolution: STATIC, addresses: [10.97.0.1], endpoints: [{address: 10.2.0.2}]",
+            ]);
+            format!(
+                "{}spec: {{hosts: ['{long}'], ports: [{{number: 80, name: http}}], {rest}{export}}}\n",
+                meta("ServiceEntry", networking)
+            )
+        }
+        8 | 9 => {
+            let gateways = random.pick(&["", ", gateways: [front]", ", gateways: [mesh, shop/b]"]);
+            let subset = random.pick(&["", ", subset: one", ", port: {number: 81}"]);
+            format!(
+                "{}spec: {{hosts: ['{long}', '{}']{gateways}{export}, http: [{{route: [{{destination: {{host: {}{subset}}}}}]}}]}}\n",
+                meta("VirtualService", networking),
+                random.pick(&["a.shop.svc.cluster.local", "z.example.com"]),
+                host.trim_start_matches("*."),
+            )
+        }
+        10 | 11 => {
+            let only = random.pick(&["", ", workloadSelector: {matchLabels: {app: a}}"]);
+            let policy = random.pick(&["", ", trafficPolicy: {loadBalancer: {simple: RANDOM}}"]);
+            format!(
+                "{}spec: {{host: '{host}'{export}{only}{policy}, subsets: [{{name: one, labels: {{v: '{number}'}}}}]}}\n",
+                meta("DestinationRule", networking)
+            )
+        }
+        12 => format!(
+            "{}spec: {{selector: {{app: {other}}}, servers: [{{port: {{number: {}, name: p, protocol: {}}}, hosts: ['{long}']}}]}}\n",
+            meta("Gateway", networking),
+            80 + number,
+            random.pick(&["HTTP", "TCP"])
+        ),
+        13 => format!(
+            "{}spec: {{{}mtls: {{mode: {}}}}}\n",
+            meta("PeerAuthentication", "security.istio.io/v1"),
+            random.pick(&["", "selector: {matchLabels: {app: a}}, "]),
+            random.pick(&["STRICT", "DISABLE", "PERMISSIVE"])
+        ),
+        _ => match random.below(4) {
+            0 => format!(
+                "{}spec: {{selector: {{matchLabels: {selector}}}}}\n",
+                meta("AuthorizationPolicy", "security.istio.io/v1")
+            ),
+            1 => {
+                format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {namespace}, labels: {{n: '{number}'}}}}\n")
+            }
+            2 => format!(
+                "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio, namespace: istio-system}}\ndata: {{mesh: 'trustDomain: td{number}.example'}}\n"
+            ),
+            _ => format!(
+                "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: {namespace}, annotations: {{networking.istio.io/exportTo: '.'}}}}\nspec: {{ports: [{{port: 80}}]}}\n"
+            ),
+        },
+    }
+}
+
+/// Changes one file at random: a document added, dropped, replaced, moved, or the whole file deleted.
+fn edit(random: &mut Random, documents: &mut Vec<String>) {
+    let at = |random: &mut Random, len: usize| {
+        usize::try_from(random.below(u64::try_from(len).unwrap_or(1).max(1))).unwrap_or_default()
+    };
+    match (random.below(10), documents.len()) {
+        (0, _) if random.chance(30) => documents.clear(),
+        (1 | 2, 1..) => drop(documents.remove(at(random, documents.len()))),
+        (3 | 4, 1..) => {
+            let at = at(random, documents.len());
+            documents[at] = document(random);
+        }
+        (5, len @ 2..) => {
+            let at = at(random, len);
+            documents.swap(0, at);
+        }
+        _ => {
+            let at = at(random, documents.len() + 1);
+            documents.insert(at, document(random));
+        }
+    }
+}
+
+#[test]
+fn random_edits_build_what_building_anew_does() {
+    for seed in 1..=6 {
+        let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ (seed * 0x1234_5677));
+        let mut builder = Builder::new(MeshConfig::default(), AddressBook::default()).checked(true);
+        let mut files: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let mut last = builder.apply([]).snapshot;
+        for _ in 0..EDITS {
+            let changes = 1 + random.below(3);
+            let mut changed = BTreeMap::new();
+            for _ in 0..changes {
+                let path = format!("{}.yaml", random.below(FILES));
+                let documents = files.entry(path.clone()).or_default();
+                edit(&mut random, documents);
+                changed.insert(path, documents.join("---\n"));
+            }
+            let changed = changed.iter().map(|(path, text)| (Path::new(path).into(), objects(path, text)));
+            // A checked builder compares by itself, and panics.
+            let built = builder.apply(changed.collect::<Vec<_>>());
+            equal_values_are_the_same(&last, &built.snapshot);
+            last = built.snapshot;
+        }
+        assert!(last.services.len() > 3 && !last.virtual_services.is_empty(), "{seed}: the run is of no use");
+    }
+}
+
+/// What is equal in both snapshots is the same in both, and if all of a list is, the list is.
+fn equal_values_are_the_same(old: &Snapshot, new: &Snapshot) {
+    fn list<T: PartialEq + std::fmt::Debug>(old: &List<T>, new: &List<T>) {
+        for value in new {
+            let equal: Vec<&Arc<T>> = old.iter().filter(|other| *other == value).collect();
+            assert!(equal.is_empty() || equal.iter().any(|other| Arc::ptr_eq(other, value)), "{value:?}");
+        }
+        let all = old.len() == new.len() && old.iter().zip(new).all(|(a, b)| Arc::ptr_eq(a, b));
+        assert!(!all || old.same(new));
+    }
+    list(&old.services, &new.services);
+    list(&old.workloads, &new.workloads);
+    list(&old.destination_rules, &new.destination_rules);
+    list(&old.peer_authentications, &new.peer_authentications);
+    list(&old.authorization_policies, &new.authorization_policies);
+    for (key, endpoints) in &new.endpoints {
+        if let Some(before) = old.endpoints.get(key).filter(|before| *before == endpoints) {
+            assert!(Arc::ptr_eq(before, endpoints), "{key:?}");
+        }
+    }
+}
+
+/// A service as users write it, with routes, policy and two endpoints.
+fn whole_service(number: usize) -> String {
+    let host = format!("s{number}.shop.example.com");
+    format!(
+        "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: s{number}, namespace: shop}}\n\
+         spec: {{hosts: [{host}], resolution: STATIC, location: MESH_INTERNAL, ports: [{{number: 80, name: http}}], \
+         endpoints: [{{address: 10.0.{a}.{b}}}, {{address: 10.1.{a}.{b}}}]}}\n---\n\
+         apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: s{number}, namespace: shop}}\n\
+         spec: {{hosts: [{host}], http: [{{match: [{{headers: {{x-user: {{exact: a}}}}}}], timeout: 2s, route: [{{destination: {{host: {host}}}}}]}}, \
+         {{route: [{{destination: {{host: {host}}}}}]}}]}}\n---\n\
+         apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: s{number}, namespace: shop}}\n\
+         spec: {{host: {host}, trafficPolicy: {{loadBalancer: {{simple: ROUND_ROBIN}}}}}}\n",
+        a = number / 250,
+        b = number % 250 + 1,
+    )
+}
+
+#[test]
+fn one_service_more_touches_nothing_else() {
+    let mut builder = Builder::new(MeshConfig::default(), AddressBook::default());
+    for number in 0..40 {
+        apply(&mut builder, &format!("s{number}.yaml"), &whole_service(number));
+    }
+    let before = apply(&mut builder, "none.yaml", "");
+    let after = apply(&mut builder, "t.yaml", &whole_service(999));
+    let (old, new) = (&before.snapshot, &after.snapshot);
+    assert_eq!(
+        (old.services.len() + 1, old.virtual_services.len() + 1),
+        (new.services.len(), new.virtual_services.len())
+    );
+    assert!(old.services.iter().all(|s| new.services.iter().any(|t| Arc::ptr_eq(s, t))));
+    assert!(old.virtual_services.iter().all(|s| new.virtual_services.iter().any(|t| Arc::ptr_eq(s, t))));
+    assert!(old.workloads.same(&new.workloads) && old.gateways.same(&new.gateways));
+    assert!(old.endpoints.iter().all(|(key, e)| new.endpoints.get(key).is_some_and(|f| Arc::ptr_eq(e, f))));
+    assert!(Arc::ptr_eq(&before.diagnostics, &after.diagnostics), "nothing new to say");
+
+    let again = apply(&mut builder, "t.yaml", &format!("{}# a comment\n", whole_service(999)));
+    assert!(Arc::ptr_eq(&after.snapshot, &again.snapshot), "a comment is no change");
+    let moved = whole_service(999).replace("10.0.3.250", "10.0.3.251");
+    let swapped = apply(&mut builder, "t.yaml", &moved);
+    assert!(swapped.snapshot.services.same(&new.services), "other endpoints, the same services");
+    assert!(!swapped.snapshot.endpoints.ptr_eq(&new.endpoints));
+}
