@@ -172,7 +172,10 @@ impl Snapshot {
 
     /// What workloads of a namespace accept if no policy of their own says otherwise.
     pub fn namespace_mtls_mode(&self, namespace: &str) -> MtlsMode {
-        policy::namespace_mtls_mode(self.peer_authentications_of(namespace), self.peer_authentications_of(&self.mesh.root_namespace))
+        policy::namespace_mtls_mode(
+            self.peer_authentications_of(namespace),
+            self.peer_authentications_of(&self.mesh.root_namespace),
+        )
     }
 
     /// The PeerAuthentications written in a namespace, in the order of precedence.

@@ -74,7 +74,9 @@ impl Table {
                 let here = self.by_host.entry(key.clone()).or_default();
                 match is_there {
                     true => drop(here.insert(place.clone(), (id.clone(), rule.clone()))),
-                    false => drop(here.remove(place)),
+                    // Another object may stand there by now.
+                    false if here.get(place).is_some_and(|(owner, _)| owner == id) => drop(here.remove(place)),
+                    false => {}
                 }
                 if here.is_empty() {
                     self.by_host.remove(&key);
@@ -99,8 +101,11 @@ impl Table {
         let new: Vec<Placed> = new.into_iter().map(|(place, rule)| share(place, rule)).collect();
         let same = old.len() == new.len() && old.iter().zip(&new).all(|(a, b)| a.0 == b.0 && Arc::ptr_eq(&a.1, &b.1));
         if !same {
-            for (place, _) in &old {
-                self.listed.remove(&(key.0.clone(), place.clone()));
+            for (place, rule) in &old {
+                let at = (key.0.clone(), place.clone());
+                if self.listed.get(&at).is_some_and(|listed| Arc::ptr_eq(listed, rule)) {
+                    self.listed.remove(&at);
+                }
             }
             self.listed.extend(new.iter().map(|(place, rule)| ((key.0.clone(), place.clone()), rule.clone())));
             tracker.changed(Fact::Rules(&key.0, key.1.as_str()));

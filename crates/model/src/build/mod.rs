@@ -179,10 +179,11 @@ impl Builder {
             }
             Step::Want(host) => {
                 let range = services::want(&cx, host);
+                let keep = services::is_described(&cx, host);
                 let reads = cx.into_reads();
                 tables.addresses.want(host.as_str(), range);
                 tracker.want(Step::Addresses);
-                (reads, range.is_some())
+                (reads, keep)
             }
             Step::Addresses => {
                 let reads = cx.into_reads();

@@ -105,9 +105,7 @@ impl Objects {
         if !now.is_empty() {
             self.files.insert(path.clone(), now);
         }
-        for (id, before) in touched {
-            self.settle(&id, before, tracker);
-        }
+        self.settle(touched, tracker);
     }
 
     fn drop_claim(&mut self, id: &Id, place: &Place) {
@@ -118,35 +116,24 @@ impl Objects {
         }
     }
 
-    /// Brings the indexes up to date with who has an id now.
-    fn settle(&mut self, id: &Id, before: Option<Placed>, tracker: &mut Tracker) {
-        let now = self.claims.get(id).and_then(|claims| claims.first().cloned());
-        tracker.want(Step::Duplicates(id.clone()));
+    /// Brings the indexes up to date with who has each id now.
+    fn settle(&mut self, touched: BTreeMap<Id, Option<Placed>>, tracker: &mut Tracker) {
         let same = |a: &Placed, b: &Placed| a.0 == b.0 && Arc::ptr_eq(&a.1, &b.1);
-        if before.as_ref().zip(now.as_ref()).is_some_and(|(a, b)| same(a, b)) {
-            return;
+        let mut changed = Vec::new();
+        for (id, before) in touched {
+            tracker.want(Step::Duplicates(id.clone()));
+            let now = self.claims.get(&id).and_then(|claims| claims.first().cloned());
+            if !before.as_ref().zip(now.as_ref()).is_some_and(|(a, b)| same(a, b)) {
+                changed.push((id, before, now));
+            }
         }
-        for (placed, is_there) in [(before, false), (now, true)] {
-            let Some((place, object)) = placed else { continue };
-            self.index(id, &place, &object, is_there, tracker);
+        // One may now stand where another stood: all are taken out before any is put in.
+        for (id, before, _) in &changed {
+            before.iter().for_each(|(place, object)| self.index(id, place, object, false, tracker));
         }
-        tracker.changed(Fact::Object(id));
-        tracker.changed(Fact::Objects(id.kind));
-        tracker.changed(Fact::ObjectsIn(id.kind, &id.namespace));
-        let id = || id.clone();
-        match id().kind {
-            Kind::ConfigMap => tracker.want(Step::Mesh),
-            Kind::Namespace => tracker.want(Step::Namespaces),
-            Kind::Service | Kind::ServiceEntry => tracker.want(Step::Service(id())),
-            Kind::Pod => tracker.want(Step::Workload(id())),
-            Kind::EndpointSlice => tracker.want(Step::Slice(id())),
-            Kind::PeerAuthentication => tracker.want(Step::Peers(id().namespace)),
-            Kind::AuthorizationPolicy => tracker.want(Step::Policy(id())),
-            Kind::DestinationRule => tracker.want(Step::Rule(id())),
-            Kind::Gateway => tracker.want(Step::Gateways),
-            Kind::VirtualService => tracker.want(Step::Route(id())),
-            // Nothing of their own: others ask about them.
-            Kind::Deployment | Kind::ServiceAccount => {}
+        for (id, _, now) in &changed {
+            now.iter().for_each(|(place, object)| self.index(id, place, object, true, tracker));
+            announce(id, tracker);
         }
     }
 
@@ -185,6 +172,28 @@ impl Objects {
             }
             tracker.changed(Fact::Slices(&id.namespace, service));
         }
+    }
+}
+
+/// Says that there is another object under an id.
+fn announce(id: &Id, tracker: &mut Tracker) {
+    tracker.changed(Fact::Object(id));
+    tracker.changed(Fact::Objects(id.kind));
+    tracker.changed(Fact::ObjectsIn(id.kind, &id.namespace));
+    let id = || id.clone();
+    match id().kind {
+        Kind::ConfigMap => tracker.want(Step::Mesh),
+        Kind::Namespace => tracker.want(Step::Namespaces),
+        Kind::Service | Kind::ServiceEntry => tracker.want(Step::Service(id())),
+        Kind::Pod => tracker.want(Step::Workload(id())),
+        Kind::EndpointSlice => tracker.want(Step::Slice(id())),
+        Kind::PeerAuthentication => tracker.want(Step::Peers(id().namespace)),
+        Kind::AuthorizationPolicy => tracker.want(Step::Policy(id())),
+        Kind::DestinationRule => tracker.want(Step::Rule(id())),
+        Kind::Gateway => tracker.want(Step::Gateways),
+        Kind::VirtualService => tracker.want(Step::Route(id())),
+        // Nothing of their own: others ask about them.
+        Kind::Deployment | Kind::ServiceAccount => {}
     }
 }
 

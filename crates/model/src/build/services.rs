@@ -90,6 +90,11 @@ pub(super) fn want(cx: &Cx<'_>, host: &Hostname) -> Option<Range> {
     wanted.min_by_key(|range| *range != SERVICES)
 }
 
+/// Whether any object says something of a host.
+pub(super) fn is_described(cx: &Cx<'_>, host: &Hostname) -> bool {
+    cx.drafts_of(host).next().is_some()
+}
+
 /// The services of a host, ordered by namespace. One namespace can describe a host once; of several the first stays.
 pub(super) fn listed(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> Vec<(Id, Service)> {
     let mut listed: Vec<(Id, Service)> = Vec::new();
@@ -155,7 +160,9 @@ impl Table {
                 let here = self.by_host.entry(host.clone()).or_default();
                 match is_there {
                     true => drop(here.insert(rank, (id.clone(), draft.clone()))),
-                    false => drop(here.remove(&rank)),
+                    // Another object may stand there by now.
+                    false if here.get(&rank).is_some_and(|(owner, _)| owner == id) => drop(here.remove(&rank)),
+                    false => {}
                 }
                 if here.is_empty() {
                     self.by_host.remove(host);
@@ -167,7 +174,10 @@ impl Table {
                     let claims = self.pins.entry(*address).or_default();
                     match is_there {
                         true => drop(claims.insert(place.clone(), (id.clone(), span.clone()))),
-                        false => drop(claims.remove(&place)),
+                        false if claims.get(&place).is_some_and(|(owner, _)| owner == id) => {
+                            drop(claims.remove(&place));
+                        }
+                        false => {}
                     }
                     if claims.is_empty() {
                         self.pins.remove(address);

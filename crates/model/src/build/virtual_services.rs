@@ -259,7 +259,9 @@ where
     let here = claims.entry(key.clone()).or_default();
     match is_there {
         true => drop(here.insert(rank, id.clone())),
-        false => drop(here.remove(&rank)),
+        // Another object may stand there by now.
+        false if here.get(&rank) == Some(id) => drop(here.remove(&rank)),
+        false => {}
     }
     if here.is_empty() {
         claims.remove(&key);
@@ -269,7 +271,8 @@ where
 fn put_ranked(list: &mut BTreeMap<Rank, Arc<VirtualService>>, rank: &Rank, part: &Arc<VirtualService>, is_there: bool) {
     match is_there {
         true => drop(list.insert(rank.clone(), part.clone())),
-        false => drop(list.remove(rank)),
+        false if list.get(rank).is_some_and(|listed| Arc::ptr_eq(listed, part)) => drop(list.remove(rank)),
+        false => {}
     }
 }
 
