@@ -52,6 +52,9 @@ enum Command {
     /// Show what a running proxy says of itself.
     #[command(subcommand)]
     ProxyConfig(ProxyConfig),
+    /// Measure a control plane with simulated proxies.
+    #[command(subcommand)]
+    Lab(evenkeel_lab::Command),
     /// Say which version this is.
     Version,
 }
@@ -168,6 +171,11 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             Ok(0)
         }
         Command::ProxyConfig(ProxyConfig::Workers(arguments)) => workers(arguments),
+        Command::Lab(command) => {
+            let program = std::env::current_exe().context("finding this program")?;
+            evenkeel_lab::run(&command, program, &mut io::stdout())?;
+            Ok(0)
+        }
         Command::Version => {
             io::Write::write_fmt(&mut io::stdout(), format_args!("evenkeel {}\n", env!("CARGO_PKG_VERSION")))?;
             Ok(0)

@@ -1,0 +1,295 @@
+//! Changes under way: what each has to bring to whom, and when it did.
+
+use std::time::{Duration, Instant};
+
+use memchr::memmem;
+use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
+
+use crate::resources::Type;
+
+/// What a change does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChangeKind {
+    /// A service appears, with its endpoints, VirtualService and DestinationRule.
+    AddService,
+    /// A service gets one endpoint more.
+    AddEndpoint,
+    /// One of a service's endpoints goes.
+    RemoveEndpoint,
+    /// A service goes.
+    RemoveService,
+}
+
+impl ChangeKind {
+    /// In words.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::AddService => "service added",
+            Self::AddEndpoint => "endpoint added",
+            Self::RemoveEndpoint => "endpoint removed",
+            Self::RemoveService => "service removed",
+        }
+    }
+
+    /// The parts a proxy has to have to have the change.
+    fn parts(self) -> u8 {
+        match self {
+            Self::AddService => CLUSTER | ENDPOINTS | ROUTE,
+            Self::AddEndpoint | Self::RemoveEndpoint => ENDPOINTS,
+            Self::RemoveService => CLUSTER,
+        }
+    }
+}
+
+const CLUSTER: u8 = 1;
+const ENDPOINTS: u8 = 2;
+const ROUTE: u8 = 4;
+
+/// A change, before it is made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// What it does.
+    pub kind: ChangeKind,
+    /// Number of the service.
+    pub service: usize,
+    /// The service's host.
+    pub host: String,
+    /// The endpoint that comes or goes; empty for changes of services.
+    pub address: String,
+}
+
+/// Names a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChangeId(usize);
+
+/// A resource brings this part of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    change: ChangeId,
+    part: u8,
+}
+
+/// All changes of a run.
+#[derive(Debug, Default)]
+pub struct Board {
+    open: Vec<Open>,
+    finished: Vec<Finished>,
+    next: usize,
+}
+
+#[derive(Debug)]
+struct Open {
+    id: ChangeId,
+    change: Change,
+    since: Instant,
+    /// The parts each proxy lacks; who has all is not in it any more.
+    lacking: FxHashMap<usize, u8>,
+    acks: Vec<(usize, Duration)>,
+}
+
+/// A change that reached everybody it concerns.
+#[derive(Debug)]
+pub struct Finished {
+    /// Which.
+    pub id: ChangeId,
+    /// What it was.
+    pub change: Change,
+    /// When it was made.
+    pub since: Instant,
+    /// After how long each proxy had acknowledged it, in the order they did.
+    pub acks: Vec<(usize, Duration)>,
+}
+
+impl Board {
+    /// Takes note of a change that is about to be made and concerns these proxies. To be called before it is made: a
+    /// resource is only looked into when it is first seen.
+    pub fn begin(&mut self, change: Change, concerned: impl IntoIterator<Item = usize>) -> ChangeId {
+        let id = ChangeId(self.next);
+        self.next += 1;
+        let parts = change.kind.parts();
+        let lacking = concerned.into_iter().map(|proxy| (proxy, parts)).collect();
+        self.open.push(Open { id, change, since: Instant::now(), lacking, acks: Vec::new() });
+        id
+    }
+
+    /// It has been made now.
+    pub fn made(&mut self, id: ChangeId, at: Instant) {
+        if let Some(open) = self.open.iter_mut().find(|open| open.id == id) {
+            open.since = at;
+        }
+        self.finish_complete();
+    }
+
+    /// What of the changes under way a resource brings that is seen for the first time.
+    pub fn marks(&self, kind: Type, name: &str, content: &[u8]) -> Vec<Mark> {
+        self.open.iter().filter_map(|open| open.change.part_in(kind, name, content).map(|part| open.mark(part))).collect()
+    }
+
+    /// What of the changes under way the end of a resource brings.
+    pub fn marks_of_removal(&self, kind: Type, name: &str) -> Vec<Mark> {
+        let brings = |open: &&Open| {
+            open.change.kind == ChangeKind::RemoveService && kind == Type::Cluster && name.contains(&open.change.host)
+        };
+        self.open.iter().filter(brings).map(|open| open.mark(CLUSTER)).collect()
+    }
+
+    /// A proxy has acknowledged what carries these marks.
+    pub fn acknowledged(&mut self, proxy: usize, marks: &[Mark], now: Instant) {
+        for mark in marks {
+            let Some(open) = self.open.iter_mut().find(|open| open.id == mark.change) else { continue };
+            let Some(lacking) = open.lacking.get_mut(&proxy) else { continue };
+            *lacking &= !mark.part;
+            if *lacking == 0 {
+                open.lacking.remove(&proxy);
+                open.acks.push((proxy, now.saturating_duration_since(open.since)));
+            }
+        }
+        if !marks.is_empty() {
+            self.finish_complete();
+        }
+    }
+
+    fn finish_complete(&mut self) {
+        for open in self.open.extract_if(.., |open| open.lacking.is_empty()) {
+            let Open { id, change, since, acks, .. } = open;
+            self.finished.push(Finished { id, change, since, acks });
+        }
+    }
+
+    /// Changes that have not reached everybody.
+    pub fn under_way(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Whether a change of this service is under way.
+    pub fn is_changing(&self, service: usize) -> bool {
+        self.open.iter().any(|open| open.change.service == service)
+    }
+
+    /// Whether everybody has it.
+    pub fn is_finished(&self, id: ChangeId) -> bool {
+        id.0 < self.next && !self.open.iter().any(|open| open.id == id)
+    }
+
+    /// Changes that reached everybody, in the order they did.
+    pub fn finished(&self) -> &[Finished] {
+        &self.finished
+    }
+
+    /// Who still lacks what, for an error message.
+    pub fn describe(&self) -> String {
+        let Some(open) = self.open.first() else { return "no change is under way".to_owned() };
+        let parts = |bits: u8| {
+            let names = [(CLUSTER, "cluster"), (ENDPOINTS, "endpoints"), (ROUTE, "route")];
+            names.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| *name).collect::<Vec<_>>().join(", ")
+        };
+        let example = open.lacking.iter().min_by_key(|(proxy, _)| **proxy);
+        let example = example.map(|(proxy, bits)| format!("; proxy {proxy} lacks its {}", parts(*bits)));
+        format!(
+            "{} changes under way; the first, {} {}, reached {} proxies and not {}{}",
+            self.open.len(),
+            open.change.kind.title(),
+            open.change.host,
+            open.acks.len(),
+            open.lacking.len(),
+            example.unwrap_or_default()
+        )
+    }
+}
+
+impl Open {
+    fn mark(&self, part: u8) -> Mark {
+        Mark { change: self.id, part }
+    }
+}
+
+impl Change {
+    /// Which part of it a resource is.
+    fn part_in(&self, kind: Type, name: &str, content: &[u8]) -> Option<u8> {
+        let holds = |text: &str| memmem::find(content, text.as_bytes()).is_some();
+        let named = name.contains(&self.host);
+        match (self.kind, kind) {
+            (ChangeKind::AddService, Type::Cluster) => named.then_some(CLUSTER),
+            (ChangeKind::AddService, Type::Endpoint) => named.then_some(ENDPOINTS),
+            (ChangeKind::AddService, Type::VirtualHost) => named.then_some(ROUTE),
+            (ChangeKind::AddService, Type::Route) => holds(&self.host).then_some(ROUTE),
+            (ChangeKind::AddEndpoint, Type::Endpoint) => (named && holds(&self.address)).then_some(ENDPOINTS),
+            (ChangeKind::RemoveEndpoint, Type::Endpoint) => (named && !holds(&self.address)).then_some(ENDPOINTS),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(kind: ChangeKind) -> Change {
+        Change { kind, service: 7, host: "svc-7.lab".to_owned(), address: "10.0.0.7".to_owned() }
+    }
+
+    #[test]
+    fn resources_bring_parts_of_a_change() {
+        let check = |change_kind, kind, name: &str, content: &str, expected: Option<u8>| {
+            let found = change(change_kind).part_in(kind, name, content.as_bytes());
+            assert_eq!(found, expected, "{change_kind:?} {kind:?} {name} {content}");
+        };
+        let name = "outbound|80||svc-7.lab";
+        check(ChangeKind::AddService, Type::Cluster, name, "", Some(CLUSTER));
+        check(ChangeKind::AddService, Type::Cluster, "outbound|80||svc-8.lab", "", None);
+        check(ChangeKind::AddService, Type::Route, "80", "…svc-7.lab…", Some(ROUTE));
+        check(ChangeKind::AddService, Type::Route, "80", "…svc-8.lab…", None);
+        check(ChangeKind::AddService, Type::VirtualHost, "80/svc-7.lab", "", Some(ROUTE));
+        check(ChangeKind::AddEndpoint, Type::Endpoint, name, "10.0.0.7", Some(ENDPOINTS));
+        check(ChangeKind::AddEndpoint, Type::Endpoint, name, "10.0.0.8", None);
+        check(ChangeKind::RemoveEndpoint, Type::Endpoint, name, "10.0.0.7", None);
+        check(ChangeKind::RemoveEndpoint, Type::Endpoint, name, "10.0.0.8", Some(ENDPOINTS));
+        check(ChangeKind::RemoveEndpoint, Type::Cluster, name, "", None);
+        check(ChangeKind::RemoveService, Type::Cluster, name, "", None);
+    }
+
+    #[test]
+    fn a_change_is_finished_when_all_have_all_of_it() {
+        let mut board = Board::default();
+        let id = board.begin(change(ChangeKind::AddService), [0, 3]);
+        let since = Instant::now();
+        board.made(id, since);
+        let at = |ms| since + Duration::from_millis(ms);
+        let name = "outbound|80||svc-7.lab";
+        let (cluster, endpoints) = (board.marks(Type::Cluster, name, b""), board.marks(Type::Endpoint, name, b""));
+        let route = board.marks(Type::Route, "80", b"svc-7.lab");
+        let all = [cluster.clone(), endpoints, route].concat();
+        board.acknowledged(0, &all, at(5));
+        board.acknowledged(3, &cluster, at(6));
+        // Who is not concerned does not count.
+        board.acknowledged(9, &all, at(7));
+        assert_eq!((board.under_way(), board.is_finished(id)), (1, false));
+        assert!(board.is_changing(7) && !board.is_changing(8));
+        assert!(board.describe().ends_with("reached 1 proxies and not 1; proxy 3 lacks its endpoints, route"), "{}", board.describe());
+        board.acknowledged(3, &all, at(20));
+        board.acknowledged(3, &all, at(30));
+        assert!(board.is_finished(id));
+        assert_eq!(board.finished()[0].acks, [(0, Duration::from_millis(5)), (3, Duration::from_millis(20))]);
+    }
+
+    #[test]
+    fn a_removed_service_is_gone_with_its_cluster() {
+        let mut board = Board::default();
+        let id = board.begin(change(ChangeKind::RemoveService), [1]);
+        assert_eq!(board.marks_of_removal(Type::Endpoint, "outbound|80||svc-7.lab"), []);
+        let marks = board.marks_of_removal(Type::Cluster, "outbound|80||svc-7.lab");
+        board.acknowledged(1, &marks, Instant::now());
+        assert!(board.is_finished(id));
+    }
+
+    #[test]
+    fn what_concerns_nobody_is_finished_at_once() {
+        let mut board = Board::default();
+        let id = board.begin(change(ChangeKind::AddService), []);
+        assert!(!board.is_finished(id));
+        board.made(id, Instant::now());
+        assert!(board.is_finished(id));
+    }
+}

@@ -1,0 +1,337 @@
+//! The simulated proxies: each a task with its own connection and ADS stream, all on one thread, so that what they share
+//! needs no lock and the server keeps the other cores.
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Instant;
+
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use evenkeel_xds::client::Backoff;
+
+use crate::changes::{Board, Change, ChangeId};
+use crate::proxy::{Proxy, Request, Role, Scope};
+use crate::resources::Book;
+use crate::wire::{AdsStream, Protocol, StreamError};
+
+/// Which proxies there are.
+#[derive(Debug, Clone, Copy)]
+pub struct Crew {
+    /// Sidecars.
+    pub sidecars: usize,
+    /// Whether a gateway is among them.
+    pub gateway: bool,
+    /// What they want.
+    pub scope: Scope,
+    /// How they ask.
+    pub protocol: Protocol,
+    /// Services each workload uses, with learned scope.
+    pub used: usize,
+}
+
+/// The running proxies; they end when this is dropped.
+#[derive(Debug)]
+pub struct Fleet {
+    shared: Rc<Shared>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    address: SocketAddr,
+    protocol: Protocol,
+    /// When the first was started.
+    start: Cell<Instant>,
+    /// How many services each proxy is to hold to be called configured.
+    services: Cell<usize>,
+    book: RefCell<Book>,
+    board: RefCell<Board>,
+    members: Vec<Member>,
+    unconfigured: Cell<usize>,
+    connected: Cell<usize>,
+    last_failure: RefCell<Option<String>>,
+    /// Something that somebody may be waiting for has happened.
+    progress: Notify,
+}
+
+#[derive(Debug)]
+struct Member {
+    proxy: RefCell<Proxy>,
+    /// Bytes that arrived on its sockets.
+    received: Rc<Cell<u64>>,
+    /// Of them, those of responses: without HTTP/2's own frames.
+    messages: Cell<u64>,
+    /// Requests that are not answers, for its stream.
+    outbox: RefCell<Vec<Request>>,
+    mail: Notify,
+}
+
+/// What one proxy received, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct Received {
+    /// On its sockets.
+    pub bytes: u64,
+    /// Of responses, without HTTP/2's own frames.
+    pub messages: u64,
+}
+
+/// Sums over the fleet.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Bytes that arrived on all sockets.
+    pub bytes: u64,
+    /// Bytes of responses to sidecars, without HTTP/2's own frames.
+    pub sidecar_messages: u64,
+    /// Bytes of responses to gateways.
+    pub gateway_messages: u64,
+    /// Resources received.
+    pub resources: u64,
+    /// Of them, those that were held in the same version already.
+    pub resources_again: u64,
+    /// Resources taken away.
+    pub removed: u64,
+    /// Responses.
+    pub responses: u64,
+    /// Connections refused or ended by the server.
+    pub failures: u64,
+}
+
+impl Totals {
+    /// What came after `earlier`.
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            bytes: self.bytes - earlier.bytes,
+            sidecar_messages: self.sidecar_messages - earlier.sidecar_messages,
+            gateway_messages: self.gateway_messages - earlier.gateway_messages,
+            resources: self.resources - earlier.resources,
+            resources_again: self.resources_again - earlier.resources_again,
+            removed: self.removed - earlier.removed,
+            responses: self.responses - earlier.responses,
+            failures: self.failures - earlier.failures,
+        }
+    }
+}
+
+impl Fleet {
+    /// Proxies that know the server's address and have not connected.
+    pub fn new(address: SocketAddr, crew: Crew, services: usize, host: impl Fn(usize) -> String) -> Self {
+        let mut book = Book::default();
+        let roles = std::iter::repeat_n(Role::Sidecar, crew.sidecars).chain(crew.gateway.then_some(Role::Gateway));
+        let members: Vec<Member> = roles
+            .enumerate()
+            .map(|(index, role)| {
+                // Neighbours use different services, and every service is used by somebody.
+                let used = (0..crew.used.min(services)).map(|n| host((index * crew.used + n) % services)).collect();
+                let proxy = Proxy::new(index, role, crew.scope, crew.protocol, used, &mut book);
+                Member {
+                    proxy: RefCell::new(proxy),
+                    received: Rc::default(),
+                    messages: Cell::default(),
+                    outbox: RefCell::default(),
+                    mail: Notify::new(),
+                }
+            })
+            .collect();
+        let shared = Shared {
+            address,
+            protocol: crew.protocol,
+            start: Cell::new(Instant::now()),
+            services: Cell::new(services),
+            book: RefCell::new(book),
+            board: RefCell::default(),
+            unconfigured: Cell::new(members.len()),
+            members,
+            connected: Cell::new(0),
+            last_failure: RefCell::default(),
+            progress: Notify::new(),
+        };
+        Self { shared: Rc::new(shared), tasks: Vec::new() }
+    }
+
+    /// Lets all of them connect at once. Has to be called inside a `LocalSet`.
+    pub fn connect(&mut self) {
+        self.shared.start.set(Instant::now());
+        for index in 0..self.shared.members.len() {
+            self.tasks.push(tokio::task::spawn_local(live(self.shared.clone(), index)));
+        }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.shared.members.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.shared.members.is_empty()
+    }
+
+    /// How many do not hold all they are to hold.
+    pub fn unconfigured(&self) -> usize {
+        self.shared.unconfigured.get()
+    }
+
+    /// How many have an open stream.
+    pub fn connected(&self) -> usize {
+        self.shared.connected.get()
+    }
+
+    /// The last thing that went wrong with a connection.
+    pub fn last_failure(&self) -> Option<String> {
+        self.shared.last_failure.borrow().clone()
+    }
+
+    /// When they were let connect.
+    pub fn start(&self) -> Instant {
+        self.shared.start.get()
+    }
+
+    /// Calls `look` on each proxy with its number and the bytes that arrived on its sockets, and of responses.
+    pub fn for_each(&self, mut look: impl FnMut(usize, &Proxy, Received)) {
+        for (index, member) in self.shared.members.iter().enumerate() {
+            let received = Received { bytes: member.received.get(), messages: member.messages.get() };
+            look(index, &member.proxy.borrow(), received);
+        }
+    }
+
+    /// Sums over all of them.
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        self.for_each(|_, proxy, received| {
+            totals.bytes += received.bytes;
+            match proxy.role {
+                Role::Sidecar => totals.sidecar_messages += received.messages,
+                Role::Gateway => totals.gateway_messages += received.messages,
+            }
+            totals.resources += proxy.counts.resources;
+            totals.resources_again += proxy.counts.resources_again;
+            totals.removed += proxy.counts.removed;
+            totals.responses += proxy.counts.responses;
+            totals.failures += proxy.counts.failures;
+        });
+        totals
+    }
+
+    /// The changes.
+    pub fn board(&self) -> std::cell::Ref<'_, Board> {
+        self.shared.board.borrow()
+    }
+
+    /// Makes a change with `make`, which says when it did, and follows it to all whom it concerns.
+    pub fn change<E>(&self, change: Change, make: impl FnOnce() -> Result<Instant, E>) -> Result<ChangeId, E> {
+        let mut concerned = Vec::new();
+        self.for_each(|index, proxy, _| concerned.extend(proxy.is_concerned_by(&change.host).then_some(index)));
+        let id = self.shared.board.borrow_mut().begin(change, concerned);
+        let at = make()?;
+        self.shared.board.borrow_mut().made(id, at);
+        Ok(id)
+    }
+
+    /// One proxy's workload calls a host for the first time.
+    pub fn first_use(&self, index: usize, host: &str) {
+        let Some(member) = self.shared.members.get(index) else { return };
+        let requests = member.proxy.borrow_mut().first_use(host, &mut self.shared.book.borrow_mut());
+        member.outbox.borrow_mut().extend(requests);
+        member.mail.notify_one();
+    }
+
+    /// Whether a proxy holds what a call to the host needs.
+    pub fn can_call(&self, index: usize, host: &str) -> bool {
+        let member = self.shared.members.get(index);
+        member.is_some_and(|member| member.proxy.borrow().can_call(host, &mut self.shared.book.borrow_mut()))
+    }
+
+    /// Waits until something has happened to one of them.
+    pub async fn progress(&self) {
+        self.shared.progress.notified().await;
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// One proxy's life: connects, and connects again whenever the stream ends.
+async fn live(shared: Rc<Shared>, index: usize) {
+    let mut backoff = Backoff::new(Backoff::BASE, Backoff::MAX, index as u64 + 1);
+    let Some(member) = shared.members.get(index) else { return };
+    loop {
+        let responses = member.proxy.borrow().counts.responses;
+        let mut is_connected = Connected { count: &shared.connected, counted: false };
+        let Err(error) = stream(&shared, index, member, &mut is_connected).await;
+        drop(is_connected);
+        member.proxy.borrow_mut().counts.failures += 1;
+        *shared.last_failure.borrow_mut() = Some(error.to_string());
+        shared.progress.notify_waiters();
+        if member.proxy.borrow().counts.responses > responses {
+            backoff.reset();
+        }
+        tokio::time::sleep(backoff.next_wait()).await;
+    }
+}
+
+/// Counts an open stream for as long as it is open.
+struct Connected<'a> {
+    count: &'a Cell<usize>,
+    counted: bool,
+}
+
+impl Connected<'_> {
+    fn now(&mut self) {
+        self.counted = true;
+        self.count.set(self.count.get() + 1);
+    }
+}
+
+impl Drop for Connected<'_> {
+    fn drop(&mut self) {
+        if self.counted {
+            self.count.set(self.count.get() - 1);
+        }
+    }
+}
+
+async fn stream(
+    shared: &Shared,
+    index: usize,
+    member: &Member,
+    connected: &mut Connected<'_>,
+) -> Result<std::convert::Infallible, StreamError> {
+    let mut stream = AdsStream::open(shared.address, shared.protocol, member.received.clone()).await?;
+    connected.now();
+    member.outbox.borrow_mut().clear();
+    let first = member.proxy.borrow_mut().on_connect(&shared.book.borrow());
+    send(&mut stream, first)?;
+    loop {
+        let message = tokio::select! {
+            message = stream.next() => message?,
+            () = member.mail.notified() => {
+                let requests = std::mem::take(&mut *member.outbox.borrow_mut());
+                send(&mut stream, requests)?;
+                continue;
+            }
+        };
+        member.messages.set(member.messages.get() + message.len() as u64);
+        let mut proxy = member.proxy.borrow_mut();
+        let reaction = proxy.on_response(message, &mut shared.book.borrow_mut(), &shared.board.borrow())?;
+        send(&mut stream, reaction.requests)?;
+        shared.board.borrow_mut().acknowledged(index, &reaction.marks, Instant::now());
+        if proxy.configured.is_none() && proxy.holds_all(shared.services.get()) {
+            proxy.configured = Some(shared.start.get().elapsed());
+            shared.unconfigured.set(shared.unconfigured.get() - 1);
+        }
+        drop(proxy);
+        shared.progress.notify_waiters();
+    }
+}
+
+fn send(stream: &mut AdsStream, requests: Vec<Request>) -> Result<(), StreamError> {
+    requests.iter().try_for_each(|request| match request {
+        Request::Delta(request) => stream.send(request),
+        Request::Sotw(request) => stream.send(request),
+    })
+}

@@ -1,0 +1,35 @@
+//! `evenkeel lab`: how fast, and at what cost, a change reaches every proxy.
+//!
+//! ```text
+//!  mesh      YAML, one file per service ──► directory ──► server     the control plane under test, a child process
+//!                                                           │ ADS
+//!            changes  what each change must bring ◄── fleet of proxies   thousands, one task each (wire, resources)
+//!                                                           └─── gateway  a real `evenkeel proxy`, called over HTTP
+//!  scenario  what is played on this stage ──► results ──► table, JSON, plot
+//! ```
+//!
+//! The server is driven from outside only: it sees files and xDS clients, and is measured from `/proc`. So any other xDS
+//! server can stand in its place.
+
+mod changes;
+mod error;
+mod fleet;
+mod gateway;
+mod mesh;
+mod options;
+mod process;
+mod progress;
+mod proxy;
+mod resources;
+pub mod results;
+mod run;
+mod scenario;
+mod server;
+mod stage;
+pub mod statistics;
+mod table;
+mod wire;
+
+pub use error::LabError;
+pub use options::{Command, Options, Output};
+pub use run::run;

@@ -1,0 +1,243 @@
+//! The mesh a scenario is played on: YAML files, one per service.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use crate::error::LabError;
+
+/// Namespace of all services.
+pub const NAMESPACE: &str = "lab";
+/// Name and label of the gateway.
+pub const GATEWAY: &str = "edge";
+/// Port clients call services on.
+pub const SERVICE_PORT: u16 = 80;
+/// Part of every service's file and host name, followed by its number.
+const PREFIX: &str = "svc-";
+/// Digits of that number; no name is a prefix of another.
+const DIGITS: usize = 6;
+
+/// How a service is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ServiceKind {
+    /// A `ServiceEntry` with static endpoints.
+    ServiceEntry,
+    /// A `Service` and an `EndpointSlice`.
+    Service,
+}
+
+/// One endpoint's address.
+pub type Address = Ipv4Addr;
+
+/// The configuration directory, and how services are written into it.
+#[derive(Debug)]
+pub struct Mesh {
+    directory: PathBuf,
+    kind: ServiceKind,
+    /// Port of the endpoints.
+    endpoint_port: u16,
+}
+
+impl Mesh {
+    /// Writes the gateway; services follow.
+    pub fn create(directory: &Path, kind: ServiceKind, gateway_port: u16, endpoint_port: u16) -> Result<Self, LabError> {
+        let mesh = Self { directory: directory.to_owned(), kind, endpoint_port };
+        fs::create_dir_all(directory).map_err(LabError::io(format!("creating {}", directory.display())))?;
+        mesh.replace("gateway.yaml", &gateway(gateway_port))?;
+        Ok(mesh)
+    }
+
+    /// The host clients call.
+    pub fn host(&self, service: usize) -> String {
+        let name = name(service);
+        match self.kind {
+            ServiceKind::ServiceEntry => format!("{name}.{NAMESPACE}.example"),
+            ServiceKind::Service => format!("{name}.{NAMESPACE}.svc.cluster.local"),
+        }
+    }
+
+    /// Whether a resource of this name belongs to one of the mesh's services.
+    pub fn is_of_a_service(resource: &str) -> bool {
+        resource.contains(PREFIX)
+    }
+
+    /// Writes a service with these endpoints, at once; returns when that happened.
+    pub fn write(&self, service: usize, endpoints: &[Address]) -> Result<Instant, LabError> {
+        let text = self.service(service, endpoints);
+        self.replace(&file(service), &text)
+    }
+
+    /// Removes a service; returns when that happened.
+    pub fn remove(&self, service: usize) -> Result<Instant, LabError> {
+        let path = self.directory.join(file(service));
+        let at = Instant::now();
+        fs::remove_file(&path).map_err(LabError::io(format!("removing {}", path.display())))?;
+        Ok(at)
+    }
+
+    /// As editors and `kubectl` sidecars do it: written beside, then renamed.
+    fn replace(&self, name: &str, text: &str) -> Result<Instant, LabError> {
+        let path = self.directory.join(name);
+        let new = self.directory.join(format!(".{name}.new"));
+        fs::write(&new, text).map_err(LabError::io(format!("writing {}", new.display())))?;
+        let at = Instant::now();
+        fs::rename(&new, &path).map_err(LabError::io(format!("writing {}", path.display())))?;
+        Ok(at)
+    }
+
+    fn service(&self, service: usize, endpoints: &[Address]) -> String {
+        let name = name(service);
+        let host = self.host(service);
+        let port = self.endpoint_port;
+        let mut text = match self.kind {
+            ServiceKind::ServiceEntry => format!(
+                "apiVersion: networking.istio.io/v1\n\
+                 kind: ServiceEntry\n\
+                 metadata: {{name: {name}, namespace: {NAMESPACE}}}\n\
+                 spec:\n\
+                 \x20 hosts: [{host}]\n\
+                 \x20 location: MESH_INTERNAL\n\
+                 \x20 resolution: STATIC\n\
+                 \x20 ports: [{{number: {SERVICE_PORT}, name: http, protocol: HTTP, targetPort: {port}}}]\n\
+                 \x20 endpoints:\n"
+            ),
+            ServiceKind::Service => format!(
+                "apiVersion: v1\n\
+                 kind: Service\n\
+                 metadata: {{name: {name}, namespace: {NAMESPACE}}}\n\
+                 spec:\n\
+                 \x20 clusterIP: {}\n\
+                 \x20 ports: [{{name: http, port: {SERVICE_PORT}, targetPort: {port}}}]\n\
+                 ---\n\
+                 apiVersion: discovery.k8s.io/v1\n\
+                 kind: EndpointSlice\n\
+                 metadata: {{name: {name}-1, namespace: {NAMESPACE}, labels: {{kubernetes.io/service-name: {name}}}}}\n\
+                 addressType: IPv4\n\
+                 ports: [{{name: http, port: {port}}}]\n\
+                 endpoints:\n",
+                cluster_ip(service)
+            ),
+        };
+        for address in endpoints {
+            text += &match self.kind {
+                ServiceKind::ServiceEntry => format!("  - address: {address}\n"),
+                ServiceKind::Service => format!("- addresses: [{address}]\n  conditions: {{ready: true}}\n"),
+            };
+        }
+        text += &traffic(&name, &host);
+        text
+    }
+}
+
+/// The service's VirtualService and DestinationRule.
+fn traffic(name: &str, host: &str) -> String {
+    format!(
+        "---\n\
+         apiVersion: networking.istio.io/v1\n\
+         kind: VirtualService\n\
+         metadata: {{name: {name}, namespace: {NAMESPACE}}}\n\
+         spec:\n\
+         \x20 hosts: [{host}]\n\
+         \x20 gateways: [mesh, {GATEWAY}]\n\
+         \x20 http:\n\
+         \x20 - match: [{{headers: {{x-tier: {{exact: gold}}}}}}]\n\
+         \x20   route: [{{destination: {{host: {host}, port: {{number: {SERVICE_PORT}}}}}}}]\n\
+         \x20   timeout: 2s\n\
+         \x20 - route: [{{destination: {{host: {host}, port: {{number: {SERVICE_PORT}}}}}}}]\n\
+         \x20   timeout: 10s\n\
+         \x20   retries: {{attempts: 2, perTryTimeout: 3s, retryOn: \"connect-failure,refused-stream,503\"}}\n\
+         ---\n\
+         apiVersion: networking.istio.io/v1\n\
+         kind: DestinationRule\n\
+         metadata: {{name: {name}, namespace: {NAMESPACE}}}\n\
+         spec:\n\
+         \x20 host: {host}\n\
+         \x20 trafficPolicy:\n\
+         \x20   loadBalancer: {{simple: LEAST_REQUEST}}\n\
+         \x20   connectionPool:\n\
+         \x20     tcp: {{maxConnections: 1000, connectTimeout: 1s}}\n\
+         \x20     http: {{http1MaxPendingRequests: 1000, maxRequestsPerConnection: 100}}\n\
+         \x20   outlierDetection: {{consecutive5xxErrors: 5, interval: 10s, baseEjectionTime: 30s}}\n"
+    )
+}
+
+fn gateway(port: u16) -> String {
+    format!(
+        "apiVersion: networking.istio.io/v1\n\
+         kind: Gateway\n\
+         metadata: {{name: {GATEWAY}, namespace: {NAMESPACE}}}\n\
+         spec:\n\
+         \x20 selector: {{istio: {GATEWAY}}}\n\
+         \x20 servers:\n\
+         \x20 - port: {{number: {port}, name: http, protocol: HTTP}}\n\
+         \x20   hosts: [\"*\"]\n"
+    )
+}
+
+fn name(service: usize) -> String {
+    format!("{PREFIX}{service:0DIGITS$}")
+}
+
+fn file(service: usize) -> String {
+    format!("{}.yaml", name(service))
+}
+
+/// The two endpoints a service starts with. Nothing ever connects to them.
+pub fn first_endpoints(service: usize) -> [Address; 2] {
+    let number = u32::try_from(service).unwrap_or(u32::MAX) % (1 << 20);
+    // 10.0.0.0/12 and 10.16.0.0/12.
+    [0x0a00_0000, 0x0a10_0000].map(|base| Address::from(base + number))
+}
+
+/// An address no service starts with, different for each `index` below 4 million.
+pub fn further_endpoint(index: usize) -> Address {
+    // 10.64.0.0/10
+    Address::from(0x0a40_0000 + u32::try_from(index).unwrap_or(u32::MAX) % (1 << 22))
+}
+
+fn cluster_ip(service: usize) -> Address {
+    // 10.32.0.0/12
+    Address::from(0x0a20_0000 + u32::try_from(service).unwrap_or(u32::MAX) % (1 << 20))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_appear_whole_and_go() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let mesh = Mesh::create(folder.path(), ServiceKind::ServiceEntry, 8080, 9000).expect("a mesh");
+        mesh.write(7, &first_endpoints(7)).expect("a service");
+        let names = || {
+            let entries = fs::read_dir(folder.path()).expect("a directory").flatten();
+            let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(), ["gateway.yaml", "svc-000007.yaml"]);
+        let text = fs::read_to_string(folder.path().join("svc-000007.yaml")).expect("a file");
+        for part in ["hosts: [svc-000007.lab.example]", "- address: 10.0.0.7\n", "- address: 10.16.0.7\n", "targetPort: 9000"]
+        {
+            assert!(text.contains(part), "{part} not in\n{text}");
+        }
+        mesh.remove(7).expect("removed");
+        assert_eq!(names(), ["gateway.yaml"]);
+        assert!(mesh.remove(7).is_err());
+    }
+
+    #[test]
+    fn no_address_is_used_twice() {
+        let mut all: Vec<Address> = (0..1000).flat_map(first_endpoints).chain((0..1000).map(further_endpoint)).collect();
+        all.extend((0..1000).map(cluster_ip));
+        let count = all.len();
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), count);
+    }
+}

@@ -1,0 +1,189 @@
+//! Flags of `evenkeel lab`.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use crate::mesh::ServiceKind;
+use crate::proxy::Scope;
+
+/// What the lab can do.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Command {
+    /// Add one service after the other: how long until every proxy has it, and until a gateway serves it.
+    Services(Options),
+    /// Change endpoints and services together, in a random but repeatable order.
+    Churn(Options),
+    /// Replace the endpoints of services one by one: how long until every proxy has the new one, and none the old.
+    Rollout(Options),
+    /// Kill the control plane and start it again while changes go on: what is sent again, what is missing.
+    Restart(Options),
+    /// Let all proxies connect at once: how long until all are configured, and how much memory that takes.
+    Storm(Options),
+    /// Do nothing: what the control plane costs at rest.
+    Idle(Options),
+    /// Remove most of the services: does the memory come back?
+    Shrink(Options),
+}
+
+/// What all scenarios have in common.
+#[derive(Debug, Clone, Args)]
+pub struct Options {
+    /// Services in the mesh at the start.
+    #[arg(long, value_name = "N", default_value_t = 1400)]
+    pub services: usize,
+
+    /// Simulated sidecars; one gateway is simulated besides.
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    pub proxies: usize,
+
+    /// Time between two changes, such as 200ms; 0s: as fast as files can be written.
+    #[arg(long, value_name = "DURATION", default_value = "200ms", value_parser = duration)]
+    pub interval: Duration,
+
+    /// How many changes are made.
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub changes: usize,
+
+    /// What the proxies ask for: what they use, everything, or everything as a plain Envoy does.
+    #[arg(long, value_enum, default_value_t = Scope::Full)]
+    pub scope: Scope,
+
+    /// How services are written.
+    #[arg(long, value_enum, default_value_t = ServiceKind::ServiceEntry)]
+    pub kind: ServiceKind,
+
+    /// Services that each workload calls, with learned scope.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub used: usize,
+
+    /// Ask in the state-of-the-world protocol instead of the incremental one (with --scope envoy).
+    #[arg(long)]
+    pub sotw: bool,
+
+    /// Do without the real gateway (`evenkeel proxy`) that services are called through.
+    #[arg(long)]
+    pub no_gateway: bool,
+
+    /// How long nothing is done (idle), or the control plane is away (restart).
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
+    pub pause: Duration,
+
+    /// Services left over by shrink.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub keep: usize,
+
+    /// Seed of what is random.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+
+    /// How long anything that is waited for may take.
+    #[arg(long, value_name = "DURATION", default_value = "120s", value_parser = duration)]
+    pub patience: Duration,
+
+    /// Measure this xDS server (plain text) instead of a control plane of our own; it has to read --config.
+    #[arg(long, value_name = "HOST:PORT", value_parser = socket, requires = "config")]
+    pub xds: Option<SocketAddr>,
+
+    /// Directory the mesh is written into, with --xds; by default a temporary one.
+    #[arg(long, value_name = "DIR")]
+    pub config: Option<PathBuf>,
+
+    /// Process whose CPU time and memory are measured, with --xds.
+    #[arg(long, value_name = "PID", requires = "xds")]
+    pub server_pid: Option<u32>,
+
+    /// What is printed.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+
+    /// Also write the results as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Also draw them.
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+}
+
+/// How results are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// A table.
+    Table,
+    /// JSON, as with --json.
+    Json,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            services: 1400,
+            proxies: 200,
+            interval: Duration::from_millis(200),
+            changes: 50,
+            scope: Scope::Full,
+            kind: ServiceKind::ServiceEntry,
+            used: 5,
+            sotw: false,
+            no_gateway: false,
+            pause: Duration::from_secs(5),
+            keep: 100,
+            seed: 1,
+            patience: Duration::from_secs(120),
+            xds: None,
+            config: None,
+            server_pid: None,
+            output: Output::Table,
+            json: None,
+            svg: None,
+        }
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    match text {
+        "0s" => Ok(Duration::ZERO),
+        _ => evenkeel_base::duration::parse(text).map_err(|error| error.to_string()),
+    }
+}
+
+fn socket(text: &str) -> Result<SocketAddr, String> {
+    let mut found = text.to_socket_addrs().map_err(|error| format!("`{text}` is not HOST:PORT: {error}"))?;
+    found.next().ok_or_else(|| format!("`{text}` has no address"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_flags() {
+        let parsed = Cli::try_parse_from(["lab"]).expect("all flags have defaults").options;
+        assert_eq!(format!("{parsed:?}"), format!("{:?}", Options::default()));
+    }
+
+    #[test]
+    fn an_external_server_needs_a_directory() {
+        let check = |flags: &[&str], fits: bool| {
+            let parsed = Cli::try_parse_from(["lab"].iter().chain(flags));
+            assert_eq!(parsed.is_ok(), fits, "{flags:?}: {parsed:?}");
+        };
+        check(&["--xds", "127.0.0.1:15010"], false);
+        check(&["--xds", "127.0.0.1:15010", "--config", "/tmp/mesh"], true);
+        check(&["--xds", "nowhere", "--config", "/tmp/mesh"], false);
+        check(&["--interval", "0s"], true);
+        check(&["--interval", "soon"], false);
+        check(&["--server-pid", "1"], false);
+    }
+}

@@ -1,0 +1,499 @@
+//! One simulated proxy: what it asks for, what it holds, what it answers. No sockets, no clock.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clap::ValueEnum;
+use evenkeel_xds::pb::envoy::config::core::v3::Node;
+use evenkeel_xds::pb::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DiscoveryRequest};
+use evenkeel_xds::pb::google::protobuf::{Struct, Value, value::Kind};
+use prost::Message as _;
+use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
+use twox_hash::XxHash64;
+
+use crate::changes::{Board, Mark};
+use crate::mesh::{self, SERVICE_PORT};
+use crate::resources::{Book, NameId, ResourceId, Type};
+use crate::wire::{AnyBytes, DeltaResponse, Named, Protocol, SotwResponse, StreamError};
+
+/// How much of the mesh a proxy wants, and how it asks for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// An Evenkeel proxy that asks by name for what its workload uses.
+    Learned,
+    /// An Evenkeel proxy that holds everything, each virtual host and name a resource of its own.
+    Full,
+    /// A plain Envoy client: all clusters and listeners, then endpoints and whole route tables by name.
+    Envoy,
+}
+
+/// What a proxy stands at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// A workload.
+    Sidecar,
+    /// The mesh's edge.
+    Gateway,
+}
+
+/// A request in either protocol.
+#[derive(Debug, Clone)]
+pub enum Request {
+    /// Incremental.
+    Delta(DeltaDiscoveryRequest),
+    /// State of the world.
+    Sotw(DiscoveryRequest),
+}
+
+/// What a response leads to.
+#[derive(Debug, Default)]
+pub struct Reaction {
+    /// The answer first, then what else is asked for.
+    pub requests: Vec<Request>,
+    /// The parts of changes that are acknowledged with it.
+    pub marks: Vec<Mark>,
+}
+
+/// What a proxy went through.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Streams opened.
+    pub connects: u64,
+    /// Connections refused or ended by the server.
+    pub failures: u64,
+    /// Responses, each of which was acknowledged.
+    pub responses: u64,
+    /// Resources received.
+    pub resources: u64,
+    /// Of them, those it held in the same version already.
+    pub resources_again: u64,
+    /// Resources taken away.
+    pub removed: u64,
+}
+
+/// One proxy.
+#[derive(Debug)]
+pub struct Proxy {
+    /// What it stands at.
+    pub role: Role,
+    /// What it went through.
+    pub counts: Counts,
+    /// From the fleet's start until it held all it asked for.
+    pub configured: Option<Duration>,
+    scope: Scope,
+    protocol: Protocol,
+    node: Node,
+    types: [TypeState; Type::ALL.len()],
+    /// Hosts it calls, with learned scope.
+    used: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+struct TypeState {
+    wildcard: bool,
+    /// Names asked for, and how often something held names each; 0: to be given up with the next request.
+    wanted: FxHashMap<NameId, u32>,
+    /// Names that came or went since the last request.
+    touched: Vec<NameId>,
+    held: FxHashMap<NameId, ResourceId>,
+    /// Of those held, how many belong to the mesh's services.
+    held_of_services: usize,
+    /// Whether this stream has carried a request of the type.
+    asked: bool,
+    sotw_version: String,
+    sotw_nonce: String,
+}
+
+/// Listeners and clusters every sidecar needs, in Istio's names.
+const BASE_LISTENERS: [&str; 3] = ["virtualOutbound", "virtualInbound", "0.0.0.0_80"];
+const BASE_CLUSTERS: [&str; 3] = ["BlackHoleCluster", "PassthroughCluster", "InboundPassthroughCluster"];
+
+impl Proxy {
+    /// Number `index` of the fleet. `used` are the hosts its workload calls, which only learned scope asks about.
+    pub fn new(index: usize, role: Role, scope: Scope, protocol: Protocol, used: Vec<String>, book: &mut Book) -> Self {
+        // A gateway calls whatever its routes name.
+        let scope = if role == Role::Gateway && scope == Scope::Learned { Scope::Full } else { scope };
+        let mut proxy = Self {
+            role,
+            counts: Counts::default(),
+            configured: None,
+            scope,
+            protocol,
+            node: node(index, role, scope),
+            types: Default::default(),
+            used: Vec::new(),
+        };
+        match scope {
+            Scope::Envoy => proxy.want_all(&[Type::Cluster, Type::Listener]),
+            Scope::Full if role == Role::Gateway => {
+                proxy.want_all(&[Type::Cluster, Type::Endpoint, Type::Listener, Type::VirtualHost]);
+            }
+            Scope::Full => {
+                proxy.want_all(&[Type::Cluster, Type::Endpoint, Type::Listener, Type::VirtualHost, Type::Name]);
+            }
+            Scope::Learned => {
+                BASE_CLUSTERS.iter().for_each(|name| proxy.want(Type::Cluster, name, book));
+                BASE_LISTENERS.iter().for_each(|name| proxy.want(Type::Listener, name, book));
+                used.into_iter().for_each(|host| proxy.want_host(host, book));
+            }
+        }
+        proxy
+    }
+
+    /// Its node id.
+    pub fn id(&self) -> &str {
+        &self.node.id
+    }
+
+    /// Whether a service of this host has to reach it.
+    pub fn is_concerned_by(&self, host: &str) -> bool {
+        self.scope != Scope::Learned || self.uses(host)
+    }
+
+    /// Whether its workload calls this host.
+    pub fn uses(&self, host: &str) -> bool {
+        self.used.iter().any(|used| used == host)
+    }
+
+    /// Its workload calls a host for the first time: what there is to ask. Nothing if it holds everything anyway.
+    pub fn first_use(&mut self, host: &str, book: &mut Book) -> Vec<Request> {
+        if self.scope != Scope::Learned || self.uses(host) {
+            return Vec::new();
+        }
+        self.want_host(host.to_owned(), book);
+        self.subscribe(book)
+    }
+
+    fn want_host(&mut self, host: String, book: &mut Book) {
+        let cluster = format!("outbound|{SERVICE_PORT}||{host}");
+        self.want(Type::Cluster, &cluster, book);
+        self.want(Type::Endpoint, &cluster, book);
+        self.want(Type::VirtualHost, &format!("{SERVICE_PORT}/{host}"), book);
+        self.want(Type::Name, &host, book);
+        self.used.push(host);
+    }
+
+    fn want_all(&mut self, kinds: &[Type]) {
+        kinds.iter().for_each(|kind| self.types[kind.index()].wildcard = true);
+    }
+
+    fn want(&mut self, kind: Type, name: &str, book: &mut Book) {
+        let name = book.name(kind, &Bytes::copy_from_slice(name.as_bytes()));
+        self.types[kind.index()].want(name);
+    }
+
+    /// A new stream: everything is asked for, with the versions held.
+    pub fn on_connect(&mut self, book: &Book) -> Vec<Request> {
+        self.counts.connects += 1;
+        for state in &mut self.types {
+            state.asked = false;
+            state.sotw_nonce.clear();
+        }
+        let mut requests = self.subscribe(book);
+        match requests.first_mut() {
+            Some(Request::Delta(first)) => first.node = Some(self.node.clone()),
+            Some(Request::Sotw(first)) => first.node = Some(self.node.clone()),
+            None => {}
+        }
+        requests
+    }
+
+    /// What is wanted and has not been asked for.
+    fn subscribe(&mut self, book: &Book) -> Vec<Request> {
+        let protocol = self.protocol;
+        let states = Type::ALL.into_iter().zip(&mut self.types);
+        states.filter_map(|(kind, state)| state.next_request(kind, protocol, book)).collect()
+    }
+
+    /// Takes a response of either protocol.
+    pub fn on_response(&mut self, message: Bytes, book: &mut Book, board: &Board) -> Result<Reaction, StreamError> {
+        let malformed = |error: prost::DecodeError| StreamError::Malformed(error.to_string());
+        match self.protocol {
+            Protocol::Delta => {
+                let response = DeltaResponse::decode(message).map_err(malformed)?;
+                Ok(self.on_delta(response, book, board))
+            }
+            Protocol::Sotw => self.on_sotw(SotwResponse::decode(message).map_err(malformed)?, book, board),
+        }
+    }
+
+    fn on_delta(&mut self, response: DeltaResponse, book: &mut Book, board: &Board) -> Reaction {
+        self.counts.responses += 1;
+        let mut reaction = Reaction::default();
+        let Some(kind) = Type::of_url(&response.type_url) else { return reaction };
+        for resource in &response.resources {
+            let id = book.see(kind, &resource.name, &resource.version, &resource.any, board);
+            self.take(kind, id, book, &mut reaction.marks);
+        }
+        for name in &response.removed_resources {
+            let name = book.name(kind, name);
+            self.lose(kind, name, book, board, &mut reaction.marks);
+        }
+        reaction.requests.push(Request::Delta(DeltaDiscoveryRequest {
+            type_url: response.type_url,
+            response_nonce: String::from_utf8_lossy(&response.nonce).into_owned(),
+            ..Default::default()
+        }));
+        reaction.requests.extend(self.subscribe(book));
+        reaction
+    }
+
+    fn on_sotw(&mut self, response: SotwResponse, book: &mut Book, board: &Board) -> Result<Reaction, StreamError> {
+        self.counts.responses += 1;
+        let mut reaction = Reaction::default();
+        let Some(kind) = Type::of_url(&response.type_url) else { return Ok(reaction) };
+        let mut received = Vec::with_capacity(response.resources.len());
+        for any in &response.resources {
+            let malformed = |error: prost::DecodeError| StreamError::Malformed(error.to_string());
+            let value = AnyBytes::decode(any.clone()).map_err(malformed)?.value;
+            // A name table has no name; it is the only one of its type.
+            let name = match kind {
+                Type::Name => Bytes::new(),
+                _ => Named::decode(value).map_err(malformed)?.name,
+            };
+            let version = Bytes::copy_from_slice(&XxHash64::oneshot(0, any).to_be_bytes());
+            let id = book.see(kind, &name, &version, any, board);
+            received.push(book.name(kind, &name));
+            self.take(kind, id, book, &mut reaction.marks);
+        }
+        // Of these two types a response is the whole truth (xDS protocol, "Deleting Resources").
+        if matches!(kind, Type::Cluster | Type::Listener) {
+            received.sort();
+            let held = self.types[kind.index()].held.keys().copied();
+            let gone: Vec<NameId> = held.filter(|name| received.binary_search(name).is_err()).collect();
+            gone.into_iter().for_each(|name| self.lose(kind, name, book, board, &mut reaction.marks));
+        }
+        let state = &mut self.types[kind.index()];
+        state.sotw_version = response.version_info;
+        state.sotw_nonce = response.nonce;
+        reaction.requests.push(state.sotw_request(kind, book));
+        reaction.requests.extend(self.subscribe(book));
+        Ok(reaction)
+    }
+
+    fn take(&mut self, kind: Type, id: ResourceId, book: &Book, marks: &mut Vec<Mark>) {
+        self.counts.resources += 1;
+        let Some(seen) = book.resource(id) else { return };
+        marks.extend(&seen.marks);
+        let state = &mut self.types[kind.index()];
+        let before = state.held.insert(seen.name, id);
+        if before == Some(id) {
+            self.counts.resources_again += 1;
+            return;
+        }
+        if before.is_none() && book.is_of_a_service(seen.name) {
+            state.held_of_services += 1;
+        }
+        self.follow(id, book, TypeState::want);
+        if let Some(before) = before {
+            self.follow(before, book, TypeState::give_up);
+        }
+    }
+
+    fn lose(&mut self, kind: Type, name: NameId, book: &Book, board: &Board, marks: &mut Vec<Mark>) {
+        marks.extend(board.marks_of_removal(kind, book.text(name)));
+        let state = &mut self.types[kind.index()];
+        let Some(id) = state.held.remove(&name) else { return };
+        self.counts.removed += 1;
+        if book.is_of_a_service(name) {
+            state.held_of_services -= 1;
+        }
+        self.follow(id, book, TypeState::give_up);
+    }
+
+    /// Wants, or gives up, what a resource names.
+    fn follow(&mut self, id: ResourceId, book: &Book, step: fn(&mut TypeState, NameId)) {
+        for (kind, name) in book.resource(id).into_iter().flat_map(|seen| &seen.names_others) {
+            let state = &mut self.types[kind.index()];
+            // An Evenkeel proxy has asked for its endpoints with the clusters.
+            if !state.wildcard && (self.scope != Scope::Learned || *kind == Type::Route) {
+                step(state, *name);
+            }
+        }
+    }
+
+    /// Whether it holds all it is to hold of a mesh with so many services.
+    pub fn holds_all(&self, services: usize) -> bool {
+        let all_wanted = |kind: Type| {
+            let state = &self.types[kind.index()];
+            state.wanted.keys().all(|name| state.held.contains_key(name))
+        };
+        let of_services = |kind: Type| self.types[kind.index()].held_of_services >= services;
+        let routes = !self.types[Type::Route.index()].held.is_empty() && all_wanted(Type::Route);
+        routes
+            && match self.scope {
+                Scope::Envoy => of_services(Type::Cluster) && of_services(Type::Endpoint),
+                Scope::Full => [Type::Cluster, Type::Endpoint, Type::VirtualHost].into_iter().all(of_services),
+                Scope::Learned => [Type::Cluster, Type::Endpoint, Type::VirtualHost].into_iter().all(all_wanted),
+            }
+    }
+
+    /// Whether it holds what a call to the host needs.
+    pub fn can_call(&self, host: &str, book: &mut Book) -> bool {
+        let mut holds = |kind: Type, name: &str| {
+            let name = book.name(kind, &Bytes::copy_from_slice(name.as_bytes()));
+            self.types[kind.index()].held.contains_key(&name)
+        };
+        let cluster = format!("outbound|{SERVICE_PORT}||{host}");
+        holds(Type::Cluster, &cluster)
+            && holds(Type::Endpoint, &cluster)
+            && holds(Type::VirtualHost, &format!("{SERVICE_PORT}/{host}"))
+    }
+
+    /// How many resources it holds of each type.
+    pub fn held(&self) -> BTreeMap<String, usize> {
+        let states = Type::ALL.into_iter().zip(&self.types).filter(|(_, state)| !state.held.is_empty());
+        states.map(|(kind, state)| (format!("{kind:?}"), state.held.len())).collect()
+    }
+}
+
+impl TypeState {
+    fn want(&mut self, name: NameId) {
+        let count = self.wanted.entry(name).or_default();
+        *count += 1;
+        if *count == 1 {
+            self.touched.push(name);
+        }
+    }
+
+    fn give_up(&mut self, name: NameId) {
+        if let Some(count) = self.wanted.get_mut(&name) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.touched.push(name);
+            }
+        }
+    }
+
+    fn is_subscribed(&self) -> bool {
+        self.wildcard || !self.wanted.is_empty()
+    }
+
+    fn next_request(&mut self, kind: Type, protocol: Protocol, book: &Book) -> Option<Request> {
+        if !self.is_subscribed() {
+            return None;
+        }
+        if !self.asked {
+            self.asked = true;
+            self.touched.clear();
+            self.wanted.retain(|_, count| *count > 0);
+            return Some(match protocol {
+                Protocol::Delta => self.first_delta_request(kind, book),
+                Protocol::Sotw => self.sotw_request(kind, book),
+            });
+        }
+        let (added, gone) = self.settle_touched(book);
+        if added.is_empty() && gone.is_empty() {
+            return None;
+        }
+        let texts = |names: Vec<NameId>| names.into_iter().map(|name| book.text(name).to_owned()).collect();
+        Some(match protocol {
+            Protocol::Sotw => self.sotw_request(kind, book),
+            Protocol::Delta => Request::Delta(DeltaDiscoveryRequest {
+                type_url: kind.url().to_owned(),
+                resource_names_subscribe: texts(added),
+                resource_names_unsubscribe: texts(gone),
+                ..Default::default()
+            }),
+        })
+    }
+
+    /// Names wanted since the last request and not held, and names given up.
+    fn settle_touched(&mut self, book: &Book) -> (Vec<NameId>, Vec<NameId>) {
+        let mut touched = std::mem::take(&mut self.touched);
+        touched.sort();
+        touched.dedup();
+        let (mut added, mut gone) = (Vec::new(), Vec::new());
+        for name in touched {
+            match self.wanted.get(&name) {
+                Some(0) => {
+                    self.wanted.remove(&name);
+                    if self.held.remove(&name).is_some() && book.is_of_a_service(name) {
+                        self.held_of_services -= 1;
+                    }
+                    gone.push(name);
+                }
+                Some(_) if !self.held.contains_key(&name) => added.push(name),
+                _ => {}
+            }
+        }
+        (added, gone)
+    }
+
+    fn first_delta_request(&self, kind: Type, book: &Book) -> Request {
+        let text = |name: &NameId| book.text(*name).to_owned();
+        let version = |(name, id): (&NameId, &ResourceId)| {
+            let version = &book.resource(*id)?.version;
+            Some((text(name), String::from_utf8_lossy(version).into_owned()))
+        };
+        // The oldest form of the wildcard, which all servers know, where it exists: naming nothing.
+        let names_all = self.wildcard && !matches!(kind, Type::Cluster | Type::Listener | Type::Name);
+        let star = names_all.then(|| "*".to_owned());
+        Request::Delta(DeltaDiscoveryRequest {
+            type_url: kind.url().to_owned(),
+            resource_names_subscribe: self.wanted.keys().map(text).chain(star).collect(),
+            initial_resource_versions: self.held.iter().filter_map(version).collect(),
+            ..Default::default()
+        })
+    }
+
+    fn sotw_request(&self, kind: Type, book: &Book) -> Request {
+        Request::Sotw(DiscoveryRequest {
+            version_info: self.sotw_version.clone(),
+            response_nonce: self.sotw_nonce.clone(),
+            type_url: kind.url().to_owned(),
+            resource_names: match self.wildcard {
+                true => Vec::new(),
+                false => self.wanted.keys().map(|name| book.text(*name).to_owned()).collect(),
+            },
+            ..Default::default()
+        })
+    }
+}
+
+/// Namespaces the clients are spread over.
+const CLIENT_NAMESPACES: usize = 10;
+
+fn node(index: usize, role: Role, scope: Scope) -> Node {
+    let text = |text: &str| Value { kind: Some(Kind::StringValue(text.to_owned())) };
+    let object = |fields: &[(&str, Value)]| Value {
+        kind: Some(Kind::StructValue(Struct {
+            fields: fields.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
+        })),
+    };
+    let (kind, namespace, workload) = match role {
+        Role::Sidecar => ("sidecar", format!("clients-{}", index % CLIENT_NAMESPACES), format!("client-{index}")),
+        Role::Gateway => ("router", mesh::NAMESPACE.to_owned(), format!("{}-{index}", mesh::GATEWAY)),
+    };
+    let labels = match role {
+        Role::Sidecar => object(&[("app", text(&workload))]),
+        Role::Gateway => object(&[("istio", text(mesh::GATEWAY))]),
+    };
+    let mut metadata = vec![
+        ("NAME", text(&format!("{workload}-0"))),
+        ("NAMESPACE", text(&namespace)),
+        ("SERVICE_ACCOUNT", text(&workload)),
+        ("WORKLOAD_NAME", text(&workload)),
+        ("CLUSTER_ID", text("Kubernetes")),
+        ("LABELS", labels),
+    ];
+    match scope {
+        Scope::Envoy => {}
+        Scope::Full => metadata.push(("EVENKEEL", object(&[("SCOPE", text("full"))]))),
+        Scope::Learned => metadata.push(("EVENKEEL", object(&[("SCOPE", text("learned"))]))),
+    }
+    // 172.16.0.0/12
+    let address = mesh::Address::from(0xac10_0000 + u32::try_from(index + 1).unwrap_or(u32::MAX) % (1 << 20));
+    Node {
+        id: format!("{kind}~{address}~{workload}-0.{namespace}~{namespace}.svc.cluster.local"),
+        cluster: format!("{workload}.{namespace}"),
+        metadata: Some(Struct {
+            fields: metadata.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        }),
+        ..Default::default()
+    }
+}

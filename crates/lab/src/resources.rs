@@ -1,0 +1,234 @@
+//! Every resource seen by any proxy of the fleet, once: what it is called, what of it others are named by, and which of the
+//! changes under way it brings. So a route table that 200 proxies receive is looked into once.
+
+use bytes::Bytes;
+use evenkeel_xds::pb::envoy::config::listener::v3::Listener;
+use evenkeel_xds::pb::envoy::config::listener::v3::filter::ConfigType;
+use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
+    HttpConnectionManager, http_connection_manager::RouteSpecifier,
+};
+use evenkeel_xds::{type_url, unpack};
+use prost::Message as _;
+use rustc_hash::FxHashMap;
+
+use crate::changes::{Board, Mark};
+use crate::mesh::Mesh;
+use crate::wire::{AnyBytes, LeanCluster};
+
+/// The types a proxy asks for, in the order it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Type {
+    /// CDS.
+    Cluster,
+    /// EDS.
+    Endpoint,
+    /// LDS.
+    Listener,
+    /// RDS.
+    Route,
+    /// VHDS.
+    VirtualHost,
+    /// NDS.
+    Name,
+}
+
+impl Type {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Cluster, Self::Endpoint, Self::Listener, Self::Route, Self::VirtualHost, Self::Name];
+
+    /// The type URL on the wire.
+    pub fn url(self) -> &'static str {
+        match self {
+            Self::Cluster => type_url::CLUSTER,
+            Self::Endpoint => type_url::ENDPOINT,
+            Self::Listener => type_url::LISTENER,
+            Self::Route => type_url::ROUTE,
+            Self::VirtualHost => "type.googleapis.com/envoy.config.route.v3.VirtualHost",
+            Self::Name => type_url::NAME_TABLE,
+        }
+    }
+
+    /// The type of a URL.
+    pub fn of_url(url: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.url() == url)
+    }
+
+    /// Its place in [`Self::ALL`].
+    pub fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// A resource's name, by its place in the [`Book`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NameId(u32);
+
+/// A resource in one version, by its place in the [`Book`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ResourceId(u32);
+
+/// All names and resources seen.
+#[derive(Debug, Default)]
+pub struct Book {
+    name_ids: FxHashMap<(Type, Bytes), NameId>,
+    names: Vec<Name>,
+    resource_ids: FxHashMap<(NameId, Bytes), ResourceId>,
+    resources: Vec<Seen>,
+}
+
+#[derive(Debug)]
+struct Name {
+    text: String,
+    of_a_service: bool,
+}
+
+/// What is known of a resource.
+#[derive(Debug)]
+pub struct Seen {
+    /// Its name.
+    pub name: NameId,
+    /// Its version, as the server gave it.
+    pub version: Bytes,
+    /// The changes that who holds it has.
+    pub marks: Vec<Mark>,
+    /// What else a client asks for that holds it.
+    pub names_others: Vec<(Type, NameId)>,
+}
+
+impl Book {
+    /// The id of a name.
+    pub fn name(&mut self, kind: Type, name: &Bytes) -> NameId {
+        let key = (kind, name.clone());
+        if let Some(id) = self.name_ids.get(&key) {
+            return *id;
+        }
+        let id = NameId(u32::try_from(self.names.len()).unwrap_or(u32::MAX));
+        let text = String::from_utf8_lossy(name).into_owned();
+        let of_a_service = Mesh::is_of_a_service(&text);
+        self.names.push(Name { text, of_a_service });
+        // A copy: the name is part of a response that is not to stay.
+        self.name_ids.insert((kind, Bytes::copy_from_slice(name)), id);
+        id
+    }
+
+    /// The text of a name.
+    pub fn text(&self, name: NameId) -> &str {
+        self.names.get(name.0 as usize).map_or("", |name| &name.text)
+    }
+
+    /// Whether a name is that of one of the mesh's services.
+    pub fn is_of_a_service(&self, name: NameId) -> bool {
+        self.names.get(name.0 as usize).is_some_and(|name| name.of_a_service)
+    }
+
+    /// What is known of a resource.
+    pub fn resource(&self, id: ResourceId) -> Option<&Seen> {
+        self.resources.get(id.0 as usize)
+    }
+
+    /// Takes note of a resource that a proxy received; looks into it if it is new.
+    pub fn see(&mut self, kind: Type, name: &Bytes, version: &Bytes, any: &Bytes, board: &Board) -> ResourceId {
+        let name_id = self.name(kind, name);
+        let key = (name_id, version.clone());
+        if let Some(id) = self.resource_ids.get(&key) {
+            return *id;
+        }
+        let id = ResourceId(u32::try_from(self.resources.len()).unwrap_or(u32::MAX));
+        let version = Bytes::copy_from_slice(version);
+        let marks = board.marks(kind, self.text(name_id), any);
+        let others = named_by(kind, any);
+        let names_others = others.into_iter().map(|(kind, name)| (kind, self.name(kind, &name))).collect();
+        self.resources.push(Seen { name: name_id, version: version.clone(), marks, names_others });
+        self.resource_ids.insert((name_id, version), id);
+        id
+    }
+}
+
+/// The value of `DiscoveryType::EDS`.
+const EDS: i32 = 3;
+
+/// What a client asks for because of this resource. Nothing, if it cannot be read: the proxies' tests are where that is found.
+fn named_by(kind: Type, any: &Bytes) -> Vec<(Type, Bytes)> {
+    let value = || AnyBytes::decode(any.clone()).map(|any| any.value);
+    match kind {
+        Type::Cluster => {
+            let Ok(cluster) = value().and_then(LeanCluster::decode) else { return Vec::new() };
+            if cluster.discovery_type != EDS {
+                return Vec::new();
+            }
+            let own = cluster.eds.map(|eds| eds.service_name).filter(|name| !name.is_empty());
+            vec![(Type::Endpoint, own.unwrap_or(cluster.name))]
+        }
+        Type::Listener => {
+            let Ok(listener) = value().and_then(Listener::decode) else { return Vec::new() };
+            let mut names: Vec<String> = route_names(&listener);
+            names.sort();
+            names.dedup();
+            names.into_iter().map(|name| (Type::Route, Bytes::from(name))).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn route_names(listener: &Listener) -> Vec<String> {
+    let chains = listener.filter_chains.iter().chain(&listener.default_filter_chain);
+    let configs = chains.flat_map(|chain| &chain.filters).filter_map(|filter| match &filter.config_type {
+        Some(ConfigType::TypedConfig(config)) => unpack::<HttpConnectionManager>(config).ok(),
+        _ => None,
+    });
+    configs
+        .filter_map(|manager| match manager.route_specifier {
+            Some(RouteSpecifier::Rds(rds)) => Some(rds.route_config_name),
+            _ => None,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evenkeel_xds::pack;
+    use evenkeel_xds::pb::envoy::config::cluster::v3::Cluster;
+    use evenkeel_xds::pb::envoy::config::cluster::v3::cluster::{ClusterDiscoveryType, DiscoveryType, EdsClusterConfig};
+    use evenkeel_xds::pb::envoy::config::listener::v3::{Filter, FilterChain};
+    use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manager::v3::Rds;
+
+    #[test]
+    fn a_resource_names_what_to_ask_for_next() {
+        let check = |kind, any: evenkeel_xds::Any, expected: &[(Type, &str)]| {
+            let found = named_by(kind, &Bytes::from(any.encode_to_vec()));
+            let found: Vec<(Type, &str)> =
+                found.iter().map(|(kind, name)| (*kind, std::str::from_utf8(name).expect("text"))).collect();
+            assert_eq!(found, expected);
+        };
+        let cluster = |kind: DiscoveryType, service: &str| Cluster {
+            name: "c".to_owned(),
+            cluster_discovery_type: Some(ClusterDiscoveryType::Type(kind as i32)),
+            eds_cluster_config: Some(EdsClusterConfig { service_name: service.to_owned(), ..Default::default() }),
+            ..Default::default()
+        };
+        check(Type::Cluster, pack(&cluster(DiscoveryType::Eds, "")), &[(Type::Endpoint, "c")]);
+        check(Type::Cluster, pack(&cluster(DiscoveryType::Eds, "e")), &[(Type::Endpoint, "e")]);
+        check(Type::Cluster, pack(&cluster(DiscoveryType::Static, "e")), &[]);
+        let manager = HttpConnectionManager {
+            route_specifier: Some(RouteSpecifier::Rds(Rds { route_config_name: "80".to_owned(), ..Default::default() })),
+            ..Default::default()
+        };
+        let filter = Filter { config_type: Some(ConfigType::TypedConfig(pack(&manager))), ..Default::default() };
+        let chain = FilterChain { filters: vec![filter], ..Default::default() };
+        let listener = Listener { filter_chains: vec![chain.clone()], default_filter_chain: Some(chain), ..Default::default() };
+        check(Type::Listener, pack(&listener), &[(Type::Route, "80")]);
+    }
+
+    #[test]
+    fn the_same_version_is_looked_into_once() {
+        let (mut book, board) = (Book::default(), Board::default());
+        let (name, any) = (Bytes::from_static(b"x"), Bytes::new());
+        let mut see = |kind, version: &'static [u8]| book.see(kind, &name, &Bytes::from_static(version), &any, &board);
+        let first = see(Type::Endpoint, b"1");
+        assert_eq!(see(Type::Endpoint, b"1"), first);
+        assert_ne!(see(Type::Endpoint, b"2"), first);
+        assert_ne!(see(Type::Cluster, b"1"), first);
+    }
+}

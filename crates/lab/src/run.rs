@@ -1,0 +1,72 @@
+//! From the command line to the end of a run.
+
+use std::future::Future;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::LocalSet;
+
+use crate::error::LabError;
+use crate::options::{Command, Options, Output};
+use crate::progress::Progress;
+use crate::results::Results;
+use crate::scenario::Scenario;
+use crate::table;
+
+/// Does what the command says. `program` is the `evenkeel` binary that control plane and gateway are started from.
+///
+/// All processes started have ended when it returns, also after an error or a signal.
+pub fn run(command: &Command, program: PathBuf, out: &mut dyn Write) -> Result<(), LabError> {
+    match command {
+        Command::Services(options) => play(Scenario::Services, options, program, out),
+        Command::Churn(options) => play(Scenario::Churn, options, program, out),
+        Command::Rollout(options) => play(Scenario::Rollout, options, program, out),
+        Command::Restart(options) => play(Scenario::Restart, options, program, out),
+        Command::Storm(options) => play(Scenario::Storm, options, program, out),
+        Command::Idle(options) => play(Scenario::Idle, options, program, out),
+        Command::Shrink(options) => play(Scenario::Shrink, options, program, out),
+    }
+}
+
+fn play(scenario: Scenario, options: &Options, program: PathBuf, out: &mut dyn Write) -> Result<(), LabError> {
+    let progress = Progress::new(scenario.name());
+    let results = block_on(scenario.play(options, program, progress.clone()));
+    progress.end();
+    let results = results?;
+    let json = json(&results)?;
+    if let Some(path) = &options.json {
+        write_file(path, &json)?;
+    }
+    let text = match options.output {
+        Output::Table => table::render(&results),
+        Output::Json => json,
+    };
+    out.write_all(text.as_bytes()).map_err(LabError::io("printing the results"))
+}
+
+/// Runs on this thread, which stays for as long as the processes it starts: the kernel kills them when it ends.
+pub fn block_on<T>(work: impl Future<Output = Result<T, LabError>>) -> Result<T, LabError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(LabError::io("starting the event loop"))?;
+    LocalSet::new().block_on(&runtime, async {
+        let handler = |kind| signal(kind).map_err(LabError::io("installing signal handlers"));
+        let (mut interrupt, mut terminate) = (handler(SignalKind::interrupt())?, handler(SignalKind::terminate())?);
+        tokio::select! {
+            result = work => result,
+            _ = interrupt.recv() => Err(LabError::Interrupted),
+            _ = terminate.recv() => Err(LabError::Interrupted),
+        }
+    })
+}
+
+/// As it stands in the file.
+pub fn json(results: &Results) -> Result<String, LabError> {
+    let text = serde_json::to_string_pretty(results);
+    text.map(|text| text + "\n").map_err(|error| LabError::io("writing the results")(error.into()))
+}
+
+/// Writes a file the user asked for.
+pub fn write_file(path: &Path, text: &str) -> Result<(), LabError> {
+    std::fs::write(path, text).map_err(LabError::io(format!("writing {}", path.display())))
+}

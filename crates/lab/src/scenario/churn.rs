@@ -1,0 +1,137 @@
+//! Endpoints and services change together, in an order that is random but the same for the same seed.
+
+use std::collections::BTreeMap;
+
+use super::Ticks;
+use crate::changes::ChangeKind;
+use crate::error::LabError;
+use crate::mesh::{self, Address};
+use crate::results::Results;
+use crate::stage::Stage;
+
+/// Most endpoints a service is given.
+const MAX_ENDPOINTS: usize = 6;
+/// How often a service is looked for that is not changing.
+const ATTEMPTS: usize = 16;
+
+pub async fn play(mut stage: Stage) -> Result<Results, LabError> {
+    let changes = stage.options.changes;
+    stage.progress.begin("changing", changes as u64);
+    let mut population = Population::new(&stage);
+    let begin = stage.mark()?;
+    let mut ticks = Ticks::new(stage.options.interval);
+    for number in 0..changes {
+        ticks.next(&mut stage, |_| ()).await?;
+        population.change(&mut stage)?;
+        stage.progress.at(number as u64 + 1);
+    }
+    stage.wait_settled().await?;
+    let cost = stage.cost_since(begin)?;
+    Ok(stage.results("churn", cost))
+}
+
+/// The services there are, and the dice.
+struct Population {
+    services: BTreeMap<usize, Vec<Address>>,
+    next_service: usize,
+    next_endpoint: usize,
+    random: Random,
+}
+
+impl Population {
+    fn new(stage: &Stage) -> Self {
+        let services = (0..stage.options.services).map(|service| (service, mesh::first_endpoints(service).to_vec()));
+        Self {
+            services: services.collect(),
+            next_service: stage.first_free_service(),
+            next_endpoint: 0,
+            random: Random::new(stage.options.seed),
+        }
+    }
+
+    /// One change: of ten, three add an endpoint, three remove one, two add a service, two remove one.
+    fn change(&mut self, stage: &mut Stage) -> Result<(), LabError> {
+        let die = self.random.below(10);
+        let Some(service) = self.quiet_service(stage).filter(|_| die < 8) else { return self.add_service(stage) };
+        let endpoints = self.services.get(&service).map_or(0, Vec::len);
+        match die {
+            0..3 if endpoints < MAX_ENDPOINTS => self.add_endpoint(stage, service),
+            0..6 if endpoints > 1 => self.remove_endpoint(stage, service),
+            0..6 => self.add_endpoint(stage, service),
+            _ => {
+                self.services.remove(&service);
+                stage.change(ChangeKind::RemoveService, service, None, &[])?;
+                Ok(())
+            }
+        }
+    }
+
+    /// A service of which no change is under way.
+    fn quiet_service(&mut self, stage: &Stage) -> Option<usize> {
+        (0..ATTEMPTS).find_map(|_| {
+            let place = self.random.below(self.services.len());
+            self.services.keys().nth(place).copied().filter(|service| !stage.fleet.board().is_changing(*service))
+        })
+    }
+
+    fn add_service(&mut self, stage: &mut Stage) -> Result<(), LabError> {
+        let service = self.next_service;
+        self.next_service += 1;
+        let endpoints = mesh::first_endpoints(service).to_vec();
+        stage.change(ChangeKind::AddService, service, None, &endpoints)?;
+        self.services.insert(service, endpoints);
+        Ok(())
+    }
+
+    fn add_endpoint(&mut self, stage: &mut Stage, service: usize) -> Result<(), LabError> {
+        let new = mesh::further_endpoint(self.next_endpoint);
+        self.next_endpoint += 1;
+        let Some(endpoints) = self.services.get_mut(&service) else { return Ok(()) };
+        endpoints.push(new);
+        stage.change(ChangeKind::AddEndpoint, service, Some(new), endpoints)?;
+        Ok(())
+    }
+
+    fn remove_endpoint(&mut self, stage: &mut Stage, service: usize) -> Result<(), LabError> {
+        let Some(endpoints) = self.services.get_mut(&service) else { return Ok(()) };
+        let gone = endpoints.remove(self.random.below(endpoints.len()));
+        stage.change(ChangeKind::RemoveEndpoint, service, Some(gone), endpoints)?;
+        Ok(())
+    }
+}
+
+/// xorshift64: dice need no better.
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// A number below `limit`; 0 if there is none.
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 >> 33).unwrap_or_default() % limit.max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_throws_the_same() {
+        let throw = |seed| {
+            let mut random = Random::new(seed);
+            (0..100).map(|_| random.below(10)).collect::<Vec<_>>()
+        };
+        assert_eq!(throw(1), throw(1));
+        assert_ne!(throw(1), throw(2));
+        let mut seen = throw(0);
+        seen.sort();
+        seen.dedup();
+        assert_eq!(seen, (0..10).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,97 @@
+//! What is played, one file per scenario.
+
+mod churn;
+mod idle;
+mod restart;
+mod rollout;
+mod services;
+mod shrink;
+mod storm;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::error::LabError;
+use crate::options::Options;
+use crate::progress::Progress;
+use crate::results::Results;
+use crate::stage::Stage;
+
+/// The scenarios.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scenario {
+    /// Services are added one by one.
+    Services,
+    /// Endpoints and services change together.
+    Churn,
+    /// Endpoints are replaced one by one.
+    Rollout,
+    /// The control plane is killed and started again.
+    Restart,
+    /// All proxies connect at once.
+    Storm,
+    /// Nothing happens.
+    Idle,
+    /// Most services are removed.
+    Shrink,
+}
+
+impl Scenario {
+    /// As it is called on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Services => "services",
+            Self::Churn => "churn",
+            Self::Rollout => "rollout",
+            Self::Restart => "restart",
+            Self::Storm => "storm",
+            Self::Idle => "idle",
+            Self::Shrink => "shrink",
+        }
+    }
+
+    /// Sets the stage, plays and clears up. Has to run inside a `LocalSet`.
+    pub async fn play(self, options: &Options, program: PathBuf, progress: Progress) -> Result<Results, LabError> {
+        let mut options = options.clone();
+        // Nothing is called in these.
+        options.no_gateway |= matches!(self, Self::Storm | Self::Idle | Self::Shrink);
+        if options.xds.is_some() && matches!(self, Self::Restart | Self::Shrink) {
+            return Err(LabError::Usage(format!("{} starts and ends the control plane itself: leave --xds away", self.name())));
+        }
+        let stage = Stage::set(&options, program, progress).await?;
+        match self {
+            Self::Services => services::play(stage).await,
+            Self::Churn => churn::play(stage).await,
+            Self::Rollout => rollout::play(stage).await,
+            Self::Restart => restart::play(stage).await,
+            Self::Storm => storm::play(stage).await,
+            Self::Idle => idle::play(stage).await,
+            Self::Shrink => shrink::play(stage).await,
+        }
+    }
+}
+
+/// Steps at even times: one that comes late does not move those after it.
+struct Ticks {
+    start: Instant,
+    interval: Duration,
+    count: u32,
+}
+
+impl Ticks {
+    fn new(interval: Duration) -> Self {
+        Self { start: Instant::now(), interval, count: 0 }
+    }
+
+    /// Waits for the next one.
+    async fn next(&mut self, stage: &mut Stage, mut meanwhile: impl FnMut(&mut Stage)) -> Result<(), LabError> {
+        let due = self.start + self.interval.saturating_mul(self.count);
+        self.count += 1;
+        stage
+            .wait("time stands still", |stage| {
+                meanwhile(stage);
+                Instant::now() >= due
+            })
+            .await
+    }
+}

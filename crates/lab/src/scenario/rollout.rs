@@ -1,0 +1,42 @@
+//! Endpoints of one service after the other are replaced, each new one added before an old one goes.
+
+use super::Ticks;
+use crate::changes::ChangeKind;
+use crate::error::LabError;
+use crate::mesh;
+use crate::results::Results;
+use crate::stage::Stage;
+
+/// Additions and removals by which one service's two endpoints are replaced.
+const STEPS: usize = 4;
+
+pub async fn play(mut stage: Stage) -> Result<Results, LabError> {
+    let (changes, services) = (stage.options.changes, stage.options.services);
+    stage.progress.begin("replacing endpoints", changes as u64);
+    let begin = stage.mark()?;
+    let mut ticks = Ticks::new(stage.options.interval);
+    let mut endpoints = Vec::new();
+    for number in 0..changes {
+        ticks.next(&mut stage, |_| ()).await?;
+        let (round, step) = (number / STEPS, number % STEPS);
+        let service = round % services;
+        if step == 0 && round < services {
+            endpoints = mesh::first_endpoints(service).to_vec();
+        } else if step == 0 {
+            endpoints = (0..2).map(|index| mesh::further_endpoint((round - services) * 2 + index)).collect();
+        }
+        let (kind, address) = match step % 2 {
+            0 => {
+                let new = mesh::further_endpoint(round * 2 + step / 2);
+                endpoints.push(new);
+                (ChangeKind::AddEndpoint, new)
+            }
+            _ => (ChangeKind::RemoveEndpoint, endpoints.remove(0)),
+        };
+        stage.change(kind, service, Some(address), &endpoints)?;
+        stage.progress.at(number as u64 + 1);
+    }
+    stage.wait_settled().await?;
+    let cost = stage.cost_since(begin)?;
+    Ok(stage.results("rollout", cost))
+}

@@ -1,0 +1,17 @@
+//! All proxies connect at once. Setting the stage is the storm; what is left is to see that it calms down.
+
+use std::time::Duration;
+
+use crate::error::LabError;
+use crate::results::Results;
+use crate::stage::Stage;
+
+/// How long the server is watched after the last proxy is configured.
+const CALM: Duration = Duration::from_secs(1);
+
+pub async fn play(mut stage: Stage) -> Result<Results, LabError> {
+    let begin = stage.mark()?;
+    stage.pause(CALM).await?;
+    let cost = stage.cost_since(begin)?;
+    Ok(stage.results("storm", cost))
+}
