@@ -169,7 +169,8 @@ impl Board {
     }
 
     /// Whether everybody has it.
-    pub fn is_finished(&self, id: ChangeId) -> bool {
+    #[cfg(test)]
+    fn is_finished(&self, id: ChangeId) -> bool {
         id.0 < self.next && !self.open.iter().any(|open| open.id == id)
     }
 

@@ -163,11 +163,6 @@ impl Fleet {
         self.shared.members.len()
     }
 
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.shared.members.is_empty()
-    }
-
     /// How many do not hold all they are to hold.
     pub fn unconfigured(&self) -> usize {
         self.shared.unconfigured.get()

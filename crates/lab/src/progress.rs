@@ -22,11 +22,6 @@ impl Progress {
         Self { bar }
     }
 
-    /// For tests: shows nothing.
-    pub fn hidden() -> Self {
-        Self { bar: ProgressBar::hidden() }
-    }
-
     /// A part begins that has so many steps; 0: it is not known how many.
     pub fn begin(&self, what: &str, steps: u64) {
         let template = match steps {

@@ -24,7 +24,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("proxy", &["runtime-config", "filters", "http", "tls", "xds", "stats", "base"]),
     ("agent", &["proxy", "xds", "tls", "base"]),
     ("local", &["control", "proxy", "agent", "ca", "model", "api", "base"]),
-    ("lab", &["xds", "base"]),
+    ("lab", &["agent", "xds", "base"]),
     ("evenkeel", &["local", "lab", "agent", "control", "proxy", "model", "api", "base"]),
     ("bench", &["ca", "proxy", "filters", "runtime-config", "http", "tls"]),
     ("fuzz", &["proxy", "runtime-config", "http", "tls", "xds"]),

@@ -1,0 +1,141 @@
+//! A real gateway: `evenkeel proxy`, configured by the server under test, with a backend behind it and a client before it.
+//!
+//! Backend and client live on a thread of their own: a busy fleet does not delay what they measure.
+
+mod bootstrap;
+mod traffic;
+
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use evenkeel_agent::sds::{SdsServer, Secrets};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::error::LabError;
+use crate::mesh::Address;
+use crate::process::{Program, Usage, free_ports};
+use traffic::Probe;
+
+/// Addresses of the backend, each an endpoint of its own.
+pub const BACKENDS: [Address; 2] = [Ipv4Addr::new(127, 0, 0, 2), Ipv4Addr::new(127, 0, 0, 3)];
+/// Hosts that may wait to be asked for, in hosts.
+const MAX_WAITING: usize = 4096;
+/// How often a port is looked for that is free on both backend addresses.
+const PORT_ATTEMPTS: usize = 20;
+
+/// The gateway's ports, known before anything is started: the mesh's files name them.
+#[derive(Debug)]
+pub struct GatewayPorts {
+    /// Where it serves HTTP.
+    pub http: SocketAddr,
+    /// Its admin port.
+    pub admin: SocketAddr,
+    backends: [std::net::TcpListener; 2],
+}
+
+impl GatewayPorts {
+    /// Free ones, and bound sockets for the backend.
+    pub fn choose() -> Result<Self, LabError> {
+        let [http, admin] = free_ports()?;
+        Ok(Self { http, admin, backends: bind_backends()? })
+    }
+
+    /// The port of the backend, on both its addresses.
+    pub fn backend_port(&self) -> u16 {
+        self.backends[0].local_addr().map_or(0, |address| address.port())
+    }
+}
+
+fn bind_backends() -> Result<[std::net::TcpListener; 2], LabError> {
+    let [first, second] = BACKENDS;
+    let bind = || {
+        let one = std::net::TcpListener::bind((first, 0))?;
+        let other = std::net::TcpListener::bind((second, one.local_addr()?.port()))?;
+        one.set_nonblocking(true)?;
+        other.set_nonblocking(true)?;
+        Ok([one, other])
+    };
+    let mut result = bind();
+    for _ in 1..PORT_ATTEMPTS {
+        if result.is_ok() {
+            break;
+        }
+        result = bind();
+    }
+    result.map_err(LabError::io("binding the backend's sockets"))
+}
+
+/// A running gateway.
+#[derive(Debug)]
+pub struct Gateway {
+    program: Program,
+    /// The thread of backend and client ends with this.
+    probes: mpsc::Sender<Probe>,
+}
+
+impl Gateway {
+    /// Starts the proxy, the backend and the client.
+    pub fn start(program: &Path, work: &Path, ports: GatewayPorts, xds: SocketAddr) -> Result<Self, LabError> {
+        let (file, socket) = (work.join("gateway.json"), work.join("secrets.sock"));
+        let text = bootstrap::bootstrap(xds, ports.admin, &socket).to_string();
+        fs::write(&file, text).map_err(LabError::io(format!("writing {}", file.display())))?;
+        let probes = start_surroundings(ports, &socket).map_err(LabError::io("starting the gateway's backend"))?;
+        let mut command = Command::new(program);
+        command.arg("proxy").arg("-c").arg(&file).args(["--concurrency", "1", "-l", "warning"]);
+        let program = Program::start("gateway", command, &work.join("gateway.log"))?;
+        Ok(Self { program, probes })
+    }
+
+    /// Resolves when a request for the host was first answered by the backend; with an error when the gateway is stopped.
+    pub fn first_answer(&self, host: String) -> oneshot::Receiver<Instant> {
+        let (answered, answer) = oneshot::channel();
+        // When the queue is full the receiver says that nobody will answer.
+        let _ = self.probes.try_send(Probe { host, answered });
+        answer
+    }
+
+    /// What the proxy has used.
+    pub fn usage(&self) -> Result<Usage, LabError> {
+        self.program.usage()
+    }
+
+    /// An error if it has ended.
+    pub fn check(&mut self) -> Result<(), LabError> {
+        self.program.check()
+    }
+
+    /// An error about it, with the end of its log.
+    pub fn failure(&self, what: impl Into<String>) -> LabError {
+        self.program.failure(what)
+    }
+}
+
+/// Serves its certificate, answers what it forwards, and asks it for what is waited for.
+fn start_surroundings(ports: GatewayPorts, socket: &Path) -> io::Result<mpsc::Sender<Probe>> {
+    let (probes, waiting) = mpsc::channel(MAX_WAITING);
+    let secrets = Secrets::new();
+    secrets.publish(&bootstrap::certificate().map_err(io::Error::other)?);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let sds = {
+        let _context = runtime.enter();
+        SdsServer::bind(socket, secrets)?
+    };
+    std::thread::Builder::new().name("gateway".to_owned()).spawn(move || {
+        runtime.block_on(async {
+            tokio::spawn(sds.run());
+            for listener in ports.backends.into_iter().map(TcpListener::from_std) {
+                match listener {
+                    Ok(listener) => drop(tokio::spawn(traffic::backend(listener))),
+                    Err(error) => tracing::error!(%error, "the backend does not listen"),
+                }
+            }
+            traffic::ask_for(waiting, ports.http).await;
+        });
+    })?;
+    Ok(probes)
+}

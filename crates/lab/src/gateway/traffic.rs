@@ -1,0 +1,103 @@
+//! The client before the gateway and the backend behind it.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response};
+use http_body_util::{BodyExt as _, Empty, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::SendRequest;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::error::TryRecvError;
+use tokio::sync::{mpsc, oneshot};
+
+/// The header by which an answer is the backend's and not the gateway's own.
+const FROM_BACKEND: &str = "x-lab-backend";
+/// Pause between two requests for hosts that are not ready.
+const POLL: Duration = Duration::from_millis(1);
+/// How long one request may take.
+const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A host whose first answer is waited for.
+pub struct Probe {
+    /// The host.
+    pub host: String,
+    /// Told when.
+    pub answered: oneshot::Sender<Instant>,
+}
+
+/// Asks for the hosts that wait, until nobody can wait any more.
+pub async fn ask_for(mut waiting: mpsc::Receiver<Probe>, gateway: SocketAddr) {
+    let mut pending: Vec<Probe> = Vec::new();
+    let mut connection: Option<SendRequest<Empty<Bytes>>> = None;
+    loop {
+        if pending.is_empty() {
+            match waiting.recv().await {
+                Some(probe) => pending.push(probe),
+                None => return,
+            }
+        }
+        loop {
+            match waiting.try_recv() {
+                Ok(probe) => pending.push(probe),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return,
+            }
+        }
+        let mut still_pending = Vec::new();
+        for probe in pending {
+            match ask(&mut connection, gateway, &probe.host).await {
+                // Who asked may have given up.
+                true => drop(probe.answered.send(Instant::now())),
+                false => still_pending.push(probe),
+            }
+        }
+        pending = still_pending;
+        pending.retain(|probe| !probe.answered.is_closed());
+        if !pending.is_empty() {
+            tokio::time::sleep(POLL).await;
+        }
+    }
+}
+
+/// Whether the backend answers a request for the host. The connection is kept while it works.
+async fn ask(connection: &mut Option<SendRequest<Empty<Bytes>>>, gateway: SocketAddr, host: &str) -> bool {
+    let exchange = async {
+        let mut sender = match connection.take().filter(|sender| !sender.is_closed()) {
+            Some(sender) => sender,
+            None => {
+                let stream = TcpStream::connect(gateway).await.ok()?;
+                stream.set_nodelay(true).ok()?;
+                let (sender, driver) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.ok()?;
+                tokio::spawn(driver);
+                sender
+            }
+        };
+        sender.ready().await.ok()?;
+        let request = Request::get("/").header(http::header::HOST, host).body(Empty::new()).ok()?;
+        let response = sender.send_request(request).await.ok()?;
+        let answered = response.status().is_success() && response.headers().contains_key(FROM_BACKEND);
+        response.into_body().collect().await.ok()?;
+        *connection = Some(sender);
+        Some(answered)
+    };
+    matches!(tokio::time::timeout(REQUEST_PATIENCE, exchange).await, Ok(Some(true)))
+}
+
+/// Answers every request.
+pub async fn backend(listener: TcpListener) {
+    while let Ok((stream, _)) = listener.accept().await {
+        let answer = service_fn(|request: Request<Incoming>| async move {
+            // What is not read would keep the connection from being used again.
+            let _ = request.into_body().collect().await;
+            let mut response = Response::new(Full::new(Bytes::from_static(b"ok\n")));
+            response.headers_mut().insert(FROM_BACKEND, HeaderValue::from_static("1"));
+            Ok::<_, Infallible>(response)
+        });
+        tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), answer));
+    }
+}
