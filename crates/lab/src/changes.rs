@@ -124,7 +124,10 @@ impl Board {
 
     /// What of the changes under way a resource brings that is seen for the first time.
     pub fn marks(&self, kind: Type, name: &str, content: &[u8]) -> Vec<Mark> {
-        self.open.iter().filter_map(|open| open.change.part_in(kind, name, content).map(|part| open.mark(part))).collect()
+        self.open
+            .iter()
+            .filter_map(|open| open.change.part_in(kind, name, content).map(|part| open.mark(part)))
+            .collect()
     }
 
     /// What of the changes under way the end of a resource brings.
@@ -268,7 +271,11 @@ mod tests {
         board.acknowledged(9, &all, at(7));
         assert_eq!((board.under_way(), board.is_finished(id)), (1, false));
         assert!(board.is_changing(7) && !board.is_changing(8));
-        assert!(board.describe().ends_with("reached 1 proxies and not 1; proxy 3 lacks its endpoints, route"), "{}", board.describe());
+        assert!(
+            board.describe().ends_with("reached 1 proxies and not 1; proxy 3 lacks its endpoints, route"),
+            "{}",
+            board.describe()
+        );
         board.acknowledged(3, &all, at(20));
         board.acknowledged(3, &all, at(30));
         assert!(board.is_finished(id));

@@ -17,6 +17,7 @@ mod fleet;
 mod gateway;
 mod mesh;
 mod options;
+mod plot;
 mod process;
 mod progress;
 mod proxy;

@@ -45,7 +45,12 @@ pub struct Mesh {
 
 impl Mesh {
     /// Writes the gateway; services follow.
-    pub fn create(directory: &Path, kind: ServiceKind, gateway_port: u16, endpoint_port: u16) -> Result<Self, LabError> {
+    pub fn create(
+        directory: &Path,
+        kind: ServiceKind,
+        gateway_port: u16,
+        endpoint_port: u16,
+    ) -> Result<Self, LabError> {
         let mesh = Self { directory: directory.to_owned(), kind, endpoint_port };
         fs::create_dir_all(directory).map_err(LabError::io(format!("creating {}", directory.display())))?;
         mesh.replace("gateway.yaml", &gateway(gateway_port))?;
@@ -222,7 +227,8 @@ mod tests {
         };
         assert_eq!(names(), ["gateway.yaml", "svc-000007.yaml"]);
         let text = fs::read_to_string(folder.path().join("svc-000007.yaml")).expect("a file");
-        for part in ["hosts: [svc-000007.lab.example]", "- address: 10.0.0.7\n", "- address: 10.16.0.7\n", "targetPort: 9000"]
+        for part in
+            ["hosts: [svc-000007.lab.example]", "- address: 10.0.0.7\n", "- address: 10.16.0.7\n", "targetPort: 9000"]
         {
             assert!(text.contains(part), "{part} not in\n{text}");
         }
@@ -233,7 +239,8 @@ mod tests {
 
     #[test]
     fn no_address_is_used_twice() {
-        let mut all: Vec<Address> = (0..1000).flat_map(first_endpoints).chain((0..1000).map(further_endpoint)).collect();
+        let mut all: Vec<Address> =
+            (0..1000).flat_map(first_endpoints).chain((0..1000).map(further_endpoint)).collect();
         all.extend((0..1000).map(cluster_ip));
         let count = all.len();
         all.sort();

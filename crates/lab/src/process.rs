@@ -204,6 +204,9 @@ mod tests {
     #[test]
     fn reads_memory_fields() {
         let status = "VmHWM:\t   2048 kB\nVmRSS:\t    1024 kB\n";
-        assert_eq!((kib_of(status, "VmRSS:"), kib_of(status, "VmHWM:"), kib_of(status, "VmSwap:")), (Some(1024), Some(2048), None));
+        assert_eq!(
+            (kib_of(status, "VmRSS:"), kib_of(status, "VmHWM:"), kib_of(status, "VmSwap:")),
+            (Some(1024), Some(2048), None)
+        );
     }
 }

@@ -491,9 +491,7 @@ fn node(index: usize, role: Role, scope: Scope) -> Node {
     Node {
         id: format!("{kind}~{address}~{workload}-0.{namespace}~{namespace}.svc.cluster.local"),
         cluster: format!("{workload}.{namespace}"),
-        metadata: Some(Struct {
-            fields: metadata.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
-        }),
+        metadata: Some(Struct { fields: metadata.into_iter().map(|(name, value)| (name.to_owned(), value)).collect() }),
         ..Default::default()
     }
 }

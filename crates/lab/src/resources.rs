@@ -190,7 +190,9 @@ mod tests {
     use super::*;
     use evenkeel_xds::pack;
     use evenkeel_xds::pb::envoy::config::cluster::v3::Cluster;
-    use evenkeel_xds::pb::envoy::config::cluster::v3::cluster::{ClusterDiscoveryType, DiscoveryType, EdsClusterConfig};
+    use evenkeel_xds::pb::envoy::config::cluster::v3::cluster::{
+        ClusterDiscoveryType, DiscoveryType, EdsClusterConfig,
+    };
     use evenkeel_xds::pb::envoy::config::listener::v3::{Filter, FilterChain};
     use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manager::v3::Rds;
 
@@ -212,12 +214,16 @@ mod tests {
         check(Type::Cluster, pack(&cluster(DiscoveryType::Eds, "e")), &[(Type::Endpoint, "e")]);
         check(Type::Cluster, pack(&cluster(DiscoveryType::Static, "e")), &[]);
         let manager = HttpConnectionManager {
-            route_specifier: Some(RouteSpecifier::Rds(Rds { route_config_name: "80".to_owned(), ..Default::default() })),
+            route_specifier: Some(RouteSpecifier::Rds(Rds {
+                route_config_name: "80".to_owned(),
+                ..Default::default()
+            })),
             ..Default::default()
         };
         let filter = Filter { config_type: Some(ConfigType::TypedConfig(pack(&manager))), ..Default::default() };
         let chain = FilterChain { filters: vec![filter], ..Default::default() };
-        let listener = Listener { filter_chains: vec![chain.clone()], default_filter_chain: Some(chain), ..Default::default() };
+        let listener =
+            Listener { filter_chains: vec![chain.clone()], default_filter_chain: Some(chain), ..Default::default() };
         check(Type::Listener, pack(&listener), &[(Type::Route, "80")]);
     }
 

@@ -9,6 +9,7 @@ use tokio::task::LocalSet;
 
 use crate::error::LabError;
 use crate::options::{Command, Options, Output};
+use crate::plot::figures;
 use crate::progress::Progress;
 use crate::results::Results;
 use crate::scenario::Scenario;
@@ -37,6 +38,9 @@ fn play(scenario: Scenario, options: &Options, program: PathBuf, out: &mut dyn W
     let json = json(&results)?;
     if let Some(path) = &options.json {
         write_file(path, &json)?;
+    }
+    if let Some(path) = &options.svg {
+        write_file(path, &figures::of_run(&results).svg())?;
     }
     let text = match options.output {
         Output::Table => table::render(&results),

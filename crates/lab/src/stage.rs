@@ -349,7 +349,9 @@ fn check(options: &Options) -> Result<(), LabError> {
         return Err(LabError::Usage("--services and --proxies have to be at least 1".to_owned()));
     }
     if options.sotw && options.scope != Scope::Envoy {
-        return Err(LabError::Usage("--sotw needs --scope envoy: Evenkeel proxies speak the incremental protocol".to_owned()));
+        return Err(LabError::Usage(
+            "--sotw needs --scope envoy: Evenkeel proxies speak the incremental protocol".to_owned(),
+        ));
     }
     let files = process::allow_many_files()?;
     let needed = options.proxies as u64 + SPARE_FILES;

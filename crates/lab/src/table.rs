@@ -45,7 +45,11 @@ pub fn render(results: &Results) -> String {
         row(&mut out, "resident, all services", &format!("{:.1} MiB", shrink.full_mib));
         row(&mut out, &format!("resident, {} left", shrink.kept), &format!("{:.1} MiB", shrink.shrunk_mib));
         let ratio = shrink.shrunk_mib / shrink.fresh_mib;
-        row(&mut out, "resident, fresh start", &format!("{:.1} MiB ({ratio:.2} times as much is held)", shrink.fresh_mib));
+        row(
+            &mut out,
+            "resident, fresh start",
+            &format!("{:.1} MiB ({ratio:.2} times as much is held)", shrink.fresh_mib),
+        );
     }
     out
 }
@@ -58,12 +62,22 @@ fn start(out: &mut String, results: &Results) {
     }
     row(out, "all configured", &format!("{:.0} ms from the server's start", start.all_configured_ms));
     if let Some(spread) = &start.configured_ms {
-        row(out, "configured after connect", &format!("p50 {:.0}, p99 {:.0}, max {:.0} ms", spread.p50, spread.p99, spread.max));
+        row(
+            out,
+            "configured after connect",
+            &format!("p50 {:.0}, p99 {:.0}, max {:.0} ms", spread.p50, spread.p99, spread.max),
+        );
     }
-    row(out, "sent for that", &format!("{}, {} resources, {} failures", bytes(start.bytes as f64), start.resources, start.failures));
+    row(
+        out,
+        "sent for that",
+        &format!("{}, {} resources, {} failures", bytes(start.bytes as f64), start.resources, start.failures),
+    );
     if let Some(server) = &start.server {
-        let text =
-            format!("{:.2} CPU s, {:.1} MiB resident, {:.1} MiB at most", server.cpu_s, server.resident_mib, server.peak_mib);
+        let text = format!(
+            "{:.2} CPU s, {:.1} MiB resident, {:.1} MiB at most",
+            server.cpu_s, server.resident_mib, server.peak_mib
+        );
         row(out, "the server until then", &text);
     }
 }
@@ -73,10 +87,15 @@ fn changes(out: &mut String, summary: &[KindSummary]) {
         return;
     }
     line(out, "");
-    let _ = writeln!(out, "{:32} {:>6} {:>9} {:>9} {:>9} {:>9}", "ms from the change until", "count", "p50", "p98", "p99", "max");
+    let _ = writeln!(
+        out,
+        "{:32} {:>6} {:>9} {:>9} {:>9} {:>9}",
+        "ms from the change until", "count", "p50", "p98", "p99", "max"
+    );
     let mut spread = |what: String, spread: &Option<Spread>| {
         if let Some(s) = spread {
-            let _ = writeln!(out, "{what:32} {:>6} {:>9.1} {:>9.1} {:>9.1} {:>9.1}", s.count, s.p50, s.p98, s.p99, s.max);
+            let _ =
+                writeln!(out, "{what:32} {:>6} {:>9.1} {:>9.1} {:>9.1} {:>9.1}", s.count, s.p50, s.p98, s.p99, s.max);
         }
     };
     for kind in summary {
@@ -105,7 +124,11 @@ fn cost(out: &mut String, results: &Results) {
         row(out, "per change", &text);
     }
     if let Some(server) = &cost.server {
-        row(out, "the server's memory", &format!("{:.1} MiB resident, {:.1} MiB at most", server.resident_mib, server.peak_mib));
+        row(
+            out,
+            "the server's memory",
+            &format!("{:.1} MiB resident, {:.1} MiB at most", server.resident_mib, server.peak_mib),
+        );
     }
     if let Some(gateway) = &cost.gateway {
         row(out, "the gateway's", &format!("{:.2} CPU s, {:.1} MiB resident", gateway.cpu_s, gateway.resident_mib));

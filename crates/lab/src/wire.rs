@@ -173,11 +173,7 @@ enum Responses {
 
 impl AdsStream {
     /// Connects. All bytes that arrive on the socket are added to `received`.
-    pub async fn open(
-        address: SocketAddr,
-        protocol: Protocol,
-        received: Rc<Cell<u64>>,
-    ) -> Result<Self, StreamError> {
+    pub async fn open(address: SocketAddr, protocol: Protocol, received: Rc<Cell<u64>>) -> Result<Self, StreamError> {
         let socket = TcpStream::connect(address).await?;
         socket.set_nodelay(true)?;
         let (mut sender, connection) = h2::client::Builder::new()

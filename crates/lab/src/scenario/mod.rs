@@ -56,7 +56,10 @@ impl Scenario {
         // Nothing is called in these.
         options.no_gateway |= matches!(self, Self::Storm | Self::Idle | Self::Shrink);
         if options.xds.is_some() && matches!(self, Self::Restart | Self::Shrink) {
-            return Err(LabError::Usage(format!("{} starts and ends the control plane itself: leave --xds away", self.name())));
+            return Err(LabError::Usage(format!(
+                "{} starts and ends the control plane itself: leave --xds away",
+                self.name()
+            )));
         }
         let stage = Stage::set(&options, program, progress).await?;
         match self {
