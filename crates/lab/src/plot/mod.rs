@@ -244,8 +244,9 @@ mod tests {
         // Two points and one legend entry in each panel.
         assert_eq!(svg.matches("<circle").count(), 9);
         let numbers = |attribute: &str| -> Vec<f64> {
-            let parts = svg.split(&format!(" {attribute}=\"")).skip(1);
-            parts.map(|part| part.split('"').next().unwrap_or_default().parse().expect("a number")).collect()
+            let begin = format!(" {attribute}=\"");
+            let value = |part: &str| part.split('"').next().unwrap_or_default().parse().expect("a number");
+            svg.split(&begin).skip(1).map(value).collect()
         };
         for x in ["x", "cx", "x1", "x2"].into_iter().flat_map(numbers) {
             assert!((0.0..=2.0 * (PANEL_WIDTH + PAD)).contains(&x), "x {x}");
