@@ -328,6 +328,19 @@ impl State {
         }
     }
 
+    /// Listeners serve that were refused while another had their address.
+    fn note_admitted(&mut self) {
+        for listener in self.builder.take_admitted() {
+            tracing::info!(listener = &*listener, "its address is free: no longer refused");
+            if let Some(record) = self.records.get_mut(&(ResourceType::Listener, listener.to_string()))
+                && let Some(refused) = record.refused.take()
+            {
+                record.version = refused.version;
+                record.updated = Some(SystemTime::now());
+            }
+        }
+    }
+
     fn note_bind_errors(&mut self, errors: Vec<BindError>) {
         let failures: BTreeMap<Arc<str>, String> =
             errors.into_iter().map(|error| (error.listener.clone(), error.to_string())).collect();
@@ -397,6 +410,7 @@ impl Shared {
         let mut guard = self.state.borrow_mut();
         let state = &mut *guard;
         let config = state.builder.build();
+        state.note_admitted();
         let missing = state.builder.missing();
         let interest = state.builder.interest();
         // As Envoy does: listeners are asked for once the clusters they will name are there.

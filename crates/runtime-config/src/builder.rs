@@ -4,11 +4,12 @@
 //! when its route tables and secrets are there, a cluster when its endpoints and secrets are; until then the version
 //! before it goes on serving. [`Builder::build`] shares with the configuration before it all that did not change.
 
+mod contender;
 mod endpoints;
 mod entry;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use evenkeel_tls::config::{CertificateSource, TrustSource};
@@ -27,7 +28,7 @@ use prost::Name;
 use crate::cluster::{BindConfig, Discovery, DnsOptions, DnsTarget};
 use crate::compile::cluster::{CompiledCluster, cluster};
 use crate::compile::endpoint::{AddressKind, Assignment, assignment, locality_name};
-use crate::compile::listener::{CompiledListener, listener};
+use crate::compile::listener::{CompiledListener, KnownChains, listener};
 use crate::compile::route::{Inline, route_table};
 use crate::compile::source::{Reference, Source};
 use crate::compile::tls::{Secret, secret, secret_of};
@@ -37,7 +38,8 @@ use crate::rejection::{Problem, Rejection};
 use crate::route::RouteTable;
 use crate::{Config, FastMap, support};
 
-use entry::{ClusterEntry, ListenerEntry, Version};
+use contender::{Contender, Contenders};
+use entry::{ClusterEntry, ListenerEntry, Version, Versions};
 
 /// What was received so far, and what is built from it. Lives on the control thread.
 #[derive(Debug)]
@@ -54,6 +56,7 @@ pub struct Builder {
     delivered: HashMap<SdsSecret, HeldSlot>,
     /// Routes and secrets that did not come in time: whoever awaits them goes on without.
     given_up: HashSet<Awaited>,
+    contenders: Contenders,
     current: Arc<Config>,
 }
 
@@ -120,6 +123,7 @@ impl Builder {
             endpoints: FastMap::default(),
             delivered: HashMap::new(),
             given_up: HashSet::new(),
+            contenders: Contenders::default(),
             current: Arc::new(Config::default()),
         }
     }
@@ -233,6 +237,7 @@ impl Builder {
 
     /// LDS no longer lists this listener. Static listeners stay.
     pub fn remove_listener(&mut self, name: &str) {
+        self.contenders.remove(name);
         if self.listeners.get(name).is_some_and(|entry| !entry.is_static) {
             self.listeners.remove(name);
         }
@@ -327,10 +332,19 @@ impl Builder {
         self.routes.values().map(|entry| Held { resource: &entry.resource, active: true, is_static: false })
     }
 
+    /// Listeners taken in by [`Builder::build`] since the last call, which had been refused for an address that another
+    /// listener had then.
+    pub fn take_admitted(&mut self) -> Vec<Arc<str>> {
+        self.contenders.take_admitted()
+    }
+
     /// The configuration to serve from now on. The same `Arc` as before when nothing changed.
     pub fn build(&mut self) -> Arc<Config> {
         self.forget_unreferenced();
         self.warm();
+        if self.admit_contenders() {
+            self.warm();
+        }
         let next = Config {
             generation: self.current.generation + 1,
             listeners: self
@@ -368,6 +382,20 @@ impl Builder {
         self.listeners = listeners;
     }
 
+    /// Takes in listeners that were refused for an address which is free by now; true when there were any.
+    fn admit_contenders(&mut self) -> bool {
+        let mut admitted = false;
+        for contender in self.contenders.take() {
+            if self.holder_of(contender.address, &contender.name).is_some() {
+                self.contenders.add(contender);
+            } else if self.listener(&contender.resource, false).is_ok() {
+                self.contenders.note_admitted(contender.name);
+                admitted = true;
+            }
+        }
+        admitted
+    }
+
     /// Drops what no resource refers to any more; its subscription ends with it.
     fn forget_unreferenced(&mut self) {
         let interest = self.interest();
@@ -403,15 +431,22 @@ impl Builder {
         }
         let entry = self.listeners.get(message.name.as_str());
         refuse_static("Listener", &message.name, is_static, entry.is_some_and(|entry| entry.is_static))?;
+        self.contenders.remove(&message.name);
         if entry.is_some_and(|entry| entry.versions.is_newest(resource)) {
             return Ok(());
         }
+        let chains = entry.map(|entry| known_chains(&entry.versions, &message)).unwrap_or_default();
         let known = |name: &str| self.clusters.contains_key(name);
         let mut cx = Cx::new(&self.environment);
         cx.known_clusters = Some(&known);
         let compiled: CompiledListener =
-            check("Listener", &message.name, resource, cx, |cx| listener(cx, &message, &self.secrets))?;
-        self.refuse_duplicate_address(&compiled.listener)?;
+            check("Listener", &message.name, resource, cx, |cx| listener(cx, &message, &self.secrets, &chains))?;
+        if let Err(rejection) = self.refuse_duplicate_address(&compiled.listener) {
+            if !is_static {
+                self.contenders.add(Contender::new(&compiled.listener, resource));
+            }
+            return Err(rejection);
+        }
         let entry = self.listeners.entry(compiled.listener.name.clone()).or_default();
         entry.is_static = is_static;
         entry.versions.set(Version { resource: resource.clone(), compiled: Arc::new(compiled) });
@@ -424,14 +459,17 @@ impl Builder {
         if !new.bind_to_port || new.address.port() == 0 {
             return Ok(());
         }
-        let others = self.listeners.iter().filter(|(name, _)| **name != new.name);
-        let mut versions = others.flat_map(|(_, entry)| entry.versions.all()).map(|version| &version.compiled.listener);
-        let Some(holder) = versions.find(|held| held.bind_to_port && held.address == new.address) else {
-            return Ok(());
-        };
+        let Some(holder) = self.holder_of(new.address, &new.name) else { return Ok(()) };
         let reason = format!("{} is a duplicate address: listener {:?} has it", new.address, holder.name);
         let problem = Problem { path: "address".to_owned(), reason };
         Err(Rejection { kind: "Listener", name: new.name.to_string(), problems: vec![problem] })
+    }
+
+    /// The listener that has a socket at `address`, other than the one of this name.
+    fn holder_of(&self, address: SocketAddr, name: &str) -> Option<&Arc<Listener>> {
+        let others = self.listeners.iter().filter(|(other, _)| ***other != *name);
+        let mut versions = others.flat_map(|(_, entry)| entry.versions.all()).map(|version| &version.compiled.listener);
+        versions.find(|held| held.bind_to_port && held.address == address)
     }
 
     fn cluster(&mut self, resource: &Any, is_static: bool) -> Result<(), Rejection> {
@@ -448,6 +486,18 @@ impl Builder {
         entry.versions.set(Version { resource: resource.clone(), compiled: Arc::new(compiled) });
         Ok(())
     }
+}
+
+/// The filter chains that are held of a listener, for its next version.
+fn known_chains(versions: &Versions<CompiledListener>, next: &listener_pb::Listener) -> KnownChains {
+    let mut known = KnownChains::default();
+    for version in versions.all() {
+        // What was decoded once decodes again; keeping it decoded would cost several times the memory.
+        if let Ok(message) = evenkeel_xds::unpack(&version.resource) {
+            known.add(message, &version.compiled, next);
+        }
+    }
+    known
 }
 
 /// A name for a listener of the bootstrap that has none; Envoy makes one up, too.

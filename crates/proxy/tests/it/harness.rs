@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use evenkeel_proxy::options::{BootstrapSource, Settings};
 use evenkeel_proxy::{RunError, run_until};
+use evenkeel_testkit::wait::PATIENCE;
 use evenkeel_testkit::{Connection, Response, eventually};
 use evenkeel_xds::json::read_text;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
@@ -181,6 +182,15 @@ impl ControlPlane {
 
     pub fn generation(&self) -> u64 {
         self.set.generation
+    }
+
+    /// Waits until the set as it is now is accepted.
+    pub fn wait_accepted(&self) {
+        let (generation, mut status) = (self.set.generation, self.status.clone());
+        let accepted = status.wait_for(|status| status.is_live(generation));
+        let runtime = self.runtime.as_ref().expect("running");
+        let accepted = runtime.block_on(async { tokio::time::timeout(PATIENCE, accepted).await.map(|status| status.is_ok()) });
+        assert_eq!(accepted, Ok(true), "the change was not accepted");
     }
 
     /// Ends it, as a crash would.

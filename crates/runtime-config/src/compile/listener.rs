@@ -23,6 +23,7 @@ use crate::listener::{
     FilterChain, FilterChainMatch, Listener, ListenerFilters, NetworkFilter, PortPredicate, SourceType, TcpProxy,
     Terminal, TrafficDirection, WeightedTcpCluster,
 };
+use crate::FastMap;
 
 const ORIGINAL_DST: &str = "envoy.extensions.filters.listener.original_dst.v3.OriginalDst";
 const TLS_INSPECTOR: &str = "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector";
@@ -45,21 +46,61 @@ pub(crate) struct CompiledListener {
     pub listener: Arc<Listener>,
     /// RDS and SDS names it awaits.
     pub references: source::References,
+    /// The same of each chain, in order, the default one last.
+    chain_references: Vec<source::References>,
 }
 
-/// Compiles a listener.
-pub(crate) fn listener(cx: &mut Cx<'_>, l: &listener::Listener, secrets: &SecretStore) -> Option<CompiledListener> {
+/// A filter chain with the RDS and SDS names it awaits.
+type ReferringChain = (Arc<FilterChain>, source::References);
+
+/// Filter chains of versions of a listener that are held, by what they were compiled from: one that comes again as it was
+/// is the same `Arc`, and keeps its connections.
+#[derive(Debug, Default)]
+pub(crate) struct KnownChains {
+    by_name: FastMap<String, Vec<(listener::FilterChain, ReferringChain)>>,
+}
+
+impl KnownChains {
+    /// Adds those of a version that `next` replaces. One at another address, or of another direction, is another listener:
+    /// none of its connections stays.
+    pub fn add(&mut self, version: listener::Listener, compiled: &CompiledListener, next: &listener::Listener) {
+        if version.address != next.address || version.traffic_direction != next.traffic_direction {
+            return;
+        }
+        let messages = version.filter_chains.into_iter().chain(version.default_filter_chain);
+        let chains = compiled.listener.filter_chains.iter().chain(&compiled.listener.default_filter_chain);
+        for ((message, chain), references) in messages.zip(chains).zip(&compiled.chain_references) {
+            let known = self.by_name.entry(message.name.clone()).or_default();
+            known.push((message, (Arc::clone(chain), references.clone())));
+        }
+    }
+
+    fn find(&self, message: &listener::FilterChain) -> Option<ReferringChain> {
+        let known = self.by_name.get(&message.name)?;
+        known.iter().find(|(known, _)| known == message).map(|(_, chain)| chain.clone())
+    }
+}
+
+/// Compiles a listener, except for chains that are known.
+pub(crate) fn listener(
+    cx: &mut Cx<'_>,
+    l: &listener::Listener,
+    secrets: &SecretStore,
+    known: &KnownChains,
+) -> Option<CompiledListener> {
     let name: Arc<str> = cx.non_empty("name", &l.name)?.into();
     let address = listen_address(cx, l.address.as_ref());
     let listener_filters = listener_filters(cx, l);
     if l.filter_chains.is_empty() && l.default_filter_chain.is_none() {
         cx.fail_at::<()>("filter_chains", "must not be empty unless there is a default_filter_chain");
     }
-    let filter_chains = cx.each("filter_chains", &l.filter_chains, |cx, chain| filter_chain(cx, chain, secrets));
-    let default_filter_chain = match &l.default_filter_chain {
-        None => None,
-        Some(chain) => cx.at("default_filter_chain", |cx| filter_chain(cx, chain, secrets)),
-    };
+    let compile = |cx: &mut Cx<'_>, chain| known.find(chain).or_else(|| referring_chain(cx, chain, secrets));
+    let chains = cx.each("filter_chains", &l.filter_chains, compile);
+    let (filter_chains, mut chain_references): (Vec<_>, Vec<_>) = chains.into_iter().unzip();
+    let default = l.default_filter_chain.as_ref();
+    let default = default.and_then(|chain| cx.at("default_filter_chain", |cx| compile(cx, chain)));
+    let (default_filter_chain, references) = default.unzip();
+    chain_references.extend(references);
     let chain_index = chain_index(cx, &filter_chains, l.filter_chains.len());
     let direction = match core::TrafficDirection::try_from(l.traffic_direction) {
         Ok(core::TrafficDirection::Unspecified) => TrafficDirection::Unspecified,
@@ -81,7 +122,9 @@ pub(crate) fn listener(cx: &mut Cx<'_>, l: &listener::Listener, secrets: &Secret
         access_logs: access_logs(cx, "access_log", &l.access_log),
         backlog: l.tcp_backlog_size.as_ref().map_or(DEFAULT_BACKLOG, |backlog| backlog.value),
     };
-    Some(CompiledListener { listener: Arc::new(listener), references: std::mem::take(&mut cx.references) })
+    let mut references = source::References::default();
+    chain_references.iter().for_each(|chain| references.add(chain));
+    Some(CompiledListener { listener: Arc::new(listener), references, chain_references })
 }
 
 /// Chains that failed to compile would shift the indices, so the check waits until there are none.
@@ -165,6 +208,17 @@ fn port_predicate(cx: &mut Cx<'_>, predicate: &listener::ListenerFilterChainMatc
         },
         None => cx.fail("a rule is required"),
     }
+}
+
+fn referring_chain(
+    cx: &mut Cx<'_>,
+    chain: &listener::FilterChain,
+    secrets: &SecretStore,
+) -> Option<ReferringChain> {
+    let others = std::mem::take(&mut cx.references);
+    let compiled = filter_chain(cx, chain, secrets);
+    let references = std::mem::replace(&mut cx.references, others);
+    Some((compiled?, references))
 }
 
 fn filter_chain(cx: &mut Cx<'_>, chain: &listener::FilterChain, secrets: &SecretStore) -> Option<Arc<FilterChain>> {

@@ -39,6 +39,16 @@ pub(crate) struct References {
     pub secrets: Vec<Reference>,
 }
 
+impl References {
+    /// Adds those of a part that are not there yet.
+    pub fn add(&mut self, part: &Self) {
+        for (all, more) in [(&mut self.routes, &part.routes), (&mut self.secrets, &part.secrets)] {
+            let new: Vec<_> = more.iter().filter(|reference| !all.contains(reference)).cloned().collect();
+            all.extend(new);
+        }
+    }
+}
+
 const DEFAULT_FETCH_TIMEOUT: Duration = Duration::from_secs(15);
 
 impl Cx<'_> {

@@ -247,6 +247,81 @@ fn an_address_is_bound_by_one_listener() {
 }
 
 #[test]
+fn a_listener_refused_for_its_address_is_admitted_once_it_is_free() {
+    let at = |name: &str, port: u16| {
+        let address = format!("address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }}");
+        input::listener(&format!("name: {name}\n{address}\n{}", tcp("cluster: c")))
+    };
+    let admitted = |builder: &mut Builder| -> Vec<String> {
+        let config = builder.build();
+        let admitted = builder.take_admitted();
+        assert!(admitted.iter().all(|name| config.listeners.contains_key(name)));
+        admitted.iter().map(ToString::to_string).collect()
+    };
+    let mut builder = input::builder();
+    builder.set_listener(&at("a", 8080)).unwrap();
+    for name in ["b", "c", "d"] {
+        builder.set_listener(&at(name, 8080)).unwrap_err();
+    }
+    assert!(admitted(&mut builder).is_empty());
+    // "b" is told to be elsewhere; of the others the first refused comes first.
+    builder.set_listener(&at("b", 8081)).unwrap();
+    builder.set_listener(&at("a", 8082)).unwrap();
+    assert_eq!(admitted(&mut builder), ["c"]);
+    assert!(admitted(&mut builder).is_empty(), "said once");
+    builder.remove_listener("d");
+    builder.remove_listener("c");
+    assert!(admitted(&mut builder).is_empty(), "it is not wanted any more");
+}
+
+/// Chains by name; `changed` has another idle timeout, and `elsewhere` is in the listener's own fields.
+fn chains(names: &[&str], changed: &str, elsewhere: &str) -> evenkeel_xds::Any {
+    let chain = |name: &&str| {
+        let limit = if *name == changed { "idle_timeout: 7s" } else { "idle_timeout: 8s" };
+        let filter = format!("{{ name: t, typed_config: {{ \"@type\": {TCP}, stat_prefix: s, cluster: c, {limit} }} }}");
+        format!("- {{ name: {name}, filter_chain_match: {{ server_names: [{name}.test] }}, filters: [{filter}] }}\n")
+    };
+    let list = names.iter().map(chain).collect::<String>();
+    input::listener(&format!("name: l\n{elsewhere}\nfilter_chains:\n{list}"))
+}
+
+#[test]
+fn filter_chains_that_come_again_as_they_were_are_the_same() {
+    let at = |port: u16| format!("address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }}");
+    let first = chains(&["a", "b", "c"], "", &at(80));
+    let check = |next: &evenkeel_xds::Any, kept: &[&str]| {
+        let mut builder = input::builder();
+        let mut build = |resource| {
+            builder.set_listener(resource).unwrap();
+            builder.build().listeners["l"].clone()
+        };
+        let (before, after) = (build(&first), build(next));
+        let is_kept = |chain: &&Arc<_>| before.filter_chains.iter().any(|known| Arc::ptr_eq(known, chain));
+        let names: Vec<&str> = after.filter_chains.iter().filter(is_kept).map(|chain| &*chain.name).collect();
+        assert_eq!(names, kept);
+    };
+    check(&chains(&["a", "b", "c"], "b", &at(80)), &["a", "c"]);
+    check(&chains(&["c", "new", "a"], "", &at(80)), &["c", "a"]);
+    check(&chains(&["a", "b", "c"], "", &format!("{}\ntcp_backlog_size: 7", at(80))), &["a", "b", "c"]);
+    check(&chains(&["a", "b", "c"], "", &at(81)), &[]);
+    check(&chains(&["a", "b", "c"], "", &format!("{}\ntraffic_direction: INBOUND", at(80))), &[]);
+}
+
+#[test]
+fn a_kept_filter_chain_still_awaits_its_routes() {
+    let mut builder = input::builder();
+    let text = crate::routes::rds_listener("one");
+    builder.set_listener(&input::listener(&text)).unwrap();
+    builder.set_route(&input::route("name: one")).unwrap();
+    let before = builder.build().listeners["l"].clone();
+    builder.set_listener(&input::listener(&format!("{text}tcp_backlog_size: 7\n"))).unwrap();
+    let after = builder.build().listeners["l"].clone();
+    assert!(Arc::ptr_eq(&before.filter_chains[0], &after.filter_chains[0]));
+    builder.build();
+    assert_eq!(builder.interest().routes[0].name, "one".into());
+}
+
+#[test]
 fn a_listener_of_the_bootstrap_needs_no_name() {
     let mut builder = input::builder();
     let text =

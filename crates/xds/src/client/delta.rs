@@ -22,6 +22,8 @@ struct TypeState {
     names: BTreeSet<String>,
     /// Accepted resources and their versions.
     held: BTreeMap<String, String>,
+    /// Received and refused. The applier may still have a use for them, and must hear when they are gone.
+    refused: BTreeSet<String>,
     /// Whether this stream has carried a request of the type.
     started: bool,
     to_subscribe: BTreeSet<String>,
@@ -68,6 +70,7 @@ impl Client {
             }
             if !state.wildcard {
                 state.held.remove(gone);
+                state.refused.remove(gone);
             }
         }
         for new in names.difference(&state.names) {
@@ -112,13 +115,17 @@ impl Client {
         let state = &mut self.types[update.kind.index()];
         for received in &update.added {
             let wanted = state.wildcard || state.names.contains(&received.name);
-            if wanted && !rejected.iter().any(|rejected| rejected.name == received.name) {
+            if rejected.iter().any(|rejected| rejected.name == received.name) {
+                state.refused.insert(received.name.clone());
+            } else if wanted {
                 state.held.insert(received.name.clone(), received.version.clone());
+                state.refused.remove(&received.name);
             }
         }
         for name in &update.removed {
             if !rejected.iter().any(|rejected| rejected.name == *name) {
                 state.held.remove(name);
+                state.refused.remove(name);
             }
         }
         state.answers.push(Answer { nonce: update.nonce.clone(), error: error_detail(rejected) });
@@ -174,7 +181,10 @@ impl TypeState {
                 .into_iter()
                 .chain(self.names.iter().cloned())
                 .collect(),
-            initial_resource_versions: self.held.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
+            // A refused one has no version: it comes again, or is said to be gone.
+            initial_resource_versions: (self.refused.iter().map(|name| (name.clone(), String::new())))
+                .chain(self.held.iter().map(|(name, version)| (name.clone(), version.clone())))
+                .collect(),
             ..Default::default()
         }
     }

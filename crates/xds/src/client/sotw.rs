@@ -22,6 +22,8 @@ struct TypeState {
     names: BTreeSet<String>,
     /// Accepted resources, each with the version of the response it came in.
     held: BTreeMap<String, String>,
+    /// Listed and refused; the applier may still have a use for them, and must hear when they are gone.
+    refused: BTreeSet<String>,
     started: bool,
     /// Names changed, or a response is to be answered.
     due: bool,
@@ -52,6 +54,7 @@ impl Client {
             state.names = names;
             if !state.wildcard {
                 state.held.retain(|name, _| state.names.contains(name));
+                state.refused.retain(|name| state.names.contains(name));
             }
         }
     }
@@ -86,7 +89,8 @@ impl Client {
             .collect();
         // Only a full listing says what is gone.
         let gone = |name: &&String| state.wildcard && !added.iter().any(|received| received.name == **name);
-        let removed = state.held.keys().filter(gone).cloned().collect();
+        let listed = state.held.keys().chain(state.refused.iter().filter(|name| !state.held.contains_key(*name)));
+        let removed = listed.filter(gone).cloned().collect();
         Ok(Update { kind, added, removed, nonce: response.nonce, version: response.version_info })
     }
 
@@ -96,12 +100,16 @@ impl Client {
         let refused = |name: &str| rejected.iter().any(|rejected| rejected.name == name);
         for received in &update.added {
             let wanted = state.wildcard || state.names.contains(&received.name);
-            if wanted && !refused(&received.name) {
+            if refused(&received.name) {
+                state.refused.insert(received.name.clone());
+            } else if wanted {
                 state.held.insert(received.name.clone(), received.version.clone());
+                state.refused.remove(&received.name);
             }
         }
         for name in update.removed.iter().filter(|name| !refused(name)) {
             state.held.remove(name);
+            state.refused.remove(name);
         }
         if rejected.is_empty() {
             state.version.clone_from(&update.version);

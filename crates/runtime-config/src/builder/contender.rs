@@ -1,0 +1,54 @@
+//! Listeners that were refused because another one has their address. They are tried again with every build: the control
+//! plane cannot know when the other has gone.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use evenkeel_xds::Any;
+
+use crate::listener::Listener;
+
+/// A listener that was refused for its address.
+#[derive(Debug)]
+pub(super) struct Contender {
+    pub name: Arc<str>,
+    pub address: SocketAddr,
+    pub resource: Any,
+}
+
+impl Contender {
+    pub fn new(listener: &Listener, resource: &Any) -> Self {
+        Self { name: Arc::clone(&listener.name), address: listener.address, resource: resource.clone() }
+    }
+}
+
+/// All of them, the first refused first; one per name.
+#[derive(Debug, Default)]
+pub(super) struct Contenders {
+    waiting: Vec<Contender>,
+    admitted: Vec<Arc<str>>,
+}
+
+impl Contenders {
+    pub fn add(&mut self, contender: Contender) {
+        self.remove(&contender.name);
+        self.waiting.push(contender);
+    }
+
+    /// There is a newer version of this name, or none any more.
+    pub fn remove(&mut self, name: &str) {
+        self.waiting.retain(|contender| *contender.name != *name);
+    }
+
+    pub fn take(&mut self) -> Vec<Contender> {
+        std::mem::take(&mut self.waiting)
+    }
+
+    pub fn note_admitted(&mut self, name: Arc<str>) {
+        self.admitted.push(name);
+    }
+
+    pub fn take_admitted(&mut self) -> Vec<Arc<str>> {
+        std::mem::take(&mut self.admitted)
+    }
+}
