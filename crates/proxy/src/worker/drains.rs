@@ -2,7 +2,7 @@
 //! configuration.
 
 use std::cell::{Cell, RefCell};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use evenkeel_runtime_config::FastMap;
 use evenkeel_runtime_config::listener::{FilterChain, TrafficDirection};
@@ -37,8 +37,8 @@ pub(super) struct Drains {
     scope: Cell<DrainScope>,
     /// A successor takes the connections that can travel; the others end.
     giving_away: Cell<bool>,
-    /// By the chain's address, which the entry keeps taken.
-    chains: RefCell<FastMap<usize, (Arc<FilterChain>, Instant)>>,
+    /// By the chain's address, which the entry keeps taken. It does not keep the chain: every worker has such an entry.
+    chains: RefCell<FastMap<usize, (Weak<FilterChain>, Instant)>>,
     count: Cell<u32>,
 }
 
@@ -64,8 +64,9 @@ impl Drains {
     }
 
     /// These chains have left the configuration; what they serve may last until `deadline`.
-    pub(super) fn add(&self, chains: impl Iterator<Item = Arc<FilterChain>>, deadline: Instant) {
-        self.chains.borrow_mut().extend(chains.map(|chain| (Arc::as_ptr(&chain).addr(), (chain, deadline))));
+    pub(super) fn add<'c>(&self, chains: impl Iterator<Item = &'c Arc<FilterChain>>, deadline: Instant) {
+        let entry = |chain: &Arc<FilterChain>| (Arc::as_ptr(chain).addr(), (Arc::downgrade(chain), deadline));
+        self.chains.borrow_mut().extend(chains.map(entry));
         self.count.set(self.count.get().wrapping_add(1));
     }
 
@@ -77,8 +78,8 @@ impl Drains {
     /// Chains whose time is over by `now`; they are forgotten.
     pub(super) fn expired(&self, now: Instant) -> Vec<Arc<FilterChain>> {
         let mut chains = self.chains.borrow_mut();
-        // A chain that nothing else holds serves nobody.
-        chains.retain(|_, (chain, _)| Arc::strong_count(chain) > 1);
-        chains.extract_if(|_, (_, deadline)| *deadline <= now).map(|(_, (chain, _))| chain).collect()
+        // A chain that nobody holds serves nobody.
+        chains.retain(|_, (chain, _)| chain.strong_count() > 0);
+        chains.extract_if(|_, (_, deadline)| *deadline <= now).filter_map(|(_, (chain, _))| chain.upgrade()).collect()
     }
 }

@@ -1,0 +1,270 @@
+//! The configuration changes ten thousand times under clients that keep sending: none of them may notice, and nothing of what
+//! was may stay on the heap.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use evenkeel_testkit::wait::{PATIENCE, poll};
+use evenkeel_testkit::{Connection, Response, eventually};
+use evenkeel_xds::pb::envoy::config::cluster::v3::Cluster;
+use evenkeel_xds::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
+use evenkeel_xds::pb::envoy::config::listener::v3::Listener;
+use evenkeel_xds::pb::envoy::config::route::v3::RouteConfiguration;
+use evenkeel_xds::{Resource, ResourceSet, ResourceType, Schema};
+
+use crate::alone;
+use crate::counting::{Blocks, live_bytes};
+use crate::harness::{ControlPlane, Proxy, dynamic_bootstrap, get, http_listener, raise_open_files, resource, set};
+
+/// Changes in a test run; each is accepted by the proxy before the next is made.
+const SWAPS: usize = 10_000;
+/// Of these, so many come before the heap is measured first: tables and pools reach their size.
+const WARM_UP: usize = 1_000;
+/// What a change may leave behind. The smallest thing that could leak with every change is an entry in a table.
+const LEFT_BYTES_PER_SWAP: usize = 32;
+/// The order of changes.
+const SEED: u64 = 0x5eed_0000_0000_0001;
+/// How long nothing must happen before the heap is measured: a worker tidies up once a second.
+const QUIET: Duration = Duration::from_secs(4);
+/// Clients that keep their connection, and clients that make new ones.
+const CLIENTS: usize = 4;
+/// Requests of each client for every change.
+const REQUESTS_PER_SWAP: usize = 5;
+/// Changes that a client may be behind.
+const MOST_BEHIND: usize = 16;
+
+/// The listener under load. `version` is in its filter chain, and in every answer's `server` field.
+fn listener(name: &str, version: usize) -> Arc<Resource> {
+    let hcm = format!(
+        "rds: {{route_config_name: {name}, config_source: {{ads: {{}}, resource_api_version: V3}}}}\n      server_name: \
+         v{version}"
+    );
+    resource::<Listener>(name, &http_listener(name, &hcm, ""))
+}
+
+/// The route table; `version` is in every answer's `x-routes` field.
+fn routes(name: &str, version: usize) -> Arc<Resource> {
+    let yaml = format!(
+        "{{name: {name}, response_headers_to_add: [{{header: {{key: x-routes, value: v{version}}}}}], virtual_hosts: \
+         [{{name: all, domains: [\"*\"], routes: [{{match: {{prefix: /}}, route: {{cluster: {name}}}}}]}}]}}"
+    );
+    resource::<RouteConfiguration>(name, &yaml)
+}
+
+fn cluster(name: &str, version: usize) -> Arc<Resource> {
+    let seconds = 5 + version;
+    let yaml = format!(
+        "{{name: {name}, type: EDS, connect_timeout: {seconds}s, eds_cluster_config: {{eds_config: {{ads: {{}}, \
+         resource_api_version: V3}}}}}}"
+    );
+    resource::<Cluster>(name, &yaml)
+}
+
+fn endpoints(name: &str, address: SocketAddr) -> Arc<Resource> {
+    let port = address.port();
+    let yaml = format!(
+        "{{cluster_name: {name}, endpoints: [{{lb_endpoints: [{{endpoint: {{address: {{socket_address: {{address: \
+         127.0.0.1, port_value: {port}}}}}}}}}]}}]}}"
+    );
+    resource::<ClusterLoadAssignment>(name, &yaml)
+}
+
+/// Makes changes in an order that the seed decides.
+struct Changes {
+    random: u64,
+    backends: [SocketAddr; 2],
+    /// Which of them serves.
+    second: bool,
+    /// A listener, cluster, route table and endpoints that come and go under a name of their own each time.
+    other: Option<String>,
+    made: usize,
+}
+
+impl Changes {
+    fn next(&mut self, set: &mut ResourceSet) {
+        // xorshift64*
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        let kind = (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) % 5;
+        self.made += 1;
+        let version = self.made;
+        match kind {
+            0 => set.insert(ResourceType::Listener, listener("web", version)),
+            1 => set.insert(ResourceType::Route, routes("web", version)),
+            2 => {
+                self.second = !self.second;
+                set.insert(ResourceType::Endpoint, endpoints("web", self.backends[usize::from(self.second)]));
+            }
+            3 => set.insert(ResourceType::Cluster, cluster("web", version)),
+            _ => match self.other.take() {
+                None => {
+                    let name = format!("other-{version}");
+                    set.insert(ResourceType::Listener, listener(&name, version));
+                    set.insert(ResourceType::Route, routes(&name, version));
+                    set.insert(ResourceType::Cluster, cluster(&name, version));
+                    set.insert(ResourceType::Endpoint, endpoints(&name, self.backends[0]));
+                    self.other = Some(name);
+                }
+                Some(name) => self.remove(set, &name),
+            },
+        }
+    }
+
+    fn remove(&mut self, set: &mut ResourceSet, name: &str) {
+        let kinds = [ResourceType::Listener, ResourceType::Route, ResourceType::Cluster, ResourceType::Endpoint];
+        kinds.into_iter().for_each(|kind| _ = set.remove(kind, name));
+    }
+
+    /// Everything as it was in the beginning.
+    fn back(&mut self, set: &mut ResourceSet) {
+        if let Some(name) = self.other.take() {
+            self.remove(set, &name);
+        }
+        self.second = false;
+        set.insert(ResourceType::Listener, listener("web", 0));
+        set.insert(ResourceType::Route, routes("web", 0));
+        set.insert(ResourceType::Cluster, cluster("web", 0));
+        set.insert(ResourceType::Endpoint, endpoints("web", self.backends[0]));
+    }
+}
+
+/// A server that answers every request with the same text and, unlike [`evenkeel_testkit::Backend`], remembers none. It runs for as
+/// long as the process.
+fn backend(body: &'static str) -> SocketAddr {
+    fn serve(mut stream: TcpStream, body: &str) -> std::io::Result<()> {
+        stream.set_nodelay(true)?;
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        let (mut buffer, mut held) = ([0; 4096], 0);
+        loop {
+            match stream.read(&mut buffer[held..])? {
+                0 => return Ok(()),
+                count => held += count,
+            }
+            if buffer[..held].ends_with(b"\r\n\r\n") {
+                held = 0;
+                stream.write_all(answer.as_bytes())?;
+            }
+        }
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || serve(stream, body));
+        }
+    });
+    address
+}
+
+/// What one client has seen.
+#[derive(Default)]
+struct Seen {
+    answers: usize,
+    bodies: BTreeSet<String>,
+    listeners: BTreeSet<String>,
+    routes: BTreeSet<String>,
+}
+
+impl Seen {
+    fn add(&mut self, response: &Response) {
+        assert_eq!(response.status, 200, "after {} answers: {response:?}", self.answers);
+        self.answers += 1;
+        self.bodies.insert(response.text());
+        self.listeners.extend(response.header("server").map(str::to_owned));
+        self.routes.extend(response.header("x-routes").map(str::to_owned));
+    }
+}
+
+/// Sends a few requests for every change it is told of. `keeps`: on one connection for as long as it may, otherwise on a new one
+/// each time.
+fn client(web: SocketAddr, keeps: bool, changes: &Receiver<()>) -> Seen {
+    let mut seen = Seen::default();
+    let mut connection = None;
+    while let Ok(()) = changes.recv() {
+        for turn in 1..=REQUESTS_PER_SWAP {
+            let mut open = connection.take().unwrap_or_else(|| Connection::open(web).expect("it accepts"));
+            let last = if keeps || turn < REQUESTS_PER_SWAP { "" } else { "connection: close\r\n" };
+            let response = open.get("test", "/", last).expect("an answer");
+            seen.add(&response);
+            connection = response.keeps_open().then_some(open);
+        }
+    }
+    seen
+}
+
+/// Makes so many changes under load, and puts everything back.
+fn change(control_plane: &mut ControlPlane, changes: &mut Changes, web: SocketAddr, count: usize) {
+    let started = Instant::now();
+    let seen: Vec<Seen> = std::thread::scope(|scope| {
+        let start = |number: usize| {
+            let (sender, receiver) = sync_channel(MOST_BEHIND);
+            (sender, scope.spawn(move || client(web, number.is_multiple_of(2), &receiver)))
+        };
+        let (tell, clients): (Vec<SyncSender<()>>, Vec<_>) = (0..CLIENTS).map(start).unzip();
+        for turn in 0..count {
+            tell.iter().for_each(|client| client.send(()).unwrap_or_else(|_| panic!("a client failed at change {turn}")));
+            control_plane.change(|set| changes.next(set));
+            control_plane.wait_accepted();
+        }
+        control_plane.change(|set| changes.back(set));
+        control_plane.wait_accepted();
+        drop(tell);
+        clients.into_iter().map(|client| client.join().expect("no failure")).collect()
+    });
+    let answers: usize = seen.iter().map(|seen| seen.answers).sum();
+    let seconds = started.elapsed().as_secs_f64();
+    _ = writeln!(
+        std::io::stderr(),
+        "{count} changes, {answers} requests in {seconds:.1} s: {:.0} changes/s, {:.0} requests/s",
+        count as f64 / seconds,
+        answers as f64 / seconds
+    );
+    // The load was there while the changes were, and saw them.
+    for seen in seen {
+        assert_eq!(seen.answers, count * REQUESTS_PER_SWAP);
+        assert_eq!(seen.bodies.iter().collect::<Vec<_>>(), ["one", "two"]);
+        assert!(seen.routes.len() > count / 20, "{} route tables", seen.routes.len());
+        assert!(seen.listeners.len() > count / 20, "{} listeners", seen.listeners.len());
+    }
+}
+
+#[test]
+fn ten_thousand_swaps_cost_no_request_and_leave_nothing_behind() {
+    let _alone = alone();
+    raise_open_files();
+    // Held, so that it is not built for each of the test's resources.
+    let _schema = Schema::acquire();
+    let backends = [backend("one"), backend("two")];
+    let mut changes = Changes { random: SEED, backends, second: false, other: None, made: 0 };
+    let mut first = set(Vec::new());
+    changes.back(&mut first);
+    let mut control_plane = ControlPlane::start(first);
+    let proxy = Proxy::start(&dynamic_bootstrap(control_plane.address, "DELTA_GRPC", ""));
+    proxy.wait_live();
+    let web = proxy.listener("web");
+
+    change(&mut control_plane, &mut changes, web, WARM_UP);
+    let mut before = live_bytes();
+    poll(QUIET, || {
+        before = before.min(live_bytes());
+        None::<()>
+    });
+    let blocks = Blocks::now();
+    change(&mut control_plane, &mut changes, web, SWAPS - WARM_UP);
+    let bar = before + (LEFT_BYTES_PER_SWAP * (SWAPS - WARM_UP)).cast_signed();
+    let back = poll(PATIENCE, || Some(live_bytes()).filter(|bytes| *bytes <= bar));
+    _ = writeln!(std::io::stderr(), "heap: {before} bytes before, {} after", live_bytes());
+    let grown = Blocks::now().grown_since(&blocks, (SWAPS - WARM_UP) / 100);
+    assert!(back.is_some(), "{} bytes more than before; blocks (size, count): {grown:?}", live_bytes() - before);
+
+    // What was put back is in force.
+    eventually("the first listener and route table", || {
+        let response = get(web, "/");
+        (response.header("server") == Some("v0") && response.header("x-routes") == Some("v0")).then_some(())
+    });
+}
