@@ -28,10 +28,10 @@ layout! {
     pub mod listener {
         counters {
             downstream_cx_total, downstream_cx_destroy, downstream_cx_overflow, downstream_global_cx_overflow,
-            downstream_cx_overload_reject, downstream_pre_cx_timeout,
+            downstream_cx_overload_reject, downstream_cx_memory_overflow, downstream_cx_memory_cut, downstream_pre_cx_timeout,
             downstream_listener_filter_error, no_filter_chain_match, ssl_connection_error, ssl_handshake
         }
-        gauges { downstream_cx_active, downstream_pre_cx_active }
+        gauges { downstream_cx_active, downstream_pre_cx_active, downstream_memory_bytes }
         histograms { downstream_cx_length_ms }
         statuses None
     }

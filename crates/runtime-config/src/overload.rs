@@ -24,6 +24,7 @@ const DEFAULT_REFRESH: Duration = Duration::from_secs(1);
 
 const CONNECTION_LIMIT: (&str, &str) = ("envoy.resource_limits.listener.", ".connection_limit");
 const REQUEST_LIMIT: (&str, &str) = ("evenkeel.resource_limits.listener.", ".request_limit");
+const MEMORY_LIMIT: (&str, &str) = ("evenkeel.resource_limits.listener.", ".memory_limit");
 const GLOBAL_CONNECTION_LIMIT: &str = "overload.global_downstream_max_connections";
 
 /// Runtime keys that are taken and change nothing, with the reason.
@@ -146,6 +147,9 @@ pub struct ListenerLimits {
     pub connections: Option<u64>,
     /// Requests in flight; more are answered with 503 (`evenkeel.resource_limits.listener.NAME.request_limit`).
     pub requests: Option<u64>,
+    /// Bytes in its connections' buffers; past it those that hold the most are closed
+    /// (`evenkeel.resource_limits.listener.NAME.memory_limit`).
+    pub memory_bytes: Option<u64>,
 }
 
 /// Compiles both sources of limits.
@@ -268,10 +272,12 @@ fn runtime_key(cx: &mut Cx<'_>, key: &str, value: &Option<Kind>, compiled: &mut 
         compiled.listeners.entry(listener).or_default().connections = Some(whole_number(cx, value)?);
     } else if let Some(listener) = inside(REQUEST_LIMIT) {
         compiled.listeners.entry(listener).or_default().requests = Some(whole_number(cx, value)?);
+    } else if let Some(listener) = inside(MEMORY_LIMIT) {
+        compiled.listeners.entry(listener).or_default().memory_bytes = Some(whole_number(cx, value)?);
     } else if !NO_EFFECT.iter().any(|(prefix, _)| key.starts_with(prefix)) {
         return cx.fail(format!(
-            "the runtime key is not supported; these are: {GLOBAL_CONNECTION_LIMIT}, {}NAME{}, {}NAME{}",
-            CONNECTION_LIMIT.0, CONNECTION_LIMIT.1, REQUEST_LIMIT.0, REQUEST_LIMIT.1
+            "the runtime key is not supported; these are: {GLOBAL_CONNECTION_LIMIT}, {}NAME{}, {}NAME{}, {}NAME{}",
+            CONNECTION_LIMIT.0, CONNECTION_LIMIT.1, REQUEST_LIMIT.0, REQUEST_LIMIT.1, MEMORY_LIMIT.0, MEMORY_LIMIT.1
         ));
     }
     Some(())

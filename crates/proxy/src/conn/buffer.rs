@@ -7,10 +7,15 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, ReadBuf};
 
+use super::held;
+
 /// Size of a pooled block in bytes: one read of a TLS record and more, and most heads.
 pub(crate) const BLOCK_BYTES: usize = 32 * 1024;
 /// Blocks a worker keeps for reuse.
 const MAX_POOLED_BLOCKS: usize = 64;
+/// Bytes that are kept in a block of their own size while more is awaited: a client that sends its head byte by byte should not
+/// hold a whole block meanwhile.
+const MAX_PARKED_BYTES: usize = 8 * 1024;
 
 thread_local! {
     static POOL: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
@@ -19,7 +24,8 @@ thread_local! {
 /// Bytes that were read and not yet used.
 #[derive(Default)]
 pub(crate) struct Buffer {
-    /// Zeroed once and then always initialized to its full length; empty when no block is held.
+    /// Zeroed once and then always initialized to its full length; empty when no block is held, smaller than
+    /// [`BLOCK_BYTES`] when its bytes are parked.
     block: Vec<u8>,
     start: usize,
     end: usize,
@@ -78,26 +84,45 @@ impl Buffer {
         self.end += count;
         if self.start == self.end {
             self.release();
+        } else if result.is_pending() {
+            self.park();
         }
         ready!(result)?;
         Poll::Ready(Ok(count))
     }
 
     fn make_room(&mut self, limit: usize) {
-        if self.block.is_empty() {
-            self.block = take_block(0);
+        if self.block.len() < BLOCK_BYTES {
+            let parked = std::mem::replace(&mut self.block, take_block(0));
+            held::changed(parked.len(), 0);
+            let bytes = parked.get(self.start..self.end).unwrap_or_default();
+            self.block[..bytes.len()].copy_from_slice(bytes);
+            (self.start, self.end) = (0, bytes.len());
         } else if self.end == self.block.len() {
             self.block.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
             if self.end == self.block.len() && self.end < limit {
                 self.block.resize((self.end * 2).min(limit), 0);
+                held::changed(self.end, self.block.len());
             }
+        }
+    }
+
+    /// Gives the block back and keeps what little there is in one of its size.
+    fn park(&mut self) {
+        if self.block.len() == BLOCK_BYTES && self.len() <= MAX_PARKED_BYTES {
+            let parked = self.bytes().to_vec();
+            self.release();
+            held::changed(0, parked.len());
+            self.end = parked.len();
+            self.block = parked;
         }
     }
 
     fn release(&mut self) {
         (self.start, self.end) = (0, 0);
         let block = std::mem::take(&mut self.block);
+        held::changed(block.len(), 0);
         if block.len() == BLOCK_BYTES {
             // During thread exit the pool may be gone; then the block is freed.
             let _ = POOL.try_with(|pool| {
@@ -119,6 +144,7 @@ impl Drop for Buffer {
 }
 
 fn take_block(at_least: usize) -> Vec<u8> {
+    held::changed(0, at_least.max(BLOCK_BYTES));
     if at_least > BLOCK_BYTES {
         return vec![0; at_least];
     }
@@ -141,6 +167,41 @@ mod tests {
         assert!(matches!(buffer.poll_fill(&mut source, BLOCK_BYTES, &mut cx), Poll::Ready(Ok(0))));
         buffer.consume(2);
         assert!(buffer.is_empty() && buffer.block.is_empty());
+    }
+
+    /// Has one byte each time it is asked, and then none for once.
+    struct Trickle(bool);
+
+    impl AsyncRead for Trickle {
+        fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            self.0 = !self.0;
+            if !self.0 {
+                return Poll::Pending;
+            }
+            buffer.put_slice(b"x");
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[test]
+    fn what_comes_slowly_is_held_in_little() {
+        let before = held::now();
+        let (mut buffer, mut trickle) = (Buffer::default(), Trickle(false));
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        for count in 1..=100 {
+            assert!(matches!(buffer.poll_fill(&mut trickle, BLOCK_BYTES, &mut cx), Poll::Ready(Ok(1))));
+            assert_eq!((buffer.len(), held::now() - before), (count, BLOCK_BYTES as i64));
+            assert!(buffer.poll_fill(&mut trickle, BLOCK_BYTES, &mut cx).is_pending());
+            assert_eq!(
+                (buffer.bytes(), buffer.block.capacity(), held::now() - before),
+                (&[b'x'; 100][..count], count, count as i64)
+            );
+        }
+        buffer.consume(40);
+        assert!(buffer.poll_fill(&mut trickle, BLOCK_BYTES, &mut cx).is_ready());
+        assert_eq!(buffer.len(), 61);
+        drop(buffer);
+        assert_eq!(held::now(), before);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 pub(crate) mod buffer;
 pub(crate) mod deadline;
+pub(crate) mod held;
 pub(crate) mod outgoing;
 pub(crate) mod pipe;
 pub(crate) mod splice;

@@ -7,6 +7,8 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::AsyncWrite;
 
+use super::held;
+
 /// Write buffers a worker keeps for reuse, and the most bytes each of them may hold on to.
 const MAX_POOLED: usize = 64;
 const MAX_POOLED_BYTES: usize = 64 * 1024;
@@ -20,6 +22,8 @@ thread_local! {
 pub(crate) struct Outgoing {
     bytes: Vec<u8>,
     sent: usize,
+    /// Capacity that is counted as held: what waits for the peer while others have their turn.
+    counted: usize,
     /// The stream took bytes since it was flushed last: TLS may still hold them.
     unflushed: bool,
 }
@@ -50,6 +54,7 @@ impl Outgoing {
     pub(crate) fn clear(&mut self) {
         self.sent = 0;
         self.bytes.clear();
+        held::changed(std::mem::take(&mut self.counted), 0);
         if (1..=MAX_POOLED_BYTES).contains(&self.bytes.capacity()) {
             let bytes = std::mem::take(&mut self.bytes);
             // During thread exit the pool may be gone; then the buffer is freed.
@@ -71,7 +76,12 @@ impl Outgoing {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         while let Some(rest) = self.bytes.get(self.sent..).filter(|rest| !rest.is_empty()) {
-            match ready!(Pin::new(&mut *stream).poll_write(cx, rest))? {
+            let Poll::Ready(written) = Pin::new(&mut *stream).poll_write(cx, rest) else {
+                held::changed(self.counted, self.bytes.capacity());
+                self.counted = self.bytes.capacity();
+                return Poll::Pending;
+            };
+            match written? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 count => self.sent += count,
             }

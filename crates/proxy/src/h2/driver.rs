@@ -17,6 +17,7 @@ use super::shared::{Core, Shared};
 use super::stats::{self, Counter, Gauge, Stats};
 use super::stream::{Reset, ResetBy};
 use crate::conn::deadline::{after, earlier};
+use crate::conn::held;
 use crate::conn::{Buffer, Deadline};
 use crate::random::Random;
 use crate::stream::Stream as Socket;
@@ -67,6 +68,8 @@ pub(super) struct Driver {
     started: Instant,
     /// What the gauge of unsent bytes holds of this connection.
     reported_unsent: i64,
+    /// Bytes that count as held: unsent ones, and received ones that streams have not read.
+    reported_held: usize,
     stats: Rc<Writer<Stats>>,
 }
 
@@ -113,6 +116,7 @@ impl Driver {
             shrunk: None,
             started: Instant::now(),
             reported_unsent: 0,
+            reported_held: 0,
             stats,
         }
     }
@@ -329,7 +333,10 @@ impl Driver {
     }
 
     fn report_unsent(&mut self, core: &Core) {
-        let unsent = (core.codec.output().len() + core.streams.unsent) as i64;
+        let unsent = core.codec.output().len() + core.streams.unsent;
+        let held = unsent + core.streams.held();
+        held::changed(std::mem::replace(&mut self.reported_held, held), held);
+        let unsent = unsent as i64;
         if unsent != self.reported_unsent {
             self.stats.shift(Gauge::pending_send_bytes, unsent - self.reported_unsent);
             self.reported_unsent = unsent;
@@ -346,6 +353,7 @@ impl Drop for Driver {
             unprocessed: false,
         });
         self.stats.shift(Gauge::pending_send_bytes, -self.reported_unsent);
+        held::changed(self.reported_held, 0);
     }
 }
 

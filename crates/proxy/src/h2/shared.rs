@@ -318,6 +318,11 @@ impl Drop for Core {
 }
 
 impl Streams {
+    /// Received bytes that streams hold.
+    pub(super) fn held(&self) -> usize {
+        self.held
+    }
+
     /// The entry of a stream, unless its handle is gone.
     pub(super) fn index(&self, key: StreamKey) -> Option<usize> {
         let index = *self.by_slot.get(key.slot()).filter(|index| **index != NONE)? as usize;

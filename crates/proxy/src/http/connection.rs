@@ -8,13 +8,13 @@ use evenkeel_http::h2::PREFACE;
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::hcm::Codec;
 
-use super::http1::{Http1Connection, Next};
+use super::http1::{Beginning, Http1Connection, Next};
 use super::http2;
 use super::origin::{Origin, Protocol};
 use crate::alpn::{Spoken, spoken_by_client};
 use crate::listener::{self, Leaving, Terminating};
 use crate::stream::Stream;
-use crate::worker::{Registration, Worker};
+use crate::worker::{Errand, Registration, Worker};
 
 /// Serves a connection to its end, or until it is to go on elsewhere.
 ///
@@ -33,7 +33,7 @@ pub(crate) fn serve<'w>(
     let mut connection = Http1Connection::new(origin, side);
     Box::pin(async move {
         match protocol(&mut connection).await {
-            Some(protocol @ Protocol::Http1) => {
+            Opening::Speaks(protocol @ Protocol::Http1) => {
                 connection.origin.speaks(protocol);
                 registration.set_movable();
                 registration.set_travels(matches!(connection.side.stream, Stream::Tcp(_)));
@@ -43,39 +43,56 @@ pub(crate) fn serve<'w>(
                     match connection.wait_for_request().await {
                         Next::Request if connection.serve_request().await => {}
                         Next::Request | Next::End => break,
-                        Next::Leave(to) => {
-                            let downstream = connection.into_downstream();
-                            return Some(Box::new(Leaving { downstream, upstream: None, to }));
-                        }
+                        Next::Leave(to) => return Some(leaving(connection, to)),
                     }
                 }
                 connection.side.close().await;
             }
-            Some(protocol @ Protocol::Http2(carried)) => {
+            Opening::Speaks(protocol @ Protocol::Http2(carried)) => {
                 connection.origin.speaks(protocol);
+                registration.set_travels(false);
                 let Http1Connection { origin, side, .. } = connection;
                 // Boxed: most connections are the other kind, and would be larger for it.
                 Box::pin(http2::serve(origin, side.stream, side.input, carried)).await;
             }
-            None => {}
+            Opening::Leaves(to) => return Some(leaving(connection, to)),
+            Opening::Gone => {}
         }
         None
     })
 }
 
-/// What the client speaks: as configured, as agreed on in the TLS handshake, or as its first bytes say. `None`: it left.
-async fn protocol(connection: &mut Http1Connection) -> Option<Protocol> {
+fn leaving(connection: Http1Connection, to: Errand) -> Box<Leaving> {
+    Box::new(Leaving { downstream: connection.into_downstream(), upstream: None, to })
+}
+
+/// How a connection begins.
+enum Opening {
+    Speaks(Protocol),
+    /// It is to go on elsewhere before its client has said a word.
+    Leaves(Errand),
+    /// Its client left.
+    Gone,
+}
+
+/// What the client speaks: as configured, as agreed on in the TLS handshake, or as its first bytes say.
+async fn protocol(connection: &mut Http1Connection) -> Opening {
     let origin = &connection.origin;
     let agreed = origin.session.as_ref().and_then(|session| spoken_by_client(session.alpn.as_deref()));
     match (origin.hcm.codec, agreed) {
-        // Only such connections move.
-        _ if origin.resumed => Some(Protocol::Http1),
-        (Codec::Http1, _) | (Codec::Auto, Some(Spoken::Http1)) => Some(Protocol::Http1),
-        (Codec::Http2 | Codec::Auto, Some(Spoken::Http2(carried))) => Some(Protocol::Http2(carried)),
-        (Codec::Http2, _) => Some(Protocol::Http2(Version::Http2)),
-        (Codec::Auto, None) => match connection.begins_with(PREFACE).await? {
-            true => Some(Protocol::Http2(Version::Http2)),
-            false => Some(Protocol::Http1),
-        },
+        // Of those that have spoken, only such connections move.
+        _ if origin.resumed && connection.side.requests() > 0 => Opening::Speaks(Protocol::Http1),
+        (Codec::Http1, _) | (Codec::Auto, Some(Spoken::Http1)) => Opening::Speaks(Protocol::Http1),
+        (Codec::Http2 | Codec::Auto, Some(Spoken::Http2(carried))) => Opening::Speaks(Protocol::Http2(carried)),
+        (Codec::Http2, _) => Opening::Speaks(Protocol::Http2(Version::Http2)),
+        (Codec::Auto, None) => {
+            origin.registration.set_travels(matches!(connection.side.stream, Stream::Tcp(_)));
+            match connection.begins_with(PREFACE).await {
+                Beginning::Expected => Opening::Speaks(Protocol::Http2(Version::Http2)),
+                Beginning::Other => Opening::Speaks(Protocol::Http1),
+                Beginning::None => Opening::Gone,
+                Beginning::Leaves(to) => Opening::Leaves(to),
+            }
+        }
     }
 }

@@ -31,6 +31,16 @@ pub(super) enum Next {
     Leave(Errand),
 }
 
+/// What a connection begins with.
+pub(super) enum Beginning {
+    Expected,
+    Other,
+    /// Nothing: the client has left.
+    None,
+    /// Nothing yet, and it is to go on elsewhere.
+    Leaves(Errand),
+}
+
 /// A client's HTTP/1 connection at a message boundary.
 pub(super) struct Http1Connection {
     pub(super) origin: Origin,
@@ -44,19 +54,23 @@ impl Http1Connection {
         Self { origin, side, deadline: Deadline::default(), clock: Clock::new() }
     }
 
-    /// Whether the client's first bytes are `expected`; `None` when it left before that could be told.
-    pub(super) async fn begins_with(&mut self, expected: &[u8]) -> Option<bool> {
-        let Next::Request = self.wait_for_request().await else { return None };
+    /// Whether the client's first bytes are `expected`.
+    pub(super) async fn begins_with(&mut self, expected: &[u8]) -> Beginning {
+        match self.wait_for_request().await {
+            Next::Request => {}
+            Next::End => return Beginning::None,
+            Next::Leave(to) => return Beginning::Leaves(to),
+        }
         let until = after(self.clock.now(), self.origin.hcm.request_headers_timeout);
         loop {
             let bytes = self.side.input.bytes();
             if bytes.len() >= expected.len() || !expected.starts_with(bytes) {
-                return Some(bytes.starts_with(expected));
+                return if bytes.starts_with(expected) { Beginning::Expected } else { Beginning::Other };
             }
             self.clock.wait();
             match poll_fn(|cx| poll_more(&mut self.side, &mut self.deadline, until, BLOCK_BYTES, cx)).await {
                 More::Bytes => {}
-                More::End | More::Late => return None,
+                More::End | More::Late => return Beginning::None,
             }
         }
     }
@@ -90,6 +104,7 @@ impl Http1Connection {
             Ok(true) => life.run().await,
             Err(failure) => life.refuse(&failure).await,
         };
+        drop(life);
         self.clock = request.clock;
         request.recycle();
         next
@@ -139,6 +154,8 @@ impl Http1Connection {
         let limits = limits(hcm);
         let mut scan = HeadScan::default();
         let first_byte = request.started;
+        let late = earlier(after(first_byte, hcm.request_headers_timeout), after(first_byte, hcm.request_timeout));
+        let until = earlier(late, after(first_byte, hcm.stream_idle_timeout));
         loop {
             match parse_request(self.side.input.bytes(), &mut scan, limits, &mut request.head) {
                 Ok(Some(info)) => {
@@ -154,13 +171,13 @@ impl Http1Connection {
                 Ok(None) => {}
                 Err(error) => return Err(Failure::Head(error)),
             }
-            let until = earlier(after(first_byte, hcm.request_headers_timeout), after(first_byte, hcm.request_timeout));
             let room = limits.max_head_bytes.max(BLOCK_BYTES) + 1;
             request.clock.wait();
             match poll_fn(|cx| poll_more(&mut self.side, &mut self.deadline, until, room, cx)).await {
                 More::Bytes => {}
                 More::End => return Ok(false),
-                More::Late => return Err(Failure::HeadTimeout),
+                More::Late if late == until => return Err(Failure::HeadTimeout),
+                More::Late => return Err(Failure::Idle),
             }
         }
     }

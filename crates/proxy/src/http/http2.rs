@@ -6,7 +6,6 @@ use std::task::Context;
 
 use evenkeel_http::{HeaderId, RequestInfo, Version};
 use evenkeel_runtime_config::http2::Http2Options;
-use tokio::task::spawn_local;
 
 use super::clock::Clock;
 use super::downstream::{Downstream, Http2};
@@ -19,6 +18,7 @@ use crate::conn::{Buffer, Deadline};
 use crate::h2::{Incoming, Limits, Server};
 use crate::stats::http::Counter;
 use crate::stream::Stream;
+use crate::worker::spawn;
 
 /// Serves the connection until it has ended; then all its streams have, too. `carried`: what its messages are, which between
 /// sidecars may be HTTP/1.1.
@@ -59,7 +59,7 @@ pub(super) async fn serve(origin: Origin, stream: Stream, input: Buffer, carried
             server.drain();
             leaving = true;
         }
-        spawn_local(serve_stream(Rc::clone(origin), incoming, carried));
+        spawn(&origin.registration, serve_stream(Rc::clone(origin), incoming, carried));
     }
 }
 

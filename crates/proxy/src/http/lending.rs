@@ -26,7 +26,7 @@ use super::request::Request;
 use crate::conn::Deadline;
 use crate::conn::buffer::BLOCK_BYTES;
 use crate::conn::pipe::{Receiver, Sender, pipe};
-use crate::overload::Limit;
+use crate::overload::{Limit, MemoryLimit};
 use crate::stats::worker::Counter;
 use crate::worker::{Message, Registration, Worker};
 
@@ -54,6 +54,14 @@ pub(super) struct Parts {
     pub(super) opened: Instant,
     pub(super) protocol: Protocol,
     pub(super) requests: Option<Arc<Limit>>,
+    pub(super) memory: Option<Arc<MemoryLimit>>,
+}
+
+impl LentStream {
+    /// What its buffers count against.
+    pub(crate) fn memory_limit(&self) -> Option<Arc<MemoryLimit>> {
+        self.origin.memory.clone()
+    }
 }
 
 impl fmt::Debug for LentStream {

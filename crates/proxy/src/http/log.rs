@@ -57,6 +57,7 @@ pub(super) fn record<T>(origin: &Origin, request: &mut Request, f: impl FnOnce(&
 impl Life<'_> {
     /// Counts and logs a request that has ended, however it ended.
     pub(super) fn end(&mut self) {
+        self.under_way = false;
         let (origin, request) = (self.origin, &mut *self.request);
         let stats = &origin.manager.http;
         stats.shift(Gauge::downstream_rq_active, -1);

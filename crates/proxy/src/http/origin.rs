@@ -105,6 +105,7 @@ impl Origin {
             opened: self.opened,
             protocol: self.protocol.get().unwrap_or(Protocol::Http2(Version::Http2)),
             requests: self.registration.request_limit(),
+            memory: self.registration.memory_limit(),
         }
     }
 
@@ -115,7 +116,7 @@ impl Origin {
         parts: Parts,
         registration: &Rc<Registration>,
     ) -> Self {
-        let Parts { hcm, view, chain, session, peer_text, id, opened, protocol, requests: _ } = parts;
+        let Parts { hcm, view, chain, session, peer_text, id, opened, protocol, .. } = parts;
         Self {
             worker: Rc::clone(worker),
             manager,

@@ -19,6 +19,7 @@ use super::reply::Reply;
 use super::request::Request;
 use crate::conn::Deadline;
 use crate::overload::{Exhausted, Permit};
+use crate::response_flags::ResponseFlags;
 use crate::stats::http::Counter;
 
 /// One request from its head to its log line, and the two things it has: where it came from, and the side to answer on.
@@ -29,6 +30,8 @@ pub(super) struct Life<'l> {
     pub(super) deadline: &'l mut Deadline,
     /// The response's end was handed over.
     pub(super) response_ended: bool,
+    /// It was counted as begun, and not yet as ended.
+    pub(super) under_way: bool,
 }
 
 impl<'l> Life<'l> {
@@ -39,12 +42,12 @@ impl<'l> Life<'l> {
         down: Downstream<'l>,
         deadline: &'l mut Deadline,
     ) -> Self {
-        Self { origin, request, down, deadline, response_ended: false }
+        Self { origin, request, down, deadline, response_ended: false, under_way: false }
     }
 
     /// True when the connection may carry another request.
     pub(super) async fn run(&mut self) -> bool {
-        self.origin.begin_request();
+        self.begin();
         let _admission = match self.admit() {
             Ok(admission) => admission,
             Err(refused) => {
@@ -64,6 +67,11 @@ impl<'l> Life<'l> {
         next
     }
 
+    fn begin(&mut self) {
+        self.origin.begin_request();
+        self.under_way = true;
+    }
+
     /// Lets the request in, unless the proxy or its listener has too much to do.
     fn admit(&self) -> Result<Option<Permit>, Failure> {
         let origin = self.origin;
@@ -77,10 +85,21 @@ impl<'l> Life<'l> {
 
     /// Answers a request whose head is no good.
     pub(super) async fn refuse(&mut self, failure: &Failure) -> bool {
-        self.origin.begin_request();
+        self.begin();
         self.origin.manager.http.inc(Counter::downstream_cx_protocol_error);
         let next = self.reply(Reply::from(failure), None).await;
         self.end();
         next
+    }
+}
+
+/// A request whose connection is cut ends here, with its log line.
+impl Drop for Life<'_> {
+    fn drop(&mut self) {
+        if self.under_way {
+            self.request.flags |= ResponseFlags::DOWNSTREAM_CONNECTION_TERMINATION;
+            self.request.details = "downstream_local_disconnect".into();
+            self.end();
+        }
     }
 }

@@ -73,6 +73,7 @@ fn reset(worker: &Worker, stream: &std::net::TcpStream, bound: &Listener, refuse
     let stats = worker.generation().connection_stats(worker, bound.address);
     stats.listener.inc(match refused {
         Refused::Listener => Counter::downstream_cx_overflow,
+        Refused::Memory => Counter::downstream_cx_memory_overflow,
         Refused::Process => Counter::downstream_global_cx_overflow,
         Refused::Overload => Counter::downstream_cx_overload_reject,
     });

@@ -138,8 +138,15 @@ pub(crate) fn adopted<'w>(
     Some(Served::new(worker, downstream, Arrival::Back(parting), (standing, counted), registration))
 }
 
+/// The name of the listener that takes it, as far as it has one here.
+pub(crate) fn taken_by(worker: &Worker, parcel: &Parcel) -> Option<Arc<str>> {
+    let Travelling { listener, listener_name, .. } = &*parcel.travelling;
+    let key = ListenerKey::new(*listener, listener_name.as_deref());
+    worker.generation().shared.bound.get(&key).map(|bound| Arc::clone(&bound.name))
+}
+
 /// The listeners of this process's configuration that the other one's are the same as.
-fn standing(worker: &Worker, travelling: &Travelling, stream: &TcpStream, seat: Seat) -> Option<Standing> {
+fn standing(worker: &Worker, travelling: &Travelling, stream: &TcpStream, mut seat: Seat) -> Option<Standing> {
     let generation = worker.generation();
     let key = ListenerKey::new(travelling.listener, travelling.listener_name.as_deref());
     let bound = generation.shared.bound.get(&key)?.clone();
@@ -148,6 +155,7 @@ fn standing(worker: &Worker, travelling: &Travelling, stream: &TcpStream, seat: 
         true => generation.shared.listener_of_destination(travelling.local).cloned(),
         false => None,
     };
+    seat.admit(worker.overload.admit_anyway(&bound.name));
     Some(Standing { seat: Some(seat), bound, logical })
 }
 

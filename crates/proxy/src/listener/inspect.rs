@@ -161,10 +161,13 @@ impl Inspected {
         loop {
             // No room is made before there are bytes: a silent connection costs no buffer.
             ready!(stream.poll_read_ready(cx))?;
-            self.bytes.reserve(READ_BYTES);
-            match stream.try_read_buf(&mut self.bytes) {
+            let mut room = [0; READ_BYTES];
+            match stream.try_read(&mut room) {
                 Ok(count) => {
                     self.ended = count == 0;
+                    // Exactly: one that stays silent after its first bytes keeps no more than these.
+                    self.bytes.reserve_exact(count);
+                    self.bytes.extend_from_slice(room.get(..count).unwrap_or_default());
                     return Poll::Ready(Ok(()));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

@@ -15,6 +15,13 @@ pub(crate) struct Moved {
     standing: Standing,
 }
 
+impl Moved {
+    /// The name of the listener that accepted it.
+    pub(crate) fn accepted_by(&self) -> &str {
+        &self.standing.bound.name
+    }
+}
+
 impl fmt::Debug for Moved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Moved({})", self.downstream.id)

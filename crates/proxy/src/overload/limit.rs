@@ -23,6 +23,12 @@ impl Limit {
         Arc::new(Self { max, used: AtomicU64::new(0) })
     }
 
+    /// Takes one even if there is none left: what exists already counts, too.
+    pub(crate) fn acquire_anyway(self: &Arc<Self>) -> Permit {
+        self.used.fetch_add(1, Ordering::Relaxed);
+        Permit(Arc::clone(self))
+    }
+
     /// Takes one, if there is one.
     pub(crate) fn try_acquire(self: &Arc<Self>) -> Result<Permit, Exhausted> {
         // One addition where there is room, which is the rule; a loop would contend with other workers for the number.
@@ -58,6 +64,10 @@ mod tests {
         assert!(all.iter().all(Result::is_ok));
         assert_eq!(limit.try_acquire().err(), Some(Exhausted));
         drop(all);
+        assert!(limit.try_acquire().is_ok());
+        let more: Vec<_> = (0..11).map(|_| limit.acquire_anyway()).collect();
+        assert!(limit.try_acquire().is_err());
+        drop(more);
         assert!(limit.try_acquire().is_ok());
     }
 }

@@ -4,6 +4,7 @@
 //! that workers read without a lock, at accept and at the head of a request. Limits are counted over all workers, exactly.
 
 mod limit;
+mod memory;
 pub(crate) mod monitor;
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use evenkeel_runtime_config::FastMap;
 use evenkeel_runtime_config::overload::{Action, Overload as Config};
 
 pub(crate) use limit::{Exhausted, Limit, Permit};
+pub(crate) use memory::MemoryLimit;
 
 use crate::random::Random;
 
@@ -38,6 +40,8 @@ struct ListenerLimits {
     connections: Option<Arc<Limit>>,
     /// Requests in flight.
     requests: Option<Arc<Limit>>,
+    /// Bytes in its connections' buffers.
+    memory: Option<Arc<MemoryLimit>>,
 }
 
 /// A connection's place under the limits, held until it is closed.
@@ -52,6 +56,8 @@ pub(crate) struct Admission {
 pub(crate) enum Refused {
     /// The listener has its limit of connections (`downstream_cx_overflow`).
     Listener,
+    /// The listener's connections hold as much memory as they may (`downstream_cx_memory_overflow`).
+    Memory,
     /// The process has its limit of connections (`downstream_global_cx_overflow`).
     Process,
     /// `envoy.overload_actions.reject_incoming_connections` (`downstream_cx_overload_reject`).
@@ -63,7 +69,11 @@ impl Overload {
     pub(crate) fn new(config: &Config) -> Arc<Self> {
         let limit = |max: Option<u64>| max.map(Limit::new);
         let of_listener = |(name, limits): (&Arc<str>, &evenkeel_runtime_config::overload::ListenerLimits)| {
-            let limits = ListenerLimits { connections: limit(limits.connections), requests: limit(limits.requests) };
+            let limits = ListenerLimits {
+                connections: limit(limits.connections),
+                requests: limit(limits.requests),
+                memory: limits.memory_bytes.map(MemoryLimit::new),
+            };
             (Arc::clone(name), limits)
         };
         Arc::new(Self {
@@ -104,8 +114,21 @@ impl Overload {
 
     /// The limit of requests in flight of a listener, if it has one.
     pub(crate) fn request_limit(&self, listener: &str) -> Option<Arc<Limit>> {
-        let limits = if self.listeners.is_empty() { None } else { self.listeners.get(listener) };
-        limits?.requests.clone()
+        self.limits(listener)?.requests.clone()
+    }
+
+    /// The limit of memory of a listener's connections, if it has one.
+    pub(crate) fn memory_limit(&self, listener: &str) -> Option<Arc<MemoryLimit>> {
+        self.limits(listener)?.memory.clone()
+    }
+
+    /// Whether any listener has a limit of memory.
+    pub(crate) fn limits_memory(&self) -> bool {
+        self.listeners.values().any(|limits| limits.memory.is_some())
+    }
+
+    fn limits(&self, listener: &str) -> Option<&ListenerLimits> {
+        if self.listeners.is_empty() { None } else { self.listeners.get(listener) }
     }
 
     /// Lets a new connection in, or says why not.
@@ -114,11 +137,21 @@ impl Overload {
             return Err(Refused::Overload);
         }
         let take = |limit: Option<&Arc<Limit>>| limit.map(Limit::try_acquire).transpose();
-        let limits = if self.listeners.is_empty() { None } else { self.listeners.get(listener) };
+        let limits = self.limits(listener);
+        if limits.and_then(|limits| limits.memory.as_ref()).is_some_and(|memory| memory.is_reached()) {
+            return Err(Refused::Memory);
+        }
         let of_listener = limits.and_then(|limits| limits.connections.as_ref());
         let of_listener = take(of_listener).map_err(|_| Refused::Listener)?;
         let of_process = take(self.connections.as_ref()).map_err(|_| Refused::Process)?;
         Ok(Admission { _process: of_process, _listener: of_listener })
+    }
+
+    /// Counts a connection that another process let in.
+    pub(crate) fn admit_anyway(&self, listener: &str) -> Admission {
+        let take = |limit: Option<&Arc<Limit>>| limit.map(Limit::acquire_anyway);
+        let of_listener = self.limits(listener).and_then(|limits| limits.connections.as_ref());
+        Admission { _process: take(self.connections.as_ref()), _listener: take(of_listener) }
     }
 }
 
@@ -127,7 +160,11 @@ mod tests {
     use super::*;
 
     fn overload() -> Arc<Overload> {
-        let limits = evenkeel_runtime_config::overload::ListenerLimits { connections: Some(2), requests: Some(1) };
+        let limits = evenkeel_runtime_config::overload::ListenerLimits {
+            connections: Some(2),
+            requests: Some(1),
+            memory_bytes: Some(100),
+        };
         let listeners = [("small".into(), limits)].into_iter().collect();
         Overload::new(&Config { max_connections: Some(3), listeners, ..Config::default() })
     }
@@ -147,6 +184,27 @@ mod tests {
         let again = [admit("small"), admit("large"), admit("small")];
         assert_eq!(again.map(|admitted| admitted.err()), [None, None, Some(Refused::Process)]);
         assert!(admit("small").is_ok() && admit("small").is_ok());
+    }
+
+    #[test]
+    fn connections_of_another_process_count_and_are_not_refused() {
+        let (overload, random) = (overload(), Random::from_system());
+        let adopted: Vec<_> = (0..4).map(|_| overload.admit_anyway("small")).collect();
+        assert_eq!(overload.admit("small", &random).err(), Some(Refused::Listener));
+        assert_eq!(overload.admit("large", &random).err(), Some(Refused::Process));
+        drop(adopted);
+        assert!(overload.admit("small", &random).is_ok());
+    }
+
+    #[test]
+    fn a_listener_whose_connections_hold_too_much_takes_no_more() {
+        let (overload, random) = (overload(), Random::from_system());
+        let memory = overload.memory_limit("small").expect("it has one");
+        memory.add(100);
+        assert_eq!(overload.admit("small", &random).err(), Some(Refused::Memory));
+        assert!(overload.admit("large", &random).is_ok());
+        memory.add(-1);
+        assert!(overload.admit("small", &random).is_ok());
     }
 
     #[test]

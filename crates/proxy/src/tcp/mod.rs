@@ -251,6 +251,7 @@ async fn run(
     match ending {
         Ending::Leaves => return Some(relay.part()),
         Ending::Closed | Ending::Failed => {}
+        Ending::Cut => outcome.termination = "connection_cut".into(),
         Ending::Idle => {
             stats.inc(Counter::idle_timeout);
             outcome.flags |= ResponseFlags::STREAM_IDLE_TIMEOUT;

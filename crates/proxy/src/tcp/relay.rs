@@ -40,6 +40,8 @@ pub(crate) enum Ending {
     Expired,
     /// It is to go on elsewhere: see [`Relay::part`].
     Leaves,
+    /// It is to end where it stands.
+    Cut,
 }
 
 /// Two streams and what was read from each but not yet written to the other. At most one block per direction is held: a
@@ -118,6 +120,7 @@ impl<'s> Relay<'s> {
         registration: &Registration,
     ) -> Ending {
         let mut idle_until = after(Instant::now(), idle);
+        registration.ends_itself();
         poll_fn(|cx| {
             let before = (self.to_up.bytes, self.to_down.bytes);
             let sent = self.to_up.poll(self.down, self.up, cx);
@@ -137,6 +140,9 @@ impl<'s> Relay<'s> {
                 idle_until = after(Instant::now(), idle);
             }
             registration.watch(cx.waker());
+            if registration.is_cut() {
+                return Poll::Ready(Ending::Cut);
+            }
             if registration.emigrates() {
                 self.to_up.leaves = true;
                 self.to_down.leaves = true;

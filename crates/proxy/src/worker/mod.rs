@@ -1,6 +1,7 @@
 //! Worker threads: each has its own reactor, connections, pools, statistics shard and inbox, and shares nothing a request
 //! would have to wait for. Start here for how a configuration reaches them.
 
+mod charged;
 mod cores;
 mod drains;
 mod generation;
@@ -30,6 +31,7 @@ use crate::overload::Overload;
 use crate::stats::{self, worker};
 use crate::upstream::{ClusterSnapshot, SharedClusters};
 
+pub(crate) use charged::spawn;
 pub use cores::available_cores;
 pub use drains::DrainScope;
 pub use generation::Generation;

@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 
 use super::Worker;
 use crate::balance::Shed;
-use crate::overload::{Exhausted, Limit, Permit};
+use crate::overload::{Exhausted, Limit, MemoryLimit, Permit};
 use crate::stats::worker::Counter;
 
 /// Connections considered when load is given away; the dearest of a worker's are among the first to be found.
@@ -60,6 +60,24 @@ struct Entry {
     travels: bool,
     /// Where it was told to go, and in which look.
     order: Option<(u16, u32)>,
+    /// What its buffers count against, and what they hold.
+    memory: Option<Arc<MemoryLimit>>,
+    held: i64,
+    /// It is to end where it stands.
+    cut: bool,
+    /// It ends by itself when it is to, and has something to say before.
+    ends_itself: bool,
+}
+
+impl Entry {
+    fn cut(&mut self) {
+        self.cut = true;
+        match (&self.waker, &self.task) {
+            (Some(waker), _) if self.ends_itself => waker.wake_by_ref(),
+            (_, Some(task)) => task.abort(),
+            _ => {}
+        }
+    }
 }
 
 /// What a connection did lately: every look takes a quarter off.
@@ -101,13 +119,44 @@ impl Roster {
 
     /// Ends what these chains still serve, where it stands.
     pub(super) fn cut(&self, chains: &[Arc<FilterChain>]) {
-        let connections = self.connections.borrow();
         let is_theirs = |entry: &Entry| {
             let chain = entry.chain.as_ref();
             chain.is_some_and(|chain| chains.iter().any(|theirs| Arc::ptr_eq(theirs, chain)))
         };
-        let theirs = connections.iter().filter(|(_, entry)| is_theirs(entry));
-        theirs.filter_map(|(_, entry)| entry.task.as_ref()).for_each(AbortHandle::abort);
+        let mut connections = self.connections.borrow_mut();
+        connections.iter_mut().filter(|(_, entry)| is_theirs(entry)).for_each(|(_, entry)| entry.cut());
+    }
+
+    /// Ends everything where it stands; false when there is nothing left.
+    pub(super) fn cut_all(&self) -> bool {
+        let mut connections = self.connections.borrow_mut();
+        connections.iter_mut().for_each(|(_, entry)| entry.cut());
+        !connections.is_empty()
+    }
+
+    /// Ends the connections that hold the most, until `bytes` less will be held; returns how many. Their limit is the same.
+    fn relieve(&self, limit: &Arc<MemoryLimit>, bytes: u64) -> u64 {
+        let mut connections = self.connections.borrow_mut();
+        let of_limit = |entry: &Entry| entry.memory.as_ref().is_some_and(|memory| Arc::ptr_eq(memory, limit));
+        let theirs = || connections.iter().filter(|(_, entry)| of_limit(entry) && entry.held > 0);
+        // What is being closed already will give back what it holds.
+        let returning: i64 = theirs().filter(|(_, entry)| entry.cut).map(|(_, entry)| entry.held).sum();
+        let mut left = i64::try_from(bytes).unwrap_or(i64::MAX) - returning;
+        let others = theirs().filter(|(_, entry)| !entry.cut);
+        let mut heaviest: Vec<(i64, usize)> = others.map(|(key, entry)| (entry.held, key)).collect();
+        heaviest.sort_unstable_by(|a, b| b.cmp(a));
+        let mut count = 0;
+        for (held, key) in heaviest {
+            if left <= 0 {
+                break;
+            }
+            if let Some(entry) = connections.get_mut(key) {
+                entry.cut();
+                left -= held;
+                count += 1;
+            }
+        }
+        count
     }
 
     /// Tells connections to move, the dearest first, so that the load comes as near to its mean as they allow. A move that
@@ -148,6 +197,8 @@ pub(crate) struct Registration {
     drains: Cell<bool>,
     /// The limit of requests of the listener that serves it.
     requests: OnceCell<Arc<Limit>>,
+    /// The limit of memory of the listener that accepted it.
+    memory: OnceCell<Arc<MemoryLimit>>,
 }
 
 impl Registration {
@@ -159,6 +210,7 @@ impl Registration {
             seen_drains: Cell::new(0),
             drains: Cell::new(false),
             requests: OnceCell::new(),
+            memory: OnceCell::new(),
         }
     }
 
@@ -185,9 +237,47 @@ impl Registration {
         self.requests.get().cloned()
     }
 
-    /// Lets a request in, if its listener's limit allows another.
+    /// Names the limit that this connection's buffers count against.
+    pub(crate) fn limit_memory(&self, limit: Arc<MemoryLimit>) {
+        self.with(|entry| entry.memory = Some(Arc::clone(&limit)));
+        _ = self.memory.set(limit);
+    }
+
+    /// That limit.
+    pub(crate) fn memory_limit(&self) -> Option<Arc<MemoryLimit>> {
+        self.memory.get().cloned()
+    }
+
+    /// This connection's buffers hold so many bytes more, or fewer.
+    pub(crate) fn hold(&self, bytes: i64) {
+        self.with(|entry| entry.held += bytes);
+    }
+
+    /// The limit is passed by so many bytes: connections of this worker that hold much end.
+    pub(crate) fn relieve(&self, limit: &Arc<MemoryLimit>, bytes: u64) {
+        let cut = self.worker.roster.relieve(limit, bytes);
+        if cut > 0 {
+            self.worker.count_cut_for_memory(limit, cut);
+        }
+    }
+
+    /// Says that this task looks at [`Registration::is_cut`] whenever it is woken.
+    pub(crate) fn ends_itself(&self) {
+        self.with(|entry| entry.ends_itself = true);
+    }
+
+    /// Whether the connection is to end where it stands.
+    #[inline]
+    pub(crate) fn is_cut(&self) -> bool {
+        self.with(|entry| entry.cut) == Some(true)
+    }
+
+    /// Lets a request in, if its listener's limits allow another.
     #[inline]
     pub(crate) fn admit_request(&self) -> Result<Option<Permit>, Exhausted> {
+        if self.memory.get().is_some_and(|memory| memory.is_reached()) {
+            return Err(Exhausted);
+        }
         self.requests.get().map(Limit::try_acquire).transpose()
     }
 

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use evenkeel_filters::{HttpFilters, NetworkFilters};
@@ -25,7 +25,7 @@ use crate::listener;
 use crate::listener::moving::Moved;
 use crate::listener::socket::ListenerKey;
 use crate::memory;
-use crate::overload::Overload;
+use crate::overload::{MemoryLimit, Overload};
 use crate::random::Random;
 use crate::stats::{self, http, listener_worker, tcp, worker};
 use crate::upstream::{self, SharedClusters, Upstreams};
@@ -39,6 +39,9 @@ const HOUSEKEEPING: Duration = upstream::SWEEP_INTERVAL;
 
 /// Most that is waited for a client of a draining connection to say something; a tenth of a shorter drain time.
 const MAX_DRAIN_QUIET: Duration = Duration::from_secs(1);
+
+/// How long a worker that ends waits for its connections' last log lines.
+const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// What a worker is made of.
 pub(super) struct Seed {
@@ -76,8 +79,9 @@ pub(crate) struct Worker {
     next_connection: Cell<u64>,
 }
 
-/// What was made for a piece of configuration, by that piece's address in memory; the entry keeps it alive.
-type ByAddress<C, M> = RefCell<FastMap<usize, (Arc<C>, Rc<M>)>>;
+/// What was made for a piece of configuration, by that piece's address in memory. The entry keeps the address taken, not the
+/// piece: every worker has such an entry, and none would be the last to let go.
+type ByAddress<C, M> = RefCell<FastMap<usize, (Weak<C>, Rc<M>)>>;
 
 /// A [`Generation`] as one worker uses it.
 pub(crate) struct LocalGeneration {
@@ -165,6 +169,7 @@ async fn run(seed: Seed, mut inbox: mpsc::Receiver<Message>) {
         }
     }
     housekeeping.abort();
+    worker.end_connections().await;
     worker.upstreams.close_idle();
     worker.log.borrow_mut().flush();
 }
@@ -178,10 +183,12 @@ async fn housekeeping(worker: Rc<Worker>) {
         let now = ticks.tick().await;
         worker.log.borrow_mut().flush();
         worker.upstreams.sweep(now);
+        worker.publish_memory();
         if std::mem::replace(&mut shrinks, worker.overload.shrinks()) != worker.overload.shrinks() {
             worker.upstreams.close_idle();
             memory::collect();
         }
+        worker.generation().forget_unused();
         let expired = worker.drains.expired(now);
         if !expired.is_empty() {
             worker.roster.cut(&expired);
@@ -222,26 +229,39 @@ impl Worker {
     pub(crate) fn serve(self: &Rc<Self>, accepted: Accepted) {
         self.stats.inc(worker::Counter::downstream_cx_total);
         let id = self.next_id();
-        let (worker, registration) = (Rc::clone(self), Rc::new(Registration::new(self)));
-        let entry = registration.key();
-        let task = spawn_local(async move {
+        let (worker, registration) = (Rc::clone(self), self.register(&accepted.bound.name));
+        let entry = Rc::clone(&registration);
+        let task = super::spawn(&entry, async move {
             if let Some(mut served) = Box::pin(listener::accepted(&worker, accepted, id, &registration)).await {
                 served.serve_to_end(&worker, &registration).await;
             }
         });
-        self.roster.set_task(entry, task.abort_handle());
+        self.roster.set_task(entry.key(), task.abort_handle());
+    }
+
+    /// An entry for a connection that this listener accepted.
+    fn register(self: &Rc<Self>, listener: &str) -> Rc<Registration> {
+        let registration = Registration::new(self);
+        if let Some(limit) = self.overload.memory_limit(listener) {
+            registration.limit_memory(limit);
+        }
+        Rc::new(registration)
     }
 
     /// Goes on with a connection that another worker served so far.
     fn resume(self: &Rc<Self>, moved: Moved) {
         self.stats.inc(worker::Counter::downstream_cx_moved_in);
-        self.spawn(move |worker, registration| listener::moving::resumed(worker, moved, registration));
+        let registration = self.register(moved.accepted_by());
+        self.spawn(registration, move |worker, registration| listener::moving::resumed(worker, moved, registration));
     }
 
     /// Goes on with a connection that another process served so far.
     fn adopt(self: &Rc<Self>, parcel: Parcel, seat: Seat) {
         let id = self.next_id();
-        self.spawn(move |worker, registration| listener::adopt::adopted(worker, parcel, seat, id, registration));
+        let listener = listener::adopt::taken_by(self, &parcel).unwrap_or_default();
+        self.spawn(self.register(&listener), move |worker, registration| {
+            listener::adopt::adopted(worker, parcel, seat, id, registration)
+        });
     }
 
     /// Gives connections to a successor from now on, or no longer.
@@ -259,18 +279,27 @@ impl Worker {
     }
 
     /// Serves a connection whose filter chain is known on a task of its own.
-    fn spawn<F>(self: &Rc<Self>, begin: F)
+    fn spawn<F>(self: &Rc<Self>, registration: Rc<Registration>, begin: F)
     where
         F: for<'w> FnOnce(&'w Rc<Worker>, &'w Rc<Registration>) -> Option<listener::Served<'w>> + 'static,
     {
-        let (worker, registration) = (Rc::clone(self), Rc::new(Registration::new(self)));
-        let entry = registration.key();
-        let task = spawn_local(async move {
+        let (worker, entry) = (Rc::clone(self), Rc::clone(&registration));
+        let task = super::spawn(&entry, async move {
             if let Some(mut served) = begin(&worker, &registration) {
                 served.serve_to_end(&worker, &registration).await;
             }
         });
-        self.roster.set_task(entry, task.abort_handle());
+        self.roster.set_task(entry.key(), task.abort_handle());
+    }
+
+    /// Ends what is left, where it stands; each has its log line.
+    async fn end_connections(&self) {
+        let ending = async {
+            while self.roster.cut_all() {
+                tokio::task::yield_now().await;
+            }
+        };
+        _ = tokio::time::timeout(LAST_LINES, ending).await;
     }
 
     /// This worker hardly waits for anything any more: what comes in waits for it.
@@ -280,10 +309,40 @@ impl Worker {
 
     /// Serves a stream of a connection that another worker holds.
     fn borrow(self: &Rc<Self>, stream: Box<LentStream>) {
-        let registration = Rc::new(Registration::new(self));
-        let entry = registration.key();
-        let task = spawn_local(crate::http::serve_lent(Rc::clone(self), stream, registration));
-        self.roster.set_task(entry, task.abort_handle());
+        let registration = Registration::new(self);
+        if let Some(limit) = stream.memory_limit() {
+            registration.limit_memory(limit);
+        }
+        let registration = Rc::new(registration);
+        let task =
+            super::spawn(&registration, crate::http::serve_lent(Rc::clone(self), stream, Rc::clone(&registration)));
+        self.roster.set_task(registration.key(), task.abort_handle());
+    }
+
+    /// Says how much memory the connections of limited listeners hold. One worker does, for all.
+    fn publish_memory(&self) {
+        if self.index != 0 || !self.overload.limits_memory() {
+            return;
+        }
+        let generation = self.generation();
+        for listener in generation.shared.bound.values() {
+            if let Some(limit) = self.overload.memory_limit(&listener.name) {
+                let stats = generation.connection_stats(self, listener.address);
+                stats.listener.set(stats::listener::Gauge::downstream_memory_bytes, limit.held());
+            }
+        }
+    }
+
+    /// Counts connections that were cut because those of their listener held too much.
+    pub(super) fn count_cut_for_memory(&self, limit: &Arc<MemoryLimit>, count: u64) {
+        let generation = self.generation();
+        let is_theirs = |limits: Option<Arc<MemoryLimit>>| limits.is_some_and(|theirs| Arc::ptr_eq(&theirs, limit));
+        let mut listeners = generation.shared.bound.values();
+        if let Some(listener) = listeners.find(|listener| is_theirs(self.overload.memory_limit(&listener.name))) {
+            tracing::warn!(listener = &*listener.name, count, "memory limit: connections that hold the most are closed");
+            let stats = generation.connection_stats(self, listener.address);
+            stats.listener.add(stats::listener::Counter::downstream_cx_memory_cut, count);
+        }
     }
 
     fn configure(&self, generation: Arc<Generation>) {
@@ -299,7 +358,7 @@ impl Worker {
         let kept: HashSet<_> = now.chains().map(Arc::as_ptr).collect();
         let mut removed = before.chains().filter(|chain| !kept.contains(&Arc::as_ptr(chain))).peekable();
         if removed.peek().is_some() {
-            self.drains.add(removed.cloned(), Instant::now() + self.drain_time);
+            self.drains.add(removed, Instant::now() + self.drain_time);
             self.roster.wake_all();
         }
     }
@@ -326,21 +385,21 @@ impl LocalGeneration {
     fn next(shared: Arc<Generation>, before: &Self) -> Self {
         let next = Self { shared, ..Self::empty() };
         carry(&before.connection_stats, &next.connection_stats, |key| next.shared.listener_scopes.contains_key(key));
-        // What only these maps still know of has left the configuration, and has no connection.
-        let managers = before.managers.borrow();
-        let used = managers.iter().filter(|(_, (config, _))| Arc::strong_count(config) > 1);
-        next.managers
-            .borrow_mut()
-            .extend(used.map(|(key, (config, manager))| (*key, (config.clone(), manager.clone()))));
-        let chains = before.chains.borrow();
-        let used = chains.iter().filter(|(_, (config, _))| Arc::strong_count(config) > 1);
-        next.chains.borrow_mut().extend(used.map(|(key, (config, filters))| (*key, (config.clone(), filters.clone()))));
+        before.forget_unused();
+        next.managers.borrow_mut().clone_from(&before.managers.borrow());
+        next.chains.borrow_mut().clone_from(&before.chains.borrow());
         carry(&before.tcp_stats, &next.tcp_stats, |key| next.shared.tcp_scopes.contains_key(key));
         let filters = || next.shared.bound.values().filter_map(|bound| bound.listener_filters.proxy_protocol.as_ref());
         carry(&before.proxy_protocol_stats, &next.proxy_protocol_stats, |prefix| {
             filters().any(|filter| filter.stat_prefix == *prefix)
         });
         next
+    }
+
+    /// Drops what was made for configuration that is gone, and that no connection uses any more.
+    fn forget_unused(&self) {
+        self.managers.borrow_mut().retain(|_, (config, _)| config.strong_count() > 0);
+        self.chains.borrow_mut().retain(|_, (config, _)| config.strong_count() > 0);
     }
 
     /// Statistics of the listener at `address`.
@@ -364,7 +423,7 @@ impl LocalGeneration {
             let name = stats::http_name(&config.stat_prefix);
             let filters = HttpFilters::new(&config.filters, &worker.registry, &name);
             let http2 = Rc::new(worker.registry.scope(h2::downstream_name()).writer());
-            (Arc::clone(config), Rc::new(HttpManager { http: scope.writer(), filters, http2 }))
+            (Arc::downgrade(config), Rc::new(HttpManager { http: scope.writer(), filters, http2 }))
         });
         Rc::clone(manager)
     }
@@ -373,7 +432,7 @@ impl LocalGeneration {
     pub(crate) fn network_filters(&self, worker: &Worker, chain: &Arc<FilterChain>) -> Rc<NetworkFilters> {
         let mut known = self.chains.borrow_mut();
         let (_, filters) = known.entry(Arc::as_ptr(chain).addr()).or_insert_with(|| {
-            (Arc::clone(chain), Rc::new(NetworkFilters::new(&chain.network_filters, &worker.registry)))
+            (Arc::downgrade(chain), Rc::new(NetworkFilters::new(&chain.network_filters, &worker.registry)))
         });
         Rc::clone(filters)
     }

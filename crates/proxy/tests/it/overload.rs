@@ -116,6 +116,41 @@ fn requests_past_the_listeners_limit_get_503_until_there_is_room() {
 }
 
 #[test]
+fn clients_that_do_not_read_are_cut_when_the_listeners_memory_is_full() {
+    const LIMIT: u32 = 400_000;
+    let backend = Backend::start(|request| match request.target.as_str() {
+        "/big" => Reply::Fixed(200, Vec::new(), vec![b'x'; 8 << 20]),
+        _ => Reply::text("small"),
+    });
+    let routes = "route_config: {name: local, virtual_hosts: [{name: all, domains: [\"*\"], routes: [{match: {prefix: \
+                  /}, route: {cluster: backend}}]}]}";
+    let cluster = static_cluster("backend", backend.address(), "");
+    let bootstrap = static_bootstrap(&http_listener("web", routes, ""), &[cluster]);
+    let bootstrap = with_runtime(&bootstrap, "evenkeel.resource_limits.listener.web.memory_limit", LIMIT);
+    let proxy = Proxy::start_with(&bootstrap, 2);
+    proxy.wait_live();
+    let web = proxy.listener("web");
+    let mut good = served(web);
+    let held = || stat(&proxy, ".downstream_memory_bytes").iter().sum::<u64>();
+    let cut = || stat(&proxy, ".downstream_cx_memory_cut").iter().sum::<u64>();
+
+    let mut slow = Vec::new();
+    eventually("a connection to be cut", || {
+        // Past the limit new ones are reset.
+        let asked = Connection::open(web).and_then(|mut client| client.send("GET /big HTTP/1.1\r\nhost: test\r\n\r\n").map(|()| client));
+        slow.extend(asked);
+        (cut() > 0).then_some(())
+    });
+    eventually("what is held to be counted", || (1..=u64::from(LIMIT)).contains(&held()).then_some(()));
+    let answer = good.get("test", "/", "").expect("an answer, if only that there is no room");
+    assert!(answer.keeps_open() && [200, 503].contains(&answer.status), "{answer:?}");
+    drop(slow);
+    eventually("room", || good.get("test", "/", "").ok().filter(|answer| answer.status == 200));
+    eventually("nothing to be held", || (held() == 0).then_some(()));
+    assert_eq!(served(web).get("test", "/", "").expect("an answer").text(), "small");
+}
+
+#[test]
 fn a_full_heap_begins_the_actions_that_are_configured() {
     let get =
         |proxy: &Proxy| -> Option<Response> { Connection::open(proxy.listener("web")).ok()?.get("test", "/", "").ok() };

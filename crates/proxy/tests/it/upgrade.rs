@@ -122,6 +122,8 @@ fn several_upgrades_under_load_cost_nothing() {
     let (web, tcp, admin) = (proxy.listener("web"), proxy.listener("tcp"), proxy.admin);
     let mut quiet = Connection::open(web).expect("it accepts");
     assert_eq!(quiet.get("test", "/before", "").expect("an answer").text(), "/before");
+    // Nobody has said yet what it is to be.
+    let mut silent = Connection::open(web).expect("it accepts");
     // Half a head has arrived when the first upgrade begins.
     let mut half = Connection::open(web).expect("it accepts");
     half.send("GET /half HTTP/1.1\r\nho").expect("it reads");
@@ -154,18 +156,47 @@ fn several_upgrades_under_load_cost_nothing() {
         }
     });
     assert_eq!(quiet.get("test", "/after", "").expect("the same connection").text(), "/after");
+    assert_eq!(silent.get("test", "/first", "").expect("the same connection").text(), "/first");
     // What all four processes counted.
-    let asked = asked.load(Ordering::Relaxed) as u64 + 1;
+    let asked = asked.load(Ordering::Relaxed) as u64 + 2;
     eventually("all requests to be counted", || {
         (stat(&proxy, "http.web.downstream_rq_total") == [asked]).then_some(())
     });
     eventually("both streams to be counted once", || {
         (stat(&proxy, "tcp.tcp.downstream_cx_total") == [2]).then_some(())
     });
-    drop((quiet, half));
+    drop((quiet, half, silent));
     for gauge in ["http.web.downstream_cx_active", "tcp.tcp.downstream_cx_active"] {
         eventually("nothing to be open", || (stat(&proxy, gauge) == [0]).then_some(()));
     }
+}
+
+#[test]
+fn connections_taken_over_count_against_the_listeners_limit() {
+    let web = Backend::start(|request| Reply::text(request.target.clone()));
+    let echo = TcpEcho::start();
+    let limit = "layered_runtime: {layers: [{name: static, static_layer: {envoy.resource_limits.listener.web.connection_limit: 2}}]}";
+    let bootstrap = format!("{}\n{limit}\n", bootstrap(web.address(), echo.address(), &[]));
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let socket = folder.path().join("private").join("proxy.sock");
+    let proxy = start(&bootstrap, &socket, 2);
+    let web = proxy.listener("web");
+    let served = || {
+        let mut connection = Connection::open(web).ok()?;
+        connection.get("test", "/", "").ok().map(|_| connection)
+    };
+    let mut kept = [served().expect("an answer"), served().expect("an answer")];
+    assert!(served().is_none(), "more than the limit");
+    let next = start(&bootstrap, &socket, 2);
+    eventually("the process before to end", || proxy.has_ended().then_some(()));
+    for connection in &mut kept {
+        assert_eq!(connection.get("test", "/kept", "").expect("the same connection").text(), "/kept");
+    }
+    assert!(served().is_none(), "those that were taken over count");
+    drop(kept);
+    eventually("room", served);
+    drop(proxy);
+    next.stop().expect("a clean end");
 }
 
 #[test]

@@ -240,7 +240,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     part("envoy.config.bootstrap.v3.LayeredRuntime", &["layers"]),
     message("envoy.config.bootstrap.v3.RuntimeLayer", Part, &["name"],
         &[("static_layer", "overload.global_downstream_max_connections, envoy.resource_limits.listener.NAME.connection_limit, \
-           evenkeel.resource_limits.listener.NAME.request_limit; envoy.reloadable_features.* and re2.* have no effect")],
+           evenkeel.resource_limits.listener.NAME.request_limit and .memory_limit; envoy.reloadable_features.* and re2.* have no effect")],
         &[("runtime values cannot be changed through the admin interface", &["admin_layer"])]),
     message("envoy.config.core.v3.Node", Part, &["id", "cluster", "metadata", "locality"], &[], &[]),
     part("envoy.config.bootstrap.v3.Bootstrap.StaticResources", &["listeners", "clusters"]),

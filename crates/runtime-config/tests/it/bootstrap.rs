@@ -127,6 +127,7 @@ layered_runtime:
       overload: {{ global_downstream_max_connections: 40000 }}
       envoy.resource_limits.listener.web.connection_limit: 7
       evenkeel.resource_limits.listener.web.request_limit: \"9\"
+      evenkeel.resource_limits.listener.web.memory_limit: 1000000
       re2.max_program_size.error_level: 1024
   - name: admin
     admin_layer: {{}}"
@@ -144,7 +145,7 @@ layered_runtime:
     let triggers = vec![Trigger { monitor: 0, from: 0.9, full: 0.9 }, Trigger { monitor: 2, from: 0.5, full: 0.75 }];
     assert_eq!(overload.actions, [ActionRule { action: Action::StopAcceptingRequests, triggers }]);
     assert_eq!(overload.max_connections, Some(40000));
-    let web = ListenerLimits { connections: Some(7), requests: Some(9) };
+    let web = ListenerLimits { connections: Some(7), requests: Some(9), memory_bytes: Some(1_000_000) };
     assert_eq!(overload.listeners.into_iter().collect::<Vec<_>>(), [("web".into(), web)]);
 
     let extents = |from, full, shares: &[f64]| -> Vec<f64> {
