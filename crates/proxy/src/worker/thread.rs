@@ -339,7 +339,11 @@ impl Worker {
         let is_theirs = |limits: Option<Arc<MemoryLimit>>| limits.is_some_and(|theirs| Arc::ptr_eq(&theirs, limit));
         let mut listeners = generation.shared.bound.values();
         if let Some(listener) = listeners.find(|listener| is_theirs(self.overload.memory_limit(&listener.name))) {
-            tracing::warn!(listener = &*listener.name, count, "memory limit: connections that hold the most are closed");
+            tracing::warn!(
+                listener = &*listener.name,
+                count,
+                "memory limit: connections that hold the most are closed"
+            );
             let stats = generation.connection_stats(self, listener.address);
             stats.listener.add(stats::listener::Counter::downstream_cx_memory_cut, count);
         }

@@ -189,7 +189,8 @@ impl ControlPlane {
         let (generation, mut status) = (self.set.generation, self.status.clone());
         let accepted = status.wait_for(|status| status.is_live(generation));
         let runtime = self.runtime.as_ref().expect("running");
-        let accepted = runtime.block_on(async { tokio::time::timeout(PATIENCE, accepted).await.map(|status| status.is_ok()) });
+        let accepted =
+            runtime.block_on(async { tokio::time::timeout(PATIENCE, accepted).await.map(|status| status.is_ok()) });
         assert_eq!(accepted, Ok(true), "the change was not accepted");
     }
 

@@ -131,7 +131,9 @@ fn a_change_drains_the_connections_of_the_chains_it_changes() {
 
     for turn in 0..10 {
         change(&mut control_plane, ResourceType::Route, routes(&format!("turn-{turn}")));
-        eventually("the routes", || (assert_stays(&mut clients.http, "routes") == format!("turn-{turn}")).then_some(()));
+        eventually("the routes", || {
+            (assert_stays(&mut clients.http, "routes") == format!("turn-{turn}")).then_some(())
+        });
         assert_stays(&mut clients.other, "routes changed");
         clients.assert_tcp_stays("routes changed");
     }

@@ -137,7 +137,8 @@ fn clients_that_do_not_read_are_cut_when_the_listeners_memory_is_full() {
     let mut slow = Vec::new();
     eventually("a connection to be cut", || {
         // Past the limit new ones are reset.
-        let asked = Connection::open(web).and_then(|mut client| client.send("GET /big HTTP/1.1\r\nhost: test\r\n\r\n").map(|()| client));
+        let asked = Connection::open(web)
+            .and_then(|mut client| client.send("GET /big HTTP/1.1\r\nhost: test\r\n\r\n").map(|()| client));
         slow.extend(asked);
         (cut() > 0).then_some(())
     });

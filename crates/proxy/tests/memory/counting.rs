@@ -113,4 +113,3 @@ impl Kept {
         assert!(bytes <= bar, "{what}: {bytes} bytes per connection are more than {bar}: {blocks:?}");
     }
 }
-

@@ -123,9 +123,13 @@ fn handshakes_that_never_end_hold_little() {
     let active = |count| {
         eventually("all connections to be counted", || {
             let text = proxy.get("/stats").text();
-            text.lines().any(|line| {
-                line.starts_with("listener.") && !line.contains("worker_") && line.ends_with(&format!("downstream_cx_active: {count}"))
-            }).then_some(())
+            text.lines()
+                .any(|line| {
+                    line.starts_with("listener.")
+                        && !line.contains("worker_")
+                        && line.ends_with(&format!("downstream_cx_active: {count}"))
+                })
+                .then_some(())
         });
     };
     Kept::measure(|| send_in_pieces(address, half, 4), active).check("half a ClientHello", CLIENT_HELLO_BYTES);

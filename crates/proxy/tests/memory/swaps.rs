@@ -207,7 +207,8 @@ fn change(control_plane: &mut ControlPlane, changes: &mut Changes, web: SocketAd
         };
         let (tell, clients): (Vec<SyncSender<()>>, Vec<_>) = (0..CLIENTS).map(start).unzip();
         for turn in 0..count {
-            tell.iter().for_each(|client| client.send(()).unwrap_or_else(|_| panic!("a client failed at change {turn}")));
+            tell.iter()
+                .for_each(|client| client.send(()).unwrap_or_else(|_| panic!("a client failed at change {turn}")));
             control_plane.change(|set| changes.next(set));
             control_plane.wait_accepted();
         }

@@ -18,12 +18,12 @@ use super::http_connection_manager::http_connection_manager;
 use super::route_action::criteria;
 use super::subset::lb_metadata;
 use super::{Cx, proxy_protocol, rbac, source, tls, type_name};
+use crate::FastMap;
 use crate::filter_chain_match::ChainIndex;
 use crate::listener::{
     FilterChain, FilterChainMatch, Listener, ListenerFilters, NetworkFilter, PortPredicate, SourceType, TcpProxy,
     Terminal, TrafficDirection, WeightedTcpCluster,
 };
-use crate::FastMap;
 
 const ORIGINAL_DST: &str = "envoy.extensions.filters.listener.original_dst.v3.OriginalDst";
 const TLS_INSPECTOR: &str = "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector";
@@ -210,11 +210,7 @@ fn port_predicate(cx: &mut Cx<'_>, predicate: &listener::ListenerFilterChainMatc
     }
 }
 
-fn referring_chain(
-    cx: &mut Cx<'_>,
-    chain: &listener::FilterChain,
-    secrets: &SecretStore,
-) -> Option<ReferringChain> {
+fn referring_chain(cx: &mut Cx<'_>, chain: &listener::FilterChain, secrets: &SecretStore) -> Option<ReferringChain> {
     let others = std::mem::take(&mut cx.references);
     let compiled = filter_chain(cx, chain, secrets);
     let references = std::mem::replace(&mut cx.references, others);

@@ -278,7 +278,8 @@ fn a_listener_refused_for_its_address_is_admitted_once_it_is_free() {
 fn chains(names: &[&str], changed: &str, elsewhere: &str) -> evenkeel_xds::Any {
     let chain = |name: &&str| {
         let limit = if *name == changed { "idle_timeout: 7s" } else { "idle_timeout: 8s" };
-        let filter = format!("{{ name: t, typed_config: {{ \"@type\": {TCP}, stat_prefix: s, cluster: c, {limit} }} }}");
+        let filter =
+            format!("{{ name: t, typed_config: {{ \"@type\": {TCP}, stat_prefix: s, cluster: c, {limit} }} }}");
         format!("- {{ name: {name}, filter_chain_match: {{ server_names: [{name}.test] }}, filters: [{filter}] }}\n")
     };
     let list = names.iter().map(chain).collect::<String>();
