@@ -57,6 +57,8 @@ pub(super) struct Driver {
     socket: Socket,
     input: Buffer,
     phase: Phase,
+    /// What the peer broke, when that ended the connection.
+    pub(super) violation: Option<Violation>,
     deadline: Deadline,
     limits: Limits,
     keepalive: Option<Keepalive>,
@@ -108,6 +110,7 @@ impl Driver {
             socket,
             input,
             phase: Phase::Open,
+            violation: None,
             deadline: Deadline::default(),
             limits,
             keepalive: options.keepalive.clone().map(Keepalive::new),
@@ -293,6 +296,7 @@ impl Driver {
             End::Lost | End::Idle => Reason::NO_ERROR,
             End::Broken(error) => {
                 stats::count_violation(&self.stats, error);
+                self.violation = Some(error.violation);
                 tracing::debug!(socket = ?self.socket, %error, "HTTP/2 connection ended");
                 error.reason
             }

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use evenkeel_http::RequestHead;
-use evenkeel_http::h2::RequestMeta;
+use evenkeel_http::h2::{RequestMeta, Violation};
 use evenkeel_runtime_config::http2::Http2Options;
 use evenkeel_stats::Writer;
 
@@ -53,6 +53,11 @@ impl Server {
             None if self.over => Poll::Ready(None),
             None => Poll::Pending,
         }
+    }
+
+    /// Whether the connection has ended because its client reset streams as soon as it had opened them.
+    pub(crate) fn reset_too_many(&self) -> bool {
+        self.driver.violation == Some(Violation::PrematureResets)
     }
 
     /// Asks the client to open no more streams. Those there are go on, then the connection ends.

@@ -25,8 +25,9 @@ use super::log::record;
 use super::phases::Life;
 use super::reply::Reply;
 use super::request::{Request, Tunnel};
-use super::retry;
+use super::{retry, websocket};
 use crate::conn::deadline::after;
+use crate::random::Random;
 use crate::response_flags::ResponseFlags;
 use crate::stats::http::Counter;
 use crate::upstream::Cluster;
@@ -84,7 +85,7 @@ impl<'l> Life<'l> {
         }
         let client = identify(&mut request.head, hcm, &origin.view, &origin.peer_text, &origin.worker.random);
         request.client = Some(client);
-        request.tunnel = asked_tunnel(request);
+        request.tunnel = asked_tunnel(request, &origin.worker.random);
         request.grpc = is_grpc(&request.head);
         request.head.headers.remove_hop_by_hop();
         let random = origin.worker.random.next();
@@ -239,13 +240,16 @@ fn is_grpc(head: &RequestHead) -> bool {
 }
 
 /// The tunnel the request asks for.
-fn asked_tunnel(request: &mut Request) -> Option<Tunnel> {
+fn asked_tunnel(request: &mut Request, random: &Random) -> Option<Tunnel> {
     // Extended CONNECT (RFC 8441 section 5) is an upgrade to everything behind this.
     if !request.head.protocol().is_empty() {
         let protocol = request.head.protocol().to_ascii_lowercase();
         request.head.set_protocol(b"");
         request.head.set_method(b"GET");
         request.info.framing = Framing::None;
+        if protocol == b"websocket" {
+            websocket::add_key(&mut request.head.headers, random);
+        }
         return Some(Tunnel::Upgrade(protocol));
     }
     if request.head.method() == b"CONNECT" {

@@ -52,7 +52,12 @@ pub(super) async fn serve(origin: Origin, stream: Stream, input: Buffer, carried
             }
             server.poll_accept(cx)
         });
-        let Some(incoming) = incoming.await else { return };
+        let Some(incoming) = incoming.await else {
+            if server.reset_too_many() {
+                origin.manager.http.inc(Counter::downstream_rq_too_many_premature_resets);
+            }
+            return;
+        };
         requests += 1;
         if !leaving && hcm.max_requests_per_connection.is_some_and(|most| most > 0 && requests >= most) {
             origin.manager.http.inc(Counter::downstream_cx_max_requests_reached);

@@ -23,6 +23,7 @@ mod request;
 mod respond;
 mod retry;
 mod upstream;
+mod websocket;
 
 pub(crate) use connection::serve;
 pub(crate) use lending::{LentStream, serve_lent};

@@ -6,6 +6,7 @@ mod bootstrap;
 mod breaker;
 mod data_path;
 mod detection;
+mod floods;
 mod harness;
 mod health;
 mod keep_alive;

@@ -165,6 +165,7 @@ fn describe(request: &Request<Incoming>) -> String {
 /// Echoes what comes over the tunnel.
 fn upgrade(mut request: Request<Incoming>) -> Response<Body> {
     let over_http2 = request.version() == Version::HTTP_2;
+    let key = request.headers().get("sec-websocket-key").cloned();
     let on = hyper::upgrade::on(&mut request);
     tokio::spawn(async move {
         let Ok(upgraded) = on.await else { return };
@@ -181,8 +182,15 @@ fn upgrade(mut request: Request<Incoming>) -> Response<Body> {
     });
     let response = match over_http2 {
         true => Response::builder().status(200),
-        false => Response::builder().status(101).header("connection", "upgrade").header("upgrade", "websocket"),
+        false => Response::builder()
+            .status(101)
+            .header("connection", "upgrade")
+            .header("upgrade", "websocket")
+            .header("x-key-length", key.as_ref().map_or(0, HeaderValue::len)),
     };
+    // The one key whose answer is known here.
+    let accepts = !over_http2 && key.is_some_and(|key| key == KEY);
+    let response = if accepts { response.header("sec-websocket-accept", ACCEPT) } else { response };
     response.body(empty()).expect("valid")
 }
 
@@ -396,6 +404,10 @@ fn a_client_that_does_not_read_stops_the_server() {
     }
 }
 
+/// The example of RFC 6455 section 1.3.
+const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
+const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
+
 #[test]
 fn websockets_pass_in_every_pairing() {
     for upstream in BOTH {
@@ -415,9 +427,21 @@ fn websockets_pass_in_every_pairing() {
                 }
             };
             request.headers_mut().insert("sec-websocket-version", HeaderValue::from_static("13"));
+            if client.version == Version::HTTP_11 {
+                request.headers_mut().insert("sec-websocket-key", HeaderValue::from_static(KEY));
+            }
             let response = client.send(request).await;
             let expected = if client.version == Version::HTTP_2 { 200 } else { 101 };
             assert_eq!(response.status(), expected, "{:?} to {upstream:?}", client.version);
+            // Who speaks HTTP/1.1 gets a key, and the answer to its own, whatever the other side speaks.
+            let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
+            if client.version == Version::HTTP_11 {
+                assert_eq!(header("sec-websocket-accept"), Some(ACCEPT), "{upstream:?}");
+            }
+            if upstream == Version::HTTP_11 {
+                let expected = if client.version == Version::HTTP_11 { KEY.len() } else { 24 };
+                assert_eq!(header("x-key-length"), Some(expected.to_string().as_str()), "{:?}", client.version);
+            }
             let upgraded = hyper::upgrade::on(response).await.expect("a tunnel");
             let mut tunnel = TokioIo::new(upgraded);
             tunnel.write_all(b"hello").await.expect("it reads");

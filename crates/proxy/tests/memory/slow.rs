@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use evenkeel_testkit::tls::TlsClient;
-use evenkeel_testkit::{Connection, TestCa, eventually};
+use evenkeel_testkit::{Connection, Http2Frames, TestCa, eventually};
 
 use crate::counting::Kept;
 use crate::harness::{Proxy, http_listener, stat, static_bootstrap, static_cluster};
@@ -208,35 +208,11 @@ fn answers_that_nobody_reads_hold_two_blocks() {
     drop(proxy);
 }
 
-/// A client that speaks just enough HTTP/2 to open streams, and gives no window for their answers.
-struct Http2 {
-    socket: TcpStream,
-    next_stream: u32,
-}
-
-impl Http2 {
-    fn open(address: SocketAddr) -> Self {
-        let mut socket = Connection::socket(address).expect("it accepts");
-        socket.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").expect("the proxy reads");
-        let mut client = Self { socket, next_stream: 1 };
-        // SETTINGS_INITIAL_WINDOW_SIZE (RFC 9113 section 6.5.2): 0.
-        client.frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]);
-        client
-    }
-
-    fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-        let length = u32::try_from(payload.len()).expect("a short frame").to_be_bytes();
-        let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
-        self.socket.write_all(&[&head, payload].concat()).expect("the proxy reads");
-    }
-
-    /// A GET, in HEADERS with END_STREAM and END_HEADERS.
-    fn get(&mut self) {
-        let stream = self.next_stream;
-        self.next_stream += 2;
-        // `:method: GET`, `:path: /`, `:scheme: http` and `:authority: a` (RFC 7541 appendix A).
-        self.frame(1, 0x5, stream, &[0x82, 0x84, 0x86, 0x41, 1, b'a']);
-    }
+/// An HTTP/2 client that gives no window for answers: `SETTINGS_INITIAL_WINDOW_SIZE` is 0 (RFC 9113 section 6.5.2).
+fn no_window(address: SocketAddr) -> Http2Frames {
+    let mut client = Http2Frames::open(address).expect("it accepts");
+    client.frame(Http2Frames::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]).expect("the proxy reads");
+    client
 }
 
 #[test]
@@ -244,9 +220,9 @@ fn http2_streams_hold_little_until_they_are_answered_and_two_blocks_when_that_is
     let _alone = alone();
     let server = Server::start();
     let (proxy, address) = start(server.address(), "");
-    let client = RefCell::new(Http2::open(address));
+    let client = RefCell::new(no_window(address));
     let open = || {
-        client.borrow_mut().get();
+        client.borrow_mut().get().expect("the proxy reads");
         server.keep(server.take_request());
     };
     Kept::measure_many(STREAMS, open, |_| ()).check("an HTTP/2 stream that waits", IDLE_STREAM_BYTES);
@@ -254,9 +230,9 @@ fn http2_streams_hold_little_until_they_are_answered_and_two_blocks_when_that_is
     drop(proxy);
 
     let (proxy, address) = start(server.address(), "");
-    let client = RefCell::new(Http2::open(address));
+    let client = RefCell::new(no_window(address));
     let open = || {
-        client.borrow_mut().get();
+        client.borrow_mut().get().expect("the proxy reads");
         let mut upstream = server.take_request();
         let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", 2 * ENDLESS);
         upstream.write_all(head.as_bytes()).expect("the proxy reads");

@@ -15,6 +15,7 @@ use crate::h2::{Answer, Chunk, Received, Reset, ResetBy, Stream};
 use crate::http::failure::Failure;
 use crate::http::framed::{Piece, Take};
 use crate::http::request::{Request, Tunnel};
+use crate::http::websocket;
 use crate::upstream::{Host, Place};
 
 /// How long a peer's settings are waited for.
@@ -116,6 +117,9 @@ impl Http2 {
         {
             response.status = 101;
             response.headers.set(HeaderId::Upgrade, protocol);
+            if protocol == b"websocket" {
+                websocket::accept(&request.head.headers, &mut response.headers);
+            }
         }
         // 101 does not exist in HTTP/2 (RFC 9113 section 8.6).
         let framing = if meta.end { Framing::None } else { meta.framing };

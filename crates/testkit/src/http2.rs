@@ -1,0 +1,142 @@
+//! A raw HTTP/2 client: sends the frames it is told to, whatever they do to the peer.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use crate::http::Connection;
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// `:method: GET`, `:path: /`, `:scheme: http` and `:authority: a`, without the dynamic table (RFC 7541 appendix A).
+const GET: &[u8] = &[0x82, 0x84, 0x86, 0x01, 1, b'a'];
+
+/// One connection.
+pub struct Http2Frames {
+    socket: TcpStream,
+    next_stream: u32,
+}
+
+/// A frame the peer sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    /// Its type (RFC 9113 section 6).
+    pub kind: u8,
+    /// Its flags.
+    pub flags: u8,
+    /// Its stream; 0 for the connection's.
+    pub stream: u32,
+    /// Its payload.
+    pub payload: Vec<u8>,
+}
+
+impl Http2Frames {
+    /// Frame types (RFC 9113 section 6).
+    pub const DATA: u8 = 0;
+    /// HEADERS.
+    pub const HEADERS: u8 = 1;
+    /// PRIORITY.
+    pub const PRIORITY: u8 = 2;
+    /// RST_STREAM.
+    pub const RST_STREAM: u8 = 3;
+    /// SETTINGS.
+    pub const SETTINGS: u8 = 4;
+    /// PING.
+    pub const PING: u8 = 6;
+    /// GOAWAY.
+    pub const GOAWAY: u8 = 7;
+    /// WINDOW_UPDATE.
+    pub const WINDOW_UPDATE: u8 = 8;
+    /// CONTINUATION.
+    pub const CONTINUATION: u8 = 9;
+    /// The flag END_STREAM.
+    pub const END_STREAM: u8 = 1;
+    /// The flag END_HEADERS.
+    pub const END_HEADERS: u8 = 4;
+
+    /// Connects and sends the preface. SETTINGS are the caller's to send.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn open(address: SocketAddr) -> io::Result<Self> {
+        let mut socket = Connection::socket(address)?;
+        socket.write_all(PREFACE)?;
+        Ok(Self { socket, next_stream: 1 })
+    }
+
+    /// A frame's bytes.
+    ///
+    /// # Panics
+    /// When the payload is longer than a frame can be.
+    pub fn bytes(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(payload.len()).ok().filter(|length| *length < 1 << 24).expect("a frame's length");
+        [&length.to_be_bytes()[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+    }
+
+    /// Sends a frame.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> io::Result<()> {
+        self.send(&Self::bytes(kind, flags, stream, payload))
+    }
+
+    /// Sends these bytes.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.socket.write_all(bytes)
+    }
+
+    /// The bytes of a whole GET on a stream.
+    pub fn get_bytes(stream: u32) -> Vec<u8> {
+        Self::bytes(Self::HEADERS, Self::END_STREAM | Self::END_HEADERS, stream, GET)
+    }
+
+    /// Sends a GET on the next stream, and says which that is.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn get(&mut self) -> io::Result<u32> {
+        let stream = self.next_stream;
+        self.next_stream += 2;
+        self.send(&Self::get_bytes(stream))?;
+        Ok(stream)
+    }
+
+    /// The next frame; `None` at the end of the connection.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn next(&mut self) -> io::Result<Option<Frame>> {
+        let mut head = [0; 9];
+        match self.socket.read_exact(&mut head) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            result => result?,
+        }
+        let [a, b, c, kind, flags, w, x, y, z] = head;
+        let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+        self.socket.read_exact(&mut payload)?;
+        Ok(Some(Frame { kind, flags, stream: u32::from_be_bytes([w, x, y, z]) & (u32::MAX >> 1), payload }))
+    }
+
+    /// Reads until the peer ends the connection; the error codes of its GOAWAYs. A reset is an end, too.
+    ///
+    /// # Errors
+    /// When it does not end in time.
+    pub fn end(&mut self) -> io::Result<Vec<u32>> {
+        let mut codes = Vec::new();
+        loop {
+            match self.next() {
+                Ok(Some(Frame { kind: Self::GOAWAY, payload, .. })) => {
+                    let code = payload.get(4..8).and_then(|code| code.try_into().ok());
+                    codes.extend(code.map(u32::from_be_bytes));
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => return Ok(codes),
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => return Err(error),
+                Err(_) => return Ok(codes),
+            }
+        }
+    }
+}
