@@ -134,7 +134,9 @@ impl Http2Frames {
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => return Ok(codes),
-                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => return Err(error),
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                    return Err(error);
+                }
                 Err(_) => return Ok(codes),
             }
         }
