@@ -57,6 +57,8 @@ pub struct TrafficPolicy {
     pub outlier_detection: Option<OutlierDetection>,
     /// Retries as a share of requests.
     pub retry_budget: Option<RetryBudget>,
+    /// Endpoints are told who the client is.
+    pub proxy_protocol: Option<ProxyProtocol>,
     /// Settings for single ports, by number. They replace those of the service, field by field not inherited.
     pub ports: BTreeMap<u16, TrafficPolicy>,
 }
@@ -208,6 +210,34 @@ pub struct ConnectionPool {
     pub max_connection_duration: Option<Duration>,
     /// Probes of idle connections.
     pub tcp_keepalive: Option<TcpKeepalive>,
+    /// TCP connections on which nothing moves are closed after this long; zero = never.
+    pub tcp_idle_timeout: Option<Duration>,
+    /// HTTP/1.1 goes on as HTTP/2.
+    pub h2_upgrade: bool,
+    /// Requests go on in the protocol they came in.
+    pub use_client_protocol: bool,
+    /// Requests at a time on one HTTP/2 connection; 0 = Envoy's default.
+    pub max_concurrent_streams: Option<u32>,
+    /// PINGs on HTTP/2 connections.
+    pub http2_keepalive: Option<Http2Keepalive>,
+}
+
+/// PINGs on HTTP/2 connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Http2Keepalive {
+    /// Between them.
+    pub interval: Duration,
+    /// A connection whose PING is not answered within this is closed.
+    pub timeout: Duration,
+}
+
+/// Form of the header that tells endpoints who the client is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProxyProtocol {
+    /// Text.
+    V1,
+    /// Binary.
+    V2,
 }
 
 /// TLS of a client.
@@ -270,6 +300,7 @@ impl DestinationRule {
                     tls: over.tls.or(base.tls),
                     outlier_detection: over.outlier_detection.or(base.outlier_detection),
                     retry_budget: over.retry_budget.or(base.retry_budget),
+                    proxy_protocol: over.proxy_protocol.or(base.proxy_protocol),
                     ports: BTreeMap::new(),
                 }
             }

@@ -24,8 +24,8 @@ pub use address_book::AddressBook;
 pub use build::{Builder, Built, build};
 pub use changes::Changes;
 pub use destination_rule::{
-    ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, LbPolicy, LoadBalancer, LocalityLb,
-    OutlierDetection, RetryBudget, Shares, Subset, TcpKeepalive, TrafficPolicy, Warmup,
+    ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, Http2Keepalive, LbPolicy, LoadBalancer, LocalityLb,
+    OutlierDetection, ProxyProtocol, RetryBudget, Shares, Subset, TcpKeepalive, TrafficPolicy, Warmup,
 };
 pub use gateway::{Gateway, GatewayHost, Server, ServerProtocol, ServerTls, ServerTlsMode};
 pub use list::List;

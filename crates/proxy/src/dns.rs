@@ -2,20 +2,20 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use evenkeel_runtime_config::builder::DnsCluster;
-use evenkeel_runtime_config::cluster::{DnsFamily, DnsOptions};
+use evenkeel_runtime_config::cluster::{DnsFamily, DnsOptions, DnsResolver};
 use hickory_resolver::TokioResolver;
-use hickory_resolver::config::LookupIpStrategy;
+use hickory_resolver::config::{ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolverConfig};
 use tokio::task::AbortHandle;
 
 use crate::state::Shared;
 
-/// A name is not asked for more often than this, whatever its time to live says.
+/// A name is not asked for more often than this on account of its time to live.
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 /// However small a random pause comes out, this long is waited after a failure.
 const LEAST_FAILURE_PAUSE: Duration = Duration::from_millis(1);
@@ -27,8 +27,8 @@ pub(crate) struct Dns {
     resolvers: Rc<Resolvers>,
 }
 
-/// One resolver per strategy, made from the system's configuration when first needed.
-type Resolvers = RefCell<Vec<(LookupIpStrategy, TokioResolver)>>;
+/// Resolvers, made when first needed.
+type Resolvers = RefCell<Vec<(LookupIpStrategy, Arc<DnsResolver>, TokioResolver)>>;
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Target {
@@ -61,7 +61,8 @@ impl Dns {
             .iter()
             .flat_map(|cluster| {
                 cluster.targets.iter().map(|target| {
-                    (Target { cluster: cluster.cluster.clone(), host: target.host.clone() }, cluster.options)
+                    let target = Target { cluster: cluster.cluster.clone(), host: target.host.clone() };
+                    (target, cluster.options.clone())
                 })
             })
             .collect();
@@ -71,7 +72,7 @@ impl Dns {
                 let answered = Rc::new(Cell::new(false));
                 let name = Name {
                     target: target.clone(),
-                    options,
+                    options: options.clone(),
                     answered: answered.clone(),
                     resolvers: self.resolvers.clone(),
                     shared: shared.clone(),
@@ -98,12 +99,15 @@ impl Name {
         let mut known: Option<Vec<IpAddr>> = None;
         let mut failures = 0;
         loop {
-            let (found, pause) = match resolver(&resolvers, strategy(options.family)) {
-                Some(resolver) => resolve(&resolver, &target.host, options).await,
-                None => (None, options.refresh),
+            let found = match resolver(&resolvers, &options) {
+                Some(resolver) => resolve(&resolver, &target.host).await,
+                None => None,
             };
             failures = if found.is_some() { 0 } else { failures + 1 };
-            let pause = if found.is_some() { pause } else { failure_pause(options, failures) };
+            let (found, pause) = match found {
+                Some((addresses, ttl)) => (Some(addresses), pause(&options, ttl)),
+                None => (None, failure_pause(&options, failures)),
+            };
             // A failure keeps what is known; a first failure lets the cluster go on without endpoints.
             let addresses = found.or_else(|| known.is_none().then(Vec::new));
             if let Some(addresses) = addresses.filter(|addresses| known.as_ref() != Some(addresses)) {
@@ -117,32 +121,37 @@ impl Name {
     }
 }
 
-async fn resolve(resolver: &TokioResolver, host: &str, options: DnsOptions) -> (Option<Vec<IpAddr>>, Duration) {
+/// The addresses, and how long they hold.
+async fn resolve(resolver: &TokioResolver, host: &str) -> Option<(Vec<IpAddr>, Duration)> {
     match resolver.lookup_ip(host).await {
         Ok(lookup) => {
             let mut addresses: Vec<IpAddr> = lookup.iter().collect();
             addresses.sort();
             addresses.dedup();
             let ttl = lookup.valid_until().saturating_duration_since(Instant::now());
-            let pause = if options.respect_ttl { ttl } else { options.refresh };
-            (Some(addresses), pause.max(MIN_PAUSE))
+            Some((addresses, ttl))
         }
         Err(error) => {
             tracing::warn!(host, %error, "DNS resolution failed");
-            (None, options.refresh)
+            None
         }
     }
 }
 
+/// Pause after an answer. A time to live of 0 says nothing of when to ask again.
+fn pause(options: &DnsOptions, ttl: Duration) -> Duration {
+    if options.respect_ttl && !ttl.is_zero() { ttl.max(MIN_PAUSE) } else { options.refresh }
+}
+
 /// Pause after so many failures in a row: as `dns_failure_refresh_rate` says, a random part of what doubles up to its limit,
 /// else the usual one. What is known stays in use meanwhile.
-fn failure_pause(options: DnsOptions, failures: u32) -> Duration {
+fn failure_pause(options: &DnsOptions, failures: u32) -> Duration {
     match options.failure_refresh {
         Some((base, longest)) => {
             let doubled = base.saturating_mul(1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX));
             jitter(doubled.min(longest)).max(LEAST_FAILURE_PAUSE)
         }
-        None => options.refresh.max(MIN_PAUSE),
+        None => options.refresh,
     }
 }
 
@@ -156,18 +165,30 @@ fn strategy(family: DnsFamily) -> LookupIpStrategy {
     }
 }
 
-fn resolver(resolvers: &Resolvers, strategy: LookupIpStrategy) -> Option<TokioResolver> {
+fn resolver(resolvers: &Resolvers, options: &DnsOptions) -> Option<TokioResolver> {
     let mut resolvers = resolvers.borrow_mut();
-    if let Some((_, resolver)) = resolvers.iter().find(|(known, _)| *known == strategy) {
+    let (strategy, wanted) = (strategy(options.family), &options.resolver);
+    let known = resolvers.iter().find(|(known, servers, _)| *known == strategy && servers == wanted);
+    if let Some((_, _, resolver)) = known {
         return Some(resolver.clone());
     }
-    let made = TokioResolver::builder_tokio().and_then(|mut builder| {
+    let builder = match wanted.servers.as_slice() {
+        [] => TokioResolver::builder_tokio(),
+        servers => {
+            let servers = servers.iter().map(|server| name_server(*server, wanted.tcp_only)).collect();
+            let config = ResolverConfig::from_parts(None, Vec::new(), servers);
+            Ok(TokioResolver::builder_with_config(config, Default::default()))
+        }
+    };
+    let made = builder.and_then(|mut builder| {
         builder.options_mut().ip_strategy = strategy;
+        // How long an answer, or the lack of one, holds is decided here and nowhere else.
+        builder.options_mut().cache_size = 0;
         builder.build()
     });
     match made {
         Ok(resolver) => {
-            resolvers.push((strategy, resolver.clone()));
+            resolvers.push((strategy, wanted.clone(), resolver.clone()));
             Some(resolver)
         }
         Err(error) => {
@@ -175,6 +196,13 @@ fn resolver(resolvers: &Resolvers, strategy: LookupIpStrategy) -> Option<TokioRe
             None
         }
     }
+}
+
+fn name_server(server: SocketAddr, tcp_only: bool) -> NameServerConfig {
+    let mut connections = if tcp_only { Vec::new() } else { vec![ConnectionConfig::udp()] };
+    connections.push(ConnectionConfig::tcp());
+    connections.iter_mut().for_each(|connection| connection.port = server.port());
+    NameServerConfig::new(server.ip(), true, connections)
 }
 
 fn jitter(limit: Duration) -> Duration {
@@ -191,13 +219,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn pauses_after_answers_follow_the_time_to_live_or_the_rate() {
+        let rate = DnsOptions { refresh: Duration::from_secs(7), ..DnsOptions::default() };
+        let ttl = DnsOptions { respect_ttl: true, ..rate.clone() };
+        let check = |options: &DnsOptions, millis: u64, expected: u64| {
+            assert_eq!(pause(options, Duration::from_millis(millis)), Duration::from_millis(expected), "{millis}");
+        };
+        check(&rate, 30_000, 7_000);
+        check(&ttl, 30_000, 30_000);
+        check(&ttl, 300, 1_000);
+        check(&ttl, 0, 7_000);
+    }
+
+    #[test]
     fn pauses_after_failures_grow_up_to_their_limit() {
         let usual = DnsOptions { refresh: Duration::from_secs(7), ..DnsOptions::default() };
-        assert_eq!(failure_pause(usual, 3), Duration::from_secs(7));
+        assert_eq!(failure_pause(&usual, 3), Duration::from_secs(7));
         let (base, longest) = (Duration::from_millis(100), Duration::from_millis(800));
         let growing = DnsOptions { failure_refresh: Some((base, longest)), ..usual };
         for (failures, limit) in [(1, 100), (2, 200), (4, 800), (40, 800)] {
-            let pause = failure_pause(growing, failures);
+            let pause = failure_pause(&growing, failures);
             assert!(pause >= LEAST_FAILURE_PAUSE && pause <= Duration::from_millis(limit), "{failures}: {pause:?}");
         }
     }

@@ -309,9 +309,11 @@ impl Builder {
         let clusters = newest.map(|version| &version.compiled.cluster);
         clusters
             .filter_map(|cluster| match &cluster.discovery {
-                Discovery::StrictDns(targets) | Discovery::LogicalDns(targets) => {
-                    Some(DnsCluster { cluster: cluster.name.clone(), targets: targets.clone(), options: cluster.dns })
-                }
+                Discovery::StrictDns(targets) | Discovery::LogicalDns(targets) => Some(DnsCluster {
+                    cluster: cluster.name.clone(),
+                    targets: targets.clone(),
+                    options: cluster.dns.clone(),
+                }),
                 _ => None,
             })
             .collect()

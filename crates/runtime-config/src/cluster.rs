@@ -162,9 +162,20 @@ pub struct DnsTarget {
     pub weight: u32,
 }
 
+/// Who resolves names.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct DnsResolver {
+    /// Servers, in their order; empty: those the system names.
+    pub servers: Vec<SocketAddr>,
+    /// They are asked over TCP at once, instead of after an answer that did not fit into UDP.
+    pub tcp_only: bool,
+}
+
 /// How a DNS cluster's names are resolved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DnsOptions {
+    /// Who is asked.
+    pub resolver: Arc<DnsResolver>,
     /// Address families asked for.
     pub family: DnsFamily,
     /// Between resolutions (5 s when unset), unless `respect_ttl`.
@@ -181,6 +192,7 @@ pub struct DnsOptions {
 impl Default for DnsOptions {
     fn default() -> Self {
         Self {
+            resolver: Arc::default(),
             family: DnsFamily::Auto,
             refresh: Duration::from_secs(5),
             respect_ttl: false,

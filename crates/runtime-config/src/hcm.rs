@@ -60,6 +60,9 @@ pub struct HttpConnectionManager {
     pub stream_idle_timeout: Option<Duration>,
     /// The whole request must have arrived within this; `None`: no limit.
     pub request_timeout: Option<Duration>,
+    /// From a request's head to the end of its response, whatever moves; 408 or reset beyond. The route's own holds instead;
+    /// `None`: no limit.
+    pub max_stream_duration: Option<Duration>,
     /// The request head must have arrived within this, from its first byte; `None`: no limit.
     pub request_headers_timeout: Option<Duration>,
     /// Downstream connections end after this many requests; `None`: never.

@@ -162,7 +162,8 @@ pub struct ForwardAction {
     pub retry: Option<Arc<RetryPolicy>>,
     /// Which of the cluster's limits its requests count against.
     pub priority: Priority,
-    /// From the request's head to the end of the response, whatever moves; `None`: no limit.
+    /// From the request's head to the end of the response, whatever moves. `None`: the connection manager's holds;
+    /// `Duration::MAX`: no limit.
     pub max_stream_duration: Option<Duration>,
     /// What clients of gRPC may ask for with `grpc-timeout`.
     pub grpc_timeout: Option<GrpcTimeout>,

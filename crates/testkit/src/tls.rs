@@ -1,6 +1,6 @@
 //! Certificates made for one test, and a TLS client connection over them.
 
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +10,10 @@ use rcgen::{
     PKCS_ECDSA_P256_SHA256, SanType,
 };
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme, StreamOwned};
+use rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, ServerConfig, ServerConnection,
+    SignatureScheme, StreamOwned,
+};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
@@ -214,5 +217,73 @@ impl ServerCertVerifier for Anybody {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         vec![SignatureScheme::ECDSA_NISTP256_SHA256, SignatureScheme::RSA_PSS_SHA256, SignatureScheme::ED25519]
+    }
+}
+/// The server's end of TLS connections, without client certificates.
+#[derive(Clone)]
+pub struct TlsServer {
+    config: Arc<ServerConfig>,
+}
+
+impl TlsServer {
+    /// Shows this certificate.
+    ///
+    /// # Panics
+    /// When certificate or key is not PEM.
+    pub fn new(identity: &Identity) -> Self {
+        let chain = CertificateDer::pem_slice_iter(identity.cert_pem.as_bytes()).collect::<Result<Vec<_>, _>>();
+        let key = PrivateKeyDer::from_pem_slice(identity.key_pem.as_bytes()).expect("a PEM key");
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let config = builder.expect("the provider's defaults").with_no_client_auth();
+        let config = config.with_single_cert(chain.expect("PEM certificates"), key).expect("a key of its certificate");
+        Self { config: Arc::new(config) }
+    }
+
+    /// Begins a connection; the handshake happens as it is read.
+    ///
+    /// # Panics
+    /// When rustls does not take its own configuration.
+    pub fn accept(&self, socket: TcpStream) -> TlsConnection {
+        let connection = ServerConnection::new(Arc::clone(&self.config)).expect("a sound configuration");
+        TlsConnection(StreamOwned::new(connection, socket))
+    }
+}
+
+/// One of them.
+pub struct TlsConnection(StreamOwned<ServerConnection, TcpStream>);
+
+impl TlsConnection {
+    /// The socket below.
+    pub fn socket(&self) -> &TcpStream {
+        &self.0.sock
+    }
+
+    /// Says that nothing more follows.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub fn close_notify(&mut self) -> io::Result<()> {
+        self.0.conn.send_close_notify();
+        while self.0.conn.wants_write() {
+            self.0.conn.write_tls(&mut self.0.sock)?;
+        }
+        Ok(())
+    }
+}
+
+impl Read for TlsConnection {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer)
+    }
+}
+
+impl Write for TlsConnection {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
     }
 }

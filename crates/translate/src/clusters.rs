@@ -6,8 +6,8 @@ use evenkeel_base::Span;
 use evenkeel_model::service::ServicePort;
 use evenkeel_model::workload::InboundPort;
 use evenkeel_model::{
-    ClientTls, DestinationRule, EndpointAddress, Labels, OutlierDetection, Protocol, Resolution, Service, Subset,
-    TrafficPolicy,
+    ClientTls, ConnectionPool, DestinationRule, EndpointAddress, Labels, OutlierDetection, Protocol, ProxyProtocol,
+    Resolution, Service, Subset, TrafficPolicy,
 };
 use evenkeel_xds::ResourceType;
 
@@ -25,11 +25,13 @@ use crate::pb::config::cluster::{
     CircuitBreakers, Cluster, OutlierDetection as EnvoyOutlierDetection, UpstreamConnectionOptions,
 };
 use crate::pb::core::{
-    BindConfig, Http1ProtocolOptions, Http2ProtocolOptions, HttpProtocolOptions as CommonHttpOptions, TcpKeepalive,
+    BindConfig, Http1ProtocolOptions, Http2ProtocolOptions, HttpProtocolOptions as CommonHttpOptions,
+    KeepaliveSettings, ProxyProtocolConfig, TcpKeepalive, TransportSocket, proxy_protocol_config, transport_socket,
 };
 use crate::pb::envoy_type::Percent;
 use crate::pb::google::protobuf::Struct;
 use crate::pb::upstream_http::{self, http_protocol_options as http_options};
+use crate::pb::upstream_proxy_protocol::ProxyProtocolUpstreamTransport;
 use crate::plan::Output;
 use crate::proto::{ads, any, duration, metadata, one_field, socket_address, u32_value};
 use crate::sessions;
@@ -108,13 +110,20 @@ pub fn outbound(
     discovery(context, service, port, subset.map(|s| &s.labels), &policy, &mut cluster);
     apply_policy(&policy, &mut cluster);
     sessions::apply(service, &mut cluster);
+    let pool = policy.connection_pool.as_ref();
     let common = common_http_options(&policy);
-    match inner {
-        Inner::Http => set_http_options(common, upstream_protocol(context, port.protocol), &mut cluster),
-        Inner::Tcp if common != CommonHttpOptions::default() => set_http_options(common, Speaks::Http1, &mut cluster),
-        Inner::Tcp => {}
+    let speaks = match inner {
+        Inner::Http => upstream_protocol(context, port.protocol, pool),
+        Inner::Tcp => Speaks::Http1,
+    };
+    if inner == Inner::Http || common != CommonHttpOptions::default() {
+        set_http_options(common, speaks, pool, &mut cluster);
     }
-    apply_tls(context, service, port, subset_name, &policy, inner, &mut cluster);
+    let bytes = Bytes { inner, http2: speaks == Speaks::Http2 };
+    apply_tls(context, service, port, subset_name, &policy, bytes, &mut cluster);
+    if let Some(version) = policy.proxy_protocol {
+        begin_with_proxy_header(version, &mut cluster);
+    }
     if let Some(rule) = rule {
         let path = origin::config_path("destination-rule", &rule.namespace, &rule.name);
         cluster.metadata = Some(metadata("istio", "config", &path));
@@ -221,10 +230,20 @@ enum Speaks {
     AsReceived,
 }
 
-/// What a client speaks reaches the server as it was, unless the port says what the server speaks. Behind a gateway that is
+/// What goes over a cluster's connections.
+#[derive(Debug, Clone, Copy)]
+struct Bytes {
+    inner: Inner,
+    /// It is HTTP/2 and nothing else.
+    http2: bool,
+}
+
+/// What a client speaks reaches the server as it was, unless the rule or the port says what the server speaks. Behind a gateway that is
 /// HTTP/1.1 where nothing is said: a browser's HTTP/2 is no sign of what the server takes.
-fn upstream_protocol(context: Context<'_>, declared: Protocol) -> Speaks {
+fn upstream_protocol(context: Context<'_>, declared: Protocol, pool: Option<&ConnectionPool>) -> Speaks {
     match declared {
+        _ if pool.is_some_and(|pool| pool.use_client_protocol) => Speaks::AsReceived,
+        _ if pool.is_some_and(|pool| pool.h2_upgrade) => Speaks::Http2,
         Protocol::Http2 | Protocol::Grpc => Speaks::Http2,
         _ if context.is_sidecar() => Speaks::AsReceived,
         _ => Speaks::Http1,
@@ -265,7 +284,7 @@ fn apply_tls(
     port: &ServicePort,
     subset: &str,
     policy: &TrafficPolicy,
-    inner: Inner,
+    bytes: Bytes,
     cluster: &mut Cluster,
 ) {
     let default_sni = names::mesh_sni(port.number, subset, &service.host);
@@ -278,7 +297,7 @@ fn apply_tls(
                 names => names.iter().map(ToString::to_string).collect::<Vec<_>>(),
             };
             let sni = sni.as_deref().unwrap_or(&default_sni);
-            cluster.transport_socket = Some(tls::mesh_client(mesh, sni, &sans, offered(port, inner)));
+            cluster.transport_socket = Some(tls::mesh_client(mesh, sni, &sans, offered(bytes)));
         }
         Some(ClientTls::Simple { sni, subject_alt_names, ca_certificates, insecure_skip_verify }) => {
             let server = tls::OutsideServer {
@@ -306,16 +325,39 @@ fn apply_tls(
             cluster.transport_socket = Some(tls::outside_client(&server, Some((client_certificate, private_key))));
         }
         None if !mesh.enable_auto_mtls || service.external => {}
-        None => auto_mtls(context, service, port, &default_sni, inner, cluster),
+        None => auto_mtls(context, service, port, &default_sni, bytes, cluster),
+    }
+}
+
+/// Every connection says first who the client is, whatever transport comes after.
+fn begin_with_proxy_header(version: ProxyProtocol, cluster: &mut Cluster) {
+    let version = match version {
+        ProxyProtocol::V1 => proxy_protocol_config::Version::V1,
+        ProxyProtocol::V2 => proxy_protocol_config::Version::V2,
+    };
+    let wrap = |inner: Option<TransportSocket>| {
+        let config = ProxyProtocolUpstreamTransport {
+            config: Some(ProxyProtocolConfig { version: version as i32, ..Default::default() }),
+            transport_socket: Some(inner.unwrap_or_else(tls::raw_buffer)),
+            ..Default::default()
+        };
+        Some(TransportSocket {
+            name: "envoy.transport_sockets.upstream_proxy_protocol".to_owned(),
+            config_type: Some(transport_socket::ConfigType::TypedConfig(any(&config))),
+        })
+    };
+    cluster.transport_socket = wrap(cluster.transport_socket.take());
+    for entry in &mut cluster.transport_socket_matches {
+        entry.transport_socket = wrap(entry.transport_socket.take());
     }
 }
 
 /// What a mesh client offers by ALPN for what it will speak.
-fn offered(port: &ServicePort, inner: Inner) -> &'static [&'static str] {
-    match (inner, port.protocol) {
-        (Inner::Tcp, _) => &["istio"],
-        (Inner::Http, Protocol::Http2 | Protocol::Grpc) => &["istio-h2", "istio", "h2"],
-        (Inner::Http, _) => &["istio-http/1.1", "istio"],
+fn offered(bytes: Bytes) -> &'static [&'static str] {
+    match bytes.inner {
+        Inner::Tcp => &["istio"],
+        Inner::Http if bytes.http2 => &["istio-h2", "istio", "h2"],
+        Inner::Http => &["istio-http/1.1", "istio"],
     }
 }
 
@@ -324,11 +366,11 @@ fn auto_mtls(
     service: &Service,
     port: &ServicePort,
     sni: &str,
-    inner: Inner,
+    bytes: Bytes,
     cluster: &mut Cluster,
 ) {
     let identities: Vec<String> = context.snapshot.identities(service).into_iter().collect();
-    let mutual = tls::mesh_client(context.snapshot.mesh(), sni, &identities, offered(port, inner));
+    let mutual = tls::mesh_client(context.snapshot.mesh(), sni, &identities, offered(bytes));
     let by_endpoint = matches!(cluster.cluster_discovery_type, Some(ClusterDiscoveryType::Type(t)) if t != DiscoveryType::OriginalDst as i32);
     if by_endpoint {
         cluster.transport_socket_matches = vec![
@@ -356,14 +398,19 @@ fn auto_mtls(
 pub fn inbound(context: Context<'_>, port: &InboundPort) -> Generated {
     let mut cluster = to_workload(context, names::inbound_cluster(port.port));
     if Carried::of(port.protocol) != Some(Carried::Tcp) {
-        set_http_options(CommonHttpOptions::default(), upstream_protocol(context, port.protocol), &mut cluster);
+        set_http_options(
+            CommonHttpOptions::default(),
+            upstream_protocol(context, port.protocol, None),
+            None,
+            &mut cluster,
+        );
     }
     (cluster, port.service.as_ref().map(|(service, _)| service.origin.clone()))
 }
 
 fn inbound_passthrough(context: Context<'_>) -> Cluster {
     let mut cluster = to_workload(context, INBOUND_PASSTHROUGH_CLUSTER.to_owned());
-    set_http_options(CommonHttpOptions::default(), Speaks::AsReceived, &mut cluster);
+    set_http_options(CommonHttpOptions::default(), Speaks::AsReceived, None, &mut cluster);
     cluster
 }
 
@@ -377,7 +424,7 @@ fn to_workload(context: Context<'_>, name: String) -> Cluster {
 fn passthrough(context: Context<'_>) -> Cluster {
     let mut cluster = original_dst(context, PASSTHROUGH_CLUSTER.to_owned());
     let common = CommonHttpOptions { idle_timeout: Some(duration(PASSTHROUGH_IDLE)), ..Default::default() };
-    set_http_options(common, Speaks::AsReceived, &mut cluster);
+    set_http_options(common, Speaks::AsReceived, None, &mut cluster);
     cluster
 }
 
@@ -422,11 +469,23 @@ fn base(context: Context<'_>, name: String) -> Cluster {
     }
 }
 
-fn set_http_options(common: CommonHttpOptions, speaks: Speaks, cluster: &mut Cluster) {
+fn set_http_options(common: CommonHttpOptions, speaks: Speaks, pool: Option<&ConnectionPool>, cluster: &mut Cluster) {
     use http_options::UpstreamProtocolOptions;
     use http_options::explicit_http_config::ProtocolConfig;
     // WebSockets go over HTTP/2 by extended CONNECT.
-    let http2 = Http2ProtocolOptions { allow_connect: true, ..Default::default() };
+    let http2 = Http2ProtocolOptions {
+        allow_connect: true,
+        max_concurrent_streams: pool
+            .and_then(|pool| pool.max_concurrent_streams)
+            .filter(|most| *most > 0)
+            .map(u32_value),
+        connection_keepalive: pool.and_then(|pool| pool.http2_keepalive).map(|pings| KeepaliveSettings {
+            interval: Some(duration(pings.interval)),
+            timeout: Some(duration(pings.timeout)),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
     let http1 = Http1ProtocolOptions::default();
     let explicit = |config| {
         let config = http_options::ExplicitHttpConfig { protocol_config: Some(config) };

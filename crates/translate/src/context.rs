@@ -7,7 +7,7 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_model::service::ServicePort;
 use evenkeel_model::{
     DestinationRule, GatewayRef, Labels, LoadBalancer, OutboundTrafficPolicy, Protocol, Selectable, Service, Tracked,
-    VirtualService, Workload,
+    TrafficPolicy, VirtualService, Workload,
 };
 
 use crate::facts::{Answer, Client, Facts, Question};
@@ -131,9 +131,14 @@ impl<'a> Context<'a> {
         self.snapshot.destination_rule_for(service, self.namespace(), self)
     }
 
+    /// What a DestinationRule says of connections to a service, if there is one.
+    pub fn policy(&self, service: &Service, port: u16, subset: Option<&str>) -> Option<TrafficPolicy> {
+        Some(self.destination_rule(service)?.policy_for(subset, port))
+    }
+
     /// How endpoints of a service are chosen between, if a DestinationRule says so.
     pub fn load_balancer(&self, service: &Service, port: u16, subset: Option<&str>) -> Option<LoadBalancer> {
-        self.destination_rule(service)?.policy_for(subset, port).load_balancer
+        self.policy(service, port, subset)?.load_balancer
     }
 
     /// Where a request stands that is addressed to this port.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evenkeel_model::LoadBalancer;
+use evenkeel_model::TrafficPolicy;
 
 use crate::access_log;
 use crate::context::Context;
@@ -102,9 +102,9 @@ pub fn tcp(context: Context<'_>, cluster: &str) -> Filter {
     tcp_by(context, cluster, None)
 }
 
-/// The same, to a cluster that may choose endpoints by hash.
-pub fn tcp_by(context: Context<'_>, cluster: &str, balancer: Option<&LoadBalancer>) -> Filter {
-    tcp_to(context, cluster, tcp_proxy::ClusterSpecifier::Cluster(cluster.to_owned()), balancer)
+/// The same, as a DestinationRule says.
+pub fn tcp_by(context: Context<'_>, cluster: &str, policy: Option<&TrafficPolicy>) -> Filter {
+    tcp_to(context, cluster, tcp_proxy::ClusterSpecifier::Cluster(cluster.to_owned()), policy)
 }
 
 /// A TCP proxy that shares connections out by weight; `stat` names it in statistics.
@@ -112,7 +112,7 @@ pub fn tcp_weighted(
     context: Context<'_>,
     stat: &str,
     shares: &[(String, u32)],
-    balancer: Option<&LoadBalancer>,
+    policy: Option<&TrafficPolicy>,
 ) -> Filter {
     let clusters = shares.iter().map(|(name, weight)| tcp_proxy::weighted_cluster::ClusterWeight {
         name: name.clone(),
@@ -120,20 +120,23 @@ pub fn tcp_weighted(
         ..Default::default()
     });
     let weighted = tcp_proxy::WeightedCluster { clusters: clusters.collect() };
-    tcp_to(context, stat, tcp_proxy::ClusterSpecifier::WeightedClusters(weighted), balancer)
+    tcp_to(context, stat, tcp_proxy::ClusterSpecifier::WeightedClusters(weighted), policy)
 }
 
 fn tcp_to(
     context: Context<'_>,
     stat: &str,
     target: tcp_proxy::ClusterSpecifier,
-    balancer: Option<&LoadBalancer>,
+    policy: Option<&TrafficPolicy>,
 ) -> Filter {
+    let balancer = policy.and_then(|policy| policy.load_balancer.as_ref());
+    let pool = policy.and_then(|policy| policy.connection_pool.as_ref());
     let proxy = TcpProxy {
         stat_prefix: stat.to_owned(),
         cluster_specifier: Some(target),
         access_log: access_log::of_requests(context),
         hash_policy: balancer.and_then(load_balancer::tcp_hash_policy).into_iter().collect(),
+        idle_timeout: pool.and_then(|pool| pool.tcp_idle_timeout).map(duration),
         ..Default::default()
     };
     network_filter("envoy.filters.network.tcp_proxy", any(&proxy))

@@ -24,6 +24,7 @@ pub use evenkeel_xds::pb::envoy::extensions::filters::network::rbac::v3 as netwo
 pub use evenkeel_xds::pb::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
 pub use evenkeel_xds::pb::envoy::extensions::retry::host::previous_hosts::v3 as previous_hosts;
 pub use evenkeel_xds::pb::envoy::extensions::retry::priority::previous_priorities::v3 as previous_priorities;
+pub use evenkeel_xds::pb::envoy::extensions::transport_sockets::proxy_protocol::v3 as upstream_proxy_protocol;
 pub use evenkeel_xds::pb::envoy::extensions::transport_sockets::raw_buffer::v3 as raw_buffer;
 pub use evenkeel_xds::pb::envoy::extensions::transport_sockets::tls::v3 as tls;
 pub use evenkeel_xds::pb::envoy::extensions::upstreams::http::v3 as upstream_http;

@@ -63,9 +63,29 @@ object! {
         retry_budget: Option<RetryBudget> = "retryBudget",
         /// Settings of single ports.
         port_level_settings: Vec<PortTrafficPolicy> = "portLevelSettings",
+        /// Endpoints are told who the client is.
+        proxy_protocol: Option<ProxyProtocol> = "proxyProtocol",
     }
-    later: ["tunnel", "proxyProtocol"];
+    later: ["tunnel"];
     check: check_ports;
+}
+
+object! {
+    /// How endpoints are told who the client is, by a header that a connection begins with.
+    pub struct ProxyProtocol {
+        /// Which form; V1 if not given.
+        version: Option<ProxyProtocolVersion> = "version",
+    }
+}
+
+choices! {
+    /// A form of the PROXY protocol's header.
+    pub enum ProxyProtocolVersion {
+        /// Text.
+        V1 = "V1",
+        /// Binary.
+        V2 = "V2",
+    }
 }
 
 object! {
@@ -288,8 +308,9 @@ object! {
         tcp_keepalive: Option<TcpKeepalive> = "tcpKeepalive",
         /// How long a connection may last.
         max_connection_duration: Option<Duration> = "maxConnectionDuration",
+        /// TCP connections on which nothing moves are closed after this long; 0 = never.
+        idle_timeout: Option<Duration> = "idleTimeout",
     }
-    later: ["idleTimeout"];
 }
 
 object! {
@@ -317,8 +338,37 @@ object! {
         max_retries: Option<u32> = "maxRetries",
         /// Connections without a request are closed after this long.
         idle_timeout: Option<Duration> = "idleTimeout",
+        /// Whether HTTP/1.1 goes on as HTTP/2.
+        h2_upgrade_policy: Option<H2UpgradePolicy> = "h2UpgradePolicy",
+        /// Whether requests go on in the protocol they came in; wins over `h2UpgradePolicy`.
+        use_client_protocol: bool = "useClientProtocol",
+        /// Requests at a time on one HTTP/2 connection.
+        max_concurrent_streams: Option<u32> = "maxConcurrentStreams",
+        /// PINGs on HTTP/2 connections.
+        http2_keep_alive: Option<Http2KeepAlive> = "http2KeepAlive",
     }
-    later: ["h2UpgradePolicy", "useClientProtocol", "maxConcurrentStreams", "http2KeepAlive"];
+}
+
+choices! {
+    /// Whether HTTP/1.1 goes on as HTTP/2.
+    pub enum H2UpgradePolicy {
+        /// It does not.
+        Default = "DEFAULT",
+        /// It does not.
+        DoNotUpgrade = "DO_NOT_UPGRADE",
+        /// It does.
+        Upgrade = "UPGRADE",
+    }
+}
+
+object! {
+    /// PINGs on HTTP/2 connections.
+    pub struct Http2KeepAlive {
+        /// Between them; none are sent if not given.
+        interval: Option<Duration> = "interval",
+        /// A connection whose PING is not answered within this is closed; 20 s if not given.
+        timeout: Option<Duration> = "timeout",
+    }
 }
 
 object! {

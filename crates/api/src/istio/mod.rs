@@ -14,8 +14,9 @@ pub use authorization_policy::{
 };
 pub use destination_rule::{
     ClientTlsMode, ClientTlsSettings, ConnectionPool, ConsistentHash, CookieAttribute, DestinationRule,
-    DestinationRuleSpec, Distribute, HttpCookie, HttpPool, LoadBalancer, LocalityLbSetting, MaglevLb, OutlierDetection,
-    PortTrafficPolicy, RetryBudget, RingHashLb, SimpleLb, Subset, TcpKeepalive, TcpPool, TrafficPolicy, Warmup,
+    DestinationRuleSpec, Distribute, Failover, H2UpgradePolicy, Http2KeepAlive, HttpCookie, HttpPool, LoadBalancer,
+    LocalityLbSetting, MaglevLb, OutlierDetection, PortTrafficPolicy, ProxyProtocol, ProxyProtocolVersion, RetryBudget,
+    RingHashLb, SimpleLb, Subset, TcpKeepalive, TcpPool, TrafficPolicy, Warmup,
 };
 pub use gateway::{Gateway, GatewayPort, GatewaySpec, Server, ServerTlsMode, ServerTlsSettings, TlsProtocol};
 pub use mesh_config::{AccessLogEncoding, MeshConfig, OutboundTrafficPolicy, OutboundTrafficPolicyMode};

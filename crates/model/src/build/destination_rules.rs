@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
-use evenkeel_api::istio::{self, ClientTlsMode, SimpleLb};
+use evenkeel_api::istio::{self, ClientTlsMode, H2UpgradePolicy, ProxyProtocolVersion, SimpleLb};
 use evenkeel_api::{Object, Resource};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::closest;
@@ -16,8 +17,9 @@ use super::{kept, labels_text, shared};
 use crate::destination_rule::applicable;
 use crate::index::wildcards_over;
 use crate::{
-    ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, Labels, LbPolicy, List, LoadBalancer, LocalityLb,
-    MeshConfig, OutlierDetection, RetryBudget, Service, Subset, TcpKeepalive, TrafficPolicy, Visibility, Warmup,
+    ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, Http2Keepalive, Labels, LbPolicy, List, LoadBalancer,
+    LocalityLb, MeshConfig, OutlierDetection, ProxyProtocol, RetryBudget, Service, Subset, TcpKeepalive, TrafficPolicy,
+    Visibility, Warmup,
 };
 
 /// The rules of a namespace for a host.
@@ -265,6 +267,10 @@ fn traffic_policy(policy: &istio::TrafficPolicy) -> TrafficPolicy {
         tls: policy.tls.as_deref().map(client_tls),
         outlier_detection: policy.outlier_detection.as_ref().map(outlier_detection),
         retry_budget: policy.retry_budget.as_ref().map(retry_budget),
+        proxy_protocol: policy.proxy_protocol.as_ref().map(|header| match header.version {
+            Some(ProxyProtocolVersion::V2) => ProxyProtocol::V2,
+            Some(ProxyProtocolVersion::V1) | None => ProxyProtocol::V1,
+        }),
         ports: policy.port_level_settings.iter().map(port).collect(),
     }
 }
@@ -311,6 +317,9 @@ fn consistent_hash(hash: &istio::ConsistentHash) -> Option<LbPolicy> {
     Some(LbPolicy::ConsistentHash(key, table))
 }
 
+/// How long the answer to an HTTP/2 PING may take, unless the user says otherwise.
+const DEFAULT_PING_TIMEOUT: Duration = Duration::from_secs(20);
+
 /// Points of a ring, unless the user says otherwise.
 const DEFAULT_RING_SIZE: u32 = 1024;
 
@@ -350,6 +359,14 @@ fn connection_pool(pool: &istio::ConnectionPool) -> ConnectionPool {
         max_retries: http.and_then(|h| h.max_retries),
         idle_timeout: http.and_then(|h| h.idle_timeout),
         max_connection_duration: tcp.and_then(|t| t.max_connection_duration),
+        tcp_idle_timeout: tcp.and_then(|t| t.idle_timeout),
+        h2_upgrade: http.is_some_and(|h| h.h2_upgrade_policy == Some(H2UpgradePolicy::Upgrade)),
+        use_client_protocol: http.is_some_and(|h| h.use_client_protocol),
+        max_concurrent_streams: http.and_then(|h| h.max_concurrent_streams),
+        http2_keepalive: http.and_then(|h| h.http2_keep_alive.as_ref()).and_then(|pings| {
+            let timeout = pings.timeout.unwrap_or(DEFAULT_PING_TIMEOUT);
+            Some(Http2Keepalive { interval: pings.interval?, timeout })
+        }),
         tcp_keepalive: tcp.and_then(|t| t.tcp_keepalive.as_ref()).map(|probes| TcpKeepalive {
             probes: probes.probes,
             time: probes.time,

@@ -218,7 +218,7 @@ impl<'l> Life<'l> {
             cluster,
             affinity,
             timeout: timeout.filter(|_| request.tunnel.is_none()),
-            ends_by: after(request.started, longest),
+            ends_by: after(request.started, longest.or(origin.hcm.max_stream_duration)),
             idle: positive(action.idle_timeout.or(origin.hcm.stream_idle_timeout)),
             request_until: after(request.started, positive(origin.hcm.request_timeout)),
         })

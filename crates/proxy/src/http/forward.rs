@@ -159,6 +159,7 @@ impl Life<'_> {
             _ if forward.terminates_connect(self.request) => {
                 forward.cluster.connect_tcp(host, &self.origin.view).await.map(Way::Http1)
             }
+            _ if host.names_clients() => forward.cluster.acquire_naming(host, version, &self.origin.view).await,
             _ if self.request.tunnel.is_some() => {
                 forward.cluster.acquire_for(host, version, Need::Tunnel, priority).await
             }
@@ -224,6 +225,9 @@ impl Life<'_> {
             && let Some(value) = self.request.response.headers.get(HeaderId::KeepAlive)
         {
             host.keep_alive().announced(value);
+        }
+        if attempt.is_ok() {
+            forward.cluster.heed_health_header(host, &self.request.response.headers);
         }
         let outcome = match attempt {
             Ok(_) => Some(retry::outcome_of_response(&self.request.response)),

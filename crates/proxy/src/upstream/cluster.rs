@@ -7,6 +7,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_http::Headers;
 use evenkeel_runtime_config::FastMap;
 use evenkeel_runtime_config::cluster::{
     Cluster as Config, Discovery, Endpoint, EndpointAddress, Health, MetadataMatch, OriginalDst, Transport,
@@ -463,6 +464,17 @@ impl Cluster {
         }
     }
 
+    /// A host asks in an answer to be left out (`x-envoy-immediate-health-check-fail`). It is heard where its health is checked,
+    /// which is what brings it back.
+    pub fn heed_health_header(&self, host: &Host, response: &Headers) {
+        if self.config.borrow().health_check.is_some()
+            && response.find(b"x-envoy-immediate-health-check-fail").is_some()
+            && host.shared.fail_at_once()
+        {
+            self.group.health_changed();
+        }
+    }
+
     fn report_membership(&self, set: &HostSet) {
         let stats = &self.shared.stats;
         stats.set(Gauge::membership_total, set.hosts.len() as i64);
@@ -791,7 +803,7 @@ impl Cluster {
     pub fn release(&self, connection: Connection, now: Instant) {
         let Connection { stream, host, open, .. } = connection;
         let worn_out = self.is_worn_out(&open, now);
-        if worn_out || host.removed.get() || open.epoch != self.epoch.get() {
+        if worn_out || host.removed.get() || host.names_clients() || open.epoch != self.epoch.get() {
             return;
         }
         let slots = &self.group.counts(Priority::Default).connections;

@@ -98,6 +98,11 @@ impl Host {
         self.multiplexed.close();
     }
 
+    /// Connections to it begin with who the client is.
+    pub fn names_clients(&self) -> bool {
+        matches!(self.transport, Transport::ProxyProtocol(_))
+    }
+
     /// Its socket address; `None` for Unix sockets.
     pub fn socket_addr(&self) -> Option<SocketAddr> {
         match self.address {
@@ -169,9 +174,11 @@ impl Host {
         }
     }
 
-    /// Whether it does not count among a priority's hosts, because it was never checked.
+    /// Whether it does not count among a priority's hosts, because it was never checked or asked for it.
     pub(super) fn is_excluded(&self, cluster: &Cluster) -> bool {
-        cluster.ignore_unchecked_hosts && self.shared.flags().has(HealthFlags::PENDING_ACTIVE_HC)
+        let flags = self.shared.flags();
+        flags.has(HealthFlags::EXCLUDED_VIA_IMMEDIATE_HC_FAIL)
+            || (cluster.ignore_unchecked_hosts && flags.has(HealthFlags::PENDING_ACTIVE_HC))
     }
 
     #[cfg(test)]

@@ -9,6 +9,7 @@ use evenkeel_http::{Framing, RequestHead, Version};
 use evenkeel_runtime_config::cluster::{Transport, UpstreamProtocol};
 use evenkeel_runtime_config::http2::Http2Options;
 use evenkeel_runtime_config::route::Priority;
+use evenkeel_runtime_config::view::ConnectionView;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -312,6 +313,18 @@ impl Cluster {
         }
     }
 
+    /// A connection that tells `host` who the client is (PROXY protocol), and so serves this request and no other.
+    pub async fn acquire_naming(
+        &self,
+        host: &Rc<Host>,
+        downstream: Version,
+        client: &ConnectionView,
+    ) -> Result<Upstream, AcquireError> {
+        let wanted = self.wanted(host, downstream);
+        let room = self.unshared_room(host)?;
+        Ok(self.begin(host, wanted, self.establish(host, room, wanted, Some(client)).await?))
+    }
+
     /// Requests may come back unprocessed: many share a connection, whose end none of them causes.
     pub fn may_refuse(&self) -> bool {
         let config = self.config.borrow();
@@ -401,8 +414,11 @@ impl Cluster {
             local,
             until: config.http.max_connection_duration.map(|limit| Instant::now() + limit),
         });
-        // Made for a configuration or a host that is no more, it serves the request it was made for.
-        let lasting = !host.removed.get() && connection.epoch == self.epoch.get() && connection.left.get() != Some(0);
+        // Made for one client, or for a configuration or a host that is no more, it serves the request it was made for.
+        let lasting = !host.removed.get()
+            && !host.names_clients()
+            && connection.epoch == self.epoch.get()
+            && connection.left.get() != Some(0);
         if lasting {
             pool.connections.borrow_mut().push(Rc::clone(&connection));
         }

@@ -151,3 +151,21 @@ fn a_client_that_leaves_ends_the_request_upstream() {
     upstream.read_to_end(&mut rest).expect("the proxy closes in order");
     eventually("no request in flight", || (stat(&proxy, ".upstream_rq_active") == [0]).then_some(()));
 }
+
+#[test]
+fn a_stream_lasts_no_longer_than_its_manager_or_its_route_lets_it() {
+    let slow = Backend::start(|_| Reply::After(std::time::Duration::from_secs(2), Box::new(Reply::text("slow"))));
+    let routes = "route_config: {name: local, virtual_hosts: [{name: all, domains: [\"*\"], routes: [{match: {prefix: \
+                  /unlimited}, route: {cluster: backend, max_stream_duration: {max_stream_duration: 0s}}}, {match: {prefix: \
+                  /}, route: {cluster: backend}}]}]}";
+    let limit = "common_http_protocol_options: {max_stream_duration: 0.2s}";
+    let proxy = Proxy::start(&bootstrap(routes, limit, Some(slow.address())));
+    proxy.wait_live();
+    let ask = |path: &str| {
+        let mut client = Connection::open(proxy.listener("web")).expect("it accepts");
+        let response = client.get("test", path, "").expect("an answer");
+        (response.status, response.text())
+    };
+    assert_eq!(ask("/"), (408, "downstream duration timeout".to_owned()));
+    assert_eq!(ask("/unlimited"), (200, "slow".to_owned()));
+}

@@ -97,6 +97,41 @@ fn a_host_that_fails_its_http_checks_is_out_until_it_passes_them() {
 }
 
 #[test]
+fn a_host_that_asks_for_it_in_an_answer_is_out_until_it_passes_its_checks() {
+    let wants_out = Arc::new(AtomicU16::new(0));
+    let wants = Arc::clone(&wants_out);
+    let one = Backend::start(move |request| {
+        let asks = request.target == "/" && wants.load(Ordering::SeqCst) == 1;
+        let header = ("x-envoy-immediate-health-check-fail".to_owned(), "1".to_owned());
+        Reply::Fixed(200, asks.then_some(header).into_iter().collect(), b"one".to_vec())
+    });
+    let (other, _) = host("other");
+    let check = |interval: &str| {
+        format!(
+            "health_checks: [{{timeout: 10s, interval: {interval}, no_traffic_interval: {interval}, unhealthy_threshold: 2, \
+             healthy_threshold: 2, http_health_check: {{path: /healthz}}}}]"
+        )
+    };
+    let rarely = proxy([one.address(), other.address()], &check("1000s"));
+    wait_stat(&rarely, "membership_healthy", 2);
+    wants_out.store(1, Ordering::SeqCst);
+    answers(&rarely);
+    wait_flags(&rarely, one.address(), "/failed_active_hc/excluded_via_immediate_hc_fail");
+    assert_eq!(answers(&rarely), ok(&["other"]));
+    rarely.stop().expect("a clean end");
+
+    wants_out.store(0, Ordering::SeqCst);
+    let often = proxy([one.address(), other.address()], &check("0.05s"));
+    wait_stat(&often, "membership_healthy", 2);
+    wants_out.store(1, Ordering::SeqCst);
+    eventually("an answer of it", || (answers(&often).len() == 2).then_some(()));
+    wants_out.store(0, Ordering::SeqCst);
+    wait_stat(&often, "membership_healthy", 2);
+    wait_flags(&often, one.address(), "healthy");
+    often.stop().expect("a clean end");
+}
+
+#[test]
 fn a_host_whose_port_closes_is_out_until_it_opens() {
     let ((one, _), (other, _)) = (host("one"), host("other"));
     let address = one.address();

@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use evenkeel_testkit::Connection;
+use evenkeel_testkit::tls::{TlsConnection, TlsServer};
 use evenkeel_testkit::wait::PATIENCE;
+use evenkeel_testkit::{Connection, TestCa};
 
 use crate::harness::{Proxy, http_listener, static_bootstrap, static_cluster};
 
@@ -54,6 +55,33 @@ struct Seen {
     stop: AtomicBool,
 }
 
+/// A connection, plain or TLS.
+trait Wire: Read + Write {
+    fn socket(&self) -> &TcpStream;
+
+    /// Ends it, so that from here on whatever arrives is answered with a reset.
+    fn close(&mut self) -> std::io::Result<()> {
+        self.socket().shutdown(Shutdown::Both)
+    }
+}
+
+impl Wire for TcpStream {
+    fn socket(&self) -> &TcpStream {
+        self
+    }
+}
+
+impl Wire for TlsConnection {
+    fn socket(&self) -> &TcpStream {
+        TlsConnection::socket(self)
+    }
+
+    fn close(&mut self) -> std::io::Result<()> {
+        self.close_notify()?;
+        TlsConnection::socket(self).shutdown(Shutdown::Both)
+    }
+}
+
 /// An HTTP/1 server that closes idle connections soon, and some connections right behind an answer.
 struct Hasty {
     address: SocketAddr,
@@ -61,7 +89,7 @@ struct Hasty {
 }
 
 impl Hasty {
-    fn start() -> Self {
+    fn start(tls: Option<TlsServer>) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let address = listener.local_addr().expect("bound");
         let seen = Arc::<Seen>::default();
@@ -73,7 +101,11 @@ impl Hasty {
                 }
                 let (seen, random) = (Arc::clone(&shared), Random(number as u64));
                 // A connection that fails is one that the proxy closed.
-                thread::spawn(move || _ = serve(stream, &seen, random));
+                let wire: Box<dyn Wire + Send> = match &tls {
+                    None => Box::new(stream),
+                    Some(tls) => Box::new(tls.accept(stream)),
+                };
+                thread::spawn(move || _ = serve(wire, &seen, random));
             }
         });
         Self { address, seen }
@@ -87,10 +119,10 @@ impl Drop for Hasty {
     }
 }
 
-fn serve(mut stream: TcpStream, seen: &Seen, mut random: Random) -> std::io::Result<()> {
-    stream.set_nodelay(true)?;
+fn serve(mut stream: Box<dyn Wire + Send>, seen: &Seen, mut random: Random) -> std::io::Result<()> {
+    stream.socket().set_nodelay(true)?;
     // It was opened for a request, which may take a while to come where there is much to do.
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.socket().set_read_timeout(Some(PATIENCE))?;
     let mut input = Vec::new();
     loop {
         let id = match read_request(&mut stream, &mut input) {
@@ -104,10 +136,10 @@ fn serve(mut stream: TcpStream, seen: &Seen, mut random: Random) -> std::io::Res
         if random.once_in(CLOSES_AT_ONCE) {
             break;
         }
-        stream.set_read_timeout(Some(random.time(IDLE_MILLIS)))?;
+        stream.socket().set_read_timeout(Some(random.time(IDLE_MILLIS)))?;
     }
-    // From here on whatever arrives is answered with a reset. What had arrived before can still be told.
-    stream.shutdown(Shutdown::Both)?;
+    stream.close()?;
+    // What had arrived before can still be told.
     seen.closed.fetch_add(1, Ordering::SeqCst);
     while let Ok(Some(id)) = read_request(&mut stream, &mut input) {
         seen.unread.lock().expect("not poisoned").insert(id);
@@ -116,7 +148,7 @@ fn serve(mut stream: TcpStream, seen: &Seen, mut random: Random) -> std::io::Res
 }
 
 /// The value of `x-id`, once a request of five bytes, or of none, is there. `None`: the end.
-fn read_request(stream: &mut TcpStream, input: &mut Vec<u8>) -> std::io::Result<Option<String>> {
+fn read_request(stream: &mut Box<dyn Wire + Send>, input: &mut Vec<u8>) -> std::io::Result<Option<String>> {
     loop {
         if let Some(end) = input.windows(4).position(|window| window == b"\r\n\r\n") {
             let head = String::from_utf8_lossy(&input[..end]).to_ascii_lowercase();
@@ -136,11 +168,11 @@ fn read_request(stream: &mut TcpStream, input: &mut Vec<u8>) -> std::io::Result<
 }
 
 /// Sends requests from several clients at once; gives what was not answered with 200.
-fn run(method: &'static str, host: &Hasty) -> BTreeSet<String> {
+fn run(method: &'static str, host: &Hasty, transport: &str) -> BTreeSet<String> {
     let routes = "route_config: {name: local, virtual_hosts: [{name: all, domains: [\"*\"], routes: [{match: {prefix: \
                   /}, route: {cluster: hasty}}]}]}";
-    let name = format!("race-{}", method.to_ascii_lowercase());
-    let cluster = static_cluster("hasty", host.address, "");
+    let name = format!("race-{}-{}", method.to_ascii_lowercase(), transport.len());
+    let cluster = static_cluster("hasty", host.address, transport);
     let proxy = Proxy::start(&static_bootstrap(&http_listener(&name, routes, ""), &[cluster]));
     proxy.wait_live();
     let listener = proxy.listener(&name);
@@ -178,15 +210,45 @@ fn think(time: Duration) {
 
 #[test]
 fn no_get_fails_because_its_connection_was_just_closed() {
-    let host = Hasty::start();
-    assert_eq!(run("GET", &host), BTreeSet::new());
+    no_get_fails(&Hasty::start(None), "");
+}
+
+#[test]
+fn nor_does_one_over_tls() {
+    let (server, transport) = over_tls();
+    no_get_fails(&Hasty::start(Some(server)), &transport);
+}
+
+fn no_get_fails(host: &Hasty, transport: &str) {
+    assert_eq!(run("GET", host, transport), BTreeSet::new());
     assert!(host.seen.closed.load(Ordering::SeqCst) > 100, "the host closed connections all the time");
+}
+
+/// A host's end of TLS, and the cluster's transport to it.
+fn over_tls() -> (TlsServer, String) {
+    let ca = TestCa::new();
+    let root = ca.root_pem().replace('\n', "\\n");
+    let transport = format!(
+        "transport_socket: {{name: tls, typed_config: {{\"@type\": \
+         type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext, sni: hasty.test, \
+         common_tls_context: {{validation_context: {{trusted_ca: {{inline_string: \"{root}\"}}}}}}}}}}"
+    );
+    (TlsServer::new(&ca.for_dns(&["hasty.test"])), transport)
 }
 
 #[test]
 fn a_post_fails_only_where_nobody_can_know_that_it_was_not_carried_out() {
-    let host = Hasty::start();
-    let failed = run("POST", &host);
+    posts_fail_only_if_need_be(&Hasty::start(None), "");
+}
+
+#[test]
+fn nor_does_one_over_tls_fail_without_need() {
+    let (server, transport) = over_tls();
+    posts_fail_only_if_need_be(&Hasty::start(Some(server)), &transport);
+}
+
+fn posts_fail_only_if_need_be(host: &Hasty, transport: &str) {
+    let failed = run("POST", host, transport);
     let (done, unread) = (host.seen.done.lock().expect("not poisoned"), host.seen.unread.lock().expect("not poisoned"));
     let twice: Vec<_> = done.iter().filter(|&(_, &times)| times > 1).collect();
     assert!(twice.is_empty(), "carried out more than once: {twice:?}");

@@ -6,6 +6,7 @@ mod bootstrap;
 mod breaker;
 mod data_path;
 mod detection;
+mod dns;
 mod floods;
 mod harness;
 mod health;

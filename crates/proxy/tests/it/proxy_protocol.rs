@@ -145,3 +145,33 @@ filter_chains:
     check("match_type: INCLUDE, tlv_type: [234]", "V2", &v2(vpc), &v2(&[added, vpc].concat()));
     check("match_type: INCLUDE, tlv_type: [235]", "V2", &v2(vpc), &v2(added));
 }
+
+#[test]
+fn each_request_reaches_such_an_upstream_behind_a_header_of_its_own() {
+    let upstream = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let socket = "transport_socket: {name: proxy_protocol, typed_config: {\"@type\": \
+                  type.googleapis.com/envoy.extensions.transport_sockets.proxy_protocol.v3.ProxyProtocolUpstreamTransport, \
+                  config: {version: V1}, transport_socket: {name: raw, typed_config: {\"@type\": \
+                  type.googleapis.com/envoy.extensions.transport_sockets.raw_buffer.v3.RawBuffer}}}}";
+    let routes = "route_config: {name: local, virtual_hosts: [{name: all, domains: [\"*\"], routes: [{match: {prefix: \
+                  /}, route: {cluster: backend}}]}]}";
+    let cluster = static_cluster("backend", upstream.local_addr().expect("bound"), socket);
+    let proxy = Proxy::start(&static_bootstrap(&http_listener("naming", routes, ""), &[cluster]));
+    proxy.wait_live();
+    let listener = proxy.listener("naming");
+    for path in ["/one", "/two"] {
+        let mut client = Connection::socket(listener).expect("it accepts");
+        write!(client, "GET {path} HTTP/1.1\r\nhost: test\r\n\r\n").expect("the proxy reads");
+        let (mut server, _) = upstream.accept().expect("a connection for this request");
+        server.set_read_timeout(client.read_timeout().expect("set")).expect("a socket");
+        let (from, to) = (client.local_addr().expect("open"), listener);
+        let header = format!("PROXY TCP4 {} {} {} {}\r\nGET {path} ", from.ip(), to.ip(), from.port(), to.port());
+        let mut seen = vec![0; header.len()];
+        server.read_exact(&mut seen).expect("the proxy writes");
+        assert_eq!(String::from_utf8_lossy(&seen), header);
+        server.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").expect("the proxy reads");
+        let mut answer = [0; 15];
+        client.read_exact(&mut answer).expect("an answer");
+        assert_eq!(&answer, b"HTTP/1.1 200 OK");
+    }
+}

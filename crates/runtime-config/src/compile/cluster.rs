@@ -7,10 +7,11 @@ use std::time::Duration;
 use evenkeel_tls::SecretStore;
 use evenkeel_xds::pb::envoy::config::cluster::v3 as cluster;
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
+use evenkeel_xds::pb::envoy::extensions::network::dns_resolver::cares::v3::CaresDnsResolverConfig;
 use evenkeel_xds::pb::envoy::extensions::upstreams::http::v3 as upstreams;
 use evenkeel_xds::pb::google::protobuf::Any;
 
-use super::address::{bind_config, port_number, tcp_keepalive};
+use super::address::{bind_config, port_number, socket_address, tcp_keepalive};
 use super::endpoint::{AddressKind, Assignment, assignment, string_fields};
 use super::health_check::health_check;
 use super::load_balancer::balancing;
@@ -18,8 +19,8 @@ use super::outlier_detection::outlier_detection;
 use super::source::Reference;
 use super::{Cx, extension_type, http2, tls, type_name};
 use crate::cluster::{
-    CircuitBreakers, Cluster, Discovery, DnsFamily, DnsOptions, EndpointSet, OriginalDst, RetryBudget, Thresholds,
-    Transport, TransportMatch, UpstreamHttp, UpstreamProtocol,
+    CircuitBreakers, Cluster, Discovery, DnsFamily, DnsOptions, DnsResolver, EndpointSet, OriginalDst, RetryBudget,
+    Thresholds, Transport, TransportMatch, UpstreamHttp, UpstreamProtocol,
 };
 
 /// A cluster and what it needs before it can serve.
@@ -244,6 +245,9 @@ fn http_options(cx: &mut Cx<'_>, options: &upstreams::HttpProtocolOptions) -> Op
     };
     let common = options.common_http_protocol_options.unwrap_or_default();
     cx.at("common_http_protocol_options", |cx| {
+        if common.max_stream_duration.is_some() {
+            cx.fail_at::<()>("max_stream_duration", "is supported in connection managers only");
+        }
         if common.max_headers_count.is_some() {
             cx.fail_at::<()>("max_headers_count", "is supported on listeners only");
         }
@@ -334,6 +338,15 @@ fn thresholds(cx: &mut Cx<'_>, entry: &cluster::circuit_breakers::Thresholds) ->
     })
 }
 
+fn dns_resolver(cx: &mut Cx<'_>, config: &CaresDnsResolverConfig) -> DnsResolver {
+    let servers = cx.each("resolvers", &config.resolvers, |cx, server| match &server.address {
+        Some(core::address::Address::SocketAddress(server)) => socket_address(cx, "socket_address", server),
+        _ => cx.fail("must be a socket_address"),
+    });
+    let tcp_only = config.dns_resolver_options.as_ref().is_some_and(|options| options.use_tcp_for_dns_lookups);
+    DnsResolver { servers, tcp_only }
+}
+
 #[allow(deprecated)] // Their successor, the DnsCluster extension, is not what Istio sends.
 fn dns_options(cx: &mut Cx<'_>, c: &cluster::Cluster) -> DnsOptions {
     use cluster::cluster::DnsLookupFamily;
@@ -348,15 +361,23 @@ fn dns_options(cx: &mut Cx<'_>, c: &cluster::Cluster) -> DnsOptions {
             DnsFamily::Auto
         }
     };
-    if let Some(resolver) = &c.typed_dns_resolver_config {
-        cx.at("typed_dns_resolver_config", |cx| extension_type(cx, resolver, CARES));
-    }
+    let resolver = c.typed_dns_resolver_config.as_ref().and_then(|extension| {
+        cx.at("typed_dns_resolver_config", |cx| {
+            extension_type(cx, extension, CARES)?;
+            let any = cx.required("typed_config", extension.typed_config.as_ref())?;
+            cx.at("typed_config", |cx| {
+                let config: CaresDnsResolverConfig = cx.unpack(any)?;
+                Some(dns_resolver(cx, &config))
+            })
+        })
+    });
     let default = DnsOptions::default();
     let refresh = cx.duration("dns_refresh_rate", c.dns_refresh_rate.as_ref());
     if refresh.is_some_and(|refresh| refresh < Duration::from_millis(1)) {
         cx.fail_at::<()>("dns_refresh_rate", "must be longer than 1 ms");
     }
     DnsOptions {
+        resolver: resolver.map(Arc::new).unwrap_or_default(),
         family,
         refresh: refresh.unwrap_or(default.refresh),
         respect_ttl: c.respect_dns_ttl,

@@ -50,6 +50,9 @@ pub(crate) fn http_connection_manager(
     let max_connection_duration = cx.at("common_http_protocol_options", |cx| {
         cx.limit("max_connection_duration", common.max_connection_duration.as_ref(), None)
     });
+    let max_stream_duration = cx.at("common_http_protocol_options", |cx| {
+        cx.limit("max_stream_duration", common.max_stream_duration.as_ref(), None)
+    });
     let stream_idle_timeout =
         cx.limit("stream_idle_timeout", config.stream_idle_timeout.as_ref(), Some(DEFAULT_STREAM_IDLE_TIMEOUT));
     let max_kib = number(&config.max_request_headers_kb, DEFAULT_MAX_REQUEST_HEADERS_KIB);
@@ -88,6 +91,7 @@ pub(crate) fn http_connection_manager(
         strip_port: strip_port(config),
         idle_timeout,
         stream_idle_timeout,
+        max_stream_duration,
         request_timeout: cx.limit("request_timeout", config.request_timeout.as_ref(), None),
         request_headers_timeout: cx.limit("request_headers_timeout", config.request_headers_timeout.as_ref(), None),
         max_requests_per_connection: max_requests(&common),

@@ -116,7 +116,7 @@ fn forward(cx: &mut Cx<'_>, action: &route::RouteAction, inherited: &Inherited<'
         Err(_) => return cx.fail_at("priority", format!("unknown value {}", action.priority)),
     };
     let max_stream = action.max_stream_duration.as_ref().and_then(|limits| limits.max_stream_duration.as_ref());
-    let max_stream_duration = cx.limit("max_stream_duration.max_stream_duration", max_stream, None);
+    let max_stream_duration = never_if_zero(cx.duration("max_stream_duration.max_stream_duration", max_stream));
     let grpc_timeout = grpc_timeout(cx, action);
     let upgrades = cx.each("upgrade_configs", &action.upgrade_configs, |cx, upgrade| {
         let kind = cx.non_empty("upgrade_type", &upgrade.upgrade_type)?.to_ascii_lowercase();
@@ -171,8 +171,11 @@ fn grpc_timeout(cx: &mut Cx<'_>, action: &route::RouteAction) -> Option<GrpcTime
 
 /// `None`: the connection manager's holds. Zero switches it off, which is written as the longest duration.
 fn idle_timeout(cx: &mut Cx<'_>, action: &route::RouteAction) -> Option<Duration> {
-    let timeout = cx.duration("idle_timeout", action.idle_timeout.as_ref())?;
-    Some(if timeout.is_zero() { Duration::MAX } else { timeout })
+    never_if_zero(cx.duration("idle_timeout", action.idle_timeout.as_ref()))
+}
+
+fn never_if_zero(limit: Option<Duration>) -> Option<Duration> {
+    limit.map(|limit| if limit.is_zero() { Duration::MAX } else { limit })
 }
 
 fn not_found_status(cx: &mut Cx<'_>, code: i32) -> Option<u16> {

@@ -50,8 +50,13 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         &["upgrade_type", "enabled"]),
     part("envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager.SetCurrentClientCertDetails",
         &["subject", "cert", "chain", "dns", "uri"]),
-    part("envoy.config.core.v3.HttpProtocolOptions", &["idle_timeout", "max_connection_duration", "max_headers_count",
-        "max_requests_per_connection"]),
+    MessageSupport {
+        name: "envoy.config.core.v3.HttpProtocolOptions",
+        role: Part,
+        full: &["idle_timeout", "max_connection_duration", "max_headers_count", "max_requests_per_connection"],
+        values: &[("max_stream_duration", "in connection managers")],
+        no_effect: &[],
+    },
     MessageSupport {
         name: "envoy.config.core.v3.Http1ProtocolOptions",
         role: Part,
@@ -129,9 +134,9 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     MessageSupport {
         name: "envoy.extensions.transport_sockets.proxy_protocol.v3.ProxyProtocolUpstreamTransport",
         role: Extension,
-        full: &["transport_socket"],
-        values: &[("config", "in clusters of TCP proxies; an HTTP request to such a cluster fails")],
-        no_effect: &[("a connection to such a cluster serves one client only", &["tlv_as_pool_key"])],
+        full: &["transport_socket", "config"],
+        values: &[],
+        no_effect: &[("a connection to such a cluster serves one TCP connection or one request only", &["tlv_as_pool_key"])],
     },
     part("envoy.config.core.v3.ProxyProtocolConfig", &["version", "pass_through_tlvs", "added_tlvs"]),
     part("envoy.config.core.v3.TlvEntry", &["type", "value"]),

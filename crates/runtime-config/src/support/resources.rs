@@ -127,7 +127,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
           "ignore_health_on_host_removal"],
         &[("type", "STATIC, EDS, STRICT_DNS, LOGICAL_DNS, ORIGINAL_DST"),
           ("health_checks", "one"),
-          ("typed_dns_resolver_config", "the c-ares resolver without options that name servers")],
+          ("typed_dns_resolver_config", "the c-ares resolver")],
         &[(METADATA, &["metadata"]), (FIXED_BUFFERS, &["per_connection_buffer_limit_bytes"]),
           ("hosts of original destinations are forgotten with their last connection", &["cleanup_interval"])]),
     part("envoy.config.cluster.v3.Cluster.EdsClusterConfig", &["eds_config", "service_name"]),
@@ -169,8 +169,10 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     part("envoy.config.core.v3.BindConfig", &["source_address", "socket_options"]),
     message("envoy.config.core.v3.SocketOption", Part, &["level", "name", "int_value"],
         &[("state", "STATE_PREBIND")], &[("it is for people", &["description"])]),
-    message("envoy.extensions.network.dns_resolver.cares.v3.CaresDnsResolverConfig", Extension, &[], &[],
-        &[("names are resolved by the servers the system names; it tunes another implementation's sockets", &["udp_max_queries"])]),
+    message("envoy.extensions.network.dns_resolver.cares.v3.CaresDnsResolverConfig", Extension,
+        &["resolvers", "dns_resolver_options"], &[],
+        &[("it tunes another implementation's sockets", &["udp_max_queries"])]),
+    part("envoy.config.core.v3.DnsResolverOptions", &["use_tcp_for_dns_lookups"]),
 
     // Endpoints
     part("envoy.config.endpoint.v3.ClusterLoadAssignment", &["cluster_name", "endpoints", "policy"]),

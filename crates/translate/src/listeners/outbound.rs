@@ -208,8 +208,8 @@ fn l4_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) -
         }
     }
     let cluster = outbound_name(port, "", service, Inner::Tcp);
-    let balancer = context.load_balancer(service, port.number, None);
-    let filter = http::tcp_by(context, &cluster, balancer.as_ref());
+    let policy = context.policy(service, port.number, None);
+    let filter = http::tcp_by(context, &cluster, policy.as_ref());
     chains.push(chain("", FilterChainMatch::default(), vec![filter]));
     chains
 }
@@ -231,13 +231,13 @@ pub fn to_destinations(
     let shares: Vec<(String, u32)> =
         destinations.iter().map(|d| (cluster_of(place, &d.destination, Inner::Tcp), d.weight)).collect();
     // The first that hashes decides, as connections know nothing but their address to hash.
-    let balancer = destinations.iter().find_map(|d| place.load_balancer(&d.destination));
+    let policy = destinations.iter().find_map(|d| place.policy(&d.destination));
     match shares.as_slice() {
-        [(only, _)] => http::tcp_by(context, only, balancer.as_ref()),
+        [(only, _)] => http::tcp_by(context, only, policy.as_ref()),
         all => {
             let stat = all.first().map_or("", |(name, _)| name.as_str()).to_owned();
             let weighted: Vec<_> = all.iter().filter(|(_, weight)| *weight > 0).cloned().collect();
-            http::tcp_weighted(context, &stat, &weighted, balancer.as_ref())
+            http::tcp_weighted(context, &stat, &weighted, policy.as_ref())
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use evenkeel_model::{
     Destination, DirectResponse, HttpAction, LoadBalancer, MeshConfig, Redirect, RedirectPort, RetryPolicy, Rewrite,
-    Service, WeightedDestination,
+    Service, TrafficPolicy, WeightedDestination,
 };
 
 use super::headers;
@@ -47,11 +47,16 @@ pub struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// How endpoints of a destination are chosen between, if a DestinationRule says so.
-    pub fn load_balancer(&self, destination: &Destination) -> Option<LoadBalancer> {
+    /// What a DestinationRule says of connections to a destination, if there is one.
+    pub fn policy(&self, destination: &Destination) -> Option<TrafficPolicy> {
         let service = self.context.service(&destination.host)?;
         let port = port_of(*self, destination, Some(service));
-        self.context.load_balancer(service, port, destination.subset.as_deref())
+        self.context.policy(service, port, destination.subset.as_deref())
+    }
+
+    /// How endpoints of a destination are chosen between, if a DestinationRule says so.
+    pub fn load_balancer(&self, destination: &Destination) -> Option<LoadBalancer> {
+        self.policy(destination)?.load_balancer
     }
 }
 

@@ -24,14 +24,17 @@ impl HealthFlags {
     pub const ACTIVE_HC_TIMEOUT: Self = Self(1 << 4);
     /// Discovery removed it; it stays while it passes its checks.
     pub const PENDING_DYNAMIC_REMOVAL: Self = Self(1 << 5);
+    /// It asked to be left out, and does not count among its priority's hosts.
+    pub const EXCLUDED_VIA_IMMEDIATE_HC_FAIL: Self = Self(1 << 6);
 
     /// Names as `/clusters` shows them, each behind a slash.
-    const NAMES: [(Self, &'static str); 6] = [
+    const NAMES: [(Self, &'static str); 7] = [
         (Self::FAILED_ACTIVE_HC, "/failed_active_hc"),
         (Self::FAILED_OUTLIER_CHECK, "/failed_outlier_check"),
         (Self::DEGRADED_ACTIVE_HC, "/degraded_active_hc"),
         (Self::PENDING_DYNAMIC_REMOVAL, "/pending_dynamic_removal"),
         (Self::PENDING_ACTIVE_HC, "/pending_active_hc"),
+        (Self::EXCLUDED_VIA_IMMEDIATE_HC_FAIL, "/excluded_via_immediate_hc_fail"),
         (Self::ACTIVE_HC_TIMEOUT, "/active_hc_timeout"),
     ];
 
@@ -162,6 +165,12 @@ impl HostHealth {
     /// What is known of it now.
     pub fn flags(&self) -> HealthFlags {
         HealthFlags(self.flags.load(Ordering::Acquire))
+    }
+
+    /// It asks to be left out until it passes its checks again; true when that is news.
+    pub(in crate::upstream) fn fail_at_once(&self) -> bool {
+        let failed = HealthFlags::FAILED_ACTIVE_HC.and(HealthFlags::EXCLUDED_VIA_IMMEDIATE_HC_FAIL);
+        self.change(failed, HealthFlags::default())
     }
 
     /// Sets and clears flags at once; true when that changed anything.

@@ -185,6 +185,7 @@ impl Watched {
             .and(HealthFlags::DEGRADED_ACTIVE_HC)
             .and(HealthFlags::PENDING_ACTIVE_HC)
             .and(HealthFlags::ACTIVE_HC_TIMEOUT)
+            .and(HealthFlags::EXCLUDED_VIA_IMMEDIATE_HC_FAIL)
             .and(HealthFlags::PENDING_DYNAMIC_REMOVAL);
         for checked in checks.sessions.values() {
             checked.health.change(HealthFlags::default(), all);

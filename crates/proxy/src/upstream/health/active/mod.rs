@@ -153,6 +153,9 @@ impl Checking {
                     Verdict::Timeout
                 }
             };
+            if self.health.flags().has(HealthFlags::FAILED_ACTIVE_HC) {
+                session.note_failed();
+            }
             let change = session.conclude(check, verdict);
             self.note(verdict, change.changed);
             if self.health.change(change.set, change.clear) {

@@ -54,6 +54,13 @@ impl Session {
         Self { failed, first, in_a_row: 0 }
     }
 
+    /// The host was marked as failed by something else than a check.
+    pub fn note_failed(&mut self) {
+        if !std::mem::replace(&mut self.failed, true) {
+            self.in_a_row = 0;
+        }
+    }
+
     /// Takes the result of a check.
     pub fn conclude(&mut self, check: &HealthCheck, verdict: Verdict) -> Change {
         let first = std::mem::take(&mut self.first);
@@ -84,7 +91,9 @@ impl Session {
         }
         match self.failed {
             true => set = set.and(HealthFlags::FAILED_ACTIVE_HC),
-            false => clear = clear.and(HealthFlags::FAILED_ACTIVE_HC),
+            false => {
+                clear = clear.and(HealthFlags::FAILED_ACTIVE_HC).and(HealthFlags::EXCLUDED_VIA_IMMEDIATE_HC_FAIL);
+            }
         }
         Change { set, clear, changed, pending: against && !changed, healthy }
     }
