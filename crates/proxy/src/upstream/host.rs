@@ -9,7 +9,7 @@ use evenkeel_runtime_config::cluster::{Cluster, Endpoint, EndpointAddress, Healt
 use tokio::time::Instant;
 
 use super::breaker::Permit;
-use super::cluster::Idle;
+use super::connection::Idle;
 use super::health::{HealthFlags, HostHealth, Tally};
 use super::keep_alive::KeepAlive;
 use super::multiplexed::Pools;

@@ -10,13 +10,17 @@ mod balance;
 mod breaker;
 mod cluster;
 mod connect;
+mod connection;
 mod health;
 mod host;
 mod keep_alive;
 mod multiplexed;
+mod pool;
 mod race;
 mod shared;
+mod snapshot;
 mod stats;
+mod target;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -28,17 +32,19 @@ use evenkeel_stats::Registry;
 use tokio::time::Instant;
 
 pub use breaker::{Overflow, Permit};
-pub use cluster::{
-    AcquireError, Cluster, ClusterSnapshot, Connection, HostSnapshot, OverrideHost, PickError, RequestGuard, Target,
-};
+pub use cluster::Cluster;
 pub use connect::ConnectError;
 pub(crate) use connect::connect;
+pub use connection::{Connection, RequestGuard};
 pub use health::{HealthFlags, HealthManager, Outcome};
 pub use host::Host;
 pub use multiplexed::{Need, Place, Upstream};
+pub use pool::AcquireError;
 pub(crate) use race::ended_before;
 pub use shared::SharedClusters;
+pub use snapshot::{ClusterSnapshot, HostSnapshot};
 pub use stats::cluster as cluster_stats;
+pub use target::{OverrideHost, PickError, Target};
 
 use crate::random::Random;
 

@@ -13,8 +13,10 @@ use evenkeel_runtime_config::view::ConnectionView;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::cluster::{AcquireError, Cluster, Connection, Established};
+use super::cluster::Cluster;
+use super::connection::{Connection, Established};
 use super::host::Host;
+use super::pool::AcquireError;
 use super::stats::cluster::Counter;
 use crate::alpn::{Spoken, Wanted, leads_to_sidecar, spoken};
 use crate::h2::{self, Client, Limits, Reset, ResetBy};

@@ -30,12 +30,11 @@ use evenkeel_runtime_config::FastMap;
 use evenkeel_runtime_config::cluster::{Cluster, Health, LoadBalancer};
 
 use super::host::Host;
+use super::target::Target;
 use crate::random::Random;
 pub use hash_table::SharedTables;
 use levels::Levels;
 use subset::Subsets;
-
-use super::cluster::Target;
 
 /// One way to choose between hosts.
 pub(super) trait Balancer: Debug {

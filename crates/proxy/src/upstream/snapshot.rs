@@ -1,0 +1,58 @@
+//! One worker's numbers, for `/clusters`.
+
+use std::sync::Arc;
+
+use evenkeel_runtime_config::cluster::Health;
+
+use super::health::HealthFlags;
+use super::host::Host;
+
+/// One worker's numbers of a cluster.
+#[derive(Debug, Clone)]
+pub struct ClusterSnapshot {
+    /// Name.
+    pub name: Arc<str>,
+    /// Hosts in order; original destinations last.
+    pub hosts: Vec<HostSnapshot>,
+}
+
+/// One worker's numbers of a host, as `/clusters` shows them.
+#[derive(Debug, Clone)]
+#[allow(missing_docs)]
+pub struct HostSnapshot {
+    pub address: Arc<str>,
+    pub hostname: Arc<str>,
+    /// What discovery says of it; the flags say the rest.
+    pub discovered: Health,
+    pub health_flags: HealthFlags,
+    pub weight: u32,
+    pub cx_total: u64,
+    pub cx_active: u64,
+    pub cx_connect_fail: u64,
+    pub rq_total: u64,
+    pub rq_active: u64,
+    pub rq_success: u64,
+    pub rq_error: u64,
+    pub rq_timeout: u64,
+}
+
+impl HostSnapshot {
+    pub(super) fn of(host: &Host) -> Self {
+        let counts = &host.counts;
+        Self {
+            address: host.label.clone(),
+            hostname: host.hostname.clone(),
+            discovered: host.endpoint().health,
+            health_flags: host.shared.flags(),
+            weight: host.weight(),
+            cx_total: counts.cx_total.get(),
+            cx_active: counts.cx_active.get(),
+            cx_connect_fail: counts.cx_connect_fail.get(),
+            rq_total: counts.rq_total.get(),
+            rq_active: u64::from(host.active.get()),
+            rq_success: counts.rq_success.get(),
+            rq_error: counts.rq_error.get(),
+            rq_timeout: counts.rq_timeout.get(),
+        }
+    }
+}
