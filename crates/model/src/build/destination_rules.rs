@@ -17,9 +17,9 @@ use super::{kept, labels_text, shared};
 use crate::destination_rule::applicable;
 use crate::index::wildcards_over;
 use crate::{
-    ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, Http2Keepalive, Labels, LbPolicy, List, LoadBalancer,
-    LocalityLb, MeshConfig, OutlierDetection, ProxyProtocol, RetryBudget, Service, Subset, TcpKeepalive, TrafficPolicy,
-    Visibility, Warmup,
+    ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, Http2Keepalive, Labels, LbPolicy, List,
+    LoadBalancer, LocalityLb, MeshConfig, OutlierDetection, ProxyProtocol, RetryBudget, Service, Subset, TcpKeepalive,
+    TrafficPolicy, Visibility, Warmup,
 };
 
 /// The rules of a namespace for a host.
