@@ -10,8 +10,8 @@ use std::{env, fs};
 use prost::Message;
 use prost_types::{DescriptorProto, FileDescriptorProto, FileDescriptorSet};
 
-const OWN_PROTOS: [&str; 4] =
-    ["istio/nds.proto", "istio/ca.proto", "udpa/typed_struct.proto", "xds/typed_struct.proto"];
+const OWN_PROTOS: [&str; 5] =
+    ["istio/nds.proto", "istio/ca.proto", "udpa/typed_struct.proto", "xds/typed_struct.proto", "evenkeel/xds.proto"];
 const ROOTS: &str = "protos/roots.txt";
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -40,8 +40,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Where cargo keeps the source of `envoy-types`: it ships its descriptor set as a file but exports no path to it.
 fn envoy_types_source() -> Result<PathBuf, Box<dyn Error>> {
     let cargo = env::var("CARGO")?;
+    // Only what this target needs is sure to be there: the sources of other platforms' dependencies need not be fetched.
     let output = Command::new(cargo)
-        .args(["metadata", "--format-version", "1", "--offline", "--locked"])
+        .args(["metadata", "--format-version", "1", "--offline", "--locked", "--filter-platform", &env::var("TARGET")?])
         .current_dir(env::var("CARGO_MANIFEST_DIR")?)
         .output()?;
     if !output.status.success() {

@@ -62,7 +62,7 @@ impl Secrets {
 }
 
 impl Source for Secrets {
-    fn connect(&self, _node: &Node, _extensions: &Extensions) -> Result<Session, Status> {
+    async fn connect(&self, _node: &Node, _extensions: &Extensions) -> Result<Session, Status> {
         Ok(Session::new(self.current.subscribe()))
     }
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::SystemTime;
 
 use evenkeel_translate::ProxyView;
-use evenkeel_xds::pb::envoy::config::core::v3::Node;
-use evenkeel_xds::server::{Session, Source};
+use evenkeel_xds::pb::envoy::config::core::v3::{Node, node::UserAgentVersionType};
+use evenkeel_xds::server::{Announcement, Session, Source};
 use tonic::{Extensions, Status};
 
 use crate::listen::Peer;
@@ -18,18 +18,21 @@ use crate::proxies::{Client, ConnectError, Proxies};
 pub struct Discovery {
     proxies: Arc<Proxies>,
     metrics: Arc<Metrics>,
+    /// What this control plane says of itself in each response.
+    identifier: Arc<str>,
 }
 
 impl Discovery {
     /// Serves `proxies`.
     pub fn new(proxies: Arc<Proxies>, metrics: Arc<Metrics>) -> Self {
-        Self { proxies, metrics }
+        Self { proxies, metrics, identifier: identifier().into() }
     }
 
     fn authorize(node: &Node, peer: Option<&Peer>) -> Result<Client, Status> {
         let view = ProxyView::from_node(node).map_err(|error| Status::invalid_argument(error.to_string()))?;
         let client = |identity| Client {
             node: node.id.clone(),
+            program: program(node),
             view: view.clone(),
             peer: peer.map(|p| p.address),
             identity,
@@ -61,16 +64,45 @@ impl Discovery {
 }
 
 impl Source for Discovery {
-    fn connect(&self, node: &Node, extensions: &Extensions) -> Result<Session, Status> {
+    async fn connect(&self, node: &Node, extensions: &Extensions) -> Result<Session, Status> {
         let client = Self::authorize(node, extensions.get::<Peer>()).inspect_err(|status| {
             self.metrics.refused_streams.fetch_add(1, Relaxed);
             tracing::warn!(node = node.id, reason = status.message(), "xDS stream refused");
         })?;
-        self.proxies.connect(client).map_err(|error| match error {
+        let session = self.proxies.connect(client).map_err(|error| match error {
             ConnectError::TooMany => Status::resource_exhausted(error.to_string()),
             ConnectError::Closed => Status::unavailable(error.to_string()),
-        })
+        })?;
+        let causes = evenkeel_xds::evenkeel::is_evenkeel(node);
+        Ok(session.announced(Announcement { identifier: self.identifier.clone(), causes }))
     }
+}
+
+/// Longest name and version of a program kept, in bytes.
+const MAX_PROGRAM_BYTES: usize = 128;
+
+/// `envoy 1.40.0`, `evenkeel 0.1.0`: what a node says it is.
+fn program(node: &Node) -> String {
+    let version = match &node.user_agent_version_type {
+        Some(UserAgentVersionType::UserAgentVersion(version)) => version.clone(),
+        Some(UserAgentVersionType::UserAgentBuildVersion(build)) => {
+            let of = |v: &evenkeel_xds::pb::envoy::r#type::v3::SemanticVersion| {
+                format!("{}.{}.{}", v.major_number, v.minor_number, v.patch)
+            };
+            build.version.as_ref().map(of).unwrap_or_default()
+        }
+        None => String::new(),
+    };
+    let text = format!("{} {version}", node.user_agent_name);
+    let text = text.trim();
+    text.get(..text.floor_char_boundary(MAX_PROGRAM_BYTES)).unwrap_or_default().to_owned()
+}
+
+/// Which control plane this is: `evenkeel/VERSION HOST.PROCESS`.
+pub(crate) fn identifier() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let prefix = evenkeel_xds::evenkeel::IDENTIFIER_PREFIX;
+    format!("{prefix}{} {}.{}", env!("CARGO_PKG_VERSION"), host.trim(), std::process::id())
 }
 
 #[cfg(test)]

@@ -8,17 +8,16 @@ use std::time::{Instant, SystemTime};
 
 use evenkeel_base::spiffe::SpiffeId;
 use evenkeel_translate::ProxyView;
-use evenkeel_xds::server::{Nack, Session, Status};
-use evenkeel_xds::{ResourceSet, ResourceType};
+use evenkeel_xds::ResourceSet;
+use evenkeel_xds::server::{Session, Status};
 use tokio::sync::watch;
 
 use crate::metrics::Metrics;
+use crate::observe;
 use crate::world::World;
 
 /// Most xDS streams served at a time, in streams.
 pub const MAX_STREAMS: usize = 20_000;
-/// Most resources of a refused response named in the log, in resources.
-const MAX_LOGGED_RESOURCES: usize = 5;
 
 /// The connected proxies.
 #[derive(Debug)]
@@ -52,6 +51,8 @@ struct Stream {
 pub struct Client {
     /// The xDS node id.
     pub node: String,
+    /// Its program and version, as the node says.
+    pub program: String,
     /// What its configuration depends on.
     pub view: ProxyView,
     /// Where it connected from.
@@ -106,7 +107,7 @@ impl Proxies {
         state.streams.insert(id, Stream { client, resources: sender, status: Status::default() });
         self.metrics.streams.fetch_add(1, Relaxed);
         let guard = Registration { proxies: self.clone(), id };
-        Ok(Session { resources, on_status: Box::new(move |status| guard.proxies.on_status(guard.id, status)) })
+        Ok(Session::new(resources).observed(move |status| guard.proxies.on_status(guard.id, status)))
     }
 
     /// Ends all streams and takes no more.
@@ -147,24 +148,13 @@ impl Proxies {
         let mut state = self.lock();
         let Some(stream) = state.streams.get_mut(&id) else { return };
         let before = std::mem::replace(&mut stream.status, status.clone());
-        let node = stream.client.node.clone();
+        let (node, since) = (stream.client.node.clone(), stream.client.since);
         drop(state);
-        self.count(&node, &before, &status);
+        self.count(&node, since, &before, &status);
     }
 
-    fn count(&self, node: &str, before: &Status, now: &Status) {
-        for kind in ResourceType::ALL {
-            let of = |status: &Status| status.types.iter().find(|t| t.kind == kind.short_name()).cloned();
-            let (old, Some(new)) = (of(before), of(now)) else { continue };
-            let old_in_flight = old.as_ref().and_then(|t| t.in_flight_version.as_ref());
-            if new.in_flight_version.is_some() && new.in_flight_version.as_ref() != old_in_flight {
-                self.metrics.pushed(kind);
-            }
-            if let Some(nack) = new.nack.filter(|nack| old.and_then(|t| t.nack).as_ref() != Some(nack)) {
-                self.metrics.rejected(kind);
-                log_rejection(node, kind, &nack);
-            }
-        }
+    fn count(&self, node: &str, since: SystemTime, before: &Status, now: &Status) {
+        observe::step(&self.metrics, node, before, now, since.elapsed().unwrap_or_default());
         let world = self.world.borrow().clone();
         let settled = before.settled_generation < now.settled_generation;
         if settled && now.settled_generation == world.generation {
@@ -215,22 +205,4 @@ impl Drop for Registration {
             tracing::info!(node = stream.client.node, "proxy disconnected");
         }
     }
-}
-
-/// Says what a proxy refused and where the user wrote it. The refused response may hold much besides: resources that the
-/// proxy's message names come first.
-fn log_rejection(node: &str, kind: ResourceType, nack: &Nack) {
-    let (mut named, others): (Vec<_>, Vec<_>) = nack.resources.iter().partition(|r| nack.message.contains(&r.name));
-    if named.is_empty() {
-        named = others;
-    }
-    let places: Vec<String> = named
-        .iter()
-        .take(MAX_LOGGED_RESOURCES)
-        .map(|r| match &r.origin {
-            Some(origin) => format!("{} (from {origin})", r.name),
-            None => r.name.clone(),
-        })
-        .collect();
-    tracing::error!(node, "the proxy refused {kind}: {}; resources: {}", nack.message, places.join(", "));
 }

@@ -11,8 +11,7 @@ use evenkeel_base::spiffe::SpiffeError;
 use evenkeel_ca::{Authority, AuthorityError, TokenError, TokenKey};
 use evenkeel_model::MeshConfig;
 use evenkeel_xds::istio::auth::istio_certificate_service_server::IstioCertificateServiceServer;
-use evenkeel_xds::pb::envoy::service::discovery::v3::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
-use evenkeel_xds::server::AdsService;
+use evenkeel_xds::server::AdsServer;
 use tokio::sync::watch;
 use tonic::transport::Server;
 
@@ -20,6 +19,7 @@ use crate::certificates::Certificates;
 use crate::configuration::{self, Configuration, ConfigurationError};
 use crate::debug::{self, Pages};
 use crate::discovery::Discovery;
+use crate::lease::Lease;
 use crate::listen::{self, ListenError};
 use crate::metrics::Metrics;
 use crate::options::Options;
@@ -136,8 +136,11 @@ impl ControlPlane {
         let world = watch::Sender::new(Arc::new(configuration.first()));
 
         let trust_domain = world.borrow().snapshot.mesh.trust_domain.clone();
+        // Several control planes may start with the same empty directory: one makes the root and the key, all use them.
+        let lease = Lease::take(&options.state, "authority").map_err(state)?;
         let authority = Arc::new(Authority::open(&options.state, &trust_domain, SystemTime::now())?);
         let tokens = Arc::new(TokenKey::open(&options.state)?);
+        drop(lease);
         let server_certificates = ServerCertificates::new(authority.clone(), &options.server_names)?;
         let metrics = Arc::new(Metrics::default());
         let certificates = Arc::new(Certificates::new(authority, tokens, trust_domain, metrics.clone()));
@@ -168,10 +171,7 @@ impl ControlPlane {
         let Parts { grpc, secure_grpc, http, configuration, watch, debounce, world, proxies, metrics, .. } = self.parts;
         let pages = Arc::new(Pages::new(world.subscribe(), proxies.clone(), metrics.clone()));
         let discovery = Arc::new(Discovery::new(proxies.clone(), metrics.clone()));
-        let ads = || {
-            AggregatedDiscoveryServiceServer::new(AdsService::new(discovery.clone()))
-                .max_decoding_message_size(MAX_REQUEST_BYTES)
-        };
+        let ads = || AdsServer::new(discovery.clone()).max_decoding_message_size(MAX_REQUEST_BYTES);
         let certificates = IstioCertificateServiceServer::from_arc(self.parts.certificates);
         let (stop, stopped) = watch::channel(false);
         let until_stopped = || {

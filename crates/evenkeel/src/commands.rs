@@ -13,7 +13,7 @@ use evenkeel_local::exec::{self, ExecOptions};
 use evenkeel_local::ports::PortChoice;
 
 use crate::logging::{self, Level, LogOptions};
-use crate::{proxy_config, validate};
+use crate::{proxy_config, proxy_status, validate};
 
 /// A service mesh: proxy, control plane, and the whole of it on one machine.
 ///
@@ -55,6 +55,8 @@ enum Command {
     /// Measure a control plane with simulated proxies.
     #[command(subcommand)]
     Lab(evenkeel_lab::Command),
+    /// Show what each connected proxy holds of what it should, and how old changes were when it applied them.
+    ProxyStatus(ProxyStatusArguments),
     /// Say which version this is.
     Version,
 }
@@ -85,6 +87,17 @@ struct WorkersArguments {
     /// As JSON.
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Debug, Args)]
+struct ProxyStatusArguments {
+    /// The control plane's HTTP port.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15014")]
+    control_plane: SocketAddr,
+
+    /// How to print it.
+    #[arg(short, long, value_enum, default_value_t = proxy_status::Output::Table)]
+    output: proxy_status::Output,
 }
 
 #[derive(Debug, Args)]
@@ -174,6 +187,10 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Lab(command) => {
             let program = std::env::current_exe().context("finding this program")?;
             evenkeel_lab::run(&command, program, &mut io::stdout())?;
+            Ok(0)
+        }
+        Command::ProxyStatus(arguments) => {
+            proxy_status::run(arguments.control_plane, arguments.output, &mut io::stdout().lock())?;
             Ok(0)
         }
         Command::Version => {

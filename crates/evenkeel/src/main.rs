@@ -1,9 +1,11 @@
 //! `evenkeel`: the one binary. Each command hands over to the crate that does the work.
 
+mod admin;
 mod allocator;
 mod commands;
 mod logging;
 mod proxy_config;
+mod proxy_status;
 mod validate;
 
 use std::io::Write;

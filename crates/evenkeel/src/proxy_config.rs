@@ -1,48 +1,23 @@
 //! `evenkeel proxy-config`: what a running proxy says of itself on its admin port.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::io::Write;
+use std::net::SocketAddr;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 
-/// How long the proxy may take to answer.
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest answer read, in bytes.
-const MAX_ANSWER_BYTES: u64 = 64 * 1024 * 1024;
+use crate::admin;
 
 /// Prints the load of each worker, and how uneven it is.
-pub fn workers(admin: SocketAddr, json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
+pub fn workers(address: SocketAddr, json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
     let page = if json { "/workers?format=json" } else { "/workers" };
-    let body = get(admin, page).with_context(|| format!("asking the proxy's admin port {admin}"))?;
+    let body = admin::get(address, page).with_context(|| format!("asking the proxy's admin port {address}"))?;
     out.write_all(&body)?;
     Ok(())
 }
 
-fn get(admin: SocketAddr, page: &str) -> anyhow::Result<Vec<u8>> {
-    let mut stream = TcpStream::connect_timeout(&admin, TIMEOUT)?;
-    stream.set_read_timeout(Some(TIMEOUT))?;
-    // HTTP/1.0: the answer is not chunked, and ends with the connection.
-    write!(stream, "GET {page} HTTP/1.0\r\nhost: {admin}\r\n\r\n")?;
-    let mut answer = Vec::new();
-    stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer)?;
-    let (head, body) = split(&answer).context("it does not speak HTTP")?;
-    match head.split(' ').nth(1) {
-        Some("200") => Ok(body.to_vec()),
-        Some(status) => bail!("it answers {status}: {}", String::from_utf8_lossy(body).trim_end()),
-        None => bail!("it does not speak HTTP"),
-    }
-}
-
-/// The status line, and the body.
-fn split(answer: &[u8]) -> Option<(&str, &[u8])> {
-    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n")?;
-    let head = std::str::from_utf8(answer.get(..end)?).ok()?;
-    Some((head.lines().next()?, answer.get(end + 4..)?))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
     use std::net::TcpListener;
 
     use super::*;

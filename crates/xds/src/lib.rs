@@ -7,10 +7,14 @@
 //!  schema, fields, json descriptors: which fields are set, protobuf JSON in and out
 //!  server::{delta,sotw} what to send next on one stream        (no I/O, no clock)
 //!  client::{delta,sotw} what to ask for, what was accepted      (no I/O, no clock)
+//!  evenkeel             what our proxies and control planes tell each other besides: ages, digests, refusals by name
 //!  server::service, client::connection   the same over gRPC
 //! ```
 
+pub mod ages;
 pub mod client;
+pub mod digest;
+pub mod evenkeel;
 pub mod fields;
 pub mod istio;
 pub mod json;

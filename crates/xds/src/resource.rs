@@ -72,6 +72,11 @@ impl ResourceType {
         matches!(self, Self::Cluster | Self::Listener | Self::NameTable)
     }
 
+    /// Whether its resources answer to more names than their own.
+    pub(crate) const fn has_aliases(self) -> bool {
+        matches!(self, Self::VirtualHost | Self::NameTable)
+    }
+
     pub(crate) const fn index(self) -> usize {
         self as usize
     }

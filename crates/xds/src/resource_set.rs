@@ -13,9 +13,15 @@ use crate::{Resource, ResourceType};
 pub struct ResourceSet {
     /// Generation of the snapshot it was computed from; grows.
     pub generation: u64,
-    types: [OrdMap<Arc<str>, Arc<Resource>>; ResourceType::ALL.len()],
-    /// Further names, each with the own names of the resources that answer to it, sorted; by type.
-    aliases: [OrdMap<Arc<str>, Arc<[Arc<str>]>>; ResourceType::ALL.len()],
+    types: [TypeSet; ResourceType::ALL.len()],
+}
+
+/// The resources of one type; `clone` is O(1).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TypeSet {
+    pub resources: OrdMap<Arc<str>, Arc<Resource>>,
+    /// Further names, each with the own names of the resources that answer to it, sorted.
+    aliases: OrdMap<Arc<str>, Arc<[Arc<str>]>>,
 }
 
 /// How two sets differ in one name.
@@ -39,32 +45,34 @@ impl ResourceSet {
 
     /// Adds a resource, replacing one of the same name.
     pub fn insert(&mut self, kind: ResourceType, resource: Arc<Resource>) {
-        let before = self.types[kind.index()].insert(resource.name.clone(), resource.clone());
-        self.note_aliases(kind, before.as_deref(), Some(&resource));
+        self.types[kind.index()].insert(resource);
     }
 
     /// Takes a resource out.
     pub fn remove(&mut self, kind: ResourceType, name: &str) -> Option<Arc<Resource>> {
-        let before = self.types[kind.index()].remove(name)?;
-        self.note_aliases(kind, Some(&before), None);
-        Some(before)
+        self.types[kind.index()].remove(name)
     }
 
     /// Replaces all resources of a type; each is under its own name.
     pub fn replace(&mut self, kind: ResourceType, resources: OrdMap<Arc<str>, Arc<Resource>>) {
-        let before = std::mem::replace(&mut self.types[kind.index()], resources.clone());
+        let of = &mut self.types[kind.index()];
+        let before = std::mem::replace(&mut of.resources, resources.clone());
         for difference in differences(kind, &before, &resources) {
-            self.note_aliases(kind, difference.old.map(|r| &**r), difference.new.map(|r| &**r));
+            of.note_aliases(difference.old.map(|r| &**r), difference.new.map(|r| &**r));
         }
     }
 
     /// The resource of that name.
     pub fn get(&self, kind: ResourceType, name: &str) -> Option<&Arc<Resource>> {
-        self.types[kind.index()].get(name)
+        self.types[kind.index()].resources.get(name)
     }
 
     /// All resources of a type, by name.
     pub fn of(&self, kind: ResourceType) -> &OrdMap<Arc<str>, Arc<Resource>> {
+        &self.types[kind.index()].resources
+    }
+
+    pub(crate) fn type_set(&self, kind: ResourceType) -> &TypeSet {
         &self.types[kind.index()]
     }
 
@@ -73,34 +81,12 @@ impl ResourceSet {
     /// for by is `ROUTE_CONFIGURATION/HOST`, where HOST is what a request carries: if there is none with its port, the
     /// one without it.
     pub fn lookup(&self, kind: ResourceType, asked: &str) -> Option<&Arc<Resource>> {
-        let by_alias = || {
-            // Names of route configurations may hold slashes, hosts do not.
-            let (scope, host) = match kind {
-                ResourceType::VirtualHost => asked.rsplit_once('/')?,
-                ResourceType::NameTable => ("", asked),
-                _ => return None,
-            };
-            let portless = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|b| b.is_ascii_digit()));
-            let hosts = [Some(host), portless.map(|(host, _)| host)];
-            let full = |host: &str| if scope.is_empty() { host.to_owned() } else { format!("{scope}/{host}") };
-            let exact = hosts.iter().flatten().find_map(|host| self.named(kind, &full(host)));
-            let suffixes = |host: &&str| {
-                let mut dots = host.match_indices('.').filter_map(|(at, _)| host.get(at..));
-                dots.find_map(|suffix| self.named(kind, &full(&format!("*{suffix}"))))
-            };
-            exact.or_else(|| hosts.iter().flatten().find_map(suffixes)).or_else(|| self.named(kind, &full("*")))
-        };
-        self.get(kind, asked).or_else(by_alias)
-    }
-
-    fn named(&self, kind: ResourceType, name: &str) -> Option<&Arc<Resource>> {
-        let by_alias = || self.aliases[kind.index()].get(name)?.first().and_then(|own_name| self.get(kind, own_name));
-        self.get(kind, name).or_else(by_alias)
+        self.types[kind.index()].lookup(kind, asked)
     }
 
     /// How many resources it holds.
     pub fn len(&self) -> usize {
-        self.types.iter().map(OrdMap::len).sum()
+        self.types.iter().map(|of| of.resources.len()).sum()
     }
 
     /// Whether it holds none.
@@ -111,37 +97,83 @@ impl ResourceSet {
     /// What is different from an older set, by type and name. The cost depends on the difference, not on the sets, as
     /// long as one of them was made from the other or both from a third.
     pub fn diff<'a>(&'a self, older: &'a Self) -> impl Iterator<Item = Difference<'a>> {
-        ResourceType::ALL
-            .into_iter()
-            .flat_map(move |kind| differences(kind, &older.types[kind.index()], &self.types[kind.index()]))
+        ResourceType::ALL.into_iter().flat_map(move |kind| differences(kind, older.of(kind), self.of(kind)))
+    }
+}
+
+impl TypeSet {
+    pub fn insert(&mut self, resource: Arc<Resource>) {
+        let before = self.resources.insert(resource.name.clone(), resource.clone());
+        self.note_aliases(before.as_deref(), Some(&resource));
     }
 
-    fn note_aliases(&mut self, kind: ResourceType, before: Option<&Resource>, now: Option<&Resource>) {
-        let aliases = &mut self.aliases[kind.index()];
+    pub fn remove(&mut self, name: &str) -> Option<Arc<Resource>> {
+        let before = self.resources.remove(name)?;
+        self.note_aliases(Some(&before), None);
+        Some(before)
+    }
+
+    /// See [`ResourceSet::lookup`].
+    pub fn lookup(&self, kind: ResourceType, asked: &str) -> Option<&Arc<Resource>> {
+        let by_alias = || {
+            let (scope, host) = scope_and_host(kind, asked)?;
+            let hosts = [Some(host), without_port(host)];
+            let full = |host: &str| if scope.is_empty() { host.to_owned() } else { format!("{scope}/{host}") };
+            let exact = hosts.iter().flatten().find_map(|host| self.named(&full(host)));
+            let suffixes = |host: &&str| {
+                let mut dots = host.match_indices('.').filter_map(|(at, _)| host.get(at..));
+                dots.find_map(|suffix| self.named(&full(&format!("*{suffix}"))))
+            };
+            exact.or_else(|| hosts.iter().flatten().find_map(suffixes)).or_else(|| self.named(&full("*")))
+        };
+        self.resources.get(asked).or_else(by_alias)
+    }
+
+    fn named(&self, name: &str) -> Option<&Arc<Resource>> {
+        let by_alias = || self.aliases.get(name)?.first().and_then(|own_name| self.resources.get(own_name));
+        self.resources.get(name).or_else(by_alias)
+    }
+
+    fn note_aliases(&mut self, before: Option<&Resource>, now: Option<&Resource>) {
         let (before_aliases, now_aliases) = (before.map(Resource::aliases), now.map(Resource::aliases));
         if before_aliases.unwrap_or_default() == now_aliases.unwrap_or_default() {
             return;
         }
         if let Some(before) = before {
             for alias in before.aliases() {
-                let others = aliases.get(alias).into_iter().flat_map(|names| names.iter());
+                let others = self.aliases.get(alias).into_iter().flat_map(|names| names.iter());
                 let others: Arc<[Arc<str>]> = others.filter(|name| **name != before.name).cloned().collect();
                 match others.is_empty() {
-                    true => _ = aliases.remove(alias),
-                    false => _ = aliases.insert(alias.clone(), others),
+                    true => _ = self.aliases.remove(alias),
+                    false => _ = self.aliases.insert(alias.clone(), others),
                 }
             }
         }
         if let Some(now) = now {
             for alias in now.aliases() {
-                let mut names: Vec<Arc<str>> = aliases.get(alias).map(|names| names.to_vec()).unwrap_or_default();
+                let mut names: Vec<Arc<str>> = self.aliases.get(alias).map(|names| names.to_vec()).unwrap_or_default();
                 if let Err(at) = names.binary_search(&now.name) {
                     names.insert(at, now.name.clone());
-                    aliases.insert(alias.clone(), names.into());
+                    self.aliases.insert(alias.clone(), names.into());
                 }
             }
         }
     }
+}
+
+/// Splits what a client asks for into the route configuration, if the type has them, and the host; `None` for types whose
+/// resources have one name only.
+fn scope_and_host(kind: ResourceType, asked: &str) -> Option<(&str, &str)> {
+    match kind {
+        // Names of route configurations may hold slashes, hosts do not.
+        ResourceType::VirtualHost => asked.rsplit_once('/'),
+        ResourceType::NameTable => Some(("", asked)),
+        _ => None,
+    }
+}
+
+fn without_port(host: &str) -> Option<&str> {
+    host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|b| b.is_ascii_digit())).map(|(host, _)| host)
 }
 
 /// Two maps' differences; skips what they share.

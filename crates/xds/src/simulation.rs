@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::client::{Client, ClientRequest, ClientResponse, Protocol, Rejected};
+use crate::client::{Client, ClientRequest, ClientResponse, Protocol, Received, Rejected};
 use crate::pb::envoy::config::cluster::v3::{Cluster, cluster};
 use crate::pb::envoy::config::core::v3::Node;
 use crate::pb::envoy::config::endpoint::v3::{ClusterLoadAssignment, cluster_load_assignment::Policy};
@@ -13,7 +14,7 @@ use crate::pb::envoy::config::route::v3::RouteConfiguration;
 use crate::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
     HttpConnectionManager, Rds, http_connection_manager::RouteSpecifier,
 };
-use crate::server::{Status, delta, sotw};
+use crate::server::{Announcement, Response, Status, delta, sotw};
 use crate::{Resource, ResourceSet, ResourceType, pack};
 
 const NAMES: usize = 6;
@@ -37,17 +38,19 @@ enum Server {
 }
 
 impl Server {
-    fn new(protocol: Protocol) -> Self {
+    fn new(protocol: Protocol, client: Kind) -> Self {
+        let identifier = if client == Kind::Ours { "evenkeel/test" } else { "" };
+        let announcement = Announcement { identifier: identifier.into(), causes: client == Kind::Ours };
         match protocol {
-            Protocol::Delta => Self::Delta(delta::Stream::new()),
-            Protocol::Sotw => Self::Sotw(sotw::Stream::new()),
+            Protocol::Delta => Self::Delta(delta::Stream::new(announcement)),
+            Protocol::Sotw => Self::Sotw(sotw::Stream::new(announcement)),
         }
     }
 
-    fn on_request(&mut self, request: &ClientRequest) {
+    fn on_request(&mut self, request: &ClientRequest, now: Duration) {
         match (self, request) {
-            (Self::Delta(stream), ClientRequest::Delta(request)) => stream.on_request(request).unwrap(),
-            (Self::Sotw(stream), ClientRequest::Sotw(request)) => stream.on_request(request).unwrap(),
+            (Self::Delta(stream), ClientRequest::Delta(request)) => stream.on_request(request, now).unwrap(),
+            (Self::Sotw(stream), ClientRequest::Sotw(request)) => stream.on_request(request, now).unwrap(),
             _ => panic!("protocols differ"),
         }
     }
@@ -59,17 +62,20 @@ impl Server {
         }
     }
 
-    fn poll_response(&mut self) -> Option<ClientResponse> {
+    fn poll_response(&mut self, now: Duration) -> Option<ClientResponse> {
+        fn decode<M: prost::Message + Default>(response: Response) -> M {
+            M::decode(&*response.encode_to_vec()).unwrap()
+        }
         match self {
             Self::Delta(stream) => {
-                let response = stream.poll_response();
+                let response = stream.poll_response(now);
                 stream.check_invariants();
-                response.map(ClientResponse::Delta)
+                response.map(|response| ClientResponse::Delta(decode(response)))
             }
             Self::Sotw(stream) => {
-                let response = stream.poll_response();
+                let response = stream.poll_response(now);
                 stream.check_invariants();
-                response.map(ClientResponse::Sotw)
+                response.map(|response| ClientResponse::Sotw(decode(response)))
             }
         }
     }
@@ -138,9 +144,22 @@ fn resource(kind: ResourceType, index: usize, serial: u32) -> Resource {
 const KINDS: [ResourceType; 4] =
     [ResourceType::Cluster, ResourceType::Endpoint, ResourceType::Listener, ResourceType::Route];
 
+/// What a client does with a response of which it refuses a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Takes the rest, and says which part to a server that understands.
+    Ours,
+    /// Takes the rest, and names the part in its message.
+    Naming,
+    /// Takes nothing, and does not say why.
+    AllOrNothing,
+}
+
 struct World {
     random: Random,
     protocol: Protocol,
+    kind: Kind,
+    now: Duration,
     client: Client,
     server: Server,
     to_server: VecDeque<ClientRequest>,
@@ -155,14 +174,17 @@ struct World {
 
 impl World {
     fn new(seed: u64, protocol: Protocol) -> Self {
+        let kind = [Kind::Ours, Kind::Naming, Kind::AllOrNothing][(seed % 3) as usize];
         let mut client = Client::new(protocol, Node { id: "sim".into(), ..Default::default() });
         client.subscribe_all(ResourceType::Cluster);
         client.subscribe_all(ResourceType::Listener);
         Self {
             random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
             protocol,
+            kind,
+            now: Duration::ZERO,
             client,
-            server: Server::new(protocol),
+            server: Server::new(protocol, kind),
             to_server: VecDeque::new(),
             to_client: VecDeque::new(),
             current: ResourceSet::new(1),
@@ -192,6 +214,12 @@ impl World {
         self.current.insert(kind, Arc::new(resource));
     }
 
+    fn put_good(&mut self, kind: ResourceType, index: usize) {
+        let resource = resource(kind, index, 1);
+        self.serials.insert(resource.value().to_vec(), 1);
+        self.current.insert(kind, Arc::new(resource));
+    }
+
     fn publish(&mut self) {
         self.current.generation += 1;
         self.server.on_snapshot(&Arc::new(self.current.clone()));
@@ -200,7 +228,7 @@ impl World {
     fn reconnect(&mut self) {
         self.to_client.clear();
         self.to_server.clear();
-        self.server = Server::new(self.protocol);
+        self.server = Server::new(self.protocol, self.kind);
         self.server.on_snapshot(&Arc::new(self.current.clone()));
         self.client.on_connect();
     }
@@ -210,14 +238,14 @@ impl World {
         while let Some(request) = self.client.poll_request() {
             self.to_server.push_back(request);
         }
-        while let Some(response) = self.server.poll_response() {
+        while let Some(response) = self.server.poll_response(self.now) {
             self.to_client.push_back(response);
         }
         let client_first = self.random.below(2) == 0;
         if client_first && let Some(response) = self.to_client.pop_front() {
             self.receive(response);
         } else if let Some(request) = self.to_server.pop_front() {
-            self.server.on_request(&request);
+            self.server.on_request(&request, self.now);
         } else if let Some(response) = self.to_client.pop_front() {
             self.receive(response);
         } else {
@@ -230,8 +258,16 @@ impl World {
         let update = self.client.on_response(response).unwrap();
         let kind = update.kind;
         let mut rejected = Vec::new();
+        let is_bad = |received: &Received| self.serials[&received.any.value] == BAD;
+        if self.kind == Kind::AllOrNothing && update.added.iter().any(is_bad) {
+            let names = update.added.iter().map(|received| &received.name).chain(&update.removed);
+            let reason = || "it does not validate".to_owned();
+            rejected.extend(names.map(|name| Rejected { name: name.clone(), reason: reason() }));
+            self.client.answer(&update, &rejected);
+            return;
+        }
         for received in &update.added {
-            if self.serials[&received.any.value] == BAD {
+            if is_bad(received) {
                 rejected.push(Rejected { name: received.name.clone(), reason: format!("{} is bad", received.name) });
             } else {
                 self.applied.insert((kind, received.name.clone()), received.any.value.clone());
@@ -285,6 +321,9 @@ fn run(seed: u64, protocol: Protocol) {
         match world.random.below(40) {
             0 => world.reconnect(),
             1..=6 => world.change(),
+            // Refused ones are offered again.
+            7 => world.now += Duration::from_millis(world.random.below(4000)),
+            8 => world.client.report(),
             _ => _ = world.deliver(),
         }
     }
@@ -294,6 +333,9 @@ fn run(seed: u64, protocol: Protocol) {
         assert!(steps < 1000, "seed {seed}: the two never come to rest");
     }
     world.check_settled(seed);
+    world.client.report();
+    while world.deliver() {}
+    assert_eq!(world.server.status().divergence, None, "seed {seed}: a false alarm");
 }
 
 #[test]
@@ -304,4 +346,34 @@ fn delta_converges_whatever_happens() {
 #[test]
 fn state_of_the_world_converges_whatever_happens() {
     (0..400).for_each(|seed| run(seed, Protocol::Sotw));
+}
+
+/// A client that holds something else than was applied, for whatever reason, is found out by its digest and healed.
+#[test]
+fn a_divergence_is_found_and_healed() {
+    let mut world = World::new(3, Protocol::Delta);
+    assert_eq!(world.kind, Kind::Ours);
+    (0..NAMES).for_each(|index| world.put_good(ResourceType::Cluster, index));
+    world.publish();
+    world.client.on_connect();
+    while world.deliver() {}
+    let Client::Delta(client) = &mut world.client else { panic!("a delta client") };
+    let held = client.corrupt(ResourceType::Cluster);
+    held.remove("r1");
+    held.insert("r2".into(), "0123456789abcdef".into());
+    held.insert("stranger".into(), "0123456789abcdef".into());
+    for name in ["r1", "r2"] {
+        world.applied.remove(&(ResourceType::Cluster, name.into()));
+    }
+    world.applied.insert((ResourceType::Cluster, "stranger".into()), Vec::new());
+    world.client.report();
+    while world.deliver() {}
+    let divergence = world.server.status().divergence.expect("an alarm");
+    assert_eq!((divergence.number, divergence.kind), (1, ResourceType::Cluster));
+    assert_eq!(divergence.names, ["r1", "r2", "stranger"]);
+    world.check_settled(3);
+    assert!(!world.applied.contains_key(&(ResourceType::Cluster, "stranger".into())));
+    world.client.report();
+    while world.deliver() {}
+    assert_eq!(world.server.status().divergence.map(|divergence| divergence.number), Some(1));
 }

@@ -15,6 +15,11 @@ pub const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets
 /// `type.googleapis.com/istio.networking.nds.v1.NameTable`
 pub const NAME_TABLE: &str = "type.googleapis.com/istio.networking.nds.v1.NameTable";
 
+/// `type.googleapis.com/evenkeel.xds.v1.Rejections`
+pub const REJECTIONS: &str = "type.googleapis.com/evenkeel.xds.v1.Rejections";
+/// `type.googleapis.com/evenkeel.xds.v1.Report`
+pub const REPORT: &str = "type.googleapis.com/evenkeel.xds.v1.Report";
+
 /// What every type URL here begins with.
 pub const PREFIX: &str = "type.googleapis.com/";
 

@@ -22,8 +22,7 @@ use evenkeel_xds::istio::auth::{IstioCertificateRequest, IstioCertificateRespons
 use evenkeel_xds::istio::nds::NameTable;
 use evenkeel_xds::istio::nds::name_table::NameInfo;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
-use evenkeel_xds::pb::envoy::service::discovery::v3::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
-use evenkeel_xds::server::{AdsService, Session, Source};
+use evenkeel_xds::server::{AdsServer, Session, Source};
 use evenkeel_xds::{Resource, ResourceSet, ResourceType};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
@@ -79,11 +78,10 @@ impl ControlPlane {
         let (count, issued) = watch::channel(0);
         let certificates =
             Certificates { authority, tokens: TokenKey::open(state).unwrap(), lifetime: lifetime.clone(), count };
-        let names =
-            AdsService::new(Arc::new(OneName { nodes: nodes.clone(), resources: watch::channel(one_name()).0 }));
+        let names = AdsServer::new(Arc::new(OneName { nodes: nodes.clone(), resources: watch::channel(one_name()).0 }));
         let server = Server::builder()
             .add_service(IstioCertificateServiceServer::new(certificates))
-            .add_service(AggregatedDiscoveryServiceServer::new(names))
+            .add_service(AdsServer::new(names))
             .serve_with_incoming(incoming(listener, tls));
         tokio::spawn(server);
         Self { address, state: state.to_owned(), tokens: TokenKey::open(state).unwrap(), nodes, lifetime, issued }
@@ -184,7 +182,7 @@ struct OneName {
 }
 
 impl Source for OneName {
-    fn connect(&self, node: &Node, _extensions: &Extensions) -> Result<Session, tonic::Status> {
+    async fn connect(&self, node: &Node, _extensions: &Extensions) -> Result<Session, tonic::Status> {
         self.nodes.lock().unwrap().push(node.clone());
         Ok(Session::new(self.resources.subscribe()))
     }

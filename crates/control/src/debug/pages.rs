@@ -1,16 +1,18 @@
 //! What the pages say.
 
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use evenkeel_model::Service;
+use evenkeel_translate::ProxyKind;
+use evenkeel_xds::server::TypeStatus;
 use evenkeel_xds::{ResourceType, Schema, json};
 use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::metrics::Metrics;
-use crate::proxies::{Proxies, StreamReport};
+use crate::proxies::{Client, Proxies, StreamReport};
 use crate::world::World;
 
 /// The pages, over what they show.
@@ -21,6 +23,9 @@ pub struct Pages {
     metrics: Arc<Metrics>,
 }
 
+/// A proxy that has not answered a response for so long counts as one that does not answer.
+const ACK_TIMEOUT: Duration = Duration::from_secs(15);
+
 /// Status, content type, body.
 type Page = (StatusCode, &'static str, String);
 
@@ -28,7 +33,7 @@ type Page = (StatusCode, &'static str, String);
 const INDEX: [(&str, &str); 9] = [
     ("/metrics", "counters and gauges as Prometheus text"),
     ("/ready", "200 once the configuration is read and served"),
-    ("/debug/syncz", "each proxy: what it was sent, accepted and refused"),
+    ("/debug/syncz", "each proxy: what it was sent, accepted and refused, how old that was (`evenkeel proxy-status`)"),
     ("/debug/diagnostics", "what is wrong with the configuration, with file, line and column"),
     ("/debug/registryz", "services"),
     ("/debug/endpointz", "endpoints of the services"),
@@ -46,7 +51,7 @@ impl Pages {
     /// The page of a path.
     pub fn page(&self, path: &str, query: &str) -> Page {
         match path {
-            "/metrics" => (StatusCode::OK, "text/plain; version=0.0.4", self.metrics.prometheus_text()),
+            "/metrics" => (StatusCode::OK, "text/plain; version=0.0.4", self.metrics()),
             "/ready" => (StatusCode::OK, "text/plain", "ready\n".to_owned()),
             "/debug" | "/debug/" | "/" => (StatusCode::OK, "text/plain", index()),
             "/debug/syncz" => json_page(&self.syncz()),
@@ -64,17 +69,36 @@ impl Pages {
         self.world.borrow().clone()
     }
 
+    fn metrics(&self) -> String {
+        let late = |report: &StreamReport| {
+            report.status.types.iter().any(|s| waiting(&report.client, s).is_some_and(|waiting| waiting > ACK_TIMEOUT))
+        };
+        let late = self.proxies.reports().iter().filter(|report| late(report)).count();
+        format!(
+            "{}# TYPE evenkeel_xds_unanswered gauge\nevenkeel_xds_unanswered {late}\n",
+            self.metrics.prometheus_text()
+        )
+    }
+
     fn syncz(&self) -> Value {
         let generation = self.world().generation;
         let one = |report: &StreamReport| {
+            let client = &report.client;
             json!({
-                "proxy": report.client.node,
+                "proxy": client.node,
+                "kind": match client.view.kind {
+                    ProxyKind::Sidecar => "sidecar",
+                    ProxyKind::Router => "router",
+                },
+                "program": client.program,
                 "live": report.status.is_live(generation),
                 "settled_generation": report.status.settled_generation,
-                "types": report.status.types,
+                "types": report.status.types.iter().map(|status| type_status(client, status)).collect::<Vec<_>>(),
+                "divergence": report.status.divergence.as_deref(),
             })
         };
         json!({
+            "control_plane": crate::discovery::identifier(),
             "generation": generation,
             "proxies": self.proxies.reports().iter().map(one).collect::<Vec<_>>(),
         })
@@ -208,6 +232,33 @@ impl Pages {
         }
         json_page(&Value::Object(dump))
     }
+}
+
+/// How long the client has not answered a response.
+fn waiting(client: &Client, status: &TypeStatus) -> Option<Duration> {
+    Some(client.since.elapsed().unwrap_or_default().saturating_sub(status.waiting_since?))
+}
+
+fn type_status(client: &Client, status: &TypeStatus) -> Value {
+    let mut value = json!(status);
+    let state = match status {
+        TypeStatus { nack: Some(_), .. } => "NACKED",
+        TypeStatus { pushes: 0, .. } => "NOT SENT",
+        TypeStatus { in_flight_version: Some(_), .. } => "STALE",
+        _ => "SYNCED",
+    };
+    let milliseconds = |us: u64| us as f64 / 1e3;
+    value["state"] = json!(state);
+    value["waiting_ms"] = json!(waiting(client, status).map(|waiting| u64::try_from(waiting.as_millis()).ok()));
+    value["ages_ms"] = json!(status.ages.as_ref().map(|ages| {
+        json!({
+            "count": ages.count,
+            "p50": milliseconds(ages.p50_us),
+            "p99": milliseconds(ages.p99_us),
+            "max": milliseconds(ages.max_us),
+        })
+    }));
+    value
 }
 
 fn index() -> String {

@@ -24,7 +24,7 @@ use crate::fixture::{PATIENCE, Plane, pod, service};
 struct Secrets(watch::Sender<Arc<ResourceSet>>);
 
 impl Source for Secrets {
-    fn connect(&self, _: &Node, _: &tonic::Extensions) -> Result<Session, tonic::Status> {
+    async fn connect(&self, _: &Node, _: &tonic::Extensions) -> Result<Session, tonic::Status> {
         Ok(Session::new(self.0.subscribe()))
     }
 }

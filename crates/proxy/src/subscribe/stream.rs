@@ -2,11 +2,13 @@
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_xds::ResourceType;
-use evenkeel_xds::client::{Backoff, Client, Connection, Protocol};
+use evenkeel_xds::client::{Backoff, Client, Connection, Protocol, Rejected, Update};
+use evenkeel_xds::evenkeel;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
+use evenkeel_xds::pb::google::protobuf::value::Kind;
 use tokio::sync::watch;
 
 use super::channel::{self, ChannelError};
@@ -25,6 +27,12 @@ pub(super) struct Stream {
     pub wanted: watch::Receiver<Wanted>,
     pub shared: Shared,
 }
+
+/// How often a control plane of ours is told what is held and how old it was when applied, unless the node's metadata
+/// says otherwise: `EVENKEEL: {REPORT_INTERVAL: SECONDS}`.
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
+/// Shortest and longest interval that may be asked for, in seconds. 0 is never.
+const REPORT_SECONDS: std::ops::RangeInclusive<f64> = 0.1..=3600.0;
 
 /// Why a stream ended.
 #[derive(Debug, thiserror::Error)]
@@ -110,6 +118,10 @@ impl Stream {
         self.shared.state.borrow_mut().stream_connected(&self.key);
         tracing::info!(stream = %self.key, cluster = &*self.cluster, "xDS stream: connected");
         let source = self.key.source();
+        let interval = report_interval(&self.node);
+        let mut reports = tokio::time::interval(interval.unwrap_or(REPORT_INTERVAL));
+        reports.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        reports.reset();
         loop {
             while let Some(request) = client.poll_request() {
                 connection.send(request).await?;
@@ -127,8 +139,10 @@ impl Stream {
                         self.shared.dirty.notify_one();
                     }
                     client.answer(&update, &rejected);
+                    note_ages(client, &update, &rejected);
                     backoff.reset();
                 }
+                _ = reports.tick(), if interval.is_some() => client.report(),
                 changed = self.wanted.changed() => {
                     changed.map_err(|_| StreamError::Unwanted)?;
                     self.ask(client);
@@ -146,6 +160,31 @@ impl Stream {
             let names = wanted.names.get(&kind).into_iter().flatten();
             client.set_names(kind, names.map(|name| &**name));
         }
+    }
+}
+
+fn note_ages(client: &mut Client, update: &Update, rejected: &[Rejected]) {
+    let now_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_micros());
+    let now_us = u64::try_from(now_us).unwrap_or(u64::MAX);
+    for received in &update.added {
+        if rejected.is_empty() || !rejected.iter().any(|rejected| rejected.name == received.name) {
+            client.applied(update.kind, received.cause, now_us);
+        }
+    }
+}
+
+/// `None` for never.
+fn report_interval(node: &Node) -> Option<Duration> {
+    let metadata = node.metadata.as_ref().and_then(|metadata| metadata.fields.get(evenkeel::NODE_METADATA));
+    let Some(Kind::StructValue(own)) = metadata.and_then(|value| value.kind.as_ref()) else {
+        return Some(REPORT_INTERVAL);
+    };
+    match own.fields.get("REPORT_INTERVAL").and_then(|value| value.kind.as_ref()) {
+        Some(Kind::NumberValue(seconds)) if *seconds == 0.0 => None,
+        Some(Kind::NumberValue(seconds)) if seconds.is_finite() => {
+            Some(Duration::from_secs_f64(seconds.clamp(*REPORT_SECONDS.start(), *REPORT_SECONDS.end())))
+        }
+        _ => Some(REPORT_INTERVAL),
     }
 }
 

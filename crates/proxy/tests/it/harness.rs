@@ -12,9 +12,8 @@ use evenkeel_testkit::wait::PATIENCE;
 use evenkeel_testkit::{Connection, Response, eventually};
 use evenkeel_xds::json::read_text;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
-use evenkeel_xds::pb::envoy::service::discovery::v3::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
 use evenkeel_xds::pb::envoy::service::secret::v3::secret_discovery_service_server::SecretDiscoveryServiceServer;
-use evenkeel_xds::server::{AdsService, Session, Source, Status};
+use evenkeel_xds::server::{AdsServer, AdsService, Session, Source, Status};
 use evenkeel_xds::{Resource, ResourceSet, ResourceType, Schema};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -143,9 +142,9 @@ struct OneSet {
 }
 
 impl Source for OneSet {
-    fn connect(&self, _: &Node, _: &tonic::Extensions) -> Result<Session, tonic::Status> {
+    async fn connect(&self, _: &Node, _: &tonic::Extensions) -> Result<Session, tonic::Status> {
         let status = self.status.clone();
-        Ok(Session { resources: self.resources.clone(), on_status: Box::new(move |now| _ = status.send(now)) })
+        Ok(Session::new(self.resources.clone()).observed(move |now| _ = status.send(now)))
     }
 }
 
@@ -159,12 +158,12 @@ impl ControlPlane {
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads");
         let (resources, receiver) = watch::channel(Arc::new(set.clone()));
         let (status_sender, status) = watch::channel(Status::default());
-        let service = AdsService::new(Arc::new(OneSet { resources: receiver, status: status_sender }));
+        let source = Arc::new(OneSet { resources: receiver, status: status_sender });
         let listener = runtime.block_on(tokio::net::TcpListener::bind(address)).expect("a free port");
         let address = listener.local_addr().expect("bound");
         let server = Server::builder()
-            .add_service(AggregatedDiscoveryServiceServer::new(service.clone()))
-            .add_service(SecretDiscoveryServiceServer::new(service));
+            .add_service(AdsServer::new(source.clone()))
+            .add_service(SecretDiscoveryServiceServer::new(AdsService::new(source)));
         runtime.spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
         Self { address, resources, status, set, runtime: Some(runtime) }
     }

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Received, Rejected, ResponseError, SPEAKING_ORDER, Update, error_detail};
+use crate::ages::Ages;
 use crate::pb::envoy::config::core::v3::Node;
 use crate::pb::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use crate::pb::google::rpc;
-use crate::{ResourceType, metadata};
+use crate::{Cause, ResourceType, digest, evenkeel, metadata, type_url};
 
 /// One delta ADS subscriber.
 #[derive(Debug)]
@@ -14,6 +15,13 @@ pub struct Client {
     node: Node,
     node_sent: bool,
     types: [TypeState; ResourceType::ALL.len()],
+    /// The server is a control plane of ours: it is told what others do not understand.
+    server_is_ours: bool,
+    /// Ages of what was applied, and whether a report is due.
+    ages: [Ages; ResourceType::ALL.len()],
+    report_due: bool,
+    /// Types of which the next report lists everything.
+    to_list: Vec<ResourceType>,
 }
 
 #[derive(Debug, Default)]
@@ -29,6 +37,8 @@ struct TypeState {
     to_subscribe: BTreeSet<String>,
     to_unsubscribe: BTreeSet<String>,
     answers: Vec<Answer>,
+    /// Nonce of the last response of this stream that was answered.
+    last_nonce: String,
 }
 
 #[derive(Debug)]
@@ -46,7 +56,15 @@ impl TypeState {
 impl Client {
     /// A client that has asked for nothing.
     pub fn new(node: Node) -> Self {
-        Self { node, node_sent: false, types: Default::default() }
+        Self {
+            node,
+            node_sent: false,
+            types: Default::default(),
+            server_is_ours: false,
+            ages: Default::default(),
+            report_due: false,
+            to_list: Vec::new(),
+        }
     }
 
     /// Asks for everything of a type.
@@ -81,11 +99,38 @@ impl Client {
         state.names = names;
     }
 
+    /// Asks for one more name; also one that was asked for before and does not exist, to be told anew.
+    pub fn subscribe(&mut self, kind: ResourceType, name: &str) {
+        let state = &mut self.types[kind.index()];
+        state.names.insert(name.to_owned());
+        state.to_unsubscribe.remove(name);
+        state.to_subscribe.insert(name.to_owned());
+    }
+
+    /// Asks for one name no longer.
+    pub fn unsubscribe(&mut self, kind: ResourceType, name: &str) {
+        let state = &mut self.types[kind.index()];
+        if !state.names.remove(name) {
+            return;
+        }
+        if !state.to_subscribe.remove(name) {
+            state.to_unsubscribe.insert(name.to_owned());
+        }
+        if !state.wildcard {
+            state.held.remove(name);
+            state.refused.remove(name);
+        }
+    }
+
     /// A new stream begins: everything is asked for again, with the versions held.
     pub fn on_connect(&mut self) {
         self.node_sent = false;
+        self.server_is_ours = false;
+        self.report_due = false;
+        self.to_list.clear();
         for state in &mut self.types {
             state.started = false;
+            state.last_nonce.clear();
             state.to_subscribe.clear();
             state.to_unsubscribe.clear();
             state.answers.clear();
@@ -94,6 +139,11 @@ impl Client {
 
     /// Takes a response in.
     pub fn on_response(&mut self, response: DeltaDiscoveryResponse) -> Result<Update, ResponseError> {
+        if response.type_url == type_url::REPORT && self.server_is_ours {
+            return Ok(self.on_listing_request(&response));
+        }
+        let identifier = response.control_plane.as_ref().map(|control_plane| control_plane.identifier.as_str());
+        self.server_is_ours = identifier.is_some_and(|identifier| identifier.starts_with(evenkeel::IDENTIFIER_PREFIX));
         let kind = ResourceType::from_type_url(&response.type_url)
             .filter(|kind| self.types[kind.index()].started)
             .ok_or(ResponseError::Unexpected(response.type_url))?;
@@ -110,8 +160,55 @@ impl Client {
         Ok(Update { kind, added, removed, nonce: response.nonce, version: response.system_version_info })
     }
 
+    /// The server wants to know all that is held of some types. As an update it changes nothing and has no answer.
+    fn on_listing_request(&mut self, response: &DeltaDiscoveryResponse) -> Update {
+        for any in response.resources.iter().filter_map(|resource| resource.resource.as_ref()) {
+            let Ok(request) = crate::unpack::<evenkeel::ListingRequest>(any) else { continue };
+            self.to_list.extend(request.type_urls.iter().filter_map(|url| ResourceType::from_type_url(url)));
+            self.to_list.sort_unstable();
+            self.to_list.dedup();
+        }
+        self.report_due = true;
+        let (nonce, version) = (String::new(), String::new());
+        Update { kind: ResourceType::NameTable, added: Vec::new(), removed: Vec::new(), nonce, version }
+    }
+
+    /// Notes that what was caused at a time was applied now, in microseconds since 1970.
+    pub fn applied(&mut self, kind: ResourceType, cause: Cause, now_us: u64) {
+        self.ages[kind.index()].record(cause.time_us, now_us);
+    }
+
+    /// Has the server told what is held and how old it was, if the server is one of ours.
+    pub fn report(&mut self) {
+        self.report_due = self.server_is_ours;
+    }
+
+    fn next_report(&mut self) -> DeltaDiscoveryRequest {
+        self.report_due = false;
+        let to_list = std::mem::take(&mut self.to_list);
+        let types = ResourceType::ALL.into_iter().filter(|kind| self.types[kind.index()].started);
+        let report = types.map(|kind| {
+            let state = &self.types[kind.index()];
+            let is_listing = to_list.contains(&kind);
+            evenkeel::TypeReport {
+                type_url: kind.type_url().to_owned(),
+                nonce: state.last_nonce.clone(),
+                digest: digest::of(state.held.iter()),
+                resources: state.held.len() as u64,
+                ages: self.ages[kind.index()].take(),
+                held: state.held.iter().filter(|_| is_listing).map(|(k, v)| (k.clone(), v.clone())).collect(),
+                is_listing,
+            }
+        });
+        let report = evenkeel::Report { types: report.collect() };
+        DeltaDiscoveryRequest { error_detail: Some(report.into_status()), ..Default::default() }
+    }
+
     /// Accepts an update, or refuses the resources named.
     pub fn answer(&mut self, update: &Update, rejected: &[Rejected]) {
+        if update.nonce.is_empty() {
+            return;
+        }
         let state = &mut self.types[update.kind.index()];
         for received in &update.added {
             let wanted = state.wildcard || state.names.contains(&received.name);
@@ -128,21 +225,39 @@ impl Client {
                 state.refused.remove(name);
             }
         }
-        state.answers.push(Answer { nonce: update.nonce.clone(), error: error_detail(rejected) });
+        let mut error = error_detail(rejected);
+        if let Some(error) = error.as_mut().filter(|_| self.server_is_ours) {
+            let names = rejected.iter().map(|rejected| rejected.name.clone()).collect();
+            error.details.push(crate::pack(&evenkeel::Rejections { names }));
+        }
+        state.last_nonce.clone_from(&update.nonce);
+        state.answers.push(Answer { nonce: update.nonce.clone(), error });
     }
 
     /// The next request to send, until there is none.
     pub fn poll_request(&mut self) -> Option<DeltaDiscoveryRequest> {
         let starting = ResourceType::ALL.into_iter().filter(|kind| !self.types[kind.index()].started);
         let order: Vec<ResourceType> = starting.chain(SPEAKING_ORDER).collect();
-        let (kind, mut request) =
-            order.into_iter().find_map(|kind| Some((kind, self.types[kind.index()].next_request(kind)?)))?;
-        request.type_url = kind.type_url().to_owned();
+        let next = order.into_iter().find_map(|kind| Some((kind, self.types[kind.index()].next_request(kind)?)));
+        let mut request = match next {
+            Some((kind, request)) => DeltaDiscoveryRequest { type_url: kind.type_url().to_owned(), ..request },
+            // Last: it is about what all the answers before it say.
+            None if self.report_due => {
+                DeltaDiscoveryRequest { type_url: type_url::REPORT.to_owned(), ..self.next_report() }
+            }
+            None => return None,
+        };
         if !self.node_sent {
             self.node_sent = true;
             request.node = Some(self.node.clone());
         }
         Some(request)
+    }
+
+    /// Has something else held than was applied, as a fault would.
+    #[cfg(test)]
+    pub(crate) fn corrupt(&mut self, kind: ResourceType) -> &mut BTreeMap<String, String> {
+        &mut self.types[kind.index()].held
     }
 
     pub(super) fn held_map(&self, kind: ResourceType) -> &BTreeMap<String, String> {

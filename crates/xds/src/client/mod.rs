@@ -135,6 +135,39 @@ impl Client {
         }
     }
 
+    /// Asks for one more name of a type, at any time. The answer is the resource, or the name among those that are gone.
+    /// Asking again for one that does not exist is being told again.
+    pub fn subscribe(&mut self, kind: ResourceType, name: &str) {
+        match self {
+            Self::Delta(client) => client.subscribe(kind, name),
+            Self::Sotw(client) => client.subscribe(kind, name),
+        }
+    }
+
+    /// Asks for one name no longer.
+    pub fn unsubscribe(&mut self, kind: ResourceType, name: &str) {
+        match self {
+            Self::Delta(client) => client.unsubscribe(kind, name),
+            Self::Sotw(client) => client.unsubscribe(kind, name),
+        }
+    }
+
+    /// Notes that a resource was applied at a time, in microseconds since 1970: how old its cause was by then is told the
+    /// server with the next report.
+    pub fn applied(&mut self, kind: ResourceType, cause: Cause, now_us: u64) {
+        if let Self::Delta(client) = self {
+            client.applied(kind, cause, now_us);
+        }
+    }
+
+    /// Has the server told what is held and how old it was when applied. Does nothing unless the server is a control plane
+    /// of ours and the protocol incremental.
+    pub fn report(&mut self) {
+        if let Self::Delta(client) = self {
+            client.report();
+        }
+    }
+
     /// A new stream begins: everything is asked for again, with the versions held.
     pub fn on_connect(&mut self) {
         match self {

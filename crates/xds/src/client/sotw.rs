@@ -59,6 +59,23 @@ impl Client {
         }
     }
 
+    /// Asks for one more name.
+    pub fn subscribe(&mut self, kind: ResourceType, name: &str) {
+        let state = &mut self.types[kind.index()];
+        state.names.insert(name.to_owned());
+        state.due = true;
+    }
+
+    /// Asks for one name no longer.
+    pub fn unsubscribe(&mut self, kind: ResourceType, name: &str) {
+        let state = &mut self.types[kind.index()];
+        state.due |= state.names.remove(name);
+        if !state.wildcard {
+            state.held.remove(name);
+            state.refused.remove(name);
+        }
+    }
+
     /// A new stream begins: everything is asked for again.
     pub fn on_connect(&mut self) {
         self.node_sent = false;

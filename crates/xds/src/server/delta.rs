@@ -1,103 +1,87 @@
 //! The incremental protocol: only what changed, and names of what is gone.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::state::{Held, Nonce, State};
-use super::{RequestError, Status};
-use crate::pb::envoy::service::discovery::v3::{self as discovery, DeltaDiscoveryRequest, DeltaDiscoveryResponse};
-use crate::{ResourceSet, ResourceType};
+use super::response::{Response, Wire};
+use super::state::{Nonce, State};
+use super::{Announcement, RequestError, Status};
+use crate::evenkeel::Report;
+use crate::pb::envoy::service::discovery::v3::DeltaDiscoveryRequest;
+use crate::{ResourceSet, ResourceType, type_url};
 
-/// One delta ADS stream, seen from the server.
+/// One delta ADS stream, seen from the server. Times count from its beginning.
 #[derive(Debug, Default)]
 pub struct Stream {
     state: State,
+    announcement: Announcement,
 }
 
 impl Stream {
     /// A stream nobody has asked anything on.
-    pub fn new() -> Self {
-        Self::default()
+    pub fn new(announcement: Announcement) -> Self {
+        Self { state: State::default(), announcement }
     }
 
     /// Takes a request in; then poll for responses.
-    pub fn on_request(&mut self, request: &DeltaDiscoveryRequest) -> Result<(), RequestError> {
+    pub fn on_request(&mut self, request: &DeltaDiscoveryRequest, now: Duration) -> Result<(), RequestError> {
+        if request.type_url == type_url::REPORT {
+            if let Some(report) = Report::in_status(request.error_detail.as_ref()) {
+                self.state.on_report(&report);
+            }
+            return Ok(());
+        }
         let kind = ResourceType::from_type_url(&request.type_url)
             .ok_or_else(|| RequestError::UnknownType(request.type_url.clone()))?;
         // Subscriptions count even beside a stale nonce: delta requests are spontaneous.
-        let _: Nonce = self.state.on_nonce(kind, &request.response_nonce, request.error_detail.as_ref());
-        let state = self.state.of(kind);
-        let first = !state.requested;
+        let _: Nonce = self.state.on_nonce(kind, &request.response_nonce, request.error_detail.as_ref(), now);
+        let (subscription, target) = self.state.of(kind);
+        let first = !subscription.requested;
         if first {
-            state.requested = true;
-            state.wildcard = kind.defaults_to_wildcard() && request.resource_names_subscribe.is_empty();
-            state.owes_reply = state.wildcard;
+            subscription.requested = true;
+            subscription.set_wildcard(kind.defaults_to_wildcard() && request.resource_names_subscribe.is_empty());
+            subscription.owes_reply = subscription.wildcard;
         }
         for name in &request.resource_names_subscribe {
             if name == "*" {
-                state.owes_reply |= !state.wildcard;
-                state.wildcard = true;
-                continue;
-            }
-            let name = state.add_name(kind, name)?;
-            // Asking again for a name is asking to be sent it again, or to be told again that it does not exist.
-            match state.held.get(&name) {
-                Some(Held::Absent) => _ = state.held.remove(&name),
-                _ => _ = state.forced.insert(name),
+                subscription.owes_reply |= !subscription.wildcard;
+                subscription.set_wildcard(true);
+            } else if !subscription.subscribe(name, &target)? {
+                subscription.ask_again(name);
             }
         }
         for name in &request.resource_names_unsubscribe {
             match name.as_str() {
-                "*" => state.wildcard = false,
-                name => {
-                    state.names.remove(name);
-                    state.forced.remove(name);
-                    let still_wanted = state.wildcard;
-                    if !still_wanted || matches!(state.held.get(name), Some(Held::Absent)) {
-                        state.held.remove(name);
-                    }
-                }
+                "*" => subscription.set_wildcard(false),
+                name => subscription.unsubscribe(name),
             }
         }
-        state.drop_unsubscribed();
         if first {
-            for (name, version) in &request.initial_resource_versions {
-                if state.wildcard || state.names.contains(&**name) {
-                    let name: Arc<str> = name.as_str().into();
-                    // The client says which version it has: nothing is forced, the comparison decides.
-                    state.forced.remove(&name);
-                    state.held.insert(name, Held::Version(version.parse().ok()));
-                }
-            }
+            let versions = request.initial_resource_versions.iter();
+            subscription.resume(versions.map(|(name, version)| (name.as_str(), version.as_str())), &target);
         }
         Ok(())
     }
 
-    /// The set the client is to hold from now on; replaces one not sent yet.
+    /// The set the client is to hold from now on; replaces one not sent yet. The first is to be there before the first
+    /// request.
     pub fn on_snapshot(&mut self, resources: &Arc<ResourceSet>) {
         self.state.set_resources(resources);
     }
 
     /// The next response to send, until there is none.
-    pub fn poll_response(&mut self) -> Option<DeltaDiscoveryResponse> {
-        let change = self.state.next_change()?;
-        let (nonce, version) = self.state.send(change.kind, change.added.clone());
-        Some(DeltaDiscoveryResponse {
-            system_version_info: version,
-            resources: change
-                .added
-                .iter()
-                .map(|resource| discovery::Resource {
-                    name: resource.name.to_string(),
-                    version: resource.version.to_string(),
-                    resource: Some(resource.any()),
-                    ..Default::default()
-                })
-                .collect(),
-            type_url: change.kind.type_url().to_owned(),
-            removed_resources: change.removed.iter().map(|name| name.to_string()).collect(),
-            nonce,
-            ..Default::default()
-        })
+    pub fn poll_response(&mut self, now: Duration) -> Option<Response> {
+        let listed = self.state.take_listing_requests();
+        if !listed.is_empty() {
+            return Some(Response::listing_request(listed.into_iter()));
+        }
+        let push = self.state.next_push(now, false)?;
+        Some(Response::new(Wire::Delta, push, &self.announcement))
+    }
+
+    /// When to poll again though nothing has happened.
+    pub fn next_timer(&self, now: Duration) -> Option<Duration> {
+        self.state.next_timer(now)
     }
 
     /// What an operator sees of it.

@@ -1,19 +1,31 @@
 //! The serving half of ADS: what to send next on one stream.
 //!
-//! [`delta::Stream`] and [`sotw::Stream`] are state machines without I/O or clock: requests and resource sets go in,
-//! responses come out. Per type at most one response is in flight; what changes meanwhile is merged, and the next
-//! response carries the latest state. [`service`] puts them on gRPC.
+//! [`delta::Stream`] and [`sotw::Stream`] are state machines without I/O or clock: requests, resource sets and the time
+//! since the stream began go in, responses come out. Per type at most one response is in flight; what changes meanwhile is
+//! merged, and the next response carries the latest state. [`service`] puts them on gRPC.
+//!
+//! ```text
+//!  subscription  one type: what is asked for, what is held, what differs
+//!  refusal       what the client refused: found out, held back, offered again
+//!  state         the order over the types (make before break), what answers mean
+//!  response      bytes, shared between streams
+//! ```
 
 pub mod delta;
+mod refusal;
+mod response;
 pub mod service;
 pub mod sotw;
 mod state;
 mod status;
+mod subscription;
 #[cfg(test)]
 mod tests;
 
-pub use service::{AdsService, Session, Source};
-pub use status::{Nack, Status, TypeStatus};
+pub use refusal::{REOFFER_FIRST, REOFFER_MAX};
+pub use response::{Announcement, Response};
+pub use service::{AdsServer, AdsService, Session, Source};
+pub use status::{Divergence, Nack, NackedResource, Status, TypeStatus};
 
 /// A request the server does not answer on its type; the stream goes on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

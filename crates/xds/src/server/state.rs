@@ -1,75 +1,64 @@
-//! What both protocols share: who subscribed to what, what was sent, what has to go out next.
+//! What both protocols share: what has to go out next, in which order, and what an answer means.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::status::NackedResource;
-use super::{MAX_NACK_BYTES, MAX_NAMES_PER_TYPE, Nack, RequestError, Status, TypeStatus};
+use prost::Message as _;
+
+use super::MAX_NACK_BYTES;
+use super::refusal::named_in;
+use super::status::{Divergence, Nack, NackedResource, Status, TypeStatus};
+use super::subscription::{Allowed, Change, Held, InFlight, Subscription};
+use crate::evenkeel::{self, Rejections};
 use crate::pb::google::rpc;
+use crate::resource_set::TypeSet;
 use crate::{Resource, ResourceSet, ResourceType, Version};
 
+/// Most resources of a refusal that are named, in resources.
+const MAX_NAMED_RESOURCES: usize = 100;
+
 /// One stream, whichever protocol it speaks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct State {
     resources: Option<Arc<ResourceSet>>,
-    types: [TypeState; ResourceType::ALL.len()],
+    subscriptions: [Subscription; ResourceType::ALL.len()],
+    counts: [Counts; ResourceType::ALL.len()],
     last_nonce: u64,
     settled_generation: u64,
+    /// Types of which the client is to list what it holds: its digest is not what it should be.
+    to_list: BTreeSet<ResourceType>,
+    /// Changes were taken in that the protocol cannot express.
+    unsaid: bool,
+    divergence: Option<Arc<Divergence>>,
 }
 
-/// One type on one stream.
+/// What is counted and remembered of one type for whoever looks at the stream.
 #[derive(Debug, Default)]
-pub(super) struct TypeState {
-    /// Whether the client asked for the type at all.
-    pub requested: bool,
-    pub wildcard: bool,
-    pub names: BTreeSet<Arc<str>>,
-    /// What the client has been sent, or said it held when it connected.
-    pub held: BTreeMap<Arc<str>, Held>,
-    /// Names to send though the client has this version.
-    pub forced: BTreeSet<Arc<str>>,
-    /// A response is due even with nothing in it.
-    pub owes_reply: bool,
-    in_flight: Option<InFlight>,
-    /// Nonce of the response sent last, answered or not.
-    last_nonce: String,
-    acked_version: Option<String>,
-    nack: Option<Nack>,
+struct Counts {
+    pushes: u64,
+    resources: u64,
+    bytes: u64,
+    rejects: u64,
+    acked_generation: Option<u64>,
+    nack: Option<Arc<Nack>>,
+    ages: Option<Arc<evenkeel::Ages>>,
+    reports: u64,
 }
 
-#[derive(Clone, Debug)]
-pub(super) enum Held {
-    /// Sent on this stream.
-    Resource(Arc<Resource>),
-    /// Held since an earlier stream, by the client's word; `None` if the version is none of ours.
-    Version(Option<Version>),
-    /// The client was told that there is no such resource.
-    Absent,
-}
-
-impl Held {
-    fn version(&self) -> Option<Version> {
-        match self {
-            Self::Resource(resource) => Some(resource.version),
-            Self::Version(version) => *version,
-            Self::Absent => None,
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            resources: None,
+            subscriptions: ResourceType::ALL.map(Subscription::new),
+            counts: Default::default(),
+            last_nonce: 0,
+            settled_generation: 0,
+            to_list: BTreeSet::new(),
+            unsaid: false,
+            divergence: None,
         }
     }
-}
-
-#[derive(Debug)]
-struct InFlight {
-    nonce: String,
-    version: String,
-    resources: Vec<Arc<Resource>>,
-}
-
-/// What one response changes for the client.
-#[derive(Debug)]
-pub(super) struct Change {
-    pub kind: ResourceType,
-    pub added: Vec<Arc<Resource>>,
-    pub removed: Vec<Arc<str>>,
 }
 
 /// How a request's nonce relates to what was sent.
@@ -85,226 +74,370 @@ pub(super) enum Nonce {
     Stale,
 }
 
+/// A change with what its response says beside it.
+#[derive(Debug)]
+pub(super) struct Push {
+    pub change: Change,
+    pub nonce: u64,
+    pub generation: u64,
+    /// All a state-of-the-world client of a whole type is to hold.
+    pub listing: Option<TypeSet>,
+}
+
 impl State {
     pub fn set_resources(&mut self, resources: &Arc<ResourceSet>) {
+        for subscription in self.subscriptions.iter_mut().filter(|s| !s.refusals.is_empty()) {
+            let target = resources.type_set(subscription.kind);
+            let kind = subscription.kind;
+            subscription.refusals.outdate(|name| target.lookup(kind, name).map(|resource| resource.version));
+        }
         self.resources = Some(resources.clone());
     }
 
-    pub fn of(&mut self, kind: ResourceType) -> &mut TypeState {
-        &mut self.types[kind.index()]
+    /// One type, and what it is to be; the latter empty before the first set is there.
+    pub fn of(&mut self, kind: ResourceType) -> (&mut Subscription, TypeSet) {
+        let target = self.resources.as_ref().map(|set| set.type_set(kind).clone()).unwrap_or_default();
+        (&mut self.subscriptions[kind.index()], target)
+    }
+
+    fn get(&self, kind: ResourceType) -> &Subscription {
+        &self.subscriptions[kind.index()]
     }
 
     /// Notes the answer a request carries, if any.
-    pub fn on_nonce(&mut self, kind: ResourceType, nonce: &str, error: Option<&rpc::Status>) -> Nonce {
+    pub fn on_nonce(&mut self, kind: ResourceType, nonce: &str, error: Option<&rpc::Status>, now: Duration) -> Nonce {
         if nonce.is_empty() {
             return Nonce::None;
         }
-        let state = self.of(kind);
-        let Some(answered) = state.in_flight.take_if(|in_flight| in_flight.nonce == nonce) else {
-            return if state.last_nonce == nonce { Nonce::Current } else { Nonce::Stale };
+        let subscription = &mut self.subscriptions[kind.index()];
+        let Some(sent) = subscription.in_flight.take_if(|in_flight| in_flight.nonce.to_string() == nonce) else {
+            return match subscription.last_nonce.to_string() == nonce {
+                true => Nonce::Current,
+                false => Nonce::Stale,
+            };
         };
         match error {
-            None => {
-                state.acked_version = Some(answered.version);
-                state.nack = None;
-            }
-            Some(error) => state.nack = Some(nack(error, answered)),
+            None => self.on_ack(kind, sent),
+            Some(error) => self.on_nack(kind, sent, error, now),
         }
         Nonce::Answer
     }
 
-    /// The next change to send, in make-before-break order. What it returns counts as sent.
-    pub fn next_change(&mut self) -> Option<Change> {
-        let change = ResourceType::ALL.into_iter().find_map(|kind| self.ready_change(kind));
-        match change {
-            Some(change) => {
-                self.commit(&change);
-                Some(change)
+    fn on_ack(&mut self, kind: ResourceType, sent: InFlight) {
+        let subscription = &mut self.subscriptions[kind.index()];
+        let counts = &mut self.counts[kind.index()];
+        if !subscription.refusals.is_empty() {
+            for (name, _, _) in subscription.contents(&sent) {
+                subscription.refusals.accept(&name);
             }
-            None => {
-                self.note_settled();
-                None
+        }
+        counts.acked_generation = Some(sent.generation);
+        if let Some(listing) = sent.listing {
+            subscription.listed = listing;
+        }
+        counts.nack = match counts.nack.take() {
+            Some(nack) if !subscription.refusals.is_empty() => {
+                let searching = subscription.refusals.is_searching();
+                let resources = if searching { nack.resources.clone() } else { limited(refused(subscription)) };
+                let now = Nack { searching, resources, ..(*nack).clone() };
+                Some(if now == *nack { nack } else { Arc::new(now) })
+            }
+            _ => None,
+        };
+    }
+
+    /// Finds out what was refused: from the client's list of names if it is one of ours, from the names in its message,
+    /// or by sending halves. What was not refused is sent again unless the client said that it holds it.
+    fn on_nack(&mut self, kind: ResourceType, sent: InFlight, error: &rpc::Status, now: Duration) {
+        let subscription = &mut self.subscriptions[kind.index()];
+        let mut contents = subscription.contents(&sent);
+        // A client holds nothing of a name it has given up.
+        contents.retain(|(name, _, _)| subscription.wants(name));
+        let added: Vec<_> = contents
+            .iter()
+            .filter_map(|(name, held, resource)| Some((name.clone(), *held, resource.clone()?)))
+            .collect();
+        let exact = rejections(error);
+        let names = added.iter().map(|(name, _, _)| name);
+        let bad = match &exact {
+            Some(listed) => names.filter(|name| listed.iter().any(|bad| **bad == ***name)).cloned().collect(),
+            None if added.len() == 1 => names.cloned().collect(),
+            None => named_in(&error.message, names),
+        };
+        if exact.is_none() && !added.is_empty() {
+            // Whether the rest of the response was taken nobody knows.
+            let removed = contents.iter().filter(|(_, _, resource)| resource.is_none());
+            removed.for_each(|(name, _, _)| subscription.correct(name, Held::Unknown));
+        }
+        let mut suspects = Vec::new();
+        for (name, held, resource) in &added {
+            if bad.contains(name) {
+                subscription.refusals.refuse(name, resource, now);
+                subscription.correct(name, *held);
+            } else if exact.is_none() {
+                subscription.correct(name, Held::Unknown);
+                suspects.push(name.clone());
+            } else {
+                subscription.refusals.accept(name);
+            }
+        }
+        if bad.is_empty() && suspects.len() > 1 {
+            subscription.refusals.search(suspects);
+        }
+        let message = truncated(&error.message);
+        let resources = match bad.is_empty() {
+            true => added.iter().map(|(name, _, resource)| nacked(name, resource, 1)).collect(),
+            false => refused(subscription),
+        };
+        let searching = subscription.refusals.is_searching();
+        let nack = Nack { message, version: sent.generation.to_string(), resources: limited(resources), searching };
+        let counts = &mut self.counts[kind.index()];
+        counts.rejects += 1;
+        counts.nack = Some(Arc::new(nack));
+    }
+
+    /// Takes in what the client says it holds and how old that was. A digest that is not what it should be is followed by
+    /// a request for a listing, and what a listing shows to be wrong is sent anew.
+    pub fn on_report(&mut self, report: &evenkeel::Report) {
+        for of in &report.types {
+            let Some(kind) = ResourceType::from_type_url(&of.type_url) else { continue };
+            let counts = &mut self.counts[kind.index()];
+            if let Some(ages) = &of.ages {
+                counts.ages = Some(Arc::new(ages.clone()));
+                counts.reports += 1;
+            }
+            let subscription = &mut self.subscriptions[kind.index()];
+            let last_nonce =
+                if subscription.last_nonce == 0 { String::new() } else { subscription.last_nonce.to_string() };
+            // While a response is under way both are right, each as of its own time.
+            if !subscription.requested || subscription.in_flight.is_some() || of.nonce != last_nonce {
+                continue;
+            }
+            let known: Option<Vec<(Arc<str>, Version)>> =
+                subscription.holdings().map(|(name, version)| Some((name.clone(), version?))).collect();
+            let Some(known) = known else { continue };
+            let digest = crate::digest::of(known.iter().map(|(name, version)| (name, version.to_string())));
+            if digest == of.digest {
+                continue;
+            }
+            if !of.is_listing {
+                self.to_list.insert(kind);
+                continue;
+            }
+            let names = correct(subscription, &known, &of.held);
+            let before = self.divergence.as_ref().map_or(0, |divergence| divergence.number);
+            self.divergence = Some(Arc::new(Divergence { number: before + 1, kind, names }));
+        }
+    }
+
+    /// The types whose holdings the client is to list.
+    pub fn take_listing_requests(&mut self) -> BTreeSet<ResourceType> {
+        std::mem::take(&mut self.to_list)
+    }
+
+    /// The next push, in make-before-break order, noted as sent. `full_listings`: whether a client of a whole type gets all
+    /// of it every time.
+    pub fn next_push(&mut self, now: Duration, full_listings: bool) -> Option<Push> {
+        let resources = self.resources.clone()?;
+        loop {
+            self.unsaid = false;
+            let push = ResourceType::ALL.into_iter().find_map(|kind| self.ready(kind, &resources, now, full_listings));
+            if push.is_some() {
+                return push;
+            }
+            // What was not worth a response may have been what another type waited for.
+            if !self.unsaid {
+                self.note_settled(&resources);
+                return None;
             }
         }
     }
 
-    fn ready_change(&self, kind: ResourceType) -> Option<Change> {
-        let state = &self.types[kind.index()];
-        if state.in_flight.is_some() {
+    fn ready(
+        &mut self,
+        kind: ResourceType,
+        resources: &Arc<ResourceSet>,
+        now: Duration,
+        full_listings: bool,
+    ) -> Option<Push> {
+        if !self.get(kind).requested || self.get(kind).in_flight.is_some() {
             return None;
         }
-        let mut change = self.pending(kind)?;
-        match kind {
-            // Break last: a cluster goes when no listener or route the client holds can name it any more.
-            ResourceType::Cluster | ResourceType::Endpoint if self.users_behind() => change.removed.clear(),
-            // Make first: what a listener or route names is on its way already.
-            ResourceType::Listener | ResourceType::Route if self.targets_behind() => return None,
-            _ => {}
+        // Make first: what a listener or route names is on its way already.
+        let names_others = matches!(kind, ResourceType::Listener | ResourceType::Route | ResourceType::VirtualHost);
+        if names_others && self.targets_behind(resources) {
+            return None;
         }
-        let worth_sending = state.owes_reply || !change.added.is_empty() || !change.removed.is_empty();
-        worth_sending.then_some(change)
-    }
-
-    /// How what the client holds of a type differs from what it should hold. `None` when it never asked.
-    fn pending(&self, kind: ResourceType) -> Option<Change> {
-        let state = &self.types[kind.index()];
-        let resources = self.resources.as_ref().filter(|_| state.requested)?;
-        let all = resources.of(kind);
-        let differs = |name: &str, resource: &Resource| {
-            state.forced.contains(name) || state.held.get(name).and_then(Held::version) != Some(resource.version)
+        // Break last: a cluster goes when no listener or route the client holds can name it any more.
+        let is_named = matches!(kind, ResourceType::Cluster | ResourceType::Endpoint);
+        let removals = !is_named || !self.users_behind(resources);
+        let target = resources.type_set(kind);
+        let subscription = &mut self.subscriptions[kind.index()];
+        let (change, mut in_flight) = loop {
+            let owed = subscription.owes_reply;
+            let (change, in_flight) = subscription.take(target, Allowed { removals, now })?;
+            // State of the world has no way to say of names that they are gone; the client stops asking when nothing
+            // refers to them.
+            if !full_listings || subscription.wildcard || !change.added.is_empty() || owed {
+                break (change, in_flight);
+            }
+            self.unsaid = true;
         };
-        let mut added = Vec::new();
-        if state.wildcard {
-            added.extend(all.iter().filter(|(name, resource)| differs(name, resource)).map(|(_, r)| r.clone()));
-        } else {
-            let wanted = state.names.iter().filter_map(|name| all.get(name));
-            added.extend(wanted.filter(|resource| differs(&resource.name, resource)).cloned());
+        self.last_nonce += 1;
+        in_flight.nonce = self.last_nonce;
+        in_flight.generation = resources.generation;
+        in_flight.since = now;
+        if full_listings && subscription.wildcard {
+            in_flight.listing = Some(subscription.listing(target));
         }
-        let gone = |name: &&Arc<str>| !all.contains_key(*name);
-        let held = state.held.iter().filter(|(_, held)| !matches!(held, Held::Absent)).map(|(name, _)| name);
-        let mut removed: Vec<Arc<str>> = held.filter(gone).cloned().collect();
-        let never_told = |name: &&Arc<str>| !state.held.contains_key(*name);
-        removed.extend(state.names.iter().filter(gone).filter(never_told).cloned());
-        Some(Change { kind, added, removed })
+        let push = Push {
+            nonce: in_flight.nonce,
+            generation: in_flight.generation,
+            listing: in_flight.listing.clone(),
+            change,
+        };
+        subscription.last_nonce = push.nonce;
+        subscription.in_flight = Some(in_flight);
+        self.warm(&push.change);
+        let counts = &mut self.counts[kind.index()];
+        counts.pushes += 1;
+        counts.resources += push.change.added.len() as u64;
+        counts.bytes += push.change.added.iter().map(|offer| offer.resource.encoded_len() as u64).sum::<u64>();
+        Some(push)
     }
 
-    /// Whether listeners or routes are still to be sent or answered.
-    fn users_behind(&self) -> bool {
-        [ResourceType::Listener, ResourceType::Route].into_iter().any(|kind| {
-            self.types[kind.index()].in_flight.is_some()
-                || self.pending(kind).is_some_and(|change| !change.added.is_empty() || !change.removed.is_empty())
+    /// A client that replaces a cluster or a listener waits for its endpoints or routes anew, without asking for them
+    /// again: it never unsubscribed (Envoy, "warming"). One that has asked for none yet is spared the decoding.
+    fn warm(&mut self, change: &Change) {
+        let kind = match change.kind {
+            ResourceType::Cluster => ResourceType::Endpoint,
+            ResourceType::Listener => ResourceType::Route,
+            _ => return,
+        };
+        let subscription = &mut self.subscriptions[kind.index()];
+        if subscription.requested {
+            for name in change.added.iter().flat_map(|offer| offer.resource.references()) {
+                subscription.force(name);
+            }
+        }
+    }
+
+    /// Whether listeners, routes or virtual hosts are still to be sent or answered.
+    fn users_behind(&self, resources: &ResourceSet) -> bool {
+        [ResourceType::Listener, ResourceType::Route, ResourceType::VirtualHost].into_iter().any(|kind| {
+            let (adds, removes) = self.get(kind).outstanding(resources.type_set(kind));
+            self.get(kind).in_flight.is_some() || adds || removes
         })
     }
 
     /// Whether clusters are still to be sent or answered, or endpoints were asked for and never sent.
-    fn targets_behind(&self) -> bool {
-        let clusters = &self.types[ResourceType::Cluster.index()];
-        let endpoints = &self.types[ResourceType::Endpoint.index()];
+    fn targets_behind(&self, resources: &ResourceSet) -> bool {
+        let clusters = self.get(ResourceType::Cluster);
         clusters.in_flight.is_some()
-            || self.pending(ResourceType::Cluster).is_some_and(|change| !change.added.is_empty())
-            || self
-                .pending(ResourceType::Endpoint)
-                .is_some_and(|change| change.added.iter().any(|resource| !endpoints.held.contains_key(&resource.name)))
+            || clusters.outstanding(resources.type_set(ResourceType::Cluster)).0
+            || self.get(ResourceType::Endpoint).owes_first(resources.type_set(ResourceType::Endpoint))
     }
 
-    fn commit(&mut self, change: &Change) {
-        let state = self.of(change.kind);
-        state.owes_reply = false;
-        for resource in &change.added {
-            state.forced.remove(&resource.name);
-            state.held.insert(resource.name.clone(), Held::Resource(resource.clone()));
+    fn note_settled(&mut self, resources: &ResourceSet) {
+        if self.settled_generation == resources.generation {
+            return;
         }
-        for name in &change.removed {
-            if state.names.contains(name) {
-                state.held.insert(name.clone(), Held::Absent);
-            } else {
-                state.held.remove(name);
-            }
-        }
-        // A client that replaces a cluster or a listener waits for its endpoints or routes anew, without asking for them
-        // again: it never unsubscribed (Envoy, "warming"). One that has asked for none yet is spared the decoding.
-        if change.kind == ResourceType::Cluster && self.of(ResourceType::Endpoint).requested {
-            self.force(ResourceType::Endpoint, change.added.iter().flat_map(|r| r.references()));
-        }
-        if change.kind == ResourceType::Listener && self.of(ResourceType::Route).requested {
-            self.force(ResourceType::Route, change.added.iter().flat_map(|r| r.references()));
-        }
-    }
-
-    fn force<'a>(&mut self, kind: ResourceType, names: impl Iterator<Item = &'a Arc<str>>) {
-        let state = self.of(kind);
-        for name in names {
-            if state.names.contains(name) && matches!(state.held.get(name), Some(Held::Resource(_) | Held::Version(_)))
-            {
-                state.forced.insert(name.clone());
-            }
-        }
-    }
-
-    /// Notes what was just sent as in flight, and gives its nonce and version.
-    pub fn send(&mut self, kind: ResourceType, resources: Vec<Arc<Resource>>) -> (String, String) {
-        self.last_nonce += 1;
-        let nonce = self.last_nonce.to_string();
-        let version = self.resources.as_ref().map_or(0, |set| set.generation).to_string();
-        let state = self.of(kind);
-        state.last_nonce.clone_from(&nonce);
-        state.in_flight = Some(InFlight { nonce: nonce.clone(), version: version.clone(), resources });
-        (nonce, version)
-    }
-
-    fn note_settled(&mut self) {
-        let Some(resources) = &self.resources else { return };
-        let any_requested = self.types.iter().any(|state| state.requested);
-        let settled = ResourceType::ALL.into_iter().all(|kind| {
-            self.types[kind.index()].in_flight.is_none()
-                && self.pending(kind).is_none_or(|change| change.added.is_empty() && change.removed.is_empty())
+        let any_requested = self.subscriptions.iter().any(|subscription| subscription.requested);
+        let settled = self.subscriptions.iter().all(|subscription| {
+            let outstanding = subscription.outstanding(resources.type_set(subscription.kind));
+            subscription.in_flight.is_none() && !subscription.refusals.is_searching() && outstanding == (false, false)
         });
         if any_requested && settled {
             self.settled_generation = resources.generation;
         }
     }
 
+    /// When to poll again though nothing has happened: something refused is offered again then.
+    pub fn next_timer(&self, now: Duration) -> Option<Duration> {
+        self.subscriptions.iter().filter_map(|s| s.refusals.next_due()).filter(|due| *due > now).min()
+    }
+
     pub fn status(&self) -> Status {
-        let types = ResourceType::ALL.into_iter().map(|kind| (kind, &self.types[kind.index()]));
+        let of = |(subscription, counts): (&Subscription, &Counts)| TypeStatus {
+            kind: subscription.kind,
+            wildcard: subscription.wildcard,
+            names: subscription.names().len(),
+            acked_version: counts.acked_generation,
+            in_flight_version: subscription.in_flight.as_ref().map(|in_flight| in_flight.generation),
+            waiting_since: subscription.in_flight.as_ref().map(|in_flight| in_flight.since),
+            pushes: counts.pushes,
+            resources_sent: counts.resources,
+            bytes_sent: counts.bytes,
+            rejects: counts.rejects,
+            nack: counts.nack.clone(),
+            ages: counts.ages.clone(),
+            reports: counts.reports,
+        };
+        let all = self.subscriptions.iter().zip(&self.counts).filter(|(subscription, _)| subscription.requested);
         Status {
             settled_generation: self.settled_generation,
-            types: types
-                .filter(|(_, state)| state.requested)
-                .map(|(kind, state)| TypeStatus {
-                    kind: kind.short_name(),
-                    wildcard: state.wildcard,
-                    names: state.names.len(),
-                    sent: state.held.values().filter(|held| !matches!(held, Held::Absent)).count(),
-                    acked_version: state.acked_version.clone(),
-                    in_flight_version: state.in_flight.as_ref().map(|in_flight| in_flight.version.clone()),
-                    nack: state.nack.clone(),
-                })
-                .collect(),
+            types: all.map(of).collect(),
+            divergence: self.divergence.clone(),
         }
     }
 
     /// Checks what must hold after every step.
     #[cfg(test)]
     pub fn check_invariants(&self) {
-        for kind in ResourceType::ALL {
-            let state = &self.types[kind.index()];
-            assert!(state.requested || state.held.is_empty(), "{kind}: sent without a request");
-            assert!(state.requested || state.in_flight.is_none(), "{kind}: in flight without a request");
-            for name in state.held.keys() {
-                assert!(state.wildcard || state.names.contains(name), "{kind}: holds {name}, which nobody asked for");
-            }
-        }
+        self.subscriptions.iter().for_each(Subscription::check_invariants);
     }
 }
 
-impl TypeState {
-    /// Adds a name; refuses beyond the limit.
-    pub fn add_name(&mut self, kind: ResourceType, name: &str) -> Result<Arc<str>, RequestError> {
-        if self.names.len() >= MAX_NAMES_PER_TYPE {
-            return Err(RequestError::TooManyNames { kind });
-        }
-        let name: Arc<str> = name.into();
-        self.names.insert(name.clone());
-        Ok(name)
+/// Notes what the client holds otherwise than was known, and gives the names.
+fn correct(
+    subscription: &mut Subscription,
+    known: &[(Arc<str>, Version)],
+    held: &HashMap<String, String>,
+) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (name, version) in known {
+        let there = match held.get(&**name).map(|text| text.parse()) {
+            Some(Ok(there)) if there == *version => continue,
+            Some(Ok(there)) => Held::Version(there),
+            Some(Err(_)) => Held::Unknown,
+            None => Held::Nothing,
+        };
+        subscription.correct(name, there);
+        wrong.push(name.to_string());
     }
-
-    /// Forgets what is no longer subscribed to.
-    pub fn drop_unsubscribed(&mut self) {
-        if !self.wildcard {
-            self.held.retain(|name, _| self.names.contains(name));
-            self.forced.retain(|name| self.names.contains(name));
-        }
+    let names: BTreeSet<&str> = known.iter().map(|(name, _)| &**name).collect();
+    for name in held.keys().filter(|name| !names.contains(name.as_str())) {
+        subscription.correct(&name.as_str().into(), Held::Unknown);
+        wrong.push(name.clone());
     }
+    wrong.sort();
+    wrong
 }
 
-fn nack(error: &rpc::Status, refused: InFlight) -> Nack {
-    let mut message = error.message.clone();
-    if message.len() > MAX_NACK_BYTES {
-        message.truncate(message.floor_char_boundary(MAX_NACK_BYTES));
-    }
-    let resources = refused.resources.iter().map(|resource| NackedResource {
-        name: resource.name.to_string(),
-        origin: resource.origin.as_deref().map(str::to_owned),
-    });
-    Nack { message, version: refused.version, resources: resources.collect() }
+/// The names one of our clients refused; it holds the rest of the response.
+fn rejections(error: &rpc::Status) -> Option<Vec<String>> {
+    let detail = error.details.iter().find(|any| any.type_url == crate::type_url::REJECTIONS)?;
+    Rejections::decode(&*detail.value).ok().map(|message| message.names)
+}
+
+fn truncated(message: &str) -> String {
+    message.get(..message.floor_char_boundary(MAX_NACK_BYTES)).unwrap_or_default().to_owned()
+}
+
+fn refused(subscription: &Subscription) -> Vec<NackedResource> {
+    let one = |(name, refused): (&Arc<str>, &super::refusal::Refused)| NackedResource {
+        name: name.to_string(),
+        origin: refused.origin.as_deref().map(str::to_owned),
+        times: refused.times,
+    };
+    subscription.refusals.all().map(one).collect()
+}
+
+fn nacked(name: &str, resource: &Resource, times: u32) -> NackedResource {
+    NackedResource { name: name.to_owned(), origin: resource.origin.as_deref().map(str::to_owned), times }
+}
+
+fn limited(mut resources: Vec<NackedResource>) -> Vec<NackedResource> {
+    resources.truncate(MAX_NAMED_RESOURCES);
+    resources
 }

@@ -1,16 +1,24 @@
-//! What an operator wants to know about one stream.
+//! What an operator wants to know about one stream. Cheap to make: it is handed out after every step.
 
-use serde::Serialize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+
+use crate::{ResourceType, evenkeel};
 
 /// A client's refusal of a response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Nack {
     /// The client's reason, at most [`super::MAX_NACK_BYTES`].
     pub message: String,
-    /// Version of the refused response.
+    /// Generation of the refused response.
     pub version: String,
-    /// Names and origins (`file:line:column`) of the resources that were in the refused response.
+    /// The refused resources with their origins (`file:line:column`); while the client's message does not tell which
+    /// they are and halves are tried, all that may be.
     pub resources: Vec<NackedResource>,
+    /// Whether it is still being found out which are bad.
+    pub searching: bool,
 }
 
 /// One resource of a refused response.
@@ -21,26 +29,64 @@ pub struct NackedResource {
     /// Where the user wrote what it comes from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
+    /// How often this version of it was refused.
+    pub times: u32,
 }
 
 /// One resource type on one stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TypeStatus {
     /// `CDS`, `EDS`, ….
-    #[serde(rename = "type")]
-    pub kind: &'static str,
+    #[serde(rename = "type", serialize_with = "short_name")]
+    pub kind: ResourceType,
     /// Whether everything of the type is subscribed to.
     pub wildcard: bool,
     /// Names subscribed to.
     pub names: usize,
-    /// Resources the client was sent.
-    pub sent: usize,
-    /// Version the client accepted last.
-    pub acked_version: Option<String>,
-    /// Version sent and not answered yet.
-    pub in_flight_version: Option<String>,
-    /// The last answer, when it was a refusal.
-    pub nack: Option<Nack>,
+    /// Generation of the response the client accepted last.
+    pub acked_version: Option<u64>,
+    /// Generation of the response that is not answered yet.
+    pub in_flight_version: Option<u64>,
+    /// When that was sent, since the stream began.
+    #[serde(skip)]
+    pub waiting_since: Option<Duration>,
+    /// Responses sent.
+    pub pushes: u64,
+    /// Resources in them.
+    pub resources_sent: u64,
+    /// Bytes of those resources, encoded.
+    pub bytes_sent: u64,
+    /// Responses refused.
+    pub rejects: u64,
+    /// What the client refuses at present.
+    #[serde(serialize_with = "shared")]
+    pub nack: Option<Arc<Nack>>,
+    /// How old what it applied was, by its last report that had any.
+    #[serde(skip)]
+    pub ages: Option<Arc<evenkeel::Ages>>,
+    /// Reports with ages so far.
+    #[serde(skip)]
+    pub reports: u64,
+}
+
+/// A client held something else than the server knew; it was sent anew.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Divergence {
+    /// How many there have been on the stream, this one included.
+    pub number: u64,
+    /// The type.
+    #[serde(rename = "type", serialize_with = "short_name")]
+    pub kind: ResourceType,
+    /// The names, sorted.
+    pub names: Vec<String>,
+}
+
+fn shared<T: Serialize, S: Serializer>(value: &Option<Arc<T>>, serializer: S) -> Result<S::Ok, S::Error> {
+    value.as_deref().serialize(serializer)
+}
+
+fn short_name<S: Serializer>(kind: &ResourceType, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(kind.short_name())
 }
 
 /// One stream.
@@ -50,11 +96,19 @@ pub struct Status {
     pub settled_generation: u64,
     /// Types asked for so far.
     pub types: Vec<TypeStatus>,
+    /// The last divergence found.
+    #[serde(serialize_with = "shared")]
+    pub divergence: Option<Arc<Divergence>>,
 }
 
 impl Status {
     /// Whether the client has everything of `generation` and refused none of it.
     pub fn is_live(&self, generation: u64) -> bool {
         self.settled_generation >= generation && self.types.iter().all(|status| status.nack.is_none())
+    }
+
+    /// One type, if it was asked for.
+    pub fn of(&self, kind: ResourceType) -> Option<&TypeStatus> {
+        self.types.iter().find(|status| status.kind == kind)
     }
 }

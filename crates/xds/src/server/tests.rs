@@ -1,8 +1,11 @@
 //! Exchanges written out message by message, in short form: `CDS +a +b -c`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::delta;
+use prost::Message as _;
+
+use super::{Announcement, REOFFER_FIRST, delta};
 use crate::pb::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use crate::pb::google::rpc;
 use crate::{Any, Resource, ResourceSet, ResourceType};
@@ -25,7 +28,12 @@ fn short(response: &DeltaDiscoveryResponse) -> String {
 
 /// Sends everything due, answers nothing.
 fn sent(stream: &mut delta::Stream) -> (Vec<String>, Vec<DeltaDiscoveryResponse>) {
-    let responses: Vec<_> = std::iter::from_fn(|| stream.poll_response()).collect();
+    sent_at(stream, Duration::ZERO)
+}
+
+fn sent_at(stream: &mut delta::Stream, now: Duration) -> (Vec<String>, Vec<DeltaDiscoveryResponse>) {
+    let decode = |response: super::Response| DeltaDiscoveryResponse::decode(&*response.encode_to_vec()).unwrap();
+    let responses: Vec<_> = std::iter::from_fn(|| stream.poll_response(now)).map(decode).collect();
     stream.check_invariants();
     (responses.iter().map(short).collect(), responses)
 }
@@ -46,43 +54,43 @@ fn ack(response: &DeltaDiscoveryResponse) -> DeltaDiscoveryRequest {
     }
 }
 
-use ResourceType::{Cluster, Endpoint, Listener, Route};
+use ResourceType::{Cluster, Endpoint, Listener, NameTable, Route, VirtualHost};
 
 #[test]
 fn sends_what_is_asked_for_and_says_what_does_not_exist() {
-    let mut stream = delta::Stream::new();
+    let mut stream = delta::Stream::new(Announcement::default());
     stream.on_snapshot(&set(1, &[(Cluster, "a", "1"), (Endpoint, "a", "1")]));
-    stream.on_request(&subscribe(Cluster, &[])).unwrap();
+    stream.on_request(&subscribe(Cluster, &[]), Duration::ZERO).unwrap();
     let (texts, responses) = sent(&mut stream);
     assert_eq!(texts, ["CDS +a"]);
-    stream.on_request(&ack(&responses[0])).unwrap();
-    stream.on_request(&subscribe(Endpoint, &["a", "ghost"])).unwrap();
+    stream.on_request(&ack(&responses[0]), Duration::ZERO).unwrap();
+    stream.on_request(&subscribe(Endpoint, &["a", "ghost"]), Duration::ZERO).unwrap();
     assert_eq!(sent(&mut stream).0, ["EDS +a -ghost"]);
 }
 
 #[test]
 fn an_empty_wildcard_is_answered_once() {
-    let mut stream = delta::Stream::new();
+    let mut stream = delta::Stream::new(Announcement::default());
     stream.on_snapshot(&set(1, &[]));
-    stream.on_request(&subscribe(Listener, &[])).unwrap();
+    stream.on_request(&subscribe(Listener, &[]), Duration::ZERO).unwrap();
     let (texts, responses) = sent(&mut stream);
     assert_eq!(texts, ["LDS"]);
-    stream.on_request(&ack(&responses[0])).unwrap();
+    stream.on_request(&ack(&responses[0]), Duration::ZERO).unwrap();
     assert!(sent(&mut stream).0.is_empty());
     assert_eq!(stream.status().settled_generation, 1);
 }
 
 #[test]
 fn one_push_in_flight_and_the_latest_wins() {
-    let mut stream = delta::Stream::new();
-    stream.on_request(&subscribe(Cluster, &[])).unwrap();
+    let mut stream = delta::Stream::new(Announcement::default());
+    stream.on_request(&subscribe(Cluster, &[]), Duration::ZERO).unwrap();
     assert!(sent(&mut stream).0.is_empty(), "there is nothing to say before a first set");
     stream.on_snapshot(&set(1, &[(Cluster, "a", "1")]));
     let (_, first) = sent(&mut stream);
     stream.on_snapshot(&set(2, &[(Cluster, "a", "2"), (Cluster, "b", "1")]));
     stream.on_snapshot(&set(3, &[(Cluster, "a", "3")]));
     assert!(sent(&mut stream).0.is_empty());
-    stream.on_request(&ack(&first[0])).unwrap();
+    stream.on_request(&ack(&first[0]), Duration::ZERO).unwrap();
     let (texts, second) = sent(&mut stream);
     assert_eq!(texts, ["CDS +a"]);
     assert_eq!(second[0].resources[0].resource.as_ref().unwrap().value, b"3");
@@ -91,10 +99,10 @@ fn one_push_in_flight_and_the_latest_wins() {
 
 #[test]
 fn makes_before_it_breaks() {
-    let mut stream = delta::Stream::new();
+    let mut stream = delta::Stream::new(Announcement::default());
     stream.on_snapshot(&set(1, &[(Cluster, "old", "1"), (Listener, "l", "old")]));
-    stream.on_request(&subscribe(Cluster, &[])).unwrap();
-    stream.on_request(&subscribe(Listener, &[])).unwrap();
+    stream.on_request(&subscribe(Cluster, &[]), Duration::ZERO).unwrap();
+    stream.on_request(&subscribe(Listener, &[]), Duration::ZERO).unwrap();
     let mut log = Vec::new();
     let mut answer_all = |stream: &mut delta::Stream| {
         loop {
@@ -103,7 +111,7 @@ fn makes_before_it_breaks() {
                 return std::mem::take(&mut log);
             }
             log.push(texts.join(" | "));
-            responses.iter().for_each(|response| stream.on_request(&ack(response)).unwrap());
+            responses.iter().for_each(|response| stream.on_request(&ack(response), Duration::ZERO).unwrap());
         }
     };
     assert_eq!(answer_all(&mut stream), ["CDS +old", "LDS +l"]);
@@ -113,13 +121,13 @@ fn makes_before_it_breaks() {
 
 #[test]
 fn a_refusal_is_kept_with_its_reason_and_not_repeated() {
-    let mut stream = delta::Stream::new();
+    let mut stream = delta::Stream::new(Announcement::default());
     stream.on_snapshot(&set(1, &[(Route, "80", "1")]));
-    stream.on_request(&subscribe(Route, &["80"])).unwrap();
+    stream.on_request(&subscribe(Route, &["80"]), Duration::ZERO).unwrap();
     let (_, responses) = sent(&mut stream);
     let mut nack = ack(&responses[0]);
     nack.error_detail = Some(rpc::Status { code: 13, message: "no such cluster".into(), details: vec![] });
-    stream.on_request(&nack).unwrap();
+    stream.on_request(&nack, Duration::ZERO).unwrap();
     assert!(sent(&mut stream).0.is_empty());
     let status = stream.status();
     let refused = status.types[0].nack.as_ref().unwrap();
@@ -128,7 +136,7 @@ fn a_refusal_is_kept_with_its_reason_and_not_repeated() {
     stream.on_snapshot(&set(2, &[(Route, "80", "2")]));
     let (texts, responses) = sent(&mut stream);
     assert_eq!(texts, ["RDS +80"]);
-    stream.on_request(&ack(&responses[0])).unwrap();
+    stream.on_request(&ack(&responses[0]), Duration::ZERO).unwrap();
     assert!(sent(&mut stream).0.is_empty());
     assert!(stream.status().is_live(2));
 }
@@ -140,9 +148,9 @@ fn a_client_that_comes_back_gets_only_what_changed() {
     let version_of = |name| resources.get(Cluster, name).unwrap().version.to_string();
     request.initial_resource_versions =
         [("a".into(), version_of("a")), ("b".into(), "stale".into()), ("c".into(), "gone".into())].into();
-    let mut stream = delta::Stream::new();
+    let mut stream = delta::Stream::new(Announcement::default());
     stream.on_snapshot(&resources);
-    stream.on_request(&request).unwrap();
+    stream.on_request(&request, Duration::ZERO).unwrap();
     assert_eq!(sent(&mut stream).0, ["CDS +b -c"]);
 }
 
@@ -150,6 +158,165 @@ fn a_client_that_comes_back_gets_only_what_changed() {
 fn a_type_we_do_not_have_is_named() {
     let mut request = subscribe(Cluster, &[]);
     request.type_url = "type.googleapis.com/example.Unknown".into();
-    let error = delta::Stream::new().on_request(&request).unwrap_err();
+    let error = delta::Stream::new(Announcement::default()).on_request(&request, Duration::ZERO).unwrap_err();
     assert_eq!(error.to_string(), "unknown resource type \"type.googleapis.com/example.Unknown\"");
+}
+
+fn refuse(response: &DeltaDiscoveryResponse, message: &str) -> DeltaDiscoveryRequest {
+    let error = rpc::Status { code: 13, message: message.into(), details: vec![] };
+    DeltaDiscoveryRequest { error_detail: Some(error), ..ack(response) }
+}
+
+/// Answers everything, refusing whatever holds a bad resource, until nothing more comes; gives what was sent.
+fn settle(stream: &mut delta::Stream, now: Duration, bad: &[&str], message: &str) -> Vec<String> {
+    let mut log = Vec::new();
+    loop {
+        let (texts, responses) = sent_at(stream, now);
+        if responses.is_empty() {
+            return log;
+        }
+        log.extend(texts);
+        for response in &responses {
+            let refused = response.resources.iter().any(|resource| bad.contains(&resource.name.as_str()));
+            let answer = if refused { refuse(response, message) } else { ack(response) };
+            stream.on_request(&answer, now).unwrap();
+        }
+    }
+}
+
+fn refused_names(stream: &delta::Stream) -> Vec<String> {
+    let status = stream.status();
+    let nack = status.types[0].nack.as_ref();
+    nack.map(|nack| nack.resources.iter().map(|r| r.name.clone()).collect()).unwrap_or_default()
+}
+
+#[test]
+fn a_named_culprit_is_held_back_and_the_rest_sent_again() {
+    let mut stream = delta::Stream::new(Announcement::default());
+    stream.on_snapshot(&set(1, &[(Cluster, "a", "1"), (Cluster, "b", "1"), (Cluster, "c", "1")]));
+    stream.on_request(&subscribe(Cluster, &[]), Duration::ZERO).unwrap();
+    let log = settle(&mut stream, Duration::ZERO, &["b"], "Error adding/updating cluster(s) b: no such thing");
+    assert_eq!(log, ["CDS +a +b +c", "CDS +a +c"]);
+    assert_eq!(refused_names(&stream), ["b"]);
+    assert_eq!(stream.status().settled_generation, 1);
+    // Others change meanwhile; the bad one waits.
+    stream.on_snapshot(&set(2, &[(Cluster, "a", "2"), (Cluster, "b", "1"), (Cluster, "c", "1")]));
+    assert_eq!(settle(&mut stream, Duration::ZERO, &["b"], ""), ["CDS +a"]);
+    // It changes: it is sent at once.
+    stream.on_snapshot(&set(3, &[(Cluster, "a", "2"), (Cluster, "b", "2"), (Cluster, "c", "1")]));
+    assert_eq!(settle(&mut stream, Duration::ZERO, &[], ""), ["CDS +b"]);
+    assert!(stream.status().is_live(3));
+}
+
+#[test]
+fn an_unnamed_culprit_is_found_by_halves() {
+    let names: Vec<String> = (0..64).map(|index| format!("c{index:02}")).collect();
+    let resources: Vec<_> = names.iter().map(|name| (Cluster, name.as_str(), "1")).collect();
+    let mut stream = delta::Stream::new(Announcement::default());
+    stream.on_snapshot(&set(1, &resources));
+    stream.on_request(&subscribe(Cluster, &[]), Duration::ZERO).unwrap();
+    let log = settle(&mut stream, Duration::ZERO, &["c17", "c40"], "Proto constraint validation failed");
+    assert_eq!(refused_names(&stream), ["c17", "c40"]);
+    assert!(log.len() <= 1 + 2 * 2 * 6, "{} responses", log.len());
+    assert_eq!(stream.status().settled_generation, 1);
+    // And again at growing intervals, by themselves.
+    let mut now = Duration::ZERO;
+    for wait in [1, 2, 4] {
+        assert_eq!(stream.next_timer(now), Some(now + REOFFER_FIRST * wait));
+        assert!(sent_at(&mut stream, now + REOFFER_FIRST * wait - Duration::from_millis(1)).0.is_empty());
+        now += REOFFER_FIRST * wait;
+        let log = settle(&mut stream, now, &["c17", "c40"], "c17 and c40 are bad");
+        assert_eq!(log, ["CDS +c17 +c40"]);
+    }
+    now += REOFFER_FIRST * 8;
+    assert_eq!(settle(&mut stream, now, &["c17"], "c17 is bad"), ["CDS +c17 +c40", "CDS +c40"]);
+    assert_eq!(refused_names(&stream), ["c17"]);
+}
+
+#[test]
+fn a_resource_taken_away_while_refused_is_forgotten() {
+    let mut stream = delta::Stream::new(Announcement::default());
+    stream.on_snapshot(&set(1, &[(Cluster, "a", "1"), (Cluster, "b", "1")]));
+    stream.on_request(&subscribe(Cluster, &[]), Duration::ZERO).unwrap();
+    settle(&mut stream, Duration::ZERO, &["b"], "b is bad");
+    stream.on_snapshot(&set(2, &[(Cluster, "a", "1")]));
+    settle(&mut stream, Duration::ZERO, &[], "");
+    assert_eq!(stream.next_timer(Duration::ZERO), None);
+    assert_eq!(stream.status().settled_generation, 2);
+}
+
+fn virtual_host(name: &str, content: &str, aliases: &[&str]) -> Arc<Resource> {
+    let any = Any { type_url: VirtualHost.type_url().into(), value: content.as_bytes().to_vec() };
+    Arc::new(Resource::new(name, &any).with_aliases(aliases.iter().map(|alias| Arc::from(*alias))))
+}
+
+#[test]
+fn virtual_hosts_are_had_by_what_requests_ask_for() {
+    let mut set = ResourceSet::new(1);
+    set.insert(VirtualHost, virtual_host("80/web.shop", "1", &["80/web", "80/10.0.0.1"]));
+    let mut stream = delta::Stream::new(Announcement::default());
+    stream.on_snapshot(&Arc::new(set.clone()));
+    let settled = |stream: &mut delta::Stream| settle(stream, Duration::ZERO, &[], "");
+    stream.on_request(&subscribe(VirtualHost, &["80/web:8080", "80/ghost", "80/x.wild.org"]), Duration::ZERO).unwrap();
+    let (texts, responses) = sent(&mut stream);
+    assert_eq!(texts, ["VHDS +80/ghost +80/x.wild.org +80/web:8080"]);
+    let bodies: Vec<bool> = responses[0].resources.iter().map(|resource| resource.resource.is_some()).collect();
+    assert_eq!(bodies, [false, false, true]);
+    stream.on_request(&ack(&responses[0]), Duration::ZERO).unwrap();
+    // Another answers to it: under its alias, or as the better match.
+    set.insert(VirtualHost, virtual_host("80/wild", "1", &["80/*.wild.org"]));
+    stream.on_snapshot(&Arc::new(set.clone()));
+    assert_eq!(settled(&mut stream), ["VHDS +80/x.wild.org"]);
+    set.insert(VirtualHost, virtual_host("80/x", "2", &["80/x.wild.org"]));
+    set.insert(VirtualHost, virtual_host("90/other", "1", &["90/web"]));
+    stream.on_snapshot(&Arc::new(set.clone()));
+    assert_eq!(settled(&mut stream), ["VHDS +80/x.wild.org"]);
+    set.remove(VirtualHost, "80/web.shop");
+    set.remove(VirtualHost, "80/x");
+    stream.on_snapshot(&Arc::new(set.clone()));
+    assert_eq!(settled(&mut stream), ["VHDS +80/x.wild.org -80/web:8080"]);
+    // Back at a control plane that has the same: nothing is sent.
+    let mut request = subscribe(VirtualHost, &["80/x.wild.org"]);
+    let version = set.get(VirtualHost, "80/wild").unwrap().version.to_string();
+    request.initial_resource_versions = [("80/x.wild.org".into(), version)].into();
+    let mut stream = delta::Stream::new(Announcement::default());
+    stream.on_snapshot(&Arc::new(set));
+    stream.on_request(&request, Duration::ZERO).unwrap();
+    assert!(sent(&mut stream).0.is_empty());
+}
+
+#[test]
+fn names_come_and_go_and_what_is_named_is_told_of() {
+    let mut stream = delta::Stream::new(Announcement::default());
+    stream.on_snapshot(&set(1, &[(NameTable, "a.shop", "1"), (NameTable, "b.shop", "1")]));
+    stream.on_request(&subscribe(NameTable, &["a.shop"]), Duration::ZERO).unwrap();
+    assert_eq!(settle(&mut stream, Duration::ZERO, &[], ""), ["NDS +a.shop"]);
+    stream.on_snapshot(&set(2, &[(NameTable, "a.shop", "1"), (NameTable, "b.shop", "2")]));
+    assert!(sent(&mut stream).0.is_empty(), "nobody asked for b.shop");
+    stream.on_request(&subscribe(NameTable, &["b.shop", "c.shop"]), Duration::ZERO).unwrap();
+    assert_eq!(settle(&mut stream, Duration::ZERO, &[], ""), ["NDS +b.shop -c.shop"]);
+    let unsubscribe = DeltaDiscoveryRequest {
+        resource_names_subscribe: Vec::new(),
+        resource_names_unsubscribe: vec!["b.shop".into()],
+        ..subscribe(NameTable, &[])
+    };
+    stream.on_request(&unsubscribe, Duration::ZERO).unwrap();
+    stream.on_snapshot(&set(3, &[(NameTable, "a.shop", "1"), (NameTable, "b.shop", "3"), (NameTable, "c.shop", "1")]));
+    assert_eq!(settle(&mut stream, Duration::ZERO, &[], ""), ["NDS +c.shop"]);
+}
+
+#[test]
+fn routes_move_before_the_cluster_goes() {
+    let mut stream = delta::Stream::new(Announcement::default());
+    stream.on_snapshot(&set(1, &[(Cluster, "old", "1"), (Route, "r", "old"), (VirtualHost, "r/h", "old")]));
+    for (kind, names) in [(Cluster, &[][..]), (Route, &["r"]), (VirtualHost, &["*"])] {
+        stream.on_request(&subscribe(kind, names), Duration::ZERO).unwrap();
+    }
+    assert_eq!(settle(&mut stream, Duration::ZERO, &[], ""), ["CDS +old", "RDS +r", "VHDS +r/h"]);
+    stream.on_snapshot(&set(2, &[(Cluster, "new", "1"), (Route, "r", "new"), (VirtualHost, "r/h", "new")]));
+    assert_eq!(settle(&mut stream, Duration::ZERO, &[], ""), ["CDS +new", "RDS +r", "VHDS +r/h", "CDS -old"]);
+    // A route that is refused goes on naming the old cluster: it stays as long as that is so.
+    stream.on_snapshot(&set(3, &[(Cluster, "newer", "1"), (Route, "r", "newer"), (VirtualHost, "r/h", "newer")]));
+    let log = settle(&mut stream, Duration::ZERO, &["r/h"], "r/h is bad");
+    assert_eq!(log, ["CDS +newer", "RDS +r", "VHDS +r/h", "CDS -new"]);
 }

@@ -7,8 +7,7 @@ use evenkeel_xds::client::connection::Service;
 use evenkeel_xds::client::{Client, ClientResponse, Connection, Protocol, Rejected};
 use evenkeel_xds::pb::envoy::config::cluster::v3::Cluster;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
-use evenkeel_xds::pb::envoy::service::discovery::v3::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer;
-use evenkeel_xds::server::{AdsService, Session, Source, Status};
+use evenkeel_xds::server::{AdsServer, Session, Source, Status};
 use evenkeel_xds::{Resource, ResourceSet, ResourceType};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -21,13 +20,13 @@ struct OneSet {
 }
 
 impl Source for OneSet {
-    fn connect(&self, node: &Node, extensions: &tonic::Extensions) -> Result<Session, tonic::Status> {
+    async fn connect(&self, node: &Node, extensions: &tonic::Extensions) -> Result<Session, tonic::Status> {
         assert!(extensions.get::<tonic::transport::server::TcpConnectInfo>().is_some());
         if node.id != "known" {
             return Err(tonic::Status::permission_denied(format!("node {:?} is not known", node.id)));
         }
         let status = self.status.clone();
-        Ok(Session { resources: self.resources.clone(), on_status: Box::new(move |now| _ = status.send(now)) })
+        Ok(Session::new(self.resources.clone()).observed(move |now| _ = status.send(now)))
     }
 }
 
@@ -42,8 +41,8 @@ async fn serve() -> Harness {
     let (status_tx, status) = watch::channel(Status::default());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let service = AdsService::new(Arc::new(OneSet { resources: resources_rx, status: status_tx }));
-    let server = Server::builder().add_service(AggregatedDiscoveryServiceServer::new(service));
+    let service = AdsServer::new(Arc::new(OneSet { resources: resources_rx, status: status_tx }));
+    let server = Server::builder().add_service(service);
     tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
     let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
     Harness { resources, status, channel }
@@ -116,6 +115,51 @@ async fn a_node_the_source_refuses_gets_the_reason() {
             Err(error) => error,
         };
         assert!(error.to_string().contains("node \"stranger\" is not known"), "{error}");
+    })
+    .await;
+}
+
+/// Clients that take nothing off their connections, or take it and never answer: others do not wait for them, and what
+/// they are owed is merged, not queued.
+#[tokio::test]
+async fn a_stuck_client_delays_no_one() {
+    within(async {
+        let mut harness = serve().await;
+        let mut stuck = Vec::new();
+        for _ in 0..20 {
+            let mut client = client(Protocol::Delta, "known");
+            let first = client.poll_request().unwrap();
+            stuck.push(Connection::open(harness.channel.clone(), Service::Aggregated, first).await.unwrap());
+        }
+        // Half of them read one response, and do not answer it.
+        for connection in stuck.iter_mut().take(10) {
+            connection.next().await.unwrap();
+        }
+        let mut client = client(Protocol::Delta, "known");
+        let first = client.poll_request().unwrap();
+        let mut connection = Connection::open(harness.channel.clone(), Service::Aggregated, first).await.unwrap();
+        let update = client.on_response(connection.next().await.unwrap()).unwrap();
+        client.answer(&update, &[]);
+        connection.send(client.poll_request().unwrap()).await.unwrap();
+        for generation in 2..=100 {
+            harness.resources.send(clusters(generation, &[("a", generation)])).unwrap();
+            let update = client.on_response(connection.next().await.unwrap()).unwrap();
+            assert_eq!((update.added.len(), &*update.added[0].name), (1, "a"));
+            client.answer(&update, &[]);
+            connection.send(client.poll_request().unwrap()).await.unwrap();
+        }
+        harness.status.wait_for(|status| status.is_live(100)).await.unwrap();
+        // One that wakes up gets the first response it was owed, and after its answer only what is true by now.
+        let mut connection = stuck.remove(10);
+        let mut client = self::client(Protocol::Delta, "known");
+        client.poll_request().unwrap();
+        for expected in ["1", "100"] {
+            let update = client.on_response(connection.next().await.unwrap()).unwrap();
+            let cluster: Cluster = evenkeel_xds::unpack(&update.added[0].any).unwrap();
+            assert_eq!(cluster.alt_stat_name, expected);
+            client.answer(&update, &[]);
+            connection.send(client.poll_request().unwrap()).await.unwrap();
+        }
     })
     .await;
 }

@@ -1,0 +1,77 @@
+//! What only one control plane may do at a time, of those that share a state directory: making the root certificate and
+//! the token key, allotting virtual addresses.
+//!
+//! A lease is a lock on a file in that directory. It is held for the few milliseconds the work takes and ends with the
+//! process, however that ends; there is no leader, and nobody waits for one to be elected. The directory has to be on a
+//! file system with locks (`flock`): a local one, or NFS since version 4.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long to wait for a lease. The work takes milliseconds, so whoever holds it longer is stopped or stuck.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Pause between two attempts.
+const RETRY: Duration = Duration::from_millis(5);
+
+/// Held until dropped.
+#[derive(Debug)]
+pub struct Lease {
+    _file: File,
+}
+
+impl Lease {
+    /// Takes the lease of that name, waiting until it is free for at most 10 s.
+    pub fn take(state: &Path, name: &str) -> io::Result<Self> {
+        Self::take_within(state, name, PATIENCE)
+    }
+
+    fn take_within(state: &Path, name: &str, patience: Duration) -> io::Result<Self> {
+        let path = state.join(format!("{name}.lease"));
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path)?;
+        let deadline = Instant::now() + patience;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Self { _file: file }),
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(RETRY),
+                Err(TryLockError::WouldBlock) => {
+                    let text =
+                        format!("another process holds {} for more than {} s", path.display(), patience.as_secs());
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+                }
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use super::*;
+
+    #[test]
+    fn one_at_a_time() {
+        let state = tempfile::tempdir().expect("a directory");
+        let inside = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..5 {
+                        let lease = Lease::take(state.path(), "test").expect("a lease");
+                        assert_eq!(inside.fetch_add(1, SeqCst), 0);
+                        std::thread::yield_now();
+                        inside.fetch_sub(1, SeqCst);
+                        drop(lease);
+                    }
+                });
+            }
+        });
+        let _held = Lease::take(state.path(), "test").expect("a lease");
+        let refused = Lease::take_within(state.path(), "test", Duration::ZERO).expect_err("it is held");
+        assert!(refused.to_string().contains("test.lease"), "{refused}");
+        Lease::take(state.path(), "other").expect("leases are independent");
+    }
+}

@@ -1,0 +1,50 @@
+//! What Evenkeel's proxies and control planes tell each other beside xDS; see `protos/evenkeel/xds.proto`.
+
+#![allow(missing_docs, reason = "generated from protos/evenkeel, documented there")]
+
+use prost::Message as _;
+
+use crate::Any;
+use crate::pb::google::rpc;
+
+tonic::include_proto!("evenkeel.xds.v1");
+
+/// How a control plane of ours begins `control_plane.identifier`.
+pub const IDENTIFIER_PREFIX: &str = "evenkeel/";
+
+/// Key of a node's metadata under which our proxies say that they are; see [`is_evenkeel`].
+pub const NODE_METADATA: &str = "EVENKEEL";
+
+impl prost::Name for Rejections {
+    const NAME: &'static str = "Rejections";
+    const PACKAGE: &'static str = "evenkeel.xds.v1";
+}
+
+impl prost::Name for Report {
+    const NAME: &'static str = "Report";
+    const PACKAGE: &'static str = "evenkeel.xds.v1";
+}
+
+impl prost::Name for ListingRequest {
+    const NAME: &'static str = "ListingRequest";
+    const PACKAGE: &'static str = "evenkeel.xds.v1";
+}
+
+/// Whether a node is one of our proxies.
+pub fn is_evenkeel(node: &crate::pb::envoy::config::core::v3::Node) -> bool {
+    node.metadata.as_ref().is_some_and(|metadata| metadata.fields.contains_key(NODE_METADATA))
+}
+
+impl Report {
+    /// The report of a request, if there is one.
+    pub fn in_status(status: Option<&rpc::Status>) -> Option<Self> {
+        let detail = status?.details.iter().find(|any| any.type_url == crate::type_url::REPORT)?;
+        Self::decode(&*detail.value).ok()
+    }
+
+    /// As a request carries it.
+    pub fn into_status(self) -> rpc::Status {
+        let any: Any = crate::pack(&self);
+        rpc::Status { code: 0, message: String::new(), details: vec![any] }
+    }
+}

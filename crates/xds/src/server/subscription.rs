@@ -1,0 +1,568 @@
+//! One type on one stream: what the client asked for, what it holds, and how that differs from what it should hold.
+//!
+//! What a client holds is not listed name by name: it is the set it was brought up to last (a persistent map, shared with
+//! every other stream that was), and the few names for which something else is true. So a stream that is up to date costs
+//! nothing per resource, and what is new is found by the difference of two maps.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::refusal::Refusals;
+use super::{MAX_NAMES_PER_TYPE, RequestError};
+use crate::resource_set::{TypeSet, differences};
+use crate::{Resource, ResourceType, Version};
+
+/// Most bytes of resources in one delta response; what is more goes into the next. Far above what a change brings: it
+/// keeps the first response of a large mesh below what clients accept ([`crate::client::connection::MAX_RESPONSE_BYTES`]).
+pub(super) const MAX_RESPONSE_BYTES: usize = 16 * 1024 * 1024;
+
+/// One type on one stream.
+#[derive(Debug)]
+pub(super) struct Subscription {
+    pub kind: ResourceType,
+    /// Whether the client asked for the type at all.
+    pub requested: bool,
+    pub wildcard: bool,
+    names: BTreeSet<Arc<str>>,
+    /// What the client holds, as far as it wants it and `behind` says nothing else.
+    seen: TypeSet,
+    behind: BTreeMap<Arc<str>, Behind>,
+    pub refusals: Refusals,
+    /// Nonce of the response sent last, answered or not.
+    pub last_nonce: u64,
+    pub in_flight: Option<InFlight>,
+    /// A response is due even with nothing in it.
+    pub owes_reply: bool,
+    /// What a state-of-the-world client was listed and accepted last.
+    pub listed: TypeSet,
+}
+
+/// A name for which `seen` does not say what the client holds.
+#[derive(Clone, Copy, Debug)]
+struct Behind {
+    held: Held,
+    /// To be sent even if the client holds this version.
+    forced: bool,
+}
+
+/// What a client holds under a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Held {
+    /// Nothing, and it was not told that there is nothing.
+    Nothing,
+    /// Nothing, and it knows.
+    Absent,
+    Version(Version),
+    /// Something: a version that is none of ours, or one of two.
+    Unknown,
+}
+
+/// A response that is not answered yet.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    pub nonce: u64,
+    pub generation: u64,
+    pub since: Duration,
+    /// `seen` before and after it was sent.
+    from: TypeSet,
+    to: TypeSet,
+    /// What was sent though `from` and `to` do not tell, and what the client held of it before.
+    besides: Vec<(Arc<str>, Held)>,
+    /// What `from` and `to` differ in and was not sent.
+    without: BTreeSet<Arc<str>>,
+    /// Whether `from` was brought up to `to`; a response of single names leaves the rest alone.
+    pub whole: bool,
+    /// The listing a state-of-the-world client was sent.
+    pub listing: Option<TypeSet>,
+}
+
+/// One resource of a response, under the name the client asked for it by.
+#[derive(Clone, Debug)]
+pub(super) struct Offer {
+    pub asked: Arc<str>,
+    pub resource: Arc<Resource>,
+}
+
+/// What one response changes for the client.
+#[derive(Debug)]
+pub(super) struct Change {
+    pub kind: ResourceType,
+    pub added: Vec<Offer>,
+    pub removed: Vec<Arc<str>>,
+    /// Asked for, and there is no such thing.
+    pub absent: Vec<Arc<str>>,
+}
+
+impl Change {
+    pub fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.removed.is_empty() && self.absent.is_empty()
+    }
+}
+
+/// How a client's holdings differ from the target in one name.
+struct Gap<'a> {
+    name: &'a Arc<str>,
+    held: Held,
+    target: Option<&'a Arc<Resource>>,
+    forced: bool,
+}
+
+/// What may be sent now.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Allowed {
+    pub removals: bool,
+    pub now: Duration,
+}
+
+impl Subscription {
+    pub fn new(kind: ResourceType) -> Self {
+        Self {
+            kind,
+            requested: false,
+            wildcard: false,
+            names: BTreeSet::new(),
+            seen: TypeSet::default(),
+            behind: BTreeMap::new(),
+            refusals: Refusals::default(),
+            last_nonce: 0,
+            in_flight: None,
+            owes_reply: false,
+            listed: TypeSet::default(),
+        }
+    }
+
+    pub fn names(&self) -> &BTreeSet<Arc<str>> {
+        &self.names
+    }
+
+    pub fn wants(&self, name: &str) -> bool {
+        self.wildcard || self.names.contains(name)
+    }
+
+    /// Adds a name; refuses beyond the limit. Gives whether it is new.
+    pub fn subscribe(&mut self, name: &str, target: &TypeSet) -> Result<bool, RequestError> {
+        if self.names.contains(name) {
+            return Ok(false);
+        }
+        if self.names.len() >= MAX_NAMES_PER_TYPE {
+            return Err(RequestError::TooManyNames { kind: self.kind });
+        }
+        // The set's own copy of the name, where it has one: thousands of streams ask for the same.
+        let name = target.resources.get_key_value(name).map_or_else(|| Arc::from(name), |(name, _)| name.clone());
+        if !self.wildcard {
+            self.behind.insert(name.clone(), Behind { held: Held::Nothing, forced: false });
+        } else if self.held(&name) == Held::Nothing {
+            // Not among all there is: by this name it was not asked for before.
+            self.behind.entry(name.clone()).or_insert(Behind { held: Held::Nothing, forced: false });
+        }
+        self.names.insert(name);
+        Ok(true)
+    }
+
+    /// A name asked for again: sent again, or told again that it does not exist.
+    pub fn ask_again(&mut self, name: &str) {
+        let Some(name) = self.names.get(name).cloned() else { return };
+        // A client that dropped it and takes it up again in one breath has lost what it held.
+        let held = match self.held(&name) {
+            Held::Absent | Held::Nothing => Held::Nothing,
+            Held::Version(_) | Held::Unknown => Held::Unknown,
+        };
+        self.refusals.forget(&name);
+        self.behind.insert(name, Behind { held, forced: true });
+    }
+
+    /// Takes a name out.
+    pub fn unsubscribe(&mut self, name: &str) {
+        let held = self.held(name);
+        if !self.names.remove(name) {
+            return;
+        }
+        match (self.wildcard, held) {
+            (true, Held::Absent | Held::Nothing) => _ = self.behind.remove(name),
+            (true, _) => {}
+            (false, _) => self.drop_unwanted(),
+        }
+    }
+
+    /// Asks for everything, or only for the names from now on.
+    pub fn set_wildcard(&mut self, wildcard: bool) {
+        if wildcard == self.wildcard {
+            return;
+        }
+        if wildcard {
+            // What was wanted before is held; of the rest the client holds nothing.
+            let mut seen = TypeSet::default();
+            for name in &self.names {
+                if let Some(resource) = self.seen.resources.get(name) {
+                    seen.insert(resource.clone());
+                }
+            }
+            self.seen = seen;
+        }
+        self.wildcard = wildcard;
+        self.drop_unwanted();
+    }
+
+    /// Replaces all names. Gives whether one is new.
+    pub fn set_names<'a>(
+        &mut self,
+        names: impl Iterator<Item = &'a str>,
+        target: &TypeSet,
+    ) -> Result<bool, RequestError> {
+        let wanted: BTreeSet<&str> = names.collect();
+        self.names.retain(|name| wanted.contains(&**name));
+        self.drop_unwanted();
+        let mut more = false;
+        for name in wanted {
+            more |= self.subscribe(name, target)?;
+        }
+        Ok(more)
+    }
+
+    fn drop_unwanted(&mut self) {
+        if !self.wildcard {
+            let names = &self.names;
+            self.behind.retain(|name, _| names.contains(name));
+            self.refusals.retain(|name| names.contains(name));
+        }
+    }
+
+    /// What the client says it holds since an earlier stream; asked before anything is sent.
+    pub fn resume<'a>(&mut self, versions: impl Iterator<Item = (&'a str, &'a str)>, target: &TypeSet) {
+        let announced: BTreeMap<&str, Held> = versions
+            .map(|(name, version)| (name, version.parse().map_or(Held::Unknown, Held::Version)))
+            .filter(|(name, _)| self.wants(name))
+            .collect();
+        if !self.wildcard {
+            // Whatever is wanted is in `behind` by now.
+            self.seen = target.clone();
+        }
+        if announced.is_empty() {
+            return;
+        }
+        let held_of = |name: &str| announced.get(name).copied().unwrap_or(Held::Nothing);
+        self.seen = target.clone();
+        let agrees =
+            |held: Held, target: Option<&Arc<Resource>>| target.map(|r| Held::Version(r.version)) == Some(held);
+        if self.wildcard {
+            for (name, resource) in target.resources.iter().filter(|(name, _)| !self.names.contains(*name)) {
+                let held = held_of(name);
+                if !agrees(held, Some(resource)) {
+                    self.behind.insert(name.clone(), Behind { held, forced: false });
+                }
+            }
+            for (name, held) in &announced {
+                if !target.resources.contains_key(*name) && !self.names.contains(*name) {
+                    self.behind.insert((*name).into(), Behind { held: *held, forced: false });
+                }
+            }
+        }
+        for name in &self.names {
+            let held = held_of(name);
+            match agrees(held, target.lookup(self.kind, name)) {
+                true => _ = self.behind.remove(name),
+                false => _ = self.behind.insert(name.clone(), Behind { held, forced: false }),
+            }
+        }
+    }
+
+    /// What the client holds under a name, as far as is known.
+    pub fn held(&self, name: &str) -> Held {
+        if let Some(behind) = self.behind.get(name) {
+            return behind.held;
+        }
+        let explicit = self.names.contains(name);
+        match explicit.then(|| self.seen.lookup(self.kind, name)).unwrap_or_else(|| self.seen.resources.get(name)) {
+            Some(resource) if explicit || self.wildcard => Held::Version(resource.version),
+            None if explicit && !self.wildcard => Held::Absent,
+            _ => Held::Nothing,
+        }
+    }
+
+    /// Has the client sent a name again that it holds.
+    pub fn force(&mut self, name: &Arc<str>) {
+        if !self.wants(name) {
+            return;
+        }
+        let held = self.held(name);
+        if matches!(held, Held::Version(_) | Held::Unknown) {
+            self.behind.insert(name.clone(), Behind { held, forced: true });
+        }
+    }
+
+    /// Notes that the client holds something else under a name than was thought.
+    pub fn correct(&mut self, name: &Arc<str>, held: Held) {
+        if self.wants(name) || !matches!(held, Held::Nothing) {
+            self.behind.insert(name.clone(), Behind { held, forced: false });
+        }
+    }
+
+    /// All names in which the client's holdings differ from the target, those that are held back included.
+    fn gaps<'a>(&'a self, target: &'a TypeSet) -> impl Iterator<Item = Gap<'a>> {
+        let known = self.behind.iter().map(|(name, behind)| Gap {
+            name,
+            held: behind.held,
+            target: self.target(target, name),
+            forced: behind.forced,
+        });
+        let named = !self.names.is_empty() && self.kind.has_aliases();
+        let all = self.wildcard || !named;
+        let fresh = differences(self.kind, &self.seen.resources, &target.resources)
+            .filter(move |d| all && self.wants(d.name) && !(named && self.names.contains(d.name)))
+            .filter(|d| !self.behind.contains_key(d.name))
+            .map(|d| Gap {
+                name: d.name,
+                held: d.old.map_or(Held::Nothing, |old| Held::Version(old.version)),
+                target: d.new,
+                forced: false,
+            });
+        known.chain(fresh).chain(named.then(|| self.renamed(target)).into_iter().flatten()).filter(|gap| gap.is_one())
+    }
+
+    /// Names asked for that another resource, or none, answers to now.
+    fn renamed<'a>(&'a self, target: &'a TypeSet) -> Vec<Gap<'a>> {
+        let affected = affected(&self.names, differences(self.kind, &self.seen.resources, &target.resources));
+        let gap = |name: &'a Arc<str>| {
+            let (old, new) = (self.seen.lookup(self.kind, name), target.lookup(self.kind, name));
+            let differs = old.map(|r| r.version) != new.map(|r| r.version) && !self.behind.contains_key(name);
+            let held = old.map_or(Held::Absent, |old| Held::Version(old.version));
+            differs.then_some(Gap { name, held, target: new, forced: false })
+        };
+        affected.into_iter().filter_map(gap).collect()
+    }
+
+    fn target<'a>(&self, target: &'a TypeSet, name: &str) -> Option<&'a Arc<Resource>> {
+        match self.names.contains(name) {
+            true => target.lookup(self.kind, name),
+            false => target.resources.get(name),
+        }
+    }
+
+    /// Whether something is to be sent, refused versions aside: anything to add, anything to take away.
+    pub fn outstanding(&self, target: &TypeSet) -> (bool, bool) {
+        let (mut adds, mut removes) = (false, false);
+        if !self.requested {
+            return (adds, removes);
+        }
+        for gap in self.gaps(target).filter(|gap| !self.refusals.holds_back(gap.name, gap.target)) {
+            match gap.target {
+                Some(_) => adds = true,
+                None => removes = true,
+            }
+            if adds && removes {
+                break;
+            }
+        }
+        (adds, removes)
+    }
+
+    /// Whether something is to be sent that the client holds nothing of, refused versions aside.
+    pub fn owes_first(&self, target: &TypeSet) -> bool {
+        let owed = |gap: Gap<'_>| {
+            gap.target.is_some()
+                && matches!(gap.held, Held::Nothing | Held::Absent)
+                && !self.refusals.holds_back(gap.name, gap.target)
+        };
+        self.requested && self.gaps(target).any(owed)
+    }
+
+    /// The next response's content, noted as sent, if there is anything to say.
+    pub fn take(&mut self, target: &TypeSet, allowed: Allowed) -> Option<(Change, InFlight)> {
+        if !self.requested || self.in_flight.is_some() {
+            return None;
+        }
+        while let Some(group) = self.refusals.next_group() {
+            let (change, in_flight) = self.take_names(&group, target, allowed);
+            if !change.is_empty() {
+                return Some((change, in_flight));
+            }
+        }
+        let (change, in_flight) = self.take_all(target, allowed);
+        if !change.is_empty() || self.owes_reply {
+            self.owes_reply = false;
+            return Some((change, in_flight));
+        }
+        // Nothing new: it is time for what was refused, if any is due, by itself so that it takes nothing down with it.
+        let due = self.refusals.due(allowed.now);
+        let (change, in_flight) = self.take_names(&due, target, allowed);
+        if change.is_empty() {
+            // Nobody wants it any more, or not this version of it.
+            due.iter().for_each(|name| self.refusals.forget(name));
+            return None;
+        }
+        Some((change, in_flight))
+    }
+
+    fn take_all(&mut self, target: &TypeSet, allowed: Allowed) -> (Change, InFlight) {
+        let mut change = Change { kind: self.kind, added: Vec::new(), removed: Vec::new(), absent: Vec::new() };
+        let mut besides = Vec::new();
+        let mut left: Vec<(Arc<str>, Behind)> = Vec::new();
+        let mut bytes = 0;
+        for gap in self.gaps(target) {
+            let held_back = self.refusals.holds_back(gap.name, gap.target)
+                || (gap.target.is_none() && !allowed.removals && gap.held != Held::Nothing)
+                || bytes > MAX_RESPONSE_BYTES;
+            if held_back {
+                left.push((gap.name.clone(), Behind { held: gap.held, forced: gap.forced }));
+                continue;
+            }
+            bytes += gap.target.map_or(0, |resource| resource.encoded_len());
+            if self.behind.contains_key(gap.name) {
+                besides.push((gap.name.clone(), gap.held));
+            }
+            gap.put_into(&mut change);
+        }
+        let without = left.iter().map(|(name, _)| name.clone()).collect();
+        self.behind = left.into_iter().collect();
+        let from = std::mem::replace(&mut self.seen, target.clone());
+        let in_flight = InFlight::new(from, target.clone(), besides, without, true);
+        (change, in_flight)
+    }
+
+    /// As [`take_all`](Self::take_all), of names that the client is behind with, only.
+    fn take_names(&mut self, names: &[Arc<str>], target: &TypeSet, allowed: Allowed) -> (Change, InFlight) {
+        let mut change = Change { kind: self.kind, added: Vec::new(), removed: Vec::new(), absent: Vec::new() };
+        let mut besides = Vec::new();
+        for name in names {
+            let Some(behind) = self.behind.get(name).copied() else { continue };
+            let gap = Gap { name, held: behind.held, target: self.target(target, name), forced: behind.forced };
+            if !gap.is_one() || (gap.target.is_none() && !allowed.removals) {
+                continue;
+            }
+            besides.push((name.clone(), behind.held));
+            gap.put_into(&mut change);
+        }
+        // Sent is seen: what the client holds under these names is now what the target has.
+        for (name, _) in &besides {
+            match self.target(target, name).cloned() {
+                Some(resource) if self.seen_as(name) == Some(resource.version) => _ = self.behind.remove(name),
+                Some(resource) => {
+                    let held = Held::Version(resource.version);
+                    self.behind.insert(name.clone(), Behind { held, forced: false });
+                }
+                None => {
+                    let held = if self.names.contains(name) { Held::Absent } else { Held::Nothing };
+                    self.behind.insert(name.clone(), Behind { held, forced: false });
+                }
+            }
+        }
+        (change, InFlight::new(self.seen.clone(), target.clone(), besides, BTreeSet::new(), false))
+    }
+
+    fn seen_as(&self, name: &str) -> Option<Version> {
+        self.target(&self.seen, name).map(|resource| resource.version)
+    }
+
+    /// What a response contained: each name, what the client held of it before, and what was sent.
+    pub fn contents(&self, sent: &InFlight) -> Vec<(Arc<str>, Held, Option<Arc<Resource>>)> {
+        let of = |name: &Arc<str>, held| (name.clone(), held, self.target(&sent.to, name).cloned());
+        let mut all: Vec<_> = sent.besides.iter().map(|(name, held)| of(name, *held)).collect();
+        if sent.whole {
+            let besides: BTreeSet<Arc<str>> = sent.besides.iter().map(|(name, _)| name.clone()).collect();
+            let new = |name: &Arc<str>| !besides.contains(name) && !sent.without.contains(name);
+            let before = Self { seen: sent.from.clone(), ..self.without_state() };
+            all.extend(before.gaps(&sent.to).filter(|gap| new(gap.name)).map(|gap| of(gap.name, gap.held)));
+        }
+        all
+    }
+
+    fn without_state(&self) -> Self {
+        Self { requested: true, wildcard: self.wildcard, names: self.names.clone(), ..Self::new(self.kind) }
+    }
+
+    /// The full listing a state-of-the-world client is sent with a change: what it holds after it, names that are held
+    /// back as the client had them last.
+    pub fn listing(&self, target: &TypeSet) -> TypeSet {
+        let mut listing = self.seen.clone();
+        for (name, behind) in &self.behind {
+            let sent = target.resources.get(name).filter(|r| behind.held == Held::Version(r.version));
+            match sent.or_else(|| self.listed.resources.get(name)) {
+                Some(resource) => listing.insert(resource.clone()),
+                None => _ = listing.remove(name),
+            }
+        }
+        listing
+    }
+
+    /// Every name the client holds, with its version; `None` of one that is not known.
+    pub fn holdings(&self) -> impl Iterator<Item = (&Arc<str>, Option<Version>)> {
+        let version = |held: Held| match held {
+            Held::Version(version) => Some(Some(version)),
+            Held::Unknown => Some(None),
+            Held::Nothing | Held::Absent => None,
+        };
+        let seen = self.seen.resources.keys().filter(|name| self.wildcard && !self.behind.contains_key(*name));
+        let seen = seen.filter(|name| !self.names.contains(*name));
+        let besides = self.behind.keys().filter(|name| !self.names.contains(*name));
+        let all = seen.chain(besides).chain(self.names.iter());
+        all.filter_map(move |name| Some((name, version(self.held(name))?)))
+    }
+
+    /// Checks what must hold after every step.
+    #[cfg(test)]
+    pub fn check_invariants(&self) {
+        let kind = self.kind;
+        assert!(self.requested || self.behind.is_empty(), "{kind}: sent without a request");
+        assert!(self.requested || self.in_flight.is_none(), "{kind}: in flight without a request");
+    }
+}
+
+impl InFlight {
+    fn new(
+        from: TypeSet,
+        to: TypeSet,
+        besides: Vec<(Arc<str>, Held)>,
+        without: BTreeSet<Arc<str>>,
+        whole: bool,
+    ) -> Self {
+        Self { nonce: 0, generation: 0, since: Duration::ZERO, from, to, besides, without, whole, listing: None }
+    }
+}
+
+impl Gap<'_> {
+    /// Whether there is something to say at all.
+    fn is_one(&self) -> bool {
+        match (self.target, self.held) {
+            (None, Held::Absent) => false,
+            (None, _) => true,
+            (Some(target), Held::Version(version)) => self.forced || target.version != version,
+            (Some(_), _) => true,
+        }
+    }
+
+    fn put_into(&self, change: &mut Change) {
+        match (self.target, self.held) {
+            (Some(resource), _) => {
+                change.added.push(Offer { asked: self.name.clone(), resource: resource.clone() });
+            }
+            (None, Held::Nothing | Held::Absent) => change.absent.push(self.name.clone()),
+            (None, _) => change.removed.push(self.name.clone()),
+        }
+    }
+}
+
+/// The names asked for that the differences may concern: by name or alias, with a port or without, by a wildcard.
+fn affected<'a, 'b>(
+    names: &'a BTreeSet<Arc<str>>,
+    differences: impl Iterator<Item = crate::Difference<'b>>,
+) -> BTreeSet<&'a Arc<str>> {
+    let mut affected = BTreeSet::new();
+    for difference in differences {
+        let of = |resource: Option<&'b Arc<Resource>>| resource.into_iter().flat_map(|r| r.aliases());
+        for key in std::iter::once(difference.name).chain(of(difference.old)).chain(of(difference.new)) {
+            if key.contains('*') {
+                return names.iter().collect();
+            }
+            affected.extend(names.get(key));
+            let with_port = format!("{key}:");
+            let from: &str = &with_port;
+            affected.extend(
+                names
+                    .range::<str, _>((std::ops::Bound::Included(from), std::ops::Bound::Unbounded))
+                    .take_while(|name| name.starts_with(from)),
+            );
+        }
+    }
+    affected
+}
