@@ -81,7 +81,7 @@ impl ControlPlane {
         let names = AdsServer::new(Arc::new(OneName { nodes: nodes.clone(), resources: watch::channel(one_name()).0 }));
         let server = Server::builder()
             .add_service(IstioCertificateServiceServer::new(certificates))
-            .add_service(AdsServer::new(names))
+            .add_service(names)
             .serve_with_incoming(incoming(listener, tls));
         tokio::spawn(server);
         Self { address, state: state.to_owned(), tokens: TokenKey::open(state).unwrap(), nodes, lifetime, issued }
