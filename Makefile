@@ -43,6 +43,13 @@ bench: ## Measure against a byte-copying relay, Envoy, HAProxy and nginx
 	cargo build --release --locked --bin evenkeel --bin evenkeel-bench
 	target/release/evenkeel-bench run $(ARGS)
 
+# ARGS is passed on: make bench-control ARGS="--only full,storm"
+.PHONY: bench-control
+bench-control: ## Measure the control plane: simulated proxies by the thousand
+	@scripts/setup.sh build
+	cargo build --release --locked --bin evenkeel
+	target/release/evenkeel lab bars $(ARGS)
+
 .PHONY: bless
 bless: ## Accept the present output as the expected one in all golden files
 	BLESS=1 INSTA_UPDATE=always cargo test --workspace --locked

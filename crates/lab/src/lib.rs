@@ -11,16 +11,18 @@
 //! The server is driven from outside only: it sees files and xDS clients, and is measured from `/proc`. So any other xDS
 //! server can stand in its place.
 
+mod bars;
 mod changes;
 mod error;
 mod fleet;
-mod gateway;
 mod mesh;
 mod options;
 mod plot;
 mod process;
 mod progress;
 mod proxy;
+mod real_proxy;
+mod report;
 mod resources;
 pub mod results;
 mod run;

@@ -57,6 +57,11 @@ impl Mesh {
         Ok(mesh)
     }
 
+    /// Services written from now on have their endpoints on this port.
+    pub fn set_endpoint_port(&mut self, port: u16) {
+        self.endpoint_port = port;
+    }
+
     /// The host clients call.
     pub fn host(&self, service: usize) -> String {
         let name = name(service);

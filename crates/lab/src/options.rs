@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use crate::bars::BarsOptions;
 use crate::mesh::ServiceKind;
 use crate::proxy::Scope;
+use crate::report::ReportOptions;
 
 /// What the lab can do.
 #[derive(Debug, Clone, Subcommand)]
@@ -24,8 +26,14 @@ pub enum Command {
     Storm(Options),
     /// Do nothing: what the control plane costs at rest.
     Idle(Options),
+    /// Let a real sidecar use a few services of a large mesh: how long the first request to each takes, and how much memory.
+    Sidecar(Options),
     /// Remove most of the services: does the memory come back?
     Shrink(Options),
+    /// Measure all of the control plane's bars (`make bench-control`).
+    Bars(BarsOptions),
+    /// Write the measured tables and figures into docs/scale.md.
+    Report(ReportOptions),
 }
 
 /// What all scenarios have in common.
@@ -95,6 +103,10 @@ pub struct Options {
     #[arg(long, value_name = "PID", requires = "xds")]
     pub server_pid: Option<u32>,
 
+    /// The evenkeel binary whose control plane and gateway are measured, if not this one.
+    #[arg(long, value_name = "FILE")]
+    pub program: Option<PathBuf>,
+
     /// What is printed.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub output: Output,
@@ -136,6 +148,7 @@ impl Default for Options {
             xds: None,
             config: None,
             server_pid: None,
+            program: None,
             output: Output::Table,
             json: None,
             svg: None,

@@ -34,6 +34,9 @@ pub struct Results {
     /// Memory before and after most services went.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shrink: Option<Shrink>,
+    /// A real sidecar that used a few services.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sidecar: Option<Sidecar>,
     /// Each proxy.
     pub proxies: Vec<ProxyRecord>,
     /// The server over time.
@@ -221,6 +224,19 @@ pub struct Shrink {
     pub shrunk_mib: f64,
     /// Of a server started with those left, in MiB.
     pub fresh_mib: f64,
+}
+
+/// A real sidecar.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Sidecar {
+    /// Services its workload called.
+    pub used: usize,
+    /// From the first request to each until its answer, in milliseconds.
+    pub first_answer_ms: Option<Spread>,
+    /// Resident memory before any was called, in MiB.
+    pub before_mib: f64,
+    /// After all were, in MiB.
+    pub after_mib: f64,
 }
 
 /// One proxy.

@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::LocalSet;
 
+use crate::bars;
 use crate::error::LabError;
 use crate::options::{Command, Options, Output};
 use crate::plot::figures;
 use crate::progress::Progress;
-use crate::results::Results;
+use crate::report;
 use crate::scenario::Scenario;
 use crate::table;
 
@@ -26,6 +27,9 @@ pub fn run(command: &Command, program: PathBuf, out: &mut dyn Write) -> Result<(
         Command::Restart(options) => play(Scenario::Restart, options, program, out),
         Command::Storm(options) => play(Scenario::Storm, options, program, out),
         Command::Idle(options) => play(Scenario::Idle, options, program, out),
+        Command::Sidecar(options) => play(Scenario::Sidecar, options, program, out),
+        Command::Bars(options) => block_on(bars::run(options, program, out)),
+        Command::Report(options) => report::run(options, out),
         Command::Shrink(options) => play(Scenario::Shrink, options, program, out),
     }
 }
@@ -65,7 +69,7 @@ pub fn block_on<T>(work: impl Future<Output = Result<T, LabError>>) -> Result<T,
 }
 
 /// As it stands in the file.
-pub fn json(results: &Results) -> Result<String, LabError> {
+pub fn json(results: &impl serde::Serialize) -> Result<String, LabError> {
     let text = serde_json::to_string_pretty(results);
     text.map(|text| text + "\n").map_err(|error| LabError::io("writing the results")(error.into()))
 }

@@ -10,12 +10,13 @@ use tempfile::TempDir;
 use crate::changes::{Change, ChangeId, ChangeKind};
 use crate::error::LabError;
 use crate::fleet::{Crew, Fleet, Totals};
-use crate::gateway::{BACKENDS, Gateway, GatewayPorts};
+
 use crate::mesh::{self, Address, Mesh};
 use crate::options::Options;
 use crate::process::{self, Usage};
 use crate::progress::Progress;
 use crate::proxy::Scope;
+use crate::real_proxy::{BACKENDS, Place, Ports, RealProxy};
 use crate::results::{
     ChangeRecord, Cost, KindSummary, Machine, MeshFacts, ProxyRecord, Results, Sample, Start, ms, round,
 };
@@ -42,7 +43,7 @@ pub struct Stage {
     /// The simulated proxies.
     pub fleet: Fleet,
     /// The real gateway.
-    pub gateway: Option<Gateway>,
+    pub gateway: Option<RealProxy>,
     /// What is shown while it runs.
     pub progress: Progress,
     /// The program that is the control plane and the gateway.
@@ -74,7 +75,7 @@ impl Stage {
         let machine = Machine::here();
         let work = TempDir::with_prefix("evenkeel-lab-").map_err(LabError::io("creating a temporary directory"))?;
         let config = options.config.clone().unwrap_or_else(|| work.path().join("mesh"));
-        let ports = GatewayPorts::choose()?;
+        let ports = Ports::choose()?;
         let mesh = Mesh::create(&config, options.kind, ports.http.port(), ports.backend_port())?;
         progress.begin("writing the mesh", options.services as u64);
         for service in 0..options.services {
@@ -82,7 +83,7 @@ impl Stage {
         }
         let server = match options.xds {
             Some(address) => Server::other(address, options.server_pid),
-            None => Server::own(&program, &config, work.path())?,
+            None => Server::own(options.program.as_ref().unwrap_or(&program), &config, work.path())?,
         };
         let fleet = fleet(options, &mesh, server.address(), options.services);
         let mut stage = Self {
@@ -92,7 +93,7 @@ impl Stage {
             fleet,
             gateway: None,
             progress,
-            program,
+            program: options.program.clone().unwrap_or(program),
             start: Start::default(),
             epoch: Instant::now(),
             samples: Vec::new(),
@@ -145,11 +146,11 @@ impl Stage {
     }
 
     /// The gateway serves what comes later; to know that it works, it is called for one service that is there already.
-    async fn start_gateway(&mut self, ports: GatewayPorts) -> Result<(), LabError> {
+    async fn start_gateway(&mut self, ports: Ports) -> Result<(), LabError> {
         self.progress.begin("starting the gateway", 0);
         let service = self.options.services;
         self.mesh.write(service, &BACKENDS)?;
-        let gateway = Gateway::start(&self.program, self.work.path(), ports, self.server.address())?;
+        let gateway = self.start_proxy(Place::Gateway, ports)?;
         let mut answer = gateway.first_answer(self.mesh.host(service));
         self.gateway = Some(gateway);
         let waited = self.wait("the gateway does not answer", |_| answer.try_recv().is_ok()).await;
@@ -157,6 +158,12 @@ impl Stage {
             return Err(gateway.failure("does not answer"));
         }
         waited
+    }
+
+    /// Starts a real proxy on the mesh.
+    pub fn start_proxy(&self, place: Place, ports: Ports) -> Result<RealProxy, LabError> {
+        let scope = self.options.scope;
+        RealProxy::start(place, scope, &self.program, self.work.path(), ports, self.server.address())
     }
 
     /// The first number of a service that is not in the mesh yet.
@@ -291,7 +298,7 @@ impl Stage {
             gateway_bytes_per_change: per_change(totals.gateway_messages as f64),
             resources_per_change_and_proxy: per_change(totals.resources as f64 / self.fleet.len().max(1) as f64),
             server: usage,
-            gateway: self.gateway.as_ref().map(Gateway::usage).transpose()?,
+            gateway: self.gateway.as_ref().map(RealProxy::usage).transpose()?,
         })
     }
 
@@ -318,6 +325,7 @@ impl Stage {
             cost,
             restart: None,
             shrink: None,
+            sidecar: None,
             proxies: proxy_records(&self.fleet),
             start: self.start.clone(),
             samples: self.samples.clone(),

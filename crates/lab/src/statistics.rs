@@ -33,9 +33,51 @@ fn nearest_rank(sorted: &[f64], fraction: f64) -> Option<f64> {
     sorted.get(rank - 1).or(sorted.last()).copied()
 }
 
+/// The plane `z = a + b·x + c·y` nearest to the points, by least squares of what they differ in proportion: a small mesh
+/// counts as much as a large one. `None` if they do not settle one.
+pub fn plane(points: &[(f64, f64, f64)]) -> Option<[f64; 3]> {
+    let mut equations = [[0.0f64; 4]; 3];
+    for (x, y, z) in points.iter().filter(|(_, _, z)| *z > 0.0) {
+        let row = [1.0 / z, x / z, y / z];
+        for (equation, factor) in equations.iter_mut().zip(row) {
+            for (cell, value) in equation.iter_mut().zip(row.into_iter().chain([1.0])) {
+                *cell += factor * value;
+            }
+        }
+    }
+    solve(equations)
+}
+
+/// Three equations for three unknowns, by elimination with the largest pivot.
+fn solve(mut rows: [[f64; 4]; 3]) -> Option<[f64; 3]> {
+    for column in 0..3 {
+        let pivot = (column..3).max_by(|a, b| rows[*a][column].abs().total_cmp(&rows[*b][column].abs()))?;
+        rows.swap(column, pivot);
+        let head = rows[column];
+        if head[column].abs() <= f64::EPSILON * head.iter().fold(0.0, |most, cell| cell.abs().max(most)) {
+            return None;
+        }
+        for (_, row) in rows.iter_mut().enumerate().filter(|(index, _)| *index != column) {
+            let factor = row[column] / head[column];
+            row.iter_mut().zip(head).for_each(|(cell, above)| *cell -= factor * above);
+        }
+    }
+    Some([0, 1, 2].map(|index| rows[index][3] / rows[index][index]))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_plane_is_found_again() {
+        let points = [(100.0, 200.0), (350.0, 200.0), (1400.0, 50.0), (1400.0, 400.0), (5600.0, 200.0)];
+        let on_plane = points.map(|(x, y)| (x, y, 2.0 + 0.001 * x + 0.02 * y));
+        let [a, b, c] = plane(&on_plane).expect("five points");
+        assert!((a - 2.0).abs() < 1e-6 && (b - 0.001).abs() < 1e-9 && (c - 0.02).abs() < 1e-9, "{a} {b} {c}");
+        assert_eq!(plane(&on_plane[..2]), None);
+        assert_eq!(plane(&[]), None);
+    }
 
     #[test]
     fn percentiles_are_values_that_were_measured() {

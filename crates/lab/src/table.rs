@@ -40,6 +40,15 @@ pub fn render(results: &Results) -> String {
             ),
         );
     }
+    if let Some(sidecar) = &results.sidecar {
+        line(&mut out, "");
+        if let Some(first) = &sidecar.first_answer_ms {
+            let text = format!("p50 {:.1}, max {:.1} ms", first.p50, first.max);
+            row(&mut out, &format!("first request to {} services", sidecar.used), &text);
+        }
+        let text = format!("{:.1} MiB resident, {:.1} MiB before the first", sidecar.after_mib, sidecar.before_mib);
+        row(&mut out, "the sidecar's memory", &text);
+    }
     if let Some(shrink) = &results.shrink {
         line(&mut out, "");
         row(&mut out, "resident, all services", &format!("{:.1} MiB", shrink.full_mib));

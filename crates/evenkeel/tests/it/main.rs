@@ -4,5 +4,6 @@ mod differential;
 mod docs;
 mod h2spec;
 mod interop;
+mod lab;
 mod proxy;
 mod up;

@@ -6,6 +6,7 @@ mod restart;
 mod rollout;
 mod services;
 mod shrink;
+mod sidecar;
 mod storm;
 
 use std::path::PathBuf;
@@ -32,6 +33,8 @@ pub enum Scenario {
     Storm,
     /// Nothing happens.
     Idle,
+    /// A real sidecar uses a few services.
+    Sidecar,
     /// Most services are removed.
     Shrink,
 }
@@ -46,6 +49,7 @@ impl Scenario {
             Self::Restart => "restart",
             Self::Storm => "storm",
             Self::Idle => "idle",
+            Self::Sidecar => "sidecar",
             Self::Shrink => "shrink",
         }
     }
@@ -54,7 +58,7 @@ impl Scenario {
     pub async fn play(self, options: &Options, program: PathBuf, progress: Progress) -> Result<Results, LabError> {
         let mut options = options.clone();
         // Nothing is called in these.
-        options.no_gateway |= matches!(self, Self::Storm | Self::Idle | Self::Shrink);
+        options.no_gateway |= matches!(self, Self::Storm | Self::Idle | Self::Sidecar | Self::Shrink);
         if options.xds.is_some() && matches!(self, Self::Restart | Self::Shrink) {
             return Err(LabError::Usage(format!(
                 "{} starts and ends the control plane itself: leave --xds away",
@@ -69,6 +73,7 @@ impl Scenario {
             Self::Restart => restart::play(stage).await,
             Self::Storm => storm::play(stage).await,
             Self::Idle => idle::play(stage).await,
+            Self::Sidecar => sidecar::play(stage).await,
             Self::Shrink => shrink::play(stage).await,
         }
     }

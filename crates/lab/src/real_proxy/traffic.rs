@@ -1,4 +1,4 @@
-//! The client before the gateway and the backend behind it.
+//! The client before the proxy and the backend behind it.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot};
 
-/// The header by which an answer is the backend's and not the gateway's own.
+/// The header by which an answer is the backend's and not the proxy's own.
 const FROM_BACKEND: &str = "x-lab-backend";
 /// Pause between two requests for hosts that are not ready.
 const POLL: Duration = Duration::from_millis(1);
@@ -31,7 +31,7 @@ pub struct Probe {
 }
 
 /// Asks for the hosts that wait, until nobody can wait any more.
-pub async fn ask_for(mut waiting: mpsc::Receiver<Probe>, gateway: SocketAddr) {
+pub async fn ask_for(mut waiting: mpsc::Receiver<Probe>, proxy: SocketAddr) {
     let mut pending: Vec<Probe> = Vec::new();
     let mut connection: Option<SendRequest<Empty<Bytes>>> = None;
     loop {
@@ -50,7 +50,7 @@ pub async fn ask_for(mut waiting: mpsc::Receiver<Probe>, gateway: SocketAddr) {
         }
         let mut still_pending = Vec::new();
         for probe in pending {
-            match ask(&mut connection, gateway, &probe.host).await {
+            match ask(&mut connection, proxy, &probe.host).await {
                 // Who asked may have given up.
                 true => drop(probe.answered.send(Instant::now())),
                 false => still_pending.push(probe),
@@ -65,12 +65,12 @@ pub async fn ask_for(mut waiting: mpsc::Receiver<Probe>, gateway: SocketAddr) {
 }
 
 /// Whether the backend answers a request for the host. The connection is kept while it works.
-async fn ask(connection: &mut Option<SendRequest<Empty<Bytes>>>, gateway: SocketAddr, host: &str) -> bool {
+async fn ask(connection: &mut Option<SendRequest<Empty<Bytes>>>, proxy: SocketAddr, host: &str) -> bool {
     let exchange = async {
         let mut sender = match connection.take().filter(|sender| !sender.is_closed()) {
             Some(sender) => sender,
             None => {
-                let stream = TcpStream::connect(gateway).await.ok()?;
+                let stream = TcpStream::connect(proxy).await.ok()?;
                 stream.set_nodelay(true).ok()?;
                 let (sender, driver) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.ok()?;
                 tokio::spawn(driver);

@@ -1,4 +1,4 @@
-//! A real gateway: `evenkeel proxy`, configured by the server under test, with a backend behind it and a client before it.
+//! A real `evenkeel proxy`, configured by the server under test, with a backend behind it and a client before it.
 //!
 //! Backend and client live on a thread of their own: a busy fleet does not delay what they measure.
 
@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::error::LabError;
 use crate::mesh::Address;
 use crate::process::{Program, Usage, free_ports};
+use crate::proxy::Scope;
 use traffic::Probe;
 
 /// Addresses of the backend, each an endpoint of its own.
@@ -28,9 +29,9 @@ const MAX_WAITING: usize = 4096;
 /// How often a port is looked for that is free on both backend addresses.
 const PORT_ATTEMPTS: usize = 20;
 
-/// The gateway's ports, known before anything is started: the mesh's files name them.
+/// The proxy's ports, known before anything is started: the mesh's files name them.
 #[derive(Debug)]
-pub struct GatewayPorts {
+pub struct Ports {
     /// Where it serves HTTP.
     pub http: SocketAddr,
     /// Its admin port.
@@ -38,7 +39,7 @@ pub struct GatewayPorts {
     backends: [std::net::TcpListener; 2],
 }
 
-impl GatewayPorts {
+impl Ports {
     /// Free ones, and bound sockets for the backend.
     pub fn choose() -> Result<Self, LabError> {
         let [http, admin] = free_ports()?;
@@ -70,28 +71,56 @@ fn bind_backends() -> Result<[std::net::TcpListener; 2], LabError> {
     result.map_err(LabError::io("binding the backend's sockets"))
 }
 
-/// A running gateway.
+/// Where the proxy stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// At the mesh's edge; its listener comes from the mesh.
+    Gateway,
+    /// Beside a workload; its listener is the workload's way out, which capture rules would lead to.
+    Sidecar,
+}
+
+impl Place {
+    /// In messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Gateway => "gateway",
+            Self::Sidecar => "sidecar",
+        }
+    }
+}
+
+/// A running proxy.
 #[derive(Debug)]
-pub struct Gateway {
+pub struct RealProxy {
     program: Program,
     /// The thread of backend and client ends with this.
     probes: mpsc::Sender<Probe>,
 }
 
-impl Gateway {
+impl RealProxy {
     /// Starts the proxy, the backend and the client.
-    pub fn start(program: &Path, work: &Path, ports: GatewayPorts, xds: SocketAddr) -> Result<Self, LabError> {
-        let (file, socket) = (work.join("gateway.json"), work.join("secrets.sock"));
-        let text = bootstrap::bootstrap(xds, ports.admin, &socket).to_string();
+    pub fn start(
+        place: Place,
+        scope: Scope,
+        program: &Path,
+        work: &Path,
+        ports: Ports,
+        xds: SocketAddr,
+    ) -> Result<Self, LabError> {
+        let name = place.name();
+        let in_work = |ending| work.join(format!("{name}.{ending}"));
+        let (file, socket) = (in_work("json"), in_work("sock"));
+        let text = bootstrap::bootstrap(place, scope, xds, &ports, &socket).to_string();
         fs::write(&file, text).map_err(LabError::io(format!("writing {}", file.display())))?;
-        let probes = start_surroundings(ports, &socket).map_err(LabError::io("starting the gateway's backend"))?;
+        let probes = start_surroundings(ports, &socket).map_err(LabError::io("starting a proxy's backend"))?;
         let mut command = Command::new(program);
         command.arg("proxy").arg("-c").arg(&file).args(["--concurrency", "1", "-l", "warning"]);
-        let program = Program::start("gateway", command, &work.join("gateway.log"))?;
+        let program = Program::start(name, command, &in_work("log"))?;
         Ok(Self { program, probes })
     }
 
-    /// Resolves when a request for the host was first answered by the backend; with an error when the gateway is stopped.
+    /// Resolves when a request for the host was first answered by the backend; with an error when the proxy is stopped.
     pub fn first_answer(&self, host: String) -> oneshot::Receiver<Instant> {
         let (answered, answer) = oneshot::channel();
         // When the queue is full the receiver says that nobody will answer.
@@ -116,7 +145,7 @@ impl Gateway {
 }
 
 /// Serves its certificate, answers what it forwards, and asks it for what is waited for.
-fn start_surroundings(ports: GatewayPorts, socket: &Path) -> io::Result<mpsc::Sender<Probe>> {
+fn start_surroundings(ports: Ports, socket: &Path) -> io::Result<mpsc::Sender<Probe>> {
     let (probes, waiting) = mpsc::channel(MAX_WAITING);
     let secrets = Secrets::new();
     secrets.publish(&bootstrap::certificate().map_err(io::Error::other)?);
@@ -125,7 +154,7 @@ fn start_surroundings(ports: GatewayPorts, socket: &Path) -> io::Result<mpsc::Se
         let _context = runtime.enter();
         SdsServer::bind(socket, secrets)?
     };
-    std::thread::Builder::new().name("gateway".to_owned()).spawn(move || {
+    std::thread::Builder::new().name("client".to_owned()).spawn(move || {
         runtime.block_on(async {
             tokio::spawn(sds.run());
             for listener in ports.backends.into_iter().map(TcpListener::from_std) {

@@ -1,0 +1,157 @@
+//! `evenkeel lab` on small meshes: every scenario end to end, with a real control plane.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use evenkeel_testkit::workspace;
+use serde_json::Value;
+
+/// Services and sidecars of these meshes.
+const SERVICES: u64 = 20;
+const PROXIES: u64 = 10;
+
+fn lab(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    command.arg("lab").args(arguments).args(["--patience", "60s"]);
+    command.output().expect("the lab runs")
+}
+
+/// Plays a scenario, and yields its JSON.
+fn play(scenario: &str, flags: &[&str]) -> Value {
+    let sizes = ["--services", "20", "--proxies", "10", "-o", "json"];
+    let output = lab(&[&[scenario][..], &sizes, flags].concat());
+    assert!(output.status.success(), "{scenario} {flags:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+fn number(value: &Value, pointer: &str) -> f64 {
+    value.pointer(pointer).and_then(Value::as_f64).unwrap_or_else(|| panic!("no {pointer} in {value}"))
+}
+
+/// What holds of every run: all proxies were configured, and every change reached all of them.
+fn check_common(results: &Value, changes: usize) {
+    let proxies = results["proxies"].as_array().expect("a list");
+    assert_eq!(proxies.len() as u64, PROXIES + 1);
+    for proxy in proxies {
+        assert!(proxy["configured_ms"].is_number() && proxy["bytes"].as_u64() > Some(0), "{proxy}");
+    }
+    let made = results["changes"].as_array().expect("a list");
+    assert_eq!(made.len(), changes);
+    for change in made {
+        let (holders, acks) = (change["holders"].as_u64(), number(change, "/ack_ms/count"));
+        assert_eq!(holders.map(|holders| holders as f64), Some(acks), "{change}");
+        assert!(number(change, "/ack_ms/p50") <= number(change, "/ack_ms/max"), "{change}");
+    }
+    assert!(number(results, "/cost/server/resident_mib") > 1.0);
+    assert!(!results["samples"].as_array().expect("a list").is_empty());
+}
+
+#[test]
+fn services_are_added_and_served() {
+    for kind in ["service-entry", "service"] {
+        let results = play("services", &["--scope", "envoy", "--changes", "3", "--interval", "20ms", "--kind", kind]);
+        check_common(&results, 3);
+        for change in results["changes"].as_array().expect("a list") {
+            assert_eq!(change["holders"].as_u64(), Some(PROXIES + 1));
+            assert!(number(change, "/ready_ms") > 0.0, "{change}");
+        }
+        assert!(number(&results, "/start/bytes") > 100_000.0);
+    }
+}
+
+#[test]
+fn the_state_of_the_world_is_measured_too() {
+    let results =
+        play("services", &["--scope", "envoy", "--sotw", "--no-gateway", "--changes", "2", "--interval", "20ms"]);
+    check_common(&results, 2);
+    // Every cluster again, for each of them.
+    assert!(number(&results, "/cost/resources_per_change_and_proxy") > SERVICES as f64 / 2.0);
+}
+
+#[test]
+fn endpoints_are_replaced_and_services_go() {
+    check_common(&play("rollout", &["--scope", "envoy", "--no-gateway", "--changes", "8", "--interval", "10ms"]), 8);
+    check_common(&play("churn", &["--scope", "envoy", "--no-gateway", "--changes", "20", "--interval", "10ms"]), 20);
+    let results = play("shrink", &["--scope", "envoy", "--keep", "5"]);
+    check_common(&results, 15);
+    assert!(number(&results, "/shrink/fresh_mib") > 1.0);
+}
+
+#[test]
+fn a_restart_loses_nothing() {
+    let results = play("restart", &["--scope", "envoy", "--changes", "4", "--interval", "20ms", "--pause", "200ms"]);
+    // Four as asked for, and those while the control plane was away.
+    check_common(&results, 9);
+    assert_eq!(number(&results, "/restart/removed"), 0.0);
+    for proxy in results["proxies"].as_array().expect("a list") {
+        assert_eq!(proxy["connects"].as_u64(), Some(2), "{proxy}");
+    }
+}
+
+#[test]
+fn what_is_written_is_documented_and_drawn() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let (json, svg) = (path("storm.json"), path("storm.svg"));
+    let output =
+        lab(&["storm", "--scope", "envoy", "--services", "20", "--proxies", "10", "--json", &json, "--svg", &svg]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let table = String::from_utf8(output.stdout).expect("text");
+    assert!(table.contains("all configured") && table.contains("MiB resident"), "{table}");
+    let svg = std::fs::read_to_string(svg).expect("a figure");
+    assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"), "{svg}");
+    let results: Value = serde_json::from_str(&std::fs::read_to_string(json).expect("results")).expect("JSON");
+    check_common(&results, 0);
+    let page = std::fs::read_to_string(workspace::root().join("docs/scale.md")).expect("the page");
+    let mut keys = BTreeSet::new();
+    collect_keys(&results, &mut keys);
+    for key in keys {
+        assert!(
+            page.contains(&format!("`{key}`")) || page.contains(&format!("`{key}[]`")),
+            "docs/scale.md does not name {key}"
+        );
+    }
+}
+
+fn collect_keys(value: &Value, keys: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            keys.extend(fields.keys().cloned());
+            fields.values().for_each(|value| collect_keys(value, keys));
+        }
+        Value::Array(items) => items.iter().for_each(|value| collect_keys(value, keys)),
+        _ => {}
+    }
+}
+
+#[test]
+fn mistakes_are_explained() {
+    let check = |arguments: &[&str], expected: &str| {
+        let output = lab(arguments);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && text.contains(expected), "{arguments:?}: {text}");
+    };
+    check(&["services", "--proxies", "0"], "have to be at least 1");
+    check(&["services", "--sotw", "--scope", "full"], "--sotw needs --scope envoy");
+    check(&["restart", "--xds", "127.0.0.1:1", "--config", "/tmp/x"], "leave --xds away");
+}
+
+/// Processes whose parent is `pid`.
+fn children(pid: u32) -> Vec<u32> {
+    let path = format!("/proc/{pid}/task/{pid}/children");
+    let text = std::fs::read_to_string(Path::new(&path)).unwrap_or_default();
+    text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+#[test]
+fn a_signal_ends_everything() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    command.args(["lab", "idle", "--scope", "envoy", "--services", "3", "--proxies", "2", "--pause", "60s"]);
+    let mut lab = command.stderr(std::process::Stdio::null()).spawn().expect("the lab runs");
+    let control_plane = evenkeel_testkit::eventually("a control plane", || children(lab.id()).first().copied());
+    // SAFETY: the process is our child, and has not been waited for.
+    assert_eq!(unsafe { libc::kill(lab.id().cast_signed(), libc::SIGINT) }, 0);
+    assert!(!lab.wait().expect("an end").success());
+    assert!(!Path::new(&format!("/proc/{control_plane}")).exists(), "the control plane runs on");
+}

@@ -1,0 +1,159 @@
+//! What is played for the bars.
+
+use std::time::Duration;
+
+use crate::mesh::ServiceKind;
+use crate::options::Options;
+use crate::proxy::Scope;
+use crate::scenario::Scenario;
+
+/// One run.
+#[derive(Debug, Clone, Copy)]
+pub struct Run {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is for.
+    pub title: &'static str,
+    /// What is played.
+    pub scenario: Scenario,
+    services: usize,
+    proxies: usize,
+    scope: Scope,
+    kind: ServiceKind,
+    changes: usize,
+    interval_ms: u64,
+    gateway: bool,
+}
+
+/// Runs of this size or less are not made smaller.
+const LEAST: usize = 4;
+
+impl Run {
+    /// The flags it is played with; sizes are divided for trials.
+    pub fn options(&self, divide: u32) -> Options {
+        let divided = |size: usize| (size / divide as usize).max(size.min(LEAST));
+        Options {
+            services: divided(self.services),
+            proxies: divided(self.proxies),
+            scope: self.scope,
+            kind: self.kind,
+            changes: divided(self.changes),
+            interval: Duration::from_millis(self.interval_ms),
+            no_gateway: !self.gateway,
+            keep: divided(100),
+            ..Options::default()
+        }
+    }
+}
+
+const BASE: Run = Run {
+    name: "",
+    title: "",
+    scenario: Scenario::Services,
+    services: 1400,
+    proxies: 200,
+    scope: Scope::Full,
+    kind: ServiceKind::ServiceEntry,
+    changes: 100,
+    interval_ms: 200,
+    gateway: false,
+};
+
+/// All of them, in the order they are played.
+pub const RUNS: &[Run] = &[
+    Run { name: "full", title: "services added, every sidecar holds everything", ..BASE },
+    Run { name: "full-service", title: "the same as Service and EndpointSlice", kind: ServiceKind::Service, ..BASE },
+    Run { name: "learned", title: "services added that no sidecar uses", scope: Scope::Learned, ..BASE },
+    Run {
+        name: "route-ready",
+        title: "1,400 services in sequence, each called through a real gateway",
+        services: 1,
+        changes: 1400,
+        interval_ms: 50,
+        gateway: true,
+        ..BASE
+    },
+    Run {
+        name: "endpoints",
+        title: "endpoints replaced one by one",
+        scenario: Scenario::Rollout,
+        interval_ms: 100,
+        ..BASE
+    },
+    Run {
+        name: "endpoints-service",
+        title: "the same as Service and EndpointSlice",
+        scenario: Scenario::Rollout,
+        kind: ServiceKind::Service,
+        interval_ms: 100,
+        ..BASE
+    },
+    Run {
+        name: "churn",
+        title: "services and endpoints together, 20 a second",
+        scenario: Scenario::Churn,
+        changes: 400,
+        interval_ms: 50,
+        ..BASE
+    },
+    Run {
+        name: "restart",
+        title: "the control plane killed and started under load",
+        scenario: Scenario::Restart,
+        ..BASE
+    },
+    Run { name: "idle", title: "nothing happens", scenario: Scenario::Idle, ..BASE },
+    Run { name: "shrink", title: "1,300 of 1,400 services removed", scenario: Scenario::Shrink, ..BASE },
+    Run {
+        name: "storm",
+        title: "5,000 proxies connect at once",
+        scenario: Scenario::Storm,
+        proxies: 5000,
+        scope: Scope::Learned,
+        ..BASE
+    },
+    Run {
+        name: "sidecar",
+        title: "a real sidecar among 10,000 services uses 5",
+        scenario: Scenario::Sidecar,
+        services: 10_000,
+        proxies: 4,
+        scope: Scope::Learned,
+        ..BASE
+    },
+    Run {
+        name: "envoy",
+        title: "services added, plain Envoy clients",
+        scope: Scope::Envoy,
+        changes: 15,
+        interval_ms: 1500,
+        ..BASE
+    },
+    Run { name: "services-100", title: "growth: 100 services", services: 100, ..BASE },
+    Run { name: "services-350", title: "growth: 350 services", services: 350, ..BASE },
+    Run { name: "services-5600", title: "growth: 5,600 services", services: 5600, ..BASE },
+    Run { name: "proxies-50", title: "growth: 50 sidecars", proxies: 50, ..BASE },
+    Run { name: "proxies-400", title: "growth: 400 sidecars", proxies: 400, ..BASE },
+    Run {
+        name: "learned-5600",
+        title: "growth: 5,600 services, learned scope",
+        services: 5600,
+        scope: Scope::Learned,
+        ..BASE
+    },
+    Run {
+        name: "learned-1000",
+        title: "growth: 1,000 sidecars, learned scope",
+        proxies: 1000,
+        scope: Scope::Learned,
+        ..BASE
+    },
+];
+
+/// Runs with every sidecar holding everything: how they grow shows what a change costs.
+pub const GROWTH_FULL: [&str; 6] =
+    ["services-100", "services-350", "full", "services-5600", "proxies-50", "proxies-400"];
+/// The same with learned scope.
+pub const GROWTH_LEARNED: [&str; 3] = ["learned", "learned-5600", "learned-1000"];
+/// By services, at 200 sidecars.
+pub const BY_SERVICES: [&str; 4] = ["services-100", "services-350", "full", "services-5600"];

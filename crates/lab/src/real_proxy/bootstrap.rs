@@ -1,0 +1,135 @@
+//! What the proxy is started with.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use evenkeel_agent::sds::Material;
+use rcgen::{CertificateParams, KeyPair, SanType};
+use serde_json::{Value, json};
+
+use super::{Place, Ports};
+use crate::mesh;
+use crate::proxy::Scope;
+
+/// The proxy's bootstrap: everything comes over ADS in plain text, its certificate from `secrets`.
+pub fn bootstrap(place: Place, scope: Scope, xds: SocketAddr, ports: &Ports, secrets: &Path) -> Value {
+    let mut dynamic = json!({
+        "ads_config": {
+            "api_type": "DELTA_GRPC",
+            "transport_api_version": "V3",
+            "set_node_on_first_message_only": true,
+            "grpc_services": [{"envoy_grpc": {"cluster_name": "xds-grpc"}}],
+        },
+        "cds_config": ads(),
+    });
+    let listeners = match place {
+        Place::Gateway => {
+            dynamic["lds_config"] = ads();
+            json!([])
+        }
+        Place::Sidecar => json!([outbound(scope, ports.http)]),
+    };
+    json!({
+        "node": node(place, scope),
+        "admin": {"address": socket(ports.admin)},
+        "dynamic_resources": dynamic,
+        "static_resources": {
+            "listeners": listeners,
+            "clusters": [
+                grpc_cluster("xds-grpc", &socket(xds)),
+                grpc_cluster("sds-grpc", &json!({"pipe": {"path": secrets}})),
+            ],
+        },
+    })
+}
+
+fn node(place: Place, scope: Scope) -> Value {
+    let namespace = mesh::NAMESPACE;
+    let (kind, name, labels) = match place {
+        Place::Gateway => ("router", mesh::GATEWAY, json!({"istio": mesh::GATEWAY})),
+        Place::Sidecar => ("sidecar", "caller", json!({"app": "caller"})),
+    };
+    let mut metadata = json!({
+        "NAME": format!("{name}-0"),
+        "NAMESPACE": namespace,
+        "SERVICE_ACCOUNT": name,
+        "WORKLOAD_NAME": name,
+        "CLUSTER_ID": "Kubernetes",
+        "LABELS": labels,
+    });
+    let wanted = match (scope, place) {
+        (Scope::Envoy, _) => None,
+        (Scope::Learned, Place::Sidecar) => Some("learned"),
+        (Scope::Full, _) | (Scope::Learned, Place::Gateway) => Some("full"),
+    };
+    if let Some(wanted) = wanted {
+        metadata["EVENKEEL"] = json!({"SCOPE": wanted});
+    }
+    json!({
+        "id": format!("{kind}~127.0.0.1~{name}-0.{namespace}~{namespace}.svc.cluster.local"),
+        "cluster": format!("{name}.{namespace}"),
+        "metadata": metadata,
+    })
+}
+
+/// The listener of a sidecar for the HTTP port all services have, bound where a client without capture rules reaches it.
+fn outbound(scope: Scope, address: SocketAddr) -> Value {
+    let extension = |kind: &str| json!({"@type": format!("type.googleapis.com/envoy.extensions.filters.http.{kind}")});
+    let mut filters = vec![json!({"name": "envoy.filters.http.router", "typed_config": extension("router.v3.Router")})];
+    if scope == Scope::Learned {
+        let on_demand =
+            json!({"name": "envoy.filters.http.on_demand", "typed_config": extension("on_demand.v3.OnDemand")});
+        filters.insert(0, on_demand);
+    }
+    let manager =
+        "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
+    json!({
+        "name": "outbound",
+        "address": socket(address),
+        "filter_chains": [{"filters": [{
+            "name": "envoy.filters.network.http_connection_manager",
+            "typed_config": {
+                "@type": manager,
+                "stat_prefix": "outbound",
+                "rds": {"route_config_name": mesh::SERVICE_PORT.to_string(), "config_source": ads()},
+                "http_filters": filters,
+            },
+        }]}],
+    })
+}
+
+fn ads() -> Value {
+    json!({"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "0s"})
+}
+
+fn socket(address: SocketAddr) -> Value {
+    json!({"socket_address": {"address": address.ip().to_string(), "port_value": address.port()}})
+}
+
+fn grpc_cluster(name: &str, address: &Value) -> Value {
+    json!({
+        "name": name,
+        "type": "STATIC",
+        "connect_timeout": "1s",
+        "typed_extension_protocol_options": {
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+                "explicit_http_config": {"http2_protocol_options": {}},
+            },
+        },
+        "load_assignment": {
+            "cluster_name": name,
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}],
+        },
+    })
+}
+
+/// A certificate of its own making: its clusters wait for one, though the backend speaks plain text.
+pub fn certificate() -> Result<Material, rcgen::Error> {
+    let identity = format!("spiffe://cluster.local/ns/{}/sa/{}", mesh::NAMESPACE, mesh::GATEWAY);
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::default();
+    params.subject_alt_names = vec![SanType::URI(identity.try_into()?)];
+    let certificate = params.self_signed(&key)?.pem();
+    Ok(Material { chain: certificate.clone(), key: key.serialize_pem(), roots: certificate })
+}
