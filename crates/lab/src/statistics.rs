@@ -48,13 +48,17 @@ pub fn plane(points: &[(f64, f64, f64)]) -> Option<[f64; 3]> {
     solve(equations)
 }
 
+/// What is left of a coefficient, relative to what it was, when the equations say the same.
+const SINGULAR: f64 = 1e-9;
+
 /// Three equations for three unknowns, by elimination with the largest pivot.
 fn solve(mut rows: [[f64; 4]; 3]) -> Option<[f64; 3]> {
+    let sizes = [0, 1, 2].map(|column| rows[column][column]);
     for column in 0..3 {
         let pivot = (column..3).max_by(|a, b| rows[*a][column].abs().total_cmp(&rows[*b][column].abs()))?;
         rows.swap(column, pivot);
         let head = rows[column];
-        if head[column].abs() <= f64::EPSILON * head.iter().fold(0.0, |most, cell| cell.abs().max(most)) {
+        if head[column].abs() <= SINGULAR * sizes[column] {
             return None;
         }
         for (_, row) in rows.iter_mut().enumerate().filter(|(index, _)| *index != column) {

@@ -26,7 +26,7 @@ const fn record(what: &'static str, unit: &'static str, measure: fn(&Played) -> 
     Bar { what, unit, limit: None, measure }
 }
 
-/// All of them, in the order of the table.
+/// All of them; docs/scale.md shows them in this order.
 pub const BARS: &[Bar] = &[
     bar("service added → last of 200 sidecars and a gateway ACKed, p50 (ServiceEntry)", "ms", 10.0, |p| {
         Some(added(p, "full")?.p50)
