@@ -10,8 +10,14 @@ use std::{env, fs};
 use prost::Message;
 use prost_types::{DescriptorProto, FileDescriptorProto, FileDescriptorSet};
 
-const OWN_PROTOS: [&str; 5] =
-    ["istio/nds.proto", "istio/ca.proto", "udpa/typed_struct.proto", "xds/typed_struct.proto", "evenkeel/xds.proto"];
+const OWN_PROTOS: [&str; 6] = [
+    "evenkeel/scope.proto",
+    "evenkeel/xds.proto",
+    "istio/nds.proto",
+    "istio/ca.proto",
+    "udpa/typed_struct.proto",
+    "xds/typed_struct.proto",
+];
 const ROOTS: &str = "protos/roots.txt";
 
 fn main() -> Result<(), Box<dyn Error>> {

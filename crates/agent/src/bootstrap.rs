@@ -30,7 +30,7 @@ pub fn node(options: &Options) -> Result<Value, OptionsError> {
     let labels: Map<String, Value> = options.labels.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
     let app = labels.get("app").and_then(Value::as_str);
     let workload = options.workload_name.as_deref().or(app).unwrap_or(pod).to_owned();
-    Ok(json!({
+    let mut node = json!({
         "id": format!("{kind}~{ip}~{pod}.{namespace}~{namespace}.svc.{}", options.cluster_domain),
         "cluster": format!("{workload}.{namespace}"),
         "metadata": {
@@ -43,7 +43,24 @@ pub fn node(options: &Options) -> Result<Value, OptionsError> {
             "SERVICE_ACCOUNT": options.service_account,
             "WORKLOAD_NAME": workload,
         },
-    }))
+    });
+    if options.envoy.is_none() && options.scope.is_some() {
+        node["metadata"]["EVENKEEL"] = scope(options);
+    }
+    Ok(node)
+}
+
+/// How much of the mesh our own proxy asks for: all, or what it is asked for itself, beginning with the listeners that
+/// captured connections arrive at.
+fn scope(options: &Options) -> Value {
+    match options.learns() {
+        true => json!({
+            "SCOPE": "learned",
+            "LISTENERS": ["virtualInbound", "virtualOutbound"],
+            "UNUSED_AFTER_S": options.scope_unused_after_s,
+        }),
+        false => json!({ "SCOPE": "full" }),
+    }
 }
 
 /// The whole bootstrap.

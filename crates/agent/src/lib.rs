@@ -133,7 +133,7 @@ struct Dns {
 
 async fn start_dns(options: &Options) -> anyhow::Result<Option<Dns>> {
     let Some(address) = options.dns() else { return Ok(None) };
-    let names = Names::default();
+    let names = if options.learns() { Names::learned(&options.cluster_domain) } else { Names::default() };
     let forwarder = Forwarder::new(resolv_conf::resolvers(&options.resolv_conf, address), options.mark());
     let server = dns::Server::bind(address, names.clone(), forwarder).await?;
     Ok(Some(Dns { names, _task: Task::spawn(server.run()) }))

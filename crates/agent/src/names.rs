@@ -1,29 +1,45 @@
 //! The agent's own stream: the name table (NDS) that the DNS proxy answers from.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use evenkeel_tls::SecretStore;
 use evenkeel_xds::client::connection::Service;
 use evenkeel_xds::client::{Backoff, Client, Connection, ConnectionError, Protocol, Rejected, Update};
 use evenkeel_xds::istio::nds::NameTable;
+use evenkeel_xds::istio::nds::name_table::NameInfo;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
 use evenkeel_xds::pb::google::protobuf::value::Kind;
 use evenkeel_xds::pb::google::protobuf::{self as wkt, Struct};
 use evenkeel_xds::{ResourceType, unpack};
 use serde_json::Value;
+use tokio::sync::mpsc;
 
 use crate::channel;
-use crate::dns::{HostEntry, Names, SearchDomain, Table};
+use crate::dns::{Answers, HostEntry, Names, SearchDomain, Table, normal};
 use crate::options::Options;
+
+/// Names a learning agent holds, those the mesh does not have included; beyond it those are forgotten, and then the rest.
+const MAX_NAMES: usize = 4096;
+/// The name that a learning agent asks for to have a stream at all: no host can have it.
+const NO_NAME: &str = "-";
 
 /// Keeps `names` as the control plane sends them, connecting again whenever the stream ends; the last table stays in
 /// force meanwhile. Runs until the future is dropped.
 pub async fn follow(options: Options, node: Node, secrets: SecretStore, names: Names) {
     let mut client = Client::new(Protocol::Delta, node);
-    client.subscribe_all(ResourceType::NameTable);
+    let asked = names.take_asked();
+    match asked {
+        Some(_) => client.set_names(ResourceType::NameTable, [NO_NAME]),
+        None => client.subscribe_all(ResourceType::NameTable),
+    }
+    let search = SearchDomain { namespace: options.namespace.clone(), cluster_domain: options.cluster_domain.clone() };
+    let mut following = Following { client, names, search, held: BTreeMap::new(), answers: Answers::new(), asked };
     let mut backoff = Backoff::new(Backoff::BASE, Backoff::MAX, u64::from(std::process::id()));
     loop {
-        match stream(&options, &secrets, &mut client, &names, &mut backoff).await {
+        let ended = following.stream(&options, &secrets, &mut backoff).await;
+        following.names.set_connected(false);
+        match ended {
             Ok(()) => {}
             Err(error) => tracing::info!(%error, "the stream of DNS names ended; connecting again"),
         }
@@ -31,24 +47,105 @@ pub async fn follow(options: Options, node: Node, secrets: SecretStore, names: N
     }
 }
 
-async fn stream(
-    options: &Options,
-    secrets: &SecretStore,
-    client: &mut Client,
-    names: &Names,
-    backoff: &mut Backoff,
-) -> anyhow::Result<()> {
-    let channel = channel::connect(options, Some(secrets)).await?;
-    client.on_connect();
-    let Some(first) = client.poll_request() else { return Ok(()) };
-    let mut connection = Connection::open(channel, Service::Aggregated, first).await?;
-    let search = SearchDomain { namespace: options.namespace.clone(), cluster_domain: options.cluster_domain.clone() };
-    loop {
-        send_all(client, &connection).await?;
-        let update = client.on_response(connection.next().await?)?;
-        backoff.reset();
-        let rejected = apply(&update, &search, names);
-        client.answer(&update, &rejected);
+/// What is known of names.
+struct Following {
+    client: Client,
+    names: Names,
+    search: SearchDomain,
+    /// Tables by resource name: one for all names, or one for each.
+    held: BTreeMap<String, NameTable>,
+    /// Names that were asked for.
+    answers: Answers,
+    /// Names to be asked for; `None`: all are sent.
+    asked: Option<mpsc::Receiver<Box<str>>>,
+}
+
+impl Following {
+    async fn stream(
+        &mut self,
+        options: &Options,
+        secrets: &SecretStore,
+        backoff: &mut Backoff,
+    ) -> anyhow::Result<()> {
+        let channel = channel::connect(options, Some(secrets)).await?;
+        self.client.on_connect();
+        let Some(first) = self.client.poll_request() else { return Ok(()) };
+        let mut connection = Connection::open(channel, Service::Aggregated, first).await?;
+        self.names.set_connected(true);
+        loop {
+            send_all(&mut self.client, &connection).await?;
+            tokio::select! {
+                response = connection.next() => {
+                    let update = self.client.on_response(response?)?;
+                    backoff.reset();
+                    let rejected = self.apply(&update);
+                    self.client.answer(&update, &rejected);
+                }
+                Some(name) = next(&mut self.asked) => self.ask(&name),
+            }
+        }
+    }
+
+    fn ask(&mut self, name: &str) {
+        let name = normal(name);
+        if self.answers.contains_key(&*name) {
+            // Asked twice before it was answered, or answered meanwhile: whoever waits looks again.
+            self.publish();
+            return;
+        }
+        if self.answers.len() >= MAX_NAMES {
+            self.answers.retain(|_, addresses| addresses.is_some());
+        }
+        if self.answers.len() >= MAX_NAMES {
+            self.answers.clear();
+        }
+        let known = self.answers.keys().map(|known| &**known);
+        self.client.set_names(ResourceType::NameTable, known.chain([NO_NAME, &*name]));
+    }
+
+    fn apply(&mut self, update: &Update) -> Vec<Rejected> {
+        let mut rejected = Vec::new();
+        for resource in &update.added {
+            match unpack::<NameTable>(&resource.any) {
+                Ok(table) => self.insert(&resource.name, table),
+                Err(error) => rejected.push(Rejected { name: resource.name.clone(), reason: error.to_string() }),
+            }
+        }
+        for name in &update.removed {
+            self.held.remove(name);
+            if self.asked.is_some() {
+                self.answers.insert(name.as_str().into(), None);
+            }
+        }
+        self.publish();
+        rejected
+    }
+
+    fn insert(&mut self, name: &str, table: NameTable) {
+        if self.asked.is_some() && !name.is_empty() {
+            let addresses = table.table.values().flat_map(addresses).collect();
+            self.answers.insert(normal(name).into(), Some(addresses));
+        } else {
+            self.held.insert(name.to_owned(), table);
+        }
+    }
+
+    fn publish(&self) {
+        // A server that knows one table only sends it whatever was asked for.
+        let table = match self.held.is_empty() && self.asked.is_some() {
+            true => Table::learned(self.answers.clone(), &self.search.cluster_domain),
+            false => table(self.held.values(), &self.search),
+        };
+        tracing::debug!(names = table.len(), "DNS names received");
+        self.names.replace(table);
+    }
+}
+
+/// The next name to ask for; never, when nothing is asked for.
+async fn next(asked: &mut Option<mpsc::Receiver<Box<str>>>) -> Option<Box<str>> {
+    match asked {
+        Some(asked) => asked.recv().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -59,30 +156,19 @@ async fn send_all(client: &mut Client, connection: &Connection) -> Result<(), Co
     Ok(())
 }
 
-fn apply(update: &Update, search: &SearchDomain, names: &Names) -> Vec<Rejected> {
-    let mut rejected = Vec::new();
-    for resource in &update.added {
-        match unpack::<NameTable>(&resource.any) {
-            Ok(message) => {
-                let table = table(message, search);
-                tracing::debug!(names = table.len(), "DNS names received");
-                names.replace(table);
-            }
-            Err(error) => rejected.push(Rejected { name: resource.name.clone(), reason: error.to_string() }),
-        }
-    }
-    rejected
-}
-
-fn table(message: NameTable, search: &SearchDomain) -> Table {
-    let entries = message.table.into_iter().map(|(host, info)| HostEntry {
-        host,
-        // An address that is none is the control plane's mistake; the others still serve.
-        ips: info.ips.iter().filter_map(|ip| ip.parse::<IpAddr>().ok()).collect(),
-        short_name: info.shortname,
-        namespace: info.namespace,
+fn table<'t>(tables: impl Iterator<Item = &'t NameTable>, search: &SearchDomain) -> Table {
+    let entries = tables.flat_map(|table| &table.table).map(|(host, info)| HostEntry {
+        host: host.clone(),
+        ips: addresses(info).collect(),
+        short_name: info.shortname.clone(),
+        namespace: info.namespace.clone(),
     });
     Table::new(entries, search)
+}
+
+/// An address that is none is the control plane's mistake; the others still serve.
+fn addresses(info: &NameInfo) -> impl Iterator<Item = IpAddr> {
+    info.ips.iter().filter_map(|ip| ip.parse::<IpAddr>().ok())
 }
 
 /// A JSON object as protobuf's `Struct`.

@@ -53,6 +53,13 @@ pub struct Options {
     /// Worker threads of the proxy; 0 takes one per core.
     #[arg(long, default_value_t = 2)]
     pub concurrency: u32,
+    /// How much of the mesh the built-in proxy of a sidecar holds; by default whatever the control plane sends. A gateway
+    /// holds all of it.
+    #[arg(long, value_enum)]
+    pub scope: Option<Scope>,
+    /// What the workload did not use for this long is dropped, in seconds (--scope learned).
+    #[arg(long, value_name = "SECONDS", default_value_t = 24 * 3600)]
+    pub scope_unused_after_s: u64,
     /// Where the DNS proxy listens; by default 127.0.0.1:15053 in sidecars, and nowhere in gateways.
     #[arg(long, value_name = "IP:PORT")]
     pub dns_address: Option<SocketAddr>,
@@ -86,6 +93,15 @@ pub struct Options {
     /// How long connections may go on when the proxy is told to stop, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     pub drain_time_s: u64,
+}
+
+/// How much of the mesh a proxy holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Scope {
+    /// What its workload uses, asked for when it first does.
+    Learned,
+    /// Everything it may use.
+    Full,
 }
 
 /// What the proxy is.
@@ -131,6 +147,11 @@ impl Options {
         let by_default = self.role == Role::Sidecar && !self.no_capture;
         let default = by_default.then(|| SocketAddr::from((Ipv4Addr::LOCALHOST, DNS_PORT)));
         self.dns_address.or(default)
+    }
+
+    /// Whether proxy and agent ask for what the workload uses when it first does. Envoy and gateways get everything.
+    pub fn learns(&self) -> bool {
+        self.scope == Some(Scope::Learned) && self.role == Role::Sidecar && self.envoy.is_none()
     }
 
     /// The mark for the agent's and the proxy's own sockets.

@@ -82,7 +82,7 @@ impl Watcher {
         let certificate = self.certificate.borrow().clone();
         let waiting_for = if certificate.is_none() {
             Some("a certificate from the control plane")
-        } else if self.names.as_ref().is_some_and(|names| names.current().is_empty()) {
+        } else if self.names.as_ref().is_some_and(|names| names.current().awaits_names()) {
             Some("the DNS names of the mesh")
         } else if !admin::is_ready(self.admin_port).await {
             Some("the proxy")

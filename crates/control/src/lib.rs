@@ -22,6 +22,7 @@ pub mod metrics;
 mod observe;
 pub mod options;
 pub mod proxies;
+mod scope;
 pub mod server;
 pub mod server_certificate;
 pub mod source;

@@ -11,6 +11,7 @@ use evenkeel_base::spiffe::SpiffeError;
 use evenkeel_ca::{Authority, AuthorityError, TokenError, TokenKey};
 use evenkeel_model::MeshConfig;
 use evenkeel_xds::istio::auth::istio_certificate_service_server::IstioCertificateServiceServer;
+use evenkeel_xds::scope::scope_service_server::ScopeServiceServer;
 use evenkeel_xds::server::AdsServer;
 use tokio::sync::watch;
 use tonic::transport::Server;
@@ -24,6 +25,7 @@ use crate::listen::{self, ListenError};
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::proxies::Proxies;
+use crate::scope::{ScopeServer, Scopes};
 use crate::server_certificate::{ServerCertificateError, ServerCertificates};
 use crate::source::debounce::{DebounceError, DebounceOptions};
 use crate::source::watch::Watch;
@@ -110,6 +112,7 @@ struct Parts {
     proxies: Arc<Proxies>,
     metrics: Arc<Metrics>,
     certificates: Arc<Certificates>,
+    scopes: Arc<Scopes>,
     server_certificates: ServerCertificates,
 }
 
@@ -161,6 +164,7 @@ impl ControlPlane {
             proxies,
             metrics,
             certificates,
+            scopes: Scopes::open(&options.state),
             server_certificates,
         };
         Ok(Self { addresses, parts })
@@ -173,6 +177,8 @@ impl ControlPlane {
         let discovery = Arc::new(Discovery::new(proxies.clone(), metrics.clone()));
         let ads = || AdsServer::new(discovery.clone()).max_decoding_message_size(MAX_REQUEST_BYTES);
         let certificates = IstioCertificateServiceServer::from_arc(self.parts.certificates);
+        let scopes = self.parts.scopes;
+        let scope = || ScopeServiceServer::new(ScopeServer(scopes.clone()));
         let (stop, stopped) = watch::channel(false);
         let until_stopped = || {
             let mut stopped = stopped.clone();
@@ -180,16 +186,18 @@ impl ControlPlane {
         };
 
         let mut plain = tokio::spawn(
-            grpc_server().add_service(ads()).serve_with_incoming_shutdown(listen::plain(grpc), until_stopped()),
+            grpc_server().add_service(ads()).add_service(scope()).serve_with_incoming_shutdown(listen::plain(grpc), until_stopped()),
         );
         let tls = self.parts.server_certificates.config();
         let mut secure = tokio::spawn(
             grpc_server()
                 .add_service(ads())
                 .add_service(certificates)
+                .add_service(scope())
                 .serve_with_incoming_shutdown(listen::tls(secure_grpc, tls), until_stopped()),
         );
         let renewal = tokio::spawn(self.parts.server_certificates.renew());
+        let remembering = tokio::spawn(scopes.clone().keep());
         let debug = tokio::spawn(debug::serve(http, pages));
         let keeper = tokio::spawn(configuration::keep(configuration, watch, debounce, world, proxies.clone(), metrics));
         tracing::info!(addresses = ?self.addresses, "control plane ready");
@@ -204,6 +212,8 @@ impl ControlPlane {
         let _ = stop.send(true);
         debug.abort();
         renewal.abort();
+        remembering.abort();
+        scopes.write();
         match failed {
             Some(Ok(result)) => result.map_err(ControlError::from),
             Some(Err(_)) => Ok(()),

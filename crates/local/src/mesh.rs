@@ -299,7 +299,7 @@ impl Mesh {
             ports: self.plan.host_ports.iter().map(port).collect(),
             in_mesh: true,
         });
-        let mut proxy = programs::proxy(&self.plan, &pod, &Sidecar::Evenkeel, &self.tokens)?;
+        let mut proxy = programs::proxy(&self.plan, &pod, &Sidecar::Evenkeel { full: true }, &self.tokens)?;
         if let Some(proxy) = &mut proxy {
             let sockets = self.plan.host_ports.iter();
             proxy.listeners = sockets.map(|port| (port.listener.to_string(), port.descriptor())).collect();

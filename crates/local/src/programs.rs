@@ -60,10 +60,10 @@ pub fn proxy(
     sidecar: &Sidecar,
     tokens: &TokenKey,
 ) -> Result<Option<Program>, ProgramError> {
-    let envoy = match sidecar {
+    let (envoy, full) = match sidecar {
         Sidecar::None => return Ok(None),
-        Sidecar::Evenkeel => None,
-        Sidecar::Envoy(path) => Some(path),
+        Sidecar::Evenkeel { full } => (None, *full),
+        Sidecar::Envoy(path) => (Some(path), false),
     };
     let folder = plan.state.pod(&pod.name);
     let token = write_token(&folder, pod, tokens)?;
@@ -81,6 +81,9 @@ pub fn proxy(
     arguments.extend(words(["--drain-time-s", &plan.options.drain_time.as_secs().to_string()]));
     arguments.extend(["--root-cert".into(), plan.state.control().join(evenkeel_ca::authority::CA_CERT_FILE).into()]);
     arguments.extend(["--token".into(), token.into(), "--state".into(), folder.into()]);
+    if full {
+        arguments.extend(words(["--scope", "full"]));
+    }
     if let Some(envoy) = envoy {
         arguments.extend(["--envoy".into(), envoy.into()]);
     }

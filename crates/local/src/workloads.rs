@@ -20,6 +20,8 @@ use crate::tools::find_program;
 pub const PROXY_ANNOTATION: &str = "local.evenkeel.dev/proxy";
 /// Annotation of a Pod template: the Envoy binary to use.
 pub const ENVOY_PATH_ANNOTATION: &str = "local.evenkeel.dev/envoy-path";
+/// How much of the mesh Evenkeel's proxy holds: `learned` (what the workload uses) or `full`.
+pub const SCOPE_ANNOTATION: &str = "evenkeel.dev/scope";
 /// Annotation (and label) of a Pod template: `"false"` leaves it without a sidecar, as Istio's injector does.
 pub const INJECT_ANNOTATION: &str = "sidecar.istio.io/inject";
 /// Variable that names the Envoy binary.
@@ -40,7 +42,10 @@ pub const INGRESS_SERVICE_ACCOUNT: &str = "istio-ingressgateway-service-account"
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sidecar {
     /// Evenkeel's proxy.
-    Evenkeel,
+    Evenkeel {
+        /// It holds all its workload may use, and not only what it does use.
+        full: bool,
+    },
     /// A stock Envoy, run from this binary.
     Envoy(PathBuf),
     /// Nothing: its traffic is not captured, and it has no identity.
@@ -213,9 +218,22 @@ fn sidecar(
     if [injected, labels.get(INJECT_ANNOTATION).map(String::as_str)].contains(&Some("false")) {
         return Some(Sidecar::None);
     }
-    let Some(proxy) = annotation(PROXY_ANNOTATION) else { return Some(Sidecar::Evenkeel) };
+    let full = match annotation(SCOPE_ANNOTATION) {
+        None => false,
+        Some(scope) => match scope.value.as_str() {
+            "learned" => false,
+            "full" => true,
+            other => {
+                let said = format!("there is no scope called `{other}`");
+                let finding = Diagnostic::error("bad-value", scope.span.clone(), said);
+                diagnostics.push(finding.with_help("expected `learned` or `full`"));
+                return None;
+            }
+        },
+    };
+    let Some(proxy) = annotation(PROXY_ANNOTATION) else { return Some(Sidecar::Evenkeel { full }) };
     match proxy.value.as_str() {
-        "evenkeel" => Some(Sidecar::Evenkeel),
+        "evenkeel" => Some(Sidecar::Evenkeel { full }),
         "envoy" => {
             let chosen = annotation(ENVOY_PATH_ANNOTATION).map(|path| PathBuf::from(&path.value));
             let found = find_envoy(chosen);
@@ -315,6 +333,7 @@ mod tests {
         };
         check("", "no-local-command", RUN_ANNOTATION);
         check(&format!("{RUN}, {PROXY_ANNOTATION}: nginx"), "bad-value", "`evenkeel` or `envoy`");
+        check(&format!("{RUN}, {SCOPE_ANNOTATION}: some"), "bad-value", "`learned` or `full`");
         check(
             &format!("{RUN}, {PROXY_ANNOTATION}: envoy, {ENVOY_PATH_ANNOTATION}: /nowhere"),
             "no-envoy",

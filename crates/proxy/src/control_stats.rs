@@ -53,12 +53,23 @@ layout! {
     }
 }
 
+layout! {
+    /// `on_demand.`: what a proxy that learns its scope holds, and how it came to it.
+    pub mod on_demand {
+        counters { demanded, recalled, given_up, forgotten }
+        gauges { virtual_hosts, listeners, clusters, absent }
+        histograms {}
+        statuses None
+    }
+}
+
 /// Writers of the control thread.
 pub(crate) struct ControlStats {
     pub server: Writer<server::Stats>,
     pub listeners: Writer<listener_manager::Stats>,
     pub clusters: Writer<cluster_manager::Stats>,
     pub control_plane: Writer<control_plane::Stats>,
+    pub on_demand: Writer<on_demand::Stats>,
     discovery: [Writer<discovery::Stats>; ResourceType::ALL.len()],
 }
 
@@ -69,6 +80,7 @@ impl ControlStats {
             listeners: registry.scope(ScopeName::plain("listener_manager.")).writer(),
             clusters: registry.scope(ScopeName::plain("cluster_manager.")).writer(),
             control_plane: registry.scope(ScopeName::plain("control_plane.")).writer(),
+            on_demand: registry.scope(ScopeName::plain("on_demand.")).writer(),
             discovery: ResourceType::ALL.map(|kind| {
                 let scope: Scope<discovery::Stats> = registry.scope(ScopeName::plain(discovery_prefix(kind)));
                 scope.writer()

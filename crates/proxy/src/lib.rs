@@ -24,6 +24,7 @@ pub mod proxy_protocol;
 pub mod random;
 pub mod response_flags;
 pub mod run;
+mod scope;
 mod state;
 mod stats;
 pub mod stream;

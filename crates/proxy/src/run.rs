@@ -4,6 +4,7 @@
 //!  options → bootstrap → workers ─┬─ settle: build the configuration, hand it to the workers
 //!                                 ├─ subscribe: xDS streams        put resources in
 //!                                 ├─ dns: names of clusters        put addresses in
+//!                                 ├─ scope: what workers need and do not have is asked for
 //!                                 ├─ admin                         shows it all
 //!                                 ├─ handover: takes over from the process before, gives to the next
 //!                                 └─ lifecycle: signals and /quitquitquit, drain, end
@@ -20,6 +21,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_runtime_config::bootstrap::Scope as BootstrapScope;
 use evenkeel_runtime_config::{Builder, Environment};
 use evenkeel_stats::Registry;
 use evenkeel_tls::SecretStore;
@@ -37,6 +39,7 @@ use crate::logging::Logging;
 use crate::memory;
 use crate::options::{Mode, Options, OptionsError, Settings};
 use crate::overload::{self, Overload};
+use crate::scope::Scope;
 use crate::state::{Awaits, Parts, Phase, Shared, State};
 use crate::subscribe::Subscriptions;
 use crate::worker::{DrainScope, WorkerOptions, WorkerPool};
@@ -135,6 +138,9 @@ fn builder_of(loaded: &Loaded) -> Result<Builder, RunError> {
     let mut builder = Builder::new(Environment::process(), SecretStore::new());
     builder.set_default_bind(loaded.bootstrap.bind.clone());
     builder.set_own_locality(loaded.bootstrap.node.locality.as_ref());
+    if let BootstrapScope::Learned { listeners, .. } = &loaded.bootstrap.scope {
+        builder.ask_by_name(listeners.iter().cloned());
+    }
     for (index, cluster) in loaded.bootstrap.clusters.iter().enumerate() {
         let result = builder.set_static_cluster(cluster);
         result.map_err(|rejection| loaded.resource_error("clusters", index, &rejection.problems))?;
@@ -173,13 +179,17 @@ async fn serve(
     let pool = Arc::new(pool);
     let limits = loaded.bootstrap.overload.clone();
     tokio::task::spawn_local(overload::monitor::watch(limits, overload, pool.clone(), registry.clone()));
-    let awaits = Awaits { clusters: loaded.bootstrap.cds.is_some(), listeners: loaded.bootstrap.lds.is_some() };
+    // What is asked for by name is waited for by name.
+    let all = !loaded.bootstrap.scope.is_learned();
+    let awaits =
+        Awaits { clusters: all && loaded.bootstrap.cds.is_some(), listeners: all && loaded.bootstrap.lds.is_some() };
     let state = State::new(Parts {
         builder,
         pool: pool.clone(),
         registry: registry.clone(),
         subscriptions: Subscriptions::new(&loaded.bootstrap),
         awaits,
+        scope: Scope::new(&loaded.bootstrap.scope),
         bootstrap: loaded.message,
     });
     let shared = Shared::new(state);
@@ -206,6 +216,11 @@ async fn serve(
     }
     let settling = shared.clone();
     tokio::task::spawn_local(async move { settling.keep_settled().await });
+    if let Some(demands) = pool.take_demands() {
+        let (asking, sweeping) = (shared.clone(), shared.clone());
+        tokio::task::spawn_local(async move { asking.take_demands(demands).await });
+        tokio::task::spawn_local(async move { sweeping.keep_scope().await });
+    }
     tokio::task::spawn_local(memory::give_back_start_up());
     let binding = shared.clone();
     tokio::task::spawn_local(async move { binding.retry_binds().await });

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use evenkeel_runtime_config::builder::{Builder, Interest};
-use evenkeel_runtime_config::{Config, Reference, Source};
+use evenkeel_runtime_config::{Config, Demand, Reference, Source};
 use evenkeel_stats::Registry;
 use evenkeel_xds::client::{Rejected, Update};
 use evenkeel_xds::pb::envoy::config::bootstrap::v3 as pb;
@@ -21,6 +21,7 @@ use tokio::sync::Notify;
 
 use crate::control_stats::{ControlStats, cluster_manager, control_plane, discovery, listener_manager, server};
 use crate::dns::Dns;
+use crate::scope::Scope;
 use crate::subscribe::{StreamKey, Subscriptions};
 use crate::upstream::HealthManager;
 use crate::worker::{BindError, WorkerPool};
@@ -103,7 +104,7 @@ pub(crate) struct State {
     pub phase: Phase,
     pub started: Instant,
     pub started_at: SystemTime,
-    stats: ControlStats,
+    pub(crate) stats: ControlStats,
     subscriptions: Subscriptions,
     dns: Dns,
     health: HealthManager,
@@ -112,6 +113,8 @@ pub(crate) struct State {
     /// References whose first answer is awaited under a timer.
     timers: HashMap<(ResourceType, Reference), tokio::task::AbortHandle>,
     bind_failures: BTreeMap<Arc<str>, String>,
+    /// What was used when, in a proxy that learns its scope.
+    pub scope: Scope,
 }
 
 /// First answers of LDS and CDS that are still awaited.
@@ -139,6 +142,7 @@ pub(crate) struct Parts {
     pub bootstrap: pb::Bootstrap,
     pub subscriptions: Subscriptions,
     pub awaits: Awaits,
+    pub scope: Scope,
 }
 
 impl State {
@@ -164,6 +168,7 @@ impl State {
             awaits: parts.awaits,
             timers: HashMap::new(),
             bind_failures: BTreeMap::new(),
+            scope: parts.scope,
         }
     }
 
@@ -181,7 +186,7 @@ impl State {
         let mut rejected = Vec::new();
         for received in &update.added {
             let result = if received.any.type_url == kind.type_url() {
-                self.set(kind, &received.any, source)
+                self.set(kind, &received.name, &received.any, source)
             } else {
                 Err(format!("expected a {}, found {:?}", kind.type_url(), received.any.type_url))
             };
@@ -222,14 +227,14 @@ impl State {
         rejected
     }
 
-    fn set(&mut self, kind: ResourceType, any: &Any, source: &Source) -> Result<(), String> {
+    fn set(&mut self, kind: ResourceType, name: &str, any: &Any, source: &Source) -> Result<(), String> {
         let result = match kind {
             ResourceType::Cluster => self.builder.set_cluster(any),
             ResourceType::Endpoint => self.builder.set_endpoints(any),
             ResourceType::Listener => self.builder.set_listener(any),
             ResourceType::Route => self.builder.set_route(any),
+            ResourceType::VirtualHost => self.builder.set_virtual_host(name, any),
             ResourceType::Secret => self.builder.set_secret(any, source),
-            ResourceType::VirtualHost => return Err("virtual hosts are taken within route tables only".to_owned()),
             ResourceType::NameTable => Ok(()),
         };
         result.map_err(|rejection| rejection.to_string())
@@ -246,6 +251,7 @@ impl State {
             }
             // A table in use stays until nothing refers to it; one never seen is not waited for.
             ResourceType::Route => self.builder.give_up_route(&reference()),
+            ResourceType::VirtualHost => self.builder.remove_virtual_host(name),
             // A certificate in use stays: a connection without one helps nobody.
             ResourceType::VirtualHost | ResourceType::Secret | ResourceType::NameTable => {}
         }
@@ -266,6 +272,7 @@ impl State {
         let warming = self.builder.clusters().filter(|held| !held.active).count();
         self.stats.clusters.set(cluster_manager::Gauge::active_clusters, count(self.config.clusters.len()));
         self.stats.clusters.set(cluster_manager::Gauge::warming_clusters, count(warming));
+        self.publish_scope();
         let connected = self.streams.iter().any(|(key, stream)| key.is_aggregated() && stream.connected);
         self.stats.control_plane.set(control_plane::Gauge::connected_state, i64::from(connected));
     }
@@ -285,6 +292,9 @@ impl State {
         }
         stream.connected = false;
         stream.last_error = Some(error);
+        if key.is_aggregated() {
+            self.give_up_demands();
+        }
     }
 
     /// Where the cluster stands that the control thread's own streams use.
@@ -293,9 +303,12 @@ impl State {
     }
 
     fn next_phase(&self, missing: &Interest) -> Phase {
-        let waits_for_clusters = self.awaits.clusters || !missing.endpoints.is_empty() || self.dns.is_resolving();
-        let waits =
-            waits_for_clusters || self.awaits.listeners || !missing.routes.is_empty() || !missing.secrets.is_empty();
+        let waits_for_clusters = self.awaits.clusters
+            || !missing.clusters.is_empty()
+            || !missing.endpoints.is_empty()
+            || self.dns.is_resolving();
+        let waits_for = [&missing.listeners, &missing.routes, &missing.virtual_hosts, &missing.secrets];
+        let waits = waits_for_clusters || self.awaits.listeners || waits_for.iter().any(|names| !names.is_empty());
         match self.phase {
             // Warming later in life does not make the process any less ready.
             Phase::Live | Phase::Draining => self.phase,
@@ -312,7 +325,11 @@ impl State {
         };
         let (endpoints, routes, secrets) =
             (names(&interest.endpoints), names(&interest.routes), names(&interest.secrets));
+        let by_name = self.scope.is_learned();
+        let (clusters, listeners) = (names(&interest.clusters), names(&interest.listeners));
         self.records.retain(|(kind, name), _| match kind {
+            ResourceType::Cluster if by_name => clusters.contains(&**name),
+            ResourceType::Listener if by_name => listeners.contains(&**name),
             ResourceType::Endpoint => endpoints.contains(&**name),
             ResourceType::Route => routes.contains(&**name),
             ResourceType::Secret => secrets.contains(&**name),
@@ -438,6 +455,9 @@ impl Shared {
     /// Lets what waits for an answer go on without it when `initial_fetch_timeout` has passed.
     fn watch_timeouts(&self, state: &mut State, missing: &Interest) {
         let kinds = [
+            (ResourceType::Cluster, &missing.clusters),
+            (ResourceType::Listener, &missing.listeners),
+            (ResourceType::VirtualHost, &missing.virtual_hosts),
             (ResourceType::Endpoint, &missing.endpoints),
             (ResourceType::Route, &missing.routes),
             (ResourceType::Secret, &missing.secrets),
@@ -471,12 +491,19 @@ impl Shared {
                 timeout_ms = timeout.as_millis(),
                 "no first answer within initial_fetch_timeout; going on without"
             );
-            let builder = &mut shared.state.borrow_mut().builder;
+            let mut state = shared.state.borrow_mut();
+            let demand = Demand::of(kind, &reference.name);
+            state.note_given_up(usize::from(demand.is_some()));
+            let builder = &mut state.builder;
             match kind {
+                ResourceType::Cluster | ResourceType::Listener | ResourceType::VirtualHost => {
+                    demand.iter().for_each(|demand| builder.give_up(demand));
+                }
                 ResourceType::Endpoint => builder.give_up_endpoints(&reference),
                 ResourceType::Route => builder.give_up_route(&reference),
                 _ => builder.give_up_secret(&reference),
             }
+            drop(state);
             shared.dirty.notify_one();
         };
         tokio::task::spawn_local(give_up).abort_handle()

@@ -14,7 +14,8 @@ layout! {
             downstream_rq_3xx, downstream_rq_4xx, downstream_rq_5xx, downstream_rq_timeout, downstream_rq_header_timeout,
             downstream_rq_idle_timeout, downstream_rq_rx_reset, downstream_rq_tx_reset, downstream_rq_too_many_premature_resets, downstream_rq_overload_close,
             downstream_cx_overload_disable_keepalive, downstream_rq_non_relative_path,
-            no_route, no_cluster, rq_total, rq_direct_response, rq_redirect
+            no_route, no_cluster, rq_total, rq_direct_response, rq_redirect,
+            on_demand_attempt, on_demand_success, on_demand_missing, on_demand_timeout, on_demand_overflow
         }
         gauges { downstream_cx_active, downstream_cx_http1_active, downstream_cx_http2_active, downstream_cx_ssl_active, downstream_cx_upgrades_active,
             downstream_rq_active }
@@ -29,7 +30,8 @@ layout! {
         counters {
             downstream_cx_total, downstream_cx_destroy, downstream_cx_overflow, downstream_global_cx_overflow,
             downstream_cx_overload_reject, downstream_cx_memory_overflow, downstream_cx_memory_cut, downstream_pre_cx_timeout,
-            downstream_listener_filter_error, no_filter_chain_match, ssl_connection_error, ssl_handshake
+            downstream_listener_filter_error, no_filter_chain_match, ssl_connection_error, ssl_handshake,
+            on_demand_attempt, on_demand_success, on_demand_missing, on_demand_timeout, on_demand_overflow
         }
         gauges { downstream_cx_active, downstream_pre_cx_active, downstream_memory_bytes }
         histograms { downstream_cx_length_ms }
@@ -52,7 +54,8 @@ layout! {
     pub mod tcp {
         counters {
             downstream_cx_total, downstream_cx_no_route, downstream_cx_rx_bytes_total, downstream_cx_tx_bytes_total,
-            idle_timeout, max_downstream_connection_duration
+            idle_timeout, max_downstream_connection_duration, on_demand_cluster_attempt, on_demand_cluster_missing,
+            on_demand_cluster_success, on_demand_cluster_timeout
         }
         gauges { downstream_cx_active }
         histograms {}

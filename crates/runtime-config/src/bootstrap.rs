@@ -2,9 +2,11 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use evenkeel_xds::pb::envoy::config::bootstrap::v3 as bootstrap;
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
+use evenkeel_xds::pb::google::protobuf::value::Kind;
 use evenkeel_xds::{Any, pack};
 
 use crate::cluster::BindConfig;
@@ -35,6 +37,66 @@ pub struct Bootstrap {
     pub cds: Option<Source>,
     /// What is done when the process runs short, and its limits.
     pub overload: Overload,
+    /// How much of the mesh it holds, by its node's metadata.
+    pub scope: Scope,
+}
+
+/// How much of the mesh a proxy holds: metadata `EVENKEEL: {"SCOPE": …}` of its node. A server other than Evenkeel's
+/// control plane does not look at it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// Whatever the server sends; nothing is said.
+    #[default]
+    Given,
+    /// `full`: all there is, virtual hosts included.
+    Full,
+    /// `learned`: what the workload uses.
+    Learned {
+        /// Listeners to begin with (`LISTENERS`).
+        listeners: Vec<Arc<str>>,
+        /// What was not used for this long is dropped (`UNUSED_AFTER_S`).
+        unused_after: Duration,
+    },
+}
+
+/// What is not used for a day is dropped, unless the metadata says otherwise.
+const DEFAULT_UNUSED_AFTER: Duration = Duration::from_secs(24 * 3600);
+
+impl Scope {
+    /// Whether listeners and clusters are asked for by name.
+    pub fn is_learned(&self) -> bool {
+        matches!(self, Self::Learned { .. })
+    }
+
+    fn of(node: Option<&core::Node>) -> Self {
+        let Some(Kind::StructValue(said)) = node
+            .and_then(|node| node.metadata.as_ref())
+            .and_then(|metadata| metadata.fields.get("EVENKEEL"))
+            .and_then(|value| value.kind.as_ref())
+        else {
+            return Self::Given;
+        };
+        let field = |name: &str| said.fields.get(name).and_then(|value| value.kind.as_ref());
+        let listeners = match field("LISTENERS") {
+            Some(Kind::ListValue(list)) => list.values.as_slice(),
+            _ => &[],
+        };
+        let listeners = listeners.iter().filter_map(|value| match &value.kind {
+            Some(Kind::StringValue(name)) => Some(name.as_str().into()),
+            _ => None,
+        });
+        let unused_after = match field("UNUSED_AFTER_S") {
+            Some(Kind::NumberValue(seconds)) if *seconds >= 1.0 => Duration::from_secs(*seconds as u64),
+            _ => DEFAULT_UNUSED_AFTER,
+        };
+        match field("SCOPE") {
+            Some(Kind::StringValue(scope)) if scope == "learned" => {
+                Self::Learned { listeners: listeners.collect(), unused_after }
+            }
+            Some(Kind::StringValue(scope)) if scope == "full" => Self::Full,
+            _ => Self::Given,
+        }
+    }
 }
 
 /// `dynamic_resources.ads_config`.
@@ -104,6 +166,7 @@ fn compile(cx: &mut Cx<'_>, message: &bootstrap::Bootstrap) -> Option<Bootstrap>
         lds,
         cds,
         overload,
+        scope: Scope::of(message.node.as_ref()),
     })
 }
 

@@ -7,6 +7,7 @@
 mod contender;
 mod endpoints;
 mod entry;
+mod on_demand;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -16,7 +17,7 @@ use evenkeel_tls::config::{CertificateSource, TrustSource};
 use evenkeel_tls::identity::Identity;
 use evenkeel_tls::secrets::Slot;
 use evenkeel_tls::{SdsSecret, SdsServer, SecretStore, TrustBundle};
-use evenkeel_xds::Any;
+use evenkeel_xds::{Any, ResourceType};
 use evenkeel_xds::pb::envoy::config::cluster::v3 as cluster_pb;
 use evenkeel_xds::pb::envoy::config::core::v3::Locality;
 use evenkeel_xds::pb::envoy::config::endpoint::v3 as endpoint_pb;
@@ -33,6 +34,7 @@ use crate::compile::route::{Inline, route_table};
 use crate::compile::source::{Reference, Source};
 use crate::compile::tls::{Secret, secret, secret_of};
 use crate::compile::{Cx, Environment};
+use crate::demand::Demand;
 use crate::listener::Listener;
 use crate::rejection::{Problem, Rejection};
 use crate::route::RouteTable;
@@ -40,6 +42,7 @@ use crate::{Config, FastMap, support};
 
 use contender::{Contender, Contenders};
 use entry::{ClusterEntry, ListenerEntry, Version, Versions};
+use on_demand::OnDemand;
 
 /// What was received so far, and what is built from it. Lives on the control thread.
 #[derive(Debug)]
@@ -57,13 +60,18 @@ pub struct Builder {
     /// Routes and secrets that did not come in time: whoever awaits them goes on without.
     given_up: HashSet<Awaited>,
     contenders: Contenders,
+    on_demand: OnDemand,
     current: Arc<Config>,
 }
 
 #[derive(Debug)]
 struct RouteEntry {
+    /// As received last.
     resource: Any,
-    table: Arc<RouteTable>,
+    /// Serves, with the virtual hosts that came on their own.
+    table: Option<Arc<RouteTable>>,
+    /// Waits for its clusters.
+    warming: Option<Arc<RouteTable>>,
 }
 
 #[derive(Debug)]
@@ -81,6 +89,12 @@ enum Awaited {
 /// Names other resources refer to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Interest {
+    /// CDS names, when clusters are asked for by name.
+    pub clusters: Vec<Reference>,
+    /// LDS names, when listeners are asked for by name.
+    pub listeners: Vec<Reference>,
+    /// VHDS names.
+    pub virtual_hosts: Vec<Reference>,
     /// EDS names.
     pub endpoints: Vec<Reference>,
     /// RDS names.
@@ -124,6 +138,7 @@ impl Builder {
             delivered: HashMap::new(),
             given_up: HashSet::new(),
             contenders: Contenders::default(),
+            on_demand: OnDemand::default(),
             current: Arc::new(Config::default()),
         }
     }
@@ -170,8 +185,10 @@ impl Builder {
         let table =
             check("RouteConfiguration", &message.name, resource, cx, |cx| route_table(cx, &message, Inline::No))?;
         self.given_up.remove(&Awaited::Route(table.name.clone()));
-        let entry = RouteEntry { resource: resource.clone(), table: Arc::new(table) };
-        self.routes.insert(entry.table.name.clone(), entry);
+        let serving = self.routes.remove(&table.name).and_then(|entry| entry.table);
+        let name = table.name.clone();
+        let entry = RouteEntry { resource: resource.clone(), table: serving, warming: Some(Arc::new(table)) };
+        self.routes.insert(name, entry);
         Ok(())
     }
 
@@ -238,15 +255,17 @@ impl Builder {
     /// LDS no longer lists this listener. Static listeners stay.
     pub fn remove_listener(&mut self, name: &str) {
         self.contenders.remove(name);
-        if self.listeners.get(name).is_some_and(|entry| !entry.is_static) {
+        if self.listeners.get(name).is_none_or(|entry| !entry.is_static) {
             self.listeners.remove(name);
+            self.note_absent(Demand::Listener(name.into()));
         }
     }
 
     /// CDS no longer lists this cluster. Static clusters stay.
     pub fn remove_cluster(&mut self, name: &str) {
-        if self.clusters.get(name).is_some_and(|entry| !entry.is_static) {
+        if self.clusters.get(name).is_none_or(|entry| !entry.is_static) {
             self.clusters.remove(name);
+            self.note_absent(Demand::Cluster(name.into()));
         }
     }
 
@@ -274,16 +293,30 @@ impl Builder {
 
     /// Every name to subscribe to.
     pub fn interest(&self) -> Interest {
-        self.interest_where(|_| true, |_| true, |_| true)
+        let mut interest = self.interest_where(|_| true, |_| true, |_| true);
+        interest.clusters = self.wanted_clusters();
+        interest.listeners = self.wanted_listeners();
+        interest.virtual_hosts = self.wanted_virtual_hosts();
+        let likely = self.likely_endpoints(&interest.clusters);
+        interest.endpoints = distinct(interest.endpoints.iter().chain(&likely), |_| true);
+        interest
     }
 
     /// Names whose first answer has not come yet: warming waits for these.
     pub fn missing(&self) -> Interest {
-        self.interest_where(
+        let mut missing = self.interest_where(
             |eds| !self.endpoints.contains_key(&eds.name),
             |rds| !self.has_route(rds),
             |sds| !self.has_secret(sds),
-        )
+        );
+        let unanswered = |kind, mut references: Vec<Reference>| {
+            references.retain(|r| Demand::of(kind, &r.name).is_some_and(|demand| !self.is_answered(&demand)));
+            references
+        };
+        missing.clusters = unanswered(ResourceType::Cluster, self.wanted_clusters());
+        missing.listeners = unanswered(ResourceType::Listener, self.wanted_listeners());
+        missing.virtual_hosts = unanswered(ResourceType::VirtualHost, self.wanted_virtual_hosts());
+        missing
     }
 
     fn interest_where(
@@ -296,9 +329,14 @@ impl Builder {
         let listeners = || self.listeners.values().flat_map(|entry| entry.versions.all());
         let cluster_secrets = clusters().flat_map(|version| &version.compiled.secrets);
         let listener_secrets = listeners().flat_map(|version| &version.compiled.references.secrets);
+        let tables: Vec<Reference> = self.wanted_tables().collect();
+        let named = listeners().flat_map(|version| &version.compiled.references.routes);
         Interest {
+            clusters: Vec::new(),
+            listeners: Vec::new(),
+            virtual_hosts: Vec::new(),
             endpoints: distinct(clusters().filter_map(|version| version.compiled.eds.as_ref()), endpoints),
-            routes: distinct(listeners().flat_map(|version| &version.compiled.references.routes), routes),
+            routes: distinct(named.chain(&tables), routes),
             secrets: distinct(cluster_secrets.chain(listener_secrets), secrets),
         }
     }
@@ -354,8 +392,10 @@ impl Builder {
                 .iter()
                 .filter_map(|(name, entry)| Some((name.clone(), entry.serving.clone()?)))
                 .collect(),
-            routes: self.routes.iter().map(|(name, entry)| (name.clone(), entry.table.clone())).collect(),
+            routes: self.routes.iter().filter_map(|(name, entry)| Some((name.clone(), entry.table.clone()?))).collect(),
             clusters: self.clusters.iter().filter_map(|(name, entry)| Some((name.clone(), entry.serving()?))).collect(),
+            by_name: self.asks_by_name(),
+            absent: self.absent().cloned().collect(),
         };
         if !next.same_as(&self.current) {
             self.current = Arc::new(next);
@@ -374,10 +414,13 @@ impl Builder {
             entry.advance(ready, &self.endpoints);
         }
         self.clusters = clusters;
+        self.warm_routes();
+        self.grow();
         let mut listeners = std::mem::take(&mut self.listeners);
         for entry in listeners.values_mut() {
             entry.advance(|version| {
                 version.compiled.references.routes.iter().all(|route| self.has_route(route))
+                    && self.has_clusters_of(&version.compiled)
                     && version.compiled.references.secrets.iter().all(|secret| self.has_secret(secret))
             });
         }
@@ -404,6 +447,7 @@ impl Builder {
         let endpoints: HashSet<&str> = interest.endpoints.iter().map(|eds| &*eds.name).collect();
         let routes: HashSet<&str> = interest.routes.iter().map(|rds| &*rds.name).collect();
         let secrets: HashSet<SdsSecret> = interest.secrets.iter().map(secret_of).collect();
+        self.forget_unnamed(&interest.listeners, &interest.clusters);
         self.endpoints.retain(|name, _| endpoints.contains(&**name));
         self.routes.retain(|name, _| routes.contains(&**name));
         self.delivered.retain(|name, _| secrets.contains(name));
@@ -414,7 +458,7 @@ impl Builder {
     }
 
     fn has_route(&self, reference: &Reference) -> bool {
-        self.routes.contains_key(&reference.name) || self.given_up.contains(&Awaited::Route(reference.name.clone()))
+        self.routes.get(&reference.name).is_some_and(|entry| entry.table.is_some()) || self.given_up.contains(&Awaited::Route(reference.name.clone()))
     }
 
     fn has_secret(&self, reference: &Reference) -> bool {

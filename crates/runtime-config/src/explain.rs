@@ -12,7 +12,7 @@ use crate::rewrite::https_location;
 use crate::route::{HeaderAddition, HeaderEdits, HostRewrite, Route, RouteAction, RouteTable, VirtualHost};
 use crate::route_match::RouteSelection;
 use crate::view::{ConnectionView, RequestView};
-use crate::{Cluster, Config};
+use crate::{Cluster, Config, Demand};
 
 /// A request written down: for explanations and tests.
 #[derive(Debug, Clone, Default)]
@@ -125,6 +125,8 @@ pub struct Explanation {
 pub enum Step {
     /// No listener of this name.
     NoListener { name: String },
+    /// This has to be asked for first; then the call is decided anew.
+    Unanswered { demand: Demand },
     /// No filter chain fits; the connection is closed.
     NoFilterChain { listener: Arc<str> },
     /// This chain takes the connection.
@@ -194,7 +196,10 @@ impl<'t> Trace<'t> {
         match &chain.terminal {
             Terminal::Tcp(proxy) => {
                 if let Some(WeightedTcpCluster { cluster, .. }) = proxy.pick_cluster(self.call.random) {
-                    self.cluster(cluster, 0);
+                    match proxy.on_demand.and_then(|_| self.config.unanswered_cluster(cluster)) {
+                        Some(demand) => self.steps.push(Step::Unanswered { demand }),
+                        None => self.cluster(cluster, 0),
+                    }
                 }
             }
             Terminal::Http(manager) => {
@@ -216,6 +221,12 @@ impl<'t> Trace<'t> {
                 }
             },
         };
+        if manager.on_demand.is_some()
+            && let Some(demand) = table.unanswered(request.authority())
+        {
+            self.steps.push(Step::Unanswered { demand });
+            return;
+        }
         let selection = table.select(request, self.call.random);
         if !self.http_filters(manager, &selection, request) {
             return;
@@ -343,6 +354,7 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoListener { name } => write!(f, "no listener {name:?} serves"),
+            Self::Unanswered { demand } => write!(f, "held until the control plane has answered for {demand}"),
             Self::NoFilterChain { listener } => write!(f, "listener {listener:?}: no filter chain fits; closed"),
             Self::FilterChain { listener, chain, tls } => {
                 write!(f, "listener {listener:?}: filter chain {chain:?}{}", if *tls { ", TLS" } else { "" })

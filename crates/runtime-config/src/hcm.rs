@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::access_log::AccessLog;
 use crate::http2::Http2Options;
+use crate::listener::OnDemandClusters;
 use crate::rbac::RbacFilter;
 use crate::route::RouteTable;
 use crate::stateful_session::StatefulSession;
@@ -24,6 +25,8 @@ pub struct HttpConnectionManager {
     pub routes: RouteSource,
     /// HTTP filters before the router, in order.
     pub filters: Vec<HttpFilter>,
+    /// Virtual hosts that are not there are asked for, and the request held meanwhile (`envoy.filters.http.on_demand`).
+    pub on_demand: Option<OnDemand>,
     /// One entry per request.
     pub access_logs: Vec<Arc<AccessLog>>,
     /// Value of the `server` header (`envoy` when unset).
@@ -117,6 +120,13 @@ pub enum HttpFilter {
     Rbac(Arc<RbacFilter>),
     /// `envoy.filters.http.stateful_session`.
     StatefulSession(Arc<StatefulSession>),
+}
+
+/// `envoy.filters.http.on_demand`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OnDemand {
+    /// Clusters are asked for, too (`odcds`).
+    pub clusters: Option<OnDemandClusters>,
 }
 
 /// `server_header_transformation`.

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use evenkeel_tls::config::DownstreamTls;
@@ -52,6 +53,23 @@ pub struct Listener {
     pub access_logs: Vec<Arc<AccessLog>>,
     /// `listen(2)` backlog.
     pub backlog: u32,
+    /// A connection came to it since somebody looked.
+    pub(crate) used: AtomicBool,
+}
+
+impl Listener {
+    /// A connection was handed over to it.
+    pub fn mark_used(&self) {
+        // A line that all workers read must not be written for each connection.
+        if !self.used.load(Relaxed) {
+            self.used.store(true, Relaxed);
+        }
+    }
+
+    /// Whether a connection was, since this was asked last.
+    pub(crate) fn take_used(&self) -> bool {
+        self.used.load(Relaxed) && self.used.swap(false, Relaxed)
+    }
 }
 
 /// The listener filters that are on.
@@ -278,6 +296,15 @@ pub struct TcpProxy {
     pub access_logs: Vec<Arc<AccessLog>>,
     /// The client's address is hashed, for clusters that choose endpoints by it.
     pub hash_source_ip: bool,
+    /// A cluster that is not there is asked for, and the connection held meanwhile (`on_demand`).
+    pub on_demand: Option<OnDemandClusters>,
+}
+
+/// How clusters are asked for when they are first needed (`OnDemandCds`, `TcpProxy.OnDemand`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OnDemandClusters {
+    /// A request or connection is held this long at most; 5 s when unset.
+    pub timeout: Duration,
 }
 
 /// A share of a TCP proxy's connections.

@@ -6,15 +6,16 @@ use std::time::Duration;
 use regex::bytes::Regex;
 
 use crate::cluster::MetadataMatch;
+use crate::domains::DomainIndex;
+use crate::growing::Growing;
 use crate::hash_policy::HashPolicies;
 use crate::matching::{HeaderMatcher, QueryParameterMatcher};
 use crate::rbac::RbacPerRoute;
 use crate::retry::RetryPolicy;
-use crate::route_match::DomainIndex;
 use crate::stateful_session::StatefulSessionPerRoute;
 
 /// A route configuration.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct RouteTable {
     /// Name (`route_config_name`).
     pub name: Arc<str>,
@@ -25,7 +26,9 @@ pub struct RouteTable {
     /// Match `Host: name:port` as `name`.
     pub ignore_port_in_host_matching: bool,
     /// Header edits for every route.
-    pub headers: HeaderEdits,
+    pub headers: Arc<HeaderEdits>,
+    /// Virtual hosts come one by one (`vhds`): all of them, those above included.
+    pub growing: Option<Growing>,
     /// Header edits run from the table to the route (`most_specific_header_mutations_wins`) instead of route first.
     pub most_specific_wins: bool,
 }
@@ -49,6 +52,17 @@ pub struct VirtualHost {
     pub include_attempt_count_in_response: bool,
     /// Retry policy of routes without one.
     pub retry: Option<Arc<RetryPolicy>>,
+}
+
+impl VirtualHost {
+    /// The clusters its routes may choose, each once or more.
+    pub fn clusters(&self) -> impl Iterator<Item = &Arc<str>> {
+        let actions = self.routes.iter().filter_map(|route| match &route.action {
+            RouteAction::Forward(action) => Some(action),
+            _ => None,
+        });
+        actions.flat_map(|action| action.clusters.iter().map(|leg| &leg.cluster))
+    }
 }
 
 /// `VirtualHost.TlsRequirementType`.

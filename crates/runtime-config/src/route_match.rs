@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::FastMap;
+use crate::demand::Demand;
 use crate::matching::split_path;
 use crate::route::{ForwardAction, PathMatch, RequireTls, Route, RouteMatch, RouteTable, VirtualHost, WeightedCluster};
 use crate::view::RequestView;
@@ -22,7 +22,19 @@ impl RouteTable {
     /// The virtual host of an authority: exact domain, longest `*suffix`, longest `prefix*`, `*`. Case does not matter.
     pub fn find_virtual_host(&self, authority: &[u8]) -> Option<&Arc<VirtualHost>> {
         let host = if self.ignore_port_in_host_matching { without_port(authority) } else { authority };
-        self.virtual_hosts.get(self.domains.find(host)?)
+        match &self.growing {
+            None => self.virtual_hosts.get(*self.domains.find(host)?),
+            Some(growing) => growing.find(host),
+        }
+    }
+
+    /// The virtual host to ask the control plane for before a request to this authority can be decided, if there is one:
+    /// only an answer to the very host says what serves it, since a wildcard may hide something closer.
+    pub fn unanswered(&self, authority: &[u8]) -> Option<Demand> {
+        let growing = self.growing.as_ref()?;
+        let host = if self.ignore_port_in_host_matching { without_port(authority) } else { authority };
+        let host = growing.unanswered(host)?;
+        Some(Demand::VirtualHost { table: self.name.clone(), host: host.into() })
     }
 
     /// The route of a request. `random` decides `runtime_fraction`; use the same number for
@@ -119,87 +131,3 @@ pub fn without_port(authority: &[u8]) -> &[u8] {
     if bracketed && port.iter().all(u8::is_ascii_digit) { host } else { authority }
 }
 
-/// The domains of a route table, in lower case.
-#[derive(Debug, Default)]
-pub struct DomainIndex {
-    exact: FastMap<Box<[u8]>, usize>,
-    /// `*suffix` without the star, by length, longest first.
-    suffix: ByLength,
-    /// `prefix*` without the star, by length, longest first.
-    prefix: ByLength,
-    any: Option<usize>,
-}
-
-/// Names of one length each, with the virtual host's index.
-type ByLength = Vec<(usize, FastMap<Box<[u8]>, usize>)>;
-
-/// Why a domain was refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum DomainError {
-    /// Another virtual host, or this one, has it already.
-    #[error("the domain is listed twice in this route configuration; each may appear once")]
-    Duplicate,
-    /// `a*b`, or several stars.
-    #[error("a domain may have one \"*\", at its start or its end")]
-    Wildcard,
-    /// No characters.
-    #[error("a domain must not be empty")]
-    Empty,
-}
-
-impl DomainIndex {
-    /// Adds a domain of the virtual host at this index.
-    pub fn insert(&mut self, domain: &str, host: usize) -> Result<(), DomainError> {
-        let domain = domain.to_ascii_lowercase();
-        let before = match domain.as_str() {
-            "" => return Err(DomainError::Empty),
-            "*" => self.any.replace(host),
-            _ => match (domain.strip_prefix('*'), domain.strip_suffix('*')) {
-                _ if domain.matches('*').count() > 1 => return Err(DomainError::Wildcard),
-                (Some(suffix), _) => insert_wildcard(&mut self.suffix, suffix, host),
-                (_, Some(prefix)) => insert_wildcard(&mut self.prefix, prefix, host),
-                _ if domain.contains('*') => return Err(DomainError::Wildcard),
-                _ => self.exact.insert(domain.into_bytes().into(), host),
-            },
-        };
-        before.map_or(Ok(()), |_| Err(DomainError::Duplicate))
-    }
-
-    /// The virtual host of a host name.
-    pub fn find(&self, host: &[u8]) -> Option<usize> {
-        if self.exact.is_empty() && self.suffix.is_empty() && self.prefix.is_empty() {
-            return self.any;
-        }
-        let mut buffer = [0; LONGEST_HOST_BYTES];
-        let Some(lower) = buffer.get_mut(..host.len()) else { return self.any };
-        lower.copy_from_slice(host);
-        lower.make_ascii_lowercase();
-        self.find_lower(lower)
-    }
-
-    fn find_lower(&self, host: &[u8]) -> Option<usize> {
-        let suffix = |length: usize| host.len().checked_sub(length).filter(|rest| *rest > 0).map(|rest| &host[rest..]);
-        let prefix = |length: usize| host.get(..length).filter(|_| length < host.len());
-        self.exact
-            .get(host)
-            .or_else(|| self.suffix.iter().find_map(|(length, names)| names.get(suffix(*length)?)))
-            .or_else(|| self.prefix.iter().find_map(|(length, names)| names.get(prefix(*length)?)))
-            .copied()
-            .or(self.any)
-    }
-}
-
-/// DNS names end at 253 bytes; with a port and brackets nothing that can match a domain is longer than this.
-pub const LONGEST_HOST_BYTES: usize = 320;
-
-fn insert_wildcard(lengths: &mut ByLength, part: &str, host: usize) -> Option<usize> {
-    let at = match lengths.iter().position(|(length, _)| *length == part.len()) {
-        Some(at) => at,
-        None => {
-            let at = lengths.partition_point(|(length, _)| *length > part.len());
-            lengths.insert(at, (part.len(), FastMap::default()));
-            at
-        }
-    };
-    lengths[at].1.insert(part.as_bytes().into(), host)
-}

@@ -14,7 +14,7 @@ use crate::facts::{Answer, Client, Facts, Question};
 use crate::names::{BLACK_HOLE_CLUSTER, PASSTHROUGH_CLUSTER};
 use crate::routes::action::Place;
 use crate::tls::Inner;
-use crate::view::ProxyKind;
+use crate::view::{ClientKind, ProxyKind};
 
 /// One proxy and one moment, as generators see them: every question is noted, so that what is made of the answers can be
 /// kept, and shared with other proxies, for as long as the answers are the same.
@@ -89,7 +89,12 @@ impl<'a> Context<'a> {
     /// Whether the client wants route tables and the table of names whole, as Envoy does; else each virtual host and
     /// name is a resource of its own.
     pub fn wants_whole_tables(&self) -> bool {
-        true
+        !self.client_kind().is_evenkeel()
+    }
+
+    /// What the proxy is, and how much it wants to hold. A class of proxies has one.
+    pub fn client_kind(&self) -> ClientKind {
+        self.client.view.client_kind
     }
 
     /// The proxy's namespace.

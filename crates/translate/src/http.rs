@@ -14,10 +14,12 @@ use crate::pb::hcm::http_connection_manager::{
     ForwardClientCertDetails, RouteSpecifier, SetCurrentClientCertDetails, UpgradeConfig,
 };
 use crate::pb::hcm::{HttpConnectionManager, HttpFilter, Rds, http_filter};
+use crate::pb::on_demand::OnDemand;
 use crate::pb::router::Router;
 use crate::pb::tcp_proxy::{TcpProxy, tcp_proxy};
 use crate::proto::{ads, any, bool_value, duration};
 use crate::{load_balancer, sessions};
+use crate::view::ClientKind;
 
 /// Value of the `server` header, as Istio's.
 const SERVER_NAME: &str = "istio-envoy";
@@ -36,7 +38,9 @@ pub enum Side {
 /// A connection manager whose routes come over RDS.
 pub fn manager_with_rds(context: Context<'_>, side: Side, stat: &str, route: &str, rbac: Vec<HttpFilter>) -> Filter {
     let rds = Rds { config_source: Some(ads()), route_config_name: route.to_owned() };
-    manager(context, side, stat, RouteSpecifier::Rds(rds), rbac)
+    let learns = side == Side::Outbound && context.client_kind() == ClientKind::EvenkeelLearned;
+    let filters = learns.then(on_demand).into_iter().chain(rbac).collect();
+    manager(context, side, stat, RouteSpecifier::Rds(rds), filters)
 }
 
 /// A connection manager with its routes inside.
@@ -48,6 +52,15 @@ pub fn manager_with_routes(
     rbac: Vec<HttpFilter>,
 ) -> Filter {
     manager(context, side, stat, RouteSpecifier::RouteConfig(routes), rbac)
+}
+
+/// Holds a request whose virtual host was not asked for before, and asks.
+fn on_demand() -> HttpFilter {
+    HttpFilter {
+        name: "envoy.filters.http.on_demand".to_owned(),
+        config_type: Some(http_filter::ConfigType::TypedConfig(any(&OnDemand::default()))),
+        ..Default::default()
+    }
 }
 
 fn manager(context: Context<'_>, side: Side, stat: &str, routes: RouteSpecifier, rbac: Vec<HttpFilter>) -> Filter {
@@ -131,7 +144,11 @@ fn tcp_to(
 ) -> Filter {
     let balancer = policy.and_then(|policy| policy.load_balancer.as_ref());
     let pool = policy.and_then(|policy| policy.connection_pool.as_ref());
+    // What belongs to a service is asked for when a connection needs it; the catch-alls are always there.
+    let learns = context.client_kind() == ClientKind::EvenkeelLearned && stat.starts_with("outbound|");
     let proxy = TcpProxy {
+        on_demand: learns
+            .then(|| tcp_proxy::OnDemand { odcds_config: Some(ads()), ..Default::default() }),
         stat_prefix: stat.to_owned(),
         cluster_specifier: Some(target),
         access_log: access_log::of_requests(context),

@@ -35,5 +35,5 @@ mod sessions;
 mod whole;
 
 pub use context::Context;
-pub use view::{NodeError, ProxyKind, ProxyView};
+pub use view::{ClientKind, NodeError, ProxyKind, ProxyView};
 pub use whole::resources;

@@ -14,6 +14,7 @@ pub mod config {
 
 pub use evenkeel_xds::pb::envoy::config::core::v3 as core;
 pub use evenkeel_xds::pb::envoy::extensions::access_loggers::file::v3 as file_access_log;
+pub use evenkeel_xds::pb::envoy::extensions::filters::http::on_demand::v3 as on_demand;
 pub use evenkeel_xds::pb::envoy::extensions::filters::http::rbac::v3 as http_rbac;
 pub use evenkeel_xds::pb::envoy::extensions::filters::http::router::v3 as router;
 pub use evenkeel_xds::pb::envoy::extensions::filters::listener::http_inspector::v3 as http_inspector;

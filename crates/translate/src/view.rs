@@ -27,6 +27,37 @@ pub struct ProxyView {
     pub service_account: Arc<str>,
     /// Its labels (metadata `LABELS`), which Gateways and policies select by.
     pub labels: Labels,
+    /// What it is, and how much of the mesh it wants to hold.
+    pub client_kind: ClientKind,
+}
+
+/// What stands at the other end, by the metadata `EVENKEEL: {"SCOPE": …}`. It decides the shape of resources, not what
+/// they say: an Evenkeel proxy gets each virtual host and each DNS name as a resource of its own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum ClientKind {
+    /// Envoy, or any other xDS client: whole route tables, and one table of names.
+    #[default]
+    Envoy,
+    /// An Evenkeel proxy that holds all it may use (`full`).
+    EvenkeelFull,
+    /// An Evenkeel proxy that asks for what its workload uses, when it does (`learned`).
+    EvenkeelLearned,
+}
+
+impl ClientKind {
+    /// Whether virtual hosts and names are resources of their own.
+    pub fn is_evenkeel(self) -> bool {
+        self != Self::Envoy
+    }
+
+    /// A gateway cannot know what will be asked of it, and strangers must not make it ask: it is served everything.
+    fn of(scope: Option<&str>, kind: ProxyKind) -> Self {
+        match (scope, kind) {
+            (None, _) => Self::Envoy,
+            (Some("learned"), ProxyKind::Sidecar) => Self::EvenkeelLearned,
+            (Some(_), _) => Self::EvenkeelFull,
+        }
+    }
 }
 
 /// The role of a proxy, the first part of its node id.
@@ -104,6 +135,7 @@ impl ProxyView {
             namespace: namespace.into(),
             service_account: metadata.text("SERVICE_ACCOUNT").unwrap_or_default().into(),
             labels: metadata.texts("LABELS"),
+            client_kind: ClientKind::of(metadata.text_in("EVENKEEL", "SCOPE"), kind),
         })
     }
 }
@@ -119,9 +151,20 @@ impl<'a> Metadata<'a> {
         }
     }
 
+    /// A text inside an object.
+    fn text_in(&self, name: &str, field: &str) -> Option<&'a str> {
+        Metadata(self.object(name)).text(field)
+    }
+
+    fn object(&self, name: &str) -> Option<&'a Struct> {
+        match self.0?.fields.get(name)?.kind.as_ref()? {
+            Kind::StructValue(inner) => Some(inner),
+            _ => None,
+        }
+    }
+
     fn texts(&self, name: &str) -> Labels {
-        let entries = self.0.and_then(|s| s.fields.get(name)).and_then(|v| v.kind.as_ref());
-        let Some(Kind::StructValue(inner)) = entries else { return BTreeMap::new() };
+        let Some(inner) = self.object(name) else { return BTreeMap::new() };
         let text = |(name, value): (&String, &crate::pb::google::protobuf::Value)| match &value.kind {
             Some(Kind::StringValue(text)) => Some((name.clone(), text.clone())),
             _ => None,
@@ -133,6 +176,7 @@ impl<'a> Metadata<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pb::google::protobuf::Value;
     use crate::proto::one_field;
 
     fn node(id: &str, metadata: Option<Struct>) -> Node {
@@ -146,6 +190,21 @@ mod tests {
         assert_eq!(view.kind, ProxyKind::Sidecar);
         assert_eq!((&*view.pod, &*view.namespace), ("web-0", "shop"));
         assert_eq!(view.addresses, ["10.244.0.3".parse::<IpAddr>().unwrap(), "fd00::3".parse().unwrap()]);
+    }
+
+    #[test]
+    fn evenkeel_proxies_say_how_much_they_want() {
+        let check = |id: &str, scope: Option<&str>, expected: ClientKind| {
+            let wanted = scope.map(|scope| one_field("SCOPE", scope));
+            let value = wanted.map(|wanted| Value { kind: Some(Kind::StructValue(wanted)) });
+            let metadata = value.map(|value| Struct { fields: [("EVENKEEL".to_owned(), value)].into() });
+            assert_eq!(ProxyView::from_node(&node(id, metadata)).unwrap().client_kind, expected, "{id} {scope:?}");
+        };
+        let (sidecar, router) = ("sidecar~10.0.0.1~a.shop~c", "router~10.0.0.1~a.shop~c");
+        check(sidecar, None, ClientKind::Envoy);
+        check(sidecar, Some("full"), ClientKind::EvenkeelFull);
+        check(sidecar, Some("learned"), ClientKind::EvenkeelLearned);
+        check(router, Some("learned"), ClientKind::EvenkeelFull);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Envoy xDS v3: protobuf types, JSON form, ADS state machines without I/O, thin client and server.
 //!
 //! ```text
-//!  pb, istio            generated types
+//!  pb, istio, scope     generated types
 //!  resource             a named, versioned resource, encoded once
 //!  resource_set         all that one proxy is to hold: persistent, cheap to copy and to compare
 //!  schema, fields, json descriptors: which fields are set, protobuf JSON in and out
@@ -23,6 +23,7 @@ mod references;
 pub mod resource;
 pub mod resource_set;
 pub mod schema;
+pub mod scope;
 pub mod server;
 #[cfg(test)]
 mod simulation;

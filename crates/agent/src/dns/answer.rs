@@ -23,6 +23,8 @@ pub enum Outcome {
     Respond(Vec<u8>),
     /// Not ours: ask the upstream resolvers.
     Forward,
+    /// Nobody asked for this name before: ask the control plane, then look again.
+    Ask(String),
     /// Not a query at all: say nothing.
     Ignore,
 }
@@ -44,6 +46,7 @@ pub fn answer(query: &[u8], table: &Table, udp: bool) -> Outcome {
     }
     let name = question.name().to_ascii();
     match table.lookup(&name) {
+        None if !table.knows(&name) => Outcome::Ask(name),
         Some(ips) => respond(&request, ResponseCode::NoError, &select(&ips, question.query_type()), udp),
         None if table.owns(&name) => respond(&request, ResponseCode::NXDomain, &[], udp),
         None => Outcome::Forward,

@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::answer::server_failure;
-use super::{Forwarder, Names, Outcome, answer};
+use super::{Away, Forwarder, Names, Outcome, answer};
 
 /// Largest query over UDP, in bytes; longer datagrams are cut and so refused.
 const MAX_UDP_QUERY_BYTES: usize = 4096;
@@ -94,16 +94,41 @@ async fn serve_udp(socket: Arc<UdpSocket>, names: Names, forwarder: Forwarder) {
         match answer(query, &names.current(), true) {
             Outcome::Ignore => {}
             Outcome::Respond(response) => send(&socket, &response, peer).await,
-            Outcome::Forward => {
-                let (socket, forwarder, query) = (socket.clone(), forwarder.clone(), query.to_vec());
+            outcome @ (Outcome::Forward | Outcome::Ask(_)) => {
+                let (socket, query) = (socket.clone(), query.to_vec());
+                let (names, forwarder) = (names.clone(), forwarder.clone());
                 tokio::spawn(async move {
-                    let response = forwarder.ask(&query, true).await.or_else(|| server_failure(&query));
-                    if let Some(response) = response {
+                    if let Some(response) = look_further(&query, outcome, &names, &forwarder, true).await {
                         send(&socket, &response, peer).await;
                     }
                 });
             }
         }
+    }
+}
+
+/// Answers what the table cannot: asks the control plane for the name, and the upstream resolvers when it is none of the
+/// mesh's. While the control plane is away a name of the cluster's own domain is nobody's to deny.
+async fn look_further(
+    query: &[u8],
+    outcome: Outcome,
+    names: &Names,
+    forwarder: &Forwarder,
+    udp: bool,
+) -> Option<Vec<u8>> {
+    let outcome = match outcome {
+        Outcome::Ask(name) => match names.learn(&name).await {
+            Ok(()) => answer(query, &names.current(), udp),
+            Err(Away) if names.current().owns(&name) => return server_failure(query),
+            Err(Away) => Outcome::Forward,
+        },
+        known => known,
+    };
+    match outcome {
+        Outcome::Ignore => None,
+        Outcome::Respond(response) => Some(response),
+        Outcome::Forward => forwarder.ask(query, udp).await.or_else(|| server_failure(query)),
+        Outcome::Ask(_) => server_failure(query),
     }
 }
 
@@ -142,7 +167,7 @@ async fn serve_client(mut stream: TcpStream, names: Names, forwarder: Forwarder)
         let response = match answer(&query, &names.current(), false) {
             Outcome::Ignore => return Ok(()),
             Outcome::Respond(response) => Some(response),
-            Outcome::Forward => forwarder.ask(&query, false).await.or_else(|| server_failure(&query)),
+            outcome => look_further(&query, outcome, &names, &forwarder, false).await,
         };
         let Some(response) = response else { return Ok(()) };
         let length = u16::try_from(response.len()).map_err(|_| std::io::ErrorKind::InvalidData)?;

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::Answers;
+
 /// Where the workload stands: decides which short names mean which service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchDomain {
@@ -11,6 +13,11 @@ pub struct SearchDomain {
     pub namespace: String,
     /// DNS suffix of the cluster, e.g. `cluster.local`.
     pub cluster_domain: String,
+}
+
+/// A name in the form names are compared in.
+pub(crate) fn normal(name: &str) -> String {
+    name.trim_end_matches('.').to_ascii_lowercase()
 }
 
 /// One host of the name table (`istio.networking.nds.v1.NameTable.NameInfo`).
@@ -32,9 +39,21 @@ pub struct Table {
     exact: HashMap<Box<str>, Arc<[IpAddr]>>,
     wildcard: HashMap<Box<str>, Arc<[IpAddr]>>,
     cluster_domain: Box<str>,
+    /// Names are asked for one by one; these have been.
+    answers: Option<Answers>,
 }
 
 impl Table {
+    /// Names that were asked for one by one, and what they stand for.
+    pub fn learned(answers: Answers, cluster_domain: &str) -> Self {
+        Self { answers: Some(answers), cluster_domain: cluster_domain.to_ascii_lowercase().into(), ..Self::default() }
+    }
+
+    /// Whether there is an answer for this name, be it that there is none.
+    pub fn knows(&self, name: &str) -> bool {
+        self.answers.as_ref().is_none_or(|answers| answers.contains_key(&*normal(name)))
+    }
+
     /// Builds the table as a workload at `search` sees it. Cluster services are also known as `name.ns` and
     /// `name.ns.svc`, and as `name` within their own namespace; a host written out in full wins over a short form.
     pub fn new(hosts: impl IntoIterator<Item = HostEntry>, search: &SearchDomain) -> Self {
@@ -64,7 +83,10 @@ impl Table {
 
     /// Addresses of a name (any case, with or without a trailing dot): exact, else the most specific wildcard.
     pub fn lookup(&self, name: &str) -> Option<Arc<[IpAddr]>> {
-        let name = name.trim_end_matches('.').to_ascii_lowercase();
+        let name = normal(name);
+        if let Some(answers) = &self.answers {
+            return answers.get(&*name).cloned().flatten();
+        }
         if let Some(ips) = self.exact.get(name.as_str()) {
             return Some(ips.clone());
         }
@@ -89,12 +111,17 @@ impl Table {
 
     /// Number of names, short forms included.
     pub fn len(&self) -> usize {
-        self.exact.len() + self.wildcard.len()
+        self.exact.len() + self.wildcard.len() + self.answers.as_ref().map_or(0, Answers::len)
     }
 
-    /// No names at all: the control plane has not answered yet.
+    /// No names at all.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The control plane has not sent its names yet. One that is asked for each of them owes nothing.
+    pub fn awaits_names(&self) -> bool {
+        self.answers.is_none() && self.is_empty()
     }
 }
 

@@ -6,4 +6,5 @@ mod h2spec;
 mod interop;
 mod lab;
 mod proxy;
+mod scope;
 mod up;

@@ -1,4 +1,4 @@
-//! `/ready`, `/server_info`, `/listeners`, `/workers`, `/xds`.
+//! `/ready`, `/server_info`, `/listeners`, `/scope`, `/workers`, `/xds`.
 
 use evenkeel_xds::Schema;
 use evenkeel_xds::json::to_json;
@@ -44,6 +44,25 @@ pub(super) fn server_info(admin: &Admin, _: &Query) -> Reply {
         "uptime_current_epoch": uptime,
         "uptime_all_epochs": uptime,
     }))
+}
+
+/// What the workload uses: each name, how long ago it was used, and what became of it.
+pub(super) fn scope(admin: &Admin, query: &Query) -> Reply {
+    let entries = admin.shared.state.borrow().scope_entries();
+    if query.wants_json() {
+        let entries: Vec<_> = entries
+            .iter()
+            .map(|(demand, idle, state)| {
+                let (kind, name) = (demand.kind().short_name(), demand.name());
+                json!({"type": kind, "name": &*name, "state": state, "unused_for_s": idle.as_secs()})
+            })
+            .collect();
+        return Reply::json(&json!({ "scope": entries }));
+    }
+    let lines = entries.iter().map(|(demand, idle, state)| {
+        format!("{:4} {} {state}, used {} s ago\n", demand.kind().short_name(), demand.name(), idle.as_secs())
+    });
+    Reply::text(lines.collect::<String>())
 }
 
 pub(super) fn listeners(admin: &Admin, query: &Query) -> Reply {

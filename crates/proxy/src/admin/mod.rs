@@ -174,6 +174,12 @@ const PAGES: &[Page] = &[
         handler: Handler::Now(reopen_logs),
     },
     Page {
+        path: "/scope",
+        help: "what the workload uses, in a proxy that asks for it when it does (?format=json)",
+        mutates: false,
+        handler: Handler::Now(info::scope),
+    },
+    Page {
         path: "/server_info",
         help: "version, state and options",
         mutates: false,

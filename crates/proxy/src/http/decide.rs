@@ -13,7 +13,7 @@ use evenkeel_runtime_config::retry::RetryPolicy;
 use evenkeel_runtime_config::rewrite::https_location;
 use evenkeel_runtime_config::route::{ForwardAction, HostRewrite, Route, RouteAction, RouteTable, VirtualHost};
 use evenkeel_runtime_config::route_match::RouteSelection;
-use evenkeel_runtime_config::{Config, HttpConnectionManager};
+use evenkeel_runtime_config::{Config, Demand, HttpConnectionManager};
 use tokio::time::Instant;
 
 use super::affinity::Affinity;
@@ -22,6 +22,7 @@ use super::failure::Failure;
 use super::grpc;
 use super::identify::identify;
 use super::log::record;
+use super::origin::Origin;
 use super::phases::Life;
 use super::reply::Reply;
 use super::request::{Request, Tunnel};
@@ -37,6 +38,8 @@ use crate::upstream::Cluster;
 pub(super) enum Plan<'c> {
     Forward(Forward<'c>),
     Reply(Reply, Option<Levels<'c>>),
+    /// It cannot be said before the control plane has said this.
+    Hold(Demand),
 }
 
 /// Where a request goes.
@@ -78,21 +81,26 @@ impl<'l> Life<'l> {
         let fail = |failure: Failure| Plan::Reply(Reply::from(&failure), None);
         let origin = self.origin;
         let (hcm, stats, request) = (&*origin.hcm, &origin.manager.http, &mut *self.request);
-        match normalize(request, hcm) {
-            Ok(None) => {}
-            Ok(Some(redirect)) => return Plan::Reply(redirect, None),
-            Err(failure) => return fail(failure),
-        }
-        let client = identify(&mut request.head, hcm, &origin.view, &origin.peer_text, &origin.worker.random);
-        request.client = Some(client);
-        request.tunnel = asked_tunnel(request, &origin.worker.random);
-        request.grpc = is_grpc(&request.head);
-        request.head.headers.remove_hop_by_hop();
+        let client = match request.client {
+            // It was held, and comes again.
+            Some(client) => client,
+            None => match prepare(request, origin) {
+                Ok(client) => client,
+                Err(plan) => return plan,
+            },
+        };
         let random = origin.worker.random.next();
-        let Some((table, selection)) = select_route(request, hcm, config, random) else {
+        let Some(table) = route_table(hcm, config) else {
             stats.inc(Counter::no_route);
             return fail(Failure::NoRoute).closing(request.head.method() == b"CONNECT");
         };
+        if hcm.on_demand.is_some()
+            && !request.unheld
+            && let Some(demand) = table.unanswered(request.head.authority())
+        {
+            return Plan::Hold(demand);
+        }
+        let selection = table.select(&request.view(), random);
         let matched = match selection {
             RouteSelection::Route(host, route) => Matched { table, host, route },
             RouteSelection::TlsRedirect(_) => {
@@ -131,7 +139,17 @@ impl<'l> Life<'l> {
         if refuses_tunnel(self.request, hcm, Some(action)) {
             return Plan::Reply(Reply::from(&Failure::UpgradeRefused), Some(levels));
         }
+        if let Some(demand) = self.unanswered_cluster(action, config, random) {
+            return Plan::Hold(demand);
+        }
         self.route_to(matched, action, random)
+    }
+
+    /// The cluster to ask for first (`odcds`).
+    fn unanswered_cluster(&self, action: &ForwardAction, config: &Config, random: u64) -> Option<Demand> {
+        self.origin.hcm.on_demand?.clusters?;
+        let leg = action.pick_cluster(random).filter(|_| !self.request.unheld)?;
+        config.unanswered_cluster(&leg.cluster)
     }
 
     /// Asks the filters; a reply when one of them answers.
@@ -307,17 +325,27 @@ fn normalize(request: &mut Request, hcm: &HttpConnectionManager) -> Result<Optio
     Ok(location.map(|location| Reply::redirect(307, location, "path_normalization_redirect")))
 }
 
-fn select_route<'c>(
-    request: &Request,
-    hcm: &'c HttpConnectionManager,
-    config: &'c Config,
-    random: u64,
-) -> Option<(&'c RouteTable, RouteSelection<'c>)> {
-    let table: &RouteTable = match &hcm.routes {
-        RouteSource::Static(table) => table,
-        RouteSource::Rds(name) => config.routes.get(name)?,
-    };
-    Some((table, table.select(&request.view(), random)))
+/// Normalize, and find out whose request it is; what is done once, however often it is decided.
+fn prepare<'c>(request: &mut Request, origin: &Origin) -> Result<SocketAddr, Plan<'c>> {
+    let hcm = &*origin.hcm;
+    match normalize(request, hcm) {
+        Ok(None) => {}
+        Ok(Some(redirect)) => return Err(Plan::Reply(redirect, None)),
+        Err(failure) => return Err(Plan::Reply(Reply::from(&failure), None)),
+    }
+    let client = identify(&mut request.head, hcm, &origin.view, &origin.peer_text, &origin.worker.random);
+    request.client = Some(client);
+    request.tunnel = asked_tunnel(request, &origin.worker.random);
+    request.grpc = is_grpc(&request.head);
+    request.head.headers.remove_hop_by_hop();
+    Ok(client)
+}
+
+fn route_table<'c>(hcm: &'c HttpConnectionManager, config: &'c Config) -> Option<&'c RouteTable> {
+    match &hcm.routes {
+        RouteSource::Static(table) => Some(table),
+        RouteSource::Rds(name) => config.routes.get(name).map(|table| &**table),
+    }
 }
 
 /// Path and host as the route wants them, with the originals beside them.

@@ -13,6 +13,7 @@ mod framed;
 mod grpc;
 mod http1;
 mod http2;
+mod hold;
 mod identify;
 mod lending;
 mod log;

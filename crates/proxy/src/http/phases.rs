@@ -1,7 +1,8 @@
 //! A request's life, top to bottom, whatever its client and its upstream speak:
 //!
 //! 0. **admit**: is there room for it?
-//! 1. **decide** ([`super::decide`]): normalize → identify peer → match route → request filters → pick cluster;
+//! 1. **decide** ([`super::decide`]): normalize → identify peer → match route → request filters → pick cluster; and again
+//!    after a **hold** ([`super::hold`]), when the route or the cluster has to be asked for first;
 //! 2. **forward** ([`super::forward`]): pick host → upstream connection → send, and again where the retry policy says so;
 //! 3. **respond** ([`super::respond`]): response filters → head → body and trailers, while what is left of the request goes on;
 //!    or **reply** ([`super::reply`]): an answer of the proxy's own;
@@ -57,11 +58,20 @@ impl<'l> Life<'l> {
             }
         };
         // The generation lives as long as the request, and with it every route and cluster that is borrowed below.
-        let generation = self.origin.worker.generation();
-        let next = match self.decide(&generation.shared.config).await {
-            Plan::Reply(reply, levels) => self.reply(reply, levels).await,
-            // Boxed: what waits between two requests should not be as large as one under way.
-            Plan::Forward(forward) => Box::pin(self.forward(&forward)).await,
+        let mut generation = self.origin.worker.generation();
+        let next = loop {
+            let plan = self.decide(&generation.shared.config).await;
+            if let Plan::Hold(demand) = plan {
+                Box::pin(self.hold(demand)).await;
+                generation = self.origin.worker.generation();
+                continue;
+            }
+            break match plan {
+                Plan::Reply(reply, levels) => self.reply(reply, levels).await,
+                // Boxed: what waits between two requests should not be as large as one under way.
+                Plan::Forward(forward) => Box::pin(self.forward(&forward)).await,
+                Plan::Hold(_) => continue,
+            };
         };
         self.end();
         next

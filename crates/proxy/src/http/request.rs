@@ -62,6 +62,8 @@ pub(super) struct Request {
     pub(super) kept: Kept,
     /// The upstream's response head said `chunked`, for answers to HEAD.
     pub(super) head_chunked: bool,
+    /// It was held for what it needs, and gets no more time.
+    pub(super) unheld: bool,
 }
 
 /// What a connection, or a stream, is to become.
@@ -109,6 +111,7 @@ impl Request {
             attempts: 0,
             kept: Kept::default(),
             head_chunked: false,
+            unheld: false,
         }
     }
 

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use evenkeel_runtime_config::Config;
 use evenkeel_runtime_config::hcm::{ClientCertDetails, Codec};
 use evenkeel_runtime_config::listener::{FilterChain, Listener, Terminal};
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
@@ -30,7 +31,7 @@ use crate::response_flags::ResponseFlags;
 use crate::stats::{listener, listener_worker};
 use crate::stream::Stream;
 use crate::tcp::Ahead;
-use crate::worker::{Accepted, ConnectionStats, Errand, Registration, Worker};
+use crate::worker::{Accepted, ConnectionStats, Errand, Registration, Unheld, Worker};
 use crate::{http, tcp};
 
 /// A connection that a filter chain has taken.
@@ -107,7 +108,7 @@ pub(crate) async fn accepted<'w>(
     let (destination, redirected) = destination(&accepted)?;
     let Accepted { stream, peer, bound, seat } = accepted;
     let logical = match redirected && bound.use_original_dst {
-        true => worker.generation().shared.listener_of_destination(destination).cloned(),
+        true => listener_of_destination(worker, &bound, destination).await,
         false => None,
     };
     let standing = Standing { seat: Some(seat), bound, logical };
@@ -117,6 +118,30 @@ pub(crate) async fn accepted<'w>(
     let ends = Ends { direct: peer, remote: peer, destination };
     let (downstream, ahead) = establish(worker, stream, ends, listener, &counted, id).await?;
     Some(Served::new(worker, downstream, Arrival::New(ahead), (standing, counted), registration))
+}
+
+/// The listener that an original destination leads to; one that was not asked for before is waited for.
+async fn listener_of_destination(
+    worker: &Worker,
+    bound: &Listener,
+    destination: SocketAddr,
+) -> Option<Arc<Listener>> {
+    let missing = |config: &Config| config.unanswered_listeners(destination);
+    let generation = worker.generation();
+    if generation.shared.config.by_name && !missing(&generation.shared.config).is_empty() {
+        let stats = generation.connection_stats(worker, bound.address);
+        stats.listener.inc(listener::Counter::on_demand_attempt);
+        let held = Box::pin(worker.hold(missing)).await;
+        let found = worker.generation().shared.listener_of_destination(destination).is_some();
+        stats.listener.inc(match held {
+            Ok(()) if found => listener::Counter::on_demand_success,
+            Ok(()) => listener::Counter::on_demand_missing,
+            Err(Unheld::TimedOut) => listener::Counter::on_demand_timeout,
+            Err(Unheld::Overflow) => listener::Counter::on_demand_overflow,
+        });
+    }
+    let found = worker.generation().shared.listener_of_destination(destination).cloned();
+    found.inspect(|listener| listener.mark_used())
 }
 
 impl<'w> Served<'w> {

@@ -6,7 +6,7 @@ mod stream;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use evenkeel_runtime_config::bootstrap::Bootstrap;
+use evenkeel_runtime_config::bootstrap::{Bootstrap, Scope};
 use evenkeel_runtime_config::builder::Interest;
 use evenkeel_runtime_config::{Reference, Source};
 use evenkeel_xds::ResourceType;
@@ -70,6 +70,7 @@ pub(crate) struct Subscriptions {
     ads: Option<(Arc<str>, bool)>,
     lds: Option<Source>,
     cds: Option<Source>,
+    scope: Scope,
     streams: BTreeMap<StreamKey, watch::Sender<Wanted>>,
 }
 
@@ -80,6 +81,7 @@ impl Subscriptions {
             ads: bootstrap.ads.as_ref().map(|ads| (ads.cluster.clone(), ads.delta)),
             lds: bootstrap.lds.clone(),
             cds: bootstrap.cds.clone(),
+            scope: bootstrap.scope.clone(),
             streams: BTreeMap::new(),
         }
     }
@@ -107,6 +109,7 @@ impl Subscriptions {
                 node: self.node.clone(),
                 wanted: receiver,
                 shared: shared.clone(),
+                recalled: false,
             };
             tokio::task::spawn_local(stream.run());
             self.streams.insert(key, sender);
@@ -120,9 +123,14 @@ impl Subscriptions {
                 wanted.entry(stream_of(kind, source, None)).or_default().all.insert(kind);
             }
         };
-        add_all(ResourceType::Cluster, &self.cds);
-        if clusters_ready {
-            add_all(ResourceType::Listener, &self.lds);
+        if !self.scope.is_learned() {
+            add_all(ResourceType::Cluster, &self.cds);
+            if clusters_ready {
+                add_all(ResourceType::Listener, &self.lds);
+            }
+        }
+        if self.scope == Scope::Full {
+            add_all(ResourceType::VirtualHost, &self.ads.as_ref().map(|_| Source::Ads));
         }
         let mut add_names = |kind, references: &[Reference]| {
             for reference in references {
@@ -131,6 +139,9 @@ impl Subscriptions {
                 names.insert(reference.name.clone());
             }
         };
+        add_names(ResourceType::Cluster, &interest.clusters);
+        add_names(ResourceType::Listener, &interest.listeners);
+        add_names(ResourceType::VirtualHost, &interest.virtual_hosts);
         add_names(ResourceType::Endpoint, &interest.endpoints);
         add_names(ResourceType::Route, &interest.routes);
         add_names(ResourceType::Secret, &interest.secrets);

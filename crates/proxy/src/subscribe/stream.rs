@@ -10,9 +10,12 @@ use evenkeel_xds::evenkeel;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
 use evenkeel_xds::pb::google::protobuf::value::Kind;
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tonic::transport::Channel;
 
 use super::channel::{self, ChannelError};
 use super::{StreamKey, Wanted};
+use crate::scope::memory;
 use crate::state::Shared;
 
 /// How long a server may take to accept a stream once it is connected.
@@ -26,6 +29,24 @@ pub(super) struct Stream {
     pub node: Node,
     pub wanted: watch::Receiver<Wanted>,
     pub shared: Shared,
+    /// What the workload's replicas use was asked for.
+    pub recalled: bool,
+}
+
+/// Tells the control plane what is used, as long as the stream lives.
+struct Remembering(AbortHandle);
+
+impl Remembering {
+    fn start(shared: &Shared, channel: &Channel, node: &Node) -> Self {
+        let task = memory::keep_remembering(shared.clone(), channel.clone(), node.clone());
+        Self(tokio::task::spawn_local(task).abort_handle())
+    }
+}
+
+impl Drop for Remembering {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// How often a control plane of ours is told what is held and how old it was when applied, unless the node's metadata
@@ -110,9 +131,17 @@ impl Stream {
             channel = channel::connect(&self.shared, &self.cluster, attempt) => channel?,
             error = unwanted(&mut self.wanted) => return Err(error),
         };
+        let learns = self.key.is_aggregated() && self.shared.state.borrow().scope.is_learned();
+        if learns && !self.recalled {
+            let recalled = memory::recall(channel.clone(), &self.node).await;
+            self.recalled = true;
+            self.shared.state.borrow_mut().recall(recalled);
+            self.shared.settle();
+        }
         client.on_connect();
         self.ask(client);
         let Some(first) = client.poll_request() else { return Err(StreamError::Unwanted) };
+        let _remembering = learns.then(|| Remembering::start(&self.shared, &channel, &self.node));
         let open = Connection::open(channel, self.key.service(), first);
         let mut connection = tokio::time::timeout(OPEN_TIMEOUT, open).await.map_err(|_| StreamError::OpenTimeout)??;
         self.shared.state.borrow_mut().stream_connected(&self.key);
@@ -130,7 +159,7 @@ impl Stream {
                 response = connection.next() => {
                     let update = client.on_response(response?)?;
                     let mut rejected = self.shared.state.borrow_mut().apply(&source, &update);
-                    if matches!(update.kind, ResourceType::Cluster | ResourceType::Listener) {
+                    if learns || matches!(update.kind, ResourceType::Cluster | ResourceType::Listener) {
                         // The names they bring are asked for before they are answered: see the client's order.
                         self.shared.settle();
                         self.ask(client);

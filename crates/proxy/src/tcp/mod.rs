@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::SystemTime;
 
+use evenkeel_runtime_config::Config;
 use evenkeel_runtime_config::cluster::Discovery;
+use evenkeel_runtime_config::demand::DEFAULT_HOLD;
 use evenkeel_runtime_config::listener::{FilterChain, TcpProxy};
 use evenkeel_runtime_config::route::Priority;
 use evenkeel_runtime_config::view::ConnectionView;
@@ -273,6 +275,9 @@ async fn connect(
 ) -> Option<(Connection, RequestGuard)> {
     let chosen = proxy.pick_cluster(worker.random.next())?;
     outcome.cluster = Some(Arc::clone(&chosen.cluster));
+    if proxy.on_demand.is_some() {
+        demand_cluster(worker, proxy, &chosen.cluster).await;
+    }
     let Some(cluster) = worker.upstreams.cluster(&chosen.cluster) else {
         outcome.flags |= ResponseFlags::NO_CLUSTER_FOUND;
         return None;
@@ -314,6 +319,25 @@ async fn connect(
     }
     outcome.flags |= ResponseFlags::UPSTREAM_CONNECTION_FAILURE | ResponseFlags::UPSTREAM_RETRY_LIMIT_EXCEEDED;
     None
+}
+
+/// Waits for a cluster that was not asked for before (`on_demand`).
+async fn demand_cluster(worker: &Rc<Worker>, proxy: &TcpProxy, name: &Arc<str>) {
+    let missing = |config: &Config| config.unanswered_cluster(name).into_iter().collect();
+    let generation = worker.generation();
+    if generation.shared.config.unanswered_cluster(name).is_none() {
+        return;
+    }
+    let stats = generation.tcp_stats(&proxy.stat_prefix);
+    drop(generation);
+    stats.inc(Counter::on_demand_cluster_attempt);
+    let limit = proxy.on_demand.map_or(DEFAULT_HOLD, |asked| asked.timeout);
+    let held = tokio::time::timeout(limit, Box::pin(worker.hold(missing))).await;
+    stats.inc(match held {
+        Ok(Ok(())) if worker.upstreams.cluster(name).is_some() => Counter::on_demand_cluster_success,
+        Ok(Ok(())) => Counter::on_demand_cluster_missing,
+        Ok(Err(_)) | Err(_) => Counter::on_demand_cluster_timeout,
+    });
 }
 
 impl Outcome {

@@ -5,6 +5,7 @@ mod charged;
 mod cores;
 mod drains;
 mod generation;
+mod hold;
 mod rebalance;
 mod rest;
 mod roster;
@@ -17,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use evenkeel_runtime_config::{Config, Listener};
+use evenkeel_runtime_config::{Config, Demand, Listener};
 use evenkeel_stats::{Registry, Scope};
 use tokio::sync::{mpsc, oneshot};
 
@@ -35,6 +36,7 @@ pub(crate) use charged::spawn;
 pub use cores::available_cores;
 pub use drains::DrainScope;
 pub use generation::Generation;
+pub(crate) use hold::Unheld;
 pub(crate) use roster::{Errand, Registration};
 pub(crate) use thread::{ConnectionStats, HttpManager, TcpStats, Worker};
 
@@ -109,6 +111,8 @@ pub struct WorkerPool {
     registry: Arc<Registry>,
     upstreams: Arc<SharedClusters>,
     drain_time: Duration,
+    /// What workers need and do not have.
+    demands: Mutex<Option<mpsc::Receiver<Demand>>>,
     state: Mutex<PoolState>,
 }
 
@@ -177,6 +181,7 @@ impl WorkerPool {
         let count = if options.concurrency == 0 { available_cores() } else { options.concurrency };
         let balance = Balance::new(count);
         let (inboxes, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| mpsc::channel(MAX_INBOX_MESSAGES)).unzip();
+        let (demands, demanded) = mpsc::channel(hold::MAX_DEMANDS);
         let breakers = Arc::new(SharedClusters::default());
         let mut workers = Vec::with_capacity(count);
         for (index, receiver) in receivers.into_iter().enumerate() {
@@ -191,6 +196,7 @@ impl WorkerPool {
                 log: options.log.clone(),
                 stats: stats.writer(),
                 drain_time: options.drain_time,
+                demands: demands.clone(),
             };
             let thread = thread::spawn(seed, receiver)?;
             workers.push(Handle { inbox: inboxes[index].clone(), thread: Mutex::new(Some(thread)), stats });
@@ -203,8 +209,14 @@ impl WorkerPool {
             registry,
             upstreams: breakers,
             drain_time: options.drain_time,
+            demands: Mutex::new(Some(demanded)),
             state: Mutex::new(state),
         })
+    }
+
+    /// What workers need that no configuration has so far; for one taker.
+    pub fn take_demands(&self) -> Option<mpsc::Receiver<Demand>> {
+        self.demands.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Makes `config` the configuration of all workers: binds and unbinds listeners, carries statistics, limits and idle

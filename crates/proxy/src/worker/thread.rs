@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use evenkeel_filters::{HttpFilters, NetworkFilters};
 use evenkeel_runtime_config::listener::{FilterChain, ProxyProtocolVersion};
-use evenkeel_runtime_config::{FastMap, HttpConnectionManager};
+use evenkeel_runtime_config::{Demand, FastMap, HttpConnectionManager};
 use evenkeel_stats::{Registry, Scope, Writer};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{Instant, MissedTickBehavior};
 
@@ -30,6 +30,7 @@ use crate::random::Random;
 use crate::stats::{self, http, listener_worker, tcp, worker};
 use crate::upstream::{self, SharedClusters, Upstreams};
 use crate::worker::drains::{DrainScope, Drains};
+use crate::worker::hold::Held;
 use crate::worker::rest::Rest;
 use crate::worker::roster::{Registration, Roster};
 use crate::worker::{Accepted, Generation, Message};
@@ -54,6 +55,7 @@ pub(super) struct Seed {
     pub(super) log: LogHandle,
     pub(super) stats: Writer<worker::Stats>,
     pub(super) drain_time: Duration,
+    pub(super) demands: mpsc::Sender<Demand>,
 }
 
 /// What the connections of one worker share. Everything here is of one thread.
@@ -73,6 +75,11 @@ pub(crate) struct Worker {
     drain_time: Duration,
     /// For how long nothing must have come on a connection that drains before it is closed: its client could be sending.
     pub(crate) drain_quiet: Duration,
+    /// Told when another configuration is in force.
+    pub(super) configured: Notify,
+    /// What the control plane is asked for.
+    pub(super) demands: mpsc::Sender<Demand>,
+    pub(super) held: Held,
     rest: Rest,
     registry: Arc<Registry>,
     local: RefCell<Rc<LocalGeneration>>,
@@ -212,6 +219,9 @@ impl Worker {
             successor: RefCell::default(),
             drain_time: seed.drain_time,
             drain_quiet: MAX_DRAIN_QUIET.min(seed.drain_time / 10),
+            configured: Notify::new(),
+            demands: seed.demands,
+            held: Held::default(),
             rest: Rest::new(),
             registry: seed.registry,
             local: RefCell::new(Rc::new(LocalGeneration::empty())),
@@ -355,6 +365,7 @@ impl Worker {
         let next = LocalGeneration::next(generation, &before);
         self.drain_removed(&before.shared, &next.shared);
         self.local.replace(Rc::new(next));
+        self.configured.notify_waiters();
     }
 
     /// Connections of filter chains that the new configuration does not have any more end, as Envoy's do.

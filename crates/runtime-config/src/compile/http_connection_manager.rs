@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
+use evenkeel_xds::pb::envoy::extensions::filters::http::on_demand::v3 as on_demand_filter;
 use evenkeel_xds::pb::envoy::extensions::filters::http::rbac::v3 as rbac_filter;
 use evenkeel_xds::pb::envoy::extensions::filters::http::stateful_session::v3 as session_filter;
 use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
@@ -11,12 +12,13 @@ use evenkeel_xds::pb::google::protobuf::{BoolValue, UInt32Value};
 
 use super::access_log::access_logs;
 use super::cluster::max_requests;
-use super::{Cx, http2, rbac, route, stateful_session, type_name};
+use super::{Cx, http2, rbac, route, source, stateful_session, type_name};
 use crate::hcm::{
-    ClientCertDetails, Codec, EscapedSlashes, ForwardClientCert, HttpConnectionManager, HttpFilter, RouteSource,
+    ClientCertDetails, Codec, EscapedSlashes, ForwardClientCert, HttpConnectionManager, HttpFilter, OnDemand, RouteSource,
     ServerHeader, StripPort,
 };
 
+const ON_DEMAND: &str = "envoy.extensions.filters.http.on_demand.v3.OnDemand";
 const RBAC: &str = "envoy.extensions.filters.http.rbac.v3.RBAC";
 const STATEFUL_SESSION: &str = "envoy.extensions.filters.http.stateful_session.v3.StatefulSession";
 const UUID_REQUEST_ID: &str = "envoy.extensions.request_id.uuid.v3.UuidRequestIdConfig";
@@ -41,7 +43,8 @@ pub(crate) fn http_connection_manager(
         http2.stream_error_on_invalid_message = set.value;
     }
     let routes = route_source(cx, config);
-    let filters = http_filters(cx, &config.http_filters);
+    let mut on_demand = None;
+    let filters = http_filters(cx, &config.http_filters, &mut on_demand);
     let common = config.common_http_protocol_options.unwrap_or_default();
     let http1 = config.http_protocol_options.clone().unwrap_or_default();
     let idle_timeout = cx.at("common_http_protocol_options", |cx| {
@@ -74,6 +77,7 @@ pub(crate) fn http_connection_manager(
         drain_timeout: cx.duration("drain_timeout", config.drain_timeout.as_ref()).unwrap_or(DEFAULT_DRAIN_TIMEOUT),
         routes: routes?,
         filters: filters?,
+        on_demand,
         access_logs: access_logs(cx, "access_log", &config.access_log),
         server_name: server_name.into(),
         server_header: server_header(cx, config.server_header_transformation)?,
@@ -165,7 +169,11 @@ fn route_source(cx: &mut Cx<'_>, config: &hcm::HttpConnectionManager) -> Option<
     }
 }
 
-fn http_filters(cx: &mut Cx<'_>, filters: &[hcm::HttpFilter]) -> Option<Vec<HttpFilter>> {
+fn http_filters(
+    cx: &mut Cx<'_>,
+    filters: &[hcm::HttpFilter],
+    on_demand: &mut Option<OnDemand>,
+) -> Option<Vec<HttpFilter>> {
     let last = filters.len().checked_sub(1);
     let mut router = false;
     let mut index = 0;
@@ -190,6 +198,18 @@ fn http_filters(cx: &mut Cx<'_>, filters: &[hcm::HttpFilter]) -> Option<Vec<Http
                 let config: session_filter::StatefulSession = cx.unpack(any)?;
                 let session = stateful_session::stateful_session(cx, &config)?;
                 Some(Some(HttpFilter::StatefulSession(Arc::new(session))))
+            }
+            // Wherever it stands: a route is looked for once, before the first filter.
+            ON_DEMAND => {
+                let config: on_demand_filter::OnDemand = cx.unpack(any)?;
+                let clusters = match &config.odcds {
+                    None => None,
+                    Some(odcds) => Some(cx.at("odcds", |cx| {
+                        source::on_demand_clusters(cx, "source", odcds.source.as_ref(), odcds.timeout.as_ref())
+                    })?),
+                };
+                *on_demand = Some(OnDemand { clusters });
+                Some(None)
             }
             name => cx.fail(format!("{name} is no HTTP filter")),
         })

@@ -1,6 +1,7 @@
 //! `Listener`, its filter chains and network filters.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use evenkeel_tls::SecretStore;
@@ -121,6 +122,7 @@ pub(crate) fn listener(
         chain_index,
         access_logs: access_logs(cx, "access_log", &l.access_log),
         backlog: l.tcp_backlog_size.as_ref().map_or(DEFAULT_BACKLOG, |backlog| backlog.value),
+        used: AtomicBool::new(false),
     };
     let mut references = source::References::default();
     chain_references.iter().for_each(|chain| references.add(chain));
@@ -357,6 +359,12 @@ fn tcp_proxy_filter(cx: &mut Cx<'_>, config: &tcp_proxy::TcpProxy) -> Option<Tcp
         return cx.fail_at("max_connect_attempts", "must be at least 1");
     }
     let duration = config.max_downstream_connection_duration.as_ref();
+    let on_demand = match &config.on_demand {
+        None => None,
+        Some(asked) => Some(cx.at("on_demand", |cx| {
+            source::on_demand_clusters(cx, "odcds_config", asked.odcds_config.as_ref(), asked.timeout.as_ref())
+        })?),
+    };
     Some(TcpProxy {
         stat_prefix,
         clusters,
@@ -365,6 +373,7 @@ fn tcp_proxy_filter(cx: &mut Cx<'_>, config: &tcp_proxy::TcpProxy) -> Option<Tcp
         max_connect_attempts: attempts,
         access_logs: access_logs(cx, "access_log", &config.access_log),
         hash_source_ip: tcp_hash_policy(cx, &config.hash_policy),
+        on_demand,
     })
 }
 

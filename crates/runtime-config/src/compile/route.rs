@@ -12,11 +12,13 @@ use evenkeel_xds::pb::google::protobuf::Any;
 use super::headers::{edits, header_fields};
 use super::listener::origin;
 use super::retry::retry_policy;
+use super::source::Source;
 use super::route_action::route_action;
 use super::{Cx, matcher, rbac, stateful_session, type_name};
+use crate::domains::DomainIndex;
+use crate::growing::Growing;
 use crate::retry::RetryPolicy;
 use crate::route::{PathMatch, PerRouteFilters, RequireTls, Route, RouteMatch, RouteTable, VirtualHost};
-use crate::route_match::DomainIndex;
 
 /// Largest direct response body in bytes, unless `max_direct_response_body_size_bytes` says otherwise.
 const DEFAULT_MAX_DIRECT_RESPONSE_BODY_BYTES: u32 = 4096;
@@ -43,24 +45,72 @@ pub(crate) fn route_table(cx: &mut Cx<'_>, table: &route::RouteConfiguration, in
     if inline == Inline::No {
         cx.non_empty("name", &table.name)?;
     }
-    let max_body = table.max_direct_response_body_size_bytes.as_ref();
     let inherited = Inherited {
-        max_direct_response_body_bytes: max_body.map_or(DEFAULT_MAX_DIRECT_RESPONSE_BODY_BYTES, |max| max.value),
+        max_direct_response_body_bytes: max_direct_response_body_bytes(table),
         retry: None,
         filters: None,
         validate_clusters: table.validate_clusters.as_ref().map_or(inline == Inline::Yes, |validate| validate.value),
     };
-    let headers = edits(cx, &header_fields!(table));
+    let headers = Arc::new(edits(cx, &header_fields!(table)));
     let virtual_hosts =
         cx.each("virtual_hosts", &table.virtual_hosts, |cx, host| virtual_host(cx, host, &inherited).map(Arc::new));
+    let growing = match &table.vhds {
+        None => None,
+        Some(_) if inline == Inline::Yes => return cx.fail_at("vhds", "needs a route configuration of its own (RDS)"),
+        Some(vhds) => {
+            cx.at("vhds", |cx| match cx.reference(&table.name, "config_source", vhds.config_source.as_ref())?.source {
+                Source::Ads => Some(()),
+                Source::Grpc { .. } => cx.fail_at("config_source", "must be ads"),
+            })?;
+            Some(growing(&virtual_hosts))
+        }
+    };
     Some(RouteTable {
         name: table.name.as_str().into(),
         domains: domains(cx, &table.virtual_hosts),
         virtual_hosts,
         ignore_port_in_host_matching: table.ignore_port_in_host_matching,
         headers,
+        growing,
         most_specific_wins: table.most_specific_header_mutations_wins,
     })
+}
+
+/// What a table that grows begins with.
+fn growing(hosts: &[Arc<VirtualHost>]) -> Growing {
+    let mut growing = Growing::default();
+    for host in hosts {
+        for domain in &host.domains {
+            // What is wrong with a domain is said where the table's own are indexed.
+            _ = growing.domains.insert(domain, host.clone());
+        }
+    }
+    growing
+}
+
+/// Compiles a virtual host that came on its own (VHDS) for a table with this limit on direct responses.
+pub(crate) fn own_virtual_host(
+    cx: &mut Cx<'_>,
+    host: &route::VirtualHost,
+    max_direct_response_body_bytes: u32,
+) -> Option<VirtualHost> {
+    if host.domains.is_empty() {
+        return cx.fail_at("domains", "must not be empty");
+    }
+    let mut index: DomainIndex = DomainIndex::default();
+    cx.each("domains", &host.domains, |cx, domain| match index.insert(domain, 0) {
+        Ok(()) => Some(()),
+        Err(error) => cx.fail(format!("{domain:?}: {error}")),
+    });
+    let inherited =
+        Inherited { max_direct_response_body_bytes, retry: None, filters: None, validate_clusters: false };
+    virtual_host(cx, host, &inherited)
+}
+
+/// The limit on direct responses that virtual hosts of a table inherit, in bytes.
+pub(crate) fn max_direct_response_body_bytes(table: &route::RouteConfiguration) -> u32 {
+    let max_body = table.max_direct_response_body_size_bytes.as_ref();
+    max_body.map_or(DEFAULT_MAX_DIRECT_RESPONSE_BODY_BYTES, |max| max.value)
 }
 
 fn domains(cx: &mut Cx<'_>, hosts: &[route::VirtualHost]) -> DomainIndex {

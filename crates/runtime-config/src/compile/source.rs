@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_xds::pb;
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
 
 use super::Cx;
+use crate::demand::DEFAULT_HOLD;
+use crate::listener::OnDemandClusters;
 
 /// A resource that has to be subscribed to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -62,6 +65,21 @@ impl Cx<'_> {
             Some(Reference { name: name.into(), source, initial_fetch_timeout: timeout })
         })
     }
+}
+
+/// Where clusters come from that are asked for when they are needed: the aggregated stream.
+pub(crate) fn on_demand_clusters(
+    cx: &mut Cx<'_>,
+    field: &str,
+    source: Option<&core::ConfigSource>,
+    timeout: Option<&pb::google::protobuf::Duration>,
+) -> Option<OnDemandClusters> {
+    let source = cx.required(field, source)?;
+    match cx.at(field, |cx| config_source(cx, source))? {
+        Source::Ads => {}
+        Source::Grpc { .. } => return cx.fail_at(field, "must be ads"),
+    }
+    Some(OnDemandClusters { timeout: cx.duration("timeout", timeout).unwrap_or(DEFAULT_HOLD) })
 }
 
 /// Reads a `ConfigSource`.

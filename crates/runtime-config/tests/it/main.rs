@@ -10,6 +10,7 @@ mod http2;
 mod input;
 mod listeners;
 mod load_balancing;
+mod on_demand;
 mod peers;
 mod properties;
 mod rejections;

@@ -11,7 +11,8 @@ use evenkeel_runtime_config::matching::{full_match_regex, query_parameter, searc
 use evenkeel_runtime_config::rewrite::{check_substitution, https_location};
 use evenkeel_runtime_config::route::PathMatch;
 use evenkeel_runtime_config::route::{RedirectAction, RedirectPath, RouteMatch};
-use evenkeel_runtime_config::route_match::{DomainIndex, without_port};
+use evenkeel_runtime_config::domains::DomainIndex;
+use evenkeel_runtime_config::route_match::without_port;
 use evenkeel_runtime_config::support;
 use evenkeel_xds::Any;
 use proptest::collection::vec;
@@ -156,14 +157,14 @@ proptest! {
     fn hosts_agree_with_the_documented_rule(domains in vec(domain(), 0..12), host in name()) {
         let unique: BTreeSet<String> = domains.into_iter().collect();
         let domains: Vec<String> = unique.into_iter().collect();
-        let mut index = DomainIndex::default();
+        let mut index: DomainIndex = DomainIndex::default();
         for (number, domain) in domains.iter().enumerate() {
             prop_assert_eq!(index.insert(domain, number), Ok(()));
             prop_assert!(index.insert(domain, number).is_err());
         }
         let host_upper = host.to_ascii_uppercase();
-        prop_assert_eq!(index.find(host.as_bytes()), naive_host(&domains, &host));
-        prop_assert_eq!(index.find(host_upper.as_bytes()), naive_host(&domains, &host));
+        prop_assert_eq!(index.find(host.as_bytes()).copied(), naive_host(&domains, &host));
+        prop_assert_eq!(index.find(host_upper.as_bytes()).copied(), naive_host(&domains, &host));
     }
 
     #[test]

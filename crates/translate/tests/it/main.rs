@@ -5,4 +5,5 @@ mod decisions;
 mod golden;
 mod own_proxy;
 mod scenario;
+mod shadow;
 mod stability;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use evenkeel_runtime_config::{Builder, Config, Environment};
 use evenkeel_tls::SecretStore;
+use evenkeel_translate::{ClientKind, ProxyView};
 use evenkeel_xds::{ResourceSet, ResourceType};
 
 use crate::scenario::{SCENARIOS, Scenario, translate};
@@ -14,8 +15,11 @@ fn our_proxy_accepts_every_resource() {
     for name in SCENARIOS {
         let scenario = Scenario::read(name);
         for view in &scenario.proxies {
-            let (_, rejections) = compile(&translate(view, &scenario.snapshot));
-            refused.extend(rejections.into_iter().map(|rejection| format!("{name}, {}: {rejection}", view.pod)));
+            for client_kind in [ClientKind::Envoy, ClientKind::EvenkeelFull, ClientKind::EvenkeelLearned] {
+                let view = ProxyView { client_kind, ..view.clone() };
+                let (_, rejections) = compile(&translate(&view, &scenario.snapshot));
+                refused.extend(rejections.into_iter().map(|rejection| format!("{name}, {}: {rejection}", view.pod)));
+            }
         }
     }
     assert!(refused.is_empty(), "{}", refused.join("\n"));
@@ -32,7 +36,8 @@ pub fn compile(set: &ResourceSet) -> (Arc<Config>, Vec<String>) {
                 ResourceType::Endpoint => builder.set_endpoints(&resource.any()),
                 ResourceType::Listener => builder.set_listener(&resource.any()),
                 ResourceType::Route => builder.set_route(&resource.any()),
-                ResourceType::VirtualHost | ResourceType::Secret | ResourceType::NameTable => Ok(()),
+                ResourceType::VirtualHost => builder.set_virtual_host(&resource.name, &resource.any()),
+                ResourceType::Secret | ResourceType::NameTable => Ok(()),
             };
             refused.extend(outcome.err().map(|rejection| rejection.to_string()));
         }
@@ -49,7 +54,7 @@ pub fn compile(set: &ResourceSet) -> (Arc<Config>, Vec<String>) {
 }
 
 /// An environment where every certificate file can be read.
-fn environment() -> Environment {
+pub fn environment() -> Environment {
     let ca = evenkeel_testkit::TestCa::new();
     let identity = ca.for_dns(&["test"]);
     let (chain, key, root) = (identity.cert_pem.clone(), identity.key_pem.clone(), ca.root_pem());

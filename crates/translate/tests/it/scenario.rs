@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use evenkeel_base::{Diagnostic, Severity};
 use evenkeel_model::{AddressBook, MeshConfig, Snapshot};
-use evenkeel_translate::{ProxyKind, ProxyView, resources};
+use evenkeel_translate::{ClientKind, ProxyKind, ProxyView, resources};
 use evenkeel_xds::{ResourceSet, ResourceType, Schema, json};
 use serde_json::{Map, Value};
 
@@ -37,13 +37,13 @@ impl Scenario {
         let unexpected: Vec<_> = built.iter().filter(|d| !expected(d)).collect();
         assert!(unexpected.is_empty(), "{name}: {unexpected:?}");
         let line = text.lines().next().and_then(|l| l.strip_prefix("# proxies: ")).expect("a line of proxies");
-        let proxies = line.split(", ").map(|proxy| view(proxy, &snapshot)).collect();
+        let proxies = line.split(", ").map(|proxy| view_of(proxy, &snapshot)).collect();
         Self { folder, snapshot, proxies }
     }
 }
 
 /// `sidecar POD.NAMESPACE` or `router POD.NAMESPACE`.
-fn view(text: &str, snapshot: &Snapshot) -> ProxyView {
+pub fn view_of(text: &str, snapshot: &Snapshot) -> ProxyView {
     let (kind, name) = text.split_once(' ').expect("kind and name");
     let (pod, namespace) = name.split_once('.').expect("Pod and namespace");
     let workload = snapshot.workload(namespace, pod).unwrap_or_else(|| panic!("no Pod {name}"));
@@ -57,6 +57,7 @@ fn view(text: &str, snapshot: &Snapshot) -> ProxyView {
         namespace: namespace.into(),
         service_account: workload.service_account.clone(),
         labels: workload.labels.clone(),
+        client_kind: ClientKind::Envoy,
     }
 }
 

@@ -1,0 +1,292 @@
+//! What workloads use, remembered for their other and later replicas: a new one asks for it before its first request, and
+//! so has at once what the others had to ask for name by name.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+use std::{fs, io};
+
+use evenkeel_xds::scope::scope_service_server::ScopeService;
+use evenkeel_xds::scope::{Names, RecallRequest, RememberRequest, RememberResponse, Workload};
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+use tonic::{Extensions, Request, Response, Status};
+
+use crate::listen::Peer;
+
+/// File in the state directory.
+const FILE: &str = "scope.json";
+/// Names kept of one workload; those used last stay.
+const MAX_NAMES: usize = 10_000;
+/// Workloads remembered; those heard of last stay.
+const MAX_WORKLOADS: usize = 10_000;
+/// Longest name kept, in bytes.
+const MAX_NAME_BYTES: usize = 1024;
+/// A name that no replica used for this long is forgotten.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
+/// The file is written this long after the first change, with all that came meanwhile.
+const WRITE_AFTER: Duration = Duration::from_secs(2);
+
+/// Namespace, service account and name.
+type Key = (String, String, String);
+
+/// What is remembered.
+#[derive(Debug)]
+pub struct Scopes {
+    path: PathBuf,
+    workloads: Mutex<BTreeMap<Key, Used>>,
+    changed: Notify,
+}
+
+/// Names of one workload, and the second since 1970 in which each was last heard of.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Used {
+    #[serde(default)]
+    listeners: BTreeMap<String, u64>,
+    #[serde(default)]
+    virtual_hosts: BTreeMap<String, u64>,
+    #[serde(default)]
+    clusters: BTreeMap<String, u64>,
+    #[serde(default)]
+    hosts: BTreeMap<String, u64>,
+}
+
+/// One workload as the file has it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Entry {
+    namespace: String,
+    service_account: String,
+    workload: String,
+    #[serde(flatten)]
+    used: Used,
+}
+
+impl Scopes {
+    /// Reads what was remembered. A file that cannot be read costs no more than questions: it is reported and begun anew.
+    pub fn open(state: &Path) -> Arc<Self> {
+        let path = state.join(FILE);
+        let entries: Vec<Entry> = match fs::read(&path) {
+            Ok(text) => serde_json::from_slice(&text).unwrap_or_else(|error| {
+                tracing::warn!(path = %path.display(), %error, "what workloads use cannot be read; it is learned anew");
+                Vec::new()
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "what workloads use cannot be read; it is learned anew");
+                Vec::new()
+            }
+        };
+        let key = |entry: Entry| ((entry.namespace, entry.service_account, entry.workload), entry.used);
+        let workloads = Mutex::new(entries.into_iter().map(key).collect());
+        Arc::new(Self { path, workloads, changed: Notify::new() })
+    }
+
+    /// Writes the file after changes, until dropped.
+    pub async fn keep(self: Arc<Self>) {
+        loop {
+            self.changed.notified().await;
+            tokio::time::sleep(WRITE_AFTER).await;
+            self.write();
+        }
+    }
+
+    /// Writes the file now.
+    pub fn write(&self) {
+        let workloads = self.lock().clone();
+        let entries: Vec<Entry> = workloads
+            .into_iter()
+            .map(|((namespace, service_account, workload), used)| Entry { namespace, service_account, workload, used })
+            .collect();
+        let written = serde_json::to_vec_pretty(&entries).map_err(io::Error::from).and_then(|text| {
+            let next = self.path.with_extension("json.new");
+            fs::write(&next, text)?;
+            fs::rename(&next, &self.path)
+        });
+        if let Err(error) = written {
+            tracing::error!(path = %self.path.display(), %error, "what workloads use cannot be written");
+        }
+    }
+
+    /// What a workload's replicas use.
+    fn recall(&self, key: &Key, now: SystemTime) -> Names {
+        let mut workloads = self.lock();
+        let Some(used) = workloads.get_mut(key) else { return Names::default() };
+        used.forget(now);
+        used.names()
+    }
+
+    /// Adds what one replica uses.
+    fn remember(&self, key: Key, names: Names, now: SystemTime) {
+        let mut workloads = self.lock();
+        if workloads.len() >= MAX_WORKLOADS && !workloads.contains_key(&key) {
+            let oldest = workloads.iter().min_by_key(|(_, used)| used.newest()).map(|(key, _)| key.clone());
+            oldest.and_then(|oldest| workloads.remove(&oldest));
+        }
+        let used = workloads.entry(key).or_default();
+        let before = used.names();
+        used.add(names, now);
+        used.forget(now);
+        // Times alone are worth no write: they are written with the next name that comes or goes.
+        if used.names() != before {
+            self.changed.notify_one();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Used>> {
+        self.workloads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Used {
+    fn maps(&mut self) -> [&mut BTreeMap<String, u64>; 4] {
+        [&mut self.listeners, &mut self.virtual_hosts, &mut self.clusters, &mut self.hosts]
+    }
+
+    fn add(&mut self, names: Names, now: SystemTime) {
+        let now = seconds(now);
+        let Names { listeners, virtual_hosts, clusters, hosts } = names;
+        for (map, names) in self.maps().into_iter().zip([listeners, virtual_hosts, clusters, hosts]) {
+            map.extend(names.into_iter().filter(|name| name.len() <= MAX_NAME_BYTES).map(|name| (name, now)));
+        }
+    }
+
+    /// Drops what was not heard of for long, and beyond the limit what was heard of least recently.
+    fn forget(&mut self, now: SystemTime) {
+        let oldest = seconds(now).saturating_sub(FORGOTTEN_AFTER.as_secs());
+        for map in self.maps() {
+            map.retain(|_, used| *used >= oldest);
+            if map.len() > MAX_NAMES {
+                let mut times: Vec<u64> = map.values().copied().collect();
+                times.sort_unstable_by(|a, b| b.cmp(a));
+                let limit = times.get(MAX_NAMES).copied().unwrap_or_default();
+                map.retain(|_, used| *used > limit);
+            }
+        }
+    }
+
+    fn newest(&self) -> u64 {
+        let maps = [&self.listeners, &self.virtual_hosts, &self.clusters, &self.hosts];
+        maps.into_iter().flat_map(BTreeMap::values).copied().max().unwrap_or_default()
+    }
+
+    fn names(&self) -> Names {
+        let names = |map: &BTreeMap<String, u64>| map.keys().cloned().collect();
+        Names {
+            listeners: names(&self.listeners),
+            virtual_hosts: names(&self.virtual_hosts),
+            clusters: names(&self.clusters),
+            hosts: names(&self.hosts),
+        }
+    }
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// Whose scope a caller may ask about: on the TLS port that of its certificate's identity, and no other.
+fn key(workload: Option<Workload>, extensions: &Extensions) -> Result<Key, Status> {
+    let workload = workload.ok_or_else(|| Status::invalid_argument("the workload is missing"))?;
+    if [&workload.namespace, &workload.service_account, &workload.name].iter().any(|part| part.len() > MAX_NAME_BYTES) {
+        return Err(Status::invalid_argument("the workload's names are too long"));
+    }
+    match extensions.get::<Peer>() {
+        Some(Peer { secure: true, identity: None, .. }) => {
+            Err(Status::unauthenticated("the scope of a workload needs the workload's certificate"))
+        }
+        Some(Peer { secure: true, identity: Some(identity), .. }) => {
+            Ok((identity.namespace().to_owned(), identity.service_account().to_owned(), workload.name))
+        }
+        _ => Ok((workload.namespace, workload.service_account, workload.name)),
+    }
+}
+
+/// The gRPC service over what is remembered.
+#[derive(Debug, Clone)]
+pub struct ScopeServer(pub Arc<Scopes>);
+
+#[tonic::async_trait]
+impl ScopeService for ScopeServer {
+    async fn recall(&self, request: Request<RecallRequest>) -> Result<Response<Names>, Status> {
+        let (_, extensions, message) = request.into_parts();
+        Ok(Response::new(self.0.recall(&key(message.workload, &extensions)?, SystemTime::now())))
+    }
+
+    async fn remember(&self, request: Request<RememberRequest>) -> Result<Response<RememberResponse>, Status> {
+        let (_, extensions, message) = request.into_parts();
+        let key = key(message.workload, &extensions)?;
+        self.0.remember(key, message.names.unwrap_or_default(), SystemTime::now());
+        Ok(Response::new(RememberResponse {}))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn workload(name: &str) -> Key {
+        ("shop".to_owned(), "web".to_owned(), name.to_owned())
+    }
+
+    fn hosts(names: impl IntoIterator<Item = String>) -> Names {
+        Names { virtual_hosts: names.into_iter().collect(), ..Names::default() }
+    }
+
+    fn at(seconds: u64) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn replicas_add_to_one_memory_and_it_outlives_the_process() {
+        let state = tempfile::tempdir().expect("a directory");
+        let scopes = Scopes::open(state.path());
+        scopes.remember(workload("web"), hosts(["80/a".to_owned()]), at(10));
+        scopes.remember(workload("web"), hosts(["80/b".to_owned()]), at(20));
+        scopes.remember(workload("other"), hosts(["80/c".to_owned()]), at(20));
+        scopes.write();
+        let again = Scopes::open(state.path());
+        let recalled = again.recall(&workload("web"), at(30));
+        assert_eq!(recalled, hosts(["80/a".to_owned(), "80/b".to_owned()]));
+        assert_eq!(again.recall(&workload("unknown"), at(30)), Names::default());
+    }
+
+    #[test]
+    fn a_file_that_is_none_is_begun_anew() {
+        let state = tempfile::tempdir().expect("a directory");
+        fs::write(state.path().join(FILE), "{").expect("a file");
+        assert_eq!(Scopes::open(state.path()).recall(&workload("web"), at(0)), Names::default());
+    }
+
+    #[test]
+    fn what_nobody_uses_is_forgotten_and_there_is_a_limit() {
+        let state = tempfile::tempdir().expect("a directory");
+        let scopes = Scopes::open(state.path());
+        scopes.remember(workload("web"), hosts(["80/old".to_owned()]), at(0));
+        scopes.remember(workload("web"), hosts(["80/new".to_owned()]), at(1000));
+        let later = FORGOTTEN_AFTER.as_secs() + 500;
+        assert_eq!(scopes.recall(&workload("web"), at(later)), hosts(["80/new".to_owned()]));
+        scopes.remember(workload("web"), hosts((0..MAX_NAMES + 10).map(|i| format!("80/{i}"))), at(2000));
+        scopes.remember(workload("web"), hosts(["80/last".to_owned()]), at(3000));
+        let kept = scopes.recall(&workload("web"), at(3000)).virtual_hosts;
+        assert!(kept.len() <= MAX_NAMES && kept.contains(&"80/last".to_owned()), "{}", kept.len());
+        scopes.remember(workload("web"), hosts(["x".repeat(MAX_NAME_BYTES + 1)]), at(3000));
+        assert_eq!(scopes.recall(&workload("web"), at(3000)).virtual_hosts, kept);
+    }
+
+    #[test]
+    fn a_certificate_speaks_for_its_own_workloads_only() {
+        let asked = || Some(Workload { namespace: "shop".into(), service_account: "web".into(), name: "web".into() });
+        let check = |secure, identity: Option<&str>, expected: Option<(&str, &str)>| {
+            let identity = identity.map(|text| text.parse().expect("a SPIFFE id"));
+            let mut extensions = Extensions::default();
+            extensions.insert(Peer { address: ([127, 0, 0, 1], 1).into(), secure, identity });
+            let key = key(asked(), &extensions).ok();
+            let expected = expected.map(|(ns, sa)| (ns.to_owned(), sa.to_owned(), "web".to_owned()));
+            assert_eq!(key, expected);
+        };
+        check(true, Some("spiffe://cluster.local/ns/other/sa/x"), Some(("other", "x")));
+        check(true, None, None);
+        check(false, None, Some(("shop", "web")));
+    }
+}

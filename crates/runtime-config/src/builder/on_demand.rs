@@ -1,0 +1,453 @@
+//! What comes by name, when it is first needed: virtual hosts of tables that grow, and in a proxy that learns its scope
+//! listeners and clusters, too.
+//!
+//! An answer is published when all it names has been answered: a virtual host joins its table when every cluster its
+//! routes may choose is there, or is known not to be. So whatever finds its answer in a [`Config`](crate::Config) decides
+//! as it would with everything there is.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_xds::Any;
+use evenkeel_xds::pb::envoy::config::route::v3 as route_pb;
+use prost::Message as _;
+
+use super::{Builder, Reference, RouteEntry, Source, check, decode};
+use crate::compile::Cx;
+use crate::compile::listener::CompiledListener;
+use crate::compile::route::{max_direct_response_body_bytes, own_virtual_host};
+use crate::demand::{DEFAULT_HOLD, Demand, split_virtual_host};
+use crate::growing::Answer;
+use crate::hcm::RouteSource;
+use crate::listener::Terminal;
+use crate::rejection::{Problem, Rejection};
+use crate::route::{RouteTable, VirtualHost};
+use crate::{FastMap, Listener};
+
+/// Everything that is asked for by name.
+#[derive(Debug, Default)]
+pub(super) struct OnDemand {
+    /// Listeners and clusters are asked for by name; otherwise their servers send all there are.
+    by_name: bool,
+    /// Listeners that are wanted from the start.
+    basis: Vec<Arc<str>>,
+    demanded: BTreeSet<Demand>,
+    /// Listeners and clusters there are none of, by the server's word or for want of it.
+    absent: HashSet<Demand>,
+    tables: FastMap<Arc<str>, FastMap<Arc<str>, OwnHost>>,
+    /// Virtual hosts that have something to publish, by table and host.
+    pending: Vec<(Arc<str>, Arc<str>)>,
+}
+
+/// One virtual host of its own, by the name it came under.
+#[derive(Debug, Default)]
+struct OwnHost {
+    /// As received last; `None`: there is none.
+    resource: Option<Any>,
+    newest: Option<Arc<VirtualHost>>,
+    /// What the table has of it; `None`: nothing yet.
+    published: Option<Option<Arc<VirtualHost>>>,
+    /// Given up before an answer came.
+    given_up: bool,
+}
+
+impl Builder {
+    /// Listeners and clusters are asked for by name from now on, `basis` first, and others as they are demanded or named.
+    pub fn ask_by_name(&mut self, basis: impl IntoIterator<Item = Arc<str>>) {
+        self.on_demand.by_name = true;
+        self.on_demand.basis.extend(basis);
+    }
+
+    /// Something is needed. True when it was not asked for before.
+    pub fn demand(&mut self, demand: Demand) -> bool {
+        self.on_demand.demanded.insert(demand)
+    }
+
+    /// What was demanded so far and not withdrawn.
+    pub fn demanded(&self) -> &BTreeSet<Demand> {
+        &self.on_demand.demanded
+    }
+
+    /// It is not needed any more.
+    pub fn withdraw(&mut self, demand: &Demand) {
+        if !self.on_demand.demanded.remove(demand) {
+            return;
+        }
+        self.on_demand.absent.remove(demand);
+        match demand {
+            Demand::VirtualHost { table, host } => {
+                if let Some(hosts) = self.on_demand.tables.get_mut(table) {
+                    hosts.remove(host);
+                }
+                if let Some(table) = self.routes.get_mut(table).and_then(RouteEntry::growing) {
+                    table.answers.remove(host.as_bytes());
+                }
+            }
+            Demand::Listener(name) => {
+                self.listeners.remove(name);
+            }
+            // Whether another still names it is seen when the next configuration is built.
+            Demand::Cluster(_) => {}
+        }
+    }
+
+    /// Whether a configuration built now says what becomes of whoever needs this.
+    pub fn is_answered(&self, demand: &Demand) -> bool {
+        match demand {
+            Demand::VirtualHost { table, host } => {
+                self.own_host(table, host).is_some_and(|own| own.published.is_some())
+            }
+            Demand::Listener(name) => {
+                self.listeners.get(name).is_some_and(|entry| entry.serving.is_some())
+                    || self.on_demand.absent.contains(demand)
+            }
+            Demand::Cluster(name) => {
+                self.clusters.get(name).is_some_and(|entry| entry.serving().is_some())
+                    || self.on_demand.absent.contains(demand)
+            }
+        }
+    }
+
+    /// Whether there is something under this name; `false`: there is none, or no answer yet.
+    pub fn is_present(&self, demand: &Demand) -> bool {
+        match demand {
+            Demand::VirtualHost { table, host } => {
+                self.own_host(table, host).is_some_and(|own| own.newest.is_some())
+            }
+            Demand::Listener(name) => self.listeners.contains_key(name),
+            Demand::Cluster(name) => self.clusters.contains_key(name),
+        }
+    }
+
+    /// Whether this goes for absent only because no answer came in time.
+    pub fn is_given_up(&self, demand: &Demand) -> bool {
+        match demand {
+            Demand::VirtualHost { table, host } => self.own_host(table, host).is_some_and(|own| own.given_up),
+            _ => false,
+        }
+    }
+
+    /// Nothing came in time: whoever waits goes on as if there were nothing. An answer that comes later still counts.
+    pub fn give_up(&mut self, demand: &Demand) {
+        if self.is_answered(demand) {
+            return;
+        }
+        match demand {
+            Demand::VirtualHost { table, host } => {
+                let waits_for = self.own_host(table, host).and_then(|own| own.newest.clone());
+                match waits_for {
+                    // It is known, and waits for clusters: those do not come.
+                    Some(known) => known.clusters().for_each(|cluster| self.give_up_cluster(cluster)),
+                    None => {
+                        let own = self.own_host_mut(table, host);
+                        own.given_up = true;
+                        self.on_demand.pending.push((table.clone(), host.clone()));
+                    }
+                }
+            }
+            Demand::Listener(_) => _ = self.on_demand.absent.insert(demand.clone()),
+            Demand::Cluster(name) => self.give_up_cluster(name),
+        }
+    }
+
+    fn give_up_cluster(&mut self, name: &Arc<str>) {
+        let demand = Demand::Cluster(name.clone());
+        if !self.is_answered(&demand) {
+            self.on_demand.absent.insert(demand);
+        }
+    }
+
+    /// A virtual host of VHDS, new or changed, under the name it was asked for by or its own: `TABLE/HOST`.
+    pub fn set_virtual_host(&mut self, name: &str, resource: &Any) -> Result<(), Rejection> {
+        let kind = "VirtualHost";
+        let Some((table, host)) = split_virtual_host(name) else {
+            let reason = format!("{name:?} is not of the form ROUTE_CONFIGURATION/HOST");
+            let problems = vec![Problem { path: String::new(), reason }];
+            return Err(Rejection { kind, name: name.into(), problems });
+        };
+        let (table, host): (Arc<str>, Arc<str>) = (table.into(), host.into());
+        if self.own_host(&table, &host).is_some_and(|own| own.resource.as_ref() == Some(resource)) {
+            return Ok(());
+        }
+        let message: route_pb::VirtualHost = decode(kind, resource)?;
+        let max_body = self.routes.get(&table).map_or(u32::MAX, RouteEntry::max_direct_response_body_bytes);
+        let cx = Cx::new(&self.environment);
+        let compiled = check(kind, name, resource, cx, |cx| own_virtual_host(cx, &message, max_body))?;
+        let own = self.own_host_mut(&table, &host);
+        own.resource = Some(resource.clone());
+        own.newest = Some(Arc::new(compiled));
+        own.given_up = false;
+        self.on_demand.pending.push((table, host));
+        Ok(())
+    }
+
+    /// There is no virtual host of this name, or none any more.
+    pub fn remove_virtual_host(&mut self, name: &str) {
+        let Some((table, host)) = split_virtual_host(name) else { return };
+        let (table, host): (Arc<str>, Arc<str>) = (table.into(), host.into());
+        let own = self.own_host_mut(&table, &host);
+        (own.resource, own.newest, own.given_up) = (None, None, false);
+        self.on_demand.pending.push((table, host));
+    }
+
+    /// The server says that it has no listener or cluster of this name.
+    pub(super) fn note_absent(&mut self, demand: Demand) {
+        if self.on_demand.by_name || self.on_demand.demanded.contains(&demand) {
+            self.on_demand.absent.insert(demand);
+        }
+    }
+
+    /// Names that were used since this was called last.
+    pub fn take_used(&self) -> Vec<Demand> {
+        let mut used = Vec::new();
+        for (table, entry) in &self.routes {
+            let answers = entry.table.iter().filter_map(|table| table.growing.as_ref()).flat_map(|g| &g.answers);
+            for (host, _) in answers.filter(|(_, answer)| answer.take_used()) {
+                let host = String::from_utf8_lossy(host).into_owned().into();
+                used.push(Demand::VirtualHost { table: table.clone(), host });
+            }
+        }
+        let serving = self.listeners.values().filter_map(|entry| entry.serving.as_ref());
+        used.extend(serving.filter(|listener| listener.take_used()).map(|l| Demand::Listener(l.name.clone())));
+        used
+    }
+
+    /// Clusters that TCP proxies lead to, each asked for when it is first needed.
+    pub fn tcp_clusters(&self) -> HashSet<Arc<str>> {
+        let versions = self.listeners.values().flat_map(|entry| entry.versions.all());
+        let chains = versions.flat_map(|version| {
+            version.compiled.listener.filter_chains.iter().chain(&version.compiled.listener.default_filter_chain)
+        });
+        let proxies = chains.filter_map(|chain| match &chain.terminal {
+            Terminal::Tcp(proxy) => Some(proxy),
+            Terminal::Http(_) => None,
+        });
+        proxies.flat_map(|proxy| proxy.clusters.iter().map(|entry| entry.cluster.clone())).collect()
+    }
+
+    /// Virtual hosts that came on their own, as received, by the names they came under.
+    pub fn virtual_hosts(&self) -> impl Iterator<Item = (String, &Any)> {
+        self.on_demand.tables.iter().flat_map(|(table, hosts)| {
+            let received = hosts.iter().filter_map(|(host, own)| Some((host, own.resource.as_ref()?)));
+            received.map(move |(host, resource)| (format!("{table}/{host}"), resource))
+        })
+    }
+
+    fn own_host(&self, table: &Arc<str>, host: &Arc<str>) -> Option<&OwnHost> {
+        self.on_demand.tables.get(table)?.get(host)
+    }
+
+    fn own_host_mut(&mut self, table: &Arc<str>, host: &Arc<str>) -> &mut OwnHost {
+        self.on_demand.tables.entry(table.clone()).or_default().entry(host.clone()).or_default()
+    }
+}
+
+/// Interest and warming.
+impl Builder {
+    /// Listeners to ask for by name.
+    pub(super) fn wanted_listeners(&self) -> Vec<Reference> {
+        let on_demand = &self.on_demand;
+        // Without the first ones there is nothing to serve: they are waited for.
+        let basis = on_demand.basis.iter().map(|name| reference(name, None));
+        let demanded = on_demand.demanded.iter().filter_map(|demand| match demand {
+            Demand::Listener(name) => Some(reference(name, Some(DEFAULT_HOLD))),
+            _ => None,
+        });
+        basis.chain(demanded).collect()
+    }
+
+    /// Virtual hosts to ask for by name.
+    pub(super) fn wanted_virtual_hosts(&self) -> Vec<Reference> {
+        let hosts = self.on_demand.demanded.iter().filter(|demand| matches!(demand, Demand::VirtualHost { .. }));
+        hosts.map(|demand| reference(&demand.name(), Some(DEFAULT_HOLD))).collect()
+    }
+
+    /// Route tables of virtual hosts that were demanded, which may be known before any listener names them.
+    pub(super) fn wanted_tables(&self) -> impl Iterator<Item = Reference> {
+        let tables = self.on_demand.demanded.iter().filter_map(|demand| match demand {
+            Demand::VirtualHost { table, .. } => Some(table),
+            _ => None,
+        });
+        tables.collect::<BTreeSet<_>>().into_iter().map(|table| reference(table, Some(DEFAULT_HOLD)))
+    }
+
+    /// Clusters to ask for by name: those that were demanded, and those that anything held may choose.
+    pub(super) fn wanted_clusters(&self) -> Vec<Reference> {
+        let demanded = self.on_demand.demanded.iter().filter_map(|demand| match demand {
+            Demand::Cluster(name) => Some(name),
+            _ => None,
+        });
+        let mut names: BTreeSet<&Arc<str>> = demanded.collect();
+        if self.on_demand.by_name {
+            self.add_named_clusters(&mut names);
+        }
+        names.retain(|name| !self.clusters.get(*name).is_some_and(|entry| entry.is_static));
+        names.into_iter().map(|name| reference(name, Some(DEFAULT_HOLD))).collect()
+    }
+
+    fn add_named_clusters<'b>(&'b self, names: &mut BTreeSet<&'b Arc<str>>) {
+        for version in self.listeners.values().flat_map(|entry| entry.versions.all()) {
+            names.extend(clusters_of(&version.compiled.listener));
+        }
+        for table in self.routes.values().flat_map(|entry| entry.table.iter().chain(&entry.warming)) {
+            names.extend(clusters_of_table(table));
+        }
+        for own in self.on_demand.tables.values().flat_map(FastMap::values) {
+            let published = own.published.iter().flatten();
+            names.extend(own.newest.iter().chain(published).flat_map(|host| host.clusters()));
+        }
+    }
+
+    /// Endpoints are asked for together with their cluster, which nearly always has the name of its endpoints.
+    pub(super) fn likely_endpoints(&self, clusters: &[Reference]) -> Vec<Reference> {
+        let unknown = |name: &Arc<str>| {
+            !self.clusters.contains_key(name) && !self.on_demand.absent.contains(&Demand::Cluster(name.clone()))
+        };
+        clusters.iter().filter(|cluster| unknown(&cluster.name)).map(|c| reference(&c.name, None)).collect()
+    }
+
+    /// Whether every cluster has been answered; always, when they are not asked for by name.
+    pub(super) fn has_clusters<'c>(&self, mut names: impl Iterator<Item = &'c Arc<str>>) -> bool {
+        !self.on_demand.by_name || names.all(|name| self.is_answered(&Demand::Cluster(name.clone())))
+    }
+
+    /// Whether a listener's own clusters have been answered.
+    pub(super) fn has_clusters_of(&self, compiled: &CompiledListener) -> bool {
+        !self.on_demand.by_name || self.has_clusters(clusters_of(&compiled.listener))
+    }
+
+    /// Lets route tables serve whose clusters have been answered.
+    pub(super) fn warm_routes(&mut self) {
+        let ready: Vec<Arc<str>> = self
+            .routes
+            .iter()
+            .filter(|(_, entry)| entry.warming.as_ref().is_some_and(|table| self.has_clusters(clusters_of_table(table))))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in ready {
+            if let Some(entry) = self.routes.get_mut(&name) {
+                entry.table = entry.warming.take();
+            }
+            // A new table begins with what the one before had.
+            let hosts = self.on_demand.tables.get(&name).into_iter().flatten();
+            let published: Vec<_> = hosts.filter_map(|(host, own)| Some((host.clone(), own.published.clone()?))).collect();
+            for (host, published) in published {
+                self.put(&name, &host, published);
+            }
+        }
+    }
+
+    /// Publishes virtual hosts whose clusters have been answered.
+    pub(super) fn grow(&mut self) {
+        for (table, host) in std::mem::take(&mut self.on_demand.pending) {
+            let Some(own) = self.own_host(&table, &host) else { continue };
+            let newest = own.newest.clone();
+            let has_table = self.routes.get(&table).is_some_and(|entry| entry.table.is_some());
+            let ready = newest.as_ref().is_none_or(|newest| self.has_clusters(newest.clusters()));
+            if !ready || !has_table {
+                self.on_demand.pending.push((table, host));
+                continue;
+            }
+            self.put(&table, &host, newest.clone());
+            match newest {
+                None if !self.is_demanded(&table, &host) => {
+                    self.on_demand.tables.get_mut(&table).and_then(|hosts| hosts.remove(&host));
+                }
+                newest => self.own_host_mut(&table, &host).published = Some(newest),
+            }
+        }
+    }
+
+    fn is_demanded(&self, table: &Arc<str>, host: &Arc<str>) -> bool {
+        self.on_demand.demanded.contains(&Demand::VirtualHost { table: table.clone(), host: host.clone() })
+    }
+
+    /// Puts what serves a host into its table.
+    fn put(&mut self, table: &Arc<str>, name: &Arc<str>, host: Option<Arc<VirtualHost>>) {
+        let asked_for = self.is_demanded(table, name);
+        let before = self.own_host(table, name).and_then(|own| own.published.clone().flatten());
+        let Some(growing) = self.routes.get_mut(table).and_then(RouteEntry::growing) else { return };
+        if asked_for {
+            growing.answers.insert(name.as_bytes().into(), Arc::new(Answer::new(host)));
+            return;
+        }
+        for before in before.iter() {
+            for domain in &before.domains {
+                growing.domains.remove(domain, |held| Arc::ptr_eq(held, before));
+            }
+        }
+        for host in host.iter() {
+            for domain in &host.domains {
+                // A domain on its way from one virtual host to another is for a moment with both: the newer counts.
+                _ = growing.domains.insert(domain, host.clone());
+            }
+        }
+    }
+
+    /// Drops what nothing asks for by name any more.
+    pub(super) fn forget_unnamed(&mut self, listeners: &[Reference], clusters: &[Reference]) {
+        if !self.on_demand.by_name {
+            return;
+        }
+        let names = |references: &'_ [Reference]| -> HashSet<Arc<str>> {
+            references.iter().map(|reference| reference.name.clone()).collect()
+        };
+        let (listeners, clusters) = (names(listeners), names(clusters));
+        self.listeners.retain(|name, entry| entry.is_static || listeners.contains(name));
+        self.clusters.retain(|name, entry| entry.is_static || clusters.contains(name));
+        self.on_demand.absent.retain(|absent| match absent {
+            Demand::Listener(name) => listeners.contains(name),
+            Demand::Cluster(name) => clusters.contains(name),
+            Demand::VirtualHost { .. } => false,
+        });
+    }
+
+    /// Names of listeners and clusters there are none of, for the configuration.
+    pub(super) fn absent(&self) -> impl Iterator<Item = &Demand> {
+        self.on_demand.absent.iter()
+    }
+
+    /// Whether listeners and clusters are asked for by name.
+    pub(super) fn asks_by_name(&self) -> bool {
+        self.on_demand.by_name
+    }
+}
+
+impl RouteEntry {
+    fn growing(&mut self) -> Option<&mut crate::growing::Growing> {
+        let table = self.table.as_mut()?;
+        table.growing.as_ref()?;
+        Arc::make_mut(table).growing.as_mut()
+    }
+
+    fn max_direct_response_body_bytes(&self) -> u32 {
+        let message = route_pb::RouteConfiguration::decode(&*self.resource.value).unwrap_or_default();
+        max_direct_response_body_bytes(&message)
+    }
+}
+
+fn reference(name: &Arc<str>, initial_fetch_timeout: Option<Duration>) -> Reference {
+    Reference { name: name.clone(), source: Source::Ads, initial_fetch_timeout }
+}
+
+/// Clusters that a listener's connections go to without being asked for one by one.
+fn clusters_of(listener: &Listener) -> impl Iterator<Item = &Arc<str>> {
+    let chains = listener.filter_chains.iter().chain(&listener.default_filter_chain);
+    chains.flat_map(|chain| {
+        let (tcp, table) = match &chain.terminal {
+            Terminal::Tcp(proxy) if proxy.on_demand.is_none() => (Some(&proxy.clusters), None),
+            Terminal::Tcp(_) => (None, None),
+            Terminal::Http(manager) => match &manager.routes {
+                RouteSource::Static(table) => (None, Some(table)),
+                RouteSource::Rds(_) => (None, None),
+            },
+        };
+        let tcp = tcp.into_iter().flatten().map(|entry| &entry.cluster);
+        tcp.chain(table.into_iter().flat_map(|table| clusters_of_table(table)))
+    })
+}
+
+fn clusters_of_table(table: &RouteTable) -> impl Iterator<Item = &Arc<str>> {
+    table.virtual_hosts.iter().flat_map(|host| host.clusters())
+}

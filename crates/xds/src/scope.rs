@@ -1,0 +1,5 @@
+//! `evenkeel.scope.v1`: what a workload uses, remembered by the control plane for its other and later replicas.
+
+#![allow(missing_docs, reason = "generated from protos/evenkeel, documented there")]
+
+tonic::include_proto!("evenkeel.scope.v1");
