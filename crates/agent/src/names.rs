@@ -61,12 +61,7 @@ struct Following {
 }
 
 impl Following {
-    async fn stream(
-        &mut self,
-        options: &Options,
-        secrets: &SecretStore,
-        backoff: &mut Backoff,
-    ) -> anyhow::Result<()> {
+    async fn stream(&mut self, options: &Options, secrets: &SecretStore, backoff: &mut Backoff) -> anyhow::Result<()> {
         let channel = channel::connect(options, Some(secrets)).await?;
         self.client.on_connect();
         let Some(first) = self.client.poll_request() else { return Ok(()) };

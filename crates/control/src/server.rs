@@ -186,7 +186,10 @@ impl ControlPlane {
         };
 
         let mut plain = tokio::spawn(
-            grpc_server().add_service(ads()).add_service(scope()).serve_with_incoming_shutdown(listen::plain(grpc), until_stopped()),
+            grpc_server()
+                .add_service(ads())
+                .add_service(scope())
+                .serve_with_incoming_shutdown(listen::plain(grpc), until_stopped()),
         );
         let tls = self.parts.server_certificates.config();
         let mut secure = tokio::spawn(

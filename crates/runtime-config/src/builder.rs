@@ -17,13 +17,13 @@ use evenkeel_tls::config::{CertificateSource, TrustSource};
 use evenkeel_tls::identity::Identity;
 use evenkeel_tls::secrets::Slot;
 use evenkeel_tls::{SdsSecret, SdsServer, SecretStore, TrustBundle};
-use evenkeel_xds::{Any, ResourceType};
 use evenkeel_xds::pb::envoy::config::cluster::v3 as cluster_pb;
 use evenkeel_xds::pb::envoy::config::core::v3::Locality;
 use evenkeel_xds::pb::envoy::config::endpoint::v3 as endpoint_pb;
 use evenkeel_xds::pb::envoy::config::listener::v3 as listener_pb;
 use evenkeel_xds::pb::envoy::config::route::v3 as route_pb;
 use evenkeel_xds::pb::envoy::extensions::transport_sockets::tls::v3 as tls_pb;
+use evenkeel_xds::{Any, ResourceType};
 use prost::Name;
 
 use crate::cluster::{BindConfig, Discovery, DnsOptions, DnsTarget};
@@ -458,7 +458,8 @@ impl Builder {
     }
 
     fn has_route(&self, reference: &Reference) -> bool {
-        self.routes.get(&reference.name).is_some_and(|entry| entry.table.is_some()) || self.given_up.contains(&Awaited::Route(reference.name.clone()))
+        self.routes.get(&reference.name).is_some_and(|entry| entry.table.is_some())
+            || self.given_up.contains(&Awaited::Route(reference.name.clone()))
     }
 
     fn has_secret(&self, reference: &Reference) -> bool {

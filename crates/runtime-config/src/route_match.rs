@@ -130,4 +130,3 @@ pub fn without_port(authority: &[u8]) -> &[u8] {
     let bracketed = !host.contains(&b':') || host.ends_with(b"]");
     if bracketed && port.iter().all(u8::is_ascii_digit) { host } else { authority }
 }
-

@@ -18,8 +18,8 @@ use crate::pb::on_demand::OnDemand;
 use crate::pb::router::Router;
 use crate::pb::tcp_proxy::{TcpProxy, tcp_proxy};
 use crate::proto::{ads, any, bool_value, duration};
-use crate::{load_balancer, sessions};
 use crate::view::ClientKind;
+use crate::{load_balancer, sessions};
 
 /// Value of the `server` header, as Istio's.
 const SERVER_NAME: &str = "istio-envoy";
@@ -147,8 +147,7 @@ fn tcp_to(
     // What belongs to a service is asked for when a connection needs it; the catch-alls are always there.
     let learns = context.client_kind() == ClientKind::EvenkeelLearned && stat.starts_with("outbound|");
     let proxy = TcpProxy {
-        on_demand: learns
-            .then(|| tcp_proxy::OnDemand { odcds_config: Some(ads()), ..Default::default() }),
+        on_demand: learns.then(|| tcp_proxy::OnDemand { odcds_config: Some(ads()), ..Default::default() }),
         stat_prefix: stat.to_owned(),
         cluster_specifier: Some(target),
         access_log: access_log::of_requests(context),

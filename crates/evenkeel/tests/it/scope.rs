@@ -82,7 +82,9 @@ struct Proxy {
 impl Proxy {
     fn start(plane: &Plane, folder: &Path, pod: &str, scope: &str) -> Self {
         let on_demand = match scope {
-            "learned" => "- {name: od, typed_config: {\"@type\": type.googleapis.com/envoy.extensions.filters.http.on_demand.v3.OnDemand}}",
+            "learned" => {
+                "- {name: od, typed_config: {\"@type\": type.googleapis.com/envoy.extensions.filters.http.on_demand.v3.OnDemand}}"
+            }
             _ => "",
         };
         let text = BOOTSTRAP

@@ -121,11 +121,7 @@ pub(crate) async fn accepted<'w>(
 }
 
 /// The listener that an original destination leads to; one that was not asked for before is waited for.
-async fn listener_of_destination(
-    worker: &Worker,
-    bound: &Listener,
-    destination: SocketAddr,
-) -> Option<Arc<Listener>> {
+async fn listener_of_destination(worker: &Worker, bound: &Listener, destination: SocketAddr) -> Option<Arc<Listener>> {
     let missing = |config: &Config| config.unanswered_listeners(destination);
     let generation = worker.generation();
     if generation.shared.config.by_name && !missing(&generation.shared.config).is_empty() {

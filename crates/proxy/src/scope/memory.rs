@@ -31,11 +31,7 @@ fn workload(node: &Node) -> Workload {
             _ => String::new(),
         }
     };
-    Workload {
-        namespace: text("NAMESPACE"),
-        service_account: text("SERVICE_ACCOUNT"),
-        name: text("WORKLOAD_NAME"),
-    }
+    Workload { namespace: text("NAMESPACE"), service_account: text("SERVICE_ACCOUNT"), name: text("WORKLOAD_NAME") }
 }
 
 /// What the workload's replicas use; nothing when there is no answer in time.
@@ -81,9 +77,8 @@ pub(crate) async fn keep_remembering(shared: Shared, channel: Channel, node: Nod
 }
 
 fn demands(names: &Names) -> Vec<Demand> {
-    let of = |kind, names: &[String]| -> Vec<Demand> {
-        names.iter().filter_map(|name| Demand::of(kind, name)).collect()
-    };
+    let of =
+        |kind, names: &[String]| -> Vec<Demand> { names.iter().filter_map(|name| Demand::of(kind, name)).collect() };
     [
         of(ResourceType::Listener, &names.listeners),
         of(ResourceType::VirtualHost, &names.virtual_hosts),

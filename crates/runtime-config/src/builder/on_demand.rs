@@ -112,9 +112,7 @@ impl Builder {
     /// Whether there is something under this name; `false`: there is none, or no answer yet.
     pub fn is_present(&self, demand: &Demand) -> bool {
         match demand {
-            Demand::VirtualHost { table, host } => {
-                self.own_host(table, host).is_some_and(|own| own.newest.is_some())
-            }
+            Demand::VirtualHost { table, host } => self.own_host(table, host).is_some_and(|own| own.newest.is_some()),
             Demand::Listener(name) => self.listeners.contains_key(name),
             Demand::Cluster(name) => self.clusters.contains_key(name),
         }
@@ -322,7 +320,9 @@ impl Builder {
         let ready: Vec<Arc<str>> = self
             .routes
             .iter()
-            .filter(|(_, entry)| entry.warming.as_ref().is_some_and(|table| self.has_clusters(clusters_of_table(table))))
+            .filter(|(_, entry)| {
+                entry.warming.as_ref().is_some_and(|table| self.has_clusters(clusters_of_table(table)))
+            })
             .map(|(name, _)| name.clone())
             .collect();
         for name in ready {
@@ -331,7 +331,8 @@ impl Builder {
             }
             // A new table begins with what the one before had.
             let hosts = self.on_demand.tables.get(&name).into_iter().flatten();
-            let published: Vec<_> = hosts.filter_map(|(host, own)| Some((host.clone(), own.published.clone()?))).collect();
+            let published: Vec<_> =
+                hosts.filter_map(|(host, own)| Some((host.clone(), own.published.clone()?))).collect();
             for (host, published) in published {
                 self.put(&name, &host, published);
             }

@@ -14,8 +14,8 @@ use super::access_log::access_logs;
 use super::cluster::max_requests;
 use super::{Cx, http2, rbac, route, source, stateful_session, type_name};
 use crate::hcm::{
-    ClientCertDetails, Codec, EscapedSlashes, ForwardClientCert, HttpConnectionManager, HttpFilter, OnDemand, RouteSource,
-    ServerHeader, StripPort,
+    ClientCertDetails, Codec, EscapedSlashes, ForwardClientCert, HttpConnectionManager, HttpFilter, OnDemand,
+    RouteSource, ServerHeader, StripPort,
 };
 
 const ON_DEMAND: &str = "envoy.extensions.filters.http.on_demand.v3.OnDemand";

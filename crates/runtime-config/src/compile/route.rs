@@ -12,8 +12,8 @@ use evenkeel_xds::pb::google::protobuf::Any;
 use super::headers::{edits, header_fields};
 use super::listener::origin;
 use super::retry::retry_policy;
-use super::source::Source;
 use super::route_action::route_action;
+use super::source::Source;
 use super::{Cx, matcher, rbac, stateful_session, type_name};
 use crate::domains::DomainIndex;
 use crate::growing::Growing;
@@ -58,9 +58,11 @@ pub(crate) fn route_table(cx: &mut Cx<'_>, table: &route::RouteConfiguration, in
         None => None,
         Some(_) if inline == Inline::Yes => return cx.fail_at("vhds", "needs a route configuration of its own (RDS)"),
         Some(vhds) => {
-            cx.at("vhds", |cx| match cx.reference(&table.name, "config_source", vhds.config_source.as_ref())?.source {
-                Source::Ads => Some(()),
-                Source::Grpc { .. } => cx.fail_at("config_source", "must be ads"),
+            cx.at("vhds", |cx| {
+                match cx.reference(&table.name, "config_source", vhds.config_source.as_ref())?.source {
+                    Source::Ads => Some(()),
+                    Source::Grpc { .. } => cx.fail_at("config_source", "must be ads"),
+                }
             })?;
             Some(growing(&virtual_hosts))
         }
@@ -102,8 +104,7 @@ pub(crate) fn own_virtual_host(
         Ok(()) => Some(()),
         Err(error) => cx.fail(format!("{domain:?}: {error}")),
     });
-    let inherited =
-        Inherited { max_direct_response_body_bytes, retry: None, filters: None, validate_clusters: false };
+    let inherited = Inherited { max_direct_response_body_bytes, retry: None, filters: None, validate_clusters: false };
     virtual_host(cx, host, &inherited)
 }
 

@@ -29,7 +29,9 @@ virtual_hosts: [{ name: rest, domains: [\"*\"], routes: [{ match: { prefix: / },
 ";
 
 fn host(name: &str, domains: &str, cluster: &str) -> Any {
-    let text = format!("name: {name}\ndomains: [{domains}]\nroutes: [{{ match: {{ prefix: / }}, route: {{ cluster: {cluster} }} }}]");
+    let text = format!(
+        "name: {name}\ndomains: [{domains}]\nroutes: [{{ match: {{ prefix: / }}, route: {{ cluster: {cluster} }} }}]"
+    );
     input::resource("envoy.config.route.v3.VirtualHost", &text)
 }
 
@@ -187,8 +189,10 @@ fn what_is_wrong_is_named() {
     check(&mut builder, "t", &host("a", "a", "c"), "is not of the form ROUTE_CONFIGURATION/HOST");
     check(&mut builder, "t/a", &host("a", "", "c"), "domains: must not be empty");
     check(&mut builder, "t/a", &host("a", "a, A", "c"), "domains[1]: \"A\": the domain is listed twice");
-    let inline = LISTENER.replace("rds: {", "route_config: { name: t, vhds: { config_source: { ads: {} } } }\n      no: {");
-    let inline = inline.lines().filter(|line| !line.contains("no: {")).fold(String::new(), |all, line| all + line + "\n");
+    let inline =
+        LISTENER.replace("rds: {", "route_config: { name: t, vhds: { config_source: { ads: {} } } }\n      no: {");
+    let inline =
+        inline.lines().filter(|line| !line.contains("no: {")).fold(String::new(), |all, line| all + line + "\n");
     let error = builder.set_listener(&input::listener(&inline)).unwrap_err().to_string();
     assert!(error.contains("route_config.vhds: needs a route configuration of its own"), "{error}");
     let elsewhere = "api_config_source: { api_type: GRPC, transport_api_version: V3, grpc_services: [{ envoy_grpc: { cluster_name: x } }] }";

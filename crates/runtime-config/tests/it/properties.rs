@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use evenkeel_runtime_config::access_log::Format;
+use evenkeel_runtime_config::domains::DomainIndex;
 use evenkeel_runtime_config::explain::PlainRequest;
 use evenkeel_runtime_config::filter_chain_match::ChainIndex;
 use evenkeel_runtime_config::listener::{ChainInput, FilterChainMatch, SourceType};
@@ -11,7 +12,6 @@ use evenkeel_runtime_config::matching::{full_match_regex, query_parameter, searc
 use evenkeel_runtime_config::rewrite::{check_substitution, https_location};
 use evenkeel_runtime_config::route::PathMatch;
 use evenkeel_runtime_config::route::{RedirectAction, RedirectPath, RouteMatch};
-use evenkeel_runtime_config::domains::DomainIndex;
 use evenkeel_runtime_config::route_match::without_port;
 use evenkeel_runtime_config::support;
 use evenkeel_xds::Any;

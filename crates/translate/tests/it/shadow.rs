@@ -85,7 +85,10 @@ fn mesh() -> String {
             0 => kube("{name: http, port: 80}, {name: http-alt, port: 8080}"),
             1 => kube("{name: http, port: 80}, {name: tcp, port: 9000}"),
             2 => kube("{name: any, port: 7000}, {name: grpc, port: 8080}"),
-            3 => entry(&format!("{name}.ext.test"), &format!("ports: [{{number: 80, name: http, protocol: HTTP}}], {fixed}")),
+            3 => entry(
+                &format!("{name}.ext.test"),
+                &format!("ports: [{{number: 80, name: http, protocol: HTTP}}], {fixed}"),
+            ),
             4 => {
                 let ports = "resolution: NONE, ports: [{number: 80, name: http, protocol: HTTP}, {number: 443, name: tls, protocol: TLS}]";
                 let inner = format!("ports: [{{number: 80, name: http, protocol: HTTP}}], {fixed}");
@@ -95,7 +98,8 @@ fn mesh() -> String {
                 &format!("{name}.tcp.test"),
                 &format!("addresses: [{vip}], ports: [{{number: 9000, name: tcp, protocol: TCP}}], {fixed}"),
             ),
-            6 => kube("{name: http, port: 80}").replace("metadata: {", "metadata: {annotations: {networking.istio.io/exportTo: .}, "),
+            6 => kube("{name: http, port: 80}")
+                .replace("metadata: {", "metadata: {annotations: {networking.istio.io/exportTo: .}, "),
             _ => kube("{name: http, port: 80}, {name: tls, port: 443}"),
         };
         if i % 2 == 0 && i % 8 != 4 {
@@ -263,7 +267,8 @@ impl Learning {
                 moved = true;
             }
             while let Some(response) = self.server.poll_response(Duration::ZERO) {
-                let response = DeltaDiscoveryResponse::decode(&*response.encode_to_vec()).expect("the same definitions");
+                let response =
+                    DeltaDiscoveryResponse::decode(&*response.encode_to_vec()).expect("the same definitions");
                 let update = self.client.on_response(response).expect("a response the client takes");
                 for name in &update.removed {
                     self.remove(update.kind, name);
@@ -363,9 +368,12 @@ fn learned_scope_decides_as_full_configuration_does() {
                     assert_eq!(learned, expected, "{policy:?} {call:?}");
                     let key = format!("{:?} {:?}", expected.steps, case.request.as_ref().map(|r| &r.authority));
                     if compared.insert(key) {
-                        let (theirs, ours) = (details(&full, &expected.steps, case), details(&config, &learned.steps, case));
+                        let (theirs, ours) =
+                            (details(&full, &expected.steps, case), details(&config, &learned.steps, case));
                         assert_eq!(ours, theirs, "{policy:?} {call:?}");
-                        outcomes.extend(expected.steps.last().map(|step| std::mem::discriminant(step)).map(|d| format!("{d:?}")));
+                        outcomes.extend(
+                            expected.steps.last().map(|step| std::mem::discriminant(step)).map(|d| format!("{d:?}")),
+                        );
                     }
                     false
                 });
