@@ -1,11 +1,27 @@
 //! Level-triggered epoll, as little of it as the relay and the backend need.
 
 use std::io;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 /// Events taken from the kernel in one call.
 const BATCH: usize = 256;
+
+/// Connections that may wait to be accepted. The standard library asks for 128, which a load of 256 that connects at once overflows: what
+/// does not fit is tried again after a second.
+const BACKLOG: libc::c_int = 4096;
+
+/// Listens on `address` without ever waiting in accept(2).
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(address)?;
+    // SAFETY: the descriptor is open; a second call changes the backlog.
+    if unsafe { libc::listen(listener.as_raw_fd(), BACKLOG) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
 
 /// What a registered descriptor waits for.
 #[derive(Clone, Copy)]

@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
-use crate::epoll::{Epoll, Interest};
+use crate::epoll::{self, Epoll, Interest};
 
 const LISTENER: usize = usize::MAX;
 const READ_BYTES: usize = 64 << 10;
@@ -27,8 +27,7 @@ struct Relay {
 
 /// Relays connections on `listen` to `upstream` until the process ends.
 pub fn run(listen: SocketAddr, upstream: SocketAddr) -> io::Result<()> {
-    let listener = TcpListener::bind(listen)?;
-    listener.set_nonblocking(true)?;
+    let listener = epoll::listen(listen)?;
     let epoll = Epoll::new()?;
     epoll.add(&listener, LISTENER, Interest::Read)?;
     let mut relay = Relay { epoll, upstream, ends: Vec::new(), free: Vec::new(), buffer: vec![0; READ_BYTES] };

@@ -11,6 +11,7 @@ pub(crate) struct Span {
 
 #[derive(Debug, Clone, Copy)]
 struct Field {
+    /// Of [`HeaderId::Other`] only: what is well known is not stored.
     name: Span,
     value: Span,
     id: HeaderId,
@@ -35,6 +36,16 @@ impl Headers {
         self.arena.shrink_to(KEPT_ARENA_BYTES);
     }
 
+    /// Makes room for what most messages have, so that a new head's memory does not grow in many steps.
+    pub(crate) fn prepare(&mut self) {
+        const ARENA_BYTES: usize = 1024;
+        const FIELDS: usize = 24;
+        if self.fields.capacity() == 0 {
+            self.arena.reserve(ARENA_BYTES);
+            self.fields.reserve(FIELDS);
+        }
+    }
+
     /// The first value of a well-known header.
     #[inline]
     pub fn get(&self, id: HeaderId) -> Option<&[u8]> {
@@ -49,15 +60,19 @@ impl Headers {
 
     /// The first value of any header, by its lower-case name.
     pub fn find(&self, name: &[u8]) -> Option<&[u8]> {
-        self.fields
-            .iter()
-            .find(|field| field.live && self.bytes(field.name) == name)
-            .map(|field| self.bytes(field.value))
+        // A known name has a number, which is compared faster than bytes are.
+        match HeaderId::of(name) {
+            HeaderId::Other => {
+                let named = |field: &&Field| field.live && self.name(field) == name;
+                self.fields.iter().find(named).map(|field| self.bytes(field.value))
+            }
+            id => self.get(id),
+        }
     }
 
     /// All values of any header, by its lower-case name.
     pub fn find_all<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
-        let matching = self.fields.iter().filter(move |field| field.live && self.bytes(field.name) == name);
+        let matching = self.fields.iter().filter(move |field| field.live && self.name(field) == name);
         matching.map(|field| self.bytes(field.value))
     }
 
@@ -69,7 +84,7 @@ impl Headers {
     /// Fields in order.
     pub fn iter(&self) -> impl Iterator<Item = (HeaderId, &[u8], &[u8])> {
         let live = self.fields.iter().filter(|field| field.live);
-        live.map(|field| (field.id, self.bytes(field.name), self.bytes(field.value)))
+        live.map(|field| (field.id, self.name(field), self.bytes(field.value)))
     }
 
     /// How many fields there are.
@@ -84,8 +99,12 @@ impl Headers {
 
     /// Adds a field at the end. The name is stored in lower case.
     pub fn append(&mut self, name: &[u8], value: &[u8]) {
-        let name = self.intern_lower(name);
+        let mut name = self.intern_lower(name);
         let id = HeaderId::of(self.bytes(name));
+        if id != HeaderId::Other {
+            self.arena.truncate(name.start as usize);
+            name = Span::default();
+        }
         let value = self.intern(value);
         self.fields.push(Field { name, value, id, live: true, sensitive: false });
     }
@@ -93,7 +112,7 @@ impl Headers {
     /// Adds a field out of a header block: its name is in lower case and its id known.
     #[inline]
     pub(crate) fn push_decoded(&mut self, id: HeaderId, name: &[u8], value: &[u8], sensitive: bool) {
-        let name = self.intern(name);
+        let name = if id == HeaderId::Other { self.intern(name) } else { Span::default() };
         let value = self.intern(value);
         self.fields.push(Field { name, value, id, live: true, sensitive });
     }
@@ -101,7 +120,7 @@ impl Headers {
     /// [`Headers::iter`], with whether a field must not enter a compression table.
     pub(crate) fn iter_with_sensitivity(&self) -> impl Iterator<Item = (HeaderId, &[u8], &[u8], bool)> {
         let live = self.fields.iter().filter(|field| field.live);
-        live.map(|field| (field.id, self.bytes(field.name), self.bytes(field.value), field.sensitive))
+        live.map(|field| (field.id, self.name(field), self.bytes(field.value), field.sensitive))
     }
 
     /// Makes one field of all of this name, in the place of the first, their values joined by `separator`.
@@ -137,9 +156,8 @@ impl Headers {
 
     /// Adds a well-known field at the end.
     pub fn append_id(&mut self, id: HeaderId, value: &[u8]) {
-        let name = self.intern(id.name().as_bytes());
         let value = self.intern(value);
-        self.fields.push(Field { name, value, id, live: true, sensitive: false });
+        self.fields.push(Field { name: Span::default(), value, id, live: true, sensitive: false });
     }
 
     /// Makes this the only value of a well-known header, in the place of the first.
@@ -155,8 +173,7 @@ impl Headers {
             first = false;
         }
         if first {
-            let name = self.intern(id.name().as_bytes());
-            self.fields.push(Field { name, value: value_span, id, live: true, sensitive: false });
+            self.fields.push(Field { name: Span::default(), value: value_span, id, live: true, sensitive: false });
         }
     }
 
@@ -172,10 +189,23 @@ impl Headers {
         self.fields.iter_mut().filter(|field| field.id == id).for_each(|field| field.live = false);
     }
 
+    /// Removes the fields that `unwanted` says, by well-known header and lower-case name.
+    #[inline]
+    pub fn remove_where(&mut self, unwanted: impl Fn(HeaderId, &[u8]) -> bool) {
+        let arena = &self.arena;
+        for field in &mut self.fields {
+            let name = match field.id {
+                HeaderId::Other => arena.get(field.name.start as usize..field.name.end as usize).unwrap_or_default(),
+                id => id.name().as_bytes(),
+            };
+            field.live &= !unwanted(field.id, name);
+        }
+    }
+
     /// Removes all values of any header, whatever the case of `name`.
     pub fn remove_name(&mut self, name: &[u8]) {
         for at in 0..self.fields.len() {
-            if self.bytes(self.fields[at].name).eq_ignore_ascii_case(name) {
+            if self.name(&self.fields[at]).eq_ignore_ascii_case(name) {
                 self.fields[at].live = false;
             }
         }
@@ -225,12 +255,20 @@ impl Headers {
             return;
         }
         for at in 0..self.fields.len() {
-            let Field { name, id, .. } = self.fields[at];
+            let (id, name) = (self.fields[at].id, self.name(&self.fields[at]));
             let framing = matches!(id, HeaderId::ContentLength | HeaderId::TransferEncoding);
-            let named = tokens(self.bytes(connection)).any(|token| token.eq_ignore_ascii_case(self.bytes(name)));
+            let named = tokens(self.bytes(connection)).any(|token| token.eq_ignore_ascii_case(name));
             if named && !framing {
                 self.fields[at].live = false;
             }
+        }
+    }
+
+    #[inline]
+    fn name(&self, field: &Field) -> &[u8] {
+        match field.id {
+            HeaderId::Other => self.bytes(field.name),
+            id => id.name().as_bytes(),
         }
     }
 

@@ -104,6 +104,7 @@ pub fn parse_request(
         return Err(HeadError::Method);
     }
     head.clear();
+    head.headers.prepare();
     head.version = version(request.version)?;
     head.set_method(method.as_bytes());
     let mut scanned = Scanned::default();
@@ -162,6 +163,7 @@ pub fn parse_response(
     *scan = HeadScan::default();
     check_limits(buffer, head_bytes, response.headers.len(), limits)?;
     head.clear();
+    head.headers.prepare();
     head.version = version(response.version)?;
     head.status = response.code.filter(|code| *code >= 100).ok_or(HeadError::Malformed)?;
     let mut scanned = Scanned::default();

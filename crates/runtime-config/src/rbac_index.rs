@@ -9,8 +9,8 @@ use crate::matching::StringMatcher;
 use crate::rbac::{Permission, Policy, Principal};
 use crate::view::PeerIdentity;
 
-/// Sets no larger than this are tried one after the other: looking names up would cost as much.
-const SMALL_SET: usize = 4;
+/// Sets no larger than this are tried one after the other: looking a name up costs as much as one policy.
+const SMALL_SET: usize = 1;
 
 /// Numbers of policies, ascending.
 type Numbers = Vec<u32>;

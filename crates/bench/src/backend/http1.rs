@@ -1,9 +1,9 @@
 //! The cheapest HTTP/1.1 server: one prepared answer per request head, requests without a body only.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 
-use crate::epoll::{Epoll, Interest};
+use crate::epoll::{self, Epoll, Interest};
 
 const LISTENER: usize = usize::MAX;
 const READ_BYTES: usize = 64 << 10;
@@ -18,8 +18,7 @@ struct Client {
 
 /// Answers every request on `listen` with `bytes` bytes until the process ends.
 pub fn run(listen: SocketAddr, bytes: usize) -> io::Result<()> {
-    let listener = TcpListener::bind(listen)?;
-    listener.set_nonblocking(true)?;
+    let listener = epoll::listen(listen)?;
     let mut epoll = Epoll::new()?;
     epoll.add(&listener, LISTENER, Interest::Read)?;
     let answer = answer(bytes);

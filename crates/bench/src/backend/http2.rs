@@ -2,9 +2,9 @@
 //! look into requests' header blocks: a request without a body is answered as HTTP, one with a body as gRPC.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 
-use crate::epoll::{Epoll, Interest};
+use crate::epoll::{self, Epoll, Interest};
 use crate::frames::{
     DATA, FLAG_ACK, FLAG_END_HEADERS, FLAG_END_STREAM, Frames, HEADERS, PING, PREFACE, SETTINGS, WINDOW_UPDATE, put,
     put_field,
@@ -44,8 +44,7 @@ struct Client {
 
 /// Serves `listen` until the process ends; bodies have `bytes` bytes. With `hold`, responses begin and never end.
 pub fn run(listen: SocketAddr, bytes: usize, hold: bool) -> io::Result<()> {
-    let listener = TcpListener::bind(listen)?;
-    listener.set_nonblocking(true)?;
+    let listener = epoll::listen(listen)?;
     let mut epoll = Epoll::new()?;
     epoll.add(&listener, LISTENER, Interest::Read)?;
     let answers = Answers::new(bytes, hold);

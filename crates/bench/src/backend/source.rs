@@ -1,17 +1,16 @@
 //! Sends bytes on every connection as fast as they are taken.
 
 use std::io::{self, ErrorKind, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 
-use crate::epoll::{Epoll, Interest};
+use crate::epoll::{self, Epoll, Interest};
 
 const LISTENER: usize = usize::MAX;
 const WRITE_BYTES: usize = 256 << 10;
 
 /// Serves `listen` until the process ends.
 pub fn run(listen: SocketAddr) -> io::Result<()> {
-    let listener = TcpListener::bind(listen)?;
-    listener.set_nonblocking(true)?;
+    let listener = epoll::listen(listen)?;
     let mut epoll = Epoll::new()?;
     epoll.add(&listener, LISTENER, Interest::Read)?;
     let (mut clients, mut ready): (Vec<Option<TcpStream>>, Vec<usize>) = Default::default();

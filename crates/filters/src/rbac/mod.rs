@@ -35,8 +35,9 @@ pub struct Outcome<'r> {
 
 /// Evaluates rules: ALLOW passes what some policy matches, DENY what none does, LOG everything.
 pub fn evaluate<'r, R: RequestView>(rules: &'r Rules, subject: &Subject<'_, R>) -> Outcome<'r> {
-    let path = subject.request.map(|request| split_path(request.path()).0);
-    let policy = rules.first_match(subject.connection.peer.as_deref(), path, |policy| subject.matches(policy));
+    let evaluation = Evaluation::of(subject);
+    let peer = subject.connection.peer.as_deref();
+    let policy = rules.first_match(peer, evaluation.path, |policy| evaluation.matches(policy));
     let allowed = match rules.action {
         RbacAction::Allow => policy.is_some(),
         RbacAction::Deny => policy.is_none(),
@@ -45,7 +46,21 @@ pub fn evaluate<'r, R: RequestView>(rules: &'r Rules, subject: &Subject<'_, R>) 
     Outcome { allowed, policy }
 }
 
-impl<R: RequestView> Subject<'_, R> {
+/// A [`Subject`] with what several policies ask of it.
+struct Evaluation<'e, R> {
+    connection: &'e ConnectionView,
+    remote: IpAddr,
+    request: Option<&'e R>,
+    /// The request's path without its query.
+    path: Option<&'e [u8]>,
+}
+
+impl<'e, R: RequestView> Evaluation<'e, R> {
+    fn of(subject: &Subject<'e, R>) -> Self {
+        let Subject { connection, remote, request } = *subject;
+        Self { connection, remote, request, path: request.map(|request| split_path(request.path()).0) }
+    }
+
     fn matches(&self, policy: &Policy) -> bool {
         policy.permissions.iter().any(|permission| self.has_permission(permission))
             && policy.principals.iter().any(|principal| self.is_principal(principal))
@@ -90,7 +105,7 @@ impl<R: RequestView> Subject<'_, R> {
     }
 
     fn path_matches(&self, matcher: &StringMatcher) -> bool {
-        self.request.is_some_and(|request| matcher.matches(split_path(request.path()).0))
+        self.path.is_some_and(|path| matcher.matches(path))
     }
 }
 

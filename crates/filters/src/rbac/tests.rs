@@ -13,7 +13,7 @@ use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
 use evenkeel_runtime_config::{hcm, listener};
 use evenkeel_stats::{Registry, ScopeName};
 
-use super::{Subject, evaluate};
+use super::{Evaluation, Subject, evaluate};
 use crate::{Decision, HttpFilters, Kept, LocalReply, NetworkFilters, RequestContext};
 
 const WEB: &str = "spiffe://cluster.local/ns/default/sa/web";
@@ -285,7 +285,7 @@ fn a_large_set_decides_as_its_policies_do_one_by_one() {
                 let connection = connection(name.copied());
                 let subject =
                     Subject { connection: &connection, remote: connection.direct_remote.ip(), request: Some(&request) };
-                let one_by_one = rules.policies().iter().find(|policy| subject.matches(policy));
+                let one_by_one = rules.policies().iter().find(|policy| Evaluation::of(&subject).matches(policy));
                 let indexed = evaluate(&rules, &subject).policy;
                 assert_eq!(
                     indexed.map(|policy| &policy.name),

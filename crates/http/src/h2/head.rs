@@ -110,6 +110,7 @@ pub(super) struct RequestReader<'a> {
 impl<'a> RequestReader<'a> {
     pub(super) fn new(head: &'a mut RequestHead, options: &Options) -> Self {
         head.clear();
+        head.headers.prepare();
         head.version = Version::Http2;
         Self {
             head,
@@ -230,6 +231,7 @@ pub(super) struct ResponseReader<'a> {
 impl<'a> ResponseReader<'a> {
     pub(super) fn new(head: &'a mut ResponseHead, options: &Options) -> Self {
         head.clear();
+        head.headers.prepare();
         head.version = Version::Http2;
         Self { head, fields: Fields::new(options) }
     }

@@ -1,34 +1,99 @@
-//! Buffers lent to streams and connections while they hold bytes; idle ones hold none.
+//! Memory lent to streams and connections while they have use for it; idle ones hold none.
 
 use std::cell::RefCell;
 
-/// Buffers a worker keeps for reuse.
-const MAX_KEPT: usize = 64;
-/// Largest buffer that is kept, in bytes.
+use evenkeel_http::{RequestHead, ResponseHead};
+
+/// What a worker keeps for reuse, and how much of it.
+struct Spare<T> {
+    items: RefCell<Vec<T>>,
+    most: usize,
+}
+
+impl<T> Spare<T> {
+    const fn new(most: usize) -> Self {
+        Self { items: RefCell::new(Vec::new()), most }
+    }
+
+    fn take(&self) -> Option<T> {
+        self.items.borrow_mut().pop()
+    }
+
+    fn give(&self, item: T) {
+        let mut items = self.items.borrow_mut();
+        if items.len() < self.most {
+            items.push(item);
+        }
+    }
+}
+
+/// Largest buffer of a stream that is kept, in bytes.
 const MAX_KEPT_BYTES: usize = 32 * 1024;
+/// Buffers of streams that stay when they were not needed lately.
+const RESTING_BODIES: usize = 64;
+/// Largest buffer of a connection that is kept, in bytes: the output of a turn in which hundreds of streams answered.
+const MAX_KEPT_OUTPUT_BYTES: usize = 1024 * 1024;
 
 thread_local! {
-    static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+    /// Of streams, for their bodies.
+    static BODIES: Spare<Vec<u8>> = const { Spare::new(256) };
+    /// Of connections, for their output. Nearly all are small; those that are not are few, since connections take turns.
+    static OUTPUTS: Spare<Vec<u8>> = const { Spare::new(4) };
+    static REQUESTS: Spare<RequestHead> = const { Spare::new(256) };
+    static RESPONSES: Spare<ResponseHead> = const { Spare::new(256) };
 }
 
-/// An empty buffer, with memory if there is some to spare.
-pub(super) fn take() -> Vec<u8> {
-    SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten().unwrap_or_default()
+// During thread exit there is nothing to take from or to give to; then memory is allocated and freed.
+
+fn take() -> Vec<u8> {
+    BODIES.try_with(Spare::take).ok().flatten().unwrap_or_default()
 }
 
-/// Gives a buffer back.
-pub(super) fn give(mut buffer: Vec<u8>) {
-    if buffer.capacity() == 0 || buffer.capacity() > MAX_KEPT_BYTES {
-        return;
+fn give(mut buffer: Vec<u8>) {
+    if (1..=MAX_KEPT_BYTES).contains(&buffer.capacity()) {
+        buffer.clear();
+        _ = BODIES.try_with(|spare| spare.give(buffer));
     }
-    buffer.clear();
-    // During thread exit there is nothing to give it to, and it is freed.
-    let _ = SPARE.try_with(|spare| {
-        let mut spare = spare.borrow_mut();
-        if spare.len() < MAX_KEPT {
-            spare.push(buffer);
-        }
-    });
+}
+
+/// An empty buffer for a connection's output, with memory if there is some to spare.
+pub(super) fn take_output() -> Vec<u8> {
+    OUTPUTS.try_with(Spare::take).ok().flatten().unwrap_or_default()
+}
+
+/// Gives it back.
+pub(super) fn give_output(buffer: Vec<u8>) {
+    if (1..=MAX_KEPT_OUTPUT_BYTES).contains(&buffer.capacity()) {
+        _ = OUTPUTS.try_with(|spare| spare.give(buffer));
+    }
+}
+
+/// Lets go of what large turns of the past needed. To be called about once a second.
+pub(crate) fn trim() {
+    _ = BODIES.try_with(|spare| spare.items.borrow_mut().truncate(RESTING_BODIES));
+    _ = OUTPUTS.try_with(|spare| spare.items.borrow_mut().retain(|buffer| buffer.capacity() <= MAX_KEPT_BYTES));
+}
+
+/// An empty head, with memory if there is some to spare.
+pub(super) fn take_request() -> RequestHead {
+    REQUESTS.try_with(Spare::take).ok().flatten().unwrap_or_default()
+}
+
+/// Keeps a request head's memory for another request.
+pub(crate) fn give_request(mut head: RequestHead) {
+    head.clear();
+    _ = REQUESTS.try_with(|spare| spare.give(head));
+}
+
+/// An empty head, with memory if there is some to spare.
+pub(super) fn take_response() -> ResponseHead {
+    RESPONSES.try_with(Spare::take).ok().flatten().unwrap_or_default()
+}
+
+/// Gives it back.
+pub(super) fn give_response(mut head: ResponseHead) {
+    head.clear();
+    _ = RESPONSES.try_with(|spare| spare.give(head));
 }
 
 /// Bytes that come in at one end and leave at the other. Costs no memory while it is empty.

@@ -25,6 +25,6 @@ mod tests;
 
 pub(crate) use client::Client;
 pub(crate) use driver::Limits;
-pub(crate) use memory::Chunk;
+pub(crate) use memory::{Chunk, give_request as recycle, trim};
 pub(crate) use server::{Incoming, Server};
 pub(crate) use stream::{Answer, Received, Reset, ResetBy, Stream};

@@ -9,6 +9,7 @@ use evenkeel_runtime_config::http2::Http2Options;
 use evenkeel_stats::Writer;
 
 use super::driver::{Driver, Limits};
+use super::memory;
 use super::stats::Stats;
 use super::stream::Stream;
 use crate::conn::Buffer;
@@ -71,7 +72,7 @@ impl Server {
             let (index, head, meta) = core.streams.requests.pop_front()?;
             // Reset before anybody looked at it: nobody needs to.
             if core.streams.entries.get(index).is_none_or(|entry| entry.reset.is_some()) {
-                core.streams.recycle_request(head);
+                memory::give_request(head);
                 core.forget(index);
                 continue;
             }

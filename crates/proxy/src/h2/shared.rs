@@ -23,8 +23,6 @@ use super::memory;
 use super::stats::{self, Counter, Gauge, Stats};
 use super::stream::{Reset, ResetBy};
 
-/// Heads kept for reuse per connection.
-const MAX_SPARE_HEADS: usize = 16;
 /// Where no stream is.
 const NONE: u32 = u32::MAX;
 
@@ -61,8 +59,6 @@ pub(super) struct Streams {
     by_slot: Vec<u32>,
     /// Requests nobody has accepted yet; at most the streams a peer may open.
     pub(super) requests: VecDeque<(usize, RequestHead, RequestMeta)>,
-    spare_requests: Vec<RequestHead>,
-    spare_responses: Vec<ResponseHead>,
     /// Received bytes that streams hold.
     held: usize,
     /// Above so many bytes the connection's window is given back only as fast as streams are read.
@@ -96,8 +92,6 @@ impl Core {
             entries: Slab::new(),
             by_slot: Vec::new(),
             requests: VecDeque::new(),
-            spare_requests: Vec::new(),
-            spare_responses: Vec::new(),
             held: 0,
             hold_limit: options.connection_window as usize / 2,
             withheld: 0,
@@ -140,7 +134,7 @@ impl Core {
             && let Some(buffer) = self.codec.take_output_buffer()
         {
             self.lent = false;
-            memory::give(buffer);
+            memory::give_output(buffer);
         }
     }
 
@@ -161,7 +155,7 @@ impl Core {
     pub(super) fn lend(&mut self) {
         if !self.lent {
             self.lent = true;
-            self.codec.lend_output_buffer(memory::take());
+            self.codec.lend_output_buffer(memory::take_output());
         }
     }
 
@@ -384,26 +378,8 @@ impl Streams {
         self.due += given;
     }
 
-    /// Memory for a response head.
-    pub(super) fn recycle_response(&mut self, mut head: ResponseHead) {
-        if self.spare_responses.len() < MAX_SPARE_HEADS {
-            head.clear();
-            self.spare_responses.push(head);
-        }
-    }
-
-    /// Memory for a request head.
-    pub(super) fn recycle_request(&mut self, mut head: RequestHead) {
-        if self.spare_requests.len() < MAX_SPARE_HEADS {
-            head.clear();
-            self.spare_requests.push(head);
-        }
-    }
-
     /// Gives up the memory that an idle connection does not need.
     pub(super) fn shrink(&mut self) {
-        self.spare_requests = Vec::new();
-        self.spare_responses = Vec::new();
         if self.entries.is_empty() {
             self.entries.shrink_to_fit();
             self.by_slot = Vec::new();
@@ -415,34 +391,25 @@ impl Streams {
 impl Sink for Streams {
     fn request(&mut self, stream: StreamKey, head: &mut RequestHead, meta: RequestMeta) {
         let index = self.insert(Entry::new(stream, meta.end, false));
-        let mut taken = self.spare_requests.pop().unwrap_or_default();
-        std::mem::swap(head, &mut taken);
-        self.requests.push_back((index, taken, meta));
+        self.requests.push_back((index, std::mem::replace(head, memory::take_request()), meta));
     }
 
     fn interim(&mut self, stream: StreamKey, head: &mut ResponseHead) {
-        let mut taken = self.spare_responses.pop().unwrap_or_default();
         if let Some(entry) = self.entry(stream) {
             // Past the limit the oldest is left out: they carry nothing that the answer depends on.
             if entry.interim.len() == MAX_INTERIM {
                 entry.interim.pop_front();
             }
-            std::mem::swap(head, &mut taken);
-            entry.interim.push_back(taken);
+            entry.interim.push_back(std::mem::replace(head, memory::take_response()));
             entry.wake();
         }
     }
 
     fn response(&mut self, stream: StreamKey, head: &mut ResponseHead, meta: ResponseMeta) {
-        let mut taken = self.spare_responses.pop().unwrap_or_default();
-        match self.entry(stream) {
-            Some(entry) => {
-                std::mem::swap(head, &mut taken);
-                entry.answer = Some((taken, meta));
-                entry.peer_ended = meta.end;
-                entry.wake();
-            }
-            None => self.recycle_response(taken),
+        if let Some(entry) = self.entry(stream) {
+            entry.answer = Some((std::mem::replace(head, memory::take_response()), meta));
+            entry.peer_ended = meta.end;
+            entry.wake();
         }
     }
 

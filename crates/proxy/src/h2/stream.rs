@@ -7,7 +7,7 @@ use evenkeel_http::h2::{Reason, ResponseMeta};
 use evenkeel_http::{Framing, Headers, ResponseHead};
 
 use super::entry::Entry;
-use super::memory::Chunk;
+use super::memory::{self, Chunk};
 use super::shared::{Core, Shared};
 
 /// One stream, in either role, in the hands of one task: whoever polled last is woken.
@@ -92,7 +92,8 @@ impl Stream {
                 }
             },
         };
-        core.streams.recycle_response(std::mem::replace(head, next));
+        drop(core);
+        memory::give_response(std::mem::replace(head, next));
         Poll::Ready(Ok(answer))
     }
 
@@ -198,11 +199,6 @@ impl Stream {
     /// Stream identifier on the wire.
     pub(crate) fn id(&self) -> u32 {
         self.shared.0.borrow().streams.entries.get(self.entry).map_or(0, |entry| entry.key.id())
-    }
-
-    /// Keeps a request head's memory for another request of the connection.
-    pub(crate) fn recycle(&self, head: evenkeel_http::RequestHead) {
-        self.shared.0.borrow_mut().streams.recycle_request(head);
     }
 
     fn act(&mut self, f: impl FnOnce(&mut Entry, &mut evenkeel_http::h2::Connection)) {

@@ -15,7 +15,7 @@ use super::origin::Origin;
 use super::phases::Life;
 use super::request::Request;
 use crate::conn::{Buffer, Deadline};
-use crate::h2::{Incoming, Limits, Server};
+use crate::h2::{Incoming, Limits, Server, recycle};
 use crate::stats::http::Counter;
 use crate::stream::Stream;
 use crate::worker::spawn;
@@ -64,7 +64,8 @@ pub(super) async fn serve(origin: Origin, stream: Stream, input: Buffer, carried
             server.drain();
             leaving = true;
         }
-        spawn(&origin.registration, serve_stream(Rc::clone(origin), incoming, carried));
+        // Boxed: it is kilobytes, which on their way into a task would be moved several times.
+        spawn(&origin.registration, Box::pin(serve_stream(Rc::clone(origin), incoming, carried)));
     }
 }
 
@@ -92,7 +93,7 @@ async fn serve_stream(origin: Rc<Origin>, incoming: Incoming, carried: Version) 
         return carry(lending, Downstream::Http2(Http2::new(stream, meta.end))).await;
     }
     let mut request = Request::begin(Clock::new());
-    stream.recycle(std::mem::replace(&mut request.head, head));
+    recycle(std::mem::replace(&mut request.head, head));
     request.info = info;
     let mut deadline = Deadline::default();
     let down = Downstream::Http2(Http2::new(stream, meta.end));

@@ -44,6 +44,10 @@ pub(super) fn identify(
     random: &Random,
 ) -> SocketAddr {
     let direct = connection.remote;
+    head.headers.remove_where(|id, name| match id {
+        HeaderId::Other => name.starts_with(b"x-envoy-") && INTERNAL_NAMES.contains(&name),
+        id => INTERNAL.contains(&id) || (hcm.use_remote_address && EDGE.contains(&id)),
+    });
     let (mut client, scheme) = (direct, if connection.tls { &b"https"[..] } else { b"http" });
     let headers = &mut head.headers;
     if hcm.use_remote_address {
@@ -58,9 +62,11 @@ pub(super) fn identify(
         if hcm.xff_num_trusted_hops == 0 || !headers.contains(HeaderId::ForwardedProto) {
             headers.set(HeaderId::ForwardedProto, scheme);
         }
-        EDGE.iter().for_each(|id| headers.remove(*id));
-        let external = client.ip().to_canonical().to_string();
-        headers.set(HeaderId::EnvoyExternalAddress, external.as_bytes());
+        if client == direct {
+            headers.set(HeaderId::EnvoyExternalAddress, peer_text.as_bytes());
+        } else {
+            headers.set(HeaderId::EnvoyExternalAddress, client.ip().to_canonical().to_string().as_bytes());
+        }
     } else {
         if let Some(ip) = trusted_address(headers, hcm.xff_num_trusted_hops) {
             client = SocketAddr::new(ip, 0);
@@ -69,10 +75,6 @@ pub(super) fn identify(
         if !valid {
             headers.set(HeaderId::ForwardedProto, scheme);
         }
-    }
-    INTERNAL.iter().for_each(|id| headers.remove(*id));
-    if headers.iter().any(|(id, name, _)| id == HeaderId::Other && name.starts_with(b"x-envoy-")) {
-        INTERNAL_NAMES.iter().for_each(|name| headers.remove_name(name));
     }
     request_id(headers, hcm, random);
     client_certificate(headers, hcm, connection);
@@ -110,18 +112,34 @@ fn request_id(headers: &mut Headers, hcm: &HttpConnectionManager, random: &Rando
 
 /// A random UUID (version 4).
 fn uuid(random: &Random) -> [u8; 36] {
-    const HEX: &[u8; 16] = b"0123456789abcdef";
-    let bits = u128::from(random.next()) << 64 | u128::from(random.next());
-    let bits = bits & !(0xf << 76 | 0b11 << 62) | 0x4 << 76 | 0b10 << 62;
+    let high = random.next() & !0xf000 | 0x4000;
+    let low = random.next() & !(0b11 << 62) | 0b10 << 62;
+    let [a, b] = hex(high);
+    let [c, d] = hex(low);
     let mut text = [b'-'; 36];
-    let mut nibble = 32;
-    for (at, byte) in text.iter_mut().enumerate() {
-        if !matches!(at, 8 | 13 | 18 | 23) {
-            nibble -= 1;
-            *byte = HEX[(bits >> (nibble * 4) & 0xf) as usize];
-        }
-    }
+    text[..8].copy_from_slice(&a);
+    text[9..13].copy_from_slice(&b[..4]);
+    text[14..18].copy_from_slice(&b[4..]);
+    text[19..23].copy_from_slice(&c[..4]);
+    text[24..28].copy_from_slice(&c[4..]);
+    text[28..].copy_from_slice(&d);
     text
+}
+
+/// Sixteen digits, highest first. Eight at a time: every request has an id.
+fn hex(number: u64) -> [[u8; 8]; 2] {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let eight = |half: u32| {
+        // Each nibble into a byte of its own, the highest into the lowest byte, which comes first in memory.
+        let mut digits = u64::from(half.swap_bytes());
+        digits = (digits | digits << 16) & 0x0000_ffff_0000_ffff;
+        digits = (digits | digits << 8) & 0x00ff_00ff_00ff_00ff;
+        digits = (digits >> 4 | digits << 8) & 0x0f0f_0f0f_0f0f_0f0f;
+        // 1 in each byte above 9; from `0` to `9`, or on to `a`.
+        let letters = (digits + 6 * ONES) >> 4 & ONES;
+        (digits + 0x30 * ONES + letters * 0x27).to_le_bytes()
+    };
+    [eight((number >> 32) as u32), eight(number as u32)]
 }
 
 /// `x-forwarded-client-cert` as `forward_client_cert_details` says.
@@ -201,6 +219,9 @@ mod tests {
         let at = |index: usize| text.as_bytes()[index];
         assert_eq!((at(8), at(13), at(14), at(18), at(23)), (b'-', b'-', b'4', b'-', b'-'), "{text}");
         assert!(b"89ab".contains(&at(19)), "{text}");
+        for number in [0, u64::MAX, 0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210] {
+            assert_eq!(hex(number).concat(), format!("{number:016x}").into_bytes());
+        }
     }
 
     #[test]

@@ -12,12 +12,14 @@ use evenkeel_filters::{HttpFilters, NetworkFilters};
 use evenkeel_runtime_config::listener::{FilterChain, ProxyProtocolVersion};
 use evenkeel_runtime_config::{Demand, FastMap, HttpConnectionManager};
 use evenkeel_stats::{Registry, Scope, Writer};
+use tokio::runtime::LocalOptions;
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::task::{LocalSet, spawn_local};
+use tokio::task::spawn_local;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::access_log::{LogHandle, WorkerLog};
 use crate::balance::{Balance, Seat};
+use crate::conn::deadline;
 use crate::h2::stats as h2;
 use crate::handover::Parcel;
 use crate::http::LentStream;
@@ -141,16 +143,26 @@ pub(crate) type TcpStats = Writer<tcp::Stats>;
 
 /// Starts a worker's thread.
 pub(super) fn spawn(seed: Seed, inbox: mpsc::Receiver<Message>) -> io::Result<std::thread::JoinHandle<()>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-    std::thread::Builder::new().name(format!("worker-{}", seed.index)).spawn(move || {
-        let local = LocalSet::new();
-        local.block_on(&runtime, run(seed, inbox));
-    })
+    let (started, start) = std::sync::mpsc::sync_channel(1);
+    let thread = std::thread::Builder::new().name(format!("worker-{}", seed.index)).spawn(move || {
+        // A runtime whose tasks never leave the thread has to be made on it.
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        match builder.enable_io().enable_time().build_local(LocalOptions::default()) {
+            Ok(runtime) => {
+                _ = started.send(Ok(()));
+                runtime.block_on(run(seed, inbox));
+            }
+            Err(error) => _ = started.send(Err(error)),
+        }
+    })?;
+    start.recv().unwrap_or_else(|_| Err(io::Error::other("the worker's thread ended at once")))?;
+    Ok(thread)
 }
 
 async fn run(seed: Seed, mut inbox: mpsc::Receiver<Message>) {
     let worker = Worker::new(seed);
     let housekeeping = spawn_local(housekeeping(Rc::clone(&worker)));
+    spawn_local(memory::give_back_workers_start_up());
     let mut accepting: FastMap<ListenerKey, Vec<oneshot::Sender<()>>> = FastMap::default();
     while let Some(message) = inbox.recv().await {
         match message {
@@ -188,9 +200,11 @@ async fn housekeeping(worker: Rc<Worker>) {
     let mut shrinks = worker.overload.shrinks();
     loop {
         let now = ticks.tick().await;
+        deadline::tick(now);
         worker.log.borrow_mut().flush();
         worker.upstreams.sweep(now);
         worker.publish_memory();
+        crate::h2::trim();
         if std::mem::replace(&mut shrinks, worker.overload.shrinks()) != worker.overload.shrinks() {
             worker.upstreams.close_idle();
             memory::collect();
