@@ -83,7 +83,8 @@ unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _: libc::size_t, found:
     let info = unsafe { &*info };
     // The kernel's own object is not a file's.
     // SAFETY: names are C strings, or null.
-    let kernels = !info.dlpi_name.is_null() && unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes().starts_with(b"linux-");
+    let kernels =
+        !info.dlpi_name.is_null() && unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes().starts_with(b"linux-");
     if info.dlpi_phdr.is_null() || kernels {
         return 0;
     }
