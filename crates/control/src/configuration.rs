@@ -1,24 +1,28 @@
 //! The loop that keeps the world up to date: notices, debounce, read, build, publish.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use std::{fs, io};
 
-use evenkeel_base::{Diagnostic, Diagnostics, Severity, Sources};
-use evenkeel_model::{AddressBook, MeshConfig, Snapshot};
+use evenkeel_base::{Diagnostic, Diagnostics, Severity};
+use evenkeel_model::{AddressBook, Builder, Built, MeshConfig};
 use tokio::sync::watch;
 
 use crate::metrics::Metrics;
 use crate::proxies::Proxies;
-use crate::source::debounce::{Change, Debounce, DebounceOptions};
-use crate::source::files::Files;
+use crate::source::debounce::{Change, Debounce, DebounceOptions, Lane};
+use crate::source::files::{Difference, Files, Refresh};
 use crate::source::watch::{Notice, Watch};
-use crate::world::World;
+use crate::world::{Cause, Noticed, World};
 
 /// The file of allotted virtual addresses in the state directory.
 const ADDRESS_BOOK_FILE: &str = "addresses.json";
+/// How often that file is written at most; and when the control plane ends. An address lost in between is found again
+/// from the hash of its name.
+const ADDRESS_BOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why the configuration cannot be kept.
 #[derive(Debug, thiserror::Error)]
@@ -45,11 +49,10 @@ pub enum ConfigurationError {
 #[derive(Debug)]
 pub struct Configuration {
     files: Files,
-    mesh: MeshConfig,
-    book: AddressBook,
-    book_path: PathBuf,
-    /// Findings of the last build, to tell each once.
-    told: Diagnostics,
+    builder: Builder,
+    stored: StoredBook,
+    /// Findings of the last build, each of which has been told.
+    told: Arc<Diagnostics>,
 }
 
 impl Configuration {
@@ -58,57 +61,59 @@ impl Configuration {
         for path in &roots {
             fs::read_dir(path).map_err(|reason| ConfigurationError::Directory { path: path.clone(), reason })?;
         }
-        let book_path = state.join(ADDRESS_BOOK_FILE);
-        let book = read_book(&book_path)?;
-        Ok(Self { files: Files::new(roots), mesh, book, book_path, told: Diagnostics::new() })
+        let path = state.join(ADDRESS_BOOK_FILE);
+        let book = read_book(&path)?;
+        let stored = StoredBook { path, addresses: book.len(), due: None, written: None };
+        let builder = Builder::new(mesh, book);
+        Ok(Self { files: Files::new(roots), builder, stored, told: Arc::default() })
     }
 
     /// Reads everything for the first time.
     pub fn first(&mut self) -> World {
         let refresh = self.files.refresh(SystemTime::now());
-        let (snapshot, diagnostics) = self.build();
-        self.tell(refresh.news, &diagnostics);
-        self.world(1, Instant::now(), Arc::new(snapshot), diagnostics)
+        let causes = Cause::of(&refresh.objects);
+        let built = self.builder.apply(refresh.changed);
+        self.store_book();
+        self.tell(refresh.news, &built);
+        self.world(1, Noticed::now(), causes, built)
     }
 
-    /// Reads what is new. `None` when nothing is.
-    pub fn next(&mut self, last: &World, noticed: Instant) -> Option<World> {
-        let refresh = self.files.refresh(SystemTime::now());
+    /// Reads what has changed. `None` when nothing is new.
+    fn next(&mut self, last: &World, changed: &Changed) -> Option<World> {
+        let refresh = match changed.anywhere {
+            true => self.files.refresh(SystemTime::now()),
+            false => self.files.refresh_only(&changed.paths, SystemTime::now()),
+        };
         if !refresh.files_changed && refresh.news.is_empty() {
             return None;
         }
+        let Refresh { changed: files, objects, news, .. } = refresh;
+        let built = self.builder.apply(files);
+        self.store_book();
+        self.tell(news, &built);
         // A comment, or a mistake that is refused, leaves what proxies see as it is.
-        let world = match refresh.objects_changed {
+        let same = Arc::ptr_eq(&built.snapshot, &last.snapshot);
+        Some(match same {
+            true => self.world(last.generation, last.noticed, last.causes.clone(), built),
             false => {
-                let built = self.told.clone();
-                self.tell(refresh.news, &built);
-                self.world(last.generation, last.noticed, last.snapshot.clone(), built)
+                let noticed = changed.noticed.unwrap_or_else(Noticed::now);
+                self.world(last.generation + 1, noticed, Cause::of(&objects), built)
             }
-            true => {
-                let (snapshot, built) = self.build();
-                self.tell(refresh.news, &built);
-                self.world(last.generation + 1, noticed, Arc::new(snapshot), built)
-            }
-        };
-        Some(world)
+        })
     }
 
-    fn build(&mut self) -> (Snapshot, Diagnostics) {
-        let before = self.book.clone();
-        let objects = self.files.objects();
-        let built = evenkeel_model::build(&objects, &self.mesh, &mut self.book);
-        if self.book != before
-            && let Err(error) = write_book(&self.book_path, &self.book)
-        {
-            tracing::error!(path = %self.book_path.display(), %error, "virtual addresses cannot be kept for a restart");
+    fn store_book(&mut self) {
+        self.stored.note(self.builder.book(), Instant::now());
+    }
+
+    fn tell(&mut self, news: Vec<Diagnostic>, built: &Built) {
+        let mut findings: Diagnostics = news.into_iter().collect();
+        if !Arc::ptr_eq(&self.told, &built.diagnostics) {
+            findings.extend(built.diagnostics.iter().filter(|d| !self.told.iter().any(|told| told == *d)).cloned());
+            self.told = built.diagnostics.clone();
         }
-        built
-    }
-
-    fn tell(&mut self, news: Vec<Diagnostic>, built: &Diagnostics) {
-        let sources = self.files.sources();
-        let unknown = built.iter().filter(|d| !self.told.iter().any(|told| told == *d));
-        for finding in news.iter().chain(unknown) {
+        let sources = self.files.sources(&findings);
+        for finding in &findings {
             let text = finding.render(&sources, false);
             match finding.severity {
                 Severity::Error => tracing::error!("{}", text.trim_end()),
@@ -116,22 +121,86 @@ impl Configuration {
                 Severity::Info => tracing::debug!("{}", text.trim_end()),
             }
         }
-        self.told = built.clone();
     }
 
-    fn world(&self, generation: u64, noticed: Instant, snapshot: Arc<Snapshot>, built: Diagnostics) -> World {
+    fn world(&self, generation: u64, noticed: Noticed, causes: Arc<[Cause]>, built: Built) -> World {
         let mut diagnostics = self.files.diagnostics();
-        diagnostics.extend(built);
+        diagnostics.extend(built.diagnostics.iter().cloned());
         diagnostics.sort();
-        let sources: Sources = self.files.sources();
         World {
             generation,
             noticed,
-            snapshot,
+            causes,
+            snapshot: built.snapshot,
+            sources: Arc::new(self.files.sources(&diagnostics)),
             diagnostics: Arc::new(diagnostics),
-            sources: Arc::new(sources),
-            refused: self.files.refused(),
+            refused: self.files.refused().into(),
         }
+    }
+}
+
+impl Drop for Configuration {
+    fn drop(&mut self) {
+        if self.stored.due.is_some() {
+            self.stored.write(self.builder.book(), Instant::now());
+        }
+    }
+}
+
+/// The address book on disk.
+#[derive(Debug)]
+struct StoredBook {
+    path: PathBuf,
+    /// How many addresses it had when it was looked at last; it changes seldom but by growing.
+    addresses: usize,
+    /// There is something to write, at this time.
+    due: Option<Instant>,
+    written: Option<Instant>,
+}
+
+impl StoredBook {
+    fn note(&mut self, book: &AddressBook, now: Instant) {
+        if book.len() != self.addresses {
+            self.addresses = book.len();
+            let next = self.written.map_or(now, |written| (written + ADDRESS_BOOK_INTERVAL).max(now));
+            self.due.get_or_insert(next);
+        }
+        if self.due.is_some_and(|due| due <= now) {
+            self.write(book, now);
+        }
+    }
+
+    fn write(&mut self, book: &AddressBook, now: Instant) {
+        self.due = None;
+        self.written = Some(now);
+        if let Err(error) = write_book(&self.path, book) {
+            tracing::error!(path = %self.path.display(), %error, "virtual addresses cannot be kept for a restart");
+        }
+    }
+}
+
+/// What is noticed and not yet read.
+#[derive(Debug, Default)]
+struct Changed {
+    paths: BTreeSet<PathBuf>,
+    /// Not only there.
+    anywhere: bool,
+    /// When the first of it was noticed.
+    noticed: Option<Noticed>,
+}
+
+impl Changed {
+    fn add(&mut self, notice: Notice) {
+        self.anywhere |= notice.paths.is_empty();
+        self.paths.extend(notice.paths);
+        self.noticed.get_or_insert_with(Noticed::now);
+    }
+
+    fn join(&mut self, other: Self) {
+        self.paths.extend(other.paths);
+        self.anywhere |= other.anywhere;
+        let first = self.noticed.into_iter().chain(other.noticed).min_by_key(|noticed| noticed.instant);
+        self.noticed = first;
     }
 }
 
@@ -146,20 +215,27 @@ pub async fn keep(
 ) {
     count(&world.borrow(), &metrics);
     let mut debounce = Debounce::new(options);
-    let mut noticed = None;
+    let (mut everything, mut endpoints) = (Changed::default(), Changed::default());
     loop {
         let due = debounce.due();
+        let store = configuration.stored.due;
         tokio::select! {
             notice = watch.next() => {
                 let Some(notice) = notice else { return };
-                noticed.get_or_insert_with(Instant::now);
-                debounce.change(classify(&configuration.files, &notice), Instant::now());
+                let Some(change) = classify(&configuration.files, &notice) else { continue };
+                match debounce.lane(change) {
+                    Lane::Endpoints => endpoints.add(notice),
+                    Lane::Everything => everything.add(notice),
+                }
+                debounce.change(change, Instant::now());
             }
             () = wait_until(due) => {
-                debounce.acted();
-                let noticed = noticed.take().unwrap_or_else(Instant::now);
+                let mut changed = std::mem::take(&mut endpoints);
+                if debounce.act(Instant::now()) == Lane::Everything {
+                    changed.join(std::mem::take(&mut everything));
+                }
                 let last = world.borrow().clone();
-                if let Some(next) = configuration.next(&last, noticed) {
+                if let Some(next) = configuration.next(&last, &changed) {
                     count(&next, &metrics);
                     let pushed = next.generation != last.generation;
                     tracing::info!(generation = next.generation, changed = pushed, "configuration read");
@@ -170,6 +246,7 @@ pub async fn keep(
                     }
                 }
             }
+            () = wait_until(store) => configuration.store_book(),
         }
     }
 }
@@ -181,12 +258,24 @@ async fn wait_until(due: Option<Instant>) {
     }
 }
 
-fn classify(files: &Files, notice: &Notice) -> Change {
-    let endpoints = !notice.paths.is_empty() && notice.paths.iter().all(|path| files.holds_only_endpoints(path));
-    match (notice.complete, endpoints) {
-        (false, _) => Change::Partial,
-        (true, true) => Change::Endpoints,
-        (true, false) => Change::Complete,
+/// What a notice means; `None`: nothing, as when the kernel tells of one renamed file twice.
+fn classify(files: &Files, notice: &Notice) -> Option<Change> {
+    let gone = |path: &PathBuf| files.holds_only_endpoints(path) && !path.exists();
+    if notice.paths.is_empty() {
+        return Some(Change::Partial);
+    }
+    if !notice.complete {
+        return Some(if notice.paths.iter().all(gone) { Change::EndpointsGone } else { Change::Partial });
+    }
+    let differences = notice.paths.iter().map(|path| match gone(path) {
+        true => Difference::Endpoints,
+        false => files.difference(path),
+    });
+    let differences: Vec<Difference> = differences.filter(|difference| *difference != Difference::None).collect();
+    match differences.iter().all(|difference| *difference == Difference::Endpoints) {
+        _ if differences.is_empty() => None,
+        true => Some(Change::Endpoints),
+        false => Some(Change::Complete),
     }
 }
 

@@ -158,7 +158,7 @@ impl Proxies {
         let world = self.world.borrow().clone();
         let settled = before.settled_generation < now.settled_generation;
         if settled && now.settled_generation == world.generation {
-            self.metrics.converged(Instant::now().duration_since(world.noticed));
+            self.metrics.converged(Instant::now().duration_since(world.noticed.instant));
         }
     }
 

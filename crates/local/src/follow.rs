@@ -83,7 +83,7 @@ impl Follower {
         self.files.refresh(SystemTime::now());
         let (manifest, findings) = Manifest::read(&self.files.objects());
         if findings.has_errors() {
-            return Some(Change::Say(findings.render(&self.files.sources(), false)));
+            return Some(Change::Say(findings.render(&self.files.sources(&findings), false)));
         }
         if manifest == self.manifest {
             return None;

@@ -163,7 +163,7 @@ fn read(directory: &Path, out: &mut dyn Write) -> Result<Manifest, UpError> {
         // The others are the control plane's to tell, together with what it finds in the files as a whole.
         &local
     };
-    let _ = out.write_all(told.render(&files.sources(), preflight::is_terminal()).as_bytes());
+    let _ = out.write_all(told.render(&files.sources(told), preflight::is_terminal()).as_bytes());
     if errors > 0 {
         let count = if errors == 1 { "1 error".to_owned() } else { format!("{errors} errors") };
         return Err(UpError::Refused { directory: directory.to_path_buf(), count });

@@ -65,23 +65,40 @@ impl DebounceOptions {
     }
 }
 
-/// How sure it is that a change is complete.
+/// How long an endpoint file that vanished may take to come back, as when an editor replaces it, before its endpoints go.
+const REPLACED_WITHIN: Duration = Duration::from_millis(10);
+
+/// How sure it is that a change is complete, and what it is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// Complete, and only about endpoints: acted on at once (unless `endpoints` is set).
     Endpoints,
+    /// A file that holds only endpoints vanished: acted on almost at once (unless `endpoints` is set).
+    EndpointsGone,
     /// Complete: a file was closed after writing, or renamed into place.
     Complete,
     /// Perhaps half of a change: a file vanished, or is being written. Always waits for quiet.
     Partial,
 }
 
-/// The decision, without a clock of its own.
+/// Which changes are to be acted on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lane {
+    /// Those about endpoints only; the others still wait.
+    Endpoints,
+    /// All.
+    Everything,
+}
+
+/// The decision, without a clock of its own. Changes of endpoints have a lane of their own, so that they neither wait for
+/// the configuration nor take it along half-written.
 #[derive(Debug)]
 pub struct Debounce {
     options: DebounceOptions,
     last_complete: Option<Instant>,
     pending: Option<Pending>,
+    /// When to act on changes of endpoints.
+    endpoints_due: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -93,22 +110,33 @@ struct Pending {
 impl Debounce {
     /// Nothing pending.
     pub fn new(options: DebounceOptions) -> Self {
-        Self { options, last_complete: None, pending: None }
+        Self { options, last_complete: None, pending: None, endpoints_due: None }
+    }
+
+    /// The lane a change goes.
+    pub fn lane(&self, change: Change) -> Lane {
+        match change {
+            Change::Endpoints | Change::EndpointsGone if !self.options.endpoints => Lane::Endpoints,
+            Change::Endpoints | Change::EndpointsGone | Change::Complete | Change::Partial => Lane::Everything,
+        }
     }
 
     /// Takes note of a change.
     pub fn change(&mut self, change: Change, now: Instant) {
+        if self.lane(change) == Lane::Endpoints {
+            let wait = if change == Change::EndpointsGone { REPLACED_WITHIN } else { Duration::ZERO };
+            self.endpoints_due = Some(self.endpoints_due.map_or(now + wait, |due| due.min(now + wait)));
+            return;
+        }
         // Writing a file gives a stream of partial changes before the one that completes it: those do not end the quiet.
         let quiet = self.last_complete.is_none_or(|last| now.duration_since(last) >= self.options.after);
-        let at_once = match change {
-            Change::Endpoints if !self.options.endpoints => true,
-            Change::Endpoints | Change::Complete => quiet,
-            Change::Partial => false,
-        };
-        if change != Change::Partial {
+        let complete = matches!(change, Change::Endpoints | Change::Complete);
+        if complete {
             self.last_complete = Some(now);
         }
         let since = self.pending.as_ref().map_or(now, |p| p.since);
+        // What is due at once stays so: the kernel tells of one renamed file twice.
+        let at_once = complete && (quiet || self.pending.as_ref().is_some_and(|pending| pending.due <= now));
         let due = match at_once {
             true => now,
             false => (now + self.options.after).min(since + self.options.max),
@@ -118,12 +146,16 @@ impl Debounce {
 
     /// When to act next.
     pub fn due(&self) -> Option<Instant> {
-        self.pending.as_ref().map(|p| p.due)
+        self.pending.as_ref().map(|p| p.due).into_iter().chain(self.endpoints_due).min()
     }
 
-    /// All changes noted so far are being acted on.
-    pub fn acted(&mut self) {
-        self.pending = None;
+    /// What is due is being acted on.
+    pub fn act(&mut self, now: Instant) -> Lane {
+        self.endpoints_due = None;
+        match self.pending.take_if(|pending| pending.due <= now) {
+            Some(_) => Lane::Everything,
+            None => Lane::Endpoints,
+        }
     }
 }
 
@@ -131,16 +163,20 @@ impl Debounce {
 mod tests {
     use super::*;
 
-    /// Plays changes (ms, kind) and yields the times (ms) at which the configuration is acted on.
+    /// Plays changes (ms, kind) and yields the times (ms) at which they are acted on.
     fn play(changes: &[(u64, Change)], options: DebounceOptions) -> Vec<u64> {
+        play_lanes(changes, options).into_iter().map(|(at, _)| at).collect()
+    }
+
+    /// Plays changes (ms, kind) and yields the times (ms) at which what is acted on.
+    fn play_lanes(changes: &[(u64, Change)], options: DebounceOptions) -> Vec<(u64, Lane)> {
         let start = Instant::now();
         let at = |ms: u64| start + Duration::from_millis(ms);
         let mut debounce = Debounce::new(options);
         let mut acted = Vec::new();
         let mut act_until = |debounce: &mut Debounce, limit: Option<Instant>| {
             while let Some(due) = debounce.due().filter(|due| limit.is_none_or(|l| *due < l)) {
-                acted.push(u64::try_from(due.duration_since(start).as_millis()).unwrap());
-                debounce.acted();
+                acted.push((u64::try_from(due.duration_since(start).as_millis()).unwrap(), debounce.act(due)));
             }
         };
         for &(ms, change) in changes {
@@ -153,7 +189,7 @@ mod tests {
 
     #[test]
     fn first_at_once_then_merged() {
-        use Change::{Complete, Endpoints, Partial};
+        use Change::{Complete, Partial};
         let options = DebounceOptions::default();
         let check =
             |changes: &[(u64, Change)], expected: &[u64]| assert_eq!(play(changes, options), expected, "{changes:?}");
@@ -163,8 +199,32 @@ mod tests {
         check(&[(0, Partial)], &[100]);
         check(&[(0, Partial), (20, Complete)], &[20]);
         check(&[(0, Complete), (10, Partial), (20, Complete)], &[0, 120]);
-        check(&[(0, Complete), (10, Endpoints)], &[0, 10]);
-        check(&[(0, Complete), (10, Complete), (20, Endpoints)], &[0, 20]);
+        check(&[(0, Complete), (0, Complete)], &[0]);
+    }
+
+    #[test]
+    fn endpoints_wait_for_nobody_and_take_nobody_along() {
+        use Change::{Complete, Endpoints, EndpointsGone, Partial};
+        use Lane::{Endpoints as Fast, Everything};
+        let check = |changes: &[(u64, Change)], expected: &[(u64, Lane)]| {
+            assert_eq!(play_lanes(changes, DebounceOptions::default()), expected, "{changes:?}");
+        };
+        check(&[(0, Endpoints)], &[(0, Fast)]);
+        check(&[(0, EndpointsGone)], &[(10, Fast)]);
+        check(&[(0, EndpointsGone), (3, Endpoints)], &[(3, Fast)]);
+        check(&[(0, EndpointsGone), (8, EndpointsGone)], &[(10, Fast)]);
+        check(&[(0, Complete), (10, Endpoints)], &[(0, Everything), (10, Fast)]);
+        check(&[(0, Complete), (10, Complete), (20, Endpoints)], &[(0, Everything), (20, Fast), (110, Everything)]);
+        check(&[(0, Partial), (20, EndpointsGone)], &[(30, Fast), (100, Everything)]);
+        check(&[(0, Endpoints), (1, Endpoints), (2, Complete)], &[(0, Fast), (1, Fast), (2, Everything)]);
+    }
+
+    #[test]
+    fn endpoints_go_however_long_the_configuration_streams() {
+        let mut changes: Vec<_> = (0..200).map(|i| (i * 50, Change::Complete)).collect();
+        changes.push((5_003, Change::EndpointsGone));
+        changes.sort_by_key(|(at, _)| *at);
+        assert!(play_lanes(&changes, DebounceOptions::default()).contains(&(5_013, Lane::Endpoints)));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use evenkeel_api::{Kind, Object};
+use evenkeel_api::{Kind, Object, Resource};
 use evenkeel_base::limits::MAX_FILE_BYTES;
 use evenkeel_base::{Diagnostic, Diagnostics, Severity, Sources, Span};
 
@@ -25,6 +25,8 @@ const RACY_AGE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Files {
     roots: Vec<PathBuf>,
+    /// The roots behind links, as notices name them.
+    real_roots: Vec<PathBuf>,
     files: BTreeMap<PathBuf, File>,
     /// Findings about directories rather than files.
     directories: Diagnostics,
@@ -34,10 +36,13 @@ pub struct Files {
 #[derive(Debug)]
 struct File {
     path: Arc<str>,
+    key: Arc<Path>,
     stamp: Option<Stamp>,
     text: Arc<str>,
-    /// Objects of the last content without errors.
-    good: Vec<Object>,
+    /// Objects of the last content without errors; until there is one, those of the present content that have none.
+    good: Vec<Arc<Object>>,
+    /// Whether there has been a content without errors.
+    was_good: bool,
     /// Findings about the present content.
     diagnostics: Diagnostics,
 }
@@ -50,21 +55,52 @@ struct Stamp {
     inode: u64,
 }
 
-/// What a look at the directories found.
+/// What is different in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Difference {
+    /// Nothing: it is as it was read.
+    None,
+    /// Endpoints, and nothing else: of Pods, of EndpointSlices, or of ServiceEntries.
+    Endpoints,
+    /// Anything.
+    Other,
+}
+
+/// What a look at files found.
 #[derive(Debug, Default)]
 pub struct Refresh {
-    /// Some object appeared, changed or vanished.
-    pub objects_changed: bool,
+    /// Files of which some object appeared, changed or vanished, with the objects they have now.
+    pub changed: Vec<(Arc<Path>, Vec<Arc<Object>>)>,
+    /// Those objects.
+    pub objects: Vec<Arc<Object>>,
     /// Some file was read, or vanished.
     pub files_changed: bool,
     /// Findings that were not there before, to be told once.
     pub news: Vec<Diagnostic>,
 }
 
+impl Refresh {
+    /// Whether some object appeared, changed or vanished.
+    pub fn objects_changed(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
+    fn objects_of(&mut self, file: &File, old: &[Arc<Object>], new: &[Arc<Object>]) {
+        let is_in = |list: &[Arc<Object>], object: &Arc<Object>| list.iter().any(|other| Arc::ptr_eq(other, object));
+        self.objects.extend(new.iter().filter(|object| !is_in(old, object)).cloned());
+        let came = |gone: &Object| {
+            new.iter().any(|n| n.kind() == gone.kind() && n.name == gone.name && n.namespace == gone.namespace)
+        };
+        self.objects.extend(old.iter().filter(|object| !is_in(new, object) && !came(object)).cloned());
+        self.changed.push((file.key.clone(), new.to_vec()));
+    }
+}
+
 impl Files {
     /// Nothing read yet; [`Files::refresh`] does.
     pub fn new(roots: Vec<PathBuf>) -> Self {
-        Self { roots, files: BTreeMap::new(), directories: Diagnostics::new() }
+        let real_roots = roots.iter().map(|root| root.canonicalize().unwrap_or_else(|_| root.clone())).collect();
+        Self { roots, real_roots, files: BTreeMap::new(), directories: Diagnostics::new() }
     }
 
     /// The configuration directories.
@@ -72,24 +108,24 @@ impl Files {
         &self.roots
     }
 
-    /// Reads what is new. A file with an error keeps its last good objects; a file that is gone takes them along.
+    /// Reads what is new, wherever it is. A file with an error keeps its last good objects; a file that is gone takes
+    /// them along.
     pub fn refresh(&mut self, now: SystemTime) -> Refresh {
         let before: BTreeSet<String> = self.diagnostics().iter().map(ToString::to_string).collect();
         let mut result = Refresh::default();
         let Scan { found, unreadable, diagnostics } = scan(&self.roots);
         self.directories = diagnostics;
-        self.files.retain(|path, file| {
-            let keep = found.contains_key(path) || unreadable.iter().any(|directory| path.starts_with(directory));
-            result.files_changed |= !keep;
-            result.objects_changed |= !keep && !file.good.is_empty();
-            keep
-        });
+        let is_gone = |path: &PathBuf| {
+            !found.contains_key(path) && !unreadable.iter().any(|directory| path.starts_with(directory))
+        };
+        let gone: Vec<PathBuf> = self.files.keys().filter(|path| is_gone(path)).cloned().collect();
+        for path in gone {
+            self.remove(&path, &mut result);
+        }
         for (path, metadata) in found {
             let file = self.files.entry(path.clone()).or_insert_with(|| File::new(&path));
             if file.is_stale(metadata.as_ref(), now) {
-                let changed = file.read(&path, metadata.as_ref());
-                result.files_changed |= changed != Changed::Nothing;
-                result.objects_changed |= changed == Changed::Objects;
+                file.read(&path, metadata.as_ref(), &mut result);
             }
         }
         let news = self.diagnostics().into_iter().filter(|d| !before.contains(&d.to_string()));
@@ -97,9 +133,46 @@ impl Files {
         result
     }
 
+    /// Reads these files only, as notices name them. Where that could miss something (a directory came or went, a limit
+    /// is reached) it looks everywhere.
+    pub fn refresh_only(&mut self, paths: &BTreeSet<PathBuf>, now: SystemTime) -> Refresh {
+        let given: Option<BTreeSet<PathBuf>> = paths.iter().map(|path| self.as_plain_file(path)).collect();
+        let Some(given) = given.filter(|_| self.directories.is_empty()) else { return self.refresh(now) };
+        let mut result = Refresh::default();
+        for path in given {
+            let before: Vec<Diagnostic> = self.files.get(&path).iter().flat_map(|f| &f.diagnostics).cloned().collect();
+            match fs::metadata(&path) {
+                Err(reason) if reason.kind() == io::ErrorKind::NotFound => self.remove(&path, &mut result),
+                metadata => {
+                    let file = self.files.entry(path.clone()).or_insert_with(|| File::new(&path));
+                    file.read(&path, metadata.as_ref(), &mut result);
+                    result.news.extend(file.diagnostics.iter().filter(|d| !before.contains(d)).cloned());
+                }
+            }
+        }
+        result
+    }
+
+    fn remove(&mut self, path: &Path, result: &mut Refresh) {
+        let Some(file) = self.files.remove(path) else { return };
+        result.files_changed = true;
+        if !file.good.is_empty() {
+            result.objects_of(&file, &file.good, &[]);
+        }
+    }
+
+    /// The path as the user gave it, if it can only be that of a file of the configuration.
+    fn as_plain_file(&self, path: &Path) -> Option<PathBuf> {
+        let path = self.as_given(path);
+        let depth =
+            self.roots.iter().find_map(|root| path.strip_prefix(root).ok()).map(|rest| rest.components().count());
+        let within_limits = self.files.len() < MAX_FILES && depth.is_some_and(|depth| depth <= MAX_DIRECTORY_DEPTH);
+        (within_limits && is_configuration(&path) && !path.is_dir()).then_some(path)
+    }
+
     /// The last good objects of all files, in the order of their paths.
     pub fn objects(&self) -> Vec<Object> {
-        self.files.values().flat_map(|file| file.good.iter().cloned()).collect()
+        self.files.values().flat_map(|file| &file.good).map(|object| (**object).clone()).collect()
     }
 
     /// Findings about the present content of all files.
@@ -107,15 +180,18 @@ impl Files {
         self.directories.iter().chain(self.files.values().flat_map(|f| f.diagnostics.iter())).cloned().collect()
     }
 
-    /// The files of which an older content is in force, because the present one has errors.
+    /// The files of which an older content is in force, or only part, because the present one has errors.
     pub fn refused(&self) -> Vec<Arc<str>> {
         self.files.values().filter(|f| f.diagnostics.has_errors()).map(|f| f.path.clone()).collect()
     }
 
-    /// The texts that diagnostics point into.
-    pub fn sources(&self) -> Sources {
+    /// The texts that findings point into.
+    pub fn sources(&self, findings: &Diagnostics) -> Sources {
+        let places =
+            findings.iter().flat_map(|d| std::iter::once(&d.span).chain(d.related.iter().map(|(span, _)| span)));
+        let named: BTreeSet<&Arc<str>> = places.map(|span| &span.file).collect();
         let mut sources = Sources::new();
-        for file in self.files.values() {
+        for file in named.into_iter().filter_map(|name| self.files.get(Path::new(&**name))) {
             sources.insert(file.path.clone(), file.text.clone());
         }
         sources
@@ -123,35 +199,59 @@ impl Files {
 
     /// Whether a file holds only endpoints, so that a change of it cannot change anything else.
     pub fn holds_only_endpoints(&self, path: &Path) -> bool {
-        let endpoints = |o: &Object| matches!(o.kind(), Kind::Pod | Kind::EndpointSlice);
-        let file = self.files.get(path).or_else(|| self.files.get(&self.as_given(path)?));
-        file.is_some_and(|file| !file.good.is_empty() && file.good.iter().all(endpoints))
+        let file = self.files.get(&self.as_given(path));
+        file.is_some_and(|file| !file.good.is_empty() && file.good.iter().all(|object| is_endpoints(object)))
+    }
+
+    /// What is different in a file that was written.
+    pub fn difference(&self, path: &Path) -> Difference {
+        let path = self.as_given(path);
+        let Ok(text) = read_text(&path) else { return Difference::Other };
+        let known = self.files.get(&path);
+        if known.is_some_and(|file| *file.text == *text && file.stamp.is_some()) {
+            return Difference::None;
+        }
+        let (new, findings) = evenkeel_api::load(&[(path.to_string_lossy().into(), text.into())]);
+        let old = known.map_or(&[][..], |file| &file.good);
+        let same_name = |a: &Object, b: &Object| a.kind() == b.kind() && a.name == b.name && a.namespace == b.namespace;
+        let rest = |object: &&Object| !is_endpoints(object);
+        let (old, new) = (old.iter().map(|o| &**o).filter(rest), new.iter().filter(rest));
+        let same = !findings.has_errors()
+            && old.clone().count() == new.clone().count()
+            && old.zip(new).all(|(a, b)| same_name(a, b) && without_endpoints(a) == without_endpoints(b));
+        if same { Difference::Endpoints } else { Difference::Other }
     }
 
     /// The path below a root as the user gave it, of one that names what is behind links.
-    fn as_given(&self, path: &Path) -> Option<PathBuf> {
-        let below = |root: &PathBuf| {
-            let real = root.canonicalize().ok()?;
-            path.strip_prefix(real).ok().map(|rest| root.join(rest))
-        };
-        self.roots.iter().find_map(below)
+    fn as_given(&self, path: &Path) -> PathBuf {
+        let mut roots = self.roots.iter().zip(&self.real_roots);
+        let below = |(root, real): (&PathBuf, &PathBuf)| path.strip_prefix(real).ok().map(|rest| root.join(rest));
+        roots.find_map(below).unwrap_or_else(|| path.to_owned())
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Changed {
-    Nothing,
-    Text,
-    Objects,
+fn is_endpoints(object: &Object) -> bool {
+    matches!(object.kind(), Kind::Pod | Kind::EndpointSlice)
+}
+
+/// An object as it would be without endpoints.
+fn without_endpoints(object: &Object) -> Object {
+    let mut object = object.clone();
+    if let Resource::ServiceEntry(entry) = &mut object.resource {
+        Arc::make_mut(entry).spec.endpoints.clear();
+    }
+    object
 }
 
 impl File {
     fn new(path: &Path) -> Self {
         Self {
             path: path.to_string_lossy().into(),
+            key: path.into(),
             stamp: None,
             text: "".into(),
             good: Vec::new(),
+            was_good: false,
             diagnostics: Diagnostics::new(),
         }
     }
@@ -162,7 +262,7 @@ impl File {
         self.stamp != Some(stamp) || racy
     }
 
-    fn read(&mut self, path: &Path, metadata: Result<&Metadata, &io::Error>) -> Changed {
+    fn read(&mut self, path: &Path, metadata: Result<&Metadata, &io::Error>, result: &mut Refresh) {
         let first = self.stamp.is_none() && self.diagnostics.is_empty();
         self.stamp = metadata.ok().map(Stamp::of);
         let text = match read_text(path) {
@@ -170,22 +270,32 @@ impl File {
             Err(reason) => {
                 self.stamp = None;
                 self.diagnostics = std::iter::once(evenkeel_api::unreadable(&self.path, reason)).collect();
-                return Changed::Text;
+                result.files_changed = true;
+                return;
             }
         };
         if *text == *self.text && !first && !self.diagnostics.iter().any(|d| d.code == "unreadable-file") {
-            return Changed::Nothing;
+            return;
         }
+        result.files_changed = true;
         self.text = text.into();
         let (objects, diagnostics) = evenkeel_api::load(&[(self.path.clone(), self.text.clone())]);
         self.diagnostics = diagnostics;
-        if self.diagnostics.has_errors() {
-            return Changed::Text;
+        let sound = !self.diagnostics.has_errors();
+        // What was whole once stays until it is whole again; before, what can be used of it is.
+        if self.was_good && !sound {
+            return;
         }
+        self.was_good |= sound;
         // Positions count as a change: resources name them as their origin.
-        let same = self.good == objects && self.good.iter().zip(&objects).all(|(a, b)| a.origin == b.origin);
-        self.good = objects;
-        if same { Changed::Text } else { Changed::Objects }
+        let old = std::mem::take(&mut self.good);
+        let same = |at: usize, new: &Object| old.get(at).filter(|old| old.same_as_written(new)).cloned();
+        let new = objects.into_iter().enumerate().map(|(at, new)| same(at, &new).unwrap_or_else(|| Arc::new(new)));
+        let new: Vec<Arc<Object>> = new.collect();
+        if old.len() != new.len() || !old.iter().zip(&new).all(|(a, b)| Arc::ptr_eq(a, b)) {
+            result.objects_of(self, &old, &new);
+        }
+        self.good = new;
     }
 }
 
@@ -313,7 +423,7 @@ mod tests {
         fixture.write(".hidden.yaml", "{");
         let (names, refresh) = fixture.names();
         assert_eq!(names, ["b", "c", "a"]);
-        assert!(refresh.objects_changed && refresh.news.is_empty());
+        assert!(refresh.objects_changed() && refresh.news.is_empty());
         assert!(!fixture.names().1.files_changed, "nothing is new the second time");
     }
 
@@ -338,6 +448,67 @@ mod tests {
     }
 
     #[test]
+    fn of_a_file_that_was_never_whole_the_sound_objects_count() {
+        let mut fixture = Fixture::new();
+        let broken = "apiVersion: v1\nkind: Service\nmetadata: {name: x}\nspec: {prots: []}\n";
+        fixture.write("a.yaml", &format!("{}---\n{broken}", service("a")));
+        assert_eq!(fixture.names().0, ["a"]);
+        assert_eq!(fixture.files.refused().len(), 1);
+        fixture.write("a.yaml", &format!("{}---\n{broken}---\n{}", service("a2"), service("b")));
+        assert_eq!(fixture.names().0, ["a2", "b"], "still not whole: the sound ones of the present content");
+        fixture.write("a.yaml", &service("c"));
+        assert_eq!(fixture.names().0, ["c"]);
+        fixture.write("a.yaml", &format!("{}---\n{broken}", service("d")));
+        assert_eq!(fixture.names().0, ["c"], "whole once: the last good content stays");
+    }
+
+    #[test]
+    fn reads_only_what_notices_name_and_everything_where_that_may_not_do() {
+        let mut fixture = Fixture::new();
+        fixture.write("a.yaml", &service("a"));
+        fixture.write("b.yaml", &service("b"));
+        fixture.names();
+        fixture.write("a.yaml", &service("a2"));
+        fixture.write("b.yaml", &service("b2"));
+        let path = |name: &str| BTreeSet::from([fixture.directory.path().join(name)]);
+        let (a, b, c, d) = (path("a.yaml"), path("b.yaml"), path("c.yaml"), path("directory"));
+        let mut check = |paths: &BTreeSet<PathBuf>, expected: &[&str]| {
+            let refresh = fixture.files.refresh_only(paths, SystemTime::now());
+            let names: Vec<String> = refresh.objects.iter().map(|o| o.name.to_string()).collect();
+            assert_eq!(names, expected, "{paths:?}");
+        };
+        check(&a, &["a2", "a"]);
+        check(&a, &[]);
+        check(&c, &[]);
+        check(&d, &["b2", "b"]);
+        fs::remove_file(b.first().expect("a path")).expect("a removed file");
+        check(&b, &["b2"]);
+    }
+
+    #[test]
+    fn knows_changes_of_endpoints_only() {
+        let mut fixture = Fixture::new();
+        let entry = |host: &str, address: &str| {
+            format!(
+                "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: a}}\nspec: {{hosts: [{host}], \
+                 resolution: STATIC, ports: [{{number: 80, name: http}}], endpoints: [{{address: {address}}}]}}\n"
+            )
+        };
+        fixture.write("a.yaml", &entry("a.example.com", "10.0.0.1"));
+        fixture.names();
+        let check = |text: &str, expected| {
+            fixture.write("a.yaml", text);
+            let path = fixture.directory.path().join("a.yaml");
+            assert_eq!(fixture.files.difference(&path), expected, "{text}");
+        };
+        check(&entry("a.example.com", "10.0.0.1"), Difference::None);
+        check(&entry("a.example.com", "10.0.0.2"), Difference::Endpoints);
+        check(&entry("b.example.com", "10.0.0.1"), Difference::Other);
+        check(&format!("{}---\n{}", entry("a.example.com", "10.0.0.2"), service("s")), Difference::Other);
+        check("", Difference::Other);
+    }
+
+    #[test]
     fn an_unreadable_file_keeps_the_last_good_and_a_deleted_one_goes() {
         let mut fixture = Fixture::new();
         fixture.write("a.yaml", &service("a"));
@@ -349,7 +520,7 @@ mod tests {
 
         fs::remove_file(fixture.directory.path().join("a.yaml")).expect("a removed file");
         let (names, refresh) = fixture.names();
-        assert!(names.is_empty() && refresh.objects_changed);
+        assert!(names.is_empty() && refresh.objects_changed());
     }
 
     #[test]

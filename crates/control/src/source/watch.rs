@@ -1,6 +1,8 @@
 //! Notice of changes below the configuration directories.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind, RenameMode};
@@ -9,16 +11,15 @@ use tokio::sync::mpsc;
 
 use super::files::is_configuration;
 
-/// Notices that may wait for the configuration loop, in events. What does not fit is not lost: the loop reads all
-/// directories anyway, and one waiting notice is enough to make it do so.
-const MAX_WAITING_NOTICES: usize = 1024;
+/// Notices that may wait for the configuration loop, in events. When more come, the loop looks everywhere.
+const MAX_WAITING_NOTICES: usize = 4096;
 /// How often directories are looked at where the kernel gives no notice.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A change below the configuration directories.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
-    /// What it is about; may be empty.
+    /// What it is about; empty: anything may have changed.
     pub paths: Vec<PathBuf>,
     /// The file is as its writer wants it: closed after writing, or renamed into place.
     pub complete: bool,
@@ -28,6 +29,8 @@ pub struct Notice {
 pub struct Watch {
     _watcher: Box<dyn Watcher + Send>,
     notices: mpsc::Receiver<Notice>,
+    /// Notices did not fit.
+    lost: Arc<AtomicBool>,
 }
 
 impl std::fmt::Debug for Watch {
@@ -40,6 +43,8 @@ impl Watch {
     /// Watches directories and all below them; by polling where the kernel's watches are used up or missing.
     pub fn new(roots: &[PathBuf]) -> notify::Result<Self> {
         let (sender, notices) = mpsc::channel(MAX_WAITING_NOTICES);
+        let lost = Arc::new(AtomicBool::new(false));
+        let sender = Sender { notices: sender, lost: lost.clone() };
         // Notices name what is behind links.
         let roots: Vec<PathBuf> = roots.iter().map(|r| r.canonicalize().unwrap_or_else(|_| r.clone())).collect();
         let roots = &*roots;
@@ -53,12 +58,31 @@ impl Watch {
                 Box::new(watch_all(PollWatcher::new(forward(roots.to_owned(), sender), config)?, roots)?)
             }
         };
-        Ok(Self { _watcher: watcher, notices })
+        Ok(Self { _watcher: watcher, notices, lost })
     }
 
     /// The next notice.
     pub async fn next(&mut self) -> Option<Notice> {
-        self.notices.recv().await
+        let notice = self.notices.recv().await?;
+        // The flag is set before the queue has room again, so it is seen at the latest with the last notice that fitted.
+        match self.lost.swap(false, Relaxed) {
+            true => Some(Notice { paths: Vec::new(), complete: false }),
+            false => Some(notice),
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Sender {
+    notices: mpsc::Sender<Notice>,
+    lost: Arc<AtomicBool>,
+}
+
+impl Sender {
+    fn send(&self, notice: Notice) {
+        if self.notices.try_send(notice).is_err() {
+            self.lost.store(true, Relaxed);
+        }
     }
 }
 
@@ -69,12 +93,10 @@ fn watch_all<W: Watcher>(mut watcher: W, roots: &[PathBuf]) -> notify::Result<W>
     Ok(watcher)
 }
 
-fn forward(
-    roots: Vec<PathBuf>,
-    sender: mpsc::Sender<Notice>,
-) -> impl FnMut(notify::Result<notify::Event>) + Send + 'static {
+fn forward(roots: Vec<PathBuf>, sender: Sender) -> impl FnMut(notify::Result<notify::Event>) + Send + 'static {
     move |event| {
         let notice = match event {
+            Ok(event) if event.need_rescan() => Notice { paths: Vec::new(), complete: false },
             Ok(event) => {
                 let Some(complete) = completeness(event.kind) else { return };
                 let of_interest = |path: &PathBuf| may_matter(path, &roots);
@@ -90,8 +112,7 @@ fn forward(
                 Notice { paths: Vec::new(), complete: false }
             }
         };
-        // Full: the notices that wait will cause a full look, which covers this one.
-        let _ = sender.try_send(notice);
+        sender.send(notice);
     }
 }
 
