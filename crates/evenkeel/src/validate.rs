@@ -56,11 +56,11 @@ impl Read {
     fn directory(&mut self, path: &Path) {
         let mut files = Files::new(vec![path.to_path_buf()]);
         files.refresh(SystemTime::now());
-        self.sources = files.sources();
         let objects = files.objects();
         self.take(&objects, files.diagnostics());
         let (_, together) = evenkeel_model::build(&objects, &MeshConfig::default(), &mut AddressBook::default());
         self.diagnostics.extend(together);
+        self.sources = files.sources(&self.diagnostics);
     }
 
     fn take(&mut self, objects: &[Object], diagnostics: Diagnostics) {
