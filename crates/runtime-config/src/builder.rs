@@ -179,7 +179,8 @@ impl Builder {
         if self.routes.get(message.name.as_str()).is_some_and(|entry| entry.resource == *resource) {
             return Ok(());
         }
-        let known = |name: &str| self.clusters.contains_key(name);
+        // What is asked for by name is asked for because it is named.
+        let known = |name: &str| self.asks_by_name() || self.clusters.contains_key(name);
         let mut cx = Cx::new(&self.environment);
         cx.known_clusters = Some(&known);
         let table =
@@ -483,7 +484,7 @@ impl Builder {
             return Ok(());
         }
         let chains = entry.map(|entry| known_chains(&entry.versions, &message)).unwrap_or_default();
-        let known = |name: &str| self.clusters.contains_key(name);
+        let known = |name: &str| self.asks_by_name() || self.clusters.contains_key(name);
         let mut cx = Cx::new(&self.environment);
         cx.known_clusters = Some(&known);
         let compiled: CompiledListener =

@@ -91,7 +91,7 @@ impl Proxy {
             .replace("POD", pod)
             .replace("SCOPE_OF_PROXY", scope)
             .replace("ON_DEMAND", on_demand)
-            .replace("GRPC", &plane.grpc.to_string());
+            .replace("XDS_PORT", &plane.grpc.to_string());
         let path = folder.join(format!("{pod}.yaml"));
         std::fs::write(&path, text).expect("a file");
         let admin_path = folder.join(format!("{pod}.admin"));
@@ -159,7 +159,7 @@ static_resources:
         explicit_http_config: {http2_protocol_options: {}}
     load_assignment:
       cluster_name: xds
-      endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: GRPC}}}}]}]
+      endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: XDS_PORT}}}}]}]
   listeners:
   - name: web
     address: {socket_address: {address: 127.0.0.1, port_value: 0}}
