@@ -69,10 +69,12 @@ impl Source for Discovery {
             self.metrics.refused_streams.fetch_add(1, Relaxed);
             tracing::warn!(node = node.id, reason = status.message(), "xDS stream refused");
         })?;
-        let session = self.proxies.connect(client).map_err(|error| match error {
+        let refused = |error: ConnectError| match error {
             ConnectError::TooMany => Status::resource_exhausted(error.to_string()),
             ConnectError::Closed => Status::unavailable(error.to_string()),
-        })?;
+        };
+        let first_push = self.proxies.admit().await.map_err(refused)?;
+        let session = self.proxies.connect(client, first_push).map_err(refused)?;
         let causes = evenkeel_xds::evenkeel::is_evenkeel(node);
         Ok(session.announced(Announcement { identifier: self.identifier.clone(), causes }))
     }

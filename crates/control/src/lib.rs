@@ -22,6 +22,7 @@ pub mod metrics;
 mod observe;
 pub mod options;
 pub mod proxies;
+pub mod publish;
 mod scope;
 pub mod server;
 pub mod server_certificate;

@@ -20,6 +20,10 @@ const PUSH_BOUNDS: [f64; 12] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 1.0,
 pub struct Metrics {
     /// Connected xDS streams.
     pub streams: AtomicI64,
+    /// xDS streams that wait until others have got their first resources.
+    pub waiting_streams: AtomicI64,
+    /// Resources that differed from what is made from nothing.
+    pub mismatches: AtomicU64,
     /// Streams refused because of who asked.
     pub refused_streams: AtomicU64,
     /// Services in the snapshot.
@@ -144,11 +148,13 @@ impl Metrics {
         let mut out = String::new();
         let mut gauge = |name: &str, value: i64| family(&mut out, name, "gauge", value);
         gauge("pilot_xds", self.streams.load(Relaxed));
+        gauge("evenkeel_xds_waiting_streams", self.waiting_streams.load(Relaxed));
         gauge("pilot_services", self.services.load(Relaxed));
         gauge("pilot_virt_services", self.virtual_services.load(Relaxed));
         gauge("evenkeel_config_refused_files", self.refused_files.load(Relaxed));
         let mut counter = |name: &str, value: &AtomicU64| family(&mut out, name, "counter", value.load(Relaxed));
         counter("evenkeel_config_pushes", &self.config_pushes);
+        counter("evenkeel_translation_mismatches", &self.mismatches);
         counter("evenkeel_xds_refused_streams", &self.refused_streams);
         counter("citadel_server_csr_count", &self.csr);
         counter("citadel_server_success_cert_issuance_count", &self.csr_issued);

@@ -1,19 +1,20 @@
 //! The proxies that are connected, what each is to hold, and how far it has got.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use evenkeel_base::spiffe::SpiffeId;
-use evenkeel_translate::ProxyView;
-use evenkeel_xds::ResourceSet;
+use evenkeel_translate::{Change, ProxyView, Translator};
 use evenkeel_xds::server::{Session, Status};
+use evenkeel_xds::{Cause, ResourceSet};
 use tokio::sync::watch;
 
 use crate::metrics::Metrics;
 use crate::observe;
+use crate::publish::{Admission, FirstPush, PublishOptions};
 use crate::world::World;
 
 /// Most xDS streams served at a time, in streams.
@@ -24,17 +25,18 @@ pub const MAX_STREAMS: usize = 20_000;
 pub struct Proxies {
     world: watch::Receiver<Arc<World>>,
     metrics: Arc<Metrics>,
+    admission: Admission,
+    compare: bool,
     next_stream: AtomicU64,
+    /// Locked before `state`, and until what it made is handed out: who connects meanwhile sees the old world or the new.
+    translator: Mutex<Translator>,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     streams: BTreeMap<u64, Stream>,
-    /// Sets of the present generation, shared by proxies that see the same.
-    sets: HashMap<ProxyView, Arc<ResourceSet>>,
-    /// Generation of `sets`.
-    generation: u64,
+    by_view: HashMap<ProxyView, BTreeSet<u64>>,
     /// No more streams are taken.
     closed: bool,
 }
@@ -44,6 +46,7 @@ struct Stream {
     client: Client,
     resources: watch::Sender<Arc<ResourceSet>>,
     status: Status,
+    first_push: FirstPush,
 }
 
 /// Who is at the other end of a stream.
@@ -87,24 +90,44 @@ pub enum ConnectError {
 
 impl Proxies {
     /// No proxy is connected yet.
-    pub fn new(world: watch::Receiver<Arc<World>>, metrics: Arc<Metrics>) -> Arc<Self> {
-        Arc::new(Self { world, metrics, next_stream: AtomicU64::new(1), state: Mutex::default() })
+    pub fn new(world: watch::Receiver<Arc<World>>, metrics: Arc<Metrics>, options: PublishOptions) -> Arc<Self> {
+        let first = world.borrow().clone();
+        Arc::new(Self {
+            metrics,
+            admission: Admission::new(options.first_pushes),
+            compare: options.compare,
+            next_stream: AtomicU64::new(1),
+            translator: Mutex::new(Translator::new(first.snapshot.clone(), cause(&first))),
+            state: Mutex::default(),
+            world,
+        })
+    }
+
+    /// Waits while too many others get their first resources.
+    pub async fn admit(&self) -> Result<FirstPush, ConnectError> {
+        self.metrics.waiting_streams.fetch_add(1, Relaxed);
+        let first_push = self.admission.admit().await;
+        self.metrics.waiting_streams.fetch_sub(1, Relaxed);
+        first_push.ok_or(ConnectError::Closed)
     }
 
     /// Registers a stream until its session is dropped.
-    pub fn connect(self: &Arc<Self>, client: Client) -> Result<Session, ConnectError> {
+    pub fn connect(self: &Arc<Self>, client: Client, first_push: FirstPush) -> Result<Session, ConnectError> {
         let id = self.next_stream.fetch_add(1, Relaxed);
-        let world = self.world.borrow().clone();
-        let mut state = self.lock();
+        let mut translator = lock(&self.translator);
+        let mut state = lock(&self.state);
         if state.closed {
             return Err(ConnectError::Closed);
         }
         if state.streams.len() >= MAX_STREAMS {
             return Err(ConnectError::TooMany);
         }
-        let (sender, resources) = watch::channel(state.set_for(&client.view, &world));
+        drop(state);
+        let (sender, resources) = watch::channel(translator.join(&client.view));
+        state = lock(&self.state);
         tracing::info!(node = client.node, identity = ?client.identity, "proxy connected");
-        state.streams.insert(id, Stream { client, resources: sender, status: Status::default() });
+        state.by_view.entry(client.view.clone()).or_default().insert(id);
+        state.streams.insert(id, Stream { client, resources: sender, status: Status::default(), first_push });
         self.metrics.streams.fetch_add(1, Relaxed);
         let guard = Registration { proxies: self.clone(), id };
         Ok(Session::new(resources).observed(move |status| guard.proxies.on_status(guard.id, status)))
@@ -112,24 +135,36 @@ impl Proxies {
 
     /// Ends all streams and takes no more.
     pub fn close(&self) {
-        let mut state = self.lock();
+        self.admission.close();
+        let mut state = lock(&self.state);
         state.closed = true;
+        // Their ends find them gone; nobody asks the translator any more.
         state.streams.clear();
+        state.by_view.clear();
     }
 
-    /// Gives every proxy what the present world says.
+    /// Tells the proxies that the present world concerns.
     pub fn publish(&self) {
         let world = self.world.borrow().clone();
-        let mut state = self.lock();
-        let views: Vec<(u64, ProxyView)> = state.streams.iter().map(|(id, s)| (*id, s.client.view.clone())).collect();
-        for (id, view) in views {
-            let set = state.set_for(&view, &world);
-            if let Some(stream) = state.streams.get(&id) {
-                stream.resources.send_if_modified(|held| {
-                    let newer = held.generation != set.generation;
-                    *held = set;
-                    newer
-                });
+        let mut translator = lock(&self.translator);
+        let changes = translator.update(world.snapshot.clone(), cause(&world));
+        self.hand_out(changes);
+        if self.compare {
+            let (mismatches, healed) = translator.verify();
+            for mismatch in &mismatches {
+                tracing::error!(%mismatch, generation = world.generation, "a change was followed wrongly; please report this");
+            }
+            self.metrics.mismatches.fetch_add(mismatches.len() as u64, Relaxed);
+            self.hand_out(healed);
+        }
+    }
+
+    fn hand_out(&self, changes: Vec<Change>) {
+        let state = lock(&self.state);
+        for change in changes {
+            let streams = state.by_view.get(&*change.view).into_iter().flatten();
+            for stream in streams.filter_map(|id| state.streams.get(id)) {
+                stream.resources.send_replace(change.now.clone());
             }
         }
     }
@@ -141,12 +176,15 @@ impl Proxies {
             status: s.status.clone(),
             resources: s.resources.borrow().clone(),
         };
-        self.lock().streams.values().map(report).collect()
+        lock(&self.state).streams.values().map(report).collect()
     }
 
     fn on_status(&self, id: u64, status: Status) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let Some(stream) = state.streams.get_mut(&id) else { return };
+        if status.settled_generation > 0 {
+            stream.first_push.done();
+        }
         let before = std::mem::replace(&mut stream.status, status.clone());
         let (node, since) = (stream.client.node.clone(), stream.client.since);
         drop(state);
@@ -161,33 +199,30 @@ impl Proxies {
             self.metrics.converged(Instant::now().duration_since(world.noticed.instant));
         }
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What made a world what it is, for what is made of it.
+fn cause(world: &World) -> Cause {
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let noticed = since_1970.saturating_sub(world.noticed.elapsed());
+    Cause { generation: world.generation, time_us: u64::try_from(noticed.as_micros()).unwrap_or(u64::MAX) }
 }
 
 impl State {
-    /// Takes a stream out, and its set if nobody else holds the same.
+    /// Takes a stream out.
     fn remove(&mut self, id: u64) -> Option<Stream> {
         let gone = self.streams.remove(&id)?;
-        if !self.streams.values().any(|s| s.client.view == gone.client.view) {
-            self.sets.remove(&gone.client.view);
+        if let Some(streams) = self.by_view.get_mut(&gone.client.view) {
+            streams.remove(&id);
+            if streams.is_empty() {
+                self.by_view.remove(&gone.client.view);
+            }
         }
         Some(gone)
-    }
-
-    fn set_for(&mut self, view: &ProxyView, world: &World) -> Arc<ResourceSet> {
-        if self.generation != world.generation {
-            self.generation = world.generation;
-            self.sets.clear();
-        }
-        if let Some(set) = self.sets.get(view) {
-            return set.clone();
-        }
-        let set = Arc::new(evenkeel_translate::resources(view, &world.snapshot, world.generation));
-        self.sets.insert(view.clone(), set.clone());
-        set
     }
 }
 
@@ -199,9 +234,11 @@ struct Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        let gone = self.proxies.lock().remove(self.id);
+        let mut translator = lock(&self.proxies.translator);
+        let gone = lock(&self.proxies.state).remove(self.id);
         self.proxies.metrics.streams.fetch_sub(1, Relaxed);
         if let Some(stream) = gone {
+            translator.leave(&stream.client.view);
             tracing::info!(node = stream.client.node, "proxy disconnected");
         }
     }

@@ -25,6 +25,7 @@ use crate::listen::{self, ListenError};
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::proxies::Proxies;
+use crate::publish::{PublishError, PublishOptions};
 use crate::scope::{ScopeServer, Scopes};
 use crate::server_certificate::{ServerCertificateError, ServerCertificates};
 use crate::source::debounce::{DebounceError, DebounceOptions};
@@ -53,6 +54,9 @@ pub enum ControlError {
     /// A variable of the environment.
     #[error(transparent)]
     Debounce(#[from] DebounceError),
+    /// A variable of the environment.
+    #[error(transparent)]
+    Publish(#[from] PublishError),
     /// The watch on the directories.
     #[error("cannot watch the configuration directories: {0}")]
     Watch(#[from] notify::Error),
@@ -121,6 +125,7 @@ impl ControlPlane {
     /// name; errors in the configuration are reported and do not.
     pub async fn start(options: &Options) -> Result<Self, ControlError> {
         let debounce = DebounceOptions::from_env(|name| std::env::var(name).ok())?;
+        let publish = PublishOptions::from_env(|name| std::env::var(name).ok())?;
         listen::check_plaintext(options.grpc_address, options.allow_plaintext_from_network)?;
         let grpc = listen::bind("--grpc-address", options.grpc_address).await?;
         let secure_grpc = listen::bind("--secure-grpc-address", options.secure_grpc_address).await?;
@@ -152,7 +157,7 @@ impl ControlPlane {
             secure_grpc: local("--secure-grpc-address", &secure_grpc)?,
             http: local("--http-address", &http)?,
         };
-        let proxies = Proxies::new(world.subscribe(), metrics.clone());
+        let proxies = Proxies::new(world.subscribe(), metrics.clone(), publish);
         let parts = Parts {
             grpc,
             secure_grpc,

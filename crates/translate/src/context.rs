@@ -86,13 +86,12 @@ impl<'a> Context<'a> {
         self.client.view.kind == ProxyKind::Sidecar
     }
 
-    /// Whether the client wants route tables and the table of names whole, as Envoy does; else each virtual host and
-    /// name is a resource of its own.
+    /// See [`ProxyView::wants_whole_tables`](crate::ProxyView::wants_whole_tables).
     pub fn wants_whole_tables(&self) -> bool {
-        !self.client_kind().is_evenkeel()
+        self.client.view.wants_whole_tables()
     }
 
-    /// What the proxy is, and how much it wants to hold. A class of proxies has one.
+    /// What the proxy is, and how much it wants to hold.
     pub fn client_kind(&self) -> ClientKind {
         self.client.view.client_kind
     }

@@ -15,6 +15,7 @@ pub mod clusters;
 pub mod context;
 pub mod endpoints;
 mod facts;
+mod incremental;
 pub mod listeners;
 mod load_balancer;
 pub mod name_table;
@@ -35,5 +36,6 @@ mod sessions;
 mod whole;
 
 pub use context::Context;
+pub use incremental::{Change, Mismatch, Translator};
 pub use view::{ClientKind, NodeError, ProxyKind, ProxyView};
 pub use whole::resources;

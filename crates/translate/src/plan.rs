@@ -130,6 +130,11 @@ impl Unit {
         }
     }
 
+    /// The units that are made for each proxy of a kind alone. They give no parts.
+    pub fn of_one(sidecar: bool) -> &'static [Self] {
+        if sidecar { &[Self::Inbound] } else { &[] }
+    }
+
     /// The units that there are because of what is in the mesh.
     pub fn of_mesh(snapshot: &Snapshot) -> impl Iterator<Item = Self> {
         let services = snapshot.services.iter().map(|service| Self::Service(service.host.clone()));

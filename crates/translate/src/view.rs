@@ -99,6 +99,12 @@ pub enum NodeError {
 }
 
 impl ProxyView {
+    /// Whether it wants route tables and the table of names whole, as Envoy does; else each virtual host and name is a
+    /// resource of its own.
+    pub fn wants_whole_tables(&self) -> bool {
+        !self.client_kind.is_evenkeel()
+    }
+
     /// Reads an xDS node: Istio's id `TYPE~IP~POD.NAMESPACE~DOMAIN` and metadata.
     pub fn from_node(node: &Node) -> Result<Self, NodeError> {
         if node.id.len() > MAX_NODE_ID_BYTES {

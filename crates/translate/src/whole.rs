@@ -45,9 +45,6 @@ fn collect(out: Output, set: &mut ResourceSet, parts: &mut BTreeMap<Collection, 
 fn units(view: &ProxyView, snapshot: &Snapshot) -> BTreeSet<Unit> {
     let sidecar = view.kind == ProxyKind::Sidecar;
     let mut all: BTreeSet<Unit> = Unit::of_mesh(snapshot).collect();
-    all.extend(Unit::of_kind(sidecar).iter().cloned());
-    if sidecar {
-        all.insert(Unit::Inbound);
-    }
+    all.extend(Unit::of_kind(sidecar).iter().chain(Unit::of_one(sidecar)).cloned());
     all
 }

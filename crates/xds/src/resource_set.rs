@@ -84,6 +84,12 @@ impl ResourceSet {
         self.types[kind.index()].lookup(kind, asked)
     }
 
+    /// Whether it is the other one, or its unchanged clone: pointers are compared, so a set with the same content may be
+    /// another.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.types.iter().zip(&other.types).all(|(own, others)| own.ptr_eq(others))
+    }
+
     /// How many resources it holds.
     pub fn len(&self) -> usize {
         self.types.iter().map(|of| of.resources.len()).sum()

@@ -3,6 +3,7 @@
 mod bootstrap;
 mod decisions;
 mod golden;
+mod incremental;
 mod own_proxy;
 mod scenario;
 mod shadow;

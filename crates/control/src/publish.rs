@@ -1,0 +1,178 @@
+//! How pushing is done, by the environment: how many first pushes at a time, and whether every change is checked.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// First pushes at a time unless the operator says otherwise, in streams. Each may hold a copy of what is not shared.
+const DEFAULT_FIRST_PUSHES: usize = 100;
+/// How long one that does not answer may keep others waiting.
+const FIRST_PUSH_TIME: Duration = Duration::from_secs(5);
+/// Istio's variable of the former.
+const THROTTLE: &str = "PILOT_PUSH_THROTTLE";
+/// Whether every change is checked against resources made from nothing.
+const COMPARE: &str = "EVENKEEL_COMPARE_FULL";
+
+/// How pushing is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PublishOptions {
+    /// Proxies that may get their first resources at a time (`PILOT_PUSH_THROTTLE`).
+    pub first_pushes: usize,
+    /// Whether resources are made from nothing after each change too, and compared (`EVENKEEL_COMPARE_FULL`). Debug
+    /// builds do unless told otherwise.
+    pub compare: bool,
+}
+
+impl Default for PublishOptions {
+    fn default() -> Self {
+        Self { first_pushes: DEFAULT_FIRST_PUSHES, compare: cfg!(debug_assertions) }
+    }
+}
+
+/// A variable of the environment that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PublishError {
+    /// Not a number.
+    #[error("environment variable {name}: `{value}` is no number of streams (0: {DEFAULT_FIRST_PUSHES})")]
+    Number {
+        /// Its name.
+        name: &'static str,
+        /// What it holds.
+        value: String,
+    },
+    /// Not a truth value.
+    #[error("environment variable {name}: `{value}` is neither `true` nor `false`")]
+    Bool {
+        /// Its name.
+        name: &'static str,
+        /// What it holds.
+        value: String,
+    },
+}
+
+impl PublishOptions {
+    /// Reads the variables through `lookup`; what is not set keeps its default.
+    pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, PublishError> {
+        let default = Self::default();
+        let first_pushes = match lookup(THROTTLE) {
+            None => default.first_pushes,
+            Some(value) => match value.parse() {
+                Ok(0) => default.first_pushes,
+                Ok(number) => number,
+                Err(_) => return Err(PublishError::Number { name: THROTTLE, value }),
+            },
+        };
+        let compare = match lookup(COMPARE).as_deref() {
+            None => default.compare,
+            Some("true" | "1") => true,
+            Some("false" | "0") => false,
+            Some(other) => return Err(PublishError::Bool { name: COMPARE, value: other.to_owned() }),
+        };
+        Ok(Self { first_pushes: first_pushes.min(Semaphore::MAX_PERMITS), compare })
+    }
+}
+
+/// Lets proxies in at a bounded rate, those that wait longest first: when all connect at once, a few are served fully
+/// instead of all of them a little.
+#[derive(Debug)]
+pub struct Admission {
+    slots: Arc<Semaphore>,
+}
+
+/// Leave for one proxy's first push. Others wait until it is dropped or [`done`](Self::done).
+#[derive(Debug, Clone)]
+pub struct FirstPush(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
+
+impl Admission {
+    /// At most `first_pushes` at a time.
+    pub fn new(first_pushes: usize) -> Self {
+        Self { slots: Arc::new(Semaphore::new(first_pushes)) }
+    }
+
+    /// Waits for leave; `None` at the end of the control plane.
+    pub async fn admit(&self) -> Option<FirstPush> {
+        // The semaphore is fair: it serves in the order of asking.
+        let permit = self.slots.clone().acquire_owned().await.ok()?;
+        let first = FirstPush(Arc::new(Mutex::new(Some(permit))));
+        let late = Arc::downgrade(&first.0);
+        tokio::spawn(async move {
+            tokio::time::sleep(FIRST_PUSH_TIME).await;
+            if let Some(slot) = late.upgrade() {
+                FirstPush(slot).done();
+            }
+        });
+        Some(first)
+    }
+
+    /// Lets nobody in any more.
+    pub fn close(&self) {
+        self.slots.close();
+    }
+}
+
+impl FirstPush {
+    /// Leave that keeps nobody waiting.
+    pub fn unlimited() -> Self {
+        Self(Arc::default())
+    }
+
+    /// The proxy has what it asked for.
+    pub fn done(&self) {
+        drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_environment() {
+        let check = |name: &str, value: &str, expected: Result<PublishOptions, &str>| {
+            let got = PublishOptions::from_env(|asked| (asked == name).then(|| value.to_owned()));
+            assert_eq!(got.map_err(|error| error.to_string()), expected.map_err(str::to_owned), "{name}={value}");
+        };
+        let default = PublishOptions::default();
+        check("OTHER", "1", Ok(default));
+        check(THROTTLE, "0", Ok(default));
+        check(THROTTLE, "7", Ok(PublishOptions { first_pushes: 7, ..default }));
+        let number = "environment variable PILOT_PUSH_THROTTLE: `many` is no number of streams (0: 100)";
+        check(THROTTLE, "many", Err(number));
+        check(COMPARE, "false", Ok(PublishOptions { compare: false, ..default }));
+        check(COMPARE, "true", Ok(PublishOptions { compare: true, ..default }));
+        let truth = "environment variable EVENKEEL_COMPARE_FULL: `perhaps` is neither `true` nor `false`";
+        check(COMPARE, "perhaps", Err(truth));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn those_that_wait_longest_come_first_and_nobody_blocks_for_long() {
+        let admission = Arc::new(Admission::new(2));
+        let (one, two) = (admission.admit().await.expect("leave"), admission.admit().await.expect("leave"));
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let waiting: Vec<_> = (0..3)
+            .map(|number| {
+                let (admission, order) = (admission.clone(), order.clone());
+                tokio::spawn(async move {
+                    let first = admission.admit().await;
+                    order.lock().unwrap().push(number);
+                    first
+                })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        assert!(order.lock().unwrap().is_empty());
+        one.done();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(*order.lock().unwrap(), [0]);
+        // `two` never answers, and neither does the first of those that waited: time is up for them.
+        tokio::time::sleep(2 * FIRST_PUSH_TIME).await;
+        assert_eq!(*order.lock().unwrap(), [0, 1, 2]);
+        for task in waiting {
+            drop(task.await.expect("a task"));
+        }
+        drop(two);
+        admission.close();
+        assert!(admission.admit().await.is_none());
+    }
+}

@@ -1,0 +1,198 @@
+//! Proxies that give the same answers to all that is asked of them: what they share, and how it follows a change.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use evenkeel_model::{Changes, Key, Snapshot};
+use evenkeel_xds::ResourceSet;
+use imbl::{OrdMap, OrdSet};
+
+use super::made::{Made, Maker};
+use crate::facts::{Client, Question};
+use crate::plan::{Collection, Part, Unit};
+
+/// What a class of proxies shares. Cloning is cheap: all that is large is persistent.
+#[derive(Debug, Clone)]
+pub struct Class {
+    /// One of them.
+    pub client: Client,
+    /// The resources they have in common.
+    pub set: ResourceSet,
+    units: OrdMap<Unit, Arc<Made>>,
+    /// Parts of collections, in the order of the units that gave them.
+    parts: OrdMap<(Collection, Unit, usize), Arc<Part>>,
+    /// Which units asked for a key.
+    readers: OrdSet<(Key, Unit)>,
+    /// What is asked of proxies, and by how many units.
+    questions: BTreeMap<Question, usize>,
+    /// The units that ask something of proxies.
+    conditional: OrdSet<Unit>,
+}
+
+/// Units made for one class, for others of the same change that would get the same.
+pub type Siblings = HashMap<Unit, Vec<Arc<Made>>>;
+
+impl Class {
+    /// A class of which nothing is made yet.
+    pub fn new(client: Client) -> Self {
+        Self {
+            client,
+            set: ResourceSet::default(),
+            units: OrdMap::new(),
+            parts: OrdMap::new(),
+            readers: OrdSet::new(),
+            questions: BTreeMap::new(),
+            conditional: OrdSet::new(),
+        }
+    }
+
+    /// The same, of proxies that answer as `client` does.
+    pub fn led_by(self, client: Client) -> Self {
+        Self { client, ..self }
+    }
+
+    /// What is asked of its proxies.
+    pub fn questions(&self) -> impl Iterator<Item = &Question> {
+        self.questions.keys()
+    }
+
+    /// All units there are, and all there should be.
+    pub fn everything(&self, snapshot: &Snapshot) -> BTreeSet<Unit> {
+        let sidecar = self.client.is_sidecar();
+        let should_be = Unit::of_mesh(snapshot).chain(Unit::of_kind(sidecar).iter().cloned());
+        self.units.keys().cloned().chain(should_be).collect()
+    }
+
+    /// The units that a change may make different.
+    pub fn touched(&self, changes: &Changes, snapshot: &Snapshot) -> BTreeSet<Unit> {
+        if changes.mesh {
+            return self.everything(snapshot);
+        }
+        let services = changes.services.iter().cloned().map(Unit::Service);
+        let mut touched: BTreeSet<Unit> = services.chain(changes.routed.iter().cloned().map(Unit::Routed)).collect();
+        for key in changes.exact() {
+            // Basics come before all other units.
+            let readers = self.readers.range((key.clone(), Unit::Basics)..).take_while(|(read, _)| read == key);
+            touched.extend(readers.map(|(_, unit)| unit.clone()));
+        }
+        if changes.reach_wide() {
+            touched.extend(self.readers.iter().filter(|(key, _)| changes.touch(key)).map(|(_, unit)| unit.clone()));
+        }
+        touched
+    }
+
+    /// The units for which `client` would answer otherwise than was noted.
+    pub fn mismatched(&self) -> BTreeSet<Unit> {
+        let holds = |unit: &&Unit| self.units.get(*unit).is_some_and(|made| made.holds_for(&self.client));
+        self.conditional.iter().filter(|unit| !holds(unit)).cloned().collect()
+    }
+
+    /// Makes units anew, and those that are put together from their parts.
+    pub fn redo(&mut self, mut units: BTreeSet<Unit>, maker: &mut Maker<'_>, siblings: &mut Siblings) {
+        while let Some(unit) = units.pop_first() {
+            let before = self.units.get(&unit).cloned();
+            let made = self.make(&unit, before.as_deref(), maker, siblings);
+            if made.is_none() && before.is_none() {
+                continue;
+            }
+            units.extend(self.replace_parts(&unit, before.as_deref(), made.as_deref()));
+            self.replace_resources(before.as_deref(), made.as_deref(), maker);
+            self.replace_reads(&unit, before.as_deref(), made.as_deref());
+            match made {
+                Some(made) => _ = self.units.insert(unit, made),
+                None => _ = self.units.remove(&unit),
+            }
+        }
+    }
+
+    /// `None` if there is no reason for the unit any more.
+    fn make(
+        &self,
+        unit: &Unit,
+        before: Option<&Made>,
+        maker: &mut Maker<'_>,
+        siblings: &mut Siblings,
+    ) -> Option<Arc<Made>> {
+        if let Unit::Assembly(collection) = unit {
+            let parts = self.parts_of(collection);
+            return (!parts.is_empty()).then(|| Arc::new(maker.make(unit, &self.client, &parts, before)));
+        }
+        if !unit.exists(maker.snapshot) {
+            return None;
+        }
+        let known = siblings.entry(unit.clone()).or_default();
+        if let Some(same) = known.iter().find(|made| made.holds_for(&self.client)) {
+            return Some(same.clone());
+        }
+        let made = Arc::new(maker.make(unit, &self.client, &[], before));
+        known.push(made.clone());
+        Some(made)
+    }
+
+    fn parts_of(&self, collection: &Collection) -> Vec<&Part> {
+        let given = self.parts.range((collection.clone(), Unit::Basics, 0)..);
+        given.take_while(|((to, _, _), _)| to == collection).map(|(_, part)| &**part).collect()
+    }
+
+    /// The assemblies of which a part is another now.
+    fn replace_parts(&mut self, unit: &Unit, before: Option<&Made>, now: Option<&Made>) -> Vec<Unit> {
+        let given = |made: Option<&Made>| made.map(|made| made.parts.clone()).unwrap_or_default();
+        let (before, now) = (given(before), given(now));
+        if before == now {
+            return Vec::new();
+        }
+        for (place, (collection, _)) in before.iter().enumerate() {
+            self.parts.remove(&(collection.clone(), unit.clone(), place));
+        }
+        for (place, (collection, part)) in now.iter().enumerate() {
+            self.parts.insert((collection.clone(), unit.clone(), place), part.clone());
+        }
+        let all: BTreeSet<&Collection> = before.iter().chain(&now).map(|(collection, _)| collection).collect();
+        let of = |made: &[(Collection, Arc<Part>)], wanted: &Collection| -> Vec<Arc<Part>> {
+            made.iter().filter(|(collection, _)| collection == wanted).map(|(_, part)| part.clone()).collect()
+        };
+        let differ = all.into_iter().filter(|collection| of(&before, collection) != of(&now, collection));
+        differ.map(|collection| Unit::Assembly(collection.clone())).collect()
+    }
+
+    fn replace_resources(&mut self, before: Option<&Made>, now: Option<&Made>, maker: &mut Maker<'_>) {
+        for (kind, resource) in before.into_iter().flat_map(|made| &made.resources) {
+            let same_name = |made: &Made| made.resources.iter().any(|(k, r)| k == kind && r.name == resource.name);
+            if !now.is_some_and(same_name) {
+                self.set.remove(*kind, &resource.name);
+                maker.pool.dropped(*kind, &resource.name);
+            }
+        }
+        for (kind, resource) in now.into_iter().flat_map(|made| &made.resources) {
+            if self.set.get(*kind, &resource.name).is_none_or(|held| !Arc::ptr_eq(held, resource)) {
+                self.set.insert(*kind, resource.clone());
+            }
+        }
+    }
+
+    fn replace_reads(&mut self, unit: &Unit, before: Option<&Made>, now: Option<&Made>) {
+        if before.map(|made| &made.reads) != now.map(|made| &made.reads) {
+            for key in before.into_iter().flat_map(|made| &made.reads) {
+                self.readers.remove(&(key.clone(), unit.clone()));
+            }
+            for key in now.into_iter().flat_map(|made| &made.reads) {
+                self.readers.insert((key.clone(), unit.clone()));
+            }
+        }
+        for (question, _) in before.into_iter().flat_map(|made| &made.answers) {
+            if let Some(count) = self.questions.get_mut(question) {
+                *count -= 1;
+                if *count == 0 {
+                    self.questions.remove(question);
+                }
+            }
+        }
+        for (question, _) in now.into_iter().flat_map(|made| &made.answers) {
+            *self.questions.entry(question.clone()).or_default() += 1;
+        }
+        match now.is_some_and(|made| !made.answers.is_empty()) {
+            true => _ = self.conditional.insert(unit.clone()),
+            false => _ = self.conditional.remove(unit),
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What every connected proxy is to hold, kept up to date: the cost of a change depends on the change.
+//!
+//! A change touches keys; units that asked for them are made anew ([`plan`](crate::plan)); sets of classes of proxies
+//! whose units came out differently are patched. Nobody lists what depends on what: units ask through
+//! [`Context`](crate::Context), which notes every question.
+
+mod class;
+mod group;
+mod made;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use evenkeel_model::{Changes, Snapshot};
+use evenkeel_xds::{Cause, ResourceSet, ResourceType};
+
+use crate::facts::Client;
+use crate::view::{ProxyKind, ProxyView};
+use group::Group;
+use made::{Maker, Pool};
+
+/// What every connected proxy is to hold.
+#[derive(Debug)]
+pub struct Translator {
+    snapshot: Arc<Snapshot>,
+    cause: Cause,
+    groups: HashMap<GroupKey, Group>,
+    pool: Pool,
+    made: u64,
+}
+
+/// Kind, whether tables are wanted whole, namespace. Proxies that differ in one of these share no units.
+type GroupKey = (ProxyKind, bool, Arc<str>);
+
+/// What changed for one proxy, or for several that say the same of themselves.
+#[derive(Debug, Clone)]
+pub struct Change {
+    /// Which.
+    pub view: Arc<ProxyView>,
+    /// What it was to hold.
+    pub before: Arc<ResourceSet>,
+    /// What it is to hold.
+    pub now: Arc<ResourceSet>,
+}
+
+/// A resource that differs from what is made from nothing: a defect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mismatch {
+    /// `NAMESPACE/POD` of the proxy.
+    pub proxy: String,
+    /// The type.
+    pub kind: ResourceType,
+    /// The name.
+    pub name: Arc<str>,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} `{}` of {}", self.kind, self.name, self.proxy)
+    }
+}
+
+impl Translator {
+    /// No proxy is known yet.
+    pub fn new(snapshot: Arc<Snapshot>, cause: Cause) -> Self {
+        Self { snapshot, cause, groups: HashMap::new(), pool: Pool::default(), made: 0 }
+    }
+
+    /// The snapshot proxies are told of.
+    pub fn snapshot(&self) -> &Arc<Snapshot> {
+        &self.snapshot
+    }
+
+    /// How many units were made so far.
+    pub fn units_made(&self) -> u64 {
+        self.made
+    }
+
+    /// Keeps a proxy's resources until it [`leave`](Self::leave)s as often as it joined.
+    pub fn join(&mut self, view: &ProxyView) -> Arc<ResourceSet> {
+        let Self { snapshot, cause, groups, pool, made } = self;
+        let group = groups.entry(group_of(view)).or_default();
+        let mut maker = Maker { snapshot, cause: *cause, pool, made };
+        group.join(Arc::new(view.clone()), &mut maker)
+    }
+
+    /// Takes a proxy out, and all that was kept for it alone.
+    pub fn leave(&mut self, view: &ProxyView) {
+        let key = group_of(view);
+        let Some(group) = self.groups.get_mut(&key) else { return };
+        let Self { snapshot, cause, pool, made, .. } = self;
+        group.leave(view, &mut Maker { snapshot, cause: *cause, pool, made });
+        if group.is_empty() {
+            self.groups.remove(&key);
+        }
+        self.pool.tidy();
+    }
+
+    /// What a proxy that joined is to hold.
+    pub fn set_of(&self, view: &ProxyView) -> Option<&Arc<ResourceSet>> {
+        self.groups.get(&group_of(view))?.set_of(view)
+    }
+
+    /// Follows a change. Proxies for which nothing is different are not among what it returns.
+    pub fn update(&mut self, snapshot: Arc<Snapshot>, cause: Cause) -> Vec<Change> {
+        let changes = Changes::between(&self.snapshot, &snapshot);
+        (self.snapshot, self.cause) = (snapshot, cause);
+        if changes.is_empty() {
+            return Vec::new();
+        }
+        let Self { snapshot, cause, groups, pool, made } = self;
+        let mut maker = Maker { snapshot, cause: *cause, pool, made };
+        let changed = groups.values_mut().flat_map(|group| group.update(&changes, &mut maker)).collect();
+        self.pool.tidy();
+        changed
+    }
+
+    /// Makes everything from nothing and compares. If anything differs it takes what was made from nothing: the changes
+    /// this means for proxies are returned with it.
+    pub fn verify(&mut self) -> (Vec<Mismatch>, Vec<Change>) {
+        let mut mismatches = Vec::new();
+        let mut healed = Vec::new();
+        let Self { snapshot, cause, groups, pool, made } = self;
+        for group in groups.values_mut() {
+            let found = group.compare(snapshot);
+            if !found.is_empty() {
+                healed.extend(group.rebuild(&mut Maker { snapshot, cause: *cause, pool, made }));
+                mismatches.extend(found);
+            }
+        }
+        (mismatches, healed)
+    }
+}
+
+fn group_of(view: &ProxyView) -> GroupKey {
+    (view.kind, view.wants_whole_tables(), view.namespace.clone())
+}
+
+impl Client {
+    /// Whether the proxy stands beside a workload.
+    pub fn is_sidecar(&self) -> bool {
+        self.view.kind == ProxyKind::Sidecar
+    }
+}
