@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use evenkeel_base::hostname::Hostname;
+use imbl::ordmap::DiffItem;
 
-use crate::{DestinationRule, Key, Service, Snapshot, VirtualService};
+use crate::{DestinationRule, Key, List, Service, Snapshot, VirtualService};
 
 /// What is different between two snapshots.
 #[derive(Debug, Clone, Default)]
@@ -60,13 +61,12 @@ impl Changes {
     }
 
     fn add_endpoints(&mut self, old: &Snapshot, new: &Snapshot) {
-        let key = |(namespace, host): &(Arc<str>, Hostname)| Key::Endpoints(namespace.clone(), host.clone());
-        for (place, by_port) in &new.endpoints {
-            if old.endpoints.get(place).is_none_or(|before| !Arc::ptr_eq(before, by_port)) {
-                self.exact.insert(key(place));
-            }
+        // Shared parts of the two maps are not looked at.
+        for item in old.endpoints.diff(&new.endpoints) {
+            let (DiffItem::Add(place, _) | DiffItem::Remove(place, _) | DiffItem::Update { new: (place, _), .. }) = item;
+            let (namespace, host) = place;
+            self.exact.insert(Key::Endpoints(namespace.clone(), host.clone()));
         }
-        self.exact.extend(old.endpoints.keys().filter(|place| !new.endpoints.contains_key(*place)).map(key));
     }
 
     fn add_rule(&mut self, rule: &DestinationRule) {
@@ -124,7 +124,11 @@ fn wildcards(hosts: &BTreeSet<Hostname>) -> impl Iterator<Item = &Hostname> {
 }
 
 /// What is only in one of two lists, and what stands in another order: an order is precedence.
-fn differing<'a, T>(old: &'a [Arc<T>], new: &'a [Arc<T>]) -> Vec<&'a T> {
+fn differing<'a, T>(old: &'a List<T>, new: &'a List<T>) -> Vec<&'a T> {
+    if old.same(new) {
+        return Vec::new();
+    }
+    let (old, new): (&[Arc<T>], &[Arc<T>]) = (old, new);
     let same = |(a, b): &(&Arc<T>, &Arc<T>)| Arc::ptr_eq(a, b);
     let start = old.iter().zip(new).take_while(same).count();
     let (old, new) = (old.get(start..).unwrap_or_default(), new.get(start..).unwrap_or_default());
@@ -154,7 +158,7 @@ mod tests {
     #[test]
     fn lists_differ_in_what_is_not_in_both_or_moved() {
         let items: Vec<Arc<u32>> = (0..6).map(Arc::new).collect();
-        let list = |places: &[usize]| places.iter().map(|at| items[*at].clone()).collect::<Vec<_>>();
+        let list = |places: &[usize]| places.iter().map(|at| items[*at].clone()).collect::<List<_>>();
         let check = |old: &[usize], new: &[usize], expected: &[u32]| {
             let (old, new) = (list(old), list(new));
             let found: BTreeSet<u32> = differing(&old, &new).into_iter().copied().collect();

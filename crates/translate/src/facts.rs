@@ -1,6 +1,6 @@
 //! What generators ask about the proxy they work for.
 //!
-//! Kind and namespace are not noted: proxies that differ in them share no resources. Of everything else two proxies are
+//! Kinds and namespace are not noted: proxies that differ in them share no resources. Of everything else two proxies are
 //! the same to a generator if it would get the same answers.
 
 use std::cell::RefCell;

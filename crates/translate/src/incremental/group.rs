@@ -1,4 +1,4 @@
-//! Proxies of one kind and namespace, sorted into classes by what generators ask of them.
+//! Proxies of the same kinds and namespace, sorted into classes by what generators ask of them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::facts::{Answer, Client, Question};
 use crate::plan::Unit;
 use crate::view::ProxyView;
 
-/// Proxies of one kind and namespace.
+/// Proxies of the same kinds and namespace.
 #[derive(Debug, Default)]
 pub struct Group {
     classes: BTreeMap<u64, Class>,

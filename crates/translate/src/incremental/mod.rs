@@ -16,7 +16,7 @@ use evenkeel_model::{Changes, Snapshot};
 use evenkeel_xds::{Cause, ResourceSet, ResourceType};
 
 use crate::facts::Client;
-use crate::view::{ProxyKind, ProxyView};
+use crate::view::{ClientKind, ProxyKind, ProxyView};
 use group::Group;
 use made::{Maker, Pool};
 
@@ -30,8 +30,8 @@ pub struct Translator {
     made: u64,
 }
 
-/// Kind, whether tables are wanted whole, namespace. Proxies that differ in one of these share no units.
-type GroupKey = (ProxyKind, bool, Arc<str>);
+/// Kinds and namespace. Proxies that differ in one of these share no units.
+type GroupKey = (ProxyKind, ClientKind, Arc<str>);
 
 /// What changed for one proxy, or for several that say the same of themselves.
 #[derive(Debug, Clone)]
@@ -134,7 +134,7 @@ impl Translator {
 }
 
 fn group_of(view: &ProxyView) -> GroupKey {
-    (view.kind, view.wants_whole_tables(), view.namespace.clone())
+    (view.kind, view.client_kind, view.namespace.clone())
 }
 
 impl Client {

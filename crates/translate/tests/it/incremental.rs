@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use evenkeel_model::{AddressBook, Builder, MeshConfig, Snapshot};
-use evenkeel_translate::{ProxyKind, ProxyView, Translator};
+use evenkeel_translate::{ClientKind, ProxyKind, ProxyView, Translator};
 use evenkeel_xds::{Cause, ResourceType};
 
 /// Steps of one random run.
@@ -45,10 +45,21 @@ fn view(kind: ProxyKind, name: &str, address: &str, labels: &[(&str, &str)]) -> 
         namespace: namespace.into(),
         service_account: "default".into(),
         labels: labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        client_kind: ClientKind::Envoy,
     }
 }
 
+/// Proxies of every kind: with labels that selectors choose and without, in several namespaces.
 fn views() -> Vec<ProxyView> {
+    let mut all = envoys();
+    let kinds = [ClientKind::EvenkeelFull, ClientKind::EvenkeelLearned, ClientKind::EvenkeelFull];
+    let own = all.iter().zip(kinds.into_iter().cycle()).map(|(view, client_kind)| ProxyView { client_kind, ..view.clone() });
+    let own: Vec<_> = own.collect();
+    all.extend(own);
+    all
+}
+
+fn envoys() -> Vec<ProxyView> {
     vec![
         view(ProxyKind::Sidecar, "a-0.shop", "10.0.0.1", &[("app", "a")]),
         view(ProxyKind::Sidecar, "b-0.shop", "10.0.0.2", &[("app", "b")]),
@@ -139,7 +150,7 @@ fn edit(random: &mut Random) -> (String, String) {
                  spec: {{serviceAccountName: default, containers: [{{name: {app}}}]}}\n\
                  status: {{podIP: {address}, conditions: [{{type: Ready, status: \"{ready}\"}}]}}\n"
             );
-            return (format!("{namespace}-pod-{pod}.yaml"), gone_or(random, text.replace("NS", namespace)));
+            return (format!("{namespace}-pod-{pod}.yaml"), gone_or(random, text.replace("namespace: NS", &format!("namespace: {namespace}"))));
         }
         5 | 6 => {
             let condition = random.of(&[
@@ -153,7 +164,7 @@ fn edit(random: &mut Random) -> (String, String) {
             let routes = match routes {
                 "http" => format!("http: [{{{condition}route: [{{destination: {{host: {other}}}}}]}}, {{route: [{{destination: {{host: {other}, subset: v1}}}}], timeout: {n}s}}]"),
                 "tcp" => format!("tcp: [{{route: [{{destination: {{host: {other}, port: {{number: 9000}}}}}}]}}]"),
-                _ => format!("tls: [{{match: [{{sniHosts: [e0.example.com]}}], route: [{{destination: {{host: {other}, port: {{number: 443}}}}}}]}}]"),
+                _ => format!("tls: [{{match: [{{sniHosts: [\"{host}\"]}}], route: [{{destination: {{host: {other}, port: {{number: 443}}}}}}]}}]"),
             };
             let head = "apiVersion: networking.istio.io/v1\nkind: VirtualService";
             ("routes", format!("{head}\nmetadata: {{name: v{n}, namespace: NS}}\nspec: {{hosts: [\"{host}\"], {gateways}{routes}}}\n"))
@@ -202,7 +213,7 @@ fn edit(random: &mut Random) -> (String, String) {
             }
         },
     };
-    (format!("{namespace}-{kind}-{n}.yaml"), gone_or(random, text.replace("NS", namespace)))
+    (format!("{namespace}-{kind}-{n}.yaml"), gone_or(random, text.replace("namespace: NS", &format!("namespace: {namespace}"))))
 }
 
 fn gone_or(random: &mut Random, text: String) -> String {
@@ -212,7 +223,7 @@ fn gone_or(random: &mut Random, text: String) -> String {
 #[test]
 fn after_every_change_it_is_as_if_made_from_nothing() {
     for seed in 1..=6 {
-        let mut random = Random(seed * 0x9E37_79B9_7F4A_7C15);
+        let mut random = Random(0x9E37_79B9_7F4A_7C15_u64.wrapping_mul(seed));
         let mut mesh = Mesh::new();
         let (snapshot, cause) = mesh.write([]);
         let mut translator = Translator::new(snapshot, cause);
@@ -222,7 +233,7 @@ fn after_every_change_it_is_as_if_made_from_nothing() {
             let (snapshot, cause) = mesh.write([(name.clone(), text.as_str())]);
             let told = translator.update(snapshot, cause);
             // Proxies come while the mesh changes, and one goes and comes back.
-            if let Some(view) = views.get(step as usize / 4) {
+            if let Some(view) = views.get(step as usize / 3) {
                 translator.join(view);
             }
             if step % 16 == 15 {
@@ -264,15 +275,16 @@ const GATEWAY: &str = "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetada
 
 #[test]
 fn what_a_change_costs_does_not_depend_on_the_mesh() {
-    let units_for = |services: u32, sidecars: u8| {
+    let units_for = |services: u32, sidecars: u8, client_kind: ClientKind| {
         let mut mesh = Mesh::new();
         let files: Vec<_> = (0..services).map(service).chain([("gateway.yaml".to_owned(), GATEWAY.to_owned())]).collect();
         let (snapshot, cause) = mesh.write(files.iter().map(|(name, text)| (name.clone(), text.as_str())));
         let mut translator = Translator::new(snapshot, cause);
         for n in 0..sidecars {
-            translator.join(&view(ProxyKind::Sidecar, &format!("w-{n}.shop"), &format!("10.1.0.{n}"), &[("app", "w")]));
+            let sidecar = view(ProxyKind::Sidecar, &format!("w-{n}.shop"), &format!("10.1.0.{n}"), &[("app", "w")]);
+            translator.join(&ProxyView { client_kind, ..sidecar });
         }
-        translator.join(&views()[4]);
+        translator.join(&ProxyView { client_kind, ..envoys().remove(4) });
         let mut counts = Vec::new();
         let mut step = |files: &[(String, String)], changed: usize| {
             let (snapshot, cause) = mesh.write(files.iter().map(|(name, text)| (name.clone(), text.as_str())));
@@ -286,14 +298,13 @@ fn what_a_change_costs_does_not_depend_on_the_mesh() {
         let (name, text) = service(services);
         let told = step(&[(name.clone(), text.clone())], everybody);
         for change in &told {
-            let whole_tables = change.view.wants_whole_tables();
             let names: Vec<String> =
                 change.now.diff(&change.before).map(|d| format!("{} {}", d.kind, d.name)).collect();
             let own = |kind: ResourceType| format!("{kind} outbound|80||s{services}.example.com");
             for kind in [ResourceType::Cluster, ResourceType::Endpoint] {
                 assert!(names.contains(&own(kind)), "{names:?}");
             }
-            assert!(whole_tables && names.len() <= 4, "{names:?}");
+            assert!(names.len() <= 4, "{names:?}");
         }
         // Another endpoint, then another route, then none of it.
         let moved = text.replace("192.0.2.2", "192.0.2.3");
@@ -305,10 +316,12 @@ fn what_a_change_costs_does_not_depend_on_the_mesh() {
         step(&[(first, written + "# a comment\n")], 0);
         counts
     };
-    let small = units_for(30, 3);
-    assert!(small.iter().all(|units| *units <= 12), "{small:?}");
-    assert_eq!(small, units_for(90, 3));
-    assert_eq!(small[1], units_for(30, 9)[1], "sidecars that see the same share what is made");
+    for kind in [ClientKind::Envoy, ClientKind::EvenkeelFull] {
+        let small = units_for(30, 3, kind);
+        assert!(small.iter().all(|units| *units <= 12), "{small:?}");
+        assert_eq!(small, units_for(90, 3, kind));
+        assert_eq!(small, units_for(30, 9, kind), "sidecars that see the same share what is made");
+    }
 }
 
 #[test]
