@@ -87,7 +87,7 @@ impl ResourceSet {
     /// Whether it is the other one, or its unchanged clone: pointers are compared, so a set with the same content may be
     /// another.
     pub fn is_same(&self, other: &Self) -> bool {
-        self.types.iter().zip(&other.types).all(|(own, others)| own.ptr_eq(others))
+        self.types.iter().zip(&other.types).all(|(own, others)| own.resources.ptr_eq(&others.resources))
     }
 
     /// How many resources it holds.
