@@ -63,7 +63,8 @@ impl Changes {
     fn add_endpoints(&mut self, old: &Snapshot, new: &Snapshot) {
         // Shared parts of the two maps are not looked at.
         for item in old.endpoints.diff(&new.endpoints) {
-            let (DiffItem::Add(place, _) | DiffItem::Remove(place, _) | DiffItem::Update { new: (place, _), .. }) = item;
+            let (DiffItem::Add(place, _) | DiffItem::Remove(place, _) | DiffItem::Update { new: (place, _), .. }) =
+                item;
             let (namespace, host) = place;
             self.exact.insert(Key::Endpoints(namespace.clone(), host.clone()));
         }

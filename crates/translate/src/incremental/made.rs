@@ -55,7 +55,8 @@ impl Maker<'_> {
             (question, answer)
         });
         let resources = out.resources.into_iter().map(|(kind, resource)| {
-            let old = before.and_then(|made| made.resources.iter().find(|(k, r)| *k == kind && r.name == resource.name));
+            let old =
+                before.and_then(|made| made.resources.iter().find(|(k, r)| *k == kind && r.name == resource.name));
             (kind, self.pool.share(kind, resource, self.cause, old.map(|(_, resource)| resource)))
         });
         Made {

@@ -53,7 +53,8 @@ fn view(kind: ProxyKind, name: &str, address: &str, labels: &[(&str, &str)]) -> 
 fn views() -> Vec<ProxyView> {
     let mut all = envoys();
     let kinds = [ClientKind::EvenkeelFull, ClientKind::EvenkeelLearned, ClientKind::EvenkeelFull];
-    let own = all.iter().zip(kinds.into_iter().cycle()).map(|(view, client_kind)| ProxyView { client_kind, ..view.clone() });
+    let own =
+        all.iter().zip(kinds.into_iter().cycle()).map(|(view, client_kind)| ProxyView { client_kind, ..view.clone() });
     let own: Vec<_> = own.collect();
     all.extend(own);
     all
@@ -102,7 +103,8 @@ const HOSTS: [&str; 9] = [
 fn edit(random: &mut Random) -> (String, String) {
     let n = random.below(NAMES);
     let namespace = random.of(&["shop", "shop", "other", "istio-system"]);
-    let (host, other) = (random.of(&HOSTS), random.of(&["s0.shop.svc.cluster.local", "e0.example.com", "s1.shop.svc.cluster.local"]));
+    let (host, other) =
+        (random.of(&HOSTS), random.of(&["s0.shop.svc.cluster.local", "e0.example.com", "s1.shop.svc.cluster.local"]));
     let app = random.of(&["a", "b", "c"]);
     let (kind, text) = match random.below(12) {
         0 | 1 => {
@@ -114,7 +116,8 @@ fn edit(random: &mut Random) -> (String, String) {
             ]);
             let address = random.of(&["None", &format!("10.96.0.{n}"), "10.96.0.1"]).to_owned();
             let spec = format!("{{clusterIP: {address}, selector: {{app: {app}}}, ports: {ports}}}");
-            let text = format!("apiVersion: v1\nkind: Service\nmetadata: {{name: s{n}, namespace: NS}}\nspec: {spec}\n");
+            let text =
+                format!("apiVersion: v1\nkind: Service\nmetadata: {{name: s{n}, namespace: NS}}\nspec: {spec}\n");
             ("service", text)
         }
         2 | 3 => {
@@ -131,12 +134,17 @@ fn edit(random: &mut Random) -> (String, String) {
                 _ => ("NONE", ""),
             };
             let visible = random.of(&["", "exportTo: [\".\"], "]);
-            let spec = format!("{{hosts: [\"{entry_host}\"], {visible}ports: {ports}, resolution: {resolution}, {endpoints}}}");
+            let spec = format!(
+                "{{hosts: [\"{entry_host}\"], {visible}ports: {ports}, resolution: {resolution}, {endpoints}}}"
+            );
             let head = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry";
             ("entry", format!("{head}\nmetadata: {{name: e{n}, namespace: NS}}\nspec: {spec}\n"))
         }
         4 => {
-            let (pod, labels) = (random.of(&["a-0", "b-0", "c-0", "z-0"]), random.of(&["", ", version: v1", ", topology.kubernetes.io/region: north"]));
+            let (pod, labels) = (
+                random.of(&["a-0", "b-0", "c-0", "z-0"]),
+                random.of(&["", ", version: v1", ", topology.kubernetes.io/region: north"]),
+            );
             let address = match (pod, namespace) {
                 ("a-0", "shop") => "10.0.0.1",
                 ("b-0", "shop") => "10.0.0.2",
@@ -150,7 +158,10 @@ fn edit(random: &mut Random) -> (String, String) {
                  spec: {{serviceAccountName: default, containers: [{{name: {app}}}]}}\n\
                  status: {{podIP: {address}, conditions: [{{type: Ready, status: \"{ready}\"}}]}}\n"
             );
-            return (format!("{namespace}-pod-{pod}.yaml"), gone_or(random, text.replace("namespace: NS", &format!("namespace: {namespace}"))));
+            return (
+                format!("{namespace}-pod-{pod}.yaml"),
+                gone_or(random, text.replace("namespace: NS", &format!("namespace: {namespace}"))),
+            );
         }
         5 | 6 => {
             let condition = random.of(&[
@@ -159,15 +170,25 @@ fn edit(random: &mut Random) -> (String, String) {
                 "match: [{sourceLabels: {app: a}}], ",
                 "match: [{sourceNamespace: other}], ",
             ]);
-            let gateways = random.of(&["", "gateways: [istio-system/g0], ", "gateways: [mesh, istio-system/g0, shop/g1], "]);
+            let gateways =
+                random.of(&["", "gateways: [istio-system/g0], ", "gateways: [mesh, istio-system/g0, shop/g1], "]);
             let routes = random.of(&["http", "http", "tcp", "tls"]);
             let routes = match routes {
-                "http" => format!("http: [{{{condition}route: [{{destination: {{host: {other}}}}}]}}, {{route: [{{destination: {{host: {other}, subset: v1}}}}], timeout: {n}s}}]"),
+                "http" => format!(
+                    "http: [{{{condition}route: [{{destination: {{host: {other}}}}}]}}, {{route: [{{destination: {{host: {other}, subset: v1}}}}], timeout: {n}s}}]"
+                ),
                 "tcp" => format!("tcp: [{{route: [{{destination: {{host: {other}, port: {{number: 9000}}}}}}]}}]"),
-                _ => format!("tls: [{{match: [{{sniHosts: [\"{host}\"]}}], route: [{{destination: {{host: {other}, port: {{number: 443}}}}}}]}}]"),
+                _ => format!(
+                    "tls: [{{match: [{{sniHosts: [\"{host}\"]}}], route: [{{destination: {{host: {other}, port: {{number: 443}}}}}}]}}]"
+                ),
             };
             let head = "apiVersion: networking.istio.io/v1\nkind: VirtualService";
-            ("routes", format!("{head}\nmetadata: {{name: v{n}, namespace: NS}}\nspec: {{hosts: [\"{host}\"], {gateways}{routes}}}\n"))
+            (
+                "routes",
+                format!(
+                    "{head}\nmetadata: {{name: v{n}, namespace: NS}}\nspec: {{hosts: [\"{host}\"], {gateways}{routes}}}\n"
+                ),
+            )
         }
         7 | 8 => {
             let policy = random.of(&[
@@ -179,7 +200,12 @@ fn edit(random: &mut Random) -> (String, String) {
             let selector = random.of(&["", "", "workloadSelector: {matchLabels: {app: a}}, "]);
             let subsets = random.of(&["", ", subsets: [{name: v1, labels: {version: v1}}]"]);
             let head = "apiVersion: networking.istio.io/v1\nkind: DestinationRule";
-            ("rule", format!("{head}\nmetadata: {{name: d{n}, namespace: NS}}\nspec: {{host: \"{host}\", {selector}trafficPolicy: {{{policy}}}{subsets}}}\n"))
+            (
+                "rule",
+                format!(
+                    "{head}\nmetadata: {{name: d{n}, namespace: NS}}\nspec: {{host: \"{host}\", {selector}trafficPolicy: {{{policy}}}{subsets}}}\n"
+                ),
+            )
         }
         9 => {
             let selector = random.of(&["{istio: ingressgateway}", "{istio: inner}"]);
@@ -190,30 +216,51 @@ fn edit(random: &mut Random) -> (String, String) {
                 "[{port: {number: 9443, name: tls, protocol: TLS}, hosts: [\"*.example.com\"], tls: {mode: PASSTHROUGH}}]",
             ]);
             let head = "apiVersion: networking.istio.io/v1\nkind: Gateway";
-            ("gateway", format!("{head}\nmetadata: {{name: g{n}, namespace: NS}}\nspec: {{selector: {selector}, servers: {servers}}}\n"))
+            (
+                "gateway",
+                format!(
+                    "{head}\nmetadata: {{name: g{n}, namespace: NS}}\nspec: {{selector: {selector}, servers: {servers}}}\n"
+                ),
+            )
         }
         10 => {
             let selector = random.of(&["", "selector: {matchLabels: {app: a}}, "]);
             let mode = random.of(&["STRICT", "DISABLE", "PERMISSIVE"]);
             let head = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication";
-            ("peers", format!("{head}\nmetadata: {{name: p{n}, namespace: NS}}\nspec: {{{selector}mtls: {{mode: {mode}}}}}\n"))
+            (
+                "peers",
+                format!(
+                    "{head}\nmetadata: {{name: p{n}, namespace: NS}}\nspec: {{{selector}mtls: {{mode: {mode}}}}}\n"
+                ),
+            )
         }
         _ => match random.below(4) {
             0 => {
                 let policy = random.of(&["ALLOW_ANY", "REGISTRY_ONLY"]);
                 let mesh = format!("    outboundTrafficPolicy:\n      mode: {policy}\n");
-                let text = format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio, namespace: istio-system}}\ndata:\n  mesh: |\n{mesh}");
+                let text = format!(
+                    "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio, namespace: istio-system}}\ndata:\n  mesh: |\n{mesh}"
+                );
                 return ("mesh.yaml".to_owned(), gone_or(random, text));
             }
             _ => {
-                let (action, selector) = (random.of(&["ALLOW", "DENY"]), random.of(&["", "selector: {matchLabels: {app: b}}, "]));
+                let (action, selector) =
+                    (random.of(&["ALLOW", "DENY"]), random.of(&["", "selector: {matchLabels: {app: b}}, "]));
                 let head = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy";
                 let rules = "[{from: [{source: {namespaces: [shop]}}]}]";
-                ("policy", format!("{head}\nmetadata: {{name: z{n}, namespace: NS}}\nspec: {{{selector}action: {action}, rules: {rules}}}\n"))
+                (
+                    "policy",
+                    format!(
+                        "{head}\nmetadata: {{name: z{n}, namespace: NS}}\nspec: {{{selector}action: {action}, rules: {rules}}}\n"
+                    ),
+                )
             }
         },
     };
-    (format!("{namespace}-{kind}-{n}.yaml"), gone_or(random, text.replace("namespace: NS", &format!("namespace: {namespace}"))))
+    (
+        format!("{namespace}-{kind}-{n}.yaml"),
+        gone_or(random, text.replace("namespace: NS", &format!("namespace: {namespace}"))),
+    )
 }
 
 fn gone_or(random: &mut Random, text: String) -> String {
@@ -277,7 +324,8 @@ const GATEWAY: &str = "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetada
 fn what_a_change_costs_does_not_depend_on_the_mesh() {
     let units_for = |services: u32, sidecars: u8, client_kind: ClientKind| {
         let mut mesh = Mesh::new();
-        let files: Vec<_> = (0..services).map(service).chain([("gateway.yaml".to_owned(), GATEWAY.to_owned())]).collect();
+        let files: Vec<_> =
+            (0..services).map(service).chain([("gateway.yaml".to_owned(), GATEWAY.to_owned())]).collect();
         let (snapshot, cause) = mesh.write(files.iter().map(|(name, text)| (name.clone(), text.as_str())));
         let mut translator = Translator::new(snapshot, cause);
         for n in 0..sidecars {
