@@ -207,9 +207,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// What made a world what it is, for what is made of it.
 fn cause(world: &World) -> Cause {
-    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let noticed = since_1970.saturating_sub(world.noticed.elapsed());
-    Cause { generation: world.generation, time_us: u64::try_from(noticed.as_micros()).unwrap_or(u64::MAX) }
+    Cause { generation: world.generation, time_us: world.noticed.unix_micros() }
 }
 
 impl State {
