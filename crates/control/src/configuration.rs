@@ -11,6 +11,9 @@ use evenkeel_base::{Diagnostic, Diagnostics, Severity};
 use evenkeel_model::{AddressBook, Builder, Built, MeshConfig};
 use tokio::sync::watch;
 
+use crate::history::Run;
+use crate::history::log::{Change as Written, Checkpoint, EventLog, FileText, unix_micros};
+use crate::lease::Lease;
 use crate::metrics::Metrics;
 use crate::proxies::Proxies;
 use crate::source::debounce::{Change, Debounce, DebounceOptions, Lane};
@@ -23,6 +26,9 @@ const ADDRESS_BOOK_FILE: &str = "addresses.json";
 /// How often that file is written at most; and when the control plane ends. An address lost in between is found again
 /// from the hash of its name.
 const ADDRESS_BOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often the history notes what proxies run; and before each change.
+const PROXIES_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why the configuration cannot be kept.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +57,11 @@ pub struct Configuration {
     files: Files,
     builder: Builder,
     stored: StoredBook,
+    state: PathBuf,
+    trust_domain: String,
+    started: SystemTime,
+    /// None: it cannot be written, which has been said.
+    history: Option<EventLog>,
     /// Findings of the last build, each of which has been told.
     told: Arc<Diagnostics>,
 }
@@ -64,8 +75,18 @@ impl Configuration {
         let path = state.join(ADDRESS_BOOK_FILE);
         let book = read_book(&path)?;
         let stored = StoredBook { path, addresses: book.len(), due: None, written: None };
+        let trust_domain = mesh.trust_domain.to_string();
         let builder = Builder::new(mesh, book);
-        Ok(Self { files: Files::new(roots), builder, stored, told: Arc::default() })
+        Ok(Self {
+            files: Files::new(roots),
+            builder,
+            stored,
+            state: state.to_owned(),
+            trust_domain,
+            started: SystemTime::now(),
+            history: None,
+            told: Arc::default(),
+        })
     }
 
     /// Reads everything for the first time.
@@ -74,6 +95,7 @@ impl Configuration {
         let causes = Cause::of(&refresh.objects);
         let built = self.builder.apply(refresh.changed);
         self.store_book();
+        self.history = said(EventLog::open(&self.state, self.checkpoint(1)));
         self.tell(refresh.news, &built);
         self.world(1, Noticed::now(), causes, built)
     }
@@ -87,19 +109,61 @@ impl Configuration {
         if !refresh.files_changed && refresh.news.is_empty() {
             return None;
         }
-        let Refresh { changed: files, objects, news, .. } = refresh;
+        let Refresh { changed: files, objects, news, read, .. } = refresh;
         let built = self.builder.apply(files);
         self.store_book();
         self.tell(news, &built);
         // A comment, or a mistake that is refused, leaves what proxies see as it is.
         let same = Arc::ptr_eq(&built.snapshot, &last.snapshot);
-        Some(match same {
+        let noticed = changed.noticed.unwrap_or_else(Noticed::now);
+        let world = match same {
             true => self.world(last.generation, last.noticed, last.causes.clone(), built),
-            false => {
-                let noticed = changed.noticed.unwrap_or_else(Noticed::now);
-                self.world(last.generation + 1, noticed, Cause::of(&objects), built)
-            }
-        })
+            false => self.world(last.generation + 1, noticed, Cause::of(&objects), built),
+        };
+        self.remember(&world, noticed, &read);
+        Some(world)
+    }
+
+    /// Writes down what was read.
+    fn remember(&mut self, world: &World, noticed: Noticed, read: &[Arc<Path>]) {
+        let Some(mut history) = self.history.take() else { return };
+        let text = |path: &Arc<Path>| (path.to_path_buf(), self.files.text(path).map(str::to_owned));
+        let change = Written {
+            at: noticed.unix_micros(),
+            generation: world.generation,
+            files: read.iter().map(text).collect(),
+            causes: world.causes.iter().map(ToString::to_string).collect(),
+        };
+        let written = history.change(change).and_then(|()| match history.is_full() {
+            true => history.rotate(self.checkpoint(world.generation)),
+            false => Ok(()),
+        });
+        self.history = said(written).map(|()| history);
+    }
+
+    /// Writes down what proxies run.
+    fn remember_proxies(&mut self, proxies: &Proxies) {
+        let Some(history) = &mut self.history else { return };
+        let reports = proxies.reports();
+        let runs = reports.iter().map(|r| Run::new(&r.client.node, &r.client.view, r.status.settled_generation));
+        if said(history.run(SystemTime::now(), runs)).is_none() {
+            self.history = None;
+        }
+    }
+
+    fn checkpoint(&self, generation: u64) -> Checkpoint {
+        let text = |(path, good, present): (&Path, Option<&str>, &str)| {
+            (path.to_owned(), FileText { good: good.map(str::to_owned), present: present.to_owned() })
+        };
+        Checkpoint {
+            at: unix_micros(SystemTime::now()),
+            started: unix_micros(self.started),
+            generation,
+            trust_domain: self.trust_domain.clone(),
+            addresses: self.builder.book().clone(),
+            files: self.files.texts().map(text).collect(),
+            proxies: Vec::new(),
+        }
     }
 
     fn store_book(&mut self) {
@@ -145,6 +209,11 @@ impl Drop for Configuration {
             self.stored.write(self.builder.book(), Instant::now());
         }
     }
+}
+
+/// Says that the history ends, if it does.
+fn said<T>(result: io::Result<T>) -> Option<T> {
+    result.inspect_err(|error| tracing::error!(%error, "the history cannot be written; it ends here")).ok()
 }
 
 /// The address book on disk.
@@ -215,6 +284,8 @@ pub async fn keep(
 ) {
     count(&world.borrow(), &metrics);
     let mut debounce = Debounce::new(options);
+    let mut look_at_proxies = tokio::time::interval(PROXIES_INTERVAL);
+    look_at_proxies.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let (mut everything, mut endpoints) = (Changed::default(), Changed::default());
     loop {
         let due = debounce.due();
@@ -234,6 +305,8 @@ pub async fn keep(
                 if debounce.act(Instant::now()) == Lane::Everything {
                     changed.join(std::mem::take(&mut everything));
                 }
+                // What they run is about to be replaced.
+                configuration.remember_proxies(&proxies);
                 let last = world.borrow().clone();
                 if let Some(next) = configuration.next(&last, &changed) {
                     count(&next, &metrics);
@@ -247,6 +320,7 @@ pub async fn keep(
                 }
             }
             () = wait_until(store) => configuration.store_book(),
+            _ = look_at_proxies.tick() => configuration.remember_proxies(&proxies),
         }
     }
 }
@@ -295,9 +369,12 @@ fn read_book(path: &Path) -> Result<AddressBook, ConfigurationError> {
     }
 }
 
-/// Written beside and renamed, so that a crash leaves the old file or the new one.
+/// Written beside and renamed, so that a crash leaves the old file or the new one; under a lease, so that what another
+/// control plane has written meanwhile stays.
 fn write_book(path: &Path, book: &AddressBook) -> io::Result<()> {
+    let _lease = Lease::take(path.parent().unwrap_or(Path::new("")), "addresses")?;
+    let book = read_book(path).map_err(io::Error::other)?.joined(book);
     let new = path.with_extension("json.new");
-    fs::write(&new, serde_json::to_vec_pretty(book)?)?;
+    fs::write(&new, serde_json::to_vec_pretty(&book)?)?;
     fs::rename(&new, path)
 }

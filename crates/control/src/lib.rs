@@ -16,6 +16,7 @@ pub mod certificates;
 pub mod configuration;
 pub mod debug;
 pub mod discovery;
+pub mod history;
 pub mod lease;
 pub mod listen;
 pub mod metrics;

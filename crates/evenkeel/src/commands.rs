@@ -13,7 +13,7 @@ use evenkeel_local::exec::{self, ExecOptions};
 use evenkeel_local::ports::PortChoice;
 
 use crate::logging::{self, Level, LogOptions};
-use crate::{proxy_config, proxy_status, validate};
+use crate::{history, proxy_config, proxy_status, validate};
 
 /// A service mesh: proxy, control plane, and the whole of it on one machine.
 ///
@@ -57,6 +57,8 @@ enum Command {
     Lab(evenkeel_lab::Command),
     /// Show what each connected proxy holds of what it should, and how old changes were when it applied them.
     ProxyStatus(ProxyStatusArguments),
+    /// Show what a proxy ran at some time, which changes made it so, and what is different since.
+    History(history::HistoryArguments),
     /// Say which version this is.
     Version,
 }
@@ -191,6 +193,10 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         }
         Command::ProxyStatus(arguments) => {
             proxy_status::run(arguments.control_plane, arguments.output, &mut io::stdout().lock())?;
+            Ok(0)
+        }
+        Command::History(arguments) => {
+            history::run(&arguments, &mut io::stdout().lock())?;
             Ok(0)
         }
         Command::Version => {

@@ -3,6 +3,7 @@
 mod admin;
 mod allocator;
 mod commands;
+mod history;
 mod logging;
 mod proxy_config;
 mod proxy_status;

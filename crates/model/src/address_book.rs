@@ -40,6 +40,20 @@ impl AddressBook {
         self.addresses.get(host).copied()
     }
 
+    /// This book with what another allots besides: for those who share one file. Where both know a host, or an address,
+    /// this one's word counts. What is remembered for hosts long gone goes when there is too much of it.
+    pub fn joined(self, other: &Self) -> Self {
+        if self.addresses.len() > MAX_REMEMBERED_HOSTS {
+            return other.clone();
+        }
+        let taken: BTreeSet<IpAddr> = self.addresses.values().copied().collect();
+        let mut addresses = self.addresses;
+        for (host, address) in other.addresses.iter().filter(|(_, address)| !taken.contains(address)) {
+            addresses.entry(host.clone()).or_insert(*address);
+        }
+        Self { addresses }
+    }
+
     /// How many hosts have an address.
     pub fn len(&self) -> usize {
         self.addresses.len()
@@ -226,6 +240,15 @@ mod tests {
             allotment.want(host, range);
         }
         assert!(allotment.allot().is_empty(), "those that are gone are remembered");
+    }
+
+    #[test]
+    fn of_two_books_the_stored_one_counts() {
+        let stored = allot(AddressBook::default(), &["a", "b"], SERVICES, &[]);
+        let own = allot(AddressBook::default(), &["b", "c"], SERVICES, &[]);
+        let both = stored.clone().joined(&own);
+        assert_eq!(both.len(), 3);
+        assert_eq!((both.address("a"), both.address("c")), (stored.address("a"), own.address("c")));
     }
 
     #[test]

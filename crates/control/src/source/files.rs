@@ -43,6 +43,8 @@ struct File {
     good: Vec<Arc<Object>>,
     /// Whether there has been a content without errors.
     was_good: bool,
+    /// That content, if the present one has errors.
+    good_text: Option<Arc<str>>,
     /// Findings about the present content.
     diagnostics: Diagnostics,
 }
@@ -75,6 +77,8 @@ pub struct Refresh {
     pub objects: Vec<Arc<Object>>,
     /// Some file was read, or vanished.
     pub files_changed: bool,
+    /// Files that have another text, or vanished.
+    pub read: Vec<Arc<Path>>,
     /// Findings that were not there before, to be told once.
     pub news: Vec<Diagnostic>,
 }
@@ -153,9 +157,34 @@ impl Files {
         result
     }
 
+    /// All files: the path, the last text without errors unless it is the present one, the present one.
+    pub fn texts(&self) -> impl Iterator<Item = (&Path, Option<&str>, &str)> {
+        self.files.values().map(|file| (&*file.key, file.good_text.as_deref(), &*file.text))
+    }
+
+    /// The present text of a file; none if it is gone.
+    pub fn text(&self, path: &Path) -> Option<&str> {
+        self.files.get(path).map(|file| &*file.text)
+    }
+
+    /// Takes a text as that of a file (none: it is gone), without reading anything. Yields the file's objects if some
+    /// changed.
+    pub fn replay(&mut self, path: &Path, text: Option<&str>) -> Option<(Arc<Path>, Vec<Arc<Object>>)> {
+        let mut result = Refresh::default();
+        match text {
+            None => self.remove(path, &mut result),
+            Some(text) => {
+                let file = self.files.entry(path.to_owned()).or_insert_with(|| File::new(path));
+                file.take(text.into(), &mut result);
+            }
+        }
+        result.changed.pop()
+    }
+
     fn remove(&mut self, path: &Path, result: &mut Refresh) {
         let Some(file) = self.files.remove(path) else { return };
         result.files_changed = true;
+        result.read.push(file.key.clone());
         if !file.good.is_empty() {
             result.objects_of(&file, &file.good, &[]);
         }
@@ -252,6 +281,7 @@ impl File {
             text: "".into(),
             good: Vec::new(),
             was_good: false,
+            good_text: None,
             diagnostics: Diagnostics::new(),
         }
     }
@@ -277,16 +307,24 @@ impl File {
         if *text == *self.text && !first && !self.diagnostics.iter().any(|d| d.code == "unreadable-file") {
             return;
         }
+        self.take(text.into(), result);
+    }
+
+    /// The file has this text now.
+    fn take(&mut self, text: Arc<str>, result: &mut Refresh) {
         result.files_changed = true;
-        self.text = text.into();
+        result.read.push(self.key.clone());
+        let before = std::mem::replace(&mut self.text, text);
         let (objects, diagnostics) = evenkeel_api::load(&[(self.path.clone(), self.text.clone())]);
         self.diagnostics = diagnostics;
         let sound = !self.diagnostics.has_errors();
         // What was whole once stays until it is whole again; before, what can be used of it is.
         if self.was_good && !sound {
+            self.good_text.get_or_insert(before);
             return;
         }
         self.was_good |= sound;
+        self.good_text = None;
         // Positions count as a change: resources name them as their origin.
         let old = std::mem::take(&mut self.good);
         let same = |at: usize, new: &Object| old.get(at).filter(|old| old.same_as_written(new)).cloned();

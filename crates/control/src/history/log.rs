@@ -1,0 +1,268 @@
+//! The append-only log of events.
+//!
+//! It is cut into segments, each a file that begins with a checkpoint of everything and so can be read by itself; the
+//! oldest go when there are too many. A record is one line: a checksum and JSON. A line that a crash has torn is cut off.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use evenkeel_model::AddressBook;
+use evenkeel_translate::ProxyView;
+use evenkeel_translate::view::{ClientKind, ProxyKind};
+use serde::{Deserialize, Serialize};
+
+/// Where segments are, in the state directory.
+const DIRECTORY: &str = "history";
+/// A segment this long is followed by another, in bytes.
+const MAX_SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
+/// A segment with this many changes is followed by another, so that playing one back does not take long, in changes.
+const MAX_SEGMENT_CHANGES: usize = 2_000;
+/// Segments that are kept, in files.
+const MAX_SEGMENTS: usize = 8;
+
+/// One event.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Record {
+    /// Everything, at the beginning of a segment.
+    Checkpoint(Box<Checkpoint>),
+    /// Files changed.
+    Change(Change),
+    /// Proxies run another generation than before.
+    Run {
+        /// When it was seen, in µs since 1970.
+        at: u64,
+        /// Which, and what.
+        proxies: Vec<Run>,
+    },
+}
+
+/// Everything a snapshot is built from.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// When, in µs since 1970.
+    pub at: u64,
+    /// When the control plane started, in µs since 1970: it counts generations anew each time.
+    pub started: u64,
+    /// The snapshot's generation.
+    pub generation: u64,
+    /// The trust domain, unless the files say another.
+    pub trust_domain: String,
+    /// Addresses allotted so far.
+    pub addresses: AddressBook,
+    /// Texts of all files by path.
+    pub files: BTreeMap<PathBuf, FileText>,
+    /// What each proxy ran.
+    pub proxies: Vec<Run>,
+}
+
+/// The text of a file; of one with errors also the text in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileText {
+    /// The last text without errors, unless it is the present one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub good: Option<String>,
+    /// The present text.
+    pub present: String,
+}
+
+/// Files changed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Change {
+    /// When it was noticed, in µs since 1970.
+    pub at: u64,
+    /// The generation it made; that of before, if proxies see nothing of it.
+    pub generation: u64,
+    /// Their texts; none: the file is gone.
+    pub files: BTreeMap<PathBuf, Option<String>>,
+    /// The objects that changed, with their places.
+    pub causes: Vec<String>,
+}
+
+/// What a proxy runs: all of this generation is acknowledged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// Its xDS node id.
+    pub node: String,
+    /// The generation.
+    pub generation: u64,
+    router: bool,
+    addresses: Vec<IpAddr>,
+    pod: String,
+    namespace: String,
+    service_account: String,
+    labels: BTreeMap<String, String>,
+    client: Client,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Client {
+    Envoy,
+    Full,
+    Learned,
+}
+
+impl Run {
+    /// A proxy runs a generation.
+    pub fn new(node: &str, view: &ProxyView, generation: u64) -> Self {
+        Self {
+            node: node.to_owned(),
+            generation,
+            router: view.kind == ProxyKind::Router,
+            addresses: view.addresses.clone(),
+            pod: view.pod.to_string(),
+            namespace: view.namespace.to_string(),
+            service_account: view.service_account.to_string(),
+            labels: view.labels.clone(),
+            client: match view.client_kind {
+                ClientKind::Envoy => Client::Envoy,
+                ClientKind::EvenkeelFull => Client::Full,
+                ClientKind::EvenkeelLearned => Client::Learned,
+            },
+        }
+    }
+
+    /// What its configuration depends on.
+    pub fn view(&self) -> ProxyView {
+        ProxyView {
+            kind: if self.router { ProxyKind::Router } else { ProxyKind::Sidecar },
+            addresses: self.addresses.clone(),
+            pod: self.pod.as_str().into(),
+            namespace: self.namespace.as_str().into(),
+            service_account: self.service_account.as_str().into(),
+            labels: self.labels.clone(),
+            client_kind: match self.client {
+                Client::Envoy => ClientKind::Envoy,
+                Client::Full => ClientKind::EvenkeelFull,
+                Client::Learned => ClientKind::EvenkeelLearned,
+            },
+        }
+    }
+
+    /// Whether this is the proxy a user means: by node id, `POD.NAMESPACE` or `POD`.
+    pub fn is(&self, wanted: &str) -> bool {
+        self.node == wanted || self.pod == wanted || format!("{}.{}", self.pod, self.namespace) == wanted
+    }
+}
+
+/// The log that is being written.
+#[derive(Debug)]
+pub struct EventLog {
+    directory: PathBuf,
+    file: File,
+    bytes: u64,
+    changes: usize,
+    /// What each proxy was last seen to run.
+    proxies: BTreeMap<String, Run>,
+}
+
+impl EventLog {
+    /// Begins a segment.
+    pub fn open(state: &Path, checkpoint: Checkpoint) -> io::Result<Self> {
+        let directory = state.join(DIRECTORY);
+        fs::create_dir_all(&directory)?;
+        let proxies = checkpoint.proxies.iter().map(|run| (run.node.clone(), run.clone())).collect();
+        let file = segment(&directory, checkpoint.at)?;
+        let mut log = Self { directory, file, bytes: 0, changes: 0, proxies };
+        log.append(&Record::Checkpoint(Box::new(checkpoint)))?;
+        log.drop_oldest()?;
+        Ok(log)
+    }
+
+    /// Whether the segment is long enough to begin another.
+    pub fn is_full(&self) -> bool {
+        self.bytes >= MAX_SEGMENT_BYTES || self.changes >= MAX_SEGMENT_CHANGES
+    }
+
+    /// Begins another segment.
+    pub fn rotate(&mut self, checkpoint: Checkpoint) -> io::Result<()> {
+        let proxies = std::mem::take(&mut self.proxies).into_values().collect();
+        let state = self.directory.parent().unwrap_or(Path::new("")).to_owned();
+        *self = Self::open(&state, Checkpoint { proxies, ..checkpoint })?;
+        Ok(())
+    }
+
+    /// Files changed.
+    pub fn change(&mut self, change: Change) -> io::Result<()> {
+        self.changes += 1;
+        self.append(&Record::Change(change))
+    }
+
+    /// What proxies run now. Only what is new is written.
+    pub fn run(&mut self, now: SystemTime, proxies: impl IntoIterator<Item = Run>) -> io::Result<()> {
+        let is_new = |run: &Run| run.generation > 0 && self.proxies.get(&run.node) != Some(run);
+        let new: Vec<Run> = proxies.into_iter().filter(is_new).collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        self.proxies.extend(new.iter().map(|run| (run.node.clone(), run.clone())));
+        self.append(&Record::Run { at: unix_micros(now), proxies: new })
+    }
+
+    fn append(&mut self, record: &Record) -> io::Result<()> {
+        let json = serde_json::to_string(record)?;
+        let line = format!("{:016x} {json}\n", checksum(json.as_bytes()));
+        self.bytes += line.len() as u64;
+        self.file.write_all(line.as_bytes())
+    }
+
+    fn drop_oldest(&self) -> io::Result<()> {
+        let segments = segments(&self.directory)?;
+        let surplus = segments.len().saturating_sub(MAX_SEGMENTS);
+        segments.into_iter().take(surplus).try_for_each(fs::remove_file)
+    }
+}
+
+/// Reads the segments of a state directory, the oldest first. What follows a torn or damaged line is left out.
+pub fn read(state: &Path) -> io::Result<Vec<Vec<Record>>> {
+    let mut all = Vec::new();
+    for path in segments(&state.join(DIRECTORY))? {
+        let bytes = fs::read(&path)?;
+        let mut records = Vec::new();
+        for (number, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
+            let Some(record) = read_line(line) else {
+                tracing::warn!(path = %path.display(), line = number + 1, "the record is torn; what follows is left out");
+                break;
+            };
+            records.push(record);
+        }
+        all.push(records);
+    }
+    Ok(all)
+}
+
+fn read_line(line: &[u8]) -> Option<Record> {
+    let text = std::str::from_utf8(line.strip_suffix(b"\n")?).ok()?;
+    let (sum, json) = text.split_once(' ')?;
+    let sum = u64::from_str_radix(sum, 16).ok()?;
+    (sum == checksum(json.as_bytes())).then(|| serde_json::from_str(json).ok()).flatten()
+}
+
+/// A new file, named by time so that names are in order.
+fn segment(directory: &Path, at: u64) -> io::Result<File> {
+    let last = segments(directory)?.last().and_then(|path| path.file_stem()?.to_str()?.parse::<u64>().ok());
+    let name = last.map_or(at, |last| at.max(last + 1));
+    OpenOptions::new().create_new(true).append(true).open(directory.join(format!("{name:020}.log")))
+}
+
+fn segments(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(directory)?.filter_map(Result::ok).map(|entry| entry.path());
+    let mut found: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|e| e == "log")).collect();
+    found.sort();
+    Ok(found)
+}
+
+/// FNV-1a, 64 bits.
+fn checksum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// Microseconds since 1970.
+pub fn unix_micros(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+}

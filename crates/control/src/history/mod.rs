@@ -1,0 +1,10 @@
+//! What was written when, and what each proxy ran: kept in the state directory, and played back.
+//!
+//! Resources are a function of the files, the addresses allotted so far and the proxy. So it is enough to keep those: the
+//! log holds texts of files, and [`replay`] makes from them, by the same code, the same bytes that proxies were sent.
+
+pub mod log;
+pub mod replay;
+
+pub use log::{EventLog, Run};
+pub use replay::{HistoryError, Past, ResourceAt};
