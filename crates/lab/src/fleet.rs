@@ -29,6 +29,8 @@ pub struct Crew {
     pub protocol: Protocol,
     /// Services each workload uses, with learned scope.
     pub used: usize,
+    /// How many sidecars, the first ones, stop reading once they are configured.
+    pub stuck: usize,
 }
 
 /// The running proxies; they end when this is dropped.
@@ -50,6 +52,7 @@ struct Shared {
     board: RefCell<Board>,
     members: Vec<Member>,
     unconfigured: Cell<usize>,
+    stuck: usize,
     connected: Cell<usize>,
     last_failure: RefCell<Option<String>>,
     /// Something that somebody may be waiting for has happened.
@@ -142,6 +145,7 @@ impl Fleet {
             book: RefCell::new(book),
             board: RefCell::default(),
             unconfigured: Cell::new(members.len()),
+            stuck: crew.stuck.min(crew.sidecars),
             members,
             connected: Cell::new(0),
             last_failure: RefCell::default(),
@@ -217,7 +221,10 @@ impl Fleet {
     /// Makes a change with `make`, which says when it did, and follows it to all whom it concerns.
     pub fn change<E>(&self, change: Change, make: impl FnOnce() -> Result<Instant, E>) -> Result<ChangeId, E> {
         let mut concerned = Vec::new();
-        self.for_each(|index, proxy, _| concerned.extend(proxy.is_concerned_by(&change.host).then_some(index)));
+        let stuck = self.shared.stuck;
+        self.for_each(|index, proxy, _| {
+            concerned.extend((index >= stuck && proxy.is_concerned_by(&change.host)).then_some(index));
+        });
         let id = self.shared.board.borrow_mut().begin(change, concerned);
         let at = make()?;
         self.shared.board.borrow_mut().made(id, at);
@@ -319,8 +326,13 @@ async fn stream(
             proxy.configured = Some(shared.start.get().elapsed());
             shared.unconfigured.set(shared.unconfigured.get() - 1);
         }
+        let is_stuck = index < shared.stuck && proxy.configured.is_some();
         drop(proxy);
         shared.progress.notify_waiters();
+        if is_stuck {
+            // The stream stays open, and what comes fills the flow control's windows.
+            std::future::pending::<()>().await;
+        }
     }
 }
 

@@ -44,7 +44,7 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    /// Writes the gateway; services follow.
+    /// Writes the gateway; services follow. Those that an earlier run left in the directory go.
     pub fn create(
         directory: &Path,
         kind: ServiceKind,
@@ -53,6 +53,11 @@ impl Mesh {
     ) -> Result<Self, LabError> {
         let mesh = Self { directory: directory.to_owned(), kind, endpoint_port };
         fs::create_dir_all(directory).map_err(LabError::io(format!("creating {}", directory.display())))?;
+        let entries = fs::read_dir(directory).map_err(LabError::io(format!("reading {}", directory.display())))?;
+        for entry in entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_file_of_a_service)) {
+            let path = entry.path();
+            fs::remove_file(&path).map_err(LabError::io(format!("removing {}", path.display())))?;
+        }
         mesh.replace("gateway.yaml", &gateway(gateway_port))?;
         Ok(mesh)
     }
@@ -197,6 +202,12 @@ fn file(service: usize) -> String {
     format!("{}.yaml", name(service))
 }
 
+/// Whether a file is called as [`file`] calls them.
+fn is_file_of_a_service(name: &str) -> bool {
+    let number = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(".yaml"));
+    number.is_some_and(|digits| digits.len() >= DIGITS && digits.bytes().all(|digit| digit.is_ascii_digit()))
+}
+
 /// The two endpoints a service starts with. Nothing ever connects to them.
 pub fn first_endpoints(service: usize) -> [Address; 2] {
     let number = u32::try_from(service).unwrap_or(u32::MAX) % (1 << 20);
@@ -240,6 +251,13 @@ mod tests {
         mesh.remove(7).expect("removed");
         assert_eq!(names(), ["gateway.yaml"]);
         assert!(mesh.remove(7).is_err());
+
+        // What somebody else keeps there stays.
+        for name in ["svc-000001.yaml", "svc-1.yaml", "svc-old.yaml", "mine.yaml"] {
+            fs::write(folder.path().join(name), "").expect("a file");
+        }
+        Mesh::create(folder.path(), ServiceKind::ServiceEntry, 8080, 9000).expect("a mesh");
+        assert_eq!(names(), ["gateway.yaml", "mine.yaml", "svc-1.yaml", "svc-old.yaml"]);
     }
 
     #[test]

@@ -71,6 +71,10 @@ pub struct Options {
     #[arg(long)]
     pub sotw: bool,
 
+    /// Of the sidecars, how many stop reading once they are configured: they must not delay the others.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub stuck: usize,
+
     /// Do without the real gateway (`evenkeel proxy`) that services are called through.
     #[arg(long)]
     pub no_gateway: bool,
@@ -140,6 +144,7 @@ impl Default for Options {
             kind: ServiceKind::ServiceEntry,
             used: 5,
             sotw: false,
+            stuck: 0,
             no_gateway: false,
             pause: Duration::from_secs(5),
             keep: 100,

@@ -50,6 +50,8 @@ pub struct MeshFacts {
     pub services: usize,
     /// Sidecars.
     pub proxies: usize,
+    /// Of them, those that stopped reading.
+    pub stuck: usize,
     /// Gateways among the simulated proxies.
     pub gateways: usize,
     /// What they asked for.
@@ -71,6 +73,7 @@ impl MeshFacts {
         Self {
             services: options.services,
             proxies: options.proxies,
+            stuck: options.stuck,
             gateways: 1,
             scope: options.scope,
             kind: options.kind,

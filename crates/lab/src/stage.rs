@@ -379,6 +379,7 @@ fn fleet(options: &Options, mesh: &Mesh, address: SocketAddr, services: usize) -
         scope: options.scope,
         protocol: if options.sotw { Protocol::Sotw } else { Protocol::Delta },
         used: options.used,
+        stuck: options.stuck,
     };
     Fleet::new(address, crew, services, |service| mesh.host(service))
 }

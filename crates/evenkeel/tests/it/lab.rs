@@ -43,6 +43,7 @@ fn check_common(results: &Value, changes: usize) {
         assert_eq!(holders.map(|holders| holders as f64), Some(acks), "{change}");
         assert!(number(change, "/ack_ms/p50") <= number(change, "/ack_ms/max"), "{change}");
     }
+    check_documented(results);
     assert!(number(results, "/cost/server/resident_mib") > 1.0);
     assert!(!results["samples"].as_array().expect("a list").is_empty());
 }
@@ -76,6 +77,49 @@ fn endpoints_are_replaced_and_services_go() {
     let results = play("shrink", &["--scope", "envoy", "--keep", "5"]);
     check_common(&results, 15);
     assert!(number(&results, "/shrink/fresh_mib") > 1.0);
+}
+
+#[test]
+fn who_stops_reading_delays_nobody() {
+    let flags = ["--scope", "envoy", "--no-gateway", "--changes", "5", "--interval", "10ms", "--stuck", "4"];
+    let results = play("services", &flags);
+    check_common(&results, 5);
+    for change in results["changes"].as_array().expect("a list") {
+        assert_eq!(change["holders"].as_u64(), Some(PROXIES + 1 - 4));
+    }
+}
+
+#[test]
+fn what_nobody_uses_is_sent_to_nobody() {
+    let results = play("services", &["--scope", "learned", "--no-gateway", "--changes", "5", "--interval", "20ms"]);
+    check_common(&results, 5);
+    assert_eq!(number(&results, "/cost/sidecar_bytes_per_change"), 0.0);
+    for change in results["changes"].as_array().expect("a list") {
+        // The gateway.
+        assert_eq!(change["holders"].as_u64(), Some(1));
+        assert!(number(change, "/first_use_ms") > 0.0, "{change}");
+    }
+}
+
+#[test]
+fn a_service_more_is_sent_alone() {
+    let results = play("services", &["--scope", "full", "--changes", "5", "--interval", "20ms"]);
+    check_common(&results, 5);
+    for change in results["changes"].as_array().expect("a list") {
+        assert_eq!(change["holders"].as_u64(), Some(PROXIES + 1));
+        assert!(number(change, "/ready_ms") > 0.0, "{change}");
+    }
+    // Its cluster, endpoints, virtual host and name.
+    assert!(number(&results, "/cost/resources_per_change_and_proxy") <= 4.0);
+}
+
+#[test]
+fn a_real_sidecar_gets_what_it_uses() {
+    let results = play("sidecar", &["--scope", "learned", "--used", "2"]);
+    check_common(&results, 2);
+    assert_eq!(number(&results, "/sidecar/used"), 2.0);
+    assert_eq!(number(&results, "/sidecar/first_answer_ms/count"), 2.0);
+    assert!(number(&results, "/sidecar/after_mib") > 1.0);
 }
 
 #[test]
