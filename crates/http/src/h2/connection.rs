@@ -274,6 +274,11 @@ impl Connection {
         }
     }
 
+    /// Whether the peer's SETTINGS have arrived: before that, what it takes is a guess.
+    pub fn is_settled(&self) -> bool {
+        self.settings_received
+    }
+
     /// Streams the peer may have open from now on (server role). The present limit is enforced at once, as far as the peer can
     /// know it.
     pub fn set_max_concurrent_streams(&mut self, streams: u32) {

@@ -87,6 +87,11 @@ impl Client {
         core.codec.can_open()
     }
 
+    /// Whether the peer has said how much it takes. Until then a second stream might be one too many.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.shared.0.borrow().codec.is_settled()
+    }
+
     /// Waits until it may be worth trying again what the peer did not allow.
     pub(crate) async fn changed(&self) {
         let watchers = self.shared.0.borrow().streams.watchers.clone();

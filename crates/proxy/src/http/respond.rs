@@ -106,7 +106,8 @@ impl Life<'_> {
         let expired = origin.is_expired(request.clock.now());
         let close =
             origin.is_to_end() || request.tunnel.is_some() || unframed || expired || self.down.must_close(limit);
-        let bodiless = request.is_head() || info.framing == Framing::None;
+        // Over HTTP/2 a head may also be all there is by chance: then HTTP/1 has to say that nothing follows.
+        let bodiless = request.is_head() || matches!(request.response.status, 100..=199 | 204 | 304);
         self.down.send_head(&mut request.response, Answer { framing, bodiless, close, tunnel, http_10 });
         request.status = request.response.status;
         request.details = "via_upstream".into();

@@ -196,7 +196,8 @@ impl Pool {
                 gone = true;
                 false
             }
-            Ok(()) => true,
+            // The request it was made for is on it.
+            Ok(()) => connection.client.is_settled(),
             Err(OpenError::Concurrency) => false,
             Err(_) => {
                 gone = true;
@@ -217,6 +218,12 @@ impl Pool {
             }
         }
         Some(Place { connection, host: host.clone(), reused })
+    }
+
+    /// The peer of some connection has yet to say how much it takes.
+    fn is_settling(&self) -> bool {
+        let connections = self.connections.borrow();
+        connections.iter().any(|one| one.client.can_open().is_ok() && !one.is_too_old() && !one.client.is_settled())
     }
 
     fn sweep(&self) {
@@ -361,7 +368,7 @@ impl Cluster {
                 Wanted::Http2 => true,
                 Wanted::SharedHttp1 | Wanted::Either => pool.peer.get() != Peer::OneAtATime,
             };
-            if may_share && pool.connecting.get() > 0 {
+            if may_share && (pool.connecting.get() > 0 || pool.is_settling()) {
                 pool.changed.notified().await;
             } else {
                 let room = match self.try_room(host, priority) {

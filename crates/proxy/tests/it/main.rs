@@ -17,6 +17,7 @@ mod overload;
 mod protocols;
 mod proxy_protocol;
 mod rollouts;
+mod settling;
 mod sidecars;
 mod streams;
 mod tcp;
