@@ -138,14 +138,15 @@ impl ControlPlane {
             evenkeel_base::spiffe::SpiffeId::new(trust_domain, "default", "default")?;
             mesh.trust_domain = trust_domain.as_str().into();
         }
+        // Several control planes may start with the same empty directory: one makes the root and the key and allots
+        // addresses, the others find them.
+        let lease = Lease::take(&options.state, "start").map_err(state)?;
         // Watched before it is read: no change falls in between.
         let mut configuration = Configuration::open(options.config.clone(), &options.state, mesh)?;
         let watch = Watch::new(&options.config)?;
         let world = watch::Sender::new(Arc::new(configuration.first()));
 
         let trust_domain = world.borrow().snapshot.mesh.trust_domain.clone();
-        // Several control planes may start with the same empty directory: one makes the root and the key, all use them.
-        let lease = Lease::take(&options.state, "authority").map_err(state)?;
         let authority = Arc::new(Authority::open(&options.state, &trust_domain, SystemTime::now())?);
         let tokens = Arc::new(TokenKey::open(&options.state)?);
         drop(lease);

@@ -310,6 +310,11 @@ impl World {
         }
         let status = self.server.status();
         assert_eq!(status.settled_generation, self.current.generation, "seed {seed}");
+        for kind in KINDS {
+            let bad = self.current.of(kind).values().any(|resource| self.serials[resource.value()] == BAD);
+            let refused = status.of(kind).is_some_and(|status| status.nack.is_some());
+            assert!(bad || !refused, "seed {seed}: a refusal of what is gone: {status:?}");
+        }
     }
 }
 

@@ -20,6 +20,9 @@ use tokio_stream::wrappers::TcpListenerStream;
 
 use crate::fixture::{PATIENCE, Plane, pod, service};
 
+/// Envoy's listeners take ports 15001 and 15006 of this machine: one Envoy at a time.
+static PORTS: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 /// Serves one workload's secrets, as its agent does.
 struct Secrets(watch::Sender<Arc<ResourceSet>>);
 
@@ -116,6 +119,7 @@ fn mesh() -> String {
 
 #[tokio::test]
 async fn envoy_takes_everything_and_follows_edits() {
+    let _ports = PORTS.lock().await;
     let plane = Plane::start(&[("mesh.yaml", mesh())]).await;
     let sds = serve_secrets(&plane).await;
     for api_type in ["DELTA_GRPC", "GRPC"] {
@@ -123,7 +127,6 @@ async fn envoy_takes_everything_and_follows_edits() {
         let text = bootstrap(api_type, plane.addresses.grpc.port(), sds).to_string();
         std::fs::write(&file, text).expect("a bootstrap file");
         let mut command = Command::new(evenkeel_testkit::envoy());
-        // Ports 15001 and 15006 of this machine are taken while it runs: one at a time.
         command.args(["--concurrency", "1", "-l", "warning", "--use-dynamic-base-id", "-c"]).arg(&file);
         let envoy = Process::spawn(&mut command);
 
@@ -147,6 +150,39 @@ async fn envoy_takes_everything_and_follows_edits() {
         drop(envoy);
         plane.until("/metrics", |page| page.contains("pilot_xds 0\n").then_some(())).await;
     }
+}
+
+/// Envoy comes back to a control plane that has the same configuration but for one service that is gone.
+#[tokio::test]
+async fn envoy_resumes_and_lets_go_of_what_is_gone() {
+    let _ports = PORTS.lock().await;
+    let plane = Plane::start(&[("mesh.yaml", mesh()), ("gone.yaml", service("gone"))]).await;
+    let sds = serve_secrets(&plane).await;
+    let file = plane.state.path().join("resume.json");
+    std::fs::write(&file, bootstrap("DELTA_GRPC", plane.addresses.grpc.port(), sds).to_string()).expect("a file");
+    let mut command = Command::new(evenkeel_testkit::envoy());
+    command.args(["--concurrency", "1", "-l", "warning", "--use-dynamic-base-id", "-c"]).arg(&file);
+    let _envoy = Process::spawn(&mut command);
+    plane.until("/debug/syncz", settled).await;
+    let sent = |page: &str, kind: &str| -> Option<u64> {
+        let page: Value = serde_json::from_str(page).ok()?;
+        let types = page["proxies"].get(0)?["types"].as_array()?.clone();
+        types.iter().find(|status| status["type"] == kind)?["resources_sent"].as_u64()
+    };
+    let first = plane.page("/debug/syncz").await;
+    assert!(sent(&first, "CDS") >= Some(4), "{first}");
+
+    let grpc = plane.addresses.grpc;
+    let (config, state) = plane.stop().await;
+    std::fs::remove_file(config.path().join("gone.yaml")).expect("it was there");
+    let plane = Plane::start_on(config, state, grpc).await;
+    plane.until("/debug/syncz", settled).await;
+    let again = plane.page("/debug/syncz").await;
+    assert_eq!(sent(&again, "CDS"), Some(0), "{again}");
+    let metrics = plane.page("/metrics").await;
+    assert!(metrics.contains("pilot_total_xds_rejects 0\n"), "{metrics}");
+    // The one that is gone was taken away, not sent.
+    assert!(metrics.contains("pilot_xds_pushes{type=\"cds\"}"), "{metrics}");
 }
 
 /// The one proxy has asked for clusters, endpoints, listeners and routes, and has accepted all of the present generation.

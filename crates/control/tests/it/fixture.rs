@@ -69,7 +69,13 @@ impl Plane {
 
     /// Starts on directories that are there.
     pub async fn start_in(config: TempDir, state: TempDir) -> Self {
-        let plane = ControlPlane::start(&options(config.path(), state.path())).await.expect("a control plane");
+        Self::start_on(config, state, SocketAddr::from(([127, 0, 0, 1], 0))).await
+    }
+
+    /// The same, with plaintext xDS at this address.
+    pub async fn start_on(config: TempDir, state: TempDir, grpc_address: SocketAddr) -> Self {
+        let options = Options { grpc_address, ..options(config.path(), state.path()) };
+        let plane = ControlPlane::start(&options).await.expect("a control plane");
         let addresses = plane.addresses;
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(plane.serve(async move { drop(stopped.await) }));
@@ -208,12 +214,14 @@ impl Proxy {
         }
     }
 
-    /// Takes one update, accepting it or refusing all of it.
+    /// Takes one update, accepting it or refusing one resource of it.
     pub async fn step(&mut self, refuse: Option<&str>) -> Result<Update, ConnectionError> {
         let response = tokio::time::timeout(PATIENCE, self.connection.next()).await.expect("an update in time")?;
         let update = self.client.on_response(response).expect("a type asked for");
         let reject = |reason: &str| {
-            let name = update.added.first().map(|r| r.name.clone()).unwrap_or_default();
+            // Preferably something that a user wrote.
+            let written = update.added.iter().find(|r| r.name.starts_with("outbound|"));
+            let name = written.or(update.added.first()).map(|r| r.name.clone()).unwrap_or_default();
             vec![Rejected { name, reason: reason.to_owned() }]
         };
         self.client.answer(&update, &refuse.map(reject).unwrap_or_default());

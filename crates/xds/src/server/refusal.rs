@@ -80,9 +80,12 @@ impl Refusals {
         self.refused.retain(|name, _| keep(name));
     }
 
-    /// Drops what is not what the target has: it has changed since, and is sent as anything else.
-    pub fn outdate(&mut self, target: impl Fn(&str) -> Option<Version>) {
-        self.refused.retain(|name, refused| target(name) == Some(refused.version));
+    /// Drops what is not what the target has: it has changed since, and is sent as anything else. Gives the names.
+    pub fn outdate(&mut self, target: impl Fn(&str) -> Option<Version>) -> Vec<Arc<str>> {
+        let outdated = |(name, refused): &(&Arc<str>, &Refused)| target(name) != Some(refused.version);
+        let names: Vec<Arc<str>> = self.refused.iter().filter(outdated).map(|(name, _)| name.clone()).collect();
+        names.iter().for_each(|name| self.forget(name));
+        names
     }
 
     /// One of these is bad: offer them in halves.

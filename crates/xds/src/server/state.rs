@@ -89,7 +89,10 @@ impl State {
         for subscription in self.subscriptions.iter_mut().filter(|s| !s.refusals.is_empty()) {
             let target = resources.type_set(subscription.kind);
             let kind = subscription.kind;
-            subscription.refusals.outdate(|name| target.lookup(kind, name).map(|resource| resource.version));
+            let version = |name: &str| target.lookup(kind, name).map(|resource| resource.version);
+            for name in subscription.refusals.outdate(version) {
+                subscription.withdraw(&name);
+            }
         }
         self.resources = Some(resources.clone());
     }
@@ -149,7 +152,7 @@ impl State {
     /// Finds out what was refused: from the client's list of names if it is one of ours, from the names in its message,
     /// or by sending halves. What was not refused is sent again unless the client said that it holds it.
     fn on_nack(&mut self, kind: ResourceType, sent: InFlight, error: &rpc::Status, now: Duration) {
-        let subscription = &mut self.subscriptions[kind.index()];
+        let (subscription, target) = self.of(kind);
         let mut contents = subscription.contents(&sent);
         // A client holds nothing of a name it has given up.
         contents.retain(|(name, _, _)| subscription.wants(name));
@@ -172,8 +175,12 @@ impl State {
         let mut suspects = Vec::new();
         for (name, held, resource) in &added {
             if bad.contains(name) {
-                subscription.refusals.refuse(name, resource, now);
                 subscription.correct(name, *held);
+                match target.lookup(kind, name).is_some_and(|now| now.version == resource.version) {
+                    true => subscription.refusals.refuse(name, resource, now),
+                    // It has changed since it was sent.
+                    false => subscription.withdraw(name),
+                }
             } else if exact.is_none() {
                 subscription.correct(name, Held::Unknown);
                 suspects.push(name.clone());
@@ -369,7 +376,7 @@ impl State {
             resources_sent: counts.resources,
             bytes_sent: counts.bytes,
             rejects: counts.rejects,
-            nack: counts.nack.clone(),
+            nack: counts.nack.clone().filter(|_| !subscription.refusals.is_empty()),
             ages: counts.ages.clone(),
             reports: counts.reports,
         };

@@ -291,6 +291,14 @@ impl Subscription {
         }
     }
 
+    /// What the client refused under a name is not what it is to hold any more. It is told so even if it is to hold what
+    /// it has: until then it shows the refusal.
+    pub fn withdraw(&mut self, name: &Arc<str>) {
+        if self.wants(name) {
+            self.behind.insert(name.clone(), Behind { held: self.held(name), forced: true });
+        }
+    }
+
     /// Notes that the client holds something else under a name than was thought.
     pub fn correct(&mut self, name: &Arc<str>, held: Held) {
         if self.wants(name) || !matches!(held, Held::Nothing) {

@@ -206,6 +206,12 @@ fn a_named_culprit_is_held_back_and_the_rest_sent_again() {
     stream.on_snapshot(&set(3, &[(Cluster, "a", "2"), (Cluster, "b", "2"), (Cluster, "c", "1")]));
     assert_eq!(settle(&mut stream, Duration::ZERO, &[], ""), ["CDS +b"]);
     assert!(stream.status().is_live(3));
+    // Bad again, and back to what the client holds: it is told, so that it does not show a refusal for ever.
+    stream.on_snapshot(&set(4, &[(Cluster, "a", "2"), (Cluster, "b", "3"), (Cluster, "c", "1")]));
+    assert_eq!(settle(&mut stream, Duration::ZERO, &["b"], "b is bad"), ["CDS +b"]);
+    stream.on_snapshot(&set(5, &[(Cluster, "a", "2"), (Cluster, "b", "2"), (Cluster, "c", "1")]));
+    assert_eq!(settle(&mut stream, Duration::ZERO, &[], ""), ["CDS +b"]);
+    assert!(stream.status().is_live(5));
 }
 
 #[test]
