@@ -253,7 +253,7 @@ impl State {
             ResourceType::Route => self.builder.give_up_route(&reference()),
             ResourceType::VirtualHost => self.builder.remove_virtual_host(name),
             // A certificate in use stays: a connection without one helps nobody.
-            ResourceType::VirtualHost | ResourceType::Secret | ResourceType::NameTable => {}
+            ResourceType::Secret | ResourceType::NameTable => {}
         }
     }
 

@@ -2,7 +2,6 @@
 
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use evenkeel_filters::stateful_session::Session;
