@@ -459,7 +459,9 @@ impl Builder {
     }
 
     fn has_route(&self, reference: &Reference) -> bool {
-        self.routes.get(&reference.name).is_some_and(|entry| entry.table.is_some())
+        // A table whose clusters are not asked for by name waits for nothing.
+        let has_table = |entry: &RouteEntry| entry.table.is_some() || !self.asks_by_name();
+        self.routes.get(&reference.name).is_some_and(has_table)
             || self.given_up.contains(&Awaited::Route(reference.name.clone()))
     }
 
