@@ -44,7 +44,7 @@ pub fn node(options: &Options) -> Result<Value, OptionsError> {
             "WORKLOAD_NAME": workload,
         },
     });
-    if options.envoy.is_none() && options.scope.is_some() {
+    if options.envoy.is_none() {
         node["metadata"]["EVENKEEL"] = scope(options);
     }
     Ok(node)

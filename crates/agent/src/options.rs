@@ -53,10 +53,9 @@ pub struct Options {
     /// Worker threads of the proxy; 0 takes one per core.
     #[arg(long, default_value_t = 2)]
     pub concurrency: u32,
-    /// How much of the mesh the built-in proxy of a sidecar holds; by default whatever the control plane sends. A gateway
-    /// holds all of it.
-    #[arg(long, value_enum)]
-    pub scope: Option<Scope>,
+    /// How much of the mesh the built-in proxy of a sidecar holds. A gateway holds all of it.
+    #[arg(long, value_enum, default_value = "learned")]
+    pub scope: Scope,
     /// What the workload did not use for this long is dropped, in seconds (--scope learned).
     #[arg(long, value_name = "SECONDS", default_value_t = 24 * 3600)]
     pub scope_unused_after_s: u64,
@@ -151,7 +150,7 @@ impl Options {
 
     /// Whether proxy and agent ask for what the workload uses when it first does. Envoy and gateways get everything.
     pub fn learns(&self) -> bool {
-        self.scope == Some(Scope::Learned) && self.role == Role::Sidecar && self.envoy.is_none()
+        self.scope == Scope::Learned && self.role == Role::Sidecar && self.envoy.is_none()
     }
 
     /// The mark for the agent's and the proxy's own sockets.

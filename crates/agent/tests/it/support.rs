@@ -111,6 +111,8 @@ impl ControlPlane {
             ("--stats-port", stats.to_string()),
             ("--dns-address", format!("127.0.0.1:{dns}")),
             ("--drain-time-s", "1".to_owned()),
+            // This control plane has one table for all names, as Istio's.
+            ("--scope", "full".to_owned()),
         ];
         let mut words = vec!["agent".to_owned(), "sidecar".to_owned(), "--no-capture".to_owned()];
         words.extend(fixed.into_iter().flat_map(|(name, value)| [name.to_owned(), value]));
