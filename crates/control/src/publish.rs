@@ -147,29 +147,35 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn those_that_wait_longest_come_first_and_nobody_blocks_for_ever() {
-        let admission = Arc::new(Admission { patience: Duration::from_millis(20), ..Admission::new(2) });
-        let (one, two) = (admission.admit().await.expect("leave"), admission.admit().await.expect("leave"));
+    async fn those_that_wait_longest_come_first() {
+        let admission = Arc::new(Admission::new(1));
+        let first = admission.admit().await.expect("leave");
         let order = Arc::new(Mutex::new(Vec::new()));
         let wait = |number| {
             let (admission, order) = (admission.clone(), order.clone());
             tokio::spawn(async move {
-                let first = admission.admit().await;
+                let leave = admission.admit().await.expect("leave");
                 order.lock().unwrap().push(number);
-                first
+                leave.done();
             })
         };
         let waiting: Vec<_> = (0..6).map(wait).collect();
         tokio::task::yield_now().await;
         assert!(order.lock().unwrap().is_empty());
-        one.done();
-        // `two` and those that come after it never answer: time is up for each.
+        drop(first);
         for task in waiting {
-            assert!(task.await.expect("a task").is_some());
+            task.await.expect("a task");
         }
         assert_eq!(*order.lock().unwrap(), [0, 1, 2, 3, 4, 5]);
-        drop(two);
         admission.close();
         assert!(admission.admit().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn one_that_never_answers_does_not_keep_others_waiting() {
+        let admission = Admission { patience: Duration::from_millis(1), ..Admission::new(1) };
+        let silent = admission.admit().await.expect("leave");
+        assert!(admission.admit().await.is_some());
+        silent.done();
     }
 }
