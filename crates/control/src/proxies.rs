@@ -28,6 +28,8 @@ pub struct Proxies {
     admission: Admission,
     compare: bool,
     next_stream: AtomicU64,
+    /// Generation of the world whose resources have been handed out.
+    published: AtomicU64,
     /// Locked before `state`, and until what it made is handed out: who connects meanwhile sees the old world or the new.
     translator: Mutex<Translator>,
     state: Mutex<State>,
@@ -97,6 +99,7 @@ impl Proxies {
             admission: Admission::new(options.first_pushes),
             compare: options.compare,
             next_stream: AtomicU64::new(1),
+            published: AtomicU64::new(first.generation),
             translator: Mutex::new(Translator::new(first.snapshot.clone(), cause(&first))),
             state: Mutex::default(),
             world,
@@ -157,6 +160,12 @@ impl Proxies {
             self.metrics.mismatches.fetch_add(mismatches.len() as u64, Relaxed);
             self.hand_out(healed);
         }
+        self.published.store(world.generation, Relaxed);
+    }
+
+    /// Generation of the world of which all proxies that it concerns have been told.
+    pub fn published(&self) -> u64 {
+        self.published.load(Relaxed)
     }
 
     fn hand_out(&self, changes: Vec<Change>) {

@@ -113,11 +113,6 @@ impl Admission {
 }
 
 impl FirstPush {
-    /// Leave that keeps nobody waiting.
-    pub fn unlimited() -> Self {
-        Self(Arc::default())
-    }
-
     /// The proxy has what it asked for.
     pub fn done(&self) {
         drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take());

@@ -1,6 +1,6 @@
 //! `(ProxyView, Snapshot)` to Envoy xDS v3 resources, one file per resource kind, in the shapes Istio gives them.
 //!
-//! Pure functions: no clock, no sockets, no state. Equal input yields equal bytes, so a resource's content hash is its
+//! Pure functions: no clock, no sockets; the only state is what [`Translator`] keeps of them. Equal input yields equal bytes, so a resource's content hash is its
 //! version. Stock Envoy accepts everything written here, and `evenkeel proxy` supports exactly these fields.
 //!
 //! | question | file |
@@ -10,6 +10,7 @@
 //! | how is a VirtualService's route written? | `routes/{matches,action,headers}.rs` |
 //! | how is a service called (subsets, limits, TLS)? | `clusters.rs`, `tls.rs` |
 //! | who may call? | `rbac.rs` |
+//! | what is made in one go, and made anew after a change? | `plan.rs`, `incremental/` |
 
 pub mod clusters;
 pub mod context;

@@ -81,7 +81,7 @@ impl Pages {
     }
 
     fn syncz(&self) -> Value {
-        let generation = self.world().generation;
+        let generation = self.proxies.published();
         let one = |report: &StreamReport| {
             let client = &report.client;
             json!({
@@ -91,7 +91,8 @@ impl Pages {
                     ProxyKind::Router => "router",
                 },
                 "program": client.program,
-                "live": report.status.is_live(generation),
+                // A change that does not concern a proxy leaves it at an older generation.
+                "live": report.status.is_live(report.resources.generation),
                 "settled_generation": report.status.settled_generation,
                 "types": report.status.types.iter().map(|status| type_status(client, status)).collect::<Vec<_>>(),
                 "divergence": report.status.divergence.as_deref(),

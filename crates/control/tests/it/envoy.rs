@@ -138,7 +138,8 @@ async fn envoy_takes_everything_and_follows_edits() {
         };
         live().await;
         let before = plane.json("/debug/syncz").await["generation"].clone();
-        plane.write(&format!("{}.yaml", api_type.to_lowercase().replace('_', "-")), &service(&format!("new-{sds}")));
+        let name = api_type.to_lowercase().replace('_', "-");
+        plane.write(&format!("{name}.yaml"), &service(&format!("new-{name}")));
         plane
             .until("/debug/syncz", |page| {
                 let page: Value = serde_json::from_str(page).ok()?;
