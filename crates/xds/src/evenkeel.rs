@@ -30,9 +30,10 @@ impl prost::Name for ListingRequest {
     const PACKAGE: &'static str = "evenkeel.xds.v1";
 }
 
-/// Whether a node is one of our proxies.
+/// Whether a node is one of our proxies: it says so, or its program's name does.
 pub fn is_evenkeel(node: &crate::pb::envoy::config::core::v3::Node) -> bool {
-    node.metadata.as_ref().is_some_and(|metadata| metadata.fields.contains_key(NODE_METADATA))
+    let says_so = node.metadata.as_ref().is_some_and(|metadata| metadata.fields.contains_key(NODE_METADATA));
+    says_so || node.user_agent_name == "evenkeel"
 }
 
 impl Report {
