@@ -108,7 +108,7 @@ impl Http2Frames {
     ///
     /// # Errors
     /// The socket's.
-    pub fn next(&mut self) -> io::Result<Option<Frame>> {
+    pub fn next_frame(&mut self) -> io::Result<Option<Frame>> {
         let mut head = [0; 9];
         match self.socket.read_exact(&mut head) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
@@ -127,7 +127,7 @@ impl Http2Frames {
     pub fn end(&mut self) -> io::Result<Vec<u32>> {
         let mut codes = Vec::new();
         loop {
-            match self.next() {
+            match self.next_frame() {
                 Ok(Some(Frame { kind: Self::GOAWAY, payload, .. })) => {
                     let code = payload.get(4..8).and_then(|code| code.try_into().ok());
                     codes.extend(code.map(u32::from_be_bytes));

@@ -140,7 +140,7 @@ fn a_head_that_unpacks_to_megabytes_is_refused_and_its_connection_lives() {
     client.send(&H2::get_bytes(3)).expect("it reads");
     let (mut bombed, mut served) = (false, false);
     while !(bombed && served) {
-        let frame = client.next().expect("a frame").expect("the connection lives");
+        let frame = client.next_frame().expect("a frame").expect("the connection lives");
         let answers = [H2::HEADERS, H2::RST_STREAM].contains(&frame.kind);
         bombed |= answers && frame.stream == 1;
         served |= frame.kind == H2::DATA && frame.stream == 3 && frame.payload == b"hello";

@@ -7,6 +7,7 @@ mod breaker;
 mod data_path;
 mod detection;
 mod dns;
+mod exchanges;
 mod floods;
 mod harness;
 mod health;

@@ -1,0 +1,146 @@
+//! What there is to an exchange beside its request and its answer: time limits, interim answers, tunnels.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::time::Duration;
+
+use evenkeel_testkit::http::Ending;
+use evenkeel_testkit::tls::TlsClient;
+use evenkeel_testkit::{Backend, Connection, Http2Frames as H2, Reply, TestCa, eventually};
+
+use crate::harness::{Proxy, answering, http_listener, stat, static_bootstrap, static_cluster};
+
+/// A route for everything to the cluster `backend`, with these fields of the route action and of the connection manager.
+fn to_backend(action: &str, manager: &str) -> String {
+    format!(
+        "route_config: {{name: local, virtual_hosts: [{{name: all, domains: [\"*\"], routes: [{{match: {{prefix: /}}, route: \
+         {{cluster: backend{action}}}}}]}}]}}\n      {manager}"
+    )
+}
+
+fn start(routes: &str, backend: std::net::SocketAddr, chain: &str) -> Proxy {
+    let clusters = [static_cluster("backend", backend, "")];
+    let proxy = Proxy::start(&static_bootstrap(&http_listener("web", routes, chain), &clusters));
+    proxy.wait_live();
+    proxy
+}
+
+#[test]
+fn a_connection_lasts_no_longer_than_it_may() {
+    let manager = "common_http_protocol_options: {max_connection_duration: 0.2s}";
+    let routes = format!("{}\n      {manager}", answering("hello"));
+    let proxy = start(&routes, ([127, 0, 0, 1], 9).into(), "");
+    let web = proxy.listener("web");
+    let mut http1 = Connection::open(web).expect("it accepts");
+    assert_eq!(http1.get("test", "/", "").expect("an answer").text(), "hello");
+    assert_eq!(http1.ending(Duration::from_secs(10)).expect("a timeout can be set"), Ending::Closed);
+    let mut http2 = H2::open(web).expect("it accepts");
+    http2.frame(H2::SETTINGS, 0, 0, b"").expect("it reads");
+    http2.get().expect("it reads");
+    let codes = http2.end().expect("it ends");
+    assert!(!codes.is_empty() && codes.iter().all(|code| *code == 0), "GOAWAY without an error: {codes:?}");
+    eventually("both to be counted", || (stat(&proxy, "web.downstream_cx_max_duration_reached") == [2]).then_some(()));
+}
+
+#[test]
+fn a_stream_lasts_no_longer_than_it_may() {
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let action = ", timeout: 0s, max_stream_duration: {max_stream_duration: 0.2s}";
+    let proxy = start(&to_backend(action, ""), silent.local_addr().expect("bound"), "");
+    let mut client = Connection::open(proxy.listener("web")).expect("it accepts");
+    let response = client.get("test", "/", "").expect("an answer");
+    assert_eq!((response.status, response.text().as_str()), (408, "downstream duration timeout"));
+}
+
+#[test]
+fn a_host_is_told_of_the_deadline_that_is_kept() {
+    let backend = Backend::start(|_| Reply::text("answered"));
+    let proxy = start(&to_backend(", timeout: 0s, max_grpc_timeout: 1s", ""), backend.address(), "");
+    let mut client = Connection::open(proxy.listener("web")).expect("it accepts");
+    for (asked, told) in [("5S", "1000m"), ("300m", "300m")] {
+        let fields = format!("content-type: application/grpc\r\ngrpc-timeout: {asked}\r\n");
+        client.get("test", "/", &fields).expect("an answer");
+        let request = backend.requests().pop().expect("a request");
+        assert_eq!(request.header("grpc-timeout"), Some(told), "{asked}");
+    }
+}
+
+#[test]
+fn early_hints_reach_an_http2_client_before_the_answer() {
+    let raw =
+        b"HTTP/1.1 103 Early Hints\r\nlink: </a>; rel=preload\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+    let backend = Backend::start(|_| Reply::Raw(raw.to_vec()));
+    let proxy = start(&to_backend("", ""), backend.address(), "");
+    let mut client = H2::open(proxy.listener("web")).expect("it accepts");
+    client.frame(H2::SETTINGS, 0, 0, b"").expect("it reads");
+    let stream = client.get().expect("it reads");
+    let mut kinds = Vec::new();
+    loop {
+        let frame = client.next_frame().expect("a frame").expect("the connection lives");
+        if frame.stream != stream {
+            continue;
+        }
+        kinds.push(frame.kind);
+        if frame.kind == H2::DATA {
+            assert_eq!(frame.payload, b"ok");
+            break;
+        }
+        assert_eq!(frame.flags & H2::END_STREAM, 0, "{frame:?}");
+    }
+    assert_eq!(kinds, [H2::HEADERS, H2::HEADERS, H2::DATA]);
+}
+
+#[test]
+fn connect_goes_on_to_a_host_that_is_a_proxy_itself() {
+    let upstream = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = upstream.local_addr().expect("bound");
+    let serving = std::thread::spawn(move || {
+        let (mut stream, _) = upstream.accept().expect("the proxy connects");
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).expect("a head");
+            head.push(byte[0]);
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").expect("the proxy reads");
+        let mut word = [0; 5];
+        stream.read_exact(&mut word).expect("the tunnel is open");
+        stream.write_all(&word).expect("the tunnel is open");
+        String::from_utf8(head).expect("text")
+    });
+    let routes = "route_config: {name: local, virtual_hosts: [{name: all, domains: [\"*\"], routes: [{match: {connect_matcher: \
+                  {}}, route: {cluster: backend, upgrade_configs: [{upgrade_type: CONNECT}]}}]}]}";
+    let proxy = start(routes, address, "");
+    let mut client = Connection::open(proxy.listener("web")).expect("it accepts");
+    client.send("CONNECT far.test:443 HTTP/1.1\r\nhost: far.test:443\r\n\r\n").expect("it reads");
+    // `head_response`: what follows the head is the tunnel's.
+    assert_eq!(client.head_response().expect("an answer").status, 200);
+    client.send("hello").expect("the tunnel is open");
+    assert_eq!(client.read_exact(5).expect("the tunnel is open"), b"hello");
+    let head = serving.join().expect("no panic");
+    assert!(head.starts_with("CONNECT far.test:443 HTTP/1.1\r\n"), "{head}");
+}
+
+#[test]
+fn a_websocket_passes_from_a_tls_client() {
+    let backend = Backend::start(|_| Reply::Upgrade("websocket".to_owned()));
+    let ca = TestCa::new();
+    let server = ca.for_dns(&["web.test"]);
+    let inline = |text: &str| format!("{{inline_string: {}}}", serde_json::to_string(text).expect("a string"));
+    let transport = format!(
+        "  transport_socket:\n    name: tls\n    typed_config:\n      \"@type\": \
+         type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext\n      \
+         common_tls_context: {{tls_certificates: [{{certificate_chain: {}, private_key: {}}}]}}\n",
+        inline(&server.cert_pem),
+        inline(&server.key_pem),
+    );
+    let routes = to_backend("", "upgrade_configs: [{upgrade_type: websocket}]");
+    let proxy = start(&routes, backend.address(), &transport);
+    let tls = TlsClient { server_name: "web.test", root_pem: ca.root_pem(), ..TlsClient::default() };
+    let mut client = tls.open(proxy.listener("web")).expect("a handshake");
+    let fields = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    assert_eq!(client.get("web.test", "/chat", fields).expect("an answer").status, 101);
+    client.send("hello").expect("the tunnel is open");
+    assert_eq!(client.read_exact(5).expect("an echo"), b"hello");
+    assert_eq!(stat(&proxy, "http.web.downstream_cx_upgrades_active"), [1]);
+}
