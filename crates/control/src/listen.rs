@@ -11,7 +11,7 @@ use std::time::Duration;
 use evenkeel_base::spiffe::SpiffeId;
 use evenkeel_tls::PeerCertificate;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
@@ -22,6 +22,9 @@ use tonic::transport::server::Connected;
 
 /// Connections at a time and port, in connections; more wait in the kernel's backlog.
 const MAX_CONNECTIONS: usize = 20_000;
+/// Connections the kernel keeps until they are accepted, in connections: a mesh that starts connects all at once, and
+/// those beyond wait a second for TCP's next try. The system's `net.core.somaxconn` may hold it lower.
+const BACKLOG: u32 = 4096;
 /// How long a client may take for its first byte.
 const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Handshakes at a time, in connections; more wait in the kernel's backlog.
@@ -58,7 +61,7 @@ pub enum ListenError {
 
 /// Binds an address given by a flag.
 pub async fn bind(flag: &'static str, address: SocketAddr) -> Result<TcpListener, ListenError> {
-    TcpListener::bind(address).await.map_err(|reason| {
+    listener(address).map_err(|reason| {
         let hint = match reason.kind() {
             io::ErrorKind::AddrInUse => "; another process listens there: stop it, or give another address",
             io::ErrorKind::PermissionDenied => "; ports below 1024 need a privilege: give another port",
@@ -66,6 +69,14 @@ pub async fn bind(flag: &'static str, address: SocketAddr) -> Result<TcpListener
         };
         ListenError::Bind { flag, address, reason, hint }
     })
+}
+
+fn listener(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // A restarted control plane takes its port back from connections that are still closing.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// Refuses an address for plaintext that other machines reach, unless that is wanted.

@@ -151,14 +151,14 @@ impl Proxies {
         let world = self.world.borrow().clone();
         let mut translator = lock(&self.translator);
         let changes = translator.update(world.snapshot.clone(), cause(&world));
-        self.hand_out(changes);
+        self.hand_out(changes, &world);
         if self.compare {
             let (mismatches, healed) = translator.verify();
             for mismatch in &mismatches {
                 tracing::error!(%mismatch, generation = world.generation, "a change was followed wrongly; please report this");
             }
             self.metrics.mismatches.fetch_add(mismatches.len() as u64, Relaxed);
-            self.hand_out(healed);
+            self.hand_out(healed, &world);
         }
         self.published.store(world.generation, Relaxed);
     }
@@ -168,12 +168,13 @@ impl Proxies {
         self.published.load(Relaxed)
     }
 
-    fn hand_out(&self, changes: Vec<Change>) {
+    fn hand_out(&self, changes: Vec<Change>, world: &World) {
         let state = lock(&self.state);
         for change in changes {
             let streams = state.by_view.get(&*change.view).into_iter().flatten();
             for stream in streams.filter_map(|id| state.streams.get(id)) {
                 stream.resources.send_replace(change.now.clone());
+                self.metrics.queued(world.noticed.instant.elapsed());
             }
         }
     }
