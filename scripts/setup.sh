@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Installs what a fresh Debian 12 lacks to build, demonstrate, test, lint or measure Evenkeel.
 #
-#   scripts/setup.sh [build|demo|test|lint|bench|envoy|h2spec]...      (default: build)
+#   scripts/setup.sh [build|demo|test|lint|bench|envoy|h2spec|grpc-xds-client]...      (default: build)
 #
 # Does nothing, quickly, when nothing is missing. Debian packages and the Rust toolchain go where the system keeps them;
-# Envoy, h2spec and cargo-deny go below target/tools and vanish with it.
+# Envoy, h2spec, the gRPC client and cargo-deny go below target/tools and vanish with it.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -20,8 +20,8 @@ main() {
     local goal
     for goal in "$@"; do
         case $goal in
-            build | demo | test | lint | bench | envoy | h2spec) "need_$goal" ;;
-            *) fail "unknown goal '$goal': expected build, demo, test, lint, bench, envoy or h2spec" ;;
+            build | demo | test | lint | bench | envoy | h2spec | grpc-xds-client) "need_${goal//-/_}" ;;
+            *) fail "unknown goal '$goal': expected build, demo, test, lint, bench, envoy, h2spec or grpc-xds-client" ;;
         esac
     done
 }
@@ -43,6 +43,7 @@ need_test() {
     debian nginx:nginx-light haproxy:haproxy h2load:nghttp2-client valgrind:valgrind
     need_envoy
     need_h2spec
+    need_grpc_xds_client
 }
 
 need_lint() {
@@ -81,11 +82,22 @@ need_envoy() {
 # The HTTP/2 conformance suite, a Go module, built of what scripts/h2spec pins so that Debian's Go (1.19) will do.
 need_h2spec() {
     [ -x "$tools/bin/h2spec" ] && return
-    local go
-    go=$(PATH=$PATH:/usr/local/go/bin command -v go) || { install golang-go && go=$(command -v go); }
+    find_go
     say "building h2spec"
     (cd "$root/scripts/h2spec" && GOBIN=$tools/bin GOFLAGS=-buildvcs=false "$go" install \
         github.com/summerwind/h2spec/cmd/h2spec)
+}
+
+# A proxyless gRPC client, to see what Go's gRPC makes of our xDS.
+need_grpc_xds_client() {
+    [ -x "$tools/bin/grpc-xds-client" ] && return
+    find_go
+    say "building grpc-xds-client"
+    (cd "$root/scripts/grpc-xds-client" && GOBIN=$tools/bin GOFLAGS=-buildvcs=false "$go" install .)
+}
+
+find_go() {
+    go=$(PATH=$PATH:/usr/local/go/bin command -v go) || { install golang-go && go=$(command -v go); }
 }
 
 # Debian 12's own cargo (0.66) is too old and it has no rustup, so a fresh machine gets rustup from its home page.

@@ -5,6 +5,7 @@
 
 pub mod envoy;
 pub mod golden;
+pub mod grpc_xds;
 pub mod h2spec;
 pub mod http;
 pub mod http2;
@@ -16,6 +17,7 @@ pub mod wait;
 pub mod workspace;
 
 pub use envoy::{envoy, envoy_validate};
+pub use grpc_xds::grpc_xds_client;
 pub use h2spec::assert_h2spec_passes;
 pub use http::{Connection, Response};
 pub use http2::Http2Frames;

@@ -4,5 +4,6 @@ mod certificates;
 mod configuration;
 mod envoy;
 mod fixture;
+mod go_client;
 mod startup;
 mod streams;
