@@ -37,6 +37,12 @@ impl Object {
         self.text == other.text && self.origin == other.origin && self == other
     }
 
+    /// Whether both say the same, wherever and however it is written.
+    pub fn says_the_same(&self, other: &Self) -> bool {
+        (&self.name, &self.namespace, &self.labels, &self.annotations, &self.owners, &self.resource)
+            == (&other.name, &other.namespace, &other.labels, &other.annotations, &other.owners, &other.resource)
+    }
+
     /// Its kind.
     pub fn kind(&self) -> Kind {
         self.resource.kind()

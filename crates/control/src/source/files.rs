@@ -242,12 +242,11 @@ impl Files {
         }
         let (new, findings) = evenkeel_api::load(&[(path.to_string_lossy().into(), text.into())]);
         let old = known.map_or(&[][..], |file| &file.good);
-        let same_name = |a: &Object, b: &Object| a.kind() == b.kind() && a.name == b.name && a.namespace == b.namespace;
         let rest = |object: &&Object| !is_endpoints(object);
         let (old, new) = (old.iter().map(|o| &**o).filter(rest), new.iter().filter(rest));
         let same = !findings.has_errors()
             && old.clone().count() == new.clone().count()
-            && old.zip(new).all(|(a, b)| same_name(a, b) && without_endpoints(a) == without_endpoints(b));
+            && old.zip(new).all(|(a, b)| without_endpoints(a).says_the_same(&without_endpoints(b)));
         if same { Difference::Endpoints } else { Difference::Other }
     }
 
@@ -534,16 +533,21 @@ mod tests {
         };
         fixture.write("a.yaml", &entry("a.example.com", "10.0.0.1"));
         fixture.names();
-        let check = |text: &str, expected| {
+        let check = |fixture: &mut Fixture, text: &str, expected| {
             fixture.write("a.yaml", text);
             let path = fixture.directory.path().join("a.yaml");
             assert_eq!(fixture.files.difference(&path), expected, "{text}");
         };
-        check(&entry("a.example.com", "10.0.0.1"), Difference::None);
-        check(&entry("a.example.com", "10.0.0.2"), Difference::Endpoints);
-        check(&entry("b.example.com", "10.0.0.1"), Difference::Other);
-        check(&format!("{}---\n{}", entry("a.example.com", "10.0.0.2"), service("s")), Difference::Other);
-        check("", Difference::Other);
+        check(&mut fixture, &entry("a.example.com", "10.0.0.1"), Difference::None);
+        check(&mut fixture, &entry("a.example.com", "10.0.0.2"), Difference::Endpoints);
+        check(&mut fixture, &entry("b.example.com", "10.0.0.1"), Difference::Other);
+        let longer = |address: &str| entry("a.example.com", address).replace("{address", "\n    {address");
+        let with_service = |entry: String| format!("{entry}---\n{}", service("s"));
+        check(&mut fixture, &with_service(entry("a.example.com", "10.0.0.2")), Difference::Other);
+        fixture.write("a.yaml", &with_service(entry("a.example.com", "10.0.0.2")));
+        fixture.names();
+        check(&mut fixture, &with_service(longer("10.0.0.3")), Difference::Endpoints);
+        check(&mut fixture, "", Difference::Other);
     }
 
     #[test]
