@@ -27,6 +27,7 @@ impl Lease {
         Self::take_within(state, name, PATIENCE)
     }
 
+    #[allow(clippy::disallowed_methods, reason = "no notice comes when another process lets go of a file")]
     fn take_within(state: &Path, name: &str, patience: Duration) -> io::Result<Self> {
         let path = state.join(format!("{name}.lease"));
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path)?;

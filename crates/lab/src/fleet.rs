@@ -318,16 +318,17 @@ async fn stream(
             }
         };
         member.messages.set(member.messages.get() + message.len() as u64);
-        let mut proxy = member.proxy.borrow_mut();
-        let reaction = proxy.on_response(message, &mut shared.book.borrow_mut(), &shared.board.borrow())?;
-        send(&mut stream, reaction.requests)?;
-        shared.board.borrow_mut().acknowledged(index, &reaction.marks, Instant::now());
-        if proxy.configured.is_none() && proxy.holds_all(shared.services.get()) {
-            proxy.configured = Some(shared.start.get().elapsed());
-            shared.unconfigured.set(shared.unconfigured.get() - 1);
-        }
-        let is_stuck = index < shared.stuck && proxy.configured.is_some();
-        drop(proxy);
+        let is_stuck = {
+            let mut proxy = member.proxy.borrow_mut();
+            let reaction = proxy.on_response(message, &mut shared.book.borrow_mut(), &shared.board.borrow())?;
+            send(&mut stream, reaction.requests)?;
+            shared.board.borrow_mut().acknowledged(index, &reaction.marks, Instant::now());
+            if proxy.configured.is_none() && proxy.holds_all(shared.services.get()) {
+                proxy.configured = Some(shared.start.get().elapsed());
+                shared.unconfigured.set(shared.unconfigured.get() - 1);
+            }
+            index < shared.stuck && proxy.configured.is_some()
+        };
         shared.progress.notify_waiters();
         if is_stuck {
             // The stream stays open, and what comes fills the flow control's windows.

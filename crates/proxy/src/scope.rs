@@ -172,7 +172,7 @@ impl State {
             .filter(|(demand, _)| !matches!(demand, Demand::Cluster(_)))
             .map(|(demand, used)| (now.duration_since(*used), demand.clone()))
             .collect();
-        idle.sort_by(|a, b| b.0.cmp(&a.0));
+        idle.sort_by_key(|(last_used, ..)| std::cmp::Reverse(*last_used));
         let too_many = self.scope.last_used.len().saturating_sub(MAX_NAMES);
         let limit = |demand: &Demand| match self.builder.is_present(demand) {
             true => unused_after,

@@ -125,7 +125,7 @@ fn play(mut go: Process, mut set: ResourceSet, resources: &watch::Sender<Arc<Res
     put(&mut set, ResourceType::Route, Resource::from_message("routes", &routes("one")));
     put(&mut set, ResourceType::Cluster, Resource::from_message("one", &cluster("one")));
     put(&mut set, ResourceType::Endpoint, Resource::from_message("one", &endpoints("one", first)));
-    let mut publish = |set: &mut ResourceSet| {
+    let publish = |set: &mut ResourceSet| {
         set.generation += 1;
         resources.send_replace(Arc::new(set.clone()));
     };

@@ -40,6 +40,9 @@ pub(super) struct Place {
 /// An object and its place.
 pub(super) type Placed = (Place, Arc<Object>);
 
+/// Namespace and name of a Service.
+type ServiceKey = (Arc<str>, Arc<str>);
+
 /// All objects.
 #[derive(Debug, Default)]
 pub(super) struct Objects {
@@ -54,7 +57,7 @@ pub(super) struct Objects {
     /// Objects that select by labels, under the first label they want.
     selecting: HashMap<u64, BTreeMap<Place, Id>>,
     /// EndpointSlices by namespace and Service.
-    slices: BTreeMap<(Arc<str>, Arc<str>), BTreeMap<Place, Arc<Object>>>,
+    slices: BTreeMap<ServiceKey, BTreeMap<Place, Arc<Object>>>,
 }
 
 impl Objects {

@@ -252,10 +252,7 @@ fn same_written(a: &VirtualService, b: &VirtualService) -> bool {
     a == b && spans(a) == spans(b)
 }
 
-fn put<K: Ord>(claims: &mut BTreeMap<K, Claimants>, key: K, rank: Rank, id: &Id, is_there: bool)
-where
-    K: Clone,
-{
+fn put<K: Ord + Clone>(claims: &mut BTreeMap<K, Claimants>, key: K, rank: Rank, id: &Id, is_there: bool) {
     let here = claims.entry(key.clone()).or_default();
     match is_there {
         true => drop(here.insert(rank, id.clone())),

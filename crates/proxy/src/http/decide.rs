@@ -86,7 +86,7 @@ impl<'l> Life<'l> {
             Some(client) => client,
             None => match prepare(request, origin) {
                 Ok(client) => client,
-                Err(plan) => return plan,
+                Err(reply) => return Plan::Reply(reply, None),
             },
         };
         let random = origin.worker.random.next();
@@ -326,12 +326,12 @@ fn normalize(request: &mut Request, hcm: &HttpConnectionManager) -> Result<Optio
 }
 
 /// Normalize, and find out whose request it is; what is done once, however often it is decided.
-fn prepare<'c>(request: &mut Request, origin: &Origin) -> Result<SocketAddr, Plan<'c>> {
+fn prepare(request: &mut Request, origin: &Origin) -> Result<SocketAddr, Reply> {
     let hcm = &*origin.hcm;
     match normalize(request, hcm) {
         Ok(None) => {}
-        Ok(Some(redirect)) => return Err(Plan::Reply(redirect, None)),
-        Err(failure) => return Err(Plan::Reply(Reply::from(&failure), None)),
+        Ok(Some(redirect)) => return Err(redirect),
+        Err(failure) => return Err(Reply::from(&failure)),
     }
     let client = identify(&mut request.head, hcm, &origin.view, &origin.peer_text, &origin.worker.random);
     request.client = Some(client);

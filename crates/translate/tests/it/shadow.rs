@@ -65,7 +65,7 @@ fn mesh() -> String {
          status: {podIP: 10.244.9.1, conditions: [{type: Ready, status: \"True\"}]}\n",
     );
     for i in 0..SERVICES {
-        let namespace = if i % 3 == 0 { "other" } else { "shop" };
+        let namespace = if i.is_multiple_of(3) { "other" } else { "shop" };
         let (name, vip) = (format!("s{i}"), vip(i));
         let kube = |ports: &str| {
             format!(
@@ -146,7 +146,7 @@ struct Case {
 
 fn case(random: &mut Random) -> Case {
     let i = random.below(SERVICES);
-    let namespace = if i % 3 == 0 { "other" } else { "shop" };
+    let namespace = if i.is_multiple_of(3) { "other" } else { "shop" };
     let name = match random.below(16) {
         0 => format!("s{i}"),
         1 => format!("s{i}.{namespace}"),
@@ -371,9 +371,7 @@ fn learned_scope_decides_as_full_configuration_does() {
                         let (theirs, ours) =
                             (details(&full, &expected.steps, case), details(&config, &learned.steps, case));
                         assert_eq!(ours, theirs, "{policy:?} {call:?}");
-                        outcomes.extend(
-                            expected.steps.last().map(|step| std::mem::discriminant(step)).map(|d| format!("{d:?}")),
-                        );
+                        outcomes.extend(expected.steps.last().map(std::mem::discriminant).map(|d| format!("{d:?}")));
                     }
                     false
                 });

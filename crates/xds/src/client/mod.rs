@@ -77,6 +77,7 @@ pub enum ResponseError {
 
 /// A client of either protocol.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "one per process, and it stays where it is")]
 pub enum Client {
     /// Incremental.
     Delta(delta::Client),

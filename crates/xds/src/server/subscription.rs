@@ -273,7 +273,8 @@ impl Subscription {
             return behind.held;
         }
         let explicit = self.names.contains(name);
-        match explicit.then(|| self.seen.lookup(self.kind, name)).unwrap_or_else(|| self.seen.resources.get(name)) {
+        let seen = if explicit { self.seen.lookup(self.kind, name) } else { self.seen.resources.get(name) };
+        match seen {
             Some(resource) if explicit || self.wildcard => Held::Version(resource.version),
             None if explicit && !self.wildcard => Held::Absent,
             _ => Held::Nothing,

@@ -123,7 +123,7 @@ async fn a_node_the_source_refuses_gets_the_reason() {
 /// they are owed is merged, not queued.
 #[tokio::test]
 async fn a_stuck_client_delays_no_one() {
-    within(async {
+    within(Box::pin(async {
         let mut harness = serve().await;
         let mut stuck = Vec::new();
         for _ in 0..20 {
@@ -160,6 +160,6 @@ async fn a_stuck_client_delays_no_one() {
             client.answer(&update, &[]);
             connection.send(client.poll_request().unwrap()).await.unwrap();
         }
-    })
+    }))
     .await;
 }
