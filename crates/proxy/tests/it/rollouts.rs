@@ -61,7 +61,10 @@ fn replica(name: usize, application: SocketAddr) -> (Proxy, SocketAddr) {
 fn gateway() -> Arc<Resource> {
     let routes = "route_config: {name: main, virtual_hosts: [{name: all, domains: [\"*\"], routes: [{match: {prefix: /}, \
                   route: {cluster: replicas, retry_policy: {retry_on: \
-                  \"connect-failure,refused-stream,unavailable,cancelled,reset-before-request\", num_retries: 2}}}]}]}";
+                  \"connect-failure,refused-stream,unavailable,cancelled,reset-before-request\", num_retries: 2, \
+                  retry_host_predicate: [{name: envoy.retry_host_predicates.previous_hosts, typed_config: {\"@type\": \
+                  type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate}}], \
+                  host_selection_retry_max_attempts: 5}}}]}]}";
     resource::<Listener>("web", &http_listener("web", routes, ""))
 }
 
