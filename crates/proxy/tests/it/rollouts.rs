@@ -57,11 +57,12 @@ fn replica(name: usize, application: SocketAddr) -> (Proxy, SocketAddr) {
     (proxy, address)
 }
 
-/// The gateway's listener, with the retries that Istio gives to every route.
+/// The gateway's listener, with the retries that Istio gives to every route, but more of them: on a machine that runs all
+/// tests at once a worker may learn of new endpoints some rollouts late.
 fn gateway() -> Arc<Resource> {
     let routes = "route_config: {name: main, virtual_hosts: [{name: all, domains: [\"*\"], routes: [{match: {prefix: /}, \
                   route: {cluster: replicas, retry_policy: {retry_on: \
-                  \"connect-failure,refused-stream,unavailable,cancelled,reset-before-request\", num_retries: 2, \
+                  \"connect-failure,refused-stream,unavailable,cancelled,reset-before-request\", num_retries: 5, \
                   retry_host_predicate: [{name: envoy.retry_host_predicates.previous_hosts, typed_config: {\"@type\": \
                   type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate}}], \
                   host_selection_retry_max_attempts: 5}}}]}]}";
@@ -69,8 +70,8 @@ fn gateway() -> Arc<Resource> {
 }
 
 fn cluster() -> Arc<Resource> {
-    let yaml = "{name: replicas, type: EDS, connect_timeout: 5s, eds_cluster_config: {eds_config: {ads: {}, \
-                resource_api_version: V3}}}";
+    let yaml = "{name: replicas, type: EDS, connect_timeout: 5s, circuit_breakers: {thresholds: [{max_retries: 1024}]}, \
+                eds_cluster_config: {eds_config: {ads: {}, resource_api_version: V3}}}";
     resource::<Cluster>("replicas", yaml)
 }
 
