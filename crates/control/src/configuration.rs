@@ -15,7 +15,7 @@ use crate::history::Run;
 use crate::history::log::{Change as Written, Checkpoint, EventLog, FileText, unix_micros};
 use crate::lease::Lease;
 use crate::metrics::Metrics;
-use crate::proxies::Proxies;
+use crate::proxies::{Client, Proxies};
 use crate::source::debounce::{Change, Debounce, DebounceOptions, Lane};
 use crate::source::files::{Difference, Files, Refresh};
 use crate::source::watch::{Notice, Watch};
@@ -25,7 +25,7 @@ use crate::world::{Cause, Noticed, World};
 const ADDRESS_BOOK_FILE: &str = "addresses.json";
 /// How often that file is written at most; and when the control plane ends. An address lost in between is found again
 /// from the hash of its name.
-const ADDRESS_BOOK_INTERVAL: Duration = Duration::from_secs(1);
+const ADDRESS_BOOK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How often the history notes what proxies run; and before each change.
 const PROXIES_INTERVAL: Duration = Duration::from_secs(1);
@@ -141,12 +141,11 @@ impl Configuration {
         self.history = said(written).map(|()| history);
     }
 
-    /// Writes down what proxies run.
-    fn remember_proxies(&mut self, proxies: &Proxies) {
+    /// Writes down what proxies run since `at`.
+    fn remember_proxies(&mut self, at: SystemTime, settled: Vec<(Arc<Client>, u64)>) {
         let Some(history) = &mut self.history else { return };
-        let reports = proxies.reports();
-        let runs = reports.iter().map(|r| Run::new(&r.client.node, &r.client.view, r.status.settled_generation));
-        if said(history.run(SystemTime::now(), runs)).is_none() {
+        let runs = settled.iter().map(|(client, generation)| Run::new(&client.node, &client.view, *generation));
+        if said(history.run(at, runs)).is_none() {
             self.history = None;
         }
     }
@@ -293,7 +292,7 @@ pub async fn keep(
         tokio::select! {
             notice = watch.next() => {
                 let Some(notice) = notice else { return };
-                let Some(change) = classify(&configuration.files, &notice) else { continue };
+                let Some(change) = classify(&mut configuration.files, &notice) else { continue };
                 match debounce.lane(change) {
                     Lane::Endpoints => endpoints.add(notice),
                     Lane::Everything => everything.add(notice),
@@ -305,8 +304,8 @@ pub async fn keep(
                 if debounce.act(Instant::now()) == Lane::Everything {
                     changed.join(std::mem::take(&mut everything));
                 }
-                // What they run is about to be replaced.
-                configuration.remember_proxies(&proxies);
+                // What they run is about to be replaced; it is written down when they know.
+                let (now, settled) = (SystemTime::now(), proxies.take_settled());
                 let last = world.borrow().clone();
                 if let Some(next) = configuration.next(&last, &changed) {
                     count(&next, &metrics);
@@ -318,9 +317,10 @@ pub async fn keep(
                         proxies.publish();
                     }
                 }
+                configuration.remember_proxies(now, settled);
             }
             () = wait_until(store) => configuration.store_book(),
-            _ = look_at_proxies.tick() => configuration.remember_proxies(&proxies),
+            _ = look_at_proxies.tick() => configuration.remember_proxies(SystemTime::now(), proxies.take_settled()),
         }
     }
 }
@@ -333,15 +333,19 @@ async fn wait_until(due: Option<Instant>) {
 }
 
 /// What a notice means; `None`: nothing, as when the kernel tells of one renamed file twice.
-fn classify(files: &Files, notice: &Notice) -> Option<Change> {
-    let gone = |path: &PathBuf| files.holds_only_endpoints(path) && !path.exists();
+fn classify(files: &mut Files, notice: &Notice) -> Option<Change> {
+    let gone = |files: &Files, path: &PathBuf| files.holds_only_endpoints(path) && !path.exists();
     if notice.paths.is_empty() {
         return Some(Change::Partial);
     }
     if !notice.complete {
-        return Some(if notice.paths.iter().all(gone) { Change::EndpointsGone } else { Change::Partial });
+        return Some(if notice.paths.iter().all(|path| gone(files, path)) {
+            Change::EndpointsGone
+        } else {
+            Change::Partial
+        });
     }
-    let differences = notice.paths.iter().map(|path| match gone(path) {
+    let differences = notice.paths.iter().map(|path| match gone(files, path) {
         true => Difference::Endpoints,
         false => files.difference(path),
     });

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use evenkeel_base::spiffe::SpiffeId;
 use evenkeel_translate::{Change, ProxyView, Translator};
-use evenkeel_xds::server::{Session, Status};
+use evenkeel_xds::server::{Interest, Session, Status, Touched};
 use evenkeel_xds::{Cause, ResourceSet};
 use tokio::sync::watch;
 
@@ -17,6 +17,8 @@ use crate::observe;
 use crate::publish::{Admission, FirstPush, PublishOptions};
 use crate::world::World;
 
+/// How long a stream may be without the newest of what does not concern it.
+const CATCH_UP_INTERVAL: Duration = Duration::from_secs(5);
 /// Most xDS streams served at a time, in streams.
 pub const MAX_STREAMS: usize = 20_000;
 
@@ -39,16 +41,38 @@ pub struct Proxies {
 struct State {
     streams: BTreeMap<u64, Stream>,
     by_view: HashMap<ProxyView, BTreeSet<u64>>,
+    /// Streams that have settled at another generation since somebody asked.
+    settled: BTreeSet<u64>,
     /// No more streams are taken.
     closed: bool,
 }
 
 #[derive(Debug)]
 struct Stream {
-    client: Client,
+    client: Arc<Client>,
     resources: watch::Sender<Arc<ResourceSet>>,
+    interest: Interest,
+    /// Generation of the resources it was told of last, and when what they are made of was noticed.
+    told: (u64, Instant),
+    /// It has resources it was not told of: they are the same in all that it asks for.
+    behind: bool,
     status: Status,
     first_push: FirstPush,
+}
+
+impl Stream {
+    /// Replaces its resources; tells it if that concerns it. Whether it did.
+    fn offer(&mut self, now: &Arc<ResourceSet>, touched: &Touched, noticed: Instant) -> bool {
+        let concerned = self.resources.send_if_modified(|resources| {
+            *resources = now.clone();
+            self.interest.concerned_by(touched)
+        });
+        if concerned {
+            self.told = (now.generation, noticed);
+        }
+        self.behind = !concerned;
+        concerned
+    }
 }
 
 /// Who is at the other end of a stream.
@@ -72,11 +96,13 @@ pub struct Client {
 #[derive(Debug, Clone)]
 pub struct StreamReport {
     /// Who.
-    pub client: Client,
+    pub client: Arc<Client>,
     /// How far it has got.
     pub status: Status,
     /// What it is to hold.
     pub resources: Arc<ResourceSet>,
+    /// Generation of the last of them that concerned it.
+    pub told: u64,
 }
 
 /// Why a stream is not taken.
@@ -126,14 +152,19 @@ impl Proxies {
             return Err(ConnectError::TooMany);
         }
         drop(state);
-        let (sender, resources) = watch::channel(translator.join(&client.view));
+        let first = translator.join(&client.view);
+        let told = (first.generation, Instant::now());
+        let (sender, resources) = watch::channel(first);
+        let interest = Interest::default();
+        let session = Session::new(resources).known_by(interest.clone());
         state = lock(&self.state);
         tracing::info!(node = client.node, identity = ?client.identity, "proxy connected");
         state.by_view.entry(client.view.clone()).or_default().insert(id);
-        state.streams.insert(id, Stream { client, resources: sender, status: Status::default(), first_push });
+        let (client, status, behind) = (Arc::new(client), Status::default(), false);
+        state.streams.insert(id, Stream { client, resources: sender, interest, told, behind, status, first_push });
         self.metrics.streams.fetch_add(1, Relaxed);
         let guard = Registration { proxies: self.clone(), id };
-        Ok(Session::new(resources).observed(move |status| guard.proxies.on_status(guard.id, status)))
+        Ok(session.observed(move |status| guard.proxies.on_status(guard.id, status)))
     }
 
     /// Ends all streams and takes no more.
@@ -169,12 +200,25 @@ impl Proxies {
     }
 
     fn hand_out(&self, changes: Vec<Change>, world: &World) {
-        let state = lock(&self.state);
+        let mut state = lock(&self.state);
+        let State { streams, by_view, .. } = &mut *state;
         for change in changes {
-            let streams = state.by_view.get(&*change.view).into_iter().flatten();
-            for stream in streams.filter_map(|id| state.streams.get(id)) {
-                stream.resources.send_replace(change.now.clone());
-                self.metrics.queued(world.noticed.instant.elapsed());
+            for id in by_view.get(&*change.view).into_iter().flatten() {
+                let Some(stream) = streams.get_mut(id) else { continue };
+                if stream.offer(&change.now, &change.touched, world.noticed.instant) {
+                    self.metrics.queued(world.noticed.instant.elapsed());
+                }
+            }
+        }
+    }
+
+    /// Tells streams now and then of changes that do not concern them: what they have seen is what they keep in memory.
+    pub async fn catch_up(&self) {
+        loop {
+            tokio::time::sleep(CATCH_UP_INTERVAL).await;
+            for stream in lock(&self.state).streams.values_mut().filter(|stream| stream.behind) {
+                stream.behind = false;
+                stream.resources.send_modify(|_| {});
             }
         }
     }
@@ -185,28 +229,35 @@ impl Proxies {
             client: s.client.clone(),
             status: s.status.clone(),
             resources: s.resources.borrow().clone(),
+            told: s.told.0,
         };
         lock(&self.state).streams.values().map(report).collect()
     }
 
+    /// The streams that have settled since this was asked last, and at which generation.
+    pub fn take_settled(&self) -> Vec<(Arc<Client>, u64)> {
+        let mut state = lock(&self.state);
+        let settled = std::mem::take(&mut state.settled);
+        let streams = settled.iter().filter_map(|id| state.streams.get(id));
+        streams.map(|stream| (stream.client.clone(), stream.status.settled_generation)).collect()
+    }
+
     fn on_status(&self, id: u64, status: Status) {
         let mut state = lock(&self.state);
-        let Some(stream) = state.streams.get_mut(&id) else { return };
+        let State { streams, settled, .. } = &mut *state;
+        let Some(stream) = streams.get_mut(&id) else { return };
         if status.settled_generation > 0 {
             stream.first_push.done();
         }
         let before = std::mem::replace(&mut stream.status, status.clone());
-        let (node, since) = (stream.client.node.clone(), stream.client.since);
+        if before.settled_generation != status.settled_generation {
+            settled.insert(id);
+        }
+        let (client, (told, noticed)) = (stream.client.clone(), stream.told);
         drop(state);
-        self.count(&node, since, &before, &status);
-    }
-
-    fn count(&self, node: &str, since: SystemTime, before: &Status, now: &Status) {
-        observe::step(&self.metrics, node, before, now, since.elapsed().unwrap_or_default());
-        let world = self.world.borrow().clone();
-        let settled = before.settled_generation < now.settled_generation;
-        if settled && now.settled_generation == world.generation {
-            self.metrics.converged(Instant::now().duration_since(world.noticed.instant));
+        observe::step(&self.metrics, &client.node, &before, &status, client.since.elapsed().unwrap_or_default());
+        if (before.settled_generation + 1..=status.settled_generation).contains(&told) {
+            self.metrics.converged(noticed.elapsed());
         }
     }
 }

@@ -206,6 +206,10 @@ impl ControlPlane {
                 .serve_with_incoming_shutdown(listen::tls(secure_grpc, tls), until_stopped()),
         );
         let renewal = tokio::spawn(self.parts.server_certificates.renew());
+        let catching_up = tokio::spawn({
+            let proxies = proxies.clone();
+            async move { proxies.catch_up().await }
+        });
         let remembering = tokio::spawn(scopes.clone().keep());
         let debug = tokio::spawn(debug::serve(http, pages));
         let keeper = tokio::spawn(configuration::keep(configuration, watch, debounce, world, proxies.clone(), metrics));
@@ -222,6 +226,7 @@ impl ControlPlane {
         debug.abort();
         renewal.abort();
         remembering.abort();
+        catching_up.abort();
         scopes.write();
         match failed {
             Some(Ok(result)) => result.map_err(ControlError::from),

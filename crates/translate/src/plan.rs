@@ -70,6 +70,23 @@ pub enum Part {
     Name(String, NameInfo),
 }
 
+impl Part {
+    /// Whether both say the same sort of thing.
+    pub fn is_of_the_sort_of(&self, other: &Self) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+
+    /// Whether a collection in which `first` is the first of its sort comes out the same with or without this one: of
+    /// a port with a thousand services, one more is no reason to look at all of them.
+    pub fn adds_nothing_to(&self, first: &Self) -> bool {
+        match (first, self) {
+            (Self::Http(_), Self::Http(_)) => true,
+            (Self::VirtualHost(first), Self::VirtualHost(own)) => own.adds_nothing_to(first),
+            _ => false,
+        }
+    }
+}
+
 /// What a VirtualService, or the server itself, says of a host of a router.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GatewayRoutes {

@@ -14,7 +14,7 @@ use crate::pb::envoy::config::route::v3::RouteConfiguration;
 use crate::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
     HttpConnectionManager, Rds, http_connection_manager::RouteSpecifier,
 };
-use crate::server::{Announcement, Response, Status, delta, sotw};
+use crate::server::{Announcement, Interest, Response, Status, Touched, delta, sotw};
 use crate::{Resource, ResourceSet, ResourceType, pack};
 
 const NAMES: usize = 6;
@@ -60,6 +60,15 @@ impl Server {
             Self::Delta(stream) => stream.on_snapshot(set),
             Self::Sotw(stream) => stream.on_snapshot(set),
         }
+    }
+
+    fn interest(&self) -> Interest {
+        let interest = Interest::default();
+        match self {
+            Self::Delta(stream) => stream.note_interest(&interest),
+            Self::Sotw(stream) => stream.note_interest(&interest),
+        }
+        interest
     }
 
     fn poll_response(&mut self, now: Duration) -> Option<ClientResponse> {
@@ -165,6 +174,8 @@ struct World {
     to_server: VecDeque<ClientRequest>,
     to_client: VecDeque<ClientResponse>,
     current: ResourceSet,
+    /// What the server was told of last.
+    published: ResourceSet,
     /// Serials of everything the server ever had, by kind and bytes.
     serials: BTreeMap<Vec<u8>, u32>,
     /// What the client has applied.
@@ -188,6 +199,7 @@ impl World {
             to_server: VecDeque::new(),
             to_client: VecDeque::new(),
             current: ResourceSet::new(1),
+            published: ResourceSet::new(1),
             serials: BTreeMap::new(),
             applied: BTreeMap::new(),
             wanted: BTreeMap::new(),
@@ -222,13 +234,25 @@ impl World {
 
     fn publish(&mut self) {
         self.current.generation += 1;
+        while let Some(response) = self.server.poll_response(self.now) {
+            self.to_client.push_back(response);
+        }
+        let touched = Touched::between(&self.published, &self.current);
+        let concerned = self.server.interest().concerned_by(&touched);
+        self.published = self.current.clone();
         self.server.on_snapshot(&Arc::new(self.current.clone()));
+        // A stream that is not concerned is not woken: it must have nothing to say.
+        if let Some(response) = self.server.poll_response(self.now) {
+            assert!(concerned, "{response:?} after {touched:?}");
+            self.to_client.push_back(response);
+        }
     }
 
     fn reconnect(&mut self) {
         self.to_client.clear();
         self.to_server.clear();
         self.server = Server::new(self.protocol, self.kind);
+        self.published = self.current.clone();
         self.server.on_snapshot(&Arc::new(self.current.clone()));
         self.client.on_connect();
     }

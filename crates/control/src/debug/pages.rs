@@ -92,7 +92,7 @@ impl Pages {
                 },
                 "program": client.program,
                 // A change that does not concern a proxy leaves it at an older generation.
-                "live": report.status.is_live(report.resources.generation),
+                "live": report.status.is_live(report.told),
                 "settled_generation": report.status.settled_generation,
                 "types": report.status.types.iter().map(|status| type_status(client, status)).collect::<Vec<_>>(),
                 "divergence": report.status.divergence.as_deref(),

@@ -14,6 +14,8 @@ use evenkeel_base::{Diagnostic, Diagnostics, Severity, Sources, Span};
 
 /// Most files read from the configuration directories, in files.
 pub const MAX_FILES: usize = 20_000;
+/// Most texts kept parsed between the notice of a change and its being taken in, in files.
+const MAX_PARSED: usize = 256;
 /// Deepest nesting of configuration directories, in levels.
 const MAX_DIRECTORY_DEPTH: usize = 32;
 /// File names read as configuration end in one of these.
@@ -30,6 +32,23 @@ pub struct Files {
     files: BTreeMap<PathBuf, File>,
     /// Findings about directories rather than files.
     directories: Diagnostics,
+    /// What was parsed to tell a difference, until it is taken in.
+    parsed: BTreeMap<PathBuf, Parsed>,
+}
+
+/// What a text says.
+#[derive(Debug)]
+struct Parsed {
+    text: Arc<str>,
+    objects: Vec<Object>,
+    diagnostics: Diagnostics,
+}
+
+impl Parsed {
+    fn of(path: Arc<str>, text: Arc<str>) -> Self {
+        let (objects, diagnostics) = evenkeel_api::load(&[(path, text.clone())]);
+        Self { text, objects, diagnostics }
+    }
 }
 
 /// One file.
@@ -104,7 +123,7 @@ impl Files {
     /// Nothing read yet; [`Files::refresh`] does.
     pub fn new(roots: Vec<PathBuf>) -> Self {
         let real_roots = roots.iter().map(|root| root.canonicalize().unwrap_or_else(|_| root.clone())).collect();
-        Self { roots, real_roots, files: BTreeMap::new(), directories: Diagnostics::new() }
+        Self { roots, real_roots, files: BTreeMap::new(), directories: Diagnostics::new(), parsed: BTreeMap::new() }
     }
 
     /// The configuration directories.
@@ -129,9 +148,10 @@ impl Files {
         for (path, metadata) in found {
             let file = self.files.entry(path.clone()).or_insert_with(|| File::new(&path));
             if file.is_stale(metadata.as_ref(), now) {
-                file.read(&path, metadata.as_ref(), &mut result);
+                file.read(&path, metadata.as_ref(), self.parsed.remove(&path), &mut result);
             }
         }
+        self.parsed.clear();
         let news = self.diagnostics().into_iter().filter(|d| !before.contains(&d.to_string()));
         result.news = news.collect();
         result
@@ -149,7 +169,7 @@ impl Files {
                 Err(reason) if reason.kind() == io::ErrorKind::NotFound => self.remove(&path, &mut result),
                 metadata => {
                     let file = self.files.entry(path.clone()).or_insert_with(|| File::new(&path));
-                    file.read(&path, metadata.as_ref(), &mut result);
+                    file.read(&path, metadata.as_ref(), self.parsed.remove(&path), &mut result);
                     result.news.extend(file.diagnostics.iter().filter(|d| !before.contains(d)).cloned());
                 }
             }
@@ -175,7 +195,7 @@ impl Files {
             None => self.remove(path, &mut result),
             Some(text) => {
                 let file = self.files.entry(path.to_owned()).or_insert_with(|| File::new(path));
-                file.take(text.into(), &mut result);
+                file.take(Parsed::of(file.path.clone(), text.into()), &mut result);
             }
         }
         result.changed.pop()
@@ -233,20 +253,23 @@ impl Files {
     }
 
     /// What is different in a file that was written.
-    pub fn difference(&self, path: &Path) -> Difference {
+    pub fn difference(&mut self, path: &Path) -> Difference {
         let path = self.as_given(path);
         let Ok(text) = read_text(&path) else { return Difference::Other };
         let known = self.files.get(&path);
         if known.is_some_and(|file| *file.text == *text && file.stamp.is_some()) {
             return Difference::None;
         }
-        let (new, findings) = evenkeel_api::load(&[(path.to_string_lossy().into(), text.into())]);
+        let parsed = Parsed::of(path.to_string_lossy().into(), text.into());
         let old = known.map_or(&[][..], |file| &file.good);
         let rest = |object: &&Object| !is_endpoints(object);
-        let (old, new) = (old.iter().map(|o| &**o).filter(rest), new.iter().filter(rest));
-        let same = !findings.has_errors()
+        let (old, new) = (old.iter().map(|o| &**o).filter(rest), parsed.objects.iter().filter(rest));
+        let same = !parsed.diagnostics.has_errors()
             && old.clone().count() == new.clone().count()
             && old.zip(new).all(|(a, b)| without_endpoints(a).says_the_same(&without_endpoints(b)));
+        if self.parsed.len() < MAX_PARSED {
+            self.parsed.insert(path, parsed);
+        }
         if same { Difference::Endpoints } else { Difference::Other }
     }
 
@@ -291,7 +314,14 @@ impl File {
         self.stamp != Some(stamp) || racy
     }
 
-    fn read(&mut self, path: &Path, metadata: Result<&Metadata, &io::Error>, result: &mut Refresh) {
+    /// Reads it. `parsed` spares the parsing if the text is still that.
+    fn read(
+        &mut self,
+        path: &Path,
+        metadata: Result<&Metadata, &io::Error>,
+        parsed: Option<Parsed>,
+        result: &mut Refresh,
+    ) {
         let first = self.stamp.is_none() && self.diagnostics.is_empty();
         self.stamp = metadata.ok().map(Stamp::of);
         let text = match read_text(path) {
@@ -306,15 +336,16 @@ impl File {
         if *text == *self.text && !first && !self.diagnostics.iter().any(|d| d.code == "unreadable-file") {
             return;
         }
-        self.take(text.into(), result);
+        let parsed = parsed.filter(|parsed| *parsed.text == *text);
+        self.take(parsed.unwrap_or_else(|| Parsed::of(self.path.clone(), text.into())), result);
     }
 
-    /// The file has this text now.
-    fn take(&mut self, text: Arc<str>, result: &mut Refresh) {
+    /// The file says this now.
+    fn take(&mut self, parsed: Parsed, result: &mut Refresh) {
         result.files_changed = true;
         result.read.push(self.key.clone());
+        let Parsed { text, objects, diagnostics } = parsed;
         let before = std::mem::replace(&mut self.text, text);
-        let (objects, diagnostics) = evenkeel_api::load(&[(self.path.clone(), self.text.clone())]);
         self.diagnostics = diagnostics;
         let sound = !self.diagnostics.has_errors();
         // What was whole once stays until it is whole again; before, what can be used of it is.

@@ -20,7 +20,7 @@ pub struct Class {
     pub set: ResourceSet,
     units: OrdMap<Unit, Arc<Made>>,
     /// Parts of collections, in the order of the units that gave them.
-    parts: OrdMap<(Collection, Unit, usize), Arc<Part>>,
+    parts: OrdMap<Collection, Parts>,
     /// Which units asked for a key.
     readers: OrdSet<(Key, Unit)>,
     /// What is asked of proxies, and by how many units.
@@ -28,6 +28,9 @@ pub struct Class {
     /// The units that ask something of proxies.
     conditional: OrdSet<Unit>,
 }
+
+/// The parts given to one collection: by the unit, and the place among what it gave.
+type Parts = OrdMap<(Unit, usize), Arc<Part>>;
 
 /// Units made for one class, for others of the same change that would get the same.
 pub type Siblings = HashMap<Unit, Vec<Arc<Made>>>;
@@ -130,29 +133,54 @@ impl Class {
     }
 
     fn parts_of(&self, collection: &Collection) -> Vec<&Part> {
-        let given = self.parts.range((collection.clone(), Unit::Basics, 0)..);
-        given.take_while(|((to, _, _), _)| to == collection).map(|(_, part)| &**part).collect()
+        self.parts.get(collection).into_iter().flat_map(Parts::values).map(|part| &**part).collect()
     }
 
     /// The assemblies of which a part is another now.
     fn replace_parts(&mut self, unit: &Unit, before: Option<&Made>, now: Option<&Made>) -> Vec<Unit> {
-        let given = |made: Option<&Made>| made.map(|made| made.parts.clone()).unwrap_or_default();
+        fn given(made: Option<&Made>) -> &[(Collection, Arc<Part>)] {
+            made.map(|made| &*made.parts).unwrap_or_default()
+        }
         let (before, now) = (given(before), given(now));
         if before == now {
             return Vec::new();
         }
         for (place, (collection, _)) in before.iter().enumerate() {
-            self.parts.remove(&(collection.clone(), unit.clone(), place));
+            if let Some(parts) = self.parts.get_mut(collection) {
+                parts.remove(&(unit.clone(), place));
+            }
         }
         for (place, (collection, part)) in now.iter().enumerate() {
-            self.parts.insert((collection.clone(), unit.clone(), place), part.clone());
+            self.parts.entry(collection.clone()).or_default().insert((unit.clone(), place), part.clone());
         }
-        let all: BTreeSet<&Collection> = before.iter().chain(&now).map(|(collection, _)| collection).collect();
+        for (collection, _) in before {
+            if self.parts.get(collection).is_some_and(Parts::is_empty) {
+                self.parts.remove(collection);
+            }
+        }
+        let all: BTreeSet<&Collection> = before.iter().chain(now).map(|(collection, _)| collection).collect();
         let of = |made: &[(Collection, Arc<Part>)], wanted: &Collection| -> Vec<Arc<Part>> {
             made.iter().filter(|(collection, _)| collection == wanted).map(|(_, part)| part.clone()).collect()
         };
-        let differ = all.into_iter().filter(|collection| of(&before, collection) != of(&now, collection));
-        differ.map(|collection| Unit::Assembly(collection.clone())).collect()
+        let differ = all.into_iter().filter(|collection| of(before, collection) != of(now, collection));
+        let matters = differ.filter(|collection| !self.adds_nothing(collection, unit, before.iter().chain(now)));
+        matters.map(|collection| Unit::Assembly(collection.clone())).collect()
+    }
+
+    /// Whether a collection comes out the same with or without what a unit gives or gave to it.
+    fn adds_nothing<'a>(
+        &self,
+        collection: &Collection,
+        unit: &Unit,
+        given: impl Iterator<Item = &'a (Collection, Arc<Part>)>,
+    ) -> bool {
+        let Some(parts) = self.parts.get(collection) else { return false };
+        let mut given = given.filter(|(to, _)| to == collection);
+        given.all(|(_, part)| {
+            let earlier = parts.iter().take_while(|((other, _), _)| other < unit);
+            let mut of_its_sort = earlier.filter(|(_, other)| other.is_of_the_sort_of(part));
+            of_its_sort.next().is_some_and(|(_, first)| part.adds_nothing_to(first))
+        })
     }
 
     fn replace_resources(&mut self, before: Option<&Made>, now: Option<&Made>, maker: &mut Maker<'_>) {

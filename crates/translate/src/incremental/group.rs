@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use evenkeel_model::{Changes, Snapshot};
 use evenkeel_xds::ResourceSet;
+use evenkeel_xds::server::Touched;
 
 use super::class::{Class, Siblings};
 use super::made::{Made, Maker};
@@ -211,11 +212,22 @@ impl Group {
     /// Makes the sets of proxies whose class or own resources changed.
     fn refresh(&mut self, maker: &Maker<'_>) -> Vec<Change> {
         let mut changed = Vec::new();
+        let mut known: HashMap<u64, (ResourceSet, Touched)> = HashMap::new();
         for (view, member) in &mut self.members {
             let Some(class) = self.classes.get(&member.class) else { continue };
-            if let Some(before) = member.refresh(class, maker) {
-                changed.push(Change { view: view.clone(), before, now: member.set.clone() });
-            }
+            let class_before = member.class_set.clone();
+            let Some(before) = member.refresh(class, maker) else { continue };
+            let touched = match known.get(&member.class) {
+                // Of its class nothing is known: what is its own changed.
+                _ if class_before.is_empty() => Touched::between(&before, &member.set),
+                Some((from, touched)) if from.is_same(&class_before) => touched.clone(),
+                _ => {
+                    let touched = Touched::between(&class_before, &class.set);
+                    known.insert(member.class, (class_before, touched.clone()));
+                    touched
+                }
+            };
+            changed.push(Change { view: view.clone(), before, now: member.set.clone(), touched });
         }
         changed
     }

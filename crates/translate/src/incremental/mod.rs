@@ -13,6 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use evenkeel_model::{Changes, Snapshot};
+use evenkeel_xds::server::Touched;
 use evenkeel_xds::{Cause, ResourceSet, ResourceType};
 
 use crate::facts::Client;
@@ -42,6 +43,8 @@ pub struct Change {
     pub before: Arc<ResourceSet>,
     /// What it is to hold.
     pub now: Arc<ResourceSet>,
+    /// In which names these differ, and perhaps some more; shared by proxies of which the same is true.
+    pub touched: Touched,
 }
 
 /// A resource that differs from what is made from nothing: a defect.

@@ -41,6 +41,15 @@ pub struct HostPart {
     service: Option<Span>,
 }
 
+impl HostPart {
+    /// Whether a route configuration of which `first` is the first host comes out the same with or without this one: it
+    /// is a resource of its own, and does not say where the route configuration comes from.
+    pub fn adds_nothing_to(&self, first: &Self) -> bool {
+        let names_no_origin = || first.service.is_some() && (first.ruled_by.is_some() || self.ruled_by.is_none());
+        self.encoded.is_none() && (self.service.is_none() || names_no_origin())
+    }
+}
+
 /// Gives a virtual host to a route configuration. Clients that do not want whole tables get it as a resource of its own,
 /// named `TABLE/DOMAIN`, unless it answers for all hosts: then it stays inside, so that whoever has none of the others
 /// decides as if it had them all.

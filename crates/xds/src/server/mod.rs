@@ -6,12 +6,14 @@
 //!
 //! ```text
 //!  subscription  one type: what is asked for, what is held, what differs
+//!  interest      what is asked for, for whoever changes the resources
 //!  refusal       what the client refused: found out, held back, offered again
 //!  state         the order over the types (make before break), what answers mean
 //!  response      bytes, shared between streams
 //! ```
 
 pub mod delta;
+mod interest;
 mod refusal;
 mod response;
 pub mod service;
@@ -22,6 +24,7 @@ mod subscription;
 #[cfg(test)]
 mod tests;
 
+pub use interest::{Interest, Touched};
 pub use refusal::{REOFFER_FIRST, REOFFER_MAX};
 pub use response::{Announcement, Response};
 pub use service::{AdsServer, AdsService, Session, Source};

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt as _};
+use futures_util::{FutureExt as _, Stream, StreamExt as _};
 use http_body::Frame;
 use prost::Message;
 use tokio::sync::{mpsc, watch};
@@ -17,6 +17,7 @@ use tonic::codegen::{Body, BoxFuture, Service, StdError, http};
 use tonic::{Code, Extensions, Request, Status as GrpcStatus};
 use tonic_prost::ProstCodec;
 
+use super::interest::Interest;
 use super::response::Pieces;
 use super::{Announcement, RequestError, Response, Status, delta, sotw};
 use crate::ResourceSet;
@@ -36,8 +37,11 @@ pub trait Source: Send + Sync + 'static {
 
 /// One stream's view of the source; dropped when the stream ends.
 pub struct Session {
-    /// What the client is to hold, now and whenever it changes.
+    /// What the client is to hold, now and whenever it changes. Where a change does not concern the stream it may be
+    /// replaced without a notice: the stream looks again when its client says something.
     pub resources: watch::Receiver<Arc<ResourceSet>>,
+    /// What the client asks for.
+    pub interest: Interest,
     /// Called after each request and push with where the stream stands.
     pub on_status: Box<dyn FnMut(Status) + Send>,
     /// What the server says of itself.
@@ -47,7 +51,14 @@ pub struct Session {
 impl Session {
     /// A session nobody observes.
     pub fn new(resources: watch::Receiver<Arc<ResourceSet>>) -> Self {
-        Self { resources, on_status: Box::new(drop), announcement: Announcement::default() }
+        let (interest, announcement) = (Interest::default(), Announcement::default());
+        Self { resources, interest, on_status: Box::new(drop), announcement }
+    }
+
+    /// The same, with what it asks for known to others.
+    pub fn known_by(mut self, interest: Interest) -> Self {
+        self.interest = interest;
+        self
     }
 
     /// The same, observed.
@@ -71,6 +82,8 @@ impl std::fmt::Debug for Session {
 
 /// Responses waiting for the transport, per stream: the state machine keeps one in flight per type, so more cannot be.
 const RESPONSE_QUEUE: usize = crate::ResourceType::ALL.len();
+/// Requests taken in before an answer is looked for, in messages: those that have come already.
+const REQUESTS_AT_ONCE: usize = 16;
 /// Largest request taken unless the caller sets another limit, in bytes.
 const MAX_REQUEST_BYTES: usize = 4 * 1024 * 1024;
 
@@ -200,6 +213,7 @@ trait Protocol: Send + 'static {
     fn node(request: &Self::Request) -> Option<&Node>;
     fn on_request(&mut self, request: &Self::Request, now: Duration) -> Result<(), RequestError>;
     fn on_snapshot(&mut self, resources: &Arc<ResourceSet>);
+    fn note_interest(&self, interest: &Interest);
     fn poll_response(&mut self, now: Duration) -> Option<Response>;
     fn next_timer(&self, now: Duration) -> Option<Duration>;
     fn status(&self) -> Status;
@@ -221,6 +235,9 @@ macro_rules! protocol {
             }
             fn on_snapshot(&mut self, resources: &Arc<ResourceSet>) {
                 self.on_snapshot(resources);
+            }
+            fn note_interest(&self, interest: &Interest) {
+                self.note_interest(interest);
             }
             fn poll_response(&mut self, now: Duration) -> Option<Response> {
                 self.poll_response(now)
@@ -262,14 +279,19 @@ async fn run<S: Source, P: Protocol>(
 ) -> Result<(), GrpcStatus> {
     let Some(first) = requests.next().await.transpose()? else { return Ok(()) };
     let node = P::node(&first).ok_or_else(|| GrpcStatus::invalid_argument("the first request carries no node"))?;
-    let Session { mut resources, mut on_status, announcement } = source.connect(node, extensions).await?;
+    let Session { mut resources, interest, mut on_status, announcement } = source.connect(node, extensions).await?;
     let id = node.id.clone();
     let start = Instant::now();
     let mut stream = P::new(announcement);
-    stream.on_snapshot(&resources.borrow_and_update().clone());
+    let set = resources.borrow_and_update().clone();
+    stream.on_snapshot(&set);
+    drop(set);
     accept(&mut stream, &first, start.elapsed(), &id)?;
     drop(first);
     loop {
+        // In this order: whoever replaces the resources meanwhile knows what is asked for, or is found by the look.
+        stream.note_interest(&interest);
+        stream.on_snapshot(&resources.borrow_and_update().clone());
         while let Some(response) = stream.poll_response(start.elapsed()) {
             if responses.send(Ok(response)).await.is_err() {
                 return Ok(());
@@ -279,14 +301,20 @@ async fn run<S: Source, P: Protocol>(
         let timer = stream.next_timer(start.elapsed());
         tokio::select! {
             request = requests.next() => match request.transpose()? {
-                Some(request) => accept(&mut stream, &request, start.elapsed(), &id)?,
+                Some(request) => {
+                    accept(&mut stream, &request, start.elapsed(), &id)?;
+                    // What has come with it is answered with it.
+                    for _ in 1..REQUESTS_AT_ONCE {
+                        let Some(Some(more)) = requests.next().now_or_never() else { break };
+                        accept(&mut stream, &more?, start.elapsed(), &id)?;
+                    }
+                }
                 None => return Ok(()),
             },
             changed = resources.changed() => {
                 if changed.is_err() {
                     return Err(GrpcStatus::new(Code::Unavailable, "the server is shutting down"));
                 }
-                stream.on_snapshot(&resources.borrow_and_update().clone());
             }
             () = tokio::time::sleep_until(start + timer.unwrap_or_default()), if timer.is_some() => {}
             () = responses.closed() => return Ok(()),

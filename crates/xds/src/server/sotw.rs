@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::interest::Interest;
 use super::response::{Response, Wire};
 use super::state::{Nonce, State};
 use super::{Announcement, RequestError, Status};
@@ -54,7 +55,14 @@ impl Stream {
     /// The set the client is to hold from now on; replaces one not sent yet. The first is to be there before the first
     /// request.
     pub fn on_snapshot(&mut self, resources: &Arc<ResourceSet>) {
-        self.state.set_resources(resources);
+        if !self.state.aims_at(resources) {
+            self.state.set_resources(resources);
+        }
+    }
+
+    /// Tells others what is asked for.
+    pub fn note_interest(&self, interest: &Interest) {
+        self.state.note_interest(interest);
     }
 
     /// The next response to send, until there is none.

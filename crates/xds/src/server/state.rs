@@ -7,6 +7,7 @@ use std::time::Duration;
 use prost::Message as _;
 
 use super::MAX_NACK_BYTES;
+use super::interest::Interest;
 use super::refusal::named_in;
 use super::status::{Divergence, Nack, NackedResource, Status, TypeStatus};
 use super::subscription::{Allowed, Change, Held, InFlight, Subscription};
@@ -101,6 +102,16 @@ impl State {
     pub fn of(&mut self, kind: ResourceType) -> (&mut Subscription, TypeSet) {
         let target = self.resources.as_ref().map(|set| set.type_set(kind).clone()).unwrap_or_default();
         (&mut self.subscriptions[kind.index()], target)
+    }
+
+    /// Tells others what is asked for.
+    pub fn note_interest(&self, interest: &Interest) {
+        interest.note(&self.subscriptions);
+    }
+
+    /// Whether this is the set the client is to hold.
+    pub fn aims_at(&self, resources: &Arc<ResourceSet>) -> bool {
+        self.resources.as_ref().is_some_and(|aim| Arc::ptr_eq(aim, resources))
     }
 
     fn get(&self, kind: ResourceType) -> &Subscription {
@@ -337,12 +348,15 @@ impl State {
         })
     }
 
-    /// Whether clusters are still to be sent or answered, or endpoints were asked for and never sent.
+    /// Whether clusters are still to be sent or answered, or endpoints were asked for and never sent. A client that takes
+    /// all endpoints, asked for by name or not, has those of a cluster right behind it on the stream: it need not answer
+    /// before it is told who uses the cluster.
     fn targets_behind(&self, resources: &ResourceSet) -> bool {
         let clusters = self.get(ResourceType::Cluster);
-        clusters.in_flight.is_some()
+        let endpoints = self.get(ResourceType::Endpoint);
+        (clusters.in_flight.is_some() && !endpoints.wildcard)
             || clusters.outstanding(resources.type_set(ResourceType::Cluster)).0
-            || self.get(ResourceType::Endpoint).owes_first(resources.type_set(ResourceType::Endpoint))
+            || endpoints.owes_first(resources.type_set(ResourceType::Endpoint))
     }
 
     fn note_settled(&mut self, resources: &ResourceSet) {

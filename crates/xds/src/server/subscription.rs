@@ -8,6 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use imbl::OrdSet;
+
+use super::interest::affected;
 use super::refusal::Refusals;
 use super::{MAX_NAMES_PER_TYPE, RequestError};
 use crate::resource_set::{TypeSet, differences};
@@ -24,7 +27,7 @@ pub(super) struct Subscription {
     /// Whether the client asked for the type at all.
     pub requested: bool,
     pub wildcard: bool,
-    names: BTreeSet<Arc<str>>,
+    names: OrdSet<Arc<str>>,
     /// What the client holds, as far as it wants it and `behind` says nothing else.
     seen: TypeSet,
     behind: BTreeMap<Arc<str>, Behind>,
@@ -121,7 +124,7 @@ impl Subscription {
             kind,
             requested: false,
             wildcard: false,
-            names: BTreeSet::new(),
+            names: OrdSet::new(),
             seen: TypeSet::default(),
             behind: BTreeMap::new(),
             refusals: Refusals::default(),
@@ -132,7 +135,7 @@ impl Subscription {
         }
     }
 
-    pub fn names(&self) -> &BTreeSet<Arc<str>> {
+    pub fn names(&self) -> &OrdSet<Arc<str>> {
         &self.names
     }
 
@@ -175,7 +178,7 @@ impl Subscription {
     /// Takes a name out.
     pub fn unsubscribe(&mut self, name: &str) {
         let held = self.held(name);
-        if !self.names.remove(name) {
+        if self.names.remove(name).is_none() {
             return;
         }
         match (self.wildcard, held) {
@@ -211,7 +214,9 @@ impl Subscription {
         target: &TypeSet,
     ) -> Result<bool, RequestError> {
         let wanted: BTreeSet<&str> = names.collect();
-        self.names.retain(|name| wanted.contains(&**name));
+        if !self.names.iter().all(|name| wanted.contains(&**name)) {
+            self.names = self.names.iter().filter(|name| wanted.contains(&***name)).cloned().collect();
+        }
         self.drop_unwanted();
         let mut more = false;
         for name in wanted {
@@ -549,29 +554,4 @@ impl Gap<'_> {
             (None, _) => change.removed.push(self.name.clone()),
         }
     }
-}
-
-/// The names asked for that the differences may concern: by name or alias, with a port or without, by a wildcard.
-fn affected<'a, 'b>(
-    names: &'a BTreeSet<Arc<str>>,
-    differences: impl Iterator<Item = crate::Difference<'b>>,
-) -> BTreeSet<&'a Arc<str>> {
-    let mut affected = BTreeSet::new();
-    for difference in differences {
-        let of = |resource: Option<&'b Arc<Resource>>| resource.into_iter().flat_map(|r| r.aliases());
-        for key in std::iter::once(difference.name).chain(of(difference.old)).chain(of(difference.new)) {
-            if key.contains('*') {
-                return names.iter().collect();
-            }
-            affected.extend(names.get(key));
-            let with_port = format!("{key}:");
-            let from: &str = &with_port;
-            affected.extend(
-                names
-                    .range::<str, _>((std::ops::Bound::Included(from), std::ops::Bound::Unbounded))
-                    .take_while(|name| name.starts_with(from)),
-            );
-        }
-    }
-    affected
 }
