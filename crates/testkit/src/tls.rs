@@ -58,6 +58,12 @@ impl TestCa {
         self.issue(vec![SanType::URI(uri.try_into().expect("an ASCII URI"))])
     }
 
+    /// A workload certificate that names a server too, for clients that know no SPIFFE.
+    pub fn for_server(&self, uri: &str, dns: &str) -> Identity {
+        let dns = SanType::DnsName(dns.try_into().expect("a DNS name"));
+        self.issue(vec![SanType::URI(uri.try_into().expect("an ASCII URI")), dns])
+    }
+
     fn issue(&self, names: Vec<SanType>) -> Identity {
         let key = key();
         let mut params = CertificateParams::default();

@@ -8,7 +8,7 @@ use evenkeel_testkit::http::Ending;
 use evenkeel_testkit::tls::TlsClient;
 use evenkeel_testkit::{Backend, Connection, Http2Frames as H2, Reply, TestCa, eventually};
 
-use crate::harness::{Proxy, answering, http_listener, stat, static_bootstrap, static_cluster};
+use crate::harness::{MeshTls, Proxy, answering, http_listener, protocol, stat, static_bootstrap, static_cluster};
 
 /// A route for everything to the cluster `backend`, with these fields of the route action and of the connection manager.
 fn to_backend(action: &str, manager: &str) -> String {
@@ -143,4 +143,44 @@ fn a_websocket_passes_from_a_tls_client() {
     client.send("hello").expect("the tunnel is open");
     assert_eq!(client.read_exact(5).expect("an echo"), b"hello");
     assert_eq!(stat(&proxy, "http.web.downstream_cx_upgrades_active"), [1]);
+}
+
+/// Extended CONNECT over mutual TLS, both ways: one proxy asks for it, the other grants it, and tunnels share a connection.
+#[test]
+fn websockets_share_an_encrypted_http2_connection() {
+    const TUNNELS: usize = 3;
+    let (backend, tls) = (Backend::start(|_| Reply::Upgrade("websocket".to_owned())), MeshTls::new());
+    let takes = "http2_protocol_options: {allow_connect: true}\n      upgrade_configs: [{upgrade_type: websocket}]";
+    let inner = start(&to_backend("", takes), backend.address(), &tls.listener("h2"));
+    let http2 = protocol("explicit_http_config: {http2_protocol_options: {allow_connect: true}}");
+    let to_inner = static_cluster("backend", inner.listener("web"), &format!("{http2}, {}", tls.cluster("h2")));
+    let outer = http_listener("outer", &to_backend("", "upgrade_configs: [{upgrade_type: websocket}]"), "");
+    let outer = Proxy::start_with(&static_bootstrap(&outer, &[to_inner]), 1);
+    outer.wait_live();
+    let fields = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    let mut clients: Vec<_> = (0..TUNNELS)
+        .map(|_| {
+            let mut client = Connection::open(outer.listener("outer")).expect("it accepts");
+            assert_eq!(client.get("web.test", "/chat", fields).expect("an answer").status, 101);
+            client
+        })
+        .collect();
+    for round in 0..10 {
+        for (number, client) in clients.iter_mut().enumerate() {
+            let word = format!("{round} of {number};");
+            client.send(&word).expect("the tunnel is open");
+            assert_eq!(client.read_exact(word.len()).expect("an echo"), word.as_bytes());
+        }
+    }
+    assert_eq!(stat(&outer, "cluster.backend.upstream_cx_http2_total"), [1]);
+    assert_eq!(stat(&inner, "http.web.downstream_cx_upgrades_active"), [TUNNELS as u64]);
+    // Either end may close: the application here, the client there.
+    drop(backend);
+    assert_eq!(clients[0].ending(Duration::from_secs(10)).expect("a timeout can be set"), Ending::Closed);
+    drop(clients);
+    for (proxy, name) in [(&inner, "web"), (&outer, "outer")] {
+        eventually("no tunnel", || {
+            (stat(proxy, &format!("http.{name}.downstream_cx_upgrades_active")) == [0]).then_some(())
+        });
+    }
 }

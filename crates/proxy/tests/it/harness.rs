@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use evenkeel_proxy::options::{BootstrapSource, Settings};
 use evenkeel_proxy::{RunError, run_until};
+use evenkeel_testkit::tls::TlsClient;
 use evenkeel_testkit::wait::PATIENCE;
-use evenkeel_testkit::{Connection, Response, eventually};
+use evenkeel_testkit::{Connection, Identity, Response, TestCa, eventually};
 use evenkeel_xds::json::read_text;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
 use evenkeel_xds::pb::envoy::service::secret::v3::secret_discovery_service_server::SecretDiscoveryServiceServer;
@@ -125,6 +126,69 @@ pub fn settings(bootstrap: &str, folder: &TempDir, admin_address_path: Option<Pa
 
 pub fn get(address: SocketAddr, path: &str) -> Response {
     Connection::open(address).expect("the listener accepts").get("test", path, "").expect("an answer")
+}
+
+/// The certificates of a client's and a server's workload, as configuration names them.
+pub struct MeshTls {
+    pub ca: TestCa,
+    pub client: Identity,
+    files: TempDir,
+}
+
+const TLS: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3";
+
+impl MeshTls {
+    pub const CLIENT: &str = "spiffe://cluster.local/ns/default/sa/client";
+    pub const SERVER: &str = "spiffe://cluster.local/ns/default/sa/server";
+    /// The server's other name.
+    pub const SERVER_NAME: &str = "server.test";
+
+    pub fn new() -> Self {
+        let (files, ca) = (tempfile::tempdir().expect("a temporary folder"), TestCa::new());
+        std::fs::write(files.path().join("ca.pem"), ca.root_pem()).expect("a writable folder");
+        let client = ca.for_spiffe(Self::CLIENT);
+        client.write(files.path(), "client");
+        ca.for_server(Self::SERVER, Self::SERVER_NAME).write(files.path(), "server");
+        Self { ca, client, files }
+    }
+
+    /// Fields of a filter chain: only clients with a certificate are let in.
+    pub fn listener(&self, alpn: &str) -> String {
+        let context = self.context("server", alpn);
+        format!(
+            "\n  transport_socket: {{name: tls, typed_config: {{\"@type\": {TLS}.DownstreamTlsContext, \
+             require_client_certificate: true, {context}}}}}\n"
+        )
+    }
+
+    /// The field of a cluster whose hosts want a certificate.
+    pub fn cluster(&self, alpn: &str) -> String {
+        let context = self.context("client", alpn);
+        format!("transport_socket: {{name: tls, typed_config: {{\"@type\": {TLS}.UpstreamTlsContext, {context}}}}}")
+    }
+
+    /// A connection with the client's certificate.
+    pub fn open(&self, address: SocketAddr) -> std::io::Result<Connection> {
+        let (server_name, identity) = (Self::SERVER_NAME, Some(&self.client));
+        TlsClient { server_name, root_pem: self.ca.root_pem(), identity, alpn: &["http/1.1"] }.open(address)
+    }
+
+    fn context(&self, name: &str, alpn: &str) -> String {
+        let folder = self.files.path().display();
+        format!(
+            "common_tls_context: {{tls_certificates: [{{certificate_chain: {{filename: {folder}/{name}-cert.pem}}, private_key: \
+             {{filename: {folder}/{name}-key.pem}}}}], validation_context: {{trusted_ca: {{filename: {folder}/ca.pem}}}}, \
+             alpn_protocols: [{alpn}]}}"
+        )
+    }
+}
+
+/// The field of a cluster that says what its hosts speak.
+pub fn protocol(choice: &str) -> String {
+    format!(
+        "typed_extension_protocol_options: {{envoy.extensions.upstreams.http.v3.HttpProtocolOptions: {{\"@type\": \
+         type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions, {choice}}}}}"
+    )
 }
 
 /// A control plane that serves whatever a test gives it.

@@ -14,8 +14,8 @@ use evenkeel_xds::pb::envoy::config::listener::v3::Listener;
 use evenkeel_xds::{Resource, ResourceType};
 
 use crate::harness::{
-    ControlPlane, Proxy, dynamic_bootstrap, http_listener, raise_open_files, resource, set, stat, static_bootstrap,
-    static_cluster,
+    ControlPlane, MeshTls, Proxy, dynamic_bootstrap, http_listener, protocol, raise_open_files, resource, set, stat,
+    static_bootstrap, static_cluster,
 };
 
 /// Replicas replaced in a test run.
@@ -39,14 +39,26 @@ enum Old {
     EndsMeanwhile,
 }
 
+/// What gateway and replicas speak.
+#[derive(Clone, Copy)]
+enum Wire<'t> {
+    Http1,
+    /// HTTP/2 over mutual TLS, as sidecars do.
+    Http2(&'t MeshTls),
+}
+
 /// A replica's sidecar. Every answer names the replica.
-fn replica(name: usize, application: SocketAddr) -> (Proxy, SocketAddr) {
+fn replica(name: usize, application: SocketAddr, wire: Wire<'_>) -> (Proxy, SocketAddr) {
     let routes = format!(
-        "route_config: {{name: local, response_headers_to_add: [{{header: {{key: x-replica, value: r{name}}}}}], \
+        "drain_timeout: 0.2s\n      route_config: {{name: local, response_headers_to_add: [{{header: {{key: x-replica, value: r{name}}}}}], \
          virtual_hosts: [{{name: all, domains: [\"*\"], routes: [{{match: {{prefix: /}}, route: {{cluster: \
          application}}}}]}}]}}"
     );
-    let listener = http_listener("inbound", &routes, "");
+    let transport = match wire {
+        Wire::Http1 => String::new(),
+        Wire::Http2(tls) => tls.listener("h2, http/1.1"),
+    };
+    let listener = http_listener("inbound", &routes, &transport);
     let clusters = [static_cluster("application", application, "")];
     let proxy = Proxy::start_as(&static_bootstrap(&listener, &clusters), |settings| {
         settings.concurrency = 1;
@@ -69,11 +81,18 @@ fn gateway() -> Arc<Resource> {
 }
 
 /// The gateway's cluster. Envoy's own limit of three retries at a time is below the four clients; Istio sets none.
-fn cluster() -> Arc<Resource> {
-    let yaml = "{name: replicas, type: EDS, connect_timeout: 5s, circuit_breakers: {thresholds: [{max_retries: \
-                4294967295}]}, \
-                eds_cluster_config: {eds_config: {ads: {}, resource_api_version: V3}}}";
-    resource::<Cluster>("replicas", yaml)
+fn cluster(wire: Wire<'_>) -> Arc<Resource> {
+    let wire = match wire {
+        Wire::Http1 => String::new(),
+        Wire::Http2(tls) => {
+            format!("{}, {}", protocol("explicit_http_config: {http2_protocol_options: {}}"), tls.cluster("h2"))
+        }
+    };
+    let yaml = format!(
+        "{{name: replicas, type: EDS, connect_timeout: 5s, circuit_breakers: {{thresholds: [{{max_retries: 4294967295}}]}}, \
+         eds_cluster_config: {{eds_config: {{ads: {{}}, resource_api_version: V3}}}}, {wire}}}"
+    );
+    resource::<Cluster>("replicas", &yaml)
 }
 
 fn endpoints<'a>(replicas: impl Iterator<Item = &'a (Proxy, SocketAddr)>) -> Arc<Resource> {
@@ -139,15 +158,15 @@ impl Drop for Stop<'_> {
 }
 
 /// Replaces the oldest replica that often under load.
-fn roll_out(rollouts: usize, old: Old) {
+fn roll_out(rollouts: usize, old: Old, wire: Wire<'_>) {
     raise_open_files();
     let application = Backend::start(|request| {
         Reply::text(format!("{} {} {}", request.method, request.target, String::from_utf8_lossy(&request.body)))
     });
-    let mut serving: VecDeque<_> = (0..REPLICAS).map(|name| replica(name, application.address())).collect();
+    let mut serving: VecDeque<_> = (0..REPLICAS).map(|name| replica(name, application.address(), wire)).collect();
     let mut control_plane = ControlPlane::start(set(vec![
         (ResourceType::Listener, gateway()),
-        (ResourceType::Cluster, cluster()),
+        (ResourceType::Cluster, cluster(wire)),
         (ResourceType::Endpoint, endpoints(serving.iter())),
     ]));
     let proxy = Proxy::start(&dynamic_bootstrap(control_plane.address, "DELTA_GRPC", ""));
@@ -162,7 +181,7 @@ fn roll_out(rollouts: usize, old: Old) {
         let clients: Vec<_> = kept.into_iter().chain(new).collect();
         let mut draining: VecDeque<ScopedJoinHandle<'_, _>> = VecDeque::new();
         for rollout in 0..rollouts {
-            serving.push_back(replica(REPLICAS + rollout, application.address()));
+            serving.push_back(replica(REPLICAS + rollout, application.address(), wire));
             let (leaving, _) = serving.pop_front().expect("replicas");
             control_plane.change(|set| set.insert(ResourceType::Endpoint, endpoints(serving.iter())));
             let generation = control_plane.generation();
@@ -198,10 +217,17 @@ fn roll_out(rollouts: usize, old: Old) {
 
 #[test]
 fn a_hundred_rollouts_cost_no_request() {
-    roll_out(ROLLOUTS, Old::EndsAfter);
+    roll_out(ROLLOUTS, Old::EndsAfter, Wire::Http1);
 }
 
 #[test]
 fn a_replica_that_closes_its_doors_before_the_gateway_knows_costs_no_request() {
-    roll_out(ROLLOUTS / 4, Old::EndsMeanwhile);
+    roll_out(ROLLOUTS / 4, Old::EndsMeanwhile, Wire::Http1);
+}
+
+#[test]
+fn rollouts_behind_mutual_tls_and_http2_cost_no_request() {
+    let tls = MeshTls::new();
+    roll_out(ROLLOUTS / 4, Old::EndsAfter, Wire::Http2(&tls));
+    roll_out(ROLLOUTS / 4, Old::EndsMeanwhile, Wire::Http2(&tls));
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{Buf as _, BufMut as _, Bytes};
-use evenkeel_testkit::{TestCa, eventually};
+use evenkeel_testkit::eventually;
 use futures_util::StreamExt as _;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -24,13 +24,10 @@ use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
 
-use crate::harness::{Proxy, http_listener, stat, static_bootstrap, static_cluster};
+use crate::harness::{MeshTls, Proxy, http_listener, protocol, stat, static_bootstrap, static_cluster};
 
 /// No scenario takes longer.
 const LIMIT: Duration = Duration::from_secs(30);
-const TLS: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3";
-const CLIENT: &str = "spiffe://cluster.local/ns/default/sa/client";
-const SERVER: &str = "spiffe://cluster.local/ns/default/sa/server";
 
 /// An application, the sidecar in front of it, and the sidecar of its clients.
 struct Mesh {
@@ -40,7 +37,7 @@ struct Mesh {
     /// Where clients call.
     entry: SocketAddr,
     app: Arc<App>,
-    _files: tempfile::TempDir,
+    _tls: MeshTls,
 }
 
 /// What the application saw.
@@ -68,28 +65,12 @@ impl Mesh {
     fn new(setup: &Setup) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads");
-        let (files, ca) = (tempfile::tempdir().expect("a folder"), TestCa::new());
-        std::fs::write(files.path().join("ca.pem"), ca.root_pem()).expect("a writable folder");
-        ca.for_spiffe(CLIENT).write(files.path(), "client");
-        ca.for_spiffe(SERVER).write(files.path(), "server");
+        let tls = MeshTls::new();
         let app = Arc::<App>::default();
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
         let address = listener.local_addr().expect("bound");
         runtime.spawn(serve(listener, Arc::clone(&app)));
 
-        let folder = files.path().display().to_string();
-        let context = |name: &str, alpn: &str| {
-            format!(
-                "common_tls_context: {{tls_certificates: [{{certificate_chain: {{filename: {folder}/{name}-cert.pem}}, private_key: \
-                 {{filename: {folder}/{name}-key.pem}}}}], validation_context: {{trusted_ca: {{filename: {folder}/ca.pem}}}}, \
-                 alpn_protocols: [{alpn}]}}"
-            )
-        };
-        let server_tls = format!(
-            "\n  transport_socket: {{name: tls, typed_config: {{\"@type\": {TLS}.DownstreamTlsContext, \
-             require_client_certificate: true, {}}}}}",
-            context("server", "h2, http/1.1")
-        );
         let as_received = protocol("use_downstream_protocol_config: {http2_protocol_options: {}}");
         let routes = |codec: &str| {
             format!(
@@ -97,20 +78,17 @@ impl Mesh {
                  routes: [{{match: {{prefix: /}}, route: {{cluster: next, timeout: 0s}}}}]}}]}}"
             )
         };
-        let inbound = http_listener("inbound", &routes(setup.codec_type), &server_tls);
+        let inbound = http_listener("inbound", &routes(setup.codec_type), &tls.listener("h2, http/1.1"));
         let inbound = static_bootstrap(&inbound, &[static_cluster("next", address, &as_received)]);
         let inbound = Proxy::start_with(&inbound, setup.workers);
         inbound.wait_live();
-        let to_sidecar = format!(
-            "{as_received}, transport_socket: {{name: tls, typed_config: {{\"@type\": {TLS}.UpstreamTlsContext, {}}}}}",
-            context("client", "istio-http/1.1, istio")
-        );
+        let to_sidecar = format!("{as_received}, {}", tls.cluster("istio-http/1.1, istio"));
         let next = static_cluster("next", inbound.listener("inbound"), &to_sidecar);
         let outbound = static_bootstrap(&http_listener("outbound", &routes("AUTO"), ""), &[next]);
         let outbound = Proxy::start_with(&outbound, setup.workers);
         outbound.wait_live();
         let entry = outbound.listener("outbound");
-        Self { runtime, outbound, inbound, entry, app, _files: files }
+        Self { runtime, outbound, inbound, entry, app, _tls: tls }
     }
 
     fn run<T>(&self, scenario: impl Future<Output = T>) -> T {
@@ -122,13 +100,6 @@ impl Mesh {
         let count = |suffix| stat(&self.outbound, suffix).iter().sum();
         (count("cluster.next.upstream_cx_http2_total"), count("cluster.next.upstream_cx_http1_total"))
     }
-}
-
-fn protocol(choice: &str) -> String {
-    format!(
-        "typed_extension_protocol_options: {{envoy.extensions.upstreams.http.v3.HttpProtocolOptions: {{\"@type\": \
-         type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions, {choice}}}}}"
-    )
 }
 
 /// Serves HTTP/1.1 and HTTP/2 by prior knowledge; gRPC below `/test.Echo/`.

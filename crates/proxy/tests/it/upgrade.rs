@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use evenkeel_proxy::run_until;
 use evenkeel_testkit::{Backend, Connection, Reply, TcpEcho, eventually};
 
-use crate::harness::{Proxy, http_listener, http_listener_at, settings, stat, static_cluster};
+use crate::harness::{
+    MeshTls, Proxy, http_listener, http_listener_at, protocol, settings, stat, static_bootstrap, static_cluster,
+};
 
 const TO_WEB: &str = "route_config: {name: local, virtual_hosts: [{name: all, domains: [\"*\"], routes: [{match: {prefix: \
                       /}, route: {cluster: web}}]}]}";
@@ -169,6 +171,86 @@ fn several_upgrades_under_load_cost_nothing() {
     for gauge in ["http.web.downstream_cx_active", "tcp.tcp.downstream_cx_active"] {
         eventually("nothing to be open", || (stat(&proxy, gauge) == [0]).then_some(()));
     }
+}
+
+/// A listener for TCP, with the fields of a filter chain.
+fn encrypted_tcp(transport: &str) -> String {
+    format!("{}{transport}", TCP.replace("name: tcp", "name: secure-tcp").replace("127.0.2.9", "127.0.2.10"))
+        .replace("stat_prefix: tcp", "stat_prefix: secure-tcp")
+}
+
+/// Asks over connections that last until the proxy asks its client to leave; returns how often that was.
+fn kept_until_asked(dial: &(dyn Fn() -> Connection + Sync), stop: &AtomicBool, asked: &AtomicUsize) -> usize {
+    let (mut connection, mut left) = (dial(), 0);
+    while !stop.load(Ordering::Relaxed) {
+        let turn = asked.fetch_add(1, Ordering::Relaxed);
+        let response = connection.get("test", &format!("/{turn}"), "").expect("an answer");
+        assert_eq!((response.status, response.text()), (200, format!("/{turn}")));
+        assert_eq!(response.header("x-peer"), Some(MeshTls::CLIENT));
+        if !response.keeps_open() {
+            (connection, left) = (dial(), left + 1);
+        }
+    }
+    left
+}
+
+/// TLS and HTTP/2 have state that does not travel: such connections are asked to end, each as its protocol has it, while
+/// others are accepted by the successor.
+#[test]
+fn encrypted_and_multiplexed_connections_drain_without_an_error() {
+    let (application, echo, tls) =
+        (Backend::start(|request| Reply::text(request.target.clone())), TcpEcho::start(), MeshTls::new());
+    let named = TO_WEB.replace(
+        "name: local,",
+        "name: local, response_headers_to_add: [{header: {key: x-peer, value: '%DOWNSTREAM_PEER_URI_SAN%'}}],",
+    );
+    let secure = http_listener("secure", &format!("drain_timeout: 0.2s\n      {named}"), &tls.listener("h2, http/1.1"));
+    let more = [secure, encrypted_tcp(&tls.listener("istio"))];
+    let bootstrap = bootstrap(application.address(), echo.address(), &more);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let socket = folder.path().join("private").join("proxy.sock");
+    let mut proxy = start(&bootstrap, &socket, 2);
+    let (secure, secure_tcp) = (proxy.listener("secure"), proxy.listener("secure-tcp"));
+    // Its clients' requests share HTTP/2 connections to the proxy that is replaced.
+    let http2 = protocol("explicit_http_config: {http2_protocol_options: {}}");
+    let to_proxy = static_cluster("web", secure, &format!("{http2}, {}", tls.cluster("h2")));
+    let gateway = Proxy::start(&static_bootstrap(&http_listener("gateway", TO_WEB, ""), &[to_proxy]));
+    gateway.wait_live();
+    let entry = gateway.listener("gateway");
+
+    let (stop, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let direct = || tls.open(secure).expect("it accepts");
+    let multiplexed = || Connection::open(entry).expect("it accepts");
+    std::thread::scope(|scope| {
+        let ending = Stop(&stop);
+        let encrypted = [(); 2].map(|()| scope.spawn(|| kept_until_asked(&direct, &stop, &asked)));
+        let shared = [(); 2].map(|()| scope.spawn(|| kept_until_asked(&multiplexed, &stop, &asked)));
+        for workers in [1, 3, 2] {
+            let before = asked.load(Ordering::Relaxed);
+            // What cannot be asked to end stays with the process that has it.
+            let mut stream = tls.open(secure_tcp).expect("it accepts");
+            let mut echoes = |word: &str| {
+                stream.send(word).expect("the stream is open");
+                assert_eq!(stream.read_exact(word.len()).expect("the stream is open"), word.as_bytes());
+            };
+            echoes("before");
+            let next = start(&bootstrap, &socket, workers);
+            eventually("load on the successor", || (asked.load(Ordering::Relaxed) > before + 50).then_some(()));
+            assert!(!proxy.has_ended(), "a stream is still open");
+            echoes("meanwhile");
+            drop(stream);
+            eventually("the process before to end", || proxy.has_ended().then_some(()));
+            std::mem::replace(&mut proxy, next).stop().expect("a clean end");
+            let failed = encrypted.iter().chain(&shared).any(|client| client.is_finished());
+            assert!(!failed, "a client has failed");
+        }
+        drop(ending);
+        // Each upgrade asked each client to leave, once; behind the gateway nobody noticed.
+        assert_eq!(encrypted.map(|client| client.join().expect("no failure")), [3; 2]);
+        assert_eq!(shared.map(|client| client.join().expect("no failure")), [0; 2]);
+    });
+    assert_eq!(stat(&gateway, "http.gateway.downstream_rq_5xx"), [0]);
+    assert!(stat(&gateway, "cluster.web.upstream_cx_http2_total").iter().sum::<u64>() >= 4);
 }
 
 #[test]
