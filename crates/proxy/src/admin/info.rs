@@ -84,7 +84,10 @@ pub(super) fn listeners(admin: &Admin, query: &Query) -> Reply {
 }
 
 pub(super) fn workers(admin: &Admin, query: &Query) -> Reply {
-    let workers = admin.shared.state.borrow().pool.workers();
+    let (workers, looks) = {
+        let state = admin.shared.state.borrow();
+        (state.pool.workers(), state.pool.looks())
+    };
     let columns: [(&str, Column); 7] = [
         ("connections_active", |worker| f64::from(worker.connections_active)),
         ("connections_total", |worker| worker.connections_total as f64),
@@ -113,7 +116,7 @@ pub(super) fn workers(admin: &Admin, query: &Query) -> Reply {
             .collect();
         let max_over_mean: serde_json::Map<_, _> =
             columns.iter().map(|(name, column)| (name.replace('%', "share"), json!(uneven(*column)))).collect();
-        return Reply::json(&json!({ "workers": rows, "max_over_mean": max_over_mean }));
+        return Reply::json(&json!({ "workers": rows, "max_over_mean": max_over_mean, "looks": looks }));
     }
     let line = |first: &str, cells: [String; 7]| {
         let cells =

@@ -357,6 +357,11 @@ impl WorkerPool {
         self.workers.iter().enumerate().map(snapshot).collect()
     }
 
+    /// Looks at the load since start, ten a second; the number begins again after 2³².
+    pub fn looks(&self) -> u32 {
+        self.balance.epoch()
+    }
+
     /// Numbers of every worker's clusters and endpoints, one list per worker; a worker that does not answer is left out.
     pub async fn clusters(&self) -> Vec<Vec<ClusterSnapshot>> {
         let answers = self.workers.iter().map(|worker| {

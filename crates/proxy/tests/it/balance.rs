@@ -1,70 +1,87 @@
-//! Connections whose load changes move to workers with room, and nobody notices.
+//! Connections are placed evenly, those whose load changes move to workers with room, and nobody notices.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use evenkeel_testkit::tls::{TestCa, TlsClient};
 use evenkeel_testkit::{Connection, eventually};
 
 use crate::harness::{Proxy, http_listener, http_listener_at, raise_open_files, static_bootstrap};
 
-/// Every answer names the path that was asked for.
-const ECHO: &str = "route_config: {name: local, response_headers_to_add: [{header: {key: x-path, value: \
-                    '%REQ(:PATH)%'}}], virtual_hosts: [{name: all, domains: [\"*\"], routes: [{match: {prefix: /}, \
-                    direct_response: {status: 200, body: {inline_string: hello}}}]}]}";
+/// Every answer names the path that was asked for, and the client.
+const ECHO: &str = "forward_client_cert_details: SANITIZE\n      route_config: {name: local, response_headers_to_add: \
+                    [{header: {key: x-path, value: '%REQ(:PATH)%'}}, {header: {key: x-peer, value: \
+                    '%DOWNSTREAM_PEER_URI_SAN%'}}], virtual_hosts: [{name: all, domains: [\"*\"], routes: [{match: \
+                    {prefix: /}, direct_response: {status: 200, body: {inline_string: hello}}}]}]}";
 
-/// Requests written at once: those behind the first are with the connection when it moves.
-const PIPELINED: usize = 3;
+/// Within so many looks at the load, ten a second, it is even again.
+const LOOKS_IN_TWO_SECONDS: u64 = 20;
 
-fn requests(proxy: &Proxy) -> Vec<u64> {
-    per_worker(proxy, "requests_total")
-}
+/// What `/workers` says at one moment.
+struct Workers(serde_json::Value);
 
-fn per_worker(proxy: &Proxy, column: &str) -> Vec<u64> {
-    let workers = proxy.json("/workers?format=json");
-    let rows = workers["workers"].as_array().expect("a list");
-    rows.iter().map(|row| row[column].as_u64().expect("a count")).collect()
-}
+impl Workers {
+    fn of(proxy: &Proxy) -> Self {
+        Self(proxy.json("/workers?format=json"))
+    }
 
-/// How clients connect.
-type Dial<'d> = dyn Fn(SocketAddr) -> std::io::Result<Connection> + Sync + 'd;
+    fn column(&self, name: &str) -> Vec<u64> {
+        let rows = self.0["workers"].as_array().expect("a list");
+        rows.iter().map(|row| row[name].as_u64().expect("a count")).collect()
+    }
 
-/// Opens connections one after the other; returns each with the worker it is on.
-fn open(proxy: &Proxy, count: usize, dial: &Dial<'_>) -> Vec<(usize, Connection)> {
-    let web = proxy.listener("web");
-    let mut before = per_worker(proxy, "connections_active");
-    let open = (0..count).map(|_| {
-        let mut connection = dial(web).expect("it accepts");
-        ask(&mut connection, 0);
-        let now = per_worker(proxy, "connections_active");
-        let worker = before.iter().zip(&now).position(|(before, now)| now > before).expect("a worker has it");
-        before = now;
-        (worker, connection)
-    });
-    open.collect()
-}
+    fn sum(&self, name: &str) -> u64 {
+        self.column(name).iter().sum()
+    }
 
-/// Sends a few requests at once and reads the answers, which must be theirs and in order.
-fn ask(connection: &mut Connection, turn: usize) {
-    let path = |at: usize| format!("/{turn}/{at}");
-    let head = |at: usize| format!("GET {} HTTP/1.1\r\nhost: test\r\n\r\n", path(at));
-    connection.send((0..PIPELINED).map(head).collect::<String>()).expect("it reads");
-    for at in 0..PIPELINED {
-        let response = connection.response().expect("an answer");
-        assert_eq!((response.status, response.header("x-path")), (200, Some(path(at).as_str())), "{response:?}");
+    fn looks(&self) -> u64 {
+        self.0["looks"].as_u64().expect("a count")
     }
 }
 
-/// Asks over all of these connections in turn until told to stop.
-fn load(connections: &mut [&mut Connection], stop: &AtomicBool) {
+/// How clients connect to the listener at that address.
+type Dial<'d> = dyn Fn(SocketAddr) -> std::io::Result<Connection> + Sync + 'd;
+
+/// A connection, and whom the proxy takes its client for.
+struct Client {
+    connection: Connection,
+    peer: Option<String>,
+    /// Requests it writes at once: those behind the first are with the connection when it moves.
+    at_once: usize,
+}
+
+impl Client {
+    fn open(web: SocketAddr, dial: &Dial<'_>, at_once: usize) -> Self {
+        let mut client = Self { connection: dial(web).expect("it accepts"), peer: None, at_once };
+        client.connection.send("GET / HTTP/1.1\r\nhost: test\r\n\r\n").expect("it reads");
+        client.peer = client.connection.response().expect("an answer").header("x-peer").map(str::to_owned);
+        client
+    }
+
+    /// Sends requests and reads the answers, which must be theirs, in order, and for this client.
+    fn ask(&mut self, turn: usize) {
+        let path = |at: usize| format!("/{turn}/{at}");
+        let head = |at: usize| format!("GET {} HTTP/1.1\r\nhost: test\r\n\r\n", path(at));
+        self.connection.send((0..self.at_once).map(head).collect::<String>()).expect("it reads");
+        for at in 0..self.at_once {
+            let response = self.connection.response().expect("an answer");
+            assert_eq!((response.status, response.header("x-path")), (200, Some(path(at).as_str())), "{response:?}");
+            assert_eq!(response.header("x-peer"), self.peer.as_deref());
+        }
+    }
+}
+
+/// Asks over all of these connections in turn until told to stop, and calls `between` after each turn.
+fn load(clients: &mut [&mut Client], stop: &AtomicBool, between: impl Fn(usize)) {
     for turn in 0.. {
-        for connection in &mut *connections {
+        for client in &mut *clients {
             if stop.load(Ordering::Relaxed) {
                 return;
             }
-            ask(connection, turn);
+            client.ask(turn);
         }
+        between(turn);
     }
 }
 
@@ -76,62 +93,87 @@ impl Drop for Stop<'_> {
     }
 }
 
-fn spread(counts: &[u64]) -> u64 {
-    counts.iter().max().unwrap_or(&0) - counts.iter().min().unwrap_or(&0)
-}
-
-/// Connections that come and go, each with a few requests.
-fn churn(web: SocketAddr, dial: &Dial<'_>, stop: &AtomicBool) {
-    for turn in 0.. {
-        if stop.load(Ordering::Relaxed) {
-            return;
-        }
-        ask(&mut dial(web).expect("it accepts"), turn);
-    }
-}
-
 /// One listener, with these filter chain fields.
 fn bootstrap(transport: &str) -> String {
     static_bootstrap(&http_listener("web", ECHO, transport), &[])
 }
 
-/// All load comes over the connections of one worker, or all but that of connections that come and go.
+/// All load comes over the connections of some workers, and a little over connections that come and go.
+#[derive(Clone, Copy)]
 struct Skew<'d> {
     workers: usize,
     connections: usize,
     /// What the proxy runs; its listener is `web`.
-    bootstrap: String,
+    bootstrap: &'d str,
     dial: &'d Dial<'d>,
+    /// Which workers' connections have load.
+    hot: fn(usize) -> bool,
+    /// What a connection writes at once, by its number: what it costs.
+    at_once: fn(usize) -> usize,
     churning: bool,
     /// Most that a worker may serve in the end, as a multiple of its fair share.
     most: f64,
 }
 
-impl Skew<'_> {
-    fn plain(workers: usize, connections: usize) -> Self {
-        Self { workers, connections, bootstrap: bootstrap(""), dial: &Connection::open, churning: false, most: 1.1 }
+impl<'d> Skew<'d> {
+    /// The first worker has all the load, equal on all of its connections.
+    fn of_one_worker(bootstrap: &'d str, workers: usize, connections: usize) -> Self {
+        let (hot, at_once) = (|worker| worker == 0, |_| 3);
+        Self { workers, connections, bootstrap, dial: &Connection::open, hot, at_once, churning: false, most: 1.1 }
+    }
+
+    /// Half of the workers have it, and some of their connections four times as much as others.
+    fn of_some_connections(bootstrap: &'d str, workers: usize, connections: usize) -> Self {
+        let (hot, at_once) = (|worker| worker % 2 == 0, |number| 1 + number % 4);
+        Self { hot, at_once, ..Self::of_one_worker(bootstrap, workers, connections) }
+    }
+
+    fn churning(self) -> Self {
+        Self { churning: true, most: 1.3, ..self }
+    }
+
+    fn start(&self) -> (Proxy, SocketAddr) {
+        raise_open_files();
+        let proxy = Proxy::start_with(self.bootstrap, self.workers);
+        proxy.wait_live();
+        let web = proxy.listener("web");
+        (proxy, web)
+    }
+
+    /// Opens connections one after the other; returns each with the worker it is on.
+    fn open(&self, proxy: &Proxy, web: SocketAddr) -> Vec<(usize, Client)> {
+        let mut before = Workers::of(proxy).column("connections_active");
+        let open = (0..self.connections).map(|number| {
+            let client = Client::open(web, self.dial, (self.at_once)(number));
+            let now = Workers::of(proxy).column("connections_active");
+            let worker = before.iter().zip(&now).position(|(before, now)| now > before).expect("a worker has it");
+            before = now;
+            (worker, client)
+        });
+        let open: Vec<_> = open.collect();
+        assert_even(&before, self.workers);
+        open
     }
 
     /// It spreads, and then each worker serves the same; no request is lost or out of order meanwhile.
     fn spreads(&self) {
-        let &Self { workers, connections, dial, .. } = self;
-        let proxy = Proxy::start_with(&self.bootstrap, workers);
-        proxy.wait_live();
-        let web = proxy.listener("web");
-        let mut open = open(&proxy, connections, dial);
-        let counts = per_worker(&proxy, "connections_active");
-        assert!(counts.len() == workers && spread(&counts) <= 1, "{counts:?}");
-        let mut hot: Vec<_> = open.iter_mut().filter(|(worker, _)| *worker == 0).map(|(_, open)| open).collect();
-        assert_eq!(hot.len(), connections / workers);
+        let (proxy, web) = self.start();
+        let mut open = self.open(&proxy, web);
+        let mut hot: Vec<_> =
+            open.iter_mut().filter(|(worker, _)| (self.hot)(*worker)).map(|(_, client)| client).collect();
+        let hot_workers = (0..self.workers).filter(|worker| (self.hot)(*worker)).count();
+        assert_eq!(hot.len(), self.connections / self.workers * hot_workers);
         let stop = AtomicBool::new(false);
         let middle = hot.len() / 2;
         let (left, right) = hot.split_at_mut(middle);
+        let churn = |turn| {
+            if self.churning {
+                Client::open(web, self.dial, 3).ask(turn);
+            }
+        };
         std::thread::scope(|scope| {
             let stopping = Stop(&stop);
-            let mut clients: Vec<_> = [left, right].into_iter().map(|part| scope.spawn(|| load(part, &stop))).collect();
-            if self.churning {
-                clients.push(scope.spawn(|| churn(web, dial, &stop)));
-            }
+            let clients = [left, right].map(|part| scope.spawn(|| load(part, &stop, &churn)));
             self.wait_spread(&proxy, || {
                 assert!(!clients.iter().any(|client| client.is_finished()), "a client has failed");
             });
@@ -140,66 +182,105 @@ impl Skew<'_> {
                 client.join().expect("no request lost or out of order");
             }
         });
-        let (moved_in, moved_out) = (per_worker(&proxy, "moved_in"), per_worker(&proxy, "moved_out"));
-        let moved = moved_out.iter().sum::<u64>();
-        assert_eq!(moved, moved_in.iter().sum::<u64>());
-        // What comes and goes is load where it lands too, so that less has to move.
-        let least = connections / workers / if self.churning { 4 } else { 2 };
-        assert!(moved >= least as u64, "{moved} moves");
-        // Nobody was lost on the way: all connections are open, counted once, and answer.
-        let active = |expected: u64| {
-            eventually(&format!("{expected} open connections"), || {
-                (per_worker(&proxy, "connections_active").iter().sum::<u64>() == expected).then_some(())
-            });
-        };
-        active(connections as u64);
-        open.iter_mut().for_each(|(_, connection)| ask(connection, 7));
-        drop(open);
-        active(0);
+        self.all_are_there(&proxy, open);
     }
 
     fn wait_spread(&self, proxy: &Proxy, check: impl Fn()) {
-        let mut before = requests(proxy);
+        let mut before = Workers::of(proxy);
+        let skewed_since = before.looks();
         eventually("every worker to serve the same", || {
-            let now = requests(proxy);
-            let served: Vec<_> = now.iter().zip(&before).map(|(now, before)| now - before).collect();
+            let now = Workers::of(proxy);
+            let (served, earlier) = (now.column("requests_total"), before.column("requests_total"));
+            let served: Vec<_> = served.iter().zip(&earlier).map(|(now, before)| now - before).collect();
             let (total, most) = (served.iter().sum::<u64>(), *served.iter().max().expect("workers"));
             if total < 200 * self.workers as u64 {
                 check();
                 return None;
             }
-            before = now;
+            let even_since = std::mem::replace(&mut before, now).looks() - skewed_since;
             let ratio = most as f64 * self.workers as f64 / total as f64;
+            assert!(even_since <= LOOKS_IN_TWO_SECONDS, "{ratio:.2} after {even_since} looks: {served:?}");
             (ratio <= self.most).then_some(())
         });
+    }
+
+    /// Nobody was lost on the way: all connections are open, counted once, and answer.
+    fn all_are_there(&self, proxy: &Proxy, mut open: Vec<(usize, Client)>) {
+        let active = |expected: usize| {
+            eventually(&format!("{expected} open connections"), || {
+                (Workers::of(proxy).sum("connections_active") == expected as u64).then_some(())
+            });
+        };
+        active(self.connections);
+        // The last moves may be under way still.
+        let moved = eventually("all that moved to have arrived", || {
+            let workers = Workers::of(proxy);
+            (workers.sum("moved_in") == workers.sum("moved_out")).then_some(workers.column("moved_in"))
+        });
+        // What comes and goes is load where it lands, too. Without it, all that a cold worker serves has moved there.
+        let cold = moved.iter().enumerate().filter(|(worker, _)| !(self.hot)(*worker));
+        assert!(self.churning || cold.clone().all(|(_, moved)| *moved > 0), "{moved:?}");
+        open.iter_mut().for_each(|(_, client)| client.ask(7));
+        drop(open);
+        active(0);
+    }
+
+    /// Connections are placed evenly, also where others have left room.
+    fn is_even_at_accept(&self) {
+        let (proxy, web) = self.start();
+        let mut open = self.open(&proxy, web);
+        open.retain(|(worker, _)| *worker != 0);
+        let left = eventually("the others to be closed", || {
+            let active = Workers::of(&proxy).column("connections_active");
+            (active[0] == 0).then_some(active)
+        });
+        let missing = self.connections - usize::try_from(left.iter().sum::<u64>()).expect("a count");
+        assert_eq!(missing, self.connections / self.workers);
+        open.extend((0..missing).map(|number| (0, Client::open(web, self.dial, number))));
+        assert_even(&Workers::of(&proxy).column("connections_active"), self.workers);
+    }
+}
+
+fn assert_even(counts: &[u64], workers: usize) {
+    let (least, most) = (counts.iter().min().expect("workers"), counts.iter().max().expect("workers"));
+    assert!(counts.len() == workers && most - least <= 1, "{counts:?}");
+}
+
+/// Workers and connections of the runs over every kind of listener.
+const SIZES: [(usize, usize); 4] = [(2, 16), (4, 64), (8, 256), (16, 1024)];
+
+fn every_size(bootstrap: &str, dial: &Dial<'_>) {
+    for (workers, connections) in SIZES {
+        let skew = Skew { dial, ..Skew::of_some_connections(bootstrap, workers, connections) };
+        skew.is_even_at_accept();
+        skew.spreads();
+        skew.churning().spreads();
     }
 }
 
 #[test]
 fn load_of_one_worker_spreads_over_2() {
-    Skew::plain(2, 16).spreads();
+    Skew::of_one_worker(&bootstrap(""), 2, 16).spreads();
 }
 
 #[test]
 fn load_of_one_worker_spreads_over_4() {
-    Skew::plain(4, 64).spreads();
+    Skew::of_one_worker(&bootstrap(""), 4, 64).spreads();
 }
 
 #[test]
 fn load_of_one_worker_spreads_over_8() {
-    raise_open_files();
-    Skew::plain(8, 256).spreads();
+    Skew::of_one_worker(&bootstrap(""), 8, 256).spreads();
 }
 
 #[test]
 fn load_of_one_worker_spreads_over_16() {
-    raise_open_files();
-    Skew::plain(16, 512).spreads();
+    Skew::of_one_worker(&bootstrap(""), 16, 1024).spreads();
 }
 
 #[test]
-fn load_spreads_while_connections_come_and_go() {
-    Skew { churning: true, most: 1.3, ..Skew::plain(4, 64) }.spreads();
+fn a_gateways_connections_are_even() {
+    every_size(&bootstrap(""), &Connection::open);
 }
 
 #[test]
@@ -210,51 +291,82 @@ fn encrypted_connections_move_as_plain_ones() {
     let transport = format!(
         "  transport_socket:\n    name: tls\n    typed_config:\n      \"@type\": \
          type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext\n      \
-         common_tls_context: {{tls_certificates: [{{certificate_chain: {}, private_key: {}}}]}}\n",
+         common_tls_context: {{tls_certificates: [{{certificate_chain: {}, private_key: {}}}], validation_context: \
+         {{trusted_ca: {}}}}}\n",
         inline(&server.cert_pem),
         inline(&server.key_pem),
+        inline(&ca.root_pem()),
     );
-    let client = TlsClient { server_name: "web.test", root_pem: ca.root_pem(), ..TlsClient::default() };
-    let dial = |address| client.open(address);
-    Skew { bootstrap: bootstrap(&transport), dial: &dial, ..Skew::plain(4, 64) }.spreads();
+    let bootstrap = bootstrap(&transport);
+    // Every third client shows no certificate, the others one of two.
+    let identities = ["a", "b"].map(|name| ca.for_spiffe(&format!("spiffe://cluster.local/ns/default/sa/{name}")));
+    let opened = AtomicUsize::new(0);
+    let dial = |address| {
+        let identity = identities.get(opened.fetch_add(1, Ordering::Relaxed) % 3);
+        TlsClient { server_name: "web.test", root_pem: ca.root_pem(), identity, alpn: &[] }.open(address)
+    };
+    Skew { dial: &dial, ..Skew::of_one_worker(&bootstrap, 4, 64) }.spreads();
     // Also while handshakes go on.
-    Skew { bootstrap: bootstrap(&transport), dial: &dial, churning: true, most: 1.3, ..Skew::plain(2, 32) }.spreads();
+    Skew { dial: &dial, ..Skew::of_one_worker(&bootstrap, 2, 32) }.churning().spreads();
 }
 
 /// Set where a test runs again in a network of its own.
 const ALONE: &str = "EVENKEEL_TEST_ALONE";
 
-/// A redirect rule sends what is dialled at one port to a listener at another, which hands the connection to the listener
-/// of the port that was dialled.
-#[test]
-fn redirected_connections_move_as_direct_ones() {
-    if std::env::var_os(ALONE).is_some() {
-        return redirected();
+/// Runs this test again in a network of its own, with this port redirected to that one.
+fn alone(test: &str, redirect: (u16, u16), body: impl FnOnce()) {
+    if std::env::var_os(ALONE).is_none() {
+        let output = Command::new("unshare")
+            .args(["--user", "--map-root-user", "--net"])
+            .arg(std::env::current_exe().expect("this test"))
+            .args(["--exact", test])
+            .env(ALONE, "1")
+            .output()
+            .expect("unshare");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let passed = output.status.success() && text.contains("1 passed");
+        assert!(passed, "{text}{}", String::from_utf8_lossy(&output.stderr));
+        return;
     }
-    let output = Command::new("unshare")
-        .args(["--user", "--map-root-user", "--net"])
-        .arg(std::env::current_exe().expect("this test"))
-        .args(["--exact", "balance::redirected_connections_move_as_direct_ones"])
-        .env(ALONE, "1")
-        .output()
-        .expect("unshare");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&output.stderr));
-}
-
-fn redirected() {
-    const RULES: &str =
-        "table ip mesh { chain output { type nat hook output priority -100; tcp dport 7000 redirect to :15001; }; }";
-    for (tool, arguments) in [("ip", &["link", "set", "lo", "up"][..]), ("nft", &[RULES])] {
+    let (from, to) = redirect;
+    let rules = format!(
+        "table ip mesh {{ chain output {{ type nat hook output priority -100; tcp dport {from} redirect to :{to}; }}; }}"
+    );
+    for (tool, arguments) in [("ip", &["link", "set", "lo", "up"][..]), ("nft", &[&rules])] {
         let status = Command::new(tool).args(arguments).status().expect("installed");
         assert!(status.success(), "{tool}");
     }
-    let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let answering_404 = "route_config: {name: none, virtual_hosts: []}";
-    let catch_all = http_listener_at(at(15001), "web", answering_404, "use_original_dst: true");
-    let dialled = http_listener_at(at(7000), "dialled", ECHO, "bind_to_port: false");
-    let indented = dialled.trim().lines().map(|line| format!("    {line}\n")).collect::<String>();
-    let bootstrap = static_bootstrap(&catch_all, &[]) + "  -\n" + &indented;
-    Skew { bootstrap, dial: &|_| Connection::open(at(7000)), churning: true, most: 1.3, ..Skew::plain(4, 64) }
-        .spreads();
+    body();
+}
+
+fn at(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
+}
+
+const NOWHERE: &str = "route_config: {name: none, virtual_hosts: []}";
+
+/// What is dialled at one port comes to a listener at another, which hands the connection to the listener of the port that was
+/// dialled.
+#[test]
+fn outbound_connections_are_even() {
+    alone("balance::outbound_connections_are_even", (7000, 15001), || {
+        let extra = "use_original_dst: true\ntraffic_direction: OUTBOUND";
+        let catch_all = http_listener_at(at(15001), "web", NOWHERE, extra);
+        let dialled = http_listener_at(at(7000), "dialled", ECHO, "bind_to_port: false");
+        let indented = dialled.trim().lines().map(|line| format!("    {line}\n")).collect::<String>();
+        let bootstrap = static_bootstrap(&catch_all, &[]) + "  -\n" + &indented;
+        every_size(&bootstrap, &|_| Connection::open(at(7000)));
+    });
+}
+
+/// What is dialled at one port comes to a listener at another, whose filter chains go by the port that was dialled.
+#[test]
+fn inbound_connections_are_even() {
+    alone("balance::inbound_connections_are_even", (7001, 15006), || {
+        let extra = "  filter_chain_match: {destination_port: 7001}\ntraffic_direction: INBOUND\nlistener_filters:\n- name: \
+                     envoy.filters.listener.original_dst\n  typed_config: {\"@type\": \
+                     type.googleapis.com/envoy.extensions.filters.listener.original_dst.v3.OriginalDst}";
+        let inbound = http_listener_at(at(15006), "web", ECHO, extra);
+        every_size(&static_bootstrap(&inbound, &[]), &|_| Connection::open(at(7001)));
+    });
 }
