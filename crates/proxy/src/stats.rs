@@ -29,7 +29,7 @@ layout! {
     pub mod listener {
         counters {
             downstream_cx_total, downstream_cx_destroy, downstream_cx_overflow, downstream_global_cx_overflow,
-            downstream_cx_overload_reject, downstream_cx_memory_overflow, downstream_cx_memory_cut, downstream_pre_cx_timeout,
+            downstream_cx_overload_reject, downstream_cx_memory_overflow, downstream_cx_memory_cut, downstream_cx_memory_paused, downstream_pre_cx_timeout,
             downstream_listener_filter_error, no_filter_chain_match, ssl_connection_error, ssl_handshake,
             on_demand_attempt, on_demand_success, on_demand_missing, on_demand_timeout, on_demand_overflow
         }

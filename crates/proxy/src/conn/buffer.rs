@@ -67,13 +67,17 @@ impl Buffer {
         }
     }
 
-    /// Reads once; `Ok(0)` is the end of the stream. At most `limit` bytes are ever held.
+    /// Reads once; `Ok(0)` is the end of the stream. At most `limit` bytes are ever held. Where memory is scarce it may have
+    /// to wait, however much there is to read.
     pub(crate) fn poll_fill(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin),
         limit: usize,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
+        if held::is_paused() {
+            return Poll::Pending;
+        }
         self.make_room(limit);
         let mut free = ReadBuf::new(&mut self.block[self.end..]);
         if free.remaining() == 0 {
@@ -82,6 +86,9 @@ impl Buffer {
         let result = Pin::new(stream).poll_read(cx, &mut free);
         let count = free.filled().len();
         self.end += count;
+        if count > 0 {
+            held::has_read();
+        }
         if self.start == self.end {
             self.release();
         } else if result.is_pending() {

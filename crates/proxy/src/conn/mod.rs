@@ -10,4 +10,5 @@ pub(crate) mod splice;
 
 pub(crate) use buffer::Buffer;
 pub(crate) use deadline::Deadline;
+pub(crate) use held::HeldBytes;
 pub(crate) use outgoing::Outgoing;

@@ -27,6 +27,12 @@ impl MemoryLimit {
         self.held.load(Ordering::Relaxed) >= self.max
     }
 
+    /// Little is left: those that hold much read on slowly, so that others need not be cut.
+    #[inline]
+    pub(crate) fn is_scarce(&self) -> bool {
+        self.held.load(Ordering::Relaxed) / 3 >= self.max / 4
+    }
+
     /// Bytes held.
     pub(crate) fn held(&self) -> i64 {
         self.held.load(Ordering::Relaxed)
@@ -40,7 +46,9 @@ mod tests {
     #[test]
     fn says_by_how_much_it_is_passed() {
         let limit = MemoryLimit::new(100);
-        assert_eq!((limit.add(99), limit.is_reached()), (0, false));
+        assert_eq!((limit.add(70), limit.is_scarce()), (0, false));
+        assert_eq!((limit.add(5), limit.is_scarce()), (0, true));
+        assert_eq!((limit.add(24), limit.is_reached()), (0, false));
         assert_eq!((limit.add(1), limit.is_reached()), (0, true));
         assert_eq!(limit.add(30), 30);
         assert_eq!((limit.add(-31), limit.is_reached(), limit.held()), (0, false, 99));

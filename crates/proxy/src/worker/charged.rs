@@ -1,15 +1,24 @@
-//! A connection's tasks under a listener's limit of memory: what their buffers take and give back is counted after each turn.
+//! A connection's tasks under a listener's limit of memory: what their buffers take and give back is counted after each turn,
+//! and where little is left those that hold much read on slowly.
 
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::task::{JoinHandle, spawn_local};
+use tokio::time::{Sleep, sleep};
 
 use super::roster::Registration;
 use crate::conn::held;
 use crate::overload::MemoryLimit;
+
+/// Bytes a connection may hold and read on whatever the others hold: what most requests need.
+const LIGHT_BYTES: i64 = 64 * 1024;
+/// Between two reads of a connection that is held back. It is never held up for good: what it waits to hold as a
+/// whole might be what keeps memory scarce.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// Starts a task of the connection; its buffers count where the connection's listener limits them.
 pub(crate) fn spawn(registration: &Rc<Registration>, task: impl Future<Output = ()> + 'static) -> JoinHandle<()> {
@@ -17,7 +26,7 @@ pub(crate) fn spawn(registration: &Rc<Registration>, task: impl Future<Output = 
         None => spawn_local(task),
         Some(limit) => {
             let registration = Rc::clone(registration);
-            spawn_local(Charged { task: Some(Box::pin(task)), registration, limit })
+            spawn_local(Charged { task: Some(Box::pin(task)), registration, limit, pause: None })
         }
     }
 }
@@ -27,6 +36,8 @@ struct Charged<F> {
     task: Option<Pin<Box<F>>>,
     registration: Rc<Registration>,
     limit: Arc<MemoryLimit>,
+    /// It wanted to read, and may when this is over.
+    pause: Option<Pin<Box<Sleep>>>,
 }
 
 impl<F> Charged<F> {
@@ -44,13 +55,36 @@ impl<F> Charged<F> {
         }
         result
     }
+
+    /// Whether it is held back, and may all the same read once in this turn.
+    fn held_back(&mut self, cx: &mut Context<'_>) -> Option<bool> {
+        let heavy = self.limit.is_scarce() && self.registration.held() > LIGHT_BYTES;
+        let over = self.pause.as_mut().is_some_and(|pause| pause.as_mut().poll(cx).is_ready());
+        if !heavy || over {
+            self.pause = None;
+        }
+        heavy.then_some(over)
+    }
 }
 
 impl<F: Future<Output = ()>> Future for Charged<F> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.get_mut().count(|task| task.as_mut().map_or(Poll::Ready(()), |task| task.as_mut().poll(cx)))
+        let this = self.get_mut();
+        let Some(once) = this.held_back(cx) else {
+            return this.count(|task| task.as_mut().map_or(Poll::Ready(()), |task| task.as_mut().poll(cx)));
+        };
+        let (polled, missed) = this.count(|task| {
+            held::hardly_reading(once, || task.as_mut().map_or(Poll::Ready(()), |task| task.as_mut().poll(cx)))
+        });
+        if missed && this.pause.is_none() {
+            let mut pause = Box::pin(sleep(PAUSE));
+            _ = pause.as_mut().poll(cx);
+            this.pause = Some(pause);
+            this.registration.count_pause(&this.limit);
+        }
+        polled
     }
 }
 

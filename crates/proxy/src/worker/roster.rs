@@ -12,6 +12,7 @@ use tokio::task::AbortHandle;
 use super::Worker;
 use crate::balance::Shed;
 use crate::overload::{Exhausted, Limit, MemoryLimit, Permit};
+use crate::stats::listener;
 use crate::stats::worker::Counter;
 
 /// Connections considered when load is given away; the dearest of a worker's are among the first to be found.
@@ -253,11 +254,22 @@ impl Registration {
         self.with(|entry| entry.held += bytes);
     }
 
+    /// What they hold.
+    pub(crate) fn held(&self) -> i64 {
+        self.with(|entry| entry.held).unwrap_or(0)
+    }
+
+    /// The connection does not read for a while, because its listener's memory is scarce.
+    pub(crate) fn count_pause(&self, limit: &Arc<MemoryLimit>) {
+        self.worker.count_for_memory(limit, listener::Counter::downstream_cx_memory_paused, 1);
+    }
+
     /// The limit is passed by so many bytes: connections of this worker that hold much end.
     pub(crate) fn relieve(&self, limit: &Arc<MemoryLimit>, bytes: u64) {
         let cut = self.worker.roster.relieve(limit, bytes);
         if cut > 0 {
-            self.worker.count_cut_for_memory(limit, cut);
+            tracing::warn!(count = cut, "memory limit: connections that hold the most are closed");
+            self.worker.count_for_memory(limit, listener::Counter::downstream_cx_memory_cut, cut);
         }
     }
 

@@ -357,19 +357,13 @@ impl Worker {
         }
     }
 
-    /// Counts connections that were cut because those of their listener held too much.
-    pub(super) fn count_cut_for_memory(&self, limit: &Arc<MemoryLimit>, count: u64) {
+    /// Counts what was done to connections because those of their listener hold much.
+    pub(super) fn count_for_memory(&self, limit: &Arc<MemoryLimit>, counter: stats::listener::Counter, count: u64) {
         let generation = self.generation();
         let is_theirs = |limits: Option<Arc<MemoryLimit>>| limits.is_some_and(|theirs| Arc::ptr_eq(&theirs, limit));
         let mut listeners = generation.shared.bound.values();
         if let Some(listener) = listeners.find(|listener| is_theirs(self.overload.memory_limit(&listener.name))) {
-            tracing::warn!(
-                listener = &*listener.name,
-                count,
-                "memory limit: connections that hold the most are closed"
-            );
-            let stats = generation.connection_stats(self, listener.address);
-            stats.listener.add(stats::listener::Counter::downstream_cx_memory_cut, count);
+            generation.connection_stats(self, listener.address).listener.add(counter, count);
         }
     }
 
