@@ -12,7 +12,7 @@ use evenkeel_runtime_config::view::{ConnectionView, RequestView};
 use evenkeel_stats::{Registry, ScopeName};
 
 use crate::stateful_session::Session;
-use crate::{rbac, stateful_session};
+use crate::{buffer, rbac, stateful_session};
 
 /// A filter's part in a request's life; what it does not care for it leaves out.
 pub(crate) trait Filter: Sized {
@@ -23,7 +23,8 @@ pub(crate) trait Filter: Sized {
     fn new(config: Arc<Self::Config>, registry: &Registry, outer: &ScopeName) -> Self;
 
     /// The request has a route, or has none, and goes on if the filter lets it. A filter that asks another service waits
-    /// here; dropping the future must lose nothing but the answer.
+    /// here; dropping the future must lose nothing but the answer. A filter that looks at the body answers with
+    /// [`Decision::Collect`] while it is [`Body::Coming`], and is asked again when all of it is there.
     fn on_request<R: RequestView>(
         &self,
         _context: &RequestContext<'_, R>,
@@ -70,6 +71,8 @@ macro_rules! filters {
 }
 
 filters! {
+    /// `envoy.filters.http.buffer`.
+    Buffer => buffer::HttpFilter,
     /// `envoy.filters.http.rbac`.
     Rbac => rbac::HttpFilter,
     /// `envoy.filters.http.stateful_session`.
@@ -93,7 +96,24 @@ pub struct RequestContext<'r, R> {
     pub request: &'r R,
     /// The route that serves it, when one matched.
     pub route: Option<&'r Route>,
+    /// Its body, as far as it is known.
+    pub body: Body<'r>,
 }
+
+/// A request's body, for filters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Body<'r> {
+    /// It has none, or is a tunnel's and has no end.
+    Empty,
+    /// It is on its way, and goes by unseen unless a filter wants it collected.
+    Coming,
+    /// All of it, because a filter wanted that.
+    Whole(&'r [u8]),
+}
+
+/// The filter that is to be asked next: where to go on when a body was collected.
+#[derive(Debug, Default)]
+pub struct Position(usize);
 
 /// What filters leave for what comes after them: the choice of a host, and their own response phase.
 #[derive(Debug, Default)]
@@ -118,6 +138,11 @@ pub enum Decision {
     Continue,
     /// It is answered here.
     LocalReply(LocalReply),
+    /// The filter is to be asked again with the whole body; a longer one is answered with 413.
+    Collect {
+        /// Longest body, in bytes.
+        max_bytes: usize,
+    },
 }
 
 /// An answer made by a filter.
@@ -144,14 +169,19 @@ impl HttpFilters {
         self.filters.is_empty()
     }
 
-    /// The request phase: runs the filters in order until one answers.
+    /// The request phase: runs the filters in order, from `position` on, until one answers or wants the body.
     ///
     /// The filters of today never wait, so the future is ready at its first poll and owns nothing that dropping it could lose.
-    pub async fn on_request<R: RequestView>(&self, context: &RequestContext<'_, R>, kept: &mut Kept) -> Decision {
-        for filter in &self.filters {
-            let decision = filter.on_request(context, kept).await;
-            if let Decision::LocalReply(_) = decision {
-                return decision;
+    pub async fn on_request<R: RequestView>(
+        &self,
+        position: &mut Position,
+        context: &RequestContext<'_, R>,
+        kept: &mut Kept,
+    ) -> Decision {
+        while let Some(filter) = self.filters.get(position.0) {
+            match filter.on_request(context, kept).await {
+                Decision::Continue => position.0 += 1,
+                decision => return decision,
             }
         }
         Decision::Continue

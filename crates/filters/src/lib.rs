@@ -4,10 +4,11 @@
 //! worker, made when a configuration arrives. Filters are an enum compiled from configuration: no dispatch through pointers,
 //! no lock, no allocation for a request that passes.
 
+pub mod buffer;
 mod http;
 mod network;
 pub mod rbac;
 pub mod stateful_session;
 
-pub use http::{Answer, Decision, HttpFilter, HttpFilters, Kept, LocalReply, RequestContext};
+pub use http::{Answer, Body, Decision, HttpFilter, HttpFilters, Kept, LocalReply, Position, RequestContext};
 pub use network::{Closed, NetworkFilter, NetworkFilters};

@@ -12,7 +12,7 @@ layout! {
             downstream_cx_rx_bytes_total, downstream_cx_tx_bytes_total,
             downstream_rq_total, downstream_rq_http1_total, downstream_rq_http2_total, downstream_rq_completed, downstream_rq_1xx, downstream_rq_2xx,
             downstream_rq_3xx, downstream_rq_4xx, downstream_rq_5xx, downstream_rq_timeout, downstream_rq_header_timeout,
-            downstream_rq_idle_timeout, downstream_rq_rx_reset, downstream_rq_tx_reset, downstream_rq_too_many_premature_resets, downstream_rq_overload_close,
+            downstream_rq_idle_timeout, downstream_rq_rx_reset, downstream_rq_tx_reset, downstream_rq_too_large, downstream_rq_too_many_premature_resets, downstream_rq_overload_close,
             downstream_cx_overload_disable_keepalive, downstream_rq_non_relative_path,
             no_route, no_cluster, rq_total, rq_direct_response, rq_redirect,
             on_demand_attempt, on_demand_success, on_demand_missing, on_demand_timeout, on_demand_overflow

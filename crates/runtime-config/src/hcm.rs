@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::access_log::AccessLog;
+use crate::buffer::Buffer;
 use crate::http2::Http2Options;
 use crate::listener::OnDemandClusters;
 use crate::rbac::RbacFilter;
@@ -116,6 +117,8 @@ pub enum RouteSource {
 /// An HTTP filter before the router.
 #[derive(Debug)]
 pub enum HttpFilter {
+    /// `envoy.filters.http.buffer`.
+    Buffer(Arc<Buffer>),
     /// `envoy.filters.http.rbac`.
     Rbac(Arc<RbacFilter>),
     /// `envoy.filters.http.stateful_session`.

@@ -9,6 +9,7 @@
 pub mod access_log;
 pub mod access_log_format;
 pub mod bootstrap;
+pub mod buffer;
 pub mod builder;
 pub mod cluster;
 mod compile;

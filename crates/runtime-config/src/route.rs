@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use regex::bytes::Regex;
 
+use crate::buffer::BufferPerRoute;
 use crate::cluster::MetadataMatch;
 use crate::domains::DomainIndex;
 use crate::growing::Growing;
@@ -97,6 +98,8 @@ pub struct Route {
 /// Configuration of filters for one route, in place of their own.
 #[derive(Debug, Clone, Default)]
 pub struct PerRouteFilters {
+    /// `BufferPerRoute`.
+    pub buffer: Option<BufferPerRoute>,
     /// `RBACPerRoute`.
     pub rbac: Option<Arc<RbacPerRoute>>,
     /// `StatefulSessionPerRoute`.

@@ -14,7 +14,7 @@ use evenkeel_runtime_config::{hcm, listener};
 use evenkeel_stats::{Registry, ScopeName};
 
 use super::{Evaluation, Subject, evaluate};
-use crate::{Decision, HttpFilters, Kept, LocalReply, NetworkFilters, RequestContext};
+use crate::{Body, Decision, HttpFilters, Kept, LocalReply, NetworkFilters, Position, RequestContext};
 
 const WEB: &str = "spiffe://cluster.local/ns/default/sa/web";
 
@@ -68,11 +68,15 @@ fn http(config: RbacFilter, registry: &Registry) -> HttpFilters {
     HttpFilters::new(&[hcm::HttpFilter::Rbac(Arc::new(config))], registry, &outer)
 }
 
+fn ask(filters: &HttpFilters, context: &RequestContext<'_, PlainRequest>) -> Decision {
+    ready(filters.on_request(&mut Position::default(), context, &mut Kept::default()))
+}
+
 /// `None`: passes; otherwise the details of the 403.
 fn decide(config: RbacFilter, connection: &ConnectionView, request: &PlainRequest) -> Option<String> {
     let remote = connection.direct_remote.ip();
-    let context = RequestContext { connection, remote, request, route: None };
-    match ready(http(config, &Registry::new()).on_request(&context, &mut Kept::default())) {
+    let context = RequestContext { connection, remote, request, route: None, body: Body::Empty };
+    match ask(&http(config, &Registry::new()), &context) {
         Decision::Continue => None,
         Decision::LocalReply(LocalReply { status: 403, body: "RBAC: access denied", details, flag: None }) => {
             Some(details)
@@ -175,8 +179,9 @@ fn remote_ip_is_the_client_not_the_socket() {
         remote: "192.0.2.1".parse().unwrap(),
         request: &request,
         route: None,
+        body: Body::Empty,
     };
-    assert_eq!(ready(http(config, &Registry::new()).on_request(&context, &mut Kept::default())), Decision::Continue);
+    assert_eq!(ask(&http(config, &Registry::new()), &context), Decision::Continue);
 }
 
 #[test]
@@ -200,8 +205,8 @@ fn shadow_rules_are_counted_and_decide_nothing() {
     let filters = http(config, &registry);
     let (connection, request) = (connection(None), PlainRequest::new("GET", "i", "/"));
     let remote = connection.direct_remote.ip();
-    let context = RequestContext { connection: &connection, remote, request: &request, route: None };
-    assert_eq!(ready(filters.on_request(&context, &mut Kept::default())), Decision::Continue);
+    let context = RequestContext { connection: &connection, remote, request: &request, route: None, body: Body::Empty };
+    assert_eq!(ask(&filters, &context), Decision::Continue);
     let text = registry.text();
     for line in ["http.inbound.rbac.allowed: 1", "http.inbound.rbac.istio_dry_run_deny_shadow_denied: 1"] {
         assert!(text.contains(line), "{line} not in\n{text}");
@@ -222,8 +227,14 @@ fn a_route_replaces_the_rules_or_switches_them_off() {
         let route = route(per_route);
         let (connection, request) = (connection(None), PlainRequest::new("GET", "i", "/"));
         let remote = connection.direct_remote.ip();
-        let context = RequestContext { connection: &connection, remote, request: &request, route: Some(&route) };
-        let decision = ready(http(filter, &Registry::new()).on_request(&context, &mut Kept::default()));
+        let context = RequestContext {
+            connection: &connection,
+            remote,
+            request: &request,
+            route: Some(&route),
+            body: Body::Empty,
+        };
+        let decision = ask(&http(filter, &Registry::new()), &context);
         assert_eq!(decision == Decision::Continue, passes, "{text}");
     }
 }

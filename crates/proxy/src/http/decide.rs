@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_filters::{Decision, Kept, RequestContext};
+use evenkeel_filters::{Decision, Kept, Position, RequestContext};
 use evenkeel_http::{Framing, HeaderId, RequestHead, path};
 use evenkeel_runtime_config::hcm::{EscapedSlashes, RouteSource};
 use evenkeel_runtime_config::retry::RetryPolicy;
@@ -29,7 +29,6 @@ use super::request::{Request, Tunnel};
 use super::{retry, websocket};
 use crate::conn::deadline::after;
 use crate::random::Random;
-use crate::response_flags::ResponseFlags;
 use crate::stats::http::Counter;
 use crate::upstream::Cluster;
 
@@ -158,22 +157,23 @@ impl<'l> Life<'l> {
         if filters.is_empty() {
             return None;
         }
-        let view = self.request.view();
-        let context = RequestContext { connection: &self.origin.view, remote: client.ip(), request: &view, route };
-        let mut kept = Kept::default();
-        let decision = filters.on_request(&context, &mut kept).await;
+        let (mut position, mut kept) = (Position::default(), Kept::default());
+        let reply = loop {
+            let (view, body) = (self.request.view(), self.request.body_so_far());
+            let context = RequestContext { connection: &origin.view, remote: client.ip(), request: &view, route, body };
+            match filters.on_request(&mut position, &context, &mut kept).await {
+                Decision::Continue => break None,
+                Decision::LocalReply(reply) => break Some(Reply::from(reply)),
+                // Boxed: few requests wait for their bodies, and those that do not need no room for it.
+                Decision::Collect { max_bytes } => {
+                    if let Err(failure) = Box::pin(self.collect(max_bytes, route)).await {
+                        break Some(Reply::from(&failure));
+                    }
+                }
+            }
+        };
         self.request.kept = kept;
-        match decision {
-            Decision::Continue => None,
-            Decision::LocalReply(reply) => Some(Reply {
-                status: reply.status,
-                body: reply.body.as_bytes().into(),
-                header: None,
-                flags: reply.flag.and_then(ResponseFlags::from_short_name).unwrap_or_default(),
-                details: reply.details.into(),
-                close: false,
-            }),
-        }
+        reply
     }
 
     /// The cluster, and the head as the upstream gets it.

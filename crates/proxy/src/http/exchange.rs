@@ -10,6 +10,8 @@ use super::failure::Failure;
 use super::framed::Piece;
 use super::phases::Life;
 use super::upstream::{Arrived, Upstream};
+use crate::conn::HeldBytes;
+use crate::conn::buffer::BLOCK_BYTES;
 use crate::conn::deadline::{after, earlier};
 
 /// Largest request body that can be sent again, in bytes. It is handed over in one piece then.
@@ -20,7 +22,7 @@ const MAX_INTERIM: u32 = 8;
 /// The request on its way up.
 pub(super) struct Upload {
     /// All body bytes so far, while the request could be sent again.
-    replay: Option<Vec<u8>>,
+    replay: Option<HeldBytes>,
     /// Of those, the bytes this try has sent.
     replayed: usize,
     /// A byte of the body was sent in some try.
@@ -38,8 +40,13 @@ pub(super) struct Upload {
 impl Upload {
     /// `keep`: the request may be tried again. `paused`: nothing is sent before [`Upload::open_tunnel`].
     pub(super) fn new(keep: bool, paused: bool) -> Self {
-        let replay = (keep || paused).then(Vec::new);
+        let replay = (keep || paused).then(HeldBytes::default);
         Self { replay, replayed: 0, begun: false, ended: false, finished: false, refused: false, paused }
+    }
+
+    /// A body that was collected: it can be sent as often as it has to be.
+    pub(super) fn collected(body: HeldBytes) -> Self {
+        Self { replay: Some(body), begun: true, ..Self::new(false, false) }
     }
 
     /// Begins a try. False when the body's bytes are no longer known.
@@ -69,7 +76,7 @@ impl Upload {
             if replay.len() + data.len() > MAX_REPLAY_BYTES {
                 self.replay = None;
             } else {
-                replay.extend_from_slice(data);
+                replay.extend(data);
                 self.replayed = replay.len();
             }
         }
@@ -103,7 +110,13 @@ impl Timers {
         Self { idle_limit: idle, route_limit: route, request, moved: true, ..Self::default() }
     }
 
-    fn next(&mut self, now: Instant) -> Option<Instant> {
+    /// Something moved.
+    pub(super) fn move_on(&mut self) {
+        self.moved = true;
+    }
+
+    /// The first of them.
+    pub(super) fn next(&mut self, now: Instant) -> Option<Instant> {
         if std::mem::take(&mut self.moved) {
             self.idle = after(now, self.idle_limit);
             self.try_idle = after(now, self.try_idle_limit);
@@ -126,7 +139,7 @@ impl Timers {
     }
 
     /// Which of them has passed.
-    fn passed(&self, now: Instant) -> Failure {
+    pub(super) fn passed(&self, now: Instant) -> Failure {
         let past = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if past(self.route) {
             Failure::ResponseTimeout
@@ -251,8 +264,10 @@ impl Exchange<'_, '_> {
         let refused = |_| Stop::Refused;
         let known = self.upload.replay.as_deref().unwrap_or_default();
         if let Some(again) = known.get(self.upload.replayed..).filter(|again| !again.is_empty()) {
-            self.up.send(again, false);
-            self.upload.replayed += again.len();
+            ready!(self.up.poll_room(cx)).map_err(refused)?;
+            let part = again.get(..BLOCK_BYTES).unwrap_or(again);
+            self.up.send(part, false);
+            self.upload.replayed += part.len();
             return Poll::Ready(Ok(()));
         }
         if self.upload.ended {

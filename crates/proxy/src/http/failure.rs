@@ -15,6 +15,8 @@ pub(crate) enum Failure {
     Head(HeadError),
     /// The client's body is broken.
     RequestBody,
+    /// The body is longer than a filter takes.
+    BodyTooLarge,
     /// HTTP/1.0 where it is off.
     LowVersion,
     /// The proxy, or its listener, has too much to do.
@@ -78,6 +80,7 @@ impl Failure {
         match self {
             Self::Head(error) => error.status(),
             Self::RequestBody | Self::Path => 400,
+            Self::BodyTooLarge => 413,
             Self::LowVersion => 426,
             Self::HeadTimeout | Self::RequestTimeout | Self::Idle | Self::LastedTooLong => 408,
             Self::ClientGone | Self::ClientReset | Self::ClientMessage => 0,
@@ -109,7 +112,9 @@ impl Failure {
             | Self::ClientGone
             | Self::ClientReset
             | Self::ClientMessage => "".into(),
-            Self::Head(_) | Self::RequestBody | Self::LowVersion => evenkeel_http::encode::reason(self.status()).into(),
+            Self::Head(_) | Self::RequestBody | Self::BodyTooLarge | Self::LowVersion => {
+                evenkeel_http::encode::reason(self.status()).into()
+            }
             Self::HeadTimeout | Self::RequestTimeout => "request timeout".into(),
             Self::Idle => "stream timeout".into(),
             Self::LastedTooLong => "downstream duration timeout".into(),
@@ -146,9 +151,12 @@ impl Failure {
     pub(crate) fn flags(&self) -> ResponseFlags {
         match self {
             Self::Head(_) | Self::RequestBody | Self::LowVersion => ResponseFlags::DOWNSTREAM_PROTOCOL_ERROR,
-            Self::Path | Self::HeadTimeout | Self::RequestTimeout | Self::UpgradeRefused | Self::LastedTooLong => {
-                ResponseFlags::NONE
-            }
+            Self::BodyTooLarge
+            | Self::Path
+            | Self::HeadTimeout
+            | Self::RequestTimeout
+            | Self::UpgradeRefused
+            | Self::LastedTooLong => ResponseFlags::NONE,
             Self::Idle => ResponseFlags::STREAM_IDLE_TIMEOUT,
             Self::Overload => ResponseFlags::OVERLOAD_MANAGER,
             Self::ClientGone => ResponseFlags::DOWNSTREAM_CONNECTION_TERMINATION,
@@ -183,6 +191,7 @@ impl Failure {
             Self::LastedTooLong => "max_duration_timeout",
             Self::Overload => "overload",
             Self::ClientGone => "downstream_remote_disconnect",
+            Self::BodyTooLarge => "request_payload_too_large",
             Self::ClientReset => "http2.remote_reset",
             Self::ClientMessage => "http2.violation.of.messaging.rule",
             Self::NoRoute => "route_not_found",
@@ -227,6 +236,7 @@ impl Failure {
                 | Self::LastedTooLong
                 | Self::ClientGone
                 | Self::UpgradeRefused
+                | Self::BodyTooLarge
         )
     }
 
@@ -297,6 +307,7 @@ mod tests {
             Failure::Connect("delayed connect error: Connection refused".into()),
             503,
             "UF",
+        check(Failure::BodyTooLarge, 413, "", "request_payload_too_large", "Payload Too Large");
             "upstream_reset_before_response_started{remote_connection_failure|delayed_connect_error:_Connection_refused}",
             "upstream connect error or disconnect/reset before headers. reset reason: remote connection failure",
         );

@@ -41,15 +41,16 @@ enum Verdict {
 impl Life<'_> {
     /// Tries until there is an answer or no try is left; then the answer goes down.
     pub(super) async fn forward(&mut self, forward: &Forward<'_>) -> bool {
-        if self.request.info.expect_continue && !self.origin.hcm.proxy_100_continue {
-            self.request.response.clear();
-            self.request.response.status = 100;
-            self.down.send_interim(&self.request.response);
+        if !self.origin.hcm.proxy_100_continue {
+            self.send_continue();
         }
         let paused = self.request.tunnel.is_some() && self.request.info.framing.is_empty();
         let small = matches!(self.request.info.framing, Framing::Length(bytes) if bytes <= MAX_KEPT_BYTES);
         let keep = small || forward.retry.is_some() || forward.cluster.may_refuse();
-        let mut upload = Upload::new(keep, paused);
+        let mut upload = match self.request.body.take() {
+            Some(body) => Upload::collected(body),
+            None => Upload::new(keep, paused),
+        };
         let request_until = forward.request_until.filter(|_| !paused);
         let mut timers = Timers::new(forward.idle, forward.timeout, request_until);
         timers.longest = forward.ends_by;

@@ -2,6 +2,7 @@
 
 pub(crate) mod affinity;
 mod clock;
+mod collect;
 mod connection;
 mod decide;
 mod downstream;

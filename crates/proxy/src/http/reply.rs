@@ -6,6 +6,7 @@ use std::future::poll_fn;
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use evenkeel_filters::LocalReply;
 use evenkeel_http::{Framing, HeaderId, Headers};
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::hcm::ServerHeader;
@@ -61,6 +62,19 @@ impl From<&Failure> for Reply {
         let body = match failure.body() {
             Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
             Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+impl From<LocalReply> for Reply {
+    fn from(reply: LocalReply) -> Self {
+        Self {
+            status: reply.status,
+            body: reply.body.as_bytes().into(),
+            header: None,
+            flags: reply.flag.and_then(ResponseFlags::from_short_name).unwrap_or_default(),
+            details: reply.details.into(),
+            close: false,
+        }
+    }
+}
+
         };
         Self {
             status: failure.status(),

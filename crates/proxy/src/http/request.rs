@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use evenkeel_filters::Kept;
+use evenkeel_filters::{Body, Kept};
 use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, RequestInfo, ResponseHead, Version};
 use evenkeel_runtime_config::cookie;
 use evenkeel_runtime_config::view::RequestView;
@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::clock::Clock;
 use crate::access_log::HeadLookup;
+use crate::conn::HeldBytes;
 use crate::response_flags::ResponseFlags;
 use crate::upstream::Host;
 
@@ -60,6 +61,8 @@ pub(super) struct Request {
     pub(super) attempts: u32,
     /// What filters found out about it.
     pub(super) kept: Kept,
+    /// All of its body, if a filter wanted that, until it goes on.
+    pub(super) body: Option<HeldBytes>,
     /// The upstream's response head said `chunked`, for answers to HEAD.
     pub(super) head_chunked: bool,
     /// It was held for what it needs, and gets no more time.
@@ -110,6 +113,7 @@ impl Request {
             transport_failure: String::new(),
             attempts: 0,
             kept: Kept::default(),
+            body: None,
             head_chunked: false,
             unheld: false,
         }
@@ -149,6 +153,15 @@ impl Request {
     /// The head with its scheme.
     pub(super) fn view(&self) -> HeadView<'_> {
         HeadView(&self.head)
+    }
+
+    /// What filters may see of its body.
+    pub(super) fn body_so_far(&self) -> Body<'_> {
+        match &self.body {
+            Some(body) => Body::Whole(body),
+            None if self.tunnel.is_some() || self.info.framing.is_empty() => Body::Empty,
+            None => Body::Coming,
+        }
     }
 
     /// The client speaks HTTP/1.0.

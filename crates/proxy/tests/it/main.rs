@@ -4,6 +4,7 @@ mod admin;
 mod balance;
 mod bootstrap;
 mod breaker;
+mod buffering;
 mod data_path;
 mod detection;
 mod dns;

@@ -63,7 +63,10 @@ pub(crate) fn cluster(cx: &mut Cx<'_>, c: &cluster::Cluster, secrets: &SecretSto
     let connect_timeout = connect_timeout(cx, c);
     let mut health_checks = cx.each("health_checks", &c.health_checks, health_check);
     if health_checks.len() > 1 {
-        cx.fail_at::<()>("health_checks", "at most one is supported, as in Envoy");
+        cx.fail_at::<()>(
+            "health_checks",
+            "at most one is supported: the API of this build has no names to tell several apart",
+        );
     }
     let outlier_detection = match &c.outlier_detection {
         Some(outliers) => Some(Arc::new(outlier_detection(cx, outliers)?)),

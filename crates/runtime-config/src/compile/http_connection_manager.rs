@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
+use evenkeel_xds::pb::envoy::extensions::filters::http::buffer::v3 as buffer_filter;
 use evenkeel_xds::pb::envoy::extensions::filters::http::on_demand::v3 as on_demand_filter;
 use evenkeel_xds::pb::envoy::extensions::filters::http::rbac::v3 as rbac_filter;
 use evenkeel_xds::pb::envoy::extensions::filters::http::stateful_session::v3 as session_filter;
@@ -12,12 +13,13 @@ use evenkeel_xds::pb::google::protobuf::{BoolValue, UInt32Value};
 
 use super::access_log::access_logs;
 use super::cluster::max_requests;
-use super::{Cx, http2, rbac, route, source, stateful_session, type_name};
+use super::{Cx, buffer, http2, rbac, route, source, stateful_session, type_name};
 use crate::hcm::{
     ClientCertDetails, Codec, EscapedSlashes, ForwardClientCert, HttpConnectionManager, HttpFilter, OnDemand,
     RouteSource, ServerHeader, StripPort,
 };
 
+const BUFFER: &str = "envoy.extensions.filters.http.buffer.v3.Buffer";
 const ON_DEMAND: &str = "envoy.extensions.filters.http.on_demand.v3.OnDemand";
 const RBAC: &str = "envoy.extensions.filters.http.rbac.v3.RBAC";
 const STATEFUL_SESSION: &str = "envoy.extensions.filters.http.stateful_session.v3.StatefulSession";
@@ -190,6 +192,10 @@ fn http_filters(
                 Some(None)
             }
             ROUTER => cx.fail("the router must be the last HTTP filter"),
+            BUFFER => {
+                let config: buffer_filter::Buffer = cx.unpack(any)?;
+                Some(Some(HttpFilter::Buffer(Arc::new(buffer::buffer(cx, &config)?))))
+            }
             RBAC => {
                 let config: rbac_filter::Rbac = cx.unpack(any)?;
                 Some(Some(HttpFilter::Rbac(Arc::new(rbac::http_filter(cx, &config)?))))

@@ -6,6 +6,7 @@
 
 pub(crate) mod access_log;
 pub(crate) mod address;
+mod buffer;
 pub(crate) mod cluster;
 pub(crate) mod endpoint;
 mod hash_policy;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use evenkeel_xds::pb::envoy::config::route::v3 as route;
+use evenkeel_xds::pb::envoy::extensions::filters::http::buffer::v3 as buffer_filter;
 use evenkeel_xds::pb::envoy::extensions::filters::http::rbac::v3 as rbac_filter;
 use evenkeel_xds::pb::envoy::extensions::filters::http::stateful_session::v3 as session_filter;
 use evenkeel_xds::pb::envoy::r#type::v3::{FractionalPercent, fractional_percent::DenominatorType};
@@ -14,7 +15,7 @@ use super::listener::origin;
 use super::retry::retry_policy;
 use super::route_action::route_action;
 use super::source::Source;
-use super::{Cx, matcher, rbac, stateful_session, type_name};
+use super::{Cx, buffer, matcher, rbac, stateful_session, type_name};
 use crate::domains::DomainIndex;
 use crate::growing::Growing;
 use crate::retry::RetryPolicy;
@@ -178,6 +179,7 @@ fn compile_route(cx: &mut Cx<'_>, route: &route::Route, inherited: &Inherited<'_
     })
 }
 
+const BUFFER_PER_ROUTE: &str = "envoy.extensions.filters.http.buffer.v3.BufferPerRoute";
 const RBAC_PER_ROUTE: &str = "envoy.extensions.filters.http.rbac.v3.RBACPerRoute";
 const SESSION_PER_ROUTE: &str = "envoy.extensions.filters.http.stateful_session.v3.StatefulSessionPerRoute";
 
@@ -191,6 +193,12 @@ fn per_route_filters(
     cx.at("typed_per_filter_config", |cx| {
         for (filter, any) in configs {
             cx.element(format_args!("{filter:?}"), |cx| match type_name(&any.type_url) {
+                BUFFER_PER_ROUTE if own.buffer.is_some() => cx.fail("the buffer is configured twice"),
+                BUFFER_PER_ROUTE => {
+                    let config: buffer_filter::BufferPerRoute = cx.unpack(any)?;
+                    own.buffer = Some(buffer::per_route(cx, &config)?);
+                    Some(())
+                }
                 RBAC_PER_ROUTE if own.rbac.is_some() => cx.fail("RBAC is configured twice"),
                 RBAC_PER_ROUTE => {
                     let config: rbac_filter::RbacPerRoute = cx.unpack(any)?;
@@ -209,7 +217,11 @@ fn per_route_filters(
         Some(())
     })?;
     let outer = outer.cloned().unwrap_or_default();
-    Some(PerRouteFilters { rbac: own.rbac.or(outer.rbac), session: own.session.or(outer.session) })
+    Some(PerRouteFilters {
+        buffer: own.buffer.or(outer.buffer),
+        rbac: own.rbac.or(outer.rbac),
+        session: own.session.or(outer.session),
+    })
 }
 
 fn route_match(cx: &mut Cx<'_>, m: &route::RouteMatch) -> Option<RouteMatch> {

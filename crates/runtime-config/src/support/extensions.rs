@@ -97,6 +97,8 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         role: Extension, full: &[], values: &[],
         no_effect: &[(NO_TRACING, &["start_child_span"])],
     },
+    extension("envoy.extensions.filters.http.buffer.v3.Buffer", &["max_request_bytes"]),
+    extension("envoy.extensions.filters.http.buffer.v3.BufferPerRoute", &["disabled", "buffer"]),
     extension("envoy.extensions.filters.http.on_demand.v3.OnDemand", &["odcds"]),
     part("envoy.extensions.filters.http.on_demand.v3.OnDemandCds", &["source", "timeout"]),
     extension("envoy.extensions.filters.http.rbac.v3.RBAC",

@@ -26,6 +26,8 @@ pub enum Port {
     Edge,
     /// HTTP behind two RBAC filters.
     Rbac,
+    /// HTTP behind a buffer of 10 bytes.
+    Buffer,
     /// TLS, chosen by server name.
     Tls,
     /// TCP to the echo server.

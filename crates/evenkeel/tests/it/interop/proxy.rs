@@ -1,5 +1,6 @@
 //! The scene of the comparison: backends, certificates, one bootstrap file, and the two proxies started from it.
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::process::Command;
@@ -23,7 +24,7 @@ pub struct Scene {
     /// The machine's own address, as seen from outside.
     pub own_address: String,
     admin: u16,
-    listeners: [(Port, u16); 8],
+    listeners: [(Port, u16); 9],
     _backends: (Backend, Backend, TcpEcho),
 }
 
@@ -49,9 +50,18 @@ impl Scene {
         ca.for_spiffe(&spiffe("web")).write(folder.path(), "workload");
         std::fs::write(folder.path().join("root.pem"), ca.root_pem()).expect("a writable folder");
         std::fs::write(folder.path().join("other-root.pem"), TestCa::new().root_pem()).expect("a writable folder");
-        let ports =
-            [Port::Http, Port::Edge, Port::Rbac, Port::Tls, Port::Tcp, Port::TcpRefused, Port::TcpRbac, Port::Sniff];
-        let numbers = free_ports::<8>();
+        let ports = [
+            Port::Http,
+            Port::Edge,
+            Port::Rbac,
+            Port::Buffer,
+            Port::Tls,
+            Port::Tcp,
+            Port::TcpRefused,
+            Port::TcpRbac,
+            Port::Sniff,
+        ];
+        let numbers = free_ports::<9>();
         let listeners = std::array::from_fn(|index| (ports[index], numbers[index]));
         let identities = ["web", "other"].map(|account| (account, ca.for_spiffe(&spiffe(account))));
         let scene = Self {
@@ -110,7 +120,7 @@ impl Scene {
             }
             Program::Envoy => {
                 let mut command = Command::new(envoy());
-                command.arg("--disable-hot-restart");
+                command.args(["--disable-hot-restart", "--file-flush-interval-msec", "20"]);
                 command
             }
         };
@@ -125,6 +135,18 @@ impl Scene {
             process.wait_for_port((Ipv4Addr::LOCALHOST, port).into());
         }
         process
+    }
+
+    /// The kinds of lines in the access log so far; [`Scene::forget_log`] begins it anew.
+    pub fn log(&self) -> BTreeSet<String> {
+        let text = std::fs::read_to_string(self.folder.path().join("access.log")).unwrap_or_default();
+        // The last line may be under way.
+        text.split_inclusive('\n').filter(|line| line.ends_with('\n')).map(str::to_owned).collect()
+    }
+
+    /// Removes what the program before has written.
+    pub fn forget_log(&self) {
+        std::fs::remove_file(self.folder.path().join("access.log")).expect("a log was written");
     }
 
     fn bootstrap(&self) -> PathBuf {
@@ -153,6 +175,7 @@ fn name_of(port: Port) -> &'static str {
         Port::Http => "HTTP",
         Port::Edge => "EDGE",
         Port::Rbac => "RBAC",
+        Port::Buffer => "BUFFER",
         Port::Tls => "TLS",
         Port::Tcp => "TCP",
         Port::TcpRefused => "TCP_REFUSED",
@@ -174,11 +197,11 @@ fn spiffe(account: &str) -> String {
 
 /// Echoes what it received, and misbehaves on request.
 fn backend(name: &'static str) -> Backend {
-    let flaky = AtomicUsize::new(0);
+    let flaky = [const { AtomicUsize::new(0) }; 2];
     Backend::start(move |request| behave(name, request, &flaky))
 }
 
-fn behave(name: &str, request: &Request, flaky: &AtomicUsize) -> Reply {
+fn behave(name: &str, request: &Request, flaky: &[AtomicUsize; 2]) -> Reply {
     let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     let path = request.target.split('?').next().unwrap_or_default();
     match path.trim_start_matches("/behave/") {
@@ -219,8 +242,12 @@ fn behave(name: &str, request: &Request, flaky: &AtomicUsize) -> Reply {
             b"seen".to_vec(),
         ),
         // Fails twice, answers the third time: what a policy with two retries can just reach.
-        "flaky" if flaky.fetch_add(1, Ordering::SeqCst) % 3 < 2 => Reply::Fixed(503, vec![], b"try again".to_vec()),
-        "flaky" => Reply::text("third time lucky"),
+        which @ ("flaky" | "flaky-too") => {
+            match flaky[usize::from(which == "flaky-too")].fetch_add(1, Ordering::SeqCst) % 3 {
+                0 | 1 => Reply::Fixed(503, vec![], b"try again".to_vec()),
+                _ => Reply::text("third time lucky"),
+            }
+        }
         _ => echo_reply(name, request),
     }
 }

@@ -1,0 +1,97 @@
+//! A request's body, collected before the request goes on because a filter wants all of it.
+
+use std::future::poll_fn;
+use std::task::{Context, Poll, ready};
+
+use evenkeel_http::Framing;
+use evenkeel_runtime_config::route::{Route, RouteAction};
+
+use super::exchange::Timers;
+use super::failure::Failure;
+use super::framed::Piece;
+use super::phases::Life;
+use crate::conn::HeldBytes;
+use crate::conn::deadline::after;
+use crate::stats::http::Counter;
+
+impl Life<'_> {
+    /// Collects the body; from then on its length is known. A filter asks again only for a body that is too long for it.
+    pub(super) async fn collect(&mut self, max_bytes: usize, route: Option<&Route>) -> Result<(), Failure> {
+        let announced = match self.request.info.framing {
+            Framing::Length(bytes) => bytes,
+            _ => 0,
+        };
+        let collected = match self.request.body.is_some() || announced > max_bytes as u64 {
+            true => Err(Failure::BodyTooLarge),
+            false => self.receive_all(max_bytes, route).await,
+        };
+        let body = collected.inspect_err(|failure| {
+            if let Failure::BodyTooLarge = failure {
+                self.origin.manager.http.inc(Counter::downstream_rq_too_large);
+            }
+        })?;
+        let request = &mut *self.request;
+        request.received_all = Some(request.clock.now());
+        request.info.framing = Framing::Length(body.len() as u64);
+        request.body = Some(body);
+        Ok(())
+    }
+
+    async fn receive_all(&mut self, max_bytes: usize, route: Option<&Route>) -> Result<HeldBytes, Failure> {
+        // Nobody else could: the upstream learns of the request when its body is here.
+        self.send_continue();
+        let hcm = &*self.origin.hcm;
+        let (idle, longest) = match route.map(|route| &route.action) {
+            Some(RouteAction::Forward(action)) => (action.idle_timeout, action.max_stream_duration),
+            _ => (None, None),
+        };
+        let (idle, started) = (idle.or(hcm.stream_idle_timeout), self.request.started);
+        let positive = |limit: &std::time::Duration| !limit.is_zero();
+        let mut timers = Timers::new(idle.filter(positive), None, after(started, hcm.request_timeout.filter(positive)));
+        timers.longest = after(started, longest.or(hcm.max_stream_duration));
+        let mut body = HeldBytes::default();
+        poll_fn(|cx| self.poll_collect(&mut body, max_bytes, &mut timers, cx)).await?;
+        Ok(body)
+    }
+
+    fn poll_collect(
+        &mut self,
+        body: &mut HeldBytes,
+        max_bytes: usize,
+        timers: &mut Timers,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Failure>> {
+        if !self.down.is_flushed() && matches!(self.down.poll_flush(cx), Poll::Ready(Err(_))) {
+            return Poll::Ready(Err(Failure::ClientGone));
+        }
+        let request = &mut *self.request;
+        loop {
+            let mut take = |data: &[u8], _| {
+                request.bytes_received += data.len() as u64;
+                body.extend(data);
+            };
+            match self.down.piece(&mut request.trailers, &mut take, cx)? {
+                Piece::End => return Poll::Ready(Ok(())),
+                Piece::Data if body.len() > max_bytes => return Poll::Ready(Err(Failure::BodyTooLarge)),
+                Piece::Data => timers.move_on(),
+                Piece::Nothing => match self.down.poll_receive(cx) {
+                    Poll::Ready(received) => received?,
+                    Poll::Pending => break,
+                },
+            }
+        }
+        let until = timers.next(request.clock.now());
+        request.clock.wait();
+        ready!(self.deadline.poll(until, cx));
+        Poll::Ready(Err(timers.passed(request.clock.now())))
+    }
+
+    /// Answers 100 where the client waits for it.
+    pub(super) fn send_continue(&mut self) {
+        if std::mem::take(&mut self.request.info.expect_continue) {
+            self.request.response.clear();
+            self.request.response.status = 100;
+            self.down.send_interim(&self.request.response);
+        }
+    }
+}
