@@ -151,6 +151,10 @@ pub fn parse_response(
     if !scan.worth_parsing(buffer) {
         return incomplete(buffer, limits);
     }
+    // httparse skips empty lines, which only a request may have before it (RFC 9112 section 2.2).
+    if buffer.starts_with(b"\r") || buffer.starts_with(b"\n") {
+        return Err(HeadError::Malformed);
+    }
     let mut slots = [MaybeUninit::<httparse::Header<'_>>::uninit(); HEADER_SLOTS];
     let mut response = httparse::Response::new(&mut []);
     let parsed =
@@ -171,6 +175,14 @@ pub fn parse_response(
         scanned.add(&mut head.headers, header, buffer)?;
     }
     let declared = scanned.framing(head.version)?;
+    // RFC 9110 section 8.6 and RFC 9112 section 6.1: these have neither. What they promised might be taken for the next response.
+    if matches!(head.status, 100..=199 | 204) {
+        match declared {
+            None | Some(Framing::Length(0)) => {}
+            Some(Framing::Length(_)) => return Err(HeadError::ContentLength),
+            Some(_) => return Err(HeadError::TransferEncoding),
+        }
+    }
     let bodiless = to_head || matches!(head.status, 100..=199 | 204 | 304);
     let framing = match declared {
         _ if bodiless => Framing::None,
@@ -560,6 +572,10 @@ mod tests {
         check("HTTP/1.1 200\r\n\r\n", false, Ok((Framing::UntilClose, false)));
         check("HTTP/1.1 304 Not Modified\r\ncontent-length: 3\r\n\r\n", false, Ok((Framing::None, true)));
         check("HTTP/1.1 204 x\r\n\r\n", false, Ok((Framing::None, true)));
+        check("HTTP/1.1 204 x\r\nContent-Length: 0\r\n\r\n", false, Ok((Framing::None, true)));
+        check("HTTP/1.1 204 x\r\nContent-Length: 5\r\n\r\n", false, Err(HeadError::ContentLength));
+        check("HTTP/1.1 100 x\r\nTransfer-Encoding: chunked\r\n\r\n", false, Err(HeadError::TransferEncoding));
+        check("\r\nHTTP/1.1 200 x\r\n\r\n", false, Err(HeadError::Malformed));
         check("HTTP/1.0 200 x\r\ncontent-length: 3\r\n\r\n", false, Ok((Framing::Length(3), false)));
         check(
             "HTTP/1.1 200 x\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n",

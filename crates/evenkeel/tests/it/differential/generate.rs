@@ -19,7 +19,7 @@ impl Message {
 }
 
 /// Header lines that say, or seem to say, where the body ends.
-const FRAMINGS: &[&str] = &[
+pub const FRAMINGS: &[&str] = &[
     "Content-Length: 5",
     "content-length:5",
     "Content-Length: 5 ",
@@ -77,7 +77,7 @@ const FRAMINGS: &[&str] = &[
 ];
 
 /// Bodies. A back tick is the message's number; a request inside is one that a smuggler would have reach the backend.
-const BODIES: &[&str] = &[
+pub const BODIES: &[&str] = &[
     "hello",
     "",
     "5\r\nhello\r\n0\r\n\r\n",
@@ -165,7 +165,7 @@ const SEEDS: &[&str] = &[
 /// What a byte is replaced by, or what is put before it.
 const BYTES: &[u8] = b"\r\n\t \0:;,\x0b\x7f0x+-\"#%\x80";
 
-/// Changed requests.
+/// Changed messages.
 const MUTANTS: usize = 300;
 
 /// The end of every connection.
@@ -182,7 +182,7 @@ pub fn messages() -> Vec<Message> {
     }
     messages.extend(HEADS.iter().map(|head| plain(head.as_bytes().to_vec())));
     messages.extend(FINE.iter().map(|(head, fine)| Message { bytes: head.as_bytes().to_vec(), fine }));
-    messages.extend(mutants().into_iter().map(plain));
+    messages.extend(mutants(SEEDS).into_iter().map(plain));
     for (index, message) in messages.iter_mut().enumerate() {
         message.bytes.extend_from_slice(LAST.as_bytes());
         let parts: Vec<&[u8]> = message.bytes.split(|byte| *byte == b'`').collect();
@@ -191,8 +191,8 @@ pub fn messages() -> Vec<Message> {
     messages
 }
 
-/// Valid requests with up to three bytes changed, the same ones every time.
-fn mutants() -> Vec<Vec<u8>> {
+/// Valid messages with up to three bytes changed, the same ones every time.
+pub fn mutants(seeds: &[&str]) -> Vec<Vec<u8>> {
     let mut state = 0x2545_f491_4f6c_dd1du64;
     let mut below = |limit: usize| {
         state ^= state << 13;
@@ -201,7 +201,7 @@ fn mutants() -> Vec<Vec<u8>> {
         (state >> 16) as usize % limit
     };
     let mut mutant = || {
-        let mut bytes = SEEDS[below(SEEDS.len())].as_bytes().to_vec();
+        let mut bytes = seeds[below(seeds.len())].as_bytes().to_vec();
         for _ in 0..=below(2) {
             let (at, byte) = (below(bytes.len()), BYTES[below(BYTES.len())]);
             // The number has to stay legible.

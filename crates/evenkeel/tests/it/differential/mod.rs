@@ -5,6 +5,7 @@
 mod generate;
 mod proxies;
 mod recorder;
+mod responses;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
