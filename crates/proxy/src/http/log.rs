@@ -76,6 +76,13 @@ impl Life<'_> {
         } else {
             stats.inc(Counter::downstream_rq_rx_reset);
         }
+        let timeout = match &*request.details {
+            "stream_idle_timeout" => Some(Counter::downstream_rq_idle_timeout),
+            "request_overall_timeout" => Some(Counter::downstream_rq_timeout),
+            "request_header_timeout" => Some(Counter::downstream_rq_header_timeout),
+            _ => None,
+        };
+        timeout.into_iter().for_each(|timeout| stats.inc(timeout));
         stats.record(
             Histogram::downstream_rq_time,
             request.clock.now().duration_since(request.started).as_millis() as u64,

@@ -65,7 +65,10 @@ pub(crate) async fn serve(
         None => match filters.on_connection(&downstream.view) {
             // Boxed, for it is large and over before the connection's long life begins.
             Ok(()) => Box::pin(Ahead::connect(worker, &downstream.view, &proxy)).await,
-            Err(closed) => Ahead::refused(closed.details),
+            Err(closed) => {
+                let chosen = proxy.pick_cluster(worker.random.next());
+                Ahead::refused(closed.details, chosen.map(|chosen| Arc::clone(&chosen.cluster)))
+            }
         },
     };
     let Ahead { mut outcome, upstream, input } = ahead;
@@ -199,9 +202,10 @@ impl Ahead {
         Self { outcome, upstream, input: Buffer::default() }
     }
 
-    fn refused(details: String) -> Self {
+    /// Filters have closed the connection, which was for this cluster.
+    fn refused(details: String, cluster: Option<Arc<str>>) -> Self {
         Self {
-            outcome: Outcome { termination: details.into(), ..Outcome::new() },
+            outcome: Outcome { termination: details.into(), cluster, ..Outcome::new() },
             upstream: None,
             input: Buffer::default(),
         }
