@@ -153,7 +153,8 @@ impl<'l> Life<'l> {
 
     /// Asks the filters; a reply when one of them answers.
     async fn filter(&mut self, client: SocketAddr, route: Option<&Route>) -> Option<Reply> {
-        let filters = &self.origin.manager.filters;
+        let origin = self.origin;
+        let filters = &origin.manager.filters;
         if filters.is_empty() {
             return None;
         }
@@ -214,13 +215,8 @@ impl<'l> Life<'l> {
             policy.to_mut().per_try_timeout = None;
         }
         if let Some(timeout) = retry.as_ref().and_then(|policy| policy.per_try_timeout).or(timeout) {
-            let mut digits = itoa::Buffer::new();
-            let millis = digits.format(timeout.as_millis());
-            request.head.headers.set(HeaderId::EnvoyExpectedRqTimeoutMs, millis.as_bytes());
-            // The server is to know of the limit that will be kept.
-            if asked.is_some_and(|asked| asked.as_route_timeout) {
-                request.head.headers.set_name(b"grpc-timeout", grpc::format_timeout(timeout).as_bytes());
-            }
+            let to_grpc = asked.is_some_and(|asked| asked.as_route_timeout);
+            retry::announce_timeout(&mut request.head.headers, timeout, to_grpc);
         }
         request.head.headers.remove(HeaderId::Expect);
         if !levels.is_empty() {

@@ -137,6 +137,14 @@ impl Failure {
         }
     }
 
+    /// The body when this was not the first try.
+    pub(crate) fn body_after_retries(&self) -> Cow<'static, str> {
+        match self.body() {
+            Cow::Owned(text) => text.replace("reset reason:", "retried and the latest reset reason:").into(),
+            text => text,
+        }
+    }
+
     /// A header that tells a client which is a proxy why it was refused.
     pub(crate) fn header(&self) -> Option<(&'static [u8], &'static [u8])> {
         match self {
@@ -183,6 +191,7 @@ impl Failure {
         let fixed = match self {
             Self::Head(error) => error.details(),
             Self::RequestBody => "http1.codec_error",
+            Self::BodyTooLarge => "request_payload_too_large",
             Self::LowVersion => "low_version",
             Self::Path => "path_normalization_failed",
             Self::HeadTimeout => "request_header_timeout",
@@ -191,7 +200,6 @@ impl Failure {
             Self::LastedTooLong => "max_duration_timeout",
             Self::Overload => "overload",
             Self::ClientGone => "downstream_remote_disconnect",
-            Self::BodyTooLarge => "request_payload_too_large",
             Self::ClientReset => "http2.remote_reset",
             Self::ClientMessage => "http2.violation.of.messaging.rule",
             Self::NoRoute => "route_not_found",
@@ -228,6 +236,7 @@ impl Failure {
             self,
             Self::Head(_)
                 | Self::RequestBody
+                | Self::BodyTooLarge
                 | Self::LowVersion
                 | Self::Path
                 | Self::HeadTimeout
@@ -236,7 +245,6 @@ impl Failure {
                 | Self::LastedTooLong
                 | Self::ClientGone
                 | Self::UpgradeRefused
-                | Self::BodyTooLarge
         )
     }
 
@@ -299,6 +307,7 @@ mod tests {
                 "{failure:?}"
             );
         };
+        check(Failure::BodyTooLarge, 413, "", "request_payload_too_large", "Payload Too Large");
         check(Failure::NoRoute, 404, "NR", "route_not_found", "");
         check(Failure::NoHealthyHost(503), 503, "UH", "no_healthy_upstream", "no healthy upstream");
         check(Failure::DropOverload, 503, "DO", "drop_overload", "drop overload");
@@ -307,7 +316,6 @@ mod tests {
             Failure::Connect("delayed connect error: Connection refused".into()),
             503,
             "UF",
-        check(Failure::BodyTooLarge, 413, "", "request_payload_too_large", "Payload Too Large");
             "upstream_reset_before_response_started{remote_connection_failure|delayed_connect_error:_Connection_refused}",
             "upstream connect error or disconnect/reset before headers. reset reason: remote connection failure",
         );

@@ -35,7 +35,9 @@ pub(super) struct Answered {
 enum Verdict {
     Final,
     Exhausted,
-    Again(Duration),
+    /// There should be another, but the request's body is no longer known.
+    Unrepeatable,
+    Again,
 }
 
 impl Life<'_> {
@@ -56,7 +58,7 @@ impl Life<'_> {
         timers.longest = forward.ends_by;
         let mut tried: Vec<Rc<Host>> = Vec::new();
         // A retry counts against `max_retries` until its try ends.
-        let mut _retrying = None;
+        let mut retrying = None;
         loop {
             self.request.attempts += 1;
             if let Some(policy) = forward.retry.as_deref() {
@@ -64,17 +66,24 @@ impl Life<'_> {
             }
             let attempt = self.attempt(forward, &mut upload, &mut timers, &tried).await;
             self.report(forward, &attempt);
+            if let Err(failure) = &attempt {
+                count_failed_try(self.request, forward, failure);
+            }
             if let Some(host) = self.request.host.as_ref().filter(|_| forward.retry.is_some()) {
                 tried.push(Rc::clone(host));
             }
             let verdict = self.retry_verdict(forward, &upload, &attempt);
-            if let Verdict::Again(pause) = verdict {
-                match forward.cluster.begin_retry(forward.action.priority) {
+            if let Verdict::Again = verdict {
+                // The retry before this one is over: its place is free.
+                drop(retrying.take());
+                match forward.cluster.begin_retry(forward.action.priority, attempt.is_err()) {
                     Ok(permit) => {
-                        _retrying = Some(permit);
+                        retrying = Some(permit);
+                        let pause = self.back_off(forward, attempt.is_ok());
                         drop(attempt);
                         Box::pin(tokio::time::sleep(pause)).await;
                         self.request.clock.wait();
+                        self.announce_time_left(forward);
                         continue;
                     }
                     Err(_) => self.request.flags |= ResponseFlags::UPSTREAM_OVERFLOW,
@@ -86,14 +95,18 @@ impl Life<'_> {
             }
             return match attempt {
                 Ok(answered) => {
-                    if self.request.attempts > 1 {
+                    if self.request.attempts > 1 && matches!(verdict, Verdict::Final) {
                         forward.cluster.stats().inc(cluster::Counter::upstream_rq_retry_success);
                     }
                     self.respond(forward, answered, &mut upload, &mut timers).await
                 }
                 Err(failure) => {
-                    count_failure(self.request, forward, &failure);
-                    self.reply(Reply::from(&failure), Some(forward.levels)).await
+                    count_failure(forward, &failure);
+                    let reply = match self.request.attempts {
+                        1 => Reply::from(&failure),
+                        _ => Reply::after_retries(&failure),
+                    };
+                    self.reply(reply, Some(forward.levels)).await
                 }
             };
         }
@@ -245,13 +258,18 @@ impl Life<'_> {
             Ok(_) => retry::covers_response(policy, &self.request.response),
             Err(failure) => retry::covers_failure(&policy.on, failure),
         };
-        if !covered || !upload.can_replay() {
-            return Verdict::Final;
+        match covered {
+            false => Verdict::Final,
+            true if !upload.can_replay() => Verdict::Unrepeatable,
+            true if self.request.attempts > policy.num_retries => Verdict::Exhausted,
+            true => Verdict::Again,
         }
-        if self.request.attempts > policy.num_retries {
-            return Verdict::Exhausted;
-        }
-        let response = attempt.is_ok().then_some(&self.request.response);
+    }
+
+    /// How long to wait before the next try. `answered`: there is a response, which may say so.
+    fn back_off(&self, forward: &Forward<'_>, answered: bool) -> Duration {
+        let Some(policy) = forward.retry.as_deref() else { return Duration::ZERO };
+        let response = answered.then_some(&self.request.response);
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let random = self.origin.worker.random.next();
         let (pause, kind) = retry::back_off(policy, response, self.request.attempts, since_1970, random);
@@ -259,11 +277,22 @@ impl Life<'_> {
             BackOff::Exponential => cluster::Counter::upstream_rq_retry_backoff_exponential,
             BackOff::RateLimited => cluster::Counter::upstream_rq_retry_backoff_ratelimited,
         });
-        Verdict::Again(pause)
+        pause
+    }
+
+    /// Tells the server what is left of the time when it is asked again.
+    fn announce_time_left(&mut self, forward: &Forward<'_>) {
+        let request = &mut *self.request;
+        let (Some(all), Some(since)) = (forward.timeout, request.received_all) else { return };
+        let left = all.saturating_sub(request.clock.now().duration_since(since)).max(Duration::from_millis(1));
+        let per_try = forward.retry.as_deref().and_then(|policy| policy.per_try_timeout);
+        let to_grpc = request.grpc && forward.action.grpc_timeout.is_some_and(|asked| asked.as_route_timeout);
+        retry::announce_timeout(&mut request.head.headers, per_try.map_or(left, |limit| limit.min(left)), to_grpc);
     }
 }
 
-fn count_failure(request: &Request, forward: &Forward<'_>, failure: &Failure) {
+/// Counts what went wrong with a try, whether or not there is another.
+fn count_failed_try(request: &Request, forward: &Forward<'_>, failure: &Failure) {
     let stats = forward.cluster.stats();
     match failure {
         Failure::ResponseTimeout => stats.inc(cluster::Counter::upstream_rq_timeout),
@@ -281,6 +310,11 @@ fn count_failure(request: &Request, forward: &Forward<'_>, failure: &Failure) {
             Failure::ResponseTimeout | Failure::PerTryTimeout | Failure::PerTryIdleTimeout
         ));
     }
+}
+
+/// Counts the end of a request without an answer.
+fn count_failure(forward: &Forward<'_>, failure: &Failure) {
+    let stats = forward.cluster.stats();
     if failure.status() != 0 {
         stats.status(failure.status());
         stats.inc(cluster::Counter::upstream_rq_completed);

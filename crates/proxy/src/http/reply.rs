@@ -44,6 +44,11 @@ impl Reply {
         }
     }
 
+    /// What became of the last of several tries.
+    pub(super) fn after_retries(failure: &Failure) -> Self {
+        Self { body: into_bytes(failure.body_after_retries()), ..Self::from(failure) }
+    }
+
     /// A configured answer.
     pub(super) fn direct(status: u16, body: &[u8]) -> Self {
         Self {
@@ -57,11 +62,6 @@ impl Reply {
     }
 }
 
-impl From<&Failure> for Reply {
-    fn from(failure: &Failure) -> Self {
-        let body = match failure.body() {
-            Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
-            Cow::Owned(text) => Cow::Owned(text.into_bytes()),
 impl From<LocalReply> for Reply {
     fn from(reply: LocalReply) -> Self {
         Self {
@@ -75,15 +75,23 @@ impl From<LocalReply> for Reply {
     }
 }
 
-        };
+impl From<&Failure> for Reply {
+    fn from(failure: &Failure) -> Self {
         Self {
             status: failure.status(),
-            body,
+            body: into_bytes(failure.body()),
             header: failure.header().map(|(name, value)| (name, value.into())),
             flags: failure.flags(),
             details: failure.details(),
             close: failure.ends_connection(),
         }
+    }
+}
+
+fn into_bytes(text: Cow<'static, str>) -> Cow<'static, [u8]> {
+    match text {
+        Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+        Cow::Owned(text) => Cow::Owned(text.into_bytes()),
     }
 }
 

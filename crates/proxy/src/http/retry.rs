@@ -9,6 +9,7 @@ use evenkeel_runtime_config::retry::{RateLimitedBackOff, RetryOn, RetryPolicy};
 use evenkeel_runtime_config::view::RequestView;
 
 use super::failure::Failure;
+use super::grpc;
 use crate::upstream::Outcome;
 
 /// Statuses and header names a request may add to the policy; further ones are left aside.
@@ -237,6 +238,15 @@ pub(super) fn outcome_of(failure: &Failure) -> Option<Outcome> {
         | Failure::UpstreamRefused
         | Failure::UpstreamProtocol => Some(Outcome::ConnectFailed),
         _ => None,
+    }
+}
+
+/// Tells the server of the limit that will be kept, and a gRPC server in its own words where the route says so.
+pub(super) fn announce_timeout(headers: &mut Headers, timeout: Duration, to_grpc: bool) {
+    let mut digits = itoa::Buffer::new();
+    headers.set(HeaderId::EnvoyExpectedRqTimeoutMs, digits.format(timeout.as_millis()).as_bytes());
+    if to_grpc {
+        headers.set_name(b"grpc-timeout", grpc::format_timeout(timeout).as_bytes());
     }
 }
 

@@ -326,8 +326,10 @@ impl Cluster {
         Ok(RequestGuard { shared: self.shared.clone(), host: host.clone(), everywhere, _permit: permit })
     }
 
-    /// Counts a retry, unless `max_retries` are in flight.
-    pub fn begin_retry(&self, priority: Priority) -> Result<Permit, Overflow> {
+    /// Counts a retry, unless `max_retries` are in flight, or as many as the budget allows. `failed`: the try before it is no
+    /// longer counted as a request, of which the budget is a share; this one is one of them all the same.
+    pub fn begin_retry(&self, priority: Priority, failed: bool) -> Result<Permit, Overflow> {
+        let _request = failed.then(|| self.count(Overflow::Requests, priority));
         let permit = self.count(Overflow::Retries, priority);
         self.shared.stats.inc(match permit {
             Ok(_) => Counter::upstream_rq_retry,

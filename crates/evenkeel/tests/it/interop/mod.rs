@@ -1,13 +1,16 @@
 //! `evenkeel proxy` and Envoy, started one after the other from the same bootstrap file, give the same answers to a table of
 //! exchanges. The rows are data: `routing`, `messages`, `malformed`, `upstream` and `security`.
 
+mod buffer;
 mod exchange;
 mod hashing;
+mod health;
 mod hostile;
 mod http2;
 mod malformed;
 mod messages;
 mod proxy;
+mod retries;
 mod routing;
 mod security;
 mod sessions;
@@ -15,26 +18,33 @@ mod upstream;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use evenkeel_testkit::golden::first_difference;
+use evenkeel_testkit::wait;
 
 use exchange::Case;
 use proxy::{Program, Scene};
 
+/// How long a program may take to write its log.
+const LOG_PATIENCE: Duration = Duration::from_secs(5);
 /// Rows that run at the same time.
 const THREADS: usize = 16;
 
 #[test]
 fn evenkeel_and_envoy_answer_alike() {
-    let well_formed = [routing::cases(), messages::cases(), upstream::cases(), security::cases()].concat();
+    let well_formed =
+        [routing::cases(), messages::cases(), upstream::cases(), security::cases(), buffer::cases()].concat();
     let over_http2 = http2::again(&well_formed);
     let cases: Vec<Case> = [well_formed, malformed::cases(), over_http2, http2::cases()].concat();
     let names: BTreeSet<_> = cases.iter().map(|case| case.name).collect();
     assert_eq!(names.len(), cases.len(), "two rows have the same name");
 
     let scene = Scene::new();
-    let envoy = outcomes(&scene, Program::Envoy, &cases);
-    let evenkeel = outcomes(&scene, Program::Evenkeel, &cases);
+    // Each kind of end that a connection or request of these listeners can have.
+    let logged = |log: &BTreeSet<String>| LOGGED.iter().all(|text| log.iter().any(|line| line.contains(text)));
+    let (envoy, envoys_log) = outcomes(&scene, Program::Envoy, &cases, logged);
+    let (evenkeel, log) = outcomes(&scene, Program::Evenkeel, &cases, |log| *log == envoys_log);
 
     let mut failures = Vec::new();
     for ((case, envoy), evenkeel) in cases.iter().zip(&envoy).zip(&evenkeel) {
@@ -42,11 +52,34 @@ fn evenkeel_and_envoy_answer_alike() {
             failures.push(failure);
         }
     }
+    if let Some(difference) = first_difference(&lines(&envoys_log), &lines(&log)) {
+        failures.push(format!("access logs: - Envoy, + Evenkeel\n{difference}"));
+    }
     let (failed, all) = (failures.len(), cases.len());
     assert!(failures.is_empty(), "{failed} of {all} rows failed\n\n{}", failures.join("\n"));
 }
 
-fn outcomes(scene: &Scene, program: Program, cases: &[Case]) -> Vec<String> {
+/// What the access log of a program has when it is complete.
+const LOGGED: [&str; 6] = [
+    "tcp - ",
+    "tcp-refused UF",
+    "tcp-rbac - rbac_access_denied_matched_policy[loopback]",
+    "rbac_access_denied_matched_policy[none]",
+    "rbac_access_denied_matched_policy[no-deletes]",
+    "request_payload_too_large",
+];
+
+fn lines(log: &BTreeSet<String>) -> String {
+    log.iter().map(String::as_str).collect()
+}
+
+/// What the rows came to, and the kinds of lines in the access log once these are complete.
+fn outcomes(
+    scene: &Scene,
+    program: Program,
+    cases: &[Case],
+    complete: impl Fn(&BTreeSet<String>) -> bool,
+) -> (Vec<String>, BTreeSet<String>) {
     let mut process = scene.start(program);
     // Many rows wait for a close that comes only after a second: run them side by side.
     let next = AtomicUsize::new(0);
@@ -64,7 +97,9 @@ fn outcomes(scene: &Scene, program: Program, cases: &[Case]) -> Vec<String> {
     });
     outcomes.sort();
     assert!(process.exited().is_none(), "{program:?} ended during the table; it printed:\n{}", process.output());
-    outcomes.into_iter().map(|(_, outcome)| outcome).collect()
+    let log = wait::poll(LOG_PATIENCE, || Some(scene.log()).filter(&complete)).unwrap_or_else(|| scene.log());
+    scene.forget_log();
+    (outcomes.into_iter().map(|(_, outcome)| outcome).collect(), log)
 }
 
 fn judge(case: &Case, envoy: &str, evenkeel: &str) -> Option<String> {

@@ -1,5 +1,5 @@
-//! Stateful sessions, and requests that are refused before a host is picked: Evenkeel gives and takes the very cookies and
-//! headers that Envoy does.
+//! Stateful sessions, requests that are refused before a host is picked, and retries that leave a priority: Evenkeel gives
+//! and takes the very cookies and headers that Envoy does.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -66,6 +66,9 @@ fn look(port: u16) -> Seen {
         ("all are refused", "/dropped/", ""),
         ("nearly all are refused", "/mostly-dropped/", ""),
         ("the circuit breaker is open", "/broken/", ""),
+        ("a retry goes to the same priority", "/again/", ""),
+        ("a retry leaves the priority that was tried", "/elsewhere/", ""),
+        ("a retry leaves it after two tries only", "/later/", ""),
     ];
     let fixed = fixed.into_iter().map(|(what, path, field)| {
         let answer = get(port, path, field);
@@ -115,6 +118,12 @@ fn bootstrap(backends: &[SocketAddr], port: u16, admin: u16) -> String {
             "              - {{ match: {{ prefix: {prefix} }}, route: {{ cluster: {cluster} }}, typed_per_filter_config: {config} }}\n"
         )
     };
+    let retried = |prefix: &str, how: &str| {
+        let off = per_route("disabled: true");
+        format!(
+            "              - {{ match: {{ prefix: {prefix} }}, route: {{ cluster: near-and-far, retry_policy: {{ retry_on: connect-failure, num_retries: 1, {how} }} }}, typed_per_filter_config: {off} }}\n"
+        )
+    };
     let routes = [
         route("/cookie", "all", session(cookie.to_owned())),
         route("/header/", "all", session(header.to_owned())),
@@ -127,15 +136,21 @@ fn bootstrap(backends: &[SocketAddr], port: u16, admin: u16) -> String {
         route("/off/", "all", per_route("disabled: true")),
         route("/dropped/", "dropped", per_route("disabled: true")),
         route("/mostly-dropped/", "mostly-dropped", per_route("disabled: true")),
+        retried("/again/", ""),
+        retried("/elsewhere/", "retry_priority: { name: envoy.retry_priorities.previous_priorities, typed_config: { \"@type\": type.googleapis.com/envoy.extensions.retry.priority.previous_priorities.v3.PreviousPrioritiesConfig, update_frequency: 1 } }"),
+        retried("/later/", "retry_priority: { name: envoy.retry_priorities.previous_priorities, typed_config: { \"@type\": type.googleapis.com/envoy.extensions.retry.priority.previous_priorities.v3.PreviousPrioritiesConfig, update_frequency: 2 } }"),
         route("/broken/", "broken", per_route("disabled: true")),
         "              - { match: { prefix: /host/ }, route: { cluster: all } }\n".to_owned(),
     ]
     .concat();
+    let at = |priority: u32, endpoint: &str| format!("{{ priority: {priority}, lb_endpoints: [{endpoint}] }}");
     let endpoint = |port: u16| {
         format!("{{ endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }} }} }}")
     };
     let endpoints: Vec<_> = backends.iter().map(|backend| endpoint(backend.port())).collect();
+    let far = backends.first().map(|backend| endpoint(backend.port())).unwrap_or_default();
     let (endpoints, nobody) = (endpoints.join(", "), endpoint(free_port()));
+    let near_and_far = [at(0, &nobody), at(1, &far)].join(", ");
     format!(
         "admin: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {admin} }} }} }}
 static_resources:
@@ -159,6 +174,7 @@ static_resources:
               routes:
 {routes}  clusters:
   - {{ name: all, type: STATIC, load_assignment: {{ cluster_name: all, endpoints: [ {{ lb_endpoints: [{endpoints}] }} ] }} }}
+  - {{ name: near-and-far, type: STATIC, load_assignment: {{ cluster_name: near-and-far, endpoints: [ {near_and_far} ] }} }}
   - {{ name: dropped, type: STATIC, load_assignment: {{ cluster_name: dropped, endpoints: [ {{ lb_endpoints: [{nobody}] }} ], policy: {{ drop_overloads: [ {{ category: all, drop_percentage: {{ numerator: 100 }} }} ] }} }} }}
   - {{ name: mostly-dropped, type: STATIC, load_assignment: {{ cluster_name: mostly-dropped, endpoints: [ {{ lb_endpoints: [{nobody}] }} ], policy: {{ drop_overloads: [ {{ category: all, drop_percentage: {{ numerator: 999999, denominator: MILLION }} }} ] }} }} }}
   - {{ name: broken, type: STATIC, circuit_breakers: {{ thresholds: [ {{ max_pending_requests: 0 }} ] }}, load_assignment: {{ cluster_name: broken, endpoints: [ {{ lb_endpoints: [{nobody}] }} ] }} }}
