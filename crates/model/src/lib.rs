@@ -14,6 +14,7 @@ pub mod mesh;
 pub mod policy;
 pub mod service;
 pub mod snapshot;
+mod sorted;
 pub mod tracked;
 pub mod traffic;
 pub mod virtual_service;
@@ -33,6 +34,7 @@ pub use mesh::{MeshConfig, OutboundTrafficPolicy};
 pub use policy::{AuthorizationAction, AuthorizationPolicy, MtlsMode, PeerAuthentication};
 pub use service::{Endpoint, EndpointAddress, Protocol, Resolution, Service, ServicePort, TargetPort};
 pub use snapshot::Snapshot;
+pub use sorted::SortedMap;
 pub use tracked::{Key, Reads, Tracked};
 pub use traffic::{HeaderMatch, HeaderOperations, Headers, StringMatch};
 pub use virtual_service::{

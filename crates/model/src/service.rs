@@ -1,6 +1,5 @@
 //! What is called: Kubernetes Services and the hosts of ServiceEntries.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,6 +9,7 @@ use evenkeel_base::cidr::IpNet;
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::spiffe::SpiffeId;
 
+use crate::sorted::SortedMap;
 use crate::{Labels, Visibility, Workload};
 
 /// A host that can be called.
@@ -300,7 +300,7 @@ pub(crate) fn preferred<'a>(
 }
 
 /// Endpoints of one service by the number of its port.
-pub type EndpointsByPort = BTreeMap<u16, Vec<Endpoint>>;
+pub type EndpointsByPort = SortedMap<u16, Vec<Endpoint>>;
 
 #[cfg(test)]
 mod tests {

@@ -37,7 +37,7 @@ const AFTER_START: Duration = Duration::from_secs(2);
 ///
 /// Reading and compiling a configuration runs through megabytes of generated code and tables that serving requests never touches
 /// again. The kernel keeps such pages mapped, and counted as ours, until memory is short.
-pub(crate) async fn give_back_start_up() {
+pub async fn give_back_start_up() {
     tokio::time::sleep(AFTER_START).await;
     collect();
     let bytes = let_go_of_code();

@@ -18,8 +18,8 @@ use crate::destination_rule::applicable;
 use crate::index::wildcards_over;
 use crate::{
     ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, Http2Keepalive, Labels, LbPolicy, List,
-    LoadBalancer, LocalityLb, MeshConfig, OutlierDetection, ProxyProtocol, RetryBudget, Service, Subset, TcpKeepalive,
-    TrafficPolicy, Visibility, Warmup,
+    LoadBalancer, LocalityLb, MeshConfig, OutlierDetection, ProxyProtocol, RetryBudget, Service, SortedMap, Subset,
+    TcpKeepalive, TrafficPolicy, Visibility, Warmup,
 };
 
 /// The rules of a namespace for a host.
@@ -30,7 +30,7 @@ type Placed = (Place, Arc<DestinationRule>);
 #[derive(Debug, Default)]
 pub(super) struct Table {
     drafts: HashMap<Id, Placed>,
-    by_host: BTreeMap<RulesKey, BTreeMap<Place, (Id, Arc<DestinationRule>)>>,
+    by_host: BTreeMap<RulesKey, SortedMap<Place, (Id, Arc<DestinationRule>)>>,
     merged: HashMap<RulesKey, Vec<Placed>>,
     /// By namespace, there in the order of precedence.
     listed: BTreeMap<(Arc<str>, Place), Arc<DestinationRule>>,
@@ -50,7 +50,7 @@ pub(super) fn draft(cx: &Cx<'_>, id: &Id, found: &mut Diagnostics) -> Option<(Pl
 pub(super) fn merged(cx: &Cx<'_>, key: &RulesKey, found: &mut Diagnostics) -> Vec<(Place, DestinationRule)> {
     let mut merged: Vec<(Place, DestinationRule)> = Vec::new();
     let drafts = &cx.read(Fact::RuleDrafts(&key.0, key.1.as_str())).rules.by_host;
-    for (place, (id, draft)) in drafts.get(key).into_iter().flatten() {
+    for (place, (id, draft)) in drafts.get(key).into_iter().flat_map(SortedMap::iter) {
         let first = merged.iter_mut().find(|(_, first)| first.workload_selector == draft.workload_selector);
         match (first, cx.object(id)) {
             (Some((_, first)), Some(object)) => merge(first, draft, object, found),

@@ -30,7 +30,7 @@ pub(super) struct Table {
 pub(super) fn endpoints(cx: &Cx<'_>, (namespace, host): &ServiceKey) -> Option<EndpointsByPort> {
     let (id, service) = cx.service_in(host, namespace)?;
     let spec = spec_of(cx, service);
-    let mut by_port = EndpointsByPort::new();
+    let mut by_port = EndpointsByPort::default();
     let not_ready_too = service.is_kubernetes() && spec.is_some_and(|spec| spec.publish_not_ready_addresses);
     for workload in cx.members(service) {
         of_workload(cx, workload, service, not_ready_too, &mut by_port);
@@ -50,7 +50,8 @@ pub(super) fn endpoints(cx: &Cx<'_>, (namespace, host): &ServiceKey) -> Option<E
     }
     let resolves = service.resolution != Resolution::Passthrough && service.resolution != Resolution::Static;
     let name = service.external_name.as_ref().or(resolves.then_some(&service.host));
-    if let (Some(name), true) = (name, by_port.values().all(Vec::is_empty)) {
+    let none = by_port.values().all(Vec::is_empty);
+    if let Some(name) = name.filter(|_| none) {
         of_name(service, name, &mut by_port);
     }
     (!by_port.is_empty()).then_some(by_port)
@@ -129,7 +130,7 @@ fn of_workload(
     for service_port in carried(service) {
         let Some(port) = service_port.target.number_on(workload, service_port.number) else { continue };
         let mode = cx.mtls_mode(&workload.namespace, &workload.labels, port);
-        by_port.entry(service_port.number).or_default().push(Endpoint {
+        by_port.get_or_default(service_port.number).push(Endpoint {
             address: EndpointAddress::Ip(*address),
             port,
             ready: workload.ready || not_ready_too,
@@ -170,7 +171,7 @@ fn target_number(port: &ServicePort) -> u16 {
 fn of_name(service: &Service, name: &Hostname, by_port: &mut EndpointsByPort) {
     for port in carried(service) {
         let endpoint = bare(service, EndpointAddress::Name(name.clone()), target_number(port));
-        by_port.entry(port.number).or_default().push(endpoint);
+        by_port.get_or_default(port.number).push(endpoint);
     }
 }
 
@@ -185,7 +186,7 @@ fn of_entry(cx: &Cx<'_>, written: &WorkloadEntry, service: &Service, by_port: &m
             _ => own.unwrap_or_else(|| target_number(service_port)),
         };
         let tls_mode = written.labels.get("security.istio.io/tlsMode").map(String::as_str);
-        by_port.entry(service_port.number).or_default().push(Endpoint {
+        by_port.get_or_default(service_port.number).push(Endpoint {
             labels: written.labels.clone(),
             identity: identity.clone(),
             locality: written.locality.as_deref().unwrap_or_default().into(),
@@ -211,7 +212,7 @@ fn of_slice(cx: &Cx<'_>, slice: &EndpointSlice, service: &Service, by_port: &mut
         let Some(number) = port.port else { continue };
         let port_name = port.name.as_ref().map_or("", |n| &n.0);
         let Some(service_port) = carried(service).find(|p| &*p.name == port_name) else { continue };
-        let list = by_port.entry(service_port.number).or_default();
+        let list = by_port.get_or_default(service_port.number);
         list.extend(slice.endpoints.iter().filter_map(|e| slice_endpoint(cx, service, e, number.0)));
     }
 }

@@ -19,7 +19,7 @@ use super::{kept, shared};
 use crate::address_book::{Allotment, Range, SERVICE_ENTRIES, SERVICES};
 use crate::index::wildcards_over;
 use crate::service::preferred;
-use crate::{MeshConfig, Protocol, Resolution, Service, ServicePort, TargetPort, Visibility};
+use crate::{MeshConfig, Protocol, Resolution, Service, ServicePort, SortedMap, TargetPort, Visibility};
 
 /// The annotation by which a Service says who sees it.
 const EXPORT_TO_ANNOTATION: &str = "networking.istio.io/exportTo";
@@ -49,9 +49,9 @@ type Rank = (Arc<str>, Kind, Place, usize);
 #[derive(Debug, Default)]
 pub(super) struct Table {
     drafts: HashMap<Id, (Place, Vec<Arc<Draft>>)>,
-    by_host: BTreeMap<Hostname, BTreeMap<Rank, (Id, Arc<Draft>)>>,
+    by_host: BTreeMap<Hostname, SortedMap<Rank, (Id, Arc<Draft>)>>,
     /// Who claims an address, the first of whom gets it.
-    pins: HashMap<IpAddr, BTreeMap<Place, (Id, Span)>>,
+    pins: HashMap<IpAddr, SortedMap<Place, (Id, Span)>>,
     listed: BTreeMap<Hostname, Vec<(Id, Arc<Service>)>>,
     changed: bool,
 }
@@ -239,7 +239,7 @@ impl Draft {
 
 impl<'t> Cx<'t> {
     fn drafts_of(&self, host: &Hostname) -> impl Iterator<Item = &'t (Id, Arc<Draft>)> + use<'t> {
-        self.read(Fact::Drafts(host.as_str())).services.by_host.get(host).into_iter().flat_map(BTreeMap::values)
+        self.read(Fact::Drafts(host.as_str())).services.by_host.get(host).into_iter().flat_map(SortedMap::values)
     }
 
     fn pinned_by(&self, address: IpAddr) -> Option<&'t (Id, Span)> {

@@ -12,7 +12,7 @@ use super::objects::{Id, Place};
 use super::routes;
 use super::step::Step;
 use super::tracking::{Cx, Fact, Tracker};
-use crate::{GatewayRef, List, VirtualService, Visibility};
+use crate::{GatewayRef, List, SortedMap, VirtualService, Visibility};
 
 /// A VirtualService as it is written.
 #[derive(Debug, Clone)]
@@ -23,7 +23,7 @@ pub(super) struct Whole {
 }
 
 /// Who names a host, in the order of precedence; the number is the host's position there.
-type Claimants = BTreeMap<(Place, usize), Id>;
+type Claimants = SortedMap<(Place, usize), Id>;
 /// A place in the list of VirtualServices: one may appear there in two parts.
 type Rank = (Place, usize);
 
@@ -34,12 +34,12 @@ pub(super) struct Table {
     in_mesh: BTreeMap<Hostname, Claimants>,
     at_gateways: BTreeMap<(GatewayRef, Hostname), Claimants>,
     /// The claims that hold.
-    granted: HashMap<Hostname, BTreeSet<(Place, usize)>>,
+    granted: HashMap<Hostname, Box<[(Place, usize)]>>,
     parts: HashMap<Id, Vec<(Rank, Arc<VirtualService>)>>,
     /// In the order of precedence.
-    listed: BTreeMap<Rank, Arc<VirtualService>>,
-    by_host: BTreeMap<Hostname, BTreeMap<Rank, Arc<VirtualService>>>,
-    by_gateway: BTreeMap<GatewayRef, BTreeMap<Rank, Arc<VirtualService>>>,
+    listed: SortedMap<Rank, Arc<VirtualService>>,
+    by_host: BTreeMap<Hostname, SortedMap<Rank, Arc<VirtualService>>>,
+    by_gateway: BTreeMap<GatewayRef, SortedMap<Rank, Arc<VirtualService>>>,
     changed: bool,
     changed_hosts: BTreeSet<Hostname>,
     changed_gateways: BTreeSet<GatewayRef>,
@@ -58,7 +58,7 @@ pub(super) fn whole(cx: &Cx<'_>, id: &Id, found: &mut Diagnostics) -> Option<(Pl
 pub(super) fn note_merged(cx: &Cx<'_>, gateway: &GatewayRef, host: &Hostname, found: &mut Diagnostics) {
     let claimants =
         cx.read(Fact::GatewayHost(gateway, host.as_str())).routes.at_gateways.get(&(gateway.clone(), host.clone()));
-    let mut claims = claimants.into_iter().flatten().filter_map(|((_, at), id)| {
+    let mut claims = claimants.into_iter().flat_map(SortedMap::iter).filter_map(|((_, at), id)| {
         let whole = cx.whole(id)?;
         Some((&whole.object, &whole.service.hosts.get(at % whole.service.hosts.len().max(1))?.span))
     });
@@ -81,15 +81,17 @@ pub(super) fn is_claimed_at(cx: &Cx<'_>, gateway: &GatewayRef, host: &Hostname) 
 }
 
 /// Who has a host in the mesh: those that no earlier one with common viewers has taken it from.
-pub(super) fn granted(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> BTreeSet<(Place, usize)> {
+pub(super) fn granted(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> Box<[(Place, usize)]> {
     struct Claim<'t> {
         owner: &'t Arc<Object>,
         visibility: &'t Visibility,
         span: &'t Span,
     }
     let mut claims: Vec<Claim<'_>> = Vec::new();
-    let mut granted = BTreeSet::new();
-    for (rank, id) in cx.read(Fact::MeshHost(host.as_str())).routes.in_mesh.get(host).into_iter().flatten() {
+    let mut granted = Vec::new();
+    for (rank, id) in
+        cx.read(Fact::MeshHost(host.as_str())).routes.in_mesh.get(host).into_iter().flat_map(SortedMap::iter)
+    {
         let Some(Whole { object, service, .. }) = cx.whole(id) else { continue };
         let Some(span) = service.hosts.get(rank.1).map(|host| &host.span) else { continue };
         match claims.iter().find(|claim| claim.visibility.overlaps(&service.export_to)) {
@@ -107,11 +109,12 @@ pub(super) fn granted(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> 
             ),
             None => {
                 claims.push(Claim { owner: object, visibility: &service.export_to, span });
-                granted.insert(rank.clone());
+                granted.push(rank.clone());
             }
         }
     }
-    granted
+    // In the order of the claims, which is theirs.
+    granted.into()
 }
 
 /// What is left of a VirtualService: in the mesh the hosts it is granted, at gateways all.
@@ -120,7 +123,7 @@ pub(super) fn parts(cx: &Cx<'_>, id: &Id) -> Vec<(Rank, Arc<VirtualService>)> {
     let (mesh, gateways): (Vec<_>, Vec<_>) = whole.gateways.iter().cloned().partition(|g| *g == GatewayRef::Mesh);
     let is_granted = |(at, host): &(usize, &Spanned<Hostname>)| {
         let granted = cx.read(Fact::Granted(host.as_str())).routes.granted.get(&host.value);
-        granted.is_some_and(|granted| granted.contains(&(place.clone(), *at)))
+        granted.is_some_and(|granted| granted.binary_search(&(place.clone(), *at)).is_ok())
     };
     let free: Vec<_> = match mesh.is_empty() {
         true => Vec::new(),
@@ -183,7 +186,7 @@ impl Table {
     }
 
     /// Whether there is anything to grant.
-    pub(super) fn set_granted(&mut self, host: &Hostname, new: BTreeSet<(Place, usize)>, tracker: &mut Tracker) {
+    pub(super) fn set_granted(&mut self, host: &Hostname, new: Box<[(Place, usize)]>, tracker: &mut Tracker) {
         let old = self.granted.remove(host).unwrap_or_default();
         if old != new {
             tracker.changed(Fact::Granted(host.as_str()));
@@ -265,7 +268,12 @@ fn put<K: Ord + Clone>(claims: &mut BTreeMap<K, Claimants>, key: K, rank: Rank, 
     }
 }
 
-fn put_ranked(list: &mut BTreeMap<Rank, Arc<VirtualService>>, rank: &Rank, part: &Arc<VirtualService>, is_there: bool) {
+fn put_ranked(
+    list: &mut SortedMap<Rank, Arc<VirtualService>>,
+    rank: &Rank,
+    part: &Arc<VirtualService>,
+    is_there: bool,
+) {
     match is_there {
         true => drop(list.insert(rank.clone(), part.clone())),
         false if list.get(rank).is_some_and(|listed| Arc::ptr_eq(listed, part)) => drop(list.remove(rank)),
@@ -274,8 +282,8 @@ fn put_ranked(list: &mut BTreeMap<Rank, Arc<VirtualService>>, rank: &Rank, part:
 }
 
 /// The list of a key, which is dropped if there is none.
-fn take_ranked<K: Ord>(lists: &mut BTreeMap<K, BTreeMap<Rank, Arc<VirtualService>>>, key: &K) -> List<VirtualService> {
-    let list: List<VirtualService> = lists.get(key).into_iter().flat_map(BTreeMap::values).cloned().collect();
+fn take_ranked<K: Ord>(lists: &mut BTreeMap<K, SortedMap<Rank, Arc<VirtualService>>>, key: &K) -> List<VirtualService> {
+    let list: List<VirtualService> = lists.get(key).into_iter().flat_map(SortedMap::values).cloned().collect();
     if list.is_empty() {
         lists.remove(key);
     }
