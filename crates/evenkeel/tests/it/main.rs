@@ -6,6 +6,8 @@ mod docs;
 mod h2spec;
 mod interop;
 mod lab;
+mod mesh;
 mod proxy;
+mod restart;
 mod scope;
 mod up;
