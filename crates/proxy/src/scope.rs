@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use evenkeel_runtime_config::{Demand, bootstrap};
+use evenkeel_xds::ResourceType;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -31,7 +32,7 @@ pub(crate) struct Scope {
     /// `None`: nothing is learned, and nothing forgotten.
     unused_after: Option<Duration>,
     last_used: HashMap<Demand, Instant>,
-    /// Changes with each name that comes or goes.
+    /// Changes with each name that comes or goes, and when there comes to be something of a name.
     pub revision: u64,
     logged: Option<Instant>,
 }
@@ -53,6 +54,11 @@ impl Scope {
         if self.last_used.insert(demand, now).is_none() {
             self.revision += 1;
         }
+    }
+
+    /// There is something now of a name that is used.
+    pub fn note_arrival(&mut self) {
+        self.revision += 1;
     }
 
     fn forget(&mut self, demand: &Demand) {
@@ -78,6 +84,12 @@ impl State {
             return true;
         }
         new
+    }
+
+    /// Whether this is a name in use of which there is nothing yet.
+    pub fn is_awaited(&self, kind: ResourceType, name: &str) -> bool {
+        let demand = self.scope.is_learned().then(|| Demand::of(kind, name)).flatten();
+        demand.is_some_and(|demand| self.scope.last_used.contains_key(&demand) && !self.builder.is_present(&demand))
     }
 
     /// Names that the workload's other replicas use: asked for before the first of them is needed.

@@ -228,6 +228,7 @@ impl State {
     }
 
     fn set(&mut self, kind: ResourceType, name: &str, any: &Any, source: &Source) -> Result<(), String> {
+        let awaited = self.is_awaited(kind, name);
         let result = match kind {
             ResourceType::Cluster => self.builder.set_cluster(any),
             ResourceType::Endpoint => self.builder.set_endpoints(any),
@@ -237,6 +238,9 @@ impl State {
             ResourceType::Secret => self.builder.set_secret(any, source),
             ResourceType::NameTable => Ok(()),
         };
+        if awaited && result.is_ok() {
+            self.scope.note_arrival();
+        }
         result.map_err(|rejection| rejection.to_string())
     }
 
