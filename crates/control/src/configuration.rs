@@ -12,7 +12,7 @@ use evenkeel_model::{AddressBook, Builder, Built, MeshConfig};
 use tokio::sync::watch;
 
 use crate::history::Run;
-use crate::history::log::{Change as Written, Checkpoint, EventLog, FileText, unix_micros};
+use crate::history::log::{Change as Written, Checkpoint, EventLog, FileText, Writer, unix_micros};
 use crate::lease::Lease;
 use crate::metrics::Metrics;
 use crate::proxies::{Client, Proxies};
@@ -144,7 +144,7 @@ impl Configuration {
     /// Writes down what proxies run since `at`.
     fn remember_proxies(&mut self, at: SystemTime, settled: Vec<(Arc<Client>, u64)>) {
         let Some(history) = &mut self.history else { return };
-        let runs = settled.iter().map(|(client, generation)| Run::new(&client.node, &client.view, *generation));
+        let runs = settled.iter().map(|(client, generation)| Run::new(&client.node, &client.view, *generation, at));
         if said(history.run(at, runs)).is_none() {
             self.history = None;
         }
@@ -156,7 +156,7 @@ impl Configuration {
         };
         Checkpoint {
             at: unix_micros(SystemTime::now()),
-            started: unix_micros(self.started),
+            writer: Writer { name: crate::discovery::identifier(), started: unix_micros(self.started) },
             generation,
             trust_domain: self.trust_domain.clone(),
             addresses: self.builder.book().clone(),

@@ -109,6 +109,7 @@ struct Parts {
     grpc: tokio::net::TcpListener,
     secure_grpc: tokio::net::TcpListener,
     http: tokio::net::TcpListener,
+    state: PathBuf,
     configuration: Configuration,
     watch: Watch,
     debounce: DebounceOptions,
@@ -163,6 +164,7 @@ impl ControlPlane {
             grpc,
             secure_grpc,
             http,
+            state: options.state.clone(),
             configuration,
             watch,
             debounce,
@@ -178,8 +180,9 @@ impl ControlPlane {
 
     /// Serves until `shutdown` is done, then lets streams end.
     pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), ControlError> {
-        let Parts { grpc, secure_grpc, http, configuration, watch, debounce, world, proxies, metrics, .. } = self.parts;
-        let pages = Arc::new(Pages::new(world.subscribe(), proxies.clone(), metrics.clone()));
+        let Parts { grpc, secure_grpc, http, state, configuration, watch, debounce, world, proxies, metrics, .. } =
+            self.parts;
+        let pages = Arc::new(Pages::new(world.subscribe(), proxies.clone(), metrics.clone(), state));
         let discovery = Arc::new(Discovery::new(proxies.clone(), metrics.clone()));
         let ads = || AdsServer::new(discovery.clone()).max_decoding_message_size(MAX_REQUEST_BYTES);
         let certificates = IstioCertificateServiceServer::from_arc(self.parts.certificates);

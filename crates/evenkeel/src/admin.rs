@@ -6,15 +6,20 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-/// How long it may take to answer.
+/// How long it may take to connect, and to answer unless the question is a long one.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest answer read, in bytes.
 const MAX_ANSWER_BYTES: u64 = 64 * 1024 * 1024;
 
 /// The body of a page; any status but 200 is an error.
 pub fn get(address: SocketAddr, page: &str) -> anyhow::Result<Vec<u8>> {
+    get_within(TIMEOUT, address, page)
+}
+
+/// The same, of a page that may take so long to make.
+pub fn get_within(patience: Duration, address: SocketAddr, page: &str) -> anyhow::Result<Vec<u8>> {
     let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
-    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_read_timeout(Some(patience))?;
     // HTTP/1.0: the answer is not chunked, and ends with the connection.
     write!(stream, "GET {page} HTTP/1.0\r\nhost: {address}\r\n\r\n")?;
     let mut answer = Vec::new();

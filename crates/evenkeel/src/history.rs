@@ -1,15 +1,19 @@
 //! `evenkeel history`: what a proxy ran at some time, and which changes made it so.
 
+use std::fmt::Write as _;
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::{Args, ValueEnum};
-use evenkeel_control::history::replay::{self, Past};
-use serde_json::json;
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
+use serde_json::Value;
+
+use crate::admin;
+
+/// How long the control plane may take to play back its log; questions of others come first.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Flags of `evenkeel history`.
 #[derive(Debug, Args)]
@@ -21,9 +25,13 @@ pub struct HistoryArguments {
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
 
-    /// The control plane's state directory.
+    /// HTTP port of the control plane to ask.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15014", conflicts_with = "state")]
+    control_plane: SocketAddr,
+
+    /// A control plane's state directory, to read it oneself; the control plane need not run.
     #[arg(long, value_name = "DIR")]
-    state: PathBuf,
+    state: Option<PathBuf>,
 
     /// Form of the answer.
     #[arg(short, long, value_enum, default_value = "table")]
@@ -38,92 +46,96 @@ enum Output {
 
 /// Prints what the proxy ran.
 pub fn run(arguments: &HistoryArguments, out: &mut dyn Write) -> anyhow::Result<()> {
-    let at = match &arguments.at {
-        None => SystemTime::now(),
-        Some(text) => moment(text, SystemTime::now())?,
+    let past = match &arguments.state {
+        Some(state) => evenkeel_control::history::answer(state, &arguments.proxy, arguments.at.as_deref())?,
+        None => ask(arguments)?,
     };
-    let micros = u64::try_from(at.duration_since(UNIX_EPOCH)?.as_micros())?;
-    let past = replay::past(&arguments.state, &arguments.proxy, micros)?;
     match arguments.output {
-        Output::Table => table(&past, out)?,
-        Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(&in_json(&past))?)?,
+        Output::Table => out.write_all(table(&past).as_bytes())?,
+        Output::Json => writeln!(out, "{}", serde_json::to_string_pretty(&past)?)?,
     }
     Ok(())
 }
 
-fn moment(text: &str, now: SystemTime) -> anyhow::Result<SystemTime> {
-    if let Ok(ago) = evenkeel_base::duration::parse(text) {
-        return now.checked_sub(ago).context("--at: that is before all time");
+fn ask(arguments: &HistoryArguments) -> anyhow::Result<Value> {
+    let mut page = format!("/debug/history?proxyID={}", escaped(&arguments.proxy));
+    if let Some(at) = &arguments.at {
+        page += &format!("&at={}", escaped(at));
     }
-    match OffsetDateTime::parse(text, &Rfc3339) {
-        Ok(time) => Ok(time.into()),
-        Err(error) => bail!("--at {text}: neither a time like 2026-11-21T10:00:00Z nor a duration like 5m ({error})"),
-    }
+    let body = admin::get_within(PATIENCE, arguments.control_plane, &page)
+        .with_context(|| format!("asking the control plane's HTTP port {}", arguments.control_plane))?;
+    serde_json::from_slice(&body).context("the control plane's answer is not JSON")
 }
 
-fn shown(micros: u64) -> String {
-    let time = OffsetDateTime::from(UNIX_EPOCH + Duration::from_micros(micros));
-    time.format(&Rfc3339).unwrap_or_else(|_| micros.to_string())
+/// As a value in a query (RFC 3986, section 2.1).
+fn escaped(text: &str) -> String {
+    text.bytes().fold(String::new(), |mut out, byte| {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(char::from(byte)),
+            other => _ = write!(out, "%{other:02X}"),
+        }
+        out
+    })
 }
 
-fn table(past: &Past, out: &mut dyn Write) -> anyhow::Result<()> {
-    writeln!(out, "{} ran generation {}:", past.node, past.generation)?;
-    for at in &past.resources {
-        let version = at.resource.version.to_string();
-        write!(out, "  {:<10} {}  {version}", at.kind.short_name(), at.resource.name)?;
-        match (&at.made_by, &at.resource.origin) {
-            (Some(made), _) => {
-                let causes = made.causes.join(", ");
-                writeln!(out, "\n             by generation {} at {}: {causes}", made.generation, shown(made.at))?;
-            }
-            (None, Some(origin)) => writeln!(out, "\n             from {origin}")?,
-            (None, None) => writeln!(out)?,
+fn table(past: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let items = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let mut out = format!("{} ran generation {}:\n", text(&past["proxy"]), past["generation"]);
+    for resource in items(&past["resources"]) {
+        let (kind, name, version) = (text(&resource["type"]), text(&resource["name"]), text(&resource["version"]));
+        _ = writeln!(out, "  {kind:<10} {name}  {version}");
+        if resource["generation"].is_u64() {
+            let causes: Vec<String> = items(&resource["causes"]).iter().map(text).collect();
+            let (generation, at) = (&resource["generation"], text(&resource["changed_at"]));
+            _ = writeln!(out, "             by generation {generation} at {at}: {}", causes.join(", "));
+        } else if let Some(origin) = resource["origin"].as_str() {
+            _ = writeln!(out, "             from {origin}");
         }
     }
-    writeln!(out, "since then: {} resources are others", past.since.len())?;
-    for difference in &past.since {
-        writeln!(out, "  {:<8} {:<10} {}", difference.what, difference.kind.short_name(), difference.name)?;
+    let since = items(&past["since"]);
+    _ = writeln!(out, "since then: {} resources are others", since.len());
+    for difference in since {
+        let (what, kind, name) = (text(&difference["what"]), text(&difference["type"]), text(&difference["name"]));
+        _ = writeln!(out, "  {what:<8} {kind:<10} {name}");
     }
-    Ok(())
-}
-
-fn in_json(past: &Past) -> serde_json::Value {
-    let resources = past.resources.iter().map(|at| {
-        let made = at.made_by.as_ref();
-        json!({
-            "type": at.kind.short_name(),
-            "name": &*at.resource.name,
-            "version": at.resource.version.to_string(),
-            "origin": at.resource.origin.as_deref(),
-            "generation": made.map(|made| made.generation),
-            "changed_at": made.map(|made| shown(made.at)),
-            "causes": made.map(|made| made.causes.to_vec()),
-        })
-    });
-    let since = past.since.iter().map(
-        |difference| json!({ "what": difference.what, "type": difference.kind.short_name(), "name": difference.name }),
-    );
-    json!({
-        "proxy": past.node,
-        "generation": past.generation,
-        "resources": resources.collect::<Vec<_>>(),
-        "since": since.collect::<Vec<_>>(),
-    })
+    out
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
-    fn reads_times() {
-        let now = UNIX_EPOCH + Duration::from_secs(1_000_000);
-        let check = |text: &str, expected: Option<u64>| {
-            let found = moment(text, now).ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-            assert_eq!(found.map(|since| since.as_secs()), expected, "{text}");
-        };
-        check("5m", Some(999_700));
-        check("1970-01-02T00:00:00Z", Some(86_400));
-        check("yesterday", None);
+    fn prints_what_made_each_resource_and_what_came_since() {
+        let past = json!({
+            "proxy": "web-0.shop",
+            "generation": 12,
+            "resources": [
+                {"type": "CDS", "name": "a", "version": "9c1d", "origin": "a.yaml:1:1", "generation": 9,
+                 "changed_at": "2026-11-21T09:58:31Z", "causes": ["DestinationRule shop/a (a.yaml:3:9)"]},
+                {"type": "LDS", "name": "b", "version": "77aa", "origin": "b.yaml:1:1", "generation": null},
+                {"type": "LDS", "name": "c", "version": "0001", "origin": null, "generation": null},
+            ],
+            "since": [{"what": "changed", "type": "CDS", "name": "a"}],
+        });
+        let expected = "\
+web-0.shop ran generation 12:
+  CDS        a  9c1d
+             by generation 9 at 2026-11-21T09:58:31Z: DestinationRule shop/a (a.yaml:3:9)
+  LDS        b  77aa
+             from b.yaml:1:1
+  LDS        c  0001
+since then: 1 resources are others
+  changed  CDS        a
+";
+        assert_eq!(table(&past), expected);
+    }
+
+    #[test]
+    fn escapes_what_a_query_cannot_hold() {
+        assert_eq!(escaped("a~1.b 2026-11-21T10:00:00+01:00"), "a~1.b%202026-11-21T10%3A00%3A00%2B01%3A00");
     }
 }

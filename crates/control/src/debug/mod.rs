@@ -1,6 +1,7 @@
 //! The HTTP port: metrics, readiness, and what an operator may want to see.
 
 mod pages;
+mod query;
 mod server;
 
 pub use pages::Pages;

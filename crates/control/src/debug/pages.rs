@@ -1,5 +1,6 @@
 //! What the pages say.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -11,6 +12,9 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::query::parameter;
+use crate::history::answer::AnswerError;
+use crate::history::{self, HistoryError};
 use crate::metrics::Metrics;
 use crate::proxies::{Client, Proxies, StreamReport};
 use crate::world::World;
@@ -21,16 +25,21 @@ pub struct Pages {
     world: watch::Receiver<Arc<World>>,
     proxies: Arc<Proxies>,
     metrics: Arc<Metrics>,
+    /// The state directory.
+    state: PathBuf,
 }
 
 /// A proxy that has not answered a response for so long counts as one that does not answer.
 const ACK_TIMEOUT: Duration = Duration::from_secs(15);
 
+/// The page that is made off the runtime's threads.
+pub(super) const HISTORY: &str = "/debug/history";
+
 /// Status, content type, body.
-type Page = (StatusCode, &'static str, String);
+pub(super) type Page = (StatusCode, &'static str, String);
 
 /// Path and what it shows.
-const INDEX: [(&str, &str); 9] = [
+const INDEX: [(&str, &str); 10] = [
     ("/metrics", "counters and gauges as Prometheus text"),
     ("/ready", "200 once the configuration is read and served"),
     ("/debug/syncz", "each proxy: what it was sent, accepted and refused, how old that was (`evenkeel proxy-status`)"),
@@ -39,16 +48,22 @@ const INDEX: [(&str, &str); 9] = [
     ("/debug/endpointz", "endpoints of the services"),
     ("/debug/configz", "routing and policy objects in force"),
     ("/debug/config_dump?proxyID=POD.NAMESPACE", "the resources of one proxy"),
+    ("/debug/history?proxyID=POD.NAMESPACE&at=TIME", "what a proxy ran then, and what made it so (`evenkeel history`)"),
     ("/debug/adsz", "connected proxies"),
 ];
 
 impl Pages {
     /// Pages over these.
-    pub fn new(world: watch::Receiver<Arc<World>>, proxies: Arc<Proxies>, metrics: Arc<Metrics>) -> Self {
-        Self { world, proxies, metrics }
+    pub fn new(
+        world: watch::Receiver<Arc<World>>,
+        proxies: Arc<Proxies>,
+        metrics: Arc<Metrics>,
+        state: PathBuf,
+    ) -> Self {
+        Self { world, proxies, metrics, state }
     }
 
-    /// The page of a path.
+    /// The page of a path, [`HISTORY`] excepted.
     pub fn page(&self, path: &str, query: &str) -> Page {
         match path {
             "/metrics" => (StatusCode::OK, "text/plain; version=0.0.4", self.metrics()),
@@ -197,16 +212,32 @@ impl Pages {
         Value::Array(all)
     }
 
+    /// What a proxy ran at some time. It reads files and plays them back, which may take seconds.
+    pub(super) fn history(&self, query: &str) -> Page {
+        let Some(wanted) = parameter(query, "proxyID") else {
+            return say_which(HISTORY);
+        };
+        match history::answer(&self.state, &wanted, parameter(query, "at").as_deref()) {
+            Ok(past) => json_page(&past),
+            Err(error) => {
+                let status = match error {
+                    AnswerError::Time(_) => StatusCode::BAD_REQUEST,
+                    AnswerError::History(HistoryError::Read(_)) => StatusCode::INTERNAL_SERVER_ERROR,
+                    AnswerError::History(_) => StatusCode::NOT_FOUND,
+                };
+                (status, "text/plain", format!("{error}\n"))
+            }
+        }
+    }
+
     fn config_dump(&self, query: &str) -> Page {
-        let wanted = query.split('&').find_map(|pair| pair.strip_prefix("proxyID="));
-        let Some(wanted) = wanted else {
-            let text = "say which proxy: /debug/config_dump?proxyID=POD.NAMESPACE\n".to_owned();
-            return (StatusCode::BAD_REQUEST, "text/plain", text);
+        let Some(wanted) = parameter(query, "proxyID") else {
+            return say_which("/debug/config_dump");
         };
         let reports = self.proxies.reports();
         let is_wanted = |r: &&StreamReport| {
             let view = &r.client.view;
-            r.client.node == wanted || wanted == format!("{}.{}", view.pod, view.namespace) || wanted == &*view.pod
+            r.client.node == wanted || wanted == format!("{}.{}", view.pod, view.namespace) || *wanted == *view.pod
         };
         let Some(report) = reports.iter().find(is_wanted) else {
             let known: Vec<&str> = reports.iter().map(|r| r.client.node.as_str()).collect();
@@ -260,6 +291,10 @@ fn type_status(client: &Client, status: &TypeStatus) -> Value {
         })
     }));
     value
+}
+
+fn say_which(page: &str) -> Page {
+    (StatusCode::BAD_REQUEST, "text/plain", format!("say which proxy: {page}?proxyID=POD.NAMESPACE\n"))
 }
 
 fn index() -> String {

@@ -15,6 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use super::Pages;
+use super::pages::{HISTORY, Page};
 
 /// Connections at a time; more wait in the kernel's backlog.
 const MAX_CONNECTIONS: usize = 256;
@@ -22,19 +23,22 @@ const MAX_CONNECTIONS: usize = 256;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest request head, in bytes.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
+/// Questions about the past that are worked on at a time; more wait their turn.
+const MAX_HISTORIES: usize = 1;
 /// Pause after an accept that failed for want of file descriptors or memory.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// Serves the pages until the task is dropped.
 pub async fn serve(listener: TcpListener, pages: Arc<Pages>) {
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let histories = Arc::new(Semaphore::new(MAX_HISTORIES));
     loop {
         let Ok(slot) = slots.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, address)) => {
-                let pages = pages.clone();
+                let (pages, histories) = (pages.clone(), histories.clone());
                 tokio::spawn(async move {
-                    connection(stream, address, &pages).await;
+                    connection(stream, address, &pages, &histories).await;
                     drop(slot);
                 });
             }
@@ -46,10 +50,10 @@ pub async fn serve(listener: TcpListener, pages: Arc<Pages>) {
     }
 }
 
-async fn connection(stream: TcpStream, address: SocketAddr, pages: &Arc<Pages>) {
-    let service = service_fn(|request: Request<Incoming>| {
-        let response = answer(pages, &request);
-        async move { Ok::<_, Infallible>(response) }
+async fn connection(stream: TcpStream, address: SocketAddr, pages: &Arc<Pages>, histories: &Semaphore) {
+    let service = service_fn(async |request: Request<Incoming>| {
+        let (status, kind, body) = answer(pages, histories, &request).await;
+        Ok::<_, Infallible>(response(status, kind, body))
     });
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -62,12 +66,18 @@ async fn connection(stream: TcpStream, address: SocketAddr, pages: &Arc<Pages>) 
     }
 }
 
-fn answer<B>(pages: &Pages, request: &Request<B>) -> Response<Full<Bytes>> {
+async fn answer<B>(pages: &Arc<Pages>, histories: &Semaphore, request: &Request<B>) -> Page {
+    let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        return response(StatusCode::METHOD_NOT_ALLOWED, "text/plain", "only GET is served here\n".to_owned());
+        return (StatusCode::METHOD_NOT_ALLOWED, "text/plain", "only GET is served here\n".to_owned());
     }
-    let (status, kind, body) = pages.page(request.uri().path(), request.uri().query().unwrap_or_default());
-    response(status, kind, body)
+    if path != HISTORY {
+        return pages.page(path, query);
+    }
+    let _turn = histories.acquire().await;
+    let (pages, query) = (pages.clone(), query.to_owned());
+    let made = tokio::task::spawn_blocking(move || pages.history(&query)).await;
+    made.unwrap_or_else(|error| (StatusCode::INTERNAL_SERVER_ERROR, "text/plain", format!("{error}\n")))
 }
 
 fn response(status: StatusCode, kind: &'static str, body: String) -> Response<Full<Bytes>> {

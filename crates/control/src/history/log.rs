@@ -2,10 +2,13 @@
 //!
 //! It is cut into segments, each a file that begins with a checkpoint of everything and so can be read by itself; the
 //! oldest go when there are too many. A record is one line: a checksum and JSON. A line that a crash has torn is cut off.
+//!
+//! Control planes that share the directory write segments of their own. Who writes one has a lock on it, so that another
+//! that drops the oldest leaves it there.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -21,7 +24,9 @@ const DIRECTORY: &str = "history";
 const MAX_SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
 /// A segment with this many changes is followed by another, so that playing one back does not take long, in changes.
 const MAX_SEGMENT_CHANGES: usize = 2_000;
-/// Segments that are kept, in files.
+/// Proxies a segment begins with, in proxies; those seen last, which may be gone by now.
+const MAX_PROXIES: usize = 20_000;
+/// Segments that are kept, in files; those being written stay, however old they are.
 const MAX_SEGMENTS: usize = 8;
 
 /// One event.
@@ -46,8 +51,8 @@ pub enum Record {
 pub struct Checkpoint {
     /// When, in µs since 1970.
     pub at: u64,
-    /// When the control plane started, in µs since 1970: it counts generations anew each time.
-    pub started: u64,
+    /// Who writes it.
+    pub writer: Writer,
     /// The snapshot's generation.
     pub generation: u64,
     /// The trust domain, unless the files say another.
@@ -58,6 +63,15 @@ pub struct Checkpoint {
     pub files: BTreeMap<PathBuf, FileText>,
     /// What each proxy ran.
     pub proxies: Vec<Run>,
+}
+
+/// One run of a control plane; it counts generations anew each time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Writer {
+    /// Its program, host and process.
+    pub name: String,
+    /// When it started, in µs since 1970.
+    pub started: u64,
 }
 
 /// The text of a file; of one with errors also the text in force.
@@ -90,6 +104,8 @@ pub struct Run {
     pub node: String,
     /// The generation.
     pub generation: u64,
+    /// When it was first seen to, in µs since 1970.
+    pub since: u64,
     router: bool,
     addresses: Vec<IpAddr>,
     pod: String,
@@ -109,10 +125,11 @@ enum Client {
 
 impl Run {
     /// A proxy runs a generation.
-    pub fn new(node: &str, view: &ProxyView, generation: u64) -> Self {
+    pub fn new(node: &str, view: &ProxyView, generation: u64, now: SystemTime) -> Self {
         Self {
             node: node.to_owned(),
             generation,
+            since: unix_micros(now),
             router: view.kind == ProxyKind::Router,
             addresses: view.addresses.clone(),
             pod: view.pod.to_string(),
@@ -181,7 +198,9 @@ impl EventLog {
 
     /// Begins another segment.
     pub fn rotate(&mut self, checkpoint: Checkpoint) -> io::Result<()> {
-        let proxies = std::mem::take(&mut self.proxies).into_values().collect();
+        let mut proxies: Vec<Run> = std::mem::take(&mut self.proxies).into_values().collect();
+        proxies.sort_by_key(|run| std::cmp::Reverse(run.since));
+        proxies.truncate(MAX_PROXIES);
         let state = self.directory.parent().unwrap_or(Path::new("")).to_owned();
         *self = Self::open(&state, Checkpoint { proxies, ..checkpoint })?;
         Ok(())
@@ -193,15 +212,15 @@ impl EventLog {
         self.append(&Record::Change(change))
     }
 
-    /// What proxies run now. Only what is new is written.
-    pub fn run(&mut self, now: SystemTime, proxies: impl IntoIterator<Item = Run>) -> io::Result<()> {
-        let is_new = |run: &Run| run.generation > 0 && self.proxies.get(&run.node) != Some(run);
-        let new: Vec<Run> = proxies.into_iter().filter(is_new).collect();
+    /// What these proxies run since then: another generation than before, or they have come, perhaps from another control
+    /// plane.
+    pub fn run(&mut self, at: SystemTime, proxies: impl IntoIterator<Item = Run>) -> io::Result<()> {
+        let new: Vec<Run> = proxies.into_iter().filter(|run| run.generation > 0).collect();
         if new.is_empty() {
             return Ok(());
         }
         self.proxies.extend(new.iter().map(|run| (run.node.clone(), run.clone())));
-        self.append(&Record::Run { at: unix_micros(now), proxies: new })
+        self.append(&Record::Run { at: unix_micros(at), proxies: new })
     }
 
     fn append(&mut self, record: &Record) -> io::Result<()> {
@@ -211,10 +230,20 @@ impl EventLog {
         self.file.write_all(line.as_bytes())
     }
 
+    /// Leaves what others write, and what others have dropped meanwhile.
     fn drop_oldest(&self) -> io::Result<()> {
         let segments = segments(&self.directory)?;
         let surplus = segments.len().saturating_sub(MAX_SEGMENTS);
-        segments.into_iter().take(surplus).try_for_each(fs::remove_file)
+        let absent = |error: &io::Error| error.kind() == ErrorKind::NotFound;
+        for path in segments.into_iter().take(surplus) {
+            let dropped = File::open(&path).and_then(|file| match file.try_lock() {
+                Ok(()) => fs::remove_file(&path),
+                Err(TryLockError::WouldBlock) => Ok(()),
+                Err(TryLockError::Error(error)) => Err(error),
+            });
+            dropped.or_else(|error| if absent(&error) { Ok(()) } else { Err(error) })?;
+        }
+        Ok(())
     }
 }
 
@@ -222,7 +251,12 @@ impl EventLog {
 pub fn read(state: &Path) -> io::Result<Vec<Vec<Record>>> {
     let mut all = Vec::new();
     for path in segments(&state.join(DIRECTORY))? {
-        let bytes = fs::read(&path)?;
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            // Dropped since the names were read.
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
         let mut records = Vec::new();
         for (number, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
             let Some(record) = read_line(line) else {
@@ -243,11 +277,18 @@ fn read_line(line: &[u8]) -> Option<Record> {
     (sum == checksum(json.as_bytes())).then(|| serde_json::from_str(json).ok()).flatten()
 }
 
-/// A new file, named by time so that names are in order.
+/// A new file with a lock on it, named by time so that names are in order.
 fn segment(directory: &Path, at: u64) -> io::Result<File> {
     let last = segments(directory)?.last().and_then(|path| path.file_stem()?.to_str()?.parse::<u64>().ok());
-    let name = last.map_or(at, |last| at.max(last + 1));
-    OpenOptions::new().create_new(true).append(true).open(directory.join(format!("{name:020}.log")))
+    let mut name = last.map_or(at, |last| at.max(last.saturating_add(1)));
+    loop {
+        match OpenOptions::new().create_new(true).append(true).open(directory.join(format!("{name:020}.log"))) {
+            Ok(file) => return file.try_lock().map(|()| file).map_err(io::Error::from),
+            // Another control plane was first.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && name < u64::MAX => name += 1,
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 fn segments(directory: &Path) -> io::Result<Vec<PathBuf>> {

@@ -2,9 +2,12 @@
 //!
 //! Resources are a function of the files, the addresses allotted so far and the proxy. So it is enough to keep those: the
 //! log holds texts of files, and [`replay`] makes from them, by the same code, the same bytes that proxies were sent.
+//! [`answer`] is what `evenkeel history` prints, of a directory or of a running control plane.
 
+pub mod answer;
 pub mod log;
 pub mod replay;
 
+pub use answer::answer;
 pub use log::{EventLog, Run};
 pub use replay::{HistoryError, Past, ResourceAt};

@@ -6,9 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use evenkeel_model::{Builder, MeshConfig, Snapshot};
-use evenkeel_xds::{Resource, ResourceSet, ResourceType};
+use evenkeel_translate::Translator;
+use evenkeel_xds::{Cause, Resource, ResourceSet, ResourceType};
 
-use super::log::{self, Checkpoint, Record, Run};
+use super::log::{self, Change, Checkpoint, Record, Run, Writer};
 use crate::source::files::Files;
 
 /// Why the past cannot be told.
@@ -42,7 +43,10 @@ pub struct Past {
     /// What of them is different by the end of the log.
     pub since: Vec<Difference>,
     /// The same resources as they went over the wire.
-    pub set: ResourceSet,
+    pub set: Arc<ResourceSet>,
+    /// How many units of resources were made for it, the cost of the answer: those of the first generation of the segment,
+    /// and after that what each change touched.
+    pub units_made: u64,
 }
 
 /// One resource, and what made it what it was.
@@ -81,34 +85,10 @@ pub struct Difference {
 /// What `wanted` (a node id, `POD.NAMESPACE` or `POD`) ran at `at`, in µs since 1970.
 pub fn past(state: &Path, wanted: &str, at: u64) -> Result<Past, HistoryError> {
     let segments = log::read(state)?;
-    let (run, started) = last_run(&segments, wanted, at)?;
-    let (now, now_started) = last_run(&segments, wanted, u64::MAX)?;
-    let view = run.view();
-
-    let mut made_by: BTreeMap<(ResourceType, Arc<str>), MadeBy> = BTreeMap::new();
-    let mut before: Option<ResourceSet> = None;
-    play(&segments, started, run.generation, |snapshot, generation, made| {
-        let set = evenkeel_translate::resources(&view, snapshot, generation);
-        if let (Some(before), Some(made)) = (&before, &made) {
-            for (kind, name, _, new) in differing(before, &set) {
-                match new {
-                    Some(_) => drop(made_by.insert((kind, name), made.clone())),
-                    None => drop(made_by.remove(&(kind, name))),
-                }
-            }
-        }
-        before = Some(set);
-    })?;
-    let set = before.ok_or(HistoryError::Forgotten(run.generation))?;
-
-    let mut latest: Option<ResourceSet> = None;
-    let now_view = now.view();
-    play(&segments, now_started, now.generation, |snapshot, generation, _| {
-        if generation == now.generation {
-            latest = Some(evenkeel_translate::resources(&now_view, snapshot, generation));
-        }
-    })?;
-    let latest = latest.ok_or(HistoryError::Forgotten(now.generation))?;
+    let seen = last_run(&segments, wanted, at)?;
+    let now = last_run(&segments, wanted, u64::MAX)?;
+    let Followed { set, made_by, units_made } = follow(&segments, seen)?;
+    let latest = if now == seen { set.clone() } else { at_end(&segments, now)? };
     let since = differing(&set, &latest).into_iter().map(|(kind, name, old, new)| Difference {
         kind,
         name: name.to_string(),
@@ -126,11 +106,12 @@ pub fn past(state: &Path, wanted: &str, at: u64) -> Result<Past, HistoryError> {
         resource,
     });
     Ok(Past {
-        node: run.node.clone(),
-        generation: run.generation,
+        node: seen.run.node.clone(),
+        generation: seen.run.generation,
         resources: resources.collect(),
         since: since.collect(),
         set,
+        units_made,
     })
 }
 
@@ -152,57 +133,92 @@ fn differing(old: &ResourceSet, new: &ResourceSet) -> Vec<Pair> {
     found
 }
 
-/// What a proxy was last seen to run by then, and when the control plane that served it had started.
-fn last_run<'s>(segments: &'s [Vec<Record>], wanted: &str, at: u64) -> Result<(&'s Run, u64), HistoryError> {
-    let mut known: BTreeMap<&str, (&Run, u64)> = BTreeMap::new();
+/// What a proxy was seen to run, and which control plane counted the generation.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Seen<'s> {
+    run: &'s Run,
+    writer: &'s Writer,
+}
+
+/// What a proxy was last seen to run by then, by whichever control plane.
+fn last_run<'s>(segments: &'s [Vec<Record>], wanted: &str, at: u64) -> Result<Seen<'s>, HistoryError> {
+    let mut known: BTreeMap<&str, Seen<'_>> = BTreeMap::new();
     for records in segments {
         let Some(Record::Checkpoint(checkpoint)) = records.first() else { continue };
-        for record in records {
-            let (when, runs) = match record {
-                Record::Checkpoint(checkpoint) => (checkpoint.at, &checkpoint.proxies),
-                Record::Run { at, proxies } => (*at, proxies),
-                Record::Change(_) => continue,
-            };
-            if when <= at {
-                known.extend(runs.iter().map(|run| (run.node.as_str(), (run, checkpoint.started))));
+        let runs = records.iter().flat_map(|record| match record {
+            Record::Checkpoint(checkpoint) => checkpoint.proxies.as_slice(),
+            Record::Run { proxies, .. } => proxies,
+            Record::Change(_) => &[],
+        });
+        for run in runs.filter(|run| run.since <= at) {
+            let later = known.get(&*run.node).is_none_or(|known| known.run.since <= run.since);
+            if later {
+                known.insert(&run.node, Seen { run, writer: &checkpoint.writer });
             }
         }
     }
-    known.values().find(|(run, _)| run.is(wanted)).copied().ok_or_else(|| HistoryError::NoProxy {
+    let found = known.values().filter(|seen| seen.run.is(wanted)).max_by_key(|seen| seen.run.since);
+    found.copied().ok_or_else(|| HistoryError::NoProxy {
         wanted: wanted.to_owned(),
         known: known.keys().copied().collect::<Vec<_>>().join(", "),
     })
 }
 
-/// Builds the generations of one run of the control plane, up to `until`, each with what made it.
-fn play(
-    segments: &[Vec<Record>],
-    started: u64,
-    until: u64,
-    mut each: impl FnMut(&Snapshot, u64, Option<MadeBy>),
-) -> Result<(), HistoryError> {
-    let checkpoint = |records: &'_ Vec<Record>| match records.first() {
-        Some(Record::Checkpoint(c)) if c.started == started && c.generation <= until => Some((**c).clone()),
+/// A proxy's resources at the end of a playback, and what made them.
+struct Followed {
+    set: Arc<ResourceSet>,
+    made_by: BTreeMap<(ResourceType, Arc<str>), MadeBy>,
+    units_made: u64,
+}
+
+/// Follows one proxy from the beginning of the segment: of each change only what it touches is made anew.
+fn follow(segments: &[Vec<Record>], seen: Seen<'_>) -> Result<Followed, HistoryError> {
+    let (mut playback, changes) = begin(segments, seen)?;
+    let view = seen.run.view();
+    let mut translator = Translator::new(playback.snapshot.clone(), Cause::default());
+    let mut set = translator.join(&view);
+    let mut made_by = BTreeMap::new();
+    for change in changes {
+        playback.take(change);
+        let cause = Cause { generation: change.generation, time_us: change.at };
+        let Some(changed) = translator.update(playback.snapshot.clone(), cause).pop() else { continue };
+        let made =
+            MadeBy { generation: change.generation, at: change.at, causes: change.causes.iter().cloned().collect() };
+        for (kind, name, _, new) in differing(&changed.before, &changed.now) {
+            match new {
+                Some(_) => drop(made_by.insert((kind, name), made.clone())),
+                None => drop(made_by.remove(&(kind, name))),
+            }
+        }
+        set = changed.now;
+    }
+    Ok(Followed { set, made_by, units_made: translator.units_made() })
+}
+
+/// The proxy's resources, made once.
+fn at_end(segments: &[Vec<Record>], seen: Seen<'_>) -> Result<Arc<ResourceSet>, HistoryError> {
+    let (mut playback, changes) = begin(segments, seen)?;
+    changes.for_each(|change| playback.take(change));
+    Ok(Arc::new(evenkeel_translate::resources(&seen.run.view(), &playback.snapshot, seen.run.generation)))
+}
+
+/// The beginning of the last segment that leads to what was seen, and the changes up to there.
+fn begin<'s>(
+    segments: &'s [Vec<Record>],
+    seen: Seen<'_>,
+) -> Result<(Playback, impl Iterator<Item = &'s Change>), HistoryError> {
+    let until = seen.run.generation;
+    let checkpoint = |records: &'s Vec<Record>| match records.first() {
+        Some(Record::Checkpoint(c)) if c.writer == *seen.writer && c.generation <= until => Some(&**c),
         _ => None,
     };
     let found = segments.iter().rev().find_map(|records| Some((checkpoint(records)?, records)));
     let (checkpoint, records) = found.ok_or(HistoryError::Forgotten(until))?;
-    let mut playback = Playback::new(checkpoint);
-    each(&playback.snapshot, playback.generation, None);
-    for record in records {
-        let Record::Change(change) = record else { continue };
-        if change.generation > until {
-            break;
-        }
-        playback.take(change);
-        let causes = change.causes.iter().cloned().collect();
-        each(
-            &playback.snapshot,
-            change.generation,
-            Some(MadeBy { generation: change.generation, at: change.at, causes }),
-        );
-    }
-    Ok(())
+    let changes = records.iter().filter_map(|record| match record {
+        Record::Change(change) => Some(change),
+        _ => None,
+    });
+    Ok((Playback::new(checkpoint.clone()), changes.take_while(move |change| change.generation <= until)))
 }
 
 /// Files and builder as they were.
@@ -210,7 +226,6 @@ struct Playback {
     files: Files,
     builder: Builder,
     snapshot: Arc<Snapshot>,
-    generation: u64,
 }
 
 impl Playback {
@@ -224,14 +239,13 @@ impl Playback {
             changed.extend(good.filter_map(|text| files.replay(&path, Some(&text))));
         }
         let snapshot = builder.apply(changed).snapshot;
-        Self { files, builder, snapshot, generation: checkpoint.generation }
+        Self { files, builder, snapshot }
     }
 
-    fn take(&mut self, change: &log::Change) {
+    fn take(&mut self, change: &Change) {
         let files = change.files.iter();
         let changed: Vec<_> = files.filter_map(|(path, text)| self.files.replay(path, text.as_deref())).collect();
         self.snapshot = self.builder.apply(changed).snapshot;
-        self.generation = change.generation;
     }
 }
 
@@ -251,12 +265,12 @@ mod tests {
 
     /// A control plane without sockets and clocks: one event per millisecond.
     struct Live {
-        state: tempfile::TempDir,
+        state: Arc<tempfile::TempDir>,
         files: Files,
         builder: Builder,
         snapshot: Arc<Snapshot>,
         log: EventLog,
-        started: u64,
+        writer: Writer,
         generation: u64,
         now: u64,
         /// What the proxy ran from then on.
@@ -265,16 +279,21 @@ mod tests {
 
     impl Live {
         fn new() -> Self {
-            let state = tempfile::tempdir().expect("a directory");
+            Self::sharing(Arc::new(tempfile::tempdir().expect("a directory")), "one")
+        }
+
+        /// One of several with this directory.
+        fn sharing(state: Arc<tempfile::TempDir>, name: &str) -> Self {
             let builder = Builder::new(MeshConfig::default(), AddressBook::default()).checked(false);
             let files = Files::new(Vec::new());
-            let log = EventLog::open(state.path(), checkpoint(&files, &builder, 0, 0, 1)).expect("a log");
+            let writer = Writer { name: name.to_owned(), started: 0 };
+            let log = EventLog::open(state.path(), checkpoint(&files, &builder, 0, &writer, 1)).expect("a log");
             let ran = Vec::new();
-            Self { state, files, builder, snapshot: Arc::default(), log, started: 0, generation: 1, now: 0, ran }
+            Self { state, files, builder, snapshot: Arc::default(), log, writer, generation: 1, now: 0, ran }
         }
 
         fn checkpoint(&self) -> Checkpoint {
-            checkpoint(&self.files, &self.builder, self.now, self.started, self.generation)
+            checkpoint(&self.files, &self.builder, self.now, &self.writer, self.generation)
         }
 
         fn edit(&mut self, path: &str, text: Option<&str>) {
@@ -291,14 +310,14 @@ mod tests {
 
         fn acknowledge(&mut self) {
             self.now += 1_000;
-            let run = Run::new("client", &view(), self.generation);
-            self.log.run(UNIX_EPOCH + Duration::from_micros(self.now), [run]).expect("a record");
+            let now = UNIX_EPOCH + Duration::from_micros(self.now);
+            self.log.run(now, [Run::new("client", &view(), self.generation, now)]).expect("a record");
             self.ran.push((self.now, evenkeel_translate::resources(&view(), &self.snapshot, self.generation)));
         }
 
         fn restart(&mut self) {
             self.now += 1_000;
-            (self.started, self.generation) = (self.now, 1);
+            (self.writer.started, self.generation) = (self.now, 1);
             self.log = EventLog::open(self.state.path(), self.checkpoint()).expect("a log");
         }
 
@@ -310,13 +329,13 @@ mod tests {
         }
     }
 
-    fn checkpoint(files: &Files, builder: &Builder, at: u64, started: u64, generation: u64) -> Checkpoint {
+    fn checkpoint(files: &Files, builder: &Builder, at: u64, writer: &Writer, generation: u64) -> Checkpoint {
         let text = |(path, good, present): (&Path, Option<&str>, &str)| {
             (path.to_owned(), FileText { good: good.map(str::to_owned), present: present.to_owned() })
         };
         Checkpoint {
             at,
-            started,
+            writer: writer.clone(),
             generation,
             trust_domain: "cluster.local".to_owned(),
             addresses: builder.book().clone(),
@@ -402,5 +421,60 @@ mod tests {
 
         let unknown = super::past(live.state.path(), "nobody", then).expect_err("no such proxy").to_string();
         assert!(unknown.contains("no proxy `nobody`") && unknown.contains("client"), "{unknown}");
+    }
+    #[test]
+    fn what_a_change_does_not_touch_is_not_made_anew() {
+        let mut live = Live::new();
+        for number in 0..50 {
+            live.edit(&format!("s{number}.yaml"), Some(&service(&format!("s{number}"), 80)));
+        }
+        live.log.rotate(live.checkpoint()).expect("a segment");
+        live.acknowledge();
+        let made = |live: &Live| past(live.state.path(), "client", live.now).expect("a past").units_made;
+        let whole = made(&live);
+        for edit in 0..20 {
+            live.edit("s7.yaml", Some(&service("s7", 81 + edit)));
+        }
+        live.acknowledge();
+        let more = made(&live) - whole;
+        assert!(whole >= 50 && more <= 20 * 5, "{whole} units at first, {more} more for 20 edits");
+        live.check_all();
+    }
+
+    #[test]
+    fn control_planes_that_share_a_directory_write_side_by_side() {
+        let mut one = Live::new();
+        let mut two = Live::sharing(one.state.clone(), "two");
+        let both = service("both", 80);
+        one.edit("both.yaml", Some(&both));
+        two.edit("both.yaml", Some(&both));
+        // What the second counts is not what the first counts.
+        two.edit("two.yaml", Some(&service("two", 80)));
+        // The proxy is at one, at the other, and back.
+        one.acknowledge();
+        let last = |live: &Live| live.ran.last().map(|(_, set)| bytes(set)).expect("a run");
+        let at = |live: &Live, time| bytes(&past(live.state.path(), "client", time).expect("a past").set);
+        assert_eq!(at(&one, one.now), last(&one));
+        two.now = one.now;
+        two.acknowledge();
+        assert_eq!(at(&one, two.now), last(&two));
+        assert_ne!(last(&one), last(&two));
+        let there = two.now;
+        one.now = there;
+        one.acknowledge();
+        assert_eq!(at(&two, one.now), last(&one));
+        assert_eq!(at(&two, there), last(&two));
+
+        // One that begins many segments drops its own oldest, and leaves what the other is writing.
+        for _ in 0..20 {
+            one.now += 1_000;
+            one.log.rotate(one.checkpoint()).expect("a segment");
+        }
+        two.now = one.now;
+        two.edit("late.yaml", Some(&service("late", 80)));
+        two.acknowledge();
+        assert_eq!(at(&one, two.now), last(&two));
+        let kept = fs::read_dir(one.state.path().join("history")).expect("segments").count();
+        assert!((8..=10).contains(&kept), "{kept} segments");
     }
 }

@@ -170,4 +170,28 @@ fn a_proxy_moves_between_two_control_planes_and_is_sent_nothing_twice() {
         assert_eq!(planes[from].addresses(3 + number), planes[to].addresses(3 + number));
         before = held();
     }
+    check_history(folder.path(), &planes);
+}
+
+/// Both have written down what the proxy ran at either, and tell the same, as does whoever reads the directory.
+fn check_history(folder: &Path, planes: &[ControlPlane]) {
+    let asked = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+        let output = command.args(["history", "-o", "json"]).args(arguments).output().expect("it runs");
+        (output.status.success(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    };
+    let state = folder.join("state");
+    let read = ["--state", state.to_str().expect("text"), "gateway-0.shop"];
+    let past = eventually("the last change in the history", || {
+        let (_, text) = asked(&read);
+        text.contains("outbound|80||new-1.shop.svc.cluster.local").then_some(text)
+    });
+    for plane in planes {
+        let address = plane.http.to_string();
+        assert_eq!(asked(&["--control-plane", &address, "gateway-0.shop"]), (true, past.clone()));
+        let (found, text) = asked(&["--control-plane", &address, "--at", "1h", "gateway-0.shop"]);
+        assert!(!found && text.contains("no proxy `gateway-0.shop` had acknowledged anything by then"), "{text}");
+        let (found, text) = asked(&["--control-plane", &address, "--at", "+1 h & more", "gateway-0.shop"]);
+        assert!(!found && text.contains("`+1 h & more` is neither a time"), "{text}");
+    }
 }

@@ -1,0 +1,54 @@
+//! The query of a page's address.
+
+/// The first value of a parameter, with `%XX` (RFC 3986, section 2.1) and `+` read as what they stand for.
+pub fn parameter(query: &str, name: &str) -> Option<String> {
+    query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('=')).map(decoded)
+}
+
+/// What is no escape stays as it is.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        bytes.push(match first {
+            b'+' => b' ',
+            b'%' => match after.split_first_chunk::<2>().and_then(|(digits, then)| Some((hex(*digits)?, then))) {
+                Some((byte, then)) => {
+                    rest = then;
+                    byte
+                }
+                None => b'%',
+            },
+            other => *other,
+        });
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn hex(digits: [u8; 2]) -> Option<u8> {
+    let [high, low] = digits.map(|digit| char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok()));
+    Some(high? << 4 | low?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_parameters() {
+        let check =
+            |query: &str, expected: Option<&str>| assert_eq!(parameter(query, "at").as_deref(), expected, "{query}");
+        check("proxyID=a&at=5m", Some("5m"));
+        check("at=2026-11-21T10%3A00%3a00%2B01:00&at=other", Some("2026-11-21T10:00:00+01:00"));
+        check("at=a+b%20c", Some("a b c"));
+        check("at=%", Some("%"));
+        check("at=%4", Some("%4"));
+        check("at=%+1", Some("% 1"));
+        check("at=%ff", Some("\u{fffd}"));
+        check("at=", Some(""));
+        check("at", None);
+        check("what=at", None);
+        check("", None);
+    }
+}

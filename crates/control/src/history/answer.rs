@@ -1,0 +1,86 @@
+//! The question a user asks, a proxy and a time as text, and its answer as JSON.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use super::log::unix_micros;
+use super::replay::{self, HistoryError, Past};
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AnswerError {
+    /// Not a time.
+    #[error("`{0}` is neither a time like 2026-11-21T10:00:00Z nor so long ago as 90s, 5m or 2h")]
+    Time(String),
+    /// The log.
+    #[error(transparent)]
+    History(#[from] HistoryError),
+}
+
+/// What `proxy` (a node id, `POD.NAMESPACE` or `POD`) ran `at` a time in RFC 3339 or so long ago; now if not given.
+pub fn answer(state: &Path, proxy: &str, at: Option<&str>) -> Result<Value, AnswerError> {
+    let now = SystemTime::now();
+    let at = match at {
+        None => now,
+        Some(text) => moment(text, now).ok_or_else(|| AnswerError::Time(text.to_owned()))?,
+    };
+    Ok(in_json(&replay::past(state, proxy, unix_micros(at))?))
+}
+
+fn moment(text: &str, now: SystemTime) -> Option<SystemTime> {
+    match evenkeel_base::duration::parse(text) {
+        Ok(ago) => now.checked_sub(ago),
+        Err(_) => OffsetDateTime::parse(text, &Rfc3339).ok().map(SystemTime::from),
+    }
+}
+
+fn shown(micros: u64) -> String {
+    let time = UNIX_EPOCH.checked_add(Duration::from_micros(micros)).map(OffsetDateTime::from);
+    time.and_then(|time| time.format(&Rfc3339).ok()).unwrap_or_else(|| micros.to_string())
+}
+
+fn in_json(past: &Past) -> Value {
+    let resources = past.resources.iter().map(|at| {
+        let made = at.made_by.as_ref();
+        json!({
+            "type": at.kind.short_name(),
+            "name": &*at.resource.name,
+            "version": at.resource.version.to_string(),
+            "origin": at.resource.origin.as_deref(),
+            "generation": made.map(|made| made.generation),
+            "changed_at": made.map(|made| shown(made.at)),
+            "causes": made.map(|made| made.causes.to_vec()),
+        })
+    });
+    let since = past.since.iter().map(
+        |difference| json!({ "what": difference.what, "type": difference.kind.short_name(), "name": difference.name }),
+    );
+    json!({
+        "proxy": past.node,
+        "generation": past.generation,
+        "resources": resources.collect::<Vec<_>>(),
+        "since": since.collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_times() {
+        let now = UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let check = |text: &str, expected: Option<u64>| {
+            let found = moment(text, now).and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+            assert_eq!(found.map(|since| since.as_secs()), expected, "{text}");
+        };
+        check("5m", Some(999_700));
+        check("1970-01-02T00:00:00Z", Some(86_400));
+        check("1970-01-02T01:00:00+01:00", Some(86_400));
+        check("yesterday", None);
+    }
+}
