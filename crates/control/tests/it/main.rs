@@ -3,6 +3,7 @@
 mod certificates;
 mod configuration;
 mod envoy;
+mod envoy_on_demand;
 mod fixture;
 mod go_client;
 mod startup;
