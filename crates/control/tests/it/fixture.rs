@@ -9,7 +9,7 @@ use evenkeel_control::server::Addresses;
 use evenkeel_control::{ControlError, ControlPlane, Options};
 use evenkeel_xds::ResourceType;
 use evenkeel_xds::client::connection::Service;
-use evenkeel_xds::client::{Client, Connection, ConnectionError, Protocol, Rejected, Update};
+use evenkeel_xds::client::{Client, ClientResponse, Connection, ConnectionError, Protocol, Rejected, Update};
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
 use evenkeel_xds::pb::google::protobuf::{Struct, Value, value::Kind};
 use hyper_util::rt::TokioIo;
@@ -227,6 +227,30 @@ impl Proxy {
         self.client.answer(&update, &refuse.map(reject).unwrap_or_default());
         self.flush().await;
         Ok(update)
+    }
+
+    /// Accepts updates until one had a resource of this name, which is lost on the way to where it should be kept.
+    pub async fn lose(&mut self, name: &str) {
+        loop {
+            let next = tokio::time::timeout(PATIENCE, self.connection.next()).await.expect("an update in time");
+            let mut response = next.expect("an open stream");
+            let ClientResponse::Delta(delta) = &mut response else { panic!("a delta stream") };
+            let before = delta.resources.len();
+            delta.resources.retain(|resource| resource.name != name);
+            let lost = delta.resources.len() < before;
+            let update = self.client.on_response(response).expect("a type asked for");
+            self.client.answer(&update, &[]);
+            self.flush().await;
+            if lost {
+                return;
+            }
+        }
+    }
+
+    /// Tells what it holds.
+    pub async fn report(&mut self) {
+        self.client.report();
+        self.flush().await;
     }
 
     /// Accepts updates until `found` finds what it wants in one.

@@ -2,6 +2,7 @@
 
 mod certificates;
 mod configuration;
+mod divergence;
 mod envoy;
 mod envoy_on_demand;
 mod fixture;
