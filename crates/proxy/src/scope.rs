@@ -103,16 +103,17 @@ impl State {
         }
     }
 
-    /// Whoever waits goes on with what is known: the control plane is away.
-    pub fn give_up_demands(&mut self) {
-        let waiting: Vec<Demand> =
-            self.builder.demanded().iter().filter(|demand| !self.builder.is_answered(demand)).cloned().collect();
+    /// Whoever waits goes on with what is known: the control plane is away. True when somebody may have waited.
+    pub fn give_up_demands(&mut self) -> bool {
+        let is_awaited = |demand: &&Demand| !self.builder.is_answered(demand) && !self.builder.is_given_up(demand);
+        let waiting: Vec<Demand> = self.builder.demanded().iter().filter(is_awaited).cloned().collect();
         self.note_given_up(waiting.len());
         let now = Instant::now();
         for demand in &waiting {
             self.builder.give_up(demand);
             self.log_unanswerable(demand, now);
         }
+        !waiting.is_empty()
     }
 
     pub fn note_given_up(&self, count: usize) {

@@ -288,17 +288,15 @@ impl State {
         stream.last_error = None;
     }
 
-    /// Notes that a stream is down, or could not be opened.
-    pub fn stream_failed(&mut self, key: &StreamKey, error: String) {
+    /// Notes that a stream is down, or could not be opened; true when something that was waited for is given up.
+    pub fn stream_failed(&mut self, key: &StreamKey, error: String) -> bool {
         let stream = self.streams.entry(key.clone()).or_default();
         if stream.connected {
             self.stats.control_plane.inc(control_plane::Counter::disconnects);
         }
         stream.connected = false;
         stream.last_error = Some(error);
-        if key.is_aggregated() {
-            self.give_up_demands();
-        }
+        key.is_aggregated() && self.give_up_demands()
     }
 
     /// Where the cluster stands that the control thread's own streams use.

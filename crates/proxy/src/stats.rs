@@ -19,7 +19,7 @@ layout! {
         }
         gauges { downstream_cx_active, downstream_cx_http1_active, downstream_cx_http2_active, downstream_cx_ssl_active, downstream_cx_upgrades_active,
             downstream_rq_active }
-        histograms { downstream_rq_time, downstream_cx_length_ms }
+        histograms { downstream_rq_time, downstream_cx_length_ms, on_demand_time }
         statuses None
     }
 }

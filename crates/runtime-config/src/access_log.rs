@@ -112,6 +112,15 @@ pub enum Operator {
     ResponseDuration,
     /// Milliseconds from the first upstream byte to the last downstream byte.
     ResponseTxDuration,
+    /// From one point in a request's life to another.
+    CommonDuration {
+        /// From then.
+        start: TimePoint,
+        /// Until then.
+        end: TimePoint,
+        /// In this unit.
+        precision: Precision,
+    },
     UpstreamHost,
     UpstreamCluster,
     /// The cluster's name where `UpstreamCluster` says its `alt_stat_name`.
@@ -141,4 +150,32 @@ pub enum Operator {
     FilterChainName,
     /// Dynamic metadata, filter state and others that this build never sets: prints `-`.
     Unset,
+}
+
+/// A point in a request's life, as `%COMMON_DURATION%` names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimePoint {
+    /// `DS_RX_BEG`: the request began.
+    RequestBegin,
+    /// `DS_RX_END`: its last byte came.
+    RequestEnd,
+    /// `US_RX_BEG`: the upstream's first byte came.
+    ResponseBegin,
+    /// `DS_TX_END`: the client was sent the last byte.
+    ResponseEnd,
+    /// `ON_DEMAND_BEG`: it began to wait for configuration it needs.
+    HeldBegin,
+    /// `ON_DEMAND_END`: it went on.
+    HeldEnd,
+}
+
+/// The unit of `%COMMON_DURATION%`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Precision {
+    /// `ms`
+    Millis,
+    /// `us`
+    Micros,
+    /// `ns`
+    Nanos,
 }

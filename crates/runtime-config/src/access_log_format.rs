@@ -1,6 +1,6 @@
 //! Format strings of access logs and header values: `%OPERATOR(argument):length%` with literals between.
 
-use crate::access_log::{Format, FormatPart, GrpcStatusFormat, Operator};
+use crate::access_log::{Format, FormatPart, GrpcStatusFormat, Operator, Precision, TimePoint};
 
 /// Envoy's own format, used when a file access log has none.
 pub const ENVOY_DEFAULT_FORMAT: &str = "[%START_TIME%] \"%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%\" \
@@ -140,6 +140,7 @@ impl<'t> Command<'t> {
                 Some("NUMBER") => GrpcStatusFormat::Number,
                 Some(_) => return Err(self.wrong_argument("takes CAMEL_STRING, SNAKE_STRING or NUMBER")),
             }),
+            "COMMON_DURATION" => self.common_duration()?,
             "GRPC_STATUS_NUMBER" => Operator::GrpcStatus(GrpcStatusFormat::Number),
             "ENVIRONMENT" => {
                 let name = self.argument.filter(|a| !a.is_empty());
@@ -166,6 +167,37 @@ impl<'t> Command<'t> {
             return Err(self.wrong_argument(expected));
         }
         Ok(make(first.into(), second.map(Into::into)))
+    }
+
+    fn common_duration(&self) -> Result<Operator, FormatError> {
+        let parts: Vec<&str> = self.argument.unwrap_or_default().split(':').collect();
+        let expected = "takes START:END:PRECISION: two of DS_RX_BEG, DS_RX_END, US_RX_BEG, DS_TX_END, ON_DEMAND_BEG and \
+                        ON_DEMAND_END, and ms, us or ns";
+        let point = |name: &str| {
+            Some(match name {
+                "DS_RX_BEG" => TimePoint::RequestBegin,
+                "DS_RX_END" => TimePoint::RequestEnd,
+                "US_RX_BEG" => TimePoint::ResponseBegin,
+                "DS_TX_END" => TimePoint::ResponseEnd,
+                "ON_DEMAND_BEG" => TimePoint::HeldBegin,
+                "ON_DEMAND_END" => TimePoint::HeldEnd,
+                _ => return None,
+            })
+        };
+        let precision = |name: &str| {
+            Some(match name {
+                "ms" => Precision::Millis,
+                "us" => Precision::Micros,
+                "ns" => Precision::Nanos,
+                _ => return None,
+            })
+        };
+        let operator = match parts.as_slice() {
+            [start, end, unit] => point(start).zip(point(end)).zip(precision(unit)),
+            _ => None,
+        };
+        let ((start, end), precision) = operator.ok_or_else(|| self.wrong_argument(expected))?;
+        Ok(Operator::CommonDuration { start, end, precision })
     }
 
     fn wrong_argument(&self, expected: &'static str) -> FormatError {

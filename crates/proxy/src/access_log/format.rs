@@ -4,7 +4,9 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use evenkeel_runtime_config::access_log::{Format, FormatPart, GrpcStatusFormat, JsonFormat, LogFormat, Operator};
+use evenkeel_runtime_config::access_log::{
+    Format, FormatPart, GrpcStatusFormat, JsonFormat, LogFormat, Operator, Precision, TimePoint,
+};
 
 use super::record::{HeadLookup, Record};
 use super::time;
@@ -168,6 +170,10 @@ fn value<'a>(operator: &'a Operator, record: &Record<'a>) -> Value<'a> {
         Operator::ResponseTxDuration => {
             millis(record.response_duration.map(|first| record.duration.saturating_sub(first)))
         }
+        Operator::CommonDuration { start, end, precision } => {
+            let passed = point(*end, record).zip(point(*start, record)).and_then(|(end, start)| end.checked_sub(start));
+            passed.map_or(Value::Absent, |passed| Value::Number(in_units(passed, *precision)))
+        }
         Operator::UpstreamHost => text(record.upstream_host),
         Operator::UpstreamCluster | Operator::UpstreamClusterRaw => text(record.upstream_cluster),
         Operator::UpstreamLocalAddress => address(record.upstream_local_address),
@@ -194,6 +200,27 @@ fn value<'a>(operator: &'a Operator, record: &Record<'a>) -> Value<'a> {
         Operator::Hostname => text(hostname()),
         Operator::VirtualClusterName | Operator::Unset => Value::Absent,
     }
+}
+
+/// When that was, from the request's start.
+fn point(point: TimePoint, record: &Record<'_>) -> Option<Duration> {
+    match point {
+        TimePoint::RequestBegin => Some(Duration::ZERO),
+        TimePoint::RequestEnd => record.request_duration,
+        TimePoint::ResponseBegin => record.response_duration,
+        TimePoint::ResponseEnd => Some(record.duration),
+        TimePoint::HeldBegin => record.held.map(|(begin, _)| begin),
+        TimePoint::HeldEnd => record.held.map(|(_, end)| end),
+    }
+}
+
+fn in_units(duration: Duration, precision: Precision) -> u64 {
+    let number = match precision {
+        Precision::Millis => duration.as_millis(),
+        Precision::Micros => duration.as_micros(),
+        Precision::Nanos => duration.as_nanos(),
+    };
+    u64::try_from(number).unwrap_or(u64::MAX)
 }
 
 fn header<'a>(head: &'a dyn HeadLookup, name: &str, other: Option<&str>) -> Value<'a> {
@@ -323,6 +350,7 @@ mod tests {
         Record {
             duration: Duration::from_micros(12_345),
             response_duration: Some(Duration::from_millis(10)),
+            held: Some((Duration::from_micros(200), Duration::from_micros(4_567))),
             request: &REQUEST,
             protocol: Some("HTTP/1.1"),
             response_code: 503,
@@ -354,6 +382,12 @@ mod tests {
             "503 UF,URX UpstreamConnectionFailure,UpstreamRetryLimitExceeded",
         );
         check("%DURATION% %RESPONSE_DURATION% %RESPONSE_TX_DURATION% %REQUEST_DURATION%", "12 10 2 -");
+        check(
+            "%COMMON_DURATION(ON_DEMAND_BEG:ON_DEMAND_END:us)% %COMMON_DURATION(DS_RX_BEG:US_RX_BEG:ms)% \
+             %COMMON_DURATION(US_RX_BEG:DS_TX_END:ns)% %COMMON_DURATION(DS_RX_BEG:DS_RX_END:ms)% \
+             %COMMON_DURATION(DS_TX_END:DS_RX_BEG:ms)%",
+            "4367 10 2345000 - -",
+        );
         check("%DOWNSTREAM_REMOTE_ADDRESS% %DOWNSTREAM_LOCAL_ADDRESS%", "10.244.0.3:40000 [::1]:80");
         check("%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT% %DOWNSTREAM_LOCAL_PORT%", "10.244.0.3 80");
         check("%BYTES_SENT%/%BYTES_RECEIVED% %UPSTREAM_HOST% %ROUTE_NAME%", "1024/0 - -");

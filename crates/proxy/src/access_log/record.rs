@@ -32,6 +32,8 @@ pub struct Record<'a> {
     pub request_duration: Option<Duration>,
     /// From start to the first response byte of the upstream.
     pub response_duration: Option<Duration>,
+    /// From start to when it had to wait for configuration it needs, and to when it went on.
+    pub held: Option<(Duration, Duration)>,
     /// Request head as the upstream got it, with `x-envoy-original-path` when the path was rewritten.
     pub request: &'a dyn HeadLookup,
     pub response: &'a dyn HeadLookup,
@@ -79,6 +81,7 @@ impl Record<'_> {
             duration: Duration::ZERO,
             request_duration: None,
             response_duration: None,
+            held: None,
             request: &NoHead,
             response: &NoHead,
             trailers: &NoHead,

@@ -1,9 +1,10 @@
 //! A request that waits for what the control plane has not been asked for before (`envoy.filters.http.on_demand`).
 
 use evenkeel_runtime_config::Demand;
+use tokio::time::Instant;
 
 use super::phases::Life;
-use crate::stats::http::Counter;
+use crate::stats::http::{Counter, Histogram};
 use crate::worker::Unheld;
 
 impl Life<'_> {
@@ -16,7 +17,14 @@ impl Life<'_> {
             true => Vec::new(),
             false => vec![demand.clone()],
         };
-        match worker.hold(missing).await {
+        self.request.clock.wait();
+        let begin = Instant::now();
+        let held = worker.hold(missing).await;
+        let end = Instant::now();
+        stats.record(Histogram::on_demand_time, u64::try_from((end - begin).as_millis()).unwrap_or(u64::MAX));
+        // A cluster may be waited for after the virtual host.
+        self.request.held = Some((self.request.held.map_or(begin, |(begin, _)| begin), end));
+        match held {
             Ok(()) if worker.generation().shared.config.has(&demand) => stats.inc(Counter::on_demand_success),
             Ok(()) => stats.inc(Counter::on_demand_missing),
             Err(Unheld::TimedOut) => {

@@ -22,6 +22,8 @@ pub(super) fn record<T>(origin: &Origin, request: &mut Request, f: impl FnOnce(&
     record.duration = now.duration_since(request.started);
     record.request_duration = since_start(request.received_all);
     record.response_duration = since_start(request.answered);
+    record.held =
+        request.held.map(|(begin, end)| (begin.duration_since(request.started), end.duration_since(request.started)));
     record.request = &head;
     record.response = &response;
     record.trailers = &trailers;

@@ -65,6 +65,8 @@ pub(super) struct Request {
     pub(super) body: Option<HeldBytes>,
     /// The upstream's response head said `chunked`, for answers to HEAD.
     pub(super) head_chunked: bool,
+    /// It had to wait for what it needs, between these.
+    pub(super) held: Option<(Instant, Instant)>,
     /// It was held for what it needs, and gets no more time.
     pub(super) unheld: bool,
 }
@@ -115,6 +117,7 @@ impl Request {
             kept: Kept::default(),
             body: None,
             head_chunked: false,
+            held: None,
             unheld: false,
         }
     }

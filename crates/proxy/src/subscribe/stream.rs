@@ -118,7 +118,9 @@ impl Stream {
         } else {
             tracing::warn!(stream = %self.key, cluster = &*self.cluster, "xDS stream: {text}");
         }
-        state.stream_failed(&self.key, text);
+        if state.stream_failed(&self.key, text) {
+            self.shared.dirty.notify_one();
+        }
     }
 
     async fn connected(

@@ -12,6 +12,7 @@ mod exchanges;
 mod floods;
 mod harness;
 mod health;
+mod holds;
 mod keep_alive;
 mod lifecycle;
 mod listener_updates;

@@ -55,6 +55,11 @@ fn mistakes_are_named_with_their_place() {
         ("x %NOT_THERE%", "at byte 2: operator %NOT_THERE% is not supported"),
         ("%REQ%", "at byte 0: operator %REQ% takes a header name, or two: %REQ(FIRST?SECOND)%"),
         ("%REQ(A?B?C)%", "at byte 0: operator %REQ% takes a header name, or two: %REQ(FIRST?SECOND)%"),
+        (
+            "%COMMON_DURATION(DS_RX_BEG:SOON:ms)%",
+            "at byte 0: operator %COMMON_DURATION% takes START:END:PRECISION: two of DS_RX_BEG, DS_RX_END, US_RX_BEG, \
+             DS_TX_END, ON_DEMAND_BEG and ON_DEMAND_END, and ms, us or ns",
+        ),
         ("%REQ()%", "at byte 0: operator %REQ% takes a header name, or two: %REQ(FIRST?SECOND)%"),
         ("%PROTOCOL(x)%", "at byte 0: operator %PROTOCOL% takes no argument"),
     ] {
