@@ -198,6 +198,9 @@ fn note_ages(client: &mut Client, update: &Update, rejected: &[Rejected]) {
     let now_us = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_micros());
     let now_us = u64::try_from(now_us).unwrap_or(u64::MAX);
     for received in &update.added {
+        if received.first {
+            continue;
+        }
         if rejected.is_empty() || !rejected.iter().any(|rejected| rejected.name == received.name) {
             client.applied(update.kind, received.cause, now_us);
         }

@@ -32,6 +32,10 @@ struct TypeState {
     held: BTreeMap<String, String>,
     /// Received and refused. The applier may still have a use for them, and must hear when they are gone.
     refused: BTreeSet<String>,
+    /// Names asked for and never answered so far.
+    unanswered: BTreeSet<String>,
+    /// Everything was asked for, and nothing came yet.
+    all_unanswered: bool,
     /// Whether this stream has carried a request of the type.
     started: bool,
     to_subscribe: BTreeSet<String>,
@@ -72,6 +76,7 @@ impl Client {
         let state = &mut self.types[kind.index()];
         if !state.wildcard {
             state.wildcard = true;
+            state.all_unanswered = true;
             if state.started {
                 state.to_subscribe.insert("*".to_owned());
             }
@@ -83,6 +88,7 @@ impl Client {
         let state = &mut self.types[kind.index()];
         let names: BTreeSet<String> = names.into_iter().map(str::to_owned).collect();
         for gone in state.names.difference(&names) {
+            state.unanswered.remove(gone);
             if !state.to_subscribe.remove(gone) {
                 state.to_unsubscribe.insert(gone.clone());
             }
@@ -95,6 +101,7 @@ impl Client {
             // A name dropped and taken up again before the server heard of it has lost what was held: ask anew.
             state.to_unsubscribe.remove(new);
             state.to_subscribe.insert(new.clone());
+            state.unanswered.insert(new.clone());
         }
         state.names = names;
     }
@@ -102,7 +109,9 @@ impl Client {
     /// Asks for one more name; also one that was asked for before and does not exist, to be told anew.
     pub fn subscribe(&mut self, kind: ResourceType, name: &str) {
         let state = &mut self.types[kind.index()];
-        state.names.insert(name.to_owned());
+        if state.names.insert(name.to_owned()) {
+            state.unanswered.insert(name.to_owned());
+        }
         state.to_unsubscribe.remove(name);
         state.to_subscribe.insert(name.to_owned());
     }
@@ -113,6 +122,7 @@ impl Client {
         if !state.names.remove(name) {
             return;
         }
+        state.unanswered.remove(name);
         if !state.to_subscribe.remove(name) {
             state.to_unsubscribe.insert(name.to_owned());
         }
@@ -147,12 +157,16 @@ impl Client {
         let kind = ResourceType::from_type_url(&response.type_url)
             .filter(|kind| self.types[kind.index()].started)
             .ok_or(ResponseError::Unexpected(response.type_url))?;
+        let state = &mut self.types[kind.index()];
+        let all_first = std::mem::take(&mut state.all_unanswered);
         let mut added = Vec::with_capacity(response.resources.len());
         let mut removed = response.removed_resources;
+        removed.iter().for_each(|name| _ = state.unanswered.remove(name));
         for resource in response.resources {
             let (cause, _) = metadata::read(resource.metadata.as_ref());
+            let first = state.unanswered.remove(&resource.name) || all_first;
             match resource.resource {
-                Some(any) => added.push(Received { name: resource.name, version: resource.version, any, cause }),
+                Some(any) => added.push(Received { name: resource.name, version: resource.version, any, cause, first }),
                 // How VHDS says that there is no such host.
                 None => removed.push(resource.name),
             }
@@ -302,5 +316,47 @@ impl TypeState {
                 .collect(),
             ..Default::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Any;
+    use crate::pb::envoy::service::discovery::v3::Resource;
+
+    /// Of each resource of a response with these names whether it is a first answer.
+    fn first(client: &mut Client, kind: ResourceType, names: &[&str], removed: &[&str]) -> Vec<bool> {
+        let any = Any { type_url: kind.type_url().to_owned(), value: Vec::new() };
+        let resource =
+            |name: &&str| Resource { name: (*name).to_owned(), resource: Some(any.clone()), ..Default::default() };
+        let response = DeltaDiscoveryResponse {
+            type_url: kind.type_url().to_owned(),
+            resources: names.iter().map(resource).collect(),
+            removed_resources: removed.iter().map(|name| (*name).to_owned()).collect(),
+            ..Default::default()
+        };
+        client.on_response(response).expect("asked for").added.iter().map(|received| received.first).collect()
+    }
+
+    #[test]
+    fn a_first_answer_is_told_from_a_change() {
+        use ResourceType::{Cluster, VirtualHost};
+        let mut client = Client::new(Node::default());
+        client.subscribe_all(Cluster);
+        client.set_names(VirtualHost, ["80/a", "80/b"]);
+        client.on_connect();
+        while client.poll_request().is_some() {}
+        assert_eq!(first(&mut client, Cluster, &["a", "b"], &[]), [true, true]);
+        assert_eq!(first(&mut client, Cluster, &["b", "c"], &[]), [false, false]);
+        assert_eq!(first(&mut client, VirtualHost, &["80/a"], &["80/b"]), [true]);
+        // One that was absent has come to be: that is a change.
+        assert_eq!(first(&mut client, VirtualHost, &["80/a", "80/b"], &[]), [false, false]);
+        client.set_names(VirtualHost, ["80/b", "80/c"]);
+        client.on_connect();
+        while client.poll_request().is_some() {}
+        // What was missed while nobody was connected has its age.
+        assert_eq!(first(&mut client, VirtualHost, &["80/b", "80/c"], &[]), [false, true]);
+        assert_eq!(first(&mut client, Cluster, &["a"], &[]), [false]);
     }
 }

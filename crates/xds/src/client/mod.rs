@@ -56,6 +56,9 @@ pub struct Received {
     pub any: Any,
     /// The change that made it so; the default where the server does not say.
     pub cause: Cause,
+    /// It is the first answer to a question: how long ago its cause was says nothing of how soon changes arrive. State of
+    /// the world does not tell.
+    pub first: bool,
 }
 
 /// A resource the applier refused; the last good one of that name stays in use.

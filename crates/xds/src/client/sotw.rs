@@ -102,6 +102,7 @@ impl Client {
                 version: response.version_info.clone(),
                 any,
                 cause: Cause::default(),
+                first: false,
             })
             .collect();
         // Only a full listing says what is gone.
