@@ -12,6 +12,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::convergence;
 use super::query::parameter;
 use crate::history::answer::AnswerError;
 use crate::history::{self, HistoryError};
@@ -39,9 +40,10 @@ pub(super) const HISTORY: &str = "/debug/history";
 pub(super) type Page = (StatusCode, &'static str, String);
 
 /// Path and what it shows.
-const INDEX: [(&str, &str); 10] = [
+const INDEX: [(&str, &str); 11] = [
     ("/metrics", "counters and gauges as Prometheus text"),
     ("/ready", "200 once the configuration is read and served"),
+    ("/debug/proxies", "for a browser: which proxies are in sync, and how old changes were when each applied them"),
     ("/debug/syncz", "each proxy: what it was sent, accepted and refused, how old that was (`evenkeel proxy-status`)"),
     ("/debug/diagnostics", "what is wrong with the configuration, with file, line and column"),
     ("/debug/registryz", "services"),
@@ -69,6 +71,7 @@ impl Pages {
             "/metrics" => (StatusCode::OK, "text/plain; version=0.0.4", self.metrics()),
             "/ready" => (StatusCode::OK, "text/plain", "ready\n".to_owned()),
             "/debug" | "/debug/" | "/" => (StatusCode::OK, "text/plain", index()),
+            "/debug/proxies" => (StatusCode::OK, "text/html; charset=utf-8", convergence::page(&self.syncz())),
             "/debug/syncz" => json_page(&self.syncz()),
             "/debug/adsz" => json_page(&self.adsz()),
             "/debug/diagnostics" => json_page(&self.diagnostics()),

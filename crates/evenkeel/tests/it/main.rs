@@ -3,6 +3,7 @@
 mod control_planes;
 mod differential;
 mod docs;
+mod freshness;
 mod h2spec;
 mod interop;
 mod lab;

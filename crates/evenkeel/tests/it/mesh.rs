@@ -78,6 +78,20 @@ impl Plane {
         serde_json::from_slice(&response.body).ok()
     }
 
+    /// A page as text.
+    pub fn page(&self, path: &str) -> String {
+        page(([127, 0, 0, 1], self.http).into(), path)
+    }
+
+    /// What `evenkeel proxy-status` prints.
+    pub fn proxy_status(&self, more: &[&str]) -> String {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+        command.args(["proxy-status", "--control-plane", &format!("127.0.0.1:{}", self.http)]).args(more);
+        let output = command.output().expect("it runs");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
     /// What the control plane says of a proxy, once that has accepted everything it asked for, endpoints included.
     pub fn settled(&self, pod: &str) -> Value {
         eventually(&format!("a settled {pod}"), || {
@@ -171,7 +185,7 @@ pub fn page(admin: SocketAddr, path: &str) -> String {
 const BOOTSTRAP: &str = r#"
 node:
   id: sidecar~127.0.0.1~POD.shop~shop.svc.cluster.local
-  metadata: {NAMESPACE: shop, SERVICE_ACCOUNT: client, WORKLOAD_NAME: client, EVENKEEL: {SCOPE: SCOPE_OF_PROXY}}
+  metadata: {NAMESPACE: shop, SERVICE_ACCOUNT: client, WORKLOAD_NAME: client, EVENKEEL: {SCOPE: SCOPE_OF_PROXY, REPORT_INTERVAL: 1}}
 admin: {address: {socket_address: {address: 127.0.0.1, port_value: 0}}}
 dynamic_resources:
   ads_config:
