@@ -1,9 +1,9 @@
 //! From a user's objects to the [`Snapshot`], with what only shows when they are seen together.
 //!
-//! The work is cut into small steps (`step.rs`), each about one object, host or service. A step asks for what it needs
-//! (`tracking.rs` writes the questions down), and what it makes goes into a table. When an object changes, the steps that
-//! asked about it are due; when one of these makes something else than before, those that asked about that are due too;
-//! everything else stays as it is, its pointers included.
+//! The work is cut into small steps (`step.rs` lists them, `run.rs` does them), each about one object, host or service.
+//! A step asks for what it needs (`tracking.rs` writes the questions down), and what it makes goes into a table. When an
+//! object changes, the steps that asked about it are due; when one of these makes something else than before, those that
+//! asked about that are due too; everything else stays as it is, its pointers included.
 
 mod destination_rules;
 mod endpoints;
@@ -12,6 +12,7 @@ mod mesh;
 mod objects;
 mod policies;
 mod routes;
+mod run;
 mod services;
 mod step;
 mod tracking;
@@ -22,11 +23,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use evenkeel_api::{Kind, Object};
+use evenkeel_api::Object;
 use evenkeel_base::{Diagnostic, Diagnostics};
 
+use self::run::Outcome;
 use self::step::Step;
-use self::tracking::{Cx, Tracker};
+use self::tracking::Tracker;
 use crate::address_book::Allotment;
 use crate::{AddressBook, Labels, List, MeshConfig, Snapshot};
 
@@ -145,146 +147,11 @@ impl Builder {
     }
 
     fn run(&mut self, step: Step) {
-        let Self { tables, tracker, .. } = self;
-        let cx = Cx::new(tables);
-        let mut found = Diagnostics::new();
-        // Each step reads, then writes; whether it has anything left to be about is the last value.
-        let (reads, keep) = match &step {
-            Step::Duplicates(id) => {
-                objects::note_duplicates(&cx, id, &mut found);
-                let keep = cx.claims(id).len() > 1;
-                (cx.into_reads(), keep)
-            }
-            Step::Mesh => {
-                let mesh = mesh::settings(&cx, &self.defaults, &mut found);
-                let reads = cx.into_reads();
-                if mesh != tables.mesh {
-                    tables.mesh = mesh;
-                    tracker.all_changed();
-                }
-                (reads, true)
-            }
-            Step::Namespaces => {
-                let objects = cx.objects(Kind::Namespace);
-                let namespaces = objects.map(|o| (o.name.clone(), o.labels.clone())).collect();
-                let reads = cx.into_reads();
-                tables.namespaces = Arc::new(namespaces);
-                (reads, true)
-            }
-            Step::Service(id) => {
-                let drafts = services::drafts(&cx, id, &mut found);
-                let (reads, keep) = (cx.into_reads(), drafts.is_some());
-                tables.services.set_drafts(id, drafts, &mut tables.addresses, tracker);
-                (reads, keep)
-            }
-            Step::Want(host) => {
-                let range = services::want(&cx, host);
-                let keep = services::is_described(&cx, host);
-                let reads = cx.into_reads();
-                tables.addresses.want(host.as_str(), range);
-                tracker.want(Step::Addresses);
-                (reads, keep)
-            }
-            Step::Addresses => {
-                let reads = cx.into_reads();
-                for host in tables.addresses.allot() {
-                    tracker.changed(tracking::Fact::Address(&host));
-                }
-                (reads, true)
-            }
-            Step::Host(host) => {
-                let listed = services::listed(&cx, host, &mut found);
-                let (reads, keep) = (cx.into_reads(), !listed.is_empty());
-                tables.services.set_listed(host, listed, tracker);
-                (reads, keep)
-            }
-            Step::Peers(namespace) => {
-                let peers = policies::peer_authentications(&cx, namespace, &mut found);
-                let keep = !cx.objects_in(Kind::PeerAuthentication, namespace).is_empty();
-                let reads = cx.into_reads();
-                tables.policies.set_peers(namespace, peers, tracker);
-                (reads, keep)
-            }
-            Step::Policy(id) => {
-                let policy = policies::authorization_policy(&cx, id, &mut found);
-                let (reads, keep) = (cx.into_reads(), policy.is_some());
-                tables.policies.set_authorization(id, policy);
-                (reads, keep)
-            }
-            Step::Workload(id) => {
-                let workload = workloads::workload(&cx, id, &mut found);
-                let keep = cx.object(id).is_some();
-                let reads = cx.into_reads();
-                tables.workloads.set(id, workload, tracker);
-                (reads, keep)
-            }
-            Step::Conflict(overruled, first, port) => {
-                let conflict = workloads::conflict(&cx, &(overruled.clone(), first.clone(), *port));
-                let (reads, keep) = (cx.into_reads(), conflict.is_some());
-                found.extend(conflict);
-                (reads, keep)
-            }
-            Step::Endpoints(service) => {
-                let endpoints = endpoints::endpoints(&cx, service);
-                let keep = cx.service_in(&service.1, &service.0).is_some();
-                let reads = cx.into_reads();
-                tables.endpoints.set(service, endpoints);
-                (reads, keep)
-            }
-            Step::Slice(id) => {
-                endpoints::note_slice(&cx, id, &mut found);
-                let keep = cx.object(id).is_some();
-                (cx.into_reads(), keep)
-            }
-            Step::Rule(id) => {
-                let draft = destination_rules::draft(&cx, id, &mut found);
-                let keep = cx.object(id).is_some();
-                let reads = cx.into_reads();
-                tables.rules.set_draft(id, draft, tracker);
-                (reads, keep)
-            }
-            Step::Rules(namespace, host) => {
-                let key = (namespace.clone(), host.clone());
-                let merged = destination_rules::merged(&cx, &key, &mut found);
-                let (reads, keep) = (cx.into_reads(), !merged.is_empty());
-                tables.rules.set_merged(&key, merged, tracker);
-                (reads, keep)
-            }
-            Step::Gateways => {
-                let gateways = gateways::gateways(&cx, &mut found);
-                let reads = cx.into_reads();
-                tables.gateways.set(gateways, tracker);
-                (reads, true)
-            }
-            Step::Route(id) => {
-                let whole = virtual_services::whole(&cx, id, &mut found);
-                let (reads, keep) = (cx.into_reads(), whole.is_some());
-                tables.routes.set_whole(id, whole, tracker);
-                (reads, keep)
-            }
-            Step::GatewayHost(gateway, host) => {
-                virtual_services::note_merged(&cx, gateway, host, &mut found);
-                let keep = virtual_services::is_claimed_at(&cx, gateway, host);
-                (cx.into_reads(), keep)
-            }
-            Step::MeshHost(host) => {
-                let granted = virtual_services::granted(&cx, host, &mut found);
-                let (reads, keep) = (cx.into_reads(), !granted.is_empty());
-                tables.routes.set_granted(host, granted, tracker);
-                (reads, keep)
-            }
-            Step::Parts(id) => {
-                let parts = virtual_services::parts(&cx, id);
-                let keep = cx.object(id).is_some();
-                let reads = cx.into_reads();
-                tables.routes.set_parts(id, parts);
-                (reads, keep)
-            }
-        };
+        let Outcome { reads, found } = run::run(&step, &mut self.tables, &mut self.tracker, &self.defaults);
         self.note(&step, found);
-        match keep {
-            true => self.tracker.done(step, reads),
-            false => self.tracker.forget(&step),
+        match reads {
+            Some(reads) => self.tracker.done(step, reads),
+            None => self.tracker.forget(&step),
         }
     }
 
