@@ -19,10 +19,10 @@ pub(crate) struct Stream {
     entry: usize,
 }
 
-/// What [`Stream::poll_data`] found.
+/// What [`Stream::poll_chunk`] found.
 #[derive(Debug)]
 pub(crate) enum Received {
-    /// Bytes were given to the closure.
+    /// Bytes are in the chunk.
     Data,
     /// The peer's message is complete.
     End,

@@ -24,6 +24,7 @@ mod reply;
 mod request;
 mod respond;
 mod retry;
+mod streamed;
 mod upstream;
 mod websocket;
 

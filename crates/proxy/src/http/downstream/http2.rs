@@ -6,24 +6,18 @@ use std::task::{Context, Poll};
 use evenkeel_http::{Framing, Headers, ResponseHead};
 
 use super::Answer;
-use crate::conn::buffer::BLOCK_BYTES;
-use crate::h2::{Chunk, Received, Reset, ResetBy, Stream};
+use crate::h2::{Reset, ResetBy, Stream};
 use crate::http::failure::Failure;
 use crate::http::framed::{Piece, Take};
+use crate::http::streamed::Streamed;
 
 /// The stream, and what is over on it.
-pub(in crate::http) struct Http2 {
-    stream: Stream,
-    /// The client ended its request.
-    received_all: bool,
-    /// Our end of the response was handed over.
-    ended: bool,
-}
+pub(in crate::http) struct Http2(Streamed);
 
 impl Http2 {
     /// `received_all`: the request ended with its head.
     pub(in crate::http) fn new(stream: Stream, received_all: bool) -> Self {
-        Self { stream, received_all, ended: false }
+        Self(Streamed::new(stream, received_all, false))
     }
 
     pub(super) fn piece(
@@ -32,49 +26,19 @@ impl Http2 {
         take: &mut Take<'_>,
         cx: &mut Context<'_>,
     ) -> Result<Piece, Failure> {
-        if self.received_all {
-            return Ok(Piece::End);
-        }
-        let mut chunk = Chunk::default();
-        match self.stream.poll_chunk(BLOCK_BYTES, &mut chunk, cx) {
-            Poll::Pending => Ok(Piece::Nothing),
-            Poll::Ready(Ok(Received::Data)) => {
-                let end = self.stream.take_end();
-                take(chunk.bytes(), matches!(end, Some(None)));
-                if let Some(end) = end {
-                    *trailers = end.unwrap_or_default();
-                    self.received_all = true;
-                }
-                Ok(Piece::Data)
-            }
-            Poll::Ready(Ok(Received::End)) => {
-                self.received_all = true;
-                Ok(Piece::End)
-            }
-            Poll::Ready(Ok(Received::Trailers(received))) => {
-                *trailers = received;
-                self.received_all = true;
-                Ok(Piece::End)
-            }
-            Poll::Ready(Err(reset)) => Err(failure(reset)),
-        }
-    }
-
-    /// Pending: whoever asked for a piece is woken when there is one.
-    pub(super) fn poll_receive(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        Poll::Pending
+        self.0.piece(trailers, take, cx).map_err(failure)
     }
 
     pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
-        self.stream.poll_reset(cx).map(failure)
+        self.0.stream.poll_reset(cx).map(failure)
     }
 
     pub(super) fn received_all(&self) -> bool {
-        self.received_all
+        self.0.received_all
     }
 
     pub(super) fn send_interim(&mut self, head: &ResponseHead) {
-        self.stream.interim(head);
+        self.0.stream.interim(head);
     }
 
     /// A tunnel is opened by 200, where HTTP/1 has 101 (RFC 8441 section 5).
@@ -88,8 +52,8 @@ impl Http2 {
             Answer { bodiless: true, .. } => Framing::None,
             Answer { framing, .. } => framing,
         };
-        self.ended = framing.is_empty();
-        self.stream.respond(head, framing, self.ended);
+        self.0.ended = framing.is_empty();
+        self.0.stream.respond(head, framing, self.0.ended);
         head.status = status;
     }
 
@@ -98,22 +62,15 @@ impl Http2 {
     }
 
     pub(super) fn send(&mut self, data: &[u8], last: bool) {
-        self.ended |= last;
-        self.stream.send_data(data, last);
+        self.0.send(data, last);
     }
 
     pub(super) fn finish(&mut self, trailers: &Headers) {
-        if std::mem::replace(&mut self.ended, true) {
-            return;
-        }
-        match trailers.is_empty() {
-            true => self.stream.send_data(b"", true),
-            false => self.stream.send_trailers(trailers),
-        }
+        self.0.finish(trailers);
     }
 
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream.poll_sent(cx).map_err(|_| io::ErrorKind::ConnectionReset.into())
+        self.0.poll_sent(cx)
     }
 }
 

@@ -84,11 +84,6 @@ impl Lent {
         }
     }
 
-    /// Pending: whoever asked for a piece is woken when there is one.
-    pub(super) fn poll_receive(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        Poll::Pending
-    }
-
     pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
         match &self.early {
             Some(Up::Gone(failure)) => return Poll::Ready(failure.clone()),

@@ -10,30 +10,26 @@ use evenkeel_http::{Framing, HeaderId, Headers, ResponseInfo};
 use evenkeel_runtime_config::view::RequestView;
 
 use super::Arrived;
-use crate::conn::buffer::BLOCK_BYTES;
-use crate::h2::{Answer, Chunk, Received, Reset, ResetBy, Stream};
+use crate::h2::{Answer, Reset, ResetBy};
 use crate::http::failure::Failure;
 use crate::http::framed::{Piece, Take};
 use crate::http::request::{Request, Tunnel};
+use crate::http::streamed::Streamed;
 use crate::http::websocket;
 use crate::upstream::{Host, Place};
 
 /// How long a peer's settings are waited for.
 const SETTINGS_LIMIT: Duration = Duration::from_secs(1);
 
-/// The stream, and what is over on it.
+/// A place on the connection, and the stream that takes it when the head is sent.
 pub(in crate::http) struct Http2 {
     place: Place,
-    stream: Option<Stream>,
-    /// The request's end was handed over.
-    ended: bool,
-    /// The response is complete.
-    received_all: bool,
+    stream: Option<Streamed>,
 }
 
 impl Http2 {
     pub(in crate::http) fn new(place: Place) -> Self {
-        Self { place, stream: None, ended: false, received_all: false }
+        Self { place, stream: None }
     }
 
     pub(super) fn is_reused(&self) -> bool {
@@ -52,7 +48,7 @@ impl Http2 {
     pub(in crate::http) fn send_head(&mut self, request: &mut Request) -> Result<(), Failure> {
         let https = request.view().scheme() == b"https";
         let framing = if request.tunnel.is_some() { Framing::Chunked } else { request.info.framing };
-        self.ended = framing.is_empty();
+        let ended = framing.is_empty();
         let method = match &request.tunnel {
             Some(Tunnel::Upgrade(protocol)) => {
                 request.head.set_protocol(protocol);
@@ -62,12 +58,12 @@ impl Http2 {
             }
             Some(Tunnel::Connect) | None => None,
         };
-        let opened = self.place.open(&request.head, https, framing, self.ended);
+        let opened = self.place.open(&request.head, https, framing, ended);
         if let Some(method) = method {
             request.head.set_method(&method);
             request.head.set_protocol(b"");
         }
-        self.stream = Some(opened.map_err(failure)?);
+        self.stream = Some(Streamed::new(opened.map_err(failure)?, false, ended));
         Ok(())
     }
 
@@ -82,23 +78,19 @@ impl Http2 {
 
     pub(super) fn send(&mut self, data: &[u8], last: bool) {
         if let Some(stream) = &mut self.stream {
-            self.ended |= last;
-            stream.send_data(data, last);
+            stream.send(data, last);
         }
     }
 
     pub(super) fn finish(&mut self, trailers: &Headers) {
-        let ended = std::mem::replace(&mut self.ended, true);
-        match self.stream.as_mut().filter(|_| !ended) {
-            Some(stream) if trailers.is_empty() => stream.send_data(b"", true),
-            Some(stream) => stream.send_trailers(trailers),
-            None => {}
+        if let Some(stream) = &mut self.stream {
+            stream.finish(trailers);
         }
     }
 
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.stream {
-            Some(stream) => stream.poll_sent(cx).map_err(|_| io::ErrorKind::ConnectionReset.into()),
+            Some(stream) => stream.poll_sent(cx),
             None => Poll::Ready(Ok(())),
         }
     }
@@ -106,11 +98,11 @@ impl Http2 {
     pub(super) fn poll_head(&mut self, request: &mut Request, cx: &mut Context<'_>) -> Poll<Result<Arrived, Failure>> {
         let response = &mut request.response;
         let Some(stream) = &mut self.stream else { return Poll::Pending };
-        let meta = match ready!(stream.poll_head(response, cx)).map_err(failure)? {
+        let meta = match ready!(stream.stream.poll_head(response, cx)).map_err(failure)? {
             Answer::Interim => return Poll::Ready(Ok(Arrived::Interim)),
             Answer::Final(meta) => meta,
         };
-        self.received_all = meta.end;
+        stream.received_all = meta.end;
         if let Some(Tunnel::Upgrade(protocol)) = &request.tunnel
             && response.status == 200
             && !meta.end
@@ -132,35 +124,10 @@ impl Http2 {
         take: &mut Take<'_>,
         cx: &mut Context<'_>,
     ) -> Result<Piece, Failure> {
-        let Some(stream) = self.stream.as_mut().filter(|_| !self.received_all) else { return Ok(Piece::End) };
-        let mut chunk = Chunk::default();
-        match stream.poll_chunk(BLOCK_BYTES, &mut chunk, cx) {
-            Poll::Pending => Ok(Piece::Nothing),
-            Poll::Ready(Ok(Received::Data)) => {
-                let end = stream.take_end();
-                take(chunk.bytes(), matches!(end, Some(None)));
-                if let Some(end) = end {
-                    *trailers = end.unwrap_or_default();
-                    self.received_all = true;
-                }
-                Ok(Piece::Data)
-            }
-            Poll::Ready(Ok(Received::End)) => {
-                self.received_all = true;
-                Ok(Piece::End)
-            }
-            Poll::Ready(Ok(Received::Trailers(received))) => {
-                *trailers = received;
-                self.received_all = true;
-                Ok(Piece::End)
-            }
-            Poll::Ready(Err(reset)) => Err(failure(reset)),
+        match &mut self.stream {
+            Some(stream) => stream.piece(trailers, take, cx).map_err(failure),
+            None => Ok(Piece::End),
         }
-    }
-
-    /// Pending: whoever asked for a piece is woken when there is one.
-    pub(super) fn poll_receive(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        Poll::Pending
     }
 }
 

@@ -1,0 +1,83 @@
+//! Bodies on a stream of HTTP/2, read and written: the same on both sides of the proxy.
+
+use std::io;
+use std::task::{Context, Poll};
+
+use evenkeel_http::Headers;
+
+use super::framed::{Piece, Take};
+use crate::conn::buffer::BLOCK_BYTES;
+use crate::h2::{Chunk, Received, Reset, Stream};
+
+/// A stream, and what is over on it.
+pub(super) struct Streamed {
+    pub(super) stream: Stream,
+    /// The peer ended its message.
+    pub(super) received_all: bool,
+    /// The end of ours was handed over.
+    pub(super) ended: bool,
+}
+
+impl Streamed {
+    /// `received_all`: the peer's message ended with its head; `ended`: ours did.
+    pub(super) fn new(stream: Stream, received_all: bool, ended: bool) -> Self {
+        Self { stream, received_all, ended }
+    }
+
+    /// Gives the next piece of the peer's body that is there to `take`.
+    pub(super) fn piece(
+        &mut self,
+        trailers: &mut Headers,
+        take: &mut Take<'_>,
+        cx: &mut Context<'_>,
+    ) -> Result<Piece, Reset> {
+        if self.received_all {
+            return Ok(Piece::End);
+        }
+        let mut chunk = Chunk::default();
+        match self.stream.poll_chunk(BLOCK_BYTES, &mut chunk, cx) {
+            Poll::Pending => Ok(Piece::Nothing),
+            Poll::Ready(Ok(Received::Data)) => {
+                let end = self.stream.take_end();
+                take(chunk.bytes(), matches!(end, Some(None)));
+                if let Some(end) = end {
+                    *trailers = end.unwrap_or_default();
+                    self.received_all = true;
+                }
+                Ok(Piece::Data)
+            }
+            Poll::Ready(Ok(Received::End)) => {
+                self.received_all = true;
+                Ok(Piece::End)
+            }
+            Poll::Ready(Ok(Received::Trailers(received))) => {
+                *trailers = received;
+                self.received_all = true;
+                Ok(Piece::End)
+            }
+            Poll::Ready(Err(reset)) => Err(reset),
+        }
+    }
+
+    /// Sends a piece of our body. `last`: there is nothing behind it.
+    pub(super) fn send(&mut self, data: &[u8], last: bool) {
+        self.ended |= last;
+        self.stream.send_data(data, last);
+    }
+
+    /// Ends our message, unless that is done.
+    pub(super) fn finish(&mut self, trailers: &Headers) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        match trailers.is_empty() {
+            true => self.stream.send_data(b"", true),
+            false => self.stream.send_trailers(trailers),
+        }
+    }
+
+    /// Ready when all that was handed over has left.
+    pub(super) fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.poll_sent(cx).map_err(|_| io::ErrorKind::ConnectionReset.into())
+    }
+}
