@@ -12,12 +12,14 @@
 //!
 //! Workers have threads of their own; everything else runs on this one.
 
-use std::cell::Cell;
+mod admin_port;
+mod drains;
+mod lifecycle;
+mod told;
+
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,23 +28,25 @@ use evenkeel_runtime_config::{Builder, Environment};
 use evenkeel_stats::Registry;
 use evenkeel_tls::SecretStore;
 use evenkeel_xds::Schema;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::AbortHandle;
 
-use crate::access_log::LogThread;
-use crate::admin::{self, Admin, Command, DrainListeners};
+use self::admin_port::AdminPort;
+use self::lifecycle::Lifecycle;
+use self::told::Telling;
+use crate::access_log::{LogHandle, LogThread};
+use crate::admin::Admin;
 use crate::bootstrap::{self, BootstrapError, Loaded};
-use crate::handover::{HandoverError, Inheritance, Parcel, Predecessor, Request, Successor};
+use crate::handover::{HandoverError, Inheritance, Successor};
 use crate::inherit;
+use crate::listener::socket::HandedSockets;
 use crate::logging::Logging;
 use crate::memory;
 use crate::options::{Mode, Options, OptionsError, Settings};
 use crate::overload::{self, Overload};
 use crate::scope::Scope;
-use crate::state::{Awaits, Parts, Phase, Shared, State};
+use crate::state::{Awaits, Parts, Shared, State};
 use crate::subscribe::Subscriptions;
-use crate::worker::{DrainScope, WorkerOptions, WorkerPool};
+use crate::worker::{WorkerOptions, WorkerPool};
 
 /// How long the access logs may take to reach their files at the end.
 const LOG_FLUSH_LIMIT: Duration = Duration::from_secs(5);
@@ -166,36 +170,12 @@ async fn serve(
     let Inheritance { listeners: handed, admin: handed_admin, epoch } = inheritance;
     let log = LogThread::start().map_err(system("starting the access log's thread"))?;
     let registry = Registry::new();
-    let overload = Overload::new(&loaded.bootstrap.overload);
-    let worker_options = WorkerOptions {
-        concurrency: settings.concurrency,
-        inherited: inherit::listening_sockets(),
-        overload: Arc::clone(&overload),
-        handed,
-        log: log.handle(),
-        drain_time: settings.drain_time,
-    };
-    let pool = WorkerPool::start(worker_options, registry.clone()).map_err(system("starting worker threads"))?;
-    let pool = Arc::new(pool);
-    let limits = loaded.bootstrap.overload.clone();
-    tokio::task::spawn_local(overload::monitor::watch(limits, overload, pool.clone(), registry.clone()));
-    // What is asked for by name is waited for by name.
-    let all = !loaded.bootstrap.scope.is_learned();
-    let awaits =
-        Awaits { clusters: all && loaded.bootstrap.cds.is_some(), listeners: all && loaded.bootstrap.lds.is_some() };
-    let state = State::new(Parts {
-        builder,
-        pool: pool.clone(),
-        registry: registry.clone(),
-        subscriptions: Subscriptions::new(&loaded.bootstrap),
-        awaits,
-        scope: Scope::new(&loaded.bootstrap.scope),
-        bootstrap: loaded.message,
-    });
-    let shared = Shared::new(state);
+    let pool = start_workers(&settings, &loaded, handed, log.handle(), &registry)?;
+    let admin_address = loaded.bootstrap.admin;
+    let shared = Shared::new(state_of(loaded, builder, &pool, &registry));
 
-    let (commands, mut received) = mpsc::channel(MAX_COMMANDS);
-    let admin = match loaded.bootstrap.admin {
+    let (commands, received) = mpsc::channel(MAX_COMMANDS);
+    let admin = match admin_address {
         None => None,
         Some(address) => {
             let admin =
@@ -214,6 +194,58 @@ async fn serve(
     if !unbound.is_empty() {
         return Err(RunError::Listeners(unbound));
     }
+    spawn_keepers(&shared, &pool);
+
+    let telling = Telling::new(stop).map_err(system("installing signal handlers"))?;
+    let mut lifecycle = Lifecycle::new(shared, pool, registry, settings, log.handle(), admin, epoch);
+    lifecycle.run(successor, telling, received).await?;
+    log.handle().flush(LOG_FLUSH_LIMIT);
+    tracing::info!("ended");
+    Ok(())
+}
+
+/// Workers that listen to nothing yet, and what watches over the memory and connections they use.
+fn start_workers(
+    settings: &Settings,
+    loaded: &Loaded,
+    handed: Vec<HandedSockets>,
+    log: LogHandle,
+    registry: &Arc<Registry>,
+) -> Result<Arc<WorkerPool>, RunError> {
+    let overload = Overload::new(&loaded.bootstrap.overload);
+    let options = WorkerOptions {
+        concurrency: settings.concurrency,
+        inherited: inherit::listening_sockets(),
+        overload: Arc::clone(&overload),
+        handed,
+        log,
+        drain_time: settings.drain_time,
+    };
+    let pool = WorkerPool::start(options, registry.clone()).map_err(system("starting worker threads"))?;
+    let pool = Arc::new(pool);
+    let limits = loaded.bootstrap.overload.clone();
+    tokio::task::spawn_local(overload::monitor::watch(limits, overload, pool.clone(), registry.clone()));
+    Ok(pool)
+}
+
+/// What is known at the start: the bootstrap.
+fn state_of(loaded: Loaded, builder: Builder, pool: &Arc<WorkerPool>, registry: &Arc<Registry>) -> State {
+    let bootstrap = &loaded.bootstrap;
+    // What is asked for by name is waited for by name.
+    let all = !bootstrap.scope.is_learned();
+    State::new(Parts {
+        builder,
+        pool: pool.clone(),
+        registry: registry.clone(),
+        subscriptions: Subscriptions::new(bootstrap),
+        awaits: Awaits { clusters: all && bootstrap.cds.is_some(), listeners: all && bootstrap.lds.is_some() },
+        scope: Scope::new(&bootstrap.scope),
+        bootstrap: loaded.message,
+    })
+}
+
+/// Starts the tasks that keep everything as it should be, for as long as the process lives.
+fn spawn_keepers(shared: &Shared, pool: &Arc<WorkerPool>) {
     let settling = shared.clone();
     tokio::task::spawn_local(async move { settling.keep_settled().await });
     if let Some(demands) = pool.take_demands() {
@@ -226,196 +258,6 @@ async fn serve(
     tokio::task::spawn_local(async move { binding.retry_binds().await });
     let balancing = pool.clone();
     tokio::task::spawn_local(async move { balancing.keep_balanced().await });
-
-    let mut signals = match stop {
-        Some(stop) => Ending::Told(stop),
-        None => Ending::Signals(Signals::new().map_err(system("installing signal handlers"))?),
-    };
-    let (requests, mut requested) = mpsc::channel(1);
-    let predecessor = || Predecessor {
-        pool: pool.clone(),
-        registry: registry.clone(),
-        admin: admin.as_ref().and_then(AdminPort::copy),
-        epoch,
-        requests: requests.clone(),
-    };
-    let mut heir = match (&settings.handover, &successor) {
-        (Some(path), None) => Some(predecessor().wait(path)?),
-        _ => None,
-    };
-    let (mut succeeding, mut _taking) = (successor, None);
-    let mut drains = Drains::new(shared.clone(), pool.clone(), settings.drain_time);
-    let drain = loop {
-        tokio::select! {
-            told = signals.next() => match told {
-                Told::End => break true,
-                Told::ReopenLogs => log.handle().reopen(),
-            },
-            Some(command) = received.recv() => match command {
-                Command::Quit => break false,
-                Command::Drain(drain) => drains.begin(drain),
-                Command::Health { failed } => drains.set_health(failed),
-            },
-            () = live(&shared), if succeeding.is_some() => {
-                let successor = succeeding.take();
-                let taking = |new: Successor| new.take_over(pool.clone(), registry.clone(), settings.parent_shutdown_time);
-                _taking = successor.and_then(taking);
-                tracing::info!(epoch, "took over from the process before");
-                if let Some(admin) = &admin {
-                    admin.open(&settings)?;
-                }
-                if let Some(path) = &settings.handover {
-                    heir = Some(predecessor().wait(path)?);
-                }
-            }
-            Some((request, done)) = requested.recv() => {
-                match request {
-                    Request::GiveAway(to) => drains.give_away(Some(to), admin.as_ref()),
-                    Request::GoOn => drains.give_away(None, admin.as_ref()),
-                    Request::End => break false,
-                }
-                let _ = done.send(());
-            }
-        }
-    };
-    drop(heir);
-    if drain {
-        finish_connections(&shared, &pool, &mut signals).await;
-    }
-    pool.stop();
-    log.handle().flush(LOG_FLUSH_LIMIT);
-    tracing::info!("ended");
-    Ok(())
-}
-
-/// The admin interface's socket. It is open while this process is the one that answers.
-struct AdminPort {
-    /// As configured.
-    address: SocketAddr,
-    socket: std::net::TcpListener,
-    admin: Rc<Admin>,
-    serving: Cell<Option<AbortHandle>>,
-}
-
-impl AdminPort {
-    /// The socket of the process before this one, when its address is the same, or a new one.
-    async fn bind(address: SocketAddr, handed: Option<(SocketAddr, OwnedFd)>, admin: Admin) -> Result<Self, RunError> {
-        let failed = |error| RunError::Admin { address, error };
-        let socket = match handed {
-            Some((theirs, socket)) if theirs == address => std::net::TcpListener::from(socket),
-            _ => admin::bind(address).await.and_then(tokio::net::TcpListener::into_std).map_err(failed)?,
-        };
-        socket.set_nonblocking(true).map_err(failed)?;
-        Ok(Self { address, socket, admin: Rc::new(admin), serving: Cell::new(None) })
-    }
-
-    /// Answers from now on.
-    fn open(&self, settings: &Settings) -> Result<(), RunError> {
-        let failed = |error| RunError::Admin { address: self.address, error };
-        let bound = self.socket.local_addr().map_err(failed)?;
-        self.serve().map_err(failed)?;
-        if let Some(path) = &settings.admin_address_path {
-            std::fs::write(path, bound.to_string()).map_err(|error| RunError::Write { path: path.clone(), error })?;
-        }
-        tracing::info!(address = %bound, "admin interface");
-        Ok(())
-    }
-
-    fn serve(&self) -> io::Result<()> {
-        let listener = tokio::net::TcpListener::from_std(self.socket.try_clone()?)?;
-        let task = tokio::task::spawn_local(admin::serve(listener, self.admin.clone()));
-        self.serving.set(Some(task.abort_handle()));
-        Ok(())
-    }
-
-    /// Accepts no more; requests under way are answered.
-    fn close(&self) {
-        if let Some(serving) = self.serving.take() {
-            serving.abort();
-        }
-    }
-
-    fn copy(&self) -> Option<(SocketAddr, OwnedFd)> {
-        Some((self.address, self.socket.try_clone().ok()?.into()))
-    }
-}
-
-/// Ready when everything that was waited for is there.
-async fn live(shared: &Shared) {
-    loop {
-        let settled = shared.settled.notified();
-        if shared.state.borrow().phase == Phase::Live {
-            return;
-        }
-        settled.await;
-    }
-}
-
-/// What drains while the process lives, by whose order.
-struct Drains {
-    shared: Shared,
-    pool: Arc<WorkerPool>,
-    /// How long a graceful drain goes on accepting.
-    after: Duration,
-    /// `/drain_listeners`.
-    listeners: DrainScope,
-    /// `/healthcheck/fail`.
-    health_failed: bool,
-    given_away: bool,
-}
-
-impl Drains {
-    fn new(shared: Shared, pool: Arc<WorkerPool>, after: Duration) -> Self {
-        Self { shared, pool, after, listeners: DrainScope::None, health_failed: false, given_away: false }
-    }
-
-    fn begin(&mut self, DrainListeners { scope, graceful, skip_exit }: DrainListeners) {
-        self.listeners = self.listeners.max(scope);
-        self.settle();
-        if !graceful {
-            self.pool.stop_listening(scope);
-        } else if !skip_exit {
-            let (pool, after) = (self.pool.clone(), self.after);
-            tokio::task::spawn_local(async move {
-                tokio::time::sleep(after).await;
-                pool.stop_listening(scope);
-            });
-        }
-    }
-
-    /// As Envoy: while the health check fails, clients are asked to go.
-    fn set_health(&mut self, failed: bool) {
-        self.health_failed = failed;
-        self.settle();
-    }
-
-    fn give_away(&mut self, to: Option<mpsc::Sender<Parcel>>, admin: Option<&AdminPort>) {
-        let given_away = to.is_some();
-        if self.given_away == given_away {
-            return;
-        }
-        self.given_away = given_away;
-        if let Err(error) = self.pool.give_away(to) {
-            tracing::error!(%error, "handover: cannot listen again");
-        }
-        match admin {
-            Some(admin) if given_away => admin.close(),
-            Some(admin) => _ = admin.serve().inspect_err(|error| tracing::error!(%error, "admin interface")),
-            None => {}
-        }
-        self.settle();
-    }
-
-    fn settle(&self) {
-        self.pool.drain(if self.health_failed { DrainScope::All } else { self.listeners });
-        let drains = self.health_failed || self.given_away || self.listeners == DrainScope::All;
-        let phase = &mut self.shared.state.borrow_mut().phase;
-        match (drains, *phase) {
-            (true, _) => *phase = Phase::Draining,
-            (false, Phase::Draining) => *phase = Phase::Live,
-            (false, _) => {}
-        }
-    }
 }
 
 /// A control plane that does not answer must not keep static listeners from being ready for ever.
@@ -439,73 +281,5 @@ fn await_first_answers(shared: &Shared) {
                 shared.dirty.notify_one();
             }
         });
-    }
-}
-
-/// Takes no new connections and lets the others finish, for the drain time at most or until told again.
-async fn finish_connections(shared: &Shared, pool: &WorkerPool, signals: &mut Ending) {
-    shared.state.borrow_mut().phase = Phase::Draining;
-    let open = pool.active_connections();
-    tracing::info!(connections = open, "draining; signal again to end at once");
-    pool.drain(DrainScope::All);
-    pool.stop_listening(DrainScope::All);
-    tokio::select! {
-        finished = pool.drained() => if !finished {
-            tracing::warn!(connections = pool.active_connections(), "drain time is over; closing what is left");
-        },
-        () = signals.end() => tracing::warn!(connections = pool.active_connections(), "told again; closing what is left"),
-    }
-}
-
-/// What ends the process.
-enum Ending {
-    Signals(Signals),
-    Told(oneshot::Receiver<()>),
-}
-
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    reopen: Signal,
-}
-
-impl Signals {
-    fn new() -> io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            reopen: signal(SignalKind::user_defined1())?,
-        })
-    }
-}
-
-/// What the process is told from outside.
-enum Told {
-    End,
-    ReopenLogs,
-}
-
-impl Ending {
-    /// The next thing the process is told.
-    async fn next(&mut self) -> Told {
-        match self {
-            Self::Signals(signals) => {
-                tokio::select! {
-                    _ = signals.terminate.recv() => Told::End,
-                    _ = signals.interrupt.recv() => Told::End,
-                    _ = signals.reopen.recv() => Told::ReopenLogs,
-                }
-            }
-            Self::Told(stop) if stop.is_terminated() => std::future::pending().await,
-            Self::Told(stop) => {
-                _ = stop.await;
-                Told::End
-            }
-        }
-    }
-
-    /// Done when the process is told to end once more.
-    async fn end(&mut self) {
-        while !matches!(self.next().await, Told::End) {}
     }
 }

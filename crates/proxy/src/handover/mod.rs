@@ -30,8 +30,8 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 pub(crate) use parcel::{Half, Parcel, TcpPart, Travelling};
-pub(crate) use predecessor::{Predecessor, Request};
-pub(crate) use successor::{Inheritance, Successor};
+pub(crate) use predecessor::{Heir, Predecessor, Request};
+pub(crate) use successor::{Inheritance, Successor, Taking};
 
 /// Why no handover is possible.
 #[derive(Debug, thiserror::Error)]

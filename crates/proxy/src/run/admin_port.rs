@@ -1,0 +1,70 @@
+//! The admin interface's socket, which a process and the one after it hand on.
+
+use std::cell::Cell;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use tokio::task::AbortHandle;
+
+use super::RunError;
+use crate::admin::{self, Admin};
+use crate::options::Settings;
+
+/// The admin interface's socket. It is open while this process is the one that answers.
+pub(super) struct AdminPort {
+    /// As configured.
+    address: SocketAddr,
+    socket: std::net::TcpListener,
+    admin: Rc<Admin>,
+    serving: Cell<Option<AbortHandle>>,
+}
+
+impl AdminPort {
+    /// The socket of the process before this one, when its address is the same, or a new one.
+    pub(super) async fn bind(
+        address: SocketAddr,
+        handed: Option<(SocketAddr, OwnedFd)>,
+        admin: Admin,
+    ) -> Result<Self, RunError> {
+        let failed = |error| RunError::Admin { address, error };
+        let socket = match handed {
+            Some((theirs, socket)) if theirs == address => std::net::TcpListener::from(socket),
+            _ => admin::bind(address).await.and_then(tokio::net::TcpListener::into_std).map_err(failed)?,
+        };
+        socket.set_nonblocking(true).map_err(failed)?;
+        Ok(Self { address, socket, admin: Rc::new(admin), serving: Cell::new(None) })
+    }
+
+    /// Answers from now on.
+    pub(super) fn open(&self, settings: &Settings) -> Result<(), RunError> {
+        let failed = |error| RunError::Admin { address: self.address, error };
+        let bound = self.socket.local_addr().map_err(failed)?;
+        self.serve().map_err(failed)?;
+        if let Some(path) = &settings.admin_address_path {
+            std::fs::write(path, bound.to_string()).map_err(|error| RunError::Write { path: path.clone(), error })?;
+        }
+        tracing::info!(address = %bound, "admin interface");
+        Ok(())
+    }
+
+    pub(super) fn serve(&self) -> io::Result<()> {
+        let listener = tokio::net::TcpListener::from_std(self.socket.try_clone()?)?;
+        let task = tokio::task::spawn_local(admin::serve(listener, self.admin.clone()));
+        self.serving.set(Some(task.abort_handle()));
+        Ok(())
+    }
+
+    /// Accepts no more; requests under way are answered.
+    pub(super) fn close(&self) {
+        if let Some(serving) = self.serving.take() {
+            serving.abort();
+        }
+    }
+
+    /// Another handle, for the process after this one.
+    pub(super) fn copy(&self) -> Option<(SocketAddr, OwnedFd)> {
+        Some((self.address, self.socket.try_clone().ok()?.into()))
+    }
+}

@@ -1,0 +1,177 @@
+//! From ready to ended: what the process is told, drains, takes over and hands over.
+
+use std::sync::Arc;
+
+use evenkeel_stats::Registry;
+use tokio::sync::{mpsc, oneshot};
+
+use super::RunError;
+use super::admin_port::AdminPort;
+use super::drains::Drains;
+use super::told::{Telling, Told};
+use crate::access_log::LogHandle;
+use crate::admin::Command;
+use crate::handover::{HandoverError, Heir, Predecessor, Request, Successor, Taking};
+use crate::options::Settings;
+use crate::state::{Phase, Shared};
+use crate::worker::{DrainScope, WorkerPool};
+
+/// How the process ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    /// Connections may finish.
+    Drain,
+    /// At once.
+    Now,
+}
+
+/// The process once it is set up.
+pub(super) struct Lifecycle {
+    shared: Shared,
+    pool: Arc<WorkerPool>,
+    registry: Arc<Registry>,
+    settings: Settings,
+    log: LogHandle,
+    admin: Option<AdminPort>,
+    /// How often the process was replaced before.
+    epoch: u32,
+    drains: Drains,
+    /// What a process that takes over asks for.
+    requests: mpsc::Sender<(Request, oneshot::Sender<()>)>,
+    requested: mpsc::Receiver<(Request, oneshot::Sender<()>)>,
+    /// Taking connections from the process before goes on for as long as this is held.
+    taking: Option<Taking>,
+    /// Waits for the process after this one.
+    heir: Option<Heir>,
+}
+
+impl Lifecycle {
+    pub(super) fn new(
+        shared: Shared,
+        pool: Arc<WorkerPool>,
+        registry: Arc<Registry>,
+        settings: Settings,
+        log: LogHandle,
+        admin: Option<AdminPort>,
+        epoch: u32,
+    ) -> Self {
+        let (requests, requested) = mpsc::channel(1);
+        let drains = Drains::new(shared.clone(), pool.clone(), settings.drain_time);
+        Self {
+            shared,
+            pool,
+            registry,
+            settings,
+            log,
+            admin,
+            epoch,
+            drains,
+            requests,
+            requested,
+            taking: None,
+            heir: None,
+        }
+    }
+
+    /// Runs until the process is to end, and ends the workers. `successor`: this process takes the place of another as
+    /// soon as it is live.
+    pub(super) async fn run(
+        &mut self,
+        successor: Option<Successor>,
+        mut telling: Telling,
+        commands: mpsc::Receiver<Command>,
+    ) -> Result<(), RunError> {
+        if successor.is_none() {
+            self.wait_for_heir()?;
+        }
+        let ending = self.live(successor, &mut telling, commands).await?;
+        self.heir = None;
+        if ending == Ending::Drain {
+            finish_connections(&self.shared, &self.pool, &mut telling).await;
+        }
+        self.pool.stop();
+        Ok(())
+    }
+
+    async fn live(
+        &mut self,
+        mut successor: Option<Successor>,
+        telling: &mut Telling,
+        mut commands: mpsc::Receiver<Command>,
+    ) -> Result<Ending, RunError> {
+        loop {
+            tokio::select! {
+                told = telling.next() => match told {
+                    Told::End => return Ok(Ending::Drain),
+                    Told::ReopenLogs => self.log.reopen(),
+                },
+                Some(command) = commands.recv() => match command {
+                    Command::Quit => return Ok(Ending::Now),
+                    Command::Drain(drain) => self.drains.begin(drain),
+                    Command::Health { failed } => self.drains.set_health(failed),
+                },
+                () = live(&self.shared), if successor.is_some() => {
+                    if let Some(successor) = successor.take() {
+                        self.take_over(successor)?;
+                    }
+                }
+                Some((request, done)) = self.requested.recv() => {
+                    match request {
+                        Request::GiveAway(to) => self.drains.give_away(Some(to), self.admin.as_ref()),
+                        Request::GoOn => self.drains.give_away(None, self.admin.as_ref()),
+                        Request::End => return Ok(Ending::Now),
+                    }
+                    let _ = done.send(());
+                }
+            }
+        }
+    }
+
+    fn take_over(&mut self, from: Successor) -> Result<(), RunError> {
+        self.taking = from.take_over(self.pool.clone(), self.registry.clone(), self.settings.parent_shutdown_time);
+        tracing::info!(epoch = self.epoch, "took over from the process before");
+        if let Some(admin) = &self.admin {
+            admin.open(&self.settings)?;
+        }
+        Ok(self.wait_for_heir()?)
+    }
+
+    fn wait_for_heir(&mut self) -> Result<(), HandoverError> {
+        let Some(path) = &self.settings.handover else { return Ok(()) };
+        let predecessor = Predecessor {
+            pool: self.pool.clone(),
+            registry: self.registry.clone(),
+            admin: self.admin.as_ref().and_then(AdminPort::copy),
+            epoch: self.epoch,
+            requests: self.requests.clone(),
+        };
+        self.heir = Some(predecessor.wait(path)?);
+        Ok(())
+    }
+}
+
+/// Ready when everything that was waited for is there.
+async fn live(shared: &Shared) {
+    loop {
+        let settled = shared.settled.notified();
+        if shared.state.borrow().phase == Phase::Live {
+            return;
+        }
+        settled.await;
+    }
+}
+
+/// Takes no new connections and lets the others finish, for the drain time at most or until told again.
+async fn finish_connections(shared: &Shared, pool: &WorkerPool, telling: &mut Telling) {
+    shared.state.borrow_mut().phase = Phase::Draining;
+    let open = pool.active_connections();
+    tracing::info!(connections = open, "draining; signal again to end at once");
+    pool.drain(DrainScope::All);
+    pool.stop_listening(DrainScope::All);
+    tokio::select! {
+        finished = pool.drained() => if !finished {
+            tracing::warn!(connections = pool.active_connections(), "drain time is over; closing what is left");
+        },
+        () = telling.end() => tracing::warn!(connections = pool.active_connections(), "told again; closing what is left"),
+    }
+}

@@ -1,0 +1,61 @@
+//! What the process is told from outside: signals, or the program it runs in.
+
+use std::io;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+
+/// What the process is told.
+pub(super) enum Told {
+    End,
+    ReopenLogs,
+}
+
+/// By whom the process is told.
+pub(super) enum Telling {
+    Signals(Signals),
+    Program(oneshot::Receiver<()>),
+}
+
+pub(super) struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    reopen: Signal,
+}
+
+impl Telling {
+    /// `stop`: another program has the signals, and sends or drops this.
+    pub(super) fn new(stop: Option<oneshot::Receiver<()>>) -> io::Result<Self> {
+        if let Some(stop) = stop {
+            return Ok(Self::Program(stop));
+        }
+        Ok(Self::Signals(Signals {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            reopen: signal(SignalKind::user_defined1())?,
+        }))
+    }
+
+    /// The next thing the process is told.
+    pub(super) async fn next(&mut self) -> Told {
+        match self {
+            Self::Signals(signals) => {
+                tokio::select! {
+                    _ = signals.terminate.recv() => Told::End,
+                    _ = signals.interrupt.recv() => Told::End,
+                    _ = signals.reopen.recv() => Told::ReopenLogs,
+                }
+            }
+            Self::Program(stop) if stop.is_terminated() => std::future::pending().await,
+            Self::Program(stop) => {
+                _ = stop.await;
+                Told::End
+            }
+        }
+    }
+
+    /// Done when the process is told to end once more.
+    pub(super) async fn end(&mut self) {
+        while !matches!(self.next().await, Told::End) {}
+    }
+}
