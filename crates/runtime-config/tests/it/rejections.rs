@@ -109,107 +109,114 @@ fn connection_managers() {
     }
 }
 
+/// A route's match, the rest of the route, and what is said of it, behind the route's own path.
+type BadRoute = (&'static str, &'static str, &'static [&'static str]);
+
+const BAD_ROUTES: [BadRoute; 14] = [
+    ("{}", "route: { cluster: c }", &[".match: one of prefix, path"]),
+    (
+        "{ safe_regex: { regex: \"a(\" } }",
+        "route: { cluster: c }",
+        &[".match.safe_regex.regex: invalid regular expression: unclosed group"],
+    ),
+    (
+        "{ safe_regex: { regex: \"a)|(b\" } }",
+        "route: { cluster: c }",
+        &[".match.safe_regex.regex: invalid regular expression"],
+    ),
+    (
+        "{ safe_regex: { regex: \"(a{1000}){1000}\" } }",
+        "route: { cluster: c }",
+        &[".match.safe_regex.regex: the regular expression needs more than"],
+    ),
+    ("{ prefix: / }", "route: {}", &[".route: one of cluster, weighted_clusters"]),
+    (
+        "{ prefix: / }",
+        "route: { weighted_clusters: { clusters: [{ name: a, weight: 0 }] } }",
+        &[".route.weighted_clusters.clusters: weights add up to 0"],
+    ),
+    (
+        "{ prefix: / }",
+        "route: { weighted_clusters: { clusters: [{ name: a, weight: 4294967295 }, { name: b, weight: 1 }] } }",
+        &[".route.weighted_clusters.clusters: weights add up to 4294967296"],
+    ),
+    (
+        "{ prefix: / }",
+        "route: { cluster: c, timeout: -1s, retry_policy: { retry_on: \"5xx,never\" } }",
+        &[
+            ".route.retry_policy.retry_on: \"never\" is no supported retry condition",
+            ".route.timeout: must lie between 0 s and",
+        ],
+    ),
+    ("{ prefix: / }", "route: { cluster: c, timeout: -1s }", &[".route.timeout: must lie"]),
+    (
+        "{ prefix: / }",
+        "route: { cluster: c, regex_rewrite: { pattern: { regex: a }, substitution: \"\\\\1\" } }",
+        &[".route.regex_rewrite.substitution: \\1 names a group the pattern does not have"],
+    ),
+    (
+        "{ prefix: / }",
+        "direct_response: { status: 99 }",
+        &[".direct_response.status: 99 does not lie between 200 and 599"],
+    ),
+    (
+        "{ prefix: / }",
+        "route: { cluster: c }, request_headers_to_add: [{ header: { key: \"a b\", value: x } }, { header: { key: a, value: \"%NO%\" } }]",
+        &[
+            ".request_headers_to_add[0].header.key: \"a b\" is no header name",
+            ".request_headers_to_add[1].header.value: at byte 0: operator %NO% is not supported",
+        ],
+    ),
+    (
+        "{ prefix: / }",
+        "route: { cluster: c }, request_headers_to_add: [{ header: { key: Host, value: x } }], response_headers_to_remove: [\":status\"]",
+        &[
+            ".request_headers_to_add[0].header.key: \"host\" cannot be edited",
+            ".response_headers_to_remove[0]: \":status\" cannot be edited",
+        ],
+    ),
+    ("{ prefix: / }", "name: n", &[": one of route, redirect, direct_response"]),
+];
+
+/// A table of one route.
+fn table_of(matched: &str, rest: &str) -> String {
+    format!("name: r\nvirtual_hosts: [{{ name: h, domains: [\"*\"], routes: [{{ match: {matched}, {rest} }}] }}]")
+}
+
 #[test]
 fn routes() {
-    let host = |rest: &str| format!("name: r\nvirtual_hosts: [{rest}]");
-    let one = |matched: &str, action: &str| {
-        host(&format!("{{ name: h, domains: [\"*\"], routes: [{{ match: {matched}, {action} }}] }}"))
-    };
-    let at = "virtual_hosts[0].routes[0]";
-    for (text, expected) in [
-        ("virtual_hosts: []".to_owned(), vec!["name: must not be empty".to_owned()]),
-        (
-            host(
-                "{ name: a, domains: [x, X] }, { name: a, domains: [] }, { name: c, domains: [\"a*b\", \"*\", \"\"] }, { name: d, domains: [\"*\"] }",
-            ),
-            vec![
-                "virtual_hosts[0].domains[1]: \"X\": the domain is listed twice".into(),
-                "virtual_hosts[1].name: \"a\" is also the name of virtual_hosts[0]".into(),
-                "virtual_hosts[1].domains: must not be empty".into(),
-                "virtual_hosts[2].domains[0]: \"a*b\": a domain may have one".into(),
-                "virtual_hosts[2].domains[2]: \"\": a domain must not be empty".into(),
-                "virtual_hosts[3].domains[0]: \"*\": the domain is listed twice".into(),
-            ],
-        ),
-        (one("{}", "route: { cluster: c }"), vec![format!("{at}.match: one of prefix, path")]),
-        (
-            one("{ safe_regex: { regex: \"a(\" } }", "route: { cluster: c }"),
-            vec![format!("{at}.match.safe_regex.regex: invalid regular expression: unclosed group")],
-        ),
-        (
-            one("{ safe_regex: { regex: \"a)|(b\" } }", "route: { cluster: c }"),
-            vec![format!("{at}.match.safe_regex.regex: invalid regular expression")],
-        ),
-        (
-            one("{ safe_regex: { regex: \"(a{1000}){1000}\" } }", "route: { cluster: c }"),
-            vec![format!("{at}.match.safe_regex.regex: the regular expression needs more than")],
-        ),
-        (one("{ prefix: / }", "route: {}"), vec![format!("{at}.route: one of cluster, weighted_clusters")]),
-        (one("{ prefix: / }", "name: n"), vec![format!("{at}: one of route, redirect, direct_response")]),
-        (
-            one("{ prefix: / }", "route: { weighted_clusters: { clusters: [{ name: a, weight: 0 }] } }"),
-            vec![format!("{at}.route.weighted_clusters.clusters: weights add up to 0")],
-        ),
-        (
-            one(
-                "{ prefix: / }",
-                "route: { weighted_clusters: { clusters: [{ name: a, weight: 4294967295 }, { name: b, weight: 1 }] } }",
-            ),
-            vec![format!("{at}.route.weighted_clusters.clusters: weights add up to 4294967296")],
-        ),
-        (
-            one("{ prefix: / }", "route: { cluster: c, timeout: -1s, retry_policy: { retry_on: \"5xx,never\" } }"),
-            vec![
-                format!("{at}.route.retry_policy.retry_on: \"never\" is no supported retry condition"),
-                format!("{at}.route.timeout: must lie between 0 s and"),
-            ],
-        ),
-        (one("{ prefix: / }", "route: { cluster: c, timeout: -1s }"), vec![format!("{at}.route.timeout: must lie")]),
-        (
-            one("{ prefix: / }", "direct_response: { status: 99 }"),
-            vec![format!("{at}.direct_response.status: 99 does not lie between 200 and 599")],
-        ),
-        (
-            one(
-                "{ prefix: / }",
-                &format!("direct_response: {{ status: 200, body: {{ inline_string: {} }} }}", "x".repeat(4097)),
-            ),
-            vec![format!("{at}.direct_response.body: 4097 bytes exceed")],
-        ),
-        (
-            one(
-                "{ prefix: / }",
-                "route: { cluster: c }, request_headers_to_add: [{ header: { key: \"a b\", value: x } }, { header: { key: a, value: \"%NO%\" } }]",
-            ),
-            vec![
-                format!("{at}.request_headers_to_add[0].header.key: \"a b\" is no header name"),
-                format!("{at}.request_headers_to_add[1].header.value: at byte 0: operator %NO% is not supported"),
-            ],
-        ),
-        (
-            one(
-                "{ prefix: / }",
-                "route: { cluster: c, regex_rewrite: { pattern: { regex: a }, substitution: \"\\\\1\" } }",
-            ),
-            vec![format!("{at}.route.regex_rewrite.substitution: \\1 names a group the pattern does not have")],
-        ),
-        (
-            one(
-                "{ prefix: / }",
-                "route: { cluster: c }, request_headers_to_add: [{ header: { key: Host, value: x } }], response_headers_to_remove: [\":status\"]",
-            ),
-            vec![
-                format!("{at}.request_headers_to_add[0].header.key: \"host\" cannot be edited"),
-                format!("{at}.response_headers_to_remove[0]: \":status\" cannot be edited"),
-            ],
-        ),
-        (
-            format!("validate_clusters: true\n{}", one("{ prefix: / }", "route: { cluster: c }")),
-            vec![format!("{at}.route.cluster: there is no cluster \"c\"")],
-        ),
-    ] {
+    for (matched, rest, expected) in BAD_ROUTES {
+        let text = table_of(matched, rest);
+        let expected: Vec<String> =
+            expected.iter().map(|problem| format!("virtual_hosts[0].routes[0]{problem}")).collect();
         let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
         assert_problems(&text, problems(&input::route(&text)), &expected);
+    }
+}
+
+#[test]
+fn route_tables() {
+    let long = format!("direct_response: {{ status: 200, body: {{ inline_string: {} }} }}", "x".repeat(4097));
+    let unknown = format!("validate_clusters: true\n{}", table_of("{ prefix: / }", "route: { cluster: c }"));
+    let clashing = "name: r\nvirtual_hosts: [{ name: a, domains: [x, X] }, { name: a, domains: [] }, \
+                    { name: c, domains: [\"a*b\", \"*\", \"\"] }, { name: d, domains: [\"*\"] }]";
+    for (text, expected) in [
+        ("virtual_hosts: []", &["name: must not be empty"][..]),
+        (
+            clashing,
+            &[
+                "virtual_hosts[0].domains[1]: \"X\": the domain is listed twice",
+                "virtual_hosts[1].name: \"a\" is also the name of virtual_hosts[0]",
+                "virtual_hosts[1].domains: must not be empty",
+                "virtual_hosts[2].domains[0]: \"a*b\": a domain may have one",
+                "virtual_hosts[2].domains[2]: \"\": a domain must not be empty",
+                "virtual_hosts[3].domains[0]: \"*\": the domain is listed twice",
+            ],
+        ),
+        (&table_of("{ prefix: / }", &long), &["virtual_hosts[0].routes[0].direct_response.body: 4097 bytes exceed"]),
+        (&unknown, &["virtual_hosts[0].routes[0].route.cluster: there is no cluster \"c\""]),
+    ] {
+        assert_problems(text, problems(&input::route(text)), expected);
     }
 }
 
