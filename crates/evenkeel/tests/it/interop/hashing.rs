@@ -1,13 +1,13 @@
 //! Ring hash, Maglev and their cookies: Evenkeel and Envoy choose the same hosts for the same keys. What Envoy chooses is
 //! recorded (`BLESS=1`) for the unit test in `proxy/src/upstream/balance/golden.rs`.
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::process::Command;
+use std::net::Ipv4Addr;
 
 use evenkeel_testkit::golden::check;
-use evenkeel_testkit::{Backend, Connection, Process, Reply, envoy, free_ports, workspace};
+use evenkeel_testkit::{Backend, Connection, Reply, free_ports, workspace};
 
 use super::proxy::Program;
+use super::web::{self, endpoint};
 
 /// Balancer, its options, and weights of the hosts; `;` parts localities, whose weight follows `@`.
 const SCENES: [&str; 11] = [
@@ -33,7 +33,7 @@ fn evenkeel_and_envoy_choose_the_same_hosts() {
     let file = folder.path().join("bootstrap.yaml");
     std::fs::write(&file, bootstrap(&backends, port, admin)).expect("a writable folder");
     let run = |program| {
-        let mut process = start(program, &file, admin, port);
+        let mut process = web::start(program, &file, admin, port);
         let seen = (tables(port), cookies(port));
         assert!(process.exited().is_none(), "{program:?} ended; it printed:\n{}", process.output());
         seen
@@ -41,26 +41,6 @@ fn evenkeel_and_envoy_choose_the_same_hosts() {
     let (tables, cookies) = run(Program::Envoy);
     check(workspace::root().join("crates/proxy/tests/golden/hash_tables.txt"), &tables);
     assert_eq!(run(Program::Evenkeel), (tables, cookies));
-}
-
-pub fn start(program: Program, file: &std::path::Path, admin: u16, port: u16) -> Process {
-    let mut command = match program {
-        Program::Evenkeel => Command::new(env!("CARGO_BIN_EXE_evenkeel")),
-        Program::Envoy => Command::new(envoy()),
-    };
-    match program {
-        Program::Evenkeel => command.arg("proxy"),
-        Program::Envoy => command.arg("--disable-hot-restart"),
-    };
-    command.args(["--concurrency", "2", "-l", "warning", "-c"]).arg(file);
-    let mut process = Process::spawn(&mut command);
-    let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, admin));
-    process.wait_for("a ready proxy", |_| {
-        let response = Connection::open(admin).ok()?.get("admin", "/ready", "Connection: close\r\n").ok()?;
-        (response.status == 200).then_some(())
-    });
-    process.wait_for_port((Ipv4Addr::LOCALHOST, port).into());
-    process
 }
 
 fn connection(port: u16) -> Connection {
@@ -105,8 +85,8 @@ fn cookies(port: u16) -> Vec<(String, bool)> {
 }
 
 fn bootstrap(backends: &[Backend], port: u16, admin: u16) -> String {
-    let clusters: String = (0..).zip(SCENES).map(|(number, scene)| cluster(number, scene, backends)).collect();
-    let routes: String = (0..SCENES.len())
+    let clusters: Vec<String> = (0..).zip(SCENES).map(|(number, scene)| cluster(number, scene, backends)).collect();
+    let routes: Vec<String> = (0..SCENES.len())
         .map(|n| route(&format!("/s{n}/"), n, "header: { header_name: x-key }"))
         .chain([
             route("/cookie/", 0, "cookie: { name: user, ttl: 10s, path: /p, attributes: [{ name: SameSite, value: Strict }, { name: Secure }] }"),
@@ -114,34 +94,11 @@ fn bootstrap(backends: &[Backend], port: u16, admin: u16) -> String {
             route("/no-ttl/", 6, "cookie: { name: none }"),
         ])
         .collect();
-    format!(
-        "admin: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {admin} }} }} }}
-static_resources:
-  listeners:
-  - name: l
-    address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }}
-    filter_chains:
-    - filters:
-      - name: http
-        typed_config:
-          \"@type\": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: http
-          http_filters: [{{ name: r, typed_config: {{ \"@type\": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router }} }}]
-          route_config:
-            name: r
-            virtual_hosts:
-            - name: all
-              domains: [\"*\"]
-              routes:
-{routes}  clusters:
-{clusters}"
-    )
+    web::bootstrap(port, admin, &[], &routes, &clusters)
 }
 
 fn route(prefix: &str, cluster: usize, policy: &str) -> String {
-    format!(
-        "              - {{ match: {{ prefix: {prefix} }}, route: {{ cluster: s{cluster}, hash_policy: [{{ {policy} }}] }} }}\n"
-    )
+    format!("{{ match: {{ prefix: {prefix} }}, route: {{ cluster: s{cluster}, hash_policy: [{{ {policy} }}] }} }}")
 }
 
 fn cluster(number: usize, scene: &str, backends: &[Backend]) -> String {
@@ -169,16 +126,17 @@ fn cluster(number: usize, scene: &str, backends: &[Backend]) -> String {
                     let backend = backends[place].address().port();
                     let key = format!("10.1.0.{place}:8080");
                     place += 1;
-                    format!(
-                        "{{ endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {backend} }} }} }}, load_balancing_weight: {weight}, metadata: {{ filter_metadata: {{ envoy.lb: {{ hash_key: \"{key}\" }} }} }} }}"
-                    )
+                    let more = format!(
+                        ", load_balancing_weight: {weight}, metadata: {{ filter_metadata: {{ envoy.lb: {{ hash_key: \"{key}\" }} }} }}"
+                    );
+                    endpoint(backend, &more)
                 })
                 .collect();
             format!("{{ locality: {{ region: r{region} }}, {weight}lb_endpoints: [{}] }}", hosts.join(", "))
         })
         .collect();
     format!(
-        "  - {{ name: s{number}, type: STATIC, {options}, {common}load_assignment: {{ cluster_name: s{number}, endpoints: [{}] }} }}\n",
+        "{{ name: s{number}, type: STATIC, {options}, {common}load_assignment: {{ cluster_name: s{number}, endpoints: [{}] }} }}",
         localities.join(", ")
     )
 }

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use evenkeel_testkit::{Backend, Connection, Reply, eventually, free_ports};
 
-use super::hashing::start;
 use super::proxy::Program;
+use super::web::{self, endpoint};
 
 /// Requests of one look: a host that gets a share is among those that answer.
 const REQUESTS: usize = 100;
@@ -64,7 +64,7 @@ fn evenkeel_and_envoy_ask_the_same_hosts_whoever_is_ill() {
     let file = folder.path().join("bootstrap.yaml");
     std::fs::write(&file, bootstrap(&hosts, port, admin)).expect("a writable folder");
     for program in [Program::Envoy, Program::Evenkeel] {
-        let mut process = start(program, &file, admin, port);
+        let mut process = web::start(program, &file, admin, port);
         for State { failing, answering } in &STATES {
             hosts
                 .iter()
@@ -104,46 +104,16 @@ fn wait_flags(admin: u16, cluster: &str, host: &Host, fails: bool) {
 }
 
 fn bootstrap(hosts: &[Host; 4], port: u16, admin: u16) -> String {
-    let endpoint = |host: &Host| {
-        let port = host.backend.address().port();
-        format!("{{ endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }} }} }}")
-    };
+    let endpoint = |host: &Host| endpoint(host.backend.address().port(), "");
     let [near, far] = [&hosts[..2], &hosts[2..]].map(|hosts| hosts.iter().map(endpoint).collect::<Vec<_>>().join(", "));
+    let checks = "[ { timeout: 5s, interval: 0.05s, no_traffic_interval: 0.05s, unhealthy_threshold: 1, healthy_threshold: 1, http_health_check: { path: /healthz } } ]";
     let cluster = |name: &str, panic: u32| {
         format!(
-            "  - name: {name}
-    type: STATIC
-    common_lb_config: {{ healthy_panic_threshold: {{ value: {panic} }} }}
-    health_checks: [ {{ timeout: 5s, interval: 0.05s, no_traffic_interval: 0.05s, unhealthy_threshold: 1, healthy_threshold: 1, http_health_check: {{ path: /healthz }} }} ]
-    load_assignment: {{ cluster_name: {name}, endpoints: [ {{ priority: 0, lb_endpoints: [{near}] }}, {{ priority: 1, lb_endpoints: [{far}] }} ] }}
-"
+            "{{ name: {name}, type: STATIC, common_lb_config: {{ healthy_panic_threshold: {{ value: {panic} }} }}, health_checks: {checks}, \
+             load_assignment: {{ cluster_name: {name}, endpoints: [ {{ priority: 0, lb_endpoints: [{near}] }}, {{ priority: 1, lb_endpoints: [{far}] }} ] }} }}"
         )
     };
-    let clusters = cluster(CLUSTERS[0], 50) + &cluster(CLUSTERS[1], 0);
-    let route =
-        |name: &str| format!("              - {{ match: {{ path: /{name} }}, route: {{ cluster: {name} }} }}\n");
-    let routes: String = CLUSTERS.map(route).concat();
-    format!(
-        "admin: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {admin} }} }} }}
-static_resources:
-  listeners:
-  - name: l
-    address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }}
-    filter_chains:
-    - filters:
-      - name: http
-        typed_config:
-          \"@type\": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: http
-          http_filters:
-          - {{ name: r, typed_config: {{ \"@type\": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router }} }}
-          route_config:
-            name: r
-            virtual_hosts:
-            - name: all
-              domains: [\"*\"]
-              routes:
-{routes}  clusters:
-{clusters}"
-    )
+    let clusters = [cluster(CLUSTERS[0], 50), cluster(CLUSTERS[1], 0)];
+    let routes = CLUSTERS.map(|name| format!("{{ match: {{ path: /{name} }}, route: {{ cluster: {name} }} }}"));
+    web::bootstrap(port, admin, &[], &routes, &clusters)
 }

@@ -4,7 +4,7 @@ use super::exchange::{Case, Port, Step};
 
 /// The rows.
 pub fn cases() -> Vec<Case> {
-    [persistence(), bodies(), upgrades()].concat()
+    [series(), persistence(), hop_by_hop(), bodies(), upgrades()].concat()
 }
 
 fn send(text: &str) -> Step {
@@ -13,146 +13,65 @@ fn send(text: &str) -> Step {
 
 const GET: &str = "GET /one HTTP/1.1\r\nHost: actions.test\r\n\r\n";
 
-fn persistence() -> Vec<Case> {
-    let http = |name, expect, steps| Case::new(name, Port::Http, expect, steps);
+/// Requests behind each other on one connection.
+fn series() -> Vec<Case> {
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: actions.test\r\n\r\n");
+    let pipelined = |name, expect, texts: &[&str]| {
+        let answers = texts.iter().map(|_| Step::Response);
+        Case::new(name, Port::Http, expect, std::iter::once(send(&texts.concat())).chain(answers).collect())
+    };
+    let post = "POST /p HTTP/1.1\r\nHost: actions.test\r\nContent-Length: 3\r\n\r\nabc";
     vec![
-        http(
-            "two requests on one connection",
-            "| GET /one",
-            vec![send(GET), Step::Response, send(GET), Step::Response, Step::Open],
-        ),
-        http(
-            "three requests pipelined",
-            "| GET /three",
-            vec![
-                send(&format!(
-                    "{GET}GET /two HTTP/1.1\r\nHost: actions.test\r\n\r\nGET /three HTTP/1.1\r\nHost: actions.test\r\n\r\n"
-                )),
-                Step::Response,
-                Step::Response,
-                Step::Response,
-                Step::Open,
-            ],
-        ),
-        http(
-            "pipelined behind a body",
-            "| GET /one",
-            vec![
-                send(&format!("POST /p HTTP/1.1\r\nHost: actions.test\r\nContent-Length: 3\r\n\r\nabc{GET}")),
-                Step::Response,
-                Step::Response,
-                Step::Open,
-            ],
-        ),
-        http(
-            "pipelined behind a direct response",
-            "error: closed",
-            vec![
-                send(&format!("{GET}GET /direct HTTP/1.1\r\nHost: actions.test\r\n\r\n{GET}")),
-                Step::Response,
-                Step::Response,
-                Step::Response,
-            ],
-        )
-        .differs(
+        Case::request("two requests on one connection", Port::Http, "| GET /one", GET)
+            .then(send(GET))
+            .then(Step::Response)
+            .then(Step::Open),
+        pipelined("three requests pipelined", "| GET /three", &[GET, &get("/two"), &get("/three")]).then(Step::Open),
+        pipelined("pipelined behind a body", "| GET /one", &[post, GET]).then(Step::Open),
+        pipelined("pipelined behind a direct response", "error: closed", &[GET, &get("/direct"), GET]).differs(
             "Envoy closes after a pipelined local answer; the third request is as good as the first",
             "| short and stout\nHTTP/1.1 200 OK",
         ),
-        http(
-            "pipelined behind a redirect",
-            "| GET /one",
-            vec![
-                send(&format!("GET /redirect-host HTTP/1.1\r\nHost: actions.test\r\n\r\n{GET}")),
-                Step::Response,
-                Step::Response,
-            ],
-        ),
-        http(
-            "connection: close",
-            "then: closed",
-            vec![
-                send("GET / HTTP/1.1\r\nHost: actions.test\r\nConnection: close\r\n\r\n"),
-                Step::Response,
-                Step::Closed,
-            ],
-        ),
-        http(
-            "connection: close among options",
-            "then: closed",
-            vec![
-                send("GET / HTTP/1.1\r\nHost: actions.test\r\nConnection: keep-alive, Close\r\n\r\n"),
-                Step::Response,
-                Step::Closed,
-            ],
-        ),
-        http(
-            "connection: close, direct response",
-            "then: closed",
-            vec![
-                send("GET /direct HTTP/1.1\r\nHost: actions.test\r\nConnection: close\r\n\r\n"),
-                Step::Response,
-                Step::Closed,
-            ],
-        ),
-        http(
-            "404 keeps the connection",
-            "then: Open",
-            vec![send("GET / HTTP/1.1\r\nHost: unknown.test\r\n\r\n"), Step::Response, Step::Open],
-        ),
-        http(
-            "503 keeps the connection",
-            "then: Open",
-            vec![send("GET /refused HTTP/1.1\r\nHost: actions.test\r\n\r\n"), Step::Response, Step::Open],
-        ),
-        http(
-            "HTTP/1.0 where it is off",
-            "426",
-            vec![send("GET / HTTP/1.0\r\nHost: actions.test\r\n\r\n"), Step::Response, Step::Closed],
-        ),
-        Case::new(
-            "HTTP/1.0 where it is on",
-            Port::Edge,
-            "then: closed",
-            vec![send("GET / HTTP/1.0\r\nHost: a.test\r\n\r\n"), Step::Response, Step::Closed],
-        ),
-        Case::new(
-            "HTTP/1.0 without a host",
-            Port::Edge,
-            "| host: old.test",
-            vec![send("GET / HTTP/1.0\r\n\r\n"), Step::Response, Step::Closed],
-        ),
-        Case::new(
-            "HTTP/1.0 that asks to be kept",
-            Port::Edge,
-            "200",
-            vec![send("GET / HTTP/1.0\r\nHost: a.test\r\nConnection: keep-alive\r\n\r\n"), Step::Response, Step::Open],
-        ),
-        Case::new(
-            "HTTP/1.0 and a chunked answer",
-            Port::Edge,
-            "then: closed",
-            vec![send("GET /behave/chunked HTTP/1.0\r\nHost: a.test\r\n\r\n"), Step::Response, Step::Closed],
-        ),
-        http(
-            "hop-by-hop request headers end here",
-            "200",
-            vec![
-                send(
-                    "GET / HTTP/1.1\r\nHost: actions.test\r\nConnection: keep-alive, x-private\r\nX-Private: 1\r\nTE: trailers\r\n\
-                 Keep-Alive: timeout=5\r\nProxy-Connection: keep-alive\r\n\r\n",
-                ),
-                Step::Response,
-            ],
-        ),
-        http(
-            "hop-by-hop response headers end here",
-            "200",
-            vec![send("GET /behave/hop-by-hop HTTP/1.1\r\nHost: actions.test\r\n\r\n"), Step::Response, Step::Open],
-        )
-        .differs(
-            "RFC 9110 section 7.6.1: a field that Connection names ends at this hop",
-            "table\n(stays open: true)\n| hop",
-        ),
+        pipelined("pipelined behind a redirect", "| GET /one", &[&get("/redirect-host"), GET]),
+    ]
+}
+
+/// What becomes of the connection after one request.
+fn persistence() -> Vec<Case> {
+    let http = |name, expect, target: &str, fields: &str| {
+        Case::request(name, Port::Http, expect, &format!("GET {target} HTTP/1.1\r\nHost: {fields}\r\n\r\n"))
+    };
+    let old = |name, expect, target: &str, fields: &str| {
+        Case::request(name, Port::Edge, expect, &format!("GET {target} HTTP/1.0\r\n{fields}\r\n"))
+    };
+    let off = "GET / HTTP/1.0\r\nHost: actions.test\r\n\r\n";
+    vec![
+        http("connection: close", "then: closed", "/", "actions.test\r\nConnection: close").then(Step::Closed),
+        http("connection: close among options", "then: closed", "/", "actions.test\r\nConnection: keep-alive, Close")
+            .then(Step::Closed),
+        http("connection: close, direct response", "then: closed", "/direct", "actions.test\r\nConnection: close")
+            .then(Step::Closed),
+        http("404 keeps the connection", "then: Open", "/", "unknown.test").then(Step::Open),
+        http("503 keeps the connection", "then: Open", "/refused", "actions.test").then(Step::Open),
+        Case::request("HTTP/1.0 where it is off", Port::Http, "426", off).then(Step::Closed),
+        old("HTTP/1.0 where it is on", "then: closed", "/", "Host: a.test\r\n").then(Step::Closed),
+        old("HTTP/1.0 without a host", "| host: old.test", "/", "").then(Step::Closed),
+        old("HTTP/1.0 that asks to be kept", "200", "/", "Host: a.test\r\nConnection: keep-alive\r\n").then(Step::Open),
+        old("HTTP/1.0 and a chunked answer", "then: closed", "/behave/chunked", "Host: a.test\r\n").then(Step::Closed),
+    ]
+}
+
+fn hop_by_hop() -> Vec<Case> {
+    let fields = "Connection: keep-alive, x-private\r\nX-Private: 1\r\nTE: trailers\r\n\
+                  Keep-Alive: timeout=5\r\nProxy-Connection: keep-alive\r\n";
+    vec![
+        Case::get("hop-by-hop request headers end here", "actions.test", "/", fields, "200"),
+        Case::get("hop-by-hop response headers end here", "actions.test", "/behave/hop-by-hop", "", "200")
+            .then(Step::Open)
+            .differs(
+                "RFC 9110 section 7.6.1: a field that Connection names ends at this hop",
+                "table\n(stays open: true)\n| hop",
+            ),
     ]
 }
 

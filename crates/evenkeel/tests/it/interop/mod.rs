@@ -15,6 +15,7 @@ mod routing;
 mod security;
 mod sessions;
 mod upstream;
+mod web;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};

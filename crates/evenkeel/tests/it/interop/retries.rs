@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use evenkeel_testkit::{Backend, Connection, Reply, Request, eventually, free_ports};
 
-use super::hashing::start;
 use super::proxy::Program;
+use super::web::{self, endpoint};
 
 /// One request: the route's retry policy, its cluster's circuit breakers, more headers, and what the host answers in turn.
 struct Row {
@@ -158,7 +158,7 @@ fn evenkeel_and_envoy_try_again_alike() {
         let asked = Mutex::new(BTreeMap::new());
         let backend = Backend::start(move |request| answer(request, &asked));
         std::fs::write(&file, bootstrap(backend.address(), port, admin)).expect("a writable folder");
-        let mut process = start(program, &file, admin, port);
+        let mut process = web::start(program, &file, admin, port);
         let seen: Vec<_> = ROWS.iter().map(|row| look(row, port, admin, &backend)).collect();
         assert!(process.exited().is_none(), "{program:?} ended; it printed:\n{}", process.output());
         seen
@@ -232,44 +232,16 @@ fn bootstrap(backend: SocketAddr, port: u16, admin: u16) -> String {
         policy => format!(", retry_policy: {{ {policy}, {FAST} }}"),
     };
     let route = |row: &Row| {
-        format!(
-            "              - {{ match: {{ path: /{0} }}, route: {{ cluster: {0}, timeout: {2}s{1} }} }}\n",
-            row.name,
-            policy(row),
-            TIMEOUT_MS / 1000
-        )
+        let (name, policy, seconds) = (row.name, policy(row), TIMEOUT_MS / 1000);
+        format!("{{ match: {{ path: /{name} }}, route: {{ cluster: {name}, timeout: {seconds}s{policy} }} }}")
     };
     let cluster = |row: &Row| {
+        let (name, breakers, host) = (row.name, row.breakers, endpoint(backend.port(), ""));
         format!(
-            "  - {{ name: {0}, type: STATIC, {1} load_assignment: {{ cluster_name: {0}, endpoints: [ {{ lb_endpoints: [ {{ endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {2} }} }} }} }} ] }} ] }} }}\n",
-            row.name,
-            row.breakers,
-            backend.port()
+            "{{ name: {name}, type: STATIC, {breakers} load_assignment: {{ cluster_name: {name}, endpoints: [ {{ lb_endpoints: [ {host} ] }} ] }} }}"
         )
     };
-    let (routes, clusters): (String, String) = (ROWS.iter().map(route).collect(), ROWS.iter().map(cluster).collect());
-    format!(
-        "admin: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {admin} }} }} }}
-static_resources:
-  listeners:
-  - name: l
-    address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }}
-    filter_chains:
-    - filters:
-      - name: http
-        typed_config:
-          \"@type\": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: http
-          http_filters:
-          - {{ name: r, typed_config: {{ \"@type\": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router }} }}
-          route_config:
-            name: r
-            virtual_hosts:
-            - name: all
-              domains: [\"*\"]
-              include_request_attempt_count: true
-              routes:
-{routes}  clusters:
-{clusters}"
-    )
+    let routes: Vec<String> = ROWS.iter().map(route).collect();
+    let clusters: Vec<String> = ROWS.iter().map(cluster).collect();
+    web::bootstrap(port, admin, &[], &routes, &clusters)
 }

@@ -6,8 +6,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use evenkeel_testkit::{Backend, Connection, Reply, Response, free_port, free_ports};
 
-use super::hashing::start;
 use super::proxy::Program;
+use super::web::{self, endpoint};
 
 const HOSTS: usize = 3;
 
@@ -30,7 +30,7 @@ fn evenkeel_and_envoy_give_and_take_the_same_sessions() {
     let addresses: Vec<SocketAddr> = backends.iter().map(Backend::address).collect();
     std::fs::write(&file, bootstrap(&addresses, port, admin)).expect("a writable folder");
     let run = |program, sessions: Option<&Seen>| {
-        let mut process = start(program, &file, admin, port);
+        let mut process = web::start(program, &file, admin, port);
         let seen = look(port);
         let sessions = sessions.unwrap_or(&seen);
         for (path, given) in &sessions.given {
@@ -115,13 +115,13 @@ fn bootstrap(backends: &[SocketAddr], port: u16, admin: u16) -> String {
     let session = |text: String| per_route(&format!("stateful_session: {{ {text} }}"));
     let route = |prefix: &str, cluster: &str, config: String| {
         format!(
-            "              - {{ match: {{ prefix: {prefix} }}, route: {{ cluster: {cluster} }}, typed_per_filter_config: {config} }}\n"
+            "{{ match: {{ prefix: {prefix} }}, route: {{ cluster: {cluster} }}, typed_per_filter_config: {config} }}"
         )
     };
     let retried = |prefix: &str, how: &str| {
         let off = per_route("disabled: true");
         format!(
-            "              - {{ match: {{ prefix: {prefix} }}, route: {{ cluster: near-and-far, retry_policy: {{ retry_on: connect-failure, num_retries: 1, {how} }} }}, typed_per_filter_config: {off} }}\n"
+            "{{ match: {{ prefix: {prefix} }}, route: {{ cluster: near-and-far, retry_policy: {{ retry_on: connect-failure, num_retries: 1, {how} }} }}, typed_per_filter_config: {off} }}"
         )
     };
     let routes = [
@@ -137,47 +137,37 @@ fn bootstrap(backends: &[SocketAddr], port: u16, admin: u16) -> String {
         route("/dropped/", "dropped", per_route("disabled: true")),
         route("/mostly-dropped/", "mostly-dropped", per_route("disabled: true")),
         retried("/again/", ""),
-        retried("/elsewhere/", "retry_priority: { name: envoy.retry_priorities.previous_priorities, typed_config: { \"@type\": type.googleapis.com/envoy.extensions.retry.priority.previous_priorities.v3.PreviousPrioritiesConfig, update_frequency: 1 } }"),
-        retried("/later/", "retry_priority: { name: envoy.retry_priorities.previous_priorities, typed_config: { \"@type\": type.googleapis.com/envoy.extensions.retry.priority.previous_priorities.v3.PreviousPrioritiesConfig, update_frequency: 2 } }"),
+        retried(
+            "/elsewhere/",
+            "retry_priority: { name: envoy.retry_priorities.previous_priorities, typed_config: { \"@type\": type.googleapis.com/envoy.extensions.retry.priority.previous_priorities.v3.PreviousPrioritiesConfig, update_frequency: 1 } }",
+        ),
+        retried(
+            "/later/",
+            "retry_priority: { name: envoy.retry_priorities.previous_priorities, typed_config: { \"@type\": type.googleapis.com/envoy.extensions.retry.priority.previous_priorities.v3.PreviousPrioritiesConfig, update_frequency: 2 } }",
+        ),
         route("/broken/", "broken", per_route("disabled: true")),
-        "              - { match: { prefix: /host/ }, route: { cluster: all } }\n".to_owned(),
-    ]
-    .concat();
-    let at = |priority: u32, endpoint: &str| format!("{{ priority: {priority}, lb_endpoints: [{endpoint}] }}");
-    let endpoint = |port: u16| {
-        format!("{{ endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }} }} }}")
+        "{ match: { prefix: /host/ }, route: { cluster: all } }".to_owned(),
+    ];
+    let filter = format!(
+        "{{ name: s, typed_config: {{ \"@type\": type.googleapis.com/envoy.extensions.filters.http.stateful_session.v3.StatefulSession, {header} }} }}"
+    );
+    let at = |priority: u32, hosts: &str| format!("{{ priority: {priority}, lb_endpoints: [{hosts}] }}");
+    let cluster = |name: &str, limits: &str, endpoints: &str, policy: &str| {
+        format!(
+            "{{ name: {name}, type: STATIC, {limits}load_assignment: {{ cluster_name: {name}, endpoints: [ {endpoints} ], {policy} }} }}"
+        )
     };
-    let endpoints: Vec<_> = backends.iter().map(|backend| endpoint(backend.port())).collect();
-    let far = backends.first().map(|backend| endpoint(backend.port())).unwrap_or_default();
-    let (endpoints, nobody) = (endpoints.join(", "), endpoint(free_port()));
-    let near_and_far = [at(0, &nobody), at(1, &far)].join(", ");
-    format!(
-        "admin: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {admin} }} }} }}
-static_resources:
-  listeners:
-  - name: l
-    address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }}
-    filter_chains:
-    - filters:
-      - name: http
-        typed_config:
-          \"@type\": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: http
-          http_filters:
-          - {{ name: s, typed_config: {{ \"@type\": type.googleapis.com/envoy.extensions.filters.http.stateful_session.v3.StatefulSession, {header} }} }}
-          - {{ name: r, typed_config: {{ \"@type\": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router }} }}
-          route_config:
-            name: r
-            virtual_hosts:
-            - name: all
-              domains: [\"*\"]
-              routes:
-{routes}  clusters:
-  - {{ name: all, type: STATIC, load_assignment: {{ cluster_name: all, endpoints: [ {{ lb_endpoints: [{endpoints}] }} ] }} }}
-  - {{ name: near-and-far, type: STATIC, load_assignment: {{ cluster_name: near-and-far, endpoints: [ {near_and_far} ] }} }}
-  - {{ name: dropped, type: STATIC, load_assignment: {{ cluster_name: dropped, endpoints: [ {{ lb_endpoints: [{nobody}] }} ], policy: {{ drop_overloads: [ {{ category: all, drop_percentage: {{ numerator: 100 }} }} ] }} }} }}
-  - {{ name: mostly-dropped, type: STATIC, load_assignment: {{ cluster_name: mostly-dropped, endpoints: [ {{ lb_endpoints: [{nobody}] }} ], policy: {{ drop_overloads: [ {{ category: all, drop_percentage: {{ numerator: 999999, denominator: MILLION }} }} ] }} }} }}
-  - {{ name: broken, type: STATIC, circuit_breakers: {{ thresholds: [ {{ max_pending_requests: 0 }} ] }}, load_assignment: {{ cluster_name: broken, endpoints: [ {{ lb_endpoints: [{nobody}] }} ] }} }}
-"
-    )
+    let dropping =
+        |share: &str| format!("policy: {{ drop_overloads: [ {{ category: all, drop_percentage: {{ {share} }} }} ] }}");
+    let hosts: Vec<_> = backends.iter().map(|backend| endpoint(backend.port(), "")).collect();
+    let far = hosts.first().map(|host| at(1, host)).unwrap_or_default();
+    let (all, nobody) = (at(0, &hosts.join(", ")), at(0, &endpoint(free_port(), "")));
+    let clusters = [
+        cluster("all", "", &all, ""),
+        cluster("near-and-far", "", &[nobody.clone(), far].join(", "), ""),
+        cluster("dropped", "", &nobody, &dropping("numerator: 100")),
+        cluster("mostly-dropped", "", &nobody, &dropping("numerator: 999999, denominator: MILLION")),
+        cluster("broken", "circuit_breakers: { thresholds: [ { max_pending_requests: 0 } ] }, ", &nobody, ""),
+    ];
+    web::bootstrap(port, admin, &[filter], &routes, &clusters)
 }
