@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use evenkeel_api::Object;
 use evenkeel_model::{AddressBook, Builder, MeshConfig};
+use evenkeel_testkit::objects::whole_service;
 
 /// Services added one after the other, each time.
 const ADDED: usize = 50;
@@ -41,21 +42,4 @@ fn path(number: usize) -> String {
 fn objects(number: usize) -> Vec<Arc<Object>> {
     let (objects, _) = evenkeel_api::load(&[(path(number).into(), whole_service(number).into())]);
     objects.into_iter().map(Arc::new).collect()
-}
-
-/// A service as users write it, with routes, policy and two endpoints.
-fn whole_service(number: usize) -> String {
-    let host = format!("s{number}.shop.example.com");
-    format!(
-        "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: s{number}, namespace: shop}}\n\
-         spec: {{hosts: [{host}], resolution: STATIC, location: MESH_INTERNAL, ports: [{{number: 80, name: http}}], \
-         endpoints: [{{address: 10.0.{a}.{b}}}, {{address: 10.1.{a}.{b}}}]}}\n---\n\
-         apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: s{number}, namespace: shop}}\n\
-         spec: {{hosts: [{host}], http: [{{match: [{{headers: {{x-user: {{exact: a}}}}}}], timeout: 2s, route: [{{destination: {{host: {host}}}}}]}}, \
-         {{route: [{{destination: {{host: {host}}}}}]}}]}}\n---\n\
-         apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: s{number}, namespace: shop}}\n\
-         spec: {{host: {host}, trafficPolicy: {{loadBalancer: {{simple: ROUND_ROBIN}}}}}}\n",
-        a = number / 250,
-        b = number % 250 + 1,
-    )
 }

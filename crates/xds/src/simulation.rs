@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_testkit::Random;
+
 use crate::client::{Client, ClientRequest, ClientResponse, Protocol, Received, Rejected};
 use crate::pb::envoy::config::cluster::v3::{Cluster, cluster};
 use crate::pb::envoy::config::core::v3::Node;
@@ -20,17 +22,6 @@ use crate::{Resource, ResourceSet, ResourceType, pack};
 const NAMES: usize = 6;
 /// What a resource of this serial carries is refused by the client.
 const BAD: u32 = 13;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % bound
-    }
-}
 
 enum Server {
     Delta(delta::Stream),
@@ -190,7 +181,7 @@ impl World {
         client.subscribe_all(ResourceType::Cluster);
         client.subscribe_all(ResourceType::Listener);
         Self {
-            random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            random: Random::new(seed),
             protocol,
             kind,
             now: Duration::ZERO,
@@ -208,8 +199,8 @@ impl World {
 
     fn change(&mut self) {
         for _ in 0..=self.random.below(3) {
-            let kind = KINDS[self.random.below(KINDS.len() as u64) as usize];
-            let index = self.random.below(NAMES as u64) as usize;
+            let kind = self.random.pick(&KINDS);
+            let index = self.random.below(NAMES);
             if self.random.below(4) == 0 {
                 self.current.remove(kind, &format!("r{index}"));
             } else {
@@ -351,7 +342,7 @@ fn run(seed: u64, protocol: Protocol) {
             0 => world.reconnect(),
             1..=6 => world.change(),
             // Refused ones are offered again.
-            7 => world.now += Duration::from_millis(world.random.below(4000)),
+            7 => world.now += Duration::from_millis(world.random.below(4000) as u64),
             8 => world.client.report(),
             _ => _ = world.deliver(),
         }

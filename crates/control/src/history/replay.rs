@@ -257,6 +257,7 @@ mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
     use evenkeel_model::{AddressBook, Labels};
+    use evenkeel_testkit::Random;
     use evenkeel_translate::ProxyView;
     use evenkeel_translate::view::{ClientKind, ProxyKind};
 
@@ -361,7 +362,7 @@ mod tests {
         all.map(|(kind, r)| (kind, r.name.to_string(), r.encoded().to_vec())).collect()
     }
 
-    fn service(name: &str, port: u64) -> String {
+    fn service(name: &str, port: usize) -> String {
         format!(
             "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: shop}}\nspec: {{ports: [{{name: http, port: {port}}}]}}\n"
         )
@@ -370,17 +371,14 @@ mod tests {
     #[test]
     fn plays_back_the_very_bytes() {
         let mut live = Live::new();
-        let mut random = 0x2545_f491_4f6c_dd1d_u64;
+        let mut random = Random::new(0);
         for step in 0..240 {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            let name = format!("s{}", random % 12);
+            let name = format!("s{}", random.below(12));
             let path = format!("{name}.yaml");
-            match random >> 32 & 7 {
+            match random.below(8) {
                 0 => live.edit(&path, None),
                 1 => live.edit(&path, Some("apiVersion: v1\nkind: Service\nmetadata: {name: [}\n")),
-                _ => live.edit(&path, Some(&service(&name, 80 + (random >> 40) % 3))),
+                _ => live.edit(&path, Some(&service(&name, 80 + random.below(3)))),
             }
             match step {
                 60 | 180 => live.log.rotate(live.checkpoint()).expect("a segment"),

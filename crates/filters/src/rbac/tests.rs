@@ -12,6 +12,7 @@ use evenkeel_runtime_config::route::{HeaderEdits, PathMatch, PerRouteFilters, Ro
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
 use evenkeel_runtime_config::{hcm, listener};
 use evenkeel_stats::{Registry, ScopeName};
+use evenkeel_testkit::Random;
 
 use super::{Evaluation, Subject, evaluate};
 use crate::{Body, Decision, HttpFilters, Kept, LocalReply, NetworkFilters, Position, RequestContext};
@@ -278,7 +279,7 @@ fn a_network_filter_closes_the_connection_with_the_reason() {
 fn a_large_set_decides_as_its_policies_do_one_by_one() {
     const NAMES: [&str; 4] = ["spiffe://a/ns/x/sa/1", "spiffe://a/ns/x/sa/2", "spiffe://a/ns/y/sa/1", ""];
     const PATHS: [&str; 5] = ["/", "/a", "/a/b", "/b/", ""];
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     for _ in 0..300 {
         let policies = |random: &mut Random| -> Vec<Policy> {
             (0..random.below(12))
@@ -312,12 +313,13 @@ fn permission(random: &mut Random, paths: &[&str], depth: u32) -> Permission {
     let many = |random: &mut Random| (0..=random.below(2)).map(|_| permission(random, paths, depth - 1)).collect();
     match random.below(if depth == 0 { 5 } else { 8 }) {
         0 => Permission::Any,
-        1 => Permission::UrlPath(exact(random.of(paths))),
-        2 => Permission::UrlPath(prefix(random.of(paths))),
-        3 => method(random.of(&["GET", "POST"])),
-        4 => {
-            Permission::UrlPath(StringMatcher::Suffix { value: random.of(paths).as_bytes().into(), ignore_case: false })
-        }
+        1 => Permission::UrlPath(exact(random.pick(paths))),
+        2 => Permission::UrlPath(prefix(random.pick(paths))),
+        3 => method(random.pick(&["GET", "POST"])),
+        4 => Permission::UrlPath(StringMatcher::Suffix {
+            value: random.pick(paths).as_bytes().into(),
+            ignore_case: false,
+        }),
         5 => Permission::And(many(random)),
         6 => Permission::Or(many(random)),
         _ => Permission::Not(Box::new(permission(random, paths, depth - 1))),
@@ -328,27 +330,11 @@ fn principal(random: &mut Random, names: &[&str], depth: u32) -> Principal {
     let many = |random: &mut Random| (0..=random.below(2)).map(|_| principal(random, names, depth - 1)).collect();
     match random.below(if depth == 0 { 4 } else { 7 }) {
         0 => Principal::Any,
-        1 => Principal::Authenticated(Some(exact(random.of(names)))),
+        1 => Principal::Authenticated(Some(exact(random.pick(names)))),
         2 => Principal::Authenticated(Some(prefix("spiffe://a/ns/x/"))),
         3 => Principal::UrlPath(prefix("/a")),
         4 => Principal::And(many(random)),
         5 => Principal::Or(many(random)),
         _ => Principal::Not(Box::new(principal(random, names, depth - 1))),
-    }
-}
-
-/// xorshift64, seeded: every run tests the same.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-
-    fn of<'t>(&mut self, values: &[&'t str]) -> &'t str {
-        values[self.below(values.len() as u64) as usize]
     }
 }

@@ -1,22 +1,7 @@
 //! Messages made up from a seed.
 
 use evenkeel_http::{Framing, Headers, RequestHead, ResponseHead};
-
-/// A small generator of numbers (xorshift): one seed gives one series of messages.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) as usize % limit
-    }
-}
+use evenkeel_testkit::Random;
 
 /// A request, which its answer repeats.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +36,7 @@ impl Message {
         };
         let body: Vec<u8> = (0..length).map(|at| (at * 31 + number) as u8).collect();
         let trailers = (0..random.below(3)).map(|at| (format!("x-trailer-{at}"), format!("t{}", number % 5))).collect();
-        let method = ["GET", "POST", "PUT", "DELETE"][random.below(4)];
+        let method = random.pick(&["GET", "POST", "PUT", "DELETE"]);
         Self { method, path: format!("/p/{}?n={number}", random.below(3)), fields, body, trailers }
     }
 

@@ -1,12 +1,13 @@
 //! The codec against crate `h2`, as its client and as its server.
 
 use bytes::Bytes;
+use evenkeel_testkit::Random;
 use http::{HeaderMap, Request, Response};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::task::JoinSet;
 
 use crate::endpoint::{Endpoint, assert_repeated, narrow};
-use crate::messages::{Message, Random};
+use crate::messages::Message;
 
 const MESSAGES: usize = 150;
 

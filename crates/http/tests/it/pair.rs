@@ -1,9 +1,10 @@
 //! The codec against itself: what goes out is what comes in, however the bytes are cut.
 
 use evenkeel_http::h2::Options;
+use evenkeel_testkit::Random;
 
 use crate::endpoint::{Endpoint, assert_repeated, narrow};
-use crate::messages::{Message, Random};
+use crate::messages::Message;
 
 /// Carries pieces of random size between the two until the client has its answers.
 fn exchange(seed: u64, client: Options, server: Options, count: usize) {
@@ -17,7 +18,7 @@ fn exchange(seed: u64, client: Options, server: Options, count: usize) {
             return assert_repeated(&client.answered, count);
         }
         let (from, to) = if random.below(2) == 0 { (&mut client, &mut server) } else { (&mut server, &mut client) };
-        let most = [1, 9, 100, 20_000, 100_000][random.below(5)];
+        let most = random.pick(&[1, 9, 100, 20_000, 100_000]);
         let piece = from.connection.output();
         let piece = piece[..piece.len().min(1 + random.below(most))].to_vec();
         from.connection.written(piece.len());

@@ -6,32 +6,13 @@ use std::sync::Arc;
 
 use evenkeel_api::Object;
 use evenkeel_model::{AddressBook, Builder, Built, List, MeshConfig, Snapshot};
+use evenkeel_testkit::Random;
+use evenkeel_testkit::objects::{GATEWAY, whole_service};
 
 /// Edits of one random run, in edits.
 const EDITS: u32 = 120;
 /// Files that runs write to; few, so that objects move between them and clash.
-const FILES: u64 = 6;
-
-/// A generator of numbers with a seed.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % limit
-    }
-
-    fn pick<'a>(&mut self, list: &[&'a str]) -> &'a str {
-        let at = self.below(u64::try_from(list.len()).unwrap_or(1));
-        list[usize::try_from(at).unwrap_or_default()]
-    }
-
-    fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-}
+const FILES: usize = 6;
 
 fn objects(path: &str, text: &str) -> Vec<Arc<Object>> {
     let (objects, _) = evenkeel_api::load(&[(path.into(), text.into())]);
@@ -164,22 +145,19 @@ fn document(random: &mut Random) -> String {
 
 /// Changes one file at random: a document added, dropped, replaced, moved, or the whole file deleted.
 fn edit(random: &mut Random, documents: &mut Vec<String>) {
-    let at = |random: &mut Random, len: usize| {
-        usize::try_from(random.below(u64::try_from(len).unwrap_or(1).max(1))).unwrap_or_default()
-    };
     match (random.below(10), documents.len()) {
-        (0, _) if random.chance(30) => documents.clear(),
-        (1 | 2, 1..) => drop(documents.remove(at(random, documents.len()))),
+        (0, _) if random.once_in(3) => documents.clear(),
+        (1 | 2, 1..) => drop(documents.remove(random.below(documents.len()))),
         (3 | 4, 1..) => {
-            let at = at(random, documents.len());
+            let at = random.below(documents.len());
             documents[at] = document(random);
         }
         (5, len @ 2..) => {
-            let at = at(random, len);
+            let at = random.below(len);
             documents.swap(0, at);
         }
         _ => {
-            let at = at(random, documents.len() + 1);
+            let at = random.below(documents.len() + 1);
             documents.insert(at, document(random));
         }
     }
@@ -188,7 +166,7 @@ fn edit(random: &mut Random, documents: &mut Vec<String>) {
 #[test]
 fn random_edits_build_what_building_anew_does() {
     for seed in 1..=4 {
-        let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ (seed * 0x1234_5677));
+        let mut random = Random::new(seed);
         let mut builder = Builder::new(MeshConfig::default(), AddressBook::default()).checked(true);
         let mut files: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let mut last = builder.apply([]).snapshot;
@@ -233,26 +211,10 @@ fn equal_values_are_the_same(old: &Snapshot, new: &Snapshot) {
     }
 }
 
-/// A service as users write it, with routes, policy and two endpoints.
-fn whole_service(number: usize) -> String {
-    let host = format!("s{number}.shop.example.com");
-    format!(
-        "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: s{number}, namespace: shop}}\n\
-         spec: {{hosts: [{host}], resolution: STATIC, location: MESH_INTERNAL, ports: [{{number: 80, name: http}}], \
-         endpoints: [{{address: 10.0.{a}.{b}}}, {{address: 10.1.{a}.{b}}}]}}\n---\n\
-         apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: s{number}, namespace: shop}}\n\
-         spec: {{hosts: [{host}], http: [{{match: [{{headers: {{x-user: {{exact: a}}}}}}], timeout: 2s, route: [{{destination: {{host: {host}}}}}]}}, \
-         {{route: [{{destination: {{host: {host}}}}}]}}]}}\n---\n\
-         apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {{name: s{number}, namespace: shop}}\n\
-         spec: {{host: {host}, trafficPolicy: {{loadBalancer: {{simple: ROUND_ROBIN}}}}}}\n",
-        a = number / 250,
-        b = number % 250 + 1,
-    )
-}
-
 #[test]
 fn one_service_more_touches_nothing_else() {
     let mut builder = Builder::new(MeshConfig::default(), AddressBook::default());
+    apply(&mut builder, "gateway.yaml", GATEWAY);
     for number in 0..40 {
         apply(&mut builder, &format!("s{number}.yaml"), &whole_service(number));
     }
@@ -271,7 +233,7 @@ fn one_service_more_touches_nothing_else() {
 
     let again = apply(&mut builder, "t.yaml", &format!("{}# a comment\n", whole_service(999)));
     assert!(Arc::ptr_eq(&after.snapshot, &again.snapshot), "a comment is no change");
-    let moved = whole_service(999).replace("10.0.3.250", "10.0.3.251");
+    let moved = whole_service(999).replace("192.0.3.250", "192.0.3.251");
     let swapped = apply(&mut builder, "t.yaml", &moved);
     assert!(swapped.snapshot.services.same(&new.services), "other endpoints, the same services");
     assert!(!swapped.snapshot.endpoints.ptr_eq(&new.endpoints));

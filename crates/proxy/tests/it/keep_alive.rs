@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use evenkeel_testkit::tls::{TlsConnection, TlsServer};
 use evenkeel_testkit::wait::PATIENCE;
-use evenkeel_testkit::{Connection, TestCa};
+use evenkeel_testkit::{Connection, Random, TestCa};
 
 use crate::harness::{Proxy, http_listener, static_bootstrap, static_cluster};
 
@@ -22,26 +22,11 @@ const REQUESTS: u32 = 250;
 const IDLE_MILLIS: std::ops::Range<u64> = 40..60;
 const THINK_MILLIS: std::ops::Range<u64> = 0..12;
 /// Once in so many answers the host closes behind one at once, without a word.
-const CLOSES_AT_ONCE: u64 = 7;
+const CLOSES_AT_ONCE: usize = 7;
 
-/// The same numbers for the same seed (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn within(&mut self, range: std::ops::Range<u64>) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        range.start + (mixed ^ (mixed >> 31)) % (range.end - range.start)
-    }
-
-    fn once_in(&mut self, times: u64) -> bool {
-        self.within(0..times) == 0
-    }
-
-    fn time(&mut self, millis: std::ops::Range<u64>) -> Duration {
-        Duration::from_millis(self.within(millis))
-    }
+/// A time in this range.
+fn within(millis: &std::ops::Range<u64>, random: &mut Random) -> Duration {
+    Duration::from_millis(millis.start + random.bits() % (millis.end - millis.start))
 }
 
 /// What the host did.
@@ -99,7 +84,7 @@ impl Hasty {
                 if shared.stop.load(Ordering::SeqCst) {
                     return;
                 }
-                let (seen, random) = (Arc::clone(&shared), Random(number as u64));
+                let (seen, random) = (Arc::clone(&shared), Random::new(number as u64));
                 // A connection that fails is one that the proxy closed.
                 let wire: Box<dyn Wire + Send> = match &tls {
                     None => Box::new(stream),
@@ -136,7 +121,7 @@ fn serve(mut stream: Box<dyn Wire + Send>, seen: &Seen, mut random: Random) -> s
         if random.once_in(CLOSES_AT_ONCE) {
             break;
         }
-        stream.socket().set_read_timeout(Some(random.time(IDLE_MILLIS)))?;
+        stream.socket().set_read_timeout(Some(within(&IDLE_MILLIS, &mut random)))?;
     }
     stream.close()?;
     // What had arrived before can still be told.
@@ -178,13 +163,13 @@ fn run(method: &'static str, host: &Hasty, transport: &str) -> BTreeSet<String> 
     let listener = proxy.listener(&name);
     let clients = (0..CLIENTS).map(|client| {
         thread::spawn(move || {
-            let mut random = Random(1000 + client);
+            let mut random = Random::new(1000 + client);
             let mut connection = Connection::open(listener).expect("it accepts");
             let mut failed = Vec::new();
             for number in 0..REQUESTS {
                 // Now and then a think time around the host's limit.
                 let near = random.once_in(10);
-                think(random.time(if near { IDLE_MILLIS } else { THINK_MILLIS }));
+                think(within(if near { &IDLE_MILLIS } else { &THINK_MILLIS }, &mut random));
                 let id = format!("{client}-{number}");
                 let body = if method == "POST" { "content-length: 5\r\n\r\nhello" } else { "\r\n" };
                 connection.send(format!("{method} / HTTP/1.1\r\nhost: test\r\nx-id: {id}\r\n{body}")).expect("sent");

@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use evenkeel_testkit::tls::TlsClient;
-use evenkeel_testkit::{Connection, eventually};
+use evenkeel_testkit::{Connection, Random, eventually};
 
 use crate::harness::{Proxy, stat, static_bootstrap, static_cluster};
 
@@ -93,18 +93,6 @@ fn bytes_in_one_direction_keep_a_connection_until_they_stop() {
     eventually("both timeouts to be counted", || (stat(&proxy, "tcp.tcp.idle_timeout") == [2]).then_some(()));
 }
 
-/// Pseudo-random bytes that repeat nowhere near a buffer's size.
-fn noise(length: usize) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut word = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    };
-    (0..length / 8).flat_map(|_| word()).collect()
-}
-
 #[test]
 fn bulk_both_ways_at_once_arrives_as_it_was_and_half_closes_travel() {
     const BYTES: usize = 24 << 20;
@@ -115,7 +103,7 @@ fn bulk_both_ways_at_once_arrives_as_it_was_and_half_closes_travel() {
     // Small messages first and last, for a direction changes its ways when it becomes bulky, and back.
     pass(&mut client, &mut host);
     pass(&mut host, &mut client);
-    let sent = noise(BYTES);
+    let sent = Random::new(0).bytes(BYTES);
     let send = |mut stream: &TcpStream, last: bool| {
         stream.write_all(&sent).expect("the proxy reads");
         if last {

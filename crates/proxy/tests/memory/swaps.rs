@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use evenkeel_testkit::wait::{PATIENCE, poll};
-use evenkeel_testkit::{Connection, Response, eventually};
+use evenkeel_testkit::{Connection, Random, Response, eventually};
 use evenkeel_xds::pb::envoy::config::cluster::v3::Cluster;
 use evenkeel_xds::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
 use evenkeel_xds::pb::envoy::config::listener::v3::Listener;
@@ -75,7 +75,7 @@ fn endpoints(name: &str, address: SocketAddr) -> Arc<Resource> {
 
 /// Makes changes in an order that the seed decides.
 struct Changes {
-    random: u64,
+    random: Random,
     backends: [SocketAddr; 2],
     /// Which of them serves.
     second: bool,
@@ -86,11 +86,7 @@ struct Changes {
 
 impl Changes {
     fn next(&mut self, set: &mut ResourceSet) {
-        // xorshift64*
-        self.random ^= self.random >> 12;
-        self.random ^= self.random << 25;
-        self.random ^= self.random >> 27;
-        let kind = (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) % 5;
+        let kind = self.random.below(5);
         self.made += 1;
         let version = self.made;
         match kind {
@@ -241,7 +237,7 @@ fn ten_thousand_swaps_cost_no_request_and_leave_nothing_behind() {
     // Held, so that it is not built for each of the test's resources.
     let _schema = Schema::acquire();
     let backends = [backend("one"), backend("two")];
-    let mut changes = Changes { random: SEED, backends, second: false, other: None, made: 0 };
+    let mut changes = Changes { random: Random::new(SEED), backends, second: false, other: None, made: 0 };
     let mut first = set(Vec::new());
     changes.back(&mut first);
     let mut control_plane = ControlPlane::start(first);

@@ -2,6 +2,7 @@
 
 mod bootstrap;
 mod decisions;
+mod edits;
 mod golden;
 mod incremental;
 mod own_proxy;

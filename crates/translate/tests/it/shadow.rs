@@ -14,6 +14,7 @@ use evenkeel_runtime_config::hcm::RouteSource;
 use evenkeel_runtime_config::listener::{ChainInput, Terminal};
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_runtime_config::{Builder, Config, Demand, Source};
+use evenkeel_testkit::Random;
 use evenkeel_tls::SecretStore;
 use evenkeel_translate::{ClientKind, ProxyView};
 use evenkeel_xds::ResourceType;
@@ -32,26 +33,6 @@ const CALLS: usize = 100_000;
 /// Calls that are decided together: what they lack is asked for at once.
 const BATCH: usize = 1000;
 const SERVICES: u32 = 48;
-
-/// xorshift64*: the same calls in every run.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, limit: u32) -> u32 {
-        ((self.next() >> 33) % u64::from(limit)) as u32
-    }
-
-    fn pick<'t, T: ?Sized>(&mut self, from: &[&'t T]) -> &'t T {
-        from[self.below(from.len() as u32) as usize]
-    }
-}
 
 fn vip(index: u32) -> Ipv4Addr {
     Ipv4Addr::new(10, 96, 1, index as u8)
@@ -145,7 +126,7 @@ struct Case {
 }
 
 fn case(random: &mut Random) -> Case {
-    let i = random.below(SERVICES);
+    let i = random.below(SERVICES as usize) as u32;
     let namespace = if i.is_multiple_of(3) { "other" } else { "shop" };
     let name = match random.below(16) {
         0 => format!("s{i}"),
@@ -164,7 +145,7 @@ fn case(random: &mut Random) -> Case {
         13 => format!("[fd00::{i:x}]"),
         _ => format!("s{i}.{namespace}.svc.cluster.local"),
     };
-    let port = [80, 80, 80, 8080, 9000, 7000, 443, 81][random.below(8) as usize];
+    let port = random.pick(&[80, 80, 80, 8080, 9000, 7000, 443, 81]);
     let authority = match random.below(3) {
         0 => format!("{name}:{port}"),
         _ => name.clone(),
@@ -184,7 +165,7 @@ fn case(random: &mut Random) -> Case {
         destination: (address, port).into(),
         server_name: (tcp && port == 443).then_some(name),
         request: (!tcp).then_some(request),
-        random: random.next(),
+        random: random.bits(),
     }
 }
 
@@ -340,7 +321,7 @@ fn details(config: &Config, steps: &[Step], case: &Case) -> (String, String) {
 
 #[test]
 fn learned_scope_decides_as_full_configuration_does() {
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = Random::new(0);
     for policy in [OutboundTrafficPolicy::AllowAny, OutboundTrafficPolicy::RegistryOnly] {
         let snapshot = snapshot(policy);
         let envoy = view_of("sidecar client-0.shop", &snapshot);

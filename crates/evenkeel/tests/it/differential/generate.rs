@@ -1,6 +1,8 @@
 //! The messages: framing headers in every disguise, with every kind of body; request lines; and valid requests with a byte
 //! changed, from a fixed seed.
 
+use evenkeel_testkit::Random;
+
 use super::proxies::Program;
 
 /// Bytes a client sends: a message and, behind it, a harmless request that ends the connection.
@@ -193,22 +195,16 @@ pub fn messages() -> Vec<Message> {
 
 /// Valid messages with up to three bytes changed, the same ones every time.
 pub fn mutants(seeds: &[&str]) -> Vec<Vec<u8>> {
-    let mut state = 0x2545_f491_4f6c_dd1du64;
-    let mut below = |limit: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 16) as usize % limit
-    };
+    let mut random = Random::new(0);
     let mut mutant = || {
-        let mut bytes = seeds[below(seeds.len())].as_bytes().to_vec();
-        for _ in 0..=below(2) {
-            let (at, byte) = (below(bytes.len()), BYTES[below(BYTES.len())]);
+        let mut bytes = random.pick(seeds).as_bytes().to_vec();
+        for _ in 0..=random.below(2) {
+            let (at, byte) = (random.below(bytes.len()), random.pick(BYTES));
             // The number has to stay legible.
             if bytes[at.saturating_sub(2)..(at + 2).min(bytes.len())].contains(&b'`') {
                 continue;
             }
-            match below(3) {
+            match random.below(3) {
                 0 => bytes[at] = byte,
                 1 => bytes.insert(at, byte),
                 _ => drop(bytes.remove(at)),

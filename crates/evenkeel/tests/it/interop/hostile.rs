@@ -5,7 +5,7 @@ use std::io::Write;
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
-use evenkeel_testkit::{Connection, Process, eventually};
+use evenkeel_testkit::{Connection, Process, Random, eventually};
 
 use super::proxy::{Program, Scene};
 
@@ -104,17 +104,7 @@ impl Bystander {
 }
 
 fn garbage() -> Vec<Vec<u8>> {
-    let noise = |seed: u64, count: usize| {
-        let mut state = seed;
-        let next = move || {
-            // xorshift64: the same noise in every run.
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 32) as u8
-        };
-        std::iter::repeat_with(next).take(count).collect::<Vec<u8>>()
-    };
+    let noise = |seed, count| Random::new(seed).bytes(count);
     vec![
         Vec::new(),
         vec![0],

@@ -1,0 +1,193 @@
+//! Edits of a mesh, at random: an object of any kind is written, changed or removed. Names are few, so that they meet.
+
+use evenkeel_testkit::Random;
+
+/// Names of each kind, of which a run picks.
+const NAMES: usize = 4;
+
+const HOSTS: [&str; 9] = [
+    "s0.shop.svc.cluster.local",
+    "s1.shop.svc.cluster.local",
+    "s2.other.svc.cluster.local",
+    "*.shop.svc.cluster.local",
+    "e0.example.com",
+    "e1.example.com",
+    "*.example.com",
+    "x.example.com",
+    "nowhere.test",
+];
+/// Where routes lead.
+const DESTINATIONS: [&str; 3] = ["s0.shop.svc.cluster.local", "e0.example.com", "s1.shop.svc.cluster.local"];
+
+const NETWORKING: &str = "networking.istio.io/v1";
+const SECURITY: &str = "security.istio.io/v1";
+
+/// One file and its text; no text: it is gone.
+pub fn edit(random: &mut Random) -> (String, String) {
+    let mut draw = Draw {
+        n: random.below(NAMES),
+        namespace: random.pick(&["shop", "shop", "other", "istio-system"]),
+        app: random.pick(&["a", "b", "c"]),
+        random,
+    };
+    let (file, text) = match draw.random.below(12) {
+        0 | 1 => draw.service(),
+        2 | 3 => draw.service_entry(),
+        4 => draw.pod(),
+        5 | 6 => draw.virtual_service(),
+        7 | 8 => draw.destination_rule(),
+        9 => draw.gateway(),
+        10 => draw.peer_authentication(),
+        _ if draw.random.once_in(4) => draw.mesh_config(),
+        _ => draw.authorization_policy(),
+    };
+    let gone = random.once_in(4);
+    (file, if gone { String::new() } else { text })
+}
+
+/// What one edit is about.
+struct Draw<'r> {
+    random: &'r mut Random,
+    n: usize,
+    namespace: &'static str,
+    app: &'static str,
+}
+
+impl Draw<'_> {
+    fn pick<'t>(&mut self, from: &[&'t str]) -> &'t str {
+        self.random.pick(from)
+    }
+
+    /// An object named after its number, in a file of its own.
+    fn object(&self, api: &str, kind: &str, letter: char, spec: &str) -> (String, String) {
+        let Self { n, namespace, .. } = self;
+        let meta = format!("{{name: {letter}{n}, namespace: {namespace}}}");
+        let text = format!("apiVersion: {api}\nkind: {kind}\nmetadata: {meta}\nspec: {spec}\n");
+        (format!("{namespace}-{kind}-{n}.yaml"), text)
+    }
+
+    fn service(&mut self) -> (String, String) {
+        let ports = self.pick(&[
+            "[{name: http, port: 80}]",
+            "[{name: http, port: 80}, {name: tcp, port: 9000}]",
+            "[{name: any, port: 7000}, {name: grpc, port: 80}]",
+            "[{name: tls, port: 443}]",
+        ]);
+        let own = format!("10.96.0.{}", self.n);
+        let address = self.pick(&["None", &own, "10.96.0.1"]);
+        let spec = format!("{{clusterIP: {address}, selector: {{app: {}}}, ports: {ports}}}", self.app);
+        self.object("v1", "Service", 's', &spec)
+    }
+
+    fn service_entry(&mut self) -> (String, String) {
+        let ports = self.pick(&[
+            "[{number: 80, name: http, protocol: HTTP}]",
+            "[{number: 443, name: tls, protocol: TLS}]",
+            "[{number: 9000, name: tcp, protocol: TCP}, {number: 80, name: http, protocol: HTTP}]",
+        ]);
+        let own = format!("e{}.example.com", self.n);
+        let host = self.pick(&[&own, "*.example.com", "*.wild.test"]);
+        let (resolution, endpoints) = match self.random.below(3) {
+            0 => ("STATIC", "endpoints: [{address: 192.0.2.1}, {address: 192.0.2.2, locality: north/a}]"),
+            1 if !host.starts_with('*') => ("DNS", "endpoints: []"),
+            _ => ("NONE", ""),
+        };
+        let visible = self.pick(&["", "exportTo: [\".\"], "]);
+        let spec = format!("{{hosts: [\"{host}\"], {visible}ports: {ports}, resolution: {resolution}, {endpoints}}}");
+        self.object(NETWORKING, "ServiceEntry", 'e', &spec)
+    }
+
+    /// Of those that the proxies of the test run in, or of none.
+    fn pod(&mut self) -> (String, String) {
+        let Self { namespace, app, .. } = *self;
+        let pod = self.pick(&["a-0", "b-0", "c-0", "z-0"]);
+        let labels = self.pick(&["", ", version: v1", ", topology.kubernetes.io/region: north"]);
+        let ready = self.pick(&["True", "False"]);
+        let address = match (pod, namespace) {
+            ("a-0", "shop") => "10.0.0.1",
+            ("b-0", "shop") => "10.0.0.2",
+            ("c-0", "shop") => "10.0.0.3",
+            ("a-0", "other") => "10.0.0.4",
+            _ => "10.0.0.99",
+        };
+        let text = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {pod}, namespace: {namespace}, labels: {{app: {app}{labels}}}}}\n\
+             spec: {{serviceAccountName: default, containers: [{{name: {app}}}]}}\n\
+             status: {{podIP: {address}, conditions: [{{type: Ready, status: \"{ready}\"}}]}}\n"
+        );
+        (format!("{namespace}-pod-{pod}.yaml"), text)
+    }
+
+    fn virtual_service(&mut self) -> (String, String) {
+        let (host, other) = (self.pick(&HOSTS), self.pick(&DESTINATIONS));
+        let condition = self.pick(&[
+            "",
+            "match: [{headers: {x: {exact: y}}}], ",
+            "match: [{sourceLabels: {app: a}}], ",
+            "match: [{sourceNamespace: other}], ",
+        ]);
+        let gateways =
+            self.pick(&["", "gateways: [istio-system/g0], ", "gateways: [mesh, istio-system/g0, shop/g1], "]);
+        let routes = match self.random.below(4) {
+            0 | 1 => format!(
+                "http: [{{{condition}route: [{{destination: {{host: {other}}}}}]}}, \
+                 {{route: [{{destination: {{host: {other}, subset: v1}}}}], timeout: {}s}}]",
+                self.n
+            ),
+            2 => format!("tcp: [{{route: [{{destination: {{host: {other}, port: {{number: 9000}}}}}}]}}]"),
+            _ => format!(
+                "tls: [{{match: [{{sniHosts: [\"{host}\"]}}], route: [{{destination: {{host: {other}, port: {{number: 443}}}}}}]}}]"
+            ),
+        };
+        let spec = format!("{{hosts: [\"{host}\"], {gateways}{routes}}}");
+        self.object(NETWORKING, "VirtualService", 'v', &spec)
+    }
+
+    fn destination_rule(&mut self) -> (String, String) {
+        let host = self.pick(&HOSTS);
+        let policy = self.pick(&[
+            "loadBalancer: {simple: ROUND_ROBIN}",
+            "tls: {mode: ISTIO_MUTUAL}",
+            "loadBalancer: {consistentHash: {httpHeaderName: x}}",
+            "loadBalancer: {localityLbSetting: {enabled: true, distribute: [{from: \"north/*\", to: {\"north/*\": 100}}]}}",
+        ]);
+        let selector = self.pick(&["", "", "workloadSelector: {matchLabels: {app: a}}, "]);
+        let subsets = self.pick(&["", ", subsets: [{name: v1, labels: {version: v1}}]"]);
+        let spec = format!("{{host: \"{host}\", {selector}trafficPolicy: {{{policy}}}{subsets}}}");
+        self.object(NETWORKING, "DestinationRule", 'd', &spec)
+    }
+
+    fn gateway(&mut self) -> (String, String) {
+        let selector = self.pick(&["{istio: ingressgateway}", "{istio: inner}"]);
+        let servers = self.pick(&[
+            "[{port: {number: 80, name: http, protocol: HTTP}, hosts: [\"*\"]}]",
+            "[{port: {number: 80, name: http, protocol: HTTP}, hosts: [\"*.example.com\"], tls: {httpsRedirect: true}}]",
+            "[{port: {number: 9000, name: tcp, protocol: TCP}, hosts: [\"*\"]}, \
+             {port: {number: 8088, name: http-b, protocol: HTTP}, hosts: [e0.example.com]}]",
+            "[{port: {number: 9443, name: tls, protocol: TLS}, hosts: [\"*.example.com\"], tls: {mode: PASSTHROUGH}}]",
+        ]);
+        self.object(NETWORKING, "Gateway", 'g', &format!("{{selector: {selector}, servers: {servers}}}"))
+    }
+
+    fn peer_authentication(&mut self) -> (String, String) {
+        let selector = self.pick(&["", "selector: {matchLabels: {app: a}}, "]);
+        let mode = self.pick(&["STRICT", "DISABLE", "PERMISSIVE"]);
+        self.object(SECURITY, "PeerAuthentication", 'p', &format!("{{{selector}mtls: {{mode: {mode}}}}}"))
+    }
+
+    fn authorization_policy(&mut self) -> (String, String) {
+        let action = self.pick(&["ALLOW", "DENY"]);
+        let selector = self.pick(&["", "selector: {matchLabels: {app: b}}, "]);
+        let rules = "[{from: [{source: {namespaces: [shop]}}]}]";
+        self.object(SECURITY, "AuthorizationPolicy", 'z', &format!("{{{selector}action: {action}, rules: {rules}}}"))
+    }
+
+    fn mesh_config(&mut self) -> (String, String) {
+        let policy = self.pick(&["ALLOW_ANY", "REGISTRY_ONLY"]);
+        let text = format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio, namespace: istio-system}}\n\
+             data:\n  mesh: |\n    outboundTrafficPolicy:\n      mode: {policy}\n"
+        );
+        ("mesh.yaml".to_owned(), text)
+    }
+}
