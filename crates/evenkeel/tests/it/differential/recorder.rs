@@ -90,9 +90,10 @@ fn parse(input: &[u8]) -> Result<Option<(Seen, usize)>, ()> {
     let Some(end) = input.windows(4).position(|window| window == b"\r\n\r\n") else {
         return if input.contains(&0) { Err(()) } else { Ok(None) };
     };
-    let head = std::str::from_utf8(&input[..end]).map_err(|_| ())?;
+    // Values of fields may have bytes beyond ASCII (`obs-text`, RFC 9110 section 5.5).
+    let head: String = input[..end].iter().copied().map(char::from).collect();
     let mut lines = head.split("\r\n");
-    let mut request_line = lines.next().ok_or(())?.split(' ');
+    let mut request_line = lines.next().filter(|line| line.is_ascii()).ok_or(())?.split(' ');
     let (method, path) = (request_line.next().ok_or(())?, request_line.next().ok_or(())?);
     let version = request_line.next().ok_or(())?;
     if !matches!(version, "HTTP/1.0" | "HTTP/1.1") || request_line.next().is_some() || head.contains('\0') {
