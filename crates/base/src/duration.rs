@@ -49,16 +49,6 @@ pub fn parse(text: &str) -> Result<Duration, DurationError> {
     }
 }
 
-/// Protobuf's JSON form: seconds with as many decimals as needed, e.g. `1.5s`.
-pub fn to_protobuf_json(duration: Duration) -> String {
-    let (seconds, nanos) = (duration.as_secs(), duration.subsec_nanos());
-    if nanos == 0 {
-        return format!("{seconds}s");
-    }
-    let decimals = format!("{nanos:09}");
-    format!("{seconds}.{}s", decimals.trim_end_matches('0'))
-}
-
 fn nanos_of(unit: &str) -> Option<u128> {
     Some(match unit {
         "h" => 3_600_000_000_000,
@@ -116,13 +106,5 @@ mod tests {
         check("-1s", DurationError::Negative);
         check("315576000001s", DurationError::TooLong);
         check("99999999999999999999999999h", DurationError::TooLong);
-    }
-
-    #[test]
-    fn prints_protobuf_json() {
-        let check = |text: &str, expected: &str| assert_eq!(to_protobuf_json(parse(text).unwrap()), expected);
-        check("1m", "60s");
-        check("1500ms", "1.5s");
-        check("1ns", "0.000000001s");
     }
 }

@@ -76,11 +76,6 @@ pub fn response(out: &mut Vec<u8>, head: &ResponseHead, style: ResponseStyle<'_>
     end(out, style.connection);
 }
 
-/// `HTTP/1.1 100 Continue`, complete.
-pub fn continue_100(out: &mut Vec<u8>) {
-    out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
-}
-
 /// Writes one chunk; an empty piece writes nothing, since an empty chunk ends the body.
 pub fn chunk(out: &mut Vec<u8>, data: &[u8]) {
     if data.is_empty() {

@@ -48,12 +48,6 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The services a client in `namespace` sees, ordered by host, each host once: its own namespace's before others'.
-    pub fn services_visible_to<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = &'a Arc<Service>> + use<'a> {
-        // One host's services stand side by side.
-        self.services.chunk_by(|a, b| a.host == b.host).filter_map(move |same| preferred(same.iter(), namespace))
-    }
-
     /// The service of exactly this host as a client in `namespace` sees it.
     pub fn service(&self, host: &str, namespace: &str) -> Option<&Arc<Service>> {
         preferred(self.services_of(host).iter(), namespace)

@@ -77,17 +77,12 @@ impl UpstreamTls {
         identity.or_else(|| self.trust.as_ref().and_then(Slot::missing))
     }
 
-    /// Whether servers are verified.
-    pub fn verifies(&self) -> bool {
-        self.trust.is_some()
-    }
-
     /// Makes a TLS connection over a connected socket. Dropping the future closes it.
     pub async fn connect<S>(&self, io: S) -> Result<TlsStream<S>, HandshakeError>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        self.connect_with(io, None, None).await
+        self.connect_with(io, None).await
     }
 
     /// As [`Self::connect`], offering other application protocols than the context says.
@@ -95,7 +90,7 @@ impl UpstreamTls {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        self.connect_with(io, None, Some(alpn)).await
+        self.connect_with(io, Some(alpn)).await
     }
 
     /// The application protocols the context says to offer.
@@ -103,20 +98,7 @@ impl UpstreamTls {
         &self.alpn
     }
 
-    /// As [`Self::connect`], with another server name (`auto_sni`, or a name from the request).
-    pub async fn connect_as<S>(&self, io: S, server_name: Option<&str>) -> Result<TlsStream<S>, HandshakeError>
-    where
-        S: AsyncRead + AsyncWrite + Unpin,
-    {
-        self.connect_with(io, server_name, None).await
-    }
-
-    async fn connect_with<S>(
-        &self,
-        io: S,
-        server_name: Option<&str>,
-        alpn: Option<&[&[u8]]>,
-    ) -> Result<TlsStream<S>, HandshakeError>
+    async fn connect_with<S>(&self, io: S, alpn: Option<&[&[u8]]>) -> Result<TlsStream<S>, HandshakeError>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -130,13 +112,9 @@ impl UpstreamTls {
                 Arc::new(config)
             }
         };
-        let name = match server_name {
-            Some(name) => Some(parse_server_name(name)?),
-            None => self.server_name.clone(),
-        };
-        let sni = name.as_ref().map(|name| name.to_str().into_owned());
+        let sni = self.server_name.as_ref().map(|name| name.to_str().into_owned());
         // rustls wants a name for its session cache; an address is one it never sends.
-        let name = name.unwrap_or(ServerName::IpAddress(IpAddr::V4(Ipv4Addr::from([0, 0, 0, 0]))));
+        let name = self.server_name.clone().unwrap_or(ServerName::IpAddress(IpAddr::V4(Ipv4Addr::from([0, 0, 0, 0]))));
         let connection = ClientConnection::new(config, name)?;
         let local = built.identity.as_ref().map(|identity| identity.certificate().clone());
         TlsStream::handshake(io, connection.into(), Vec::new(), sni, local, SystemTime::now()).await

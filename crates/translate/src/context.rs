@@ -169,11 +169,6 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The file of the access log; empty: none.
-    pub fn access_log_path(&self) -> &'a str {
-        self.snapshot.mesh().access_log_file.as_deref().unwrap_or_default()
-    }
-
     /// Whether VIPs of this service lead to a listener of their own.
     pub fn has_vips(service: &Service) -> bool {
         service.vips().next().is_some()

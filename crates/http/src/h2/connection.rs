@@ -211,11 +211,6 @@ impl Connection {
         self.output.control(kind::PING, 0, 0, &payload);
     }
 
-    /// What the peer allows now.
-    pub fn peer_settings(&self) -> PeerSettings {
-        self.peer
-    }
-
     /// Begins to end the connection in order (RFC 9113 section 6.8): a first GOAWAY asks the peer to open no more streams, a PING
     /// follows; when it is back, or at [`Connection::finish_shutdown`], a second GOAWAY names the last stream that is served.
     /// A client needs one GOAWAY only.
@@ -277,13 +272,6 @@ impl Connection {
     /// Whether the peer's SETTINGS have arrived: before that, what it takes is a guess.
     pub fn is_settled(&self) -> bool {
         self.settings_received
-    }
-
-    /// Streams the peer may have open from now on (server role). The present limit is enforced at once, as far as the peer can
-    /// know it.
-    pub fn set_max_concurrent_streams(&mut self, streams: u32) {
-        self.options.max_concurrent_streams = streams;
-        self.send_settings(&[(super::settings::MAX_CONCURRENT_STREAMS, streams)]);
     }
 
     /// Sends SETTINGS.

@@ -9,7 +9,7 @@ use super::sink::Sink;
 
 pub(super) const HEADER_TABLE_SIZE: u16 = 1;
 pub(super) const ENABLE_PUSH: u16 = 2;
-pub(super) const MAX_CONCURRENT_STREAMS: u16 = 3;
+const MAX_CONCURRENT_STREAMS: u16 = 3;
 pub(super) const INITIAL_WINDOW_SIZE: u16 = 4;
 pub(super) const MAX_FRAME_SIZE: u16 = 5;
 pub(super) const MAX_HEADER_LIST_SIZE: u16 = 6;

@@ -181,9 +181,8 @@ fn what_is_visible_depends_on_the_namespace() {
     let snapshot =
         build(&[entry("one", "one", "'*'"), entry("two", "two", "'*'"), entry("three", "three", "'.'")].concat());
     let check = |namespace: &str, expected: &str| {
-        let names: Vec<_> = snapshot.services_visible_to(namespace).map(|s| s.name.to_string()).collect();
-        assert_eq!(names, [expected], "{namespace}");
-        assert_eq!(snapshot.service("a.example.com", namespace).map(|s| s.name.to_string()).as_deref(), Some(expected));
+        let seen = snapshot.service("a.example.com", namespace).map(|s| s.name.to_string());
+        assert_eq!(seen.as_deref(), Some(expected), "{namespace}");
     };
     check("one", "one");
     check("two", "two");

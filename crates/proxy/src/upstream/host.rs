@@ -116,11 +116,6 @@ impl Host {
         &self.shared.keep_alive
     }
 
-    /// Requests in flight from this worker.
-    pub fn active_requests(&self) -> u32 {
-        self.active.get()
-    }
-
     /// An answer came: a 5xx counts as an error.
     pub fn count_response(&self, status: u16) {
         bump(if status >= 500 { &self.counts.rq_error } else { &self.counts.rq_success });

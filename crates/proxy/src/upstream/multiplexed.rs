@@ -341,15 +341,6 @@ impl Cluster {
         config.http.protocol != UpstreamProtocol::Http1 || to_sidecars()
     }
 
-    /// A connection of its own for an HTTP/1.1 request.
-    pub async fn acquire_http1(&self, host: &Rc<Host>, priority: Priority) -> Result<Connection, AcquireError> {
-        loop {
-            if let Upstream::Http1(connection) = self.acquire_wanted(host, Wanted::Http1, priority).await? {
-                return Ok(connection);
-            }
-        }
-    }
-
     async fn acquire_wanted(
         &self,
         host: &Rc<Host>,
