@@ -1,10 +1,10 @@
 //! Proxies that give the same answers to all that is asked of them: what they share, and how it follows a change.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use evenkeel_model::{Changes, Key, Snapshot};
-use evenkeel_xds::ResourceSet;
+use evenkeel_xds::{ResourceSet, ResourceType};
 use imbl::{OrdMap, OrdSet};
 
 use super::made::{Made, Maker};
@@ -92,6 +92,7 @@ impl Class {
 
     /// Makes units anew, and those that are put together from their parts.
     pub fn redo(&mut self, mut units: BTreeSet<Unit>, maker: &mut Maker<'_>, siblings: &mut Siblings) {
+        let (mut gone, mut redone) = (Vec::new(), Vec::new());
         while let Some(unit) = units.pop_first() {
             let before = self.units.get(&unit).cloned();
             let made = self.make(&unit, before.as_deref(), maker, siblings);
@@ -99,13 +100,17 @@ impl Class {
                 continue;
             }
             units.extend(self.replace_parts(&unit, before.as_deref(), made.as_deref()));
-            self.replace_resources(before.as_deref(), made.as_deref(), maker);
+            gone.extend(self.replace_resources(before.as_deref(), made.as_deref()));
             self.replace_reads(&unit, before.as_deref(), made.as_deref());
             match made {
-                Some(made) => _ = self.units.insert(unit, made),
+                Some(made) => {
+                    redone.push(unit.clone());
+                    self.units.insert(unit, made);
+                }
                 None => _ = self.units.remove(&unit),
             }
         }
+        self.remove(&gone, &redone, maker);
     }
 
     /// `None` if there is no reason for the unit any more.
@@ -183,18 +188,30 @@ impl Class {
         })
     }
 
-    fn replace_resources(&mut self, before: Option<&Made>, now: Option<&Made>, maker: &mut Maker<'_>) {
-        for (kind, resource) in before.into_iter().flat_map(|made| &made.resources) {
-            let same_name = |made: &Made| made.resources.iter().any(|(k, r)| k == kind && r.name == resource.name);
-            if !now.is_some_and(same_name) {
-                self.set.remove(*kind, &resource.name);
-                maker.pool.dropped(*kind, &resource.name);
-            }
-        }
+    /// What the unit no longer gives is returned: another of the same change may give the same name.
+    fn replace_resources(&mut self, before: Option<&Made>, now: Option<&Made>) -> Vec<(ResourceType, Arc<str>)> {
         for (kind, resource) in now.into_iter().flat_map(|made| &made.resources) {
             if self.set.get(*kind, &resource.name).is_none_or(|held| !Arc::ptr_eq(held, resource)) {
                 self.set.insert(*kind, resource.clone());
             }
+        }
+        let given = |kind: ResourceType, name: &str| now.is_some_and(|made| made.gives(kind, name));
+        let before = before.into_iter().flat_map(|made| &made.resources);
+        let gone = before.filter(|(kind, resource)| !given(*kind, &resource.name));
+        gone.map(|(kind, resource)| (*kind, resource.name.clone())).collect()
+    }
+
+    /// Removes resources that units gave up, but for those whose names others of these units give now.
+    fn remove(&mut self, gone: &[(ResourceType, Arc<str>)], redone: &[Unit], maker: &mut Maker<'_>) {
+        if gone.is_empty() {
+            return;
+        }
+        let made = redone.iter().filter_map(|unit| self.units.get(unit));
+        let resources = made.flat_map(|made| &made.resources);
+        let given: HashSet<(ResourceType, &str)> = resources.map(|(kind, resource)| (*kind, &*resource.name)).collect();
+        for (kind, name) in gone.iter().filter(|(kind, name)| !given.contains(&(*kind, &**name))) {
+            self.set.remove(*kind, name);
+            maker.pool.dropped(*kind, name);
         }
     }
 

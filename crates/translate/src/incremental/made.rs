@@ -24,6 +24,11 @@ pub struct Made {
 }
 
 impl Made {
+    /// Whether a resource of this name came of it.
+    pub fn gives(&self, kind: ResourceType, name: &str) -> bool {
+        self.resources.iter().any(|(other, resource)| *other == kind && *resource.name == *name)
+    }
+
     /// Whether a proxy would get just this.
     pub fn holds_for(&self, client: &Client) -> bool {
         self.answers.iter().all(|(question, answer)| client.answer(question) == *answer)

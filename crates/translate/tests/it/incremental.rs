@@ -103,6 +103,32 @@ fn after_every_change_it_is_as_if_made_from_nothing() {
     }
 }
 
+#[test]
+fn a_host_of_routes_that_gets_a_service_stays_known() {
+    let host = "x.example.com";
+    let routes = format!(
+        "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: x, namespace: shop}}\n\
+         spec: {{hosts: [{host}], http: [{{directResponse: {{status: 200}}}}]}}\n"
+    );
+    let entry = format!(
+        "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: x, namespace: shop}}\n\
+         spec: {{hosts: [{host}], ports: [{{number: 80, name: http}}], resolution: DNS}}\n"
+    );
+    let mut mesh = Mesh::new();
+    let (snapshot, cause) = mesh.write([("routes.yaml".to_owned(), routes.as_str())]);
+    let mut translator = Translator::new(snapshot, cause);
+    let sidecar = view(ProxyKind::Sidecar, "a-0.shop", "10.0.0.1", &[("app", "a")]);
+    let learner = ProxyView { client_kind: ClientKind::EvenkeelLearned, ..sidecar };
+    translator.join(&learner);
+    for text in [entry.as_str(), "", entry.as_str()] {
+        let (snapshot, cause) = mesh.write([("entry.yaml".to_owned(), text)]);
+        translator.update(snapshot, cause);
+        let set = translator.set_of(&learner).expect("it joined");
+        assert!(set.get(ResourceType::VirtualHost, "80/x.example.com").is_some(), "{text}");
+        assert_eq!(translator.verify().0, []);
+    }
+}
+
 fn service(n: usize) -> (String, String) {
     (format!("s{n:05}.yaml"), whole_service(n))
 }
