@@ -13,7 +13,7 @@ use evenkeel_local::exec::{self, ExecOptions};
 use evenkeel_local::ports::PortChoice;
 
 use crate::logging::{self, Level, LogOptions};
-use crate::{history, proxy_config, proxy_status, validate};
+use crate::{history, proxy_config, proxy_status, purge, validate};
 
 /// A service mesh: proxy, control plane, and the whole of it on one machine.
 ///
@@ -177,6 +177,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
                 .enable_all()
                 .build()
                 .context("cannot start the event loop")?;
+            purge::at_once();
             runtime.spawn(evenkeel_proxy::memory::give_back_start_up());
             runtime.block_on(evenkeel_control::run(&options))?;
             Ok(0)

@@ -7,6 +7,7 @@ mod history;
 mod logging;
 mod proxy_config;
 mod proxy_status;
+mod purge;
 mod validate;
 
 use std::io::Write;
