@@ -88,6 +88,7 @@ kinds! {
     VirtualService: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] Namespaced => istio::VirtualService;
     DestinationRule: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] Namespaced => istio::DestinationRule;
     ServiceEntry: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] Namespaced => istio::ServiceEntry;
+    Sidecar: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] Namespaced => istio::Sidecar;
     PeerAuthentication: "security.istio.io" ["v1", "v1beta1"] Namespaced => istio::PeerAuthentication;
     AuthorizationPolicy: "security.istio.io" ["v1", "v1beta1"] Namespaced => istio::AuthorizationPolicy;
 }
@@ -195,7 +196,7 @@ const LATER: &[(&str, &[&str])] = &[
     ("node.k8s.io", &["RuntimeClass"]),
     ("certificates.k8s.io", &["CertificateSigningRequest", "ClusterTrustBundle"]),
     ("apiregistration.k8s.io", &["APIService"]),
-    ("networking.istio.io", &["Sidecar", "WorkloadEntry", "WorkloadGroup", "EnvoyFilter", "ProxyConfig"]),
+    ("networking.istio.io", &["WorkloadEntry", "WorkloadGroup", "EnvoyFilter", "ProxyConfig"]),
     ("security.istio.io", &["RequestAuthentication"]),
     ("telemetry.istio.io", &["Telemetry"]),
     ("extensions.istio.io", &["WasmPlugin", "TrafficExtension"]),

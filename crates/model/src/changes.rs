@@ -17,6 +17,8 @@ pub struct Changes {
     pub mesh: bool,
     /// Whether any workload came, went or changed.
     pub workloads: bool,
+    /// Whether any Sidecar came, went or changed.
+    pub sidecars: bool,
     /// Hosts of which a service came, went or changed.
     pub services: BTreeSet<Hostname>,
     /// Hosts, wildcards too, that a VirtualService which came, went or changed has or had.
@@ -42,6 +44,7 @@ impl Changes {
             all.add_virtual_service(ruling);
         }
         all.workloads = !differing(&old.workloads, &new.workloads).is_empty();
+        all.sidecars = !differing(&old.sidecars, &new.sidecars).is_empty();
         if !differing(&old.gateways, &new.gateways).is_empty() {
             all.exact.insert(Key::Gateways);
         }
@@ -80,12 +83,13 @@ impl Changes {
             self.exact.insert(Key::VirtualServices(host.value.clone()));
             self.routed.insert(host.value.clone());
         }
+        self.exact.extend(ruling.destinations().map(|to| Key::VirtualServicesTo(to.host.clone())));
         self.exact.extend(ruling.gateways.iter().cloned().map(Key::VirtualServicesAt));
     }
 
     /// Whether nothing is different.
     pub fn is_empty(&self) -> bool {
-        !self.mesh && !self.workloads && self.exact.is_empty()
+        !self.mesh && !self.workloads && !self.sidecars && self.exact.is_empty()
     }
 
     /// Whether an answer made of this may be another now.

@@ -15,6 +15,8 @@ pub(crate) type ByHost<T> = OrdMap<Hostname, List<T>>;
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Index {
     pub(crate) virtual_services: ByHost<VirtualService>,
+    /// By the services they lead to; in the order of precedence.
+    pub(crate) routes_to: ByHost<VirtualService>,
     /// In the order of precedence.
     pub(crate) at_gateway: OrdMap<GatewayRef, List<VirtualService>>,
     /// By namespace.

@@ -15,7 +15,7 @@ use crate::service::{EndpointsByPort, preferred};
 use crate::workload::{Selectable, selects};
 use crate::{
     AuthorizationAction, AuthorizationPolicy, DestinationRule, Endpoint, Gateway, GatewayRef, Labels, List, MeshConfig,
-    MtlsMode, PeerAuthentication, Service, VirtualService, Workload,
+    MtlsMode, PeerAuthentication, Service, Sidecar, VirtualService, Workload,
 };
 
 /// Everything the control plane knows at one moment. Never changed: the next one shares with it all that
@@ -41,6 +41,8 @@ pub struct Snapshot {
     pub gateways: List<Gateway>,
     /// All PeerAuthentications by namespace, there in the order of precedence.
     pub peer_authentications: List<PeerAuthentication>,
+    /// All Sidecars by namespace, there in the order of precedence.
+    pub sidecars: List<Sidecar>,
     /// All AuthorizationPolicies, ordered by namespace and name.
     pub authorization_policies: List<AuthorizationPolicy>,
     /// Where queries look first.
@@ -53,6 +55,16 @@ impl Snapshot {
         preferred(self.services_of(host).iter(), namespace)
     }
 
+    /// The same, of those that `is_seen` as well.
+    pub fn service_if(
+        &self,
+        host: &str,
+        namespace: &str,
+        is_seen: impl Fn(&Service) -> bool + Clone,
+    ) -> Option<&Arc<Service>> {
+        preferred(self.services_of(host).iter().filter(move |service| is_seen(service)), namespace)
+    }
+
     /// All services of exactly this host, whoever sees them.
     pub fn services_of(&self, host: &str) -> &[Arc<Service>] {
         let start = self.services.partition_point(|s| s.host.as_str() < host);
@@ -60,12 +72,13 @@ impl Snapshot {
         self.services.get(start..end).unwrap_or_default()
     }
 
-    /// Whether a client in `namespace` sees a service whose host `host` covers.
-    pub fn sees_any_under(&self, host: &Hostname, namespace: &str) -> bool {
-        match host.is_wildcard() {
-            true => self.services.iter().any(|s| host.covers(&s.host) && s.export_to.includes(namespace)),
-            false => self.service(host.as_str(), namespace).is_some(),
-        }
+    /// Whether there is a service whose host `host` covers, that is exported to `namespace`, and that `is_seen` there.
+    pub fn sees_any_under(&self, host: &Hostname, namespace: &str, is_seen: impl Fn(&Service) -> bool) -> bool {
+        let named = match host.is_wildcard() {
+            true => self.services.as_ref(),
+            false => self.services_of(host.as_str()),
+        };
+        named.iter().any(|s| host.covers(&s.host) && s.export_to.includes(namespace) && is_seen(s))
     }
 
     /// The endpoints of a service's port, those that are not ready included.
@@ -139,6 +152,11 @@ impl Snapshot {
         self.index.virtual_services.get(host.as_str()).into_iter().flatten().collect()
     }
 
+    /// The VirtualServices that lead to exactly this host, in the order of precedence.
+    pub fn virtual_services_to(&self, host: &Hostname) -> &[Arc<VirtualService>] {
+        self.index.routes_to.get(host.as_str()).map_or(&[], |list| list)
+    }
+
     /// The place of a VirtualService in the order of precedence.
     pub fn precedence(&self, ruling: &Arc<VirtualService>) -> usize {
         self.virtual_services.iter().position(|other| Arc::ptr_eq(other, ruling)).unwrap_or(usize::MAX)
@@ -185,6 +203,15 @@ impl Snapshot {
         let mut found: Vec<_> = of(root).iter().chain(own).filter(|p| workload.selected_by(&p.selector)).collect();
         found.sort_by_key(|p| p.action != AuthorizationAction::Deny);
         found
+    }
+
+    /// The Sidecar that holds for a workload: the first of its namespace that selects it, else the namespace's, else the
+    /// root namespace's.
+    pub fn sidecar_for(&self, namespace: &str, workload: &impl Selectable) -> Option<&Arc<Sidecar>> {
+        let of = |wanted: &str| of_namespace(&self.sidecars, wanted, |sidecar| &sidecar.namespace);
+        let selecting = of(namespace).iter().find(|s| !s.selector.is_empty() && workload.selected_by(&s.selector));
+        let of_all = |wanted: &str| of(wanted).iter().find(|sidecar| sidecar.selector.is_empty());
+        selecting.or_else(|| of_all(namespace)).or_else(|| of_all(&self.mesh.root_namespace))
     }
 
     /// The Gateways whose selector fits a router, in the order of precedence.

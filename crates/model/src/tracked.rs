@@ -27,6 +27,8 @@ pub enum Key {
     DestinationRules(Hostname),
     /// The VirtualServices with a host that covers this one.
     VirtualServices(Hostname),
+    /// The VirtualServices that lead to this host.
+    VirtualServicesTo(Hostname),
     /// The VirtualServices that apply at a gateway, and all about them.
     VirtualServicesAt(GatewayRef),
     /// The Gateways.
@@ -85,13 +87,24 @@ impl<'a> Tracked<'a> {
         self.snapshot.service(host.as_str(), namespace)
     }
 
+    /// See [`Snapshot::service_if`].
+    pub fn service_if(
+        self,
+        host: &Hostname,
+        namespace: &str,
+        is_seen: impl Fn(&Service) -> bool + Clone,
+    ) -> Option<&'a Arc<Service>> {
+        self.reads.note(Key::Service(host.clone()));
+        self.snapshot.service_if(host.as_str(), namespace, is_seen)
+    }
+
     /// See [`Snapshot::sees_any_under`].
-    pub fn sees_any_under(self, host: &Hostname, namespace: &str) -> bool {
+    pub fn sees_any_under(self, host: &Hostname, namespace: &str, is_seen: impl Fn(&Service) -> bool) -> bool {
         self.reads.note(match host.is_wildcard() {
             true => Key::ServicesUnder(host.clone()),
             false => Key::Service(host.clone()),
         });
-        self.snapshot.sees_any_under(host, namespace)
+        self.snapshot.sees_any_under(host, namespace, is_seen)
     }
 
     /// See [`Snapshot::endpoints`].
@@ -146,6 +159,12 @@ impl<'a> Tracked<'a> {
     pub fn virtual_services_naming(self, host: &Hostname) -> Vec<&'a Arc<VirtualService>> {
         self.reads.note(Key::VirtualServices(host.clone()));
         self.snapshot.virtual_services_naming(host)
+    }
+
+    /// See [`Snapshot::virtual_services_to`].
+    pub fn virtual_services_to(self, host: &Hostname) -> &'a [Arc<VirtualService>] {
+        self.reads.note(Key::VirtualServicesTo(host.clone()));
+        self.snapshot.virtual_services_to(host)
     }
 
     /// See [`Snapshot::precedence`]. Nothing is noted: two keep their order, or one of them has changed.

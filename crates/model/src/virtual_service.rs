@@ -287,6 +287,17 @@ impl VirtualService {
     pub fn applies_at(&self, gateway: &GatewayRef) -> bool {
         self.gateways.contains(gateway)
     }
+
+    /// The services it may lead to, each as often as it is named.
+    pub fn destinations(&self) -> impl Iterator<Item = &Destination> {
+        let http = self.http.iter().flat_map(|route| match &route.action {
+            HttpAction::Route { destinations, .. } => destinations.as_slice(),
+            HttpAction::Redirect(_) | HttpAction::DirectResponse(_) => &[],
+        });
+        let tls = self.tls.iter().flat_map(|route| &route.destinations);
+        let tcp = self.tcp.iter().flat_map(|route| &route.destinations);
+        http.chain(tls).chain(tcp).map(|weighted| &weighted.destination)
+    }
 }
 
 impl HttpMatch {

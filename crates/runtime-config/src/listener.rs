@@ -53,6 +53,9 @@ pub struct Listener {
     pub access_logs: Vec<Arc<AccessLog>>,
     /// `listen(2)` backlog.
     pub backlog: u32,
+    /// Names of listeners to hold along with it, where listeners are asked for by name: no connection handed over
+    /// can ask for one that binds a port of its own.
+    pub companions: Vec<Arc<str>>,
     /// A connection came to it since somebody looked.
     pub(crate) used: AtomicBool,
 }

@@ -1,13 +1,14 @@
 //! Clusters: outbound ones per service, port and subset; inbound ones per port of the workload; and the catch-alls.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use evenkeel_base::Span;
 use evenkeel_model::service::ServicePort;
 use evenkeel_model::workload::InboundPort;
 use evenkeel_model::{
-    ClientTls, ConnectionPool, DestinationRule, EndpointAddress, Labels, OutlierDetection, Protocol, ProxyProtocol,
-    Resolution, Service, Subset, TrafficPolicy,
+    ClientTls, ConnectionPool, DestinationRule, EndpointAddress, IngressEndpoint, Labels, OutlierDetection, Protocol,
+    ProxyProtocol, Resolution, RetryBudget as Budget, Service, Subset, TrafficPolicy,
 };
 use evenkeel_xds::ResourceType;
 
@@ -25,7 +26,7 @@ use crate::pb::config::cluster::{
     CircuitBreakers, Cluster, OutlierDetection as EnvoyOutlierDetection, UpstreamConnectionOptions,
 };
 use crate::pb::core::{
-    BindConfig, Http1ProtocolOptions, Http2ProtocolOptions, HttpProtocolOptions as CommonHttpOptions,
+    Address, BindConfig, Http1ProtocolOptions, Http2ProtocolOptions, HttpProtocolOptions as CommonHttpOptions,
     KeepaliveSettings, ProxyProtocolConfig, TcpKeepalive, TransportSocket, proxy_protocol_config, transport_socket,
 };
 use crate::pb::envoy_type::Percent;
@@ -33,7 +34,7 @@ use crate::pb::google::protobuf::Struct;
 use crate::pb::upstream_http::{self, http_protocol_options as http_options};
 use crate::pb::upstream_proxy_protocol::ProxyProtocolUpstreamTransport;
 use crate::plan::Output;
-use crate::proto::{ads, any, duration, metadata, one_field, socket_address, u32_value};
+use crate::proto::{self, ads, any, duration, metadata, one_field, socket_address, u32_value};
 use crate::sessions;
 use crate::tls::{self, Inner};
 
@@ -64,8 +65,7 @@ pub fn basics(context: Context<'_>, out: &mut Output) {
 
 /// The clusters that lead to the workload, one per port.
 pub fn inbounds(context: Context<'_>, out: &mut Output) {
-    let ports = context.workload().map(|w| w.inbound_ports()).unwrap_or_default();
-    for port in ports.iter().filter(|p| Carried::of(p.protocol).is_some()) {
+    for port in context.inbound_ports().iter().filter(|p| Carried::of(p.protocol).is_some()) {
         let (cluster, origin) = inbound(context, port);
         out.add(ResourceType::Cluster, &cluster.name, &cluster, origin);
     }
@@ -74,11 +74,11 @@ pub fn inbounds(context: Context<'_>, out: &mut Output) {
 /// The clusters of a service: one per port, subset and kind of bytes.
 pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
     let rule = context.destination_rule(service).map(AsRef::as_ref);
-    for (port, carried) in Context::ports(service) {
+    for (port, carried) in context.ports(service) {
         let subsets = rule.into_iter().flat_map(|r| r.subsets.iter().map(Some));
         for subset in std::iter::once(None).chain(subsets) {
             for inner in carried.inners() {
-                let (cluster, origin) = outbound(context, service, port, rule, subset, *inner);
+                let (cluster, origin) = outbound(context, service, &port, rule, subset, *inner);
                 out.add(ResourceType::Cluster, &cluster.name, &cluster, origin);
             }
         }
@@ -111,7 +111,7 @@ pub fn outbound(
     apply_policy(&policy, &mut cluster);
     sessions::apply(service, &mut cluster);
     let pool = policy.connection_pool.as_ref();
-    let common = common_http_options(&policy);
+    let common = common_http_options(pool);
     let speaks = match inner {
         Inner::Http => upstream_protocol(context, port.protocol, pool),
         Inner::Tcp => Speaks::Http1,
@@ -174,10 +174,13 @@ fn apply_policy(policy: &TrafficPolicy, cluster: &mut Cluster) {
     if let Some(outliers) = &policy.outlier_detection {
         apply_outlier_detection(outliers, cluster);
     }
-    if policy.connection_pool.is_none() && policy.retry_budget.is_none() {
-        return;
+    if policy.connection_pool.is_some() || policy.retry_budget.is_some() {
+        let pool = policy.connection_pool.clone().unwrap_or_default();
+        apply_pool(&pool, policy.retry_budget.as_ref(), cluster);
     }
-    let pool = &policy.connection_pool.clone().unwrap_or_default();
+}
+
+fn apply_pool(pool: &ConnectionPool, budget: Option<&Budget>, cluster: &mut Cluster) {
     if let Some(timeout) = pool.connect_timeout {
         cluster.connect_timeout = Some(duration(timeout));
     }
@@ -188,7 +191,7 @@ fn apply_policy(policy: &TrafficPolicy, cluster: &mut Cluster) {
             max_pending_requests: limit(pool.max_pending_requests),
             max_requests: limit(pool.max_requests),
             max_retries: limit(pool.max_retries.filter(|most| *most > 0)),
-            retry_budget: policy.retry_budget.as_ref().map(|budget| RetryBudget {
+            retry_budget: budget.map(|budget| RetryBudget {
                 budget_percent: Some(Percent { value: f64::from(budget.percent) }),
                 min_retry_concurrency: Some(u32_value(budget.min_concurrency)),
                 ..Default::default()
@@ -211,8 +214,8 @@ fn apply_policy(policy: &TrafficPolicy, cluster: &mut Cluster) {
     }
 }
 
-fn common_http_options(policy: &TrafficPolicy) -> CommonHttpOptions {
-    let Some(pool) = &policy.connection_pool else { return CommonHttpOptions::default() };
+fn common_http_options(pool: Option<&ConnectionPool>) -> CommonHttpOptions {
+    let Some(pool) = pool else { return CommonHttpOptions::default() };
     CommonHttpOptions {
         max_requests_per_connection: pool.max_requests_per_connection.filter(|most| *most > 0).map(u32_value),
         idle_timeout: pool.idle_timeout.map(duration),
@@ -394,18 +397,52 @@ fn auto_mtls(
     }
 }
 
-/// `inbound|PORT||`: to the workload, at the address the client dialled.
+/// `inbound|PORT||`: to the workload, at the address the client dialled, unless its Sidecar says where it listens.
 pub fn inbound(context: Context<'_>, port: &InboundPort) -> Generated {
-    let mut cluster = to_workload(context, names::inbound_cluster(port.port));
-    if Carried::of(port.protocol) != Some(Carried::Tcp) {
-        set_http_options(
-            CommonHttpOptions::default(),
-            upstream_protocol(context, port.protocol, None),
-            None,
-            &mut cluster,
-        );
+    let sidecar = context.sidecar();
+    let listener = sidecar.and_then(|sidecar| sidecar.ingress_of(port.port));
+    let name = names::inbound_cluster(port.port);
+    let endpoint = listener.map_or(&IngressEndpoint::AsCalled, |listener| &listener.endpoint);
+    let mut cluster = match (endpoint, context.address()) {
+        (IngressEndpoint::Loopback(address, number), _) => to_endpoint(context, name, socket(*address, *number)),
+        (IngressEndpoint::Unix(path), _) => to_endpoint(context, name, endpoints::pipe(path)),
+        (IngressEndpoint::Own(number), Some(own)) => to_own_address(context, name, own, *number),
+        (IngressEndpoint::Own(_), None) | (IngressEndpoint::AsCalled, _) => to_workload(context, name),
+    };
+    let pool = sidecar.and_then(|sidecar| sidecar.pool_of(port.port));
+    if let Some(pool) = pool {
+        apply_pool(pool, None, &mut cluster);
     }
-    (cluster, port.service.as_ref().map(|(service, _)| service.origin.clone()))
+    let (common, is_http) = (common_http_options(pool), Carried::of(port.protocol) != Some(Carried::Tcp));
+    if is_http || common != CommonHttpOptions::default() {
+        let speaks = if is_http { upstream_protocol(context, port.protocol, pool) } else { Speaks::Http1 };
+        set_http_options(common, speaks, pool, &mut cluster);
+    }
+    let of_service = || port.service.as_ref().map(|(service, _)| service.origin.clone());
+    (cluster, sidecar.filter(|_| listener.is_some()).map(|sidecar| sidecar.origin.clone()).or_else(of_service))
+}
+
+/// To one address and nothing else.
+fn to_endpoint(context: Context<'_>, name: String, address: Address) -> Cluster {
+    let mut cluster = base(context, name);
+    cluster.cluster_discovery_type = Some(ClusterDiscoveryType::Type(DiscoveryType::Static as i32));
+    cluster.load_assignment = Some(endpoints::single(&cluster.name, address));
+    cluster
+}
+
+/// To the workload's own address, from one that capture rules leave alone.
+fn to_own_address(context: Context<'_>, name: String, own: IpAddr, port: u16) -> Cluster {
+    let mut cluster = to_endpoint(context, name, socket(own, port));
+    cluster.upstream_bind_config = own.is_ipv4().then(inbound_source);
+    cluster
+}
+
+fn socket(address: IpAddr, port: u16) -> Address {
+    proto::address(&address.to_string(), u32::from(port))
+}
+
+fn inbound_source() -> BindConfig {
+    BindConfig { source_address: Some(socket_address(INBOUND_SOURCE, 0)), ..Default::default() }
 }
 
 fn inbound_passthrough(context: Context<'_>) -> Cluster {
@@ -416,8 +453,7 @@ fn inbound_passthrough(context: Context<'_>) -> Cluster {
 
 fn to_workload(context: Context<'_>, name: String) -> Cluster {
     let mut cluster = original_dst(context, name);
-    cluster.upstream_bind_config =
-        Some(BindConfig { source_address: Some(socket_address(INBOUND_SOURCE, 0)), ..Default::default() });
+    cluster.upstream_bind_config = Some(inbound_source());
     cluster
 }
 

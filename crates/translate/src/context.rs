@@ -3,15 +3,11 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use evenkeel_base::hostname::Hostname;
-use evenkeel_model::service::ServicePort;
 use evenkeel_model::{
-    DestinationRule, GatewayRef, Labels, LoadBalancer, OutboundTrafficPolicy, Protocol, Selectable, Service, Tracked,
-    TrafficPolicy, VirtualService, Workload,
+    DestinationRule, Labels, LoadBalancer, Protocol, Selectable, Service, Sidecar, Tracked, TrafficPolicy, Workload,
 };
 
 use crate::facts::{Answer, Client, Facts, Question};
-use crate::names::{BLACK_HOLE_CLUSTER, PASSTHROUGH_CLUSTER};
 use crate::routes::action::Place;
 use crate::tls::Inner;
 use crate::view::{ClientKind, ProxyKind};
@@ -101,6 +97,18 @@ impl<'a> Context<'a> {
         &self.client.view.namespace
     }
 
+    /// The Sidecar that holds for the proxy, if one does. Like kinds and namespace it is not noted: proxies of different
+    /// Sidecars share no units.
+    pub fn sidecar(&self) -> Option<&'a Sidecar> {
+        self.client.sidecar.as_deref()
+    }
+
+    /// The proxy's first address. What asks for it is made for this proxy alone.
+    pub fn address(&self) -> Option<IpAddr> {
+        self.ask(Question::Workload);
+        self.client.view.addresses.first().copied()
+    }
+
     /// `region/zone/subzone` of the proxy's workload; may be empty.
     pub fn locality(&self) -> &'a str {
         self.ask(Question::Locality);
@@ -125,11 +133,6 @@ impl<'a> Context<'a> {
         self.client.workload.as_ref()
     }
 
-    /// The service of exactly this host, if the proxy may call it.
-    pub fn service(&self, host: &Hostname) -> Option<&'a Arc<Service>> {
-        self.snapshot.service(host, self.namespace())
-    }
-
     /// The DestinationRule the proxy follows for a service.
     pub fn destination_rule(&self, service: &Service) -> Option<&'a Arc<DestinationRule>> {
         self.snapshot.destination_rule_for(service, self.namespace(), self)
@@ -148,25 +151,6 @@ impl<'a> Context<'a> {
     /// Where a request stands that is addressed to this port.
     pub fn place(&self, port: u16) -> Place<'a> {
         Place { context: *self, port }
-    }
-
-    /// The ports of a service that are carried, and how.
-    pub fn ports(service: &Service) -> impl Iterator<Item = (&ServicePort, Carried)> {
-        service.ports.iter().filter_map(|port| Some((port, Carried::of(port.protocol)?)))
-    }
-
-    /// The VirtualService that rules a service's traffic in the mesh.
-    pub fn virtual_service(&self, service: &Service) -> Option<&'a Arc<VirtualService>> {
-        let found = self.snapshot.virtual_services_for(&GatewayRef::Mesh, self.namespace(), &service.host);
-        found.into_iter().next()
-    }
-
-    /// Where traffic goes that no service claims.
-    pub fn unknown_cluster(&self) -> &'static str {
-        match self.snapshot.mesh().outbound_traffic_policy {
-            OutboundTrafficPolicy::AllowAny => PASSTHROUGH_CLUSTER,
-            OutboundTrafficPolicy::RegistryOnly => BLACK_HOLE_CLUSTER,
-        }
     }
 
     /// Whether VIPs of this service lead to a listener of their own.

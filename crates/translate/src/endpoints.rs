@@ -25,7 +25,7 @@ pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
     }
     let rule = context.destination_rule(service);
     let whole = Labels::new();
-    for (port, carried) in Context::ports(service) {
+    for (port, carried) in context.ports(service) {
         let subsets = rule.into_iter().flat_map(|r| r.subsets.iter().map(|s| (&*s.name, &s.labels)));
         for (subset, labels) in std::iter::once(("", &whole)).chain(subsets) {
             let policy = rule.map(|r| r.policy_for(Some(subset).filter(|s| !s.is_empty()), port.number));
@@ -33,7 +33,7 @@ pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
             let nearness = Nearness::new(context, &policy);
             let setting = policy.load_balancer.and_then(|lb| lb.locality);
             for inner in carried.inners() {
-                let name = outbound_name(port, subset, service, *inner);
+                let name = outbound_name(&port, subset, service, *inner);
                 let endpoints = context.snapshot.endpoints(service, port.number).iter();
                 let ready = endpoints.filter(|e| e.ready && selects(labels, &e.labels));
                 // EDS takes addresses only; a name would make Envoy refuse the whole assignment.
@@ -75,18 +75,32 @@ fn lb_endpoint(endpoint: &Endpoint) -> LbEndpoint {
     let address = match &endpoint.address {
         EndpointAddress::Ip(ip) => proto::address(&ip.to_string(), u32::from(endpoint.port)),
         EndpointAddress::Name(name) => proto::address(name.as_str(), u32::from(endpoint.port)),
-        EndpointAddress::Unix(path) => {
-            let pipe = Pipe { path: path.to_string(), ..Default::default() };
-            Address { address: Some(address::Address::Pipe(pipe)) }
-        }
+        EndpointAddress::Unix(path) => pipe(path),
     };
     let tls = endpoint.mtls.then(|| metadata("envoy.transport_socket_match", TLS_MODE, TLS_MODE_ISTIO));
     LbEndpoint {
-        host_identifier: Some(HostIdentifier::Endpoint(EnvoyEndpoint { address: Some(address), ..Default::default() })),
+        host_identifier: Some(at(address)),
         load_balancing_weight: Some(u32_value(endpoint.weight.max(1))),
         metadata: tls,
         ..Default::default()
     }
+}
+
+/// A Unix socket.
+pub fn pipe(path: &str) -> Address {
+    let pipe = Pipe { path: path.to_owned(), ..Default::default() };
+    Address { address: Some(address::Address::Pipe(pipe)) }
+}
+
+/// An assignment with one endpoint.
+pub fn single(cluster_name: &str, address: Address) -> ClusterLoadAssignment {
+    let endpoint = LbEndpoint { host_identifier: Some(at(address)), ..Default::default() };
+    let group = LocalityLbEndpoints { lb_endpoints: vec![endpoint], ..Default::default() };
+    ClusterLoadAssignment { cluster_name: cluster_name.to_owned(), endpoints: vec![group], ..Default::default() }
+}
+
+fn at(address: Address) -> HostIdentifier {
+    HostIdentifier::Endpoint(EnvoyEndpoint { address: Some(address), ..Default::default() })
 }
 
 fn locality(name: &str) -> Option<Locality> {

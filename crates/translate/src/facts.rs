@@ -1,6 +1,6 @@
 //! What generators ask about the proxy they work for.
 //!
-//! Kinds and namespace are not noted: proxies that differ in them share no resources. Of everything else two proxies are
+//! Kinds, namespace and Sidecar are not noted: proxies that differ in them share no units. Of everything else two proxies are
 //! the same to a generator if it would get the same answers.
 
 use std::cell::RefCell;
@@ -8,9 +8,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_model::workload::selects;
-use evenkeel_model::{Labels, Snapshot, Workload};
+use evenkeel_model::{Labels, Sidecar, Snapshot, Workload};
 
-use crate::view::ProxyView;
+use crate::view::{ProxyKind, ProxyView};
 
 /// One proxy: what it says of itself, and what the registry knows of its workload.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,6 +19,8 @@ pub struct Client {
     pub view: Arc<ProxyView>,
     /// The workload behind a sidecar, or the router's own Pod; `None` until the registry knows it.
     pub workload: Option<Arc<Workload>>,
+    /// The Sidecar that holds for it; a router has none.
+    pub sidecar: Option<Arc<Sidecar>>,
 }
 
 /// A question about a proxy.
@@ -54,7 +56,10 @@ impl Client {
     pub fn new(view: Arc<ProxyView>, snapshot: &Snapshot) -> Self {
         let by_pod = snapshot.workload(&view.namespace, &view.pod);
         let workload = by_pod.or_else(|| view.addresses.iter().find_map(|address| snapshot.workload_at(*address)));
-        Self { workload: workload.cloned(), view }
+        let labels = workload.map_or(&view.labels, |workload| &workload.labels);
+        let is_sidecar = view.kind == ProxyKind::Sidecar;
+        let sidecar = snapshot.sidecar_for(&view.namespace, labels).filter(|_| is_sidecar);
+        Self { workload: workload.cloned(), sidecar: sidecar.cloned(), view }
     }
 
     /// Labels that selectors look at: the registry's, else those the proxy brought.

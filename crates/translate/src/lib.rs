@@ -10,6 +10,7 @@
 //! | how is a VirtualService's route written? | `routes/{matches,action,headers}.rs` |
 //! | how is a service called (subsets, limits, TLS)? | `clusters.rs`, `tls.rs` |
 //! | who may call? | `rbac.rs` |
+//! | what does a Sidecar let a proxy see? | `scope.rs` |
 //! | what is made in one go, and made anew after a change? | `plan.rs`, `incremental/` |
 
 pub mod clusters;
@@ -23,6 +24,7 @@ pub mod name_table;
 pub mod names;
 pub mod rbac;
 pub mod routes;
+pub mod scope;
 pub mod tls;
 pub mod view;
 

@@ -37,9 +37,14 @@ pub fn virtual_host(host: &str, port: u16) -> String {
     format!("{host}:{port}")
 }
 
+/// `ADDRESS_PORT`.
+pub fn listener(address: &str, port: u16) -> String {
+    format!("{address}_{port}")
+}
+
 /// `0.0.0.0_PORT`.
 pub fn wildcard_listener(port: u16) -> String {
-    format!("0.0.0.0_{port}")
+    listener("0.0.0.0", port)
 }
 
 /// The route configuration of a gateway's HTTP port.

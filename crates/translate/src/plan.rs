@@ -43,6 +43,8 @@ pub enum Collection {
     Address(IpAddr, u16),
     /// The listener of a port of any address.
     Port(u16),
+    /// The listener of an address that a Sidecar names for a port.
+    Egress(IpAddr, u16),
     /// A host in a router's route configuration.
     GatewayHost(Arc<str>, Hostname),
     /// A route configuration.
@@ -178,6 +180,7 @@ impl Unit {
             Self::Inbound => {
                 clusters::inbounds(context, out);
                 listeners::inbound::virtual_inbound(context, out);
+                listeners::inbound::bound_ports(context, out);
             }
             Self::Gateways => {
                 listeners::gateway::listeners(context, out);
@@ -199,6 +202,9 @@ impl Unit {
             },
             Self::Assembly(Collection::Address(..)) => listeners::outbound::of_address(parts, out),
             Self::Assembly(Collection::Port(number)) => listeners::outbound::of_port(context, *number, parts, out),
+            Self::Assembly(Collection::Egress(address, number)) => {
+                listeners::outbound::of_egress(context, *address, *number, parts, out);
+            }
             Self::Assembly(Collection::GatewayHost(table, host)) => {
                 routes::gateway::virtual_host_of(context, table, host, parts, out);
             }

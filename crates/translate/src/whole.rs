@@ -29,6 +29,12 @@ pub fn resources(view: &ProxyView, snapshot: &Snapshot, generation: u64) -> Reso
         Unit::Assembly(collection).generate(context, &given.iter().collect::<Vec<_>>(), &mut out);
         collect(out, &mut set, &mut parts);
     }
+    // What is its own goes before what it shares.
+    for unit in Unit::of_one(client.is_sidecar()) {
+        let mut out = Output::default();
+        unit.generate(context, &[], &mut out);
+        collect(out, &mut set, &mut parts);
+    }
     set
 }
 
@@ -41,10 +47,10 @@ fn collect(out: Output, set: &mut ResourceSet, parts: &mut BTreeMap<Collection, 
     }
 }
 
-/// The units of a proxy that are not assembled, in order.
+/// The units of a proxy that are neither assembled nor its own, in order.
 fn units(view: &ProxyView, snapshot: &Snapshot) -> BTreeSet<Unit> {
     let sidecar = view.kind == ProxyKind::Sidecar;
     let mut all: BTreeSet<Unit> = Unit::of_mesh(snapshot).collect();
-    all.extend(Unit::of_kind(sidecar).iter().chain(Unit::of_one(sidecar)).cloned());
+    all.extend(Unit::of_kind(sidecar).iter().cloned());
     all
 }

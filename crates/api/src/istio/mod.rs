@@ -6,6 +6,7 @@ mod gateway;
 mod mesh_config;
 mod peer_authentication;
 mod service_entry;
+mod sidecar;
 mod string_match;
 mod virtual_service;
 
@@ -22,6 +23,10 @@ pub use gateway::{Gateway, GatewayPort, GatewaySpec, Server, ServerTlsMode, Serv
 pub use mesh_config::{AccessLogEncoding, MeshConfig, OutboundTrafficPolicy, OutboundTrafficPolicyMode};
 pub use peer_authentication::{MtlsMode, MutualTls, PeerAuthentication, PeerAuthenticationSpec};
 pub use service_entry::{Location, Resolution, ServiceEntry, ServiceEntryPort, ServiceEntrySpec, WorkloadEntry};
+pub use sidecar::{
+    CaptureMode, EgressHost, EgressListener, IngressEndpoint, IngressListener, Sidecar, SidecarOutboundTrafficPolicy,
+    SidecarPort, SidecarSpec,
+};
 pub use string_match::StringMatch;
 pub use virtual_service::{
     DerivePort, Destination, DirectResponse, HeaderOperations, Headers, HttpBody, HttpMatch, HttpRedirect, HttpRetry,

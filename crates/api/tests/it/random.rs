@@ -13,6 +13,8 @@ const WORDS: &[&str] = &[
     "networking.istio.io/v1\n",
     "security.istio.io/v1\n",
     "VirtualService\n",
+    "Sidecar\n",
+    "egress: ",
     "Gateway\n",
     "Service\n",
     "Deployment\n",

@@ -36,6 +36,7 @@ fn schemas() -> Vec<(&'static str, Schema)> {
         ("VirtualService", istio::VirtualService::schema()),
         ("DestinationRule", istio::DestinationRule::schema()),
         ("ServiceEntry", istio::ServiceEntry::schema()),
+        ("Sidecar", istio::Sidecar::schema()),
         ("PeerAuthentication", istio::PeerAuthentication::schema()),
         ("AuthorizationPolicy", istio::AuthorizationPolicy::schema()),
     ]

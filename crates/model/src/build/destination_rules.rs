@@ -348,7 +348,7 @@ fn warmup(settings: &istio::LoadBalancer) -> Option<Warmup> {
     })
 }
 
-fn connection_pool(pool: &istio::ConnectionPool) -> ConnectionPool {
+pub(super) fn connection_pool(pool: &istio::ConnectionPool) -> ConnectionPool {
     let (tcp, http) = (pool.tcp.as_ref(), pool.http.as_ref());
     ConnectionPool {
         max_connections: tcp.and_then(|t| t.max_connections),

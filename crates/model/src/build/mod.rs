@@ -14,6 +14,7 @@ mod policies;
 mod routes;
 mod run;
 mod services;
+mod sidecars;
 mod step;
 mod tracking;
 mod virtual_services;
@@ -89,6 +90,7 @@ struct Tables {
     rules: destination_rules::Table,
     gateways: gateways::Table,
     routes: virtual_services::Table,
+    sidecars: sidecars::Table,
 }
 
 impl Builder {
@@ -180,6 +182,7 @@ impl Builder {
         changed |= renew(&mut next.peer_authentications, tables.policies.peers_changed());
         changed |= renew(&mut next.authorization_policies, tables.policies.authorization_changed());
         changed |= renew(&mut next.virtual_services, tables.routes.changed());
+        changed |= renew(&mut next.sidecars, tables.sidecars.changed());
         let endpoints = tables.endpoints.all();
         if !endpoints.ptr_eq(&next.endpoints) {
             next.endpoints = endpoints;
@@ -198,6 +201,9 @@ impl Builder {
         }
         for (host, services) in tables.routes.changed_hosts() {
             set(&mut next.index.virtual_services, host, services);
+        }
+        for (host, services) in tables.routes.changed_destinations() {
+            set(&mut next.index.routes_to, host, services);
         }
         for (gateway, services) in tables.routes.changed_gateways() {
             set(&mut next.index.at_gateway, gateway, services);

@@ -195,6 +195,7 @@ fn announce(id: &Id, tracker: &mut Tracker) {
         Kind::DestinationRule => tracker.want(Step::Rule(id())),
         Kind::Gateway => tracker.want(Step::Gateways),
         Kind::VirtualService => tracker.want(Step::Route(id())),
+        Kind::Sidecar => tracker.want(Step::Sidecars(id().namespace)),
         // Nothing of their own: others ask about them.
         Kind::Deployment | Kind::ServiceAccount => {}
     }

@@ -9,7 +9,9 @@ use evenkeel_base::hostname::Hostname;
 use super::objects::{self, Id};
 use super::step::{ServiceKey, Step};
 use super::tracking::{Cx, Fact, Key, Tracker};
-use super::{Tables, destination_rules, endpoints, gateways, mesh, policies, services, virtual_services, workloads};
+use super::{
+    Tables, destination_rules, endpoints, gateways, mesh, policies, services, sidecars, virtual_services, workloads,
+};
 use crate::{GatewayRef, MeshConfig};
 
 /// What came of a step.
@@ -44,6 +46,7 @@ pub(super) fn run(step: &Step, tables: &mut Tables, tracker: &mut Tracker, defau
         Step::GatewayHost(gateway, host) => run.gateway_host(gateway, host),
         Step::MeshHost(host) => run.mesh_host(host),
         Step::Parts(id) => run.parts(id),
+        Step::Sidecars(namespace) => run.sidecars(namespace),
     };
     Outcome { reads: keep.then_some(run.reads), found: run.found }
 }
@@ -205,6 +208,14 @@ impl Run<'_> {
     fn parts(&mut self, id: &Id) -> bool {
         let (parts, keep) = self.read(|cx, _| (virtual_services::parts(cx, id), cx.object(id).is_some()));
         self.tables.routes.set_parts(id, parts);
+        keep
+    }
+
+    fn sidecars(&mut self, namespace: &Arc<str>) -> bool {
+        let (sidecars, keep) = self.read(|cx, found| {
+            (sidecars::sidecars(cx, namespace, found), !cx.objects_in(Kind::Sidecar, namespace).is_empty())
+        });
+        self.tables.sidecars.set(namespace, sidecars);
         keep
     }
 }

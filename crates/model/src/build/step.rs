@@ -53,6 +53,8 @@ pub(super) enum Step {
     MeshHost(Hostname),
     /// What is left of a VirtualService then.
     Parts(Id),
+    /// The Sidecars of a namespace.
+    Sidecars(Arc<str>),
 }
 
 impl Step {
@@ -79,6 +81,7 @@ impl Step {
             Self::GatewayHost(..) => 17,
             Self::MeshHost(_) => 18,
             Self::Parts(_) => 19,
+            Self::Sidecars(_) => 20,
         }
     }
 }

@@ -39,9 +39,11 @@ pub(super) struct Table {
     /// In the order of precedence.
     listed: SortedMap<Rank, Arc<VirtualService>>,
     by_host: BTreeMap<Hostname, SortedMap<Rank, Arc<VirtualService>>>,
+    by_destination: BTreeMap<Hostname, SortedMap<Rank, Arc<VirtualService>>>,
     by_gateway: BTreeMap<GatewayRef, SortedMap<Rank, Arc<VirtualService>>>,
     changed: bool,
     changed_hosts: BTreeSet<Hostname>,
+    changed_destinations: BTreeSet<Hostname>,
     changed_gateways: BTreeSet<GatewayRef>,
 }
 
@@ -185,6 +187,11 @@ impl Table {
         }
     }
 
+    /// Whether anybody claims a host in the mesh.
+    pub(super) fn claims(&self, host: &Hostname) -> bool {
+        self.in_mesh.contains_key(host)
+    }
+
     /// Whether there is anything to grant.
     pub(super) fn set_granted(&mut self, host: &Hostname, new: Box<[(Place, usize)]>, tracker: &mut Tracker) {
         let old = self.granted.remove(host).unwrap_or_default();
@@ -225,6 +232,11 @@ impl Table {
             put_ranked(self.by_host.entry(host.clone()).or_default(), rank, part, is_there);
             self.changed_hosts.insert(host.clone());
         }
+        // A part of no host in the mesh leads nobody there.
+        for destination in part.destinations().filter(|_| part.applies_at(&GatewayRef::Mesh)) {
+            put_ranked(self.by_destination.entry(destination.host.clone()).or_default(), rank, part, is_there);
+            self.changed_destinations.insert(destination.host.clone());
+        }
         for gateway in &part.gateways {
             put_ranked(self.by_gateway.entry(gateway.clone()).or_default(), rank, part, is_there);
             self.changed_gateways.insert(gateway.clone());
@@ -240,6 +252,12 @@ impl Table {
     pub(super) fn changed_hosts(&mut self) -> Vec<(Hostname, List<VirtualService>)> {
         let changed = std::mem::take(&mut self.changed_hosts);
         changed.into_iter().map(|host| (host.clone(), take_ranked(&mut self.by_host, &host))).collect()
+    }
+
+    /// The services that others than last time lead to, with who does now.
+    pub(super) fn changed_destinations(&mut self) -> Vec<(Hostname, List<VirtualService>)> {
+        let changed = std::mem::take(&mut self.changed_destinations);
+        changed.into_iter().map(|host| (host.clone(), take_ranked(&mut self.by_destination, &host))).collect()
     }
 
     /// The gateways that others than last time name, with who names them now.

@@ -51,7 +51,7 @@ fn document(random: &mut Random) -> String {
         format!("apiVersion: {api}\nkind: {kind}\nmetadata: {{name: {name}, namespace: {namespace}}}\n")
     };
     let networking = "networking.istio.io/v1";
-    match random.below(15) {
+    match random.below(16) {
         0 => {
             let spec = random.pick(&[
                 "",
@@ -119,7 +119,22 @@ fn document(random: &mut Random) -> String {
             80 + number,
             random.pick(&["HTTP", "TCP"])
         ),
-        13 => format!(
+        13 => {
+            let selector = random.pick(&["", "", "workloadSelector: {labels: {app: a}}, "]);
+            let policy = random.pick(&[
+                "",
+                "",
+                "outboundTrafficPolicy: {mode: REGISTRY_ONLY}, ",
+                "outboundTrafficPolicy: {mode: ALLOW_ANY, egressProxy: {host: a, port: {number: 80}}}, ",
+            ]);
+            let hosts = random.pick(&["./*", "*/*", "stock/*", "./b.shop.svc.cluster.local", "*/x.example.com", "~/*"]);
+            format!(
+                "{}spec: {{{selector}{policy}ingress: [{{port: {{number: 80, protocol: HTTP}}, defaultEndpoint: '127.0.0.1:808{number}'}}], \
+                 egress: [{{port: {{number: 81, protocol: TCP}}, hosts: ['shop/*']}}, {{hosts: ['{hosts}', 'istio-system/*']}}]}}\n",
+                meta("Sidecar", networking)
+            )
+        }
+        14 => format!(
             "{}spec: {{{}mtls: {{mode: {}}}}}\n",
             meta("PeerAuthentication", "security.istio.io/v1"),
             random.pick(&["", "selector: {matchLabels: {app: a}}, "]),
@@ -170,6 +185,7 @@ fn random_edits_build_what_building_anew_does() {
         let mut builder = Builder::new(MeshConfig::default(), AddressBook::default()).checked(true);
         let mut files: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let mut last = builder.apply([]).snapshot;
+        let mut steps_of_use = 0;
         for _ in 0..EDITS {
             let changes = 1 + random.below(3);
             let mut changed = BTreeMap::new();
@@ -184,8 +200,10 @@ fn random_edits_build_what_building_anew_does() {
             let built = builder.apply(changed.collect::<Vec<_>>());
             equal_values_are_the_same(&last, &built.snapshot);
             last = built.snapshot;
+            let is_of_use = last.services.len() > 3 && !last.virtual_services.is_empty() && !last.sidecars.is_empty();
+            steps_of_use += u32::from(is_of_use);
         }
-        assert!(last.services.len() > 3 && !last.virtual_services.is_empty(), "{seed}: the run is of no use");
+        assert!(steps_of_use > EDITS / 8, "{seed}: the run is of no use in all but {steps_of_use} steps");
     }
 }
 
@@ -202,6 +220,7 @@ fn equal_values_are_the_same(old: &Snapshot, new: &Snapshot) {
     list(&old.services, &new.services);
     list(&old.workloads, &new.workloads);
     list(&old.destination_rules, &new.destination_rules);
+    list(&old.sidecars, &new.sidecars);
     list(&old.peer_authentications, &new.peer_authentications);
     list(&old.authorization_policies, &new.authorization_policies);
     for (key, endpoints) in &new.endpoints {

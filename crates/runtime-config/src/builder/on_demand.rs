@@ -252,7 +252,10 @@ impl Builder {
             Demand::Listener(name) => Some(reference(name, Some(DEFAULT_HOLD))),
             _ => None,
         });
-        basis.chain(demanded).collect()
+        let held = self.listeners.values().flat_map(|entry| entry.versions.all());
+        let companions = held.flat_map(|version| &version.compiled.listener.companions);
+        let companions = companions.filter(|_| on_demand.by_name).map(|name| reference(name, Some(DEFAULT_HOLD)));
+        basis.chain(demanded).chain(companions).collect()
     }
 
     /// Virtual hosts to ask for by name.

@@ -40,6 +40,8 @@ const DEFAULT_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
 const DEFAULT_TCP_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 /// `SOMAXCONN` of current kernels.
 const DEFAULT_BACKLOG: u32 = 4096;
+/// Most listeners that one names to be held along with it; more are not asked for.
+const MAX_COMPANIONS: usize = 256;
 
 /// A listener and what it needs before it can serve.
 #[derive(Debug)]
@@ -122,6 +124,7 @@ pub(crate) fn listener(
         chain_index,
         access_logs: access_logs(cx, "access_log", &l.access_log),
         backlog: l.tcp_backlog_size.as_ref().map_or(DEFAULT_BACKLOG, |backlog| backlog.value),
+        companions: companions(l.metadata.as_ref()),
         used: AtomicBool::new(false),
     };
     let mut references = source::References::default();
@@ -379,8 +382,18 @@ fn tcp_proxy_filter(cx: &mut Cx<'_>, config: &tcp_proxy::TcpProxy) -> Option<Tcp
 
 /// `filter_metadata.istio.config`: the object of the user a resource comes from.
 pub(crate) fn origin(metadata: Option<&core::Metadata>) -> Option<Arc<str>> {
-    match &metadata?.filter_metadata.get("istio")?.fields.get("config")?.kind {
-        Some(Kind::StringValue(origin)) => Some(origin.as_str().into()),
+    text_of(metadata, "istio", "config").map(Into::into)
+}
+
+/// `filter_metadata["evenkeel.dev"].listeners`: names, comma-separated.
+fn companions(metadata: Option<&core::Metadata>) -> Vec<Arc<str>> {
+    let names = text_of(metadata, "evenkeel.dev", "listeners").unwrap_or_default();
+    names.split(',').filter(|name| !name.is_empty()).take(MAX_COMPANIONS).map(Into::into).collect()
+}
+
+fn text_of<'m>(metadata: Option<&'m core::Metadata>, namespace: &str, field: &str) -> Option<&'m str> {
+    match &metadata?.filter_metadata.get(namespace)?.fields.get(field)?.kind {
+        Some(Kind::StringValue(text)) => Some(text),
         _ => None,
     }
 }

@@ -162,6 +162,23 @@ fn what_is_given_up_goes_for_absent_until_an_answer_comes() {
 }
 
 #[test]
+fn listeners_are_asked_for_along_with_those_that_name_them() {
+    let mut builder = input::builder();
+    builder.ask_by_name([Arc::from("web")]);
+    let naming = |names: &str| {
+        format!("{LISTENER}metadata: {{ filter_metadata: {{ evenkeel.dev: {{ listeners: \"{names}\" }} }} }}\n")
+    };
+    builder.set_listener(&input::listener(&naming("a,b"))).unwrap();
+    builder.build();
+    assert_eq!(names(&builder.interest().listeners), ["web", "a", "b"]);
+    builder.set_listener(&input::listener(&naming("b"))).unwrap();
+    builder.set_route(&input::route(TABLE)).unwrap();
+    builder.build();
+    builder.build();
+    assert_eq!(names(&builder.interest().listeners), ["web", "b"]);
+}
+
+#[test]
 fn listeners_are_asked_for_by_destination() {
     let mut builder = input::builder();
     let destination = "10.96.0.1:80".parse().unwrap();

@@ -1,4 +1,4 @@
-//! Proxies of the same kinds and namespace, sorted into classes by what generators ask of them.
+//! Proxies of the same kinds, namespace and Sidecar, sorted into classes by what generators ask of them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::facts::{Answer, Client, Question};
 use crate::plan::Unit;
 use crate::view::ProxyView;
 
-/// Proxies of the same kinds and namespace.
+/// Proxies of the same kinds, namespace and Sidecar.
 #[derive(Debug, Default)]
 pub struct Group {
     classes: BTreeMap<u64, Class>,
@@ -35,6 +35,16 @@ struct Member {
     own: Vec<(Unit, Made)>,
     set: Arc<ResourceSet>,
     users: usize,
+}
+
+/// What a proxy that changes its group takes along.
+#[derive(Debug)]
+pub struct Left {
+    set: Arc<ResourceSet>,
+    users: usize,
+    /// The class it was in, from which one of the new group is made: what is the same there stays the same, and what is
+    /// not is found quickly.
+    class: Option<Class>,
 }
 
 impl Member {
@@ -67,12 +77,34 @@ impl Group {
     }
 
     /// Adds a proxy.
-    pub fn join(&mut self, view: Arc<ProxyView>, maker: &mut Maker<'_>) -> Arc<ResourceSet> {
-        if let Some(member) = self.members.get_mut(&view) {
-            member.users += 1;
-            return member.set.clone();
+    pub fn join(&mut self, client: Client, maker: &mut Maker<'_>) -> Arc<ResourceSet> {
+        let view = client.view.clone();
+        match self.members.get_mut(&view) {
+            Some(member) => member.users += 1,
+            None => _ = self.enter(client, Left { set: Arc::default(), users: 1, class: None }, maker),
         }
-        let client = Client::new(view.clone(), maker.snapshot);
+        self.members.get(&view).map(|member| member.set.clone()).unwrap_or_default()
+    }
+
+    /// Adds a proxy that has left another group. What is different for it.
+    pub fn admit(&mut self, client: Client, left: Left, maker: &mut Maker<'_>) -> Option<Change> {
+        let view = client.view.clone();
+        let before = self.enter(client, left, maker)?;
+        let now = self.members.get(&view)?.set.clone();
+        let touched = Touched::between(&before, &now);
+        Some(Change { view, before, now, touched })
+    }
+
+    /// Puts a proxy into the class of those that answer as it does. What it held before, if that is different.
+    fn enter(&mut self, client: Client, left: Left, maker: &mut Maker<'_>) -> Option<Arc<ResourceSet>> {
+        let view = client.view.clone();
+        if let Some(class) = left.class.filter(|_| self.classes.is_empty()) {
+            let mut class = class.led_by(client.clone());
+            class.redo(class.everything(maker.snapshot), maker, &mut Siblings::new());
+            self.classes.insert(self.next_class, class);
+            self.next_class += 1;
+            self.questions = self.asked();
+        }
         let answers = answers(&self.questions, &client);
         let same = |class: &Class| self::answers(&self.questions, &class.client) == answers;
         let found = self.classes.iter().find(|(_, class)| same(class)).map(|(id, _)| *id);
@@ -80,19 +112,32 @@ impl Group {
             class: found.unwrap_or(u64::MAX),
             class_set: ResourceSet::default(),
             own: own_units(&client, maker),
-            set: Arc::default(),
-            users: 1,
+            set: left.set,
+            users: left.users,
             client,
         };
         self.members.insert(view.clone(), member);
         if found.is_none() {
             self.settle(maker);
         }
-        let Some(member) = self.members.get_mut(&view) else { return Arc::default() };
-        if let Some(class) = self.classes.get(&member.class) {
-            member.refresh(class, maker);
-        }
-        member.set.clone()
+        let member = self.members.get_mut(&view)?;
+        member.refresh(self.classes.get(&member.class)?, maker)
+    }
+
+    /// Takes out the proxies that do not belong here any more, each as it is now.
+    pub fn take_those(&mut self, leaves: impl Fn(&Client) -> bool, maker: &mut Maker<'_>) -> Vec<(Client, Left)> {
+        let now = self.members.keys().map(|view| Client::new(view.clone(), maker.snapshot));
+        let leaving: Vec<Client> = now.filter(|client| leaves(client)).collect();
+        let left: Vec<(Client, Left)> = leaving
+            .into_iter()
+            .filter_map(|client| {
+                let Member { set, users, class, .. } = self.members.remove(&client.view)?;
+                Some((client, Left { set, users, class: self.classes.get(&class).cloned() }))
+            })
+            .collect();
+        // A class nobody is left in goes.
+        self.classes.retain(|id, _| self.members.values().any(|member| member.class == *id));
+        left
     }
 
     /// Takes a proxy out once.

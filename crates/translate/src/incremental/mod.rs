@@ -10,9 +10,10 @@ mod made;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use evenkeel_model::{Changes, Snapshot};
+use evenkeel_model::{Changes, Sidecar, Snapshot};
 use evenkeel_xds::server::Touched;
 use evenkeel_xds::{Cause, ResourceSet, ResourceType};
 
@@ -31,8 +32,40 @@ pub struct Translator {
     made: u64,
 }
 
-/// Kinds and namespace. Proxies that differ in one of these share no units.
-type GroupKey = (ProxyKind, ClientKind, Arc<str>);
+/// Kinds, namespace and Sidecar. Proxies that differ in one of these share no units.
+#[derive(Debug, Clone)]
+struct GroupKey {
+    kinds: (ProxyKind, ClientKind),
+    namespace: Arc<str>,
+    /// Compared by pointer: one that did not change is the same.
+    sidecar: Option<Arc<Sidecar>>,
+}
+
+impl GroupKey {
+    fn of(client: &Client) -> Self {
+        let view = &client.view;
+        let (kinds, namespace) = ((view.kind, view.client_kind), view.namespace.clone());
+        Self { kinds, namespace, sidecar: client.sidecar.clone() }
+    }
+
+    fn parts(&self) -> (&(ProxyKind, ClientKind), &str, Option<*const Sidecar>) {
+        (&self.kinds, &self.namespace, self.sidecar.as_ref().map(Arc::as_ptr))
+    }
+}
+
+impl PartialEq for GroupKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.parts() == other.parts()
+    }
+}
+
+impl Eq for GroupKey {}
+
+impl Hash for GroupKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.parts().hash(state);
+    }
+}
 
 /// What changed for one proxy, or for several that say the same of themselves.
 #[derive(Debug, Clone)]
@@ -83,14 +116,14 @@ impl Translator {
     /// Keeps a proxy's resources until it [`leave`](Self::leave)s as often as it joined.
     pub fn join(&mut self, view: &ProxyView) -> Arc<ResourceSet> {
         let Self { snapshot, cause, groups, pool, made } = self;
-        let group = groups.entry(group_of(view)).or_default();
-        let mut maker = Maker { snapshot, cause: *cause, pool, made };
-        group.join(Arc::new(view.clone()), &mut maker)
+        let client = Client::new(Arc::new(view.clone()), snapshot);
+        let group = groups.entry(GroupKey::of(&client)).or_default();
+        group.join(client, &mut Maker { snapshot, cause: *cause, pool, made })
     }
 
     /// Takes a proxy out, and all that was kept for it alone.
     pub fn leave(&mut self, view: &ProxyView) {
-        let key = group_of(view);
+        let key = self.group_of(view);
         let Some(group) = self.groups.get_mut(&key) else { return };
         let Self { snapshot, cause, pool, made, .. } = self;
         group.leave(view, &mut Maker { snapshot, cause: *cause, pool, made });
@@ -102,7 +135,12 @@ impl Translator {
 
     /// What a proxy that joined is to hold.
     pub fn set_of(&self, view: &ProxyView) -> Option<&Arc<ResourceSet>> {
-        self.groups.get(&group_of(view))?.set_of(view)
+        self.groups.get(&self.group_of(view))?.set_of(view)
+    }
+
+    /// The group a proxy is in: that of its Sidecar in the snapshot all groups follow.
+    fn group_of(&self, view: &ProxyView) -> GroupKey {
+        GroupKey::of(&Client::new(Arc::new(view.clone()), &self.snapshot))
     }
 
     /// Follows a change. Proxies for which nothing is different are not among what it returns.
@@ -114,7 +152,21 @@ impl Translator {
         }
         let Self { snapshot, cause, groups, pool, made } = self;
         let mut maker = Maker { snapshot, cause: *cause, pool, made };
-        let changed = groups.values_mut().flat_map(|group| group.update(&changes, &mut maker)).collect();
+        let mut leaving = Vec::new();
+        // Which Sidecar holds for a proxy depends on its labels, and on the name of the root namespace.
+        let may_hold_others = (changes.workloads || changes.mesh) && !snapshot.sidecars.is_empty();
+        if changes.sidecars || may_hold_others {
+            for (key, group) in &mut *groups {
+                leaving.extend(group.take_those(|client| GroupKey::of(client) != *key, &mut maker));
+            }
+            groups.retain(|_, group| !group.is_empty());
+        }
+        let mut changed: Vec<Change> =
+            groups.values_mut().flat_map(|group| group.update(&changes, &mut maker)).collect();
+        for (client, left) in leaving {
+            let group = groups.entry(GroupKey::of(&client)).or_default();
+            changed.extend(group.admit(client, left, &mut maker));
+        }
         self.pool.tidy();
         changed
     }
@@ -134,10 +186,6 @@ impl Translator {
         }
         (mismatches, healed)
     }
-}
-
-fn group_of(view: &ProxyView) -> GroupKey {
-    (view.kind, view.client_kind, view.namespace.clone())
 }
 
 impl Client {

@@ -1,13 +1,14 @@
 //! Where connections to the workload arrive: by destination port, and by what PeerAuthentication accepts there.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use evenkeel_model::workload::InboundPort;
-use evenkeel_model::{MtlsMode, PeerAuthentication, Selectable};
+use evenkeel_model::{IngressListener, MtlsMode, PeerAuthentication, Selectable};
 use evenkeel_xds::ResourceType;
 
 use super::outbound::PLAIN_HTTP;
-use super::{Inspect, chain, listener};
+use super::{Inspect, chain, companions, listener};
 use crate::access_log;
 use crate::context::{Carried, Context};
 use crate::http::{self, Side};
@@ -47,13 +48,39 @@ pub fn virtual_inbound(context: Context<'_>, out: &mut Output) {
     };
     inspect.apply(context.snapshot.mesh().protocol_detection_timeout, &mut all);
     all.access_log = access_log::of_unmatched(context);
+    all.metadata = companions(context, bound(context).map(|(address, port)| (address, port.port)));
     let origin = context.workload().map(|w| w.origin.clone());
     out.add(ResourceType::Listener, &all.name, &all, origin);
 }
 
+/// The ports that connections are made to without being redirected, each with a listener.
+pub fn bound_ports(context: Context<'_>, out: &mut Output) {
+    let ports = context.inbound_ports();
+    for (address, listener_of) in bound(context) {
+        let port = ports.iter().find(|port| port.port == listener_of.port);
+        let Some(target) = port.and_then(Target::port) else { continue };
+        let (host, number) = (address.to_string(), listener_of.port);
+        let mut made = listener(names::listener(&host, number), &host, number, TrafficDirection::Inbound);
+        let mode = mode(context, number);
+        made.filter_chains = chains(context, &target, mode);
+        let inspect = Inspect { original_dst: false, tls: mode != MtlsMode::Disable, http: mode != MtlsMode::Strict };
+        inspect.apply(context.snapshot.mesh().protocol_detection_timeout, &mut made);
+        made.access_log = access_log::of_unmatched(context);
+        let origin = context.sidecar().map(|sidecar| sidecar.origin.clone());
+        out.add(ResourceType::Listener, &made.name, &made, origin);
+    }
+}
+
+/// The ingress listeners that bind a port of their own, each with its address.
+fn bound(context: Context<'_>) -> impl Iterator<Item = (IpAddr, &IngressListener)> {
+    let ingress = context.sidecar().into_iter().flat_map(|sidecar| &sidecar.ingress);
+    let bound = ingress.filter(|listener| listener.is_bound);
+    bound.filter_map(move |listener| Some((listener.bind.or_else(|| context.address())?, listener)))
+}
+
 /// The ports that get chains of their own: those of services, and those a PeerAuthentication names.
 fn targets(context: Context<'_>) -> Vec<Target> {
-    let ports = context.workload().map(|w| w.inbound_ports()).unwrap_or_default();
+    let ports = context.inbound_ports();
     let applies = |p: &PeerAuthentication| !p.selector.is_empty() && context.selected_by(&p.selector);
     let policies = context.snapshot.peer_authentications_of(context.namespace()).iter().filter(|p| applies(p));
     let named: BTreeSet<u16> = policies.flat_map(|p| p.port_modes.keys().copied()).collect();

@@ -4,21 +4,24 @@ pub mod gateway;
 pub mod inbound;
 pub mod outbound;
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use evenkeel_xds::ResourceType;
 
 use crate::access_log;
 use crate::context::Context;
+use crate::names;
 use crate::pb::config::listener::listener_filter::ConfigType;
 use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch, Listener, ListenerFilter};
-use crate::pb::core::TrafficDirection;
+use crate::pb::core::{Metadata, TrafficDirection};
 use crate::pb::google::protobuf::Any;
 use crate::pb::http_inspector::HttpInspector;
 use crate::pb::original_dst::OriginalDst;
 use crate::pb::tls_inspector::TlsInspector;
 use crate::plan::Output;
-use crate::proto::{address, any, bool_value, duration};
+use crate::proto::{address, any, bool_value, duration, metadata};
+use crate::view::ClientKind;
 
 /// The listeners every proxy has.
 pub fn basics(context: Context<'_>, out: &mut Output) {
@@ -102,6 +105,13 @@ fn push_distinct(chains: &mut Vec<FilterChain>, mut new: FilterChain) {
     if !chains.iter().any(|chain| chain.filter_chain_match == new.filter_chain_match) {
         chains.push(new);
     }
+}
+
+/// What has a proxy that learns its scope ask for listeners that bind ports of their own: no connection can tell it to.
+fn companions(context: Context<'_>, bound: impl Iterator<Item = (IpAddr, u16)>) -> Option<Metadata> {
+    let names: Vec<String> = bound.map(|(address, port)| names::listener(&address.to_string(), port)).collect();
+    let is_wanted = context.client_kind() == ClientKind::EvenkeelLearned && !names.is_empty();
+    is_wanted.then(|| metadata("evenkeel.dev", "listeners", &names.join(",")))
 }
 
 /// A listener that gets its connections from `virtualOutbound`.

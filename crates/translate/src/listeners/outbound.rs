@@ -7,7 +7,8 @@ use evenkeel_model::service::ServicePort;
 use evenkeel_model::{EndpointAddress, GatewayRef, L4Match, Protocol, Service, WeightedDestination};
 use evenkeel_xds::{Resource, ResourceType};
 
-use super::{Inspect, chain, listener, push_distinct, unbound};
+use super::{Inspect, chain, companions, listener, push_distinct, unbound};
+use crate::access_log;
 use crate::clusters::outbound_name;
 use crate::context::{Carried, Context};
 use crate::http::{self, Side};
@@ -18,6 +19,7 @@ use crate::plan::{Collection, Output, Part, with_origin};
 use crate::proto::{bool_value, u32_value};
 use crate::routes::action::{Place, cluster_of};
 use crate::routes::outbound::own_route_name;
+use crate::scope::Callable;
 use crate::tls::Inner;
 
 /// Any IPv4 address.
@@ -31,33 +33,42 @@ pub fn virtual_outbound(context: Context<'_>) -> Listener {
         FilterChainMatch { destination_port: Some(u32_value(u32::from(VIRTUAL_OUTBOUND_PORT))), ..Default::default() };
     let mut all = listener(VIRTUAL_OUTBOUND.to_owned(), ANY_ADDRESS, VIRTUAL_OUTBOUND_PORT, TrafficDirection::Outbound);
     all.use_original_dst = Some(bool_value(true));
+    let egress = context.sidecar().into_iter().flat_map(|sidecar| &sidecar.egress).filter(|listener| listener.is_bound);
+    let bound = egress.filter_map(|listener| Some((listener.bind?, listener.port?.0)));
+    all.metadata = companions(context, bound);
     all.filter_chains = vec![
         // A connection to the port itself would come back for ever.
         chain("virtualOutbound-blackhole", to_itself, vec![http::tcp(context, BLACK_HOLE_CLUSTER)]),
         chain(
             "virtualOutbound-catchall-tcp",
             FilterChainMatch::default(),
-            vec![http::tcp(context, context.unknown_cluster())],
+            vec![http::tcp(context, &context.unknown_cluster(context.outbound_policy(), Inner::Tcp))],
         ),
     ];
     all
 }
 
 /// What a service adds: one listener `0.0.0.0_PORT` for each HTTP port, shared with others, and one `ADDRESS_PORT` per
-/// address for other ports.
+/// address for other ports; where a Sidecar names an address, that one for all of them.
 pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output) {
     let origin = || service.origin.clone();
-    for (port, carried) in Context::ports(service) {
+    for Callable { port, carried, bind } in context.callable(service) {
+        let port = port.as_ref();
         let any_address = Collection::Port(port.number);
         let addresses = own_addresses(context, service, port);
-        match carried {
-            Carried::Http => out.give(any_address, Part::Http(origin())),
-            Carried::Auto if !Context::has_vips(service) => out.give(any_address, Part::Http(origin())),
+        match (bind, carried) {
+            (Some(address), Carried::Tcp) => {
+                let chains = sni_chains(context, service, port);
+                out.give(Collection::Egress(address, port.number), Part::Tcp(chains, origin()));
+            }
+            (Some(address), _) => out.give(Collection::Egress(address, port.number), Part::Http(origin())),
+            (None, Carried::Http) => out.give(any_address, Part::Http(origin())),
+            (None, Carried::Auto) if !Context::has_vips(service) => out.give(any_address, Part::Http(origin())),
             // A headless service's endpoints are called by their own addresses; it may have none that are ready.
-            Carried::Tcp if addresses.is_empty() && !service.headless => {
+            (None, Carried::Tcp) if addresses.is_empty() && !service.headless => {
                 out.give(any_address, Part::Tcp(sni_chains(context, service, port), origin()));
             }
-            Carried::Tcp | Carried::Auto => {
+            (None, Carried::Tcp | Carried::Auto) => {
                 for (address, bound) in addresses {
                     let made = at_address(context, address, bound, service, port, carried);
                     let made = with_origin(Resource::from_message(&*made.name, &made), Some(origin()));
@@ -84,7 +95,9 @@ fn own_addresses(context: Context<'_>, service: &Service, port: &ServicePort) ->
     let endpoints = context.snapshot.endpoints(service, port.number).iter().filter(|e| e.ready);
     let address = |e: &evenkeel_model::Endpoint| match e.address {
         // The workload's own address: it would call itself through the mesh.
-        EndpointAddress::Ip(ip) if !context.has_address(ip) => Some((ip, e.port)),
+        EndpointAddress::Ip(ip) if !context.has_address(ip) && !context.is_egress_address(ip, e.port) => {
+            Some((ip, e.port))
+        }
         _ => None,
     };
     endpoints.filter_map(address).collect()
@@ -100,7 +113,7 @@ fn at_address(
     carried: Carried,
 ) -> Listener {
     let host = address.to_string();
-    let mut made = listener(format!("{host}_{number}"), &host, number, TrafficDirection::Outbound);
+    let mut made = listener(names::listener(&host, number), &host, number, TrafficDirection::Outbound);
     let mut inspect = Inspect::default();
     if carried == Carried::Auto {
         inspect.http = true;
@@ -141,8 +154,17 @@ fn sni_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) 
 /// The listener of a port of which no address belongs to one service alone. Services of bytes are told apart by SNI; of
 /// those without, the first gets all the rest.
 pub fn of_port(context: Context<'_>, number: u16, parts: &[&Part], out: &mut Output) {
-    let name = names::wildcard_listener(number);
-    let mut made = listener(name.clone(), ANY_ADDRESS, number, TrafficDirection::Outbound);
+    shared_by(context, ANY_ADDRESS, number, false, parts, out);
+}
+
+/// The listener of an address that a Sidecar names: the services that are called there are told apart in the same way.
+pub fn of_egress(context: Context<'_>, address: IpAddr, number: u16, parts: &[&Part], out: &mut Output) {
+    shared_by(context, &address.to_string(), number, context.is_bound(number), parts, out);
+}
+
+fn shared_by(context: Context<'_>, address: &str, number: u16, is_bound: bool, parts: &[&Part], out: &mut Output) {
+    let name = names::listener(address, number);
+    let mut made = listener(name.clone(), address, number, TrafficDirection::Outbound);
     let has_http = parts.iter().any(|part| matches!(part, Part::Http(_)));
     if has_http {
         let route = number.to_string();
@@ -161,7 +183,8 @@ pub fn of_port(context: Context<'_>, number: u16, parts: &[&Part], out: &mut Out
         }
     }
     let unknown = || {
-        let filters = vec![http::tcp(context, context.unknown_cluster())];
+        let policy = context.outbound_policy_on(number);
+        let filters = vec![http::tcp(context, &context.unknown_cluster(policy, Inner::Tcp))];
         chain("PassthroughFilterChain", FilterChainMatch::default(), filters)
     };
     made.default_filter_chain = Some(rest.unwrap_or_else(unknown));
@@ -171,14 +194,16 @@ pub fn of_port(context: Context<'_>, number: u16, parts: &[&Part], out: &mut Out
         Part::Http(origin) | Part::Tcp(_, origin) => Some(origin.clone()),
         _ => None,
     });
-    out.add(ResourceType::Listener, &name, &unbound(context, made), origin);
+    made.access_log = access_log::of_unmatched(context);
+    made.bind_to_port = (!is_bound).then(|| bool_value(false));
+    out.add(ResourceType::Listener, &name, &made, origin);
 }
 
 /// Filter chains that carry a service's bytes: those a VirtualService asks for, then one for the rest.
 fn l4_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) -> Vec<FilterChain> {
     let place = context.place(port.number);
     let mut chains = Vec::new();
-    if let Some(ruling) = context.virtual_service(service) {
+    if let Some(ruling) = context.virtual_service(service, port.number) {
         let applies = |m: &L4Match| {
             m.applies_to(&GatewayRef::Mesh, context.namespace(), &context) && m.port.is_none_or(|p| p == port.number)
         };

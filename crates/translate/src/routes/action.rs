@@ -140,8 +140,8 @@ pub fn cluster_of(place: Place<'_>, destination: &Destination, inner: Inner) -> 
     let subset = destination.subset.as_deref().unwrap_or_default();
     let service = place.context.service(&destination.host);
     let number = port_of(place, destination, service.map(AsRef::as_ref));
-    match service.and_then(|s| s.port(number).map(|port| (s, port))) {
-        Some((service, port)) => outbound_name(port, subset, service, inner),
+    match service.and_then(|s| place.context.port(s, number).map(|port| (s, port))) {
+        Some((service, port)) => outbound_name(&port, subset, service, inner),
         None => names::outbound_cluster(number, subset, &destination.host),
     }
 }

@@ -6,15 +6,16 @@ use std::sync::Arc;
 use evenkeel_base::Span;
 use evenkeel_base::hostname::Hostname;
 use evenkeel_model::service::ServicePort;
-use evenkeel_model::{GatewayRef, OutboundTrafficPolicy, Service, VirtualService};
+use evenkeel_model::{GatewayRef, Service, SidecarOutboundPolicy, VirtualService};
 use evenkeel_xds::ResourceType;
 
 use super::{action, give_host, hosts_of, matches, put_together, virtual_host, virtual_service};
 use crate::clusters::outbound_name;
 use crate::context::{Carried, Context};
-use crate::names::{self, PASSTHROUGH_CLUSTER};
+use crate::names;
 use crate::pb::config::route::{Route, VirtualHost};
 use crate::plan::{Output, Part};
+use crate::scope::Callable;
 use crate::sessions;
 use crate::tls::Inner;
 
@@ -24,12 +25,14 @@ const UNREGISTERED_HOST_PORT: u16 = 80;
 /// What a service adds: a virtual host in the route configuration of each of its HTTP ports, named `PORT`; for a port
 /// without declared protocol a route configuration of its own, named `HOST:PORT`.
 pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output) {
-    for (port, carried) in Context::ports(service) {
+    for Callable { port, carried, bind } in context.callable(service) {
         if carried == Carried::Tcp {
             continue;
         }
+        let port = port.as_ref();
         let (mut host, ruled_by) = service_host(context, service, port);
-        let table = match carried == Carried::Auto && Context::has_vips(service) {
+        let is_alone = carried == Carried::Auto && Context::has_vips(service) && bind.is_none();
+        let table = match is_alone {
             true => {
                 // Whoever connects to its address means it, whatever `Host` says.
                 host.domains = vec!["*".to_owned()];
@@ -44,11 +47,13 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
 /// A host of VirtualServices that no service has.
 pub fn of_unregistered(context: Context<'_>, host: &Hostname, out: &mut Output) {
     let seen = |ruling: &&&Arc<VirtualService>| {
-        ruling.applies_at(&GatewayRef::Mesh) && ruling.export_to.includes(context.namespace())
+        ruling.applies_at(&GatewayRef::Mesh)
+            && ruling.export_to.includes(context.namespace())
+            && context.follows(ruling, UNREGISTERED_HOST_PORT)
     };
     let all = context.snapshot.virtual_services_naming(host);
     let Some(ruling) = all.iter().find(seen) else { return };
-    if context.snapshot.sees_any_under(host, context.namespace()) {
+    if context.may_call_any_under(host) {
         return;
     }
     let routes = virtual_service::routes(context, ruling, &GatewayRef::Mesh, UNREGISTERED_HOST_PORT);
@@ -67,7 +72,7 @@ pub fn table(context: Context<'_>, name: &str, parts: &[&Part], out: &mut Output
     let of_services = || hosts.iter().filter(|host| host.service.is_some());
     let Some(first) = of_services().next() else { return };
     let origin = of_services().find_map(|host| host.ruled_by.as_ref()).or(first.service.as_ref());
-    let last = (!is_of_one_service(name)).then(|| unknown_host(context));
+    let last = (!is_of_one_service(name)).then(|| unknown_host(context, name));
     out.add_packed(ResourceType::Route, name, &put_together(context, name, &hosts, last), origin.cloned());
 }
 
@@ -84,7 +89,7 @@ pub fn own_route_name(service: &Service, port: u16) -> String {
 /// The virtual host of a service, and the VirtualService that rules it, if one does.
 fn service_host(context: Context<'_>, service: &Service, port: &ServicePort) -> (VirtualHost, Option<Span>) {
     let name = names::virtual_host(service.host.as_str(), port.number);
-    let ruling = context.virtual_service(service).filter(|v| !v.http.is_empty());
+    let ruling = context.virtual_service(service, port.number).filter(|v| !v.http.is_empty());
     let (routes, origin) = match ruling {
         Some(ruling) => {
             (virtual_service::routes(context, ruling, &GatewayRef::Mesh, port.number), Some(ruling.origin.clone()))
@@ -123,11 +128,14 @@ fn domains(context: Context<'_>, service: &Service) -> Vec<String> {
     all
 }
 
-/// Hosts nobody knows.
-fn unknown_host(context: Context<'_>) -> VirtualHost {
-    let (name, action) = match context.snapshot.mesh().outbound_traffic_policy {
-        OutboundTrafficPolicy::AllowAny => ("allow_any", action::pass_to(PASSTHROUGH_CLUSTER)),
-        OutboundTrafficPolicy::RegistryOnly => ("block_all", action::status(502)),
+/// Hosts nobody knows, in the table of a port.
+fn unknown_host(context: Context<'_>, table: &str) -> VirtualHost {
+    let policy = table.parse().map_or_else(|_| context.outbound_policy(), |port| context.outbound_policy_on(port));
+    let (name, action) = match policy {
+        SidecarOutboundPolicy::RegistryOnly => ("block_all", action::status(502)),
+        SidecarOutboundPolicy::AllowAny | SidecarOutboundPolicy::EgressProxy(_) => {
+            ("allow_any", action::pass_to(&context.unknown_cluster(policy, Inner::Http)))
+        }
     };
     let route = Route {
         name: name.to_owned(),

@@ -238,3 +238,54 @@ fn gateways_tell_hosts_apart_and_refuse_by_client_address() {
     let idle = outcome(&config, "0.0.0.0_8088", &PLAIN_HTTP, "127.0.0.1:8088", "GET idle.example.com /", 0);
     assert_eq!(idle, "404");
 }
+
+#[test]
+fn sidecars_say_what_may_be_called_and_where_the_workload_listens() {
+    let check = |pod: &str, listener: &str, client: &Client, to: &str, request: &str, expected: &str| {
+        let config = proxy("sidecars", pod);
+        assert_eq!(outcome(&config, listener, client, to, request, 0), expected, "{pod} {listener} {to} {request}");
+    };
+    let ledger = "outbound|80||ledger.stock.svc.cluster.local";
+    let http = |pod: &str, request: &str, expected: &str| {
+        check(pod, "0.0.0.0_80", &PLAIN_HTTP, "10.96.1.2:80", request, expected);
+    };
+    // One service and a namespace are imported; routes of what is imported lead on; the rest goes to the egress proxy.
+    http("web-0", "GET worker /x", "outbound|80||worker.shop.svc.cluster.local worker/x");
+    http("web-0", "GET worker /ledger", &format!("{ledger} worker/ledger"));
+    http(
+        "web-0",
+        "GET tracing.istio-system /",
+        "outbound|80||tracing.istio-system.svc.cluster.local tracing.istio-system/",
+    );
+    http("web-0", "GET web /", "outbound|3128||out.example.com web/");
+    http("web-0", "GET ledger.stock /", "outbound|3128||out.example.com ledger.stock/");
+    let audit = "outbound|8081||ledger.stock.svc.cluster.local ledger.stock:8081/";
+    check("web-0", "10.97.0.1_8081", &PLAIN_HTTP, "10.97.0.1:8081", "GET ledger.stock:8081 /", audit);
+    let raw = "outbound|9001||db.stock.svc.cluster.local";
+    check("web-0", "10.96.1.3_9001", &PLAIN_TCP, "10.96.1.3:9001", "", raw);
+    check("web-0", "virtualOutbound", &PLAIN_TCP, "192.0.2.1:22", "", "outbound|3128||out.example.com");
+    // Its namespace's: only that, and no routes that are defined elsewhere.
+    http("worker-0", "GET web /", "outbound|80||web.shop.svc.cluster.local web/");
+    http("worker-0", "GET tracing.istio-system /", "502");
+    check("worker-0", "virtualOutbound", &PLAIN_TCP, "192.0.2.1:22", "", "BlackHoleCluster");
+    // The mesh's.
+    http("db-0", "GET ledger /", &format!("{ledger} ledger/"));
+    http("db-0", "GET worker.shop /", "PassthroughCluster worker.shop/");
+    // What is not redirected cannot pass to where it was meant for.
+    let worker = "outbound|80||worker.shop.svc.cluster.local worker/";
+    check("legacy-0", "127.0.0.2_80", &PLAIN_HTTP, "127.0.0.2:80", "GET worker /", worker);
+    check("legacy-0", "127.0.0.2_80", &PLAIN_HTTP, "127.0.0.2:80", "GET nowhere.example.com /", "502");
+    check("legacy-0", "127.0.0.2_80", &PLAIN_TCP, "127.0.0.2:80", "", "BlackHoleCluster");
+    let tcp = "outbound|9000||worker.shop.svc.cluster.local";
+    check("legacy-0", "127.0.0.1_9000", &PLAIN_TCP, "127.0.0.1:9000", "", tcp);
+
+    let inbound = |pod: &str, client: &Client, to: &str, request: &str, expected: &str| {
+        check(pod, "virtualInbound", client, to, request, expected);
+    };
+    inbound("web-0", &PLAIN_HTTP, "10.244.1.1:9080", "GET web /", "inbound|9080|| web/");
+    inbound("web-0", &PLAIN_TCP, "10.244.1.1:9443", "", "inbound|9443||");
+    inbound("web-0", &PLAIN_HTTP, "10.244.1.1:80", "GET web /", "InboundPassthroughCluster web/");
+    inbound("worker-0", &PLAIN_HTTP, "10.244.1.2:80", "GET worker /", "inbound|80|| worker/");
+    check("legacy-0", "10.244.1.5_7000", &PLAIN_HTTP, "10.244.1.5:7000", "GET legacy /", "inbound|7000|| legacy/");
+    check("legacy-0", "127.0.0.9_7002", &PLAIN_TCP, "127.0.0.9:7002", "", "inbound|7002||");
+}

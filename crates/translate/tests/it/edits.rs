@@ -30,7 +30,7 @@ pub fn edit(random: &mut Random) -> (String, String) {
         app: random.pick(&["a", "b", "c"]),
         random,
     };
-    let (file, text) = match draw.random.below(12) {
+    let (file, text) = match draw.random.below(13) {
         0 | 1 => draw.service(),
         2 | 3 => draw.service_entry(),
         4 => draw.pod(),
@@ -38,6 +38,7 @@ pub fn edit(random: &mut Random) -> (String, String) {
         7 | 8 => draw.destination_rule(),
         9 => draw.gateway(),
         10 => draw.peer_authentication(),
+        11 => draw.sidecar(),
         _ if draw.random.once_in(4) => draw.mesh_config(),
         _ => draw.authorization_policy(),
     };
@@ -173,6 +174,32 @@ impl Draw<'_> {
         let selector = self.pick(&["", "selector: {matchLabels: {app: a}}, "]);
         let mode = self.pick(&["STRICT", "DISABLE", "PERMISSIVE"]);
         self.object(SECURITY, "PeerAuthentication", 'p', &format!("{{{selector}mtls: {{mode: {mode}}}}}"))
+    }
+
+    fn sidecar(&mut self) -> (String, String) {
+        let selector =
+            self.pick(&["", "workloadSelector: {labels: {app: a}}, ", "workloadSelector: {labels: {app: c}}, "]);
+        let policy = self.pick(&[
+            "",
+            "outboundTrafficPolicy: {mode: REGISTRY_ONLY}, ",
+            "outboundTrafficPolicy: {mode: ALLOW_ANY, egressProxy: {host: e0.example.com, port: {number: 80}}}, ",
+        ]);
+        let first = self.pick(&[
+            "",
+            "{port: {number: 80, protocol: HTTP}, bind: 10.97.0.1, hosts: [\"*/*\"]}, ",
+            "{port: {number: 80, protocol: HTTP}, captureMode: NONE, hosts: [\"*/*\"]}, ",
+            "{port: {number: 80, protocol: TCP}, hosts: [\"./*\"]}, ",
+            "{port: {number: 9000, protocol: HTTP}, hosts: [\"other/*\", \"shop/s1.shop.svc.cluster.local\"]}, ",
+        ]);
+        let rest = self.pick(&["./*", "*/*", "~/*", "*/*.example.com", "shop/s0.shop.svc.cluster.local"]);
+        let ingress = self.pick(&[
+            "",
+            "ingress: [{port: {number: 80, protocol: HTTP}, defaultEndpoint: \"127.0.0.1:8080\"}], ",
+            "ingress: [{port: {number: 90, protocol: TCP}, connectionPool: {tcp: {maxConnections: 3}}}], ",
+            "ingress: [{port: {number: 90, protocol: TCP}, captureMode: NONE, defaultEndpoint: \"127.0.0.1:91\"}], ",
+        ]);
+        let spec = format!("{{{selector}{policy}{ingress}egress: [{first}{{hosts: [\"{rest}\"]}}]}}");
+        self.object(NETWORKING, "Sidecar", 'c', &spec)
     }
 
     fn authorization_policy(&mut self) -> (String, String) {

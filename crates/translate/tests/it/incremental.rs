@@ -206,3 +206,58 @@ fn proxies_that_see_the_same_share_it_and_nothing_stays_behind() {
     drop(translator.update(snapshot, cause));
     assert_eq!(kept.strong_count(), 0, "a service that is gone is forgotten");
 }
+
+/// A Sidecar for what has the label `app: w`, importing services by number.
+fn sidecar_for_w(services: &[u32]) -> String {
+    let hosts: Vec<String> = services.iter().map(|n| format!("./s{n}.shop.example.com")).collect();
+    format!(
+        "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {{name: w, namespace: shop}}\n\
+         spec: {{workloadSelector: {{labels: {{app: w}}}}, egress: [{{hosts: [{}]}}]}}\n",
+        hosts.join(", ")
+    )
+}
+
+#[test]
+fn a_sidecar_touches_only_the_proxies_it_selects() {
+    let mut mesh = Mesh::new();
+    let files: Vec<_> = (0..20).map(service).collect();
+    let (snapshot, cause) = mesh.write(files.iter().map(|(name, text)| (name.clone(), text.as_str())));
+    let mut translator = Translator::new(snapshot, cause);
+    let views = [("w-1.shop", "w"), ("w-2.shop", "w"), ("v-1.shop", "v"), ("w-1.other", "w")]
+        .map(|(name, app)| view(ProxyKind::Sidecar, name, "10.1.0.1", &[("app", app)]));
+    views.iter().for_each(|view| drop(translator.join(view)));
+    let mut step = |translator: &mut Translator, name: &str, text: &str, expected: &[&str]| {
+        let (snapshot, cause) = mesh.write([(name.to_owned(), text)]);
+        let told = translator.update(snapshot, cause);
+        let mut names: Vec<&str> = told.iter().map(|change| &*change.view.pod).collect();
+        names.sort_unstable();
+        assert_eq!(names, expected, "{text}");
+        assert!(translator.verify().0.is_empty());
+        told
+    };
+    let before = views.each_ref().map(|view| translator.set_of(view).expect("joined").clone());
+    step(&mut translator, "sidecar.yaml", &sidecar_for_w(&[7]), &["w-1", "w-2"]);
+    let now = views.each_ref().map(|view| translator.set_of(view).expect("joined").clone());
+    assert!(Arc::ptr_eq(&before[2], &now[2]) && Arc::ptr_eq(&before[3], &now[3]));
+    let outbound = |n: u32| format!("outbound|80||s{n}.shop.example.com");
+    let clusters = now[0].of(ResourceType::Cluster).keys().filter(|name| name.starts_with("outbound")).count();
+    assert_eq!(clusters, 1, "only what is imported");
+    for kind in [ResourceType::Cluster, ResourceType::Endpoint] {
+        let shared = now.each_ref().map(|set| set.get(kind, &outbound(7)).expect("imported").clone());
+        assert!(shared.iter().all(|resource| Arc::ptr_eq(resource, &shared[0])), "{kind} is made once");
+    }
+
+    let made = translator.units_made();
+    let told = step(&mut translator, "sidecar.yaml", &sidecar_for_w(&[7, 8]), &["w-1", "w-2"]);
+    for change in &told {
+        let names: Vec<_> = change.now.diff(&change.before).map(|d| format!("{} {}", d.kind, d.name)).collect();
+        assert!(names.len() <= 4 && names.iter().all(|name| !name.contains("s7")), "{names:?}");
+    }
+    assert!(translator.units_made() - made < 100, "the two share what is made: {}", translator.units_made() - made);
+    // What is not imported concerns nobody who does not import it.
+    let (name, text) = service(9);
+    step(&mut translator, &name, &text.replace("timeout: 3s", "timeout: 4s"), &["v-1", "w-1"]);
+    step(&mut translator, "sidecar.yaml", "", &["w-1", "w-2"]);
+    let now = views.each_ref().map(|view| translator.set_of(view).expect("joined").clone());
+    assert!(now[0].diff(&now[2]).all(|d| d.kind == ResourceType::Listener), "the same but for their own ports");
+}

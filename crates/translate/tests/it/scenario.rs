@@ -10,7 +10,7 @@ use evenkeel_xds::{ResourceSet, ResourceType, Schema, json};
 use serde_json::{Map, Value};
 
 /// All of them.
-pub const SCENARIOS: [&str; 6] = ["balancing", "capitals", "protocols", "routing", "egress", "gateways"];
+pub const SCENARIOS: [&str; 7] = ["balancing", "capitals", "protocols", "routing", "egress", "gateways", "sidecars"];
 
 /// Findings that the scenarios are meant to cause.
 const EXPECTED: [&str; 2] = ["missing-service", "selects-nothing"];

@@ -28,7 +28,7 @@ use prost::Message as _;
 use crate::own_proxy::{compile, environment};
 use crate::scenario::{translate, view_of};
 
-/// Calls in all, over both outbound policies.
+/// Calls without Sidecar, over both outbound policies; as many more are shared by the Sidecars.
 const CALLS: usize = 100_000;
 /// Calls that are decided together: what they lack is asked for at once.
 const BATCH: usize = 1000;
@@ -110,8 +110,41 @@ fn mesh() -> String {
     text
 }
 
-fn snapshot(policy: OutboundTrafficPolicy) -> Snapshot {
-    let (objects, found) = evenkeel_api::load(&[("mesh.yaml".into(), mesh().into())]);
+/// Sidecars that hold for the calling workload: of its namespace, of the mesh, and of itself with ports, an address and an
+/// egress proxy of its own.
+const SIDECARS: [&str; 5] = [
+    "",
+    "metadata: {name: all, namespace: shop}
+spec: {egress: [{hosts: [\"./*\", \"other/*.svc.cluster.local\", \"*/*.s4.wild.test\"]}]}",
+    "metadata: {name: default, namespace: istio-system}
+spec: {egress: [{hosts: [\"./*\"]}], outboundTrafficPolicy: {mode: REGISTRY_ONLY}}",
+    "metadata: {name: client, namespace: shop}
+spec:
+  workloadSelector: {labels: {app: client}}
+  egress:
+    - port: {number: 8080, protocol: HTTP}
+      bind: 10.96.1.2
+      hosts: [\"*/*\"]
+    - {port: {number: 9000, protocol: TCP}, hosts: [\"./*\", \"other/s9.other.svc.cluster.local\"]}
+    - {port: {number: 7000, protocol: HTTP}, hosts: [\"./*\"]}
+    - {hosts: [\"other/*\", \"./s10.shop.svc.cluster.local\", \"./*.routes.test\"]}
+  outboundTrafficPolicy: {mode: ALLOW_ANY, egressProxy: {host: s1.shop.svc.cluster.local, port: {number: 80}}}",
+    "metadata: {name: client, namespace: shop}
+spec:
+  workloadSelector: {labels: {app: client}}
+  ingress: [{port: {number: 8080, protocol: HTTP}, captureMode: NONE, defaultEndpoint: \"127.0.0.1:8081\"}]
+  egress:
+    - {port: {number: 8080, protocol: HTTP}, bind: 10.96.1.3, captureMode: NONE, hosts: [\"*/*\"]}
+    - {port: {number: 9000, protocol: TCP}, captureMode: NONE, hosts: [\"./*\"]}
+    - {hosts: [\"*/*\"]}",
+];
+
+fn snapshot(policy: OutboundTrafficPolicy, sidecar: &str) -> Snapshot {
+    let mut text = mesh();
+    if !sidecar.is_empty() {
+        _ = write!(text, "---\napiVersion: networking.istio.io/v1\nkind: Sidecar\n{sidecar}\n");
+    }
+    let (objects, found) = evenkeel_api::load(&[("mesh.yaml".into(), text.into())]);
     assert!(!found.has_errors(), "{found}");
     let mesh = MeshConfig { outbound_traffic_policy: policy, ..MeshConfig::default() };
     evenkeel_model::build(&objects, &mesh, &mut AddressBook::default()).0
@@ -322,16 +355,24 @@ fn details(config: &Config, steps: &[Step], case: &Case) -> (String, String) {
 #[test]
 fn learned_scope_decides_as_full_configuration_does() {
     let mut random = Random::new(0);
-    for policy in [OutboundTrafficPolicy::AllowAny, OutboundTrafficPolicy::RegistryOnly] {
-        let snapshot = snapshot(policy);
+    let mut sizes = BTreeSet::new();
+    let policies = [OutboundTrafficPolicy::AllowAny, OutboundTrafficPolicy::RegistryOnly];
+    for (sidecar, policy) in SIDECARS.into_iter().flat_map(|sidecar| policies.map(|policy| (sidecar, policy))) {
+        let snapshot = snapshot(policy, sidecar);
         let envoy = view_of("sidecar client-0.shop", &snapshot);
         let (full, refused) = compile(&translate(&envoy, &snapshot));
         assert!(refused.is_empty(), "{refused:?}");
         let learner = ProxyView { client_kind: ClientKind::EvenkeelLearned, ..envoy };
         let mut learning = Learning::start(&learner, &snapshot);
         let begun_with = learning.config.clusters.len();
+        // Whoever connects to a port of the proxy's own says nothing by which it could be learned.
+        let bound = |config: &Config| -> BTreeSet<_> {
+            config.listeners.values().filter(|l| l.bind_to_port).map(|l| l.name.clone()).collect()
+        };
+        assert_eq!(bound(&learning.config), bound(&full), "{sidecar}");
         let (mut decided, mut compared, mut outcomes) = (0, HashSet::new(), BTreeSet::new());
-        while decided < CALLS / 2 {
+        let share = if sidecar.is_empty() { 1 } else { SIDECARS.len() - 1 };
+        while decided < CALLS / (2 * share) {
             let cases: Vec<Case> = (0..BATCH).map(|_| case(&mut random)).collect();
             let mut open: Vec<usize> = (0..BATCH).collect();
             while !open.is_empty() {
@@ -346,12 +387,12 @@ fn learned_scope_decides_as_full_configuration_does() {
                     }
                     let expected = decide(&full, case);
                     let call = (case.destination, &case.server_name, &case.request);
-                    assert_eq!(learned, expected, "{policy:?} {call:?}");
+                    assert_eq!(learned, expected, "{sidecar} {policy:?} {call:?}");
                     let key = format!("{:?} {:?}", expected.steps, case.request.as_ref().map(|r| &r.authority));
                     if compared.insert(key) {
                         let (theirs, ours) =
                             (details(&full, &expected.steps, case), details(&config, &learned.steps, case));
-                        assert_eq!(ours, theirs, "{policy:?} {call:?}");
+                        assert_eq!(ours, theirs, "{sidecar} {policy:?} {call:?}");
                         outcomes.extend(expected.steps.last().map(std::mem::discriminant).map(|d| format!("{d:?}")));
                     }
                     false
@@ -366,5 +407,7 @@ fn learned_scope_decides_as_full_configuration_does() {
         assert!(learning.config.clusters.len() > begun_with);
         assert!(learning.config.clusters.len() < full.clusters.len());
         assert!(learning.config.routes.values().any(|table| table.growing.is_some()));
+        sizes.insert(full.clusters.len());
     }
+    assert_eq!(sizes.len(), SIDECARS.len(), "each Sidecar imports something else: {sizes:?}");
 }

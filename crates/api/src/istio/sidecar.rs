@@ -1,0 +1,292 @@
+//! Sidecar: what the proxies of a namespace see of the mesh, and what leads to their workloads.
+
+use std::net::IpAddr;
+
+use evenkeel_base::Spanned;
+use evenkeel_base::hostname::Hostname;
+use evenkeel_base::suggest::one_of;
+use evenkeel_base::yaml::Node;
+
+use super::{ConnectionPool, Destination, LabelsSelector, OutboundTrafficPolicyMode};
+use crate::decode::{Context, Port};
+
+object! {
+    /// What the proxies of a namespace see of the mesh, and what leads to their workloads.
+    pub struct Sidecar {
+        /// What is wanted.
+        spec: SidecarSpec = "spec",
+    }
+    inert: ["status"];
+}
+
+object! {
+    /// What proxies see of the mesh, and what leads to their workloads.
+    pub struct SidecarSpec {
+        /// The workloads; all of the namespace if not given.
+        workload_selector: Option<LabelsSelector> = "workloadSelector",
+        /// Ports of the workload; those of its Services if none are given.
+        ingress: Vec<IngressListener> = "ingress",
+        /// What the workload may call; everything that is exported to it if nothing is given.
+        egress: Vec<Spanned<EgressListener>> = "egress",
+        /// Settings of connections to the workload, for ports without their own.
+        inbound_connection_pool: Option<ConnectionPool> = "inboundConnectionPool",
+        /// What happens to calls of anything else; as the mesh says if not given.
+        outbound_traffic_policy: Option<SidecarOutboundTrafficPolicy> = "outboundTrafficPolicy",
+    }
+    check: check;
+}
+
+object! {
+    /// One port of the workload.
+    pub struct IngressListener {
+        /// The port clients call.
+        port: SidecarPort = "port",
+        /// The address to listen on, where nothing is redirected; the Pod's if not given.
+        bind: Option<Spanned<IpAddr>> = "bind",
+        /// How connections come to the proxy.
+        capture_mode: Option<CaptureMode> = "captureMode",
+        /// Where the workload listens: `127.0.0.1:PORT`, `0.0.0.0:PORT` (its own address) or `unix:///PATH`; the address and
+        /// port that were called if not given.
+        default_endpoint: Option<Spanned<String>> = "defaultEndpoint",
+        /// Settings of connections to the workload.
+        connection_pool: Option<ConnectionPool> = "connectionPool",
+    }
+    refused: ["tls"];
+    check: check_ingress;
+}
+
+object! {
+    /// What may be called, on one port or on all others.
+    pub struct EgressListener {
+        /// The port; all that no other entry names if not given.
+        port: Option<SidecarPort> = "port",
+        /// The address it is called at; those of the services if not given, 127.0.0.1 where nothing is redirected.
+        bind: Option<IpAddr> = "bind",
+        /// How connections come to the proxy.
+        capture_mode: Option<CaptureMode> = "captureMode",
+        /// What may be called, each `NAMESPACE/HOST`: the namespace may be `.` (the workload's), `*` (any) or `~` (nothing), the
+        /// host a wildcard.
+        hosts: Vec<Spanned<String>> = "hosts",
+    }
+    check: check_egress;
+}
+
+object! {
+    /// A port.
+    pub struct SidecarPort {
+        /// Its number.
+        number: Spanned<Port> = "number",
+        /// What it speaks.
+        protocol: Spanned<String> = "protocol",
+        /// Its name.
+        name: Option<String> = "name",
+    }
+    inert: ["targetPort"];
+    check: check_port;
+}
+
+choices! {
+    /// How connections come to the proxy.
+    pub enum CaptureMode {
+        /// As everywhere: they are redirected to it.
+        Default = "DEFAULT",
+        /// They are redirected to it.
+        Iptables = "IPTABLES",
+        /// They are made to it: it listens on a port of its own.
+        None = "NONE",
+    }
+}
+
+object! {
+    /// What happens to calls of anything else.
+    pub struct SidecarOutboundTrafficPolicy {
+        /// Whether they pass; REGISTRY_ONLY if not given, as in Istio.
+        mode: Option<OutboundTrafficPolicyMode> = "mode",
+        /// Where they pass, instead of where they were meant for.
+        egress_proxy: Option<Spanned<Destination>> = "egressProxy",
+    }
+    check: check_policy;
+}
+
+/// Protocols of a port, in Istio's spelling.
+const PROTOCOLS: &[&str] = &["HTTP", "HTTP2", "GRPC", "GRPC-WEB", "HTTPS", "TLS", "TCP", "MONGO", "MYSQL", "REDIS"];
+/// A proxy for requests of any host, which is not made yet.
+const HTTP_PROXY: &str = "HTTP_PROXY";
+
+/// An entry of an egress listener's `hosts`, taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EgressHost<'t> {
+    /// Where it is defined: `.`, `*`, `~` or a name.
+    pub namespace: &'t str,
+    /// What it is; may be a wildcard.
+    pub host: Hostname,
+}
+
+impl<'t> EgressHost<'t> {
+    /// Reads `NAMESPACE/HOST`; an error says what is wrong.
+    pub fn parse(text: &'t str) -> Result<Self, String> {
+        let Some((namespace, name)) = text.split_once('/') else {
+            return Err(format!("`{text}` does not say in which namespace"));
+        };
+        let named = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if !matches!(namespace, "." | "*" | "~") && (namespace.is_empty() || !namespace.chars().all(named)) {
+            return Err(format!("`{namespace}` is not a namespace"));
+        }
+        let host = Hostname::parse(name).map_err(|error| error.to_string())?;
+        if namespace == "~" && host.as_str() != "*" {
+            return Err("`~` stands for no namespace at all, so that no host can be in it".to_owned());
+        }
+        Ok(Self { namespace, host })
+    }
+}
+
+fn check(spec: &SidecarSpec, node: &Node, cx: &mut Context) {
+    if spec.workload_selector.as_ref().is_some_and(|selector| selector.labels.is_empty()) {
+        let help = "give labels, or remove `workloadSelector` to mean the whole namespace";
+        cx.error("empty-selector", node.span_of_path("workloadSelector"), "the selector has no labels", help);
+    }
+    let is_empty = spec.ingress.is_empty()
+        && spec.egress.is_empty()
+        && spec.outbound_traffic_policy.is_none()
+        && spec.inbound_connection_pool.is_none();
+    if is_empty {
+        let help = "add `egress: [{hosts: [\"./*\"]}]`, or remove the Sidecar";
+        cx.error("missing-field", &node.span, "the Sidecar says nothing", help);
+    }
+    for (index, listener) in spec.ingress.iter().enumerate() {
+        let before = spec.ingress.iter().take(index);
+        cx.at_field("ingress", |cx| cx.at_index(index, |cx| check_unique(&listener.port, before.map(|i| &i.port), cx)));
+    }
+    for (index, listener) in spec.egress.iter().enumerate() {
+        cx.at_field("egress", |cx| {
+            cx.at_index(index, |cx| match &listener.port {
+                Some(port) => {
+                    check_unique(port, spec.egress.iter().take(index).filter_map(|e| e.port.as_ref()), cx);
+                }
+                None if index + 1 < spec.egress.len() => {
+                    let message = "an entry without `port` stands for all other ports, and comes last";
+                    cx.error("conflict", &listener.span, message, "move it to the end; there can be one");
+                }
+                None => {}
+            });
+        });
+    }
+}
+
+fn check_unique<'p>(port: &SidecarPort, mut before: impl Iterator<Item = &'p SidecarPort>, cx: &mut Context) {
+    if before.any(|other| other.number == port.number) {
+        let message = format!("port {} appears twice", port.number.0);
+        cx.error("port-conflict", &port.number.span, message, "merge the two entries");
+    }
+}
+
+fn check_port(port: &SidecarPort, _: &Node, cx: &mut Context) {
+    let protocol = port.protocol.to_uppercase();
+    if PROTOCOLS.contains(&protocol.as_str()) {
+        return;
+    }
+    let help = format!("allowed: {}", one_of(PROTOCOLS.iter().copied()));
+    let written = &port.protocol.value;
+    cx.at_field("protocol", |cx| match protocol == HTTP_PROXY {
+        true => {
+            let message = format!("`{written}` is a known value, but not supported yet");
+            cx.error("unsupported-value", &port.protocol.span, message, help);
+        }
+        false => cx.error("bad-value", &port.protocol.span, format!("`{written}` is not a protocol"), help),
+    });
+}
+
+fn check_egress(listener: &EgressListener, node: &Node, cx: &mut Context) {
+    if listener.capture_mode == Some(CaptureMode::None) && listener.port.is_none() {
+        let help = "add `port`, or remove `captureMode`";
+        let message = "without a port there is nothing to listen on where connections are not redirected";
+        cx.error("missing-field", node.span_of_path("captureMode"), message, help);
+    }
+    if listener.hosts.is_empty() {
+        let help = "add `./*` for the own namespace, `*/*` for all, `~/*` for nothing";
+        cx.at_field("hosts", |cx| cx.error("missing-field", &node.span, "at least one host is needed", help));
+    }
+    let parsed: Vec<_> = listener.hosts.iter().map(|host| EgressHost::parse(host)).collect();
+    for (index, (written, host)) in listener.hosts.iter().zip(&parsed).enumerate() {
+        cx.at_field("hosts", |cx| {
+            cx.at_index(index, |cx| match host {
+                Err(error) => {
+                    let help = "expected `NAMESPACE/HOST`, such as `./*`, `*/*`, `istio-system/*`, `shop/web.shop.svc.cluster.local` or `*/*.example.com`";
+                    cx.error("bad-host", &written.span, error, help);
+                }
+                Ok(host) => {
+                    let wider = parsed.iter().flatten().find(|other| {
+                        let same_place = other.namespace == "*" || other.namespace == host.namespace;
+                        *other != host && same_place && other.host.covers(&host.host) && host.namespace != "~"
+                    });
+                    if let Some(wider) = wider {
+                        let message = format!("`{}/{}` includes it already", wider.namespace, wider.host);
+                        cx.note("no-effect", &written.span, message, "remove it");
+                    }
+                }
+            });
+        });
+    }
+}
+
+/// Where a workload listens behind an ingress listener.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IngressEndpoint {
+    /// On its loopback address.
+    Loopback(IpAddr, u16),
+    /// On the Pod's address.
+    Own(u16),
+    /// On a Unix socket.
+    Unix(String),
+}
+
+impl IngressEndpoint {
+    /// Reads a `defaultEndpoint`; `None`: it has another form.
+    pub fn parse(text: &str) -> Option<Self> {
+        if let Some(path) = text.strip_prefix("unix://") {
+            return path.starts_with(['/', '@']).then(|| Self::Unix(path.to_owned()));
+        }
+        let (address, port) = text.rsplit_once(':')?;
+        let port = port.parse::<u16>().ok().filter(|port| *port > 0)?;
+        let address = address.strip_prefix('[').and_then(|a| a.strip_suffix(']')).unwrap_or(address);
+        match address.parse::<IpAddr>() {
+            Ok(address) if address.is_unspecified() => Some(Self::Own(port)),
+            Ok(IpAddr::V4(address)) => {
+                (address.octets() == [127, 0, 0, 1]).then(|| Self::Loopback(address.into(), port))
+            }
+            Ok(IpAddr::V6(address)) => address.is_loopback().then(|| Self::Loopback(address.into(), port)),
+            Err(_) => None,
+        }
+    }
+}
+
+fn check_ingress(listener: &IngressListener, node: &Node, cx: &mut Context) {
+    let is_captured = listener.capture_mode != Some(CaptureMode::None);
+    if let Some(bind) = listener.bind.as_ref().filter(|_| is_captured) {
+        let message = "connections are redirected to the proxy whatever address they are for";
+        let help = "remove it, or add `captureMode: NONE`";
+        cx.at_field("bind", |cx| cx.warning("no-effect", &bind.span, message, help));
+    }
+    if !is_captured && listener.default_endpoint.is_none() {
+        let message = "where connections are not redirected, `defaultEndpoint` has to say where they go";
+        cx.error("missing-field", node.span_of_path("captureMode"), message, "add `defaultEndpoint: 127.0.0.1:PORT`");
+    }
+    if let Some(endpoint) = listener.default_endpoint.as_ref().filter(|e| IngressEndpoint::parse(e).is_none()) {
+        let message = format!("`{}` is not an endpoint of the workload", endpoint.value);
+        let help = "expected `127.0.0.1:PORT`, `[::1]:PORT`, `0.0.0.0:PORT`, `[::]:PORT` or `unix:///PATH`";
+        cx.at_field("defaultEndpoint", |cx| cx.error("bad-address", &endpoint.span, message, help));
+    }
+}
+
+fn check_policy(policy: &SidecarOutboundTrafficPolicy, node: &Node, cx: &mut Context) {
+    let Some(proxy) = &policy.egress_proxy else { return };
+    if policy.mode != Some(OutboundTrafficPolicyMode::AllowAny) {
+        let message = "an egress proxy gets what passes, and without `mode: ALLOW_ANY` nothing does";
+        cx.error("conflict", node.span_of_path("egressProxy"), message, "add `mode: ALLOW_ANY`");
+    }
+    if proxy.port.is_none() {
+        cx.at_field("egressProxy", |cx| {
+            cx.error("missing-field", &proxy.span, "an egress proxy needs a `port`", "add `port: {number: 80}`");
+        });
+    }
+}

@@ -1,0 +1,189 @@
+//! Sidecars, without those that others overrule.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use evenkeel_api::istio::{self, CaptureMode, EgressHost, OutboundTrafficPolicyMode, SidecarSpec};
+use evenkeel_api::{Kind, Object, Resource};
+use evenkeel_base::hostname::Hostname;
+use evenkeel_base::suggest::closest;
+use evenkeel_base::{Diagnostic, Diagnostics, Spanned};
+
+use super::destination_rules::connection_pool;
+use super::objects::note_idle_selector;
+use super::tracking::{Cx, Fact};
+use super::{kept, shared};
+use crate::{
+    Destination, DestinationState, EgressListener, Imports, IngressEndpoint, IngressListener, Protocol, Sidecar,
+    SidecarOutboundPolicy,
+};
+
+/// Sidecars by namespace.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    sidecars: BTreeMap<Arc<str>, Vec<Arc<Sidecar>>>,
+    changed: bool,
+}
+
+/// The Sidecars of a namespace, in the order of precedence: of those with the same selector the first.
+pub(super) fn sidecars(cx: &Cx<'_>, namespace: &Arc<str>, found: &mut Diagnostics) -> Vec<Sidecar> {
+    let mut built: Vec<Sidecar> = Vec::new();
+    for (_, object) in cx.objects_in(Kind::Sidecar, namespace) {
+        let Resource::Sidecar(written) = &object.resource else { continue };
+        let selector = written.spec.workload_selector.as_ref().map(|s| s.labels.clone()).unwrap_or_default();
+        note_idle_selector(cx, object, &selector, found);
+        if let Some(first) = built.iter().find(|first| first.selector == selector) {
+            let whom = if selector.is_empty() { "the whole namespace" } else { "the same workloads" };
+            let message = format!("{object} is ignored: `{}` already applies to {whom}", first.name);
+            found.push(
+                Diagnostic::warning("overridden", object.origin.clone(), message)
+                    .with_help("merge the two")
+                    .with_related(first.origin.clone(), "this one applies"),
+            );
+            continue;
+        }
+        for host in written.spec.egress.iter().flat_map(|listener| &listener.hosts) {
+            note_unknown_import(cx, object, host, found);
+        }
+        built.push(Sidecar {
+            name: object.name.clone(),
+            namespace: namespace.clone(),
+            selector,
+            egress: egress(&written.spec),
+            ingress: written.spec.ingress.iter().map(ingress).collect(),
+            inbound_pool: written.spec.inbound_connection_pool.as_ref().map(connection_pool),
+            outbound_policy: outbound_policy(cx, object, &written.spec, found),
+            origin: object.origin.clone(),
+        });
+    }
+    built
+}
+
+impl Table {
+    pub(super) fn set(&mut self, namespace: &Arc<str>, new: Vec<Sidecar>) {
+        let old = self.sidecars.remove(namespace).unwrap_or_default();
+        let by_name: HashMap<&str, &Arc<Sidecar>> = old.iter().map(|s| (&*s.name, s)).collect();
+        let new: Vec<_> = new.into_iter().map(|s| kept(by_name.get(&*s.name.clone()).copied(), s)).collect();
+        self.changed |= old.len() != new.len() || !old.iter().zip(&new).all(|(a, b)| Arc::ptr_eq(a, b));
+        if !new.is_empty() {
+            self.sidecars.insert(namespace.clone(), new);
+        }
+    }
+
+    /// All Sidecars by namespace; if there are others than last time.
+    pub(super) fn changed(&mut self) -> Option<impl Iterator<Item = Arc<Sidecar>> + use<'_>> {
+        std::mem::take(&mut self.changed).then(|| self.sidecars.values().flatten().cloned())
+    }
+}
+
+/// Without any, everything that is exported may be called.
+fn egress(spec: &SidecarSpec) -> Vec<EgressListener> {
+    if spec.egress.is_empty() {
+        return vec![EgressListener { port: None, bind: None, is_bound: false, imports: Imports::everything() }];
+    }
+    let listener = |written: &Spanned<istio::EgressListener>| {
+        let mut imports = Imports::default();
+        for host in written.hosts.iter().filter_map(|host| EgressHost::parse(host).ok()) {
+            imports.add(host.namespace, host.host);
+        }
+        let port = written.port.as_ref().map(|port| (port.number.0, protocol(port)));
+        let is_bound = written.capture_mode == Some(CaptureMode::None);
+        let bind = written.bind.or_else(|| is_bound.then_some(Ipv4Addr::LOCALHOST.into()));
+        EgressListener { port, bind, is_bound, imports }
+    };
+    spec.egress.iter().map(listener).collect()
+}
+
+fn ingress(written: &istio::IngressListener) -> IngressListener {
+    let endpoint = written.default_endpoint.as_ref().and_then(|text| istio::IngressEndpoint::parse(text));
+    IngressListener {
+        port: written.port.number.0,
+        protocol: protocol(&written.port),
+        bind: written.bind.as_ref().map(|bind| bind.value),
+        is_bound: written.capture_mode == Some(CaptureMode::None),
+        endpoint: match endpoint {
+            None => IngressEndpoint::AsCalled,
+            Some(istio::IngressEndpoint::Loopback(address, port)) => IngressEndpoint::Loopback(address, port),
+            Some(istio::IngressEndpoint::Own(port)) => IngressEndpoint::Own(port),
+            Some(istio::IngressEndpoint::Unix(path)) => IngressEndpoint::Unix(shared(&path)),
+        },
+        pool: written.connection_pool.as_ref().map(connection_pool),
+    }
+}
+
+/// The decoder has checked that it is one of Istio's.
+fn protocol(port: &istio::SidecarPort) -> Protocol {
+    Protocol::from_name(&port.protocol).unwrap_or(Protocol::Tcp)
+}
+
+fn outbound_policy(
+    cx: &Cx<'_>,
+    object: &Object,
+    spec: &SidecarSpec,
+    found: &mut Diagnostics,
+) -> Option<SidecarOutboundPolicy> {
+    let policy = spec.outbound_traffic_policy.as_ref()?;
+    let allows = policy.mode == Some(OutboundTrafficPolicyMode::AllowAny);
+    Some(match &policy.egress_proxy {
+        Some(proxy) if allows => SidecarOutboundPolicy::EgressProxy(egress_proxy(cx, object, proxy, found)),
+        _ if allows => SidecarOutboundPolicy::AllowAny,
+        _ => SidecarOutboundPolicy::RegistryOnly,
+    })
+}
+
+fn egress_proxy(cx: &Cx<'_>, object: &Object, written: &istio::Destination, found: &mut Diagnostics) -> Destination {
+    let full = Hostname::resolve(written.host.as_str(), &object.namespace, &cx.mesh().cluster_domain);
+    let host = full.unwrap_or_else(|_| written.host.value.clone());
+    let port = written.port.as_ref().map(|port| port.number.0);
+    let service = cx.service(&host, &object.namespace);
+    let (state, problem) = match service {
+        None => (DestinationState::UnknownHost, Some(format!("there is no Service `{host}`"))),
+        Some(service) if port.is_some_and(|port| service.port(port).is_none()) => {
+            (DestinationState::UnknownPort, Some(format!("`{host}` has no port {}", port.unwrap_or_default())))
+        }
+        Some(_) => (DestinationState::Known, None),
+    };
+    if let Some(problem) = problem {
+        let code = if service.is_none() { "missing-service" } else { "missing-port" };
+        let message = format!("{object}: {problem}; what should pass answers 503");
+        let help = "add it, or correct `egressProxy`";
+        found.push(Diagnostic::warning(code, written.host.span.clone(), message).with_help(help));
+    }
+    let (subset, origin) = (written.subset.as_ref().map(|subset| shared(subset)), written.host.span.clone());
+    Destination { host, subset, port, state, origin }
+}
+
+/// Says of a host that stands for itself and that nobody describes that it imports nothing: most likely its name is not
+/// the full one.
+fn note_unknown_import(cx: &Cx<'_>, object: &Object, written: &Spanned<String>, found: &mut Diagnostics) {
+    let Ok(import) = EgressHost::parse(written) else { return };
+    let host = &import.host;
+    if host.is_wildcard() || !cx.services_of(host).is_empty() || cx.is_routed(host) {
+        return;
+    }
+    let namespace = match import.namespace {
+        "." | "*" => &object.namespace,
+        name => name,
+    };
+    let full = Hostname::resolve(host.as_str(), namespace, &cx.mesh().cluster_domain).ok();
+    let full = full.filter(|full| full != host && !cx.services_of(full).is_empty());
+    let help = match full.or_else(|| near(cx, host)) {
+        Some(full) => format!("did you mean `{}/{full}`?", import.namespace),
+        None => "add the service, or correct the name".to_owned(),
+    };
+    let message = format!("{object}: there is no Service `{host}`; nothing is imported by it");
+    found.push(Diagnostic::warning("missing-service", written.span.clone(), message).with_help(help));
+}
+
+fn near(cx: &Cx<'_>, host: &Hostname) -> Option<Hostname> {
+    let found = closest(host.as_str(), cx.services().map(|service| service.host.as_str()))?;
+    Hostname::parse(found).ok()
+}
+
+impl Cx<'_> {
+    /// Whether a VirtualService claims a host in the mesh.
+    fn is_routed(&self, host: &Hostname) -> bool {
+        self.read(Fact::MeshHost(host.as_str())).routes.claims(host)
+    }
+}

@@ -1,0 +1,218 @@
+//! Sidecars: what the proxies of a namespace see of the mesh, and what leads to their workloads.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use evenkeel_base::Span;
+use evenkeel_base::hostname::Hostname;
+
+use crate::workload::InboundPort;
+use crate::{ConnectionPool, Destination, Labels, Protocol, Service, VirtualService, Workload};
+
+/// What the proxies of a namespace see of the mesh, and what leads to their workloads.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sidecar {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its namespace. That of the root namespace holds for all which have none of their own.
+    pub namespace: Arc<str>,
+    /// The workloads in its namespace; empty = all.
+    pub selector: Labels,
+    /// What may be called; at least one. A port belongs to the first that names it, else to the one without port.
+    pub egress: Vec<EgressListener>,
+    /// Ports of the workload; empty = those of its services.
+    pub ingress: Vec<IngressListener>,
+    /// Settings of connections to the workload, for ports without their own.
+    pub inbound_pool: Option<ConnectionPool>,
+    /// What happens to calls of anything else; none given = what the mesh says.
+    pub outbound_policy: Option<SidecarOutboundPolicy>,
+    /// Where it was written.
+    pub origin: Span,
+}
+
+/// What may be called, on one port or on all others.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EgressListener {
+    /// The port, and how its bytes are read whatever the services say; none given = all others.
+    pub port: Option<(u16, Protocol)>,
+    /// The address it is called at; none given = those of the services.
+    pub bind: Option<IpAddr>,
+    /// Connections are made to the proxy, not redirected: it listens on address and port, which are given then.
+    pub is_bound: bool,
+    /// What may be called.
+    pub imports: Imports,
+}
+
+/// What may be called, by the namespace it is defined in.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Imports {
+    own: Vec<Hostname>,
+    any: Vec<Hostname>,
+    named: BTreeMap<Arc<str>, Vec<Hostname>>,
+}
+
+/// A port of the workload.
+#[derive(Debug, Clone, PartialEq)]
+pub struct IngressListener {
+    /// The number clients call.
+    pub port: u16,
+    /// How its bytes are to be read.
+    pub protocol: Protocol,
+    /// The address to listen on, where connections are not redirected; none given = the Pod's own.
+    pub bind: Option<IpAddr>,
+    /// Connections are made to the proxy, not redirected.
+    pub is_bound: bool,
+    /// Where the workload listens.
+    pub endpoint: IngressEndpoint,
+    /// Settings of connections to the workload.
+    pub pool: Option<ConnectionPool>,
+}
+
+/// Where a workload listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IngressEndpoint {
+    /// Where the client called.
+    AsCalled,
+    /// On its loopback address.
+    Loopback(IpAddr, u16),
+    /// On the Pod's address.
+    Own(u16),
+    /// On a Unix socket.
+    Unix(Arc<str>),
+}
+
+/// What happens to calls of what is not imported.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SidecarOutboundPolicy {
+    /// They pass.
+    AllowAny,
+    /// They are refused.
+    RegistryOnly,
+    /// They go to this service.
+    EgressProxy(Destination),
+}
+
+impl Imports {
+    /// Adds `NAMESPACE/HOST`: the namespace may be `.` (the workload's), `*` (any) or `~` (nothing).
+    pub(crate) fn add(&mut self, namespace: &str, host: Hostname) {
+        match namespace {
+            "~" => {}
+            "." => self.own.push(host),
+            "*" => self.any.push(host),
+            name => self.named.entry(name.into()).or_default().push(host),
+        }
+    }
+
+    /// Everything.
+    pub(crate) fn everything() -> Self {
+        let mut all = Self::default();
+        all.any.extend(Hostname::parse("*"));
+        all
+    }
+
+    /// Whether a proxy in `client` sees the service of this namespace and host.
+    pub fn include_service(&self, namespace: &str, host: &Hostname, client: &str) -> bool {
+        self.hosts_in(namespace, client).any(|import| import.covers(host))
+    }
+
+    /// Whether a proxy in `client` sees a VirtualService. As in Istio one of its hosts has to be imported from its own namespace; that
+    /// of a wildcard is by any name under it.
+    pub fn include_routes(&self, routes: &VirtualService, client: &str) -> bool {
+        let meets = |import: &Hostname| routes.hosts.iter().any(|host| import.covers(host) || host.covers(import));
+        self.hosts_in(&routes.namespace, client).any(meets)
+    }
+
+    fn hosts_in<'a>(&'a self, namespace: &str, client: &str) -> impl Iterator<Item = &'a Hostname> + use<'a> {
+        let own: &[Hostname] = if namespace == client { &self.own } else { &[] };
+        self.named.get(namespace).into_iter().flatten().chain(own).chain(&self.any)
+    }
+}
+
+impl Sidecar {
+    /// What says of calls to this port what may be called.
+    pub fn egress(&self, port: u16) -> Option<&EgressListener> {
+        self.egress.iter().find(|listener| listener.port.is_none_or(|(number, _)| number == port))
+    }
+
+    /// Whether a proxy in `client` may call a port of a service.
+    pub fn imports_port(&self, service: &Service, port: u16, client: &str) -> bool {
+        let imports =
+            |listener: &EgressListener| listener.imports.include_service(&service.namespace, &service.host, client);
+        self.egress(port).is_some_and(imports)
+    }
+
+    /// Whether a proxy in `client` may call any port of a service.
+    pub fn imports_service(&self, service: &Service, client: &str) -> bool {
+        service.ports.iter().any(|port| self.imports_port(service, port.number, client))
+    }
+
+    /// Whether a proxy in `client` follows a VirtualService for calls to this port.
+    pub fn imports_routes(&self, routes: &VirtualService, port: u16, client: &str) -> bool {
+        self.egress(port).is_some_and(|listener| listener.imports.include_routes(routes, client))
+    }
+
+    /// Whether a proxy in `client` follows a VirtualService for calls to any port.
+    pub fn imports_routes_anywhere(&self, routes: &VirtualService, client: &str) -> bool {
+        self.egress.iter().any(|listener| listener.imports.include_routes(routes, client))
+    }
+
+    /// The ingress listener of a port.
+    pub fn ingress_of(&self, port: u16) -> Option<&IngressListener> {
+        self.ingress.iter().find(|listener| listener.port == port)
+    }
+
+    /// Settings of connections to a port of the workload.
+    pub fn pool_of(&self, port: u16) -> Option<&ConnectionPool> {
+        self.ingress_of(port).and_then(|listener| listener.pool.as_ref()).or(self.inbound_pool.as_ref())
+    }
+
+    /// The ports on which a workload serves: those of ingress listeners, else those of its services.
+    pub fn inbound_ports(&self, workload: Option<&Workload>) -> Vec<InboundPort> {
+        let known = workload.map(|workload| workload.inbound_ports()).unwrap_or_default();
+        if self.ingress.is_empty() {
+            return known;
+        }
+        let port = |listener: &IngressListener| InboundPort {
+            port: listener.port,
+            protocol: listener.protocol,
+            service: known.iter().find(|p| p.port == listener.port).and_then(|p| p.service.clone()),
+        };
+        let mut ports: Vec<InboundPort> = self.ingress.iter().map(port).collect();
+        ports.sort_by_key(|port| port.port);
+        ports
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn imports(entries: &[&str]) -> Imports {
+        let mut imports = Imports::default();
+        for entry in entries {
+            let (namespace, host) = entry.split_once('/').unwrap();
+            imports.add(namespace, Hostname::parse(host).unwrap());
+        }
+        imports
+    }
+
+    #[test]
+    fn imports_are_by_namespace_and_host() {
+        let check = |entries: &[&str], service: &str, expected: bool| {
+            let (namespace, host) = service.split_once('/').unwrap();
+            let found = imports(entries).include_service(namespace, &Hostname::parse(host).unwrap(), "shop");
+            assert_eq!(found, expected, "{entries:?} {service}");
+        };
+        check(&["./*"], "shop/a.shop.svc", true);
+        check(&["./*"], "other/a.other.svc", false);
+        check(&["*/*"], "other/a.other.svc", true);
+        check(&["other/*"], "other/a.other.svc", true);
+        check(&["other/*"], "shop/a.shop.svc", false);
+        check(&["*/*.example.com"], "shop/a.example.com", true);
+        check(&["*/*.example.com"], "shop/example.com", false);
+        check(&["*/a.example.com"], "shop/*.example.com", false);
+        check(&["./a.shop.svc", "~/*"], "shop/a.shop.svc", true);
+        check(&["~/*"], "shop/a.shop.svc", false);
+    }
+}

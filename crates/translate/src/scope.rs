@@ -1,0 +1,190 @@
+//! What a proxy's Sidecar lets it see; without one, all that is exported to its namespace.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use evenkeel_base::hostname::Hostname;
+use evenkeel_model::service::ServicePort;
+use evenkeel_model::workload::InboundPort;
+use evenkeel_model::{
+    Destination, GatewayRef, LbPolicy, LoadBalancer, OutboundTrafficPolicy, Resolution, Service, Sidecar,
+    SidecarOutboundPolicy, VirtualService,
+};
+
+use crate::context::{Carried, Context};
+use crate::names::{BLACK_HOLE_CLUSTER, PASSTHROUGH_CLUSTER};
+use crate::routes::action::cluster_of;
+use crate::tls::Inner;
+
+/// A port of a service that the workload may call.
+#[derive(Debug, Clone)]
+pub struct Callable<'s> {
+    /// The port, with the protocol it is called in.
+    pub port: Cow<'s, ServicePort>,
+    /// How its bytes are carried.
+    pub carried: Carried,
+    /// The address it is called at, if that is not the service's.
+    pub bind: Option<IpAddr>,
+}
+
+impl<'a> Context<'a> {
+    /// The service of exactly this host, if the proxy may call it, or if what it may call leads there.
+    pub fn service(&self, host: &Hostname) -> Option<&'a Arc<Service>> {
+        let namespace = self.namespace();
+        let Some(sidecar) = self.sidecar() else { return self.snapshot.service(host, namespace) };
+        let imported = self.snapshot.service_if(host, namespace, |service| sidecar.imports_service(service, namespace));
+        imported.or_else(|| self.snapshot.service(host, namespace).filter(|_| self.is_led_to(sidecar, host, None)))
+    }
+
+    /// Whether a VirtualService the proxy follows, or its outbound policy, leads to a host, and to this port of it.
+    fn is_led_to(&self, sidecar: &Sidecar, host: &Hostname, port: Option<u16>) -> bool {
+        let namespace = self.namespace();
+        let is_port = |to: &Destination| to.port.is_none() || port.is_none() || to.port == port;
+        let is_there = |to: &Destination| to.host == *host && is_port(to);
+        let leads = |routes: &Arc<VirtualService>| {
+            routes.applies_at(&GatewayRef::Mesh)
+                && routes.export_to.includes(namespace)
+                && sidecar.imports_routes_anywhere(routes, namespace)
+                && routes.destinations().any(is_there)
+        };
+        let is_egress_proxy = match &sidecar.outbound_policy {
+            Some(SidecarOutboundPolicy::EgressProxy(to)) => is_there(to),
+            _ => false,
+        };
+        is_egress_proxy || self.snapshot.virtual_services_to(host).iter().any(leads)
+    }
+
+    /// The ports of a service that are carried, and how: those the workload may call, and those it may be led to.
+    pub fn ports<'s>(&self, service: &'s Service) -> Vec<(Cow<'s, ServicePort>, Carried)> {
+        let Some(sidecar) = self.sidecar() else { return carried(service).collect() };
+        let is_seen = |port: &&ServicePort| {
+            sidecar.imports_port(service, port.number, self.namespace())
+                || self.is_led_to(sidecar, &service.host, Some(port.number))
+        };
+        let seen = service.ports.iter().filter(is_seen);
+        seen.filter_map(|port| as_carried(self.as_called(service, port))).collect()
+    }
+
+    /// The ports of a service that the workload may call.
+    pub fn callable<'s>(&self, service: &'s Service) -> Vec<Callable<'s>> {
+        let Some(sidecar) = self.sidecar() else {
+            return carried(service).map(|(port, carried)| Callable { port, carried, bind: None }).collect();
+        };
+        let is_called = |port: &&ServicePort| {
+            sidecar.imports_port(service, port.number, self.namespace()) && !self.would_return(service, port.number)
+        };
+        let callable = |port: &'s ServicePort| {
+            let bind = sidecar.egress(port.number).and_then(|listener| listener.bind);
+            let (port, carried) = as_carried(self.as_called(service, port))?;
+            Some(Callable { port, carried, bind })
+        };
+        service.ports.iter().filter(is_called).filter_map(callable).collect()
+    }
+
+    /// Whether calls of a port would lead back to the proxy: they are made to it instead of being redirected, and the
+    /// service's go to where they were made.
+    fn would_return(&self, service: &Service, port: u16) -> bool {
+        let passes = |balancer: LoadBalancer| balancer.policy == Some(LbPolicy::Passthrough);
+        let goes_on_as_made = || {
+            service.resolution == Resolution::Passthrough || self.load_balancer(service, port, None).is_some_and(passes)
+        };
+        self.is_bound(port) && goes_on_as_made()
+    }
+
+    /// A port of a service, with the protocol it is called in.
+    pub fn port<'s>(&self, service: &'s Service, number: u16) -> Option<Cow<'s, ServicePort>> {
+        service.port(number).map(|port| self.as_called(service, port))
+    }
+
+    /// A port with the protocol an egress listener gives it. What is HTTP for both stays what the service says.
+    fn as_called<'s>(&self, service: &Service, port: &'s ServicePort) -> Cow<'s, ServicePort> {
+        let Some(sidecar) = self.sidecar() else { return Cow::Borrowed(port) };
+        let listener = sidecar.egress(port.number);
+        let Some((_, protocol)) = listener.and_then(|listener| listener.port) else { return Cow::Borrowed(port) };
+        let says = Carried::of(port.protocol);
+        if says.is_none() || says == Carried::of(protocol) && port.protocol.is_tls() == protocol.is_tls() {
+            return Cow::Borrowed(port);
+        }
+        match sidecar.imports_port(service, port.number, self.namespace()) {
+            true => Cow::Owned(ServicePort { protocol, ..port.clone() }),
+            false => Cow::Borrowed(port),
+        }
+    }
+
+    /// Whether a listener for an address is an egress listener's.
+    pub fn is_egress_address(&self, address: IpAddr, port: u16) -> bool {
+        let listener = self.sidecar().and_then(|sidecar| sidecar.egress(port));
+        listener.is_some_and(|listener| listener.bind == Some(address))
+    }
+
+    /// Whether the proxy follows a VirtualService for calls to this port.
+    pub fn follows(&self, routes: &VirtualService, port: u16) -> bool {
+        self.sidecar().is_none_or(|sidecar| sidecar.imports_routes(routes, port, self.namespace()))
+    }
+
+    /// The VirtualService that rules the traffic of a service's port in the mesh.
+    pub fn virtual_service(&self, service: &Service, port: u16) -> Option<&'a Arc<VirtualService>> {
+        let found = self.snapshot.virtual_services_for(&GatewayRef::Mesh, self.namespace(), &service.host);
+        found.into_iter().find(|routes| self.follows(routes, port))
+    }
+
+    /// Whether the workload may call a service whose host `host` covers.
+    pub fn may_call_any_under(&self, host: &Hostname) -> bool {
+        let namespace = self.namespace();
+        let is_seen =
+            |service: &Service| self.sidecar().is_none_or(|sidecar| sidecar.imports_service(service, namespace));
+        self.snapshot.sees_any_under(host, namespace, is_seen)
+    }
+
+    /// What happens to traffic that no service claims.
+    pub fn outbound_policy(&self) -> &'a SidecarOutboundPolicy {
+        let own = self.sidecar().and_then(|sidecar| sidecar.outbound_policy.as_ref());
+        own.unwrap_or_else(|| match self.snapshot.mesh().outbound_traffic_policy {
+            OutboundTrafficPolicy::AllowAny => &SidecarOutboundPolicy::AllowAny,
+            OutboundTrafficPolicy::RegistryOnly => &SidecarOutboundPolicy::RegistryOnly,
+        })
+    }
+
+    /// The same of traffic on a port: what is not redirected cannot pass to where it was meant for.
+    pub fn outbound_policy_on(&self, port: u16) -> &'a SidecarOutboundPolicy {
+        match self.outbound_policy() {
+            SidecarOutboundPolicy::AllowAny if self.is_bound(port) => &SidecarOutboundPolicy::RegistryOnly,
+            policy => policy,
+        }
+    }
+
+    /// Whether connections of the workload to this port are made to the proxy, not redirected to it.
+    pub fn is_bound(&self, port: u16) -> bool {
+        self.sidecar().and_then(|sidecar| sidecar.egress(port)).is_some_and(|listener| listener.is_bound)
+    }
+
+    /// Where traffic goes that no service claims.
+    pub fn unknown_cluster(&self, policy: &SidecarOutboundPolicy, inner: Inner) -> Cow<'static, str> {
+        match policy {
+            SidecarOutboundPolicy::AllowAny => PASSTHROUGH_CLUSTER.into(),
+            SidecarOutboundPolicy::RegistryOnly => BLACK_HOLE_CLUSTER.into(),
+            SidecarOutboundPolicy::EgressProxy(to) => {
+                cluster_of(self.place(to.port.unwrap_or_default()), to, inner).into()
+            }
+        }
+    }
+
+    /// The ports on which the proxy's workload serves.
+    pub fn inbound_ports(&self) -> Vec<InboundPort> {
+        let workload = self.workload().map(AsRef::as_ref);
+        match self.sidecar() {
+            Some(sidecar) => sidecar.inbound_ports(workload),
+            None => workload.map(|workload| workload.inbound_ports()).unwrap_or_default(),
+        }
+    }
+}
+
+fn carried(service: &Service) -> impl Iterator<Item = (Cow<'_, ServicePort>, Carried)> {
+    service.ports.iter().filter_map(|port| as_carried(Cow::Borrowed(port)))
+}
+
+fn as_carried(port: Cow<'_, ServicePort>) -> Option<(Cow<'_, ServicePort>, Carried)> {
+    let carried = Carried::of(port.protocol)?;
+    Some((port, carried))
+}
