@@ -173,7 +173,7 @@ impl<'d> Skew<'d> {
         };
         std::thread::scope(|scope| {
             let stopping = Stop(&stop);
-            let clients = [left, right].map(|part| scope.spawn(|| load(part, &stop, &churn)));
+            let clients = [left, right].map(|part| scope.spawn(|| load(part, &stop, churn)));
             self.wait_spread(&proxy, || {
                 assert!(!clients.iter().any(|client| client.is_finished()), "a client has failed");
             });
