@@ -214,13 +214,18 @@ impl Change {
     fn part_in(&self, kind: Type, name: &str, content: &[u8]) -> Option<u8> {
         let holds = |text: &str| memmem::find(content, text.as_bytes()).is_some();
         let named = name.contains(&self.host);
+        // With its length in front of it, as on the wire: 10.0.0.7 is not in a list that has 10.0.0.70.
+        let has_address = || {
+            let length = u8::try_from(self.address.len()).unwrap_or(u8::MAX);
+            memmem::find(content, &[&[length], self.address.as_bytes()].concat()).is_some()
+        };
         match (self.kind, kind) {
             (ChangeKind::AddService, Type::Cluster) => named.then_some(CLUSTER),
             (ChangeKind::AddService, Type::Endpoint) => named.then_some(ENDPOINTS),
             (ChangeKind::AddService, Type::VirtualHost) => named.then_some(ROUTE),
             (ChangeKind::AddService, Type::Route) => holds(&self.host).then_some(ROUTE),
-            (ChangeKind::AddEndpoint, Type::Endpoint) => (named && holds(&self.address)).then_some(ENDPOINTS),
-            (ChangeKind::RemoveEndpoint, Type::Endpoint) => (named && !holds(&self.address)).then_some(ENDPOINTS),
+            (ChangeKind::AddEndpoint, Type::Endpoint) => (named && has_address()).then_some(ENDPOINTS),
+            (ChangeKind::RemoveEndpoint, Type::Endpoint) => (named && !has_address()).then_some(ENDPOINTS),
             _ => None,
         }
     }
@@ -246,10 +251,11 @@ mod tests {
         check(ChangeKind::AddService, Type::Route, "80", "…svc-7.lab…", Some(ROUTE));
         check(ChangeKind::AddService, Type::Route, "80", "…svc-8.lab…", None);
         check(ChangeKind::AddService, Type::VirtualHost, "80/svc-7.lab", "", Some(ROUTE));
-        check(ChangeKind::AddEndpoint, Type::Endpoint, name, "10.0.0.7", Some(ENDPOINTS));
-        check(ChangeKind::AddEndpoint, Type::Endpoint, name, "10.0.0.8", None);
-        check(ChangeKind::RemoveEndpoint, Type::Endpoint, name, "10.0.0.7", None);
-        check(ChangeKind::RemoveEndpoint, Type::Endpoint, name, "10.0.0.8", Some(ENDPOINTS));
+        check(ChangeKind::AddEndpoint, Type::Endpoint, name, "\u{8}10.0.0.7", Some(ENDPOINTS));
+        check(ChangeKind::AddEndpoint, Type::Endpoint, name, "\u{9}10.0.0.70", None);
+        check(ChangeKind::RemoveEndpoint, Type::Endpoint, name, "\u{8}10.0.0.7", None);
+        check(ChangeKind::RemoveEndpoint, Type::Endpoint, name, "\u{9}10.0.0.70", Some(ENDPOINTS));
+        check(ChangeKind::RemoveEndpoint, Type::Endpoint, name, "\u{9}110.0.0.7", Some(ENDPOINTS));
         check(ChangeKind::RemoveEndpoint, Type::Cluster, name, "", None);
         check(ChangeKind::RemoveService, Type::Cluster, name, "", None);
     }
