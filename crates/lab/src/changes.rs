@@ -161,6 +161,11 @@ impl Board {
         }
     }
 
+    /// Changes that were begun so far.
+    pub fn begun(&self) -> usize {
+        self.next
+    }
+
     /// Changes that have not reached everybody.
     pub fn under_way(&self) -> usize {
         self.open.len()

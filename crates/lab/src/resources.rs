@@ -92,6 +92,8 @@ pub struct Seen {
     pub version: Bytes,
     /// The changes that who holds it has.
     pub marks: Vec<Mark>,
+    /// How many changes had begun when that was looked into.
+    as_of: usize,
     /// What else a client asks for that holds it.
     pub names_others: Vec<(Type, NameId)>,
 }
@@ -131,15 +133,28 @@ impl Book {
     pub fn see(&mut self, kind: Type, name: &Bytes, version: &Bytes, any: &Bytes, board: &Board) -> ResourceId {
         let name_id = self.name(kind, name);
         let key = (name_id, version.clone());
-        if let Some(id) = self.resource_ids.get(&key) {
-            return *id;
+        if let Some(id) = self.resource_ids.get(&key).copied() {
+            // A change may bring back what there was before.
+            if self.resource(id).is_some_and(|seen| seen.as_of != board.begun()) {
+                let marks = board.marks(kind, self.text(name_id), any);
+                if let Some(seen) = self.resources.get_mut(id.0 as usize) {
+                    (seen.marks, seen.as_of) = (marks, board.begun());
+                }
+            }
+            return id;
         }
         let id = ResourceId(u32::try_from(self.resources.len()).unwrap_or(u32::MAX));
         let version = Bytes::copy_from_slice(version);
         let marks = board.marks(kind, self.text(name_id), any);
         let others = named_by(kind, any);
         let names_others = others.into_iter().map(|(kind, name)| (kind, self.name(kind, &name))).collect();
-        self.resources.push(Seen { name: name_id, version: version.clone(), marks, names_others });
+        self.resources.push(Seen {
+            name: name_id,
+            version: version.clone(),
+            marks,
+            as_of: board.begun(),
+            names_others,
+        });
         self.resource_ids.insert((name_id, version), id);
         id
     }
@@ -188,6 +203,7 @@ fn route_names(listener: &Listener) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::changes::{Change, ChangeKind};
     use evenkeel_xds::pack;
     use evenkeel_xds::pb::envoy::config::cluster::v3::Cluster;
     use evenkeel_xds::pb::envoy::config::cluster::v3::cluster::{
@@ -236,5 +252,17 @@ mod tests {
         assert_eq!(see(Type::Endpoint, b"1"), first);
         assert_ne!(see(Type::Endpoint, b"2"), first);
         assert_ne!(see(Type::Cluster, b"1"), first);
+    }
+
+    #[test]
+    fn a_version_that_comes_back_brings_what_came_between() {
+        let (mut book, mut board) = (Book::default(), Board::default());
+        let (name, version) = (Bytes::from_static(b"outbound|80||svc-7.lab"), Bytes::from_static(b"1"));
+        let any = Bytes::from_static(b"\x0810.0.0.7");
+        let id = book.see(Type::Endpoint, &name, &version, &any, &board);
+        let (host, address) = ("svc-7.lab".to_owned(), "10.0.0.9".to_owned());
+        board.begin(Change { kind: ChangeKind::RemoveEndpoint, service: 7, host, address }, [0]);
+        assert_eq!(book.see(Type::Endpoint, &name, &version, &any, &board), id);
+        assert_eq!(book.resource(id).map(|seen| seen.marks.len()), Some(1));
     }
 }
