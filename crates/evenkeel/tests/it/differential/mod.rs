@@ -123,23 +123,28 @@ fn run(running: &Running, recorder: &Recorder, messages: &[Message]) -> Vec<Outc
     answers.into_iter().map(of).collect()
 }
 
+/// Reads until the end or silence: the bytes, and whether it was the end.
+fn read_all(socket: &mut TcpStream) -> (Vec<u8>, bool) {
+    let (mut answer, mut buffer) = (Vec::new(), [0; 16 * 1024]);
+    loop {
+        match socket.read(&mut buffer) {
+            Ok(0) => return (answer, true),
+            Ok(count) => answer.extend_from_slice(&buffer[..count]),
+            Err(error) if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {
+                return (answer, false);
+            }
+            Err(_) => return (answer, true),
+        }
+    }
+}
+
 /// Sends bytes and reads until the end or silence: the statuses, and whether it was the end.
 fn exchange(address: SocketAddr, bytes: &[u8]) -> (Vec<u16>, bool) {
     let mut socket = TcpStream::connect(address).expect("the proxy listens");
     socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
     // It may refuse before all is sent.
     let _ = socket.write_all(bytes);
-    let (mut answer, mut buffer) = (Vec::new(), [0; 16 * 1024]);
-    let closed = loop {
-        match socket.read(&mut buffer) {
-            Ok(0) => break true,
-            Ok(count) => answer.extend_from_slice(&buffer[..count]),
-            Err(error) if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {
-                break false;
-            }
-            Err(_) => break true,
-        }
-    };
+    let (answer, closed) = read_all(&mut socket);
     let _ = socket.shutdown(Shutdown::Both);
     let text = String::from_utf8_lossy(&answer);
     let after_version = |(at, _): (usize, &str)| text.get(at + 9..at + 12)?.parse().ok();

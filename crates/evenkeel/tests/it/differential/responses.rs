@@ -205,17 +205,7 @@ fn exchange(program: Program, address: SocketAddr, number: usize) -> Outcome {
     socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
     let request = format!("GET /{number} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
     socket.write_all(request.as_bytes()).expect("the proxy reads");
-    let (mut answer, mut buffer) = (Vec::new(), [0; 16 * 1024]);
-    let closed = loop {
-        match socket.read(&mut buffer) {
-            Ok(0) => break true,
-            Ok(count) => answer.extend_from_slice(&buffer[..count]),
-            Err(error) if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {
-                break false;
-            }
-            Err(_) => break true,
-        }
-    };
+    let (answer, closed) = super::read_all(&mut socket);
     let outcome = read_answer(&answer, closed);
     if let (Program::Evenkeel, Some((head, _))) = (program, split_head(&answer)) {
         assert!(!head.contains("x-smuggled"), "an answer that nobody asked for came for {number}: {head}");
