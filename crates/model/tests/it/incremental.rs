@@ -47,103 +47,149 @@ fn document(random: &mut Random) -> String {
     let export = random.pick(&["", "", ", exportTo: ['.']", ", exportTo: ['stock']", ", exportTo: ['~']"]);
     let selector = random.pick(&["{app: a}", "{app: b}", "{app: a, v: '1'}", "{app: typo}"]);
     let number = random.below(3);
-    let meta = |kind: &str, api: &str| {
-        format!("apiVersion: {api}\nkind: {kind}\nmetadata: {{name: {name}, namespace: {namespace}}}\n")
-    };
-    let networking = "networking.istio.io/v1";
+    let drawn = Drawn { namespace, name, other, host, long, export, selector, number };
     match random.below(16) {
-        0 => {
-            let spec = random.pick(&[
-                "",
-                "clusterIP: None, ",
-                "clusterIP: 10.96.1.1, ",
-                "clusterIP: 10.97.0.1, ",
-                "type: ExternalName, externalName: far.example.com, ",
-            ]);
-            let ports = random.pick(&[
-                "{name: http, port: 80}",
-                "{name: tcp, port: 80}",
-                "{name: http, port: 80}, {name: grpc, port: 81, targetPort: named}",
-            ]);
-            format!("{}spec: {{{spec}selector: {selector}, ports: [{ports}]}}\n", meta("Service", "v1"))
-        }
-        1 => format!("{}spec: {{ports: [{{name: http, port: 80}}]}}\n", meta("Service", "v1")),
-        2 => format!(
-            "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: {name}, namespace: {namespace}, labels: {{kubernetes.io/service-name: {other}}}}}\n\
+        kind @ 0..6 => drawn.workload(kind, random),
+        kind @ 6..14 => drawn.traffic(kind, random),
+        14 => drawn.peer_authentication(random),
+        _ => drawn.of_the_mesh(random),
+    }
+}
+
+/// API group and version of what Istio routes by.
+const NETWORKING: &str = "networking.istio.io/v1";
+
+/// What the dice say of a document before they say its kind.
+struct Drawn {
+    namespace: &'static str,
+    name: &'static str,
+    other: &'static str,
+    host: &'static str,
+    long: &'static str,
+    export: &'static str,
+    selector: &'static str,
+    number: usize,
+}
+
+impl Drawn {
+    fn meta(&self, kind: &str, api: &str) -> String {
+        let Self { name, namespace, .. } = self;
+        format!("apiVersion: {api}\nkind: {kind}\nmetadata: {{name: {name}, namespace: {namespace}}}\n")
+    }
+
+    /// Services, what runs, and where.
+    fn workload(&self, kind: usize, random: &mut Random) -> String {
+        let Self { namespace, name, other, selector, number, .. } = self;
+        match kind {
+            0 => {
+                let spec = random.pick(&[
+                    "",
+                    "clusterIP: None, ",
+                    "clusterIP: 10.96.1.1, ",
+                    "clusterIP: 10.97.0.1, ",
+                    "type: ExternalName, externalName: far.example.com, ",
+                ]);
+                let ports = random.pick(&[
+                    "{name: http, port: 80}",
+                    "{name: tcp, port: 80}",
+                    "{name: http, port: 80}, {name: grpc, port: 81, targetPort: named}",
+                ]);
+                format!("{}spec: {{{spec}selector: {selector}, ports: [{ports}]}}\n", self.meta("Service", "v1"))
+            }
+            1 => format!("{}spec: {{ports: [{{name: http, port: 80}}]}}\n", self.meta("Service", "v1")),
+            2 => format!(
+                "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: {name}, namespace: {namespace}, labels: {{kubernetes.io/service-name: {other}}}}}\n\
              addressType: IPv4\nports: [{{name: http, port: 8080}}]\nendpoints: [{{addresses: [10.0.0.{number}], targetRef: {{kind: Pod, name: {other}, namespace: {namespace}}}}}]\n"
-        ),
-        3 | 4 => format!(
-            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: {namespace}, labels: {{app: {other}, v: '{number}'}}}}\n\
+            ),
+            3 | 4 => format!(
+                "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: {namespace}, labels: {{app: {other}, v: '{number}'}}}}\n\
              spec: {{containers: [{{name: main, ports: [{{name: named, containerPort: 9000}}]}}]}}\n\
              status: {{podIP: 10.1.0.{number}, conditions: [{{type: Ready, status: '{}'}}]}}\n",
-            random.pick(&["True", "False"])
-        ),
-        5 => format!(
-            "{}spec: {{selector: {{matchLabels: {{app: {other}}}}}, template: {{metadata: {{labels: {{app: {other}}}}}, spec: {{containers: [{{name: main}}]}}}}}}\n",
-            meta("Deployment", "apps/v1")
-        ),
-        6 | 7 => {
-            let rest = random.pick(&[
-                "resolution: STATIC, endpoints: [{address: 10.2.0.1}]",
-                "resolution: STATIC, location: MESH_INTERNAL, workloadSelector: {labels: {app: a}}",
-                "resolution: DNS",
-                "resolution: NONE",
-                "resolution: STATIC, addresses: [10.97.0.1], endpoints: [{address: 10.2.0.2}]",
-            ]);
-            format!(
-                "{}spec: {{hosts: ['{long}'], ports: [{{number: 80, name: http}}], {rest}{export}}}\n",
-                meta("ServiceEntry", networking)
-            )
+                random.pick(&["True", "False"])
+            ),
+            _ => format!(
+                "{}spec: {{selector: {{matchLabels: {{app: {other}}}}}, template: {{metadata: {{labels: {{app: {other}}}}}, spec: {{containers: [{{name: main}}]}}}}}}\n",
+                self.meta("Deployment", "apps/v1")
+            ),
         }
-        8 | 9 => {
-            let gateways = random.pick(&["", ", gateways: [front]", ", gateways: [mesh, shop/b]"]);
-            let subset = random.pick(&["", ", subset: one", ", port: {number: 81}"]);
-            format!(
-                "{}spec: {{hosts: ['{long}', '{}']{gateways}{export}, http: [{{route: [{{destination: {{host: {}{subset}}}}}]}}]}}\n",
-                meta("VirtualService", networking),
-                random.pick(&["a.shop.svc.cluster.local", "z.example.com"]),
-                host.trim_start_matches("*."),
-            )
-        }
-        10 | 11 => {
-            let only = random.pick(&["", ", workloadSelector: {matchLabels: {app: a}}"]);
-            let policy = random.pick(&["", ", trafficPolicy: {loadBalancer: {simple: RANDOM}}"]);
-            format!(
-                "{}spec: {{host: '{host}'{export}{only}{policy}, subsets: [{{name: one, labels: {{v: '{number}'}}}}]}}\n",
-                meta("DestinationRule", networking)
-            )
-        }
-        12 => format!(
-            "{}spec: {{selector: {{app: {other}}}, servers: [{{port: {{number: {}, name: p, protocol: {}}}, hosts: ['{long}']}}]}}\n",
-            meta("Gateway", networking),
-            80 + number,
-            random.pick(&["HTTP", "TCP"])
-        ),
-        13 => {
-            let selector = random.pick(&["", "", "workloadSelector: {labels: {app: a}}, "]);
-            let policy = random.pick(&[
-                "",
-                "",
-                "outboundTrafficPolicy: {mode: REGISTRY_ONLY}, ",
-                "outboundTrafficPolicy: {mode: ALLOW_ANY, egressProxy: {host: a, port: {number: 80}}}, ",
-            ]);
-            let hosts = random.pick(&["./*", "*/*", "stock/*", "./b.shop.svc.cluster.local", "*/x.example.com", "~/*"]);
-            format!(
-                "{}spec: {{{selector}{policy}ingress: [{{port: {{number: 80, protocol: HTTP}}, defaultEndpoint: '127.0.0.1:808{number}'}}], \
+    }
+
+    /// What is called, and how.
+    fn traffic(&self, kind: usize, random: &mut Random) -> String {
+        let Self { other, host, long, export, number, .. } = self;
+        match kind {
+            6 | 7 => {
+                let rest = random.pick(&[
+                    "resolution: STATIC, endpoints: [{address: 10.2.0.1}]",
+                    "resolution: STATIC, location: MESH_INTERNAL, workloadSelector: {labels: {app: a}}",
+                    "resolution: DNS",
+                    "resolution: NONE",
+                    "resolution: STATIC, addresses: [10.97.0.1], endpoints: [{address: 10.2.0.2}]",
+                ]);
+                format!(
+                    "{}spec: {{hosts: ['{long}'], ports: [{{number: 80, name: http}}], {rest}{export}}}\n",
+                    self.meta("ServiceEntry", NETWORKING)
+                )
+            }
+            8 | 9 => {
+                let gateways = random.pick(&["", ", gateways: [front]", ", gateways: [mesh, shop/b]"]);
+                let subset = random.pick(&["", ", subset: one", ", port: {number: 81}"]);
+                format!(
+                    "{}spec: {{hosts: ['{long}', '{}']{gateways}{export}, http: [{{route: [{{destination: {{host: {}{subset}}}}}]}}]}}\n",
+                    self.meta("VirtualService", NETWORKING),
+                    random.pick(&["a.shop.svc.cluster.local", "z.example.com"]),
+                    host.trim_start_matches("*."),
+                )
+            }
+            10 | 11 => {
+                let only = random.pick(&["", ", workloadSelector: {matchLabels: {app: a}}"]);
+                let policy = random.pick(&["", ", trafficPolicy: {loadBalancer: {simple: RANDOM}}"]);
+                format!(
+                    "{}spec: {{host: '{host}'{export}{only}{policy}, subsets: [{{name: one, labels: {{v: '{number}'}}}}]}}\n",
+                    self.meta("DestinationRule", NETWORKING)
+                )
+            }
+            12 => format!(
+                "{}spec: {{selector: {{app: {other}}}, servers: [{{port: {{number: {}, name: p, protocol: {}}}, hosts: ['{long}']}}]}}\n",
+                self.meta("Gateway", NETWORKING),
+                80 + number,
+                random.pick(&["HTTP", "TCP"])
+            ),
+            _ => {
+                let selector = random.pick(&["", "", "workloadSelector: {labels: {app: a}}, "]);
+                let policy = random.pick(&[
+                    "",
+                    "",
+                    "outboundTrafficPolicy: {mode: REGISTRY_ONLY}, ",
+                    "outboundTrafficPolicy: {mode: ALLOW_ANY, egressProxy: {host: a, port: {number: 80}}}, ",
+                ]);
+                let hosts =
+                    random.pick(&["./*", "*/*", "stock/*", "./b.shop.svc.cluster.local", "*/x.example.com", "~/*"]);
+                format!(
+                    "{}spec: {{{selector}{policy}ingress: [{{port: {{number: 80, protocol: HTTP}}, defaultEndpoint: '127.0.0.1:808{number}'}}], \
                  egress: [{{port: {{number: 81, protocol: TCP}}, hosts: ['shop/*']}}, {{hosts: ['{hosts}', 'istio-system/*']}}]}}\n",
-                meta("Sidecar", networking)
-            )
+                    self.meta("Sidecar", NETWORKING)
+                )
+            }
         }
-        14 => format!(
+    }
+
+    fn peer_authentication(&self, random: &mut Random) -> String {
+        format!(
             "{}spec: {{{}mtls: {{mode: {}}}}}\n",
-            meta("PeerAuthentication", "security.istio.io/v1"),
+            self.meta("PeerAuthentication", "security.istio.io/v1"),
             random.pick(&["", "selector: {matchLabels: {app: a}}, "]),
             random.pick(&["STRICT", "DISABLE", "PERMISSIVE"])
-        ),
-        _ => match random.below(4) {
+        )
+    }
+
+    /// What concerns policies, or more than one namespace.
+    fn of_the_mesh(&self, random: &mut Random) -> String {
+        let Self { namespace, name, selector, number, .. } = self;
+        match random.below(4) {
             0 => format!(
                 "{}spec: {{selector: {{matchLabels: {selector}}}}}\n",
-                meta("AuthorizationPolicy", "security.istio.io/v1")
+                self.meta("AuthorizationPolicy", "security.istio.io/v1")
             ),
             1 => {
                 format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {namespace}, labels: {{n: '{number}'}}}}\n")
@@ -154,7 +200,7 @@ fn document(random: &mut Random) -> String {
             _ => format!(
                 "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: {namespace}, annotations: {{networking.istio.io/exportTo: '.'}}}}\nspec: {{ports: [{{port: 80}}]}}\n"
             ),
-        },
+        }
     }
 }
 
