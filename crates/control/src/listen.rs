@@ -17,8 +17,6 @@ use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::server::TlsStream;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::server::Connected;
 
 /// Connections at a time and port, in connections; more wait in the kernel's backlog.
 const MAX_CONNECTIONS: usize = 20_000;
@@ -123,10 +121,15 @@ impl Connection {
         let patience = Box::pin(tokio::time::sleep(FIRST_BYTE_TIMEOUT));
         Self { stream, peer, patience: Some(patience), _slot: slot }
     }
+
+    /// Who is at the other end.
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
 }
 
 /// Connections as they come, plain.
-pub fn plain(listener: TcpListener) -> ReceiverStream<io::Result<Connection>> {
+pub fn plain(listener: TcpListener) -> mpsc::Receiver<Connection> {
     let (sender, receiver) = mpsc::channel(ACCEPTED_QUEUE);
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     tokio::spawn(async move {
@@ -134,16 +137,16 @@ pub fn plain(listener: TcpListener) -> ReceiverStream<io::Result<Connection>> {
             let Ok(slot) = slots.clone().acquire_owned().await else { return };
             let Some((stream, address)) = accept(&listener, &sender).await else { return };
             let peer = Peer { address, secure: false, identity: None };
-            if sender.send(Ok(Connection::new(Stream::Plain(stream), peer, slot))).await.is_err() {
+            if sender.send(Connection::new(Stream::Plain(stream), peer, slot)).await.is_err() {
                 return;
             }
         }
     });
-    ReceiverStream::new(receiver)
+    receiver
 }
 
 /// Connections whose handshake succeeded. One slow or senseless client delays nobody.
-pub fn tls(listener: TcpListener, config: Arc<ServerConfig>) -> ReceiverStream<io::Result<Connection>> {
+pub fn tls(listener: TcpListener, config: Arc<ServerConfig>) -> mpsc::Receiver<Connection> {
     let (sender, receiver) = mpsc::channel(ACCEPTED_QUEUE);
     let acceptor = TlsAcceptor::from(config);
     let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
@@ -161,7 +164,7 @@ pub fn tls(listener: TcpListener, config: Arc<ServerConfig>) -> ReceiverStream<i
                     Ok(Ok(stream)) => {
                         let identity = identity_of(&stream);
                         let peer = Peer { address, secure: true, identity };
-                        let _ = sender.send(Ok(Connection::new(Stream::Tls(Box::new(stream)), peer, slot))).await;
+                        let _ = sender.send(Connection::new(Stream::Tls(Box::new(stream)), peer, slot)).await;
                     }
                     Ok(Err(error)) => tracing::debug!(%address, %error, "TLS handshake failed"),
                     Err(_) => tracing::debug!(%address, "TLS handshake took too long"),
@@ -169,7 +172,7 @@ pub fn tls(listener: TcpListener, config: Arc<ServerConfig>) -> ReceiverStream<i
             });
         }
     });
-    ReceiverStream::new(receiver)
+    receiver
 }
 
 /// The next connection; `None` when the server is gone.
@@ -197,14 +200,6 @@ fn identity_of(stream: &TlsStream<TcpStream>) -> Option<SpiffeId> {
     let (_, session) = stream.get_ref();
     let chain = session.peer_certificates()?;
     PeerCertificate::parse(chain).ok()?.spiffe_id()
-}
-
-impl Connected for Connection {
-    type ConnectInfo = Peer;
-
-    fn connect_info(&self) -> Peer {
-        self.peer.clone()
-    }
 }
 
 impl AsyncRead for Connection {

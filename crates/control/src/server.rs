@@ -12,9 +12,12 @@ use evenkeel_ca::{Authority, AuthorityError, TokenError, TokenKey};
 use evenkeel_model::MeshConfig;
 use evenkeel_xds::istio::auth::istio_certificate_service_server::IstioCertificateServiceServer;
 use evenkeel_xds::scope::scope_service_server::ScopeServiceServer;
-use evenkeel_xds::server::AdsServer;
-use tokio::sync::watch;
-use tonic::transport::Server;
+use evenkeel_xds::server::grpc::{self, Limits, Others};
+use evenkeel_xds::server::{AdsServer, Source};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tonic::Extensions;
+use tonic::service::Routes;
 
 use crate::certificates::Certificates;
 use crate::configuration::{self, Configuration, ConfigurationError};
@@ -41,6 +44,13 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_STREAMS_PER_CONNECTION: u32 = 256;
 /// Largest request message, in bytes: a proxy may name very many resources.
 const MAX_REQUEST_BYTES: usize = 16 * 1024 * 1024;
+
+const LIMITS: Limits = Limits {
+    max_streams: MAX_STREAMS_PER_CONNECTION,
+    max_request_bytes: MAX_REQUEST_BYTES,
+    keepalive_interval: KEEPALIVE_INTERVAL,
+    keepalive_timeout: KEEPALIVE_TIMEOUT,
+};
 
 /// Why the control plane does not run.
 #[derive(Debug, thiserror::Error)]
@@ -82,7 +92,7 @@ pub enum ControlError {
     ServerCertificate(#[from] ServerCertificateError),
     /// The gRPC server.
     #[error("the gRPC server failed: {0}")]
-    Grpc(#[from] tonic::transport::Error),
+    Grpc(#[from] tokio::task::JoinError),
 }
 
 /// A control plane whose sockets are bound and whose configuration is read.
@@ -189,25 +199,14 @@ impl ControlPlane {
         let scopes = self.parts.scopes;
         let scope = || ScopeServiceServer::new(ScopeServer(scopes.clone()));
         let (stop, stopped) = watch::channel(false);
-        let until_stopped = || {
-            let mut stopped = stopped.clone();
-            async move { drop(stopped.wait_for(|stop| *stop).await) }
+        let server = |routes: Routes| {
+            // The routes also serve ADS: a second stream on a connection, which Envoy and gRPC do not open.
+            let routes = routes.add_service(ads()).add_service(scope()).prepare();
+            grpc::Server::new(discovery.clone(), routes, LIMITS, stopped.clone())
         };
-
-        let mut plain = tokio::spawn(
-            grpc_server()
-                .add_service(ads())
-                .add_service(scope())
-                .serve_with_incoming_shutdown(listen::plain(grpc), until_stopped()),
-        );
-        let tls = self.parts.server_certificates.config();
-        let mut secure = tokio::spawn(
-            grpc_server()
-                .add_service(ads())
-                .add_service(certificates)
-                .add_service(scope())
-                .serve_with_incoming_shutdown(listen::tls(secure_grpc, tls), until_stopped()),
-        );
+        let mut plain = tokio::spawn(serve(listen::plain(grpc), server(Routes::default()), stopped.clone()));
+        let tls = listen::tls(secure_grpc, self.parts.server_certificates.config());
+        let mut secure = tokio::spawn(serve(tls, server(Routes::new(certificates)), stopped.clone()));
         let renewal = tokio::spawn(self.parts.server_certificates.renew());
         let catching_up = tokio::spawn({
             let proxies = proxies.clone();
@@ -232,8 +231,8 @@ impl ControlPlane {
         catching_up.abort();
         scopes.write();
         match failed {
-            Some(Ok(result)) => result.map_err(ControlError::from),
-            Some(Err(_)) => Ok(()),
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => Err(ControlError::Grpc(error)),
             None => {
                 let drained = async {
                     let _ = plain.await;
@@ -251,11 +250,31 @@ pub async fn run(options: &Options) -> Result<(), ControlError> {
     ControlPlane::start(options).await?.serve(signals()).await
 }
 
-fn grpc_server() -> Server {
-    Server::builder()
-        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-        .max_concurrent_streams(Some(MAX_STREAMS_PER_CONNECTION))
+/// Serves connections as they come until `stop`, then those there are until they end.
+async fn serve<S: Source, O: Others + 'static>(
+    mut connections: mpsc::Receiver<listen::Connection>,
+    server: grpc::Server<S, O>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let server = Arc::new(server);
+    let mut open = JoinSet::new();
+    loop {
+        tokio::select! {
+            connection = connections.recv() => {
+                let Some(connection) = connection else { break };
+                let server = server.clone();
+                open.spawn(async move {
+                    let mut extensions = Extensions::default();
+                    extensions.insert(connection.peer().clone());
+                    server.serve(connection, extensions).await;
+                });
+            }
+            Some(_) = open.join_next() => {}
+            _ = stop.wait_for(|stop| *stop) => break,
+        }
+    }
+    drop(connections);
+    while open.join_next().await.is_some() {}
 }
 
 fn local(flag: &'static str, listener: &tokio::net::TcpListener) -> Result<SocketAddr, ListenError> {

@@ -331,8 +331,7 @@ async fn stream(
         };
         shared.progress.notify_waiters();
         if is_stuck {
-            // The stream stays open, and what comes fills the flow control's windows.
-            std::future::pending::<()>().await;
+            stream.stall().await?;
         }
     }
 }

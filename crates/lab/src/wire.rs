@@ -9,12 +9,14 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use h2::RecvStream;
-use h2::client::ResponseFuture;
+use evenkeel_http::h2::{Connection, ConnectionError, Options, Reason, Reset, ResponseMeta, Sink, StreamKey};
+use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, ResponseHead};
 use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+/// Bytes read at a time.
+const READ_BYTES: usize = 16 * 1024;
 /// Flow control as hyper's client has it, which the proxy uses: bytes of a stream, and of a connection.
 const STREAM_WINDOW_BYTES: u32 = 2 << 20;
 /// See [`STREAM_WINDOW_BYTES`].
@@ -134,9 +136,12 @@ pub enum StreamError {
     /// The connection.
     #[error("connection: {0}")]
     Io(#[from] io::Error),
-    /// HTTP/2.
+    /// What the server sent is not HTTP/2.
     #[error("HTTP/2: {0}")]
-    Http2(#[from] h2::Error),
+    Http2(#[from] ConnectionError),
+    /// The server cut the stream off, or sent the client away.
+    #[error("HTTP/2: the server ended the stream: {0}")]
+    Reset(Reason),
     /// The server's status.
     #[error("the server ended the stream: HTTP {http}, gRPC status {status}: {message}")]
     Status {
@@ -155,20 +160,29 @@ pub enum StreamError {
     Malformed(String),
 }
 
-/// An open stream.
+/// An open stream, on a connection of its own.
 #[derive(Debug)]
 pub struct AdsStream {
-    requests: h2::SendStream<Bytes>,
-    responses: Responses,
-    /// The begin of a message whose end has not come.
-    partial: BytesMut,
+    socket: TcpStream,
+    codec: Connection,
+    key: StreamKey,
+    inbox: Inbox,
+    /// The begin of a frame.
+    unread: Vec<u8>,
+    /// Requests that the server's window has no room for.
+    unsent: BytesMut,
+    received: Rc<Cell<u64>>,
 }
 
-#[derive(Debug)]
-enum Responses {
-    /// The server may hold its head back until it has something to say.
-    Headless(ResponseFuture),
-    Open(RecvStream),
+/// Takes what the codec finds.
+#[derive(Debug, Default)]
+struct Inbox {
+    /// The begin of a message, or more.
+    partial: BytesMut,
+    /// Bytes not given back to the server's window.
+    owed: usize,
+    /// Why the stream is over: what was said of it first.
+    end: Option<StreamError>,
 }
 
 impl AdsStream {
@@ -176,59 +190,132 @@ impl AdsStream {
     pub async fn open(address: SocketAddr, protocol: Protocol, received: Rc<Cell<u64>>) -> Result<Self, StreamError> {
         let socket = TcpStream::connect(address).await?;
         socket.set_nodelay(true)?;
-        let (mut sender, connection) = h2::client::Builder::new()
-            .initial_window_size(STREAM_WINDOW_BYTES)
-            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-            .enable_push(false)
-            .handshake(Counted { socket, received })
-            .await?;
-        // Its errors are the stream's too.
-        tokio::task::spawn_local(async move { drop(connection.await) });
-        let request = http::Request::post(format!("http://{address}{}", protocol.path()))
-            .header(http::header::CONTENT_TYPE, "application/grpc")
-            .header(http::header::TE, "trailers")
-            .body(())
+        let mut codec = Connection::client(Options {
+            initial_stream_window_size: STREAM_WINDOW_BYTES,
+            initial_connection_window_size: CONNECTION_WINDOW_BYTES,
+            ..Options::default()
+        });
+        let mut head = RequestHead::default();
+        head.set_method(b"POST");
+        head.set_path(protocol.path().as_bytes());
+        head.set_authority(address.to_string().as_bytes());
+        head.headers.append_id(HeaderId::ContentType, b"application/grpc");
+        head.headers.append_id(HeaderId::Te, b"trailers");
+        let key = codec
+            .open(&head, false, Framing::Chunked, false)
             .map_err(|error| StreamError::Malformed(error.to_string()))?;
-        let (response, requests) = sender.send_request(request, false)?;
-        Ok(Self { requests, responses: Responses::Headless(response), partial: BytesMut::new() })
+        let (inbox, unread, unsent) = Default::default();
+        Ok(Self { socket, codec, key, inbox, unread, unsent, received })
     }
 
-    /// Sends a request.
+    /// Sends a request, with the next call of [`AdsStream::next`].
     pub fn send(&mut self, request: &impl Message) -> Result<(), StreamError> {
         let length = request.encoded_len();
-        let mut frame = BytesMut::with_capacity(PREFIX_BYTES + length);
-        frame.put_u8(0);
-        frame.put_u32(u32::try_from(length).map_err(|_| StreamError::TooLarge(length))?);
-        request.encode(&mut frame).map_err(|error| StreamError::Malformed(error.to_string()))?;
-        Ok(self.requests.send_data(frame.freeze(), false)?)
+        self.unsent.reserve(PREFIX_BYTES + length);
+        self.unsent.put_u8(0);
+        self.unsent.put_u32(u32::try_from(length).map_err(|_| StreamError::TooLarge(length))?);
+        request.encode(&mut self.unsent).map_err(|error| StreamError::Malformed(error.to_string()))?;
+        self.pump();
+        Ok(())
     }
 
     /// The next response's bytes. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Result<Bytes, StreamError> {
         loop {
-            if let Some(message) = take_message(&mut self.partial)? {
+            if let Some(message) = take_message(&mut self.inbox.partial)? {
                 return Ok(message);
             }
-            let body = match &mut self.responses {
-                Responses::Open(body) => body,
-                Responses::Headless(head) => {
-                    let response = head.await?;
-                    let (parts, body) = response.into_parts();
-                    if !parts.status.is_success() || parts.headers.contains_key("grpc-status") {
-                        return Err(status(parts.status.as_u16(), &parts.headers));
-                    }
-                    self.responses = Responses::Open(body);
-                    continue;
-                }
-            };
-            let Some(data) = body.data().await else {
-                let trailers = body.trailers().await?.unwrap_or_default();
-                return Err(status(200, &trailers));
-            };
-            let data = data?;
-            body.flow_control().release_capacity(data.len())?;
-            self.partial.extend_from_slice(&data);
+            self.turn().await?;
+            let owed = std::mem::take(&mut self.inbox.owed);
+            if owed > 0 {
+                self.codec.release_stream(self.key, owed);
+                self.codec.release_connection(owed);
+            }
         }
+    }
+
+    /// Keeps the connection and takes nothing more: what comes fills the flow control's windows.
+    pub async fn stall(&mut self) -> Result<std::convert::Infallible, StreamError> {
+        loop {
+            self.turn().await?;
+        }
+    }
+
+    /// Writes and reads; returns when something came or went.
+    async fn turn(&mut self) -> Result<(), StreamError> {
+        std::future::poll_fn(|cx| self.poll_turn(cx)).await
+    }
+
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), StreamError>> {
+        if let Some(error) = self.inbox.end.take() {
+            return Poll::Ready(Err(error));
+        }
+        while !self.codec.output().is_empty() {
+            match Pin::new(&mut self.socket).poll_write(cx, self.codec.output())? {
+                Poll::Ready(written) => self.codec.written(written),
+                Poll::Pending => break,
+            }
+            self.pump();
+        }
+        drop(self.codec.take_output_buffer());
+        let mut memory = [std::mem::MaybeUninit::uninit(); READ_BYTES];
+        let mut buffer = ReadBuf::uninit(&mut memory);
+        std::task::ready!(Pin::new(&mut self.socket).poll_read(cx, &mut buffer))?;
+        if buffer.filled().is_empty() {
+            return Poll::Ready(Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()));
+        }
+        self.received.set(self.received.get() + buffer.filled().len() as u64);
+        if self.unread.is_empty() {
+            let taken = self.codec.receive(buffer.filled(), &mut self.inbox)?;
+            self.unread.extend_from_slice(buffer.filled().get(taken..).unwrap_or_default());
+        } else {
+            self.unread.extend_from_slice(buffer.filled());
+            let taken = self.codec.receive(&self.unread, &mut self.inbox)?;
+            self.unread.drain(..taken);
+            if self.unread.is_empty() {
+                // An idle stream holds no buffer: thousands of them are in this process.
+                self.unread = Vec::new();
+            }
+        }
+        self.pump();
+        Poll::Ready(Ok(()))
+    }
+
+    /// Sends of the requests what windows and output take.
+    fn pump(&mut self) {
+        while self.codec.next_writable().is_some() {}
+        if !self.unsent.is_empty() {
+            // A stream that is gone has said so to the inbox.
+            let sent = self.codec.send_data(self.key, &self.unsent, false).unwrap_or(self.unsent.len());
+            self.unsent.advance(sent);
+            if self.unsent.is_empty() {
+                self.unsent = BytesMut::new();
+            }
+        }
+    }
+}
+
+impl Sink for Inbox {
+    fn response(&mut self, _: StreamKey, head: &mut ResponseHead, meta: ResponseMeta) {
+        if head.status != 200 || meta.end {
+            self.end.get_or_insert(status(head.status, &head.headers));
+        }
+    }
+
+    fn data(&mut self, _: StreamKey, data: &[u8], end: bool) {
+        self.partial.extend_from_slice(data);
+        self.owed += data.len();
+        if end {
+            self.end.get_or_insert(StreamError::Malformed("a stream that ends without a status".to_owned()));
+        }
+    }
+
+    fn trailers(&mut self, _: StreamKey, trailers: &mut Headers) {
+        self.end.get_or_insert(status(200, trailers));
+    }
+
+    fn reset(&mut self, _: StreamKey, reset: Reset) {
+        self.end.get_or_insert(StreamError::Reset(reset.reason));
     }
 }
 
@@ -255,51 +342,10 @@ fn take_message(partial: &mut BytesMut) -> Result<Option<Bytes>, StreamError> {
     Ok(Some(message))
 }
 
-fn status(http: u16, headers: &http::HeaderMap) -> StreamError {
-    let text = |name| headers.get(name).map(|v| String::from_utf8_lossy(v.as_bytes()).into_owned()).unwrap_or_default();
-    StreamError::Status { http, status: text("grpc-status"), message: text("grpc-message") }
-}
-
-/// A socket that counts what it receives.
-struct Counted {
-    socket: TcpStream,
-    received: Rc<Cell<u64>>,
-}
-
-impl AsyncRead for Counted {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let result = Pin::new(&mut self.socket).poll_read(cx, buffer);
-        let read = buffer.filled().len() - before;
-        self.received.set(self.received.get() + read as u64);
-        result
-    }
-}
-
-impl AsyncWrite for Counted {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write(cx, data)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        data: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write_vectored(cx, data)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.socket.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(cx)
-    }
+fn status(http: u16, headers: &Headers) -> StreamError {
+    let text =
+        |name: &[u8]| headers.find(name).map(|value| String::from_utf8_lossy(value).into_owned()).unwrap_or_default();
+    StreamError::Status { http, status: text(b"grpc-status"), message: text(b"grpc-message") }
 }
 
 #[cfg(test)]

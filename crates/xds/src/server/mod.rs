@@ -13,6 +13,7 @@
 //! ```
 
 pub mod delta;
+pub mod grpc;
 mod interest;
 mod refusal;
 mod response;
@@ -20,6 +21,7 @@ pub mod service;
 pub mod sotw;
 mod state;
 mod status;
+mod stream;
 mod subscription;
 #[cfg(test)]
 mod tests;
@@ -27,8 +29,9 @@ mod tests;
 pub use interest::{Interest, Touched};
 pub use refusal::{REOFFER_FIRST, REOFFER_MAX};
 pub use response::{Announcement, Response};
-pub use service::{AdsServer, AdsService, Session, Source};
+pub use service::{AdsServer, AdsService};
 pub use status::{Divergence, Nack, NackedResource, Status, TypeStatus};
+pub use stream::{Session, Source};
 
 /// A request the server does not answer on its type; the stream goes on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

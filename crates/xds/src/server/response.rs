@@ -19,11 +19,6 @@ use crate::{Resource, ResourceType, Version};
 /// Bytes of one piece: resources up to half of it are copied together, so that small ones do not become frames of their
 /// own; larger ones are passed on as they are.
 const PIECE_BYTES: usize = 16 * 1024;
-/// Bytes up to which a response is small, as nearly all that follow a change are.
-const SMALL_BYTES: usize = 8 * 1024;
-/// Bytes of a small response's pieces. What is below 1,024 bytes crate `h2` copies behind what it has to write already, so
-/// that all responses of a change go out in one system call; what is larger takes two of its own.
-const SMALL_PIECE_BYTES: usize = 1_000;
 /// Bytes of a gRPC message's prefix: a flag and the length.
 const PREFIX_BYTES: usize = 5;
 /// Field number of the resources in both responses.
@@ -99,7 +94,7 @@ impl Response {
         first.extend_from_slice(&[0]);
         first.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
         first.extend_from_slice(&self.head);
-        Pieces { small: length <= SMALL_BYTES, response: self, next: 0, pending: first, ready: None }
+        Pieces { response: self, next: 0, pending: first, ready: None }
     }
 
     /// The message it is, whole.
@@ -173,20 +168,13 @@ pub(super) struct Pieces {
     pending: BytesMut,
     /// A large resource, to follow what is pending.
     ready: Option<(Bytes, Bytes)>,
-    /// It goes out in small pieces.
-    small: bool,
 }
 
 impl Pieces {
     /// What is pending, if it is enough for a piece, or all there will be.
     fn piece(&mut self, last: bool) -> Option<Bytes> {
         let length = self.pending.len();
-        let piece = match self.small {
-            true => length.min(SMALL_PIECE_BYTES),
-            false => length,
-        };
-        let enough = if self.small { SMALL_PIECE_BYTES } else { PIECE_BYTES };
-        (length >= enough || (last && length > 0)).then(|| self.pending.split_to(piece).freeze())
+        (length >= PIECE_BYTES || (last && length > 0)).then(|| self.pending.split().freeze())
     }
 }
 
@@ -219,7 +207,7 @@ impl Iterator for Pieces {
                 prost::encoding::string::encode(NAME, &name.to_string(), &mut trailer);
             }
             trailer.extend_from_slice(&cause);
-            if body.len() > PIECE_BYTES / 2 && !self.small {
+            if body.len() > PIECE_BYTES / 2 {
                 self.ready = Some((body, trailer.freeze()));
                 continue;
             }
@@ -275,19 +263,6 @@ mod tests {
         assert_eq!(read.resources.len(), 3);
         assert_eq!(read.resources[1], offers()[1].resource.any());
         assert_eq!((read.control_plane, &*read.nonce), (None, "5"));
-    }
-
-    #[test]
-    fn a_small_response_has_pieces_that_are_written_together() {
-        for bytes in [0, 10, 980, 990, 1_000, 2_000, 8_000, 9_000] {
-            let response =
-                || Response::new(Wire::Delta, push(vec![offer("r/a", "r/a", bytes)]), &Announcement::default());
-            let pieces: Vec<Bytes> = response().into_pieces().collect();
-            let whole = pieces.concat();
-            assert_eq!(whole[PREFIX_BYTES..], response().encode_to_vec(), "{bytes}");
-            let largest = pieces.iter().map(Bytes::len).max();
-            assert_eq!(whole.len() <= SMALL_BYTES, largest < Some(1_024), "{bytes}: {largest:?}");
-        }
     }
 
     #[test]

@@ -1,17 +1,27 @@
 //! Server and client over real sockets.
 
+use std::convert::Infallible;
+use std::future::Ready;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use evenkeel_xds::client::connection::Service;
+use evenkeel_xds::client::connection::Service as Method;
 use evenkeel_xds::client::{Client, ClientResponse, Connection, Protocol, Rejected};
 use evenkeel_xds::pb::envoy::config::cluster::v3::Cluster;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
+use evenkeel_xds::server::grpc::{self, Limits};
 use evenkeel_xds::server::{AdsServer, Session, Source, Status};
 use evenkeel_xds::{Resource, ResourceSet, ResourceType};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_stream::wrappers::TcpListenerStream;
+use tonic::body::Body;
+use tonic::codegen::Service;
+use tonic::codegen::http::{Request, Response};
+use tonic::service::Routes;
 use tonic::transport::{Channel, Endpoint, Server};
 
 struct OneSet {
@@ -21,7 +31,7 @@ struct OneSet {
 
 impl Source for OneSet {
     async fn connect(&self, node: &Node, extensions: &tonic::Extensions) -> Result<Session, tonic::Status> {
-        assert!(extensions.get::<tonic::transport::server::TcpConnectInfo>().is_some());
+        assert!(extensions.get::<SocketAddr>().or(peer(extensions).as_ref()).is_some());
         if node.id != "known" {
             return Err(tonic::Status::permission_denied(format!("node {:?} is not known", node.id)));
         }
@@ -30,23 +40,72 @@ impl Source for OneSet {
     }
 }
 
+/// The client's address as tonic's server gives it.
+fn peer(extensions: &tonic::Extensions) -> Option<SocketAddr> {
+    extensions.get::<tonic::transport::server::TcpConnectInfo>()?.remote_addr()
+}
+
+/// What the state machines are put on.
+#[derive(Clone, Copy, Debug)]
+enum Transport {
+    /// A service in a tonic server.
+    Tonic,
+    /// The server of our own.
+    Own,
+}
+
+const BOTH: [Transport; 2] = [Transport::Tonic, Transport::Own];
+
 struct Harness {
     resources: watch::Sender<Arc<ResourceSet>>,
     status: watch::Receiver<Status>,
     channel: Channel,
+    address: SocketAddr,
+    stop: watch::Sender<bool>,
 }
 
-async fn serve() -> Harness {
+async fn serve(transport: Transport) -> Harness {
     let (resources, resources_rx) = watch::channel(clusters(1, &[("a", 1)]));
     let (status_tx, status) = watch::channel(Status::default());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let service = AdsServer::new(Arc::new(OneSet { resources: resources_rx, status: status_tx }));
-    let server = Server::builder().add_service(service);
-    tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+    let source = Arc::new(OneSet { resources: resources_rx, status: status_tx });
+    let (stop, stopped) = watch::channel(false);
+    match transport {
+        Transport::Tonic => {
+            let server = Server::builder().add_service(AdsServer::new(source));
+            tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+        }
+        Transport::Own => {
+            let others = Routes::new(AdsServer::new(source.clone())).prepare();
+            tokio::spawn(accept(listener, source, others, stopped));
+        }
+    }
     let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
-    Harness { resources, status, channel }
+    Harness { resources, status, channel, address, stop }
 }
+
+async fn accept(
+    listener: TcpListener,
+    source: Arc<OneSet>,
+    others: impl grpc::Others + 'static,
+    stopped: watch::Receiver<bool>,
+) {
+    let server = Arc::new(grpc::Server::new(source, others, LIMITS, stopped));
+    while let Ok((socket, address)) = listener.accept().await {
+        let server = server.clone();
+        let mut extensions = tonic::Extensions::default();
+        extensions.insert(address);
+        tokio::spawn(async move { server.serve(socket, extensions).await });
+    }
+}
+
+const LIMITS: Limits = Limits {
+    max_streams: 100,
+    max_request_bytes: 8 * 1024 * 1024,
+    keepalive_interval: Duration::from_millis(200),
+    keepalive_timeout: Duration::from_millis(200),
+};
 
 fn clusters(generation: u64, items: &[(&str, u64)]) -> Arc<ResourceSet> {
     let mut set = ResourceSet::new(generation);
@@ -67,11 +126,11 @@ fn client(protocol: Protocol, id: &str) -> Client {
     client
 }
 
-async fn exchange(protocol: Protocol) {
-    let mut harness = serve().await;
+async fn exchange(transport: Transport, protocol: Protocol) {
+    let mut harness = serve(transport).await;
     let mut client = client(protocol, "known");
     let first = client.poll_request().unwrap();
-    let mut connection = Connection::open(harness.channel.clone(), Service::Aggregated, first).await.unwrap();
+    let mut connection = Connection::open(harness.channel.clone(), Method::Aggregated, first).await.unwrap();
 
     let update = client.on_response(connection.next().await.unwrap()).unwrap();
     assert_eq!(update.added[0].name, "a");
@@ -96,70 +155,151 @@ async fn within<F: Future>(future: F) -> F::Output {
 }
 
 #[tokio::test]
-async fn delta_accepts_and_refuses() {
-    within(exchange(Protocol::Delta)).await;
+async fn accepts_and_refuses() {
+    for transport in BOTH {
+        for protocol in [Protocol::Delta, Protocol::Sotw] {
+            within(exchange(transport, protocol)).await;
+        }
+    }
 }
 
-#[tokio::test]
-async fn state_of_the_world_accepts_and_refuses() {
-    within(exchange(Protocol::Sotw)).await;
+async fn open(harness: &Harness, client: &mut Client) -> Connection {
+    let first = client.poll_request().unwrap();
+    Connection::open(harness.channel.clone(), Method::Aggregated, first).await.unwrap()
 }
 
 #[tokio::test]
 async fn a_node_the_source_refuses_gets_the_reason() {
-    within(async {
-        let harness = serve().await;
-        let first = client(Protocol::Delta, "stranger").poll_request().unwrap();
-        let error = match Connection::open(harness.channel.clone(), Service::Aggregated, first).await {
-            Ok(mut connection) => connection.next().await.unwrap_err(),
-            Err(error) => error,
+    for transport in BOTH {
+        let refused = async {
+            let harness = serve(transport).await;
+            let first = client(Protocol::Delta, "stranger").poll_request().unwrap();
+            let error = match Connection::open(harness.channel.clone(), Method::Aggregated, first).await {
+                Ok(mut connection) => connection.next().await.unwrap_err(),
+                Err(error) => error,
+            };
+            assert!(error.to_string().contains("node \"stranger\" is not known"), "{transport:?}: {error}");
+            // The connection is as good as before.
+            let mut known = client(Protocol::Delta, "known");
+            let response = open(&harness, &mut known).await.next().await.unwrap();
+            assert_eq!(known.on_response(response).unwrap().added[0].name, "a");
         };
-        assert!(error.to_string().contains("node \"stranger\" is not known"), "{error}");
+        within(refused).await;
+    }
+}
+
+/// The first ADS stream of a connection is served by the connection itself, others by tonic's service: no client sees it.
+#[tokio::test]
+async fn streams_share_a_connection() {
+    within(async {
+        let harness = serve(Transport::Own).await;
+        let mut streams = Vec::new();
+        for protocol in [Protocol::Delta, Protocol::Sotw, Protocol::Delta] {
+            let mut client = client(protocol, "known");
+            let stream = open(&harness, &mut client).await;
+            streams.push((client, stream));
+        }
+        for generation in 1..4 {
+            for (client, stream) in &mut streams {
+                let update = client.on_response(stream.next().await.unwrap()).unwrap();
+                assert_eq!(update.added[0].name, "a");
+                client.answer(&update, &[]);
+                stream.send(client.poll_request().unwrap()).await.unwrap();
+            }
+            harness.resources.send(clusters(generation + 1, &[("a", generation + 10)])).unwrap();
+        }
     })
     .await;
 }
 
-/// Clients that take nothing off their connections, or take it and never answer: others do not wait for them, and what
-/// they are owed is merged, not queued.
+/// Responses and requests far larger than the windows arrive whole, and in turns with others.
 #[tokio::test]
-async fn a_stuck_client_delays_no_one() {
-    within(Box::pin(async {
-        let mut harness = serve().await;
-        let mut stuck = Vec::new();
-        for _ in 0..20 {
-            let mut client = client(Protocol::Delta, "known");
-            let first = client.poll_request().unwrap();
-            stuck.push(Connection::open(harness.channel.clone(), Service::Aggregated, first).await.unwrap());
-        }
-        // Half of them read one response, and do not answer it.
-        for connection in stuck.iter_mut().take(10) {
-            connection.next().await.unwrap();
-        }
+async fn large_messages_pass_in_both_directions() {
+    for transport in BOTH {
+        let large = async {
+            let harness = serve(transport).await;
+            let names: Vec<String> = (0..60_000).map(|index| format!("a-cluster-with-a-long-name-{index}")).collect();
+            let items: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 1)).collect();
+            harness.resources.send(clusters(2, &items)).unwrap();
+            let mut client = Client::new(Protocol::Delta, Node { id: "known".into(), ..Default::default() });
+            names.iter().for_each(|name| _ = client.subscribe(ResourceType::Cluster, name.as_str()));
+            client.on_connect();
+            let mut stream = open(&harness, &mut client).await;
+            let update = client.on_response(stream.next().await.unwrap()).unwrap();
+            assert_eq!(update.added.len(), names.len(), "{transport:?}");
+        };
+        within(large).await;
+    }
+}
+
+/// A client that is there and silent stays; one that does not read its PING is let go.
+#[tokio::test]
+async fn a_dead_client_is_noticed() {
+    within(async {
+        let mut harness = serve(Transport::Own).await;
         let mut client = client(Protocol::Delta, "known");
-        let first = client.poll_request().unwrap();
-        let mut connection = Connection::open(harness.channel.clone(), Service::Aggregated, first).await.unwrap();
-        let update = client.on_response(connection.next().await.unwrap()).unwrap();
+        let mut stream = open(&harness, &mut client).await;
+        let update = client.on_response(stream.next().await.unwrap()).unwrap();
         client.answer(&update, &[]);
-        connection.send(client.poll_request().unwrap()).await.unwrap();
-        for generation in 2..=100 {
-            harness.resources.send(clusters(generation, &[("a", generation)])).unwrap();
-            let update = client.on_response(connection.next().await.unwrap()).unwrap();
-            assert_eq!((update.added.len(), &*update.added[0].name), (1, "a"));
-            client.answer(&update, &[]);
-            connection.send(client.poll_request().unwrap()).await.unwrap();
-        }
-        harness.status.wait_for(|status| status.is_live(100)).await.unwrap();
-        // One that wakes up gets the first response it was owed, and after its answer only what is true by now.
-        let mut connection = stuck.remove(10);
-        let mut client = self::client(Protocol::Delta, "known");
-        client.poll_request().unwrap();
-        for expected in ["1", "100"] {
-            let update = client.on_response(connection.next().await.unwrap()).unwrap();
-            let cluster: Cluster = evenkeel_xds::unpack(&update.added[0].any).unwrap();
-            assert_eq!(cluster.alt_stat_name, expected);
-            client.answer(&update, &[]);
-            connection.send(client.poll_request().unwrap()).await.unwrap();
-        }
-    }))
+        stream.send(client.poll_request().unwrap()).await.unwrap();
+        harness.status.wait_for(|status| status.is_live(1)).await.unwrap();
+        tokio::time::sleep(3 * LIMITS.keepalive_interval).await;
+        harness.resources.send(clusters(2, &[("a", 2)])).unwrap();
+        assert_eq!(client.on_response(stream.next().await.unwrap()).unwrap().added.len(), 1, "still served");
+
+        let mut silent = tokio::net::TcpStream::connect(harness.address).await.unwrap();
+        silent.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+        let mut said = Vec::new();
+        silent.read_to_end(&mut said).await.unwrap();
+        assert!(said.ends_with(b"evenkeel"), "a PING, and the end: {said:?}");
+    })
     .await;
+}
+
+/// At shutdown clients are asked to leave, and a stream that its source ends says so.
+#[tokio::test]
+async fn a_server_that_stops_says_so() {
+    within(async {
+        let harness = serve(Transport::Own).await;
+        let mut client = client(Protocol::Delta, "known");
+        let mut stream = open(&harness, &mut client).await;
+        stream.next().await.unwrap();
+        drop(harness.resources);
+        harness.stop.send(true).unwrap();
+        let error = stream.next().await.unwrap_err();
+        assert!(error.to_string().contains("shutting down"), "{error}");
+    })
+    .await;
+}
+
+/// Answers every call with a short body, which the suite wants to see.
+#[derive(Clone)]
+struct Hello;
+
+impl Service<Request<Body>> for Hello {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<Body>) -> Self::Future {
+        std::future::ready(Ok(Response::new(Body::new("hello\n".to_owned()))))
+    }
+}
+
+#[test]
+fn passes_h2spec() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let port = runtime.block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (resources, status) = (watch::channel(clusters(1, &[])).1, watch::channel(Status::default()).0);
+        let stopped = watch::channel(false).1;
+        tokio::spawn(accept(listener, Arc::new(OneSet { resources, status }), Hello, stopped));
+        port
+    });
+    evenkeel_testkit::assert_h2spec_passes(port, false);
 }

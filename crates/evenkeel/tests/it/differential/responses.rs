@@ -89,23 +89,26 @@ enum Outcome {
 fn evenkeel_takes_the_strictest_reading_of_responses() {
     let responses = responses();
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let outcomes: BTreeMap<Program, Vec<Outcome>> = Program::ALL
+    let outcomes: BTreeMap<Program, (Running, Vec<Outcome>)> = Program::ALL
         .into_iter()
         .map(|program| {
             let upstream = upstream(Arc::new(responses.clone()));
             let running = Running::start(program, upstream, folder.path());
-            (program, run(program, &running, responses.len()))
+            let outcomes = run(program, &running, responses.len());
+            (program, (running, outcomes))
         })
         .collect();
     let oracles = [Program::Envoy, Program::Haproxy, Program::Nginx];
     let mut failures = Vec::new();
     let mut refused = 0;
     for (index, response) in responses.iter().enumerate() {
-        let evenkeel = &outcomes[&Program::Evenkeel][index];
+        let evenkeel = &outcomes[&Program::Evenkeel].1[index];
         refused += usize::from(*evenkeel == Outcome::Refused);
         for program in oracles {
-            let oracle = &outcomes[&program][index];
-            if let Some(why) = judge(evenkeel, oracle) {
+            let (running, oracle) = (&outcomes[&program].0, &outcomes[&program].1[index]);
+            if let Some(why) = judge(evenkeel, oracle)
+                && insists(program, running, evenkeel, index)
+            {
                 let bytes = response.escape_ascii();
                 failures.push(format!("{why} than {program:?}\n  {bytes}\n  Evenkeel {evenkeel:?}\n  {oracle:?}\n"));
             }
@@ -124,6 +127,13 @@ fn judge(evenkeel: &Outcome, oracle: &Outcome) -> Option<&'static str> {
         (Outcome::Passed(..), Outcome::Passed(..)) if evenkeel != oracle => Some("another reading"),
         _ => None,
     }
+}
+
+/// Whether an oracle reads a response so each time. Where there are bytes behind a response Envoy sends it on and then
+/// resets the connection, and on a busy machine the reset sometimes overtakes it.
+fn insists(program: Program, running: &Running, evenkeel: &Outcome, index: usize) -> bool {
+    const TIMES: usize = 5;
+    (0..TIMES).all(|_| judge(evenkeel, &exchange(program, running.address(), index)).is_some())
 }
 
 /// All responses of the upstream, by number.

@@ -1,0 +1,444 @@
+//! One connection: its socket, the codec, the ADS stream on it, and other calls. All of it is one task, so a change costs a
+//! proxy's connection one wake-up and one write, and its answers one read.
+
+use std::cell::Cell;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf as _, Bytes};
+use evenkeel_http::h2::{self, Reason, RequestMeta, Reset, Sink, StreamKey};
+use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, ResponseHead};
+use prost::Message;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::time::{Instant, Sleep};
+use tonic::{Extensions, Status as GrpcStatus};
+
+use super::heads;
+use super::messages::Messages;
+use super::others::{Calls, Opened, Others};
+use super::{Limits, Method};
+use crate::server::Response;
+use crate::server::response::Pieces;
+use crate::server::service::RESPONSE_QUEUE;
+use crate::server::stream::Carrier;
+
+/// Bytes read at a time.
+const READ_BYTES: usize = 16 * 1024;
+/// Largest output buffer kept for the next connection that has something to say, in bytes.
+const SPARE_OUTPUT_BYTES: usize = 64 * 1024;
+/// How long a client may take to read why its connection ends.
+const LINGER: Duration = Duration::from_secs(1);
+
+thread_local! {
+    /// Memory for output, of whichever connection writes: an idle one has none.
+    static SPARE_OUTPUT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// A client's connection.
+pub(super) struct Connection<IO, O> {
+    io: IO,
+    codec: h2::Connection,
+    inbox: Inbox,
+    /// The begin of a frame.
+    unread: Vec<u8>,
+    /// Something was written that TLS may still hold.
+    unflushed: bool,
+    /// The socket or the protocol is at its end.
+    closed: bool,
+    others: O,
+    extensions: Extensions,
+    limits: Limits,
+    start: Instant,
+    alive: Pin<Box<Sleep>>,
+    /// The client was asked for a sign of life.
+    pinged: bool,
+}
+
+/// Takes what the codec finds.
+#[derive(Debug, Default)]
+struct Inbox {
+    ads: Option<Ads>,
+    calls: Calls,
+    opened: Vec<Opened>,
+    /// Bytes that nobody wants, to be given back to the client's window for the connection.
+    unwanted: usize,
+    /// Something has come since it was last asked for.
+    heard: bool,
+}
+
+/// The ADS stream.
+#[derive(Debug)]
+struct Ads {
+    key: StreamKey,
+    method: Method,
+    messages: Messages,
+    /// The loop that serves it has begun.
+    served: bool,
+    /// The client has said its last.
+    ended: bool,
+    /// The client is gone.
+    gone: bool,
+    queue: std::collections::VecDeque<Response>,
+    current: Option<Pieces>,
+    piece: Bytes,
+    /// What follows the last response.
+    trailers: Option<Headers>,
+}
+
+impl<IO: AsyncRead + AsyncWrite + Unpin + Send, O: Others + 'static> Connection<IO, O> {
+    pub(super) fn new(io: IO, others: O, extensions: Extensions, limits: Limits) -> Self {
+        Self {
+            io,
+            codec: h2::Connection::server(limits.codec()),
+            inbox: Inbox::default(),
+            unread: Vec::new(),
+            unflushed: false,
+            closed: false,
+            others,
+            extensions,
+            start: Instant::now(),
+            alive: Box::pin(tokio::time::sleep(limits.keepalive_interval)),
+            limits,
+            pinged: false,
+        }
+    }
+
+    /// What is known of the client.
+    pub(super) fn extensions(&self) -> &Extensions {
+        &self.extensions
+    }
+
+    /// An ADS stream that has been opened and is not served yet.
+    pub(super) fn next_stream(&mut self) -> Option<Method> {
+        let ads = self.inbox.ads.as_mut().filter(|ads| !ads.served)?;
+        ads.served = true;
+        Some(ads.method)
+    }
+
+    /// The ADS stream is at its end.
+    pub(super) fn end_stream(&mut self, result: &Result<(), GrpcStatus>) {
+        if let Some(ads) = &mut self.inbox.ads {
+            ads.trailers = Some(heads::trailers(result.as_ref().err().unwrap_or(&GrpcStatus::ok(""))));
+            self.pump();
+        }
+    }
+
+    /// Asks the client to go elsewhere; what is under way may end.
+    pub(super) fn shutdown(&mut self) {
+        self.codec.shutdown();
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// One step: writes, reads, lets calls go on. Returns when something has happened; dropping the future loses nothing.
+    pub(super) async fn turn(&mut self) {
+        std::future::poll_fn(|cx| self.poll_turn(cx)).await;
+    }
+
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.closed {
+            return Poll::Ready(());
+        }
+        let result = self.poll_step(cx);
+        if let Poll::Ready(Err(_)) = result {
+            self.closed = true;
+        }
+        result.map(drop)
+    }
+
+    fn poll_step(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let wrote = self.poll_write(cx)?.is_ready();
+        if self.codec.is_finished() && self.codec.output().is_empty() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
+        let read = !self.codec.is_congested() && self.poll_read(cx)?.is_ready();
+        let called = self.inbox.calls.poll(cx, &mut self.codec);
+        self.take_turns();
+        self.poll_alive(cx)?;
+        if wrote || read || called {
+            // What came of it is written by the next step: the ADS stream's answers go with it.
+            return Poll::Ready(Ok(()));
+        }
+        match self.codec.output().is_empty() {
+            true => Poll::Pending,
+            false => self.poll_write(cx),
+        }
+    }
+
+    /// Writes what there is. Ready when some of it went out.
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut wrote = false;
+        while !self.codec.output().is_empty() {
+            match Pin::new(&mut self.io).poll_write(cx, self.codec.output()) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(result) => self.codec.written(result?),
+            }
+            (wrote, self.unflushed) = (true, true);
+        }
+        if self.unflushed && Pin::new(&mut self.io).poll_flush(cx)?.is_ready() {
+            self.unflushed = false;
+        }
+        if let Some(buffer) = self.codec.take_output_buffer()
+            && buffer.capacity() <= SPARE_OUTPUT_BYTES
+        {
+            SPARE_OUTPUT.set(buffer);
+        }
+        if wrote { Poll::Ready(Ok(())) } else { Poll::Pending }
+    }
+
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut memory = [std::mem::MaybeUninit::uninit(); READ_BYTES];
+        let mut buffer = ReadBuf::uninit(&mut memory);
+        ready!(Pin::new(&mut self.io).poll_read(cx, &mut buffer))?;
+        if buffer.filled().is_empty() {
+            return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+        }
+        self.inbox.heard = true;
+        self.codec.tick(u32::try_from(self.start.elapsed().as_secs()).unwrap_or(u32::MAX));
+        self.lend_output();
+        if self.unread.is_empty() {
+            let taken = self.receive(buffer.filled());
+            self.unread.extend_from_slice(buffer.filled().get(taken..).unwrap_or_default());
+        } else {
+            let mut input = std::mem::take(&mut self.unread);
+            input.extend_from_slice(buffer.filled());
+            let taken = self.receive(&input);
+            self.unread.extend_from_slice(input.get(taken..).unwrap_or_default());
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Takes bytes; returns how many are done with.
+    fn receive(&mut self, input: &[u8]) -> usize {
+        let taken = self.codec.receive(input, &mut self.inbox).unwrap_or_else(|error| {
+            tracing::debug!(%error, "a gRPC connection failed");
+            input.len()
+        });
+        if let Some(ads) = &mut self.inbox.ads
+            && !ads.served
+        {
+            // The first answer may take long (see `Source::connect`); some clients wait for the head.
+            let mut head = ResponseHead { status: 200, ..ResponseHead::default() };
+            head.headers.append_id(HeaderId::ContentType, b"application/grpc");
+            _ = self.codec.respond(ads.key, &head, Framing::Chunked, false);
+        }
+        for opened in std::mem::take(&mut self.inbox.opened) {
+            self.inbox.calls.start(&self.others, &self.extensions, opened, &mut self.codec);
+        }
+        let unwanted = std::mem::take(&mut self.inbox.unwanted);
+        if unwanted > 0 {
+            self.codec.release_connection(unwanted);
+        }
+        self.release();
+        taken
+    }
+
+    /// Gives the ADS stream's client back what its window may have.
+    fn release(&mut self) {
+        let Some(ads) = &mut self.inbox.ads else { return };
+        let credit = ads.messages.credit();
+        if credit > 0 {
+            self.codec.release_stream(ads.key, credit);
+            self.codec.release_connection(credit);
+        }
+    }
+
+    /// Lets those send that wait for room.
+    fn take_turns(&mut self) {
+        while let Some(key) = self.codec.next_writable() {
+            self.lend_output();
+            match &self.inbox.ads {
+                Some(ads) if ads.key == key => self.pump(),
+                _ => self.inbox.calls.resume(key, &mut self.codec),
+            }
+        }
+    }
+
+    /// Sends of the ADS stream's responses what windows and output take.
+    fn pump(&mut self) {
+        let Some(ads) = &mut self.inbox.ads else { return };
+        loop {
+            while !ads.piece.is_empty() {
+                match self.codec.send_data(ads.key, &ads.piece, false) {
+                    Ok(sent) => ads.piece.advance(sent),
+                    Err(_) => {
+                        ads.gone = true;
+                        break;
+                    }
+                }
+                if !ads.piece.is_empty() {
+                    return;
+                }
+            }
+            if ads.gone || !ads.next_piece() {
+                break;
+            }
+        }
+        if let Some(trailers) = &ads.trailers {
+            _ = self.codec.send_trailers(ads.key, trailers);
+            // What the client might still say is not waited for.
+            self.codec.reset(ads.key, Reason::NO_ERROR);
+            let left = ads.messages.rest();
+            self.inbox.ads = None;
+            self.codec.release_connection(left);
+        }
+    }
+
+    fn lend_output(&mut self) {
+        if self.codec.output().is_empty() {
+            self.codec.lend_output_buffer(SPARE_OUTPUT.take());
+        }
+    }
+
+    /// Asks for a sign of life when there was none for long; an error when none followed.
+    fn poll_alive(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        while self.alive.as_mut().poll(cx).is_ready() {
+            let heard = std::mem::take(&mut self.inbox.heard);
+            if self.pinged && !heard {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.pinged = !heard;
+            let pause = match heard {
+                true => self.limits.keepalive_interval,
+                false => {
+                    self.codec.ping(*b"evenkeel");
+                    self.limits.keepalive_timeout
+                }
+            };
+            self.alive.as_mut().reset(Instant::now() + pause);
+        }
+        Ok(())
+    }
+
+    /// Says goodbye: what the client still sends is read, or its kernel would drop the reason just written.
+    pub(super) async fn close(mut self) {
+        let farewell = async {
+            let output = self.codec.output().to_vec();
+            self.io.write_all(&output).await?;
+            self.io.shutdown().await?;
+            let mut sink = [0; 1024];
+            while self.io.read(&mut sink).await? > 0 {}
+            io::Result::Ok(())
+        };
+        _ = tokio::time::timeout(LINGER, farewell).await;
+    }
+}
+
+impl Ads {
+    fn new(key: StreamKey, method: Method, ended: bool) -> Self {
+        Self {
+            key,
+            method,
+            messages: Messages::default(),
+            served: false,
+            ended,
+            gone: false,
+            queue: std::collections::VecDeque::new(),
+            current: None,
+            piece: Bytes::new(),
+            trailers: None,
+        }
+    }
+
+    /// Makes the next piece; false if there is none.
+    fn next_piece(&mut self) -> bool {
+        loop {
+            if let Some(piece) = self.current.as_mut().and_then(Iterator::next) {
+                self.piece = piece;
+                return true;
+            }
+            self.current = self.queue.pop_front().map(Response::into_pieces);
+            if self.current.is_none() {
+                return false;
+            }
+        }
+    }
+}
+
+impl Sink for Inbox {
+    fn request(&mut self, key: StreamKey, head: &mut RequestHead, meta: RequestMeta) {
+        match Method::of(head.path()) {
+            // Another on the same connection is the other services' concern.
+            Some(method) if self.ads.is_none() => self.ads = Some(Ads::new(key, method, meta.end)),
+            _ => self.opened.push(Opened::new(key, head, meta, &mut self.calls)),
+        }
+    }
+
+    fn data(&mut self, key: StreamKey, data: &[u8], end: bool) {
+        match &mut self.ads {
+            Some(ads) if ads.key == key => {
+                ads.messages.add(data);
+                ads.ended |= end;
+            }
+            _ if self.calls.data(key, data, end) => {}
+            _ => self.unwanted += data.len(),
+        }
+    }
+
+    fn trailers(&mut self, key: StreamKey, _: &mut Headers) {
+        self.data(key, b"", true);
+    }
+
+    fn reset(&mut self, key: StreamKey, _: Reset) {
+        match &mut self.ads {
+            Some(ads) if ads.key == key => ads.gone = true,
+            _ => self.calls.forget(key),
+        }
+    }
+}
+
+impl<R, IO, O> Carrier<R> for Connection<IO, O>
+where
+    R: Message + Default,
+    IO: AsyncRead + AsyncWrite + Unpin + Send,
+    O: Others + 'static,
+{
+    async fn next(&mut self) -> Result<Option<R>, GrpcStatus> {
+        loop {
+            if let Some(request) = Carrier::<R>::next_now(self) {
+                return request.map(Some);
+            }
+            if self.closed || self.inbox.ads.as_ref().is_none_or(|ads| ads.ended || ads.gone) {
+                return Ok(None);
+            }
+            self.turn().await;
+        }
+    }
+
+    fn next_now(&mut self) -> Option<Result<R, GrpcStatus>> {
+        let max_bytes = self.limits.max_request_bytes;
+        let request = self.inbox.ads.as_mut()?.messages.take(max_bytes)?;
+        self.release();
+        Some(request)
+    }
+
+    async fn send(&mut self, response: Response) -> bool {
+        self.lend_output();
+        if let Some(ads) = &mut self.inbox.ads {
+            ads.queue.push_back(response);
+        }
+        self.pump();
+        loop {
+            match &self.inbox.ads {
+                Some(ads) if !ads.gone && !self.closed => {
+                    if ads.queue.len() < RESPONSE_QUEUE {
+                        return true;
+                    }
+                }
+                _ => return false,
+            }
+            self.turn().await;
+        }
+    }
+
+    async fn gone(&mut self) {
+        while !self.closed && self.inbox.ads.as_ref().is_some_and(|ads| !ads.gone) {
+            self.turn().await;
+        }
+    }
+}

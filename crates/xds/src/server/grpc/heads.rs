@@ -1,0 +1,46 @@
+//! Heads and trailers between the codec's form and that of crate `http`, which the other services speak.
+
+use evenkeel_http::{Headers, RequestHead, ResponseHead};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
+use tonic::Status as GrpcStatus;
+
+/// The request's head; `None` if crate `http` does not take it.
+pub(super) fn request<B>(head: &RequestHead, body: B) -> Option<http::Request<B>> {
+    let mut request = http::Request::new(body);
+    *request.version_mut() = Version::HTTP_2;
+    *request.method_mut() = Method::from_bytes(head.method()).ok()?;
+    *request.uri_mut() = Uri::try_from(head.path()).ok()?;
+    for (_, name, value) in head.headers.iter() {
+        let (name, value) = (HeaderName::from_bytes(name).ok()?, HeaderValue::from_bytes(value).ok()?);
+        request.headers_mut().append(name, value);
+    }
+    Some(request)
+}
+
+/// The response's head.
+pub(super) fn response(parts: &http::response::Parts) -> ResponseHead {
+    ResponseHead { status: parts.status.as_u16(), headers: headers(&parts.headers), ..ResponseHead::default() }
+}
+
+/// Header fields or trailers.
+pub(super) fn headers(map: &HeaderMap) -> Headers {
+    let mut headers = Headers::default();
+    for (name, value) in map {
+        headers.append(name.as_str().as_bytes(), value.as_bytes());
+    }
+    headers
+}
+
+/// The trailers that say how a call ended.
+pub(super) fn trailers(status: &GrpcStatus) -> Headers {
+    let mut map = HeaderMap::new();
+    match status.add_header(&mut map) {
+        Ok(()) => headers(&map),
+        // Details that no header can carry: the code says what matters.
+        Err(_) => {
+            let mut headers = Headers::default();
+            headers.append(b"grpc-status", (status.code() as i32).to_string().as_bytes());
+            headers
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! The calls on a connection that are not its ADS stream, for a service that speaks crate `http`. They are polled by the
+//! connection's own task: they are few and short.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use bytes::{Buf as _, Bytes};
+use evenkeel_http::h2::{self, Reason, RequestMeta, StreamKey};
+use evenkeel_http::{Framing, RequestHead};
+use futures_util::StreamExt as _;
+use futures_util::future::{AbortHandle, Abortable, BoxFuture, FutureExt as _};
+use futures_util::stream::FuturesUnordered;
+use http_body::{Body as _, Frame};
+use tokio::sync::mpsc;
+use tonic::body::Body;
+use tonic::codegen::Service;
+use tonic::{Extensions, Status as GrpcStatus};
+
+use super::heads;
+
+/// What serves all but ADS: tonic's `Routes`.
+pub trait Others:
+    Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible, Future: Send> + Clone + Send + Sync
+{
+}
+
+impl<O> Others for O where
+    O: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible, Future: Send>
+        + Clone
+        + Send
+        + Sync
+{
+}
+
+/// The calls under way.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    open: HashMap<StreamKey, Call>,
+    /// Bytes of calls that are gone, to be given back to the client's window for the connection.
+    left: usize,
+    steps: FuturesUnordered<Abortable<BoxFuture<'static, Step>>>,
+}
+
+#[derive(Debug)]
+struct Call {
+    /// Where the request's body goes; gone with its end.
+    input: Option<mpsc::UnboundedSender<Bytes>>,
+    /// Bytes of it that have come and were not given back to the client's windows.
+    owed: usize,
+    /// Those of them that the service has taken.
+    taken: Arc<AtomicUsize>,
+    /// A piece of the response that did not go out whole, and what follows.
+    waiting: Option<(Bytes, Body)>,
+    abort: AbortHandle,
+}
+
+/// What a call does next.
+enum Step {
+    Response(StreamKey, http::Response<Body>),
+    Frame(StreamKey, Body, Option<Result<Frame<Bytes>, GrpcStatus>>),
+}
+
+impl Calls {
+    /// Notes a call before its head is looked at, so that its body finds it.
+    pub(super) fn announce(&mut self, key: StreamKey, end: bool) -> Announced {
+        let (input, receiver) = mpsc::unbounded_channel();
+        let (abort, registration) = AbortHandle::new_pair();
+        let taken = Arc::new(AtomicUsize::new(0));
+        let body = Incoming { frames: receiver, taken: taken.clone() };
+        self.open.insert(key, Call { input: (!end).then_some(input), owed: 0, taken, waiting: None, abort });
+        Announced { body, registration }
+    }
+
+    /// A piece of a request's body; false if the call is not known.
+    pub(super) fn data(&mut self, key: StreamKey, data: &[u8], end: bool) -> bool {
+        let Some(call) = self.open.get_mut(&key) else { return false };
+        call.owed += data.len();
+        // What nobody takes any more is given back below as if it had been taken.
+        let sent = call.input.as_ref().is_some_and(|input| input.send(Bytes::copy_from_slice(data)).is_ok());
+        if !sent {
+            call.taken.fetch_add(data.len(), Ordering::Relaxed);
+        }
+        if end {
+            call.input = None;
+        }
+        true
+    }
+
+    /// The client is done, or gone.
+    pub(super) fn forget(&mut self, key: StreamKey) {
+        if let Some(call) = self.open.remove(&key) {
+            call.abort.abort();
+            self.left += call.owed;
+        }
+    }
+
+    /// Calls the service.
+    pub(super) fn start<O: Others + 'static>(
+        &mut self,
+        service: &O,
+        extensions: &Extensions,
+        opened: Opened,
+        codec: &mut h2::Connection,
+    ) {
+        let Opened { key, head, announced: Announced { body, registration }, .. } = opened;
+        let Some(mut request) = heads::request(&head, Body::new(body)) else {
+            codec.reset(key, Reason::PROTOCOL_ERROR);
+            return self.forget(key);
+        };
+        *request.extensions_mut() = extensions.clone();
+        let mut service = service.clone();
+        let answer = async move {
+            let ready = std::future::poll_fn(|cx| service.poll_ready(cx)).await;
+            let response = match ready {
+                Ok(()) => service.call(request).await,
+                Err(never) => Err(never),
+            };
+            match response {
+                Ok(response) => Step::Response(key, response),
+                Err(never) => match never {},
+            }
+        };
+        self.steps.push(Abortable::new(answer.boxed(), registration));
+    }
+
+    /// Lets the calls go on; true if any did.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, codec: &mut h2::Connection) -> bool {
+        let mut went_on = false;
+        while let Poll::Ready(Some(step)) = self.steps.poll_next_unpin(cx) {
+            went_on = true;
+            match step {
+                Ok(Step::Response(key, response)) => self.respond(key, response, codec),
+                Ok(Step::Frame(key, body, frame)) => self.forward(key, body, frame, codec),
+                Err(_aborted) => {}
+            }
+        }
+        let mut released = std::mem::take(&mut self.left);
+        for (key, call) in &mut self.open {
+            let taken = call.taken.swap(0, Ordering::Relaxed);
+            if taken > 0 {
+                call.owed = call.owed.saturating_sub(taken);
+                codec.release_stream(*key, taken);
+                released += taken;
+            }
+        }
+        if released > 0 {
+            codec.release_connection(released);
+        }
+        went_on
+    }
+
+    /// It is this call's turn to send.
+    pub(super) fn resume(&mut self, key: StreamKey, codec: &mut h2::Connection) {
+        if let Some((piece, body)) = self.open.get_mut(&key).and_then(|call| call.waiting.take()) {
+            self.send(key, piece, body, codec);
+        }
+    }
+
+    fn respond(&mut self, key: StreamKey, response: http::Response<Body>, codec: &mut h2::Connection) {
+        let (parts, body) = response.into_parts();
+        let end = body.is_end_stream();
+        if codec.respond(key, &heads::response(&parts), Framing::Chunked, end).is_err() || end {
+            return self.end(key, codec);
+        }
+        self.next_frame(key, body);
+    }
+
+    fn forward(
+        &mut self,
+        key: StreamKey,
+        body: Body,
+        frame: Option<Result<Frame<Bytes>, GrpcStatus>>,
+        codec: &mut h2::Connection,
+    ) {
+        let frame = match frame {
+            Some(Ok(frame)) => frame,
+            Some(Err(status)) => {
+                tracing::debug!(%status, "a call failed");
+                codec.reset(key, Reason::INTERNAL_ERROR);
+                return self.forget(key);
+            }
+            None => {
+                _ = codec.send_data(key, b"", true);
+                return self.end(key, codec);
+            }
+        };
+        match frame.into_data() {
+            Ok(piece) => self.send(key, piece, body, codec),
+            Err(frame) => {
+                let trailers = frame.into_trailers().unwrap_or_default();
+                _ = codec.send_trailers(key, &heads::headers(&trailers));
+                self.end(key, codec);
+            }
+        }
+    }
+
+    fn send(&mut self, key: StreamKey, mut piece: Bytes, body: Body, codec: &mut h2::Connection) {
+        let Ok(sent) = codec.send_data(key, &piece, false) else { return self.forget(key) };
+        piece.advance(sent);
+        match self.open.get_mut(&key) {
+            Some(call) if !piece.is_empty() => call.waiting = Some((piece, body)),
+            _ => self.next_frame(key, body),
+        }
+    }
+
+    fn next_frame(&mut self, key: StreamKey, mut body: Body) {
+        let Some(call) = self.open.get_mut(&key) else { return };
+        let (abort, registration) = AbortHandle::new_pair();
+        call.abort = abort;
+        let next = async move {
+            let frame = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await;
+            Step::Frame(key, body, frame)
+        };
+        self.steps.push(Abortable::new(next.boxed(), registration));
+    }
+
+    /// The response is out. What the client might still send is not waited for.
+    fn end(&mut self, key: StreamKey, codec: &mut h2::Connection) {
+        codec.reset(key, Reason::NO_ERROR);
+        self.forget(key);
+    }
+}
+
+/// A call whose head has come.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) key: StreamKey,
+    pub(super) head: RequestHead,
+    pub(super) announced: Announced,
+}
+
+impl Opened {
+    pub(super) fn new(key: StreamKey, head: &mut RequestHead, meta: RequestMeta, calls: &mut Calls) -> Self {
+        Self { key, head: std::mem::take(head), announced: calls.announce(key, meta.end) }
+    }
+}
+
+/// What a call is started with.
+#[derive(Debug)]
+pub(super) struct Announced {
+    body: Incoming,
+    registration: futures_util::future::AbortRegistration,
+}
+
+/// A request's body. The client's window bounds what is in it.
+#[derive(Debug)]
+struct Incoming {
+    frames: mpsc::UnboundedReceiver<Bytes>,
+    taken: Arc<AtomicUsize>,
+}
+
+impl http_body::Body for Incoming {
+    type Data = Bytes;
+    type Error = GrpcStatus;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, GrpcStatus>>> {
+        self.frames.poll_recv(cx).map(|data| {
+            let data = data?;
+            self.taken.fetch_add(data.len(), Ordering::Relaxed);
+            Some(Ok(Frame::data(data)))
+        })
+    }
+}

@@ -1,0 +1,207 @@
+//! One stream, from its first request to its end: what a state machine says, carried by whatever transport.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tonic::{Code, Extensions, Status as GrpcStatus};
+
+use super::interest::Interest;
+use super::{Announcement, RequestError, Response, Status, delta, sotw};
+use crate::ResourceSet;
+use crate::pb::envoy::config::core::v3::Node;
+use crate::pb::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+};
+
+/// Where the resources of a stream come from.
+pub trait Source: Send + Sync + 'static {
+    /// A client opened a stream and said who it is. `extensions` holds what the transport knows of the peer (its
+    /// address, its certificate). The stream waits until this is done; an error ends it with that status.
+    fn connect(&self, node: &Node, extensions: &Extensions)
+    -> impl Future<Output = Result<Session, GrpcStatus>> + Send;
+}
+
+/// One stream's view of the source; dropped when the stream ends.
+pub struct Session {
+    /// What the client is to hold, now and whenever it changes. Where a change does not concern the stream it may be
+    /// replaced without a notice: the stream looks again when its client says something.
+    pub resources: watch::Receiver<Arc<ResourceSet>>,
+    /// What the client asks for.
+    pub interest: Interest,
+    /// Called after each request and push with where the stream stands.
+    pub on_status: Box<dyn FnMut(Status) + Send>,
+    /// What the server says of itself.
+    pub announcement: Announcement,
+}
+
+impl Session {
+    /// A session nobody observes.
+    pub fn new(resources: watch::Receiver<Arc<ResourceSet>>) -> Self {
+        let (interest, announcement) = (Interest::default(), Announcement::default());
+        Self { resources, interest, on_status: Box::new(drop), announcement }
+    }
+
+    /// The same, with what it asks for known to others.
+    pub fn known_by(mut self, interest: Interest) -> Self {
+        self.interest = interest;
+        self
+    }
+
+    /// The same, observed.
+    pub fn observed(mut self, on_status: impl FnMut(Status) + Send + 'static) -> Self {
+        self.on_status = Box::new(on_status);
+        self
+    }
+
+    /// The same, with what the server says of itself.
+    pub fn announced(mut self, announcement: Announcement) -> Self {
+        self.announcement = announcement;
+        self
+    }
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("resources", &self.resources).finish_non_exhaustive()
+    }
+}
+
+/// Requests taken in before an answer is looked for, in messages: those that have come already.
+const REQUESTS_AT_ONCE: usize = 16;
+
+/// What carries a stream's messages. Its futures may be dropped at any time without loss.
+pub(super) trait Carrier<R>: Send {
+    /// The next request; `None` when the client has said its last or is gone.
+    fn next(&mut self) -> impl Future<Output = Result<Option<R>, GrpcStatus>> + Send;
+    /// A request that has come already.
+    fn next_now(&mut self) -> Option<Result<R, GrpcStatus>>;
+    /// Takes a response, waiting while too many wait; false when the client is gone.
+    fn send(&mut self, response: Response) -> impl Future<Output = bool> + Send;
+    /// Until the client is gone.
+    fn gone(&mut self) -> impl Future<Output = ()> + Send;
+}
+
+/// What the two protocols have in common.
+pub(super) trait Protocol: Send + 'static {
+    type Request: Message + Default + Send + 'static;
+    type Message: Message + Default + Send + 'static;
+    fn new(announcement: Announcement) -> Self;
+    fn node(request: &Self::Request) -> Option<&Node>;
+    fn on_request(&mut self, request: &Self::Request, now: Duration) -> Result<(), RequestError>;
+    fn on_snapshot(&mut self, resources: &Arc<ResourceSet>);
+    fn note_interest(&self, interest: &Interest);
+    fn poll_response(&mut self, now: Duration) -> Option<Response>;
+    fn next_timer(&self, now: Duration) -> Option<Duration>;
+    fn status(&self) -> Status;
+}
+
+macro_rules! protocol {
+    ($stream:ty, $request:ty, $response:ty) => {
+        impl Protocol for $stream {
+            type Request = $request;
+            type Message = $response;
+            fn new(announcement: Announcement) -> Self {
+                <$stream>::new(announcement)
+            }
+            fn node(request: &$request) -> Option<&Node> {
+                request.node.as_ref()
+            }
+            fn on_request(&mut self, request: &$request, now: Duration) -> Result<(), RequestError> {
+                self.on_request(request, now)
+            }
+            fn on_snapshot(&mut self, resources: &Arc<ResourceSet>) {
+                self.on_snapshot(resources);
+            }
+            fn note_interest(&self, interest: &Interest) {
+                self.note_interest(interest);
+            }
+            fn poll_response(&mut self, now: Duration) -> Option<Response> {
+                self.poll_response(now)
+            }
+            fn next_timer(&self, now: Duration) -> Option<Duration> {
+                self.next_timer(now)
+            }
+            fn status(&self) -> Status {
+                self.status()
+            }
+        }
+    };
+}
+
+protocol!(delta::Stream, DeltaDiscoveryRequest, DeltaDiscoveryResponse);
+protocol!(sotw::Stream, DiscoveryRequest, DiscoveryResponse);
+
+/// Serves one stream to its end.
+///
+/// # Errors
+/// The status to end it with.
+pub(super) async fn run<S: Source, P: Protocol>(
+    source: &S,
+    extensions: &Extensions,
+    carrier: &mut impl Carrier<P::Request>,
+) -> Result<(), GrpcStatus> {
+    let Some(first) = carrier.next().await? else { return Ok(()) };
+    let node = P::node(&first).ok_or_else(|| GrpcStatus::invalid_argument("the first request carries no node"))?;
+    let session = tokio::select! {
+        session = source.connect(node, extensions) => session?,
+        () = carrier.gone() => return Ok(()),
+    };
+    let Session { mut resources, interest, mut on_status, announcement } = session;
+    let id = node.id.clone();
+    let start = Instant::now();
+    let mut stream = P::new(announcement);
+    let set = resources.borrow_and_update().clone();
+    stream.on_snapshot(&set);
+    drop(set);
+    accept(&mut stream, &first, start.elapsed(), &id)?;
+    drop(first);
+    loop {
+        // In this order: whoever replaces the resources meanwhile knows what is asked for, or is found by the look.
+        stream.note_interest(&interest);
+        stream.on_snapshot(&resources.borrow_and_update().clone());
+        while let Some(response) = stream.poll_response(start.elapsed()) {
+            if !carrier.send(response).await {
+                return Ok(());
+            }
+        }
+        on_status(stream.status());
+        let timer = stream.next_timer(start.elapsed());
+        tokio::select! {
+            request = carrier.next() => {
+                let Some(request) = request? else { return Ok(()) };
+                accept(&mut stream, &request, start.elapsed(), &id)?;
+                // What has come with it is answered with it.
+                for _ in 1..REQUESTS_AT_ONCE {
+                    let Some(more) = carrier.next_now() else { break };
+                    accept(&mut stream, &more?, start.elapsed(), &id)?;
+                }
+            }
+            changed = resources.changed() => {
+                if changed.is_err() {
+                    return Err(GrpcStatus::new(Code::Unavailable, "the server is shutting down"));
+                }
+            }
+            () = tokio::time::sleep_until(start + timer.unwrap_or_default()), if timer.is_some() => {}
+        }
+    }
+}
+
+/// A type we do not serve is the client's misconfiguration, not a reason to take the rest from it.
+pub(super) fn accept<P: Protocol>(
+    stream: &mut P,
+    request: &P::Request,
+    now: Duration,
+    node: &str,
+) -> Result<(), GrpcStatus> {
+    match stream.on_request(request, now) {
+        Ok(()) => Ok(()),
+        Err(error @ RequestError::UnknownType(_)) => {
+            tracing::debug!(node, %error, "xDS request not served");
+            Ok(())
+        }
+        Err(error @ RequestError::TooManyNames { .. }) => Err(GrpcStatus::resource_exhausted(error.to_string())),
+    }
+}
