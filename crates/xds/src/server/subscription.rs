@@ -322,7 +322,12 @@ impl Subscription {
         });
         let named = !self.names.is_empty() && self.kind.has_aliases();
         let all = self.wildcard || !named;
-        let fresh = differences(self.kind, &self.seen.resources, &target.resources)
+        // Most sets are the one the client was brought up to last: even to begin a comparison costs more than to see that.
+        let same = self.seen.resources.ptr_eq(&target.resources);
+        let differing = (!same).then(|| differences(self.kind, &self.seen.resources, &target.resources));
+        let fresh = differing
+            .into_iter()
+            .flatten()
             .filter(move |d| all && self.wants(d.name) && !(named && self.names.contains(d.name)))
             .filter(|d| !self.behind.contains_key(d.name))
             .map(|d| Gap {
@@ -331,7 +336,7 @@ impl Subscription {
                 target: d.new,
                 forced: false,
             });
-        known.chain(fresh).chain(named.then(|| self.renamed(target)).into_iter().flatten()).filter(|gap| gap.is_one())
+        known.chain(fresh).chain((named && !same).then(|| self.renamed(target)).into_iter().flatten()).filter(|gap| gap.is_one())
     }
 
     /// Names asked for that another resource, or none, answers to now.

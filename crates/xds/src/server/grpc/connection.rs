@@ -18,7 +18,7 @@ use tonic::{Extensions, Status as GrpcStatus};
 use super::heads;
 use super::messages::Messages;
 use super::others::{Calls, Opened, Others};
-use super::{Limits, Method};
+use super::{Limits, Method, OUTPUT_BYTES};
 use crate::server::Response;
 use crate::server::response::Pieces;
 use crate::server::service::RESPONSE_QUEUE;
@@ -27,7 +27,7 @@ use crate::server::stream::Carrier;
 /// Bytes read at a time.
 const READ_BYTES: usize = 16 * 1024;
 /// Largest output buffer kept for the next connection that has something to say, in bytes.
-const SPARE_OUTPUT_BYTES: usize = 64 * 1024;
+const SPARE_OUTPUT_BYTES: usize = 4 * OUTPUT_BYTES;
 /// How long a client may take to read why its connection ends.
 const LINGER: Duration = Duration::from_secs(1);
 

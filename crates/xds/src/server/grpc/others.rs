@@ -130,6 +130,9 @@ impl Calls {
     /// Lets the calls go on; true if any did.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, codec: &mut h2::Connection) -> bool {
         let mut went_on = false;
+        if self.open.is_empty() && self.steps.is_empty() && self.left == 0 {
+            return went_on;
+        }
         while let Poll::Ready(Some(step)) = self.steps.poll_next_unpin(cx) {
             went_on = true;
             match step {
