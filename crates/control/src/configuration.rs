@@ -11,7 +11,6 @@ use evenkeel_base::{Diagnostic, Diagnostics, Severity};
 use evenkeel_model::{AddressBook, Builder, Built, MeshConfig};
 use tokio::sync::watch;
 
-use crate::history::Run;
 use crate::history::log::{Change as Written, Checkpoint, EventLog, FileText, Writer, unix_micros};
 use crate::lease::Lease;
 use crate::metrics::Metrics;
@@ -124,6 +123,24 @@ impl Configuration {
         Some(world)
     }
 
+    /// Reads what has changed, and tells whom it concerns.
+    fn act(&mut self, changed: &Changed, world: &watch::Sender<Arc<World>>, proxies: &Proxies, metrics: &Metrics) {
+        // What they run is about to be replaced; it is written down when they know.
+        let (now, settled) = (SystemTime::now(), proxies.take_settled());
+        let last = world.borrow().clone();
+        if let Some(next) = self.next(&last, changed) {
+            count(&next, metrics);
+            let pushed = next.generation != last.generation;
+            tracing::info!(generation = next.generation, changed = pushed, "configuration read");
+            world.send_replace(Arc::new(next));
+            if pushed {
+                metrics.config_pushes.fetch_add(1, Relaxed);
+                proxies.publish();
+            }
+        }
+        self.remember_proxies(now, settled);
+    }
+
     /// Writes down what was read.
     fn remember(&mut self, world: &World, noticed: Noticed, read: &[Arc<Path>]) {
         let Some(mut history) = self.history.take() else { return };
@@ -144,7 +161,7 @@ impl Configuration {
     /// Writes down what proxies run since `at`.
     fn remember_proxies(&mut self, at: SystemTime, settled: Vec<(Arc<Client>, u64)>) {
         let Some(history) = &mut self.history else { return };
-        let runs = settled.iter().map(|(client, generation)| Run::new(&client.node, &client.view, *generation, at));
+        let runs = settled.iter().map(|(client, generation)| (&*client.node, &client.view, *generation));
         if said(history.run(at, runs)).is_none() {
             self.history = None;
         }
@@ -290,6 +307,15 @@ pub async fn keep(
         let due = debounce.due();
         let store = configuration.stored.due;
         tokio::select! {
+            // What is due comes first: it waits for no notice, and least of all for a timer's next tick.
+            biased;
+            () = wait_until(due) => {
+                let mut changed = std::mem::take(&mut endpoints);
+                if debounce.act(Instant::now()) == Lane::Everything {
+                    changed.join(std::mem::take(&mut everything));
+                }
+                configuration.act(&changed, &world, &proxies, &metrics);
+            }
             notice = watch.next() => {
                 let Some(notice) = notice else { return };
                 let Some(change) = classify(&mut configuration.files, &notice) else { continue };
@@ -299,26 +325,6 @@ pub async fn keep(
                 }
                 debounce.change(change, Instant::now());
             }
-            () = wait_until(due) => {
-                let mut changed = std::mem::take(&mut endpoints);
-                if debounce.act(Instant::now()) == Lane::Everything {
-                    changed.join(std::mem::take(&mut everything));
-                }
-                // What they run is about to be replaced; it is written down when they know.
-                let (now, settled) = (SystemTime::now(), proxies.take_settled());
-                let last = world.borrow().clone();
-                if let Some(next) = configuration.next(&last, &changed) {
-                    count(&next, &metrics);
-                    let pushed = next.generation != last.generation;
-                    tracing::info!(generation = next.generation, changed = pushed, "configuration read");
-                    world.send_replace(Arc::new(next));
-                    if pushed {
-                        metrics.config_pushes.fetch_add(1, Relaxed);
-                        proxies.publish();
-                    }
-                }
-                configuration.remember_proxies(now, settled);
-            }
             () = wait_until(store) => configuration.store_book(),
             _ = look_at_proxies.tick() => configuration.remember_proxies(SystemTime::now(), proxies.take_settled()),
         }
@@ -327,6 +333,8 @@ pub async fn keep(
 
 async fn wait_until(due: Option<Instant>) {
     match due {
+        // A timer would add up to a millisecond.
+        Some(due) if due <= Instant::now() => {}
         Some(due) => tokio::time::sleep_until(due.into()).await,
         None => std::future::pending().await,
     }

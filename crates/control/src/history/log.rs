@@ -37,12 +37,22 @@ pub enum Record {
     Checkpoint(Box<Checkpoint>),
     /// Files changed.
     Change(Change),
-    /// Proxies run another generation than before.
+    /// Proxies that the segment has not named before, or that have become others, and what they run.
     Run {
         /// When it was seen, in µs since 1970.
         at: u64,
         /// Which, and what.
         proxies: Vec<Run>,
+    },
+    /// Proxies run another generation than before.
+    Moved {
+        /// When it was seen, in µs since 1970.
+        at: u64,
+        /// What they run.
+        generation: u64,
+        /// Which, by their numbers: first and last of each row of them. A segment numbers proxies in the order in which it
+        /// names them first.
+        proxies: Vec<(u32, u32)>,
     },
 }
 
@@ -123,6 +133,16 @@ enum Client {
     Learned,
 }
 
+impl Client {
+    fn of(kind: ClientKind) -> Self {
+        match kind {
+            ClientKind::Envoy => Self::Envoy,
+            ClientKind::EvenkeelFull => Self::Full,
+            ClientKind::EvenkeelLearned => Self::Learned,
+        }
+    }
+}
+
 impl Run {
     /// A proxy runs a generation.
     pub fn new(node: &str, view: &ProxyView, generation: u64, now: SystemTime) -> Self {
@@ -136,11 +156,7 @@ impl Run {
             namespace: view.namespace.to_string(),
             service_account: view.service_account.to_string(),
             labels: view.labels.clone(),
-            client: match view.client_kind {
-                ClientKind::Envoy => Client::Envoy,
-                ClientKind::EvenkeelFull => Client::Full,
-                ClientKind::EvenkeelLearned => Client::Learned,
-            },
+            client: Client::of(view.client_kind),
         }
     }
 
@@ -161,6 +177,17 @@ impl Run {
         }
     }
 
+    /// Whether it depends on just this; see [`Run::view`].
+    fn is_of(&self, view: &ProxyView) -> bool {
+        let client = Client::of(view.client_kind);
+        (self.router, self.client) == (view.kind == ProxyKind::Router, client)
+            && *self.pod == *view.pod
+            && *self.namespace == *view.namespace
+            && *self.service_account == *view.service_account
+            && self.addresses == view.addresses
+            && self.labels == view.labels
+    }
+
     /// Whether this is the proxy a user means: by node id, `POD.NAMESPACE` or `POD`.
     pub fn is(&self, wanted: &str) -> bool {
         self.node == wanted || self.pod == wanted || format!("{}.{}", self.pod, self.namespace) == wanted
@@ -174,8 +201,8 @@ pub struct EventLog {
     file: File,
     bytes: u64,
     changes: usize,
-    /// What each proxy was last seen to run.
-    proxies: BTreeMap<String, Run>,
+    /// What each proxy was last seen to run, and its number.
+    proxies: BTreeMap<String, (u32, Run)>,
 }
 
 impl EventLog {
@@ -183,7 +210,8 @@ impl EventLog {
     pub fn open(state: &Path, checkpoint: Checkpoint) -> io::Result<Self> {
         let directory = state.join(DIRECTORY);
         fs::create_dir_all(&directory)?;
-        let proxies = checkpoint.proxies.iter().map(|run| (run.node.clone(), run.clone())).collect();
+        let proxies = (0..).zip(&checkpoint.proxies).map(|(number, run)| (run.node.clone(), (number, run.clone())));
+        let proxies = proxies.collect();
         let file = segment(&directory, checkpoint.at)?;
         let mut log = Self { directory, file, bytes: 0, changes: 0, proxies };
         log.append(&Record::Checkpoint(Box::new(checkpoint)))?;
@@ -198,7 +226,7 @@ impl EventLog {
 
     /// Begins another segment.
     pub fn rotate(&mut self, checkpoint: Checkpoint) -> io::Result<()> {
-        let mut proxies: Vec<Run> = std::mem::take(&mut self.proxies).into_values().collect();
+        let mut proxies: Vec<Run> = std::mem::take(&mut self.proxies).into_values().map(|(_, run)| run).collect();
         proxies.sort_by_key(|run| std::cmp::Reverse(run.since));
         proxies.truncate(MAX_PROXIES);
         let state = self.directory.parent().unwrap_or(Path::new("")).to_owned();
@@ -213,14 +241,32 @@ impl EventLog {
     }
 
     /// What these proxies run since then: another generation than before, or they have come, perhaps from another control
-    /// plane.
-    pub fn run(&mut self, at: SystemTime, proxies: impl IntoIterator<Item = Run>) -> io::Result<()> {
-        let new: Vec<Run> = proxies.into_iter().filter(|run| run.generation > 0).collect();
-        if new.is_empty() {
-            return Ok(());
+    /// plane. Those that are known cost a number.
+    pub fn run<'a>(
+        &mut self,
+        at: SystemTime,
+        proxies: impl IntoIterator<Item = (&'a str, &'a ProxyView, u64)>,
+    ) -> io::Result<()> {
+        let (mut new, mut moved) = (Vec::new(), BTreeMap::<u64, Vec<u32>>::new());
+        for (node, view, generation) in proxies.into_iter().filter(|(_, _, generation)| *generation > 0) {
+            match self.proxies.get_mut(node) {
+                Some((number, run)) if run.is_of(view) => {
+                    (run.generation, run.since) = (generation, unix_micros(at));
+                    moved.entry(generation).or_default().push(*number);
+                }
+                _ => new.push(Run::new(node, view, generation, at)),
+            }
         }
-        self.proxies.extend(new.iter().map(|run| (run.node.clone(), run.clone())));
-        self.append(&Record::Run { at: unix_micros(at), proxies: new })
+        for run in &new {
+            let next = u32::try_from(self.proxies.len()).unwrap_or(u32::MAX);
+            let known = self.proxies.entry(run.node.clone()).or_insert_with(|| (next, run.clone()));
+            known.1 = run.clone();
+        }
+        let at = unix_micros(at);
+        for (generation, numbers) in moved {
+            self.append(&Record::Moved { at, generation, proxies: rows(numbers) })?;
+        }
+        if new.is_empty() { Ok(()) } else { self.append(&Record::Run { at, proxies: new }) }
     }
 
     fn append(&mut self, record: &Record) -> io::Result<()> {
@@ -245,6 +291,19 @@ impl EventLog {
         }
         Ok(())
     }
+}
+
+/// Numbers as rows without gaps: first and last.
+fn rows(mut numbers: Vec<u32>) -> Vec<(u32, u32)> {
+    numbers.sort_unstable();
+    let mut rows: Vec<(u32, u32)> = Vec::new();
+    for number in numbers {
+        match rows.last_mut() {
+            Some((_, last)) if number <= last.saturating_add(1) => *last = number,
+            _ => rows.push((number, number)),
+        }
+    }
+    rows
 }
 
 /// Reads the segments of a state directory, the oldest first. What follows a torn or damaged line is left out.

@@ -87,8 +87,8 @@ pub fn past(state: &Path, wanted: &str, at: u64) -> Result<Past, HistoryError> {
     let segments = log::read(state)?;
     let seen = last_run(&segments, wanted, at)?;
     let now = last_run(&segments, wanted, u64::MAX)?;
-    let Followed { set, made_by, units_made } = follow(&segments, seen)?;
-    let latest = if now == seen { set.clone() } else { at_end(&segments, now)? };
+    let Followed { set, made_by, units_made } = follow(&segments, &seen)?;
+    let latest = if now == seen { set.clone() } else { at_end(&segments, &now)? };
     let since = differing(&set, &latest).into_iter().map(|(kind, name, old, new)| Difference {
         kind,
         name: name.to_string(),
@@ -134,9 +134,9 @@ fn differing(old: &ResourceSet, new: &ResourceSet) -> Vec<Pair> {
 }
 
 /// What a proxy was seen to run, and which control plane counted the generation.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 struct Seen<'s> {
-    run: &'s Run,
+    run: Run,
     writer: &'s Writer,
 }
 
@@ -145,23 +145,50 @@ fn last_run<'s>(segments: &'s [Vec<Record>], wanted: &str, at: u64) -> Result<Se
     let mut known: BTreeMap<&str, Seen<'_>> = BTreeMap::new();
     for records in segments {
         let Some(Record::Checkpoint(checkpoint)) = records.first() else { continue };
-        let runs = records.iter().flat_map(|record| match record {
-            Record::Checkpoint(checkpoint) => checkpoint.proxies.as_slice(),
-            Record::Run { proxies, .. } => proxies,
-            Record::Change(_) => &[],
-        });
-        for run in runs.filter(|run| run.since <= at) {
-            let later = known.get(&*run.node).is_none_or(|known| known.run.since <= run.since);
-            if later {
-                known.insert(&run.node, Seen { run, writer: &checkpoint.writer });
+        for (node, run) in last_runs(records, at) {
+            if known.get(node).is_none_or(|known| known.run.since <= run.since) {
+                known.insert(node, Seen { run, writer: &checkpoint.writer });
             }
         }
     }
     let found = known.values().filter(|seen| seen.run.is(wanted)).max_by_key(|seen| seen.run.since);
-    found.copied().ok_or_else(|| HistoryError::NoProxy {
+    found.cloned().ok_or_else(|| HistoryError::NoProxy {
         wanted: wanted.to_owned(),
         known: known.keys().copied().collect::<Vec<_>>().join(", "),
     })
+}
+
+/// What each proxy that a segment names was last seen to run by then.
+fn last_runs(records: &[Record], at: u64) -> impl Iterator<Item = (&str, Run)> {
+    let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut runs: Vec<(&str, Option<Run>)> = Vec::new();
+    for record in records {
+        let named = match record {
+            Record::Checkpoint(checkpoint) => checkpoint.proxies.as_slice(),
+            Record::Run { proxies, .. } => proxies,
+            Record::Change(_) => &[],
+            Record::Moved { at: since, generation, proxies } => {
+                let rows = proxies.iter().filter(|_| *since <= at);
+                for number in rows.flat_map(|(first, last)| *first..=*last) {
+                    let run = usize::try_from(number).ok().and_then(|number| runs.get_mut(number)?.1.as_mut());
+                    if let Some(run) = run {
+                        (run.generation, run.since) = (*generation, *since);
+                    }
+                }
+                continue;
+            }
+        };
+        for run in named {
+            let number = *numbers.entry(&run.node).or_insert_with(|| {
+                runs.push((&run.node, None));
+                runs.len() - 1
+            });
+            if let Some((_, last)) = runs.get_mut(number).filter(|_| run.since <= at) {
+                *last = Some(run.clone());
+            }
+        }
+    }
+    runs.into_iter().filter_map(|(node, run)| Some((node, run?)))
 }
 
 /// A proxy's resources at the end of a playback, and what made them.
@@ -172,7 +199,7 @@ struct Followed {
 }
 
 /// Follows one proxy from the beginning of the segment: of each change only what it touches is made anew.
-fn follow(segments: &[Vec<Record>], seen: Seen<'_>) -> Result<Followed, HistoryError> {
+fn follow(segments: &[Vec<Record>], seen: &Seen<'_>) -> Result<Followed, HistoryError> {
     let (mut playback, changes) = begin(segments, seen)?;
     let view = seen.run.view();
     let mut translator = Translator::new(playback.snapshot.clone(), Cause::default());
@@ -196,7 +223,7 @@ fn follow(segments: &[Vec<Record>], seen: Seen<'_>) -> Result<Followed, HistoryE
 }
 
 /// The proxy's resources, made once.
-fn at_end(segments: &[Vec<Record>], seen: Seen<'_>) -> Result<Arc<ResourceSet>, HistoryError> {
+fn at_end(segments: &[Vec<Record>], seen: &Seen<'_>) -> Result<Arc<ResourceSet>, HistoryError> {
     let (mut playback, changes) = begin(segments, seen)?;
     changes.for_each(|change| playback.take(change));
     Ok(Arc::new(evenkeel_translate::resources(&seen.run.view(), &playback.snapshot, seen.run.generation)))
@@ -205,7 +232,7 @@ fn at_end(segments: &[Vec<Record>], seen: Seen<'_>) -> Result<Arc<ResourceSet>, 
 /// The beginning of the last segment that leads to what was seen, and the changes up to there.
 fn begin<'s>(
     segments: &'s [Vec<Record>],
-    seen: Seen<'_>,
+    seen: &Seen<'_>,
 ) -> Result<(Playback, impl Iterator<Item = &'s Change>), HistoryError> {
     let until = seen.run.generation;
     let checkpoint = |records: &'s Vec<Record>| match records.first() {
@@ -312,7 +339,7 @@ mod tests {
         fn acknowledge(&mut self) {
             self.now += 1_000;
             let now = UNIX_EPOCH + Duration::from_micros(self.now);
-            self.log.run(now, [Run::new("client", &view(), self.generation, now)]).expect("a record");
+            self.log.run(now, [("client", &view(), self.generation)]).expect("a record");
             self.ran.push((self.now, evenkeel_translate::resources(&view(), &self.snapshot, self.generation)));
         }
 
@@ -420,6 +447,50 @@ mod tests {
         let unknown = super::past(live.state.path(), "nobody", then).expect_err("no such proxy").to_string();
         assert!(unknown.contains("no proxy `nobody`") && unknown.contains("client"), "{unknown}");
     }
+
+    /// A thousand proxies that follow a change are a few numbers; who changes its labels is written down anew.
+    #[test]
+    fn many_proxies_cost_few_bytes_and_each_is_found() {
+        let mut live = Live::new();
+        let mut views: Vec<(String, ProxyView)> =
+            (0..1_000).map(|n| (format!("node-{n}"), ProxyView { pod: format!("pod-{n}").into(), ..view() })).collect();
+        let mut random = Random::new(1);
+        let mut expected = vec![0; views.len()];
+        let mut all_at_once = 0;
+        for step in 0..60 {
+            live.edit("a.yaml", Some(&service("a", 80 + step)));
+            live.now += 1_000;
+            let now = UNIX_EPOCH + Duration::from_micros(live.now);
+            let every = step % 4 == 3;
+            let who: Vec<usize> = (0..views.len()).filter(|_| every || random.below(3) > 0).collect();
+            if random.below(4) == 0 {
+                views[who[0]].1.labels.insert("version".to_owned(), format!("v{step}"));
+            }
+            let before = size(&live);
+            let runs = who.iter().map(|number| (&*views[*number].0, &views[*number].1, live.generation));
+            live.log.run(now, runs).expect("a record");
+            if step == 59 {
+                all_at_once = size(&live) - before;
+            }
+            who.iter().for_each(|number| expected[*number] = live.generation);
+            if step == 30 {
+                live.log.rotate(live.checkpoint()).expect("a segment");
+            }
+        }
+        assert!(all_at_once < 1_000, "{all_at_once} bytes for 1,000 proxies that settled");
+        let segments = log::read(live.state.path()).expect("segments");
+        for ((node, view), expected) in views.iter().zip(expected) {
+            let seen = last_run(&segments, node, live.now).expect("a run");
+            assert_eq!((seen.run.generation, &seen.run.view()), (expected, view), "{node}");
+        }
+    }
+
+    /// Bytes of the segments.
+    fn size(live: &Live) -> u64 {
+        let files = fs::read_dir(live.state.path().join("history")).expect("segments").filter_map(Result::ok);
+        files.map(|file| file.metadata().expect("a file").len()).sum()
+    }
+
     #[test]
     fn what_a_change_does_not_touch_is_not_made_anew() {
         let mut live = Live::new();

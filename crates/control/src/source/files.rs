@@ -378,9 +378,12 @@ impl Stamp {
 }
 
 fn read_text(path: &Path) -> io::Result<String> {
-    let limit = u64::try_from(MAX_FILE_BYTES).unwrap_or(u64::MAX);
-    let mut bytes = Vec::new();
-    let read = fs::File::open(path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    let limit = u64::try_from(MAX_FILE_BYTES).unwrap_or(u64::MAX).saturating_add(1);
+    let file = fs::File::open(path)?;
+    // Room for all of it and for seeing its end, or it would be read in small pieces.
+    let room = file.metadata()?.len().saturating_add(64).min(limit);
+    let mut bytes = Vec::with_capacity(usize::try_from(room).unwrap_or(0));
+    let read = file.take(limit).read_to_end(&mut bytes)?;
     if read > MAX_FILE_BYTES {
         return Err(io::Error::other(format!("it has more than {MAX_FILE_BYTES} bytes")));
     }

@@ -336,7 +336,10 @@ impl Subscription {
                 target: d.new,
                 forced: false,
             });
-        known.chain(fresh).chain((named && !same).then(|| self.renamed(target)).into_iter().flatten()).filter(|gap| gap.is_one())
+        known
+            .chain(fresh)
+            .chain((named && !same).then(|| self.renamed(target)).into_iter().flatten())
+            .filter(|gap| gap.is_one())
     }
 
     /// Names asked for that another resource, or none, answers to now.
