@@ -56,7 +56,7 @@ struct Stream {
     told: (u64, Instant),
     /// It has resources it was not told of: they are the same in all that it asks for.
     behind: bool,
-    status: Status,
+    status: Arc<Status>,
     first_push: FirstPush,
 }
 
@@ -98,7 +98,7 @@ pub struct StreamReport {
     /// Who.
     pub client: Arc<Client>,
     /// How far it has got.
-    pub status: Status,
+    pub status: Arc<Status>,
     /// What it is to hold.
     pub resources: Arc<ResourceSet>,
     /// Generation of the last of them that concerned it.
@@ -160,7 +160,7 @@ impl Proxies {
         state = lock(&self.state);
         tracing::info!(node = client.node, identity = ?client.identity, "proxy connected");
         state.by_view.entry(client.view.clone()).or_default().insert(id);
-        let (client, status, behind) = (Arc::new(client), Status::default(), false);
+        let (client, status, behind) = (Arc::new(client), Arc::default(), false);
         state.streams.insert(id, Stream { client, resources: sender, interest, told, behind, status, first_push });
         self.metrics.streams.fetch_add(1, Relaxed);
         let guard = Registration { proxies: self.clone(), id };
@@ -243,13 +243,14 @@ impl Proxies {
     }
 
     fn on_status(&self, id: u64, status: Status) {
+        let status = Arc::new(status);
         let mut state = lock(&self.state);
         let State { streams, settled, .. } = &mut *state;
         let Some(stream) = streams.get_mut(&id) else { return };
-        if status.settled_generation > 0 {
+        let before = std::mem::replace(&mut stream.status, status.clone());
+        if before.settled_generation == 0 && status.settled_generation > 0 {
             stream.first_push.done();
         }
-        let before = std::mem::replace(&mut stream.status, status.clone());
         if before.settled_generation != status.settled_generation {
             settled.insert(id);
         }

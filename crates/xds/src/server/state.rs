@@ -1,5 +1,6 @@
 //! What both protocols share: what has to go out next, in which order, and what an answer means.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -286,14 +287,17 @@ impl State {
         if names_others && self.targets_behind(resources) {
             return None;
         }
-        // Break last: a cluster goes when no listener or route the client holds can name it any more.
+        // Break last: a cluster goes when no listener or route the client holds can name it any more. Who can name it comes
+        // later in the order of types; it is looked at if there is something to take away.
         let is_named = matches!(kind, ResourceType::Cluster | ResourceType::Endpoint);
-        let removals = !is_named || !self.users_behind(resources);
         let target = resources.type_set(kind);
-        let subscription = &mut self.subscriptions[kind.index()];
+        let (upto, after) = self.subscriptions.split_at_mut(kind.index() + 1);
+        let subscription = upto.last_mut()?;
+        let known = OnceCell::new();
+        let removals = || !is_named || *known.get_or_init(|| !users_behind(after, resources));
         let (change, mut in_flight) = loop {
             let owed = subscription.owes_reply;
-            let (change, in_flight) = subscription.take(target, Allowed { removals, now })?;
+            let (change, in_flight) = subscription.take(target, Allowed { removals: &removals, now })?;
             // State of the world has no way to say of names that they are gone; the client stops asking when nothing
             // refers to them.
             if !full_listings || subscription.wildcard || !change.added.is_empty() || owed {
@@ -338,14 +342,6 @@ impl State {
                 subscription.force(name);
             }
         }
-    }
-
-    /// Whether listeners, routes or virtual hosts are still to be sent or answered.
-    fn users_behind(&self, resources: &ResourceSet) -> bool {
-        [ResourceType::Listener, ResourceType::Route, ResourceType::VirtualHost].into_iter().any(|kind| {
-            let (adds, removes) = self.get(kind).outstanding(resources.type_set(kind));
-            self.get(kind).in_flight.is_some() || adds || removes
-        })
     }
 
     /// Whether clusters are still to be sent or answered, or endpoints were asked for and never sent. A client that takes
@@ -407,6 +403,16 @@ impl State {
     pub fn check_invariants(&self) {
         self.subscriptions.iter().for_each(Subscription::check_invariants);
     }
+}
+
+/// Whether listeners, routes or virtual hosts are still to be sent or answered.
+fn users_behind(subscriptions: &[Subscription], resources: &ResourceSet) -> bool {
+    let name_others =
+        |kind: ResourceType| matches!(kind, ResourceType::Listener | ResourceType::Route | ResourceType::VirtualHost);
+    subscriptions.iter().filter(|subscription| name_others(subscription.kind)).any(|subscription| {
+        let (adds, removes) = subscription.outstanding(resources.type_set(subscription.kind));
+        subscription.in_flight.is_some() || adds || removes
+    })
 }
 
 /// Notes what the client holds otherwise than was known, and gives the names.

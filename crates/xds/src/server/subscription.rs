@@ -112,9 +112,10 @@ struct Gap<'a> {
 }
 
 /// What may be sent now.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Allowed {
-    pub removals: bool,
+#[derive(Clone, Copy)]
+pub(super) struct Allowed<'a> {
+    /// Asked when there is something to take away.
+    pub removals: &'a dyn Fn() -> bool,
     pub now: Duration,
 }
 
@@ -390,7 +391,7 @@ impl Subscription {
     }
 
     /// The next response's content, noted as sent, if there is anything to say.
-    pub fn take(&mut self, target: &TypeSet, allowed: Allowed) -> Option<(Change, InFlight)> {
+    pub fn take(&mut self, target: &TypeSet, allowed: Allowed<'_>) -> Option<(Change, InFlight)> {
         if !self.requested || self.in_flight.is_some() {
             return None;
         }
@@ -416,14 +417,14 @@ impl Subscription {
         Some((change, in_flight))
     }
 
-    fn take_all(&mut self, target: &TypeSet, allowed: Allowed) -> (Change, InFlight) {
+    fn take_all(&mut self, target: &TypeSet, allowed: Allowed<'_>) -> (Change, InFlight) {
         let mut change = Change { kind: self.kind, added: Vec::new(), removed: Vec::new(), absent: Vec::new() };
         let mut besides = Vec::new();
         let mut left: Vec<(Arc<str>, Behind)> = Vec::new();
         let mut bytes = 0;
         for gap in self.gaps(target) {
             let held_back = self.refusals.holds_back(gap.name, gap.target)
-                || (gap.target.is_none() && !allowed.removals && gap.held != Held::Nothing)
+                || (gap.target.is_none() && gap.held != Held::Nothing && !(allowed.removals)())
                 || bytes > MAX_RESPONSE_BYTES;
             if held_back {
                 left.push((gap.name.clone(), Behind { held: gap.held, forced: gap.forced }));
@@ -443,13 +444,13 @@ impl Subscription {
     }
 
     /// As [`take_all`](Self::take_all), of names that the client is behind with, only.
-    fn take_names(&mut self, names: &[Arc<str>], target: &TypeSet, allowed: Allowed) -> (Change, InFlight) {
+    fn take_names(&mut self, names: &[Arc<str>], target: &TypeSet, allowed: Allowed<'_>) -> (Change, InFlight) {
         let mut change = Change { kind: self.kind, added: Vec::new(), removed: Vec::new(), absent: Vec::new() };
         let mut besides = Vec::new();
         for name in names {
             let Some(behind) = self.behind.get(name).copied() else { continue };
             let gap = Gap { name, held: behind.held, target: self.target(target, name), forced: behind.forced };
-            if !gap.is_one() || (gap.target.is_none() && !allowed.removals) {
+            if !gap.is_one() || (gap.target.is_none() && !(allowed.removals)()) {
                 continue;
             }
             besides.push((name.clone(), behind.held));
