@@ -138,8 +138,9 @@ impl Board {
         self.open.iter().filter(brings).map(|open| open.mark(CLUSTER)).collect()
     }
 
-    /// A proxy has acknowledged what carries these marks.
-    pub fn acknowledged(&mut self, proxy: usize, marks: &[Mark], now: Instant) {
+    /// A proxy has acknowledged what carries these marks. Whether a change has now reached everybody.
+    pub fn acknowledged(&mut self, proxy: usize, marks: &[Mark], now: Instant) -> bool {
+        let finished = self.finished.len();
         for mark in marks {
             let Some(open) = self.open.iter_mut().find(|open| open.id == mark.change) else { continue };
             let Some(lacking) = open.lacking.get_mut(&proxy) else { continue };
@@ -152,6 +153,7 @@ impl Board {
         if !marks.is_empty() {
             self.finish_complete();
         }
+        self.finished.len() > finished
     }
 
     fn finish_complete(&mut self) {

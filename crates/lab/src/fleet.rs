@@ -318,18 +318,23 @@ async fn stream(
             }
         };
         member.messages.set(member.messages.get() + message.len() as u64);
-        let is_stuck = {
+        let (is_stuck, progress) = {
             let mut proxy = member.proxy.borrow_mut();
             let reaction = proxy.on_response(message, &mut shared.book.borrow_mut(), &shared.board.borrow())?;
             send(&mut stream, reaction.requests)?;
-            shared.board.borrow_mut().acknowledged(index, &reaction.marks, Instant::now());
+            let mut progress = shared.board.borrow_mut().acknowledged(index, &reaction.marks, Instant::now());
+            // With learned scope somebody may wait for this very response; of others there are thousands.
+            progress |= proxy.scope == Scope::Learned;
             if proxy.configured.is_none() && proxy.holds_all(shared.services.get()) {
                 proxy.configured = Some(shared.start.get().elapsed());
                 shared.unconfigured.set(shared.unconfigured.get() - 1);
+                progress = true;
             }
-            index < shared.stuck && proxy.configured.is_some()
+            (index < shared.stuck && proxy.configured.is_some(), progress)
         };
-        shared.progress.notify_waiters();
+        if progress {
+            shared.progress.notify_waiters();
+        }
         if is_stuck {
             stream.stall().await?;
         }

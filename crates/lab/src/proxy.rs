@@ -84,7 +84,7 @@ pub struct Proxy {
     pub counts: Counts,
     /// From the fleet's start until it held all it asked for.
     pub configured: Option<Duration>,
-    scope: Scope,
+    pub(crate) scope: Scope,
     protocol: Protocol,
     node: Node,
     types: [TypeState; Type::ALL.len()],
