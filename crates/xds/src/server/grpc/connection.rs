@@ -241,7 +241,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, O: Others + 'static> Connection<
     /// Gives the ADS stream's client back what its window may have.
     fn release(&mut self) {
         let Some(ads) = &mut self.inbox.ads else { return };
-        let credit = ads.messages.credit();
+        let credit = ads.messages.credit(self.limits.max_request_bytes);
         if credit > 0 {
             self.codec.release_stream(ads.key, credit);
             self.codec.release_connection(credit);

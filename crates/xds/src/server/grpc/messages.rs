@@ -46,9 +46,10 @@ impl Messages {
         Some(message.map_err(|error| GrpcStatus::internal(format!("malformed message: {error}"))))
     }
 
-    /// Bytes the client may send again: all that came, but not while a whole message waits to be taken.
-    pub(super) fn credit(&mut self) -> usize {
-        let waits = self.prefix().is_some_and(|(_, length)| self.buffer.len() - self.start >= PREFIX_BYTES + length);
+    /// Bytes the client may send again: all that came, but not while a message waits to be taken, or refused.
+    pub(super) fn credit(&mut self, max_bytes: usize) -> usize {
+        let there = self.buffer.len() - self.start;
+        let waits = self.prefix().is_some_and(|(_, length)| there >= PREFIX_BYTES + length.min(max_bytes));
         if waits { 0 } else { std::mem::take(&mut self.owed) }
     }
 
@@ -90,7 +91,7 @@ mod tests {
                 while let Some(message) = messages.take(100) {
                     found.push(message.unwrap());
                 }
-                credit += messages.credit();
+                credit += messages.credit(100);
             }
             assert_eq!((found, credit), (sent.map(str::to_owned).to_vec(), bytes.len()), "in steps of {step}");
         }
@@ -101,13 +102,13 @@ mod tests {
         let bytes = framed(&["first", "second"]);
         let mut messages = Messages::default();
         messages.add(&bytes[..3]);
-        assert_eq!(messages.credit(), 3);
+        assert_eq!(messages.credit(100), 3);
         messages.add(&bytes[3..]);
-        assert_eq!(messages.credit(), 0, "two whole ones wait");
+        assert_eq!(messages.credit(100), 0, "two whole ones wait");
         assert_eq!(messages.take::<String>(100).unwrap().unwrap(), "first");
-        assert_eq!(messages.credit(), 0, "one waits");
+        assert_eq!(messages.credit(100), 0, "one waits");
         assert_eq!(messages.take::<String>(100).unwrap().unwrap(), "second");
-        assert_eq!(messages.credit(), bytes.len() - 3);
+        assert_eq!(messages.credit(100), bytes.len() - 3);
     }
 
     #[test]
@@ -118,6 +119,12 @@ mod tests {
             let error = messages.take::<String>(100).unwrap().unwrap_err();
             assert!(error.message().contains(expected), "{error}");
         };
+        // Nor does a window open for more of it, however long nobody asks.
+        let mut endless = Messages::default();
+        endless.add(&[0, 255, 255, 255, 255]);
+        assert_eq!(endless.credit(100), 5);
+        endless.add(&[0; 100]);
+        assert_eq!(endless.credit(100), 0);
         check(&[1, 0, 0, 0, 0], "compressed");
         check(&[0, 0, 0, 0, 101], "of 101 bytes; at most 100");
         check(&[0, 0, 0, 0, 2, 255, 255], "malformed message");
