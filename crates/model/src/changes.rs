@@ -33,14 +33,14 @@ impl Changes {
     /// What `new` has otherwise than `old`.
     pub fn between(old: &Snapshot, new: &Snapshot) -> Self {
         let mut all = Self { mesh: old.mesh != new.mesh, ..Self::default() };
-        for service in differing(&old.services, &new.services) {
-            all.add_service(service);
+        for (old, new) in old.services.differing(&new.services) {
+            differing(&old, &new).into_iter().for_each(|service| all.add_service(service));
         }
         all.add_endpoints(old, new);
-        for rule in differing(&old.destination_rules, &new.destination_rules) {
-            all.add_rule(rule);
+        for (old, new) in old.destination_rules.differing(&new.destination_rules) {
+            differing(&old, &new).into_iter().for_each(|rule| all.add_rule(rule));
         }
-        for ruling in differing(&old.virtual_services, &new.virtual_services) {
+        for ruling in old.virtual_services.differing(&new.virtual_services) {
             all.add_virtual_service(ruling);
         }
         all.workloads = !differing(&old.workloads, &new.workloads).is_empty();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use evenkeel_base::Span;
 use evenkeel_base::hostname::Hostname;
 
-use crate::{Labels, Visibility};
+use crate::{Labels, Viewer, Visibility};
 
 /// How clients call a host.
 #[derive(Debug, Clone, PartialEq)]
@@ -317,26 +317,36 @@ impl TrafficPolicy {
     }
 }
 
-/// The rule that a client in `namespace` uses for a service of `service_namespace`. Istio's order: the client's own
-/// namespace, the service's, the `root` namespace; in each a rule for the client's workload (`selected`) first, then the
-/// most specific host. `covering` yields the rules of a namespace whose host covers the service's, in that order.
+/// Who asks for a rule.
+pub(crate) struct RuleClient<'c, V: ?Sized, S> {
+    /// Its namespace, if there are rules for the service.
+    pub own: Option<&'c str>,
+    /// What sees rules of other namespaces.
+    pub viewer: &'c V,
+    /// Whether its workload has all these labels.
+    pub selected: S,
+}
+
+/// The rule that a client uses for a service of `service_namespace`. Istio's order: the client's own namespace, the
+/// service's, the `root` namespace; in each a rule for the client's workload first, then the most specific host.
+/// `covering` yields the rules of a namespace whose host covers the service's, in that order.
 pub(crate) fn applicable<'a, I: IntoIterator<Item = &'a Arc<DestinationRule>>>(
     service_namespace: &str,
-    namespace: &str,
     root: &str,
-    selected: impl Fn(&Labels) -> bool,
+    client: RuleClient<'_, impl Viewer + ?Sized, impl Fn(&Labels) -> bool>,
     covering: impl Fn(&str) -> I,
 ) -> Option<&'a Arc<DestinationRule>> {
+    let RuleClient { own, viewer, selected } = client;
     let in_namespace = |wanted: &str, client_is_here: bool| {
         covering(wanted)
             .into_iter()
-            .filter(|r| client_is_here || r.export_to.includes(namespace))
+            .filter(|r| client_is_here || r.export_to.seen_by(viewer))
             .filter(|r| r.workload_selector.is_empty() || (client_is_here && selected(&r.workload_selector)))
             .min_by_key(|r| r.workload_selector.is_empty())
     };
     // Rules of the root namespace are the mesh's defaults, not the client's own, even for clients that live there.
-    let of_client = (namespace != root).then(|| in_namespace(namespace, true)).flatten();
+    let of_client = own.filter(|own| *own != root).and_then(|own| in_namespace(own, true));
     of_client
-        .or_else(|| (service_namespace != namespace).then(|| in_namespace(service_namespace, false)).flatten())
-        .or_else(|| in_namespace(root, namespace == root))
+        .or_else(|| (own != Some(service_namespace)).then(|| in_namespace(service_namespace, false)).flatten())
+        .or_else(|| in_namespace(root, own == Some(root)))
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use evenkeel_base::hostname::Hostname;
 use imbl::OrdMap;
 
-use crate::{DestinationRule, GatewayRef, List, VirtualService, Workload};
+use crate::build::Rank;
+use crate::{DestinationRule, GatewayRef, List, Ordered, VirtualService, Workload};
 
 /// Objects by a host that may be a wildcard, those of one host in the order of precedence.
 pub(crate) type ByHost<T> = OrdMap<Hostname, List<T>>;
@@ -18,21 +19,50 @@ pub(crate) struct Index {
     /// By the services they lead to; in the order of precedence.
     pub(crate) routes_to: ByHost<VirtualService>,
     /// In the order of precedence.
-    pub(crate) at_gateway: OrdMap<GatewayRef, List<VirtualService>>,
+    pub(crate) at_gateway: OrdMap<GatewayRef, Ordered<Rank, VirtualService>>,
+    /// The namespaces that have rules for a host.
+    pub(crate) ruling_namespaces: OrdMap<Hostname, Arc<[Arc<str>]>>,
     /// By namespace.
     pub(crate) rules: OrdMap<Arc<str>, ByHost<DestinationRule>>,
     /// Those of one address ordered by namespace and Pod.
     pub(crate) workloads: OrdMap<IpAddr, List<Workload>>,
 }
 
+impl Index {
+    /// Notes whether a namespace has rules for a host.
+    pub(crate) fn note_rules(&mut self, namespace: &Arc<str>, host: &Hostname, any: bool) {
+        let before = self.ruling_namespaces.get(host).map_or(&[][..], |all| all);
+        if before.contains(namespace) == any {
+            return;
+        }
+        let mut now: Vec<Arc<str>> = before.iter().filter(|other| *other != namespace).cloned().collect();
+        if any {
+            now.push(namespace.clone());
+            now.sort_unstable();
+        }
+        match now.is_empty() {
+            true => drop(self.ruling_namespaces.remove(host)),
+            false => drop(self.ruling_namespaces.insert(host.clone(), now.into())),
+        }
+    }
+}
+
 /// The objects with a host that covers `host`, the most specific first.
 pub(crate) fn covering<'a, T>(index: &'a ByHost<T>, host: &Hostname) -> impl Iterator<Item = &'a Arc<T>> + use<'a, T> {
+    under_hosts_covering(index, host).flatten()
+}
+
+/// What is under the hosts that cover `host`, the most specific first.
+pub(crate) fn under_hosts_covering<'a, V: Clone>(
+    index: &'a OrdMap<Hostname, V>,
+    host: &Hostname,
+) -> impl Iterator<Item = &'a V> + use<'a, V> {
     let exact = index.get(host.as_str()).into_iter();
     // Most meshes have no wildcards, or few: those stand first in the order of names.
     let any_wildcard = index.get_min().is_some_and(|(first, _)| first.is_wildcard());
     let wider = any_wildcard.then(|| wildcards_over(host.as_str()));
-    let wider: Vec<&List<T>> = wider.into_iter().flatten().filter_map(|pattern| index.get(&*pattern)).collect();
-    exact.chain(wider).flatten()
+    let wider: Vec<&V> = wider.into_iter().flatten().filter_map(|pattern| index.get(&*pattern)).collect();
+    exact.chain(wider)
 }
 
 /// The wildcards other than `host` itself that cover it, the most specific first: of `a.b.c` these are `*.b.c`, `*.c`

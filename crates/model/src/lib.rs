@@ -23,14 +23,14 @@ pub mod visibility;
 pub mod workload;
 
 pub use address_book::AddressBook;
-pub use build::{Builder, Built, build};
+pub use build::{Builder, Built, Place, build};
 pub use changes::Changes;
 pub use destination_rule::{
     ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, Http2Keepalive, LbPolicy, LoadBalancer, LocalityLb,
     OutlierDetection, ProxyProtocol, RetryBudget, Shares, Subset, TcpKeepalive, TrafficPolicy, Warmup,
 };
 pub use gateway::{Gateway, GatewayHost, Server, ServerProtocol, ServerTls, ServerTlsMode};
-pub use list::List;
+pub use list::{Grouped, List, Ordered};
 pub use mesh::{MeshConfig, OutboundTrafficPolicy};
 pub use policy::{AuthorizationAction, AuthorizationPolicy, MtlsMode, PeerAuthentication};
 pub use service::{Endpoint, EndpointAddress, Protocol, Resolution, Service, ServicePort, TargetPort};
@@ -43,5 +43,5 @@ pub use virtual_service::{
     Destination, DestinationState, DirectResponse, GatewayRef, HttpAction, HttpMatch, HttpRoute, L4Match, L4Route,
     Redirect, RedirectPort, RetryPolicy, Rewrite, TlsRoute, VirtualService, WeightedDestination,
 };
-pub use visibility::Visibility;
+pub use visibility::{Viewer, Visibility};
 pub use workload::{ContainerPort, Labels, Selectable, Workload};

@@ -10,7 +10,7 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_base::spiffe::SpiffeId;
 
 use crate::sorted::SortedMap;
-use crate::{Labels, Visibility, Workload};
+use crate::{Labels, Viewer, Visibility, Workload};
 
 /// A host that can be called.
 #[derive(Debug, Clone, PartialEq)]
@@ -274,14 +274,14 @@ impl Service {
         rest.is_some_and(|r| r.starts_with(".svc."))
     }
 
-    /// Other names by which a client in `namespace` reaches a Kubernetes Service (`name`, `name.namespace`,
-    /// `name.namespace.svc`), shortest first; empty for other hosts. The bare name works only in its own namespace.
-    pub fn short_names(&self, namespace: &str) -> Vec<String> {
+    /// Other names by which a client reaches a Kubernetes Service (`name`, `name.namespace`, `name.namespace.svc`),
+    /// shortest first; empty for other hosts. The bare name works only in its own namespace.
+    pub fn short_names(&self, client: &(impl Viewer + ?Sized)) -> Vec<String> {
         if !self.is_kubernetes() {
             return Vec::new();
         }
         let mut names = Vec::with_capacity(3);
-        if namespace == &*self.namespace {
+        if client.is_in(&self.namespace) {
             names.push(self.name.to_string());
         }
         names.push(format!("{}.{}", self.name, self.namespace));
@@ -290,13 +290,20 @@ impl Service {
     }
 }
 
-/// Of services with one host, what a client in `namespace` sees: its own namespace's before others'.
+/// Of services with one host, what a client sees: its own namespace's before others'.
 pub(crate) fn preferred<'a>(
     same_host: impl Iterator<Item = &'a Arc<Service>> + Clone,
-    namespace: &str,
+    client: &(impl Viewer + ?Sized),
 ) -> Option<&'a Arc<Service>> {
-    let mut visible = same_host.filter(|s| s.export_to.includes(namespace));
-    visible.clone().find(|s| &*s.namespace == namespace).or_else(|| visible.next())
+    let mut visible = same_host.filter(|s| s.export_to.seen_by(client));
+    let first = visible.next()?;
+    // With no choice the client's namespace does not matter, and is not asked for.
+    let mut others = visible.peekable();
+    let is_own = |service: &&Arc<Service>| client.is_in(&service.namespace);
+    match others.peek() {
+        None => Some(first),
+        Some(_) => std::iter::once(first).chain(others).find(is_own).or(Some(first)),
+    }
 }
 
 /// Endpoints of one service by the number of its port.

@@ -8,14 +8,14 @@ use evenkeel_base::hostname::Hostname;
 
 use imbl::OrdMap;
 
-use crate::destination_rule::applicable;
-use crate::index::{Index, covering};
+use crate::destination_rule::{RuleClient, applicable};
+use crate::index::{Index, covering, under_hosts_covering};
 use crate::policy;
 use crate::service::{EndpointsByPort, preferred};
 use crate::workload::{Selectable, selects};
 use crate::{
-    AuthorizationAction, AuthorizationPolicy, DestinationRule, Endpoint, Gateway, GatewayRef, Labels, List, MeshConfig,
-    MtlsMode, PeerAuthentication, Service, Sidecar, VirtualService, Workload,
+    AuthorizationAction, AuthorizationPolicy, DestinationRule, Endpoint, Gateway, GatewayRef, Grouped, Labels, List, MeshConfig,
+    MtlsMode, Ordered, PeerAuthentication, Place, Service, Sidecar, Viewer, VirtualService, Workload,
 };
 
 /// Everything the control plane knows at one moment. Never changed: the next one shares with it all that
@@ -27,16 +27,16 @@ pub struct Snapshot {
     /// Labels of the namespaces that are declared.
     pub namespaces: Arc<BTreeMap<Arc<str>, Labels>>,
     /// All services, ordered by host, then namespace. A host may appear in several namespaces (ServiceEntries).
-    pub services: List<Service>,
+    pub services: Grouped<Hostname, Service>,
     /// Endpoints of the services, under (namespace, host).
     pub endpoints: OrdMap<(Arc<str>, Hostname), Arc<EndpointsByPort>>,
     /// All workloads, ordered by namespace and Pod.
     pub workloads: List<Workload>,
     /// All VirtualServices, in the order of precedence. Where two claim a host in the mesh, the later one appears there
     /// without it.
-    pub virtual_services: List<VirtualService>,
-    /// All DestinationRules by namespace, there in the order of precedence; those for one host are already merged.
-    pub destination_rules: List<DestinationRule>,
+    pub virtual_services: Ordered<(Place, usize), VirtualService>,
+    /// All DestinationRules by namespace and host, there in the order of precedence; those for one host are already merged.
+    pub destination_rules: Grouped<(Arc<str>, Hostname), DestinationRule>,
     /// All Gateways, in the order of precedence.
     pub gateways: List<Gateway>,
     /// All PeerAuthentications by namespace, there in the order of precedence.
@@ -50,35 +50,38 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The service of exactly this host as a client in `namespace` sees it.
-    pub fn service(&self, host: &str, namespace: &str) -> Option<&Arc<Service>> {
-        preferred(self.services_of(host).iter(), namespace)
+    /// The service of exactly this host as a client sees it.
+    pub fn service(&self, host: &str, client: &(impl Viewer + ?Sized)) -> Option<&Arc<Service>> {
+        preferred(self.services_of(host).iter(), client)
     }
 
     /// The same, of those that `is_seen` as well.
     pub fn service_if(
         &self,
         host: &str,
-        namespace: &str,
+        client: &(impl Viewer + ?Sized),
         is_seen: impl Fn(&Service) -> bool + Clone,
     ) -> Option<&Arc<Service>> {
-        preferred(self.services_of(host).iter().filter(move |service| is_seen(service)), namespace)
+        preferred(self.services_of(host).iter().filter(move |service| is_seen(service)), client)
     }
 
     /// All services of exactly this host, whoever sees them.
     pub fn services_of(&self, host: &str) -> &[Arc<Service>] {
-        let start = self.services.partition_point(|s| s.host.as_str() < host);
-        let end = self.services.partition_point(|s| s.host.as_str() <= host);
-        self.services.get(start..end).unwrap_or_default()
+        self.services.of(host)
     }
 
-    /// Whether there is a service whose host `host` covers, that is exported to `namespace`, and that `is_seen` there.
-    pub fn sees_any_under(&self, host: &Hostname, namespace: &str, is_seen: impl Fn(&Service) -> bool) -> bool {
-        let named = match host.is_wildcard() {
-            true => self.services.as_ref(),
-            false => self.services_of(host.as_str()),
-        };
-        named.iter().any(|s| host.covers(&s.host) && s.export_to.includes(namespace) && is_seen(s))
+    /// Whether there is a service whose host `host` covers, that is exported to the client, and that `is_seen` there.
+    pub fn sees_any_under(
+        &self,
+        host: &Hostname,
+        client: &(impl Viewer + ?Sized),
+        is_seen: impl Fn(&Service) -> bool,
+    ) -> bool {
+        let is_one = |s: &Arc<Service>| host.covers(&s.host) && s.export_to.seen_by(client) && is_seen(s);
+        match host.is_wildcard() {
+            true => self.services.iter().any(is_one),
+            false => self.services_of(host.as_str()).iter().any(is_one),
+        }
     }
 
     /// The endpoints of a service's port, those that are not ready included.
@@ -118,29 +121,29 @@ impl Snapshot {
         self.workloads.get(found)
     }
 
-    /// The VirtualServices that apply at `gateway` and that a proxy in `namespace` sees, in order of precedence.
-    pub fn virtual_services_at<'a>(
-        &'a self,
-        gateway: &'a GatewayRef,
-        namespace: &'a str,
-    ) -> impl Iterator<Item = &'a Arc<VirtualService>> + use<'a> {
-        let here = self.index.at_gateway.get(gateway).into_iter().flatten();
-        here.filter(move |v| v.export_to.includes(namespace))
+    /// The VirtualServices that apply at `gateway` and that a proxy sees, in order of precedence.
+    pub fn virtual_services_at(
+        &self,
+        gateway: &GatewayRef,
+        proxy: &(impl Viewer + ?Sized),
+    ) -> Vec<&Arc<VirtualService>> {
+        let here = self.index.at_gateway.get(gateway).into_iter().flat_map(Ordered::iter);
+        here.filter(|v| v.export_to.seen_by(proxy)).collect()
     }
 
     /// Of those, the ones that serve `host` by its name or a wildcard, the most specific first. In the mesh only the
     /// first is used; a gateway merges the routes of those with the same host.
-    pub fn virtual_services_for<'a>(
-        &'a self,
-        gateway: &'a GatewayRef,
-        namespace: &'a str,
+    pub fn virtual_services_for(
+        &self,
+        gateway: &GatewayRef,
+        proxy: &(impl Viewer + ?Sized),
         host: &Hostname,
-    ) -> Vec<&'a Arc<VirtualService>> {
+    ) -> Vec<&Arc<VirtualService>> {
         let mut found: Vec<&Arc<VirtualService>> = Vec::new();
         for service in covering(&self.index.virtual_services, host) {
             // One with several hosts that cover this one counts by the most specific.
             let is_new = !found.iter().any(|other| Arc::ptr_eq(other, service));
-            if is_new && service.applies_at(gateway) && service.export_to.includes(namespace) {
+            if is_new && service.applies_at(gateway) && service.export_to.seen_by(proxy) {
                 found.push(service);
             }
         }
@@ -162,16 +165,18 @@ impl Snapshot {
         self.virtual_services.iter().position(|other| Arc::ptr_eq(other, ruling)).unwrap_or(usize::MAX)
     }
 
-    /// The DestinationRule that `client` in `namespace` uses for a service. Istio's order: the client's
+    /// The DestinationRule that `client`, whose namespace `viewer` knows, uses for a service. Istio's order: the client's
     /// own namespace, the service's, the root namespace; in each the most specific host, a workload selector first.
     pub fn destination_rule_for(
         &self,
         service: &Service,
-        namespace: &str,
+        viewer: &(impl Viewer + ?Sized),
         client: &impl Selectable,
     ) -> Option<&Arc<DestinationRule>> {
-        let selected = |selector: &Labels| client.selected_by(selector);
-        applicable(&service.namespace, namespace, &self.mesh.root_namespace, selected, |wanted| {
+        let mut ruling = under_hosts_covering(&self.index.ruling_namespaces, &service.host).flat_map(|all| all.iter());
+        let own = ruling.find(|namespace| viewer.is_in(namespace)).map(|namespace| &**namespace);
+        let client = RuleClient { own, viewer, selected: |selector: &Labels| client.selected_by(selector) };
+        applicable(&service.namespace, &self.mesh.root_namespace, client, |wanted| {
             self.index.rules.get(wanted).into_iter().flat_map(|rules| covering(rules, &service.host))
         })
     }

@@ -9,7 +9,7 @@ use evenkeel_base::hostname::Hostname;
 use crate::workload::Selectable;
 use crate::{
     AuthorizationPolicy, DestinationRule, Endpoint, Gateway, GatewayRef, Labels, MeshConfig, MtlsMode,
-    PeerAuthentication, Service, Snapshot, VirtualService,
+    PeerAuthentication, Service, Snapshot, Viewer, VirtualService,
 };
 
 /// What an answer was made of. Two snapshots that agree on all keys of an answer give the same answer.
@@ -82,29 +82,29 @@ impl<'a> Tracked<'a> {
     }
 
     /// See [`Snapshot::service`].
-    pub fn service(self, host: &Hostname, namespace: &str) -> Option<&'a Arc<Service>> {
+    pub fn service(self, host: &Hostname, client: &impl Viewer) -> Option<&'a Arc<Service>> {
         self.reads.note(Key::Service(host.clone()));
-        self.snapshot.service(host.as_str(), namespace)
+        self.snapshot.service(host.as_str(), client)
     }
 
     /// See [`Snapshot::service_if`].
     pub fn service_if(
         self,
         host: &Hostname,
-        namespace: &str,
+        client: &impl Viewer,
         is_seen: impl Fn(&Service) -> bool + Clone,
     ) -> Option<&'a Arc<Service>> {
         self.reads.note(Key::Service(host.clone()));
-        self.snapshot.service_if(host.as_str(), namespace, is_seen)
+        self.snapshot.service_if(host.as_str(), client, is_seen)
     }
 
     /// See [`Snapshot::sees_any_under`].
-    pub fn sees_any_under(self, host: &Hostname, namespace: &str, is_seen: impl Fn(&Service) -> bool) -> bool {
+    pub fn sees_any_under(self, host: &Hostname, client: &impl Viewer, is_seen: impl Fn(&Service) -> bool) -> bool {
         self.reads.note(match host.is_wildcard() {
             true => Key::ServicesUnder(host.clone()),
             false => Key::Service(host.clone()),
         });
-        self.snapshot.sees_any_under(host, namespace, is_seen)
+        self.snapshot.sees_any_under(host, client, is_seen)
     }
 
     /// See [`Snapshot::endpoints`].
@@ -137,22 +137,22 @@ impl<'a> Tracked<'a> {
     /// See [`Snapshot::virtual_services_at`]. Made anew when any of them changes.
     pub fn virtual_services_at(
         self,
-        gateway: &'a GatewayRef,
-        namespace: &'a str,
-    ) -> impl Iterator<Item = &'a Arc<VirtualService>> + use<'a> {
+        gateway: &GatewayRef,
+        proxy: &impl Viewer,
+    ) -> Vec<&'a Arc<VirtualService>> {
         self.reads.note(Key::VirtualServicesAt(gateway.clone()));
-        self.snapshot.virtual_services_at(gateway, namespace)
+        self.snapshot.virtual_services_at(gateway, proxy)
     }
 
     /// See [`Snapshot::virtual_services_for`].
     pub fn virtual_services_for(
         self,
-        gateway: &'a GatewayRef,
-        namespace: &'a str,
+        gateway: &GatewayRef,
+        proxy: &impl Viewer,
         host: &Hostname,
     ) -> Vec<&'a Arc<VirtualService>> {
         self.reads.note(Key::VirtualServices(host.clone()));
-        self.snapshot.virtual_services_for(gateway, namespace, host)
+        self.snapshot.virtual_services_for(gateway, proxy, host)
     }
 
     /// See [`Snapshot::virtual_services_naming`].
@@ -176,12 +176,11 @@ impl<'a> Tracked<'a> {
     pub fn destination_rule_for(
         self,
         service: &Service,
-        namespace: &str,
-        client: &impl Selectable,
+        client: &(impl Selectable + Viewer),
     ) -> Option<&'a Arc<DestinationRule>> {
         self.reads.note(Key::Mesh);
         self.reads.note(Key::DestinationRules(service.host.clone()));
-        self.snapshot.destination_rule_for(service, namespace, client)
+        self.snapshot.destination_rule_for(service, client, client)
     }
 
     /// See [`Snapshot::mtls_mode`].

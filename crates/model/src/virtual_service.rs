@@ -9,7 +9,7 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_base::{Span, Spanned};
 
 use crate::workload::Selectable;
-use crate::{HeaderMatch, Headers, Labels, StringMatch, Visibility};
+use crate::{HeaderMatch, Headers, Labels, StringMatch, Viewer, Visibility};
 
 /// Routes for hosts.
 #[derive(Debug, Clone, PartialEq)]
@@ -301,44 +301,29 @@ impl VirtualService {
 }
 
 impl HttpMatch {
-    /// Whether it can hold for a client in this namespace at `gateway`.
-    pub fn applies_to(&self, gateway: &GatewayRef, namespace: &str, client: &impl Selectable) -> bool {
-        source_applies(
-            &self.gateways,
-            self.source_namespace.as_deref(),
-            &self.source_labels,
-            gateway,
-            namespace,
-            client,
-        )
+    /// Whether it can hold for a client at `gateway`.
+    pub fn applies_to(&self, gateway: &GatewayRef, client: &(impl Selectable + Viewer)) -> bool {
+        source_applies(&self.gateways, self.source_namespace.as_ref(), &self.source_labels, gateway, client)
     }
 }
 
 impl L4Match {
-    /// Whether it can hold for a client in this namespace at `gateway`.
-    pub fn applies_to(&self, gateway: &GatewayRef, namespace: &str, client: &impl Selectable) -> bool {
-        source_applies(
-            &self.gateways,
-            self.source_namespace.as_deref(),
-            &self.source_labels,
-            gateway,
-            namespace,
-            client,
-        )
+    /// Whether it can hold for a client at `gateway`.
+    pub fn applies_to(&self, gateway: &GatewayRef, client: &(impl Selectable + Viewer)) -> bool {
+        source_applies(&self.gateways, self.source_namespace.as_ref(), &self.source_labels, gateway, client)
     }
 }
 
 fn source_applies(
     gateways: &[GatewayRef],
-    source_namespace: Option<&str>,
+    source_namespace: Option<&Arc<str>>,
     source_labels: &Labels,
     gateway: &GatewayRef,
-    namespace: &str,
-    client: &impl Selectable,
+    client: &(impl Selectable + Viewer),
 ) -> bool {
     let here = gateways.is_empty() || gateways.contains(gateway);
     // Source conditions speak of workloads with a sidecar; a gateway does not know the client.
     let from_any = *gateway != GatewayRef::Mesh;
-    let from_namespace = || source_namespace.is_none_or(|wanted| wanted == namespace);
+    let from_namespace = || source_namespace.is_none_or(|wanted| client.is_in(wanted));
     here && (from_any || (from_namespace() && client.selected_by(source_labels)))
 }

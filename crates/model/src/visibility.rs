@@ -3,6 +3,19 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+/// Who looks at the mesh, from a namespace.
+pub trait Viewer {
+    /// Whether this is its namespace.
+    fn is_in(&self, namespace: &Arc<str>) -> bool;
+}
+
+/// Whoever is in the namespace of this name.
+impl Viewer for str {
+    fn is_in(&self, namespace: &Arc<str>) -> bool {
+        **namespace == *self
+    }
+}
+
 /// Which namespaces see an object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Visibility {
@@ -40,12 +53,12 @@ impl Visibility {
         }
     }
 
-    /// Whether a client in `namespace` sees the object.
-    pub fn includes(&self, namespace: &str) -> bool {
+    /// Whether the viewer sees the object. It is asked for its namespace only if that matters.
+    pub fn seen_by(&self, viewer: &(impl Viewer + ?Sized)) -> bool {
         match self {
             Self::Public => true,
             Self::None => false,
-            Self::Namespaces(namespaces) => namespaces.contains(namespace),
+            Self::Namespaces(namespaces) => namespaces.iter().any(|namespace| viewer.is_in(namespace)),
         }
     }
 
@@ -67,7 +80,7 @@ mod tests {
     fn reads_export_to() {
         let check = |entries: &[&str], client: &str, expected: bool| {
             let visibility = Visibility::from_export_to(entries.iter().copied(), "own");
-            assert_eq!(visibility.includes(client), expected, "{entries:?} from {client}");
+            assert_eq!(visibility.seen_by(client), expected, "{entries:?} from {client}");
         };
         check(&[], "other", true);
         check(&["*"], "other", true);

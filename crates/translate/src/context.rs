@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_model::{
-    DestinationRule, Labels, LoadBalancer, Protocol, Selectable, Service, Sidecar, Tracked, TrafficPolicy, Workload,
+    DestinationRule, Labels, LoadBalancer, Protocol, Selectable, Service, Sidecar, Tracked, TrafficPolicy, Viewer, Workload,
 };
 
 use crate::facts::{Answer, Client, Facts, Question};
@@ -65,6 +65,12 @@ impl Selectable for Context<'_> {
     }
 }
 
+impl Viewer for Context<'_> {
+    fn is_in(&self, namespace: &Arc<str>) -> bool {
+        self.ask(Question::IsIn(namespace.clone())) == Answer::Yes
+    }
+}
+
 impl<'a> Context<'a> {
     /// What `client` is told of `snapshot`; what depends on the client is noted into `facts`.
     pub(crate) fn new(client: &'a Client, snapshot: Tracked<'a>, facts: &'a Facts) -> Self {
@@ -92,13 +98,15 @@ impl<'a> Context<'a> {
         self.client.view.client_kind
     }
 
-    /// The proxy's namespace.
+    /// The proxy's namespace. What asks for it is shared with no other namespace: where only some namespace's own
+    /// clients are treated otherwise, ask [`is_in`](Viewer::is_in).
     pub fn namespace(&self) -> &'a Arc<str> {
+        self.ask(Question::Namespace);
         &self.client.view.namespace
     }
 
-    /// The Sidecar that holds for the proxy, if one does. Like kinds and namespace it is not noted: proxies of different
-    /// Sidecars share no units.
+    /// The Sidecar that holds for the proxy, if one does. Like kinds it is not noted: proxies of different Sidecars share
+    /// no units.
     pub fn sidecar(&self) -> Option<&'a Sidecar> {
         self.client.sidecar.as_deref()
     }
@@ -135,7 +143,7 @@ impl<'a> Context<'a> {
 
     /// The DestinationRule the proxy follows for a service.
     pub fn destination_rule(&self, service: &Service) -> Option<&'a Arc<DestinationRule>> {
-        self.snapshot.destination_rule_for(service, self.namespace(), self)
+        self.snapshot.destination_rule_for(service, self)
     }
 
     /// What a DestinationRule says of connections to a service, if there is one.

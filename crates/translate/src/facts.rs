@@ -1,7 +1,7 @@
 //! What generators ask about the proxy they work for.
 //!
-//! Kinds, namespace and Sidecar are not noted: proxies that differ in them share no units. Of everything else two proxies are
-//! the same to a generator if it would get the same answers.
+//! Kinds and Sidecar are not noted: proxies that differ in them share no units. Of everything else two proxies are the same
+//! to a generator if it would get the same answers.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -28,6 +28,10 @@ pub struct Client {
 pub enum Question {
     /// Does its workload have all these labels?
     SelectedBy(Labels),
+    /// Is it in this namespace?
+    IsIn(Arc<str>),
+    /// In which namespace is it?
+    Namespace,
     /// Is this one of its addresses?
     HasAddress(IpAddr),
     /// In which locality does it run?
@@ -82,6 +86,8 @@ impl Client {
         let yes_or_no = |yes| if yes { Answer::Yes } else { Answer::No };
         match question {
             Question::SelectedBy(selector) => yes_or_no(selects(selector, self.labels())),
+            Question::IsIn(namespace) => yes_or_no(self.view.namespace == *namespace),
+            Question::Namespace => Answer::Text(self.view.namespace.clone()),
             Question::HasAddress(address) => yes_or_no(self.view.addresses.contains(address)),
             Question::Locality => {
                 Answer::Text(self.workload.as_ref().map_or_else(|| "".into(), |workload| workload.locality.clone()))

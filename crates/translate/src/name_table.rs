@@ -45,7 +45,7 @@ pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
         return out.give(Collection::Names, Part::Name(host, info));
     }
     let packed = any_named(NAME_TABLE, &NameTable { table: BTreeMap::from([(host.clone(), info)]) });
-    let aliases = service.short_names(context.namespace()).into_iter().map(Into::into);
+    let aliases = service.short_names(&context).into_iter().map(Into::into);
     out.resources.push((ResourceType::NameTable, Resource::new(host, &packed).with_aliases(aliases)));
 }
 
@@ -75,7 +75,7 @@ pub fn name_info(context: Context<'_>, service: &Service) -> Option<NameInfo> {
     if ips.is_empty() {
         return None;
     }
-    let kubernetes = !service.short_names(&service.namespace).is_empty();
+    let kubernetes = service.is_kubernetes();
     Some(match kubernetes {
         true => NameInfo {
             ips,

@@ -31,10 +31,10 @@ pub struct Callable<'s> {
 impl<'a> Context<'a> {
     /// The service of exactly this host, if the proxy may call it, or if what it may call leads there.
     pub fn service(&self, host: &Hostname) -> Option<&'a Arc<Service>> {
+        let Some(sidecar) = self.sidecar() else { return self.snapshot.service(host, self) };
         let namespace = self.namespace();
-        let Some(sidecar) = self.sidecar() else { return self.snapshot.service(host, namespace) };
-        let imported = self.snapshot.service_if(host, namespace, |service| sidecar.imports_service(service, namespace));
-        imported.or_else(|| self.snapshot.service(host, namespace).filter(|_| self.is_led_to(sidecar, host, None)))
+        let imported = self.snapshot.service_if(host, self, |service| sidecar.imports_service(service, namespace));
+        imported.or_else(|| self.snapshot.service(host, self).filter(|_| self.is_led_to(sidecar, host, None)))
     }
 
     /// Whether a VirtualService the proxy follows, or its outbound policy, leads to a host, and to this port of it.
@@ -44,7 +44,7 @@ impl<'a> Context<'a> {
         let is_there = |to: &Destination| to.host == *host && is_port(to);
         let leads = |routes: &Arc<VirtualService>| {
             routes.applies_at(&GatewayRef::Mesh)
-                && routes.export_to.includes(namespace)
+                && routes.export_to.seen_by(self)
                 && sidecar.imports_routes_anywhere(routes, namespace)
                 && routes.destinations().any(is_there)
         };
@@ -125,16 +125,15 @@ impl<'a> Context<'a> {
 
     /// The VirtualService that rules the traffic of a service's port in the mesh.
     pub fn virtual_service(&self, service: &Service, port: u16) -> Option<&'a Arc<VirtualService>> {
-        let found = self.snapshot.virtual_services_for(&GatewayRef::Mesh, self.namespace(), &service.host);
+        let found = self.snapshot.virtual_services_for(&GatewayRef::Mesh, self, &service.host);
         found.into_iter().find(|routes| self.follows(routes, port))
     }
 
     /// Whether the workload may call a service whose host `host` covers.
     pub fn may_call_any_under(&self, host: &Hostname) -> bool {
-        let namespace = self.namespace();
         let is_seen =
-            |service: &Service| self.sidecar().is_none_or(|sidecar| sidecar.imports_service(service, namespace));
-        self.snapshot.sees_any_under(host, namespace, is_seen)
+            |service: &Service| self.sidecar().is_none_or(|sidecar| sidecar.imports_service(service, self.namespace()));
+        self.snapshot.sees_any_under(host, self, is_seen)
     }
 
     /// What happens to traffic that no service claims.

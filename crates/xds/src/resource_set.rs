@@ -1,7 +1,7 @@
 //! The resources one proxy is to hold: a persistent value. A successor shares with its predecessor, and proxies that see
 //! nearly the same share nearly everything; what differs between two sets is found without looking at what they share.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
@@ -13,8 +13,14 @@ use crate::{Resource, ResourceType};
 pub struct ResourceSet {
     /// Generation of the snapshot it was computed from; grows.
     pub generation: u64,
-    types: [TypeSet; ResourceType::ALL.len()],
+    shared: Arc<Types>,
+    /// What lies on top, each hiding what is shared under its name.
+    own: Arc<[(ResourceType, Arc<Resource>)]>,
+    /// Types with something on top, put together when somebody looks: most sets are replaced before anybody does.
+    layered: [OnceLock<Box<TypeSet>>; ResourceType::ALL.len()],
 }
+
+type Types = [TypeSet; ResourceType::ALL.len()];
 
 /// The resources of one type; `clone` is O(1).
 #[derive(Clone, Debug, Default)]
@@ -43,19 +49,26 @@ impl ResourceSet {
         Self { generation, ..Self::default() }
     }
 
+    /// What many share, with one's own on top. Nothing is put together until somebody looks.
+    pub fn layered(shared: &Self, own: Arc<[(ResourceType, Arc<Resource>)]>) -> Self {
+        let mut base = shared.clone();
+        base.put_together();
+        Self { own, ..base }
+    }
+
     /// Adds a resource, replacing one of the same name.
     pub fn insert(&mut self, kind: ResourceType, resource: Arc<Resource>) {
-        self.types[kind.index()].insert(resource);
+        self.types_mut()[kind.index()].insert(resource);
     }
 
     /// Takes a resource out.
     pub fn remove(&mut self, kind: ResourceType, name: &str) -> Option<Arc<Resource>> {
-        self.types[kind.index()].remove(name)
+        self.types_mut()[kind.index()].remove(name)
     }
 
     /// Replaces all resources of a type; each is under its own name.
     pub fn replace(&mut self, kind: ResourceType, resources: OrdMap<Arc<str>, Arc<Resource>>) {
-        let of = &mut self.types[kind.index()];
+        let of = &mut self.types_mut()[kind.index()];
         let before = std::mem::replace(&mut of.resources, resources.clone());
         for difference in differences(kind, &before, &resources) {
             of.note_aliases(difference.old.map(|r| &**r), difference.new.map(|r| &**r));
@@ -64,16 +77,40 @@ impl ResourceSet {
 
     /// The resource of that name.
     pub fn get(&self, kind: ResourceType, name: &str) -> Option<&Arc<Resource>> {
-        self.types[kind.index()].resources.get(name)
+        self.type_set(kind).resources.get(name)
     }
 
     /// All resources of a type, by name.
     pub fn of(&self, kind: ResourceType) -> &OrdMap<Arc<str>, Arc<Resource>> {
-        &self.types[kind.index()].resources
+        &self.type_set(kind).resources
     }
 
     pub(crate) fn type_set(&self, kind: ResourceType) -> &TypeSet {
-        &self.types[kind.index()]
+        let shared = &self.shared[kind.index()];
+        if !self.own.iter().any(|(of, _)| *of == kind) {
+            return shared;
+        }
+        self.layered[kind.index()].get_or_init(|| {
+            let mut whole = shared.clone();
+            for (_, resource) in self.own.iter().filter(|(of, _)| *of == kind) {
+                whole.insert(resource.clone());
+            }
+            Box::new(whole)
+        })
+    }
+
+    fn types_mut(&mut self) -> &mut Types {
+        self.put_together();
+        Arc::make_mut(&mut self.shared)
+    }
+
+    /// Leaves nothing on top.
+    fn put_together(&mut self) {
+        if !self.own.is_empty() {
+            self.shared = Arc::new(ResourceType::ALL.map(|kind| self.type_set(kind).clone()));
+            self.own = Arc::default();
+            self.layered = Default::default();
+        }
     }
 
     /// The resource that answers to a name a client asks for: its own name, else an alias (of several resources with the
@@ -81,18 +118,19 @@ impl ResourceSet {
     /// for by is `ROUTE_CONFIGURATION/HOST`, where HOST is what a request carries: if there is none with its port, the
     /// one without it.
     pub fn lookup(&self, kind: ResourceType, asked: &str) -> Option<&Arc<Resource>> {
-        self.types[kind.index()].lookup(kind, asked)
+        self.type_set(kind).lookup(kind, asked)
     }
 
     /// Whether it is the other one, or its unchanged clone: pointers are compared, so a set with the same content may be
     /// another.
     pub fn is_same(&self, other: &Self) -> bool {
-        self.types.iter().zip(&other.types).all(|(own, others)| own.resources.ptr_eq(&others.resources))
+        let same_layers = Arc::ptr_eq(&self.shared, &other.shared) && Arc::ptr_eq(&self.own, &other.own);
+        same_layers || ResourceType::ALL.into_iter().all(|kind| self.of(kind).ptr_eq(other.of(kind)))
     }
 
     /// How many resources it holds.
     pub fn len(&self) -> usize {
-        self.types.iter().map(|of| of.resources.len()).sum()
+        ResourceType::ALL.into_iter().map(|kind| self.of(kind).len()).sum()
     }
 
     /// Whether it holds none.
@@ -230,6 +268,32 @@ mod tests {
         new.insert(ResourceType::Route, resource("r", "1"));
         assert_eq!(short(&new, &old), ["CDS -c0001", "CDS ~c2000", "RDS +r"]);
         assert_eq!(short(&old, &new), ["CDS +c0001", "CDS ~c2000", "RDS -r"]);
+    }
+
+    #[test]
+    fn what_lies_on_top_hides_what_is_shared() {
+        let cluster = ResourceType::Cluster;
+        let mut shared = ResourceSet::new(1);
+        for name in ["a", "b"] {
+            shared.insert(cluster, resource(name, "shared"));
+        }
+        shared.insert(ResourceType::Route, resource("r", "shared"));
+        let own: Arc<[_]> = [(cluster, resource("b", "own")), (cluster, resource("c", "own"))].into();
+        let layered = ResourceSet::layered(&shared, own.clone());
+        assert_eq!((layered.len(), shared.len()), (4, 3));
+        assert_eq!(short(&layered, &shared), ["CDS ~b", "CDS +c"]);
+        assert!(layered.is_same(&ResourceSet::layered(&shared, own.clone())), "made of the same");
+        assert!(!layered.is_same(&shared));
+        assert!(layered.of(ResourceType::Route).ptr_eq(shared.of(ResourceType::Route)), "nothing of it is its own");
+        // A change leaves what it was made of alone, whether it was looked at or not.
+        let mut changed = ResourceSet::layered(&shared, own.clone());
+        changed.remove(cluster, "b");
+        changed.insert(cluster, resource("d", "own"));
+        assert_eq!(short(&changed, &layered), ["CDS -b", "CDS +d"]);
+        assert_eq!(short(&changed, &shared), ["CDS -b", "CDS +c", "CDS +d"]);
+        // On top of layers: nothing is lost.
+        let twice = ResourceSet::layered(&layered, [(cluster, resource("a", "own"))].into());
+        assert_eq!(short(&twice, &layered), ["CDS ~a"]);
     }
 
     /// Counts how many keys a diff compares: sharing has to make it independent of the size of the sets.

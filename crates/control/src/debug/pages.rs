@@ -176,7 +176,7 @@ impl Pages {
     fn endpointz(&self) -> Value {
         let world = self.world();
         let mut all = Vec::new();
-        for service in &world.snapshot.services {
+        for service in world.snapshot.services.iter() {
             for port in &service.ports {
                 let one = |e: &evenkeel_model::Endpoint| {
                     json!({

@@ -30,6 +30,8 @@ pub struct Files {
     /// The roots behind links, as notices name them.
     real_roots: Vec<PathBuf>,
     files: BTreeMap<PathBuf, File>,
+    /// The files something is to be said of.
+    troubled: BTreeSet<PathBuf>,
     /// Findings about directories rather than files.
     directories: Diagnostics,
     /// What was parsed to tell a difference, until it is taken in.
@@ -123,7 +125,14 @@ impl Files {
     /// Nothing read yet; [`Files::refresh`] does.
     pub fn new(roots: Vec<PathBuf>) -> Self {
         let real_roots = roots.iter().map(|root| root.canonicalize().unwrap_or_else(|_| root.clone())).collect();
-        Self { roots, real_roots, files: BTreeMap::new(), directories: Diagnostics::new(), parsed: BTreeMap::new() }
+        Self {
+            roots,
+            real_roots,
+            files: BTreeMap::new(),
+            troubled: BTreeSet::new(),
+            directories: Diagnostics::new(),
+            parsed: BTreeMap::new(),
+        }
     }
 
     /// The configuration directories.
@@ -149,6 +158,7 @@ impl Files {
             let file = self.files.entry(path.clone()).or_insert_with(|| File::new(&path));
             if file.is_stale(metadata.as_ref(), now) {
                 file.read(&path, metadata.as_ref(), self.parsed.remove(&path), &mut result);
+                self.note_trouble(&path);
             }
         }
         self.parsed.clear();
@@ -171,6 +181,7 @@ impl Files {
                     let file = self.files.entry(path.clone()).or_insert_with(|| File::new(&path));
                     file.read(&path, metadata.as_ref(), self.parsed.remove(&path), &mut result);
                     result.news.extend(file.diagnostics.iter().filter(|d| !before.contains(d)).cloned());
+                    self.note_trouble(&path);
                 }
             }
         }
@@ -196,6 +207,7 @@ impl Files {
             Some(text) => {
                 let file = self.files.entry(path.to_owned()).or_insert_with(|| File::new(path));
                 file.take(Parsed::of(file.path.clone(), text.into()), &mut result);
+                self.note_trouble(path);
             }
         }
         result.changed.pop()
@@ -203,11 +215,24 @@ impl Files {
 
     fn remove(&mut self, path: &Path, result: &mut Refresh) {
         let Some(file) = self.files.remove(path) else { return };
+        self.note_trouble(path);
         result.files_changed = true;
         result.read.push(file.key.clone());
         if !file.good.is_empty() {
             result.objects_of(&file, &file.good, &[]);
         }
+    }
+
+    /// Remembers whether something is to be said of a file, so that nobody has to look at all of them.
+    fn note_trouble(&mut self, path: &Path) {
+        match self.files.get(path).is_some_and(|file| !file.diagnostics.is_empty()) {
+            true => _ = self.troubled.insert(path.to_owned()),
+            false => _ = self.troubled.remove(path),
+        }
+    }
+
+    fn troubled(&self) -> impl Iterator<Item = &File> {
+        self.troubled.iter().filter_map(|path| self.files.get(path))
     }
 
     /// The path as the user gave it, if it can only be that of a file of the configuration.
@@ -226,12 +251,12 @@ impl Files {
 
     /// Findings about the present content of all files.
     pub fn diagnostics(&self) -> Diagnostics {
-        self.directories.iter().chain(self.files.values().flat_map(|f| f.diagnostics.iter())).cloned().collect()
+        self.directories.iter().chain(self.troubled().flat_map(|f| f.diagnostics.iter())).cloned().collect()
     }
 
     /// The files of which an older content is in force, or only part, because the present one has errors.
     pub fn refused(&self) -> Vec<Arc<str>> {
-        self.files.values().filter(|f| f.diagnostics.has_errors()).map(|f| f.path.clone()).collect()
+        self.troubled().filter(|f| f.diagnostics.has_errors()).map(|f| f.path.clone()).collect()
     }
 
     /// The texts that findings point into.

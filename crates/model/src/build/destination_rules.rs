@@ -14,7 +14,7 @@ use super::objects::{Id, Place};
 use super::step::Step;
 use super::tracking::{Cx, Fact, Tracker};
 use super::{kept, labels_text, shared};
-use crate::destination_rule::applicable;
+use crate::destination_rule::{RuleClient, applicable};
 use crate::index::wildcards_over;
 use crate::{
     ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, Http2Keepalive, Labels, LbPolicy, List,
@@ -32,8 +32,6 @@ pub(super) struct Table {
     drafts: HashMap<Id, Placed>,
     by_host: BTreeMap<RulesKey, SortedMap<Place, (Id, Arc<DestinationRule>)>>,
     merged: HashMap<RulesKey, Vec<Placed>>,
-    /// By namespace, there in the order of precedence.
-    listed: BTreeMap<(Arc<str>, Place), Arc<DestinationRule>>,
     changed: BTreeSet<RulesKey>,
 }
 
@@ -103,24 +101,12 @@ impl Table {
         let new: Vec<Placed> = new.into_iter().map(|(place, rule)| share(place, rule)).collect();
         let same = old.len() == new.len() && old.iter().zip(&new).all(|(a, b)| a.0 == b.0 && Arc::ptr_eq(&a.1, &b.1));
         if !same {
-            for (place, rule) in &old {
-                let at = (key.0.clone(), place.clone());
-                if self.listed.get(&at).is_some_and(|listed| Arc::ptr_eq(listed, rule)) {
-                    self.listed.remove(&at);
-                }
-            }
-            self.listed.extend(new.iter().map(|(place, rule)| ((key.0.clone(), place.clone()), rule.clone())));
             tracker.changed(Fact::Rules(&key.0, key.1.as_str()));
             self.changed.insert(key.clone());
         }
         if !new.is_empty() {
             self.merged.insert(key.clone(), new);
         }
-    }
-
-    /// All rules by namespace, there in the order of precedence.
-    pub(super) fn all(&self) -> impl Iterator<Item = Arc<DestinationRule>> + use<'_> {
-        self.listed.values().cloned()
     }
 
     /// The hosts for which a namespace has other rules than last time, with those it has now.
@@ -135,13 +121,8 @@ impl<'t> Cx<'t> {
     /// The rule that a client in `namespace` uses for a service.
     pub(super) fn destination_rule_for(&self, service: &Service, namespace: &str) -> Option<&'t Arc<DestinationRule>> {
         let root = &self.mesh().root_namespace;
-        applicable(
-            &service.namespace,
-            namespace,
-            root,
-            |_: &Labels| false,
-            |wanted| self.rules_covering(wanted, &service.host),
-        )
+        let client = RuleClient { own: Some(namespace), viewer: namespace, selected: |_: &Labels| false };
+        applicable(&service.namespace, root, client, |wanted| self.rules_covering(wanted, &service.host))
     }
 
     /// The rules of a namespace with a host that covers another, the most specific first.

@@ -33,6 +33,9 @@ use self::tracking::Tracker;
 use crate::address_book::Allotment;
 use crate::{AddressBook, Labels, List, MeshConfig, Snapshot};
 
+pub use self::objects::Place;
+pub(crate) use self::virtual_services::Rank;
+
 /// Builds the snapshot of all objects, in the order of precedence (files in the order of their names): where two claim
 /// the same, the earlier one wins. `mesh` holds the settings that a ConfigMap `istio` does not override; `book` the
 /// addresses given so far, and afterwards those given now.
@@ -176,22 +179,25 @@ impl Builder {
         let mut changed = tables.mesh != next.mesh || tables.namespaces != next.namespaces;
         next.mesh.clone_from(&tables.mesh);
         next.namespaces.clone_from(&tables.namespaces);
-        changed |= renew(&mut next.services, tables.services.changed());
+        for (host, services) in tables.services.changed() {
+            changed |= next.services.set(&host, services);
+        }
         changed |= renew(&mut next.workloads, tables.workloads.changed());
         changed |= renew(&mut next.gateways, tables.gateways.changed());
         changed |= renew(&mut next.peer_authentications, tables.policies.peers_changed());
         changed |= renew(&mut next.authorization_policies, tables.policies.authorization_changed());
-        changed |= renew(&mut next.virtual_services, tables.routes.changed());
+        for (rank, service) in tables.routes.changed() {
+            changed |= next.virtual_services.set(&rank, service);
+        }
         changed |= renew(&mut next.sidecars, tables.sidecars.changed());
         let endpoints = tables.endpoints.all();
         if !endpoints.ptr_eq(&next.endpoints) {
             next.endpoints = endpoints;
             changed = true;
         }
-        let rules = tables.rules.changed();
-        let rules_changed = !rules.is_empty();
-        changed |= renew(&mut next.destination_rules, rules_changed.then(|| tables.rules.all()));
-        for ((namespace, host), rules) in rules {
+        for ((namespace, host), rules) in tables.rules.changed() {
+            changed |= next.destination_rules.set(&(namespace.clone(), host.clone()), rules.clone());
+            next.index.note_rules(&namespace, &host, !rules.is_empty());
             let mut of_namespace = next.index.rules.get(&namespace).cloned().unwrap_or_default();
             set(&mut of_namespace, host, rules);
             match of_namespace.is_empty() {
@@ -205,8 +211,13 @@ impl Builder {
         for (host, services) in tables.routes.changed_destinations() {
             set(&mut next.index.routes_to, host, services);
         }
-        for (gateway, services) in tables.routes.changed_gateways() {
-            set(&mut next.index.at_gateway, gateway, services);
+        for ((gateway, rank), service) in tables.routes.changed_at_gateways() {
+            let mut here = next.index.at_gateway.get(&gateway).cloned().unwrap_or_default();
+            here.set(&rank, service);
+            match here.is_empty() {
+                true => drop(next.index.at_gateway.remove(&gateway)),
+                false => drop(next.index.at_gateway.insert(gateway, here)),
+            }
         }
         for (address, workloads) in tables.workloads.changed_addresses() {
             set(&mut next.index.workloads, address, workloads.into_iter().collect());

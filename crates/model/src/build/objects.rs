@@ -32,7 +32,7 @@ impl Id {
 
 /// A place in the order of precedence: by the path of the file, there by position.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Place {
+pub struct Place {
     file: Arc<Path>,
     position: usize,
 }

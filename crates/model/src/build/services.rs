@@ -53,7 +53,8 @@ pub(super) struct Table {
     /// Who claims an address, the first of whom gets it.
     pins: HashMap<IpAddr, SortedMap<Place, (Id, Span)>>,
     listed: BTreeMap<Hostname, Vec<(Id, Arc<Service>)>>,
-    changed: bool,
+    /// Hosts in `listed` that have others than last time.
+    changed: BTreeSet<Hostname>,
 }
 
 /// What one object says of its hosts.
@@ -214,16 +215,18 @@ impl Table {
             for (_, service) in old.iter().chain(&new) {
                 tracker.want(Step::Endpoints((service.namespace.clone(), host.clone())));
             }
-            self.changed = true;
+            self.changed.insert(host.clone());
         }
         if !new.is_empty() {
             self.listed.insert(host.clone(), new);
         }
     }
 
-    /// All services, ordered by host, then namespace; if there are others than last time.
-    pub(super) fn changed(&mut self) -> Option<impl Iterator<Item = Arc<Service>> + use<'_>> {
-        std::mem::take(&mut self.changed).then(|| self.listed.values().flatten().map(|(_, service)| service.clone()))
+    /// The hosts that have other services than last time, with those they have now, ordered by namespace.
+    pub(super) fn changed(&mut self) -> Vec<(Hostname, List<Service>)> {
+        let changed = std::mem::take(&mut self.changed);
+        let now = |host: &Hostname| self.listed.get(host).into_iter().flatten().map(|(_, s)| s.clone()).collect();
+        changed.into_iter().map(|host| (host.clone(), now(&host))).collect()
     }
 }
 

@@ -25,7 +25,7 @@ pub(super) struct Whole {
 /// Who names a host, in the order of precedence; the number is the host's position there.
 type Claimants = SortedMap<(Place, usize), Id>;
 /// A place in the list of VirtualServices: one may appear there in two parts.
-type Rank = (Place, usize);
+pub(crate) type Rank = (Place, usize);
 
 /// VirtualServices and their hosts.
 #[derive(Debug, Default)]
@@ -37,14 +37,15 @@ pub(super) struct Table {
     granted: HashMap<Hostname, Box<[(Place, usize)]>>,
     parts: HashMap<Id, Vec<(Rank, Arc<VirtualService>)>>,
     /// In the order of precedence.
-    listed: SortedMap<Rank, Arc<VirtualService>>,
+    listed: BTreeMap<Rank, Arc<VirtualService>>,
     by_host: BTreeMap<Hostname, SortedMap<Rank, Arc<VirtualService>>>,
     by_destination: BTreeMap<Hostname, SortedMap<Rank, Arc<VirtualService>>>,
-    by_gateway: BTreeMap<GatewayRef, SortedMap<Rank, Arc<VirtualService>>>,
-    changed: bool,
+    /// Places in `listed` that have changed.
+    changed: BTreeSet<Rank>,
     changed_hosts: BTreeSet<Hostname>,
     changed_destinations: BTreeSet<Hostname>,
-    changed_gateways: BTreeSet<GatewayRef>,
+    /// Gateways with the places in `listed` that may have changed there.
+    changed_at_gateways: BTreeSet<(GatewayRef, Rank)>,
 }
 
 /// What an object says.
@@ -219,7 +220,6 @@ impl Table {
             for (is_there, parts) in [(false, &old), (true, &new)] {
                 parts.iter().for_each(|(rank, part)| self.list(rank, part, is_there));
             }
-            self.changed = true;
         }
         if !new.is_empty() {
             self.parts.insert(id.clone(), new);
@@ -227,7 +227,14 @@ impl Table {
     }
 
     fn list(&mut self, rank: &Rank, part: &Arc<VirtualService>, is_there: bool) {
-        put_ranked(&mut self.listed, rank, part, is_there);
+        match is_there {
+            true => drop(self.listed.insert(rank.clone(), part.clone())),
+            false if self.listed.get(rank).is_some_and(|listed| Arc::ptr_eq(listed, part)) => {
+                drop(self.listed.remove(rank));
+            }
+            false => {}
+        }
+        self.changed.insert(rank.clone());
         for host in part.hosts.iter().map(|host| &host.value) {
             put_ranked(self.by_host.entry(host.clone()).or_default(), rank, part, is_there);
             self.changed_hosts.insert(host.clone());
@@ -237,15 +244,13 @@ impl Table {
             put_ranked(self.by_destination.entry(destination.host.clone()).or_default(), rank, part, is_there);
             self.changed_destinations.insert(destination.host.clone());
         }
-        for gateway in &part.gateways {
-            put_ranked(self.by_gateway.entry(gateway.clone()).or_default(), rank, part, is_there);
-            self.changed_gateways.insert(gateway.clone());
-        }
+        self.changed_at_gateways.extend(part.gateways.iter().map(|gateway| (gateway.clone(), rank.clone())));
     }
 
-    /// All VirtualServices in the order of precedence; if there are others than last time.
-    pub(super) fn changed(&mut self) -> Option<impl Iterator<Item = Arc<VirtualService>> + use<'_>> {
-        std::mem::take(&mut self.changed).then(|| self.listed.values().cloned())
+    /// The places in the order of precedence that others than last time may have, with who has them now.
+    pub(super) fn changed(&mut self) -> Vec<(Rank, Option<Arc<VirtualService>>)> {
+        let changed = std::mem::take(&mut self.changed);
+        changed.into_iter().map(|rank| (rank.clone(), self.listed.get(&rank).cloned())).collect()
     }
 
     /// The hosts that others than last time name, with who names them now.
@@ -260,10 +265,13 @@ impl Table {
         changed.into_iter().map(|host| (host.clone(), take_ranked(&mut self.by_destination, &host))).collect()
     }
 
-    /// The gateways that others than last time name, with who names them now.
-    pub(super) fn changed_gateways(&mut self) -> Vec<(GatewayRef, List<VirtualService>)> {
-        let changed = std::mem::take(&mut self.changed_gateways);
-        changed.into_iter().map(|gateway| (gateway.clone(), take_ranked(&mut self.by_gateway, &gateway))).collect()
+    /// The same of the places of those that name a gateway, each gateway for itself.
+    pub(super) fn changed_at_gateways(&mut self) -> Vec<((GatewayRef, Rank), Option<Arc<VirtualService>>)> {
+        let changed = std::mem::take(&mut self.changed_at_gateways);
+        let now = |(gateway, rank): &(GatewayRef, Rank)| {
+            self.listed.get(rank).filter(|part| part.gateways.contains(gateway)).cloned()
+        };
+        changed.into_iter().map(|at| (at.clone(), now(&at))).collect()
     }
 }
 

@@ -256,16 +256,25 @@ fn random_edits_build_what_building_anew_does() {
 /// What is equal in both snapshots is the same in both, and if all of a list is, the list is.
 fn equal_values_are_the_same(old: &Snapshot, new: &Snapshot) {
     fn list<T: PartialEq + std::fmt::Debug>(old: &List<T>, new: &List<T>) {
-        for value in new {
-            let equal: Vec<&Arc<T>> = old.iter().filter(|other| *other == value).collect();
+        same(old.iter(), new.iter(), old.same(new));
+    }
+    fn same<'a, T: PartialEq + std::fmt::Debug + 'a>(
+        old: impl Iterator<Item = &'a Arc<T>>,
+        new: impl Iterator<Item = &'a Arc<T>>,
+        are_same: bool,
+    ) {
+        let (old, new): (Vec<_>, Vec<_>) = (old.collect(), new.collect());
+        for value in &new {
+            let equal: Vec<&&Arc<T>> = old.iter().filter(|other| *other == value).collect();
             assert!(equal.is_empty() || equal.iter().any(|other| Arc::ptr_eq(other, value)), "{value:?}");
         }
-        let all = old.len() == new.len() && old.iter().zip(new).all(|(a, b)| Arc::ptr_eq(a, b));
-        assert!(!all || old.same(new));
+        let all = old.len() == new.len() && old.iter().zip(&new).all(|(a, b)| Arc::ptr_eq(a, b));
+        assert!(!all || are_same);
     }
-    list(&old.services, &new.services);
+    same(old.services.iter(), new.services.iter(), old.services.same(&new.services));
     list(&old.workloads, &new.workloads);
-    list(&old.destination_rules, &new.destination_rules);
+    let (of_old, of_new) = (&old.destination_rules, &new.destination_rules);
+    same(of_old.iter(), of_new.iter(), of_old.same(of_new));
     list(&old.sidecars, &new.sidecars);
     list(&old.peer_authentications, &new.peer_authentications);
     list(&old.authorization_policies, &new.authorization_policies);

@@ -244,7 +244,7 @@ spec: {containers: [{name: a}]}
     let mut book = serde_json::from_str(&stored).expect("a readable book");
     let (second, _) = evenkeel_model::build(&objects, &MeshConfig::default(), &mut book);
     assert_eq!(first, second);
-    assert_eq!(first.services[0].vips().count(), 1);
+    assert_eq!(first.services.first().expect("the service").vips().count(), 1);
     assert_eq!(first.workloads[0].identity.to_string(), "spiffe://example.org/ns/default/sa/default");
 }
 

@@ -1,6 +1,6 @@
 //! Proxies that give the same answers to all that is asked of them: what they share, and how it follows a change.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use evenkeel_model::{Changes, Key, Snapshot};
@@ -24,7 +24,9 @@ pub struct Class {
     /// Which units asked for a key.
     readers: OrdSet<(Key, Unit)>,
     /// What is asked of proxies, and by how many units.
-    questions: BTreeMap<Question, usize>,
+    questions: OrdMap<Question, usize>,
+    /// Whether something is asked now that was not, or the other way round, since somebody looked.
+    asks_otherwise: bool,
     /// The units that ask something of proxies.
     conditional: OrdSet<Unit>,
 }
@@ -44,7 +46,8 @@ impl Class {
             units: OrdMap::new(),
             parts: OrdMap::new(),
             readers: OrdSet::new(),
-            questions: BTreeMap::new(),
+            questions: OrdMap::new(),
+            asks_otherwise: false,
             conditional: OrdSet::new(),
         }
     }
@@ -57,6 +60,16 @@ impl Class {
     /// What is asked of its proxies.
     pub fn questions(&self) -> impl Iterator<Item = &Question> {
         self.questions.keys()
+    }
+
+    /// Whether it asks something else of its proxies than when this was asked last.
+    pub fn take_asks_otherwise(&mut self) -> bool {
+        std::mem::take(&mut self.asks_otherwise)
+    }
+
+    /// What a unit came to.
+    pub fn made(&self, unit: &Unit) -> Option<&Arc<Made>> {
+        self.units.get(unit)
     }
 
     /// All units there are, and all there should be.
@@ -229,11 +242,18 @@ impl Class {
                 *count -= 1;
                 if *count == 0 {
                     self.questions.remove(question);
+                    self.asks_otherwise = true;
                 }
             }
         }
         for (question, _) in now.into_iter().flat_map(|made| &made.answers) {
-            *self.questions.entry(question.clone()).or_default() += 1;
+            match self.questions.get_mut(question) {
+                Some(count) => *count += 1,
+                None => {
+                    self.questions.insert(question.clone(), 1);
+                    self.asks_otherwise = true;
+                }
+            }
         }
         match now.is_some_and(|made| !made.answers.is_empty()) {
             true => _ = self.conditional.insert(unit.clone()),

@@ -1,10 +1,10 @@
-//! Proxies of the same kinds, namespace and Sidecar, sorted into classes by what generators ask of them.
+//! Proxies of the same kinds and Sidecar, sorted into classes by what generators ask of them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use evenkeel_model::{Changes, Snapshot};
-use evenkeel_xds::ResourceSet;
+use evenkeel_xds::{ResourceSet, ResourceType};
 use evenkeel_xds::server::Touched;
 
 use super::class::{Class, Siblings};
@@ -14,7 +14,7 @@ use crate::facts::{Answer, Client, Question};
 use crate::plan::Unit;
 use crate::view::ProxyView;
 
-/// Proxies of the same kinds, namespace and Sidecar.
+/// Proxies of the same kinds and Sidecar.
 #[derive(Debug, Default)]
 pub struct Group {
     classes: BTreeMap<u64, Class>,
@@ -29,8 +29,8 @@ pub struct Group {
 struct Member {
     client: Client,
     class: u64,
-    /// Of its class, when `set` was made.
-    class_set: ResourceSet,
+    /// Of its class, when `set` was made; `None` if its own has changed since.
+    class_set: Option<ResourceSet>,
     /// What is made for it alone.
     own: Vec<(Unit, Made)>,
     set: Arc<ResourceSet>,
@@ -47,21 +47,51 @@ pub struct Left {
     class: Option<Class>,
 }
 
+/// How the set of a class changed, worked out once for all its members.
+#[derive(Debug)]
+struct Step {
+    from: ResourceSet,
+    names: Vec<(ResourceType, Arc<str>)>,
+    touched: Touched,
+}
+
+impl Step {
+    fn new(from: ResourceSet, to: &ResourceSet) -> Self {
+        let names = to.diff(&from).map(|difference| (difference.kind, difference.name.clone())).collect();
+        Self { names, touched: Touched::between(&from, to), from }
+    }
+}
+
 impl Member {
-    /// Makes its set anew if its class or what is its own changed. What it held before, if that is different.
-    fn refresh(&mut self, class: &Class, maker: &Maker<'_>) -> Option<Arc<ResourceSet>> {
-        if class.set.is_same(&self.class_set) {
+    /// Makes its set anew if its class or what is its own changed. What it held before and in which names that is
+    /// different, if it is. `step` is kept from one member of the class to the next.
+    fn refresh(
+        &mut self,
+        class: &Class,
+        step: &mut Option<Step>,
+        maker: &Maker<'_>,
+    ) -> Option<(Arc<ResourceSet>, Touched)> {
+        if self.class_set.as_ref().is_some_and(|known| class.set.is_same(known)) {
             return None;
         }
-        self.class_set = class.set.clone();
-        let mut set = class.set.clone();
-        for (kind, resource) in self.own.iter().flat_map(|(_, made)| &made.resources) {
-            set.insert(*kind, resource.clone());
-        }
-        let differs = set.diff(&self.set).next().is_some();
-        set.generation = if differs { maker.cause.generation } else { self.set.generation };
+        let from = self.class_set.replace(class.set.clone());
+        let own = self.own.iter().flat_map(|(_, made)| &made.resources).cloned();
+        let mut set = ResourceSet::layered(&class.set, own.collect());
+        let touched = match from {
+            Some(from) => {
+                let step = match step {
+                    Some(step) if step.from.is_same(&from) => step,
+                    _ => step.insert(Step::new(from, &class.set)),
+                };
+                // What a proxy has for itself hides what its class has under that name.
+                let own = |kind, name| self.own.iter().any(|(_, made)| made.gives(kind, name));
+                step.names.iter().any(|(kind, name)| !own(*kind, name)).then(|| step.touched.clone())
+            }
+            None => set.diff(&self.set).next().is_some().then(|| Touched::between(&self.set, &set)),
+        };
+        set.generation = if touched.is_some() { maker.cause.generation } else { self.set.generation };
         let before = std::mem::replace(&mut self.set, Arc::new(set));
-        differs.then_some(before)
+        touched.map(|touched| (before, touched))
     }
 }
 
@@ -89,14 +119,19 @@ impl Group {
     /// Adds a proxy that has left another group. What is different for it.
     pub fn admit(&mut self, client: Client, left: Left, maker: &mut Maker<'_>) -> Option<Change> {
         let view = client.view.clone();
-        let before = self.enter(client, left, maker)?;
+        let (before, touched) = self.enter(client, left, maker)?;
         let now = self.members.get(&view)?.set.clone();
-        let touched = Touched::between(&before, &now);
         Some(Change { view, before, now, touched })
     }
 
-    /// Puts a proxy into the class of those that answer as it does. What it held before, if that is different.
-    fn enter(&mut self, client: Client, left: Left, maker: &mut Maker<'_>) -> Option<Arc<ResourceSet>> {
+    /// Puts a proxy into the class of those that answer as it does. What it held before, if that is different, and in
+    /// which names.
+    fn enter(
+        &mut self,
+        client: Client,
+        left: Left,
+        maker: &mut Maker<'_>,
+    ) -> Option<(Arc<ResourceSet>, Touched)> {
         let view = client.view.clone();
         if let Some(class) = left.class.filter(|_| self.classes.is_empty()) {
             let mut class = class.led_by(client.clone());
@@ -110,7 +145,7 @@ impl Group {
         let found = self.classes.iter().find(|(_, class)| same(class)).map(|(id, _)| *id);
         let member = Member {
             class: found.unwrap_or(u64::MAX),
-            class_set: ResourceSet::default(),
+            class_set: None,
             own: own_units(&client, maker),
             set: left.set,
             users: left.users,
@@ -118,10 +153,41 @@ impl Group {
         };
         self.members.insert(view.clone(), member);
         if found.is_none() {
-            self.settle(maker);
+            self.add_class(&view, maker);
         }
         let member = self.members.get_mut(&view)?;
-        member.refresh(self.classes.get(&member.class)?, maker)
+        member.refresh(self.classes.get(&member.class)?, &mut None, maker)
+    }
+
+    /// Makes a class for a proxy that answers as nobody else does: of another class, with what the answers concern made
+    /// anew or taken from whom it is the same for.
+    fn add_class(&mut self, view: &Arc<ProxyView>, maker: &mut Maker<'_>) {
+        let client = self.members.get(view).map(|member| member.client.clone());
+        let (Some((_, template)), Some(client)) = (self.classes.last_key_value(), client) else {
+            return self.settle(maker);
+        };
+        let mut class = template.clone().led_by(client);
+        let units = class.mismatched();
+        let known = |unit: &Unit| {
+            let mut made: Vec<Arc<Made>> = Vec::new();
+            for other in self.classes.values().filter_map(|class| class.made(unit)) {
+                if !made.iter().any(|known| Arc::ptr_eq(known, other)) {
+                    made.push(other.clone());
+                }
+            }
+            (unit.clone(), made)
+        };
+        let mut siblings: Siblings = units.iter().map(known).collect();
+        class.redo(units, maker, &mut siblings);
+        let asks_more = class.questions().any(|question| self.questions.binary_search(question).is_err());
+        self.next_class += 1;
+        self.classes.insert(self.next_class, class);
+        if let Some(member) = self.members.get_mut(view) {
+            member.class = self.next_class;
+        }
+        if asks_more {
+            self.settle(maker);
+        }
     }
 
     /// Takes out the proxies that do not belong here any more, each as it is now.
@@ -164,7 +230,8 @@ impl Group {
             class.redo(touched, maker, &mut siblings);
         }
         let moved = self.update_members(changes, maker);
-        if moved || self.asked() != self.questions {
+        let asks_otherwise = self.classes.values_mut().fold(false, |any, class| class.take_asks_otherwise() | any);
+        if moved || asks_otherwise && self.asked() != self.questions {
             self.settle(maker);
         }
         self.refresh(maker)
@@ -186,8 +253,7 @@ impl Group {
             for (unit, made) in &mut member.own {
                 if all || made.reads.iter().any(|key| changes.touch(key)) {
                     *made = maker.make(unit, &member.client, &[], Some(made));
-                    // Makes its set new.
-                    member.class_set = ResourceSet::default();
+                    member.class_set = None;
                 }
             }
         }
@@ -212,8 +278,8 @@ impl Group {
                 sorts.entry(answers(&self.questions, &member.client)).or_default().push(view.clone());
             }
             let before = std::mem::take(&mut self.classes);
-            for views in sorts.into_values() {
-                self.continue_class(&before, &views, maker, &mut siblings);
+            for (answers, views) in sorts {
+                self.continue_class(&before, &answers, &views, maker, &mut siblings);
             }
             if self.asked() == self.questions {
                 return;
@@ -221,10 +287,11 @@ impl Group {
         }
     }
 
-    /// Makes a class of these proxies from one that some of them were in.
+    /// Makes a class of these proxies, which all give these answers, from one that some of them were in.
     fn continue_class(
         &mut self,
         before: &BTreeMap<u64, Class>,
+        answers: &[Answer],
         views: &[Arc<ProxyView>],
         maker: &mut Maker<'_>,
         siblings: &mut Siblings,
@@ -232,12 +299,17 @@ impl Group {
         let members = || views.iter().filter_map(|view| self.members.get(view));
         let Some(client) = members().next().map(|member| member.client.clone()) else { return };
         let own = members().find_map(|member| before.get_key_value(&member.class));
-        let mut class = match own.or(before.first_key_value()) {
-            Some((_, class)) => class.clone().led_by(client),
-            None => Class::new(client),
+        let (mut class, answered_so) = match own.or(before.first_key_value()) {
+            Some((_, class)) => {
+                let same = self::answers(&self.questions, &class.client) == answers;
+                (class.clone().led_by(client), same)
+            }
+            None => (Class::new(client), false),
         };
         let units = match before.is_empty() {
             true => class.everything(maker.snapshot),
+            // All it asks is among the questions.
+            false if answered_so => BTreeSet::new(),
             false => class.mismatched(),
         };
         class.redo(units, maker, siblings);
@@ -257,21 +329,11 @@ impl Group {
     /// Makes the sets of proxies whose class or own resources changed.
     fn refresh(&mut self, maker: &Maker<'_>) -> Vec<Change> {
         let mut changed = Vec::new();
-        let mut known: HashMap<u64, (ResourceSet, Touched)> = HashMap::new();
+        let mut steps: HashMap<u64, Option<Step>> = HashMap::new();
         for (view, member) in &mut self.members {
             let Some(class) = self.classes.get(&member.class) else { continue };
-            let class_before = member.class_set.clone();
-            let Some(before) = member.refresh(class, maker) else { continue };
-            let touched = match known.get(&member.class) {
-                // Of its class nothing is known: what is its own changed.
-                _ if class_before.is_empty() => Touched::between(&before, &member.set),
-                Some((from, touched)) if from.is_same(&class_before) => touched.clone(),
-                _ => {
-                    let touched = Touched::between(&class_before, &class.set);
-                    known.insert(member.class, (class_before, touched.clone()));
-                    touched
-                }
-            };
+            let step = steps.entry(member.class).or_default();
+            let Some((before, touched)) = member.refresh(class, step, maker) else { continue };
             changed.push(Change { view: view.clone(), before, now: member.set.clone(), touched });
         }
         changed
@@ -295,7 +357,7 @@ impl Group {
         for member in self.members.values_mut() {
             member.client = Client::new(member.client.view.clone(), maker.snapshot);
             member.own = own_units(&member.client, maker);
-            member.class_set = ResourceSet::default();
+            member.class_set = None;
         }
         self.settle(maker);
         self.refresh(maker)

@@ -32,11 +32,10 @@ pub struct Translator {
     made: u64,
 }
 
-/// Kinds, namespace and Sidecar. Proxies that differ in one of these share no units.
+/// Kinds and Sidecar. Proxies that differ in one of these share no units.
 #[derive(Debug, Clone)]
 struct GroupKey {
     kinds: (ProxyKind, ClientKind),
-    namespace: Arc<str>,
     /// Compared by pointer: one that did not change is the same.
     sidecar: Option<Arc<Sidecar>>,
 }
@@ -44,12 +43,11 @@ struct GroupKey {
 impl GroupKey {
     fn of(client: &Client) -> Self {
         let view = &client.view;
-        let (kinds, namespace) = ((view.kind, view.client_kind), view.namespace.clone());
-        Self { kinds, namespace, sidecar: client.sidecar.clone() }
+        Self { kinds: (view.kind, view.client_kind), sidecar: client.sidecar.clone() }
     }
 
-    fn parts(&self) -> (&(ProxyKind, ClientKind), &str, Option<*const Sidecar>) {
-        (&self.kinds, &self.namespace, self.sidecar.as_ref().map(Arc::as_ptr))
+    fn parts(&self) -> (&(ProxyKind, ClientKind), Option<*const Sidecar>) {
+        (&self.kinds, self.sidecar.as_ref().map(Arc::as_ptr))
     }
 }
 

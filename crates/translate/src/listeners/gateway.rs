@@ -158,7 +158,7 @@ fn reference(gateway: &Gateway) -> GatewayRef {
 }
 
 fn applies(context: Context<'_>, reference: &GatewayRef, server: &Server, condition: &L4Match) -> bool {
-    condition.applies_to(reference, context.namespace(), &context)
+    condition.applies_to(reference, &context)
         && condition.port.is_none_or(|port| port == server.port)
 }
 
@@ -171,6 +171,6 @@ fn bound<'a>(
     let serves = |ruling: &VirtualService| {
         ruling.hosts.iter().any(|h| server.hosts.iter().any(|s| s.value.intersection(ruling, &h.value).is_some()))
     };
-    let all = context.snapshot.virtual_services_at(reference, context.namespace());
-    all.map(AsRef::as_ref).filter(move |ruling| serves(ruling))
+    let all = context.snapshot.virtual_services_at(reference, &context);
+    all.into_iter().map(AsRef::as_ref).filter(move |ruling| serves(ruling))
 }

@@ -205,7 +205,7 @@ fn l4_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) -
     let mut chains = Vec::new();
     if let Some(ruling) = context.virtual_service(service, port.number) {
         let applies = |m: &L4Match| {
-            m.applies_to(&GatewayRef::Mesh, context.namespace(), &context) && m.port.is_none_or(|p| p == port.number)
+            m.applies_to(&GatewayRef::Mesh, &context) && m.port.is_none_or(|p| p == port.number)
         };
         let tls = ruling.tls.iter().filter(|_| port.protocol.is_tls());
         for (names, _) in tls.clone().flat_map(|r| &r.matches).filter(|(_, m)| applies(m)) {

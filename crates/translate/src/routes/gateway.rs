@@ -29,7 +29,7 @@ pub fn servers(context: Context<'_>, out: &mut Output) {
 /// What the VirtualServices that name a host say of it at a router.
 pub fn of_host(context: Context<'_>, host: &Hostname, out: &mut Output) {
     let naming = context.snapshot.virtual_services_naming(host);
-    let naming: Vec<_> = naming.into_iter().filter(|r| r.export_to.includes(context.namespace())).collect();
+    let naming: Vec<_> = naming.into_iter().filter(|r| r.export_to.seen_by(&context)).collect();
     if naming.is_empty() {
         return;
     }

@@ -48,7 +48,7 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
 pub fn of_unregistered(context: Context<'_>, host: &Hostname, out: &mut Output) {
     let seen = |ruling: &&&Arc<VirtualService>| {
         ruling.applies_at(&GatewayRef::Mesh)
-            && ruling.export_to.includes(context.namespace())
+            && ruling.export_to.seen_by(&context)
             && context.follows(ruling, UNREGISTERED_HOST_PORT)
     };
     let all = context.snapshot.virtual_services_naming(host);
@@ -117,7 +117,7 @@ fn domains(context: Context<'_>, service: &Service) -> Vec<String> {
     if !host.ends_with('*') {
         all.push(format!("{host}."));
     }
-    all.extend(service.short_names(context.namespace()));
+    all.extend(service.short_names(&context));
     all.extend(service.vips().map(|vip| match vip {
         IpAddr::V4(v4) => v4.to_string(),
         IpAddr::V6(v6) => format!("[{v6}]"),

@@ -20,8 +20,7 @@ pub fn routes(context: Context<'_>, virtual_service: &VirtualService, gateway: &
             all.push(route(place, virtual_service, http, None));
             break;
         }
-        let applies =
-            |m: &&HttpMatch| m.applies_to(gateway, context.namespace(), &context) && m.port.is_none_or(|p| p == port);
+        let applies = |m: &&HttpMatch| m.applies_to(gateway, &context) && m.port.is_none_or(|p| p == port);
         all.extend(http.matches.iter().filter(applies).map(|m| route(place, virtual_service, http, Some(m))));
         if all.last().is_some_and(holds_always) {
             break;

@@ -19,7 +19,7 @@ pub(super) fn findings(diagnostics: &Diagnostics) -> String {
 
 pub(super) fn in_short(snapshot: &Snapshot) -> String {
     let mut shown = String::new();
-    for service in &snapshot.services {
+    for service in snapshot.services.iter() {
         let _ = writeln!(shown, "{}", of_service(service));
         for port in &service.ports {
             let endpoints: Vec<_> = snapshot.endpoints(service, port.number).iter().map(of_endpoint).collect();
@@ -36,7 +36,7 @@ pub(super) fn in_short(snapshot: &Snapshot) -> String {
             w.namespace, w.pod, w.identity
         );
     }
-    for rule in &snapshot.destination_rules {
+    for rule in snapshot.destination_rules.iter() {
         let subsets: Vec<_> = rule.subsets.iter().map(|s| &*s.name).collect();
         let _ = writeln!(shown, "rule {}/{} for {}: [{}]", rule.namespace, rule.name, rule.host, subsets.join(", "));
     }
@@ -47,7 +47,7 @@ pub(super) fn in_short(snapshot: &Snapshot) -> String {
             let _ = writeln!(shown, "  {} {}: {}", server.port, server.protocol, hosts.join(", "));
         }
     }
-    for service in &snapshot.virtual_services {
+    for service in snapshot.virtual_services.iter() {
         let _ = write!(shown, "{}", of_virtual_service(service));
     }
     shown
