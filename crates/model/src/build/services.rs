@@ -19,7 +19,7 @@ use super::{kept, shared};
 use crate::address_book::{Allotment, Range, SERVICE_ENTRIES, SERVICES};
 use crate::index::wildcards_over;
 use crate::service::preferred;
-use crate::{MeshConfig, Protocol, Resolution, Service, ServicePort, SortedMap, TargetPort, Visibility};
+use crate::{List, MeshConfig, Protocol, Resolution, Service, ServicePort, SortedMap, TargetPort, Visibility};
 
 /// The annotation by which a Service says who sees it.
 const EXPORT_TO_ANNOTATION: &str = "networking.istio.io/exportTo";
