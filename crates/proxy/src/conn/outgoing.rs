@@ -2,12 +2,15 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::AsyncWrite;
 
+use super::burst::{self, Ticket};
 use super::held;
+use crate::stream::Stream;
 
 /// Write buffers a worker keeps for reuse, and the most bytes each of them may hold on to.
 const MAX_POOLED: usize = 64;
@@ -17,21 +20,31 @@ thread_local! {
     static POOL: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Bytes on their way to a peer.
+/// Bytes on their way to a peer. Dropped before the stream they go to: see [`Outgoing::leaves_in_burst`].
 #[derive(Default)]
 pub(crate) struct Outgoing {
     bytes: Vec<u8>,
     sent: usize,
+    /// Bytes that the stream took, of all there were.
+    taken: usize,
     /// Capacity that is counted as held: what waits for the peer while others have their turn.
     counted: usize,
     /// The stream took bytes since it was flushed last: TLS may still hold them.
     unflushed: bool,
+    /// All bytes wait for the worker's next burst, or left with it.
+    ticket: Option<Ticket>,
+    /// They could not: they wait for the socket.
+    stuck: bool,
 }
 
 impl Outgoing {
     /// Where to append.
     #[inline]
     pub(crate) fn writer(&mut self) -> &mut Vec<u8> {
+        if self.ticket.is_some() {
+            // An error comes again with the next send.
+            _ = self.end_burst();
+        }
         if self.bytes.capacity() == 0 {
             self.bytes = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten().unwrap_or_default();
         }
@@ -44,29 +57,57 @@ impl Outgoing {
         self.bytes.len() - self.sent
     }
 
+    /// Bytes that the stream took, as far as it was asked.
+    #[inline]
+    pub(crate) fn taken(&self) -> usize {
+        self.taken
+    }
+
     /// All bytes were taken by the socket.
     #[inline]
     pub(crate) fn is_sent(&self) -> bool {
-        self.bytes.is_empty() && !self.unflushed
+        self.bytes.is_empty() && !self.unflushed && self.ticket.is_none()
+    }
+
+    /// They wait for the worker's next burst.
+    pub(crate) fn is_in_burst(&self) -> bool {
+        self.ticket.as_ref().is_some_and(Ticket::waits)
+    }
+
+    /// Has what there is leave with the worker's next burst, where that is any use: the caller need not wait for it. The task is
+    /// woken if something is left to do, which [`Outgoing::poll_send`] does; until then nothing may be sent to the stream by other ways.
+    pub(crate) fn leaves_in_burst(&mut self, stream: &Stream, cx: &mut Context<'_>) -> bool {
+        if let Stream::Tcp(stream) = stream
+            && self.ticket.is_none()
+            && !(self.bytes.is_empty() || self.stuck)
+            && self.sent == 0
+        {
+            self.ticket = burst::join(stream.as_raw_fd(), &mut self.bytes, cx.waker());
+        }
+        self.is_in_burst()
+    }
+
+    /// Learns what became of what was to leave in a burst, or takes it back.
+    fn end_burst(&mut self) -> io::Result<()> {
+        let Some(ticket) = self.ticket.take() else { return Ok(()) };
+        let length = ticket.length();
+        match ticket.outcome()? {
+            None => self.taken += length,
+            Some((bytes, sent)) => {
+                self.taken += sent;
+                (self.bytes, self.sent, self.stuck) = (bytes, sent, true);
+            }
+        }
+        Ok(())
     }
 
     /// Forgets what was not sent.
     pub(crate) fn clear(&mut self) {
+        self.ticket = None;
+        self.stuck = false;
         self.sent = 0;
-        self.bytes.clear();
         held::changed(std::mem::take(&mut self.counted), 0);
-        if (1..=MAX_POOLED_BYTES).contains(&self.bytes.capacity()) {
-            let bytes = std::mem::take(&mut self.bytes);
-            // During thread exit the pool may be gone; then the buffer is freed.
-            let _ = POOL.try_with(|pool| {
-                let mut pool = pool.borrow_mut();
-                if pool.len() < MAX_POOLED {
-                    pool.push(bytes);
-                }
-            });
-        } else {
-            self.bytes = Vec::new();
-        }
+        keep(std::mem::take(&mut self.bytes));
     }
 
     /// Sends and flushes all there is. May be called again after an error, which it then repeats or turns into another.
@@ -75,6 +116,7 @@ impl Outgoing {
         stream: &mut (impl AsyncWrite + Unpin),
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
+        self.end_burst()?;
         while let Some(rest) = self.bytes.get(self.sent..).filter(|rest| !rest.is_empty()) {
             let Poll::Ready(written) = Pin::new(&mut *stream).poll_write(cx, rest) else {
                 held::changed(self.counted, self.bytes.capacity());
@@ -83,7 +125,10 @@ impl Outgoing {
             };
             match written? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                count => self.sent += count,
+                count => {
+                    self.sent += count;
+                    self.taken += count;
+                }
             }
             self.unflushed = true;
         }
@@ -95,6 +140,20 @@ impl Outgoing {
             self.unflushed = false;
         }
         Poll::Ready(Ok(()))
+    }
+}
+
+/// Keeps a buffer's memory for the next, within limits.
+pub(super) fn keep(mut bytes: Vec<u8>) {
+    if (1..=MAX_POOLED_BYTES).contains(&bytes.capacity()) {
+        bytes.clear();
+        // During thread exit the pool may be gone; then the buffer is freed.
+        let _ = POOL.try_with(|pool| {
+            let mut pool = pool.borrow_mut();
+            if pool.len() < MAX_POOLED {
+                pool.push(bytes);
+            }
+        });
     }
 }
 

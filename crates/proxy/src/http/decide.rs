@@ -33,9 +33,9 @@ use crate::stats::http::Counter;
 use crate::upstream::Cluster;
 
 /// What becomes of a request.
-#[allow(clippy::large_enum_variant, reason = "one at a time, and forwarding, which is the rule, must not cost a box")]
 pub(super) enum Plan<'c> {
-    Forward(Forward<'c>),
+    /// Boxed: it would have its place in each future on the way here, and in that of every connection that waits.
+    Forward(Box<Forward<'c>>),
     Reply(Reply, Option<Levels<'c>>),
     /// It cannot be said before the control plane has said this.
     Hold(Demand),
@@ -224,7 +224,7 @@ impl<'l> Life<'l> {
             levels.edit_request(&mut request.head.headers, values);
         }
         rewrite(request, route, action, leg.host_rewrite.as_deref());
-        Plan::Forward(Forward {
+        Plan::Forward(Box::new(Forward {
             levels,
             host,
             action,
@@ -235,7 +235,7 @@ impl<'l> Life<'l> {
             ends_by: after(request.started, longest.or(origin.hcm.max_stream_duration)),
             idle: positive(action.idle_timeout.or(origin.hcm.stream_idle_timeout)),
             request_until: after(request.started, positive(origin.hcm.request_timeout)),
-        })
+        }))
     }
 }
 

@@ -230,7 +230,7 @@ impl Exchange<'_, '_> {
                     if !std::mem::replace(&mut self.life.response_ended, true) {
                         self.life.down.finish(&request.response_trailers);
                     }
-                    return self.life.down.poll_flush(cx).map_err(gone);
+                    return self.life.down.poll_flush_end(cx).map_err(gone);
                 }
                 // All that is there goes out in one go, and only then is there a wait for more.
                 Piece::Nothing => {
@@ -241,7 +241,7 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// Moves the request on; once all of it is sent, watches for a client that goes away. Ready only when it failed.
+    /// Moves the request on; once all of it is handed over, watches for a client that goes away. Ready only when it failed.
     fn poll_upload(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
         loop {
             if self.upload.refused {
@@ -254,6 +254,7 @@ impl Exchange<'_, '_> {
                 Poll::Ready(Ok(())) => self.timers.moved = true,
                 Poll::Ready(Err(Stop::Refused)) => self.upload.refused = true,
                 Poll::Ready(Err(Stop::Failed(failure))) => return Poll::Ready(failure),
+                Poll::Pending if self.upload.ended => return self.life.down.poll_gone(cx),
                 Poll::Pending => return Poll::Pending,
             }
         }
@@ -271,7 +272,7 @@ impl Exchange<'_, '_> {
             return Poll::Ready(Ok(()));
         }
         if self.upload.ended {
-            ready!(self.up.poll_flush(cx)).map_err(refused)?;
+            ready!(self.up.poll_flush_end(cx)).map_err(refused)?;
             self.upload.finished = true;
             return Poll::Ready(Ok(()));
         }

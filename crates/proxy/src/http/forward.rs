@@ -138,19 +138,14 @@ impl Life<'_> {
             let host = forward.cluster.pick(&target)?;
             self.request.host = Some(Rc::clone(&host));
             let guard = forward.cluster.begin_request(&host, forward.action.priority).map_err(|_| Failure::Overflow)?;
-            let terminates = forward.terminates_connect(self.request);
             let ready = match raced || self.request.tunnel.is_some() {
                 true => None,
                 false => forward.cluster.try_acquire(&host, self.request.head.version),
             };
-            let way = match ready {
-                Some(way) => way,
+            let mut up = match ready.map(|way| self.upstream(forward, way)) {
+                Some(up) => up,
                 // Few requests wait for a connection; those that do not need no room for it.
                 None => Box::pin(self.connect(forward, &host, raced)).await?,
-            };
-            let mut up = match way {
-                Way::Http1(connection) if terminates => Upstream::raw(connection),
-                way => Upstream::new(way, forward.cluster.enables_trailers()),
             };
             self.request.upstream_local = up.local_addr();
             let result = self.exchange_heads(forward, &mut up, upload, timers).await;
@@ -166,7 +161,7 @@ impl Life<'_> {
     }
 
     /// A connection that is not waiting in the pool.
-    async fn connect(&mut self, forward: &Forward<'_>, host: &Rc<Host>, raced: bool) -> Result<Way, Failure> {
+    async fn connect(&mut self, forward: &Forward<'_>, host: &Rc<Host>, raced: bool) -> Result<Upstream, Failure> {
         let (version, priority) = (self.request.head.version, forward.action.priority);
         let connected = match raced {
             _ if forward.terminates_connect(self.request) => {
@@ -180,11 +175,19 @@ impl Life<'_> {
             false => forward.cluster.acquire(host, version, priority).await,
         };
         self.request.clock.wait();
-        connected.map_err(Failure::from).inspect_err(|failure| {
+        let way = connected.map_err(Failure::from).inspect_err(|failure| {
             if let Failure::Connect(reason) = failure {
                 self.request.transport_failure.clone_from(reason);
             }
-        })
+        })?;
+        Ok(self.upstream(forward, way))
+    }
+
+    fn upstream(&self, forward: &Forward<'_>, way: Way) -> Upstream {
+        match way {
+            Way::Http1(connection) if forward.terminates_connect(self.request) => Upstream::raw(connection),
+            way => Upstream::new(way, forward.cluster.enables_trailers()),
+        }
     }
 
     /// Whether the upstream closed, or refused, before it looked at the request, as far as that can be told: a kept

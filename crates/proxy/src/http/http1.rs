@@ -112,7 +112,9 @@ impl Http1Connection {
 
     /// Waits for a request's first byte, or for something else to do.
     pub(super) async fn wait_for_request(&mut self) -> Next {
-        if let leave @ (Errand::MoveTo(_) | Errand::Emigrate) = self.origin.registration.errand() {
+        if let leave @ (Errand::MoveTo(_) | Errand::Emigrate) = self.origin.registration.errand()
+            && poll_fn(|cx| Poll::Ready(self.side.poll_flush(cx).is_ready())).await
+        {
             return Next::Leave(leave);
         }
         let mut idle_until = earlier(after(self.clock.now(), self.origin.hcm.idle_timeout), self.origin.until);
@@ -188,9 +190,12 @@ impl Http1Connection {
             self.clock.wait();
             self.origin.registration.watch(cx.waker());
             match self.origin.registration.errand() {
-                leave @ (Errand::MoveTo(_) | Errand::Emigrate) => return Poll::Ready(Idle::Leave(leave)),
+                // Nothing of an answer is left behind.
+                leave @ (Errand::MoveTo(_) | Errand::Emigrate) if self.side.poll_flush(cx).is_ready() => {
+                    return Poll::Ready(Idle::Leave(leave));
+                }
                 Errand::Drain if !drains => return Poll::Ready(Idle::Drains),
-                Errand::Drain | Errand::Stay => {}
+                _ => {}
             }
         }
         more.map(Idle::More)
@@ -223,7 +228,13 @@ fn poll_more(
     room: usize,
     cx: &mut Context<'_>,
 ) -> Poll<More> {
-    match side.input.poll_fill(&mut side.stream, room, cx) {
+    // A client that does not take an answer is not asked for more.
+    let filled = match side.poll_rest(cx) {
+        Poll::Ready(Ok(())) => side.input.poll_fill(&mut side.stream, room, cx),
+        Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+        Poll::Pending => Poll::Pending,
+    };
+    match filled {
         Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(More::End),
         Poll::Ready(Ok(_)) => Poll::Ready(More::Bytes),
         Poll::Pending => deadline.poll(until, cx).map(|()| More::Late),

@@ -33,7 +33,8 @@ impl Life<'_> {
         count_response(self.request, forward, (!answers_later).then_some(up.host()));
         let tunnel = self.opened_tunnel().filter(|_| upload.may_become_tunnel());
         if self.request.response.status == 101 && tunnel.is_none() {
-            return self.reply(Reply::from(&Failure::UpstreamProtocol), Some(forward.levels)).await;
+            let reply = Reply::from(&Failure::UpstreamProtocol);
+            return Box::pin(self.reply(reply, Some(forward.levels))).await;
         }
         self.ask_filters();
         self.edit_response(forward);

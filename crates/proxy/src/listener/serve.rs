@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use crate::access_log::Record;
 use crate::alpn::MULTIPLEXED_HTTP1;
 use crate::balance::Seat;
-use crate::conn::Buffer;
+use crate::conn::{Buffer, burst};
 use crate::listener::detect::{Ends, detect};
 use crate::listener::inspect::{self, InspectError, Inspected};
 use crate::listener::original_dst::original_destination;
@@ -332,7 +332,7 @@ async fn accept_tls(
     };
     let preferred = multiplexed.then_some(MULTIPLEXED_HTTP1);
     let accepting = Box::pin(tls.accept_preferring(*hello, stream, preferred));
-    let accepted = accepting.await.map_err(|error| error.to_string())?;
+    let accepted = burst::ahead_of(accepting).await.map_err(|error| error.to_string())?;
     Ok(Stream::Tls(Box::new(accepted)))
 }
 

@@ -16,6 +16,7 @@ use tokio::time::timeout;
 
 use super::host::Host;
 use crate::alpn::{Wanted, offer};
+use crate::conn::burst;
 use crate::proxy_protocol;
 use crate::stream::Stream;
 
@@ -68,10 +69,13 @@ async fn open(
     match transport {
         // A header comes once: the compiler refuses one inside another.
         Transport::Raw | Transport::ProxyProtocol(_) => Ok(Stream::Tcp(tcp)),
-        Transport::Tls(tls) => match tls.connect_offering(tcp, &offer(tls.alpn(), wanted)).await {
-            Ok(stream) => Ok(Stream::Tls(Box::new(stream))),
-            Err(error) => Err(ConnectError::Tls(error.to_string())),
-        },
+        Transport::Tls(tls) => {
+            let offer = offer(tls.alpn(), wanted);
+            match burst::ahead_of(Box::pin(tls.connect_offering(tcp, &offer))).await {
+                Ok(stream) => Ok(Stream::Tls(Box::new(stream))),
+                Err(error) => Err(ConnectError::Tls(error.to_string())),
+            }
+        }
     }
 }
 

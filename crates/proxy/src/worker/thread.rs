@@ -19,7 +19,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::access_log::{LogHandle, WorkerLog};
 use crate::balance::{Balance, Seat};
-use crate::conn::deadline;
+use crate::conn::{burst, deadline};
 use crate::h2::stats as h2;
 use crate::handover::Parcel;
 use crate::http::LentStream;
@@ -147,6 +147,7 @@ pub(super) fn spawn(seed: Seed, inbox: mpsc::Receiver<Message>) -> io::Result<st
     let thread = std::thread::Builder::new().name(format!("worker-{}", seed.index)).spawn(move || {
         // A runtime whose tasks never leave the thread has to be made on it.
         let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.on_thread_unpark(burst::worker_woke);
         match builder.enable_io().enable_time().build_local(LocalOptions::default()) {
             Ok(runtime) => {
                 _ = started.send(Ok(()));
@@ -162,6 +163,7 @@ pub(super) fn spawn(seed: Seed, inbox: mpsc::Receiver<Message>) -> io::Result<st
 async fn run(seed: Seed, mut inbox: mpsc::Receiver<Message>) {
     let worker = Worker::new(seed);
     let housekeeping = spawn_local(housekeeping(Rc::clone(&worker)));
+    spawn_local(burst::run());
     spawn_local(memory::give_back_workers_start_up());
     let mut accepting: FastMap<ListenerKey, Vec<oneshot::Sender<()>>> = FastMap::default();
     while let Some(message) = inbox.recv().await {

@@ -89,6 +89,33 @@ fn a_host_that_closes_kept_connections_costs_no_request() {
 }
 
 #[test]
+fn what_many_ask_at_once_is_answered_to_each_in_order() {
+    let padding = "x".repeat(4096);
+    let backend = Backend::start(move |request| Reply::text(format!("{} {padding}", request.target)));
+    let proxy = Proxy::start_with(&bootstrap(TO_BACKEND, "", Some(backend.address())), 1);
+    proxy.wait_live();
+    let web = proxy.listener("web");
+    let mut open: Vec<_> = (0..48).map(|_| Connection::open(web).expect("it accepts")).collect();
+    // All at once, so that the worker does not come to rest; the last of a connection's answers ends it.
+    let paths = |client: usize| (0..8).map(move |number| format!("/{client}/{number}"));
+    for (client, connection) in open.iter_mut().enumerate() {
+        let requests = paths(client).map(|path| {
+            let last = if path.ends_with("/7") { "connection: close\r\n" } else { "" };
+            format!("GET {path} HTTP/1.1\r\nhost: test\r\n{last}\r\n")
+        });
+        connection.send(requests.collect::<String>()).expect("it reads");
+    }
+    for (client, connection) in open.iter_mut().enumerate() {
+        for path in paths(client) {
+            let response = connection.response().expect("an answer");
+            assert_eq!((response.status, response.text().split(' ').next()), (200, Some(path.as_str())));
+            assert_eq!(response.keeps_open(), !path.ends_with("/7"));
+        }
+        assert!(connection.response().is_err(), "nothing follows");
+    }
+}
+
+#[test]
 fn a_head_that_dawdles_gets_408_and_the_others_are_served() {
     let proxy = Proxy::start(&bootstrap(&answering("hello"), "request_headers_timeout: 0.3s", None));
     proxy.wait_live();

@@ -24,9 +24,9 @@ const LINGER_BYTES: usize = 256 * 1024;
 
 /// The connection, and where in the current message it is.
 pub(in crate::http) struct Http1 {
+    output: Outgoing,
     pub(in crate::http) stream: Stream,
     pub(in crate::http) input: Buffer,
-    output: Outgoing,
     body: FramedBody,
     writer: BodyWriter,
     /// Requests read on this connection.
@@ -147,7 +147,7 @@ impl Http1 {
         self.shutdown = self.tunnel;
     }
 
-    pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(in crate::http) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.output.poll_send(&mut self.stream, cx))?;
         if self.shutdown {
             // A client that is gone already needs no end.
@@ -155,6 +155,21 @@ impl Http1 {
             self.shutdown = false;
         }
         Poll::Ready(Ok(()))
+    }
+
+    pub(super) fn poll_flush_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match !self.shutdown && self.output.leaves_in_burst(&self.stream, cx) {
+            true => Poll::Ready(Ok(())),
+            false => self.poll_flush(cx),
+        }
+    }
+
+    /// Between two messages: ready when nothing is left to do for the last one's end.
+    pub(in crate::http) fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.output.is_in_burst() {
+            true => Poll::Ready(Ok(())),
+            false => self.poll_flush(cx),
+        }
     }
 
     pub(super) fn is_flushed(&self) -> bool {

@@ -140,7 +140,16 @@ impl Downstream<'_> {
         }
     }
 
-    /// Something was handed over and has not left yet.
+    /// As [`Downstream::poll_flush`] for the end of the response, which may leave a moment later, with others.
+    pub(super) fn poll_flush_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Http1(side) => side.poll_flush_end(cx),
+            Self::Http2(side) => side.poll_flush(cx),
+            Self::Lent(side) => side.poll_flush(cx),
+        }
+    }
+
+    /// Nothing was handed over that has not left yet.
     pub(super) fn is_flushed(&self) -> bool {
         match self {
             Self::Http1(side) => side.is_flushed(),

@@ -23,17 +23,15 @@ const RESPONSE_LIMITS: Limits = Limits { max_head_bytes: 60 * 1024, max_headers:
 
 /// The connection, and where in the exchange it is.
 pub(in crate::http) struct Http1 {
+    output: Outgoing,
     connection: Connection,
     /// Read and not yet used.
     input: Buffer,
-    output: Outgoing,
     writer: BodyWriter,
     scan: HeadScan,
     body: FramedBody,
     /// Request bytes were handed to the socket.
     begun: bool,
-    /// How many of them it took.
-    written: usize,
     /// What the socket had taken before the request, where that is counted in ciphertext.
     sealed_before: u64,
     /// It reported a reset then: what is read no longer tells that from an end.
@@ -61,7 +59,6 @@ impl Http1 {
             scan: HeadScan::default(),
             body: FramedBody::new(Framing::None, false),
             begun: false,
-            written: 0,
             sealed_before,
             reset: false,
             ended: false,
@@ -90,7 +87,7 @@ impl Http1 {
     /// The upstream closed the connection before any byte of the request reached it.
     pub(super) fn is_unread(&self) -> bool {
         let sealed = self.connection.stream.ciphertext_sent() - self.sealed_before;
-        let written = usize::try_from(sealed).unwrap_or(usize::MAX).max(self.written);
+        let written = usize::try_from(sealed).unwrap_or(usize::MAX).max(self.output.taken());
         self.ended && (written == 0 || !self.reset) && ended_before(&self.connection.stream, written)
     }
 
@@ -131,9 +128,7 @@ impl Http1 {
 
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.begun |= self.output.len() > 0;
-        let before = self.output.len();
         let sent = self.output.poll_send(&mut self.connection.stream, cx);
-        self.written += before - self.output.len();
         // A broken pipe is what a reset becomes that comes after the end.
         self.reset |= matches!(&sent, Poll::Ready(Err(error)) if error.kind() != io::ErrorKind::BrokenPipe);
         ready!(sent)?;
@@ -143,6 +138,14 @@ impl Http1 {
             self.shutdown = false;
         }
         Poll::Ready(Ok(()))
+    }
+
+    pub(super) fn poll_flush_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.begun |= self.output.len() > 0;
+        match !self.shutdown && self.output.leaves_in_burst(&self.connection.stream, cx) {
+            true => Poll::Pending,
+            false => self.poll_flush(cx),
+        }
     }
 
     pub(super) fn poll_head(&mut self, request: &mut Request, cx: &mut Context<'_>) -> Poll<Result<Arrived, Failure>> {

@@ -19,10 +19,10 @@ use http1::Http1;
 use http2::Http2;
 
 /// One try's exchange with an upstream.
-#[allow(clippy::large_enum_variant, reason = "one per request, and HTTP/1 must not cost a box")]
 pub(super) enum Upstream {
-    /// An HTTP/1 connection of its own.
-    Http1(Http1),
+    /// An HTTP/1 connection of its own. Boxed: it changes hands several times, and would have its place in each of the
+    /// futures that it goes through.
+    Http1(Box<Http1>),
     /// A stream of a connection that many share.
     Http2(Http2),
 }
@@ -40,14 +40,14 @@ impl Upstream {
     /// `trailers`: HTTP/1 hosts may send trailers, and be sent some.
     pub(super) fn new(way: Way, trailers: bool) -> Self {
         match way {
-            Way::Http1(connection) => Self::Http1(Http1::new(connection, trailers)),
+            Way::Http1(connection) => Self::Http1(Box::new(Http1::new(connection, trailers))),
             Way::Http2(place) => Self::Http2(Http2::new(place)),
         }
     }
 
     /// A connection that carries a tunnel's bytes and no HTTP.
     pub(super) fn raw(connection: Connection) -> Self {
-        Self::Http1(Http1::raw(connection))
+        Self::Http1(Box::new(Http1::raw(connection)))
     }
 
     /// The connection served a request before: the peer may have been about to close it.
@@ -126,6 +126,15 @@ impl Upstream {
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Http1(side) => side.poll_flush(cx),
+            Self::Http2(side) => side.poll_flush(cx),
+        }
+    }
+
+    /// As [`Upstream::poll_flush`] for the end of the request, which may leave a moment later, with others: whoever waits is woken by the
+    /// response, or if something is left to do.
+    pub(super) fn poll_flush_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Http1(side) => side.poll_flush_end(cx),
             Self::Http2(side) => side.poll_flush(cx),
         }
     }
