@@ -14,8 +14,8 @@ use crate::policy;
 use crate::service::{EndpointsByPort, preferred};
 use crate::workload::{Selectable, selects};
 use crate::{
-    AuthorizationAction, AuthorizationPolicy, DestinationRule, Endpoint, Gateway, GatewayRef, Grouped, Labels, List, MeshConfig,
-    MtlsMode, Ordered, PeerAuthentication, Place, Service, Sidecar, Viewer, VirtualService, Workload,
+    AuthorizationAction, AuthorizationPolicy, DestinationRule, Endpoint, Gateway, GatewayRef, Grouped, Labels, List,
+    MeshConfig, MtlsMode, Ordered, PeerAuthentication, Place, Service, Sidecar, Viewer, VirtualService, Workload,
 };
 
 /// Everything the control plane knows at one moment. Never changed: the next one shares with it all that

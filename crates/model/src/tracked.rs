@@ -135,11 +135,7 @@ impl<'a> Tracked<'a> {
     }
 
     /// See [`Snapshot::virtual_services_at`]. Made anew when any of them changes.
-    pub fn virtual_services_at(
-        self,
-        gateway: &GatewayRef,
-        proxy: &impl Viewer,
-    ) -> Vec<&'a Arc<VirtualService>> {
+    pub fn virtual_services_at(self, gateway: &GatewayRef, proxy: &impl Viewer) -> Vec<&'a Arc<VirtualService>> {
         self.reads.note(Key::VirtualServicesAt(gateway.clone()));
         self.snapshot.virtual_services_at(gateway, proxy)
     }

@@ -4,7 +4,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_model::{
-    DestinationRule, Labels, LoadBalancer, Protocol, Selectable, Service, Sidecar, Tracked, TrafficPolicy, Viewer, Workload,
+    DestinationRule, Labels, LoadBalancer, Protocol, Selectable, Service, Sidecar, Tracked, TrafficPolicy, Viewer,
+    Workload,
 };
 
 use crate::facts::{Answer, Client, Facts, Question};

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use evenkeel_model::{Changes, Snapshot};
-use evenkeel_xds::{ResourceSet, ResourceType};
 use evenkeel_xds::server::Touched;
+use evenkeel_xds::{ResourceSet, ResourceType};
 
 use super::class::{Class, Siblings};
 use super::made::{Made, Maker};
@@ -126,12 +126,7 @@ impl Group {
 
     /// Puts a proxy into the class of those that answer as it does. What it held before, if that is different, and in
     /// which names.
-    fn enter(
-        &mut self,
-        client: Client,
-        left: Left,
-        maker: &mut Maker<'_>,
-    ) -> Option<(Arc<ResourceSet>, Touched)> {
+    fn enter(&mut self, client: Client, left: Left, maker: &mut Maker<'_>) -> Option<(Arc<ResourceSet>, Touched)> {
         let view = client.view.clone();
         if let Some(class) = left.class.filter(|_| self.classes.is_empty()) {
             let mut class = class.led_by(client.clone());

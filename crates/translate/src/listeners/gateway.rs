@@ -158,8 +158,7 @@ fn reference(gateway: &Gateway) -> GatewayRef {
 }
 
 fn applies(context: Context<'_>, reference: &GatewayRef, server: &Server, condition: &L4Match) -> bool {
-    condition.applies_to(reference, &context)
-        && condition.port.is_none_or(|port| port == server.port)
+    condition.applies_to(reference, &context) && condition.port.is_none_or(|port| port == server.port)
 }
 
 /// The VirtualServices bound to a server by one of its hosts.

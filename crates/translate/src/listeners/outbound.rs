@@ -204,9 +204,8 @@ fn l4_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) -
     let place = context.place(port.number);
     let mut chains = Vec::new();
     if let Some(ruling) = context.virtual_service(service, port.number) {
-        let applies = |m: &L4Match| {
-            m.applies_to(&GatewayRef::Mesh, &context) && m.port.is_none_or(|p| p == port.number)
-        };
+        let applies =
+            |m: &L4Match| m.applies_to(&GatewayRef::Mesh, &context) && m.port.is_none_or(|p| p == port.number);
         let tls = ruling.tls.iter().filter(|_| port.protocol.is_tls());
         for (names, _) in tls.clone().flat_map(|r| &r.matches).filter(|(_, m)| applies(m)) {
             let route = tls.clone().find(|r| r.matches.iter().any(|(n, m)| n == names && applies(m)));
