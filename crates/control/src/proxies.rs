@@ -18,7 +18,7 @@ use crate::publish::{Admission, FirstPush, PublishOptions};
 use crate::world::World;
 
 /// How long a stream may be without the newest of what does not concern it.
-const CATCH_UP_INTERVAL: Duration = Duration::from_secs(5);
+const CATCH_UP_INTERVAL: Duration = Duration::from_secs(20);
 /// Most xDS streams served at a time, in streams.
 pub const MAX_STREAMS: usize = 20_000;
 

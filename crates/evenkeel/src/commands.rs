@@ -177,7 +177,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
                 .enable_all()
                 .build()
                 .context("cannot start the event loop")?;
-            purge::at_once();
+            purge::soon();
             runtime.spawn(evenkeel_proxy::memory::give_back_start_up());
             runtime.block_on(evenkeel_control::run(&options))?;
             Ok(0)

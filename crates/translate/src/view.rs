@@ -1,6 +1,7 @@
 //! Who asks: what the control plane knows of one proxy from its xDS node.
 
 use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use crate::pb::google::protobuf::{Struct, value::Kind};
 const MAX_NODE_ID_BYTES: usize = 1024;
 
 /// One proxy, as far as its configuration depends on it. Two equal views get equal resources.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProxyView {
     /// Sidecar or gateway.
     pub kind: ProxyKind,
@@ -29,6 +30,13 @@ pub struct ProxyView {
     pub labels: Labels,
     /// What it is, and how much of the mesh it wants to hold.
     pub client_kind: ClientKind,
+}
+
+/// Pods have names of their own: all the rest is not worth hashing for each proxy with each change.
+impl Hash for ProxyView {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.pod, &self.namespace, self.client_kind).hash(state);
+    }
 }
 
 /// What stands at the other end, by the metadata `EVENKEEL: {"SCOPE": …}`. It decides the shape of resources, not what

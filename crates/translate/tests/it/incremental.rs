@@ -261,3 +261,56 @@ fn a_sidecar_touches_only_the_proxies_it_selects() {
     let now = views.each_ref().map(|view| translator.set_of(view).expect("joined").clone());
     assert!(now[0].diff(&now[2]).all(|d| d.kind == ResourceType::Listener), "the same but for their own ports");
 }
+
+/// A Service of a namespace: only its own clients call it by its bare name.
+fn cluster_service(namespace: &str) -> (String, String) {
+    let text = format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: web, namespace: {namespace}}}\n\
+         spec: {{clusterIP: 10.96.0.{}, ports: [{{name: http, port: 80}}]}}\n",
+        namespace.len()
+    );
+    (format!("web-{namespace}.yaml"), text)
+}
+
+#[test]
+fn namespaces_share_what_is_the_same_for_them() {
+    let mut mesh = Mesh::new();
+    let files: Vec<_> = (0..20).map(service).chain(["a", "bb"].map(cluster_service)).collect();
+    let (snapshot, cause) = mesh.write(files.iter().map(|(name, text)| (name.clone(), text.as_str())));
+    let mut translator = Translator::new(snapshot, cause);
+    let in_namespace = |namespace: &str| {
+        let sidecar = view(ProxyKind::Sidecar, &format!("w.{namespace}"), "10.1.0.1", &[("app", "w")]);
+        ProxyView { client_kind: ClientKind::EvenkeelFull, ..sidecar }
+    };
+    let mut join = |namespace: &str, expected: u64| {
+        let before = translator.units_made();
+        let set = translator.join(&in_namespace(namespace));
+        let made = translator.units_made() - before;
+        assert!(made <= expected, "{namespace}: {made}");
+        let bare = set.lookup(ResourceType::VirtualHost, "80/web").map(|host| host.name.to_string());
+        bare.unwrap_or_default()
+    };
+    // Its own, and the services of which it alone knows the bare names.
+    assert_eq!(join("c", 100), "");
+    assert_eq!(join("a", 2), "80/web.a.svc.cluster.local");
+    assert_eq!(join("bb", 3), "80/web.bb.svc.cluster.local");
+    for namespace in ["d", "e", "f", "g"] {
+        assert_eq!(join(namespace, 1), "");
+    }
+    assert_eq!(translator.verify().0, []);
+
+    let mut change = |(name, text): (String, String)| {
+        let (snapshot, cause) = mesh.write([(name, text.as_str())]);
+        let before = translator.units_made();
+        assert_eq!(translator.update(snapshot, cause).len(), 7, "everybody is told");
+        assert_eq!(translator.verify().0, []);
+        translator.units_made() - before
+    };
+    assert!(change(service(20)) <= 8, "once for seven namespaces");
+    let (name, text) = cluster_service("a");
+    assert!(change((name, text.replace("10.96.0.1", "10.96.0.9"))) <= 3, "once for its own namespace and once for the others");
+    // A namespace that gets a Service of its own leaves the others.
+    assert!(change(cluster_service("d")) <= 8);
+    let set = translator.set_of(&in_namespace("d")).expect("it joined");
+    assert!(set.lookup(ResourceType::VirtualHost, "80/web").is_some());
+}
