@@ -308,7 +308,10 @@ fn namespaces_share_what_is_the_same_for_them() {
     };
     assert!(change(service(20)) <= 8, "once for seven namespaces");
     let (name, text) = cluster_service("a");
-    assert!(change((name, text.replace("10.96.0.1", "10.96.0.9"))) <= 3, "once for its own namespace and once for the others");
+    assert!(
+        change((name, text.replace("10.96.0.1", "10.96.0.9"))) <= 3,
+        "once for its own namespace and once for the others"
+    );
     // A namespace that gets a Service of its own leaves the others.
     assert!(change(cluster_service("d")) <= 8);
     let set = translator.set_of(&in_namespace("d")).expect("it joined");
