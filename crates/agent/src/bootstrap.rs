@@ -44,6 +44,9 @@ pub fn node(options: &Options) -> Result<Value, OptionsError> {
             "WORKLOAD_NAME": workload,
         },
     });
+    if !options.proxy_config.is_empty() {
+        node["metadata"]["PROXY_CONFIG"] = Value::Object(options.proxy_config.clone());
+    }
     if options.envoy.is_none() {
         node["metadata"]["EVENKEEL"] = scope(options);
     }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use evenkeel_base::spiffe::{SpiffeError, SpiffeId};
+use serde_json::{Map, Value};
 
 /// Port of the DNS proxy, as in Istio.
 const DNS_PORT: u16 = 15053;
@@ -86,6 +87,10 @@ pub struct Options {
     /// Name of the cluster, for the control plane.
     #[arg(long, default_value = "Kubernetes")]
     pub cluster_id: String,
+    /// What the proxy's owner says of it: Istio's ProxyConfig as JSON, as its injector puts it into PROXY_CONFIG. Of it the control
+    /// plane reads gatewayTopology.proxyProtocol.
+    #[arg(long, value_name = "JSON", value_parser = parse_object, default_value = "{}")]
+    pub proxy_config: Map<String, Value>,
     /// Wished lifetime of the certificate, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 24 * 3600)]
     pub certificate_ttl_s: u64,
@@ -157,6 +162,10 @@ impl Options {
     pub fn mark(&self) -> Option<u32> {
         (self.role == Role::Sidecar && !self.no_capture).then_some(SOCKET_MARK)
     }
+}
+
+fn parse_object(text: &str) -> Result<Map<String, Value>, String> {
+    serde_json::from_str(text).map_err(|error| format!("expected a JSON object: {error}"))
 }
 
 fn parse_label(text: &str) -> Result<(String, String), String> {

@@ -95,8 +95,10 @@ pub struct ServerTls {
 /// What a server does with TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerTlsMode {
-    /// Passed on unread, routed by SNI (`PASSTHROUGH`, `AUTO_PASSTHROUGH`).
+    /// Passed on unread, routed by SNI (`PASSTHROUGH`).
     Passthrough,
+    /// Passed on unread, to the service that the SNI of a client of the mesh names (`AUTO_PASSTHROUGH`).
+    AutoPassthrough,
     /// Ended here (`SIMPLE`).
     Simple(ServerCertificate),
     /// Ended here; the client shows a certificate (`MUTUAL`).
@@ -131,7 +133,19 @@ pub enum TlsVersion {
     V1_3,
 }
 
+impl ServerTlsMode {
+    /// Whether the server ends TLS itself.
+    pub fn terminates(&self) -> bool {
+        !matches!(self, Self::Passthrough | Self::AutoPassthrough)
+    }
+}
+
 impl GatewayHost {
+    /// Whether a service of that namespace is served here.
+    pub fn covers(&self, namespace: &str, host: &Hostname) -> bool {
+        self.namespace.as_deref().is_none_or(|own| own == namespace) && self.host.covers(host)
+    }
+
     /// The name under which a VirtualService's host is served here, if it is: the more specific of the two.
     pub fn intersection<'a>(&'a self, virtual_service: &VirtualService, host: &'a Hostname) -> Option<&'a Hostname> {
         let namespace_fits = self.namespace.as_deref().is_none_or(|own| own == &*virtual_service.namespace);

@@ -124,12 +124,35 @@ pub fn outbound(
     if let Some(version) = policy.proxy_protocol {
         begin_with_proxy_header(version, &mut cluster);
     }
+    set_origin(rule, &mut cluster);
+    let origin = subset.map(|s| &s.origin).or(rule.map(|r| &r.origin)).unwrap_or(&service.origin);
+    (cluster, Some(origin.clone()))
+}
+
+/// The cluster of connections that a router passes on unread, since their SNI names it. What they hold, and whom they
+/// are for, is between their ends.
+pub fn passed_on(
+    context: Context<'_>,
+    service: &Service,
+    port: &ServicePort,
+    rule: Option<&DestinationRule>,
+    subset: Option<&Subset>,
+) -> Generated {
+    let subset_name = subset.map_or("", |s| &*s.name);
+    let policy = rule.map(|r| r.policy_for(subset.map(|s| &*s.name), port.number)).unwrap_or_default();
+    let mut cluster = base(context, names::sni_dnat_cluster(port.number, subset_name, &service.host));
+    discovery(context, service, port, subset.map(|s| &s.labels), &policy, &mut cluster);
+    apply_policy(&policy, &mut cluster);
+    let origin = subset.map(|s| &s.origin).or(rule.map(|r| &r.origin)).unwrap_or(&service.origin);
+    set_origin(rule, &mut cluster);
+    (cluster, Some(origin.clone()))
+}
+
+fn set_origin(rule: Option<&DestinationRule>, cluster: &mut Cluster) {
     if let Some(rule) = rule {
         let path = origin::config_path("destination-rule", &rule.namespace, &rule.name);
         cluster.metadata = Some(metadata("istio", "config", &path));
     }
-    let origin = subset.map(|s| &s.origin).or(rule.map(|r| &r.origin)).unwrap_or(&service.origin);
-    (cluster, Some(origin.clone()))
 }
 
 fn discovery(

@@ -135,6 +135,11 @@ impl<'a> Context<'a> {
         self.ask(Question::HasAddress(address)) == Answer::Yes
     }
 
+    /// Whether a load balancer before the proxy tells who the client is (PROXY protocol).
+    pub fn takes_proxy_protocol(&self) -> bool {
+        self.ask(Question::TakesProxyProtocol) == Answer::Yes
+    }
+
     /// The workload behind a sidecar, or the router's own Pod; `None` until the registry knows it. What asks for it is
     /// made for this proxy alone.
     pub fn workload(&self) -> Option<&'a Arc<Workload>> {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use evenkeel_model::workload::selects;
-use evenkeel_model::{Endpoint, EndpointAddress, Labels, Resolution, Service};
+use evenkeel_model::{Endpoint, EndpointAddress, Labels, Resolution, Service, TrafficPolicy};
 use evenkeel_xds::ResourceType;
 
 use crate::clusters::{TLS_MODE, TLS_MODE_ISTIO, outbound_name};
@@ -30,22 +30,33 @@ pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
         for (subset, labels) in std::iter::once(("", &whole)).chain(subsets) {
             let policy = rule.map(|r| r.policy_for(Some(subset).filter(|s| !s.is_empty()), port.number));
             let policy = policy.unwrap_or_default();
-            let nearness = Nearness::new(context, &policy);
-            let setting = policy.load_balancer.and_then(|lb| lb.locality);
             for inner in carried.inners() {
                 let name = outbound_name(&port, subset, service, *inner);
-                let endpoints = context.snapshot.endpoints(service, port.number).iter();
-                let ready = endpoints.filter(|e| e.ready && selects(labels, &e.labels));
-                // EDS takes addresses only; a name would make Envoy refuse the whole assignment.
-                let addressed = ready.filter(|e| !matches!(e.address, EndpointAddress::Name(_)));
-                let mut assigned = assignment(&name, addressed, &nearness);
-                if let Some(setting) = &setting {
-                    load_balancer::weigh_localities(setting, context.locality(), &mut assigned);
-                }
-                out.add(ResourceType::Endpoint, &name, &assigned, Some(service.origin.clone()));
+                let takes = |endpoint: &Endpoint| selects(labels, &endpoint.labels);
+                of_cluster(context, (service, port.number), &name, &policy, takes, out);
             }
         }
     }
+}
+
+/// The endpoints of one EDS cluster of a service's port: those that it `takes`.
+pub fn of_cluster(
+    context: Context<'_>,
+    (service, port): (&Service, u16),
+    name: &str,
+    policy: &TrafficPolicy,
+    takes: impl Fn(&Endpoint) -> bool,
+    out: &mut Output,
+) {
+    let ready = context.snapshot.endpoints(service, port).iter().filter(|e| e.ready && takes(e));
+    // EDS takes addresses only; a name would make Envoy refuse the whole assignment.
+    let addressed = ready.filter(|e| !matches!(e.address, EndpointAddress::Name(_)));
+    let mut assigned = assignment(name, addressed, &Nearness::new(context, policy));
+    let setting = policy.load_balancer.as_ref().and_then(|lb| lb.locality.as_ref());
+    if let Some(setting) = setting {
+        load_balancer::weigh_localities(setting, context.locality(), &mut assigned);
+    }
+    out.add(ResourceType::Endpoint, name, &assigned, Some(service.origin.clone()));
 }
 
 /// One assignment, its endpoints grouped by locality, the nearest with priority 0.

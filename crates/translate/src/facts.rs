@@ -38,6 +38,8 @@ pub enum Question {
     Locality,
     /// What is its workload's label of this name?
     Label(Arc<str>),
+    /// Does a load balancer before it tell who the client is?
+    TakesProxyProtocol,
     /// Everything about its workload: no two proxies have the same.
     Workload,
 }
@@ -89,6 +91,7 @@ impl Client {
             Question::IsIn(namespace) => yes_or_no(self.view.namespace == *namespace),
             Question::Namespace => Answer::Text(self.view.namespace.clone()),
             Question::HasAddress(address) => yes_or_no(self.view.addresses.contains(address)),
+            Question::TakesProxyProtocol => yes_or_no(self.view.takes_proxy_protocol),
             Question::Locality => {
                 Answer::Text(self.workload.as_ref().map_or_else(|| "".into(), |workload| workload.locality.clone()))
             }

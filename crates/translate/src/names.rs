@@ -22,6 +22,11 @@ pub fn outbound_cluster(port: u16, subset: &str, host: &Hostname) -> String {
     format!("outbound|{port}|{subset}|{host}")
 }
 
+/// `outbound_.PORT_.SUBSET_.HOST`: a router's cluster, and the SNI of the connections that go to it unread.
+pub fn sni_dnat_cluster(port: u16, subset: &str, host: &Hostname) -> String {
+    mesh_sni(port, subset, host)
+}
+
 /// `inbound|PORT||`.
 pub fn inbound_cluster(port: u16) -> String {
     format!("inbound|{port}||")

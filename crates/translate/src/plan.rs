@@ -41,7 +41,7 @@ pub enum Unit {
 pub enum Collection {
     /// The listener of an address and port; the first to claim it gets it.
     Address(IpAddr, u16),
-    /// The listener of a port of any address.
+    /// The listener of a port of any address; a router's, where services have parts in it.
     Port(u16),
     /// The listener of an address that a Sidecar names for a port.
     Egress(IpAddr, u16),
@@ -64,7 +64,7 @@ pub enum Part {
     Tcp(Vec<FilterChain>, Span),
     /// A virtual host of a route configuration.
     VirtualHost(routes::HostPart),
-    /// A server of a router that has the route configuration.
+    /// A server of a router that has the route configuration, or the listener.
     Server(u16, Span),
     /// What a VirtualService, or the server itself, says of a host.
     GatewayRoutes(GatewayRoutes),
@@ -194,6 +194,8 @@ impl Unit {
                     listeners::outbound::of_service(context, service, out);
                     routes::outbound::of_service(context, service, out);
                     name_table::of_service(context, service, out);
+                } else {
+                    listeners::sni_dnat::of_service(context, service, out);
                 }
             }
             Self::Routed(host) => match context.is_sidecar() {
@@ -201,7 +203,10 @@ impl Unit {
                 false => routes::gateway::of_host(context, host, out),
             },
             Self::Assembly(Collection::Address(..)) => listeners::outbound::of_address(parts, out),
-            Self::Assembly(Collection::Port(number)) => listeners::outbound::of_port(context, *number, parts, out),
+            Self::Assembly(Collection::Port(number)) => match context.is_sidecar() {
+                true => listeners::outbound::of_port(context, *number, parts, out),
+                false => listeners::gateway::of_shared_port(context, *number, parts, out),
+            },
             Self::Assembly(Collection::Egress(address, number)) => {
                 listeners::outbound::of_egress(context, *address, *number, parts, out);
             }

@@ -127,7 +127,7 @@ fn exact(text: &str) -> StringMatcher {
 /// TLS termination on a gateway; `None` if the mode is to pass TLS on.
 pub fn gateway_server(mesh: &MeshConfig, server: &ServerTls, inner: Inner) -> Option<core::TransportSocket> {
     let (certificate, roots) = match &server.mode {
-        ServerTlsMode::Passthrough => return None,
+        ServerTlsMode::Passthrough | ServerTlsMode::AutoPassthrough => return None,
         ServerTlsMode::IstioMutual => return Some(mesh_server(mesh)),
         ServerTlsMode::Simple(certificate) => (certificate, None),
         ServerTlsMode::Mutual { certificate, ca_certificates } => (certificate, Some(ca_certificates.as_deref())),

@@ -30,6 +30,8 @@ pub struct ProxyView {
     pub labels: Labels,
     /// What it is, and how much of the mesh it wants to hold.
     pub client_kind: ClientKind,
+    /// A load balancer before it tells who the client is (metadata `PROXY_CONFIG`: `gatewayTopology.proxyProtocol`).
+    pub takes_proxy_protocol: bool,
 }
 
 /// Pods have names of their own: all the rest is not worth hashing for each proxy with each change.
@@ -150,6 +152,7 @@ impl ProxyView {
             service_account: metadata.text("SERVICE_ACCOUNT").unwrap_or_default().into(),
             labels: metadata.texts("LABELS"),
             client_kind: ClientKind::of(metadata.text_in("EVENKEEL", "SCOPE"), kind),
+            takes_proxy_protocol: kind == ProxyKind::Router && metadata.takes_proxy_protocol(),
         })
     }
 }
@@ -168,6 +171,12 @@ impl<'a> Metadata<'a> {
     /// A text inside an object.
     fn text_in(&self, name: &str, field: &str) -> Option<&'a str> {
         Metadata(self.object(name)).text(field)
+    }
+
+    /// Whether `PROXY_CONFIG` has `gatewayTopology.proxyProtocol`, an object that says nothing more.
+    fn takes_proxy_protocol(&self) -> bool {
+        let topology = Metadata(self.object("PROXY_CONFIG")).object("gatewayTopology");
+        Metadata(topology).object("proxyProtocol").is_some()
     }
 
     fn object(&self, name: &str) -> Option<&'a Struct> {
@@ -219,6 +228,21 @@ mod tests {
         check(sidecar, Some("full"), ClientKind::EvenkeelFull);
         check(sidecar, Some("learned"), ClientKind::EvenkeelLearned);
         check(router, Some("learned"), ClientKind::EvenkeelFull);
+    }
+
+    #[test]
+    fn gateways_say_whether_they_stand_behind_a_load_balancer_that_names_clients() {
+        let object = |name: &str, inner: Struct| Struct {
+            fields: [(name.to_owned(), Value { kind: Some(Kind::StructValue(inner)) })].into(),
+        };
+        let check = |id: &str, topology: Struct, expected: bool| {
+            let metadata = object("PROXY_CONFIG", object("gatewayTopology", topology));
+            let view = ProxyView::from_node(&node(id, Some(metadata))).unwrap();
+            assert_eq!(view.takes_proxy_protocol, expected, "{id}");
+        };
+        check("router~10.0.0.1~a.shop~c", object("proxyProtocol", Struct::default()), true);
+        check("router~10.0.0.1~a.shop~c", Struct::default(), false);
+        check("sidecar~10.0.0.1~a.shop~c", object("proxyProtocol", Struct::default()), false);
     }
 
     #[test]

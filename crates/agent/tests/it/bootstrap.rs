@@ -27,6 +27,17 @@ fn the_files_are_as_recorded() {
 }
 
 #[test]
+fn what_the_owner_says_of_the_proxy_goes_to_the_control_plane() {
+    let proxy_config = |text: &str| {
+        let bootstrap = bootstrap::bootstrap(&options(&words("router", &["--proxy-config", text]))).unwrap();
+        bootstrap["node"]["metadata"]["PROXY_CONFIG"].clone()
+    };
+    let text = r#"{"gatewayTopology":{"proxyProtocol":{}}}"#;
+    assert_eq!(proxy_config(text).to_string(), text);
+    assert!(proxy_config("{}").is_null());
+}
+
+#[test]
 fn envoy_accepts_them() {
     let ca = evenkeel_testkit::TestCa::new();
     let folder = tempfile::tempdir().unwrap();

@@ -98,8 +98,10 @@ choices! {
         Mutual = "MUTUAL",
         /// Both show the mesh's certificates.
         IstioMutual = "ISTIO_MUTUAL",
+        /// Passes it on unread, to the service that its SNI names as the mesh does.
+        AutoPassthrough = "AUTO_PASSTHROUGH",
     }
-    later: ["AUTO_PASSTHROUGH", "OPTIONAL_MUTUAL"];
+    later: ["OPTIONAL_MUTUAL"];
 }
 
 choices! {
@@ -199,7 +201,7 @@ fn check_tls(tls: &ServerTlsSettings, node: &Node, cx: &mut Context) {
     let needed = match mode {
         ServerTlsMode::Simple => 2,
         ServerTlsMode::Mutual => 3,
-        ServerTlsMode::Passthrough | ServerTlsMode::IstioMutual => 0,
+        ServerTlsMode::Passthrough | ServerTlsMode::AutoPassthrough | ServerTlsMode::IstioMutual => 0,
     };
     for (_, name) in files.into_iter().take(needed).filter(|(given, _)| !given) {
         cx.error(

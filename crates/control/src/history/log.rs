@@ -123,6 +123,8 @@ pub struct Run {
     service_account: String,
     labels: BTreeMap<String, String>,
     client: Client,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    takes_proxy_protocol: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -157,6 +159,7 @@ impl Run {
             service_account: view.service_account.to_string(),
             labels: view.labels.clone(),
             client: Client::of(view.client_kind),
+            takes_proxy_protocol: view.takes_proxy_protocol,
         }
     }
 
@@ -174,6 +177,7 @@ impl Run {
                 Client::Full => ClientKind::EvenkeelFull,
                 Client::Learned => ClientKind::EvenkeelLearned,
             },
+            takes_proxy_protocol: self.takes_proxy_protocol,
         }
     }
 
@@ -186,6 +190,7 @@ impl Run {
             && *self.service_account == *view.service_account
             && self.addresses == view.addresses
             && self.labels == view.labels
+            && self.takes_proxy_protocol == view.takes_proxy_protocol
     }
 
     /// Whether this is the proxy a user means: by node id, `POD.NAMESPACE` or `POD`.

@@ -381,6 +381,7 @@ mod tests {
             service_account: "client".into(),
             labels: Labels::new(),
             client_kind: ClientKind::Envoy,
+            takes_proxy_protocol: false,
         }
     }
 

@@ -219,6 +219,7 @@ fn server_tls(tls: &istio::ServerTlsSettings) -> ServerTls {
     ServerTls {
         mode: match tls.mode.unwrap_or(istio::ServerTlsMode::Passthrough) {
             istio::ServerTlsMode::Passthrough => ServerTlsMode::Passthrough,
+            istio::ServerTlsMode::AutoPassthrough => ServerTlsMode::AutoPassthrough,
             istio::ServerTlsMode::Simple => ServerTlsMode::Simple(certificate()),
             istio::ServerTlsMode::Mutual => {
                 ServerTlsMode::Mutual { certificate: certificate(), ca_certificates: text(&tls.ca_certificates) }

@@ -14,7 +14,7 @@ use crate::http::{self, Side};
 use crate::names;
 use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch, Listener};
 use crate::pb::core::TrafficDirection;
-use crate::plan::Output;
+use crate::plan::{Collection, Output, Part};
 use crate::{rbac, tls};
 
 /// Ports below this need a privilege that gateways do not have.
@@ -37,25 +37,54 @@ pub fn https_route(gateway: &Gateway, server: &Server) -> String {
 
 /// Whether a server ends TLS itself.
 pub fn terminates_tls(server: &Server) -> bool {
-    server.tls.as_ref().is_some_and(|tls| tls.mode != ServerTlsMode::Passthrough)
+    server.tls.as_ref().is_some_and(|tls| tls.mode.terminates())
 }
 
-/// One listener per port, bound.
+/// Whether a server passes TLS on to the service that its SNI names.
+pub fn passes_by_service(server: &Server) -> bool {
+    server.tls.as_ref().is_some_and(|tls| tls.mode == ServerTlsMode::AutoPassthrough)
+}
+
+/// One listener per port, bound. Services have their parts in that of a port where TLS is passed on to them by name.
 pub fn listeners(context: Context<'_>, out: &mut Output) {
+    for (port, servers) in servers_by_port(context) {
+        if let Some((_, server)) = servers.iter().find(|(_, server)| passes_by_service(server)) {
+            out.give(Collection::Port(port), Part::Server(server.port, server.origin.clone()));
+        } else {
+            add(context, port, &servers, &[], out);
+        }
+    }
+}
+
+/// The listener of a port where TLS is passed on to services by name.
+pub fn of_shared_port(context: Context<'_>, port: u16, parts: &[&Part], out: &mut Output) {
+    if let Some(servers) = servers_by_port(context).get(&port) {
+        add(context, port, servers, parts, out);
+    }
+}
+
+fn servers_by_port(context: Context<'_>) -> BTreeMap<u16, Vec<(&Gateway, &Server)>> {
     let mut by_port: BTreeMap<u16, Vec<(&Gateway, &Server)>> = BTreeMap::new();
     for gateway in context.snapshot.gateways_for(&context) {
         for server in &gateway.servers {
             by_port.entry(bound_port(server.port)).or_default().push((gateway, server));
         }
     }
-    for (port, servers) in by_port {
-        if let Some((made, origin)) = of_port(context, port, &servers) {
-            out.add(ResourceType::Listener, &made.name, &made, Some(origin));
-        }
+    by_port
+}
+
+fn add(context: Context<'_>, port: u16, servers: &[(&Gateway, &Server)], parts: &[&Part], out: &mut Output) {
+    if let Some((made, origin)) = of_port(context, port, servers, parts) {
+        out.add(ResourceType::Listener, &made.name, &made, Some(origin));
     }
 }
 
-fn of_port(context: Context<'_>, port: u16, servers: &[(&Gateway, &Server)]) -> Option<(Listener, Span)> {
+fn of_port(
+    context: Context<'_>,
+    port: u16,
+    servers: &[(&Gateway, &Server)],
+    parts: &[&Part],
+) -> Option<(Listener, Span)> {
     let (_, first) = servers.first()?;
     let mut made = listener(
         names::wildcard_listener(port),
@@ -69,11 +98,15 @@ fn of_port(context: Context<'_>, port: u16, servers: &[(&Gateway, &Server)]) -> 
             push_distinct(&mut made.filter_chains, chain);
         }
     }
+    for part in parts {
+        let Part::Tcp(chains, _) = part else { continue };
+        chains.iter().for_each(|chain| push_distinct(&mut made.filter_chains, chain.clone()));
+    }
     if made.filter_chains.is_empty() {
         return None;
     }
     let tls = made.filter_chains.iter().any(|c| c.filter_chain_match.is_some());
-    Inspect { tls, ..Inspect::default() }.apply(context.snapshot.mesh().protocol_detection_timeout, &mut made);
+    Inspect { tls, proxy_protocol: context.takes_proxy_protocol(), ..Inspect::default() }.apply(context.snapshot.mesh().protocol_detection_timeout, &mut made);
     made.access_log = access_log::of_unmatched(context);
     Some((made, first.origin.clone()))
 }
@@ -84,13 +117,14 @@ fn chains(context: Context<'_>, port: u16, gateway: &Gateway, server: &Server) -
             let manager = manager(context, port, &names::gateway_route(port));
             vec![chain("", FilterChainMatch::default(), vec![manager])]
         }
-        (ServerProtocol::Https, Some(server_tls)) if server_tls.mode != ServerTlsMode::Passthrough => {
+        (ServerProtocol::Https | ServerProtocol::Tls, _) if passes_by_service(server) => Vec::new(),
+        (ServerProtocol::Https, Some(server_tls)) if server_tls.mode.terminates() => {
             let manager = manager(context, port, &https_route(gateway, server));
             let mut made = chain("", server_names(server), vec![manager]);
             made.transport_socket = tls::gateway_server(context.snapshot.mesh(), server_tls, tls::Inner::Http);
             vec![made]
         }
-        (ServerProtocol::Tls, Some(server_tls)) if server_tls.mode != ServerTlsMode::Passthrough => {
+        (ServerProtocol::Tls, Some(server_tls)) if server_tls.mode.terminates() => {
             let mut made: Vec<_> = tcp_chains(context, gateway, server, &server_names(server));
             for chain in &mut made {
                 chain.transport_socket = tls::gateway_server(context.snapshot.mesh(), server_tls, tls::Inner::Tcp);

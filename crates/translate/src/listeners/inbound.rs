@@ -45,6 +45,7 @@ pub fn virtual_inbound(context: Context<'_>, out: &mut Output) {
         original_dst: true,
         tls: modes.iter().any(|mode| *mode != MtlsMode::Disable),
         http: modes.iter().any(|mode| *mode != MtlsMode::Strict),
+        ..Inspect::default()
     };
     inspect.apply(context.snapshot.mesh().protocol_detection_timeout, &mut all);
     all.access_log = access_log::of_unmatched(context);
@@ -63,7 +64,7 @@ pub fn bound_ports(context: Context<'_>, out: &mut Output) {
         let mut made = listener(names::listener(&host, number), &host, number, TrafficDirection::Inbound);
         let mode = mode(context, number);
         made.filter_chains = chains(context, &target, mode);
-        let inspect = Inspect { original_dst: false, tls: mode != MtlsMode::Disable, http: mode != MtlsMode::Strict };
+        let inspect = Inspect { tls: mode != MtlsMode::Disable, http: mode != MtlsMode::Strict, ..Inspect::default() };
         inspect.apply(context.snapshot.mesh().protocol_detection_timeout, &mut made);
         made.access_log = access_log::of_unmatched(context);
         let origin = context.sidecar().map(|sidecar| sidecar.origin.clone());

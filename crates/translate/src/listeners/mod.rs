@@ -3,6 +3,7 @@
 pub mod gateway;
 pub mod inbound;
 pub mod outbound;
+pub mod sni_dnat;
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use crate::pb::core::{Metadata, TrafficDirection};
 use crate::pb::google::protobuf::Any;
 use crate::pb::http_inspector::HttpInspector;
 use crate::pb::original_dst::OriginalDst;
+use crate::pb::proxy_protocol::ProxyProtocol;
 use crate::pb::tls_inspector::TlsInspector;
 use crate::plan::Output;
 use crate::proto::{address, any, bool_value, duration, metadata};
@@ -44,6 +46,8 @@ fn listener(name: String, host: &str, port: u16, direction: TrafficDirection) ->
 /// What a listener looks at before it chooses a filter chain.
 #[derive(Debug, Clone, Copy, Default)]
 struct Inspect {
+    /// Who the client is, as the load balancer before this proxy says.
+    proxy_protocol: bool,
     /// The destination before the redirect.
     original_dst: bool,
     /// Whether TLS follows, for which name and with which ALPN.
@@ -57,6 +61,9 @@ impl Inspect {
     /// protocols whose server speaks first.
     fn apply(self, wait: Duration, listener: &mut Listener) {
         let mut filters = Vec::new();
+        if self.proxy_protocol {
+            filters.push(listener_filter("envoy.filters.listener.proxy_protocol", any(&ProxyProtocol::default())));
+        }
         if self.original_dst {
             filters.push(listener_filter("envoy.filters.listener.original_dst", any(&OriginalDst {})));
         }

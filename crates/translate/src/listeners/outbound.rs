@@ -188,7 +188,7 @@ fn shared_by(context: Context<'_>, address: &str, number: u16, is_bound: bool, p
         chain("PassthroughFilterChain", FilterChainMatch::default(), filters)
     };
     made.default_filter_chain = Some(rest.unwrap_or_else(unknown));
-    let inspect = Inspect { http: has_http, tls: needs_sni(&made.filter_chains), original_dst: false };
+    let inspect = Inspect { http: has_http, tls: needs_sni(&made.filter_chains), ..Inspect::default() };
     inspect.apply(context.snapshot.mesh().protocol_detection_timeout, &mut made);
     let origin = parts.iter().find_map(|part| match part {
         Part::Http(origin) | Part::Tcp(_, origin) => Some(origin.clone()),

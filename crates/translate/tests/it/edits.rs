@@ -166,6 +166,9 @@ impl Draw<'_> {
             "[{port: {number: 9000, name: tcp, protocol: TCP}, hosts: [\"*\"]}, \
              {port: {number: 8088, name: http-b, protocol: HTTP}, hosts: [e0.example.com]}]",
             "[{port: {number: 9443, name: tls, protocol: TLS}, hosts: [\"*.example.com\"], tls: {mode: PASSTHROUGH}}]",
+            "[{port: {number: 15443, name: tls, protocol: TLS}, hosts: [\"*\"], tls: {mode: AUTO_PASSTHROUGH}}]",
+            "[{port: {number: 9443, name: tls, protocol: TLS}, hosts: [e0.example.com], tls: {mode: PASSTHROUGH}}, \
+             {port: {number: 9443, name: mesh, protocol: TLS}, hosts: [\"shop/*\"], tls: {mode: AUTO_PASSTHROUGH}}]",
         ]);
         self.object(NETWORKING, "Gateway", 'g', &format!("{{selector: {selector}, servers: {servers}}}"))
     }

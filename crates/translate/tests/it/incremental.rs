@@ -47,6 +47,7 @@ fn view(kind: ProxyKind, name: &str, address: &str, labels: &[(&str, &str)]) -> 
         service_account: "default".into(),
         labels: labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
         client_kind: ClientKind::Envoy,
+        takes_proxy_protocol: false,
     }
 }
 

@@ -10,7 +10,8 @@ use evenkeel_xds::{ResourceSet, ResourceType, Schema, json};
 use serde_json::{Map, Value};
 
 /// All of them.
-pub const SCENARIOS: [&str; 7] = ["balancing", "capitals", "protocols", "routing", "egress", "gateways", "sidecars"];
+pub const SCENARIOS: [&str; 8] =
+    ["balancing", "capitals", "protocols", "routing", "egress", "gateways", "networks", "sidecars"];
 
 /// Findings that the scenarios are meant to cause.
 const EXPECTED: [&str; 2] = ["missing-service", "selects-nothing"];
@@ -42,14 +43,14 @@ impl Scenario {
     }
 }
 
-/// `sidecar POD.NAMESPACE` or `router POD.NAMESPACE`.
+/// `sidecar POD.NAMESPACE` or `router POD.NAMESPACE`; a `proxied-router` stands behind a load balancer that names clients.
 pub fn view_of(text: &str, snapshot: &Snapshot) -> ProxyView {
     let (kind, name) = text.split_once(' ').expect("kind and name");
     let (pod, namespace) = name.split_once('.').expect("Pod and namespace");
     let workload = snapshot.workload(namespace, pod).unwrap_or_else(|| panic!("no Pod {name}"));
     ProxyView {
         kind: match kind {
-            "router" => ProxyKind::Router,
+            "router" | "proxied-router" => ProxyKind::Router,
             _ => ProxyKind::Sidecar,
         },
         addresses: workload.addresses.clone(),
@@ -58,6 +59,7 @@ pub fn view_of(text: &str, snapshot: &Snapshot) -> ProxyView {
         service_account: workload.service_account.clone(),
         labels: workload.labels.clone(),
         client_kind: ClientKind::Envoy,
+        takes_proxy_protocol: kind == "proxied-router",
     }
 }
 

@@ -1,0 +1,69 @@
+//! What a service adds to a router that passes TLS on to the service its SNI names (`AUTO_PASSTHROUGH`): a chain for each
+//! name the mesh's clients may send, and the cluster of that name. It joins networks: clients of another one dial the
+//! router, and their mutual TLS ends at the workload.
+
+use std::collections::BTreeSet;
+
+use evenkeel_model::workload::selects;
+use evenkeel_model::{Endpoint, Resolution, Service};
+use evenkeel_xds::ResourceType;
+
+use super::chain;
+use super::gateway::{bound_port, passes_by_service};
+use crate::context::Context;
+use crate::pb::config::listener::FilterChainMatch;
+use crate::plan::{Collection, Output, Part};
+use crate::{clusters, endpoints, http, names, rbac};
+
+/// What clients of the mesh offer: nobody else is let in, since only at such connections is the workload's proxy sure to ask
+/// for a certificate.
+const MESH_PROTOCOLS: [&str; 5] =
+    ["istio", "istio-peer-exchange", "istio-http/1.0", "istio-http/1.1", "istio-h2"];
+
+/// Chains, clusters and endpoints of a service, if a server of the router passes on to it.
+pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
+    let listens_on = router_ports(context, service);
+    if listens_on.is_empty() || service.external || service.resolution == Resolution::Passthrough {
+        return;
+    }
+    let rule = context.destination_rule(service).map(AsRef::as_ref);
+    let mut chains = Vec::new();
+    for (port, _) in context.ports(service) {
+        let subsets = rule.into_iter().flat_map(|rule| rule.subsets.iter().map(Some));
+        for subset in std::iter::once(None).chain(subsets) {
+            let (cluster, origin) = clusters::passed_on(context, service, &port, rule, subset);
+            out.add(ResourceType::Cluster, &cluster.name, &cluster, origin);
+            let subset_name = subset.map(|subset| &*subset.name);
+            let policy = rule.map(|rule| rule.policy_for(subset_name, port.number)).unwrap_or_default();
+            if service.resolution == Resolution::Static {
+                // A workload without a proxy cannot end the mesh's TLS.
+                let takes = |endpoint: &Endpoint| {
+                    endpoint.mtls && subset.is_none_or(|subset| selects(&subset.labels, &endpoint.labels))
+                };
+                endpoints::of_cluster(context, (service, port.number), &cluster.name, &policy, takes, out);
+            }
+            let name = names::sni_dnat_cluster(port.number, subset_name.unwrap_or_default(), &service.host);
+            let wanted = FilterChainMatch {
+                server_names: vec![name.clone()],
+                application_protocols: MESH_PROTOCOLS.map(str::to_owned).to_vec(),
+                ..Default::default()
+            };
+            let mut filters = rbac::network_filters(context);
+            filters.push(http::tcp_by(context, &name, Some(&policy)));
+            chains.push(chain("", wanted, filters));
+        }
+    }
+    for port in listens_on {
+        out.give(Collection::Port(port), Part::Tcp(chains.clone(), service.origin.clone()));
+    }
+}
+
+/// The ports of the router whose servers pass on to the service.
+fn router_ports(context: Context<'_>, service: &Service) -> BTreeSet<u16> {
+    let gateways = context.snapshot.gateways_for(&context);
+    let servers = gateways.iter().flat_map(|gateway| &gateway.servers).filter(|server| passes_by_service(server));
+    let serves = servers.filter(|server| {
+        server.hosts.iter().any(|host| host.value.covers(&service.namespace, &service.host))
+    });
+    serves.map(|server| bound_port(server.port)).collect()
+}
