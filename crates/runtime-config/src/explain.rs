@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::hcm::{HttpConnectionManager, HttpFilter, RouteSource};
-use crate::listener::{ChainInput, FilterChain, NetworkFilter, Terminal, WeightedTcpCluster};
+use crate::listener::{ChainInput, FilterChain, NetworkFilter, Terminal};
 use crate::rbac::RbacFilter;
 use crate::rewrite::https_location;
 use crate::route::{HeaderAddition, HeaderEdits, HostRewrite, Route, RouteAction, RouteTable, VirtualHost};
@@ -195,7 +195,7 @@ impl<'t> Trace<'t> {
         }
         match &chain.terminal {
             Terminal::Tcp(proxy) => {
-                if let Some(WeightedTcpCluster { cluster, .. }) = proxy.pick_cluster(self.call.random) {
+                if let Some((cluster, _)) = proxy.destination(self.call.connection.server_name.as_ref(), self.call.random) {
                     match proxy.on_demand.and_then(|_| self.config.unanswered_cluster(cluster)) {
                         Some(demand) => self.steps.push(Step::Unanswered { demand }),
                         None => self.cluster(cluster, 0),

@@ -8,11 +8,12 @@ use std::time::Duration;
 use evenkeel_tls::config::DownstreamTls;
 use ipnet::IpNet;
 
-use crate::access_log::AccessLog;
+use crate::access_log::{AccessLog, Format};
 use crate::cluster::MetadataMatch;
 use crate::filter_chain_match::ChainIndex;
 use crate::hcm::HttpConnectionManager;
 use crate::rbac::RbacFilter;
+use crate::route::HeaderAddition;
 
 /// Traffic direction, for statistics and logs (`core.v3.TrafficDirection`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -301,6 +302,21 @@ pub struct TcpProxy {
     pub hash_source_ip: bool,
     /// A cluster that is not there is asked for, and the connection held meanwhile (`on_demand`).
     pub on_demand: Option<OnDemandClusters>,
+    /// A client that sends a server name goes to the cluster of that name (`envoy.filters.network.sni_cluster` stands before).
+    pub cluster_from_sni: bool,
+    /// Metadata of the subset such a client goes to.
+    pub metadata_match: Option<MetadataMatch>,
+    /// The bytes go inside an HTTP tunnel.
+    pub tunneling: Option<Tunneling>,
+}
+
+/// `TcpProxy.TunnelingConfig`: hosts are proxies, and CONNECT tells them where the bytes are to go.
+#[derive(Debug)]
+pub struct Tunneling {
+    /// Where: a name or address with its port.
+    pub hostname: Format,
+    /// Headers that go with it.
+    pub headers: Vec<HeaderAddition>,
 }
 
 /// How clusters are asked for when they are first needed (`OnDemandCds`, `TcpProxy.OnDemand`).
@@ -322,9 +338,22 @@ pub struct WeightedTcpCluster {
 }
 
 impl TcpProxy {
+    /// Where a connection goes, and the metadata of the subset there: to the cluster its server name names, if the proxy goes by
+    /// that, else by chance.
+    pub fn destination<'p>(
+        &'p self,
+        server_name: Option<&'p Arc<str>>,
+        random: u64,
+    ) -> Option<(&'p Arc<str>, Option<&'p MetadataMatch>)> {
+        match server_name.filter(|_| self.cluster_from_sni) {
+            Some(server_name) => Some((server_name, self.metadata_match.as_ref())),
+            None => self.pick_cluster(random).map(|entry| (&entry.cluster, entry.metadata_match.as_ref())),
+        }
+    }
+
     /// The cluster for a random number: each gets its share of the weights. `None` only when there are no clusters, which
     /// the compiler refuses.
-    pub fn pick_cluster(&self, random: u64) -> Option<&WeightedTcpCluster> {
+    fn pick_cluster(&self, random: u64) -> Option<&WeightedTcpCluster> {
         let total: u64 = self.clusters.iter().map(|entry| u64::from(entry.weight)).sum();
         let mut point = random % total.max(1);
         for entry in &self.clusters {

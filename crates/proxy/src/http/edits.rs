@@ -58,19 +58,26 @@ impl<'c> Levels<'c> {
     }
 
     fn values(&self, additions: impl Fn(&HeaderEdits) -> &Vec<HeaderAddition>, record: &Record<'_>) -> Vec<Vec<u8>> {
-        let format = |addition: &HeaderAddition| {
-            let mut value = Vec::new();
-            access_log::format(&addition.value, record, &mut value);
-            // An absent value prints `-` in a log; a header is left out instead.
-            if value == b"-" && !addition.value.parts.is_empty() && !is_literal(addition) {
-                value.clear();
-            }
-            // A value taken from the message was checked when the message was read; anything else must not split lines.
-            value.retain(|byte| !matches!(byte, b'\r' | b'\n' | 0));
-            value
-        };
-        self.0.iter().flatten().flat_map(|edits| additions(edits)).map(format).collect()
+        self.0.iter().flatten().flat_map(|edits| additions(edits)).map(|addition| value(addition, record)).collect()
     }
+}
+
+/// Adds headers to a message that no route has anything to do with.
+pub(crate) fn add_headers(headers: &mut Headers, additions: &[HeaderAddition], record: &Record<'_>) {
+    let mut values = additions.iter().map(|addition| value(addition, record));
+    edit(headers, &[], additions, &mut values);
+}
+
+fn value(addition: &HeaderAddition, record: &Record<'_>) -> Vec<u8> {
+    let mut value = Vec::new();
+    access_log::format(&addition.value, record, &mut value);
+    // An absent value prints `-` in a log; a header is left out instead.
+    if value == b"-" && !addition.value.parts.is_empty() && !is_literal(addition) {
+        value.clear();
+    }
+    // A value taken from the message was checked when the message was read; anything else must not split lines.
+    value.retain(|byte| !matches!(byte, b'\r' | b'\n' | 0));
+    value
 }
 
 fn is_literal(addition: &HeaderAddition) -> bool {

@@ -29,4 +29,5 @@ mod upstream;
 mod websocket;
 
 pub(crate) use connection::serve;
+pub(crate) use edits::add_headers;
 pub(crate) use lending::{LentStream, serve_lent};

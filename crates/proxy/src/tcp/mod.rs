@@ -1,8 +1,10 @@
 //! The TCP proxy: a connection to a host of a cluster, and bytes both ways.
 
 pub(crate) mod relay;
+mod tunnel;
 
 use std::borrow::Cow;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -28,7 +30,8 @@ use crate::stats::tcp::{Counter, Gauge};
 use crate::stream::Stream;
 use crate::upstream::{AcquireError, ConnectError, Connection, Outcome as HostOutcome, RequestGuard, Target};
 use crate::worker::{Errand, Registration, TcpStats, Worker};
-use relay::{Ending, Relay, Rest};
+use relay::{End, Ending, Relay, Rest};
+use tunnel::{Tunnel, TunnelError, TunnelStream};
 
 /// What the log says of a connection.
 struct Outcome {
@@ -36,7 +39,7 @@ struct Outcome {
     started_at: SystemTime,
     cluster: Option<Arc<str>>,
     host: Option<Arc<str>>,
-    upstream_local: Option<std::net::SocketAddr>,
+    upstream_local: Option<SocketAddr>,
     flags: ResponseFlags,
     failure: String,
     termination: Cow<'static, str>,
@@ -66,15 +69,14 @@ pub(crate) async fn serve(
             // Boxed, for it is large and over before the connection's long life begins.
             Ok(()) => Box::pin(Ahead::connect(worker, &downstream.view, &proxy)).await,
             Err(closed) => {
-                let chosen = proxy.pick_cluster(worker.random.next());
-                Ahead::refused(closed.details, chosen.map(|chosen| Arc::clone(&chosen.cluster)))
+                let chosen = proxy.destination(downstream.view.server_name.as_ref(), worker.random.next());
+                Ahead::refused(closed.details, chosen.map(|(cluster, _)| Arc::clone(cluster)))
             }
         },
     };
     let Ahead { mut outcome, upstream, input } = ahead;
     if let Some((upstream, _guard)) = upstream {
-        let Connection { stream, .. } = &upstream;
-        registration.set_travels(matches!((&downstream.stream, stream), (Stream::Tcp(_), Stream::Tcp(_))));
+        registration.set_travels(matches!(downstream.stream, Stream::Tcp(_)) && upstream.travels());
         let relaying = relay(&mut downstream, upstream, input, &proxy, &stats, &mut outcome, registration);
         if let Some(parting) = Box::pin(relaying).await {
             let (upstream, to) = (Some(Box::new(Parting { outcome, ..parting })), Errand::Emigrate);
@@ -172,10 +174,32 @@ pub(crate) fn admits(worker: &Rc<Worker>, chain: &Arc<FilterChain>, view: &Conne
     worker.generation().network_filters(worker, chain).on_connection(view).is_ok()
 }
 
+/// The upstream's end of a connection.
+#[allow(clippy::large_enum_variant, reason = "nearly all are connections")]
+enum Upstream {
+    /// A connection of its own.
+    Connection(Connection),
+    /// A stream inside one that many share.
+    Tunnel(Box<TunnelStream>),
+}
+
+impl Upstream {
+    fn local_addr(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Connection(connection) => connection.local_addr(),
+            Self::Tunnel(tunnel) => tunnel.local_addr(),
+        }
+    }
+
+    fn travels(&self) -> bool {
+        matches!(self, Self::Connection(connection) if matches!(connection.stream, Stream::Tcp(_)))
+    }
+}
+
 /// The upstream side of a connection, made before or after its client has spoken.
 pub(crate) struct Ahead {
     outcome: Outcome,
-    upstream: Option<(Connection, RequestGuard)>,
+    upstream: Option<(Upstream, RequestGuard)>,
     /// What the upstream has said already.
     input: Buffer,
 }
@@ -195,11 +219,12 @@ impl Ahead {
     /// Connects to a host of the proxy's cluster.
     pub(crate) async fn connect(worker: &Rc<Worker>, view: &ConnectionView, proxy: &TcpProxy) -> Self {
         let mut outcome = Outcome::new();
-        let upstream = connect(worker, view, proxy, &mut outcome).await;
-        if let Some((connection, _)) = &upstream {
-            outcome.upstream_local = connection.local_addr();
+        let mut input = Buffer::default();
+        let upstream = connect(worker, view, proxy, &mut outcome, &mut input).await;
+        if let Some((upstream, _)) = &upstream {
+            outcome.upstream_local = upstream.local_addr();
         }
-        Self { outcome, upstream, input: Buffer::default() }
+        Self { outcome, upstream, input }
     }
 
     /// Filters have closed the connection, which was for this cluster.
@@ -216,10 +241,17 @@ impl Ahead {
         match &mut self.upstream {
             None if self.outcome.original_dst => Poll::Ready(FirstByte::Unknown),
             None => Poll::Ready(FirstByte::Never),
-            Some((connection, _)) => match ready!(self.input.poll_fill(&mut connection.stream, BLOCK_BYTES, cx)) {
-                Ok(0) | Err(_) => Poll::Ready(FirstByte::Never),
-                Ok(_) => Poll::Ready(FirstByte::Arrived),
-            },
+            Some(_) if !self.input.is_empty() => Poll::Ready(FirstByte::Arrived),
+            Some((upstream, _)) => {
+                let filled = match upstream {
+                    Upstream::Connection(connection) => self.input.poll_fill(&mut connection.stream, BLOCK_BYTES, cx),
+                    Upstream::Tunnel(tunnel) => self.input.poll_fill(&mut **tunnel, BLOCK_BYTES, cx),
+                };
+                match ready!(filled) {
+                    Ok(0) | Err(_) => Poll::Ready(FirstByte::Never),
+                    Ok(_) => Poll::Ready(FirstByte::Arrived),
+                }
+            }
         }
     }
 }
@@ -227,7 +259,7 @@ impl Ahead {
 /// Relays until the connection ends, or is to go on elsewhere.
 async fn relay(
     downstream: &mut Downstream,
-    upstream: Connection,
+    upstream: Upstream,
     from_upstream: Buffer,
     proxy: &TcpProxy,
     stats: &TcpStats,
@@ -235,17 +267,26 @@ async fn relay(
     registration: &Registration,
 ) -> Option<Parting> {
     let until = after(outcome.started, proxy.max_downstream_connection_duration);
-    let mut upstream = upstream;
     let input = std::mem::take(&mut downstream.input);
     let mut deadline = Deadline::default();
-    let relay = Relay::new(&mut downstream.stream, input, &mut upstream.stream, from_upstream);
-    let (to_up, to_down) = run(relay, &mut deadline, (proxy, until), stats, outcome, registration).await?;
-    downstream.input = to_up.buffer;
-    Some(Parting { outcome: Outcome::new(), stream: upstream.stream, to_up: to_up.half, to_down })
+    match upstream {
+        Upstream::Connection(mut connection) => {
+            let relay = Relay::new(&mut downstream.stream, input, &mut connection.stream, from_upstream);
+            let (to_up, to_down) = run(relay, &mut deadline, (proxy, until), stats, outcome, registration).await?;
+            downstream.input = to_up.buffer;
+            Some(Parting { outcome: Outcome::new(), stream: connection.stream, to_up: to_up.half, to_down })
+        }
+        Upstream::Tunnel(mut tunnel) => {
+            let relay = Relay::new(&mut downstream.stream, input, &mut *tunnel, from_upstream);
+            // The shared connection stays, and so does what is in it.
+            _ = run(relay, &mut deadline, (proxy, until), stats, outcome, registration).await;
+            None
+        }
+    }
 }
 
-async fn run(
-    mut relay: Relay<'_>,
+async fn run<U: End>(
+    mut relay: Relay<'_, U>,
     deadline: &mut Deadline,
     (proxy, until): (&TcpProxy, Option<Instant>),
     stats: &TcpStats,
@@ -276,13 +317,14 @@ async fn connect(
     view: &ConnectionView,
     proxy: &TcpProxy,
     outcome: &mut Outcome,
-) -> Option<(Connection, RequestGuard)> {
-    let chosen = proxy.pick_cluster(worker.random.next())?;
-    outcome.cluster = Some(Arc::clone(&chosen.cluster));
+    input: &mut Buffer,
+) -> Option<(Upstream, RequestGuard)> {
+    let (name, metadata_match) = proxy.destination(view.server_name.as_ref(), worker.random.next())?;
+    outcome.cluster = Some(Arc::clone(name));
     if proxy.on_demand.is_some() {
-        demand_cluster(worker, proxy, &chosen.cluster).await;
+        demand_cluster(worker, proxy, name).await;
     }
-    let Some(cluster) = worker.upstreams.cluster(&chosen.cluster) else {
+    let Some(cluster) = worker.upstreams.cluster(name) else {
         outcome.flags |= ResponseFlags::NO_CLUSTER_FOUND;
         return None;
     };
@@ -292,7 +334,7 @@ async fn connect(
         let target = Target {
             original_dst: Some(view.local),
             hash: proxy.hash_source_ip.then(|| address_hash(view.remote.ip())),
-            metadata_match: chosen.metadata_match.as_ref(),
+            metadata_match,
             ..Target::default()
         };
         let Ok(host) = cluster.pick(&target) else {
@@ -304,17 +346,28 @@ async fn connect(
             outcome.flags |= ResponseFlags::UPSTREAM_OVERFLOW;
             return None;
         };
-        match cluster.connect_tcp(&host, view).await {
-            Ok(connection) => {
+        let connected = match &proxy.tunneling {
+            None => cluster.connect_tcp(&host, view).await.map(Upstream::Connection).map_err(TunnelError::from),
+            Some(tunneling) => tunnel::open(&cluster, &host, view, tunneling).await.map(|tunnel| match tunnel {
+                Tunnel::Connection(connection, said) => {
+                    *input = said;
+                    Upstream::Connection(connection)
+                }
+                Tunnel::Stream(stream) => Upstream::Tunnel(stream),
+            }),
+        };
+        match connected {
+            Ok(upstream) => {
                 cluster.report(&host, HostOutcome::ConnectedFinally);
-                return Some((connection, guard));
+                return Some((upstream, guard));
             }
-            Err(AcquireError::Overflow(_)) => {
+            Err(TunnelError::Acquire(AcquireError::Overflow(_))) => {
                 outcome.flags |= ResponseFlags::UPSTREAM_OVERFLOW;
                 return None;
             }
-            Err(AcquireError::Connect(error)) => {
-                let timeout = matches!(error, ConnectError::Timeout(_));
+            Err(error) => {
+                let timeout =
+                    matches!(error, TunnelError::Acquire(AcquireError::Connect(ConnectError::Timeout(_))));
                 host.count_failure(timeout);
                 cluster.report(&host, if timeout { HostOutcome::TimedOut } else { HostOutcome::ConnectFailed });
                 outcome.failure = error.to_string();

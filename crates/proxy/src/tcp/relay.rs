@@ -9,7 +9,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::io::AsyncWrite;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::conn::buffer::BLOCK_BYTES;
@@ -44,11 +45,35 @@ pub(crate) enum Ending {
     Cut,
 }
 
+/// One end of a relay.
+pub(crate) trait End: AsyncRead + AsyncWrite + Unpin {
+    /// The socket, where bytes can stay in the kernel.
+    fn socket(&self) -> Option<&TcpStream> {
+        None
+    }
+
+    /// Makes dropping it a reset. What says nothing else does so anyway.
+    fn reset_on_close(&self) {}
+}
+
+impl End for Stream {
+    fn socket(&self) -> Option<&TcpStream> {
+        match self {
+            Self::Tcp(socket) => Some(socket),
+            Self::Tls(_) | Self::Unix(_) => None,
+        }
+    }
+
+    fn reset_on_close(&self) {
+        Self::reset_on_close(self);
+    }
+}
+
 /// Two streams and what was read from each but not yet written to the other. At most one block per direction is held: a
 /// slow reader holds its writer back.
-pub(crate) struct Relay<'s> {
+pub(crate) struct Relay<'s, U = Stream> {
     down: &'s mut Stream,
-    up: &'s mut Stream,
+    up: &'s mut U,
     to_up: Direction,
     to_down: Direction,
 }
@@ -85,14 +110,14 @@ enum State {
     Closed,
 }
 
-impl<'s> Relay<'s> {
+impl<'s, U: End> Relay<'s, U> {
     /// `from_down` and `from_up` were read already.
-    pub(crate) fn new(down: &'s mut Stream, from_down: Buffer, up: &'s mut Stream, from_up: Buffer) -> Self {
+    pub(crate) fn new(down: &'s mut Stream, from_down: Buffer, up: &'s mut U, from_up: Buffer) -> Self {
         Self { down, up, to_up: Direction::new(from_down), to_down: Direction::new(from_up) }
     }
 
     /// Goes on where another relay ended: `to_up` and `to_down` are its [`Relay::part`].
-    pub(crate) fn resume(down: &'s mut Stream, to_up: Rest, up: &'s mut Stream, to_down: Rest) -> Self {
+    pub(crate) fn resume(down: &'s mut Stream, to_up: Rest, up: &'s mut U, to_down: Rest) -> Self {
         Self { down, up, to_up: Direction::resume(to_up), to_down: Direction::resume(to_down) }
     }
 
@@ -164,11 +189,14 @@ impl<'s> Relay<'s> {
 
     /// What one peer does to its connection, the other is to see.
     fn pass_reset_on(&mut self, failure: &Failure, upwards: bool) {
-        let (source, sink) = if upwards { (&*self.down, &*self.up) } else { (&*self.up, &*self.down) };
-        match failure {
-            Failure::Source(error) if is_reset(error) => sink.reset_on_close(),
-            Failure::Sink(error) if is_reset(error) => source.reset_on_close(),
-            _ => {}
+        let (error, to_sink) = match failure {
+            Failure::Source(error) => (error, true),
+            Failure::Sink(error) => (error, false),
+        };
+        match is_reset(error) {
+            true if to_sink == upwards => self.up.reset_on_close(),
+            true => self.down.reset_on_close(),
+            false => {}
         }
     }
 }
@@ -205,7 +233,7 @@ impl Direction {
         self.pipe.as_ref().is_some_and(|pipe| pipe.held() > 0)
     }
 
-    fn poll(&mut self, from: &mut Stream, to: &mut Stream, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+    fn poll(&mut self, from: &mut impl End, to: &mut impl End, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         let turn = self.bytes + TURN_BYTES;
         loop {
             ready!(self.poll_drain(to, cx)).map_err(Failure::Sink)?;
@@ -230,7 +258,7 @@ impl Direction {
     }
 
     /// Writes all that is held.
-    fn poll_drain(&mut self, to: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_drain(&mut self, to: &mut impl End, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.buffer.is_empty() {
             match ready!(Pin::new(&mut *to).poll_write(cx, self.buffer.bytes()))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
@@ -241,7 +269,7 @@ impl Direction {
             }
         }
         while let Some(pipe) = self.pipe.as_mut().filter(|pipe| pipe.held() > 0)
-            && let Stream::Tcp(to) = to
+            && let Some(to) = to.socket()
         {
             self.bytes += ready!(pipe.poll_drain(to, cx))? as u64;
         }
@@ -249,10 +277,15 @@ impl Direction {
     }
 
     /// Reads once; 0 at the source's end.
-    fn poll_fill(&mut self, from: &mut Stream, to: &mut Stream, cx: &mut Context<'_>) -> Poll<Result<usize, Failure>> {
+    fn poll_fill(
+        &mut self,
+        from: &mut impl End,
+        to: &mut impl End,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<usize, Failure>> {
         if self.full_reads == BULKY_AFTER_READS
             && !self.leaves
-            && let (Stream::Tcp(from), Stream::Tcp(_)) = (&*from, &*to)
+            && let (Some(from), Some(_)) = (from.socket(), to.socket())
             && let Some(pipe) = self.take_pipe()
         {
             let filled = pipe.poll_fill(from, cx);

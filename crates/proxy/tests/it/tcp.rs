@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use evenkeel_testkit::tls::TlsClient;
+use evenkeel_testkit::tls::{TestCa, TlsClient};
 use evenkeel_testkit::{Connection, Random, eventually};
 
 use crate::harness::{Proxy, stat, static_bootstrap, static_cluster};
@@ -222,4 +222,48 @@ filter_chains:
     client.write_all(&hello).expect("the proxy reads");
     assert_eq!(client.read(&mut [0]).unwrap_or(0), 0, "no chain takes it");
     eventually("the refusal to be counted", || stat(&proxy, ".no_filter_chain_match").contains(&1).then_some(()));
+}
+
+#[test]
+fn a_server_name_may_name_the_cluster() {
+    let [named, other] = [(), ()].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+    const NAME: &str = "outbound_.80_._.web.shop.svc.cluster.local";
+    let listener = r#"
+name: tcp
+address: {socket_address: {address: 127.0.2.1, port_value: 0}}
+listener_filters:
+- name: envoy.filters.listener.tls_inspector
+  typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector}
+filter_chains:
+- filters:
+  - name: envoy.filters.network.sni_cluster
+    typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.sni_cluster.v3.SniCluster}
+  - name: envoy.filters.network.tcp_proxy
+    typed_config:
+      "@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy
+      stat_prefix: tcp
+      cluster: other
+"#;
+    let cluster = |name, host: &TcpListener| static_cluster(name, host.local_addr().expect("bound"), "");
+    let proxy = Proxy::start(&static_bootstrap(listener, &[cluster(NAME, &named), cluster("other", &other)]));
+    proxy.wait_live();
+    let ca = TestCa::new();
+    let hello = |server_name| TlsClient { server_name, root_pem: ca.root_pem(), identity: None, alpn: &[] }.client_hello();
+    let arrives_at = |host: &TcpListener, bytes: &[u8]| {
+        let mut client = Connection::socket(proxy.listener("tcp")).expect("it accepts");
+        client.write_all(bytes).expect("the proxy reads");
+        let (mut host, _) = host.accept().expect("the proxy connects");
+        let mut arrived = vec![0; bytes.len()];
+        host.read_exact(&mut arrived).expect("the proxy writes");
+        assert_eq!(arrived, bytes);
+    };
+    arrives_at(&named, &hello(NAME));
+    // Without a name it is the configured one.
+    arrives_at(&other, b"no TLS at all");
+    // There is no such cluster.
+    let mut lost = Connection::socket(proxy.listener("tcp")).expect("it accepts");
+    lost.write_all(&hello("unknown.test")).expect("the proxy reads");
+    let end = lost.read(&mut [0; 16]);
+    assert!(matches!(&end, Ok(0) | Err(_)), "{end:?}");
+    eventually("it to be counted", || (stat(&proxy, "tcp.tcp.downstream_cx_no_route") == [1]).then_some(()));
 }

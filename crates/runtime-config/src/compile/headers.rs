@@ -40,7 +40,8 @@ fn removals(cx: &mut Cx<'_>, field: &str, names: &[String]) -> Vec<Box<str>> {
     cx.each(field, names, |cx, name| Some(modifiable(cx, name)?.into()))
 }
 
-fn addition(cx: &mut Cx<'_>, option: &core::HeaderValueOption) -> Option<HeaderAddition> {
+/// One header that is added.
+pub(crate) fn addition(cx: &mut Cx<'_>, option: &core::HeaderValueOption) -> Option<HeaderAddition> {
     let header = cx.required("header", option.header.as_ref())?;
     cx.at("header", |cx| {
         let name = cx.at("key", |cx| modifiable(cx, &header.key).map(|_| header.key.clone()))?;

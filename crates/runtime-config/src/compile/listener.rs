@@ -18,12 +18,13 @@ use super::hash_policy::tcp_hash_policy;
 use super::http_connection_manager::http_connection_manager;
 use super::route_action::criteria;
 use super::subset::lb_metadata;
-use super::{Cx, proxy_protocol, rbac, source, tls, type_name};
+use super::{Cx, headers, proxy_protocol, rbac, source, tls, type_name};
 use crate::FastMap;
+use crate::access_log::Format;
 use crate::filter_chain_match::ChainIndex;
 use crate::listener::{
     FilterChain, FilterChainMatch, Listener, ListenerFilters, NetworkFilter, PortPredicate, SourceType, TcpProxy,
-    Terminal, TrafficDirection, WeightedTcpCluster,
+    Terminal, TrafficDirection, Tunneling, WeightedTcpCluster,
 };
 
 const ORIGINAL_DST: &str = "envoy.extensions.filters.listener.original_dst.v3.OriginalDst";
@@ -34,6 +35,7 @@ const HTTP_CONNECTION_MANAGER: &str =
 const TCP_PROXY: &str = "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy";
 const PROXY_PROTOCOL: &str = "envoy.extensions.filters.listener.proxy_protocol.v3.ProxyProtocol";
 const NETWORK_RBAC: &str = "envoy.extensions.filters.network.rbac.v3.RBAC";
+const SNI_CLUSTER: &str = "envoy.extensions.filters.network.sni_cluster.v3.SniCluster";
 
 const DEFAULT_LISTENER_FILTERS_TIMEOUT: Duration = Duration::from_secs(15);
 const DEFAULT_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
@@ -284,24 +286,31 @@ fn filters(cx: &mut Cx<'_>, filters: &[listener::Filter]) -> Option<(Vec<Network
     let Some((last, first)) = filters.split_last() else {
         return cx.fail_at("filters", "must end with http_connection_manager or tcp_proxy");
     };
-    let network = cx.each("filters", first, network_filter);
-    let terminal = cx.at("filters", |cx| cx.element(first.len(), |cx| terminal_filter(cx, last)));
+    let cluster_from_sni = first.iter().any(|filter| is_of(filter, SNI_CLUSTER));
+    let network = cx.each("filters", first, network_filter).into_iter().flatten().collect();
+    let terminal = cx.at("filters", |cx| cx.element(first.len(), |cx| terminal_filter(cx, last, cluster_from_sni)));
     Some((network, terminal?))
 }
 
-fn network_filter(cx: &mut Cx<'_>, filter: &listener::Filter) -> Option<NetworkFilter> {
+/// `Some(None)`: the filter has nothing to say itself, but the last one does something else for it.
+fn network_filter(cx: &mut Cx<'_>, filter: &listener::Filter) -> Option<Option<NetworkFilter>> {
     let any = typed_config(cx, filter)?;
     cx.at("typed_config", |cx| match type_name(&any.type_url) {
         NETWORK_RBAC => {
             let config: network_rbac::Rbac = cx.unpack(any)?;
-            Some(NetworkFilter::Rbac(Arc::new(rbac::network_filter(cx, &config)?)))
+            Some(Some(NetworkFilter::Rbac(Arc::new(rbac::network_filter(cx, &config)?))))
         }
+        SNI_CLUSTER => Some(None),
         HTTP_CONNECTION_MANAGER | TCP_PROXY => cx.fail("must be the last network filter"),
         name => cx.fail(format!("{name} is no network filter")),
     })
 }
 
-fn terminal_filter(cx: &mut Cx<'_>, filter: &listener::Filter) -> Option<Terminal> {
+fn is_of(filter: &listener::Filter, kind: &str) -> bool {
+    matches!(&filter.config_type, Some(listener::filter::ConfigType::TypedConfig(any)) if type_name(&any.type_url) == kind)
+}
+
+fn terminal_filter(cx: &mut Cx<'_>, filter: &listener::Filter, cluster_from_sni: bool) -> Option<Terminal> {
     let any = typed_config(cx, filter)?;
     cx.at("typed_config", |cx| match type_name(&any.type_url) {
         HTTP_CONNECTION_MANAGER => {
@@ -310,9 +319,9 @@ fn terminal_filter(cx: &mut Cx<'_>, filter: &listener::Filter) -> Option<Termina
         }
         TCP_PROXY => {
             let config: tcp_proxy::TcpProxy = cx.unpack(any)?;
-            Some(Terminal::Tcp(Arc::new(tcp_proxy_filter(cx, &config)?)))
+            Some(Terminal::Tcp(Arc::new(TcpProxy { cluster_from_sni, ..tcp_proxy_filter(cx, &config)? })))
         }
-        NETWORK_RBAC => cx.fail("cannot be the last network filter: nothing serves the connection"),
+        NETWORK_RBAC | SNI_CLUSTER => cx.fail("cannot be the last network filter: nothing serves the connection"),
         name => cx.fail(format!("{name} is no network filter")),
     })
 }
@@ -368,6 +377,10 @@ fn tcp_proxy_filter(cx: &mut Cx<'_>, config: &tcp_proxy::TcpProxy) -> Option<Tcp
             source::on_demand_clusters(cx, "odcds_config", asked.odcds_config.as_ref(), asked.timeout.as_ref())
         })?),
     };
+    let tunneling = match &config.tunneling_config {
+        None => None,
+        Some(config) => Some(cx.at("tunneling_config", |cx| tunneling(cx, config))?),
+    };
     Some(TcpProxy {
         stat_prefix,
         clusters,
@@ -377,7 +390,17 @@ fn tcp_proxy_filter(cx: &mut Cx<'_>, config: &tcp_proxy::TcpProxy) -> Option<Tcp
         access_logs: access_logs(cx, "access_log", &config.access_log),
         hash_source_ip: tcp_hash_policy(cx, &config.hash_policy),
         on_demand,
+        cluster_from_sni: false,
+        metadata_match: criteria(&of_proxy, None),
+        tunneling,
     })
+}
+
+fn tunneling(cx: &mut Cx<'_>, config: &tcp_proxy::tcp_proxy::TunnelingConfig) -> Option<Tunneling> {
+    let hostname = cx.non_empty("hostname", &config.hostname)?;
+    let parsed = Format::parse(hostname, &cx.env.variable);
+    let hostname = cx.check("hostname", parsed)?;
+    Some(Tunneling { hostname, headers: cx.each("headers_to_add", &config.headers_to_add, headers::addition) })
 }
 
 /// `filter_metadata.istio.config`: the object of the user a resource comes from.

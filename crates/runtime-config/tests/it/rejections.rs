@@ -5,6 +5,7 @@ use crate::input;
 const HCM: &str =
     "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
 const TCP: &str = "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy";
+const SNI_CLUSTER: &str = "type.googleapis.com/envoy.extensions.filters.network.sni_cluster.v3.SniCluster";
 const ROUTER: &str = "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router";
 const ADDRESS: &str = "address: { socket_address: { address: 127.0.0.1, port_value: 80 } }";
 
@@ -47,6 +48,30 @@ fn listeners() {
         (
             &format!("filter_chains: [{{ filters: [{}] }}]", tcp_filter("weighted_clusters: { clusters: [] }")),
             vec!["filter_chains[0].filters[0].typed_config.weighted_clusters.clusters: weights must add up"],
+        ),
+        (
+            &format!("filter_chains: [{{ filters: [{}] }}]", tcp_filter("cluster: c, tunneling_config: { hostname: \"\" }")),
+            vec!["filter_chains[0].filters[0].typed_config.tunneling_config.hostname: "],
+        ),
+        (
+            &format!(
+                "filter_chains: [{{ filters: [{}] }}]",
+                tcp_filter("cluster: c, tunneling_config: { hostname: \"a:1\", use_post: true }")
+            ),
+            vec!["filter_chains[0].filters[0].typed_config.tunneling_config.use_post: not supported"],
+        ),
+        (
+            &format!(
+                "filter_chains: [{{ filters: [{}] }}]",
+                tcp_filter(
+                    "cluster: c, tunneling_config: { hostname: \"a:1\", headers_to_add: [{ header: { key: host, value: b } }] }"
+                )
+            ),
+            vec!["filter_chains[0].filters[0].typed_config.tunneling_config.headers_to_add[0].header.key: "],
+        ),
+        (
+            &format!("filter_chains: [{{ filters: [{{ name: sni, typed_config: {{ \"@type\": {SNI_CLUSTER} }} }}] }}]"),
+            vec!["filter_chains[0].filters[0].typed_config: cannot be the last network filter"],
         ),
         (&twice, vec!["filter_chains[1].filter_chain_match: matches the same connections as filter_chains[0] (\"a\")"]),
         (
@@ -270,6 +295,10 @@ fn clusters_and_endpoints() {
                 "health_checks[0].healthy_threshold: is required",
                 "health_checks[1].tcp_health_check.send.text: must be an even number of hexadecimal digits",
             ],
+        ),
+        (
+            "name: c\nhealth_checks: [{ tcp_health_check: {}, timeout: 1s, interval: 1s, unhealthy_threshold: 1, healthy_threshold: 1 }, { tcp_health_check: {}, timeout: 1s, interval: 1s, unhealthy_threshold: 1, healthy_threshold: 1 }]",
+            vec!["health_checks: at most one is supported"],
         ),
         (
             "name: c\ndns_failure_refresh_rate: { base_interval: 5s, max_interval: 1s }",

@@ -16,6 +16,7 @@ mod security;
 mod sessions;
 mod upstream;
 mod web;
+mod tunnels;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};

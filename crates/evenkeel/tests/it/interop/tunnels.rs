@@ -1,0 +1,209 @@
+//! TCP in HTTP tunnels: Evenkeel asks for them as Envoy does and makes the same of the answers, and either of the two opens
+//! them for either.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+use evenkeel_testkit::{Connection, Random, TcpEcho, free_ports};
+
+use super::proxy::Program;
+use super::web::{self, endpoint};
+
+/// What a proxy that is asked for a tunnel answers; from then on it sends back what it gets.
+const ANSWERS: &[(&str, &str)] = &[
+    ("opens", "HTTP/1.1 200 OK\r\n\r\n"),
+    ("speaks-first", "HTTP/1.1 200 OK\r\n\r\nhello "),
+    ("with-headers", "HTTP/1.1 200 Connection established\r\nproxy-agent: test\r\n\r\n"),
+    ("created", "HTTP/1.1 201 Created\r\n\r\n"),
+    ("continues", "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n\r\n"),
+    ("wants-a-login", "HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n"),
+    ("fails", "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 2\r\n\r\nno"),
+    ("redirects", "HTTP/1.1 302 Found\r\nlocation: /\r\ncontent-length: 0\r\n\r\n"),
+    ("closes", ""),
+    ("speaks-no-http", "SSH-2.0-OpenSSH_9.2\r\n\r\n"),
+];
+
+#[test]
+fn evenkeel_and_envoy_ask_for_tunnels_alike() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("bootstrap.yaml");
+    let [envoy, evenkeel] = [Program::Envoy, Program::Evenkeel].map(|program| {
+        let (peer, asked) = peer();
+        let ports = free_ports::<11>();
+        let (admin, ports) = (ports[0], &ports[1..]);
+        std::fs::write(&file, asking(peer, admin, ports)).expect("a writable folder");
+        let mut process = web::start(program, &file, admin, ports[0]);
+        let seen: Vec<_> = ANSWERS.iter().zip(ports).map(|((name, _), port)| look(name, *port)).collect();
+        assert!(process.exited().is_none(), "{program:?} ended; it printed:\n{}", process.output());
+        let mut asked = asked.lock().expect("nobody panicked").clone();
+        asked.sort();
+        asked.dedup();
+        (seen, asked)
+    });
+    assert_eq!(envoy, evenkeel, "Envoy, Evenkeel");
+    assert!(envoy.0.contains(&"opens: \"ping\"".to_owned()), "{envoy:#?}");
+    assert!(envoy.1[0].contains("x-from: 127.0.0.1"), "{envoy:#?}");
+}
+
+/// What a client gets back until it has its own words.
+fn look(name: &str, port: u16) -> String {
+    let mut client = Connection::open((Ipv4Addr::LOCALHOST, port).into()).expect("it accepts");
+    // Where there is no tunnel the connection may be gone before.
+    let _ = client.send("ping");
+    let mut got = String::new();
+    while !got.ends_with("ping") {
+        match client.read_exact(1) {
+            Ok(bytes) => got += &String::from_utf8_lossy(&bytes),
+            Err(_) => return format!("{name}: {got:?}, then its end"),
+        }
+    }
+    format!("{name}: {got:?}")
+}
+
+/// A proxy that answers as the table says of the name it is asked for; and the heads it was sent.
+fn peer() -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let asked = Arc::<Mutex<Vec<String>>>::default();
+    let seen = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let seen = Arc::clone(&seen);
+            std::thread::spawn(move || tunnel(stream, &seen));
+        }
+    });
+    (address, asked)
+}
+
+fn tunnel(mut stream: TcpStream, asked: &Mutex<Vec<String>>) -> Option<()> {
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte).ok()?;
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8_lossy(&head).into_owned();
+    let (_, answer) = ANSWERS.iter().find(|(name, _)| head.starts_with(&format!("CONNECT {name}.test:443 ")))?;
+    asked.lock().ok()?.push(head);
+    stream.write_all(answer.as_bytes()).ok()?;
+    if answer.is_empty() {
+        return None;
+    }
+    let mut buffer = [0; 1024];
+    while let Ok(count @ 1..) = stream.read(&mut buffer) {
+        stream.write_all(buffer.get(..count)?).ok()?;
+    }
+    stream.shutdown(Shutdown::Write).ok()
+}
+
+fn asking(peer: SocketAddr, admin: u16, ports: &[u16]) -> String {
+    let tunnel = |name: &str| {
+        format!(
+            "cluster: peer, tunneling_config: {{ hostname: \"{name}.test:443\", headers_to_add: [ {{ header: {{ key: x-from, value: \
+             \"%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%\" }} }}, {{ header: {{ key: x-name, value: \"%REQUESTED_SERVER_NAME%\" }} }} ] }}"
+        )
+    };
+    let listeners = ANSWERS.iter().zip(ports).map(|((name, _), port)| tcp_listener(*port, &tunnel(name)));
+    scene(admin, &listeners.collect::<String>(), &[cluster("peer", peer.port(), "")])
+}
+
+fn tcp_listener(port: u16, config: &str) -> String {
+    format!(
+        "  - name: l{port}
+    address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }}
+    filter_chains:
+    - filters:
+      - name: tcp
+        typed_config: {{ \"@type\": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy, stat_prefix: tcp, {config} }}
+"
+    )
+}
+
+/// Opens tunnels to the cluster `echo`.
+fn opening_listener(port: u16) -> String {
+    format!(
+        "  - name: l{port}
+    address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }}
+    filter_chains:
+    - filters:
+      - name: http
+        typed_config:
+          \"@type\": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: http
+          http2_protocol_options: {{ allow_connect: true }}
+          upgrade_configs: [ {{ upgrade_type: CONNECT }} ]
+          http_filters: [ {{ name: r, typed_config: {{ \"@type\": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router }} }} ]
+          route_config:
+            name: r
+            virtual_hosts:
+            - name: all
+              domains: [\"*\"]
+              routes:
+              - {{ match: {{ connect_matcher: {{}} }}, route: {{ cluster: echo, upgrade_configs: [ {{ upgrade_type: CONNECT, connect_config: {{}} }} ] }} }}
+"
+    )
+}
+
+fn cluster(name: &str, port: u16, more: &str) -> String {
+    let host = endpoint(port, "");
+    format!(
+        "  - {{ name: {name}, type: STATIC, {more} load_assignment: {{ cluster_name: {name}, endpoints: [ {{ lb_endpoints: [ {host} ] }} ] }} }}\n"
+    )
+}
+
+fn scene(admin: u16, listeners: &str, clusters: &[String]) -> String {
+    let clusters = clusters.concat();
+    format!(
+        "admin: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {admin} }} }} }}
+static_resources:
+  listeners:
+{listeners}  clusters:
+{clusters}"
+    )
+}
+
+const HTTP2: &str = "typed_extension_protocol_options: { envoy.extensions.upstreams.http.v3.HttpProtocolOptions: { \"@type\": \
+                     type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions, explicit_http_config: { \
+                     http2_protocol_options: {} } } },";
+
+#[test]
+fn either_opens_tunnels_for_either() {
+    const BYTES: usize = 3 << 20;
+    let echo = TcpEcho::start();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let programs = [Program::Envoy, Program::Evenkeel];
+    let sent = Random::new(7).bytes(BYTES);
+    let openers = programs.map(|program| {
+        let file = folder.path().join(format!("{program:?}-opens.yaml"));
+        let [port, admin] = free_ports::<2>();
+        let text = scene(admin, &opening_listener(port), &[cluster("echo", echo.address().port(), "")]);
+        std::fs::write(&file, text).expect("a writable folder");
+        (port, web::start(program, &file, admin, port))
+    });
+    for program in programs {
+        for (opener, (at, _)) in programs.iter().zip(&openers) {
+            let file = folder.path().join("asks.yaml");
+            let [http1, http2, admin] = free_ports::<3>();
+            let tunnel = |cluster: &str| {
+                format!("cluster: {cluster}, tunneling_config: {{ hostname: \"echo.test:7\" }}")
+            };
+            let listeners = tcp_listener(http1, &tunnel("http1")) + &tcp_listener(http2, &tunnel("http2"));
+            let text = scene(admin, &listeners, &[cluster("http1", *at, ""), cluster("http2", *at, HTTP2)]);
+            std::fs::write(&file, text).expect("a writable folder");
+            let _process = web::start(program, &file, admin, http1);
+            for (name, port) in [("HTTP/1.1", http1), ("HTTP/2", http2)] {
+                let what = format!("{program:?} through {opener:?} over {name}");
+                let client = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("it accepts");
+                let mut got = vec![0; BYTES];
+                std::thread::scope(|scope| {
+                    scope.spawn(|| (&client).write_all(&sent).expect("the proxy reads"));
+                    (&client).read_exact(&mut got).unwrap_or_else(|error| panic!("{what}: {error}"));
+                });
+                assert!(got == sent, "{what}");
+                client.shutdown(Shutdown::Write).expect("open");
+                let rest = (&client).read_to_end(&mut got);
+                assert!(matches!(rest, Ok(0)), "{what}: {rest:?} behind its end");
+            }
+        }
+    }
+}

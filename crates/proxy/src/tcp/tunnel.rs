@@ -1,0 +1,199 @@
+//! TCP inside HTTP (`tunneling_config`): the host is another proxy, and CONNECT tells it where the bytes are to go. Over
+//! HTTP/1.1 the connection becomes the tunnel; over HTTP/2 a stream of a connection that many share does.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::SystemTime;
+
+use evenkeel_http::{Framing, HeadScan, Limits, RequestHead, ResponseHead, Version, encode, parse_response};
+use evenkeel_runtime_config::access_log::Format;
+use evenkeel_runtime_config::listener::Tunneling;
+use evenkeel_runtime_config::route::Priority;
+use evenkeel_runtime_config::view::ConnectionView;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::time::timeout;
+
+use super::relay::End;
+use crate::access_log::{self, Record};
+use crate::conn::Buffer;
+use crate::h2::{self, Answer, Reset};
+use crate::http::add_headers;
+use crate::upstream::{AcquireError, Cluster, ConnectError, Connection, Host, Need, Place, Upstream};
+
+/// Limit of the answer's head; Envoy's default for upstreams.
+const ANSWER_LIMITS: Limits = Limits { max_head_bytes: 60 * 1024, max_headers: 100 };
+
+/// An open tunnel, with what the other end has said in it already.
+#[allow(clippy::large_enum_variant, reason = "one per connection, and short-lived")]
+pub(super) enum Tunnel {
+    /// A connection of its own.
+    Connection(Connection, Buffer),
+    /// A stream of a shared one.
+    Stream(Box<TunnelStream>),
+}
+
+/// Why there is no tunnel.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TunnelError {
+    /// There is no connection to ask for one on.
+    #[error(transparent)]
+    Acquire(#[from] AcquireError),
+    /// The proxy upstream said no.
+    #[error("the upstream proxy answered CONNECT with {0}")]
+    Refused(u16),
+    /// It closed, or its answer is no HTTP.
+    #[error("the upstream proxy did not answer CONNECT: {0}")]
+    Failed(String),
+}
+
+impl From<io::Error> for TunnelError {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl From<Reset> for TunnelError {
+    fn from(reset: Reset) -> Self {
+        Self::Failed(reset.to_string())
+    }
+}
+
+/// Connects to `host` and asks it for a tunnel. The answer may take as long as connecting may.
+pub(super) async fn open(
+    cluster: &Cluster,
+    host: &Rc<Host>,
+    view: &ConnectionView,
+    tunneling: &Tunneling,
+) -> Result<Tunnel, TunnelError> {
+    let head = request(tunneling, view);
+    let upstream = cluster.acquire_for(host, Version::Http11, Need::Tunnel, Priority::Default).await?;
+    let limit = cluster.config().connect_timeout;
+    let asking = async {
+        match upstream {
+            Upstream::Http1(connection) => over_http1(connection, &head).await,
+            Upstream::Http2(place) => over_http2(place, &head).await,
+        }
+    };
+    match timeout(limit, asking).await {
+        Ok(asked) => asked,
+        Err(_) => Err(AcquireError::Connect(ConnectError::Timeout(limit)).into()),
+    }
+}
+
+fn request(tunneling: &Tunneling, view: &ConnectionView) -> RequestHead {
+    let mut record = Record::new(SystemTime::now());
+    record.downstream_local_address = Some(view.local);
+    record.downstream_remote_address = Some(view.remote);
+    record.downstream_direct_remote_address = Some(view.direct_remote);
+    record.requested_server_name = view.server_name.as_deref();
+    if let Some(peer) = &view.peer {
+        record.downstream_peer_uri_sans = &peer.uri_sans;
+        record.downstream_local_uri_sans = &peer.local_uri_sans;
+        record.downstream_peer_subject = &peer.subject;
+    }
+    let mut head = RequestHead::default();
+    head.set_method(b"CONNECT");
+    head.set_authority(&target(&tunneling.hostname, &record));
+    add_headers(&mut head.headers, &tunneling.headers, &record);
+    head
+}
+
+/// What is asked for. A name out of a ClientHello must not become more than a name.
+fn target(hostname: &Format, record: &Record<'_>) -> Vec<u8> {
+    let mut target = Vec::new();
+    access_log::format(hostname, record, &mut target);
+    target.retain(u8::is_ascii_graphic);
+    target
+}
+
+async fn over_http1(mut connection: Connection, head: &RequestHead) -> Result<Tunnel, TunnelError> {
+    let mut bytes = Vec::new();
+    encode::request(&mut bytes, head, Framing::None, encode::Connection::Default);
+    connection.stream.write_all(&bytes).await?;
+    connection.stream.flush().await?;
+    let (mut input, mut answer, mut scan) = (Buffer::default(), ResponseHead::default(), HeadScan::default());
+    loop {
+        if poll_fn(|cx| input.poll_fill(&mut connection.stream, ANSWER_LIMITS.max_head_bytes + 1, cx)).await? == 0 {
+            return Err(TunnelError::Failed("it closed".to_owned()));
+        }
+        // What says how long a body is means nothing here (RFC 9110 section 9.3.6).
+        while let Some(info) = parse_response(input.bytes(), &mut scan, ANSWER_LIMITS, true, &mut answer)
+            .map_err(|error| TunnelError::Failed(error.to_string()))?
+        {
+            input.consume(info.head_bytes);
+            match answer.status {
+                100..=199 => scan = HeadScan::default(),
+                200..=299 => return Ok(Tunnel::Connection(connection, input)),
+                status => return Err(TunnelError::Refused(status)),
+            }
+        }
+    }
+}
+
+async fn over_http2(place: Place, head: &RequestHead) -> Result<Tunnel, TunnelError> {
+    let mut stream = place.open(head, false, Framing::Chunked, false)?;
+    let mut answer = ResponseHead::default();
+    while poll_fn(|cx| stream.poll_head(&mut answer, cx)).await? == Answer::Interim {}
+    match answer.status {
+        200..=299 => Ok(Tunnel::Stream(Box::new(TunnelStream { stream, place, ended: false }))),
+        status => Err(TunnelError::Refused(status)),
+    }
+}
+
+/// The bytes of a tunnel over HTTP/2. Dropping it before both ends have ended resets the stream.
+pub(super) struct TunnelStream {
+    stream: h2::Stream,
+    /// Keeps the connection.
+    place: Place,
+    /// Our direction has ended.
+    ended: bool,
+}
+
+impl TunnelStream {
+    /// This end's address of the connection.
+    pub(super) fn local_addr(&self) -> Option<SocketAddr> {
+        self.place.local_addr()
+    }
+}
+
+impl End for TunnelStream {}
+
+fn reset(_: Reset) -> io::Error {
+    io::ErrorKind::ConnectionReset.into()
+}
+
+impl AsyncRead for TunnelStream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let room = buffer.remaining();
+        // At the end there is nothing, and trailers mean nothing to a byte stream.
+        let received = ready!(self.stream.poll_data(room, &mut |data| buffer.put_slice(data), cx));
+        Poll::Ready(received.map(|_| ()).map_err(reset))
+    }
+}
+
+impl AsyncWrite for TunnelStream {
+    /// Takes all once what was given before has left: a slow peer holds its writer back.
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        ready!(self.stream.poll_sent(cx)).map_err(reset)?;
+        self.stream.send_data(bytes, false);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The connection writes at the end of each turn of the event loop.
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.ended {
+            ready!(self.stream.poll_sent(cx)).map_err(reset)?;
+            self.stream.send_data(b"", true);
+            self.ended = true;
+        }
+        self.stream.poll_sent(cx).map_err(reset)
+    }
+}
