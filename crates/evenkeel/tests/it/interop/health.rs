@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use evenkeel_testkit::{Backend, Connection, Reply, eventually, free_ports};
+use evenkeel_testkit::{Backend, Connection, Reply, envoy_validate, eventually, free_ports};
 
 use super::proxy::Program;
 use super::web::{self, endpoint};
@@ -116,4 +117,31 @@ fn bootstrap(hosts: &[Host; 4], port: u16, admin: u16) -> String {
     let clusters = [cluster(CLUSTERS[0], 50), cluster(CLUSTERS[1], 0)];
     let routes = CLUSTERS.map(|name| format!("{{ match: {{ path: /{name} }}, route: {{ cluster: {name} }} }}"));
     web::bootstrap(port, admin, &[], &routes, &clusters)
+}
+
+#[test]
+fn neither_takes_two_checks_without_names_for_a_cluster() {
+    let check = "{ timeout: 1s, interval: 1s, unhealthy_threshold: 1, healthy_threshold: 1, tcp_health_check: {} }";
+    let with = |checks: &str| {
+        let cluster = format!(
+            "{{ name: c, type: STATIC, health_checks: [ {checks} ], load_assignment: {{ cluster_name: c, endpoints: [ {{ lb_endpoints: \
+             [ {} ] }} ] }} }}",
+            endpoint(9, "")
+        );
+        web::bootstrap(1, 2, &[], &[], &[cluster])
+    };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("bootstrap.yaml");
+    for (checks, refused) in [(check.to_owned(), false), (format!("{check}, {check}"), true)] {
+        let text = with(&checks);
+        std::fs::write(&file, &text).expect("a writable folder");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+        let output = command.args(["proxy", "--mode", "validate", "-c"]).arg(&file).output().expect("it starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(!output.status.success(), refused, "{said}");
+        assert!(!refused || said.contains("health_checks: at most one is supported"), "{said}");
+        let envoy = envoy_validate(&text);
+        assert_eq!(envoy.is_err(), refused, "{envoy:?}");
+        assert!(!refused || envoy.is_err_and(|said| said.contains("is missing a name")));
+    }
 }

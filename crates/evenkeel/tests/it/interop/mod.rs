@@ -1,8 +1,10 @@
 //! `evenkeel proxy` and Envoy, started one after the other from the same bootstrap file, give the same answers to a table of
 //! exchanges. The rows are data: `routing`, `messages`, `malformed`, `upstream` and `security`.
 
+mod back_off;
 mod buffer;
 mod exchange;
+mod grpc_health;
 mod hashing;
 mod health;
 mod hostile;
@@ -14,9 +16,9 @@ mod retries;
 mod routing;
 mod security;
 mod sessions;
+mod tunnels;
 mod upstream;
 mod web;
-mod tunnels;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};

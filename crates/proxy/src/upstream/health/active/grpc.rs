@@ -13,8 +13,6 @@ use super::{CheckTarget, MAX_RESPONSE_BYTES, Verdict};
 const PATH: &str = "/grpc.health.v1.Health/Check";
 /// `HealthCheckResponse.ServingStatus.SERVING`.
 const SERVING: i32 = 1;
-/// Compression flag and length of a gRPC message.
-const PREFIX_BYTES: usize = 5;
 
 /// `grpc.health.v1.HealthCheckRequest`.
 #[derive(Clone, PartialEq, Message)]
@@ -55,11 +53,11 @@ impl Prober {
         };
         let (head, body) = client.send(request).await?.into_parts();
         let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await.map_err(|_| Verdict::NetworkFailure)?;
-        let trailers = body.trailers().cloned().unwrap_or_default();
+        let trailers = body.trailers().cloned();
         if target.reuse_connection {
             self.kept = Some(client);
         }
-        Ok(judge(head.status, &head.headers, &trailers, &body.to_bytes()))
+        Ok(judge(head.status, &head.headers, trailers.as_ref(), &body.to_bytes()))
     }
 
     fn request(&self, target: &CheckTarget) -> Option<Request<Full<Bytes>>> {
@@ -81,14 +79,39 @@ impl Prober {
     }
 }
 
-fn judge(status: StatusCode, head: &HeaderMap, trailers: &HeaderMap, body: &[u8]) -> Verdict {
-    let grpc_status = trailers.get("grpc-status").or_else(|| head.get("grpc-status"));
-    let fine = status == StatusCode::OK && grpc_status.is_some_and(|status| status.as_bytes() == b"0");
-    let message = body.get(PREFIX_BYTES..).map(HealthCheckResponse::decode);
-    match message {
-        Some(Ok(message)) if fine && message.status == SERVING => Verdict::Healthy { degraded: false },
+fn judge(status: StatusCode, head: &HeaderMap, trailers: Option<&HeaderMap>, body: &[u8]) -> Verdict {
+    // A head with a status of the call is the whole answer: there is no message that could say anything.
+    let grpc_status = trailers.and_then(|trailers| trailers.get("grpc-status"));
+    let fine = status == StatusCode::OK && is_grpc(head) && grpc_status.is_some_and(|status| status.as_bytes() == b"0");
+    match only_message(body) {
+        Some(message) if fine && message.status == SERVING => Verdict::Healthy { degraded: false },
         _ => Verdict::Unhealthy { retriable: false },
     }
+}
+
+/// `application/grpc`, or with what its messages are in: `application/grpc+proto`.
+fn is_grpc(head: &HeaderMap) -> bool {
+    let content_type = head.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let rest = content_type.and_then(|content_type| content_type.strip_prefix(b"application/grpc"));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"+"))
+}
+
+/// The one message of an answer that says anything. Empty ones say nothing, and what is cut short is none.
+fn only_message(mut body: &[u8]) -> Option<HealthCheckResponse> {
+    let mut only = None;
+    while let Some((&[flags, a, b, c, d], rest)) = body.split_first_chunk() {
+        // Nobody has asked for compressed ones.
+        if flags != 0 {
+            return None;
+        }
+        let length = usize::try_from(u32::from_be_bytes([a, b, c, d])).ok()?;
+        let Some((message, rest)) = rest.split_at_checked(length) else { break };
+        if !message.is_empty() && only.replace(HealthCheckResponse::decode(message).ok()?).is_some() {
+            return None;
+        }
+        body = rest;
+    }
+    only
 }
 
 #[cfg(test)]
@@ -97,20 +120,35 @@ mod tests {
 
     #[test]
     fn only_serving_is_healthy() {
-        let trailers = |status: &'static str| {
-            HeaderMap::from_iter([(HeaderName::from_static("grpc-status"), HeaderValue::from_static(status))])
-        };
-        let none = HeaderMap::new();
-        let serving: &[u8] = &[0, 0, 0, 0, 2, 0x08, 1];
-        let check = |status: u16, grpc: &'static str, body: &[u8]| {
+        let headers = |name: HeaderName, value: &'static str| HeaderMap::from_iter([(name, HeaderValue::from_static(value))]);
+        let grpc_status = HeaderName::from_static("grpc-status");
+        let check = |status: u16, content_type: &'static str, grpc: &'static str, body: &[u8]| {
             let status = StatusCode::from_u16(status).expect("a status");
-            matches!(judge(status, &none, &trailers(grpc), body), Verdict::Healthy { .. })
+            let trailers = headers(grpc_status.clone(), grpc);
+            let verdict = judge(status, &headers(CONTENT_TYPE, content_type), Some(&trailers), body);
+            matches!(verdict, Verdict::Healthy { .. })
         };
-        assert!(check(200, "0", serving));
-        assert!(!check(200, "0", &[0, 0, 0, 0, 2, 0x08, 2]), "NOT_SERVING");
-        assert!(!check(200, "12", serving), "UNIMPLEMENTED");
-        assert!(!check(503, "0", serving));
-        assert!(!check(200, "0", &[0, 0, 0]), "no message");
-        assert!(matches!(judge(StatusCode::OK, &trailers("5"), &none, b""), Verdict::Unhealthy { .. }));
+        let grpc = "application/grpc";
+        let serving: &[u8] = &[0, 0, 0, 0, 2, 0x08, 1];
+        assert!(check(200, grpc, "0", serving));
+        assert!(check(200, "application/grpc+proto", "0", serving));
+        assert!(!check(200, "application/grpcweb", "0", serving));
+        assert!(!check(200, "text/plain", "0", serving));
+        assert!(!check(200, grpc, "0", &[0, 0, 0, 0, 2, 0x08, 2]), "NOT_SERVING");
+        assert!(!check(200, grpc, "12", serving), "UNIMPLEMENTED");
+        assert!(!check(503, grpc, "0", serving));
+        for (body, expected) in [
+            (&[0, 0, 0][..], false),
+            (&[0, 0, 0, 0, 2, 0x08], false),
+            (&[0, 0, 0, 0, 2, 0xff, 0xff], false),
+            (&[1, 0, 0, 0, 2, 0x08, 1], false),
+            (&[0, 0, 0, 0, 2, 0x08, 1, 0, 0, 0, 0, 2, 0x08, 1], false),
+            (&[0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0x08, 1], true),
+            (&[0, 255, 255, 255, 255], false),
+        ] {
+            assert_eq!(check(200, grpc, "0", body), expected, "{body:?}");
+        }
+        let head = headers(grpc_status, "0");
+        assert!(matches!(judge(StatusCode::OK, &head, None, b""), Verdict::Unhealthy { .. }), "no message");
     }
 }

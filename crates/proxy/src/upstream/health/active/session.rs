@@ -86,7 +86,9 @@ impl Session {
             _ => {}
         }
         match verdict {
-            Verdict::Timeout => set = set.and(HealthFlags::ACTIVE_HC_TIMEOUT),
+            Verdict::Timeout if self.failed => set = set.and(HealthFlags::ACTIVE_HC_TIMEOUT),
+            // A success that is not enough yet says nothing of why the host is out.
+            Verdict::Healthy { .. } if self.failed => {}
             _ => clear = clear.and(HealthFlags::ACTIVE_HC_TIMEOUT),
         }
         match self.failed {
@@ -198,8 +200,14 @@ mod tests {
         assert!(change.set.has(HealthFlags::DEGRADED_ACTIVE_HC) && change.changed);
         assert!(change.clear.has(HealthFlags::PENDING_ACTIVE_HC));
         let change = session.conclude(&check, Verdict::Timeout);
-        assert!(change.set.has(HealthFlags::ACTIVE_HC_TIMEOUT) && !change.changed);
+        assert!(!change.set.has(HealthFlags::ACTIVE_HC_TIMEOUT) && !change.changed, "it is not out yet");
         assert!(!change.clear.has(HealthFlags::DEGRADED_ACTIVE_HC), "a failure says nothing of it");
+        session.conclude(&check, Verdict::Timeout);
+        let change = session.conclude(&check, Verdict::Timeout);
+        assert!(change.set.has(HealthFlags::ACTIVE_HC_TIMEOUT) && change.changed);
+        let change = session.conclude(&check, HEALTHY);
+        let said = [change.set, change.clear].map(|flags| flags.has(HealthFlags::ACTIVE_HC_TIMEOUT));
+        assert_eq!(said, [false; 2], "it is out still, and for the same reason");
         let change = session.conclude(&check, HEALTHY);
         assert!(change.clear.has(HealthFlags::DEGRADED_ACTIVE_HC) && change.clear.has(HealthFlags::ACTIVE_HC_TIMEOUT));
     }
