@@ -45,8 +45,12 @@ impl Changes {
         }
         all.workloads = !differing(&old.workloads, &new.workloads).is_empty();
         all.sidecars = !differing(&old.sidecars, &new.sidecars).is_empty();
-        if !differing(&old.gateways, &new.gateways).is_empty() {
+        let gateways = differing(&old.gateways, &new.gateways);
+        if !gateways.is_empty() {
             all.exact.insert(Key::Gateways);
+        }
+        if gateways.iter().any(|gateway| gateway.passes_by_service()) {
+            all.exact.insert(Key::PassingGateways);
         }
         for policy in differing(&old.peer_authentications, &new.peer_authentications) {
             all.exact.insert(Key::PeerAuthentications(policy.namespace.clone()));

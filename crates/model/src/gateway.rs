@@ -133,6 +133,20 @@ pub enum TlsVersion {
     V1_3,
 }
 
+impl Gateway {
+    /// Whether a server of it passes TLS on to the service that its SNI names.
+    pub fn passes_by_service(&self) -> bool {
+        self.servers.iter().any(Server::passes_by_service)
+    }
+}
+
+impl Server {
+    /// Whether it passes TLS on to the service that its SNI names (`AUTO_PASSTHROUGH`).
+    pub fn passes_by_service(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.mode == ServerTlsMode::AutoPassthrough)
+    }
+}
+
 impl ServerTlsMode {
     /// Whether the server ends TLS itself.
     pub fn terminates(&self) -> bool {

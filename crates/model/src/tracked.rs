@@ -33,6 +33,8 @@ pub enum Key {
     VirtualServicesAt(GatewayRef),
     /// The Gateways.
     Gateways,
+    /// Those of them that pass TLS on to the service its SNI names.
+    PassingGateways,
     /// The PeerAuthentications of this namespace.
     PeerAuthentications(Arc<str>),
     /// The AuthorizationPolicies of this namespace.
@@ -208,5 +210,12 @@ impl<'a> Tracked<'a> {
     pub fn gateways_for(self, router: &impl Selectable) -> Vec<&'a Arc<Gateway>> {
         self.reads.note(Key::Gateways);
         self.snapshot.gateways_for(router)
+    }
+
+    /// Those with a server that passes TLS on to the service its SNI names: nearly always there is none to ask more about.
+    pub fn passing_gateways_for(self, router: &impl Selectable) -> Vec<&'a Arc<Gateway>> {
+        self.reads.note(Key::PassingGateways);
+        let passing = self.snapshot.gateways.iter().filter(|gateway| gateway.passes_by_service());
+        passing.filter(|gateway| router.selected_by(&gateway.selector)).collect()
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use evenkeel_base::Span;
-use evenkeel_model::{Gateway, GatewayRef, L4Match, Server, ServerProtocol, ServerTlsMode, VirtualService};
+use evenkeel_model::{Gateway, GatewayRef, L4Match, Server, ServerProtocol, VirtualService};
 use evenkeel_xds::ResourceType;
 
 use super::outbound::to_destinations;
@@ -40,15 +40,10 @@ pub fn terminates_tls(server: &Server) -> bool {
     server.tls.as_ref().is_some_and(|tls| tls.mode.terminates())
 }
 
-/// Whether a server passes TLS on to the service that its SNI names.
-pub fn passes_by_service(server: &Server) -> bool {
-    server.tls.as_ref().is_some_and(|tls| tls.mode == ServerTlsMode::AutoPassthrough)
-}
-
 /// One listener per port, bound. Services have their parts in that of a port where TLS is passed on to them by name.
 pub fn listeners(context: Context<'_>, out: &mut Output) {
     for (port, servers) in servers_by_port(context) {
-        if let Some((_, server)) = servers.iter().find(|(_, server)| passes_by_service(server)) {
+        if let Some((_, server)) = servers.iter().find(|(_, server)| server.passes_by_service()) {
             out.give(Collection::Port(port), Part::Server(server.port, server.origin.clone()));
         } else {
             add(context, port, &servers, &[], out);
@@ -117,7 +112,7 @@ fn chains(context: Context<'_>, port: u16, gateway: &Gateway, server: &Server) -
             let manager = manager(context, port, &names::gateway_route(port));
             vec![chain("", FilterChainMatch::default(), vec![manager])]
         }
-        (ServerProtocol::Https | ServerProtocol::Tls, _) if passes_by_service(server) => Vec::new(),
+        (ServerProtocol::Https | ServerProtocol::Tls, _) if server.passes_by_service() => Vec::new(),
         (ServerProtocol::Https, Some(server_tls)) if server_tls.mode.terminates() => {
             let manager = manager(context, port, &https_route(gateway, server));
             let mut made = chain("", server_names(server), vec![manager]);

@@ -9,7 +9,7 @@ use evenkeel_model::{Endpoint, Resolution, Service};
 use evenkeel_xds::ResourceType;
 
 use super::chain;
-use super::gateway::{bound_port, passes_by_service};
+use super::gateway::bound_port;
 use crate::context::Context;
 use crate::pb::config::listener::FilterChainMatch;
 use crate::plan::{Collection, Output, Part};
@@ -60,8 +60,8 @@ pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
 
 /// The ports of the router whose servers pass on to the service.
 fn router_ports(context: Context<'_>, service: &Service) -> BTreeSet<u16> {
-    let gateways = context.snapshot.gateways_for(&context);
-    let servers = gateways.iter().flat_map(|gateway| &gateway.servers).filter(|server| passes_by_service(server));
+    let gateways = context.snapshot.passing_gateways_for(&context);
+    let servers = gateways.iter().flat_map(|gateway| &gateway.servers).filter(|server| server.passes_by_service());
     let serves = servers.filter(|server| {
         server.hosts.iter().any(|host| host.value.covers(&service.namespace, &service.host))
     });
