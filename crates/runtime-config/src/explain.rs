@@ -195,7 +195,9 @@ impl<'t> Trace<'t> {
         }
         match &chain.terminal {
             Terminal::Tcp(proxy) => {
-                if let Some((cluster, _)) = proxy.destination(self.call.connection.server_name.as_ref(), self.call.random) {
+                if let Some((cluster, _)) =
+                    proxy.destination(self.call.connection.server_name.as_ref(), self.call.random)
+                {
                     match proxy.on_demand.and_then(|_| self.config.unanswered_cluster(cluster)) {
                         Some(demand) => self.steps.push(Step::Unanswered { demand }),
                         None => self.cluster(cluster, 0),

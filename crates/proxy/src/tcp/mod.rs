@@ -366,8 +366,7 @@ async fn connect(
                 return None;
             }
             Err(error) => {
-                let timeout =
-                    matches!(error, TunnelError::Acquire(AcquireError::Connect(ConnectError::Timeout(_))));
+                let timeout = matches!(error, TunnelError::Acquire(AcquireError::Connect(ConnectError::Timeout(_))));
                 host.count_failure(timeout);
                 cluster.report(&host, if timeout { HostOutcome::TimedOut } else { HostOutcome::ConnectFailed });
                 outcome.failure = error.to_string();

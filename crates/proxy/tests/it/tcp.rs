@@ -248,7 +248,8 @@ filter_chains:
     let proxy = Proxy::start(&static_bootstrap(listener, &[cluster(NAME, &named), cluster("other", &other)]));
     proxy.wait_live();
     let ca = TestCa::new();
-    let hello = |server_name| TlsClient { server_name, root_pem: ca.root_pem(), identity: None, alpn: &[] }.client_hello();
+    let hello =
+        |server_name| TlsClient { server_name, root_pem: ca.root_pem(), identity: None, alpn: &[] }.client_hello();
     let arrives_at = |host: &TcpListener, bytes: &[u8]| {
         let mut client = Connection::socket(proxy.listener("tcp")).expect("it accepts");
         client.write_all(bytes).expect("the proxy reads");

@@ -50,7 +50,10 @@ fn listeners() {
             vec!["filter_chains[0].filters[0].typed_config.weighted_clusters.clusters: weights must add up"],
         ),
         (
-            &format!("filter_chains: [{{ filters: [{}] }}]", tcp_filter("cluster: c, tunneling_config: { hostname: \"\" }")),
+            &format!(
+                "filter_chains: [{{ filters: [{}] }}]",
+                tcp_filter("cluster: c, tunneling_config: { hostname: \"\" }")
+            ),
             vec!["filter_chains[0].filters[0].typed_config.tunneling_config.hostname: "],
         ),
         (

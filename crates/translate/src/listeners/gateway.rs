@@ -101,7 +101,8 @@ fn of_port(
         return None;
     }
     let tls = made.filter_chains.iter().any(|c| c.filter_chain_match.is_some());
-    Inspect { tls, proxy_protocol: context.takes_proxy_protocol(), ..Inspect::default() }.apply(context.snapshot.mesh().protocol_detection_timeout, &mut made);
+    Inspect { tls, proxy_protocol: context.takes_proxy_protocol(), ..Inspect::default() }
+        .apply(context.snapshot.mesh().protocol_detection_timeout, &mut made);
     made.access_log = access_log::of_unmatched(context);
     Some((made, first.origin.clone()))
 }

@@ -17,8 +17,7 @@ use crate::{clusters, endpoints, http, names, rbac};
 
 /// What clients of the mesh offer: nobody else is let in, since only at such connections is the workload's proxy sure to ask
 /// for a certificate.
-const MESH_PROTOCOLS: [&str; 5] =
-    ["istio", "istio-peer-exchange", "istio-http/1.0", "istio-http/1.1", "istio-h2"];
+const MESH_PROTOCOLS: [&str; 5] = ["istio", "istio-peer-exchange", "istio-http/1.0", "istio-http/1.1", "istio-h2"];
 
 /// Chains, clusters and endpoints of a service, if a server of the router passes on to it.
 pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
@@ -62,8 +61,7 @@ pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
 fn router_ports(context: Context<'_>, service: &Service) -> BTreeSet<u16> {
     let gateways = context.snapshot.passing_gateways_for(&context);
     let servers = gateways.iter().flat_map(|gateway| &gateway.servers).filter(|server| server.passes_by_service());
-    let serves = servers.filter(|server| {
-        server.hosts.iter().any(|host| host.value.covers(&service.namespace, &service.host))
-    });
+    let serves =
+        servers.filter(|server| server.hosts.iter().any(|host| host.value.covers(&service.namespace, &service.host)));
     serves.map(|server| bound_port(server.port)).collect()
 }

@@ -72,9 +72,8 @@ fn evenkeel_and_envoy_wait_alike_before_retries() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let [envoy, evenkeel] = std::thread::scope(|scope| {
         let folder = folder.path();
-        let runs = [Program::Envoy, Program::Evenkeel].map(|program| {
-            scope.spawn(move || pauses(program, &folder.join(format!("{program:?}.yaml"))))
-        });
+        let runs = [Program::Envoy, Program::Evenkeel]
+            .map(|program| scope.spawn(move || pauses(program, &folder.join(format!("{program:?}.yaml")))));
         runs.map(|run| run.join().expect("every request was answered"))
     });
     for ((row, envoy), evenkeel) in ROWS.iter().zip(&envoy).zip(&evenkeel) {

@@ -148,12 +148,16 @@ fn ask(admin: u16, path: &str) -> String {
 fn flags(admin: u16, host: SocketAddr) -> HashMap<String, String> {
     let separator = format!("::{host}::health_flags::");
     let text = ask(admin, "/clusters");
-    text.lines().filter_map(|line| line.split_once(&separator)).map(|(name, flags)| (name.into(), flags.into())).collect()
+    text.lines()
+        .filter_map(|line| line.split_once(&separator))
+        .map(|(name, flags)| (name.into(), flags.into()))
+        .collect()
 }
 
 fn counts(admin: u16) -> HashMap<String, u64> {
     let text = ask(admin, "/stats?filter=health_check");
-    let count = |line: &str| line.split_once(": ").and_then(|(name, value)| Some((name.to_owned(), value.parse().ok()?)));
+    let count =
+        |line: &str| line.split_once(": ").and_then(|(name, value)| Some((name.to_owned(), value.parse().ok()?)));
     text.lines().filter_map(count).collect()
 }
 

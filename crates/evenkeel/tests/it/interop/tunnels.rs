@@ -184,9 +184,8 @@ fn either_opens_tunnels_for_either() {
         for (opener, (at, _)) in programs.iter().zip(&openers) {
             let file = folder.path().join("asks.yaml");
             let [http1, http2, admin] = free_ports::<3>();
-            let tunnel = |cluster: &str| {
-                format!("cluster: {cluster}, tunneling_config: {{ hostname: \"echo.test:7\" }}")
-            };
+            let tunnel =
+                |cluster: &str| format!("cluster: {cluster}, tunneling_config: {{ hostname: \"echo.test:7\" }}");
             let listeners = tcp_listener(http1, &tunnel("http1")) + &tcp_listener(http2, &tunnel("http2"));
             let text = scene(admin, &listeners, &[cluster("http1", *at, ""), cluster("http2", *at, HTTP2)]);
             std::fs::write(&file, text).expect("a writable folder");

@@ -120,7 +120,8 @@ mod tests {
 
     #[test]
     fn only_serving_is_healthy() {
-        let headers = |name: HeaderName, value: &'static str| HeaderMap::from_iter([(name, HeaderValue::from_static(value))]);
+        let headers =
+            |name: HeaderName, value: &'static str| HeaderMap::from_iter([(name, HeaderValue::from_static(value))]);
         let grpc_status = HeaderName::from_static("grpc-status");
         let check = |status: u16, content_type: &'static str, grpc: &'static str, body: &[u8]| {
             let status = StatusCode::from_u16(status).expect("a status");
