@@ -254,8 +254,8 @@ impl State {
         std::mem::take(&mut self.to_list)
     }
 
-    /// The next push, in make-before-break order, noted as sent. `full_listings`: whether a client of a whole type gets all
-    /// of it every time.
+    /// The next push, in make-before-break order, noted as sent. `full_listings`: whether the client gets all that it wants of
+    /// a type every time, where it takes what is left out for gone: of clusters and listeners, and of whole types.
     pub fn next_push(&mut self, now: Duration, full_listings: bool) -> Option<Push> {
         let resources = self.resources.clone()?;
         loop {
@@ -298,9 +298,9 @@ impl State {
         let (change, mut in_flight) = loop {
             let owed = subscription.owes_reply;
             let (change, in_flight) = subscription.take(target, Allowed { removals: &removals, now })?;
-            // State of the world has no way to say of names that they are gone; the client stops asking when nothing
-            // refers to them.
-            if !full_listings || subscription.wildcard || !change.added.is_empty() || owed {
+            // State of the world has no way to say of names of other types that they are gone; the client stops asking
+            // when nothing refers to them.
+            if !full_listings || subscription.is_listed_whole() || !change.added.is_empty() || owed {
                 break (change, in_flight);
             }
             self.unsaid = true;
@@ -309,7 +309,7 @@ impl State {
         in_flight.nonce = self.last_nonce;
         in_flight.generation = resources.generation;
         in_flight.since = now;
-        if full_listings && subscription.wildcard {
+        if full_listings && subscription.is_listed_whole() {
             in_flight.listing = Some(subscription.listing(target));
         }
         let push = Push {

@@ -494,10 +494,26 @@ impl Subscription {
         Self { requested: true, wildcard: self.wildcard, names: self.names.clone(), ..Self::new(self.kind) }
     }
 
+    /// Whether a state-of-the-world client takes what a response leaves out for gone: of everything it asked for as a whole,
+    /// and of clusters and listeners by name as well (the xDS protocol, "Grouping Resources into Responses").
+    pub fn is_listed_whole(&self) -> bool {
+        self.wildcard || matches!(self.kind, ResourceType::Cluster | ResourceType::Listener)
+    }
+
+    fn seen_by_name(&self) -> TypeSet {
+        let mut named = TypeSet::default();
+        let found = self.names.iter().filter_map(|name| self.seen.resources.get(name));
+        found.for_each(|resource| named.insert(resource.clone()));
+        named
+    }
+
     /// The full listing a state-of-the-world client is sent with a change: what it holds after it, names that are held
     /// back as the client had them last.
     pub fn listing(&self, target: &TypeSet) -> TypeSet {
-        let mut listing = self.seen.clone();
+        let mut listing = match self.wildcard {
+            true => self.seen.clone(),
+            false => self.seen_by_name(),
+        };
         for (name, behind) in &self.behind {
             let sent = target.resources.get(name).filter(|r| behind.held == Held::Version(r.version));
             match sent.or_else(|| self.listed.resources.get(name)) {

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use prost::Message as _;
 
-use super::{Announcement, REOFFER_FIRST, delta};
-use crate::pb::envoy::service::discovery::v3::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+use super::{Announcement, REOFFER_FIRST, delta, sotw};
+use crate::pb::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+};
 use crate::pb::google::rpc;
 use crate::{Any, Resource, ResourceSet, ResourceType};
 
@@ -325,4 +327,48 @@ fn routes_move_before_the_cluster_goes() {
     stream.on_snapshot(&set(3, &[(Cluster, "newer", "1"), (Route, "r", "newer"), (VirtualHost, "r/h", "newer")]));
     let log = settle(&mut stream, Duration::ZERO, &["r/h"], "r/h is bad");
     assert_eq!(log, ["CDS +newer", "RDS +r", "VHDS +r/h", "CDS -new"]);
+}
+
+/// What a state-of-the-world client that wants these names is sent; it accepts everything.
+fn listed(stream: &mut sotw::Stream, names: &[&str]) -> Vec<String> {
+    let mut all = Vec::new();
+    while let Some(response) = stream.poll_response(Duration::ZERO) {
+        let response = DiscoveryResponse::decode(&*response.encode_to_vec()).unwrap();
+        let kind = ResourceType::from_type_url(&response.type_url).unwrap();
+        let content = response.resources.iter().map(|any| format!(" {}", String::from_utf8_lossy(&any.value)));
+        all.push(format!("{kind}{}", content.collect::<String>()));
+        stream.on_request(&ask(kind, names, &response.nonce), Duration::ZERO).unwrap();
+        stream.check_invariants();
+    }
+    all
+}
+
+fn ask(kind: ResourceType, names: &[&str], nonce: &str) -> DiscoveryRequest {
+    DiscoveryRequest {
+        type_url: kind.type_url().into(),
+        resource_names: names.iter().map(ToString::to_string).collect(),
+        response_nonce: nonce.to_owned(),
+        ..Default::default()
+    }
+}
+
+#[test]
+fn named_listeners_and_clusters_are_listed_whole_as_what_is_left_out_is_gone() {
+    for (kind, is_whole) in [(Listener, true), (Cluster, true), (Endpoint, false)] {
+        let mut stream = sotw::Stream::new(Announcement::default());
+        stream.on_snapshot(&set(1, &[(kind, "a", "a1"), (kind, "b", "b1"), (kind, "other", "o1")]));
+        let names = ["a", "b", "missing"];
+        stream.on_request(&ask(kind, &names, ""), Duration::ZERO).unwrap();
+        assert_eq!(listed(&mut stream, &names), [format!("{kind} a1 b1")]);
+        stream.on_snapshot(&set(2, &[(kind, "a", "a2"), (kind, "b", "b1"), (kind, "other", "o2")]));
+        let expected = if is_whole { format!("{kind} a2 b1") } else { format!("{kind} a2") };
+        assert_eq!(listed(&mut stream, &names), [expected]);
+        // One that goes is left out; of other types there is no way to say so.
+        stream.on_snapshot(&set(3, &[(kind, "b", "b1"), (kind, "other", "o2")]));
+        let expected = if is_whole { vec![format!("{kind} b1")] } else { Vec::new() };
+        assert_eq!(listed(&mut stream, &names), expected);
+        // What nobody asked for is nobody's business.
+        stream.on_snapshot(&set(4, &[(kind, "b", "b1"), (kind, "other", "o3")]));
+        assert_eq!(listed(&mut stream, &names), [""; 0]);
+    }
 }
