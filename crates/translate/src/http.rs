@@ -63,19 +63,23 @@ fn on_demand() -> HttpFilter {
     }
 }
 
-fn manager(context: Context<'_>, side: Side, stat: &str, routes: RouteSpecifier, rbac: Vec<HttpFilter>) -> Filter {
-    let router = HttpFilter {
+/// The filter that ends each list of them.
+pub fn router() -> HttpFilter {
+    HttpFilter {
         name: "envoy.filters.http.router".to_owned(),
         config_type: Some(http_filter::ConfigType::TypedConfig(any(&Router::default()))),
         ..Default::default()
-    };
+    }
+}
+
+fn manager(context: Context<'_>, side: Side, stat: &str, routes: RouteSpecifier, rbac: Vec<HttpFilter>) -> Filter {
     // Sessions are kept by whoever chooses the endpoint.
     let session = (side != Side::Inbound).then(sessions::filter);
     let (forward, details) = client_certificate(side);
     let manager = HttpConnectionManager {
         stat_prefix: stat.to_owned(),
         route_specifier: Some(routes),
-        http_filters: rbac.into_iter().chain(session).chain([router]).collect(),
+        http_filters: rbac.into_iter().chain(session).chain([router()]).collect(),
         server_name: SERVER_NAME.to_owned(),
         use_remote_address: Some(bool_value(side == Side::Gateway)),
         forward_client_cert_details: forward as i32,

@@ -11,12 +11,14 @@
 //! | how is a service called (subsets, limits, TLS)? | `clusters.rs`, `tls.rs` |
 //! | who may call? | `rbac.rs` |
 //! | what does a Sidecar let a proxy see? | `scope.rs` |
+//! | what do gRPC programs get that ask themselves? | `grpc/` |
 //! | what is made in one go, and made anew after a change? | `plan.rs`, `incremental/` |
 
 pub mod clusters;
 pub mod context;
 pub mod endpoints;
 mod facts;
+mod grpc;
 mod incremental;
 pub mod listeners;
 mod load_balancer;

@@ -17,7 +17,8 @@ use crate::context::Context;
 use crate::name_table::NameInfo;
 use crate::pb::config::listener::FilterChain;
 use crate::pb::config::route::Route;
-use crate::{clusters, endpoints, listeners, name_table, routes};
+use crate::view::ClientKind;
+use crate::{clusters, endpoints, grpc, listeners, name_table, routes};
 
 /// What is made in one go, and made again when something it asked about has changed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,6 +52,8 @@ pub enum Collection {
     Routes(Arc<str>),
     /// The table of names, for clients that want it whole.
     Names,
+    /// The listener of a target that a gRPC program dials; the first to claim it gets it.
+    Target(Arc<str>),
 }
 
 /// What a unit gives to a collection.
@@ -172,6 +175,9 @@ impl Unit {
 
     /// Makes it. `parts` are those given to an assembly, in the order of the units that gave them.
     pub fn generate(&self, context: Context<'_>, parts: &[&Part], out: &mut Output) {
+        if context.client_kind() == ClientKind::Grpc {
+            return grpc::generate(self, context, parts, out);
+        }
         match self {
             Self::Basics => {
                 clusters::basics(context, out);
@@ -218,6 +224,8 @@ impl Unit {
                 false => routes::gateway::table(context, name, parts, out),
             },
             Self::Assembly(Collection::Names) => name_table::table(parts, out),
+            // Only gRPC programs' units give to it.
+            Self::Assembly(Collection::Target(_)) => {}
         }
     }
 }

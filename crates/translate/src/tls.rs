@@ -20,6 +20,8 @@ const SDS_CLUSTER: &str = "sds-grpc";
 const WORKLOAD_SECRET: &str = "default";
 /// The mesh's root certificates.
 const ROOT_SECRET: &str = "ROOTCA";
+/// The certificate provider in a gRPC program's bootstrap, as Istio's agent names it.
+const PROXYLESS_PROVIDER: &str = "default";
 
 /// ALPN protocols that mesh clients offer; inbound filter chains match on what was offered (as in Istio).
 pub const MESH_ALPN: [&str; 5] = ["istio", "istio-peer-exchange", "istio-http/1.0", "istio-http/1.1", "istio-h2"];
@@ -87,12 +89,8 @@ fn outside_names(server: &OutsideServer<'_>) -> Vec<tls::SubjectAltNameMatcher> 
 
 /// Mutual TLS towards a sidecar, offering `alpn`. `identities` are the SPIFFE ids accepted; none given means any identity of the mesh.
 pub fn mesh_client(mesh: &MeshConfig, sni: &str, identities: &[String], alpn: &[&str]) -> core::TransportSocket {
-    let sans = match identities {
-        [] => any_of_the_mesh(mesh),
-        _ => identities.iter().flat_map(|id| with_aliases(mesh, id)).map(|id| exact(&id)).collect(),
-    };
     let context = tls::UpstreamTlsContext {
-        common_tls_context: Some(mesh_context(sans, alpn)),
+        common_tls_context: Some(mesh_context(accepted(mesh, identities), alpn)),
         sni: sni.to_owned(),
         ..Default::default()
     };
@@ -103,6 +101,45 @@ pub fn mesh_client(mesh: &MeshConfig, sni: &str, identities: &[String], alpn: &[
 /// the rest.
 pub fn mesh_server(mesh: &MeshConfig) -> core::TransportSocket {
     downstream(mesh_context(any_of_the_mesh(mesh), &HTTP_ALPN), true)
+}
+
+/// Mutual TLS of a gRPC client with the certificates its bootstrap knows as `default`; identities as above.
+pub fn proxyless_client(mesh: &MeshConfig, identities: &[String]) -> core::TransportSocket {
+    let context = proxyless_context(accepted(mesh, identities));
+    tls_socket(any(&tls::UpstreamTlsContext { common_tls_context: Some(context), ..Default::default() }))
+}
+
+/// The same of a gRPC server. It takes whoever has a certificate of the root: gRPC matches names on the client's side only.
+pub fn proxyless_server() -> core::TransportSocket {
+    downstream(proxyless_context(Vec::new()), true)
+}
+
+/// In the shape gRPC takes (gRFC A29): providers of the bootstrap instead of SDS, and names in the field that Envoy has given up.
+#[expect(deprecated, reason = "gRPC passes over `match_typed_subject_alt_names`: with it any name would do")]
+fn proxyless_context(peer_sans: Vec<StringMatcher>) -> tls::CommonTlsContext {
+    let provider = |certificate: &str| {
+        Some(tls::CertificateProviderPluginInstance {
+            instance_name: PROXYLESS_PROVIDER.to_owned(),
+            certificate_name: certificate.to_owned(),
+        })
+    };
+    tls::CommonTlsContext {
+        tls_certificate_provider_instance: provider(WORKLOAD_SECRET),
+        validation_context_type: Some(ValidationContextType::ValidationContext(tls::CertificateValidationContext {
+            ca_certificate_provider_instance: provider(ROOT_SECRET),
+            match_subject_alt_names: peer_sans,
+            ..Default::default()
+        })),
+        ..Default::default()
+    }
+}
+
+/// Matchers of the identities a client accepts; none given means any of the mesh.
+fn accepted(mesh: &MeshConfig, identities: &[String]) -> Vec<StringMatcher> {
+    match identities {
+        [] => any_of_the_mesh(mesh),
+        _ => identities.iter().flat_map(|id| with_aliases(mesh, id)).map(|id| exact(&id)).collect(),
+    }
 }
 
 /// Every identity of the trust domain and its aliases.

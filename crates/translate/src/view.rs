@@ -41,8 +41,9 @@ impl Hash for ProxyView {
     }
 }
 
-/// What stands at the other end, by the metadata `EVENKEEL: {"SCOPE": …}`. It decides the shape of resources, not what
-/// they say: an Evenkeel proxy gets each virtual host and each DNS name as a resource of its own.
+/// What stands at the other end, by the metadata `EVENKEEL: {"SCOPE": …}` and `GENERATOR`. It decides the shape of resources, not
+/// what they say: an Evenkeel proxy gets each virtual host and each DNS name as a resource of its own, a gRPC program a listener
+/// for each name it may dial.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum ClientKind {
     /// Envoy, or any other xDS client: whole route tables, and one table of names.
@@ -52,17 +53,21 @@ pub enum ClientKind {
     EvenkeelFull,
     /// An Evenkeel proxy that asks for what its workload uses, when it does (`learned`).
     EvenkeelLearned,
+    /// A gRPC program without a proxy (metadata `GENERATOR: grpc`, as Istio's agent writes it).
+    Grpc,
 }
 
 impl ClientKind {
     /// Whether virtual hosts and names are resources of their own.
     pub fn is_evenkeel(self) -> bool {
-        self != Self::Envoy
+        matches!(self, Self::EvenkeelFull | Self::EvenkeelLearned)
     }
 
     /// A gateway cannot know what will be asked of it, and strangers must not make it ask: it is served everything.
-    fn of(scope: Option<&str>, kind: ProxyKind) -> Self {
+    fn of(generator: Option<&str>, scope: Option<&str>, kind: ProxyKind) -> Self {
         match (scope, kind) {
+            // A program stands beside nothing, but what Istio's agent starts says `sidecar` all the same.
+            (_, ProxyKind::Sidecar) if generator == Some("grpc") => Self::Grpc,
             (None, _) => Self::Envoy,
             (Some("learned"), ProxyKind::Sidecar) => Self::EvenkeelLearned,
             (Some(_), _) => Self::EvenkeelFull,
@@ -151,7 +156,7 @@ impl ProxyView {
             namespace: namespace.into(),
             service_account: metadata.text("SERVICE_ACCOUNT").unwrap_or_default().into(),
             labels: metadata.texts("LABELS"),
-            client_kind: ClientKind::of(metadata.text_in("EVENKEEL", "SCOPE"), kind),
+            client_kind: ClientKind::of(metadata.text("GENERATOR"), metadata.text_in("EVENKEEL", "SCOPE"), kind),
             takes_proxy_protocol: kind == ProxyKind::Router && metadata.takes_proxy_protocol(),
         })
     }
@@ -243,6 +248,15 @@ mod tests {
         check("router~10.0.0.1~a.shop~c", object("proxyProtocol", Struct::default()), true);
         check("router~10.0.0.1~a.shop~c", Struct::default(), false);
         check("sidecar~10.0.0.1~a.shop~c", object("proxyProtocol", Struct::default()), false);
+
+    fn grpc_programs_say_so() {
+        let check = |id: &str, generator: &str, expected: ClientKind| {
+            let view = ProxyView::from_node(&node(id, Some(one_field("GENERATOR", generator)))).unwrap();
+            assert_eq!(view.client_kind, expected, "{id} {generator}");
+        };
+        check("sidecar~10.0.0.1~a.shop~c", "grpc", ClientKind::Grpc);
+        check("sidecar~10.0.0.1~a.shop~c", "other", ClientKind::Envoy);
+        check("router~10.0.0.1~a.shop~c", "grpc", ClientKind::Envoy);
     }
 
     #[test]

@@ -6,8 +6,8 @@ pub mod outbound;
 
 pub mod action;
 mod headers;
-mod matches;
-mod virtual_service;
+pub mod matches;
+pub mod virtual_service;
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! Golden files; `BLESS=1` writes them anew.
 
 use evenkeel_testkit::golden;
+use evenkeel_translate::ClientKind;
 
 use crate::scenario::{SCENARIOS, Scenario, as_json, translate};
 
@@ -11,7 +12,11 @@ fn resources_are_as_recorded() {
         for view in &scenario.proxies {
             let json = as_json(&translate(view, &scenario.snapshot));
             let text = serde_json::to_string_pretty(&json).expect("JSON") + "\n";
-            golden::check(scenario.folder.join(format!("{}.json", view.pod)), &text);
+            let file = match view.client_kind {
+                ClientKind::Grpc => format!("{}.grpc.json", view.pod),
+                _ => format!("{}.json", view.pod),
+            };
+            golden::check(scenario.folder.join(file), &text);
         }
     }
 }

@@ -14,18 +14,18 @@ use crate::edits::edit;
 /// Steps of one random run.
 const STEPS: u32 = 60;
 /// A mesh of one object per file.
-struct Mesh {
+pub struct Mesh {
     builder: Builder,
     generation: u64,
 }
 
 impl Mesh {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self { builder: Builder::new(MeshConfig::default(), AddressBook::default()).checked(false), generation: 0 }
     }
 
     /// Writes files (no text: removes them), and gives the next snapshot and its cause.
-    fn write<'a>(&mut self, files: impl IntoIterator<Item = (String, &'a str)>) -> (Arc<Snapshot>, Cause) {
+    pub fn write<'a>(&mut self, files: impl IntoIterator<Item = (String, &'a str)>) -> (Arc<Snapshot>, Cause) {
         let changed = files.into_iter().map(|(name, text)| {
             let (objects, found) = evenkeel_api::load(&[(name.as_str().into(), text.into())]);
             assert!(!found.has_errors(), "{name}:\n{found}\n{text}");
@@ -37,7 +37,7 @@ impl Mesh {
     }
 }
 
-fn view(kind: ProxyKind, name: &str, address: &str, labels: &[(&str, &str)]) -> ProxyView {
+pub fn view(kind: ProxyKind, name: &str, address: &str, labels: &[(&str, &str)]) -> ProxyView {
     let (pod, namespace) = name.split_once('.').expect("POD.NAMESPACE");
     ProxyView {
         kind,
@@ -59,6 +59,8 @@ fn views() -> Vec<ProxyView> {
         all.iter().zip(kinds.into_iter().cycle()).map(|(view, client_kind)| ProxyView { client_kind, ..view.clone() });
     let own: Vec<_> = own.collect();
     all.extend(own);
+    let sidecars = envoys().into_iter().filter(|view| view.kind == ProxyKind::Sidecar);
+    all.extend(sidecars.map(|view| ProxyView { client_kind: ClientKind::Grpc, ..view }));
     all
 }
 
@@ -130,7 +132,7 @@ fn a_host_of_routes_that_gets_a_service_stays_known() {
     }
 }
 
-fn service(n: usize) -> (String, String) {
+pub fn service(n: usize) -> (String, String) {
     (format!("s{n:05}.yaml"), whole_service(n))
 }
 

@@ -4,6 +4,7 @@ mod bootstrap;
 mod decisions;
 mod edits;
 mod golden;
+mod grpc;
 mod incremental;
 mod own_proxy;
 mod scenario;

@@ -10,8 +10,8 @@ use evenkeel_xds::{ResourceSet, ResourceType, Schema, json};
 use serde_json::{Map, Value};
 
 /// All of them.
-pub const SCENARIOS: [&str; 8] =
-    ["balancing", "capitals", "protocols", "routing", "egress", "gateways", "networks", "sidecars"];
+pub const SCENARIOS: [&str; 9] =
+    ["balancing", "capitals", "protocols", "routing", "egress", "gateways", "networks", "sidecars", "grpc"];
 
 /// Findings that the scenarios are meant to cause.
 const EXPECTED: [&str; 2] = ["missing-service", "selects-nothing"];
@@ -43,7 +43,7 @@ impl Scenario {
     }
 }
 
-/// `sidecar POD.NAMESPACE` or `router POD.NAMESPACE`; a `proxied-router` stands behind a load balancer that names clients.
+/// `KIND POD.NAMESPACE` with `sidecar`, `router` or `grpc`; a `proxied-router` stands behind a load balancer that names clients.
 pub fn view_of(text: &str, snapshot: &Snapshot) -> ProxyView {
     let (kind, name) = text.split_once(' ').expect("kind and name");
     let (pod, namespace) = name.split_once('.').expect("Pod and namespace");
@@ -58,7 +58,10 @@ pub fn view_of(text: &str, snapshot: &Snapshot) -> ProxyView {
         namespace: namespace.into(),
         service_account: workload.service_account.clone(),
         labels: workload.labels.clone(),
-        client_kind: ClientKind::Envoy,
+        client_kind: match kind {
+            "grpc" => ClientKind::Grpc,
+            _ => ClientKind::Envoy,
+        },
         takes_proxy_protocol: kind == "proxied-router",
     }
 }

@@ -1,0 +1,128 @@
+//! How a gRPC client calls a service: one cluster per port and subset.
+
+use evenkeel_model::service::ServicePort;
+use evenkeel_model::{
+    ClientTls, Endpoint, EndpointAddress, HashKey, HashTable, Labels, LbPolicy as Policy, LoadBalancer, Resolution,
+    Service, Subset, TrafficPolicy,
+};
+use evenkeel_xds::ResourceType;
+
+use super::endpoints;
+use crate::context::Context;
+use crate::pb::config::cluster::circuit_breakers::Thresholds;
+use crate::pb::config::cluster::cluster::{
+    ClusterDiscoveryType, DiscoveryType, EdsClusterConfig, LbConfig, LbPolicy, RingHashLbConfig,
+};
+use crate::pb::config::cluster::{CircuitBreakers, Cluster};
+use crate::pb::config::route::route_action::hash_policy::{FilterState, PolicySpecifier};
+use crate::pb::core::TransportSocket;
+use crate::pb::google::protobuf::UInt64Value;
+use crate::plan::Output;
+use crate::proto::{self, ads, u32_value};
+use crate::{names, tls};
+
+/// The most entries gRPC takes for a ring, in entries.
+const MAX_RING_ENTRIES: u32 = 8 * 1024 * 1024;
+
+/// The clusters of a service, each with its endpoints.
+pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
+    let rule = context.destination_rule(service).map(AsRef::as_ref);
+    for (port, _) in context.ports(service) {
+        let subsets = rule.into_iter().flat_map(|rule| rule.subsets.iter().map(Some));
+        for subset in std::iter::once(None).chain(subsets) {
+            let policy = rule.map(|rule| rule.policy_for(subset.map(|subset| &*subset.name), port.number));
+            let policy = policy.unwrap_or_default();
+            let Some(cluster) = cluster(context, service, &port, subset, &policy) else { continue };
+            if cluster.eds_cluster_config.is_some() {
+                let assigned = endpoints::assigned(context, &cluster.name, service, &port, labels(subset), &policy);
+                out.add(ResourceType::Endpoint, &cluster.name, &assigned, Some(service.origin.clone()));
+            }
+            let origin = subset.map(|subset| &subset.origin).or(rule.map(|rule| &rule.origin));
+            out.add(ResourceType::Cluster, &cluster.name, &cluster, Some(origin.unwrap_or(&service.origin).clone()));
+        }
+    }
+}
+
+/// The labels of a subset's endpoints.
+fn labels(subset: Option<&Subset>) -> &Labels {
+    static NONE: Labels = Labels::new();
+    subset.map_or(&NONE, |subset| &subset.labels)
+}
+
+/// One cluster; `None` if gRPC has no word for it: it resolves one name per cluster.
+fn cluster(
+    context: Context<'_>,
+    service: &Service,
+    port: &ServicePort,
+    subset: Option<&Subset>,
+    policy: &TrafficPolicy,
+) -> Option<Cluster> {
+    let name = names::outbound_cluster(port.number, subset.map_or("", |subset| &*subset.name), &service.host);
+    let mut cluster = Cluster {
+        circuit_breakers: Some(most_requests(policy)),
+        transport_socket: transport_socket(context, service, policy),
+        ..Default::default()
+    };
+    if let Some(size) = policy.load_balancer.as_ref().and_then(ring) {
+        let minimum_ring_size = size.map(|size| UInt64Value { value: u64::from(size.min(MAX_RING_ENTRIES)) });
+        cluster.lb_policy = LbPolicy::RingHash as i32;
+        cluster.lb_config =
+            Some(LbConfig::RingHashLbConfig(RingHashLbConfig { minimum_ring_size, ..Default::default() }));
+    }
+    let kind = match service.resolution {
+        Resolution::Static | Resolution::Passthrough => {
+            cluster.eds_cluster_config = Some(EdsClusterConfig { eds_config: Some(ads()), service_name: name.clone() });
+            DiscoveryType::Eds
+        }
+        Resolution::Dns | Resolution::DnsRoundRobin => {
+            let mut ready = context.snapshot.ready_endpoints(service, port.number, labels(subset));
+            let only = ready.next().filter(|_| ready.next().is_none())?;
+            cluster.load_assignment = Some(crate::endpoints::single(&name, socket(only)?));
+            DiscoveryType::LogicalDns
+        }
+    };
+    cluster.cluster_discovery_type = Some(ClusterDiscoveryType::Type(kind as i32));
+    Some(Cluster { name, ..cluster })
+}
+
+fn socket(endpoint: &Endpoint) -> Option<crate::pb::core::Address> {
+    let host = match &endpoint.address {
+        EndpointAddress::Name(name) => name.to_string(),
+        EndpointAddress::Ip(ip) => ip.to_string(),
+        EndpointAddress::Unix(_) => return None,
+    };
+    Some(proto::address(&host, u32::from(endpoint.port)))
+}
+
+/// Where nobody says, gRPC would let no more than 1024 calls at once pass.
+fn most_requests(policy: &TrafficPolicy) -> CircuitBreakers {
+    let most = policy.connection_pool.as_ref().and_then(|pool| pool.max_requests);
+    let thresholds = Thresholds { max_requests: Some(u32_value(most.unwrap_or(u32::MAX))), ..Default::default() };
+    CircuitBreakers { thresholds: vec![thresholds], ..Default::default() }
+}
+
+/// Mutual TLS where a DestinationRule asks for it, as with Istio: a program that was not built with xDS credentials would pass
+/// over it, and one that was could not reach a PERMISSIVE sidecar, which knows the mesh by an ALPN gRPC cannot offer.
+fn transport_socket(context: Context<'_>, service: &Service, policy: &TrafficPolicy) -> Option<TransportSocket> {
+    let Some(ClientTls::IstioMutual { subject_alt_names, .. }) = &policy.tls else { return None };
+    let identities: Vec<String> = match subject_alt_names.as_slice() {
+        [] => context.snapshot.identities(service).into_iter().collect(),
+        names => names.iter().map(ToString::to_string).collect(),
+    };
+    Some(tls::proxyless_client(context.snapshot.mesh(), &identities))
+}
+
+/// Whether a client keeps to endpoints by a hash it can compute, and the size of the ring it asks for. A Maglev table becomes a
+/// ring of the usual size: gRPC has no other. All else is in turn.
+fn ring(balancer: &LoadBalancer) -> Option<Option<u32>> {
+    match &balancer.policy {
+        Some(Policy::ConsistentHash(HashKey::Header(_) | HashKey::SourceIp, HashTable::Ring(size))) => Some(*size),
+        Some(Policy::ConsistentHash(HashKey::Header(_) | HashKey::SourceIp, HashTable::Maglev(_))) => Some(None),
+        _ => None,
+    }
+}
+
+/// A hash that is the same for all calls of a channel (gRFC A42).
+pub fn by_channel() -> PolicySpecifier {
+    PolicySpecifier::FilterState(FilterState { key: "io.grpc.channel_id".to_owned() })
+}

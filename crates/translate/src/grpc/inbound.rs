@@ -1,0 +1,94 @@
+//! What a gRPC server asks for by the address it listens on: whether it takes mutual TLS, and whom it serves.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use evenkeel_model::MtlsMode;
+use evenkeel_xds::ResourceType;
+
+use crate::context::Context;
+use crate::pb::config::listener::{FilterChain, Listener};
+use crate::pb::config::route::{NonForwardingAction, Route, RouteConfiguration, VirtualHost, route};
+use crate::pb::hcm::{HttpConnectionManager, HttpFilter, http_connection_manager::RouteSpecifier};
+use crate::plan::Output;
+use crate::proto::{address, any};
+use crate::routes::matches;
+use crate::{http, rbac, tls};
+
+/// What the names of these listeners begin with; the bootstrap's `server_listener_resource_name_template` has it from Istio's agent.
+const NAME_PREFIX: &str = "xds.istio.io/grpc/lds/inbound/";
+/// The label of workloads whose servers take mutual TLS.
+const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
+/// Its value.
+const TLS_MODE_ISTIO: &str = "istio";
+/// Addresses a server may listen on besides its workload's own.
+const USUAL_ADDRESSES: [IpAddr; 4] = [
+    IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+    IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    IpAddr::V4(Ipv4Addr::LOCALHOST),
+    IpAddr::V6(Ipv6Addr::LOCALHOST),
+];
+
+/// A listener for each port of the workload that a service leads to, under each address a server may have bound: gRPC
+/// serves only if the address is the one it listens on.
+pub fn listeners(context: Context<'_>, out: &mut Output) {
+    let own = context.workload().map(|workload| workload.addresses.as_slice()).unwrap_or_default();
+    for port in context.inbound_ports() {
+        let chain = chain(context, port.port);
+        let origin = port.service.as_ref().map(|(service, _)| service.origin.clone());
+        for bound in USUAL_ADDRESSES.iter().chain(own) {
+            let made = Listener {
+                name: format!("{NAME_PREFIX}{}", SocketAddr::new(*bound, port.port)),
+                address: Some(address(&bound.to_string(), u32::from(port.port))),
+                filter_chains: vec![chain.clone()],
+                ..Default::default()
+            };
+            out.add(ResourceType::Listener, &made.name, &made, origin.clone());
+        }
+    }
+}
+
+/// The only chain: gRPC cannot tell TLS from plain text by the first bytes, so PERMISSIVE is one of them, as with Istio: mutual
+/// TLS where the workload's label has its clients use it.
+fn chain(context: Context<'_>, port: u16) -> FilterChain {
+    let takes_tls = match context.snapshot.mtls_mode(context.namespace(), &context, port) {
+        MtlsMode::Strict => true,
+        MtlsMode::Permissive => &*context.label(&TLS_MODE_LABEL.into()) == TLS_MODE_ISTIO,
+        MtlsMode::Disable => false,
+    };
+    let manager = HttpConnectionManager {
+        route_specifier: Some(RouteSpecifier::RouteConfig(to_the_server())),
+        http_filters: filters(context),
+        ..Default::default()
+    };
+    FilterChain {
+        name: if takes_tls { "inbound-mtls" } else { "inbound-plaintext" }.to_owned(),
+        filters: vec![http::network_filter("envoy.filters.network.http_connection_manager", any(&manager))],
+        transport_socket: takes_tls.then(tls::proxyless_server),
+        ..Default::default()
+    }
+}
+
+/// Who may call, then the server. gRPC wants each filter to have a name of its own.
+fn filters(context: Context<'_>) -> Vec<HttpFilter> {
+    let mut filters = rbac::http_filters(context);
+    if let [deny, _allow] = filters.as_mut_slice() {
+        deny.name.push_str(".DENY");
+    }
+    filters.push(http::router());
+    filters
+}
+
+fn to_the_server() -> RouteConfiguration {
+    let route = Route {
+        r#match: Some(matches::everything()),
+        action: Some(route::Action::NonForwardingAction(NonForwardingAction {})),
+        ..Default::default()
+    };
+    let host = VirtualHost {
+        name: "inbound".to_owned(),
+        domains: vec!["*".to_owned()],
+        routes: vec![route],
+        ..Default::default()
+    };
+    RouteConfiguration { name: "inbound".to_owned(), virtual_hosts: vec![host], ..Default::default() }
+}

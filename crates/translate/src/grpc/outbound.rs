@@ -1,0 +1,48 @@
+//! What a gRPC client asks for by the target it dials.
+
+use std::sync::Arc;
+
+use evenkeel_model::Service;
+use evenkeel_xds::Resource;
+
+use super::routes;
+use crate::context::Context;
+use crate::pb::config::listener::{ApiListener, Listener};
+use crate::pb::hcm::{HttpConnectionManager, Rds, http_connection_manager::RouteSpecifier};
+use crate::plan::{Collection, Output, Part, with_origin};
+use crate::proto::{ads, any};
+use crate::{http, names};
+
+/// A listener for each target by which a client dials a port of a service. Targets may be the same for two services (the short
+/// name of one and the host of another): the one by whose host it is comes first.
+pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output) {
+    let ports = context.callable(service);
+    for callable in &ports {
+        let number = callable.port.number;
+        let manager = any(&manager(&routes::name(service, number)));
+        for target in targets(context, service, number, ports.len() == 1) {
+            let api_listener = Some(ApiListener { api_listener: Some(manager.clone()) });
+            let made = Listener { name: target.clone(), api_listener, ..Default::default() };
+            let resource = with_origin(Resource::from_message(&*target, &made), Some(service.origin.clone()));
+            out.give(Collection::Target(target.into()), Part::Listener(resource));
+        }
+    }
+}
+
+/// What may be dialled for a port: `NAME:PORT`, and the name alone where it can mean no other port.
+fn targets(context: Context<'_>, service: &Service, port: u16, is_only: bool) -> Vec<String> {
+    let mut hosts = vec![service.host.to_string()];
+    hosts.extend(service.short_names(&context));
+    let with_port: Vec<String> = hosts.iter().map(|host| names::virtual_host(host, port)).collect();
+    let bare = hosts.into_iter().filter(|_| is_only);
+    with_port.into_iter().chain(bare).collect()
+}
+
+fn manager(route: &str) -> HttpConnectionManager {
+    let rds = Rds { config_source: Some(ads()), route_config_name: route.to_owned() };
+    HttpConnectionManager {
+        route_specifier: Some(RouteSpecifier::Rds(rds)),
+        http_filters: vec![http::router()],
+        ..Default::default()
+    }
+}
