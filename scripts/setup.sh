@@ -88,9 +88,9 @@ need_h2spec() {
         github.com/summerwind/h2spec/cmd/h2spec)
 }
 
-# A proxyless gRPC client, to see what Go's gRPC makes of our xDS.
+# A gRPC program without a proxy, to see what Go's gRPC makes of our xDS.
 need_grpc_xds_client() {
-    [ -x "$tools/bin/grpc-xds-client" ] && return
+    [ "$tools/bin/grpc-xds-client" -nt "$root/scripts/grpc-xds-client/main.go" ] && return
     find_go
     say "building grpc-xds-client"
     (cd "$root/scripts/grpc-xds-client" && GOBIN=$tools/bin GOFLAGS=-buildvcs=false "$go" install .)

@@ -1,19 +1,21 @@
-//! A proxyless gRPC client in Go (`google.golang.org/grpc/xds`), source in `scripts/grpc-xds-client`.
+//! A gRPC program in Go that asks a control plane itself (`google.golang.org/grpc/xds`), source in `scripts/grpc-xds-client`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::workspace;
 
-/// The program: `grpc-xds-client TARGET` calls `xds:///TARGET` for as long as it runs and prints who answered.
+/// The program: `grpc-xds-client TARGET` calls `xds:///TARGET` for as long as it runs and prints who answered. What else it does
+/// its source says. One that is older than its source is built anew.
 ///
 /// # Panics
-/// When it is missing and cannot be built.
+/// When it cannot be built.
 pub fn grpc_xds_client() -> PathBuf {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
         let path = workspace::target_dir().join("tools/bin/grpc-xds-client");
-        if !path.exists() {
+        let written = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
+        if written(&path) < written(&workspace::root().join("scripts/grpc-xds-client/main.go")) {
             workspace::install("grpc-xds-client");
         }
         path

@@ -248,7 +248,9 @@ mod tests {
         check("router~10.0.0.1~a.shop~c", object("proxyProtocol", Struct::default()), true);
         check("router~10.0.0.1~a.shop~c", Struct::default(), false);
         check("sidecar~10.0.0.1~a.shop~c", object("proxyProtocol", Struct::default()), false);
+    }
 
+    #[test]
     fn grpc_programs_say_so() {
         let check = |id: &str, generator: &str, expected: ClientKind| {
             let view = ProxyView::from_node(&node(id, Some(one_field("GENERATOR", generator)))).unwrap();

@@ -133,6 +133,7 @@ enum Client {
     Envoy,
     Full,
     Learned,
+    Grpc,
 }
 
 impl Client {
@@ -141,6 +142,7 @@ impl Client {
             ClientKind::Envoy => Self::Envoy,
             ClientKind::EvenkeelFull => Self::Full,
             ClientKind::EvenkeelLearned => Self::Learned,
+            ClientKind::Grpc => Self::Grpc,
         }
     }
 }
@@ -176,6 +178,7 @@ impl Run {
                 Client::Envoy => ClientKind::Envoy,
                 Client::Full => ClientKind::EvenkeelFull,
                 Client::Learned => ClientKind::EvenkeelLearned,
+                Client::Grpc => ClientKind::Grpc,
             },
             takes_proxy_protocol: self.takes_proxy_protocol,
         }

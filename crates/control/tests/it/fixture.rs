@@ -122,6 +122,13 @@ impl Plane {
         serde_json::from_str(&self.page(path).await).expect("JSON")
     }
 
+    /// How many responses were refused, by its metrics.
+    pub async fn rejects(&self) -> u64 {
+        let metrics = self.page("/metrics").await;
+        let lines = metrics.lines().filter(|line| line.starts_with("pilot_total_xds_rejects{"));
+        lines.map(|line| line.rsplit(' ').next().and_then(|count| count.parse::<u64>().ok()).expect("a number")).sum()
+    }
+
     /// Looks at a page until `found` finds what it wants.
     pub async fn until<T>(&self, path: &str, found: impl Fn(&str) -> Option<T>) -> T {
         let look = async {

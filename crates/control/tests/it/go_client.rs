@@ -130,12 +130,12 @@ fn play(mut go: Process, mut set: ResourceSet, resources: &watch::Sender<Arc<Res
         resources.send_replace(Arc::new(set.clone()));
     };
     publish(&mut set);
-    go.wait_for_line(&format!("answered {first}"));
+    go.wait_for_line(&format!("answered {first}."));
 
     // An endpoint moves.
     put(&mut set, ResourceType::Endpoint, Resource::from_message("one", &endpoints("one", second)));
     publish(&mut set);
-    go.wait_for_line(&format!("answered {second}"));
+    go.wait_for_line(&format!("answered {second}."));
 
     // A route moves to another cluster, and the one it leaves goes: no call fails over it.
     put(&mut set, ResourceType::Cluster, Resource::from_message("two", &cluster("two")));
@@ -145,7 +145,7 @@ fn play(mut go: Process, mut set: ResourceSet, resources: &watch::Sender<Arc<Res
     set.remove(ResourceType::Endpoint, "one");
     let from = go.output().len();
     publish(&mut set);
-    let answered = format!("answered {first}");
+    let answered = format!("answered {first}.");
     go.wait_for("the other cluster", |go| go.output().get(from..)?.contains(&answered).then_some(()));
     let since = go.output();
     assert!(!since.get(from..).unwrap_or_default().contains("error:"), "{since}");

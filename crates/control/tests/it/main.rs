@@ -7,5 +7,6 @@ mod envoy;
 mod envoy_on_demand;
 mod fixture;
 mod go_client;
+mod grpc_programs;
 mod startup;
 mod streams;

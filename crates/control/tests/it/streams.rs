@@ -59,7 +59,7 @@ async fn a_refusal_is_recorded_with_its_reason_and_place() {
         nack["resources"].as_array().expect("resources").iter().filter_map(|r| r["origin"].as_str()).collect();
     assert!(origins.iter().any(|o| o.contains("a.yaml:3:")), "{nack}");
     let metrics = plane.page("/metrics").await;
-    assert!(metrics.contains("pilot_total_xds_rejects 1\n"), "{metrics}");
+    assert!(metrics.contains("pilot_total_xds_rejects{type=\"cds\"} 1\n"), "{metrics}");
     assert!(metrics.contains("pilot_xds_pushes{type=\"cds\"} 1\n"), "{metrics}");
 }
 
