@@ -108,11 +108,6 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Whether requests are routed by HTTP rules.
-    pub fn is_http(self) -> bool {
-        matches!(self, Self::Http | Self::Http2 | Self::Grpc | Self::GrpcWeb)
-    }
-
     /// Whether the first bytes decide.
     pub fn is_auto(self) -> bool {
         self == Self::Auto
@@ -121,11 +116,6 @@ impl Protocol {
     /// Whether the client itself speaks TLS, so that routing sees only SNI.
     pub fn is_tls(self) -> bool {
         matches!(self, Self::Https | Self::Tls)
-    }
-
-    /// Whether connections are carried as opaque bytes (TLS of the client included).
-    pub fn is_opaque_tcp(self) -> bool {
-        matches!(self, Self::Tcp | Self::Mongo | Self::Mysql | Self::Redis | Self::Https | Self::Tls)
     }
 
     /// The name as written in `appProtocol`; `auto` for [`Protocol::Auto`].
