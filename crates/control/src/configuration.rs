@@ -1,19 +1,20 @@
 //! The loop that keeps the world up to date: notices, debounce, read, build, publish.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime};
 use std::{fs, io};
 
+use evenkeel_api::Kind;
 use evenkeel_base::{Diagnostic, Diagnostics, Severity};
 use evenkeel_model::{AddressBook, Builder, Built, MeshConfig};
 use tokio::sync::watch;
 
 use crate::history::log::{Change as Written, Checkpoint, EventLog, FileText, Writer, unix_micros};
 use crate::lease::Lease;
-use crate::metrics::Metrics;
+use crate::metrics::{Event, Metrics, Trigger};
 use crate::proxies::{Client, Proxies};
 use crate::source::debounce::{Change, Debounce, DebounceOptions, Lane};
 use crate::source::files::{Difference, Files, Refresh};
@@ -63,6 +64,8 @@ pub struct Configuration {
     history: Option<EventLog>,
     /// Findings of the last build, each of which has been told.
     told: Arc<Diagnostics>,
+    /// What became of objects and is not counted yet.
+    events: BTreeMap<(Kind, Event), u64>,
 }
 
 impl Configuration {
@@ -85,6 +88,7 @@ impl Configuration {
             started: SystemTime::now(),
             history: None,
             told: Arc::default(),
+            events: BTreeMap::new(),
         })
     }
 
@@ -92,6 +96,7 @@ impl Configuration {
     pub fn first(&mut self) -> World {
         let refresh = self.files.refresh(SystemTime::now());
         let causes = Cause::of(&refresh.objects);
+        self.events = refresh.events;
         let built = self.builder.apply(refresh.changed);
         self.store_book();
         self.history = said(EventLog::open(&self.state, self.checkpoint(1)));
@@ -108,7 +113,8 @@ impl Configuration {
         if !refresh.files_changed && refresh.news.is_empty() {
             return None;
         }
-        let Refresh { changed: files, objects, news, read, .. } = refresh;
+        let Refresh { changed: files, objects, news, read, events, .. } = refresh;
+        self.events = events;
         let built = self.builder.apply(files);
         self.store_book();
         self.tell(news, &built);
@@ -124,17 +130,25 @@ impl Configuration {
     }
 
     /// Reads what has changed, and tells whom it concerns.
-    fn act(&mut self, changed: &Changed, world: &watch::Sender<Arc<World>>, proxies: &Proxies, metrics: &Metrics) {
+    fn act(
+        &mut self,
+        changed: &Changed,
+        trigger: Trigger,
+        world: &watch::Sender<Arc<World>>,
+        proxies: &Proxies,
+        metrics: &Metrics,
+    ) {
         // What they run is about to be replaced; it is written down when they know.
         let (now, settled) = (SystemTime::now(), proxies.take_settled());
         let last = world.borrow().clone();
         if let Some(next) = self.next(&last, changed) {
             count(&next, metrics);
+            metrics.noticed(std::mem::take(&mut self.events));
             let pushed = next.generation != last.generation;
             tracing::info!(generation = next.generation, changed = pushed, "configuration read");
             world.send_replace(Arc::new(next));
             if pushed {
-                metrics.config_pushes.fetch_add(1, Relaxed);
+                metrics.triggered(trigger);
                 proxies.publish();
             }
         }
@@ -299,6 +313,7 @@ pub async fn keep(
     metrics: Arc<Metrics>,
 ) {
     count(&world.borrow(), &metrics);
+    metrics.noticed(std::mem::take(&mut configuration.events));
     let mut debounce = Debounce::new(options);
     let mut look_at_proxies = tokio::time::interval(PROXIES_INTERVAL);
     look_at_proxies.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -311,10 +326,14 @@ pub async fn keep(
             biased;
             () = wait_until(due) => {
                 let mut changed = std::mem::take(&mut endpoints);
-                if debounce.act(Instant::now()) == Lane::Everything {
-                    changed.join(std::mem::take(&mut everything));
-                }
-                configuration.act(&changed, &world, &proxies, &metrics);
+                let trigger = match debounce.act(Instant::now()) {
+                    Lane::Endpoints => Trigger::Endpoint,
+                    Lane::Everything => {
+                        changed.join(std::mem::take(&mut everything));
+                        Trigger::Config
+                    }
+                };
+                configuration.act(&changed, trigger, &world, &proxies, &metrics);
             }
             notice = watch.next() => {
                 let Some(notice) = notice else { return };

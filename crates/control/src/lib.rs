@@ -22,6 +22,7 @@ pub mod listen;
 pub mod metrics;
 mod observe;
 pub mod options;
+mod process_metrics;
 pub mod proxies;
 pub mod publish;
 mod scope;

@@ -12,35 +12,81 @@ const REFRESH_SECONDS: u32 = 5;
 /// Proxies in the table; the slowest come first.
 const MAX_ROWS: usize = 500;
 
-const STYLE: &str = "body{font-family:system-ui,sans-serif;margin:2em}table{border-collapse:collapse}\
-    th,td{padding:.2em 1em .2em 0;text-align:left;vertical-align:top}th{border-bottom:1px solid #999}\
-    .number{text-align:right;font-variant-numeric:tabular-nums}.SYNCED{color:#1a7f37}.STALE{color:#9a6700}\
-    .NACKED{color:#cf222e;font-weight:bold}.none{color:#999}";
+/// Other pages of this port.
+const LINKS: [(&str, &str); 6] = [
+    ("/debug/diagnostics", "diagnostics"),
+    ("/debug/registryz", "services"),
+    ("/debug/endpointz", "endpoints"),
+    ("/debug/configz", "configuration"),
+    ("/metrics", "metrics"),
+    ("/debug", "all pages"),
+];
+
+const STYLE: &str = ":root{color-scheme:light dark;--line:#d0d7de;--dim:#656d76;--card:#f6f8fa;--good:#1a7f37;--late:#9a6700;--bad:#cf222e}\
+    @media(prefers-color-scheme:dark){:root{--line:#30363d;--dim:#8d96a0;--card:#161b22;--good:#3fb950;--late:#d29922;--bad:#f85149}\
+    body{background:#0d1117;color:#e6edf3}}\
+    body{font:14px/1.45 system-ui,sans-serif;margin:2em auto;padding:0 1.5em;max-width:90em}\
+    header{display:flex;flex-wrap:wrap;align-items:baseline;gap:.3em 1.5em}h1{font-size:1.5em;margin:0}nav a{margin-right:1em}\
+    a{color:#0969da;text-decoration:none}.dim,.none{color:var(--dim)}\
+    .tiles{display:flex;flex-wrap:wrap;gap:.8em;margin:1.2em 0}\
+    .tile{background:var(--card);border:1px solid var(--line);border-radius:.5em;padding:.6em 1.1em;min-width:7em}\
+    .tile b{display:block;font-size:1.5em;font-variant-numeric:tabular-nums}.tile span{color:var(--dim);font-size:.85em}\
+    .good b{color:var(--good)}.late b{color:var(--late)}.bad b{color:var(--bad)}\
+    table{border-collapse:collapse;width:100%}th,td{padding:.35em 1.2em .35em 0;text-align:left;white-space:nowrap;\
+    border-bottom:1px solid var(--line)}\
+    th{font-size:.85em;color:var(--dim);font-weight:600}\
+    .number{text-align:right;font-variant-numeric:tabular-nums}.SYNCED{color:var(--good)}.STALE{color:var(--late)}\
+    .NACKED{color:var(--bad);font-weight:600}.NOT-SENT{color:var(--dim)}\
+    .note{border-left:.25em solid var(--bad);background:var(--card);padding:.5em .9em;margin:.6em 0}";
 
 /// The page, of what `/debug/syncz` says.
 pub fn page(syncz: &Value) -> String {
     let mut proxies: Vec<&Value> = syncz["proxies"].as_array().into_iter().flatten().collect();
     let worst = |proxy: &Value| slowest(proxy, "p99").unwrap_or(-1.0);
     proxies.sort_by(|a, b| worst(b).total_cmp(&worst(a)));
-    let live = proxies.iter().filter(|proxy| proxy["live"] == true).count();
     let columns: String = COLUMNS.iter().map(|column| format!("<th>{column}</th>")).collect();
     let rows: String = proxies.iter().take(MAX_ROWS).map(|proxy| row(proxy)).collect();
     let more = match proxies.len().saturating_sub(MAX_ROWS) {
         0 => String::new(),
-        more => format!("<p>and {more} more, which were faster</p>\n"),
+        more => format!("<p class=\"dim\">and {more} more, which were faster</p>\n"),
     };
-    let notes: String = proxies.iter().flat_map(|proxy| notes(proxy)).map(|note| format!("<p>{note}</p>\n")).collect();
+    let notes: String =
+        proxies.iter().flat_map(|proxy| notes(proxy)).map(|note| format!("<p class=\"note\">{note}</p>\n")).collect();
+    let links: String = LINKS.iter().map(|(path, name)| format!("<a href=\"{path}\">{name}</a>")).collect();
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta http-equiv=\"refresh\" \
-         content=\"{REFRESH_SECONDS}\"><title>Evenkeel: proxies</title>\n<style>{STYLE}</style></head>\n<body><h1>Proxies</h1>\n\
-         <p>{} · generation {} · live on {live} of {}</p>\n<table>\n<tr><th>Proxy</th><th>Kind</th>{columns}\
+         content=\"{REFRESH_SECONDS}\"><meta name=\"viewport\" content=\"width=device-width\"><title>Evenkeel: proxies</title>\n\
+         <style>{STYLE}</style></head>\n<body><header><h1>Proxies</h1><nav>{links}</nav></header>\n\
+         <p class=\"dim\">{} · generation {}</p>\n{}{notes}<table>\n<tr><th>Proxy</th><th>Kind</th>{columns}\
          <th class=\"number\">Age p50</th><th class=\"number\">p99</th><th class=\"number\">max</th><th>Program</th></tr>\n\
-         {rows}</table>\n{more}{notes}<p class=\"none\">Age: from a change's being noticed to its being applied by the proxy, by the \
-         proxy's last report; the type that took longest.</p></body></html>\n",
+         {rows}</table>\n{more}<p class=\"dim\">Age: from a change's being noticed to its being applied by the proxy, by the proxy's last \
+         report; the type that took longest. Proxies that are not Evenkeel's do not report it.</p></body></html>\n",
         escaped(&syncz["control_plane"]),
         syncz["generation"],
-        proxies.len(),
+        tiles(&proxies),
     )
+}
+
+/// The answer at a glance: is it live everywhere, is anything wrong, and how old was it where that took longest?
+fn tiles(proxies: &[&Value]) -> String {
+    let count = |is: fn(&Value) -> bool| proxies.iter().filter(|proxy| is(proxy)).count();
+    let live = count(|proxy| proxy["live"] == true);
+    let refusing = count(|proxy| types(proxy).any(|status| !status["nack"].is_null()));
+    let diverged = count(|proxy| proxy["divergence"]["names"].is_array());
+    let is_bad = |count: usize| if count > 0 { "bad" } else { "good" };
+    let mut all = vec![
+        (if live == proxies.len() { "good" } else { "late" }, format!("{live} of {}", proxies.len()), "proxies live"),
+        (is_bad(refusing), refusing.to_string(), "refuse something"),
+        (is_bad(diverged), diverged.to_string(), "had diverged"),
+    ];
+    for (quantile, what) in [("p50", "age, p50"), ("p99", "age, p99"), ("max", "age, max")] {
+        let age = proxies.iter().filter_map(|proxy| slowest(proxy, quantile)).reduce(f64::max);
+        all.push(("", age.map_or_else(|| "–".to_owned(), milliseconds), what));
+    }
+    let tile = |(class, value, what): &(&str, String, &str)| {
+        format!("<div class=\"tile {class}\"><b>{value}</b><span>{what}</span></div>\n")
+    };
+    format!("<div class=\"tiles\">\n{}</div>\n", all.iter().map(tile).collect::<String>())
 }
 
 fn row(proxy: &Value) -> String {
@@ -136,11 +182,25 @@ mod tests {
             ],
         });
         let page = page(&syncz);
-        let rows: Vec<&str> =
-            page.lines().filter(|line| line.starts_with("<tr><td>") || line.starts_with("<p>")).collect();
+        let rows: Vec<&str> = page
+            .lines()
+            .filter(|line| ["<tr><td>", "<p", "<div class=\"tile "].iter().any(|start| line.starts_with(start)))
+            .collect();
         let none = "<td class=\"none\">–</td>";
+        let tile = |class: &str, value: &str, what: &str| {
+            format!("<div class=\"tile {class}\"><b>{value}</b><span>{what}</span></div>")
+        };
         let expected = [
-            "<p>evenkeel/0.1.0 host.1 · generation 7 · live on 1 of 2</p>".to_owned(),
+            "<p class=\"dim\">evenkeel/0.1.0 host.1 · generation 7</p>".to_owned(),
+            tile("late", "1 of 2", "proxies live"),
+            tile("bad", "1", "refuse something"),
+            tile("bad", "1", "had diverged"),
+            tile("", "9.0 ms", "age, p50"),
+            tile("", "90 ms", "age, p99"),
+            tile("", "20 s", "age, max"),
+            "<p class=\"note\"><b>&lt;b&gt;.shop</b> refuses CDS: no &quot;such&quot; thing</p>".to_owned(),
+            "<p class=\"note\"><b>&lt;b&gt;.shop</b> held other EDS resources than it was sent; healed: a, b</p>"
+                .to_owned(),
             format!(
                 "<tr><td>&lt;b&gt;.shop</td><td>router</td><td class=\"NACKED\">NACKED</td>{none}{none}\
                  <td class=\"NOT-SENT\">NOT SENT</td>{none}<td class=\"number\">9.0 ms</td><td class=\"number\">90 ms</td>\
@@ -151,9 +211,7 @@ mod tests {
                  {none}{none}<td class=\"number\">2.0 ms</td><td class=\"number\">4.0 ms</td><td class=\"number\">20 s</td>\
                  <td>evenkeel 0.1.0</td></tr>"
             ),
-            "<p><b>&lt;b&gt;.shop</b> refuses CDS: no &quot;such&quot; thing</p>".to_owned(),
-            "<p><b>&lt;b&gt;.shop</b> held other EDS resources than it was sent; healed: a, b</p>".to_owned(),
         ];
-        assert_eq!(rows, expected);
+        assert_eq!(rows.get(..expected.len()), Some(&expected.each_ref().map(|line| &**line)[..]), "{rows:#?}");
     }
 }

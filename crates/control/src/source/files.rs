@@ -1,6 +1,6 @@
 //! Files of the configuration directories, each with the last content that was good.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::{self, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -11,6 +11,8 @@ use std::time::{Duration, SystemTime};
 use evenkeel_api::{Kind, Object, Resource};
 use evenkeel_base::limits::MAX_FILE_BYTES;
 use evenkeel_base::{Diagnostic, Diagnostics, Severity, Sources, Span};
+
+use crate::metrics::Event;
 
 /// Most files read from the configuration directories, in files.
 pub const MAX_FILES: usize = 20_000;
@@ -96,6 +98,8 @@ pub struct Refresh {
     pub changed: Vec<(Arc<Path>, Vec<Arc<Object>>)>,
     /// Those objects.
     pub objects: Vec<Arc<Object>>,
+    /// What became of them, by kind.
+    pub events: BTreeMap<(Kind, Event), u64>,
     /// Some file was read, or vanished.
     pub files_changed: bool,
     /// Files that have another text, or vanished.
@@ -111,13 +115,22 @@ impl Refresh {
     }
 
     fn objects_of(&mut self, file: &File, old: &[Arc<Object>], new: &[Arc<Object>]) {
-        let is_in = |list: &[Arc<Object>], object: &Arc<Object>| list.iter().any(|other| Arc::ptr_eq(other, object));
-        self.objects.extend(new.iter().filter(|object| !is_in(old, object)).cloned());
-        let came = |gone: &Object| {
-            new.iter().any(|n| n.kind() == gone.kind() && n.name == gone.name && n.namespace == gone.namespace)
-        };
-        self.objects.extend(old.iter().filter(|object| !is_in(new, object) && !came(object)).cloned());
+        let name = |object: &Arc<Object>| (object.kind(), object.namespace.clone(), object.name.clone());
+        let (before, now): (HashSet<_>, HashSet<_>) = (old.iter().map(name).collect(), new.iter().map(name).collect());
+        let kept: HashSet<_> = old.iter().map(Arc::as_ptr).collect();
+        for object in new.iter().filter(|object| !kept.contains(&Arc::as_ptr(object))) {
+            let event = if before.contains(&name(object)) { Event::Update } else { Event::Add };
+            self.note(object, event);
+        }
+        for object in old.iter().filter(|object| !now.contains(&name(object))) {
+            self.note(object, Event::Delete);
+        }
         self.changed.push((file.key.clone(), new.to_vec()));
+    }
+
+    fn note(&mut self, object: &Arc<Object>, event: Event) {
+        self.objects.push(object.clone());
+        *self.events.entry((object.kind(), event)).or_default() += 1;
     }
 }
 

@@ -8,5 +8,6 @@ mod envoy_on_demand;
 mod fixture;
 mod go_client;
 mod grpc_programs;
+mod metrics;
 mod startup;
 mod streams;

@@ -1,0 +1,61 @@
+//! The names under which Istio's dashboards for the control plane look for what it does.
+
+use evenkeel_xds::ResourceType;
+use evenkeel_xds::client::Protocol;
+
+use crate::fixture::{Plane, cluster, pod, service};
+
+/// What a dashboard asks for, with the labels it sums by or chooses by. Left out is what has no meaning here: injection and
+/// validation by webhooks, the memory of Go's runtime, and what Kubernetes tells of containers.
+const ASKED_FOR: [(&str, &[&str]); 20] = [
+    ("istio_build", &["component", "tag"]),
+    ("pilot_k8s_cfg_events", &["type", "event"]),
+    ("pilot_k8s_reg_events", &["type", "event"]),
+    ("pilot_proxy_convergence_time_bucket", &["le"]),
+    ("pilot_proxy_queue_time_bucket", &["le"]),
+    ("pilot_push_triggers", &["type"]),
+    ("pilot_services", &[]),
+    ("pilot_total_xds_internal_errors", &[]),
+    ("pilot_total_xds_rejects", &["type"]),
+    ("pilot_virt_services", &[]),
+    ("pilot_xds", &[]),
+    ("pilot_xds_config_size_bytes_bucket", &["type", "le"]),
+    ("pilot_xds_push_time_bucket", &["type", "le"]),
+    ("pilot_xds_pushes", &["type"]),
+    ("citadel_server_csr_count", &[]),
+    ("citadel_server_success_cert_issuance_count", &[]),
+    ("process_cpu_seconds_total", &[]),
+    ("process_open_fds", &[]),
+    ("process_resident_memory_bytes", &[]),
+    ("process_virtual_memory_bytes", &[]),
+];
+
+#[tokio::test]
+async fn dashboards_find_what_they_ask_for() {
+    let routes = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: a, namespace: shop}\n\
+                  spec: {hosts: [a], http: [{route: [{destination: {host: a}}]}]}\n";
+    let files = [("a.yaml", service("a")), ("pod.yaml", pod("a", "10.244.0.3")), ("routes.yaml", routes.to_owned())];
+    let plane = Plane::start(&files).await;
+    let mut proxy = plane.client(Protocol::Delta, "client").await;
+    proxy.until_held(ResourceType::Cluster, &cluster("a")).await;
+    plane.write("routes.yaml", &routes.replace("http:", "exportTo: [\"*\"], http:"));
+    plane.write("b.yaml", &service("b"));
+    proxy.until_held(ResourceType::Cluster, &cluster("b")).await;
+    let updated = "pilot_k8s_cfg_events{type=\"VirtualService\",event=\"update\"} 1\n";
+    let text = plane.until("/metrics", |text| text.contains(updated).then(|| text.to_owned())).await;
+    for (name, labels) in ASKED_FOR {
+        let has = |line: &str, label: &&str| line.contains(&format!("{label}=\""));
+        let of = |line: &str| line.split(['{', ' ']).next() == Some(name);
+        let line = text.lines().find(|line| of(line)).unwrap_or_else(|| panic!("no {name} in\n{text}"));
+        assert!(labels.iter().all(|label| has(line, label)), "{name} wants {labels:?}: {line}");
+        let family = ["_bucket", ""].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+        assert!(text.contains(&format!("# TYPE {family} ")), "no type of {family}");
+    }
+    for expected in [
+        "pilot_k8s_cfg_events{type=\"VirtualService\",event=\"add\"} 1\n",
+        "pilot_k8s_reg_events{type=\"Services\",event=\"add\"} 2\n",
+        "pilot_k8s_reg_events{type=\"Pods\",event=\"add\"} 1\n",
+    ] {
+        assert!(text.contains(expected), "{expected} not in\n{text}");
+    }
+}
