@@ -1,15 +1,32 @@
 //! Asking a page of a running program over HTTP.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use evenkeel_local::cleanup::StateDir;
+use evenkeel_local::pages;
 
 /// How long it may take to connect, and to answer unless the question is a long one.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest answer read, in bytes.
 const MAX_ANSWER_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Which control plane to ask: the one given; that of the mesh with this state directory; that of the mesh that runs here; or one
+/// that runs by itself.
+pub fn control_plane(given: Option<SocketAddr>, state: Option<&Path>) -> anyhow::Result<SocketAddr> {
+    let of_run = || match state {
+        Some(state) => pages::of_run(state)
+            .with_context(|| format!("no mesh is running with the state directory {}", state.display())),
+        None => {
+            let usual = SocketAddr::from((Ipv4Addr::LOCALHOST, pages::USUAL_PORT));
+            Ok(pages::of_run(&StateDir::default_path()).unwrap_or(usual))
+        }
+    };
+    given.map_or_else(of_run, Ok)
+}
 
 /// The body of a page; any status but 200 is an error.
 pub fn get(address: SocketAddr, page: &str) -> anyhow::Result<Vec<u8>> {

@@ -13,7 +13,7 @@ use evenkeel_local::exec::{self, ExecOptions};
 use evenkeel_local::ports::PortChoice;
 
 use crate::logging::{self, Level, LogOptions};
-use crate::{history, proxy_config, proxy_status, purge, validate};
+use crate::{admin, history, proxy_config, proxy_status, purge, validate};
 
 /// A service mesh: proxy, control plane, and the whole of it on one machine.
 ///
@@ -52,15 +52,15 @@ enum Command {
     /// Show what a running proxy says of itself.
     #[command(subcommand)]
     ProxyConfig(ProxyConfig),
-    /// Measure a control plane with simulated proxies.
-    #[command(subcommand)]
-    Lab(evenkeel_lab::Command),
     /// Show what each connected proxy holds of what it should, and how old changes were when it applied them.
     ProxyStatus(ProxyStatusArguments),
     /// Show what a proxy ran at some time, which changes made it so, and what is different since.
     History(history::HistoryArguments),
     /// Say which version this is.
     Version,
+    /// Measure a control plane with simulated proxies.
+    #[command(subcommand)]
+    Lab(evenkeel_lab::Command),
 }
 
 #[derive(Debug, Subcommand)]
@@ -93,9 +93,13 @@ struct WorkersArguments {
 
 #[derive(Debug, Args)]
 struct ProxyStatusArguments {
-    /// The control plane's HTTP port.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15014")]
-    control_plane: SocketAddr,
+    /// The control plane's HTTP port [default: that of the running `up`, or else 127.0.0.1:15014].
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "state")]
+    control_plane: Option<SocketAddr>,
+
+    /// State directory of the running `up` [default: ~/.local/state/evenkeel].
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
 
     /// How to print it.
     #[arg(short, long, value_enum, default_value_t = proxy_status::Output::Table)]
@@ -194,7 +198,8 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             Ok(0)
         }
         Command::ProxyStatus(arguments) => {
-            proxy_status::run(arguments.control_plane, arguments.output, &mut io::stdout().lock())?;
+            let control_plane = admin::control_plane(arguments.control_plane, arguments.state.as_deref())?;
+            proxy_status::run(control_plane, arguments.output, &mut io::stdout().lock())?;
             Ok(0)
         }
         Command::History(arguments) => {

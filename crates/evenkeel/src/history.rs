@@ -25,9 +25,9 @@ pub struct HistoryArguments {
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
 
-    /// HTTP port of the control plane to ask.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15014", conflicts_with = "state")]
-    control_plane: SocketAddr,
+    /// HTTP port of the control plane to ask [default: that of the running `up`, or else 127.0.0.1:15014].
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "state")]
+    control_plane: Option<SocketAddr>,
 
     /// A control plane's state directory, to read it oneself; the control plane need not run.
     #[arg(long, value_name = "DIR")]
@@ -62,8 +62,9 @@ fn ask(arguments: &HistoryArguments) -> anyhow::Result<Value> {
     if let Some(at) = &arguments.at {
         page += &format!("&at={}", escaped(at));
     }
-    let body = admin::get_within(PATIENCE, arguments.control_plane, &page)
-        .with_context(|| format!("asking the control plane's HTTP port {}", arguments.control_plane))?;
+    let control_plane = admin::control_plane(arguments.control_plane, None)?;
+    let body = admin::get_within(PATIENCE, control_plane, &page)
+        .with_context(|| format!("asking the control plane's HTTP port {control_plane}"))?;
     serde_json::from_slice(&body).context("the control plane's answer is not JSON")
 }
 

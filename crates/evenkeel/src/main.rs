@@ -3,6 +3,7 @@
 mod admin;
 mod allocator;
 mod commands;
+mod help;
 mod history;
 mod logging;
 mod proxy_config;
@@ -13,13 +14,15 @@ mod validate;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 
 use commands::Cli;
 
 fn main() -> ExitCode {
     allocator::register();
-    match commands::run(Cli::parse()) {
+    let matches = help::in_groups(Cli::command()).get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    match commands::run(cli) {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
             // One line with all causes; nothing can be done if standard error is gone.

@@ -7,7 +7,7 @@
 //! pods/NAME/      a replica's tokens, sockets, /etc files │ removed at the end of a run
 //! data/           applications' files                     │
 //! check/          what `--check` runs: a copy to edit     │
-//! run.json, exec.sock                                     ┘
+//! run.json, exec.sock, pages                              ┘
 //! lock            held by the running `up`
 //! ```
 
@@ -137,6 +137,11 @@ impl StateDir {
         self.0.join("exec.sock")
     }
 
+    /// Where the control plane's pages are on the host.
+    pub fn pages(&self) -> PathBuf {
+        self.0.join("pages")
+    }
+
     fn record(&self) -> PathBuf {
         self.0.join("run.json")
     }
@@ -185,7 +190,7 @@ impl StateDir {
         Ok((leftovers.process.is_some() || leftovers.files > 0).then_some(leftovers))
     }
 
-    const VOLATILE: [&str; 6] = ["runtime", "pods", "data", "check", "run.json", "exec.sock"];
+    const VOLATILE: [&str; 7] = ["runtime", "pods", "data", "check", "run.json", "exec.sock", "pages"];
 
     fn remove_volatile(&self) -> io::Result<()> {
         for name in Self::VOLATILE {

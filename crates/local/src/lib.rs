@@ -17,6 +17,7 @@ mod names;
 pub mod namespace;
 pub mod network;
 mod orphans;
+pub mod pages;
 pub mod pods;
 pub mod ports;
 pub mod preflight;

@@ -174,6 +174,7 @@ impl Mesh {
         if let Some(first) = self.plan.manifest.workloads.first() {
             lines.push(format!("a shell inside: evenkeel exec {}{flag}", first.name));
         }
+        lines.push(format!("how soon changes reach the proxies: {}", self.plan.host_pages.url()));
         lines.push(format!("logs: {}", self.plan.state.logs().display()));
         lines.push("Ctrl-C stops everything and removes it".to_owned());
         lines.join("\n")

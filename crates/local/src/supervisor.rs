@@ -19,9 +19,11 @@ use crate::logs;
 use crate::mesh::{Mesh, MeshError};
 use crate::network;
 use crate::orphans::Orphans;
+use crate::pages::HostPages;
 use crate::pods::{self, Roster};
 use crate::ports::{HostPort, HostSockets};
 use crate::preflight::Refused;
+use crate::programs::CONTROL_DEBUG;
 use crate::tools::Tools;
 use crate::ui::{Events, Screen, Style};
 use crate::up::Options;
@@ -41,6 +43,8 @@ pub struct Plan {
     pub manifest: Manifest,
     /// Sockets on the host.
     pub host_ports: Vec<HostPort>,
+    /// A socket on the host for the control plane's pages.
+    pub host_pages: HostPages,
     /// Unconnected sockets of the host's network, with which a check calls in from outside.
     pub callers: HostSockets,
     /// `ip` and `nft`.
@@ -79,6 +83,9 @@ async fn supervise(plan: Arc<Plan>) -> Result<u8, MeshError> {
     let mut mesh = Mesh::new(plan.clone(), roster.clone())?;
     let exec = exec_server::serve(plan.state.exec_socket(), mesh.replicas());
     let exec = say_failure(&events, "serving `evenkeel exec`", exec);
+    let (pages, record) = (plan.clone(), plan.state.pages());
+    let serve_pages = async move { pages.host_pages.serve(&record, CONTROL_DEBUG).await };
+    let pages = say_failure(&events, "serving the control plane's pages", serve_pages);
 
     let outcome = tokio::select! {
         outcome = live(&mut mesh, &plan, &events) => outcome,
@@ -92,6 +99,7 @@ async fn supervise(plan: Arc<Plan>) -> Result<u8, MeshError> {
         () = stop.next() => {}
     }
     exec.abort();
+    pages.abort();
     publisher.abort();
     events.end().await;
     let _ = screen.await;

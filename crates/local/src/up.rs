@@ -9,6 +9,7 @@ use evenkeel_base::{Diagnostics, Severity};
 use evenkeel_control::source::files::Files;
 
 use crate::cleanup::{Claim, StateDir, StateError};
+use crate::pages::HostPages;
 use crate::ports::{self, HostSockets, PortChoice, PortError};
 use crate::sandbox::{self, Ending, SandboxError};
 use crate::supervisor::{self, Plan};
@@ -107,6 +108,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
     let callers = HostSockets::make(if options.check { check::HOST_SOCKETS } else { 0 });
     let callers = callers.map_err(io("cannot open sockets"))?;
     let host_ports = ports::open(&manifest.gateway_ports, &options.gateway_ports)?;
+    let host_pages = HostPages::open().map_err(io("cannot open a port on 127.0.0.1"))?;
     let (claim, leftovers) = state.claim(&user_directory)?;
     if let Some(leftovers) = leftovers {
         let _ = writeln!(out, "{leftovers}");
@@ -122,7 +124,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
         false => (user_directory.clone(), manifest),
     };
     let before = Machine::look();
-    let plan = Plan { options: options.clone(), directory, manifest, host_ports, callers, tools, state };
+    let plan = Plan { options: options.clone(), directory, manifest, host_ports, host_pages, callers, tools, state };
     let supervise = || supervisor::run(plan);
     let ending = sandbox::run(supervise, |supervisor| claim.record(supervisor.as_raw()))?;
     finish(options, ending, claim, scratch, &before, out).map_err(io("cannot clean up"))

@@ -60,10 +60,19 @@ fn interrupted_it_drains_and_removes_everything() {
     assert_eq!(inside.status.code(), Some(3));
     assert!(String::from_utf8_lossy(&inside.stdout).starts_with("capitals-web-"), "{inside:?}");
 
+    let status = user.evenkeel(&["proxy-status", "--state", &state]).output().expect("proxy-status runs");
+    let table = String::from_utf8_lossy(&status.stdout);
+    assert!(status.status.success() && table.contains("\ncapitals-web-"), "{status:?}");
+    let line = up.wait_for_line("how soon changes reach the proxies: ");
+    let (pages, path) = line.rsplit_once(' ').and_then(|(_, url)| url.split_once("/debug")).expect("a URL");
+    let page = get(pages, &format!("/debug{path}"));
+    assert!(page.contains("200 OK") && page.contains("capitals-web-"), "{page}");
+
     up.signal(libc::SIGINT);
     assert!(up.wait_for_exit(PATIENCE).success(), "{}", up.output());
     assert_eq!(processes_of(user.state.path()), Vec::<String>::new());
     assert_eq!(entries(user.state.path()), KEPT);
+    assert!(closed(pages), "something still listens on {pages}");
     assert!(closed(&url), "something still listens on {url}");
 }
 

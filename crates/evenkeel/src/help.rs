@@ -1,0 +1,65 @@
+//! The overview that `evenkeel --help` gives: commands by what they are for.
+
+use std::fmt::Write as _;
+
+use clap::Command;
+
+/// What commands are for, in order.
+const GROUPS: [(&str, &[&str]); 5] = [
+    ("Run a mesh on this machine", &["up", "exec", "validate"]),
+    ("See what it does", &["proxy-status", "proxy-config", "history"]),
+    ("Run its parts one by one", &["control-plane", "agent", "proxy"]),
+    ("Measure it", &["lab"]),
+    ("Else", &["version", "help"]),
+];
+
+/// The same command, which shows its subcommands in groups.
+pub fn in_groups(mut command: Command) -> Command {
+    command.build();
+    let header = *command.get_styles().get_header();
+    let literal = *command.get_styles().get_literal();
+    let width = command.get_subcommands().map(|sub| sub.get_name().len()).max().unwrap_or(0);
+    let mut groups = String::new();
+    for (group, names) in GROUPS {
+        _ = writeln!(groups, "{header}{group}:{header:#}");
+        for sub in names.iter().filter_map(|name| command.find_subcommand(name)) {
+            let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
+            _ = writeln!(groups, "  {literal}{:width$}{literal:#}  {about}", sub.get_name());
+        }
+        groups.push('\n');
+    }
+    let template = format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}{header}Options:{header:#}\n{{options}}{{after-help}}"
+    );
+    command.help_template(template)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::commands::Cli;
+
+    #[test]
+    fn every_command_is_in_one_group_and_the_lab_among_the_last() {
+        let mut command = in_groups(Cli::command());
+        let mut commands: Vec<&str> = command.get_subcommands().map(Command::get_name).collect();
+        let mut grouped: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        commands.sort_unstable();
+        grouped.sort_unstable();
+        assert_eq!(commands, grouped);
+        let help = command.render_long_help().to_string();
+        let place = |text: &str| help.find(text).unwrap_or_else(|| panic!("no {text:?} in\n{help}"));
+        let wanted = [
+            "Usage: evenkeel",
+            "\n  up ",
+            "\n  proxy-status ",
+            "\n  control-plane ",
+            "Measure it:\n  lab ",
+            "Options:\n",
+        ];
+        let places = wanted.map(place);
+        assert!(places.is_sorted(), "{help}");
+    }
+}

@@ -1,0 +1,116 @@
+//! The control plane's pages on the host's loopback. The control plane itself is in the mesh's network, where no browser gets to:
+//! connections are taken on a socket that was opened before the host's network was left, and carried on.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+
+/// The port that `evenkeel proxy-status` asks unless told otherwise.
+pub const USUAL_PORT: u16 = 15014;
+/// Connections at a time; more wait in the kernel's backlog.
+const MAX_CONNECTIONS: usize = 64;
+/// Pause after an accept that failed for want of file descriptors or memory.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+
+/// A socket of the host's network for the pages.
+#[derive(Debug)]
+pub struct HostPages {
+    listener: TcpListener,
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
+impl HostPages {
+    /// On the usual port, or on a free one if that is taken: by a control plane, or by another mesh.
+    pub fn open() -> io::Result<Self> {
+        let usual = TcpListener::bind((Ipv4Addr::LOCALHOST, USUAL_PORT));
+        let listener = usual.or_else(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
+        listener.set_nonblocking(true)?;
+        Ok(Self { address: listener.local_addr()?, listener })
+    }
+
+    /// What to type into a browser.
+    pub fn url(&self) -> String {
+        format!("http://{}/debug/proxies", self.address)
+    }
+
+    /// Writes down where it listens, then carries connections to `pages` until aborted.
+    pub async fn serve(&self, record: &Path, pages: SocketAddr) -> io::Result<()> {
+        tokio::fs::write(record, self.address.to_string()).await?;
+        let listener = tokio::net::TcpListener::from_std(self.listener.try_clone()?)?;
+        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        loop {
+            let Ok(slot) = slots.clone().acquire_owned().await else { return Ok(()) };
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    tokio::spawn(async move {
+                        carry(stream, pages).await;
+                        drop(slot);
+                    });
+                }
+                Err(_) => tokio::time::sleep(ACCEPT_RETRY).await,
+            }
+        }
+    }
+}
+
+/// Where the pages of a run with this state directory are; `None` if none runs.
+pub fn of_run(state: &Path) -> Option<SocketAddr> {
+    let state = crate::cleanup::StateDir::new(state).ok()?;
+    std::fs::read_to_string(state.pages()).ok()?.parse().ok()
+}
+
+/// How a connection ends is its ends' business; the server limits how long one may be idle.
+async fn carry(mut from: TcpStream, pages: SocketAddr) {
+    if let Ok(mut to) = TcpStream::connect(pages).await {
+        _ = tokio::io::copy_bidirectional(&mut from, &mut to).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+
+    #[test]
+    fn connections_are_carried_both_ways_and_the_place_is_written_down() -> io::Result<()> {
+        let folder = tempfile::tempdir()?;
+        let server = TcpListener::bind("127.0.0.1:0")?;
+        let to = server.local_addr()?;
+        let answering = std::thread::spawn(move || -> io::Result<String> {
+            let (mut stream, _) = server.accept()?;
+            let mut asked = [0; 4];
+            stream.read_exact(&mut asked)?;
+            stream.write_all(b"pong")?;
+            Ok(String::from_utf8_lossy(&asked).into_owned())
+        });
+        let pages = HostPages::open()?;
+        assert_eq!(of_run(folder.path()), None);
+        let record = folder.path().join("pages");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let address = pages.address;
+        let said = runtime.block_on(async {
+            let call = tokio::task::spawn_blocking(move || -> io::Result<String> {
+                let mut stream = std::net::TcpStream::connect(address)?;
+                stream.write_all(b"ping")?;
+                let mut said = String::new();
+                stream.read_to_string(&mut said)?;
+                Ok(said)
+            });
+            tokio::select! {
+                said = call => said.map_err(io::Error::other)?,
+                ended = pages.serve(&record, to) => Err(io::Error::other(format!("ended: {ended:?}"))),
+            }
+        });
+        assert_eq!(said?, "pong");
+        assert_eq!(answering.join().expect("no panic")?, "ping");
+        assert_eq!(of_run(folder.path()), Some(address));
+        Ok(())
+    }
+}
