@@ -45,7 +45,7 @@ enum Command {
     /// Run what stands beside a workload: certificates, DNS, and its proxy.
     Agent {
         #[command(flatten)]
-        options: evenkeel_agent::Options,
+        options: Box<evenkeel_agent::Options>,
         #[command(flatten)]
         log: LogOptions,
     },
@@ -188,7 +188,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         }
         Command::Agent { options, log } => {
             logging::start(log.log_level);
-            evenkeel_agent::run(options)?;
+            evenkeel_agent::run(*options)?;
             Ok(0)
         }
         Command::ProxyConfig(ProxyConfig::Workers(arguments)) => workers(arguments),

@@ -27,6 +27,9 @@ type Claimants = SortedMap<(Place, usize), Id>;
 /// A place in the list of VirtualServices: one may appear there in two parts.
 pub(crate) type Rank = (Place, usize);
 
+/// A place in the order of what a gateway has.
+type AtGateway = (GatewayRef, Rank);
+
 /// VirtualServices and their hosts.
 #[derive(Debug, Default)]
 pub(super) struct Table {
@@ -45,7 +48,7 @@ pub(super) struct Table {
     changed_hosts: BTreeSet<Hostname>,
     changed_destinations: BTreeSet<Hostname>,
     /// Gateways with the places in `listed` that may have changed there.
-    changed_at_gateways: BTreeSet<(GatewayRef, Rank)>,
+    changed_at_gateways: BTreeSet<AtGateway>,
 }
 
 /// What an object says.
@@ -266,11 +269,10 @@ impl Table {
     }
 
     /// The same of the places of those that name a gateway, each gateway for itself.
-    pub(super) fn changed_at_gateways(&mut self) -> Vec<((GatewayRef, Rank), Option<Arc<VirtualService>>)> {
+    pub(super) fn changed_at_gateways(&mut self) -> Vec<(AtGateway, Option<Arc<VirtualService>>)> {
         let changed = std::mem::take(&mut self.changed_at_gateways);
-        let now = |(gateway, rank): &(GatewayRef, Rank)| {
-            self.listed.get(rank).filter(|part| part.gateways.contains(gateway)).cloned()
-        };
+        let now =
+            |(gateway, rank): &AtGateway| self.listed.get(rank).filter(|part| part.gateways.contains(gateway)).cloned();
         changed.into_iter().map(|at| (at.clone(), now(&at))).collect()
     }
 }
