@@ -80,7 +80,7 @@ fn only_fields_that_grpc_reads_are_sent() {
                         let rest = path.strip_prefix(*field);
                         path.ends_with(*field) || rest.is_some_and(|rest| rest.starts_with('.'))
                     };
-                    if !read.iter().any(|field| known(field)) {
+                    if !read.iter().any(known) {
                         unread.insert(path.to_owned());
                     }
                 });
