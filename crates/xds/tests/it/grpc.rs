@@ -222,7 +222,7 @@ async fn large_messages_pass_in_both_directions() {
             let items: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 1)).collect();
             harness.resources.send(clusters(2, &items)).unwrap();
             let mut client = Client::new(Protocol::Delta, Node { id: "known".into(), ..Default::default() });
-            names.iter().for_each(|name| _ = client.subscribe(ResourceType::Cluster, name.as_str()));
+            names.iter().for_each(|name| client.subscribe(ResourceType::Cluster, name.as_str()));
             client.on_connect();
             let mut stream = open(&harness, &mut client).await;
             let update = client.on_response(stream.next().await.unwrap()).unwrap();
