@@ -24,14 +24,14 @@ struct Row {
 const ROWS: [Row; 4] = [
     Row {
         name: "doubles",
-        policy: "num_retries: 3, retry_back_off: { base_interval: 0.1s }",
+        policy: "num_retries: 3, retry_back_off: { base_interval: 0.5s }",
         retries: 3,
         says: None,
         least: Duration::ZERO,
     },
     Row {
         name: "limited",
-        policy: "num_retries: 3, retry_back_off: { base_interval: 0.1s, max_interval: 0.15s }",
+        policy: "num_retries: 3, retry_back_off: { base_interval: 0.5s, max_interval: 0.75s }",
         retries: 3,
         says: None,
         least: Duration::ZERO,
@@ -45,7 +45,7 @@ const ROWS: [Row; 4] = [
     },
     Row {
         name: "asked-for-too-much",
-        policy: "num_retries: 2, retry_back_off: { base_interval: 0.1s }, rate_limited_retry_back_off: { max_interval: 5s, \
+        policy: "num_retries: 2, retry_back_off: { base_interval: 0.5s }, rate_limited_retry_back_off: { max_interval: 5s, \
                  reset_headers: [ { name: retry-after, format: SECONDS } ] }",
         retries: 2,
         says: Some(("retry-after", "60")),
@@ -54,12 +54,12 @@ const ROWS: [Row; 4] = [
 ];
 
 /// Requests of each row.
-const REQUESTS: usize = 120;
+const REQUESTS: usize = 60;
 /// Requests of a program that wait at the same time.
 const THREADS: usize = 80;
 /// Two samples of one distribution are that far apart in one of a million runs (Kolmogorov and Smirnov:
 /// `sqrt(-ln(1e-6 / 2) / REQUESTS)`).
-const MOST_APART: f64 = 0.35;
+const MOST_APART: f64 = 0.49;
 
 /// When which request came.
 type Seen = Mutex<HashMap<String, Vec<Instant>>>;
