@@ -37,6 +37,8 @@ fn files(folder: &Path, extension: &str, out: &mut Vec<PathBuf>) {
 fn all_our_control_plane_sends_is_accepted() {
     let mut golden = Vec::new();
     files(&workspace::root().join("crates/translate/tests/it/golden"), "json", &mut golden);
+    // What programs get that are gRPC clients themselves is not for proxies.
+    golden.retain(|path| !path.to_string_lossy().ends_with(".grpc.json"));
     let mut resources = 0;
     for path in &golden {
         let document = parse(path);
