@@ -1,8 +1,9 @@
 //! Server and client over real sockets.
 
 use std::convert::Infallible;
-use std::future::Ready;
+use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -19,8 +20,8 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::body::Body;
-use tonic::codegen::Service;
 use tonic::codegen::http::{Request, Response};
+use tonic::codegen::{Body as _, BoxFuture, Service};
 use tonic::service::Routes;
 use tonic::transport::{Channel, Endpoint, Server};
 
@@ -272,32 +273,36 @@ async fn a_server_that_stops_says_so() {
     .await;
 }
 
-/// Answers every call with a short body, which the suite wants to see.
+/// Answers every call, once it has come whole, with a short body, which the suite wants to see.
 #[derive(Clone)]
 struct Hello;
 
 impl Service<Request<Body>> for Hello {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Ready<Result<Response<Body>, Infallible>>;
+    type Future = BoxFuture<Response<Body>, Infallible>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, _: Request<Body>) -> Self::Future {
-        std::future::ready(Ok(Response::new(Body::new("hello\n".to_owned()))))
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let mut body = request.into_body();
+        Box::pin(async move {
+            while let Some(Ok(_)) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {}
+            Ok(Response::new(Body::new("hello\n".to_owned())))
+        })
     }
 }
 
 #[test]
 fn passes_h2spec() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (_stop, stopped) = watch::channel(false);
     let port = runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (resources, status) = (watch::channel(clusters(1, &[])).1, watch::channel(Status::default()).0);
-        let stopped = watch::channel(false).1;
         tokio::spawn(accept(listener, Arc::new(OneSet { resources, status }), Hello, stopped));
         port
     });
