@@ -63,14 +63,14 @@ impl Step {
 }
 
 impl Member {
-    /// Makes its set anew if its class or what is its own changed. What it held before and in which names that is
-    /// different, if it is. `step` is kept from one member of the class to the next.
+    /// Makes its set anew if its class or what is its own changed. What it held before, if that is different; and in which
+    /// names, if that is known already. `step` is kept from one member of the class to the next.
     fn refresh(
         &mut self,
         class: &Class,
         step: &mut Option<Step>,
         maker: &Maker<'_>,
-    ) -> Option<(Arc<ResourceSet>, Touched)> {
+    ) -> Option<(Arc<ResourceSet>, Option<Touched>)> {
         if self.class_set.as_ref().is_some_and(|known| class.set.is_same(known)) {
             return None;
         }
@@ -85,9 +85,10 @@ impl Member {
                 };
                 // What a proxy has for itself hides what its class has under that name.
                 let own = |kind, name| self.own.iter().any(|(_, made)| made.gives(kind, name));
-                step.names.iter().any(|(kind, name)| !own(*kind, name)).then(|| step.touched.clone())
+                step.names.iter().any(|(kind, name)| !own(*kind, name)).then(|| Some(step.touched.clone()))
             }
-            None => set.diff(&self.set).next().is_some().then(|| Touched::between(&self.set, &set)),
+            // Of one that has just come it would be all there is, and nobody asks.
+            None => set.diff(&self.set).next().is_some().then_some(None),
         };
         set.generation = if touched.is_some() { maker.cause.generation } else { self.set.generation };
         let before = std::mem::replace(&mut self.set, Arc::new(set));
@@ -119,14 +120,14 @@ impl Group {
     /// Adds a proxy that has left another group. What is different for it.
     pub fn admit(&mut self, client: Client, left: Left, maker: &mut Maker<'_>) -> Option<Change> {
         let view = client.view.clone();
-        let (before, touched) = self.enter(client, left, maker)?;
+        let before = self.enter(client, left, maker)?;
         let now = self.members.get(&view)?.set.clone();
+        let touched = Touched::between(&before, &now);
         Some(Change { view, before, now, touched })
     }
 
-    /// Puts a proxy into the class of those that answer as it does. What it held before, if that is different, and in
-    /// which names.
-    fn enter(&mut self, client: Client, left: Left, maker: &mut Maker<'_>) -> Option<(Arc<ResourceSet>, Touched)> {
+    /// Puts a proxy into the class of those that answer as it does. What it held before, if that is different.
+    fn enter(&mut self, client: Client, left: Left, maker: &mut Maker<'_>) -> Option<Arc<ResourceSet>> {
         let view = client.view.clone();
         if let Some(class) = left.class.filter(|_| self.classes.is_empty()) {
             let mut class = class.led_by(client.clone());
@@ -151,7 +152,7 @@ impl Group {
             self.add_class(&view, maker);
         }
         let member = self.members.get_mut(&view)?;
-        member.refresh(self.classes.get(&member.class)?, &mut None, maker)
+        member.refresh(self.classes.get(&member.class)?, &mut None, maker).map(|(before, _)| before)
     }
 
     /// Makes a class for a proxy that answers as nobody else does: of another class, with what the answers concern made
@@ -329,6 +330,7 @@ impl Group {
             let Some(class) = self.classes.get(&member.class) else { continue };
             let step = steps.entry(member.class).or_default();
             let Some((before, touched)) = member.refresh(class, step, maker) else { continue };
+            let touched = touched.unwrap_or_else(|| Touched::between(&before, &member.set));
             changed.push(Change { view: view.clone(), before, now: member.set.clone(), touched });
         }
         changed
