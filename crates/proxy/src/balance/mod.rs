@@ -2,28 +2,19 @@
 //!
 //! The worker is chosen when the connection is accepted, and the connection counts until it is closed; which logical
 //! listener serves it plays no part. Choosing and counting are one step under a lock that is taken twice per connection and
-//! never per request, so at the moment of every choice no worker was given fewer of the open connections than the chosen one.
+//! never per request, so at the moment of every choice no worker has more connections than the chosen one had.
 //!
 //! Connections do not cost the same, though, and what they cost changes. So the load of all workers is looked at ten times a
 //! second ([`Planner`]), and a worker that has too much of it gives idle connections away.
-//!
-//! A connection that has moved still counts where it was placed, for choosing. Few connections of a worker then mean that its
-//! connections are dear, not that it has room: to fill it up to the number of the others would undo the move, and where
-//! connections come and go that worker would get nearly all of them. Where few connections are no sign of room for another reason,
-//! the load says so ([`Relief`]).
 
 mod plan;
-mod relief;
-#[cfg(test)]
-mod simulation;
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::overload::Admission;
 
 pub use plan::{Load, Planner, Shed};
-pub use relief::Relief;
 
 /// Share of a core, in millionths, from which on a worker counts as saturated.
 pub const SATURATED_PPM: u32 = 850_000;
@@ -31,35 +22,11 @@ pub const SATURATED_PPM: u32 = 850_000;
 /// The load of all workers.
 #[derive(Debug)]
 pub struct Balance {
-    places: Mutex<Vec<Places>>,
+    active: Mutex<Vec<u32>>,
     /// Share of a core each worker used lately, in millionths.
     busy_ppm: Vec<AtomicU32>,
     /// Counts the looks at the load; connections measure theirs by it.
     epoch: AtomicU32,
-}
-
-/// The connections of one worker.
-#[derive(Debug, Clone, Copy, Default)]
-struct Places {
-    /// Those it serves.
-    active: u32,
-    /// The open ones it was chosen for, wherever they are now.
-    placed: u32,
-    /// Which part of those it is due goes to others ([`Relief`]), and how much of the next one does.
-    part: f64,
-    passed: f64,
-    /// How often it was chosen since the last look at the load, which what it published says nothing of.
-    lately: u32,
-}
-
-impl Places {
-    /// Whether a connection that is due here goes elsewhere.
-    fn passes_on(&mut self) -> bool {
-        self.passed += self.part;
-        let passes = self.passed >= 1.0;
-        self.passed -= f64::from(u8::from(passes));
-        passes
-    }
 }
 
 /// A connection's place on a worker; dropping it frees the place.
@@ -67,8 +34,6 @@ impl Places {
 pub struct Seat {
     balance: Arc<Balance>,
     worker: usize,
-    /// The worker that was chosen first.
-    placed: usize,
     /// Its place under the limits of connections.
     admission: Admission,
 }
@@ -78,32 +43,20 @@ impl Balance {
     pub fn new(workers: usize) -> Arc<Self> {
         let workers = workers.max(1);
         Arc::new(Self {
-            places: Mutex::new(vec![Places::default(); workers]),
+            active: Mutex::new(vec![0; workers]),
             busy_ppm: (0..workers).map(|_| AtomicU32::new(0)).collect(),
             epoch: AtomicU32::new(0),
         })
     }
 
-    /// Takes a place on the worker that was given the fewest of the open connections; among those, on one that was not
-    /// chosen since the last look at the load, and that was the least busy then. Where such a worker has more load than its
-    /// share, a part of those it is due goes to others, in turn.
+    /// Takes a place on the worker with the fewest connections; among those, on the one that was the least busy lately.
     pub fn choose(self: &Arc<Self>) -> Seat {
-        let mut places = self.lock();
-        let turn = |worker: usize, places: &Places| (places.lately, self.busy_ppm(worker));
-        let all = || places.iter().enumerate();
-        let due = all().min_by_key(|(at, places)| (places.placed, turn(*at, places))).map_or(0, |(at, _)| at);
-        let others = all().filter(|(_, places)| places.part == 0.0);
-        let other = others.min_by_key(|(at, places)| turn(*at, places)).map(|(at, _)| at);
-        let worker = other.filter(|_| places[due].passes_on()).unwrap_or(due);
-        let chosen = &mut places[worker];
-        chosen.active += 1;
-        chosen.placed += 1;
-        chosen.lately += 1;
-        Seat { balance: Arc::clone(self), worker, placed: worker, admission: Admission::default() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Places>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut active = self.active.lock().unwrap_or_else(PoisonError::into_inner);
+        let load = |worker: usize, count: u32| (count, self.busy_ppm(worker));
+        let worker =
+            active.iter().enumerate().min_by_key(|(worker, count)| load(*worker, **count)).map_or(0, |(at, _)| at);
+        active[worker] += 1;
+        Seat { balance: Arc::clone(self), worker, admission: Admission::default() }
     }
 
     /// Which worker should serve a new stream of a connection whose worker `here` never rests: by chance, `here` or one of
@@ -127,7 +80,7 @@ impl Balance {
 
     /// Connections per worker.
     pub fn active(&self) -> Vec<u32> {
-        self.lock().iter().map(|places| places.active).collect()
+        self.active.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Publishes the share of a core a worker used lately, in millionths.
@@ -146,11 +99,8 @@ impl Balance {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    /// Begins the next look at the load. Of the connections that each worker is due, these parts go to others.
-    pub fn next_epoch(&self, parts: &[f64]) {
-        for (places, part) in self.lock().iter_mut().zip(parts) {
-            (places.part, places.lately) = (*part, 0);
-        }
+    /// Begins the next look at the load.
+    pub fn next_epoch(&self) {
         self.epoch.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -168,10 +118,10 @@ impl Seat {
 
     /// Changes places, in one step: the sum over all workers stays right.
     pub fn move_to(&mut self, worker: usize) {
-        let mut places = self.balance.lock();
-        if let Some(there) = places.get_mut(worker) {
-            there.active += 1;
-            places[self.worker].active -= 1;
+        let mut active = self.balance.active.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = active.get_mut(worker) {
+            *count += 1;
+            active[self.worker] = active[self.worker].saturating_sub(1);
             self.worker = worker;
         }
     }
@@ -179,9 +129,8 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let mut places = self.balance.lock();
-        places[self.worker].active -= 1;
-        places[self.placed].placed -= 1;
+        let mut active = self.balance.active.lock().unwrap_or_else(PoisonError::into_inner);
+        active[self.worker] = active[self.worker].saturating_sub(1);
     }
 }
 
@@ -229,46 +178,6 @@ mod tests {
         let balance = Balance::new(2);
         balance.publish_busy(0, 1000);
         assert_eq!(balance.choose().worker(), 1);
-    }
-
-    #[test]
-    fn connections_that_come_and_go_are_spread_whatever_was_published() {
-        let balance = Balance::new(4);
-        (0..4).zip([4000, 3000, 1000, 2000]).for_each(|(worker, ppm)| balance.publish_busy(worker, ppm));
-        // One at a time: each is closed before the next is opened.
-        let turn = || (0..4).map(|_| balance.choose().worker()).collect::<Vec<_>>();
-        assert_eq!((turn(), turn()), (vec![2, 3, 1, 0], vec![2, 3, 1, 0]));
-        balance.choose();
-        balance.next_epoch(&[0.0; 4]);
-        assert_eq!(turn(), [2, 3, 1, 0]);
-    }
-
-    #[test]
-    fn a_worker_that_gave_connections_away_is_not_filled_up() {
-        let balance = Balance::new(2);
-        let mut seats: Vec<_> = (0..16).map(|_| balance.choose()).collect();
-        seats.iter_mut().filter(|seat| seat.worker() == 0).take(6).for_each(|seat| seat.move_to(1));
-        assert_eq!(balance.active(), [2, 14]);
-        let more: Vec<_> = (0..8).map(|_| balance.choose()).collect();
-        assert_eq!(balance.active(), [6, 18]);
-        // Those that were placed there leave room there, wherever they were.
-        seats.retain(|seat| seat.worker() == 0);
-        assert_eq!(balance.active(), [6, 4]);
-        let placed: Vec<_> = (0..12).map(|_| balance.choose()).collect();
-        assert_eq!(placed.iter().filter(|seat| seat.worker() == 0).count(), 5, "2 + 4 there, 0 + 4 here");
-        drop((seats, more, placed));
-        assert_eq!(balance.active(), [0, 0]);
-    }
-
-    #[test]
-    fn a_part_of_what_a_worker_is_due_goes_to_others_in_turn() {
-        let balance = Balance::new(3);
-        let mut seats: Vec<_> = (0..30).map(|_| balance.choose()).collect();
-        seats.retain(|seat| seat.worker() != 0);
-        balance.next_epoch(&[0.75, 0.0, 0.0]);
-        let mut chosen = [0; 3];
-        (0..40).for_each(|_| chosen[balance.choose().worker()] += 1);
-        assert_eq!(chosen, [10, 15, 15]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use evenkeel_stats::Writer;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::{Handle, Message, WorkerPool};
-use crate::balance::{Load, Planner, Relief};
+use crate::balance::{Load, Planner};
 use crate::stats::worker;
 
 /// Between two looks.
@@ -31,7 +31,7 @@ impl WorkerPool {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut last = ticks.tick().await;
         let mut seen: Vec<Seen> = self.workers.iter().map(|worker| Seen::new(worker, last)).collect();
-        let (mut planner, mut relief) = (Planner::default(), Relief::default());
+        let mut planner = Planner::default();
         for look in 1u32.. {
             let now = ticks.tick().await;
             let elapsed = now.duration_since(last);
@@ -42,7 +42,7 @@ impl WorkerPool {
             if look.is_multiple_of(LOOKS_PER_PUBLICATION) {
                 seen.iter_mut().for_each(|seen| seen.publish_share(now));
             }
-            self.balance.next_epoch(relief.look(&loads));
+            self.balance.next_epoch();
             for shed in planner.look(loads) {
                 // A worker whose inbox is full has other things to do; the next look will say the same.
                 let _ = self.workers[shed.from].inbox.try_send(Message::Shed(shed));

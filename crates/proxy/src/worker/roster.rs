@@ -45,8 +45,6 @@ pub(crate) enum Errand {
 #[derive(Default)]
 pub(crate) struct Roster {
     connections: RefCell<Slab<Entry>>,
-    /// What connections did lately that are closed since: it is part of the worker's load.
-    closed: Cell<Work>,
 }
 
 #[derive(Default)]
@@ -95,11 +93,6 @@ impl Work {
     fn add(&mut self, units: u32, epoch: u32) {
         let recent = self.at(epoch);
         *self = Self { recent: recent.saturating_add(units << FRACTION_BITS), epoch };
-    }
-
-    /// Adds what another one did.
-    fn absorb(&mut self, other: Self, epoch: u32) {
-        *self = Self { recent: self.at(epoch).saturating_add(other.at(epoch)), epoch };
     }
 
     /// What is left of it in that look.
@@ -171,7 +164,7 @@ impl Roster {
     /// would only exchange the heavier and the lighter worker is not made.
     pub(super) fn shed(&self, shed: &Shed, epoch: u32) {
         let mut connections = self.connections.borrow_mut();
-        let (mut total, mut candidates) = (u64::from(self.closed.get().at(epoch)), Vec::new());
+        let (mut total, mut candidates) = (0u64, Vec::new());
         for (key, entry) in connections.iter_mut() {
             let work = entry.work.at(epoch);
             total += u64::from(work);
@@ -386,14 +379,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        let roster = &self.worker.roster;
-        // One that was told to move goes on elsewhere, with its work.
-        let removed = roster.connections.borrow_mut().try_remove(self.key);
-        if let Some(entry) = removed.filter(|entry| entry.order.is_none()) {
-            let mut closed = roster.closed.get();
-            closed.absorb(entry.work, self.worker.balance.epoch());
-            roster.closed.set(closed);
-        }
+        self.worker.roster.connections.borrow_mut().try_remove(self.key);
     }
 }
 
@@ -410,11 +396,6 @@ mod tests {
         work.add(4, 11);
         assert_eq!(work.at(11), 16 << FRACTION_BITS);
         assert_eq!(work.at(60), 0);
-        let mut other = Work::default();
-        other.add(8, 60);
-        work.absorb(other, 61);
-        assert_eq!(work.at(61), 6 << FRACTION_BITS);
-        work = Work::default();
         work.add(1, u32::MAX);
         assert_eq!(work.at(0), 3 << (FRACTION_BITS - 2), "the count of looks wraps");
     }

@@ -17,9 +17,6 @@ const ECHO: &str = "forward_client_cert_details: SANITIZE\n      route_config: {
 
 /// Within so many looks at the load, ten a second, it is even again.
 const LOOKS_IN_TWO_SECONDS: u64 = 20;
-/// Requests of a worker in a look, on average. Where the machine has no time for so many, looks count for less: in ten looks of
-/// a tenth of it, a tenth more than the mean is what chance brings.
-const REQUESTS_PER_LOOK: u64 = 100;
 
 /// What `/workers` says at one moment.
 struct Workers(serde_json::Value);
@@ -36,12 +33,6 @@ impl Workers {
 
     fn sum(&self, name: &str) -> u64 {
         self.column(name).iter().sum()
-    }
-
-    /// Requests each worker served since then.
-    fn since(&self, then: &Self) -> Vec<u64> {
-        let (now, then) = (self.column("requests_total"), then.column("requests_total"));
-        now.iter().zip(&then).map(|(now, then)| now - then).collect()
     }
 
     fn looks(&self) -> u64 {
@@ -120,16 +111,15 @@ struct Skew<'d> {
     /// What a connection writes at once, by its number: what it costs.
     at_once: fn(usize) -> usize,
     churning: bool,
+    /// Most that a worker may serve in the end, as a multiple of its fair share.
+    most: f64,
 }
-
-/// Most that a worker may serve in the end, as a multiple of its fair share.
-const MOST: f64 = 1.1;
 
 impl<'d> Skew<'d> {
     /// The first worker has all the load, equal on all of its connections.
     fn of_one_worker(bootstrap: &'d str, workers: usize, connections: usize) -> Self {
         let (hot, at_once) = (|worker| worker == 0, |_| 3);
-        Self { workers, connections, bootstrap, dial: &Connection::open, hot, at_once, churning: false }
+        Self { workers, connections, bootstrap, dial: &Connection::open, hot, at_once, churning: false, most: 1.1 }
     }
 
     /// Half of the workers have it, and some of their connections four times as much as others.
@@ -139,7 +129,7 @@ impl<'d> Skew<'d> {
     }
 
     fn churning(self) -> Self {
-        Self { churning: true, ..self }
+        Self { churning: true, most: 1.3, ..self }
     }
 
     fn start(&self) -> (Proxy, SocketAddr) {
@@ -196,36 +186,24 @@ impl<'d> Skew<'d> {
     }
 
     fn wait_spread(&self, proxy: &Proxy, check: impl Fn()) {
-        let skewed = Workers::of(proxy);
-        let mut before = Workers(skewed.0.clone());
+        let mut before = Workers::of(proxy);
+        let skewed_since = before.looks();
         eventually("every worker to serve the same", || {
             let now = Workers::of(proxy);
-            let served = now.since(&before);
+            let (served, earlier) = (now.column("requests_total"), before.column("requests_total"));
+            let served: Vec<_> = served.iter().zip(&earlier).map(|(now, before)| now - before).collect();
             let (total, most) = (served.iter().sum::<u64>(), *served.iter().max().expect("workers"));
-            if total < self.telling() {
+            if total < 200 * self.workers as u64 {
                 check();
                 return None;
             }
-            let all = now.since(&skewed).iter().sum::<u64>();
-            let looks = (now.looks() - skewed.looks()).min(all / (REQUESTS_PER_LOOK * self.workers as u64));
-            before = now;
+            let even_since = std::mem::replace(&mut before, now).looks() - skewed_since;
             let ratio = most as f64 * self.workers as f64 / total as f64;
             // Connections that come and go are new load all the time.
-            let in_time = self.churning || looks <= LOOKS_IN_TWO_SECONDS;
-            assert!(in_time, "{ratio:.2} after {looks} looks: {served:?}");
-            (ratio <= MOST).then_some(())
+            let in_time = self.churning || even_since <= LOOKS_IN_TWO_SECONDS;
+            assert!(in_time, "{ratio:.2} after {even_since} looks: {served:?}");
+            (ratio <= self.most).then_some(())
         });
-    }
-
-    /// So many requests tell an even load from an uneven one. Beside connections that come and go those that stay are seen in
-    /// whole turns, but for the last: then it takes several.
-    fn telling(&self) -> u64 {
-        if !self.churning {
-            return 200 * self.workers as u64;
-        }
-        let hot = (0..self.connections).filter(|number| (self.hot)(number % self.workers));
-        let turn: usize = hot.map(self.at_once).sum();
-        (8 * turn).max(200 * self.workers) as u64
     }
 
     /// Nobody was lost on the way: all connections are open, counted once, and answer.
