@@ -2,18 +2,29 @@
 //!
 //! The worker is chosen when the connection is accepted, and the connection counts until it is closed; which logical
 //! listener serves it plays no part. Choosing and counting are one step under a lock that is taken twice per connection and
-//! never per request, so at the moment of every choice no worker has more connections than the chosen one had.
+//! never per request, so at the moment of every choice no worker has fewer connections than the chosen one had.
 //!
 //! Connections do not cost the same, though, and what they cost changes. So the load of all workers is looked at ten times a
-//! second ([`Planner`]), and a worker that has too much of it gives idle connections away.
+//! second ([`Planner`]), and a worker that has too much of it gives idle connections away. As many cold ones come back
+//! ([`Leveller`]), so that the next ones do not all go where others have left.
+//!
+//! Where connections come and go ([`Churn`]), counts say little: a worker that has one less would serve all of those that are
+//! open one at a time, and where connections cannot be levelled, for ever. There each worker has its turn, and counts
+//! decide between those whose turn it is.
 
+mod churn;
+mod level;
 mod plan;
+#[cfg(test)]
+mod simulation;
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::overload::Admission;
 
+use churn::Churn;
+pub use level::{Level, Leveller};
 pub use plan::{Load, Planner, Shed};
 
 /// Share of a core, in millionths, from which on a worker counts as saturated.
@@ -22,11 +33,49 @@ pub const SATURATED_PPM: u32 = 850_000;
 /// The load of all workers.
 #[derive(Debug)]
 pub struct Balance {
-    active: Mutex<Vec<u32>>,
+    places: Mutex<Places>,
     /// Share of a core each worker used lately, in millionths.
     busy_ppm: Vec<AtomicU32>,
     /// Counts the looks at the load; connections measure theirs by it.
     epoch: AtomicU32,
+}
+
+/// The connections of all workers.
+#[derive(Debug, Default)]
+struct Places {
+    workers: Vec<Place>,
+    /// Connections opened since the last look at the load.
+    opened: u32,
+    churn: Churn,
+}
+
+/// The connections of one worker.
+#[derive(Debug, Clone, Copy, Default)]
+struct Place {
+    active: u32,
+    /// How often it was chosen since the last look at the load, which what it published says nothing of. Where connections
+    /// come and go, over all looks: by how much that is more than with others.
+    turns: u32,
+}
+
+impl Places {
+    /// The worker that serves the next connection; `busy_ppm` decides between equals.
+    fn next(&self, busy_ppm: impl Fn(usize) -> u32) -> usize {
+        let by_turns = self.churn.is_on();
+        let order = |(worker, place): &(usize, &Place)| match by_turns {
+            true => (place.turns, place.active, busy_ppm(*worker)),
+            false => (place.active, place.turns, busy_ppm(*worker)),
+        };
+        self.workers.iter().enumerate().min_by_key(order).map_or(0, |(worker, _)| worker)
+    }
+
+    fn look(&mut self) {
+        let active = self.workers.iter().map(|place| place.active).sum();
+        self.churn.look(std::mem::take(&mut self.opened), active);
+        let fewest = self.workers.iter().map(|place| place.turns).min().unwrap_or(0);
+        let by_turns = self.churn.is_on();
+        self.workers.iter_mut().for_each(|place| place.turns = if by_turns { place.turns - fewest } else { 0 });
+    }
 }
 
 /// A connection's place on a worker; dropping it frees the place.
@@ -43,20 +92,25 @@ impl Balance {
     pub fn new(workers: usize) -> Arc<Self> {
         let workers = workers.max(1);
         Arc::new(Self {
-            active: Mutex::new(vec![0; workers]),
+            places: Mutex::new(Places { workers: vec![Place::default(); workers], ..Places::default() }),
             busy_ppm: (0..workers).map(|_| AtomicU32::new(0)).collect(),
             epoch: AtomicU32::new(0),
         })
     }
 
-    /// Takes a place on the worker with the fewest connections; among those, on the one that was the least busy lately.
+    /// Takes a place on the worker with the fewest connections; among those, on one that was not chosen since the last look at
+    /// the load, and that was the least busy then. Where connections come and go, on the one whose turn it is.
     pub fn choose(self: &Arc<Self>) -> Seat {
-        let mut active = self.active.lock().unwrap_or_else(PoisonError::into_inner);
-        let load = |worker: usize, count: u32| (count, self.busy_ppm(worker));
-        let worker =
-            active.iter().enumerate().min_by_key(|(worker, count)| load(*worker, **count)).map_or(0, |(at, _)| at);
-        active[worker] += 1;
+        let mut places = self.lock();
+        let worker = places.next(|worker| self.busy_ppm(worker));
+        places.opened += 1;
+        places.workers[worker].active += 1;
+        places.workers[worker].turns += 1;
         Seat { balance: Arc::clone(self), worker, admission: Admission::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Which worker should serve a new stream of a connection whose worker `here` never rests: by chance, `here` or one of
@@ -80,7 +134,12 @@ impl Balance {
 
     /// Connections per worker.
     pub fn active(&self) -> Vec<u32> {
-        self.active.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.lock().workers.iter().map(|place| place.active).collect()
+    }
+
+    /// Whether connections come and go, rather than come to stay.
+    pub fn come_and_go(&self) -> bool {
+        self.lock().churn.is_on()
     }
 
     /// Publishes the share of a core a worker used lately, in millionths.
@@ -101,6 +160,7 @@ impl Balance {
 
     /// Begins the next look at the load.
     pub fn next_epoch(&self) {
+        self.lock().look();
         self.epoch.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -116,21 +176,31 @@ impl Seat {
         self.admission = admission;
     }
 
-    /// Changes places, in one step: the sum over all workers stays right.
-    pub fn move_to(&mut self, worker: usize) {
-        let mut active = self.balance.active.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = active.get_mut(worker) {
-            *count += 1;
-            active[self.worker] = active[self.worker].saturating_sub(1);
-            self.worker = worker;
-        }
+    /// Changes places, in one step: the sum over all workers stays right. False if there is no such worker.
+    pub fn move_to(&mut self, worker: usize) -> bool {
+        self.move_if(worker, |_, _| true)
+    }
+
+    /// Changes places if that makes the counts of the two workers more alike; whether it did.
+    pub fn level_with(&mut self, worker: usize) -> bool {
+        self.move_if(worker, |here, there| here > there + 1)
+    }
+
+    fn move_if(&mut self, worker: usize, may: impl FnOnce(u32, u32) -> bool) -> bool {
+        let mut places = self.balance.lock();
+        let here = places.workers[self.worker].active;
+        let moves = places.workers.get_mut(worker).filter(|there| may(here, there.active));
+        let Some(there) = moves else { return false };
+        there.active += 1;
+        places.workers[self.worker].active -= 1;
+        self.worker = worker;
+        true
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let mut active = self.balance.active.lock().unwrap_or_else(PoisonError::into_inner);
-        active[self.worker] = active[self.worker].saturating_sub(1);
+        self.balance.lock().workers[self.worker].active -= 1;
     }
 }
 
@@ -180,13 +250,63 @@ mod tests {
         assert_eq!(balance.choose().worker(), 1);
     }
 
+    /// Which workers are chosen for connections that are open one at a time.
+    fn brief<const COUNT: usize>(balance: &Arc<Balance>) -> [usize; COUNT] {
+        [(); COUNT].map(|()| balance.choose().worker())
+    }
+
+    #[test]
+    fn equals_have_a_connection_each_whatever_was_published() {
+        let balance = Balance::new(4);
+        (0..4).zip([4000, 3000, 1000, 2000]).for_each(|(worker, ppm)| balance.publish_busy(worker, ppm));
+        assert_eq!(brief(&balance), [2, 3, 1, 0, 2, 3, 1, 0, 2]);
+        balance.next_epoch();
+        assert_eq!(brief(&balance), [2, 3, 1, 0]);
+    }
+
+    #[test]
+    fn where_connections_come_and_go_each_has_its_turn() {
+        let balance = Balance::new(3);
+        // The last worker has one less, and is the least busy.
+        let stay: Vec<_> = (0..5).map(|_| balance.choose()).collect();
+        (0..3).for_each(|worker| balance.publish_busy(worker, 3000 - worker as u32));
+        for _ in 0..3 {
+            assert_eq!(brief(&balance), [2; 4]);
+            balance.next_epoch();
+        }
+        // Whoever is behind comes first, and then it is counts that decide between equals.
+        let mut chosen = [0; 3];
+        for _ in 0..30 {
+            brief::<4>(&balance).into_iter().for_each(|worker| chosen[worker] += 1);
+            balance.next_epoch();
+        }
+        assert!(chosen.iter().all(|count| (36..=44).contains(count)), "{chosen:?}");
+        // When they no longer come and go, counts decide again.
+        (0..10).for_each(|_| balance.next_epoch());
+        assert_eq!(brief(&balance), [2; 4]);
+        drop(stay);
+        assert_eq!(balance.active(), [0; 3]);
+    }
+
+    #[test]
+    fn a_seat_levels_with_a_worker_that_has_fewer_by_more_than_one() {
+        let balance = Balance::new(2);
+        let mut seats: Vec<_> = (0..5).map(|_| balance.choose()).collect();
+        seats.iter_mut().for_each(|seat| assert!(seat.move_to(0)));
+        let levelled = seats.iter_mut().map(|seat| seat.level_with(1)).collect::<Vec<_>>();
+        assert_eq!((levelled, balance.active()), (vec![true, true, false, false, false], vec![3, 2]));
+        assert!(!seats[4].level_with(7), "there is no such worker");
+        drop(seats);
+        assert_eq!(balance.active(), [0, 0]);
+    }
+
     #[test]
     fn a_seat_moves_with_its_connection() {
         let balance = Balance::new(2);
         let mut seat = balance.choose();
-        seat.move_to(1);
+        assert!(seat.move_to(1));
         assert_eq!((seat.worker(), balance.active()), (1, vec![0, 1]));
-        seat.move_to(7);
+        assert!(!seat.move_to(7));
         assert_eq!((seat.worker(), balance.active()), (1, vec![0, 1]), "there is no such worker");
         drop(seat);
         assert_eq!(balance.active(), [0, 0]);

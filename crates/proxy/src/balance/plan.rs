@@ -21,7 +21,7 @@ const TOLERANCE: (f64, f64) = (0.06, 0.12);
 /// By how many standard deviations of a random arrival process it must, besides.
 const DEVIATIONS: f64 = 1.5;
 /// Work per look and worker, on average over the window, below which nothing is worth moving.
-const MIN_WORK: f64 = 1.0;
+pub(super) const MIN_WORK: f64 = 1.0;
 /// A difference between shares of a core, in millionths, that is no noise.
 const BUSY_GAP_PPM: u32 = 250_000;
 /// By how much busier than the giver a taker may be, in millionths of a core.
@@ -250,107 +250,5 @@ mod tests {
         // Two and one: whoever had two would have one, and the other way round.
         check(20.0, 15.0, &[10.0], &[10.0, 10.0], &[]);
         check(30.0, 20.0, &[10.0], &[10.0, 10.0, 10.0], &[(0, 1)]);
-    }
-
-    /// Connections that each cost something per look, on workers.
-    struct World {
-        costs: Vec<u64>,
-        at: Vec<usize>,
-        workers: usize,
-        random: crate::random::Random,
-    }
-
-    impl World {
-        /// Connections spread evenly, as accepting does; `cost` says what each costs, by its number and worker.
-        fn new(workers: usize, connections: usize, seed: u64, cost: impl Fn(u64, usize) -> u64) -> Self {
-            let random = crate::random::Random::seeded(seed);
-            let at: Vec<_> = (0..connections).map(|number| number % workers).collect();
-            let costs = at.iter().map(|worker| cost(random.next(), *worker)).collect();
-            Self { costs, at, workers, random }
-        }
-
-        fn loads(&self) -> Vec<u64> {
-            let mut loads = vec![0; self.workers];
-            self.at.iter().zip(&self.costs).for_each(|(worker, cost)| loads[*worker] += cost);
-            loads
-        }
-
-        /// Max/mean is 1.1 at most, unless connections are so few and unequal that no assignment can be that even.
-        fn is_even(&self) -> bool {
-            let loads = self.loads();
-            let mean = loads.iter().sum::<u64>() as f64 / self.workers as f64;
-            let dearest = self.costs.iter().max().copied().unwrap_or(0) as f64;
-            *loads.iter().max().unwrap_or(&0) as f64 <= (mean * 1.1).max(mean + dearest * 0.75)
-        }
-
-        /// One look; returns how many connections moved. What is seen differs from what is by a few per cent.
-        fn look(&mut self, planner: &mut Planner) -> usize {
-            let noisy = |value: u64| (value as f64 * (0.97 + (self.random.next() % 61) as f64 / 1000.0)) as u64;
-            let loads = self.loads();
-            let most = loads.iter().max().copied().unwrap_or(1).max(1);
-            let loads = loads.iter().map(|work| Load {
-                work: noisy(*work),
-                busy_ppm: u32::try_from(noisy(work * 900_000 / most)).unwrap_or(u32::MAX),
-            });
-            let mut moves = Vec::new();
-            for shed in planner.look(loads.collect()) {
-                let own = self.at.iter().enumerate().filter(|(_, worker)| **worker == shed.from);
-                let mut own: Vec<_> = own.map(|(key, _)| (noisy(self.costs[key] * 100), key)).collect();
-                own.sort_unstable_by(|a, b| b.cmp(a));
-                let total = own.iter().map(|(cost, _)| *cost).sum::<u64>().max(1) as f64;
-                let candidates = own.into_iter().map(|(cost, key)| (cost as f64 / total * shed.load, key));
-                moves.extend(shed.choose(candidates));
-            }
-            for (key, to) in &moves {
-                self.at[*key] = *to;
-            }
-            moves.len()
-        }
-    }
-
-    /// Looks in two seconds.
-    const TWO_SECONDS: usize = 20;
-
-    #[test]
-    fn skew_is_gone_after_two_seconds_and_little_moves_from_then_on() {
-        type Cost = fn(u64, usize) -> u64;
-        let skews: [(&str, Cost); 4] = [
-            ("one worker has all the load", |_, worker| if worker == 0 { 50 } else { 0 }),
-            ("half of the workers have it", |random, worker| if worker % 2 == 0 { 20 + random % 20 } else { 0 }),
-            ("few are hot, most are cold", |random, _| if random % 8 == 0 { 40 + random / 8 % 80 } else { random % 3 }),
-            ("every kind of cost", |random, worker| (random % 100) * if worker == 1 { 3 } else { 1 }),
-        ];
-        for (name, cost) in skews {
-            for (workers, connections) in [(2, 16), (2, 1024), (4, 64), (8, 256), (16, 1024)] {
-                for seed in 0..20 {
-                    let mut world = World::new(workers, connections, seed, cost);
-                    let mut planner = Planner::default();
-                    let moves: usize = (0..TWO_SECONDS).map(|_| world.look(&mut planner)).sum();
-                    let what = format!("{name}: {workers} workers, {connections} connections, seed {seed}");
-                    assert!(world.is_even(), "{what}: {:?} after {moves} moves", world.loads());
-                    assert!(moves <= connections, "{what}: {moves} moves");
-                    let later: usize = (0..10 * TWO_SECONDS).map(|_| world.look(&mut planner)).sum();
-                    assert!(later <= connections / 10 + 3 * workers, "{what}: {later} connections moved to and fro");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn load_that_comes_and_goes_is_followed() {
-        let mut world = World::new(8, 256, 1, |_, _| 10);
-        let mut planner = Planner::default();
-        for round in 0..20 {
-            // A quarter of the connections closes, others come, and all the load is with what one worker has.
-            let hot = round % 8;
-            for key in 0..world.at.len() {
-                if world.random.next().is_multiple_of(4) {
-                    world.at[key] = key % 8;
-                }
-                world.costs[key] = if world.at[key] == hot { 30 } else { 1 };
-            }
-            (0..TWO_SECONDS).for_each(|_| _ = world.look(&mut planner));
-            assert!(world.is_even(), "round {round}: {:?}", world.loads());
-        }
     }
 }

@@ -112,7 +112,7 @@ impl Http1Connection {
 
     /// Waits for a request's first byte, or for something else to do.
     pub(super) async fn wait_for_request(&mut self) -> Next {
-        if let leave @ (Errand::MoveTo(_) | Errand::Emigrate) = self.origin.registration.errand()
+        if let leave @ (Errand::MoveTo(..) | Errand::Emigrate) = self.origin.registration.errand()
             && poll_fn(|cx| Poll::Ready(self.side.poll_flush(cx).is_ready())).await
         {
             return Next::Leave(leave);
@@ -191,7 +191,7 @@ impl Http1Connection {
             self.origin.registration.watch(cx.waker());
             match self.origin.registration.errand() {
                 // Nothing of an answer is left behind.
-                leave @ (Errand::MoveTo(_) | Errand::Emigrate) if self.side.poll_flush(cx).is_ready() => {
+                leave @ (Errand::MoveTo(..) | Errand::Emigrate) if self.side.poll_flush(cx).is_ready() => {
                     return Poll::Ready(Idle::Leave(leave));
                 }
                 Errand::Drain if !drains => return Poll::Ready(Idle::Drains),

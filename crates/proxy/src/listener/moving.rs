@@ -7,7 +7,7 @@ use std::rc::Rc;
 use super::serve::{Arrival, Counted, Downstream, Leaving, Served, Standing};
 use crate::stats::worker::Counter;
 use crate::stream::{Portable, Stream};
-use crate::worker::{Message, Registration, Worker};
+use crate::worker::{Cause, Message, Registration, Worker};
 
 /// A connection between two workers.
 pub(crate) struct Moved {
@@ -28,13 +28,19 @@ impl fmt::Debug for Moved {
     }
 }
 
-/// Sends a connection to another worker. Gives it back when that worker has no room for it.
-pub(super) fn send(worker: &Worker, to: usize, leaving: Box<Leaving>, standing: &mut Standing) -> Option<Box<Leaving>> {
+/// Sends a connection to another worker. Gives it back when that worker has no room for it, or there is no cause any more.
+pub(super) fn send(
+    worker: &Worker,
+    (to, cause): (usize, Cause),
+    leaving: Box<Leaving>,
+    standing: &mut Standing,
+) -> Option<Box<Leaving>> {
     let Some(Ok(room)) = worker.peers.get(to).map(|peer| peer.try_reserve()) else { return Some(leaving) };
+    let Some(standing) = standing.move_to(to, cause) else { return Some(leaving) };
     // A socket that cannot leave its reactor is gone, and its connection with it.
     if let Ok(downstream) = leaving.downstream.try_map(Stream::into_portable) {
         worker.stats.inc(Counter::downstream_cx_moved_out);
-        room.send(Message::Moved(Box::new(Moved { downstream, standing: standing.move_to(to) })));
+        room.send(Message::Moved(Box::new(Moved { downstream, standing })));
     }
     None
 }

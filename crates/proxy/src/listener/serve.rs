@@ -31,7 +31,7 @@ use crate::response_flags::ResponseFlags;
 use crate::stats::{listener, listener_worker};
 use crate::stream::Stream;
 use crate::tcp::Ahead;
-use crate::worker::{Accepted, ConnectionStats, Errand, Registration, Unheld, Worker};
+use crate::worker::{Accepted, Cause, ConnectionStats, Errand, Registration, Unheld, Worker};
 use crate::{http, tcp};
 
 /// A connection that a filter chain has taken.
@@ -72,13 +72,18 @@ pub(super) struct Standing {
 }
 
 impl Standing {
-    /// The same place on another worker; this one keeps none.
-    pub(super) fn move_to(&mut self, worker: usize) -> Self {
+    /// The same place on another worker, and this one keeps none; unless there is no cause for that any more.
+    pub(super) fn move_to(&mut self, worker: usize, cause: Cause) -> Option<Self> {
         let mut seat = self.seat.take();
-        if let Some(seat) = &mut seat {
-            seat.move_to(worker);
+        let moved = seat.as_mut().is_none_or(|seat| match cause {
+            Cause::Load => seat.move_to(worker),
+            Cause::Count => seat.level_with(worker),
+        });
+        if !moved {
+            self.seat = seat;
+            return None;
         }
-        Self { seat, bound: Arc::clone(&self.bound), logical: self.logical.clone() }
+        Some(Self { seat, bound: Arc::clone(&self.bound), logical: self.logical.clone() })
     }
 
     /// The listener whose filter chains serve the connection.
@@ -155,7 +160,7 @@ impl<'w> Served<'w> {
     pub(crate) async fn serve_to_end(&mut self, worker: &'w Rc<Worker>, registration: &'w Rc<Registration>) {
         while let Some(leaving) = self.terminating.as_mut().await {
             let back = match leaving.to {
-                Errand::MoveTo(to) => moving::send(worker, to, leaving, &mut self.standing),
+                Errand::MoveTo(to, cause) => moving::send(worker, (to, cause), leaving, &mut self.standing),
                 _ => Box::pin(adopt::send(worker, leaving, &mut self.standing)).await,
             };
             let Some(back) = back else {

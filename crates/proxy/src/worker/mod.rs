@@ -6,6 +6,7 @@ mod cores;
 mod drains;
 mod generation;
 mod hold;
+mod orders;
 mod rebalance;
 mod rest;
 mod roster;
@@ -23,7 +24,7 @@ use evenkeel_stats::{Registry, Scope};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::access_log::LogHandle;
-use crate::balance::{Balance, Seat, Shed};
+use crate::balance::{Balance, Level, Seat, Shed};
 use crate::handover::Parcel;
 use crate::http::LentStream;
 use crate::listener::moving::Moved;
@@ -37,6 +38,7 @@ pub use cores::available_cores;
 pub use drains::DrainScope;
 pub use generation::Generation;
 pub(crate) use hold::Unheld;
+pub(crate) use orders::Cause;
 pub(crate) use roster::{Errand, Registration};
 pub(crate) use thread::{ConnectionStats, HttpManager, TcpStats, Worker};
 
@@ -156,6 +158,8 @@ pub(crate) enum Message {
     Stream(Box<LentStream>),
     /// Give some load away.
     Shed(Shed),
+    /// Give cold connections away.
+    Level(Level),
     /// Close these connections at their next message boundary.
     Drain(DrainScope),
     /// Close everything and end.

@@ -8,7 +8,7 @@ use evenkeel_stats::Writer;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::{Handle, Message, WorkerPool};
-use crate::balance::{Load, Planner};
+use crate::balance::{Leveller, Load, Planner};
 use crate::stats::worker;
 
 /// Between two looks.
@@ -25,36 +25,39 @@ struct Seen {
 }
 
 impl WorkerPool {
-    /// Looks at the load for as long as it is polled, and has workers with too much of it give some away.
+    /// Looks at the load for as long as it is polled, and has workers with too much of it, or with more
+    /// connections than others, give some away.
     pub async fn keep_balanced(&self) {
         let mut ticks = tokio::time::interval(LOOK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut last = ticks.tick().await;
         let mut seen: Vec<Seen> = self.workers.iter().map(|worker| Seen::new(worker, last)).collect();
-        let mut planner = Planner::default();
+        let (mut planner, mut leveller) = (Planner::default(), Leveller::default());
         for look in 1u32.. {
             let now = ticks.tick().await;
             let elapsed = now.duration_since(last);
             last = now;
             let loads: Vec<_> =
                 self.workers.iter().zip(&mut seen).map(|(worker, seen)| seen.look(worker, elapsed)).collect();
-            self.publish(&loads, &seen);
+            let counts = self.balance.active();
+            self.publish(&loads, &counts, &seen);
             if look.is_multiple_of(LOOKS_PER_PUBLICATION) {
                 seen.iter_mut().for_each(|seen| seen.publish_share(now));
             }
             self.balance.next_epoch();
-            for shed in planner.look(loads) {
-                // A worker whose inbox is full has other things to do; the next look will say the same.
-                let _ = self.workers[shed.from].inbox.try_send(Message::Shed(shed));
+            let levels = leveller.look(&counts, self.balance.come_and_go(), &loads);
+            let sheds = planner.look(loads).into_iter().map(|shed| (shed.from, Message::Shed(shed)));
+            for (from, message) in sheds.chain(levels.into_iter().map(|level| (level.from, Message::Level(level)))) {
+                // A worker whose inbox is full has other things to do; a look to come will say the same.
+                let _ = self.workers[from].inbox.try_send(message);
             }
         }
     }
 
-    fn publish(&self, loads: &[Load], seen: &[Seen]) {
-        let active = self.balance.active();
+    fn publish(&self, loads: &[Load], counts: &[u32], seen: &[Seen]) {
         for (index, (load, seen)) in loads.iter().zip(seen).enumerate() {
             self.balance.publish_busy(index, load.busy_ppm);
-            seen.stats.set(worker::Gauge::downstream_cx_active, i64::from(active.get(index).copied().unwrap_or(0)));
+            seen.stats.set(worker::Gauge::downstream_cx_active, i64::from(counts.get(index).copied().unwrap_or(0)));
         }
     }
 }

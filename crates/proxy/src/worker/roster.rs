@@ -10,31 +10,23 @@ use slab::Slab;
 use tokio::task::AbortHandle;
 
 use super::Worker;
-use crate::balance::Shed;
+use super::orders::{Cause, Order, Work};
 use crate::overload::{Exhausted, Limit, MemoryLimit, Permit};
 use crate::stats::listener;
 use crate::stats::worker::Counter;
 
-/// Connections considered when load is given away; the dearest of a worker's are among the first to be found.
-const MAX_CANDIDATES: usize = 16 * 1024;
-/// Connections told to move at once.
-const MAX_MOVES: usize = 512;
 /// Bytes of bodies that cost as much as a request's head.
 const BYTES_PER_UNIT: u64 = 16 * 1024;
 /// Units that one message counts for at most, so that sums do not overflow.
 const MAX_UNITS: u32 = 1 << 16;
-/// Looks at the load after which an order to move that was not followed is void.
-const ORDER_LIFETIME: u32 = 5;
-/// Work is kept as a fixed-point number with that many fractional bits, since it fades.
-const FRACTION_BITS: u32 = 6;
 
 /// What a connection is to do at its next message boundary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Errand {
     /// Go on.
     Stay,
-    /// Go to that worker.
-    MoveTo(usize),
+    /// Go to that worker, for this cause.
+    MoveTo(usize, Cause),
     /// Go to the process that takes over from this one.
     Emigrate,
     /// End: the process, the listener or the filter chain drains.
@@ -44,23 +36,27 @@ pub(crate) enum Errand {
 /// All connections of a worker.
 #[derive(Default)]
 pub(crate) struct Roster {
-    connections: RefCell<Slab<Entry>>,
+    pub(super) connections: RefCell<Slab<Entry>>,
+    /// What connections did lately that are closed since: it is part of the worker's load.
+    pub(super) closed: Cell<Work>,
 }
 
 #[derive(Default)]
-struct Entry {
-    waker: Option<Waker>,
+pub(super) struct Entry {
+    pub(super) waker: Option<Waker>,
     task: Option<AbortHandle>,
-    work: Work,
+    pub(super) work: Work,
+    /// The look in which it came to this worker.
+    pub(super) since: u32,
     /// The chain that serves it, once there is one.
     chain: Option<Arc<FilterChain>>,
     direction: TrafficDirection,
     /// It speaks a protocol that has message boundaries it can move at.
-    movable: bool,
+    pub(super) movable: bool,
     /// It can go to another process.
     travels: bool,
-    /// Where it was told to go, and in which look.
-    order: Option<(u16, u32)>,
+    /// Where it was told to go.
+    pub(super) order: Option<Order>,
     /// What its buffers count against, and what they hold.
     memory: Option<Arc<MemoryLimit>>,
     held: i64,
@@ -77,30 +73,6 @@ impl Entry {
             (Some(waker), _) if self.ends_itself => waker.wake_by_ref(),
             (_, Some(task)) => task.abort(),
             _ => {}
-        }
-    }
-}
-
-/// What a connection did lately: every look takes a quarter off.
-#[derive(Debug, Default, Clone, Copy)]
-struct Work {
-    recent: u32,
-    epoch: u32,
-}
-
-impl Work {
-    #[inline]
-    fn add(&mut self, units: u32, epoch: u32) {
-        let recent = self.at(epoch);
-        *self = Self { recent: recent.saturating_add(units << FRACTION_BITS), epoch };
-    }
-
-    /// What is left of it in that look.
-    #[inline]
-    fn at(self, epoch: u32) -> u32 {
-        match epoch.wrapping_sub(self.epoch) {
-            0 => self.recent,
-            looks => (0..looks.min(64)).fold(self.recent, |recent, _| recent - recent.div_ceil(4)),
         }
     }
 }
@@ -159,34 +131,6 @@ impl Roster {
         }
         count
     }
-
-    /// Tells connections to move, the dearest first, so that the load comes as near to its mean as they allow. A move that
-    /// would only exchange the heavier and the lighter worker is not made.
-    pub(super) fn shed(&self, shed: &Shed, epoch: u32) {
-        let mut connections = self.connections.borrow_mut();
-        let (mut total, mut candidates) = (0u64, Vec::new());
-        for (key, entry) in connections.iter_mut() {
-            let work = entry.work.at(epoch);
-            total += u64::from(work);
-            entry.order = None;
-            if work > 0 && entry.movable && candidates.len() < MAX_CANDIDATES {
-                candidates.push((work, key));
-            }
-        }
-        if total == 0 {
-            return;
-        }
-        candidates.sort_unstable_by(|a, b| b.cmp(a));
-        let candidates = candidates.into_iter().map(|(work, key)| (f64::from(work) / total as f64 * shed.load, key));
-        for (key, to) in shed.choose(candidates).take(MAX_MOVES) {
-            if let (Some(entry), Ok(to)) = (connections.get_mut(key), u16::try_from(to)) {
-                entry.order = Some((to, epoch));
-                if let Some(waker) = &entry.waker {
-                    waker.wake_by_ref();
-                }
-            }
-        }
-    }
 }
 
 /// A connection's entry in its worker's roster.
@@ -204,7 +148,8 @@ pub(crate) struct Registration {
 
 impl Registration {
     pub(super) fn new(worker: &Rc<Worker>) -> Self {
-        let key = worker.roster.connections.borrow_mut().insert(Entry::default());
+        let entry = Entry { since: worker.balance.epoch(), ..Entry::default() };
+        let key = worker.roster.connections.borrow_mut().insert(entry);
         Self {
             worker: Rc::clone(worker),
             key,
@@ -338,12 +283,8 @@ impl Registration {
         if self.emigrates() {
             return Errand::Emigrate;
         }
-        match self.with(|entry| entry.order).flatten() {
-            Some((to, epoch)) if self.worker.balance.epoch().wrapping_sub(epoch) <= ORDER_LIFETIME => {
-                Errand::MoveTo(usize::from(to))
-            }
-            _ => Errand::Stay,
-        }
+        let order = self.with(|entry| entry.order).flatten().and_then(|order| order.at(self.worker.balance.epoch()));
+        order.map_or(Errand::Stay, |(to, cause)| Errand::MoveTo(to, cause))
     }
 
     /// Whether this connection is to end at its next message boundary.
@@ -379,24 +320,14 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.worker.roster.connections.borrow_mut().try_remove(self.key);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn work_fades() {
-        let mut work = Work::default();
-        work.add(16, 10);
-        assert_eq!(work.at(10), 16 << FRACTION_BITS);
-        assert_eq!(work.at(11), 12 << FRACTION_BITS);
-        work.add(4, 11);
-        assert_eq!(work.at(11), 16 << FRACTION_BITS);
-        assert_eq!(work.at(60), 0);
-        work.add(1, u32::MAX);
-        assert_eq!(work.at(0), 3 << (FRACTION_BITS - 2), "the count of looks wraps");
+        let (roster, epoch) = (&self.worker.roster, self.worker.balance.epoch());
+        // One that was told to move goes on elsewhere, with its work.
+        let leaves = |entry: &Entry| entry.order.is_some_and(|order| order.at(epoch).is_some());
+        let removed = roster.connections.borrow_mut().try_remove(self.key);
+        if let Some(entry) = removed.filter(|entry| !leaves(entry)) {
+            let mut closed = roster.closed.get();
+            closed.absorb(entry.work, epoch);
+            roster.closed.set(closed);
+        }
     }
 }

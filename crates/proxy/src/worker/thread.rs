@@ -185,6 +185,7 @@ async fn run(seed: Seed, mut inbox: mpsc::Receiver<Message>) {
             Message::Stream(stream) => worker.borrow(stream),
             Message::Moved(moved) => worker.resume(*moved),
             Message::Shed(shed) => worker.roster.shed(&shed, worker.balance.epoch()),
+            Message::Level(level) => worker.roster.level(&level, worker.balance.epoch()),
             Message::Drain(scope) => worker.drain(scope),
             Message::Stop => break,
         }

@@ -1,0 +1,147 @@
+//! Which connections of a worker move when it is to give load or connections away.
+
+use std::cmp::Reverse;
+
+use super::roster::Roster;
+use crate::balance::{Level, Shed};
+
+/// Connections considered; the dearest, or coldest, of a worker's are among the first to be found.
+const MAX_CANDIDATES: usize = 16 * 1024;
+/// Connections told to move at once.
+const MAX_MOVES: usize = 512;
+/// Looks at the load after which an order to move that was not followed is void.
+const LIFETIME: u32 = 5;
+/// Looks at the load for which a connection must have been here to move for the sake of counts: it may soon be gone.
+const MIN_AGE: u32 = 5;
+/// Work is kept as a fixed-point number with that many fractional bits, since it fades.
+const FRACTION_BITS: u32 = 6;
+
+/// What a connection did lately: every look takes a quarter off.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Work {
+    recent: u32,
+    epoch: u32,
+}
+
+impl Work {
+    #[inline]
+    pub(super) fn add(&mut self, units: u32, epoch: u32) {
+        let recent = self.at(epoch);
+        *self = Self { recent: recent.saturating_add(units << FRACTION_BITS), epoch };
+    }
+
+    /// Adds what another one did.
+    pub(super) fn absorb(&mut self, other: Self, epoch: u32) {
+        *self = Self { recent: self.at(epoch).saturating_add(other.at(epoch)), epoch };
+    }
+
+    /// What is left of it in that look.
+    #[inline]
+    fn at(self, epoch: u32) -> u32 {
+        match epoch.wrapping_sub(self.epoch) {
+            0 => self.recent,
+            looks => (0..looks.min(64)).fold(self.recent, |recent, _| recent - recent.div_ceil(4)),
+        }
+    }
+}
+
+/// Why a connection is to move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// Its worker has too much to do.
+    Load,
+    /// Its worker has more connections than the other, if that is still so when it goes.
+    Count,
+}
+
+/// A connection is to move.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Order {
+    /// The worker.
+    to: u16,
+    cause: Cause,
+    /// In which look it was told.
+    epoch: u32,
+}
+
+impl Order {
+    /// Where to go and why, unless it was told too long ago.
+    pub(super) fn at(self, epoch: u32) -> Option<(usize, Cause)> {
+        (epoch.wrapping_sub(self.epoch) <= LIFETIME).then_some((usize::from(self.to), self.cause))
+    }
+}
+
+impl Roster {
+    /// Tells connections to move, the dearest first, so that the load comes as near to its mean as they allow. A move that
+    /// would only exchange the heavier and the lighter worker is not made.
+    pub(super) fn shed(&self, shed: &Shed, epoch: u32) {
+        // What was said before does not hold any more: the load was another.
+        self.connections.borrow_mut().iter_mut().for_each(|(_, entry)| entry.order = None);
+        let (total, mut dearest) = self.weigh(epoch, |work, _| work > 0);
+        dearest.sort_unstable_by_key(|(work, _, key)| Reverse((*work, *key)));
+        self.order(shed.choose(shares(dearest, total, shed.load)), Cause::Load, epoch);
+    }
+
+    /// Tells connections to move, the coldest first and of these those that are here for the longest time.
+    pub(super) fn level(&self, level: &Level, epoch: u32) {
+        let (total, mut coldest) = self.weigh(epoch, |_, age| age >= MIN_AGE);
+        coldest.sort_unstable_by_key(|(work, age, key)| (*work, Reverse(*age), *key));
+        self.order(level.choose(shares(coldest, total, level.load)), Cause::Count, epoch);
+    }
+
+    /// What all connections did lately, those that have closed since among them; and the work, age in looks and key of those
+    /// that can move, have no order to, and may.
+    fn weigh(&self, epoch: u32, may: impl Fn(u32, u32) -> bool) -> (u64, Vec<(u32, u32, usize)>) {
+        let (mut total, mut candidates) = (u64::from(self.closed.get().at(epoch)), Vec::new());
+        for (key, entry) in self.connections.borrow().iter() {
+            let (work, age) = (entry.work.at(epoch), epoch.wrapping_sub(entry.since));
+            total += u64::from(work);
+            let free = entry.movable && entry.order.and_then(|order| order.at(epoch)).is_none();
+            if free && may(work, age) && candidates.len() < MAX_CANDIDATES {
+                candidates.push((work, age, key));
+            }
+        }
+        (total, candidates)
+    }
+
+    fn order(&self, moves: impl Iterator<Item = (usize, usize)>, cause: Cause, epoch: u32) {
+        let mut connections = self.connections.borrow_mut();
+        for (key, to) in moves.take(MAX_MOVES) {
+            if let (Some(entry), Ok(to)) = (connections.get_mut(key), u16::try_from(to)) {
+                entry.order = Some(Order { to, cause, epoch });
+                if let Some(waker) = &entry.waker {
+                    waker.wake_by_ref();
+                }
+            }
+        }
+    }
+}
+
+/// What each candidate costs, as its part of the worker's load.
+fn shares(candidates: Vec<(u32, u32, usize)>, total: u64, load: f64) -> impl Iterator<Item = (f64, usize)> {
+    let total = total.max(1) as f64;
+    candidates.into_iter().map(move |(work, _, key)| (f64::from(work) / total * load, key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_fades() {
+        let mut work = Work::default();
+        work.add(16, 10);
+        assert_eq!(work.at(10), 16 << FRACTION_BITS);
+        assert_eq!(work.at(11), 12 << FRACTION_BITS);
+        work.add(4, 11);
+        assert_eq!(work.at(11), 16 << FRACTION_BITS);
+        assert_eq!(work.at(60), 0);
+        let mut other = Work::default();
+        other.add(8, 60);
+        work.absorb(other, 61);
+        assert_eq!(work.at(61), 6 << FRACTION_BITS);
+        work = Work::default();
+        work.add(1, u32::MAX);
+        assert_eq!(work.at(0), 3 << (FRACTION_BITS - 2), "the count of looks wraps");
+    }
+}
