@@ -191,7 +191,8 @@ mod tests {
             assert_eq!(leveller.look(&counts, false, &[Load::default(); 2]), []);
         }
         // As many as were too many all the time.
-        let plans = (0..PERSISTS).filter_map(|look| leveller.look(&[20 + look as u32, 12], false, &[Load::default(); 2]).pop());
+        let plans =
+            (0..PERSISTS).filter_map(|look| leveller.look(&[20 + look as u32, 12], false, &[Load::default(); 2]).pop());
         assert_eq!(plans.map(|level| level.to[0].connections).collect::<Vec<_>>(), [4]);
     }
 

@@ -135,8 +135,7 @@ impl World {
     fn seen(&self, work: &[u64]) -> Vec<Load> {
         let most = work.iter().max().copied().unwrap_or(1).max(1);
         let busy = |work: u64| u32::try_from(self.noisy(work * 900_000 / most)).unwrap_or(u32::MAX);
-        let loads: Vec<_> =
-            work.iter().map(|work| Load { work: self.noisy(*work), busy_ppm: busy(*work) }).collect();
+        let loads: Vec<_> = work.iter().map(|work| Load { work: self.noisy(*work), busy_ppm: busy(*work) }).collect();
         loads.iter().enumerate().for_each(|(worker, load)| self.balance.publish_busy(worker, load.busy_ppm));
         loads
     }

@@ -47,11 +47,13 @@ pub(super) struct Http1Connection {
     pub(super) side: Http1,
     deadline: Deadline,
     clock: Clock,
+    /// Since when it has waited for a request, here or elsewhere.
+    idle_since: Option<Instant>,
 }
 
 impl Http1Connection {
-    pub(super) fn new(origin: Origin, side: Http1) -> Self {
-        Self { origin, side, deadline: Deadline::default(), clock: Clock::new() }
+    pub(super) fn new(origin: Origin, side: Http1, idle_since: Option<Instant>) -> Self {
+        Self { origin, side, deadline: Deadline::default(), clock: Clock::new(), idle_since }
     }
 
     /// Whether the client's first bytes are `expected`.
@@ -86,6 +88,7 @@ impl Http1Connection {
             id: *id,
             since: *opened,
             requests: self.side.requests(),
+            idle_since: self.idle_since,
             resumed: true,
             stream: self.side.stream,
             input: self.side.input,
@@ -94,6 +97,7 @@ impl Http1Connection {
 
     /// Serves the request that has begun to arrive; false when no other may follow it.
     pub(super) async fn serve_request(&mut self) -> bool {
+        self.idle_since = None;
         let mut request = Request::begin(self.clock);
         let read = self.read_head(&mut request).await;
         let down = Downstream::Http1(&mut self.side);
@@ -117,7 +121,8 @@ impl Http1Connection {
         {
             return Next::Leave(leave);
         }
-        let mut idle_until = earlier(after(self.clock.now(), self.origin.hcm.idle_timeout), self.origin.until);
+        let idle_since = *self.idle_since.get_or_insert_with(|| self.clock.now());
+        let mut idle_until = earlier(after(idle_since, self.origin.hcm.idle_timeout), self.origin.until);
         let mut drains = false;
         loop {
             // RFC 9112 section 2.2: a server ignores empty lines before a request.

@@ -63,7 +63,8 @@ impl Origin {
         downstream: listener::Downstream,
         registration: &Rc<Registration>,
     ) -> (Http1, Self) {
-        let listener::Downstream { stream, input, view, chain, id, peer_text, since, requests, resumed } = downstream;
+        let listener::Downstream { stream, input, view, chain, id, peer_text, since, requests, resumed, .. } =
+            downstream;
         let side = Http1::new(stream, input, requests, &hcm);
         let origin = Self {
             worker: Rc::clone(worker),

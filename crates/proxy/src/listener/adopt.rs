@@ -133,6 +133,7 @@ pub(crate) fn adopted<'w>(
         id,
         since,
         requests: travelling.requests,
+        idle_since: None,
         resumed: true,
     };
     Some(Served::new(worker, downstream, Arrival::Back(parting), (standing, counted), registration))

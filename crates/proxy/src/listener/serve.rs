@@ -49,6 +49,8 @@ pub(crate) struct Downstream<S = Stream> {
     pub(crate) since: Instant,
     /// Requests served on it so far.
     pub(crate) requests: u32,
+    /// Since when it has waited for the next one, if it does: its time does not begin anew on another worker.
+    pub(crate) idle_since: Option<Instant>,
     /// Another worker served it before: it was counted and let in there.
     pub(crate) resumed: bool,
 }
@@ -56,9 +58,9 @@ pub(crate) struct Downstream<S = Stream> {
 impl<S> Downstream<S> {
     /// The same connection over another stream.
     pub(super) fn try_map<T>(self, map: impl FnOnce(S) -> io::Result<T>) -> io::Result<Downstream<T>> {
-        let Self { stream, input, view, chain, id, peer_text, since, requests, resumed } = self;
+        let Self { stream, input, view, chain, id, peer_text, since, requests, idle_since, resumed } = self;
         let stream = map(stream)?;
-        Ok(Downstream { stream, input, view, chain, id, peer_text, since, requests, resumed })
+        Ok(Downstream { stream, input, view, chain, id, peer_text, since, requests, idle_since, resumed })
     }
 }
 
@@ -298,7 +300,8 @@ async fn establish(
     let view = ConnectionView { tlvs, ..connection_view(&stream, ends, server_name, forwarded) };
     let peer_text = ends.remote.ip().to_canonical().to_string().into();
     let since = counted.since;
-    let downstream = Downstream { stream, input, view, chain, id, peer_text, since, requests: 0, resumed: false };
+    let downstream =
+        Downstream { stream, input, view, chain, id, peer_text, since, requests: 0, idle_since: None, resumed: false };
     Some((downstream, detected.ahead))
 }
 

@@ -14,7 +14,7 @@ const LIFETIME: u32 = 5;
 /// Looks at the load for which a connection must have been here to move for the sake of counts: it may soon be gone.
 const MIN_AGE: u32 = 5;
 /// Work is kept as a fixed-point number with that many fractional bits, since it fades.
-const FRACTION_BITS: u32 = 6;
+const FRACTION_BITS: u32 = 10;
 
 /// What a connection did lately: every look takes a quarter off.
 #[derive(Debug, Default, Clone, Copy)]
@@ -33,6 +33,11 @@ impl Work {
     /// Adds what another one did.
     pub(super) fn absorb(&mut self, other: Self, epoch: u32) {
         *self = Self { recent: self.at(epoch).saturating_add(other.at(epoch)), epoch };
+    }
+
+    /// The look in which something was done last.
+    fn last(self) -> Option<u32> {
+        (self.recent > 0).then_some(self.epoch)
     }
 
     /// What is left of it in that look.
@@ -82,23 +87,24 @@ impl Roster {
         self.order(shed.choose(shares(dearest, total, shed.load)), Cause::Load, epoch);
     }
 
-    /// Tells connections to move, the coldest first and of these those that are here for the longest time.
+    /// Tells connections to move, the coldest first and of these those that have had nothing to do for the longest time.
     pub(super) fn level(&self, level: &Level, epoch: u32) {
         let (total, mut coldest) = self.weigh(epoch, |_, age| age >= MIN_AGE);
-        coldest.sort_unstable_by_key(|(work, age, key)| (*work, Reverse(*age), *key));
+        coldest.sort_unstable_by_key(|(work, idle, key)| (*work, Reverse(*idle), *key));
         self.order(level.choose(shares(coldest, total, level.load)), Cause::Count, epoch);
     }
 
-    /// What all connections did lately, those that have closed since among them; and the work, age in looks and key of those
-    /// that can move, have no order to, and may.
+    /// What was done lately, also by connections that have closed since; and of those that can move, have no order to, and may
+    /// by their work and age: the work, for how many looks there was none, and the key.
     fn weigh(&self, epoch: u32, may: impl Fn(u32, u32) -> bool) -> (u64, Vec<(u32, u32, usize)>) {
-        let (mut total, mut candidates) = (u64::from(self.closed.get().at(epoch)), Vec::new());
+        let (mut total, mut candidates) = (u64::from(self.fleeting.get().at(epoch)), Vec::new());
         for (key, entry) in self.connections.borrow().iter() {
             let (work, age) = (entry.work.at(epoch), epoch.wrapping_sub(entry.since));
             total += u64::from(work);
             let free = entry.movable && entry.order.and_then(|order| order.at(epoch)).is_none();
             if free && may(work, age) && candidates.len() < MAX_CANDIDATES {
-                candidates.push((work, age, key));
+                let idle = entry.work.last().map_or(age, |last| epoch.wrapping_sub(last));
+                candidates.push((work, idle, key));
             }
         }
         (total, candidates)
@@ -139,8 +145,9 @@ mod tests {
         let mut other = Work::default();
         other.add(8, 60);
         work.absorb(other, 61);
-        assert_eq!(work.at(61), 6 << FRACTION_BITS);
+        assert_eq!((work.at(61), work.last()), (6 << FRACTION_BITS, Some(61)));
         work = Work::default();
+        assert_eq!((work.at(61), work.last()), (0, None));
         work.add(1, u32::MAX);
         assert_eq!(work.at(0), 3 << (FRACTION_BITS - 2), "the count of looks wraps");
     }

@@ -37,8 +37,9 @@ pub(crate) enum Errand {
 #[derive(Default)]
 pub(crate) struct Roster {
     pub(super) connections: RefCell<Slab<Entry>>,
-    /// What connections did lately that are closed since: it is part of the worker's load.
-    pub(super) closed: Cell<Work>,
+    /// What was done lately that is part of the worker's load and would not go with any connection: by those that have closed
+    /// since, and by the others in the look they came in.
+    pub(super) fleeting: Cell<Work>,
 }
 
 #[derive(Default)]
@@ -270,7 +271,19 @@ impl Registration {
     pub(crate) fn worked(&self, body_bytes: u64) {
         let units = 1 + u32::try_from(body_bytes / BYTES_PER_UNIT).unwrap_or(u32::MAX).min(MAX_UNITS);
         let epoch = self.worker.balance.epoch();
-        self.with(|entry| entry.work.add(units, epoch));
+        // What it does first it may never do again: many connections that come and have one request each are no load to move.
+        let counted = self.with(|entry| {
+            let stays = entry.since != epoch;
+            if stays {
+                entry.work.add(units, epoch);
+            }
+            stays
+        });
+        if counted != Some(true) {
+            let mut fleeting = self.worker.roster.fleeting.get();
+            fleeting.add(units, epoch);
+            self.worker.roster.fleeting.set(fleeting);
+        }
         self.worker.stats.add(Counter::work_total, u64::from(units));
     }
 
@@ -325,9 +338,9 @@ impl Drop for Registration {
         let leaves = |entry: &Entry| entry.order.is_some_and(|order| order.at(epoch).is_some());
         let removed = roster.connections.borrow_mut().try_remove(self.key);
         if let Some(entry) = removed.filter(|entry| !leaves(entry)) {
-            let mut closed = roster.closed.get();
-            closed.absorb(entry.work, epoch);
-            roster.closed.set(closed);
+            let mut fleeting = roster.fleeting.get();
+            fleeting.absorb(entry.work, epoch);
+            roster.fleeting.set(fleeting);
         }
     }
 }
