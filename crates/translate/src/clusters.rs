@@ -125,8 +125,7 @@ pub fn outbound(
         begin_with_proxy_header(version, &mut cluster);
     }
     set_origin(rule, &mut cluster);
-    let origin = subset.map(|s| &s.origin).or(rule.map(|r| &r.origin)).unwrap_or(&service.origin);
-    (cluster, Some(origin.clone()))
+    (cluster, Some(origin::of_cluster(service, rule, subset)))
 }
 
 /// The cluster of connections that a router passes on unread, since their SNI names it. What they hold, and whom they
@@ -143,9 +142,8 @@ pub fn passed_on(
     let mut cluster = base(context, names::sni_dnat_cluster(port.number, subset_name, &service.host));
     discovery(context, service, port, subset.map(|s| &s.labels), &policy, &mut cluster);
     apply_policy(&policy, &mut cluster);
-    let origin = subset.map(|s| &s.origin).or(rule.map(|r| &r.origin)).unwrap_or(&service.origin);
     set_origin(rule, &mut cluster);
-    (cluster, Some(origin.clone()))
+    (cluster, Some(origin::of_cluster(service, rule, subset)))
 }
 
 fn set_origin(rule: Option<&DestinationRule>, cluster: &mut Cluster) {

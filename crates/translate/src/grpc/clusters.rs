@@ -19,7 +19,7 @@ use crate::pb::core::TransportSocket;
 use crate::pb::google::protobuf::UInt64Value;
 use crate::plan::Output;
 use crate::proto::{self, ads, u32_value};
-use crate::{names, tls};
+use crate::{names, origin, tls};
 
 /// The most entries gRPC takes for a ring, in entries.
 const MAX_RING_ENTRIES: u32 = 8 * 1024 * 1024;
@@ -37,8 +37,8 @@ pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
                 let assigned = endpoints::assigned(context, &cluster.name, service, &port, labels(subset), &policy);
                 out.add(ResourceType::Endpoint, &cluster.name, &assigned, Some(service.origin.clone()));
             }
-            let origin = subset.map(|subset| &subset.origin).or(rule.map(|rule| &rule.origin));
-            out.add(ResourceType::Cluster, &cluster.name, &cluster, Some(origin.unwrap_or(&service.origin).clone()));
+            let origin = origin::of_cluster(service, rule, subset);
+            out.add(ResourceType::Cluster, &cluster.name, &cluster, Some(origin));
         }
     }
 }
