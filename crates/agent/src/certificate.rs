@@ -17,6 +17,7 @@ use tonic::Request;
 use tonic::metadata::MetadataValue;
 
 use crate::channel::{self, ChannelError};
+use crate::grpc;
 use crate::options::{Options, OptionsError};
 use crate::sds::{Material, Secrets};
 
@@ -46,7 +47,7 @@ pub enum CertificateError {
     /// The options do not make an identity.
     #[error(transparent)]
     Options(#[from] OptionsError),
-    /// A file cannot be read.
+    /// A file cannot be read, or written.
     #[error("{path}: {source}")]
     File {
         /// The file.
@@ -162,9 +163,13 @@ impl Keeper {
         Ok(())
     }
 
-    fn publish(&mut self, material: Material) -> Result<(), IdentityError> {
+    fn publish(&mut self, material: Material) -> Result<(), CertificateError> {
         let secret = channel::certificate_secret();
         self.store.set_identity(&secret, material.chain.as_bytes(), material.key.as_bytes())?;
+        if self.options.grpc_bootstrap.is_some() {
+            let written = grpc::write_certificate(&self.options.state, &material);
+            written.map_err(|(path, source)| CertificateError::File { path, source })?;
+        }
         self.secrets.publish(&material);
         self.material = Some(material);
         Ok(())

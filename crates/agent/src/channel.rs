@@ -7,7 +7,9 @@ use std::time::Duration;
 use evenkeel_tls::config::{
     CertificateSource, CommonTlsContext, DataSource, TlsParams, TlsVersion, TrustSource, UpstreamTlsContext, Validation,
 };
-use evenkeel_tls::{ConfigError, HandshakeError, SanMatcher, SdsSecret, SdsServer, SecretStore, UpstreamTls};
+use evenkeel_tls::{
+    ConfigError, HandshakeError, SanMatcher, SdsSecret, SdsServer, SecretStore, TlsStream, UpstreamTls,
+};
 use hyper_util::rt::TokioIo;
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -63,6 +65,16 @@ pub async fn connect(options: &Options, secrets: Option<&SecretStore>) -> Result
         .connect_with_connector(connector)
         .await
         .map_err(failed)
+}
+
+/// A connection of bytes to the control plane, verified and with the workload's certificate, for somebody else's HTTP/2.
+pub async fn open(options: &Options, secrets: &SecretStore) -> io::Result<TlsStream<TcpStream>> {
+    let tls = UpstreamTls::new(&context(options, true), secrets).map_err(io::Error::other)?;
+    let opening = async {
+        let socket = dial(&options.discovery_address, options.mark()).await?;
+        tls.connect(socket).await.map_err(into_io)
+    };
+    tokio::time::timeout(CONNECT_TIMEOUT, opening).await?
 }
 
 /// The slot that [`connect`] takes the workload's certificate from.

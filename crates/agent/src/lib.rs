@@ -2,8 +2,8 @@
 //!
 //! [`run`] gets the workload's certificate from the control plane and keeps it fresh ([`certificate`]), hands it to the
 //! proxy over a Unix socket ([`sds`]), writes the proxy's [`bootstrap`] and runs it (our own in this process, or a stock
-//! [`envoy`]), answers DNS from the mesh's names ([`dns`], [`names`]), and tells in a file when all that stands
-//! ([`status`]).
+//! [`envoy`]), answers DNS from the mesh's names ([`dns`], [`names`]), serves programs that need no proxy ([`grpc`]), and
+//! tells in a file when all that stands ([`status`]).
 
 mod admin;
 pub mod bootstrap;
@@ -11,6 +11,7 @@ pub mod certificate;
 pub mod channel;
 pub mod dns;
 pub mod envoy;
+pub mod grpc;
 pub mod names;
 pub mod options;
 mod proxy;
@@ -20,7 +21,7 @@ pub mod status;
 
 use std::future::Future;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use evenkeel_tls::SecretStore;
@@ -75,36 +76,45 @@ pub fn run(options: Options) -> anyhow::Result<()> {
 /// As [`run`], on the caller's runtime and until `stop` completes.
 pub async fn serve(options: Options, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
     tokio::pin!(stop);
-    let bootstrap = prepare(&options)?;
+    make_state_directory(&options.state)?;
+    let bootstrap = if options.no_proxy { None } else { Some(write_bootstrap(&options)?) };
     let (store, secrets) = (SecretStore::new(), Secrets::new());
     let (certificate_sender, certificate) = watch::channel(None);
     let mut keeper = Keeper::new(options.clone(), secrets.clone(), store.clone(), certificate_sender)?;
     let names = start_dns(&options).await?;
+    let _way = match &options.grpc_bootstrap {
+        Some(file) => Some(Task::spawn(grpc::Way::open(file, &options, &store)?.run())),
+        None => None,
+    };
     let watcher = status::Watcher {
         state: options.state.clone(),
         proxy: proxy::kind(&options),
-        admin_port: options.admin_port,
+        admin_port: bootstrap.is_some().then_some(options.admin_port),
         certificate,
         names: names.as_ref().map(|dns| dns.names.clone()),
     };
     let _status = Task::spawn(watcher.run());
 
-    // The proxy has nothing to serve with before the first certificate.
+    // Proxy and programs have nothing to serve with before the first certificate.
     tokio::select! {
         () = keeper.obtain() => {}
         () = &mut stop => return Ok(()),
     }
     let _keeper = Task::spawn(keeper.keep());
-    let sds = SdsServer::bind(&options.state.join(bootstrap::SDS_SOCKET), secrets).context("the SDS socket")?;
-    let _sds = Task::spawn(sds.run());
     let _names = match &names {
         Some(dns) => {
             let node = node_message(&options)?;
-            Some(Task::spawn(names::follow(options.clone(), node, store, dns.names.clone())))
+            Some(Task::spawn(names::follow(options.clone(), node, store.clone(), dns.names.clone())))
         }
         None => None,
     };
 
+    let Some(bootstrap) = bootstrap else {
+        stop.await;
+        return Ok(());
+    };
+    let sds = SdsServer::bind(&options.state.join(bootstrap::SDS_SOCKET), secrets).context("the SDS socket")?;
+    let _sds = Task::spawn(sds.run());
     let mut proxy = Proxy::start(&options, &bootstrap)?;
     tokio::select! {
         ended = proxy.ended() => ended,
@@ -112,15 +122,14 @@ pub async fn serve(options: Options, stop: impl Future<Output = ()>) -> anyhow::
     }
 }
 
-/// Makes the state directory, for this user only, and writes the bootstrap into it.
-fn prepare(options: &Options) -> anyhow::Result<PathBuf> {
-    let state = &options.state;
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(state)
-        .with_context(|| format!("--state {}", state.display()))?;
-    let path = state.join(BOOTSTRAP_FILE);
+/// For this user only.
+fn make_state_directory(state: &Path) -> anyhow::Result<()> {
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(state);
+    made.with_context(|| format!("--state {}", state.display()))
+}
+
+fn write_bootstrap(options: &Options) -> anyhow::Result<PathBuf> {
+    let path = options.state.join(BOOTSTRAP_FILE);
     let text = serde_json::to_vec_pretty(&bootstrap::bootstrap(options)?)?;
     status::write_whole(&path, &text).with_context(|| path.display().to_string())?;
     Ok(path)
@@ -153,6 +162,16 @@ fn node_from_json(json: &serde_json::Value) -> Node {
         metadata: json.get("metadata").and_then(names::to_struct),
         user_agent_name: "evenkeel-agent".into(),
         ..Node::default()
+    }
+}
+
+/// A file that goes with its owner.
+struct RemoveFile(PathBuf);
+
+impl Drop for RemoveFile {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = std::fs::remove_file(&self.0);
     }
 }
 

@@ -45,12 +45,19 @@ pub struct Options {
     /// The control plane, HOST:PORT.
     #[arg(long, value_name = "HOST:PORT", default_value = "istiod.istio-system.svc:15012")]
     pub discovery_address: String,
-    /// Directory for the bootstrap, the SDS socket and the status file.
+    /// Directory for the bootstrap, sockets, certificates for programs and the status file.
     #[arg(long, value_name = "DIR")]
     pub state: PathBuf,
     /// Run this Envoy binary instead of the built-in proxy.
     #[arg(long, value_name = "PATH")]
     pub envoy: Option<PathBuf>,
+    /// Serve gRPC programs that need no proxy: write the bootstrap that GRPC_XDS_BOOTSTRAP is to name, and keep the workload's
+    /// certificate in files beside the state directory's socket to the control plane.
+    #[arg(long, value_name = "FILE")]
+    pub grpc_bootstrap: Option<PathBuf>,
+    /// Run no proxy: the workload's programs are gRPC's alone.
+    #[arg(long, requires = "grpc_bootstrap", conflicts_with = "envoy")]
+    pub no_proxy: bool,
     /// Worker threads of the proxy; 0 takes one per core.
     #[arg(long, default_value_t = 2)]
     pub concurrency: u32,
@@ -148,7 +155,7 @@ impl Options {
 
     /// Where the DNS proxy listens, if there is one.
     pub fn dns(&self) -> Option<SocketAddr> {
-        let by_default = self.role == Role::Sidecar && !self.no_capture;
+        let by_default = self.role == Role::Sidecar && !self.no_capture && !self.no_proxy;
         let default = by_default.then(|| SocketAddr::from((Ipv4Addr::LOCALHOST, DNS_PORT)));
         self.dns_address.or(default)
     }
@@ -160,7 +167,7 @@ impl Options {
 
     /// The mark for the agent's and the proxy's own sockets.
     pub fn mark(&self) -> Option<u32> {
-        (self.role == Role::Sidecar && !self.no_capture).then_some(SOCKET_MARK)
+        (self.role == Role::Sidecar && !self.no_capture && !self.no_proxy).then_some(SOCKET_MARK)
     }
 }
 

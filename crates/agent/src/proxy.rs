@@ -16,6 +16,7 @@ use crate::options::Options;
 /// Which proxy the options ask for, as the status file names it.
 pub(crate) fn kind(options: &Options) -> &'static str {
     match options.envoy {
+        _ if options.no_proxy => "none",
         Some(_) => "envoy",
         None => "evenkeel",
     }

@@ -89,18 +89,9 @@ impl SdsServer {
 
     /// Serves both protocols until the future is dropped; then the socket's file goes, too.
     pub async fn run(self) -> Result<(), tonic::transport::Error> {
-        let _remove = RemoveFile(self.path);
+        let _remove = crate::RemoveFile(self.path);
         let service = SecretDiscoveryServiceServer::new(AdsService::new(Arc::new(self.secrets)));
         Server::builder().add_service(service).serve_with_incoming(UnixListenerStream::new(self.listener)).await
-    }
-}
-
-struct RemoveFile(PathBuf);
-
-impl Drop for RemoveFile {
-    fn drop(&mut self) {
-        // It may be gone already.
-        let _ = std::fs::remove_file(&self.0);
     }
 }
 

@@ -35,7 +35,7 @@ pub struct Status {
     pub identity: Option<String>,
     /// End of the certificate's validity, RFC 3339.
     pub cert_expiry: Option<String>,
-    /// Which proxy runs: `evenkeel` or `envoy`.
+    /// Which proxy runs: `evenkeel`, `envoy` or `none`.
     pub proxy: String,
 }
 
@@ -54,7 +54,8 @@ impl Status {
 pub(crate) struct Watcher {
     pub(crate) state: PathBuf,
     pub(crate) proxy: &'static str,
-    pub(crate) admin_port: u16,
+    /// The proxy's, when there is one.
+    pub(crate) admin_port: Option<u16>,
     pub(crate) certificate: watch::Receiver<Option<Current>>,
     /// The DNS proxy's names, when there is one.
     pub(crate) names: Option<Names>,
@@ -84,10 +85,11 @@ impl Watcher {
             Some("a certificate from the control plane")
         } else if self.names.as_ref().is_some_and(|names| names.current().awaits_names()) {
             Some("the DNS names of the mesh")
-        } else if !admin::is_ready(self.admin_port).await {
-            Some("the proxy")
         } else {
-            None
+            match self.admin_port {
+                Some(port) if !admin::is_ready(port).await => Some("the proxy"),
+                _ => None,
+            }
         };
         Status {
             ready: waiting_for.is_none(),

@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use evenkeel_agent::bootstrap;
+use evenkeel_agent::{bootstrap, grpc};
 use evenkeel_testkit::{envoy_validate, golden};
 
 use crate::support::options;
@@ -24,6 +24,9 @@ fn the_files_are_as_recorded() {
     let sidecar = words("sidecar", &["--discovery-address", "10.244.0.1:15012"]);
     golden::check(folder.join("sidecar.json"), &rendered(&sidecar));
     golden::check(folder.join("router.json"), &rendered(&words("router", &["--workload-name", "ingress"])));
+    let program = options(&words("sidecar", &["--no-proxy", "--grpc-bootstrap", "/state/grpc-bootstrap.json"]));
+    let file = serde_json::to_string_pretty(&grpc::bootstrap(&program).unwrap()).unwrap() + "\n";
+    golden::check(folder.join("grpc.json"), &file);
 }
 
 #[test]

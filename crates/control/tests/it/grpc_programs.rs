@@ -2,19 +2,23 @@
 //! endpoints, as servers they take mutual TLS and refuse whom policies deny; and they refuse nothing that they are sent.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
+use evenkeel_ca::{TokenKey, Workload};
 use evenkeel_testkit::{Process, TestCa, grpc_xds_client, workspace};
 use serde_json::Value;
 use tempfile::TempDir;
+use tokio::task::JoinHandle;
 
-use crate::fixture::Plane;
+use crate::fixture::{PATIENCE, Plane};
 
 /// The programs' node, in the form Istio's agent gives it.
 const NODE: &str = "sidecar~127.0.0.1~go-0.shop~shop.svc.cluster.local";
 
-/// Starts a program. Its certificates, if it has any, are in `folder`.
+/// Starts a program with a bootstrap of its own. Its certificates, if it has any, are in `folder`.
 async fn start(plane: &Plane, folder: Option<&Path>, arguments: &[&str]) -> Process {
     let certificates = folder.map(|folder| {
         let file = |name: &str| folder.join(name).display().to_string();
@@ -167,6 +171,75 @@ async fn a_server_takes_mutual_tls_and_refuses_whom_policies_deny() {
     let denied = "with metadata error: rpc error: code = PermissionDenied";
     drop(lines(go, from, &[&answered, denied]).await);
     assert_eq!(plane.rejects().await, 0);
+}
+
+/// An agent without a proxy, until it is dropped, with a token of the control plane's for the account `go`.
+fn agent(plane: &Plane, folder: &Path) -> JoinHandle<()> {
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: evenkeel_agent::Options,
+    }
+    let token = folder.join("token");
+    let workload = Workload { namespace: "shop".into(), service_account: "go".into(), pod: "go-0".into() };
+    let key = TokenKey::open(plane.state.path()).expect("the control plane's key");
+    let minted = key.mint(&workload, Duration::from_secs(600), SystemTime::now()).expect("a token");
+    std::fs::write(&token, minted).expect("a file");
+    let file = |path: &Path| path.display().to_string();
+    let mut words =
+        ["agent", "sidecar", "--no-proxy", "--id", "go-0.shop", "--namespace", "shop"].map(str::to_owned).to_vec();
+    words.extend(["--service-account", "go", "--ip", "127.0.0.1"].map(str::to_owned));
+    for (name, value) in [
+        ("--token", file(&token)),
+        ("--root-cert", file(&plane.state.path().join("ca-cert.pem"))),
+        ("--discovery-address", plane.addresses.secure_grpc.to_string()),
+        ("--state", file(&folder.join("state"))),
+        ("--grpc-bootstrap", file(&folder.join("grpc-bootstrap.json"))),
+    ] {
+        words.extend([name.to_owned(), value]);
+    }
+    let options = <Line as clap::Parser>::parse_from(words).options;
+    tokio::spawn(async { evenkeel_agent::serve(options, std::future::pending()).await.expect("it can run") })
+}
+
+#[tokio::test]
+async fn a_program_runs_with_what_the_agent_writes() {
+    let folder = TempDir::new().expect("a directory");
+    let plane = Plane::start(&[]).await;
+    let agent = agent(&plane, folder.path());
+    let state = folder.path().join("state");
+    let ready = || evenkeel_agent::Status::read(&state).is_ok_and(|status| status.ready && status.proxy == "none");
+    let waiting = async {
+        while !ready() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, waiting).await.expect("a certificate in time");
+
+    let mut command = Command::new(grpc_xds_client());
+    command.args(["-credentials", "-xds-server", "127.0.0.1:0", "server:80"]);
+    command.env("GRPC_XDS_BOOTSTRAP", folder.path().join("grpc-bootstrap.json"));
+    let (go, ports) = ports(Process::spawn(&mut command)).await;
+    let [_, _, port] = &ports[..] else { panic!("three ports: {ports:?}") };
+    plane.write("tls.yaml", &mutual_tls(""));
+    plane.write("server.yaml", &server(port));
+    let go = lines(go, 0, &[&format!("answered {port} over tls.")]).await;
+    // It came through the agent: with the workload's certificate.
+    let streams = plane.json("/debug/adsz").await;
+    let of_program = streams["proxies"].as_array().expect("streams").iter().find(|stream| stream["proxy"] == NODE);
+    assert_eq!(of_program.expect("a stream")["identity"], "spiffe://cluster.local/ns/shop/sa/go", "{streams}");
+    assert_eq!(plane.rejects().await, 0);
+
+    // Files for this user alone; the socket goes with the agent, and the program keeps what it knows.
+    for name in ["key.pem", "xds.sock"] {
+        let mode = state.join(name).metadata().expect("a file").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+    agent.abort();
+    assert!(agent.await.is_err_and(|ended| ended.is_cancelled()), "the agent has ended by itself");
+    assert!(!state.join("xds.sock").exists());
+    let from = go.output().len();
+    drop(lines(go, from, &[&format!("answered {port} over tls.")]).await);
 }
 
 /// The program's Pod, and a service that leads to a port of it.

@@ -1,0 +1,147 @@
+//! What gRPC programs without a proxy need of the agent, as Istio's template `grpc-agent` has it: the bootstrap file that
+//! `GRPC_XDS_BOOTSTRAP` names, the workload's certificate in files, and a Unix socket behind which the control plane is.
+
+use std::io::{self, Write as _};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use evenkeel_tls::SecretStore;
+use serde_json::{Value, json};
+use tokio::io::copy_bidirectional;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::JoinSet;
+
+use crate::options::{Options, OptionsError};
+use crate::sds::Material;
+use crate::{bootstrap, channel, status};
+
+/// File of the socket in the state directory.
+pub const XDS_SOCKET: &str = "xds.sock";
+/// File of the certificate's chain in the state directory, leaf first.
+pub const CHAIN_FILE: &str = "cert-chain.pem";
+/// File of its key.
+pub const KEY_FILE: &str = "key.pem";
+/// File of the mesh's roots.
+pub const ROOT_FILE: &str = "root-cert.pem";
+
+/// How often programs look whether the files have changed; Istio's agent says so, too.
+const REFRESH_INTERVAL: &str = "900s";
+/// Connections to the control plane at a time, in connections. A program has one.
+const MAX_CONNECTIONS: usize = 64;
+/// Pause after a connection could not be accepted, for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The bootstrap of gRPC's xDS client.
+pub fn bootstrap(options: &Options) -> Result<Value, OptionsError> {
+    let mut node = bootstrap::node(options)?;
+    if let Some(metadata) = node["metadata"].as_object_mut() {
+        // What concerns our own proxy alone.
+        metadata.remove("EVENKEEL");
+        metadata.insert("GENERATOR".into(), json!("grpc"));
+    }
+    let state = std::path::absolute(&options.state).unwrap_or_else(|_| options.state.clone());
+    Ok(json!({
+        "xds_servers": [{
+            "server_uri": format!("unix://{}", state.join(XDS_SOCKET).display()),
+            "channel_creds": [{ "type": "insecure" }],
+            "server_features": ["xds_v3"],
+        }],
+        "node": node,
+        "server_listener_resource_name_template": "xds.istio.io/grpc/lds/inbound/%s",
+        "certificate_providers": {
+            "default": {
+                "plugin_name": "file_watcher",
+                "config": {
+                    "certificate_file": state.join(CHAIN_FILE),
+                    "private_key_file": state.join(KEY_FILE),
+                    "ca_certificate_file": state.join(ROOT_FILE),
+                    "refresh_interval": REFRESH_INTERVAL,
+                },
+            },
+        },
+    }))
+}
+
+/// Writes the certificate for programs that read it from files.
+pub(crate) fn write_certificate(state: &Path, material: &Material) -> Result<(), (PathBuf, io::Error)> {
+    let files = [(CHAIN_FILE, &material.chain), (KEY_FILE, &material.key), (ROOT_FILE, &material.roots)];
+    for (name, text) in files {
+        let path = state.join(name);
+        write_private(&path, text).map_err(|error| (path, error))?;
+    }
+    Ok(())
+}
+
+/// Replaces a file that only this user may read.
+fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    let new = path.with_extension("new");
+    match std::fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+    file.write_all(text.as_bytes())?;
+    std::fs::rename(&new, path)
+}
+
+/// The way to the control plane, bound to its socket. A program's connection is passed on byte by byte inside the agent's own
+/// TLS, with the workload's certificate.
+#[derive(Debug)]
+pub(crate) struct Way {
+    listener: UnixListener,
+    path: PathBuf,
+    options: Options,
+    store: SecretStore,
+}
+
+impl Way {
+    /// Binds the socket, in place of one a crashed run left, and writes the bootstrap that names it. Only this user may connect.
+    pub(crate) fn open(file: &Path, options: &Options, store: &SecretStore) -> anyhow::Result<Self> {
+        let path = options.state.join(XDS_SOCKET);
+        let listener = bind(&path).with_context(|| path.display().to_string())?;
+        let text = serde_json::to_vec_pretty(&bootstrap(options)?)?;
+        status::write_whole(file, &text).with_context(|| file.display().to_string())?;
+        Ok(Self { listener, path, options: options.clone(), store: store.clone() })
+    }
+
+    /// Serves programs until the future is dropped; then the socket's file goes, too.
+    pub(crate) async fn run(self) {
+        let _remove = crate::RemoveFile(self.path);
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                accepted = self.listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
+                    Ok((program, _)) => _ = connections.spawn(pass_on(program, self.options.clone(), self.store.clone())),
+                    Err(error) => {
+                        tracing::warn!(%error, "a gRPC program could not connect");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                },
+                Some(_) = connections.join_next() => {}
+            }
+        }
+    }
+}
+
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// Whichever end is lost first, the program sees its connection end and comes again.
+async fn pass_on(mut program: UnixStream, options: Options, store: SecretStore) {
+    let passed = async {
+        let mut control_plane = channel::open(&options, &store).await?;
+        copy_bidirectional(&mut program, &mut control_plane).await
+    };
+    if let Err(error) = passed.await {
+        tracing::info!(%error, "a gRPC program's connection to the control plane ended");
+    }
+}
