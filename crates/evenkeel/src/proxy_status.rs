@@ -42,7 +42,7 @@ fn table(page: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let control_plane = text(&page["control_plane"]);
     let mut notes = Vec::new();
-    for proxy in page["proxies"].as_array().into_iter().flatten() {
+    for proxy in page["proxies"].as_array().into_iter().flatten().filter(|proxy| is_proxy(proxy)) {
         let name = pod(proxy["proxy"].as_str().unwrap_or_default());
         let types: Vec<&Value> = proxy["types"].as_array().into_iter().flatten().collect();
         let mut row = vec![name.clone(), text(&proxy["kind"])];
@@ -70,6 +70,12 @@ fn table(page: &Value) -> String {
         printed.extend(notes);
     }
     printed
+}
+
+/// An agent's own stream, on which it asks for DNS names alone, is no proxy of its own; it comes from the proxy's node.
+fn is_proxy(stream: &Value) -> bool {
+    let mut types = stream["types"].as_array().into_iter().flatten().peekable();
+    types.peek().is_none() || types.any(|status| COLUMNS.iter().any(|column| status["type"] == *column))
 }
 
 /// `sidecar~IP~POD.NAMESPACE~DOMAIN` as POD.NAMESPACE.
@@ -140,6 +146,8 @@ mod tests {
                         }},
                     ],
                 },
+                {"proxy": "sidecar~10.0.0.1~web-0.shop~shop.svc.cluster.local", "kind": "sidecar",
+                 "program": "evenkeel-agent", "types": [{"type": "NDS", "state": "SYNCED"}]},
                 {"proxy": "router~10.0.0.2~gw.shop~x", "kind": "router", "program": "envoy 1.40.0", "types": [],
                  "divergence": {"type": "CDS", "names": ["a", "b"]}},
             ],

@@ -41,7 +41,8 @@ const STYLE: &str = ":root{color-scheme:light dark;--line:#d0d7de;--dim:#656d76;
 
 /// The page, of what `/debug/syncz` says.
 pub fn page(syncz: &Value) -> String {
-    let mut proxies: Vec<&Value> = syncz["proxies"].as_array().into_iter().flatten().collect();
+    let streams = syncz["proxies"].as_array().into_iter().flatten();
+    let mut proxies: Vec<&Value> = streams.filter(|stream| is_proxy(stream)).collect();
     let worst = |proxy: &Value| slowest(proxy, "p99").unwrap_or(-1.0);
     proxies.sort_by(|a, b| worst(b).total_cmp(&worst(a)));
     let columns: String = COLUMNS.iter().map(|column| format!("<th>{column}</th>")).collect();
@@ -120,6 +121,11 @@ fn notes(proxy: &Value) -> Vec<String> {
     refused.chain(diverged).collect()
 }
 
+/// An agent's own stream, on which it asks for DNS names alone, is no proxy of its own; it comes from the proxy's node.
+fn is_proxy(stream: &Value) -> bool {
+    types(stream).next().is_none() || types(stream).any(|status| COLUMNS.iter().any(|column| status["type"] == *column))
+}
+
 fn types(proxy: &Value) -> impl Iterator<Item = &Value> {
     proxy["types"].as_array().into_iter().flatten()
 }
@@ -174,6 +180,8 @@ mod tests {
                     {"type": "CDS", "state": "SYNCED", "ages_ms": {"p50": 1.26, "p99": 4.0, "max": 12.4}},
                     {"type": "EDS", "state": "SYNCED", "ages_ms": {"p50": 2.0, "p99": 3.0, "max": 20000.0}},
                 ]},
+                {"proxy": "sidecar~10.0.0.1~web-0.shop~x", "kind": "sidecar", "program": "evenkeel-agent", "live": false,
+                 "types": [{"type": "NDS", "state": "SYNCED"}]},
                 {"proxy": "router~10.0.0.2~<b>.shop~x", "kind": "router", "program": "envoy & co", "live": false, "types": [
                     {"type": "CDS", "state": "NACKED", "ages_ms": {"p50": 9.0, "p99": 90.0, "max": 99.0},
                      "nack": {"message": "no \"such\" thing"}},
