@@ -336,6 +336,17 @@ pub enum Transport {
     ProxyProtocol(Arc<ProxyProtocolTransport>),
 }
 
+impl Transport {
+    /// What is sent is encrypted.
+    pub fn is_secure(&self) -> bool {
+        match self {
+            Self::Raw => false,
+            Self::Tls(_) => true,
+            Self::ProxyProtocol(transport) => transport.inner.is_secure(),
+        }
+    }
+}
+
 /// `envoy.transport_sockets.upstream_proxy_protocol`: a connection begins with a header that names the client.
 #[derive(Debug)]
 pub struct ProxyProtocolTransport {

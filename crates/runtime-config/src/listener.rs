@@ -310,13 +310,15 @@ pub struct TcpProxy {
     pub tunneling: Option<Tunneling>,
 }
 
-/// `TcpProxy.TunnelingConfig`: hosts are proxies, and CONNECT tells them where the bytes are to go.
+/// `TcpProxy.TunnelingConfig`: hosts are proxies, and CONNECT or POST tells them where the bytes are to go.
 #[derive(Debug)]
 pub struct Tunneling {
     /// Where: a name or address with its port.
     pub hostname: Format,
     /// Headers that go with it.
     pub headers: Vec<HeaderAddition>,
+    /// It is asked for with POST to this path (`use_post`, `post_path`), over HTTP/2 only; `None`: with CONNECT.
+    pub post: Option<Box<str>>,
 }
 
 /// How clusters are asked for when they are first needed (`OnDemandCds`, `TcpProxy.OnDemand`).

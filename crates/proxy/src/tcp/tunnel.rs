@@ -1,5 +1,6 @@
 //! TCP inside HTTP (`tunneling_config`): the host is another proxy, and CONNECT tells it where the bytes are to go. Over
-//! HTTP/1.1 the connection becomes the tunnel; over HTTP/2 a stream of a connection that many share does.
+//! HTTP/1.1 the connection becomes the tunnel; over HTTP/2 a stream of a connection that many share does. A proxy that does
+//! not know CONNECT may be asked with POST over HTTP/2: then the bodies of request and answer are the bytes.
 
 use std::future::poll_fn;
 use std::io;
@@ -43,11 +44,14 @@ pub(super) enum TunnelError {
     #[error(transparent)]
     Acquire(#[from] AcquireError),
     /// The proxy upstream said no.
-    #[error("the upstream proxy answered CONNECT with {0}")]
+    #[error("the upstream proxy answered with {0}")]
     Refused(u16),
     /// It closed, or its answer is no HTTP.
-    #[error("the upstream proxy did not answer CONNECT: {0}")]
+    #[error("the upstream proxy did not answer: {0}")]
     Failed(String),
+    /// Over HTTP/1.1 a POST has no tunnel's bytes in it.
+    #[error("use_post needs an upstream that speaks HTTP/2")]
+    PostOverHttp1,
 }
 
 impl From<io::Error> for TunnelError {
@@ -74,8 +78,9 @@ pub(super) async fn open(
     let limit = cluster.config().connect_timeout;
     let asking = async {
         match upstream {
+            Upstream::Http1(_) if tunneling.post.is_some() => Err(TunnelError::PostOverHttp1),
             Upstream::Http1(connection) => over_http1(connection, &head).await,
-            Upstream::Http2(place) => over_http2(place, &head).await,
+            Upstream::Http2(place) => over_http2(place, &head, host.transport.is_secure()).await,
         }
     };
     match timeout(limit, asking).await {
@@ -96,7 +101,13 @@ fn request(tunneling: &Tunneling, view: &ConnectionView) -> RequestHead {
         record.downstream_peer_subject = &peer.subject;
     }
     let mut head = RequestHead::default();
-    head.set_method(b"CONNECT");
+    match &tunneling.post {
+        None => head.set_method(b"CONNECT"),
+        Some(path) => {
+            head.set_method(b"POST");
+            head.set_path(path.as_bytes());
+        }
+    }
     head.set_authority(&target(&tunneling.hostname, &record));
     add_headers(&mut head.headers, &tunneling.headers, &record);
     head
@@ -134,12 +145,14 @@ async fn over_http1(mut connection: Connection, head: &RequestHead) -> Result<Tu
     }
 }
 
-async fn over_http2(place: Place, head: &RequestHead) -> Result<Tunnel, TunnelError> {
-    let mut stream = place.open(head, false, Framing::Chunked, false)?;
+/// `https`: what a POST says of its scheme.
+async fn over_http2(place: Place, head: &RequestHead, https: bool) -> Result<Tunnel, TunnelError> {
+    let mut stream = place.open(head, https, Framing::Chunked, false)?;
     let mut answer = ResponseHead::default();
     while poll_fn(|cx| stream.poll_head(&mut answer, cx)).await? == Answer::Interim {}
     match answer.status {
-        200..=299 => Ok(Tunnel::Stream(Box::new(TunnelStream { stream, place, ended: false }))),
+        // Envoy takes no other either, over HTTP/2.
+        200 => Ok(Tunnel::Stream(Box::new(TunnelStream { stream, place, ended: false }))),
         status => Err(TunnelError::Refused(status)),
     }
 }

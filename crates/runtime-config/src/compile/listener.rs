@@ -400,7 +400,17 @@ fn tunneling(cx: &mut Cx<'_>, config: &tcp_proxy::tcp_proxy::TunnelingConfig) ->
     let hostname = cx.non_empty("hostname", &config.hostname)?;
     let parsed = Format::parse(hostname, &cx.env.variable);
     let hostname = cx.check("hostname", parsed)?;
-    Some(Tunneling { hostname, headers: cx.each("headers_to_add", &config.headers_to_add, headers::addition) })
+    let path = match config.post_path.as_str() {
+        "" => "/",
+        _ if !config.use_post => return cx.fail_at("post_path", "is of use only with use_post"),
+        path if path.bytes().all(|byte| byte.is_ascii_graphic()) => path,
+        _ => return cx.fail_at("post_path", "must hold no blanks"),
+    };
+    Some(Tunneling {
+        hostname,
+        headers: cx.each("headers_to_add", &config.headers_to_add, headers::addition),
+        post: config.use_post.then(|| path.into()),
+    })
 }
 
 /// `filter_metadata.istio.config`: the object of the user a resource comes from.

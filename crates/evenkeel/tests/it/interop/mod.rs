@@ -17,6 +17,7 @@ mod routing;
 mod security;
 mod sessions;
 mod tunnels;
+mod tunnels_http2;
 mod upstream;
 mod web;
 

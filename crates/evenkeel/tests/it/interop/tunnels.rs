@@ -47,7 +47,7 @@ fn evenkeel_and_envoy_ask_for_tunnels_alike() {
 }
 
 /// What a client gets back until it has its own words.
-fn look(name: &str, port: u16) -> String {
+pub(super) fn look(name: &str, port: u16) -> String {
     let mut client = Connection::open((Ipv4Addr::LOCALHOST, port).into()).expect("it accepts");
     // Where there is no tunnel the connection may be gone before.
     let _ = client.send("ping");
@@ -107,7 +107,7 @@ fn asking(peer: SocketAddr, admin: u16, ports: &[u16]) -> String {
     scene(admin, &listeners.collect::<String>(), &[cluster("peer", peer.port(), "")])
 }
 
-fn tcp_listener(port: u16, config: &str) -> String {
+pub(super) fn tcp_listener(port: u16, config: &str) -> String {
     format!(
         "  - name: l{port}
     address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }}
@@ -144,14 +144,14 @@ fn opening_listener(port: u16) -> String {
     )
 }
 
-fn cluster(name: &str, port: u16, more: &str) -> String {
+pub(super) fn cluster(name: &str, port: u16, more: &str) -> String {
     let host = endpoint(port, "");
     format!(
         "  - {{ name: {name}, type: STATIC, {more} load_assignment: {{ cluster_name: {name}, endpoints: [ {{ lb_endpoints: [ {host} ] }} ] }} }}\n"
     )
 }
 
-fn scene(admin: u16, listeners: &str, clusters: &[String]) -> String {
+pub(super) fn scene(admin: u16, listeners: &str, clusters: &[String]) -> String {
     let clusters = clusters.concat();
     format!(
         "admin: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {admin} }} }} }}
@@ -162,7 +162,7 @@ static_resources:
     )
 }
 
-const HTTP2: &str = "typed_extension_protocol_options: { envoy.extensions.upstreams.http.v3.HttpProtocolOptions: { \"@type\": \
+pub(super) const HTTP2: &str = "typed_extension_protocol_options: { envoy.extensions.upstreams.http.v3.HttpProtocolOptions: { \"@type\": \
                      type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions, explicit_http_config: { \
                      http2_protocol_options: {} } } },";
 

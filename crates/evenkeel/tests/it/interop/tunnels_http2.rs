@@ -1,0 +1,139 @@
+//! TCP in tunnels over HTTP/2, asked for with CONNECT or POST: Evenkeel asks as Envoy does and makes the same of the answers.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use evenkeel_testkit::free_ports;
+use h2::server::SendResponse;
+use http::{HeaderMap, Request, Response};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::proxy::Program;
+use super::tunnels::{HTTP2, cluster, look, scene, tcp_listener};
+use super::web;
+
+/// What a proxy that is asked for a tunnel answers.
+#[derive(Clone, Copy)]
+enum Answer {
+    /// This status; then it sends back what it gets.
+    Opens(u16),
+    /// The same, and these bytes before.
+    SpeaksFirst(&'static str),
+    /// This status and no more.
+    Ends(u16),
+    /// 200, these bytes, and trailers.
+    Trailers(&'static str),
+    Resets,
+}
+
+use Answer::{Ends, Opens, Resets, SpeaksFirst, Trailers};
+
+const ANSWERS: [(&str, Answer); 8] = [
+    ("opens", Opens(200)),
+    ("speaks-first", SpeaksFirst("hello ")),
+    ("accepts", Opens(202)),
+    ("ends", Ends(200)),
+    ("wants-a-login", Ends(407)),
+    ("fails", Ends(503)),
+    ("trailers", Trailers("bye")),
+    ("resets", Resets),
+];
+
+/// Ways to ask.
+const WAYS: [&str; 3] = ["", ", use_post: true", ", use_post: true, post_path: \"/tunnel?to=x\""];
+
+type Asked = Arc<Mutex<Vec<String>>>;
+
+#[test]
+fn evenkeel_and_envoy_ask_for_tunnels_over_http2_alike() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("bootstrap.yaml");
+    let [envoy, evenkeel] = [Program::Envoy, Program::Evenkeel].map(|program| {
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
+        let (peer, asked) = (listener.local_addr().expect("bound"), Asked::default());
+        runtime.spawn(accept(listener, Arc::clone(&asked)));
+        let ports = free_ports::<{ 1 + ANSWERS.len() * WAYS.len() }>();
+        let (admin, ports) = (ports[0], &ports[1..]);
+        let rows: Vec<_> = WAYS.iter().flat_map(|way| ANSWERS.map(|(name, _)| (name, *way))).zip(ports).collect();
+        std::fs::write(&file, bootstrap(peer, admin, &rows)).expect("a writable folder");
+        let mut process = web::start(program, &file, admin, ports[0]);
+        let seen: Vec<_> = rows
+            .iter()
+            .map(|((name, way), port)| {
+                process.wait_for_port(SocketAddr::from(([127, 0, 0, 1], **port)));
+                look(&format!("{name}{way}"), **port)
+            })
+            .collect();
+        assert!(process.exited().is_none(), "{program:?} ended; it printed:\n{}", process.output());
+        let mut asked = asked.lock().expect("nobody panicked").clone();
+        asked.sort();
+        asked.dedup();
+        (seen, asked)
+    });
+    assert_eq!(envoy, evenkeel, "Envoy, Evenkeel");
+    assert!(envoy.0.contains(&"opens, use_post: true: \"ping\"".to_owned()), "{envoy:#?}");
+    assert!(envoy.1.iter().any(|head| head.starts_with("POST http://opens.test:443/tunnel?to=x")), "{envoy:#?}");
+}
+
+async fn accept(listener: TcpListener, asked: Asked) {
+    while let Ok((socket, _)) = listener.accept().await {
+        tokio::spawn(serve(socket, Arc::clone(&asked)));
+    }
+}
+
+async fn serve(socket: TcpStream, asked: Asked) {
+    let Ok(mut connection) = h2::server::handshake(socket).await else { return };
+    while let Some(Ok((request, respond))) = connection.accept().await {
+        let mut headers: Vec<_> = request.headers().iter().map(|(name, value)| format!("{name}: {value:?}")).collect();
+        headers.sort();
+        let head = format!("{} {} {headers:?}", request.method(), request.uri());
+        asked.lock().expect("nobody panicked").push(head);
+        // A proxy may go away in the middle.
+        tokio::spawn(answer(request, respond));
+    }
+}
+
+async fn answer(request: Request<h2::RecvStream>, mut respond: SendResponse<Bytes>) -> Result<(), h2::Error> {
+    let authority = request.uri().authority().map(|authority| authority.as_str().to_owned()).unwrap_or_default();
+    let known = ANSWERS.iter().find(|(name, _)| authority == format!("{name}.test:443"));
+    let (_, answer) = known.expect("a name of the table");
+    let head = |status: u16| Response::builder().status(status).body(()).expect("a response");
+    let mut body = request.into_body();
+    let (status, first) = match *answer {
+        Opens(status) => (status, ""),
+        SpeaksFirst(first) => (200, first),
+        Ends(status) => {
+            respond.send_response(head(status), true)?;
+            return Ok(());
+        }
+        Trailers(text) => {
+            let mut stream = respond.send_response(head(200), false)?;
+            stream.send_data(Bytes::from_static(text.as_bytes()), false)?;
+            return stream.send_trailers(HeaderMap::from_iter([(http::header::ETAG, "1".parse().expect("a value"))]));
+        }
+        Resets => {
+            respond.send_reset(h2::Reason::INTERNAL_ERROR);
+            return Ok(());
+        }
+    };
+    let mut stream = respond.send_response(head(status), false)?;
+    if !first.is_empty() {
+        stream.send_data(Bytes::from_static(first.as_bytes()), false)?;
+    }
+    while let Some(data) = body.data().await {
+        let data = data?;
+        body.flow_control().release_capacity(data.len())?;
+        stream.send_data(data, false)?;
+    }
+    stream.send_data(Bytes::new(), true)
+}
+
+fn bootstrap(peer: SocketAddr, admin: u16, rows: &[((&str, &str), &u16)]) -> String {
+    let listeners = rows.iter().map(|((name, way), port)| {
+        let config = format!("cluster: peer, tunneling_config: {{ hostname: \"{name}.test:443\"{way} }}");
+        tcp_listener(**port, &config)
+    });
+    scene(admin, &listeners.collect::<String>(), &[cluster("peer", peer.port(), HTTP2)])
+}
