@@ -11,8 +11,9 @@ use evenkeel_runtime_config::route::Route;
 use evenkeel_runtime_config::view::{ConnectionView, RequestView};
 use evenkeel_stats::{Registry, ScopeName};
 
+use crate::grpc_stats::Call;
 use crate::stateful_session::Session;
-use crate::{buffer, rbac, stateful_session};
+use crate::{buffer, grpc_stats, rbac, stateful_session};
 
 /// A filter's part in a request's life; what it does not care for it leaves out.
 pub(crate) trait Filter: Sized {
@@ -73,6 +74,8 @@ macro_rules! filters {
 filters! {
     /// `envoy.filters.http.buffer`.
     Buffer => buffer::HttpFilter,
+    /// `envoy.filters.http.grpc_stats`.
+    GrpcStats => grpc_stats::HttpFilter,
     /// `envoy.filters.http.rbac`.
     Rbac => rbac::HttpFilter,
     /// `envoy.filters.http.stateful_session`.
@@ -115,11 +118,13 @@ pub enum Body<'r> {
 #[derive(Debug, Default)]
 pub struct Position(usize);
 
-/// What filters leave for what comes after them: the choice of a host, and their own response phase.
+/// What filters leave for what comes after them: the choice of a host, what goes by, and their own response phase.
 #[derive(Debug, Default)]
 pub struct Kept {
     /// The session the request belongs to.
     pub session: Option<Rc<Session>>,
+    /// The call of gRPC it is, which is shown what goes by; bodies of other requests are looked at by nobody.
+    pub call: Option<Call>,
 }
 
 /// An upstream's answer.

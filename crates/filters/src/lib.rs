@@ -5,6 +5,7 @@
 //! no lock, no allocation for a request that passes.
 
 pub mod buffer;
+pub mod grpc_stats;
 mod http;
 mod network;
 pub mod rbac;

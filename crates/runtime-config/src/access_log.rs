@@ -80,6 +80,15 @@ pub enum GrpcStatusFormat {
     Number,
 }
 
+/// How `%FILTER_STATE(envoy.filters.http.grpc_stats)%` is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GrpcMessagesFormat {
+    /// `TYPED`: the JSON form of Envoy's `FilterObject`.
+    Typed,
+    /// `PLAIN`: the client's and the server's number of messages, with a comma between them.
+    Plain,
+}
+
 /// Envoy's command operators that are supported. An absent value prints `-`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -148,6 +157,8 @@ pub enum Operator {
     RequestId,
     Hostname,
     FilterChainName,
+    /// The messages of a call of gRPC, where `envoy.filters.http.grpc_stats` keeps them (`FILTER_STATE`).
+    GrpcMessages(GrpcMessagesFormat),
     /// Dynamic metadata, filter state and others that this build never sets: prints `-`.
     Unset,
 }

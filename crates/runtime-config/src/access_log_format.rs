@@ -1,6 +1,6 @@
 //! Format strings of access logs and header values: `%OPERATOR(argument):length%` with literals between.
 
-use crate::access_log::{Format, FormatPart, GrpcStatusFormat, Operator, Precision, TimePoint};
+use crate::access_log::{Format, FormatPart, GrpcMessagesFormat, GrpcStatusFormat, Operator, Precision, TimePoint};
 
 /// Envoy's own format, used when a file access log has none.
 pub const ENVOY_DEFAULT_FORMAT: &str = "[%START_TIME%] \"%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%\" \
@@ -151,8 +151,9 @@ impl<'t> Command<'t> {
                 }
                 return Ok(Resolved::Literal(value));
             }
+            "FILTER_STATE" if self.argument.is_some() => self.filter_state()?,
             // Nothing in this build sets these, so `-` is the truth.
-            "DYNAMIC_METADATA" | "FILTER_STATE" | "UPSTREAM_FILTER_STATE" if self.argument.is_some() => Operator::Unset,
+            "DYNAMIC_METADATA" | "UPSTREAM_FILTER_STATE" if self.argument.is_some() => Operator::Unset,
             name => return Err(FormatError::Unknown { at: self.at, name: name.into() }),
         }))
     }
@@ -167,6 +168,22 @@ impl<'t> Command<'t> {
             return Err(self.wrong_argument(expected));
         }
         Ok(make(first.into(), second.map(Into::into)))
+    }
+
+    /// One filter keeps such a state; of others `-` is the truth. It has no fields, as Envoy's has none.
+    fn filter_state(&self) -> Result<Operator, FormatError> {
+        let argument = self.argument.unwrap_or_default();
+        let (key, format) = argument.split_once(':').unwrap_or((argument, "TYPED"));
+        let format = match format {
+            "TYPED" => GrpcMessagesFormat::Typed,
+            "PLAIN" => GrpcMessagesFormat::Plain,
+            field if field.starts_with("FIELD:") => return Ok(Operator::Unset),
+            _ => return Err(self.wrong_argument("takes a key, and TYPED, PLAIN or FIELD:NAME behind a colon")),
+        };
+        Ok(match key {
+            "envoy.filters.http.grpc_stats" => Operator::GrpcMessages(format),
+            _ => Operator::Unset,
+        })
     }
 
     fn common_duration(&self) -> Result<Operator, FormatError> {

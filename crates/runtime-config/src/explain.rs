@@ -262,7 +262,7 @@ impl<'t> Trace<'t> {
         };
         let mut rules = manager.filters.iter().filter_map(|filter| match filter {
             HttpFilter::Rbac(filter) => Some(filter),
-            HttpFilter::Buffer(_) | HttpFilter::StatefulSession(_) => None,
+            HttpFilter::Buffer(_) | HttpFilter::GrpcStats(_) | HttpFilter::StatefulSession(_) => None,
         });
         rules.all(|filter| {
             let filter = match per_route {

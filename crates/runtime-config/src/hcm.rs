@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::access_log::AccessLog;
 use crate::buffer::Buffer;
+use crate::grpc_stats::GrpcStats;
 use crate::http2::Http2Options;
 use crate::listener::OnDemandClusters;
 use crate::rbac::RbacFilter;
@@ -119,6 +120,8 @@ pub enum RouteSource {
 pub enum HttpFilter {
     /// `envoy.filters.http.buffer`.
     Buffer(Arc<Buffer>),
+    /// `envoy.filters.http.grpc_stats`.
+    GrpcStats(Arc<GrpcStats>),
     /// `envoy.filters.http.rbac`.
     Rbac(Arc<RbacFilter>),
     /// `envoy.filters.http.stateful_session`.

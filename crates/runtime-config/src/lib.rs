@@ -19,6 +19,7 @@ pub mod domains;
 pub mod explain;
 pub mod filter_chain_match;
 pub mod growing;
+pub mod grpc_stats;
 pub mod hash;
 pub mod hash_policy;
 pub mod hcm;

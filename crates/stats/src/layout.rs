@@ -16,6 +16,8 @@ pub trait Layout: 'static {
     const HISTOGRAMS: &'static [&'static str];
     /// A counter per HTTP status, reported as this name and the status (`upstream_rq_` → `upstream_rq_503`).
     const STATUS_PREFIX: Option<&'static str>;
+    /// A metric is reported once something was counted in it, as Envoy does with names that come from messages.
+    const ONCE_COUNTED: bool = false;
 }
 
 /// Declares a [`Layout`]. The variants are spelled as the metrics are, so that a search for a metric's name finds its use.

@@ -67,6 +67,17 @@ pub enum Value {
     Histogram(Box<HistogramSnapshot>),
 }
 
+impl Value {
+    /// Nothing was counted, or as much down as up.
+    pub(crate) fn is_zero(&self) -> bool {
+        match self {
+            Self::Counter(value) => *value == 0,
+            Self::Gauge(value) => *value == 0,
+            Self::Histogram(histogram) => histogram.count() == 0,
+        }
+    }
+}
+
 impl Registry {
     /// An empty registry.
     pub fn new() -> Arc<Self> {

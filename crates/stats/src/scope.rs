@@ -203,6 +203,7 @@ pub(crate) struct ScopeCore {
     gauges: &'static [&'static str],
     histograms: &'static [&'static str],
     status_prefix: Option<&'static str>,
+    once_counted: bool,
     shards: Mutex<Vec<Arc<Shard>>>,
 }
 
@@ -214,6 +215,7 @@ impl ScopeCore {
             gauges: L::GAUGES,
             histograms: L::HISTOGRAMS,
             status_prefix: L::STATUS_PREFIX,
+            once_counted: L::ONCE_COUNTED,
             shards: Mutex::default(),
         }
     }
@@ -254,15 +256,18 @@ impl ScopeCore {
                 }
             }
         }
-        if carried.is_empty() {
-            return;
-        }
-        for sample in out.iter_mut().skip(first) {
-            match &mut sample.value {
-                Value::Counter(value) => *value = value.wrapping_add(carried.counter(&sample.name)),
-                Value::Gauge(value) => *value = value.wrapping_add(carried.gauge(&sample.name)),
-                Value::Histogram(_) => {}
+        if !carried.is_empty() {
+            for sample in out.iter_mut().skip(first) {
+                match &mut sample.value {
+                    Value::Counter(value) => *value = value.wrapping_add(carried.counter(&sample.name)),
+                    Value::Gauge(value) => *value = value.wrapping_add(carried.gauge(&sample.name)),
+                    Value::Histogram(_) => {}
+                }
             }
+        }
+        if self.once_counted {
+            let all = out.split_off(first);
+            out.extend(all.into_iter().filter(|sample| !sample.value.is_zero()));
         }
     }
 

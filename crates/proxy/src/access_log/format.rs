@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use evenkeel_runtime_config::access_log::{
-    Format, FormatPart, GrpcStatusFormat, JsonFormat, LogFormat, Operator, Precision, TimePoint,
+    Format, FormatPart, GrpcMessagesFormat, GrpcStatusFormat, JsonFormat, LogFormat, Operator, Precision, TimePoint,
 };
 
 use super::record::{HeadLookup, Record};
@@ -20,8 +20,13 @@ enum Value<'a> {
     Address(SocketAddr),
     Ip(IpAddr),
     List(&'a [String]),
-    Flags { flags: ResponseFlags, long: bool },
+    Flags {
+        flags: ResponseFlags,
+        long: bool,
+    },
     Time(Option<&'a str>),
+    /// Messages of a call, as text.
+    Messages([u64; 2], GrpcMessagesFormat),
 }
 
 /// Appends one log line.
@@ -91,12 +96,29 @@ fn json_value(whole: &Format, record: &Record<'_>, out: &mut Vec<u8>) {
         match value(operator, record) {
             Value::Absent => return out.extend_from_slice(b"null"),
             Value::Number(number) => return write_number(number, out),
+            // In JSON Envoy spells the fields as in protobuf.
+            Value::Messages(messages, GrpcMessagesFormat::Typed) => {
+                return messages_object(messages, ["request_message_count", "response_message_count"], out);
+            }
             _ => {}
         }
     }
     let mut text = Vec::new();
     format(whole, record, &mut text);
     json_string(&text, out);
+}
+
+/// `FilterObject` as JSON, which leaves out what is 0 and writes 64-bit numbers as strings.
+fn messages_object(messages: [u64; 2], names: [&str; 2], out: &mut Vec<u8>) {
+    out.push(b'{');
+    for (name, count) in names.iter().zip(messages).filter(|(_, count)| *count > 0) {
+        if !out.ends_with(b"{") {
+            out.push(b',');
+        }
+        // Writing to a Vec cannot fail.
+        _ = write!(out, "\"{name}\":\"{count}\"");
+    }
+    out.push(b'}');
 }
 
 fn json_string(bytes: &[u8], out: &mut Vec<u8>) {
@@ -198,6 +220,9 @@ fn value<'a>(operator: &'a Operator, record: &Record<'a>) -> Value<'a> {
         Operator::ConnectionId => Value::Number(record.connection_id),
         Operator::RequestId => header(record.request, "x-request-id", None),
         Operator::Hostname => text(hostname()),
+        Operator::GrpcMessages(format) => {
+            record.grpc_messages.map_or(Value::Absent, |messages| Value::Messages(messages, *format))
+        }
         Operator::VirtualClusterName | Operator::Unset => Value::Absent,
     }
 }
@@ -293,6 +318,10 @@ fn write_text(value: &Value<'_>, record: &Record<'_>, out: &mut Vec<u8>) -> bool
         Value::List(items) => join(items.iter().map(String::as_str), out),
         Value::Flags { flags, long: false } => join(flags.short_names(), out),
         Value::Flags { flags, long: true } => join(flags.long_names(), out),
+        Value::Messages(messages, GrpcMessagesFormat::Typed) => {
+            messages_object(*messages, ["requestMessageCount", "responseMessageCount"], out);
+        }
+        Value::Messages([sent, received], GrpcMessagesFormat::Plain) => _ = write!(out, "{sent},{received}"),
         Value::Time(None) => time::write_default(record.start, out),
         Value::Time(Some(format)) => time::write_custom(record.start, format, out),
     }

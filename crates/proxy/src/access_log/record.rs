@@ -71,6 +71,8 @@ pub struct Record<'a> {
     pub route_name: Option<&'a str>,
     pub filter_chain_name: Option<&'a str>,
     pub connection_id: u64,
+    /// Messages of a call of gRPC, the client's and the server's.
+    pub grpc_messages: Option<[u64; 2]>,
 }
 
 impl Record<'_> {
@@ -109,6 +111,7 @@ impl Record<'_> {
             route_name: None,
             filter_chain_name: None,
             connection_id: 0,
+            grpc_messages: None,
         }
     }
 }

@@ -121,6 +121,7 @@ impl<'l> Life<'l> {
         request.route_name = Some(Arc::clone(&matched.route.name));
         let levels = Levels::new(table, matched.host, matched.route, None);
         if let Some(reply) = self.filter(client, Some(matched.route)).await {
+            self.count_refused_call(matched.route, random);
             return Plan::Reply(reply, Some(levels));
         }
         let action = match &matched.route.action {
@@ -173,8 +174,21 @@ impl<'l> Life<'l> {
                 }
             }
         };
+        if let Some((call, body)) = kept.call.as_mut().zip(self.request.body.as_deref()) {
+            call.sends(body);
+        }
         self.request.kept = kept;
         reply
+    }
+
+    /// A call that a filter answers counts where it would have gone.
+    fn count_refused_call(&mut self, route: &Route, random: u64) {
+        let Some(call) = &mut self.request.kept.call else { return };
+        let RouteAction::Forward(action) = &route.action else { return };
+        let leg = action.pick_cluster(random);
+        if let Some(cluster) = leg.and_then(|leg| self.origin.worker.upstreams.cluster(&leg.cluster)) {
+            call.goes_to(cluster.grpc_calls(), self.request.head.path());
+        }
     }
 
     /// The cluster, and the head as the upstream gets it.
@@ -189,6 +203,9 @@ impl<'l> Life<'l> {
             return Plan::Reply(Reply::from(&Failure::NoCluster(action.cluster_not_found_status)), Some(levels));
         };
         request.cluster_name = Some(Arc::clone(&leg.cluster));
+        if let Some(call) = &mut request.kept.call {
+            call.goes_to(cluster.grpc_calls(), request.head.path());
+        }
         let affinity = Affinity::new(action, leg, &cluster, request, &origin.view);
         let positive = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
         let by_header = retry::Asked::take(&mut request.head.headers);

@@ -222,12 +222,16 @@ impl Exchange<'_, '_> {
             ready!(down.poll_room(cx)).map_err(gone)?;
             let mut take = |data: &[u8], last: bool| {
                 request.bytes_sent += data.len() as u64;
+                if let Some(call) = &mut request.kept.call {
+                    call.receives(data);
+                }
                 down.send(data, last);
             };
             match self.up.piece(&mut request.response_trailers, &mut take, cx)? {
                 Piece::Data => self.timers.moved = true,
                 Piece::End => {
                     if !std::mem::replace(&mut self.life.response_ended, true) {
+                        request.end_call();
                         self.life.down.finish(&request.response_trailers);
                     }
                     return self.life.down.poll_flush_end(cx).map_err(gone);
@@ -286,6 +290,9 @@ impl Exchange<'_, '_> {
         let (up, upload) = (&mut *self.up, &mut *self.upload);
         let mut take = |data: &[u8], last: bool| {
             request.bytes_received += data.len() as u64;
+            if let Some(call) = &mut request.kept.call {
+                call.sends(data);
+            }
             upload.keep(data);
             up.send(data, last);
         };

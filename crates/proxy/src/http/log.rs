@@ -1,5 +1,6 @@
 //! The end of a request: its log line and its statistics.
 
+use evenkeel_filters::grpc_stats::Call;
 use tokio::time::Instant;
 
 use super::clock::wall_clock;
@@ -53,6 +54,7 @@ pub(super) fn record<T>(origin: &Origin, request: &mut Request, f: impl FnOnce(&
     record.route_name = request.route_name.as_deref().filter(|name| !name.is_empty());
     record.filter_chain_name = Some(&*origin.chain.name).filter(|name| !name.is_empty());
     record.connection_id = origin.id;
+    record.grpc_messages = request.kept.call.as_ref().and_then(Call::messages);
     f(&record)
 }
 

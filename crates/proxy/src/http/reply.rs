@@ -140,6 +140,9 @@ impl Life<'_> {
             // Where HTTP/1.0 is off it is not spoken either.
             http_10: hcm.accept_http_10 && request.is_http_10(),
         };
+        if let Some(call) = &mut request.kept.call {
+            call.is_answered(&request.response, true, None);
+        }
         self.down.send_head(&mut request.response, answer);
         let sent = self.send_reply_body(if answer.bodiless { b"" } else { &reply.body }).await;
         sent.is_ok() && self.down.end(close)

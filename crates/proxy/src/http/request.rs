@@ -167,6 +167,14 @@ impl Request {
         }
     }
 
+    /// The upstream's answer is complete; a call of gRPC is counted.
+    pub(super) fn end_call(&mut self) {
+        if let Some(call) = &mut self.kept.call {
+            let now = self.clock.now();
+            call.ends(&self.response_trailers, self.received_all.map(|at| now.duration_since(at)));
+        }
+    }
+
     /// The client speaks HTTP/1.0.
     pub(super) fn is_http_10(&self) -> bool {
         self.head.version == Version::Http10

@@ -36,7 +36,7 @@ impl Life<'_> {
             let reply = Reply::from(&Failure::UpstreamProtocol);
             return Box::pin(self.reply(reply, Some(forward.levels))).await;
         }
-        self.ask_filters();
+        self.ask_filters(info.framing.is_empty());
         self.edit_response(forward);
         timers.end_tries();
         if tunnel.is_some() {
@@ -115,7 +115,14 @@ impl Life<'_> {
         close
     }
 
-    fn ask_filters(&mut self) {
+    /// `complete`: the head is all there is.
+    fn ask_filters(&mut self, complete: bool) {
+        let request = &mut *self.request;
+        if let Some(call) = &mut request.kept.call {
+            let now = request.clock.now();
+            let time = request.received_all.map(|at| now.duration_since(at));
+            call.is_answered(&request.response, complete, time);
+        }
         let filters = &self.origin.manager.filters;
         if let Some(host) = self.request.host.as_ref().filter(|_| !filters.is_empty()) {
             let mut answer = evenkeel_filters::Answer { host: &host.label, head: &mut self.request.response };

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_filters::grpc_stats::ClusterCalls;
 use evenkeel_http::Headers;
 use evenkeel_runtime_config::FastMap;
 use evenkeel_runtime_config::cluster::{
@@ -52,6 +53,8 @@ pub struct Cluster {
     registry: Arc<Registry>,
     /// Statistics of HTTP/2 connections, once there was one.
     http2_stats: OnceCell<Rc<Writer<h2::stats::Stats>>>,
+    /// Statistics of gRPC, once a call was to be counted.
+    grpc_calls: OnceCell<Box<ClusterCalls>>,
 }
 
 impl Drop for Cluster {
@@ -92,6 +95,7 @@ impl Cluster {
             epoch: Cell::default(),
             registry,
             http2_stats: OnceCell::new(),
+            grpc_calls: OnceCell::new(),
         };
         cluster.arrange(&config);
         cluster
@@ -120,6 +124,13 @@ impl Cluster {
         };
         Rc::clone(self.http2_stats.get_or_init(make))
     }
+
+    /// This worker's counters of calls of gRPC.
+    pub fn grpc_calls(&self) -> &ClusterCalls {
+        let make = || Box::new(ClusterCalls::new(Arc::clone(&self.registry), &self.config.borrow().stat_name));
+        self.grpc_calls.get_or_init(make)
+    }
+
     pub(super) fn update(&self, wanted: &Arc<Config>) {
         let before = self.config.replace(wanted.clone());
         if Arc::ptr_eq(&before, wanted) {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::envoy::extensions::filters::http::buffer::v3 as buffer_filter;
+use evenkeel_xds::pb::envoy::extensions::filters::http::grpc_stats::v3 as grpc_stats_filter;
 use evenkeel_xds::pb::envoy::extensions::filters::http::on_demand::v3 as on_demand_filter;
 use evenkeel_xds::pb::envoy::extensions::filters::http::rbac::v3 as rbac_filter;
 use evenkeel_xds::pb::envoy::extensions::filters::http::stateful_session::v3 as session_filter;
@@ -13,13 +14,14 @@ use evenkeel_xds::pb::google::protobuf::{BoolValue, UInt32Value};
 
 use super::access_log::access_logs;
 use super::cluster::max_requests;
-use super::{Cx, buffer, http2, rbac, route, source, stateful_session, type_name};
+use super::{Cx, buffer, grpc_stats, http2, rbac, route, source, stateful_session, type_name};
 use crate::hcm::{
     ClientCertDetails, Codec, EscapedSlashes, ForwardClientCert, HttpConnectionManager, HttpFilter, OnDemand,
     RouteSource, ServerHeader, StripPort,
 };
 
 const BUFFER: &str = "envoy.extensions.filters.http.buffer.v3.Buffer";
+const GRPC_STATS: &str = "envoy.extensions.filters.http.grpc_stats.v3.FilterConfig";
 const ON_DEMAND: &str = "envoy.extensions.filters.http.on_demand.v3.OnDemand";
 const RBAC: &str = "envoy.extensions.filters.http.rbac.v3.RBAC";
 const STATEFUL_SESSION: &str = "envoy.extensions.filters.http.stateful_session.v3.StatefulSession";
@@ -196,6 +198,10 @@ fn http_filters(
                 let config: buffer_filter::Buffer = cx.unpack(any)?;
                 Some(Some(HttpFilter::Buffer(Arc::new(buffer::buffer(cx, &config)?))))
             }
+            GRPC_STATS => {
+                let config: grpc_stats_filter::FilterConfig = cx.unpack(any)?;
+                Some(Some(HttpFilter::GrpcStats(Arc::new(grpc_stats::grpc_stats(cx, &config)?))))
+            }
             RBAC => {
                 let config: rbac_filter::Rbac = cx.unpack(any)?;
                 Some(Some(HttpFilter::Rbac(Arc::new(rbac::http_filter(cx, &config)?))))
@@ -220,6 +226,10 @@ fn http_filters(
             name => cx.fail(format!("{name} is no HTTP filter")),
         })
     });
+    let counting = compiled.iter().filter(|filter| matches!(filter, Some(HttpFilter::GrpcStats(_)))).count();
+    if counting > 1 {
+        return cx.fail_at("http_filters", format!("{GRPC_STATS} may be there once: two would count every call twice"));
+    }
     if !router && compiled.len() == filters.len() {
         return cx.fail_at("http_filters", "the last one must be envoy.filters.http.router");
     }

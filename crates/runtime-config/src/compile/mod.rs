@@ -9,6 +9,7 @@ pub(crate) mod address;
 mod buffer;
 pub(crate) mod cluster;
 pub(crate) mod endpoint;
+mod grpc_stats;
 mod hash_policy;
 pub(crate) mod headers;
 pub(crate) mod health_check;

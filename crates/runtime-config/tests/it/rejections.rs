@@ -7,6 +7,7 @@ const HCM: &str =
 const TCP: &str = "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy";
 const SNI_CLUSTER: &str = "type.googleapis.com/envoy.extensions.filters.network.sni_cluster.v3.SniCluster";
 const ROUTER: &str = "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router";
+const GRPC_STATS: &str = "envoy.extensions.filters.http.grpc_stats.v3.FilterConfig";
 const ADDRESS: &str = "address: { socket_address: { address: 127.0.0.1, port_value: 80 } }";
 
 /// The problems of one resource, one line each.
@@ -116,6 +117,13 @@ fn connection_managers() {
     let router = format!("http_filters: [{{ name: r, typed_config: {{ \"@type\": {ROUTER} }} }}]");
     let fault = "type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault";
     let at = "filter_chains[0].filters[0].typed_config";
+    let grpc_stats = |config: &str| {
+        format!("{{ name: g, typed_config: {{ \"@type\": type.googleapis.com/{GRPC_STATS}, {config} }} }}")
+    };
+    let filters = |filters: &[String]| {
+        let router = format!("{{ name: r, typed_config: {{ \"@type\": {ROUTER} }} }}");
+        format!("stat_prefix: s, route_config: {{}}, http_filters: [{}, {router}]", filters.join(", "))
+    };
     for (rest, expected) in [
         (format!("stat_prefix: s, {router}"), vec![format!("{at}: one of rds, route_config is required")]),
         (
@@ -133,6 +141,23 @@ fn connection_managers() {
             vec![format!(
                 "{at}.http_filters[0].typed_config: extension envoy.extensions.filters.http.fault.v3.HTTPFault is not supported"
             )],
+        ),
+        (
+            filters(&[grpc_stats(
+                "individual_method_stats_allowlist: { services: [{ method_names: [m] }, { name: s }] }",
+            )]),
+            vec![
+                format!(
+                    "{at}.http_filters[0].typed_config.individual_method_stats_allowlist.services[0].name: must not be empty"
+                ),
+                format!(
+                    "{at}.http_filters[0].typed_config.individual_method_stats_allowlist.services[1].method_names: must not be empty"
+                ),
+            ],
+        ),
+        (
+            filters(&[grpc_stats(""), grpc_stats("")]),
+            vec![format!("{at}.http_filters: {GRPC_STATS} may be there once")],
         ),
         (
             format!("stat_prefix: s, rds: {{ route_config_name: r }}, {router}"),

@@ -5,6 +5,7 @@ mod back_off;
 mod buffer;
 mod exchange;
 mod grpc_health;
+mod grpc_stats;
 mod hashing;
 mod health;
 mod hostile;

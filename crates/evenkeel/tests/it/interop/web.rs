@@ -56,7 +56,7 @@ pub fn start(program: Program, file: &Path, admin: u16, port: u16) -> Process {
     };
     match program {
         Program::Evenkeel => command.arg("proxy"),
-        Program::Envoy => command.arg("--disable-hot-restart"),
+        Program::Envoy => command.args(["--disable-hot-restart", "--file-flush-interval-msec", "20"]),
     };
     command.args(["--concurrency", "2", "-l", "warning", "-c"]).arg(file);
     let mut process = Process::spawn(&mut command);

@@ -1,0 +1,145 @@
+//! What is counted, under Envoy's names: `cluster.NAME.grpc.SERVICE.METHOD.`, or `cluster.NAME.grpc.` for calls whose method is
+//! not to be named.
+
+use std::cell::{OnceCell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use evenkeel_runtime_config::FastMap;
+use evenkeel_stats::{Layout, Registry, ScopeName, Writer};
+
+/// Methods one worker counts apart, per cluster: clients choose their names. Calls of others are counted without their names.
+const MAX_METHODS: usize = 1_000;
+/// Statuses of gRPC, from 0 on, that have counters. Another counts as a failure.
+const STATUSES: usize = 17;
+
+/// A counter.
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs)]
+pub(super) enum Counter {
+    Success,
+    Failure,
+    Total,
+    RequestMessages,
+    ResponseMessages,
+    /// Of calls that ended with this status.
+    Status(u8),
+}
+
+/// Messages of requests and responses, and how calls end.
+#[derive(Debug)]
+pub(super) struct Stats;
+
+/// The one histogram.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct UpstreamTime;
+
+/// There are none.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum NoGauge {}
+
+impl From<Counter> for usize {
+    fn from(counter: Counter) -> Self {
+        match counter {
+            Counter::Success => 0,
+            Counter::Failure => 1,
+            Counter::Total => 2,
+            Counter::RequestMessages => 3,
+            Counter::ResponseMessages => 4,
+            Counter::Status(status) => 5 + usize::from(status).min(STATUSES - 1),
+        }
+    }
+}
+
+impl From<UpstreamTime> for usize {
+    fn from(_: UpstreamTime) -> Self {
+        0
+    }
+}
+
+impl From<NoGauge> for usize {
+    fn from(gauge: NoGauge) -> Self {
+        match gauge {}
+    }
+}
+
+impl Layout for Stats {
+    type Counter = Counter;
+    type Gauge = NoGauge;
+    type Histogram = UpstreamTime;
+    #[rustfmt::skip]
+    const COUNTERS: &'static [&'static str] = &[
+        "success", "failure", "total", "request_message_count", "response_message_count",
+        "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16",
+    ];
+    const GAUGES: &'static [&'static str] = &[];
+    const HISTOGRAMS: &'static [&'static str] = &["upstream_rq_time"];
+    const STATUS_PREFIX: Option<&'static str> = None;
+    const ONCE_COUNTED: bool = true;
+}
+
+/// Counts a call that ended with this status, as it was written: `00` is not `0`, and no success.
+pub(super) fn count_end(stats: &Writer<Stats>, status: &[u8]) {
+    let known = match *status {
+        [ones @ b'0'..=b'9'] => Some(ones - b'0'),
+        [b'1', ones @ b'0'..=b'6'] => Some(10 + ones - b'0'),
+        _ => None,
+    };
+    if let Some(status) = known {
+        stats.inc(Counter::Status(status));
+    }
+    stats.inc(if known == Some(0) { Counter::Success } else { Counter::Failure });
+    stats.inc(Counter::Total);
+}
+
+/// What one worker counts of the calls to one cluster. It lives as long as the cluster does.
+#[derive(Debug)]
+pub struct ClusterCalls {
+    registry: Arc<Registry>,
+    /// `cluster.NAME.`
+    outer: ScopeName,
+    /// By `SERVICE/METHOD`: with the service's name as it is, and with its dots replaced.
+    methods: [RefCell<FastMap<Box<[u8]>, Rc<Writer<Stats>>>>; 2],
+    others: OnceCell<Rc<Writer<Stats>>>,
+}
+
+impl ClusterCalls {
+    /// Those of a cluster, under the name of its statistics.
+    pub fn new(registry: Arc<Registry>, cluster: &str) -> Self {
+        let outer = ScopeName::tagged("cluster", "envoy_cluster_name", cluster);
+        Self { registry, outer, methods: Default::default(), others: OnceCell::new() }
+    }
+
+    /// Counters of calls whose method is not named.
+    pub(super) fn others(&self) -> Rc<Writer<Stats>> {
+        Rc::clone(self.others.get_or_init(|| self.writer("", Vec::new())))
+    }
+
+    /// Counters of a method, `SERVICE/METHOD`.
+    pub(super) fn of(&self, method: &[u8], replace_dots: bool) -> Rc<Writer<Stats>> {
+        let methods = &self.methods[usize::from(replace_dots)];
+        if let Some(known) = methods.borrow().get(method) {
+            return Rc::clone(known);
+        }
+        if self.methods.iter().map(|methods| methods.borrow().len()).sum::<usize>() >= MAX_METHODS {
+            return self.others();
+        }
+        let name = String::from_utf8_lossy(method);
+        let (service, name) = name.split_once('/').unwrap_or((&name, ""));
+        let service = if replace_dots { service.replace('.', "_") } else { service.to_owned() };
+        let dotted = format!("{service}.{name}.");
+        let tags = vec![("envoy_grpc_bridge_service", service), ("envoy_grpc_bridge_method", name.to_owned())];
+        let writer = self.writer(&dotted, tags);
+        methods.borrow_mut().insert(method.into(), Rc::clone(&writer));
+        writer
+    }
+
+    fn writer(&self, dotted: &str, tags: Vec<(&'static str, String)>) -> Rc<Writer<Stats>> {
+        let name = ScopeName {
+            dotted: format!("{}grpc.{dotted}", self.outer.dotted),
+            family: format!("{}grpc_", self.outer.family),
+            tags: [self.outer.tags.clone(), tags].concat(),
+        };
+        Rc::new(self.registry.scope::<Stats>(name).writer())
+    }
+}

@@ -1,0 +1,12 @@
+//! `envoy.filters.http.grpc_stats`: calls of gRPC by how they end, and their messages.
+
+mod call;
+mod counts;
+mod filter;
+mod frames;
+#[cfg(test)]
+mod tests;
+
+pub use call::Call;
+pub use counts::ClusterCalls;
+pub use filter::HttpFilter;
