@@ -8,7 +8,8 @@ use std::process::Command;
 use std::{env, fs};
 
 use prost::Message;
-use prost_types::{DescriptorProto, FileDescriptorProto, FileDescriptorSet};
+use prost_types::field_descriptor_proto::{Label, Type};
+use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet};
 
 const OWN_PROTOS: [&str; 6] = [
     "evenkeel/scope.proto",
@@ -33,6 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let roots = fs::read_to_string(ROOTS)?;
     let roots = roots.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let mut schema = prune(envoy, roots)?;
+    add_name_of_health_checks(&mut schema)?;
     for mut file in own.file {
         if !schema.file.iter().any(|kept| kept.name == file.name) {
             file.source_code_info = None;
@@ -117,6 +119,25 @@ fn prune<'a>(set: FileDescriptorSet, roots: impl Iterator<Item = &'a str>) -> Re
         })
         .collect();
     Ok(FileDescriptorSet { file })
+}
+
+/// Envoy 1.40 tells the health checks of a cluster apart by a name, which `envoy-types` does not have yet.
+fn add_name_of_health_checks(schema: &mut FileDescriptorSet) -> Result<(), String> {
+    let files = schema.file.iter_mut().filter(|file| file.package() == "envoy.config.core.v3");
+    let mut messages = files.flat_map(|file| &mut file.message_type);
+    let check = messages.find(|message| message.name() == "HealthCheck").ok_or("there is no HealthCheck to add to")?;
+    if check.field.iter().any(|field| field.name() == "name") {
+        return Err("envoy-types has HealthCheck.name now: use that".to_owned());
+    }
+    check.field.push(FieldDescriptorProto {
+        name: Some("name".to_owned()),
+        json_name: Some("name".to_owned()),
+        number: Some(27),
+        label: Some(Label::Optional.into()),
+        r#type: Some(Type::String.into()),
+        ..FieldDescriptorProto::default()
+    });
+    Ok(())
 }
 
 struct Owner {

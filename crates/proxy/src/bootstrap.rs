@@ -62,16 +62,18 @@ impl fmt::Display for Lines<'_> {
 /// Reads and checks a bootstrap.
 pub fn load(source: &BootstrapSource, overrides: &NodeOverrides) -> Result<Loaded, BootstrapError> {
     let mut message = pb::Bootstrap::default();
-    let mut tree = None;
+    let (mut tree, mut encoded) = (None, Vec::new());
     if let Some(path) = &source.path {
         let text = read_file(path)?;
         let read = checked(&path.display().to_string(), &text)?;
         message = read.message.unwrap_or_default();
+        encoded = read.encoded;
         tree = read.tree;
     }
     if let Some(text) = &source.text {
         let read = checked("--config-yaml", text)?;
         merge(&mut message, read.message.unwrap_or_default());
+        encoded.extend(read.encoded);
         // With two sources a path no longer says which text it is in; the field's path alone has to do.
         tree = if source.path.is_none() { read.tree } else { None };
     }
@@ -80,6 +82,7 @@ pub fn load(source: &BootstrapSource, overrides: &NodeOverrides) -> Result<Loade
     let loaded = |bootstrap| Loaded { bootstrap, message, tree: tree.clone() };
     match bootstrap {
         Ok(mut bootstrap) => {
+            bootstrap.take_clusters(&encoded);
             name_agent(&mut bootstrap.node);
             Ok(loaded(bootstrap))
         }

@@ -8,6 +8,7 @@ use evenkeel_xds::pb::envoy::config::bootstrap::v3 as bootstrap;
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::google::protobuf::value::Kind;
 use evenkeel_xds::{Any, pack};
+use prost::Message as _;
 
 use crate::cluster::BindConfig;
 use crate::compile::source::{Source, api_source, config_source};
@@ -108,7 +109,32 @@ pub struct Ads {
     pub delta: bool,
 }
 
+/// The part of a bootstrap in which static clusters are, each as bytes.
+#[derive(Clone, PartialEq, prost::Message)]
+struct WithClusters {
+    #[prost(message, optional, tag = "2")]
+    static_resources: Option<Clusters>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Clusters {
+    #[prost(bytes = "vec", repeated, tag = "2")]
+    clusters: Vec<Vec<u8>>,
+}
+
 impl Bootstrap {
+    /// Takes the static clusters as an encoded bootstrap has them, which may be several behind one another (that is one, merged): with
+    /// fields that the Rust types of the API do not have.
+    pub fn take_clusters(&mut self, encoded: &[u8]) {
+        let clusters = WithClusters::decode(encoded).ok().and_then(|bootstrap| bootstrap.static_resources);
+        let clusters = clusters.map(|resources| resources.clusters).unwrap_or_default();
+        if clusters.len() == self.clusters.len() {
+            for (cluster, value) in self.clusters.iter_mut().zip(clusters) {
+                cluster.value = value;
+            }
+        }
+    }
+
     /// Checks a bootstrap: every field that is set must be supported, here and in the static resources.
     pub fn new(message: &bootstrap::Bootstrap, environment: &Environment) -> Result<Self, Rejection> {
         let name = message.node.as_ref().map(|node| node.id.clone()).unwrap_or_default();

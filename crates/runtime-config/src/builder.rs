@@ -530,7 +530,8 @@ impl Builder {
             return Ok(());
         }
         let cx = Cx::new(&self.environment);
-        let compiled = check("Cluster", &message.name, resource, cx, |cx| cluster(cx, &message, &self.secrets))?;
+        let compiled =
+            check("Cluster", &message.name, resource, cx, |cx| cluster(cx, &message, &resource.value, &self.secrets))?;
         let entry = self.clusters.entry(compiled.cluster.name.clone()).or_default();
         entry.is_static = is_static;
         entry.versions.set(Version { resource: resource.clone(), compiled: Arc::new(compiled) });

@@ -44,7 +44,7 @@ pub struct Cluster {
     /// Limits across all workers.
     pub circuit_breakers: CircuitBreakers,
     /// Active check of each host.
-    pub health_check: Option<Arc<HealthCheck>>,
+    pub health_checks: Option<Arc<[HealthCheck]>>,
     /// Hosts are ejected for what they do with requests.
     pub outlier_detection: Option<Arc<OutlierDetection>>,
     /// Hosts that were never checked count for nothing (`ignore_new_hosts_until_first_hc`).
@@ -89,7 +89,7 @@ impl Cluster {
             transport_matches: Vec::new(),
             http: UpstreamHttp::default(),
             circuit_breakers: CircuitBreakers::default(),
-            health_check: None,
+            health_checks: None,
             outlier_detection: None,
             ignore_unchecked_hosts: false,
             ignore_health_on_removal: false,

@@ -9,6 +9,8 @@ use crate::matching::StringMatcher;
 /// An active health check of a cluster's hosts.
 #[derive(Debug, Clone)]
 pub struct HealthCheck {
+    /// Among several of a cluster; statistics are under it. Empty: it has none.
+    pub name: Box<str>,
     /// What is asked, and what the answer must be.
     pub probe: Probe,
     /// Limit of one check, connecting included.

@@ -231,7 +231,7 @@ impl Cluster {
     /// A host asks in an answer to be left out (`x-envoy-immediate-health-check-fail`). It is heard where its health is checked,
     /// which is what brings it back.
     pub fn heed_health_header(&self, host: &Host, response: &Headers) {
-        if self.config.borrow().health_check.is_some()
+        if self.config.borrow().health_checks.is_some()
             && response.find(b"x-envoy-immediate-health-check-fail").is_some()
             && host.shared.fail_at_once()
         {

@@ -164,7 +164,7 @@ impl Host {
     pub(super) fn note_health(&self, cluster: &Cluster) {
         let healthy = self.health() == Health::Healthy;
         let recovered = healthy && !self.was_healthy.replace(healthy);
-        if recovered && cluster.health_check.is_some() {
+        if recovered && cluster.health_checks.is_some() {
             self.joined.set(Instant::now());
         }
     }

@@ -13,7 +13,7 @@ use evenkeel_xds::pb::google::protobuf::Any;
 
 use super::address::{bind_config, port_number, socket_address, tcp_keepalive};
 use super::endpoint::{AddressKind, Assignment, assignment, string_fields};
-use super::health_check::health_check;
+use super::health_check::health_checks;
 use super::load_balancer::balancing;
 use super::outlier_detection::outlier_detection;
 use super::source::Reference;
@@ -39,8 +39,13 @@ pub(crate) struct CompiledCluster {
 const CARES: &str = "envoy.extensions.network.dns_resolver.cares.v3.CaresDnsResolverConfig";
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Compiles a cluster.
-pub(crate) fn cluster(cx: &mut Cx<'_>, c: &cluster::Cluster, secrets: &SecretStore) -> Option<CompiledCluster> {
+/// Compiles a cluster. `encoded`: what it was decoded from.
+pub(crate) fn cluster(
+    cx: &mut Cx<'_>,
+    c: &cluster::Cluster,
+    encoded: &[u8],
+    secrets: &SecretStore,
+) -> Option<CompiledCluster> {
     let name: Arc<str> = cx.non_empty("name", &c.name)?.into();
     let (discovery, assignment, eds) = discovery(cx, c)?;
     let balancing = balancing(cx, c, &discovery);
@@ -61,13 +66,7 @@ pub(crate) fn cluster(cx: &mut Cx<'_>, c: &cluster::Cluster, secrets: &SecretSto
     };
     let keepalive = c.upstream_connection_options.as_ref().and_then(|options| options.tcp_keepalive.as_ref());
     let connect_timeout = connect_timeout(cx, c);
-    let mut health_checks = cx.each("health_checks", &c.health_checks, health_check);
-    if health_checks.len() > 1 {
-        cx.fail_at::<()>(
-            "health_checks",
-            "at most one is supported: the API of this build has no names to tell several apart",
-        );
-    }
+    let health_checks = health_checks(cx, &c.health_checks, encoded);
     let outlier_detection = match &c.outlier_detection {
         Some(outliers) => Some(Arc::new(outlier_detection(cx, outliers)?)),
         None => None,
@@ -85,7 +84,7 @@ pub(crate) fn cluster(cx: &mut Cx<'_>, c: &cluster::Cluster, secrets: &SecretSto
         transport_matches,
         http: http?,
         circuit_breakers: circuit_breakers?,
-        health_check: health_checks.pop().map(Arc::new),
+        health_checks,
         outlier_detection,
         ignore_unchecked_hosts: ignore_unchecked,
         ignore_health_on_removal: c.ignore_health_on_host_removal,

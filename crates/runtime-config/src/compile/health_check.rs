@@ -1,11 +1,13 @@
 //! `HealthCheck` and an endpoint's `HealthCheckConfig`.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
 use evenkeel_xds::pb::envoy::config::endpoint::v3 as endpoint;
 use evenkeel_xds::pb::envoy::r#type::v3 as envoy_type;
+use prost::Message;
 
 use super::address::{endpoint_address, port_number};
 use super::endpoint::string_fields;
@@ -16,8 +18,42 @@ const DEFAULT_NO_TRAFFIC_INTERVAL: Duration = Duration::from_secs(60);
 /// Envoy's default of `response_buffer_size`.
 const DEFAULT_RESPONSE_BUFFER_BYTES: usize = 1024;
 
-/// Compiles one health check.
-pub(crate) fn health_check(cx: &mut Cx<'_>, h: &core::HealthCheck) -> Option<HealthCheck> {
+/// A cluster's health checks, which have names where the Rust types of the API do not.
+#[derive(Clone, PartialEq, Message)]
+struct NamedChecks {
+    #[prost(message, repeated, tag = "8")]
+    health_checks: Vec<Named>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Named {
+    #[prost(string, tag = "27")]
+    name: String,
+}
+
+/// Compiles the health checks of a cluster, whose encoded form has their names. `None`: there are none.
+pub(crate) fn health_checks(
+    cx: &mut Cx<'_>,
+    checks: &[core::HealthCheck],
+    encoded: &[u8],
+) -> Option<Arc<[HealthCheck]>> {
+    let named = cx.check("health_checks", NamedChecks::decode(encoded))?.health_checks;
+    let mut names = Vec::<&str>::new();
+    let mut next = named.iter().map(|check| check.name.as_str());
+    let compiled = cx.each("health_checks", checks, |cx, check| {
+        let name = next.next().unwrap_or_default();
+        if name.is_empty() && checks.len() > 1 {
+            cx.fail_at::<()>("name", "is required where there are several");
+        } else if names.contains(&name) {
+            cx.fail_at::<()>("name", format!("another is called {name:?} already"));
+        }
+        names.push(name);
+        health_check(cx, check, name)
+    });
+    (!compiled.is_empty()).then(|| compiled.into())
+}
+
+fn health_check(cx: &mut Cx<'_>, h: &core::HealthCheck, name: &str) -> Option<HealthCheck> {
     use core::health_check::HealthChecker;
     let probe = match &h.health_checker {
         Some(HealthChecker::HttpHealthCheck(http)) => cx.at("http_health_check", |cx| http_probe(cx, http)),
@@ -41,6 +77,7 @@ pub(crate) fn health_check(cx: &mut Cx<'_>, h: &core::HealthCheck) -> Option<Hea
     };
     let criteria = h.transport_socket_match_criteria.as_ref();
     Some(HealthCheck {
+        name: name.into(),
         probe: probe?,
         timeout: timeout?,
         unhealthy_threshold: unhealthy_threshold?,

@@ -321,7 +321,7 @@ fn clusters_and_endpoints() {
             ],
         ),
         (
-            "name: c\nhealth_checks: [{ http_health_check: { path: a, method: CONNECT } }, { tcp_health_check: { send: { text: \"0x1\" } }, timeout: 1s, interval: 1s, unhealthy_threshold: 1, healthy_threshold: 1 }]",
+            "name: c\nhealth_checks: [{ name: a, http_health_check: { path: a, method: CONNECT } }, { name: b, tcp_health_check: { send: { text: \"0x1\" } }, timeout: 1s, interval: 1s, unhealthy_threshold: 1, healthy_threshold: 1 }]",
             vec![
                 "health_checks[0].http_health_check.path: must start with / and hold no blanks",
                 "health_checks[0].timeout: is required",
@@ -332,8 +332,11 @@ fn clusters_and_endpoints() {
             ],
         ),
         (
-            "name: c\nhealth_checks: [{ tcp_health_check: {}, timeout: 1s, interval: 1s, unhealthy_threshold: 1, healthy_threshold: 1 }, { tcp_health_check: {}, timeout: 1s, interval: 1s, unhealthy_threshold: 1, healthy_threshold: 1 }]",
-            vec!["health_checks: at most one is supported"],
+            "name: c\nhealth_checks: [{ tcp_health_check: {}, timeout: 1s, interval: 1s, unhealthy_threshold: 1, healthy_threshold: 1 }, { name: a, tcp_health_check: {}, timeout: 1s, interval: 1s, unhealthy_threshold: 1, healthy_threshold: 1 }, { name: a, tcp_health_check: {}, timeout: 1s, interval: 1s, unhealthy_threshold: 1, healthy_threshold: 1 }]",
+            vec![
+                "health_checks[0].name: is required where there are several",
+                "health_checks[2].name: another is called \"a\" already",
+            ],
         ),
         (
             "name: c\ndns_failure_refresh_rate: { base_interval: 5s, max_interval: 1s }",

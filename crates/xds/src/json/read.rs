@@ -19,6 +19,8 @@ use crate::type_url;
 pub struct Read<M> {
     /// The message with everything in it that could be read; `None` when the text holds no message at all.
     pub message: Option<M>,
+    /// Its bytes, with fields that `M` does not have and this program's schema does.
+    pub encoded: Vec<u8>,
     /// The tree it was read from, for positions of fields found wrong later.
     pub tree: Option<Node>,
     /// What was wrong. Any error here means that `message` lacks something.
@@ -32,7 +34,7 @@ pub fn read_text<M: prost::Name + Default>(schema: &Schema, file: &str, text: &s
     let Some(descriptor) = schema.message(&M::full_name()) else {
         let message = format!("{} is not in this program's schema", M::full_name());
         diagnostics.push(Diagnostic::error("xds.unknown-type", Span::whole_file(file), message));
-        return Read { message: None, tree: None, diagnostics };
+        return Read { message: None, encoded: Vec::new(), tree: None, diagnostics };
     };
     if documents.len() > 1 {
         let span = documents[1].span.clone();
@@ -43,14 +45,15 @@ pub fn read_text<M: prost::Name + Default>(schema: &Schema, file: &str, text: &s
             let message = format!("expected a {}, the file is empty", descriptor.name());
             diagnostics.push(Diagnostic::error("xds.empty", Span::whole_file(file), message));
         }
-        return Read { message: None, tree: None, diagnostics };
+        return Read { message: None, encoded: Vec::new(), tree: None, diagnostics };
     }
     let tree = documents.swap_remove(0);
     let (dynamic, found) = read_message(schema, &descriptor, &tree);
     diagnostics.extend(found);
     // The dynamic message was built against the same definitions, so its bytes decode.
-    let message = dynamic.and_then(|dynamic| M::decode(&*dynamic.encode_to_vec()).ok());
-    Read { message, tree: Some(tree), diagnostics }
+    let encoded = dynamic.map(|dynamic| dynamic.encode_to_vec());
+    let message = encoded.as_deref().and_then(|encoded| M::decode(encoded).ok());
+    Read { message, encoded: encoded.unwrap_or_default(), tree: Some(tree), diagnostics }
 }
 
 /// Reads a message from a tree.

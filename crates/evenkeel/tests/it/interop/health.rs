@@ -120,8 +120,12 @@ fn bootstrap(hosts: &[Host; 4], port: u16, admin: u16) -> String {
 }
 
 #[test]
-fn neither_takes_two_checks_without_names_for_a_cluster() {
-    let check = "{ timeout: 1s, interval: 1s, unhealthy_threshold: 1, healthy_threshold: 1, tcp_health_check: {} }";
+fn neither_takes_several_checks_without_names_of_their_own() {
+    let check = |name: &str| {
+        format!(
+            "{{ timeout: 1s, interval: 1s, unhealthy_threshold: 1, healthy_threshold: 1, tcp_health_check: {{}}{name} }}"
+        )
+    };
     let with = |checks: &str| {
         let cluster = format!(
             "{{ name: c, type: STATIC, health_checks: [ {checks} ], load_assignment: {{ cluster_name: c, endpoints: [ {{ lb_endpoints: \
@@ -132,16 +136,27 @@ fn neither_takes_two_checks_without_names_for_a_cluster() {
     };
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("bootstrap.yaml");
-    for (checks, refused) in [(check.to_owned(), false), (format!("{check}, {check}"), true)] {
-        let text = with(&checks);
+    for (names, refused) in [
+        (&[""][..], None),
+        (&[", name: a"], None),
+        (&[", name: a", ", name: b"], None),
+        (&["", ""], Some(("health_checks[0].name: is required where there are several", "is missing a name"))),
+        (
+            &[", name: a", ", name: a"],
+            Some(("health_checks[1].name: another is called \"a\" already", "duplicate health check name")),
+        ),
+    ] {
+        let text = with(&names.iter().map(|name| check(name)).collect::<Vec<_>>().join(", "));
         std::fs::write(&file, &text).expect("a writable folder");
         let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
         let output = command.args(["proxy", "--mode", "validate", "-c"]).arg(&file).output().expect("it starts");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(!output.status.success(), refused, "{said}");
-        assert!(!refused || said.contains("health_checks: at most one is supported"), "{said}");
+        assert_eq!(output.status.success(), refused.is_none(), "{said}");
         let envoy = envoy_validate(&text);
-        assert_eq!(envoy.is_err(), refused, "{envoy:?}");
-        assert!(!refused || envoy.is_err_and(|said| said.contains("is missing a name")));
+        assert_eq!(envoy.is_ok(), refused.is_none(), "{envoy:?}");
+        if let Some((ours, envoys)) = refused {
+            assert!(said.contains(ours), "{said}");
+            assert!(envoy.is_err_and(|said| said.contains(envoys)), "{envoys}");
+        }
     }
 }

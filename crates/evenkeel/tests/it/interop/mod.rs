@@ -8,6 +8,7 @@ mod grpc_health;
 mod grpc_stats;
 mod hashing;
 mod health;
+mod health_checks;
 mod hostile;
 mod http2;
 mod malformed;

@@ -43,6 +43,21 @@ impl HealthFlags {
         self.0 & flags.0 != 0
     }
 
+    /// None is set.
+    pub const NONE: Self = Self(0);
+
+    /// Those of them that are in `flags`.
+    #[must_use]
+    pub const fn only(self, flags: Self) -> Self {
+        Self(self.0 & flags.0)
+    }
+
+    /// Those of them that are not in `flags`.
+    #[must_use]
+    pub const fn without(self, flags: Self) -> Self {
+        Self(self.0 & !flags.0)
+    }
+
     /// Both sets.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {

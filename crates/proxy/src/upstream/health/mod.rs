@@ -14,14 +14,14 @@ use std::sync::Arc;
 use evenkeel_runtime_config::Config;
 use evenkeel_runtime_config::cluster::{Cluster, Endpoint, EndpointAddress};
 use evenkeel_runtime_config::health_check::HealthCheck;
-use evenkeel_stats::{Layout, Registry, Scope, ScopeName, Writer};
+use evenkeel_stats::{Registry, ScopeName, Writer};
 use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::{Instant, sleep};
 
 pub use host::{HealthFlags, HostHealth, Tally};
 pub use outlier::{Outcome, OutlierDetector};
 
-use self::active::{CheckTarget, Checking, health_check_stats};
+use self::active::{CheckTarget, Checking, Votes, all_checks_stats, health_check_stats};
 use super::shared::{SharedCluster, SharedClusters};
 use crate::random::Random;
 
@@ -49,8 +49,11 @@ struct Watched {
 /// The checks of a cluster's hosts.
 #[derive(Debug)]
 struct Checks {
-    check: Arc<HealthCheck>,
-    stats: Rc<Writer<health_check_stats::Stats>>,
+    checks: Arc<[HealthCheck]>,
+    /// Of each, in the same order.
+    stats: Vec<Rc<Writer<health_check_stats::Stats>>>,
+    /// Of all together, where there are several.
+    all: Option<Writer<all_checks_stats::Stats>>,
     random: Rc<Random>,
     sessions: HashMap<EndpointAddress, Checked>,
 }
@@ -59,13 +62,21 @@ struct Checks {
 #[derive(Debug)]
 struct Checked {
     endpoint: Arc<Endpoint>,
-    health: Arc<HostHealth>,
-    task: AbortHandle,
+    votes: Rc<Votes>,
+    /// One for each check.
+    tasks: Vec<AbortHandle>,
+}
+
+impl Checked {
+    /// It was removed by discovery, and failed.
+    fn is_over(&self) -> bool {
+        self.tasks.iter().any(AbortHandle::is_finished)
+    }
 }
 
 impl Drop for Checked {
     fn drop(&mut self) {
-        self.task.abort();
+        self.tasks.iter().for_each(AbortHandle::abort);
     }
 }
 
@@ -97,7 +108,7 @@ impl HealthManager {
 
     /// Follows the configuration. To be called before the workers get it.
     pub fn update(&mut self, config: &Config) {
-        let watched = |cluster: &Cluster| cluster.outlier_detection.is_some() || cluster.health_check.is_some();
+        let watched = |cluster: &Cluster| cluster.outlier_detection.is_some() || cluster.health_checks.is_some();
         self.clusters.retain(|name, known| {
             let keep = config.clusters.get(name).is_some_and(|cluster| watched(cluster));
             if !keep {
@@ -133,17 +144,21 @@ impl Watched {
         self.update_outliers(registry);
     }
 
-    /// Starts and ends checks so that there is one for each host.
+    /// Starts and ends checks so that there are those wanted for each host.
     fn update_checks(&mut self, registry: &Registry) {
-        let Some(wanted) = &self.config.health_check else { return self.stop_checks() };
-        let changed = self.checks.as_ref().is_some_and(|checks| !Arc::ptr_eq(&checks.check, wanted));
+        let Some(wanted) = &self.config.health_checks else { return self.stop_checks() };
+        let changed = self.checks.as_ref().is_some_and(|checks| !Arc::ptr_eq(&checks.checks, wanted));
         let checks = self.checks.get_or_insert_with(|| Checks {
-            check: wanted.clone(),
-            stats: Rc::new(scope(registry, &self.config, "health_check.").writer()),
+            checks: wanted.clone(),
+            stats: Vec::new(),
+            all: None,
             random: Rc::new(Random::from_system()),
             sessions: HashMap::new(),
         });
-        checks.check = wanted.clone();
+        if changed || checks.stats.is_empty() {
+            checks.checks = wanted.clone();
+            checks.count_in(registry, &self.config);
+        }
         let mut before = std::mem::take(&mut checks.sessions);
         for (endpoint, health) in self.config.endpoints.hosts.iter().zip(&self.hosts) {
             let known = before.remove(&endpoint.address);
@@ -159,7 +174,7 @@ impl Watched {
             }
             health.change(HealthFlags::default(), HealthFlags::PENDING_DYNAMIC_REMOVAL);
             let first = known.is_none();
-            let as_it_was = |known: &Checked| !changed && known.endpoint == *endpoint && !known.task.is_finished();
+            let as_it_was = |known: &Checked| !changed && known.endpoint == *endpoint && !known.is_over();
             let checked = match known.filter(as_it_was) {
                 Some(known) => known,
                 None => checks.start(&self.config, &self.shared, endpoint, health, first),
@@ -169,10 +184,10 @@ impl Watched {
         // A host that discovery removed stays as long as it passes its checks, unless configured otherwise.
         for (address, left) in before {
             let stays = !self.config.ignore_health_on_removal
-                && !left.task.is_finished()
-                && !left.health.flags().has(HealthFlags::FAILED_ACTIVE_HC);
+                && !left.is_over()
+                && !left.votes.health().flags().has(HealthFlags::FAILED_ACTIVE_HC);
             if stays {
-                left.health.change(HealthFlags::PENDING_DYNAMIC_REMOVAL, HealthFlags::default());
+                left.votes.health().change(HealthFlags::PENDING_DYNAMIC_REMOVAL, HealthFlags::default());
                 checks.sessions.insert(address, left);
             }
         }
@@ -188,7 +203,7 @@ impl Watched {
             .and(HealthFlags::EXCLUDED_VIA_IMMEDIATE_HC_FAIL)
             .and(HealthFlags::PENDING_DYNAMIC_REMOVAL);
         for checked in checks.sessions.values() {
-            checked.health.change(HealthFlags::default(), all);
+            checked.votes.health().change(HealthFlags::default(), all);
         }
         self.shared.health_changed();
     }
@@ -196,7 +211,7 @@ impl Watched {
     fn update_outliers(&mut self, registry: &Registry) {
         let Some(wanted) = &self.config.outlier_detection else { return self.stop_outliers() };
         let outliers = self.outliers.get_or_insert_with(|| {
-            let writer = scope(registry, &self.config, "outlier_detection.").writer();
+            let writer = registry.scope(scope_name(&self.config, "outlier_detection.")).writer();
             let detector = Arc::new(OutlierDetector::new(wanted.clone(), writer, Random::from_system()));
             self.shared.set_outliers(Some(detector.clone()));
             let ticking = spawn_local(keep_ticking(detector.clone(), self.shared.clone())).abort_handle();
@@ -220,6 +235,25 @@ impl Watched {
 }
 
 impl Checks {
+    /// A scope for each check, and one for all where there are several.
+    fn count_in(&mut self, registry: &Registry, cluster: &Cluster) {
+        let stats = |check: &HealthCheck| {
+            let name = match &*check.name {
+                "" => scope_name(cluster, "health_check."),
+                name => {
+                    let mut scope = scope_name(cluster, "health_check.");
+                    scope.dotted.push_str(&format!("name.{name}."));
+                    scope.tags.push(("envoy_health_check_name", name.to_owned()));
+                    scope
+                }
+            };
+            Rc::new(registry.scope(name).writer())
+        };
+        self.stats = self.checks.iter().map(stats).collect();
+        let several = self.checks.len() > 1;
+        self.all = several.then(|| registry.scope(scope_name(cluster, "health_check.")).writer());
+    }
+
     fn start(
         &self,
         cluster: &Arc<Cluster>,
@@ -228,30 +262,41 @@ impl Checks {
         health: &Arc<HostHealth>,
         first: bool,
     ) -> Checked {
-        let checking = Checking {
-            check: self.check.clone(),
-            target: CheckTarget::new(cluster, &self.check, endpoint),
-            health: health.clone(),
-            shared: shared.clone(),
-            stats: self.stats.clone(),
-            random: self.random.clone(),
-            first,
-        };
-        let task = spawn_local(checking.run()).abort_handle();
-        Checked { endpoint: endpoint.clone(), health: health.clone(), task }
+        let votes = Rc::new(Votes::new(health, self.checks.len()));
+        let tasks = self.checks.iter().zip(&self.stats).enumerate().map(|(index, (check, stats))| {
+            let checking = Checking {
+                checks: self.checks.clone(),
+                index,
+                target: CheckTarget::new(cluster, check, endpoint),
+                votes: votes.clone(),
+                shared: shared.clone(),
+                stats: stats.clone(),
+                random: self.random.clone(),
+                first,
+            };
+            spawn_local(checking.run()).abort_handle()
+        });
+        let tasks = tasks.collect();
+        Checked { endpoint: endpoint.clone(), votes, tasks }
     }
 
     fn publish(&self) {
-        active::publish(&self.stats, self.sessions.values().map(|checked| &checked.health));
+        let hosts = || self.sessions.values().map(|checked| &*checked.votes);
+        for (check, stats) in self.stats.iter().enumerate() {
+            active::publish(stats, check, hosts());
+        }
+        if let Some(all) = &self.all {
+            active::publish_all(all, hosts());
+        }
     }
 }
 
 /// `cluster.NAME.KIND`.
-fn scope<L: Layout>(registry: &Registry, cluster: &Cluster, kind: &str) -> Scope<L> {
+fn scope_name(cluster: &Cluster, kind: &str) -> ScopeName {
     let mut name = ScopeName::tagged("cluster", "envoy_cluster_name", &cluster.stat_name);
     name.dotted.push_str(kind);
     name.family.push_str(&kind.replace('.', "_"));
-    registry.scope(name)
+    name
 }
 
 async fn keep_ticking(detector: Arc<OutlierDetector>, shared: Arc<SharedCluster>) {

@@ -7,6 +7,7 @@ mod grpc;
 mod http;
 mod session;
 mod tcp;
+mod votes;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,17 +21,28 @@ use self::session::{Session, pause, some_of};
 use super::super::connect::{ConnectError, connect};
 use super::super::host::Host;
 use super::super::shared::SharedCluster;
-use super::host::{HealthFlags, HostHealth};
+use super::host::HealthFlags;
 use crate::alpn::Wanted;
 use crate::random::Random;
 use crate::stream::Stream;
 
 pub(super) use self::session::Verdict;
+pub(super) use self::votes::Votes;
 
 evenkeel_stats::layout! {
-    /// `cluster.NAME.health_check.`
+    /// `cluster.NAME.health_check.`, or `cluster.NAME.health_check.name.CHECK.`
     pub mod health_check_stats {
         counters { attempt, success, failure, passive_failure, network_failure, verify_cluster }
+        gauges { healthy, degraded }
+        histograms {}
+        statuses None
+    }
+}
+
+evenkeel_stats::layout! {
+    /// `cluster.NAME.health_check.`, where several checks have to pass.
+    pub mod all_checks_stats {
+        counters {}
         gauges { healthy, degraded }
         histograms {}
         statuses None
@@ -60,11 +72,13 @@ enum Prober {
     Grpc(grpc::Prober),
 }
 
-/// Checks one host for as long as it is to be checked.
+/// One check of one host, for as long as that is to be checked.
 pub(super) struct Checking {
-    pub check: Arc<HealthCheck>,
+    pub checks: Arc<[HealthCheck]>,
+    /// Which of them.
+    pub index: usize,
     pub target: CheckTarget,
-    pub health: Arc<HostHealth>,
+    pub votes: Rc<Votes>,
     pub shared: Arc<SharedCluster>,
     pub stats: Rc<Writer<health_check_stats::Stats>>,
     pub random: Rc<Random>,
@@ -139,8 +153,9 @@ impl Prober {
 impl Checking {
     /// Ends only when the host was removed by discovery and then fails.
     pub async fn run(self) {
-        let check = &self.check;
-        let mut session = Session::new(self.health.flags().has(HealthFlags::FAILED_ACTIVE_HC), self.first);
+        let Some(check) = self.checks.get(self.index) else { return };
+        let (votes, health) = (&*self.votes, self.votes.health());
+        let mut session = Session::new(votes.of(self.index).has(HealthFlags::FAILED_ACTIVE_HC), self.first);
         let mut prober = Prober::new(&check.probe);
         sleep(some_of(check.intervals.initial_jitter, &self.random)).await;
         loop {
@@ -153,21 +168,24 @@ impl Checking {
                     Verdict::Timeout
                 }
             };
-            if self.health.flags().has(HealthFlags::FAILED_ACTIVE_HC) {
+            votes.note_exclusion();
+            if votes.of(self.index).has(HealthFlags::FAILED_ACTIVE_HC) {
                 session.note_failed();
             }
             let change = session.conclude(check, verdict);
-            self.note(verdict, change.changed);
-            if self.health.change(change.set, change.clear) {
+            self.note(check, verdict, change.changed);
+            if votes.cast(self.index, &change) {
                 self.shared.health_changed();
             }
-            if let (Verdict::Healthy { .. }, Some(outliers)) = (verdict, self.shared.outliers())
-                && outliers.passed_health_check(&self.health, Instant::now())
+            // Among several a check that passes says nothing of a host that fails another.
+            let passed = self.checks.len() == 1 || !health.flags().has(HealthFlags::FAILED_ACTIVE_HC);
+            if let (Verdict::Healthy { .. }, true, Some(outliers)) = (verdict, passed, self.shared.outliers())
+                && outliers.passed_health_check(health, Instant::now())
             {
                 self.shared.health_changed();
             }
             let gone = HealthFlags::PENDING_DYNAMIC_REMOVAL;
-            if self.health.flags().has(gone) && self.health.flags().has(HealthFlags::FAILED_ACTIVE_HC) {
+            if health.flags().has(gone) && health.flags().has(HealthFlags::FAILED_ACTIVE_HC) {
                 return;
             }
             sleep(pause(&check.intervals, &change, self.shared.had_traffic(), &self.random)).await;
@@ -175,34 +193,56 @@ impl Checking {
     }
 
     /// Statistics and log of one check.
-    fn note(&self, verdict: Verdict, changed: bool) {
+    fn note(&self, check: &HealthCheck, verdict: Verdict, changed: bool) {
         let (cluster, host) = (&*self.target.cluster.name, &*self.target.host.label);
+        let name = Some(&*check.name).filter(|name| !name.is_empty());
         let healthy = matches!(verdict, Verdict::Healthy { .. });
         self.stats.inc(if healthy { Counter::success } else { Counter::failure });
         if matches!(verdict, Verdict::NetworkFailure | Verdict::Timeout) {
             self.stats.inc(Counter::network_failure);
         }
         match (healthy, changed) {
-            (true, true) => tracing::info!(cluster, host, "passes its health check"),
-            (false, true) => tracing::warn!(cluster, host, ?verdict, "fails its health check"),
-            (true, false) if self.check.always_log_success => tracing::info!(cluster, host, "passed a health check"),
-            (false, false) if self.check.always_log_failures || self.first => {
-                tracing::warn!(cluster, host, ?verdict, "failed a health check");
+            (true, true) => tracing::info!(cluster, host, name, "passes its health check"),
+            (false, true) => tracing::warn!(cluster, host, name, ?verdict, "fails its health check"),
+            (true, false) if check.always_log_success => tracing::info!(cluster, host, name, "passed a health check"),
+            (false, false) if check.always_log_failures || self.first => {
+                tracing::warn!(cluster, host, name, ?verdict, "failed a health check");
             }
             _ => {}
         }
     }
 }
 
-/// Sets the gauges by the hosts' flags.
-pub(super) fn publish<'h>(stats: &Writer<health_check_stats::Stats>, hosts: impl Iterator<Item = &'h Arc<HostHealth>>) {
-    let (mut healthy, mut degraded) = (0, 0);
-    for flags in hosts.map(|host| host.flags()) {
-        healthy += i64::from(!flags.has(HealthFlags::FAILED_ACTIVE_HC));
-        degraded += i64::from(flags.has(HealthFlags::DEGRADED_ACTIVE_HC));
-    }
+/// Sets the gauges of one check by what it said of the hosts.
+pub(super) fn publish<'h>(
+    stats: &Writer<health_check_stats::Stats>,
+    check: usize,
+    hosts: impl Iterator<Item = &'h Votes>,
+) {
+    let excluded = HealthFlags::EXCLUDED_VIA_IMMEDIATE_HC_FAIL;
+    let [healthy, degraded] = count(hosts.map(|votes| match votes.health().flags().has(excluded) {
+        true => votes.of(check).and(HealthFlags::FAILED_ACTIVE_HC),
+        false => votes.of(check),
+    }));
     stats.set(Gauge::healthy, healthy);
     stats.set(Gauge::degraded, degraded);
+}
+
+/// Sets the gauges of all checks together.
+pub(super) fn publish_all<'h>(stats: &Writer<all_checks_stats::Stats>, hosts: impl Iterator<Item = &'h Votes>) {
+    let [healthy, degraded] = count(hosts.map(|votes| votes.health().flags()));
+    stats.set(all_checks_stats::Gauge::healthy, healthy);
+    stats.set(all_checks_stats::Gauge::degraded, degraded);
+}
+
+/// How many are healthy, and how many degraded.
+fn count(hosts: impl Iterator<Item = HealthFlags>) -> [i64; 2] {
+    hosts.fold([0, 0], |[healthy, degraded], flags| {
+        [
+            healthy + i64::from(!flags.has(HealthFlags::FAILED_ACTIVE_HC)),
+            degraded + i64::from(flags.has(HealthFlags::DEGRADED_ACTIVE_HC)),
+        ]
+    })
 }
 
 /// Whether `text` holds all of `parts`, one behind the other, with anything in between.

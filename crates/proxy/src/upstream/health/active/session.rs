@@ -48,13 +48,21 @@ pub struct Session {
     in_a_row: u32,
 }
 
+#[cfg(test)]
+impl Change {
+    /// A change of these flags.
+    pub fn of(set: HealthFlags, clear: HealthFlags) -> Self {
+        Self { set, clear, changed: true, pending: false, healthy: true }
+    }
+}
+
 impl Session {
     /// A host whose `failed` flag stands as given; `first`: it was never checked.
     pub fn new(failed: bool, first: bool) -> Self {
         Self { failed, first, in_a_row: 0 }
     }
 
-    /// The host was marked as failed by something else than a check.
+    /// The host was marked as failed by something else than this check.
     pub fn note_failed(&mut self) {
         if !std::mem::replace(&mut self.failed, true) {
             self.in_a_row = 0;
@@ -131,6 +139,7 @@ mod tests {
 
     fn check() -> HealthCheck {
         HealthCheck {
+            name: "".into(),
             probe: Probe::Tcp(TcpProbe::default()),
             timeout: SECOND,
             unhealthy_threshold: 3,
