@@ -18,7 +18,8 @@ const SETTLING: u32 = 1;
 /// By what share of the mean the heaviest worker must exceed it: the first, and the second over the looks seen, since a
 /// short look is a noisy one.
 const TOLERANCE: (f64, f64) = (0.06, 0.12);
-/// By how many standard deviations of a random arrival process it must, besides.
+/// By how many standard deviations of a random arrival process it must, besides, where there are two workers. The more there are,
+/// the further the heaviest is above the mean by chance alone, by the root of their number's logarithm.
 const DEVIATIONS: f64 = 1.5;
 /// Work per look and worker, on average over the window, below which nothing is worth moving.
 pub(super) const MIN_WORK: f64 = 1.0;
@@ -134,7 +135,8 @@ fn significant(work: &[f64], looks: usize) -> f64 {
     if mean < MIN_WORK * looks as f64 {
         return f64::INFINITY;
     }
-    (mean * (TOLERANCE.0 + TOLERANCE.1 / looks as f64)).max(mean.sqrt() * DEVIATIONS)
+    let chance = (mean * (work.len() as f64).log2()).sqrt() * DEVIATIONS;
+    (mean * (TOLERANCE.0 + TOLERANCE.1 / looks as f64)).max(chance)
 }
 
 /// Who gives what to whom so that all come to the mean; nothing while the heaviest has no more than `excess` over it.
@@ -200,8 +202,9 @@ mod tests {
             let busy = vec![50; work.len()];
             assert_eq!(plan(work, &busy, 30).map(|(looks, _)| looks), expected, "{work:?}");
         };
-        // 20 against 30 in two looks may be chance, in three it is not.
-        check(&[20, 30, 20, 30], Some(3));
+        // 20 against 30 in two looks may be chance, in three it is not; where there are more workers, in five.
+        check(&[20, 30], Some(3));
+        check(&[20, 30, 20, 30], Some(5));
         check(&[100, 120], Some(4));
         check(&[1000, 1300], Some(2));
         check(&[1000, 1100], None);
