@@ -1,6 +1,8 @@
 //! What a stream asks for, told to whoever changes its resources: a stream that a change does not concern is not woken.
 
 use std::collections::BTreeSet;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash as _, Hasher as _};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,7 +20,13 @@ pub struct Interest(Arc<Mutex<[Asked; ResourceType::ALL.len()]>>);
 struct Asked {
     wildcard: bool,
     names: OrdSet<Arc<str>>,
+    /// Of those, what most other names are told apart by without a look at any.
+    filter: Filter,
 }
+
+/// A Bloom filter of few names, each under one bit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Filter([u64; Filter::WORDS]);
 
 /// Every name under which a client may see that two sets differ: those of the resources, and those they answer to.
 #[derive(Debug, Clone)]
@@ -31,6 +39,8 @@ struct Key {
     name: Arc<str>,
     /// What a name begins with that is this one and a port; of types whose resources answer to that.
     with_port: Option<Box<str>>,
+    /// Of the name.
+    hash: u64,
 }
 
 impl Touched {
@@ -46,7 +56,7 @@ impl Interest {
         let asked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         touched.0.iter().any(|key| {
             let of = &asked[key.kind.index()];
-            of.wildcard || key.asked(&of.names).next().is_some()
+            of.wildcard || (key.is_any() || of.filter.may_have(key.hash)) && key.asked(&of.names).next().is_some()
         })
     }
 
@@ -58,20 +68,62 @@ impl Interest {
             of.wildcard = subscription.wildcard;
             if !of.names.ptr_eq(subscription.names()) {
                 of.names = subscription.names().clone();
+                of.filter = Filter::of(&of.names);
             }
         }
     }
 }
 
+impl Filter {
+    /// Enough that of 20 names, which is what a sidecar asks for, one in 25 others passes.
+    const WORDS: usize = 8;
+
+    /// Names, with and without a port.
+    fn of(names: &OrdSet<Arc<str>>) -> Self {
+        let mut filter = Self::default();
+        for name in names {
+            filter.add(hash(name));
+            name.match_indices(':').for_each(|(at, _)| filter.add(hash(&name[..at])));
+        }
+        filter
+    }
+
+    fn place(hash: u64) -> (usize, u64) {
+        ((hash >> 6) as usize % Self::WORDS, 1 << (hash % 64))
+    }
+
+    fn add(&mut self, hash: u64) {
+        let (word, bit) = Self::place(hash);
+        self.0[word] |= bit;
+    }
+
+    /// Whether one of the names may have this hash.
+    fn may_have(&self, hash: u64) -> bool {
+        let (word, bit) = Self::place(hash);
+        self.0[word] & bit != 0
+    }
+}
+
+fn hash(name: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish()
+}
+
 impl Key {
     fn new(kind: ResourceType, name: &Arc<str>) -> Self {
         let with_port = kind.has_aliases().then(|| format!("{name}:").into());
-        Self { kind, name: name.clone(), with_port }
+        Self { kind, name: name.clone(), with_port, hash: hash(name) }
+    }
+
+    /// Whether it may answer to any name.
+    fn is_any(&self) -> bool {
+        self.with_port.is_some() && self.name.contains('*')
     }
 
     /// The names asked for that this one may answer to: itself, itself with a port, or anything if it is a wildcard.
     fn asked<'a>(&self, names: &'a OrdSet<Arc<str>>) -> impl Iterator<Item = &'a Arc<str>> + use<'a, '_> {
-        let any = self.with_port.is_some() && self.name.contains('*');
+        let any = self.is_any();
         let ported = self.with_port.as_deref().filter(|_| !any && !names.is_empty()).into_iter().flat_map(|from| {
             let after = names.range::<_, str>((Bound::Included(from), Bound::Unbounded));
             after.take_while(move |name| name.starts_with(from))
@@ -129,5 +181,10 @@ mod tests {
         check(host, false, &["80/a.b:80"], (host, "80/a.b"), true);
         check(host, false, &["80/a.bc", "80/a"], (host, "80/a.b"), false);
         check(host, false, &["80/a.b"], (host, "80/*.b"), true);
+        check(host, false, &["80/[::1]:80"], (host, "80/[::1]"), true);
+        let many: Vec<String> = (0..10_000).map(|name| format!("cluster-{name}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        check(cluster, false, &many, (cluster, "cluster-77"), true);
+        check(cluster, false, &many, (cluster, "cluster"), false);
     }
 }

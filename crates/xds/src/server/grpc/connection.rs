@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Buf as _, Bytes};
+use bytes::Buf as _;
 use evenkeel_http::h2::{self, Reason, RequestMeta, Reset, Sink, StreamKey};
 use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, ResponseHead};
 use prost::Message;
@@ -18,9 +18,9 @@ use tonic::{Extensions, Status as GrpcStatus};
 use super::heads;
 use super::messages::Messages;
 use super::others::{Calls, Opened, Others};
+use super::outgoing::Outgoing;
 use super::{Limits, Method, OUTPUT_BYTES};
 use crate::server::Response;
-use crate::server::response::Pieces;
 use crate::server::service::RESPONSE_QUEUE;
 use crate::server::stream::Carrier;
 
@@ -80,9 +80,7 @@ struct Ads {
     ended: bool,
     /// The client is gone.
     gone: bool,
-    queue: std::collections::VecDeque<Response>,
-    current: Option<Pieces>,
-    piece: Bytes,
+    outgoing: Outgoing,
     /// What follows the last response.
     trailers: Option<Headers>,
 }
@@ -263,19 +261,19 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, O: Others + 'static> Connection<
     fn pump(&mut self) {
         let Some(ads) = &mut self.inbox.ads else { return };
         loop {
-            while !ads.piece.is_empty() {
-                match self.codec.send_data(ads.key, &ads.piece, false) {
-                    Ok(sent) => ads.piece.advance(sent),
+            while !ads.outgoing.piece.is_empty() {
+                match self.codec.send_data(ads.key, &ads.outgoing.piece, false) {
+                    Ok(sent) => ads.outgoing.piece.advance(sent),
                     Err(_) => {
                         ads.gone = true;
                         break;
                     }
                 }
-                if !ads.piece.is_empty() {
+                if !ads.outgoing.piece.is_empty() {
                     return;
                 }
             }
-            if ads.gone || !ads.next_piece() {
+            if ads.gone || !ads.outgoing.next_piece() {
                 break;
             }
         }
@@ -338,24 +336,8 @@ impl Ads {
             served: false,
             ended,
             gone: false,
-            queue: std::collections::VecDeque::new(),
-            current: None,
-            piece: Bytes::new(),
+            outgoing: Outgoing::default(),
             trailers: None,
-        }
-    }
-
-    /// Makes the next piece; false if there is none.
-    fn next_piece(&mut self) -> bool {
-        loop {
-            if let Some(piece) = self.current.as_mut().and_then(Iterator::next) {
-                self.piece = piece;
-                return true;
-            }
-            self.current = self.queue.pop_front().map(Response::into_pieces);
-            if self.current.is_none() {
-                return false;
-            }
         }
     }
 }
@@ -420,13 +402,13 @@ where
     async fn send(&mut self, response: Response) -> bool {
         self.lend_output();
         if let Some(ads) = &mut self.inbox.ads {
-            ads.queue.push_back(response);
+            ads.outgoing.responses.push_back(response);
         }
         self.pump();
         loop {
             match &self.inbox.ads {
                 Some(ads) if !ads.gone && !self.closed => {
-                    if ads.queue.len() < RESPONSE_QUEUE {
+                    if ads.outgoing.responses.len() < RESPONSE_QUEUE {
                         return true;
                     }
                 }

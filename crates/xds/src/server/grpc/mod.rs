@@ -15,6 +15,7 @@ mod connection;
 mod heads;
 mod messages;
 mod others;
+mod outgoing;
 
 use std::sync::Arc;
 use std::time::Duration;
