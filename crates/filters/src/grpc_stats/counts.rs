@@ -92,6 +92,9 @@ pub(super) fn count_end(stats: &Writer<Stats>, status: &[u8]) {
     stats.inc(Counter::Total);
 }
 
+/// Counters by `SERVICE/METHOD`.
+type Methods = RefCell<FastMap<Box<[u8]>, Rc<Writer<Stats>>>>;
+
 /// What one worker counts of the calls to one cluster. It lives as long as the cluster does.
 #[derive(Debug)]
 pub struct ClusterCalls {
@@ -99,7 +102,7 @@ pub struct ClusterCalls {
     /// `cluster.NAME.`
     outer: ScopeName,
     /// By `SERVICE/METHOD`: with the service's name as it is, and with its dots replaced.
-    methods: [RefCell<FastMap<Box<[u8]>, Rc<Writer<Stats>>>>; 2],
+    methods: [Methods; 2],
     others: OnceCell<Rc<Writer<Stats>>>,
 }
 
