@@ -16,6 +16,7 @@ use crate::history::log::{Change as Written, Checkpoint, EventLog, FileText, Wri
 use crate::lease::Lease;
 use crate::metrics::{Event, Metrics, Trigger};
 use crate::proxies::{Client, Proxies};
+use crate::shrunk::{Advice, Shrunk};
 use crate::source::debounce::{Change, Debounce, DebounceOptions, Lane};
 use crate::source::files::{Difference, Files, Refresh};
 use crate::source::watch::{Notice, Watch};
@@ -153,6 +154,16 @@ impl Configuration {
             }
         }
         self.remember_proxies(now, settled);
+    }
+
+    /// Builds anew what is left of a configuration of which most has gone.
+    fn rebuild(&mut self, world: &watch::Sender<Arc<World>>, proxies: &Proxies) {
+        let built = self.builder.rebuild();
+        self.told = built.diagnostics;
+        let next = World { snapshot: built.snapshot, ..World::clone(&world.borrow()) };
+        world.send_replace(Arc::new(next));
+        proxies.rebuild();
+        tracing::info!(objects = self.builder.objects(), "built anew what is left of the configuration");
     }
 
     /// Writes down what was read.
@@ -311,12 +322,14 @@ pub async fn keep(
     world: watch::Sender<Arc<World>>,
     proxies: Arc<Proxies>,
     metrics: Arc<Metrics>,
+    freed: fn(),
 ) {
     count(&world.borrow(), &metrics);
     metrics.noticed(std::mem::take(&mut configuration.events));
     let mut debounce = Debounce::new(options);
     let mut look_at_proxies = tokio::time::interval(PROXIES_INTERVAL);
     look_at_proxies.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut shrunk = Shrunk::default();
     let (mut everything, mut endpoints) = (Changed::default(), Changed::default());
     loop {
         let due = debounce.due();
@@ -345,8 +358,23 @@ pub async fn keep(
                 debounce.change(change, Instant::now());
             }
             () = wait_until(store) => configuration.store_book(),
-            _ = look_at_proxies.tick() => configuration.remember_proxies(SystemTime::now(), proxies.take_settled()),
+            _ = look_at_proxies.tick() => {
+                configuration.remember_proxies(SystemTime::now(), proxies.take_settled());
+                match shrunk.look(configuration.builder.objects()) {
+                    Advice::Nothing => {}
+                    Advice::Rebuild => configuration.rebuild(&world, &proxies),
+                    Advice::GiveBack => give_back(freed),
+                }
+            }
         }
+    }
+}
+
+/// Has all threads give back what they have free: a thread does before it goes to sleep, so each is woken.
+fn give_back(freed: fn()) {
+    freed();
+    for _ in 0..tokio::runtime::Handle::current().metrics().num_workers() {
+        tokio::spawn(tokio::task::yield_now());
     }
 }
 

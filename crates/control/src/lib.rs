@@ -28,6 +28,7 @@ pub mod publish;
 mod scope;
 pub mod server;
 pub mod server_certificate;
+mod shrunk;
 pub mod source;
 pub mod world;
 

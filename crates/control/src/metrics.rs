@@ -49,6 +49,8 @@ pub struct Metrics {
     pub waiting_streams: AtomicI64,
     /// Resources that differed from what is made from nothing.
     pub mismatches: AtomicU64,
+    /// Times what was left of a configuration was built anew.
+    pub rebuilds: AtomicU64,
     /// Streams refused because of who asked.
     pub refused_streams: AtomicU64,
     /// Services in the snapshot.
@@ -203,6 +205,7 @@ impl Metrics {
         gauge("evenkeel_config_refused_files", self.refused_files.load(Relaxed));
         let mut counter = |name: &str, value: &AtomicU64| family(&mut out, name, "counter", value.load(Relaxed));
         counter("pilot_total_xds_internal_errors", &self.mismatches);
+        counter("evenkeel_config_rebuilds", &self.rebuilds);
         counter("evenkeel_xds_refused_streams", &self.refused_streams);
         counter("citadel_server_csr_count", &self.csr);
         counter("citadel_server_success_cert_issuance_count", &self.csr_issued);

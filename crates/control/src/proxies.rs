@@ -1,6 +1,7 @@
 //! The proxies that are connected, what each is to hold, and how far it has got.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,16 +41,36 @@ pub struct Proxies {
 #[derive(Debug, Default)]
 struct State {
     streams: BTreeMap<u64, Stream>,
-    by_view: HashMap<ProxyView, BTreeSet<u64>>,
+    by_view: HashMap<View, BTreeSet<u64>>,
     /// Streams that have settled at another generation since somebody asked.
     settled: BTreeSet<u64>,
     /// No more streams are taken.
     closed: bool,
 }
 
+/// What a proxy says of itself, as the translator keeps it: compared by pointer, since a change looks for the streams of all it
+/// may concern.
+#[derive(Debug, Clone)]
+struct View(Arc<ProxyView>);
+
+impl PartialEq for View {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for View {}
+
+impl Hash for View {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.0).hash(state);
+    }
+}
+
 #[derive(Debug)]
 struct Stream {
     client: Arc<Client>,
+    view: View,
     resources: watch::Sender<Arc<ResourceSet>>,
     interest: Interest,
     /// Generation of the resources it was told of last, and when what they are made of was noticed.
@@ -153,15 +174,17 @@ impl Proxies {
         }
         drop(state);
         let first = translator.join(&client.view);
+        let view = View(translator.view_of(&client.view).cloned().unwrap_or_else(|| Arc::new(client.view.clone())));
         let told = (first.generation, Instant::now());
         let (sender, resources) = watch::channel(first);
         let interest = Interest::default();
         let session = Session::new(resources).known_by(interest.clone());
         state = lock(&self.state);
         tracing::info!(node = client.node, identity = ?client.identity, "proxy connected");
-        state.by_view.entry(client.view.clone()).or_default().insert(id);
+        state.by_view.entry(view.clone()).or_default().insert(id);
         let (client, status, behind) = (Arc::new(client), Arc::default(), false);
-        state.streams.insert(id, Stream { client, resources: sender, interest, told, behind, status, first_push });
+        let stream = Stream { client, view, resources: sender, interest, told, behind, status, first_push };
+        state.streams.insert(id, stream);
         self.metrics.streams.fetch_add(1, Relaxed);
         let guard = Registration { proxies: self.clone(), id };
         Ok(session.observed(move |status| guard.proxies.on_status(guard.id, status)))
@@ -194,6 +217,26 @@ impl Proxies {
         self.published.store(world.generation, Relaxed);
     }
 
+    /// Makes anew what proxies hold, of a snapshot that is the same but for where it lies in memory; nothing is sent.
+    pub fn rebuild(&self) {
+        let world = self.world.borrow().clone();
+        let mut translator = lock(&self.translator);
+        let differs = translator.rebuild(world.snapshot.clone());
+        for change in &differs {
+            let (namespace, pod) = (&change.view.namespace, &change.view.pod);
+            tracing::error!("what was made from nothing for {namespace}/{pod} differs; please report this");
+        }
+        self.metrics.mismatches.fetch_add(differs.len() as u64, Relaxed);
+        self.hand_out(differs, &world);
+        self.metrics.rebuilds.fetch_add(1, Relaxed);
+        for stream in lock(&self.state).streams.values_mut() {
+            if let Some(now) = translator.set_of(&stream.client.view) {
+                stream.behind = false;
+                stream.resources.send_replace(now.clone());
+            }
+        }
+    }
+
     /// Generation of the world of which all proxies that it concerns have been told.
     pub fn published(&self) -> u64 {
         self.published.load(Relaxed)
@@ -203,7 +246,7 @@ impl Proxies {
         let mut state = lock(&self.state);
         let State { streams, by_view, .. } = &mut *state;
         for change in changes {
-            for id in by_view.get(&*change.view).into_iter().flatten() {
+            for id in by_view.get(&View(change.view)).into_iter().flatten() {
                 let Some(stream) = streams.get_mut(id) else { continue };
                 if stream.offer(&change.now, &change.touched, world.noticed.instant) {
                     self.metrics.queued(world.noticed.instant.elapsed());
@@ -276,10 +319,10 @@ impl State {
     /// Takes a stream out.
     fn remove(&mut self, id: u64) -> Option<Stream> {
         let gone = self.streams.remove(&id)?;
-        if let Some(streams) = self.by_view.get_mut(&gone.client.view) {
+        if let Some(streams) = self.by_view.get_mut(&gone.view) {
             streams.remove(&id);
             if streams.is_empty() {
-                self.by_view.remove(&gone.client.view);
+                self.by_view.remove(&gone.view);
             }
         }
         Some(gone)

@@ -129,6 +129,8 @@ struct Parts {
     certificates: Arc<Certificates>,
     scopes: Arc<Scopes>,
     server_certificates: ServerCertificates,
+    /// Called when much memory has become free.
+    freed: fn(),
 }
 
 impl ControlPlane {
@@ -184,14 +186,27 @@ impl ControlPlane {
             certificates,
             scopes: Scopes::open(&options.state),
             server_certificates,
+            freed: || {},
         };
         Ok(Self { addresses, parts })
     }
 
     /// Serves until `shutdown` is done, then lets streams end.
     pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), ControlError> {
-        let Parts { grpc, secure_grpc, http, state, configuration, watch, debounce, world, proxies, metrics, .. } =
-            self.parts;
+        let Parts {
+            grpc,
+            secure_grpc,
+            http,
+            state,
+            configuration,
+            watch,
+            debounce,
+            world,
+            proxies,
+            metrics,
+            freed,
+            ..
+        } = self.parts;
         let pages = Arc::new(Pages::new(world.subscribe(), proxies.clone(), metrics.clone(), state));
         let discovery = Arc::new(Discovery::new(proxies.clone(), metrics.clone()));
         let ads = || AdsServer::new(discovery.clone()).max_decoding_message_size(MAX_REQUEST_BYTES);
@@ -214,7 +229,8 @@ impl ControlPlane {
         });
         let remembering = tokio::spawn(scopes.clone().keep());
         let debug = tokio::spawn(debug::serve(http, pages));
-        let keeper = tokio::spawn(configuration::keep(configuration, watch, debounce, world, proxies.clone(), metrics));
+        let keeping = configuration::keep(configuration, watch, debounce, world, proxies.clone(), metrics, freed);
+        let keeper = tokio::spawn(keeping);
         tracing::info!(addresses = ?self.addresses, "control plane ready");
 
         let failed = tokio::select! {
@@ -245,9 +261,11 @@ impl ControlPlane {
     }
 }
 
-/// Starts a control plane and serves until SIGTERM or SIGINT.
-pub async fn run(options: &Options) -> Result<(), ControlError> {
-    ControlPlane::start(options).await?.serve(signals()).await
+/// Starts a control plane and serves until SIGTERM or SIGINT. `freed` is called when much memory has become free.
+pub async fn run(options: Options, freed: fn()) -> Result<(), ControlError> {
+    let mut plane = ControlPlane::start(&options).await?;
+    plane.parts.freed = freed;
+    plane.serve(signals()).await
 }
 
 /// Serves connections as they come until `stop`, then those there are until they end.

@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_local::exec::{self, ExecOptions};
 use evenkeel_local::ports::PortChoice;
+use evenkeel_proxy::memory;
 
 use crate::logging::{self, Level, LogOptions};
 use crate::{admin, history, proxy_config, proxy_status, purge, validate};
@@ -179,11 +180,13 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             logging::start(log.log_level);
             let runtime = tokio::runtime::Builder::new_multi_thread()
                 .enable_all()
+                .on_thread_park(memory::collect_if_asked)
                 .build()
                 .context("cannot start the event loop")?;
             purge::soon();
-            runtime.spawn(evenkeel_proxy::memory::give_back_start_up());
-            runtime.block_on(evenkeel_control::run(&options))?;
+            runtime.spawn(memory::give_back_start_up());
+            // On a worker's thread: this one only waits from now on, and would never return what starting up has freed.
+            runtime.block_on(runtime.spawn(evenkeel_control::run(options, memory::give_back)))??;
             Ok(0)
         }
         Command::Agent { options, log } => {

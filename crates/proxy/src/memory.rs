@@ -1,9 +1,11 @@
 //! Gives memory back: what only starting up needed, and what is free when memory is short.
 
+use std::cell::Cell;
 use std::ffi::CStr;
 use std::fs;
 use std::io;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The allocator's way to return what is free to the system, for the calling thread.
@@ -44,7 +46,30 @@ pub async fn give_back_start_up() {
     tracing::debug!(bytes, "let go of the code that starting up touched");
 }
 
-/// The same for a worker's thread, whose heap is its own.
+/// How often threads were asked to return what their heaps have free.
+static ASKED: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// How often that was when this one did.
+    static DONE: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Lets go of free memory and of the program's own read-only pages, as [`give_back_start_up`] does; threads that call
+/// [`collect_if_asked`] return what is free on their heaps.
+pub fn give_back() {
+    ASKED.fetch_add(1, Ordering::Relaxed);
+    let_go_of_code();
+}
+
+/// Returns what this thread's heap has free if somebody has asked for that since it did last: for a thread that is about to sleep.
+pub fn collect_if_asked() {
+    let asked = ASKED.load(Ordering::Relaxed);
+    if DONE.replace(asked) != asked {
+        collect();
+    }
+}
+
+/// As [`give_back_start_up`], for a worker's thread, whose heap is its own.
 pub(crate) async fn give_back_workers_start_up() {
     tokio::time::sleep(AFTER_START).await;
     collect();

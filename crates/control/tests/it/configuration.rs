@@ -67,3 +67,31 @@ async fn an_edit_takes_effect_within_a_second() {
     // Five edits one after the other: each within the second an edit may take.
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
+
+#[tokio::test]
+async fn what_is_left_when_most_has_gone_is_built_anew_and_nobody_notices() {
+    let many: String = (0..1_100).map(|number| format!("{}---\n", service(&format!("many-{number}")))).collect();
+    let files = [("a.yaml", service("a")), ("many.yaml", many)];
+    let plane = Plane::start(&files).await;
+    let mut proxy = plane.client(Protocol::Delta, "client").await;
+    proxy.until_held(ResourceType::Cluster, &cluster("many-1099")).await;
+    std::fs::remove_file(plane.config.path().join("many.yaml")).expect("a removed file");
+    proxy.until(|update| update.removed.contains(&cluster("many-1099")).then_some(())).await;
+
+    plane.until("/metrics", |page| page.contains("evenkeel_config_rebuilds 1\n").then_some(())).await;
+    assert!(plane.page("/metrics").await.contains("pilot_total_xds_internal_errors 0\n"));
+    plane.write("b.yaml", &service("b"));
+    let (kept, new) = (cluster("a"), cluster("b"));
+    proxy
+        .until(|update| {
+            if update.kind != ResourceType::Cluster {
+                return None;
+            }
+            assert!(update.removed.is_empty(), "{:?}", update.removed);
+            assert!(!update.added.iter().any(|received| *received.name == *kept), "it was held before");
+            update.added.iter().any(|received| *received.name == *new).then_some(())
+        })
+        .await;
+    std::fs::remove_file(plane.config.path().join("a.yaml")).expect("a removed file");
+    proxy.until(|update| update.removed.contains(&kept).then_some(())).await;
+}

@@ -137,10 +137,29 @@ impl Builder {
         self.built.clone()
     }
 
-    /// Panics unless building everything anew gives the same.
-    fn compare_with_new(&self, book: AddressBook) {
+    /// How many objects there are.
+    pub fn objects(&self) -> usize {
+        self.tables.objects.len()
+    }
+
+    /// Builds everything anew: tables that held much more stay as large as they were, and what is left of it lies where
+    /// it lay. The snapshot is equal to the one before and shares nothing with it.
+    pub fn rebuild(&mut self) -> Built {
+        let (fresh, built) = self.fresh(self.book().clone());
+        *self = fresh.checked(self.checked);
+        built
+    }
+
+    /// The same objects in a new builder.
+    fn fresh(&self, book: AddressBook) -> (Self, Built) {
         let mut fresh = Self::new(self.defaults.clone(), book).checked(false);
         let built = fresh.apply(self.tables.objects.files());
+        (fresh, built)
+    }
+
+    /// Panics unless building everything anew gives the same.
+    fn compare_with_new(&self, book: AddressBook) {
+        let (fresh, built) = self.fresh(book);
         assert!(built.snapshot == self.built.snapshot, "{}", first_difference(&built.snapshot, &self.built.snapshot));
         assert_eq!(built.diagnostics.to_string(), self.built.diagnostics.to_string());
         assert_eq!(fresh.book(), self.book());

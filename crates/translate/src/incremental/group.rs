@@ -107,6 +107,11 @@ impl Group {
         Some(&self.members.get(view)?.set)
     }
 
+    /// What a proxy says of itself, as it is kept.
+    pub fn view_of(&self, view: &ProxyView) -> Option<&Arc<ProxyView>> {
+        self.members.get_key_value(view).map(|(known, _)| known)
+    }
+
     /// Adds a proxy.
     pub fn join(&mut self, client: Client, maker: &mut Maker<'_>) -> Arc<ResourceSet> {
         let view = client.view.clone();
@@ -200,6 +205,14 @@ impl Group {
         // A class nobody is left in goes.
         self.classes.retain(|id, _| self.members.values().any(|member| member.class == *id));
         left
+    }
+
+    /// The proxies, without what was made for them.
+    pub fn into_members(self, snapshot: &Snapshot) -> impl Iterator<Item = (Client, Left)> {
+        let Self { members, .. } = self;
+        members
+            .into_iter()
+            .map(|(view, Member { set, users, .. })| (Client::new(view, snapshot), Left { set, users, class: None }))
     }
 
     /// Takes a proxy out once.

@@ -79,6 +79,8 @@ pub struct Pool {
     resources: HashMap<(ResourceType, Arc<str>), Vec<Weak<Resource>>>,
     /// Names that may have nothing left.
     stale: Vec<(ResourceType, Arc<str>)>,
+    /// While all is made from nothing: what there was, for the causes.
+    earlier: HashMap<(ResourceType, Arc<str>), Vec<Weak<Resource>>>,
 }
 
 impl Pool {
@@ -103,9 +105,22 @@ impl Pool {
         if let Some(found) = same_name.iter().filter_map(Weak::upgrade).find(same) {
             return found;
         }
+        let earlier = self.earlier.get(&(kind, resource.name.clone())).into_iter().flatten();
+        let equal = earlier.filter_map(Weak::upgrade).filter(|earlier| **earlier == resource);
+        let cause = equal.map(|earlier| earlier.cause).min_by_key(|cause| cause.generation).unwrap_or(cause);
         let new = Arc::new(resource.with_cause(cause));
         same_name.push(Arc::downgrade(&new));
         new
+    }
+
+    /// No resources yet; such as there are in this one come about as they did here.
+    pub fn renewed(self) -> Self {
+        Self { earlier: self.resources, ..Self::default() }
+    }
+
+    /// All has been made.
+    pub fn settled(&mut self) {
+        self.earlier = HashMap::new();
     }
 
     /// Notes that somebody no longer holds a resource.
@@ -116,7 +131,7 @@ impl Pool {
     /// Forgets what nobody holds. Names that are still held, by streams that have not sent the change yet, are looked at
     /// again the next time.
     pub fn tidy(&mut self) {
-        let Self { resources, stale } = self;
+        let Self { resources, stale, .. } = self;
         stale.sort_unstable();
         stale.dedup();
         stale.retain(|key| {

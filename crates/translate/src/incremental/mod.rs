@@ -68,7 +68,7 @@ impl Hash for GroupKey {
 /// What changed for one proxy, or for several that say the same of themselves.
 #[derive(Debug, Clone)]
 pub struct Change {
-    /// Which.
+    /// Which; see [`Translator::view_of`].
     pub view: Arc<ProxyView>,
     /// What it was to hold.
     pub before: Arc<ResourceSet>,
@@ -136,6 +136,11 @@ impl Translator {
         self.groups.get(&self.group_of(view))?.set_of(view)
     }
 
+    /// What a proxy that joined says of itself, as changes name it: the same allocation for as long as it stays.
+    pub fn view_of(&self, view: &ProxyView) -> Option<&Arc<ProxyView>> {
+        self.groups.get(&self.group_of(view))?.view_of(view)
+    }
+
     /// The group a proxy is in: that of its Sidecar in the snapshot all groups follow.
     fn group_of(&self, view: &ProxyView) -> GroupKey {
         GroupKey::of(&Client::new(Arc::new(view.clone()), &self.snapshot))
@@ -167,6 +172,26 @@ impl Translator {
         }
         self.pool.tidy();
         changed
+    }
+
+    /// Makes everything from nothing, of a snapshot equal to the present one: what is left after much has gone lies
+    /// scattered, and holds on to the old snapshot. Proxies get new sets with the same in them ([`set_of`](Self::set_of));
+    /// what differs is returned, and is a defect.
+    pub fn rebuild(&mut self, snapshot: Arc<Snapshot>) -> Vec<Change> {
+        let mut fresh = Self::new(snapshot, self.cause);
+        (fresh.made, fresh.pool) = (self.made, std::mem::take(&mut self.pool).renewed());
+        let Self { snapshot, cause, groups, pool, made } = &mut fresh;
+        let mut maker = Maker { snapshot, cause: *cause, pool, made };
+        let mut differs = Vec::new();
+        for group in std::mem::take(&mut self.groups).into_values() {
+            for (client, left) in group.into_members(maker.snapshot) {
+                let group = groups.entry(GroupKey::of(&client)).or_default();
+                differs.extend(group.admit(client, left, &mut maker));
+            }
+        }
+        fresh.pool.settled();
+        *self = fresh;
+        differs
     }
 
     /// Makes everything from nothing and compares. If anything differs it takes what was made from nothing: the changes
