@@ -255,28 +255,38 @@ impl Setup {
         Pinned::start(PROXY_CORE, program, &args, &self.file(&format!("{file}.out")))
     }
 
-    /// One ECDSA P-256 identity for both sides, from a root made for this run.
+    /// One identity for both sides, from a root made for this run.
     pub fn certificates(&self) -> Result<MutualTls> {
-        let mut root = CertificateParams::default();
-        root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // Not the leaf's name: a certificate named as its issuer counts as self-signed.
-        root.distinguished_name.push(DnType::CommonName, "benchmark root");
-        let root = CertifiedIssuer::self_signed(root, KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?)?;
-        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
-        let mut leaf = CertificateParams::new(vec![SERVER_NAME.to_owned()])?;
-        leaf.subject_alt_names.push(SanType::URI(CLIENT_IDENTITY.try_into()?));
-        let leaf = leaf.signed_by(&key, &root)?;
-        Ok(MutualTls {
-            cert: self.write("cert.pem", &leaf.pem())?,
-            key: self.write("key.pem", &key.serialize_pem())?,
-            root: self.write("root.pem", &root.pem())?,
-        })
+        certificates(self.folder())
     }
 
     /// The folder that vanishes.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
+}
+
+/// One ECDSA P-256 identity for both sides, from a root made for it; as files in this folder.
+pub fn certificates(folder: &Path) -> Result<MutualTls> {
+    let mut root = CertificateParams::default();
+    root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    // Not the leaf's name: a certificate named as its issuer counts as self-signed.
+    root.distinguished_name.push(DnType::CommonName, "benchmark root");
+    let root = CertifiedIssuer::self_signed(root, KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?)?;
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+    let mut leaf = CertificateParams::new(vec![SERVER_NAME.to_owned()])?;
+    leaf.subject_alt_names.push(SanType::URI(CLIENT_IDENTITY.try_into()?));
+    let leaf = leaf.signed_by(&key, &root)?;
+    let write = |name: &str, text: &str| -> Result<PathBuf> {
+        let path = folder.join(name);
+        std::fs::write(&path, text).with_context(|| format!("{}", path.display()))?;
+        Ok(path)
+    };
+    Ok(MutualTls {
+        cert: write("cert.pem", &leaf.pem())?,
+        key: write("key.pem", &key.serialize_pem())?,
+        root: write("root.pem", &root.pem())?,
+    })
 }
 
 /// One request through the pair, and what the client's proxy counted: a row must not be named for a protocol it does not speak.

@@ -3,11 +3,13 @@
 //!
 //! The parts of a request's way that are pure are called from [`cases`], one function each, and callgrind's inclusive cost of that
 //! function counts. The whole hop is a proxy under callgrind: what it executed for many requests, less what it executed for few,
-//! divided by the difference.
+//! divided by the difference; the pair is two of them.
 
 mod callgrind;
 pub mod cases;
+mod counted;
 mod hop;
+mod pair;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -31,6 +33,7 @@ pub fn count() -> Result<Counts> {
     std::thread::scope(|scope| {
         let parts = scope.spawn(|| cases::count(folder.path()));
         let mut counts = hop::count(folder.path())?;
+        counts.append(&mut pair::count(folder.path())?);
         counts.append(&mut parts.join().unwrap_or_else(|_| bail!("counting panicked"))?);
         Ok(counts)
     })

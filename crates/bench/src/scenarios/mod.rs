@@ -5,7 +5,7 @@ mod hop;
 mod http2;
 mod latency;
 mod memory;
-mod pair;
+pub mod pair;
 mod policy;
 mod startup;
 mod tcp;

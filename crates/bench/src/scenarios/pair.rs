@@ -19,7 +19,7 @@ pub const ENVOY_HTTP1: &str = "envoy h1";
 pub const ENVOY_HTTP2: &str = "envoy h2";
 
 /// Rules of the policy at the server's side.
-const RULES: usize = 4;
+pub const RULES: usize = 4;
 
 /// The scenario.
 pub const SCENARIO: Scenario =

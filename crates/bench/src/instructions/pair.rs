@@ -1,0 +1,58 @@
+//! Both proxies of a sidecar pair for one request: mutual TLS and shared HTTP/2 between them, a policy in the server's.
+//!
+//! Requests come one after the other, so that each has TLS records of its own, which under load many share.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::Counts;
+use super::counted::{Counted, per_request};
+use super::hop::{BODY_BYTES, exchange_http1};
+use crate::backend;
+use crate::config::{MutualTls, Protocol, Proxy};
+use crate::peers::{certificates, free_address};
+use crate::scenarios::pair::RULES;
+
+const CLIENT: &str = "pair: the client's proxy";
+const SERVER: &str = "pair: the server's proxy";
+
+/// Counts each of them.
+pub fn count(folder: &Path) -> Result<Counts> {
+    let upstream = free_address()?;
+    std::thread::spawn(move || backend::http1::run(upstream, BODY_BYTES));
+    let tls = certificates(folder)?;
+    let [client, server] = per_request("pair", |requests| run(folder, &tls, upstream, requests))?;
+    Ok(Counts::from([(CLIENT.to_owned(), client), (SERVER.to_owned(), server)]))
+}
+
+fn run(folder: &Path, tls: &MutualTls, upstream: SocketAddr, requests: u64) -> Result<[u64; 2]> {
+    let (outer, inner) = (free_address()?, free_address()?);
+    let (client_id, server_id) = (format!("client-{requests}"), format!("server-{requests}"));
+    let server = Proxy {
+        id: &server_id,
+        listen: inner,
+        admin: free_address()?,
+        upstream,
+        protocol: Protocol::Http1,
+        downstream_tls: Some(tls),
+        upstream_tls: None,
+        rules: RULES,
+        log: folder.join(format!("{server_id}.log")),
+    };
+    let client = Proxy {
+        id: &client_id,
+        listen: outer,
+        admin: free_address()?,
+        upstream: inner,
+        protocol: Protocol::Mesh,
+        downstream_tls: None,
+        upstream_tls: Some(tls),
+        rules: 0,
+        log: folder.join(format!("{client_id}.log")),
+    };
+    let (server, client) = (Counted::start(folder, &server)?, Counted::start(folder, &client)?);
+    exchange_http1(outer, requests)?;
+    Ok([client.stop()?, server.stop()?])
+}
