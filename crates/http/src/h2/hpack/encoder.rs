@@ -1,7 +1,8 @@
 //! Fields to header blocks.
 //!
 //! A field enters the table only when it was seen before, or when its name was and no table has it. So ids, unique paths and dates
-//! pass by without evicting what repeats, and a repeated field is one byte on the wire and one lookup here.
+//! pass by without evicting what repeats, and a repeated field is one byte on the wire and one lookup here: one block's fields are
+//! mostly those of the last block, in its order, so that the first look is at what was sent in the same place.
 
 use super::decoder::DEFAULT_TABLE_BYTES;
 use super::name::Name;
@@ -12,6 +13,20 @@ use super::{huffman, integer};
 /// Hashes of fields and names seen once. A newer one takes an older one's place, so this is a memory of the recent ones.
 const SEEN: usize = 128;
 
+/// Places of a block of which it is known what was there in the last.
+const PLACES: usize = 24;
+
+/// What stood for the field in one place of the last block.
+#[derive(Debug, Clone, Copy)]
+enum Last {
+    /// A literal.
+    Other,
+    /// This index of the static table.
+    Static(u8),
+    /// The entry of this number in the dynamic one.
+    Entry(u32),
+}
+
 /// The encoding side of a connection.
 #[derive(Debug)]
 pub(crate) struct Encoder {
@@ -20,6 +35,9 @@ pub(crate) struct Encoder {
     index: Index,
     /// Empty until the first field is encoded.
     seen: Box<[u32]>,
+    last: [Last; PLACES],
+    /// Of the next field in this block.
+    place: usize,
     /// What this side uses at most, whatever the peer allows.
     own_limit: usize,
     /// Sizes the next block is to announce: the smallest since the last block, and the present one (RFC 7541 section 4.2).
@@ -30,7 +48,15 @@ impl Encoder {
     pub(crate) fn new(own_limit: usize) -> Self {
         let size = own_limit.min(DEFAULT_TABLE_BYTES);
         let update = (size < DEFAULT_TABLE_BYTES).then_some((size, size));
-        Self { table: Table::new(size), index: Index::default(), seen: Box::default(), own_limit, update }
+        Self {
+            table: Table::new(size),
+            index: Index::default(),
+            seen: Box::default(),
+            last: [Last::Other; PLACES],
+            place: 0,
+            own_limit,
+            update,
+        }
     }
 
     /// The peer's SETTINGS_HEADER_TABLE_SIZE.
@@ -46,6 +72,7 @@ impl Encoder {
 
     /// Starts a block.
     pub(crate) fn begin(&mut self, out: &mut Vec<u8>) {
+        self.place = 0;
         if let Some((smallest, size)) = self.update.take() {
             if smallest < size {
                 integer::encode(out, 0x20, 5, smallest as u32);
@@ -59,37 +86,72 @@ impl Encoder {
         if sensitive {
             let name_index = match static_table::find(name, b"") {
                 Found::Pair(index) | Found::Name(index) => index,
-                Found::Nothing => self.find(hash(name, None), name, None).unwrap_or(0),
+                Found::Nothing => self.find(hash(name, None), name, None).map_or(0, |(index, _)| index),
             };
             return literal(out, 0x10, 4, name_index, name, value, false);
         }
-        let pair = hash(name, Some(value));
-        if let Some(index) = self.find(pair, name, Some(value)) {
+        let place = self.place;
+        self.place += 1;
+        if let Some(index) = self.last_time(place, name, value) {
             return integer::encode(out, 0x80, 7, index);
         }
-        let name_index = match static_table::find(name, value) {
-            Found::Pair(index) => return integer::encode(out, 0x80, 7, index),
-            Found::Name(index) => Some(index),
-            Found::Nothing => self.find(hash(name, None), name, None),
-        };
-        if self.is_worth_indexing(pair, name, value, name_index) {
-            literal(out, 0x40, 6, name_index.unwrap_or(0), name, value, true);
-            self.insert(pair, name, value);
-        } else {
-            // Not to be sent again, so the time for Huffman would not pay.
-            literal(out, 0, 4, name_index.unwrap_or(0), name, value, false);
+        let now = self.anew(out, name, value);
+        if let Some(last) = self.last.get_mut(place) {
+            *last = now;
         }
     }
 
-    /// Index of an entry in the dynamic table, counted behind the static one.
+    /// The index that stood in this place of the last block, if it is that of this field.
     #[inline]
-    fn find(&self, hash: u32, name: &[u8], value: Option<&[u8]>) -> Option<u32> {
-        let back = self.index.find(hash, |number| {
-            let back = self.table.back_of(number)?;
-            let row = self.table.row(back)?;
-            (row.name_bytes == name && value.is_none_or(|value| row.value == value)).then_some(back)
-        })?;
-        Some((static_table::ENTRIES.len() + 1 + back) as u32)
+    fn last_time(&self, place: usize, name: &[u8], value: &[u8]) -> Option<u32> {
+        match *self.last.get(place)? {
+            Last::Other => None,
+            Last::Static(index) => {
+                let (known, with) = static_table::ENTRIES.get(usize::from(index).checked_sub(1)?)?;
+                (with.as_bytes() == value && known.as_bytes() == name).then_some(u32::from(index))
+            }
+            Last::Entry(number) => self.index_of(number, name, Some(value)),
+        }
+    }
+
+    /// Appends a field that was not in the same place before.
+    fn anew(&mut self, out: &mut Vec<u8>, name: &[u8], value: &[u8]) -> Last {
+        let pair = hash(name, Some(value));
+        if let Some((index, number)) = self.find(pair, name, Some(value)) {
+            integer::encode(out, 0x80, 7, index);
+            return Last::Entry(number);
+        }
+        let name_index = match static_table::find(name, value) {
+            Found::Pair(index) => {
+                integer::encode(out, 0x80, 7, index);
+                return Last::Static(index as u8);
+            }
+            Found::Name(index) => Some(index),
+            Found::Nothing => self.find(hash(name, None), name, None).map(|(index, _)| index),
+        };
+        if self.is_worth_indexing(pair, name, value, name_index) {
+            literal(out, 0x40, 6, name_index.unwrap_or(0), name, value, true);
+            Last::Entry(self.insert(pair, name, value))
+        } else {
+            // Not to be sent again, so the time for Huffman would not pay.
+            literal(out, 0, 4, name_index.unwrap_or(0), name, value, false);
+            Last::Other
+        }
+    }
+
+    /// Index and number of an entry in the dynamic table.
+    #[inline]
+    fn find(&self, hash: u32, name: &[u8], value: Option<&[u8]>) -> Option<(u32, u32)> {
+        self.index.find(hash, |number| Some((self.index_of(number, name, value)?, number)))
+    }
+
+    /// Index of the entry of this number, counted behind the static table, if it is still there and has that name and value.
+    #[inline]
+    fn index_of(&self, number: u32, name: &[u8], value: Option<&[u8]>) -> Option<u32> {
+        let back = self.table.back_of(number)?;
+        let row = self.table.row(back)?;
+        let found = value.is_none_or(|value| row.value == value) && row.name_bytes == name;
+        found.then_some((static_table::ENTRIES.len() + 1 + back) as u32)
     }
 
     /// Whether the field was seen, or its name was and is in no table; remembers it otherwise.
@@ -109,7 +171,7 @@ impl Encoder {
         std::mem::replace(slot, hash) == hash
     }
 
-    fn insert(&mut self, pair: u32, name: &[u8], value: &[u8]) {
+    fn insert(&mut self, pair: u32, name: &[u8], value: &[u8]) -> u32 {
         let number = self.table.next_number();
         // Names here were validated when they came in; what matters to an encoder is the bytes.
         self.table.insert(Name::Invalid, name, value, true);
@@ -117,6 +179,7 @@ impl Encoder {
         let live = |number| table.back_of(number).is_some();
         self.index.insert(pair, number, live);
         self.index.insert(hash(name, None), number, live);
+        number
     }
 }
 
