@@ -49,7 +49,8 @@ pub(super) struct Streams {
     slots: Vec<Stream>,
     free: Vec<u32>,
     /// Ids and slots in the order of ids: new streams have the highest id, so this is a push, and looking up is a binary search.
-    by_id: Vec<(u32, u32)>,
+    /// Those that end are most often among the oldest, behind which nothing has to move up.
+    by_id: VecDeque<(u32, u32)>,
 }
 
 impl Streams {
@@ -74,7 +75,7 @@ impl Streams {
     #[inline]
     pub(super) fn find(&self, id: u32) -> Option<StreamKey> {
         // The newest stream is what most frames are about.
-        let newest = self.by_id.last().filter(|(newest, _)| *newest == id);
+        let newest = self.by_id.back().filter(|(newest, _)| *newest == id);
         let at = || self.by_id.binary_search_by_key(&id, |(id, _)| *id).ok().and_then(|at| self.by_id.get(at));
         newest.or_else(at).map(|(id, slot)| StreamKey { id: *id, slot: *slot })
     }
@@ -93,7 +94,7 @@ impl Streams {
                 self.slots.len() as u32 - 1
             }
         };
-        self.by_id.push((id, slot));
+        self.by_id.push_back((id, slot));
         StreamKey { id, slot }
     }
 
