@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::bytes::TOKEN;
 use crate::error::BodyError;
 use crate::framing::Framing;
 use crate::headers::Headers;
@@ -238,7 +239,7 @@ fn trailer(bytes: u32, line: TrailerLine, byte: u8) -> Result<State, BodyError> 
     let line = match (line, byte) {
         (TrailerLine::Start, b'\r') => TrailerLine::LineFeed { last: true },
         (TrailerLine::Name, b':') => TrailerLine::Value,
-        (TrailerLine::Start | TrailerLine::Name, byte) if is_token(byte) => TrailerLine::Name,
+        (TrailerLine::Start | TrailerLine::Name, byte) if TOKEN.holds(byte) => TrailerLine::Name,
         (TrailerLine::Value, b'\r') => TrailerLine::LineFeed { last: false },
         (TrailerLine::Value, byte) if is_text(byte) => TrailerLine::Value,
         (TrailerLine::LineFeed { last: true }, b'\n') => return Ok(State::Done),
@@ -250,10 +251,6 @@ fn trailer(bytes: u32, line: TrailerLine, byte: u8) -> Result<State, BodyError> 
 
 fn is_text(byte: u8) -> bool {
     byte == b'\t' || (byte >= b' ' && byte != 0x7f)
-}
-
-fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! anew on encoding, which leaves no room for two peers to disagree about where a message ends.
 
 pub mod body;
+mod bytes;
 pub mod encode;
 mod error;
 mod framing;

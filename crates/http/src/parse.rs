@@ -2,6 +2,7 @@
 
 use std::mem::MaybeUninit;
 
+use crate::bytes::{ADDRESS_LITERAL, HOST, TARGET};
 use crate::error::HeadError;
 use crate::framing::Framing;
 use crate::head::{RequestHead, ResponseHead, Version};
@@ -268,11 +269,8 @@ fn is_known_method(method: &[u8]) -> bool {
 /// Sets path and authority from the four forms of request target (RFC 9112 section 3.2); true for an `https` URL.
 fn set_target(head: &mut RequestHead, target: &str, host: Option<&[u8]>) -> Result<bool, HeadError> {
     let target = target.as_bytes();
-    if target.contains(&b'#') {
-        return Err(HeadError::Fragment);
-    }
-    if !target.iter().all(u8::is_ascii_graphic) {
-        return Err(HeadError::InvalidTarget);
+    if !TARGET.holds_all(target) {
+        return Err(if target.contains(&b'#') { HeadError::Fragment } else { HeadError::InvalidTarget });
     }
     // Host must be there whatever the target's form (RFC 9112 section 3.2).
     if host.is_none() && head.version == Version::Http11 {
@@ -289,9 +287,10 @@ fn set_target(head: &mut RequestHead, target: &str, host: Option<&[u8]>) -> Resu
     } else if target.starts_with(b"/") || (target == b"*" && head.method() == b"OPTIONS") {
         (host, target, false)
     } else {
-        absolute_form(target).ok_or(HeadError::InvalidTarget)?
+        let absolute = absolute_form(target).ok_or(HeadError::InvalidTarget)?;
+        check_authority(absolute.0)?;
+        absolute
     };
-    check_authority(authority)?;
     head.set_authority(authority);
     if path.first() == Some(&b'?') {
         let mut rooted = vec![b'/'];
@@ -333,13 +332,11 @@ fn split_authority(authority: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
         let end = memchr::memchr(b']', authority)?;
         let (literal, rest) = authority.split_at(end + 1);
         let inner = literal.get(1..end)?;
-        let valid = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:".contains(byte);
-        (!inner.is_empty() && inner.iter().all(valid)).then_some((literal, rest))?
+        (!inner.is_empty() && ADDRESS_LITERAL.holds_all(inner)).then_some((literal, rest))?
     } else {
         let end = memchr::memchr(b':', authority).unwrap_or(authority.len());
         let (host, rest) = authority.split_at(end);
-        let valid = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(byte);
-        host.iter().all(valid).then_some((host, rest))?
+        HOST.holds_all(host).then_some((host, rest))?
     };
     let Some((colon, port)) = rest.split_first() else { return Some((host, None)) };
     let is_port = port.len() <= 5 && port.iter().all(u8::is_ascii_digit) && content_length(port).unwrap_or(0) < 65_536;

@@ -3,6 +3,7 @@
 use super::hpack::{Decoded, Encoder, Name};
 use super::options::Options;
 use super::sink::{RequestMeta, ResponseMeta};
+use crate::bytes::{TARGET, TOKEN};
 use crate::framing::Framing;
 use crate::head::{RequestHead, ResponseHead, Version};
 use crate::headers::Headers;
@@ -216,7 +217,7 @@ impl<'a> RequestReader<'a> {
         }
         let (path, options) = (self.head.path(), self.head.method() == b"OPTIONS");
         let valid_start = path.starts_with(b"/") || (path == b"*" && options);
-        if !valid_start || !path.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'#') {
+        if !valid_start || !TARGET.holds_all(path) {
             self.fields.fail("invalid :path");
         }
     }
@@ -315,7 +316,7 @@ fn status(value: &[u8]) -> Option<u16> {
 }
 
 fn is_token(value: &[u8]) -> bool {
-    !value.is_empty() && value.iter().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte))
+    !value.is_empty() && TOKEN.holds_all(value)
 }
 
 /// RFC 3986 section 3.1.

@@ -1,5 +1,6 @@
 //! What a field name is, worked out once for each entry of a table.
 
+use crate::bytes::LOWER_TOKEN;
 use crate::names::HeaderId;
 
 /// A field name of HTTP/2.
@@ -33,30 +34,13 @@ impl Name {
             b":path" => Self::Path,
             b":protocol" => Self::Protocol,
             b":status" => Self::Status,
-            _ if !name.is_empty() && name.iter().all(|byte| IS_LOWER_TOKEN[usize::from(*byte)]) => {
+            _ if !name.is_empty() && LOWER_TOKEN.holds_all(name) => {
                 Self::Field(HeaderId::of(name))
             }
             _ => Self::Invalid,
         }
     }
 }
-
-/// Bytes of a token (RFC 9110 section 5.6.2) but upper-case letters.
-const IS_LOWER_TOKEN: [bool; 256] = {
-    let mut table = [false; 256];
-    let mut byte = 0u8;
-    while byte < 128 {
-        table[byte as usize] = byte.is_ascii_lowercase() || byte.is_ascii_digit();
-        byte += 1;
-    }
-    let marks = b"!#$%&'*+-.^_`|~";
-    let mut mark = 0;
-    while mark < marks.len() {
-        table[marks[mark] as usize] = true;
-        mark += 1;
-    }
-    table
-};
 
 /// Neither control characters, which could end a line at the next hop, nor blanks at the ends (RFC 9113 section 8.2.1).
 pub(crate) fn is_valid_value(value: &[u8]) -> bool {
