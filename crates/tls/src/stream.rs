@@ -133,7 +133,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
             if !self.unread.is_empty() {
                 return Poll::Ready(Err(stuck().into()));
             }
-            if ready!(self.poll_fill(cx, MIN_READ_BYTES))? == 0 {
+            if ready!(self.poll_fill(cx, MIN_READ_BYTES, &mut ReadBuf::new(&mut [])))? == 0 {
                 let reason = "the peer closed the connection during the TLS handshake";
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::UnexpectedEof, reason).into()));
             }
@@ -164,11 +164,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         Ok(())
     }
 
-    /// Reads ciphertext from the socket once and hands it to rustls; returns how much there was, 0 at the end.
-    fn poll_fill(&mut self, cx: &mut Context<'_>, size: usize) -> Poll<Result<usize, Failure>> {
+    /// Reads ciphertext from the socket once and hands it to rustls, whose plaintext goes to `plaintext` as far as that makes room for
+    /// more; returns how much ciphertext there was, 0 at the end.
+    fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        size: usize,
+        plaintext: &mut ReadBuf<'_>,
+    ) -> Poll<Result<usize, Failure>> {
         let mut ciphertext = CIPHERTEXT.take();
         ciphertext.resize(MAX_READ_BYTES, 0);
-        let result = self.poll_fill_through(cx, &mut ciphertext, size.clamp(MIN_READ_BYTES, MAX_READ_BYTES));
+        let size = size.clamp(MIN_READ_BYTES, MAX_READ_BYTES);
+        let result = self.poll_fill_through(cx, ciphertext.get_mut(..size).unwrap_or_default(), plaintext);
         CIPHERTEXT.set(ciphertext);
         result
     }
@@ -177,22 +184,44 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         &mut self,
         cx: &mut Context<'_>,
         buffer: &mut [u8],
-        size: usize,
+        plaintext: &mut ReadBuf<'_>,
     ) -> Poll<Result<usize, Failure>> {
-        let mut buffer = ReadBuf::new(buffer.get_mut(..size).unwrap_or_default());
+        let mut buffer = ReadBuf::new(buffer);
         ready!(Pin::new(&mut self.io).poll_read(cx, &mut buffer))?;
-        let bytes = buffer.filled();
-        if bytes.is_empty() {
+        let mut rest = buffer.filled();
+        let (count, before) = (rest.len(), plaintext.filled().len());
+        if count == 0 {
             // Tells rustls, so that it can tell a truncated stream from one that was closed properly.
             self.connection.read_tls(&mut io::empty())?;
             return Poll::Ready(Ok(0));
         }
-        let taken = feed(&mut self.connection, bytes)?;
-        self.unread.extend_from_slice(bytes.get(taken..).unwrap_or_default());
-        match taken {
-            0 => Poll::Ready(Err(stuck())),
-            _ => Poll::Ready(Ok(bytes.len())),
+        while !rest.is_empty() {
+            match feed(&mut self.connection, rest) {
+                Ok(0) if rest.len() == count => return Poll::Ready(Err(stuck())),
+                Ok(taken) => rest = rest.get(taken..).unwrap_or_default(),
+                // What came before it is passed on first; rustls says it again when it is given the rest.
+                Err(_) if plaintext.filled().len() > before => break,
+                Err(failure) => return Poll::Ready(Err(failure)),
+            }
+            if !self.take_plaintext(plaintext) {
+                break;
+            }
         }
+        self.unread.extend_from_slice(rest);
+        Poll::Ready(Ok(count))
+    }
+
+    /// Takes the plaintext that is there; whether there was any, and room for it.
+    fn take_plaintext(&mut self, plaintext: &mut ReadBuf<'_>) -> bool {
+        let before = plaintext.filled().len();
+        while plaintext.remaining() > 0 {
+            match self.connection.reader().read(plaintext.initialize_unfilled()) {
+                // The end, or an error, is found again by whoever reads next.
+                Ok(0) | Err(_) => break,
+                Ok(count) => plaintext.advance(count),
+            }
+        }
+        plaintext.filled().len() > before
     }
 
     /// Hands rustls what it had no room for before.
@@ -252,9 +281,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
         if buffer.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
+        let before = buffer.filled().len();
         loop {
             // The plaintext that is there, all of it: the next record may wait in `unread`.
-            let mut filled = false;
+            let mut filled = buffer.filled().len() > before;
             while buffer.remaining() > 0 {
                 match this.connection.reader().read(buffer.initialize_unfilled()) {
                     Ok(0) => return Poll::Ready(Ok(())),
@@ -263,9 +293,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
                         filled = true;
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock && !this.unread.is_empty() => {
-                        let before = this.unread.len();
-                        this.feed_unread()?;
-                        if this.unread.len() == before {
+                        let unread = this.unread.len();
+                        match this.feed_unread() {
+                            // What came before it is passed on first; rustls says it again.
+                            Err(_) if filled => return Poll::Ready(Ok(())),
+                            result => result?,
+                        }
+                        if this.unread.len() == unread {
                             return Poll::Ready(Err(stuck().into()));
                         }
                     }
@@ -283,7 +317,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
             if filled {
                 return Poll::Ready(Ok(()));
             }
-            match this.poll_fill(cx, buffer.remaining() + RECORD_OVERHEAD_BYTES) {
+            match this.poll_fill(cx, buffer.remaining() + RECORD_OVERHEAD_BYTES, buffer) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(failure)) => {
