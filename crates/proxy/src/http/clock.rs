@@ -42,16 +42,16 @@ impl Clock {
 
 /// The wall clock's time at a recent moment of the monotonic one.
 pub(super) fn wall_clock(at: Instant) -> SystemTime {
-    let trusted = WALL.get().filter(|(then, _)| at.saturating_duration_since(*then) < WALL_CLOCK_TRUSTED);
-    let (then, wall) = trusted.unwrap_or_else(|| {
-        let pair = (Instant::now(), SystemTime::now());
-        WALL.set(Some(pair));
-        pair
-    });
-    match at.checked_duration_since(then) {
-        Some(after) => wall + after,
-        None => wall - then.duration_since(at),
+    if let Some((then, wall)) = WALL.get() {
+        match at.checked_duration_since(then) {
+            Some(after) if after < WALL_CLOCK_TRUSTED => return wall + after,
+            Some(_) => {}
+            None => return wall - then.saturating_duration_since(at),
+        }
     }
+    let (then, wall) = (Instant::now(), SystemTime::now());
+    WALL.set(Some((then, wall)));
+    wall - then.saturating_duration_since(at)
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! The end of a request: its log line and its statistics.
 
+use std::time::Duration;
+
 use evenkeel_filters::grpc_stats::Call;
 use tokio::time::Instant;
 
@@ -12,15 +14,18 @@ use crate::stats::http::{Counter, Gauge, Histogram};
 
 /// Calls `f` with what is known of the request by now.
 pub(super) fn record<T>(origin: &Origin, request: &mut Request, f: impl FnOnce(&Record<'_>) -> T) -> T {
-    let now = request.clock.now();
-    let request = &*request;
+    let duration = request.clock.now().duration_since(request.started);
+    record_after(duration, origin, request, f)
+}
+
+fn record_after<T>(duration: Duration, origin: &Origin, request: &Request, f: impl FnOnce(&Record<'_>) -> T) -> T {
     let (head, response) = (request.view(), FieldsView(&request.response.headers));
     let trailers = FieldsView(&request.response_trailers);
     let view = &origin.view;
     let since_start = |at: Option<Instant>| at.map(|at| at.duration_since(request.started));
     let session = origin.session.as_deref();
     let mut record = Record::new(wall_clock(request.started));
-    record.duration = now.duration_since(request.started);
+    record.duration = duration;
     record.request_duration = since_start(request.received_all);
     record.response_duration = since_start(request.answered);
     record.held =
@@ -87,13 +92,11 @@ impl Life<'_> {
             _ => None,
         };
         timeout.into_iter().for_each(|timeout| stats.inc(timeout));
-        stats.record(
-            Histogram::downstream_rq_time,
-            request.clock.now().duration_since(request.started).as_millis() as u64,
-        );
+        let duration = request.clock.now().duration_since(request.started);
+        stats.record(Histogram::downstream_rq_time, duration.as_millis() as u64);
         let access_logs = &origin.hcm.access_logs;
         if !access_logs.is_empty() {
-            record(origin, request, |record| {
+            record_after(duration, origin, request, |record| {
                 let mut log = origin.worker.log.borrow_mut();
                 access_logs.iter().for_each(|access_log| log.write(access_log, record));
             });
