@@ -1,6 +1,5 @@
 //! The first phases: normalize, identify the peer, match the route, ask the filters, pick the cluster.
 
-use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,7 +8,6 @@ use std::time::Duration;
 use evenkeel_filters::{Decision, Kept, Position, RequestContext};
 use evenkeel_http::{Framing, HeaderId, RequestHead, path};
 use evenkeel_runtime_config::hcm::{EscapedSlashes, RouteSource};
-use evenkeel_runtime_config::retry::RetryPolicy;
 use evenkeel_runtime_config::rewrite::https_location;
 use evenkeel_runtime_config::route::{ForwardAction, HostRewrite, Route, RouteAction, RouteTable, VirtualHost};
 use evenkeel_runtime_config::route_match::RouteSelection;
@@ -26,6 +24,7 @@ use super::origin::Origin;
 use super::phases::Life;
 use super::reply::Reply;
 use super::request::{Request, Tunnel};
+use super::retry::Policy;
 use super::{retry, websocket};
 use crate::conn::deadline::after;
 use crate::random::Random;
@@ -46,7 +45,7 @@ pub(super) struct Forward<'c> {
     pub(super) levels: Levels<'c>,
     pub(super) host: &'c VirtualHost,
     pub(super) action: &'c ForwardAction,
-    pub(super) retry: Option<Cow<'c, RetryPolicy>>,
+    pub(super) retry: Option<Policy<'c>>,
     pub(super) cluster: Rc<Cluster>,
     pub(super) affinity: Affinity<'c>,
     pub(super) timeout: Option<Duration>,
@@ -209,7 +208,7 @@ impl<'l> Life<'l> {
         let affinity = Affinity::new(action, leg, &cluster, request, &origin.view);
         let positive = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
         let by_header = retry::Asked::take(&mut request.head.headers);
-        let mut retry = {
+        let retry = {
             let configured = action.retry.as_deref().or(host.retry.as_deref());
             retry::effective(configured, by_header.as_ref(), &request.view())
         };
@@ -226,11 +225,10 @@ impl<'l> Life<'l> {
             None => action.max_stream_duration,
         };
         // A try as long as the whole has no limit of its own.
-        if let Some(policy) = &mut retry
-            && policy.per_try_timeout.zip(timeout).is_some_and(|(per_try, all)| per_try >= all)
-        {
-            policy.to_mut().per_try_timeout = None;
-        }
+        let retry = retry.map(|policy| match policy.per_try_timeout.zip(timeout) {
+            Some((per_try, all)) if per_try >= all => policy.changed(|policy| policy.per_try_timeout = None),
+            _ => policy,
+        });
         if let Some(timeout) = retry.as_ref().and_then(|policy| policy.per_try_timeout).or(timeout) {
             let to_grpc = asked.is_some_and(|asked| asked.as_route_timeout);
             retry::announce_timeout(&mut request.head.headers, timeout, to_grpc);

@@ -64,8 +64,7 @@ pub(super) async fn serve(origin: Origin, stream: Stream, input: Buffer, carried
             server.drain();
             leaving = true;
         }
-        // Boxed: it is kilobytes, which on their way into a task would be moved several times.
-        spawn(&origin.registration, Box::pin(serve_stream(Rc::clone(origin), incoming, carried)));
+        serve_stream(origin, incoming, carried);
     }
 }
 
@@ -77,7 +76,8 @@ fn reason_to_leave(origin: &Origin, deadline: &mut Deadline, cx: &mut Context<'_
     deadline.poll(origin.until, cx).is_ready().then_some(Counter::downstream_cx_max_duration_reached)
 }
 
-async fn serve_stream(origin: Rc<Origin>, incoming: Incoming, carried: Version) {
+/// Begins to serve a stream. What can be done before its task runs is done here: the task's future would keep room for it.
+fn serve_stream(origin: &Rc<Origin>, incoming: Incoming, carried: Version) {
     let Incoming { stream, mut head, meta } = incoming;
     head.version = carried;
     let expect = head.headers.get(HeaderId::Expect);
@@ -89,14 +89,20 @@ async fn serve_stream(origin: Rc<Origin>, incoming: Incoming, carried: Version) 
         expect_continue: expect.is_some_and(|expect| expect.eq_ignore_ascii_case(b"100-continue")),
         https_target: meta.https,
     };
-    if let Some(lending) = lend(&origin, &mut head, info, meta.end) {
-        return carry(lending, Downstream::Http2(Http2::new(stream, meta.end))).await;
+    let down = Downstream::Http2(Http2::new(stream, meta.end));
+    // Boxed: these are large, and on their way into a task would be moved several times.
+    if let Some(lending) = lend(origin, &mut head, info, meta.end) {
+        spawn(&origin.registration, Box::pin(carry(lending, down)));
+        return;
     }
     let mut request = Request::begin(Clock::new());
     recycle(std::mem::replace(&mut request.head, head));
     request.info = info;
+    spawn(&origin.registration, Box::pin(live(Rc::clone(origin), request, down)));
+}
+
+async fn live(origin: Rc<Origin>, mut request: Box<Request>, down: Downstream<'static>) {
     let mut deadline = Deadline::default();
-    let down = Downstream::Http2(Http2::new(stream, meta.end));
     Life::new(&origin, &mut request, down, &mut deadline).run().await;
     request.recycle();
 }

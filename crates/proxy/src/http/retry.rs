@@ -1,6 +1,7 @@
 //! Whether a failed try is tried again, and when: the route's policy, and what the request itself asks for.
 
 use std::borrow::Cow;
+use std::ops::Deref;
 use std::time::Duration;
 
 use evenkeel_http::{HeaderId, Headers, ResponseHead};
@@ -73,15 +74,45 @@ impl Asked {
     }
 }
 
+/// A policy in force for one request. One that is its own is boxed: few requests have one, and those that do not need no room for it.
+#[derive(Debug)]
+pub(super) enum Policy<'c> {
+    Configured(&'c RetryPolicy),
+    Own(Box<RetryPolicy>),
+}
+
+impl Policy<'_> {
+    /// The same, changed for this request.
+    pub(super) fn changed(self, change: impl FnOnce(&mut RetryPolicy)) -> Self {
+        let mut own = match self {
+            Self::Configured(policy) => Box::new(policy.clone()),
+            Self::Own(policy) => policy,
+        };
+        change(&mut own);
+        Self::Own(own)
+    }
+}
+
+impl Deref for Policy<'_> {
+    type Target = RetryPolicy;
+
+    fn deref(&self) -> &RetryPolicy {
+        match self {
+            Self::Configured(policy) => policy,
+            Self::Own(policy) => policy,
+        }
+    }
+}
+
 /// The policy in force for one request: the configured one, changed by what the request asks for. `None`: no retries.
 pub(super) fn effective<'c>(
     configured: Option<&'c RetryPolicy>,
     asked: Option<&Asked>,
     request: &impl RequestView,
-) -> Option<Cow<'c, RetryPolicy>> {
-    let mut policy = match (configured, asked) {
+) -> Option<Policy<'c>> {
+    let policy = match (configured, asked) {
         (None, None) => return None,
-        (Some(policy), None) => Cow::Borrowed(policy),
+        (Some(policy), None) => Policy::Configured(policy),
         (configured, Some(asked)) => {
             let mut policy = configured.cloned().unwrap_or_default();
             policy.on = both(policy.on, asked.on);
@@ -94,13 +125,13 @@ pub(super) fn effective<'c>(
                 treat_missing_as_empty: false,
             }));
             policy.per_try_timeout = asked.per_try_timeout.or(policy.per_try_timeout);
-            Cow::Owned(policy)
+            Policy::Own(Box::new(policy))
         }
     };
     let limited = &policy.retriable_request_headers;
     if !limited.is_empty() && !limited.iter().any(|matcher| matcher.matches(request)) {
         // The policy's time limits hold nevertheless.
-        policy.to_mut().on = RetryOn::default();
+        return Some(policy.changed(|policy| policy.on = RetryOn::default()));
     }
     Some(policy)
 }
