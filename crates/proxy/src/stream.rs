@@ -87,13 +87,29 @@ impl Stream {
         let _ = socket.set_linger(Some(Duration::ZERO));
     }
 
+    /// Ready when a read may find something: bytes, the end, or an error.
+    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Self::Tcp(stream) => stream.poll_read_ready(cx).map(drop),
+            Self::Unix(stream) => stream.poll_read_ready(cx).map(drop),
+            // What was decrypted may wait here.
+            Self::Tls(_) => Poll::Ready(()),
+        }
+    }
+
     /// Whether an idle stream is still good: nothing to read and not closed. Costs no system call unless the socket
     /// reported something since the last read.
     pub fn is_idle_and_open(&mut self) -> bool {
         let mut byte = [0];
-        let mut buffer = ReadBuf::new(&mut byte);
-        let mut context = Context::from_waker(Waker::noop());
-        Pin::new(self).poll_read(&mut context, &mut buffer).is_pending()
+        let read = match self {
+            Self::Tcp(stream) => stream.try_read(&mut byte),
+            Self::Unix(stream) => stream.try_read(&mut byte),
+            Self::Tls(stream) => {
+                let mut context = Context::from_waker(Waker::noop());
+                return Pin::new(&mut **stream).poll_read(&mut context, &mut ReadBuf::new(&mut byte)).is_pending();
+            }
+        };
+        read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 }
 

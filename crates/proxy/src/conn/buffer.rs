@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::held;
+use crate::stream::Stream;
 
 /// Size of a pooled block in bytes: one read of a TLS record and more, and most heads.
 pub(crate) const BLOCK_BYTES: usize = 32 * 1024;
@@ -96,6 +97,21 @@ impl Buffer {
         }
         ready!(result)?;
         Poll::Ready(Ok(count))
+    }
+
+    /// The same from a connection of either side, most of which have nothing to read most of the time: then no block is taken, and
+    /// given back, in vain.
+    pub(crate) fn poll_receive(
+        &mut self,
+        stream: &mut Stream,
+        limit: usize,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        if stream.poll_readable(cx).is_pending() {
+            self.park();
+            return Poll::Pending;
+        }
+        self.poll_fill(stream, limit, cx)
     }
 
     fn make_room(&mut self, limit: usize) {

@@ -196,7 +196,7 @@ impl Exchange<'_, '_> {
                     self.pass_interim(hcm);
                 }
                 Poll::Ready(Err(failure)) => return Poll::Ready(Err(failure)),
-                Poll::Pending => return self.poll_time(cx),
+                Poll::Pending => return self.poll_nothing(cx),
             }
         }
     }
@@ -210,16 +210,17 @@ impl Exchange<'_, '_> {
         match self.poll_download(cx) {
             Poll::Ready(Ok(())) if !tunnel || self.upload.finished || self.upload.refused => Poll::Ready(Ok(())),
             Poll::Ready(Err(failure)) => Poll::Ready(Err(failure)),
-            Poll::Ready(Ok(())) | Poll::Pending => self.poll_time(cx),
+            Poll::Ready(Ok(())) | Poll::Pending => self.poll_nothing(cx),
         }
     }
 
     fn poll_download(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        let gone = |_| Failure::ClientGone;
         loop {
+            if ready!(self.life.down.poll_room(cx)).is_err() {
+                return Poll::Ready(Err(self.life.down.why_gone(cx)));
+            }
             let request = &mut *self.life.request;
             let down = &mut self.life.down;
-            ready!(down.poll_room(cx)).map_err(gone)?;
             let mut take = |data: &[u8], last: bool| {
                 request.bytes_sent += data.len() as u64;
                 if let Some(call) = &mut request.kept.call {
@@ -234,34 +235,27 @@ impl Exchange<'_, '_> {
                         request.end_call();
                         self.life.down.finish(&request.response_trailers);
                     }
-                    return self.life.down.poll_flush_end(cx).map_err(gone);
+                    return self.life.down.poll_flush_end(cx).map_err(|_| self.life.down.why_gone(cx));
                 }
                 // All that is there goes out in one go, and only then is there a wait for more.
                 Piece::Nothing => {
-                    ready!(self.life.down.poll_flush(cx)).map_err(gone)?;
+                    ready!(self.life.down.poll_flush(cx)).map_err(|_| self.life.down.why_gone(cx))?;
                     ready!(self.up.poll_receive(cx))?;
                 }
             }
         }
     }
 
-    /// Moves the request on; once all of it is handed over, watches for a client that goes away. Ready only when it failed.
+    /// Moves the request on. Ready only when it failed.
     fn poll_upload(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
-        loop {
-            if self.upload.refused {
-                return Poll::Pending;
-            }
-            if self.upload.finished {
-                return self.life.down.poll_gone(cx);
-            }
-            match self.poll_upload_step(cx) {
-                Poll::Ready(Ok(())) => self.timers.moved = true,
-                Poll::Ready(Err(Stop::Refused)) => self.upload.refused = true,
-                Poll::Ready(Err(Stop::Failed(failure))) => return Poll::Ready(failure),
-                Poll::Pending if self.upload.ended => return self.life.down.poll_gone(cx),
-                Poll::Pending => return Poll::Pending,
+        while !(self.upload.refused || self.upload.finished) {
+            match ready!(self.poll_upload_step(cx)) {
+                Ok(()) => self.timers.moved = true,
+                Err(Stop::Refused) => self.upload.refused = true,
+                Err(Stop::Failed(failure)) => return Poll::Ready(failure),
             }
         }
+        Poll::Pending
     }
 
     /// One piece, or the end, or a wait for either.
@@ -314,7 +308,14 @@ impl Exchange<'_, '_> {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_time<T>(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, Failure>> {
+    /// Nothing moves: watches for a client that goes away once its request is handed over, and for the time. Ready only when it failed.
+    fn poll_nothing<T>(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, Failure>> {
+        if self.upload.ended
+            && !self.upload.refused
+            && let Poll::Ready(failure) = self.life.down.poll_gone(cx)
+        {
+            return Poll::Ready(Err(failure));
+        }
         let clock = &mut self.life.request.clock;
         let until = self.timers.next(clock.now());
         clock.wait();

@@ -235,7 +235,7 @@ fn poll_more(
 ) -> Poll<More> {
     // A client that does not take an answer is not asked for more.
     let filled = match side.poll_rest(cx) {
-        Poll::Ready(Ok(())) => side.input.poll_fill(&mut side.stream, room, cx),
+        Poll::Ready(Ok(())) => side.input.poll_receive(&mut side.stream, room, cx),
         Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
         Poll::Pending => Poll::Pending,
     };

@@ -79,7 +79,7 @@ impl Http1 {
     }
 
     pub(super) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        match ready!(self.input.poll_fill(&mut self.stream, BLOCK_BYTES, cx)) {
+        match ready!(self.input.poll_receive(&mut self.stream, BLOCK_BYTES, cx)) {
             // A tunnel's client may end its direction and listen on.
             Ok(0) if self.tunnel => Poll::Ready(self.body.end().map_err(|_| Failure::ClientGone)),
             Ok(0) | Err(_) => Poll::Ready(Err(Failure::ClientGone)),
@@ -90,7 +90,7 @@ impl Http1 {
     /// Reads ahead, within a block: the next request, or the end.
     pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
         while !self.tunnel && self.input.len() < BLOCK_BYTES {
-            match ready!(self.input.poll_fill(&mut self.stream, BLOCK_BYTES, cx)) {
+            match ready!(self.input.poll_receive(&mut self.stream, BLOCK_BYTES, cx)) {
                 Ok(0) | Err(_) => return Poll::Ready(Failure::ClientGone),
                 Ok(_) => {}
             }
@@ -200,7 +200,7 @@ impl Http1 {
             let mut left = LINGER_BYTES;
             while left > 0 {
                 let room = self.input.len() + BLOCK_BYTES;
-                match poll_fn(|cx| self.input.poll_fill(&mut self.stream, room, cx)).await {
+                match poll_fn(|cx| self.input.poll_receive(&mut self.stream, room, cx)).await {
                     Ok(0) | Err(_) => return,
                     Ok(count) => left = left.saturating_sub(count),
                 }

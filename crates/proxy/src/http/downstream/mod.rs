@@ -77,6 +77,14 @@ impl Downstream<'_> {
         }
     }
 
+    /// Why the client takes nothing any more.
+    pub(super) fn why_gone(&mut self, cx: &mut Context<'_>) -> Failure {
+        match self.poll_gone(cx) {
+            Poll::Ready(failure) => failure,
+            Poll::Pending => Failure::ClientGone,
+        }
+    }
+
     /// The whole request was received.
     pub(super) fn received_all(&self) -> bool {
         match self {

@@ -174,7 +174,7 @@ impl Http1 {
                 }
             }
             let limit = RESPONSE_LIMITS.max_head_bytes + 1;
-            let end = ready!(self.input.poll_fill(&mut self.connection.stream, limit, cx));
+            let end = ready!(self.input.poll_receive(&mut self.connection.stream, limit, cx));
             if let Ok(0) | Err(_) = end {
                 // What is there is no whole head.
                 self.ended = end.is_ok() && self.input.is_empty();
@@ -196,7 +196,7 @@ impl Http1 {
 
     pub(super) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         let closed = Failure::UpstreamClosed { sent: true };
-        match ready!(self.input.poll_fill(&mut self.connection.stream, BLOCK_BYTES, cx)) {
+        match ready!(self.input.poll_receive(&mut self.connection.stream, BLOCK_BYTES, cx)) {
             Ok(0) => Poll::Ready(self.body.end().map_err(|_| closed)),
             Ok(_) => Poll::Ready(Ok(())),
             Err(_) => Poll::Ready(Err(closed)),
