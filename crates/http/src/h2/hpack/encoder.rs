@@ -13,7 +13,7 @@ use super::{huffman, integer};
 /// Hashes of fields and names seen once. A newer one takes an older one's place, so this is a memory of the recent ones.
 const SEEN: usize = 128;
 
-/// Places of a block of which it is known what was there in the last.
+/// Most places of a block of which it is known what was there in the last.
 const PLACES: usize = 24;
 
 /// What stood for the field in one place of the last block.
@@ -35,7 +35,7 @@ pub(crate) struct Encoder {
     index: Index,
     /// Empty until the first field is encoded.
     seen: Box<[u32]>,
-    last: [Last; PLACES],
+    last: Vec<Last>,
     /// Of the next field in this block.
     place: usize,
     /// What this side uses at most, whatever the peer allows.
@@ -52,7 +52,7 @@ impl Encoder {
             table: Table::new(size),
             index: Index::default(),
             seen: Box::default(),
-            last: [Last::Other; PLACES],
+            last: Vec::new(),
             place: 0,
             own_limit,
             update,
@@ -96,8 +96,10 @@ impl Encoder {
             return integer::encode(out, 0x80, 7, index);
         }
         let now = self.anew(out, name, value);
-        if let Some(last) = self.last.get_mut(place) {
-            *last = now;
+        match self.last.get_mut(place) {
+            Some(last) => *last = now,
+            None if place < PLACES => self.last.push(now),
+            None => {}
         }
     }
 
