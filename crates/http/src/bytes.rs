@@ -8,8 +8,7 @@ pub(crate) struct ByteSet([bool; 256]);
 /// Of a token (RFC 9110 section 5.6.2).
 pub(crate) static TOKEN: ByteSet = ByteSet::alphanumeric_and(TOKEN_MARKS);
 /// The same without upper-case letters: of a field name of HTTP/2.
-pub(crate) static LOWER_TOKEN: ByteSet =
-    ByteSet::alphanumeric_and(TOKEN_MARKS).without(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ");
+pub(crate) static LOWER_TOKEN: ByteSet = ByteSet::alphanumeric_and(TOKEN_MARKS).without(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ");
 /// Of a request target: what is visible, but not the mark of a fragment.
 pub(crate) static TARGET: ByteSet = ByteSet::alphanumeric_and(b"!\"$%&'()*+,-./:;<=>?@[\\]^_`{|}~");
 /// Of a host's name or its address without brackets (RFC 3986 section 3.2.2).

@@ -34,9 +34,7 @@ impl Name {
             b":path" => Self::Path,
             b":protocol" => Self::Protocol,
             b":status" => Self::Status,
-            _ if !name.is_empty() && LOWER_TOKEN.holds_all(name) => {
-                Self::Field(HeaderId::of(name))
-            }
+            _ if !name.is_empty() && LOWER_TOKEN.holds_all(name) => Self::Field(HeaderId::of(name)),
             _ => Self::Invalid,
         }
     }
