@@ -12,21 +12,122 @@ use super::record::{HeadLookup, Record};
 use super::time;
 use crate::response_flags::ResponseFlags;
 
-/// What an operator yields.
-enum Value<'a> {
-    Absent,
-    Bytes(&'a [u8]),
-    Number(u64),
-    Address(SocketAddr),
-    Ip(IpAddr),
-    List(&'a [String]),
-    Flags {
-        flags: ResponseFlags,
-        long: bool,
-    },
-    Time(Option<&'a str>),
-    /// Messages of a call, as text.
-    Messages([u64; 2], GrpcMessagesFormat),
+/// Takes what an operator yields, as what it is.
+trait Sink {
+    fn absent(&mut self);
+    fn bytes(&mut self, bytes: &[u8]);
+    fn number(&mut self, number: u64);
+    /// What has no form but its text: addresses, lists, times.
+    fn text(&mut self, write: impl FnOnce(&mut Vec<u8>));
+
+    /// Messages of a call, from the client and to it, as an object.
+    fn messages(&mut self, messages: [u64; 2]);
+
+    fn string(&mut self, value: Option<&str>) {
+        match value {
+            Some(text) => self.bytes(text.as_bytes()),
+            None => self.absent(),
+        }
+    }
+
+    fn non_empty(&mut self, value: &str) {
+        self.string(Some(value).filter(|text| !text.is_empty()));
+    }
+
+    fn number_of(&mut self, value: Option<u64>) {
+        match value {
+            Some(number) => self.number(number),
+            None => self.absent(),
+        }
+    }
+
+    fn millis(&mut self, value: Option<Duration>) {
+        self.number_of(value.map(|duration| in_units(duration, Precision::Millis)));
+    }
+
+    fn header(&mut self, head: &dyn HeadLookup, name: &str, other: Option<&str>) {
+        match header(head, name, other) {
+            Some(value) => self.bytes(value),
+            None => self.absent(),
+        }
+    }
+
+    fn text_of<T>(&mut self, value: Option<T>, write: impl FnOnce(T, &mut Vec<u8>)) {
+        match value {
+            Some(value) => self.text(|out| write(value, out)),
+            None => self.absent(),
+        }
+    }
+}
+
+/// Text as it is; `-` for what is absent.
+struct Text<'o>(&'o mut Vec<u8>);
+
+impl Sink for Text<'_> {
+    fn absent(&mut self) {
+        self.0.push(b'-');
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn number(&mut self, number: u64) {
+        write_number(number, self.0);
+    }
+
+    fn text(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        write(self.0);
+    }
+
+    fn messages(&mut self, messages: [u64; 2]) {
+        messages_object(messages, ["requestMessageCount", "responseMessageCount"], self.0);
+    }
+}
+
+/// A value of JSON.
+struct Json<'o>(&'o mut Vec<u8>);
+
+impl Sink for Json<'_> {
+    fn absent(&mut self) {
+        self.0.extend_from_slice(b"null");
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        json_string(bytes, self.0);
+    }
+
+    fn number(&mut self, number: u64) {
+        write_number(number, self.0);
+    }
+
+    fn text(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let mut text = Vec::new();
+        write(&mut text);
+        json_string(&text, self.0);
+    }
+
+    // In JSON Envoy spells the fields as in protobuf.
+    fn messages(&mut self, messages: [u64; 2]) {
+        messages_object(messages, ["request_message_count", "response_message_count"], self.0);
+    }
+}
+
+/// Nothing but whether there is a value.
+struct Presence(bool);
+
+impl Sink for Presence {
+    fn absent(&mut self) {
+        self.0 = false;
+    }
+
+    fn bytes(&mut self, _: &[u8]) {}
+
+    fn number(&mut self, _: u64) {}
+
+    fn text(&mut self, _: impl FnOnce(&mut Vec<u8>)) {}
+
+    fn messages(&mut self, _: [u64; 2]) {}
 }
 
 /// Appends one log line.
@@ -44,12 +145,10 @@ pub fn format_line(line: &LogFormat, record: &Record<'_>, out: &mut Vec<u8>) {
 pub fn format(format: &Format, record: &Record<'_>, out: &mut Vec<u8>) {
     for part in &format.parts {
         match part {
-            FormatPart::Literal(text) => out.extend_from_slice(text.as_bytes()),
+            FormatPart::Literal(text) => write_short(text.as_bytes(), out),
             FormatPart::Operator { operator, max_length } => {
                 let start = out.len();
-                if !write_text(&value(operator, record), record, out) {
-                    out.push(b'-');
-                }
+                value(operator, record, &mut Text(out));
                 if let Some(limit) = max_length {
                     out.truncate(start + limit.min(&(out.len() - start)));
                 }
@@ -93,15 +192,7 @@ fn json(node: &JsonFormat, record: &Record<'_>, omit_empty: bool, out: &mut Vec<
 /// A lone operator keeps its type; anything else is a string.
 fn json_value(whole: &Format, record: &Record<'_>, out: &mut Vec<u8>) {
     if let [FormatPart::Operator { operator, max_length: None }] = whole.parts.as_slice() {
-        match value(operator, record) {
-            Value::Absent => return out.extend_from_slice(b"null"),
-            Value::Number(number) => return write_number(number, out),
-            // In JSON Envoy spells the fields as in protobuf.
-            Value::Messages(messages, GrpcMessagesFormat::Typed) => {
-                return messages_object(messages, ["request_message_count", "response_message_count"], out);
-            }
-            _ => {}
-        }
+        return value(operator, record, &mut Json(out));
     }
     let mut text = Vec::new();
     format(whole, record, &mut text);
@@ -129,7 +220,11 @@ fn json_string(bytes: &[u8], out: &mut Vec<u8>) {
 fn is_absent(node: &JsonFormat, record: &Record<'_>) -> bool {
     match node {
         JsonFormat::Value(format) => match format.parts.as_slice() {
-            [FormatPart::Operator { operator, .. }] => matches!(value(operator, record), Value::Absent),
+            [FormatPart::Operator { operator, .. }] => {
+                let mut presence = Presence(true);
+                value(operator, record, &mut presence);
+                !presence.0
+            }
             _ => false,
         },
         _ => false,
@@ -137,7 +232,7 @@ fn is_absent(node: &JsonFormat, record: &Record<'_>) -> bool {
 }
 
 /// By the trailers, else by the headers; only of requests of gRPC.
-fn grpc_status<'a>(format: GrpcStatusFormat, record: &Record<'a>) -> Value<'a> {
+fn grpc_status(format: GrpcStatusFormat, record: &Record<'_>, sink: &mut impl Sink) {
     const NAMES: [(&str, &str); 17] = [
         ("OK", "OK"),
         ("Canceled", "CANCELLED"),
@@ -158,72 +253,87 @@ fn grpc_status<'a>(format: GrpcStatusFormat, record: &Record<'a>) -> Value<'a> {
         ("Unauthenticated", "UNAUTHENTICATED"),
     ];
     let is_grpc = record.request.lookup("content-type").is_some_and(|kind| kind.starts_with(b"application/grpc"));
-    let of = |fields: &'a dyn HeadLookup| fields.lookup("grpc-status");
-    let Some(status) = of(record.trailers).or_else(|| of(record.response)).filter(|_| is_grpc) else {
-        return Value::Absent;
-    };
+    let status = record.trailers.lookup("grpc-status").or_else(|| record.response.lookup("grpc-status"));
+    let Some(status) = status.filter(|_| is_grpc) else { return sink.absent() };
     let number = std::str::from_utf8(status).ok().and_then(|status| status.parse::<usize>().ok());
     match (format, number.and_then(|number| NAMES.get(number))) {
-        (GrpcStatusFormat::Camel, Some((camel, _))) => Value::Bytes(camel.as_bytes()),
-        (GrpcStatusFormat::Snake, Some((_, snake))) => Value::Bytes(snake.as_bytes()),
-        _ => number.map_or(Value::Absent, |number| Value::Number(number as u64)),
+        (GrpcStatusFormat::Camel, Some((camel, _))) => sink.bytes(camel.as_bytes()),
+        (GrpcStatusFormat::Snake, Some((_, snake))) => sink.bytes(snake.as_bytes()),
+        _ => sink.number_of(number.map(|number| number as u64)),
     }
 }
 
-fn value<'a>(operator: &'a Operator, record: &Record<'a>) -> Value<'a> {
+/// Gives what the operator stands for to `sink`.
+fn value(operator: &Operator, record: &Record<'_>, sink: &mut impl Sink) {
     match operator {
-        Operator::StartTime(format) => Value::Time(format.as_deref()),
-        Operator::Req(name, other) => header(record.request, name, other.as_deref()),
-        Operator::ReqWithoutQuery(name, other) => without_query(header(record.request, name, other.as_deref())),
-        Operator::Resp(name, other) => header(record.response, name, other.as_deref()),
-        Operator::Trailer(name, other) => header(record.trailers, name, other.as_deref()),
-        Operator::GrpcStatus(format) => grpc_status(*format, record),
-        Operator::Protocol => text(record.protocol),
-        Operator::ResponseCode => Value::Number(u64::from(record.response_code)),
-        Operator::ResponseCodeDetails => non_empty(record.response_code_details),
-        Operator::ConnectionTerminationDetails => non_empty(record.connection_termination_details),
-        Operator::ResponseFlags => flags(record.flags, false),
-        Operator::ResponseFlagsLong => flags(record.flags, true),
-        Operator::BytesReceived => Value::Number(record.bytes_received),
-        Operator::BytesSent => Value::Number(record.bytes_sent),
-        Operator::Duration => millis(Some(record.duration)),
-        Operator::RequestDuration => millis(record.request_duration),
-        Operator::ResponseDuration => millis(record.response_duration),
+        Operator::StartTime(None) => sink.text(|out| time::write_default(record.start, out)),
+        Operator::StartTime(Some(format)) => sink.text(|out| time::write_custom(record.start, format, out)),
+        Operator::Req(name, other) => sink.header(record.request, name, other.as_deref()),
+        Operator::ReqWithoutQuery(name, other) => match header(record.request, name, other.as_deref()) {
+            Some(value) => sink.bytes(without_query(value)),
+            None => sink.absent(),
+        },
+        Operator::Resp(name, other) => sink.header(record.response, name, other.as_deref()),
+        Operator::Trailer(name, other) => sink.header(record.trailers, name, other.as_deref()),
+        Operator::GrpcStatus(format) => grpc_status(*format, record, sink),
+        Operator::Protocol => sink.string(record.protocol),
+        Operator::ResponseCode => sink.number(u64::from(record.response_code)),
+        Operator::ResponseCodeDetails => sink.non_empty(record.response_code_details),
+        Operator::ConnectionTerminationDetails => sink.non_empty(record.connection_termination_details),
+        Operator::ResponseFlags => {
+            sink.text_of(flags(record), |flags, out| join(flags.short_names(), out));
+        }
+        Operator::ResponseFlagsLong => {
+            sink.text_of(flags(record), |flags, out| join(flags.long_names(), out));
+        }
+        Operator::BytesReceived => sink.number(record.bytes_received),
+        Operator::BytesSent => sink.number(record.bytes_sent),
+        Operator::Duration => sink.millis(Some(record.duration)),
+        Operator::RequestDuration => sink.millis(record.request_duration),
+        Operator::ResponseDuration => sink.millis(record.response_duration),
         Operator::ResponseTxDuration => {
-            millis(record.response_duration.map(|first| record.duration.saturating_sub(first)))
+            sink.millis(record.response_duration.map(|first| record.duration.saturating_sub(first)));
         }
         Operator::CommonDuration { start, end, precision } => {
             let passed = point(*end, record).zip(point(*start, record)).and_then(|(end, start)| end.checked_sub(start));
-            passed.map_or(Value::Absent, |passed| Value::Number(in_units(passed, *precision)))
+            sink.number_of(passed.map(|passed| in_units(passed, *precision)));
         }
-        Operator::UpstreamHost => text(record.upstream_host),
-        Operator::UpstreamCluster | Operator::UpstreamClusterRaw => text(record.upstream_cluster),
-        Operator::UpstreamLocalAddress => address(record.upstream_local_address),
-        Operator::UpstreamTransportFailureReason => non_empty(record.upstream_transport_failure_reason),
-        Operator::UpstreamRequestAttemptCount => Value::Number(u64::from(record.upstream_attempts)),
-        Operator::DownstreamLocalAddress => address(record.downstream_local_address),
-        Operator::DownstreamLocalAddressWithoutPort => ip(record.downstream_local_address),
-        Operator::DownstreamLocalPort => port(record.downstream_local_address),
-        Operator::DownstreamRemoteAddress => address(record.downstream_remote_address),
-        Operator::DownstreamRemoteAddressWithoutPort => ip(record.downstream_remote_address),
-        Operator::DownstreamRemotePort => port(record.downstream_remote_address),
-        Operator::DownstreamDirectRemoteAddress => address(record.downstream_direct_remote_address),
-        Operator::DownstreamDirectRemoteAddressWithoutPort => ip(record.downstream_direct_remote_address),
-        Operator::DownstreamPeerUriSan => list(record.downstream_peer_uri_sans),
-        Operator::DownstreamLocalUriSan => list(record.downstream_local_uri_sans),
-        Operator::DownstreamPeerSubject => non_empty(record.downstream_peer_subject),
-        Operator::DownstreamTlsVersion => text(record.downstream_tls_version),
-        Operator::DownstreamTlsCipher => text(record.downstream_tls_cipher),
-        Operator::RequestedServerName => text(record.requested_server_name),
-        Operator::RouteName => text(record.route_name.filter(|name| !name.is_empty())),
-        Operator::FilterChainName => text(record.filter_chain_name.filter(|name| !name.is_empty())),
-        Operator::ConnectionId => Value::Number(record.connection_id),
-        Operator::RequestId => header(record.request, "x-request-id", None),
-        Operator::Hostname => text(hostname()),
-        Operator::GrpcMessages(format) => {
-            record.grpc_messages.map_or(Value::Absent, |messages| Value::Messages(messages, *format))
+        Operator::UpstreamHost => sink.string(record.upstream_host),
+        Operator::UpstreamCluster | Operator::UpstreamClusterRaw => sink.string(record.upstream_cluster),
+        Operator::UpstreamLocalAddress => sink.text_of(record.upstream_local_address, write_address),
+        Operator::UpstreamTransportFailureReason => sink.non_empty(record.upstream_transport_failure_reason),
+        Operator::UpstreamRequestAttemptCount => sink.number(u64::from(record.upstream_attempts)),
+        Operator::DownstreamLocalAddress => sink.text_of(record.downstream_local_address, write_address),
+        Operator::DownstreamLocalAddressWithoutPort => sink.text_of(record.downstream_local_address, write_ip),
+        Operator::DownstreamLocalPort => sink.number_of(port(record.downstream_local_address)),
+        Operator::DownstreamRemoteAddress => sink.text_of(record.downstream_remote_address, write_address),
+        Operator::DownstreamRemoteAddressWithoutPort => sink.text_of(record.downstream_remote_address, write_ip),
+        Operator::DownstreamRemotePort => sink.number_of(port(record.downstream_remote_address)),
+        Operator::DownstreamDirectRemoteAddress => {
+            sink.text_of(record.downstream_direct_remote_address, write_address);
         }
-        Operator::VirtualClusterName | Operator::Unset => Value::Absent,
+        Operator::DownstreamDirectRemoteAddressWithoutPort => {
+            sink.text_of(record.downstream_direct_remote_address, write_ip);
+        }
+        Operator::DownstreamPeerUriSan => list(record.downstream_peer_uri_sans, sink),
+        Operator::DownstreamLocalUriSan => list(record.downstream_local_uri_sans, sink),
+        Operator::DownstreamPeerSubject => sink.non_empty(record.downstream_peer_subject),
+        Operator::DownstreamTlsVersion => sink.string(record.downstream_tls_version),
+        Operator::DownstreamTlsCipher => sink.string(record.downstream_tls_cipher),
+        Operator::RequestedServerName => sink.string(record.requested_server_name),
+        Operator::RouteName => sink.non_empty(record.route_name.unwrap_or_default()),
+        Operator::FilterChainName => sink.non_empty(record.filter_chain_name.unwrap_or_default()),
+        Operator::ConnectionId => sink.number(record.connection_id),
+        Operator::RequestId => sink.header(record.request, "x-request-id", None),
+        Operator::Hostname => sink.string(hostname()),
+        Operator::GrpcMessages(format) => match (record.grpc_messages, format) {
+            (None, _) => sink.absent(),
+            (Some(messages), GrpcMessagesFormat::Typed) => sink.messages(messages),
+            (Some([sent, received]), GrpcMessagesFormat::Plain) => {
+                sink.text(|out| _ = write!(out, "{sent},{received}"));
+            }
+        },
+        Operator::VirtualClusterName | Operator::Unset => sink.absent(),
     }
 }
 
@@ -248,51 +358,26 @@ fn in_units(duration: Duration, precision: Precision) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
 
-fn header<'a>(head: &'a dyn HeadLookup, name: &str, other: Option<&str>) -> Value<'a> {
-    let found = head.lookup(name).or_else(|| other.and_then(|other| head.lookup(other)));
-    found.map_or(Value::Absent, Value::Bytes)
+fn header<'a>(head: &'a dyn HeadLookup, name: &str, other: Option<&str>) -> Option<&'a [u8]> {
+    head.lookup(name).or_else(|| other.and_then(|other| head.lookup(other)))
 }
 
-fn without_query(value: Value<'_>) -> Value<'_> {
-    match value {
-        Value::Bytes(bytes) => {
-            let end = bytes.iter().position(|byte| *byte == b'?').unwrap_or(bytes.len());
-            Value::Bytes(&bytes[..end])
-        }
-        other => other,
-    }
+fn without_query(path: &[u8]) -> &[u8] {
+    path.split(|byte| *byte == b'?').next().unwrap_or_default()
 }
 
-fn text(value: Option<&str>) -> Value<'_> {
-    value.map_or(Value::Absent, |text| Value::Bytes(text.as_bytes()))
+fn flags(record: &Record<'_>) -> Option<ResponseFlags> {
+    Some(record.flags).filter(|flags| !flags.is_empty())
 }
 
-fn non_empty(value: &str) -> Value<'_> {
-    text(Some(value).filter(|text| !text.is_empty()))
+fn port(address: Option<SocketAddr>) -> Option<u64> {
+    address.map(|address| u64::from(address.port()))
 }
 
-fn millis<'a>(value: Option<Duration>) -> Value<'a> {
-    value.map_or(Value::Absent, |duration| Value::Number(duration.as_millis() as u64))
-}
-
-fn address<'a>(value: Option<SocketAddr>) -> Value<'a> {
-    value.map_or(Value::Absent, Value::Address)
-}
-
-fn ip<'a>(value: Option<SocketAddr>) -> Value<'a> {
-    value.map_or(Value::Absent, |address| Value::Ip(address.ip()))
-}
-
-fn port<'a>(value: Option<SocketAddr>) -> Value<'a> {
-    value.map_or(Value::Absent, |address| Value::Number(u64::from(address.port())))
-}
-
-fn list(value: &[String]) -> Value<'_> {
-    if value.is_empty() { Value::Absent } else { Value::List(value) }
-}
-
-fn flags<'a>(flags: ResponseFlags, long: bool) -> Value<'a> {
-    if flags.is_empty() { Value::Absent } else { Value::Flags { flags, long } }
+fn list(items: &[String], sink: &mut impl Sink) {
+    sink.text_of(Some(items).filter(|items| !items.is_empty()), |items, out| {
+        join(items.iter().map(String::as_str), out);
+    });
 }
 
 fn hostname() -> Option<&'static str> {
@@ -304,28 +389,20 @@ fn hostname() -> Option<&'static str> {
     NAME.get_or_init(read).as_deref()
 }
 
-/// Appends a value; `false` when it is absent.
-fn write_text(value: &Value<'_>, record: &Record<'_>, out: &mut Vec<u8>) -> bool {
-    match value {
-        Value::Absent => return false,
-        Value::Bytes(bytes) => out.extend_from_slice(bytes),
-        Value::Number(number) => write_number(*number, out),
-        // Writing to a Vec cannot fail.
-        Value::Address(SocketAddr::V4(address)) => write_ipv4(address.ip().octets(), Some(address.port()), out),
-        Value::Ip(IpAddr::V4(ip)) => write_ipv4(ip.octets(), None, out),
-        Value::Address(address) => _ = write!(out, "{address}"),
-        Value::Ip(ip) => _ = write!(out, "{ip}"),
-        Value::List(items) => join(items.iter().map(String::as_str), out),
-        Value::Flags { flags, long: false } => join(flags.short_names(), out),
-        Value::Flags { flags, long: true } => join(flags.long_names(), out),
-        Value::Messages(messages, GrpcMessagesFormat::Typed) => {
-            messages_object(*messages, ["requestMessageCount", "responseMessageCount"], out);
-        }
-        Value::Messages([sent, received], GrpcMessagesFormat::Plain) => _ = write!(out, "{sent},{received}"),
-        Value::Time(None) => time::write_default(record.start, out),
-        Value::Time(Some(format)) => time::write_custom(record.start, format, out),
+// Writing to a Vec cannot fail.
+
+fn write_address(address: SocketAddr, out: &mut Vec<u8>) {
+    match address {
+        SocketAddr::V4(address) => write_ipv4(address.ip().octets(), Some(address.port()), out),
+        SocketAddr::V6(address) => _ = write!(out, "{address}"),
     }
-    true
+}
+
+fn write_ip(address: SocketAddr, out: &mut Vec<u8>) {
+    match address.ip() {
+        IpAddr::V4(ip) => write_ipv4(ip.octets(), None, out),
+        IpAddr::V6(ip) => _ = write!(out, "{ip}"),
+    }
 }
 
 /// `Display` of an address costs more than the rest of a line; four small numbers do not.
@@ -343,7 +420,18 @@ fn write_ipv4(octets: [u8; 4], port: Option<u16>, out: &mut Vec<u8>) {
 }
 
 fn write_number(number: u64, out: &mut Vec<u8>) {
-    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+    write_short(itoa::Buffer::new().format(number).as_bytes(), out);
+}
+
+/// A line is made of blanks, quotes and small numbers, for each of which a call, be it of `memcpy`, would cost more than its bytes.
+#[inline(always)]
+fn write_short(bytes: &[u8], out: &mut Vec<u8>) {
+    match *bytes {
+        [a] => out.push(a),
+        [a, b] => out.extend_from_slice(&[a, b]),
+        [a, b, c] => out.extend_from_slice(&[a, b, c]),
+        ref bytes => out.extend_from_slice(bytes),
+    }
 }
 
 fn join<'a>(items: impl Iterator<Item = &'a str>, out: &mut Vec<u8>) {

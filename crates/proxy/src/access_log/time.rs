@@ -9,8 +9,8 @@ use time::OffsetDateTime;
 #[derive(Default)]
 struct Second {
     unix: u64,
-    /// `2026-01-31T12:34:56`.
-    text: Vec<u8>,
+    /// `2026-01-31T12:34:56`; zeroes at first.
+    text: [u8; 19],
 }
 
 thread_local! {
@@ -22,13 +22,12 @@ pub fn write_default(at: SystemTime, out: &mut Vec<u8>) {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let unix = since.as_secs();
     SECOND.with_borrow_mut(|second| {
-        if second.unix != unix || second.text.is_empty() {
+        if second.unix != unix || second.text[0] == 0 {
             second.unix = unix;
-            second.text.clear();
             let date = date(unix);
-            // Writing to a Vec cannot fail.
+            // It fits: years have four digits.
             let _ = write!(
-                second.text,
+                second.text.as_mut_slice(),
                 "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}",
                 date.year(),
                 u8::from(date.month()),

@@ -113,7 +113,7 @@ impl WorkerLog {
         if !admits(&log.filter, record.flags) {
             return;
         }
-        let index = match self.buffers.iter().position(|buffer| buffer.path == log.path) {
+        let index = match self.buffers.iter().position(|buffer| is_same(&buffer.path, &log.path)) {
             Some(index) => index,
             None => {
                 self.buffers.push(Buffer { path: log.path.clone(), lines: Vec::with_capacity(FLUSH_BYTES) });
@@ -135,6 +135,11 @@ impl WorkerLog {
             }
         }
     }
+}
+
+/// Nearly always the very same text.
+fn is_same(a: &Arc<str>, b: &Arc<str>) -> bool {
+    Arc::ptr_eq(a, b) || a == b
 }
 
 fn hand_over(handle: &LogHandle, buffer: &mut Buffer) {
