@@ -1,24 +1,35 @@
 //! Whether connections come and go, rather than come to stay.
 
+/// Looks a connection lives at most to count as one that comes and goes.
+const BRIEF_LOOKS: u32 = 10;
 /// Looks that are remembered, a bit each.
 const HISTORY: u32 = 10;
-/// In so many of them some must have been opened and some closed. Once or twice it may be a crowd that leaves and one that
-/// comes.
+/// In so many of them most that went must just have come. Once or twice it may be somebody who tried.
 const MIN_LOOKS: u32 = 3;
 
-/// Follows how many connections are opened and closed. No clock, no threads: one call per look.
+/// Follows which connections were open for how long. No clock, no threads: one call per look.
 #[derive(Debug, Default)]
 pub(super) struct Churn {
     looks: u32,
-    active: u32,
+    /// Connections closed since the last look: those that had just come, and others.
+    brief: u32,
+    others: u32,
 }
 
 impl Churn {
-    /// Takes the newest look in: so many connections were opened since the last, and so many are open now.
-    pub(super) fn look(&mut self, opened: u32, active: u32) {
-        let closed = self.active.saturating_add(opened).saturating_sub(active);
-        self.active = active;
-        self.looks = (self.looks << 1 | u32::from(opened > 0 && closed > 0)) & ((1 << HISTORY) - 1);
+    /// A connection was closed that was open for so many looks.
+    pub(super) fn closed(&mut self, looks: u32) {
+        match looks <= BRIEF_LOOKS {
+            true => self.brief += 1,
+            false => self.others += 1,
+        }
+    }
+
+    /// Takes the newest look in.
+    pub(super) fn look(&mut self) {
+        let most = self.brief > self.others;
+        (self.brief, self.others) = (0, 0);
+        self.looks = (self.looks << 1 | u32::from(most)) & ((1 << HISTORY) - 1);
     }
 
     /// Whether they come and go.
@@ -32,24 +43,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_crowd_that_leaves_and_one_that_comes_are_no_churn() {
-        let check = |looks: &[(u32, u32)], expected: bool| {
+    fn connections_that_stay_for_a_while_are_no_churn() {
+        // Of each look: how long those were open that have closed.
+        let check = |looks: &[&[u32]], expected: bool| {
             let mut churn = Churn::default();
-            let mut active = 1000;
-            churn.look(active, active);
-            for (opened, closed) in looks {
-                active = active + opened - closed;
-                churn.look(*opened, active);
+            for closed in looks {
+                closed.iter().for_each(|looks| churn.closed(*looks));
+                churn.look();
             }
             assert_eq!(churn.is_on(), expected, "{looks:?}");
         };
-        check(&[(0, 0); 20], false);
-        check(&[(64, 0); 20], false);
-        check(&[(0, 40); 20], false);
-        check(&[(0, 300), (10, 340), (200, 0), (200, 0), (200, 0)], false);
-        check(&[(1, 1), (0, 0), (7, 2), (0, 0), (1, 1)], true);
-        check(&[[(1, 1); 20], [(0, 0); 20]].concat(), false);
-        check(&[[(0, 0), (0, 0), (0, 0), (0, 0), (1, 1)]; 10].concat(), false);
-        check(&[[(0, 0), (0, 0), (1, 1)]; 10].concat(), true);
+        check(&[&[][..]; 20], false);
+        check(&[&[11, 100, u32::MAX][..]; 20], false);
+        check(&[&[1, 2, 20, 30][..]; 20], false);
+        check(&[&[1, 2, 3, 30][..]; 20], true);
+        check(&[&[0], &[], &[]], false);
+        check(&[&[0, 0, 0, 0], &[1], &[]], false);
+        check(&[&[0], &[100], &[3], &[], &[10]], true);
+        check(&[[&[1][..]; 20], [&[][..]; 20]].concat(), false);
+        check(&[[&[][..], &[], &[], &[], &[1]]; 10].concat(), false);
+        check(&[[&[][..], &[], &[1]]; 10].concat(), true);
     }
 }

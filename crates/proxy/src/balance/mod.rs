@@ -8,7 +8,7 @@
 //! second ([`Planner`]), and a worker that has too much of it gives idle connections away. As many cold ones come back
 //! ([`Leveller`]), so that the next ones do not all go where others have left.
 //!
-//! Where connections come and go ([`Churn`]), counts say little: a worker that has one less would serve all of those that are
+//! Where connections come and go within a second ([`Churn`]), counts say little: a worker that has one less would serve all of those that are
 //! open one at a time, and where connections cannot be levelled, for ever. There each worker has its turn, and counts
 //! decide between those whose turn it is.
 
@@ -44,8 +44,6 @@ pub struct Balance {
 #[derive(Debug, Default)]
 struct Places {
     workers: Vec<Place>,
-    /// Connections opened since the last look at the load.
-    opened: u32,
     churn: Churn,
 }
 
@@ -70,8 +68,7 @@ impl Places {
     }
 
     fn look(&mut self) {
-        let active = self.workers.iter().map(|place| place.active).sum();
-        self.churn.look(std::mem::take(&mut self.opened), active);
+        self.churn.look();
         let fewest = self.workers.iter().map(|place| place.turns).min().unwrap_or(0);
         let by_turns = self.churn.is_on();
         self.workers.iter_mut().for_each(|place| place.turns = if by_turns { place.turns - fewest } else { 0 });
@@ -83,6 +80,8 @@ impl Places {
 pub struct Seat {
     balance: Arc<Balance>,
     worker: usize,
+    /// The look at the load it was taken in.
+    since: u32,
     /// Its place under the limits of connections.
     admission: Admission,
 }
@@ -103,10 +102,9 @@ impl Balance {
     pub fn choose(self: &Arc<Self>) -> Seat {
         let mut places = self.lock();
         let worker = places.next(|worker| self.busy_ppm(worker));
-        places.opened += 1;
         places.workers[worker].active += 1;
         places.workers[worker].turns += 1;
-        Seat { balance: Arc::clone(self), worker, admission: Admission::default() }
+        Seat { balance: Arc::clone(self), worker, since: self.epoch(), admission: Admission::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Places> {
@@ -200,7 +198,9 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.balance.lock().workers[self.worker].active -= 1;
+        let mut places = self.balance.lock();
+        places.workers[self.worker].active -= 1;
+        places.churn.closed(self.balance.epoch().wrapping_sub(self.since));
     }
 }
 

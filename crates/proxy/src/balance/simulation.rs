@@ -261,3 +261,25 @@ fn load_that_comes_and_goes_is_followed() {
         }
     }
 }
+
+#[test]
+fn connections_that_stay_for_seconds_are_level_though_none_can_move() {
+    for (workers, connections) in [(2, 320), (4, 320), (8, 640), (16, 960)] {
+        let mut world = World::new(workers, connections, 1, |_, _| 10);
+        world.movable = false;
+        world.look_for(TWO_SECONDS);
+        for second in 0..60 {
+            // One in eight is replaced by another.
+            for _ in 0..WINDOW {
+                for _ in 0..connections / 80 {
+                    let key = world.random.below(connections);
+                    // It closes before the next one is accepted.
+                    drop(world.seats.swap_remove(key));
+                    world.seats.push(world.balance.choose());
+                }
+                world.look();
+            }
+            assert!(world.gap() <= 2, "{workers} workers after {second} s: {:?}", world.balance.active());
+        }
+    }
+}
