@@ -6,9 +6,8 @@ use std::time::Duration;
 use crate::stream::Stream;
 
 /// After being idle for this long a connection is looked at before it is used: the event loop, which has not come round
-/// lately, may not know yet that it was closed. Servers close what idles for seconds; on a busy worker, where connections idle between
-/// two requests for some milliseconds, a look at each would be a system call per request.
-pub(super) const LOOK_AFTER: Duration = Duration::from_millis(20);
+/// since, may not know yet that it was closed.
+pub(super) const LOOK_AFTER: Duration = Duration::from_millis(2);
 
 /// Whether the kernel has the connection's end, or bytes nobody asked for, in store.
 pub(super) fn is_quiet(stream: &Stream) -> bool {
