@@ -15,6 +15,8 @@ use crate::config::{MutualTls, Protocol, Proxy};
 use crate::peers::{certificates, free_address};
 use crate::scenarios::pair::RULES;
 
+/// What the names of its counts begin with.
+pub(super) const PREFIX: &str = "pair: ";
 const CLIENT: &str = "pair: the client's proxy";
 const SERVER: &str = "pair: the server's proxy";
 
