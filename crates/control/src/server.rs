@@ -193,20 +193,8 @@ impl ControlPlane {
 
     /// Serves until `shutdown` is done, then lets streams end.
     pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), ControlError> {
-        let Parts {
-            grpc,
-            secure_grpc,
-            http,
-            state,
-            configuration,
-            watch,
-            debounce,
-            world,
-            proxies,
-            metrics,
-            freed,
-            ..
-        } = self.parts;
+        let Parts { grpc, secure_grpc, http, state, configuration, watch, debounce, world, proxies, metrics, .. } =
+            self.parts;
         let pages = Arc::new(Pages::new(world.subscribe(), proxies.clone(), metrics.clone(), state));
         let discovery = Arc::new(Discovery::new(proxies.clone(), metrics.clone()));
         let ads = || AdsServer::new(discovery.clone()).max_decoding_message_size(MAX_REQUEST_BYTES);
@@ -229,7 +217,8 @@ impl ControlPlane {
         });
         let remembering = tokio::spawn(scopes.clone().keep());
         let debug = tokio::spawn(debug::serve(http, pages));
-        let keeping = configuration::keep(configuration, watch, debounce, world, proxies.clone(), metrics, freed);
+        let keeping =
+            configuration::keep(configuration, watch, debounce, world, proxies.clone(), metrics, self.parts.freed);
         let keeper = tokio::spawn(keeping);
         tracing::info!(addresses = ?self.addresses, "control plane ready");
 
