@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use evenkeel_model::{Changes, Snapshot};
 use evenkeel_xds::server::Touched;
-use evenkeel_xds::{ResourceSet, ResourceType};
+use evenkeel_xds::{Resource, ResourceSet, ResourceType};
 
 use super::class::{Class, Siblings};
 use super::made::{Made, Maker};
@@ -31,10 +31,17 @@ struct Member {
     class: u64,
     /// Of its class, when `set` was made; `None` if its own has changed since.
     class_set: Option<ResourceSet>,
-    /// What is made for it alone.
-    own: Vec<(Unit, Made)>,
+    own: Own,
     set: Arc<ResourceSet>,
     users: usize,
+}
+
+/// What is made for one proxy alone.
+#[derive(Debug)]
+struct Own {
+    units: Vec<(Unit, Made)>,
+    /// All that these give, shared by the sets it lies on top of.
+    resources: Arc<[(ResourceType, Arc<Resource>)]>,
 }
 
 /// What a proxy that changes its group takes along.
@@ -75,8 +82,7 @@ impl Member {
             return None;
         }
         let from = self.class_set.replace(class.set.clone());
-        let own = self.own.iter().flat_map(|(_, made)| &made.resources).cloned();
-        let mut set = ResourceSet::layered(&class.set, own.collect());
+        let mut set = ResourceSet::layered(&class.set, self.own.resources.clone());
         let touched = match from {
             Some(from) => {
                 let step = match step {
@@ -84,8 +90,8 @@ impl Member {
                     _ => step.insert(Step::new(from, &class.set)),
                 };
                 // What a proxy has for itself hides what its class has under that name.
-                let own = |kind, name| self.own.iter().any(|(_, made)| made.gives(kind, name));
-                step.names.iter().any(|(kind, name)| !own(*kind, name)).then(|| Some(step.touched.clone()))
+                let hidden = |(kind, name): &(ResourceType, Arc<str>)| self.own.gives(*kind, name);
+                (!step.names.iter().all(hidden)).then(|| Some(step.touched.clone()))
             }
             // Of one that has just come it would be all there is, and nobody asks.
             None => set.diff(&self.set).next().is_some().then_some(None),
@@ -93,6 +99,31 @@ impl Member {
         set.generation = if touched.is_some() { maker.cause.generation } else { self.set.generation };
         let before = std::mem::replace(&mut self.set, Arc::new(set));
         touched.map(|touched| (before, touched))
+    }
+}
+
+impl Own {
+    fn new(client: &Client, maker: &mut Maker<'_>) -> Self {
+        let units = Unit::of_one(client.is_sidecar()).iter();
+        let units: Vec<_> = units.map(|unit| (unit.clone(), maker.make(unit, client, &[], None))).collect();
+        Self { resources: given(&units), units }
+    }
+
+    /// Makes anew the units that `is_touched` names. Whether there were any.
+    fn redo(&mut self, is_touched: impl Fn(&Made) -> bool, client: &Client, maker: &mut Maker<'_>) -> bool {
+        let mut any = false;
+        for (unit, made) in self.units.iter_mut().filter(|(_, made)| is_touched(made)) {
+            *made = maker.make(unit, client, &[], Some(made));
+            any = true;
+        }
+        if any {
+            self.resources = given(&self.units);
+        }
+        any
+    }
+
+    fn gives(&self, kind: ResourceType, name: &str) -> bool {
+        self.resources.iter().any(|(of, resource)| *of == kind && *resource.name == *name)
     }
 }
 
@@ -147,7 +178,7 @@ impl Group {
         let member = Member {
             class: found.unwrap_or(u64::MAX),
             class_set: None,
-            own: own_units(&client, maker),
+            own: Own::new(&client, maker),
             set: left.set,
             users: left.users,
             client,
@@ -223,7 +254,7 @@ impl Group {
             return;
         }
         let Some(gone) = self.members.remove(view) else { return };
-        for (kind, resource) in gone.own.iter().flat_map(|(_, made)| &made.resources) {
+        for (kind, resource) in &*gone.own.resources {
             maker.pool.dropped(*kind, &resource.name);
         }
         if !self.members.values().any(|member| member.class == gone.class) {
@@ -259,11 +290,9 @@ impl Group {
                     (all, moved) = (true, true);
                 }
             }
-            for (unit, made) in &mut member.own {
-                if all || made.reads.iter().any(|key| changes.touch(key)) {
-                    *made = maker.make(unit, &member.client, &[], Some(made));
-                    member.class_set = None;
-                }
+            let is_touched = |made: &Made| all || made.reads.iter().any(|key| changes.touch(key));
+            if member.own.redo(is_touched, &member.client, maker) {
+                member.class_set = None;
             }
         }
         moved
@@ -366,7 +395,7 @@ impl Group {
         self.classes.clear();
         for member in self.members.values_mut() {
             member.client = Client::new(member.client.view.clone(), maker.snapshot);
-            member.own = own_units(&member.client, maker);
+            member.own = Own::new(&member.client, maker);
             member.class_set = None;
         }
         self.settle(maker);
@@ -379,7 +408,7 @@ fn answers(questions: &[Question], client: &Client) -> Vec<Answer> {
     questions.iter().map(|question| client.answer(question)).collect()
 }
 
-fn own_units(client: &Client, maker: &mut Maker<'_>) -> Vec<(Unit, Made)> {
-    let units = Unit::of_one(client.is_sidecar()).iter();
-    units.map(|unit| (unit.clone(), maker.make(unit, client, &[], None))).collect()
+/// All that units give.
+fn given(units: &[(Unit, Made)]) -> Arc<[(ResourceType, Arc<Resource>)]> {
+    units.iter().flat_map(|(_, made)| &made.resources).cloned().collect()
 }

@@ -20,8 +20,8 @@ pub struct Interest(Arc<Mutex<[Asked; ResourceType::ALL.len()]>>);
 struct Asked {
     wildcard: bool,
     names: OrdSet<Arc<str>>,
-    /// Of those, what most other names are told apart by without a look at any.
-    filter: Filter,
+    /// What most other names are told apart by without a look at any of these; `None`: they are too many for that.
+    filter: Option<Filter>,
 }
 
 /// A Bloom filter of few names, each under one bit.
@@ -56,7 +56,8 @@ impl Interest {
         let asked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         touched.0.iter().any(|key| {
             let of = &asked[key.kind.index()];
-            of.wildcard || (key.is_any() || of.filter.may_have(key.hash)) && key.asked(&of.names).next().is_some()
+            let may_be = key.is_any() || of.filter.is_none_or(|filter| filter.may_have(key.hash));
+            of.wildcard || may_be && key.asked(&of.names).next().is_some()
         })
     }
 
@@ -77,15 +78,20 @@ impl Interest {
 impl Filter {
     /// Enough that of 20 names, which is what a sidecar asks for, one in 25 others passes.
     const WORDS: usize = 8;
+    /// Names for which it is worth while: of so many, one in four others passes.
+    const MAX_NAMES: usize = 128;
 
     /// Names, with and without a port.
-    fn of(names: &OrdSet<Arc<str>>) -> Self {
+    fn of(names: &OrdSet<Arc<str>>) -> Option<Self> {
+        if names.len() > Self::MAX_NAMES {
+            return None;
+        }
         let mut filter = Self::default();
         for name in names {
             filter.add(hash(name));
             name.match_indices(':').for_each(|(at, _)| filter.add(hash(&name[..at])));
         }
-        filter
+        Some(filter)
     }
 
     fn place(hash: u64) -> (usize, u64) {
