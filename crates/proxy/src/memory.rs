@@ -4,9 +4,12 @@ use std::cell::Cell;
 use std::ffi::CStr;
 use std::fs;
 use std::io;
+use std::rc::Rc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use tokio::sync::Notify;
 
 /// The allocator's way to return what is free to the system, for the calling thread.
 static COLLECTOR: OnceLock<fn()> = OnceLock::new();
@@ -34,6 +37,10 @@ pub(crate) fn resident_bytes() -> io::Result<u64> {
 
 /// When start-up is over: by then the first configuration is in place, or it is late for other reasons.
 const AFTER_START: Duration = Duration::from_secs(2);
+/// For how long nothing must have changed: one change seldom comes alone, and what it ran through the next one needs again.
+const QUIET: Duration = Duration::from_secs(1);
+/// From one time that memory was given back to the next at least.
+const INTERVAL: Duration = Duration::from_secs(5);
 
 /// Once, some time after the start, lets go of freed memory and of the program's own read-only pages.
 ///
@@ -44,6 +51,32 @@ pub async fn give_back_start_up() {
     collect();
     let bytes = let_go_of_code();
     tracing::debug!(bytes, "let go of the code that starting up touched");
+}
+
+/// Does as [`give_back_start_up`] whenever the configuration has come to rest after changes, the first one included, and has the
+/// workers collect ([`collect_if_asked`]); for the life of the process.
+pub(crate) async fn give_back_after_changes(changed: Rc<Notify>) {
+    after_changes(&changed, QUIET, INTERVAL, || {
+        collect();
+        give_back();
+    })
+    .await;
+}
+
+/// Calls `then` when nothing has changed for `quiet`, and again so after later changes, but not within `interval`.
+async fn after_changes(changed: &Notify, quiet: Duration, interval: Duration, mut then: impl FnMut()) {
+    let mut change = Box::pin(changed.notified());
+    loop {
+        while tokio::time::timeout(quiet, change.as_mut()).await.is_ok() {
+            change.set(changed.notified());
+        }
+        then();
+        // What changes from now on is noticed even before it is waited for.
+        change.set(changed.notified());
+        tokio::time::sleep(interval.saturating_sub(quiet)).await;
+        change.as_mut().await;
+        change.set(changed.notified());
+    }
 }
 
 /// How often threads were asked to return what their heaps have free.
@@ -58,21 +91,17 @@ thread_local! {
 /// [`collect_if_asked`] return what is free on their heaps.
 pub fn give_back() {
     ASKED.fetch_add(1, Ordering::Relaxed);
-    let_go_of_code();
+    let bytes = let_go_of_code();
+    tracing::debug!(bytes, "let go of code, until it is needed again");
 }
 
-/// Returns what this thread's heap has free if somebody has asked for that since it did last: for a thread that is about to sleep.
+/// Returns what this thread's heap has free if somebody has asked for that since it did last: for a thread that is about to sleep,
+/// or looks now and then.
 pub fn collect_if_asked() {
     let asked = ASKED.load(Ordering::Relaxed);
     if DONE.replace(asked) != asked {
         collect();
     }
-}
-
-/// As [`give_back_start_up`], for a worker's thread, whose heap is its own.
-pub(crate) async fn give_back_workers_start_up() {
-    tokio::time::sleep(AFTER_START).await;
-    collect();
 }
 
 /// Unmaps the code and constants of the program and its libraries from memory, to be read again where they are needed; returns
@@ -130,6 +159,33 @@ unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _: libc::size_t, found:
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::time::Duration;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn memory_is_given_back_once_after_changes_and_again_after_more() {
+        let (changed, times) = (tokio::sync::Notify::new(), Cell::new(0));
+        let (quiet, interval) = (Duration::from_millis(5), Duration::from_millis(20));
+        let giving = super::after_changes(&changed, quiet, interval, || times.set(times.get() + 1));
+        let watching = async {
+            for round in 1..=3 {
+                while times.get() < round {
+                    tokio::task::yield_now().await;
+                }
+                // Nothing has changed: nothing is done, however long that lasts.
+                tokio::time::sleep(2 * interval).await;
+                assert_eq!(times.get(), round);
+                // Several at once are one, also when they come within the interval.
+                changed.notify_waiters();
+                changed.notify_waiters();
+            }
+        };
+        tokio::select! {
+            () = giving => unreachable!("for the life of the process"),
+            done = tokio::time::timeout(Duration::from_secs(10), watching) => done.expect("memory given back"),
+        }
+    }
+
     #[test]
     fn a_process_has_some_memory() {
         assert!(super::resident_bytes().unwrap() > 1 << 20);

@@ -253,7 +253,7 @@ fn spawn_keepers(shared: &Shared, pool: &Arc<WorkerPool>) {
         tokio::task::spawn_local(async move { asking.take_demands(demands).await });
         tokio::task::spawn_local(async move { sweeping.keep_scope().await });
     }
-    tokio::task::spawn_local(memory::give_back_start_up());
+    tokio::task::spawn_local(memory::give_back_after_changes(shared.settled.clone()));
     let binding = shared.clone();
     tokio::task::spawn_local(async move { binding.retry_binds().await });
     let balancing = pool.clone();

@@ -10,8 +10,9 @@ use crate::results::{Results, Sidecar, ms, round};
 use crate::stage::Stage;
 use crate::statistics::Spread;
 
-/// What belongs to its start, or to the last request, is over after this.
-const SETTLE: Duration = Duration::from_secs(2);
+/// What belongs to its start, or to the last request, is over after this: a proxy gives memory back a second after the last
+/// change, but not within five seconds of the last time.
+const SETTLE: Duration = Duration::from_secs(8);
 
 pub async fn play(mut stage: Stage) -> Result<Results, LabError> {
     let ports = Ports::choose()?;

@@ -164,7 +164,6 @@ async fn run(seed: Seed, mut inbox: mpsc::Receiver<Message>) {
     let worker = Worker::new(seed);
     let housekeeping = spawn_local(housekeeping(Rc::clone(&worker)));
     spawn_local(burst::run());
-    spawn_local(memory::give_back_workers_start_up());
     let mut accepting: FastMap<ListenerKey, Vec<oneshot::Sender<()>>> = FastMap::default();
     while let Some(message) = inbox.recv().await {
         match message {
@@ -208,6 +207,7 @@ async fn housekeeping(worker: Rc<Worker>) {
         worker.upstreams.sweep(now);
         worker.publish_memory();
         crate::h2::trim();
+        memory::collect_if_asked();
         if std::mem::replace(&mut shrinks, worker.overload.shrinks()) != worker.overload.shrinks() {
             worker.upstreams.close_idle();
             memory::collect();
