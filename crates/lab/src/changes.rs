@@ -74,7 +74,10 @@ pub struct Mark {
 /// All changes of a run.
 #[derive(Debug, Default)]
 pub struct Board {
+    /// In the order of their ids.
     open: Vec<Open>,
+    /// Removals of services among them, by host: each proxy loses each of them.
+    removals: FxHashMap<String, ChangeId>,
     finished: Vec<Finished>,
     next: usize,
 }
@@ -109,6 +112,9 @@ impl Board {
         let id = ChangeId(self.next);
         self.next += 1;
         let parts = change.kind.parts();
+        if change.kind == ChangeKind::RemoveService {
+            self.removals.insert(change.host.clone(), id);
+        }
         let lacking = concerned.into_iter().map(|proxy| (proxy, parts)).collect();
         self.open.push(Open { id, change, since: Instant::now(), lacking, acks: Vec::new() });
         id
@@ -116,7 +122,7 @@ impl Board {
 
     /// It has been made now.
     pub fn made(&mut self, id: ChangeId, at: Instant) {
-        if let Some(open) = self.open.iter_mut().find(|open| open.id == id) {
+        if let Some(open) = self.open_mut(id) {
             open.since = at;
         }
         self.finish_complete();
@@ -130,27 +136,33 @@ impl Board {
             .collect()
     }
 
-    /// What of the changes under way the end of a resource brings.
-    pub fn marks_of_removal(&self, kind: Type, name: &str) -> Vec<Mark> {
-        let brings = |open: &&Open| {
-            open.change.kind == ChangeKind::RemoveService && kind == Type::Cluster && name.contains(&open.change.host)
-        };
-        self.open.iter().filter(brings).map(|open| open.mark(CLUSTER)).collect()
+    /// Which of the changes under way the end of a resource brings.
+    pub fn mark_of_removal(&self, kind: Type, name: &str) -> Option<Mark> {
+        // outbound|PORT|SUBSET|HOST
+        let host = name.rsplit('|').next().filter(|_| kind == Type::Cluster)?;
+        self.removals.get(host).map(|id| Mark { change: *id, part: CLUSTER })
+    }
+
+    fn open_mut(&mut self, id: ChangeId) -> Option<&mut Open> {
+        let at = self.open.binary_search_by_key(&id, |open| open.id).ok()?;
+        self.open.get_mut(at)
     }
 
     /// A proxy has acknowledged what carries these marks. Whether a change has now reached everybody.
     pub fn acknowledged(&mut self, proxy: usize, marks: &[Mark], now: Instant) -> bool {
         let finished = self.finished.len();
+        let mut any_complete = false;
         for mark in marks {
-            let Some(open) = self.open.iter_mut().find(|open| open.id == mark.change) else { continue };
+            let Some(open) = self.open_mut(mark.change) else { continue };
             let Some(lacking) = open.lacking.get_mut(&proxy) else { continue };
             *lacking &= !mark.part;
             if *lacking == 0 {
                 open.lacking.remove(&proxy);
                 open.acks.push((proxy, now.saturating_duration_since(open.since)));
+                any_complete |= open.lacking.is_empty();
             }
         }
-        if !marks.is_empty() {
+        if any_complete {
             self.finish_complete();
         }
         self.finished.len() > finished
@@ -159,6 +171,9 @@ impl Board {
     fn finish_complete(&mut self) {
         for open in self.open.extract_if(.., |open| open.lacking.is_empty()) {
             let Open { id, change, since, acks, .. } = open;
+            if change.kind == ChangeKind::RemoveService {
+                self.removals.remove(&change.host);
+            }
             self.finished.push(Finished { id, change, since, acks });
         }
     }
@@ -299,10 +314,12 @@ mod tests {
     fn a_removed_service_is_gone_with_its_cluster() {
         let mut board = Board::default();
         let id = board.begin(change(ChangeKind::RemoveService), [1]);
-        assert_eq!(board.marks_of_removal(Type::Endpoint, "outbound|80||svc-7.lab"), []);
-        let marks = board.marks_of_removal(Type::Cluster, "outbound|80||svc-7.lab");
-        board.acknowledged(1, &marks, Instant::now());
+        assert_eq!(board.mark_of_removal(Type::Endpoint, "outbound|80||svc-7.lab"), None);
+        assert_eq!(board.mark_of_removal(Type::Cluster, "outbound|80||svc-77.lab"), None);
+        let gone = board.mark_of_removal(Type::Cluster, "outbound|80||svc-7.lab");
+        board.acknowledged(1, gone.as_slice(), Instant::now());
         assert!(board.is_finished(id));
+        assert_eq!(board.mark_of_removal(Type::Cluster, "outbound|80||svc-7.lab"), None);
     }
 
     #[test]

@@ -295,7 +295,7 @@ impl Proxy {
     }
 
     fn lose(&mut self, kind: Type, name: NameId, book: &Book, board: &Board, marks: &mut Vec<Mark>) {
-        marks.extend(board.marks_of_removal(kind, book.text(name)));
+        marks.extend(board.mark_of_removal(kind, book.text(name)));
         let state = &mut self.types[kind.index()];
         let Some(id) = state.held.remove(&name) else { return };
         self.counts.removed += 1;

@@ -9,7 +9,7 @@ use crate::results::{Results, Shrink, round};
 use crate::stage::Stage;
 
 /// Time given to the server to settle and to return memory.
-const SETTLE: Duration = Duration::from_secs(5);
+const SETTLE: Duration = Duration::from_secs(10);
 
 pub async fn play(mut stage: Stage) -> Result<Results, LabError> {
     let (kept, services) = (stage.options.keep, stage.options.services);
