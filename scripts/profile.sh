@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Records what release builds are optimized for: crates/evenkeel/default.profdata (about 20 minutes on two cores).
+#
+#   scripts/profile.sh
+#
+# Builds the program with counters in it, lets it do what `make bench` and `make bench-control` have it do, and keeps how often
+# each branch was taken. Functions that have changed since are compiled as without a profile, so it need not be recorded for
+# every change; do it when `make bench` shows that it has aged, and under a new compiler, whose symbols have other names.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+target=${CARGO_TARGET_DIR:-$root/target}
+counted=$target/profile
+recorded=$root/crates/evenkeel/default.profdata
+export PATH=$HOME/.cargo/bin:$PATH
+
+main() {
+    cd "$root"
+    scripts/setup.sh bench profile
+    build
+    train
+    merge
+}
+
+build() {
+    # Build scripts carry counters too; what they counted is of no use.
+    LLVM_PROFILE_FILE=/dev/null RUSTFLAGS="-Cprofile-generate" \
+        cargo build --release --locked --bin evenkeel --target-dir "$counted"
+    make programs
+}
+
+# The load is made by programs without counters.
+train() {
+    rm -rf "$counted/counts" "$counted/run"
+    mkdir -p "$counted/counts" "$counted/run"
+    wrap >"$counted/run/evenkeel"
+    chmod +x "$counted/run/evenkeel"
+    # It measures the program beside it.
+    ln "$target/release/evenkeel-bench" "$counted/run/evenkeel-bench"
+    export LLVM_PROFILE_FILE=$counted/counts/%p.profraw
+    "$counted/run/evenkeel-bench" run --peers evenkeel --rounds 1 --only hop,pair,http2,tcp,handshakes,policy \
+        --out "$counted/results"
+    local lab=("$target/release/evenkeel" lab) of=(--program "$counted/run/evenkeel" --services 700 --proxies 100)
+    "${lab[@]}" services "${of[@]}" --scope learned --changes 50
+    "${lab[@]}" services "${of[@]}" --scope full --changes 50
+    "${lab[@]}" churn "${of[@]}"
+    # Until the last has written its counts, at its end.
+    flock "$counted/run/lock" true
+}
+
+# A program in the place of the one with counters. Benchmarks end what they started without a chance to write anything; the
+# kernel then tells its child to end, which does that in order. The lock is held for as long as the child runs.
+wrap() {
+    cat <<END
+#!/usr/bin/env bash
+exec 9>"$counted/run/lock"
+flock --shared 9
+setpriv --pdeathsig TERM "$counted/release/evenkeel" "\$@" &
+wait \$!
+END
+}
+
+merge() {
+    local profdata
+    profdata=$(rustc --print target-libdir)/../bin/llvm-profdata
+    "$profdata" merge --sparse --output "$recorded" "$counted"/counts/*.profraw
+    printf 'recorded: %s (%s bytes)\n' "${recorded#"$root/"}" "$(stat -c %s "$recorded")"
+}
+
+main
