@@ -1,5 +1,8 @@
 //! What workloads use, remembered for their other and later replicas: a new one asks for it before its first request, and
 //! so has at once what the others had to ask for name by name.
+//!
+//! Control planes that share a state directory share the file: each adds what the others have written before it answers, and
+//! before it writes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +16,9 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tonic::{Extensions, Request, Response, Status};
 
+use crate::lease::Lease;
 use crate::listen::Peer;
+use crate::source::files::Stamp;
 
 /// File in the state directory.
 const FILE: &str = "scope.json";
@@ -27,6 +32,10 @@ const MAX_NAME_BYTES: usize = 1024;
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The file is written this long after the first change, with all that came meanwhile.
 const WRITE_AFTER: Duration = Duration::from_secs(2);
+/// How long after a failure to write it is tried again.
+const RETRY: Duration = Duration::from_secs(30);
+/// Times alone are worth a write when the file is this old: or names in daily use would be forgotten after a crash.
+const WRITE_TIMES_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// Namespace, service account and name.
 type Key = (String, String, String);
@@ -35,8 +44,15 @@ type Key = (String, String, String);
 #[derive(Debug)]
 pub struct Scopes {
     path: PathBuf,
-    workloads: Mutex<BTreeMap<Key, Used>>,
+    memory: Mutex<Memory>,
     changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Memory {
+    workloads: BTreeMap<Key, Used>,
+    /// The file as it was last read or written here: any other was written by another control plane.
+    stamp: Option<Stamp>,
 }
 
 /// Names of one workload, and the second since 1970 in which each was last heard of.
@@ -66,20 +82,9 @@ impl Scopes {
     /// Reads what was remembered. A file that cannot be read costs no more than questions: it is reported and begun anew.
     pub fn open(state: &Path) -> Arc<Self> {
         let path = state.join(FILE);
-        let entries: Vec<Entry> = match fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text).unwrap_or_else(|error| {
-                tracing::warn!(path = %path.display(), %error, "what workloads use cannot be read; it is learned anew");
-                Vec::new()
-            }),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "what workloads use cannot be read; it is learned anew");
-                Vec::new()
-            }
-        };
-        let key = |entry: Entry| ((entry.namespace, entry.service_account, entry.workload), entry.used);
-        let workloads = Mutex::new(entries.into_iter().map(key).collect());
-        Arc::new(Self { path, workloads, changed: Notify::new() })
+        let mut memory = Memory::default();
+        memory.read(&path);
+        Arc::new(Self { path, memory: Mutex::new(memory), changed: Notify::new() })
     }
 
     /// Writes the file after changes, until dropped.
@@ -87,54 +92,109 @@ impl Scopes {
         loop {
             self.changed.notified().await;
             tokio::time::sleep(WRITE_AFTER).await;
-            self.write();
+            loop {
+                let scopes = self.clone();
+                // Another control plane may be writing; nobody else has to wait for that here.
+                let written = tokio::task::spawn_blocking(move || scopes.write(SystemTime::now())).await;
+                if !matches!(written, Ok(false)) {
+                    break;
+                }
+                tokio::time::sleep(RETRY).await;
+            }
         }
     }
 
-    /// Writes the file now.
-    pub fn write(&self) {
-        let workloads = self.lock().clone();
-        let entries: Vec<Entry> = workloads
-            .into_iter()
-            .map(|((namespace, service_account, workload), used)| Entry { namespace, service_account, workload, used })
-            .collect();
-        let written = serde_json::to_vec_pretty(&entries).map_err(io::Error::from).and_then(|text| {
-            let next = self.path.with_extension("json.new");
-            fs::write(&next, text)?;
-            fs::rename(&next, &self.path)
-        });
-        if let Err(error) = written {
+    /// Writes the file now, with what others have written to it; whether that went well, or else is said.
+    pub fn write(&self, now: SystemTime) -> bool {
+        let written = self.try_write(now);
+        if let Err(error) = &written {
             tracing::error!(path = %self.path.display(), %error, "what workloads use cannot be written");
         }
+        written.is_ok()
     }
 
-    /// What a workload's replicas use.
+    fn try_write(&self, now: SystemTime) -> io::Result<()> {
+        let _lease = Lease::take(self.path.parent().unwrap_or(Path::new("")), "scope")?;
+        let mut memory = self.lock();
+        memory.read(&self.path);
+        memory.forget(now);
+        let entries: Vec<Entry> = memory
+            .workloads
+            .iter()
+            .map(|((namespace, service_account, workload), used)| Entry {
+                namespace: namespace.clone(),
+                service_account: service_account.clone(),
+                workload: workload.clone(),
+                used: used.clone(),
+            })
+            .collect();
+        let next = self.path.with_extension("json.new");
+        fs::write(&next, serde_json::to_vec_pretty(&entries)?)?;
+        fs::rename(&next, &self.path)?;
+        memory.stamp = fs::metadata(&self.path).ok().as_ref().map(Stamp::of);
+        Ok(())
+    }
+
+    /// What a workload's replicas use, whichever control plane they are connected to.
     fn recall(&self, key: &Key, now: SystemTime) -> Names {
-        let mut workloads = self.lock();
-        let Some(used) = workloads.get_mut(key) else { return Names::default() };
+        let mut memory = self.lock();
+        memory.read(&self.path);
+        let Some(used) = memory.workloads.get_mut(key) else { return Names::default() };
         used.forget(now);
         used.names()
     }
 
     /// Adds what one replica uses.
     fn remember(&self, key: Key, names: Names, now: SystemTime) {
-        let mut workloads = self.lock();
-        if workloads.len() >= MAX_WORKLOADS && !workloads.contains_key(&key) {
-            let oldest = workloads.iter().min_by_key(|(_, used)| used.newest()).map(|(key, _)| key.clone());
-            oldest.and_then(|oldest| workloads.remove(&oldest));
+        let mut memory = self.lock();
+        if memory.workloads.len() >= MAX_WORKLOADS && !memory.workloads.contains_key(&key) {
+            memory.forget_oldest();
         }
-        let used = workloads.entry(key).or_default();
+        let written = memory.stamp.map_or(SystemTime::UNIX_EPOCH, |stamp| stamp.modified);
+        let used = memory.workloads.entry(key).or_default();
         let before = used.names();
         used.add(names, now);
         used.forget(now);
-        // Times alone are worth no write: they are written with the next name that comes or goes.
-        if used.names() != before {
+        if used.names() != before || now.duration_since(written).is_ok_and(|age| age >= WRITE_TIMES_AFTER) {
             self.changed.notify_one();
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Used>> {
-        self.workloads.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Memory {
+    /// Adds what the file says, if it is not as it was left.
+    fn read(&mut self, path: &Path) {
+        let stamp = fs::metadata(path).ok().as_ref().map(Stamp::of);
+        if stamp.is_none() || stamp == self.stamp {
+            return;
+        }
+        self.stamp = stamp;
+        let entries = fs::read(path).and_then(|text| Ok(serde_json::from_slice::<Vec<Entry>>(&text)?));
+        let entries = entries.unwrap_or_else(|error| {
+            tracing::warn!(path = %path.display(), %error, "what workloads use cannot be read; it is learned anew");
+            Vec::new()
+        });
+        for Entry { namespace, service_account, workload, used } in entries {
+            self.workloads.entry((namespace, service_account, workload)).or_default().join(used);
+        }
+        while self.workloads.len() > MAX_WORKLOADS {
+            self.forget_oldest();
+        }
+    }
+
+    /// Drops what was not heard of for long.
+    fn forget(&mut self, now: SystemTime) {
+        self.workloads.values_mut().for_each(|used| used.forget(now));
+        self.workloads.retain(|_, used| used.newest() > 0);
+    }
+
+    fn forget_oldest(&mut self) {
+        let oldest = self.workloads.iter().min_by_key(|(_, used)| used.newest()).map(|(key, _)| key.clone());
+        oldest.and_then(|oldest| self.workloads.remove(&oldest));
     }
 }
 
@@ -148,6 +208,16 @@ impl Used {
         let Names { listeners, virtual_hosts, clusters, hosts } = names;
         for (map, names) in self.maps().into_iter().zip([listeners, virtual_hosts, clusters, hosts]) {
             map.extend(names.into_iter().filter(|name| name.len() <= MAX_NAME_BYTES).map(|name| (name, now)));
+        }
+    }
+
+    /// Adds what another control plane has heard.
+    fn join(&mut self, mut other: Self) {
+        for (map, other) in self.maps().into_iter().zip(other.maps()) {
+            for (name, heard) in std::mem::take(other) {
+                let known = map.entry(name).or_default();
+                *known = heard.max(*known);
+            }
         }
     }
 
@@ -244,11 +314,37 @@ mod tests {
         scopes.remember(workload("web"), hosts(["80/a".to_owned()]), at(10));
         scopes.remember(workload("web"), hosts(["80/b".to_owned()]), at(20));
         scopes.remember(workload("other"), hosts(["80/c".to_owned()]), at(20));
-        scopes.write();
+        scopes.write(at(20));
         let again = Scopes::open(state.path());
         let recalled = again.recall(&workload("web"), at(30));
         assert_eq!(recalled, hosts(["80/a".to_owned(), "80/b".to_owned()]));
         assert_eq!(again.recall(&workload("unknown"), at(30)), Names::default());
+    }
+
+    #[test]
+    fn control_planes_that_share_the_file_learn_from_each_other() {
+        let state = tempfile::tempdir().expect("a directory");
+        let [one, other] = [(); 2].map(|()| Scopes::open(state.path()));
+        let recalled = |scopes: &Scopes, name: &str| scopes.recall(&workload(name), at(30)).virtual_hosts;
+        one.remember(workload("web"), hosts(["80/a".to_owned()]), at(10));
+        one.write(at(10));
+        // A replica of the workload that connects to the other one begins with what its sibling uses.
+        assert_eq!(recalled(&other, "web"), ["80/a"]);
+        // Neither writes over what the other has learned.
+        other.remember(workload("web"), hosts(["80/b".to_owned()]), at(20));
+        one.remember(workload("web"), hosts(["80/c".to_owned()]), at(20));
+        other.write(at(20));
+        one.write(at(20));
+        for scopes in [&one, &other, &Scopes::open(state.path())] {
+            assert_eq!(recalled(scopes, "web"), ["80/a", "80/b", "80/c"]);
+        }
+        // What was heard of last counts, whoever has heard it.
+        let late = FORGOTTEN_AFTER.as_secs() + 15;
+        other.remember(workload("web"), hosts(["80/a".to_owned(), "80/d".to_owned()]), at(late));
+        other.write(at(late));
+        one.write(at(late));
+        assert_eq!(one.recall(&workload("web"), at(late)).virtual_hosts, ["80/a", "80/b", "80/c", "80/d"]);
+        assert_eq!(one.recall(&workload("web"), at(late + 10)).virtual_hosts, ["80/a", "80/d"]);
     }
 
     #[test]

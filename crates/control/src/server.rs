@@ -220,7 +220,8 @@ impl ControlPlane {
         let keeping =
             configuration::keep(configuration, watch, debounce, world, proxies.clone(), metrics, self.parts.freed);
         let keeper = tokio::spawn(keeping);
-        tracing::info!(addresses = ?self.addresses, "control plane ready");
+        let at = self.addresses;
+        tracing::info!(grpc = %at.grpc, secure_grpc = %at.secure_grpc, http = %at.http, "control plane ready");
 
         let failed = tokio::select! {
             () = shutdown => None,
@@ -234,7 +235,7 @@ impl ControlPlane {
         renewal.abort();
         remembering.abort();
         catching_up.abort();
-        scopes.write();
+        scopes.write(SystemTime::now());
         match failed {
             Some(Ok(())) => Ok(()),
             Some(Err(error)) => Err(ControlError::Grpc(error)),

@@ -74,8 +74,9 @@ struct File {
 
 /// What tells two contents of a file apart without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stamp {
-    modified: SystemTime,
+pub struct Stamp {
+    /// When it was written.
+    pub modified: SystemTime,
     length: u64,
     inode: u64,
 }
@@ -137,10 +138,9 @@ impl Refresh {
 impl Files {
     /// Nothing read yet; [`Files::refresh`] does.
     pub fn new(roots: Vec<PathBuf>) -> Self {
-        let real_roots = roots.iter().map(|root| root.canonicalize().unwrap_or_else(|_| root.clone())).collect();
         Self {
+            real_roots: real(&roots),
             roots,
-            real_roots,
             files: BTreeMap::new(),
             troubled: BTreeSet::new(),
             directories: Diagnostics::new(),
@@ -158,6 +158,8 @@ impl Files {
     pub fn refresh(&mut self, now: SystemTime) -> Refresh {
         let before: BTreeSet<String> = self.diagnostics().iter().map(ToString::to_string).collect();
         let mut result = Refresh::default();
+        // A link may lead somewhere else by now.
+        self.real_roots = real(&self.roots);
         let Scan { found, unreadable, diagnostics } = scan(&self.roots);
         self.directories = diagnostics;
         let is_gone = |path: &PathBuf| {
@@ -319,6 +321,10 @@ impl Files {
     }
 }
 
+fn real(roots: &[PathBuf]) -> Vec<PathBuf> {
+    roots.iter().map(|root| root.canonicalize().unwrap_or_else(|_| root.clone())).collect()
+}
+
 fn is_endpoints(object: &Object) -> bool {
     matches!(object.kind(), Kind::Pod | Kind::EndpointSlice)
 }
@@ -406,7 +412,8 @@ impl File {
 }
 
 impl Stamp {
-    fn of(metadata: &Metadata) -> Self {
+    /// Of a file with this metadata.
+    pub fn of(metadata: &Metadata) -> Self {
         Self {
             modified: metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH),
             length: metadata.len(),
@@ -415,15 +422,25 @@ impl Stamp {
     }
 }
 
-fn read_text(path: &Path) -> io::Result<String> {
-    let limit = u64::try_from(MAX_FILE_BYTES).unwrap_or(u64::MAX).saturating_add(1);
+/// The text of a file; an error if it is none, or too long.
+pub fn read_text(path: &Path) -> io::Result<String> {
     let file = fs::File::open(path)?;
+    let length = file.metadata()?.len();
+    read_within(file, length)
+}
+
+/// All that there is to read, if it is text and not too long.
+pub fn read_all(from: impl Read) -> io::Result<String> {
+    read_within(from, 0)
+}
+
+fn read_within(from: impl Read, length: u64) -> io::Result<String> {
+    let limit = u64::try_from(MAX_FILE_BYTES).unwrap_or(u64::MAX).saturating_add(1);
     // Room for all of it and for seeing its end, or it would be read in small pieces.
-    let room = file.metadata()?.len().saturating_add(64).min(limit);
-    let mut bytes = Vec::with_capacity(usize::try_from(room).unwrap_or(0));
-    let read = file.take(limit).read_to_end(&mut bytes)?;
+    let mut bytes = Vec::with_capacity(usize::try_from(length.saturating_add(64).min(limit)).unwrap_or(0));
+    let read = from.take(limit).read_to_end(&mut bytes)?;
     if read > MAX_FILE_BYTES {
-        return Err(io::Error::other(format!("it has more than {MAX_FILE_BYTES} bytes")));
+        return Err(io::Error::other(format!("it has more than {MAX_FILE_BYTES} bytes; split it into several files")));
     }
     String::from_utf8(bytes).map_err(|_| io::Error::other("it is not UTF-8 text"))
 }
@@ -448,7 +465,11 @@ fn scan(roots: &[PathBuf]) -> Scan {
             // Removed since its parent was read; a root that is gone is more likely an accident.
             Err(reason) if reason.kind() == io::ErrorKind::NotFound && depth > 0 => continue,
             Err(reason) => {
-                scan.diagnostics.push(evenkeel_api::unreadable(&directory.to_string_lossy(), reason));
+                let message = format!("cannot read the directory: {reason}");
+                let finding =
+                    Diagnostic::error("unreadable-file", Span::whole_file(directory.to_string_lossy()), message);
+                let help = "check that it exists and may be read; what was read of it before stays in force";
+                scan.diagnostics.push(finding.with_help(help));
                 scan.unreadable.push(directory);
                 continue;
             }
