@@ -1,13 +1,15 @@
 //! Notice of changes below the configuration directories.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind, RenameMode};
 use notify::{PollWatcher, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::mpsc;
+use tokio::time::{Interval, MissedTickBehavior};
 
 use super::files::is_configuration;
 
@@ -15,6 +17,9 @@ use super::files::is_configuration;
 const MAX_WAITING_NOTICES: usize = 4096;
 /// How often directories are looked at where the kernel gives no notice.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How often it is looked whether the directories are still those that are watched.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A change below the configuration directories.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,10 +32,32 @@ pub struct Notice {
 
 /// Notices for as long as this is held.
 pub struct Watch {
-    _watcher: Box<dyn Watcher + Send>,
+    watcher: Box<dyn Watcher + Send>,
+    sender: Sender,
     notices: mpsc::Receiver<Notice>,
-    /// Notices did not fit.
-    lost: Arc<AtomicBool>,
+    /// The directories as given, and what each of them was when it was watched.
+    roots: Vec<(PathBuf, Option<Identity>)>,
+    look: Option<Interval>,
+}
+
+/// What tells a directory from another that has taken its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Identity {
+    /// Where it is, behind links.
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+    /// An inode's number is given to another directory as soon as it is free.
+    created: Option<SystemTime>,
+}
+
+impl Identity {
+    fn of(root: &Path) -> Option<Self> {
+        let path = root.canonicalize().ok()?;
+        let metadata = std::fs::metadata(&path).ok()?;
+        let created = metadata.created().ok();
+        Some(Self { path, device: metadata.dev(), inode: metadata.ino(), created })
+    }
 }
 
 impl std::fmt::Debug for Watch {
@@ -43,31 +70,80 @@ impl Watch {
     /// Watches directories and all below them; by polling where the kernel's watches are used up or missing.
     pub fn new(roots: &[PathBuf]) -> notify::Result<Self> {
         let (sender, notices) = mpsc::channel(MAX_WAITING_NOTICES);
-        let lost = Arc::new(AtomicBool::new(false));
-        let sender = Sender { notices: sender, lost: lost.clone() };
-        // Notices name what is behind links.
-        let roots: Vec<PathBuf> = roots.iter().map(|r| r.canonicalize().unwrap_or_else(|_| r.clone())).collect();
-        let roots = &*roots;
-        let by_kernel = RecommendedWatcher::new(forward(roots.to_owned(), sender.clone()), notify::Config::default())
-            .and_then(|watcher| watch_all(watcher, roots));
-        let watcher: Box<dyn Watcher + Send> = match by_kernel {
-            Ok(watcher) => Box::new(watcher),
-            Err(error) => {
-                tracing::warn!(%error, interval = ?POLL_INTERVAL, "no file notices from the kernel; polling instead");
-                let config = notify::Config::default().with_poll_interval(POLL_INTERVAL);
-                Box::new(watch_all(PollWatcher::new(forward(roots.to_owned(), sender), config)?, roots)?)
-            }
-        };
-        Ok(Self { _watcher: watcher, notices, lost })
+        let sender = Sender { notices: sender, lost: Arc::default(), removed: Arc::default() };
+        let roots: Vec<_> = roots.iter().map(|root| (root.clone(), Identity::of(root))).collect();
+        let watcher = watcher(&real(&roots), &sender)?;
+        Ok(Self { watcher, sender, notices, roots, look: None })
     }
 
-    /// The next notice.
+    /// The next notice. None is lost when this is dropped while it waits.
     pub async fn next(&mut self) -> Option<Notice> {
-        let notice = self.notices.recv().await?;
-        // The flag is set before the queue has room again, so it is seen at the latest with the last notice that fitted.
-        match self.lost.swap(false, Relaxed) {
-            true => Some(Notice { paths: Vec::new(), complete: false }),
-            false => Some(notice),
+        loop {
+            let look = self.look.get_or_insert_with(|| {
+                let mut look = tokio::time::interval(LOOK_INTERVAL);
+                look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+                look
+            });
+            tokio::select! {
+                biased;
+                notice = self.notices.recv() => {
+                    let notice = notice?;
+                    // The flag is set before the queue has room again, so it is seen at the latest with the last notice
+                    // that fitted.
+                    return Some(if self.sender.lost.swap(false, Relaxed) { ANYTHING } else { notice });
+                }
+                _ = look.tick() => {
+                    if self.roots_are_others() {
+                        return Some(ANYTHING);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A directory that is removed takes the kernel's watch along; another in its place, or a link that leads somewhere else, has
+    /// to be watched anew.
+    fn roots_are_others(&mut self) -> bool {
+        let now: Vec<_> = self.roots.iter().map(|(root, _)| (root.clone(), Identity::of(root))).collect();
+        let removed = self.sender.removed.swap(false, Relaxed);
+        if now == self.roots && !removed {
+            return false;
+        }
+        if now.iter().all(|(_, identity)| identity.is_some()) {
+            match watcher(&real(&now), &self.sender) {
+                Ok(watcher) => self.watcher = watcher,
+                // Gone again, perhaps: the next look finds out.
+                Err(error) => {
+                    tracing::warn!(%error, "cannot watch the configuration directories anew; trying again");
+                    self.sender.removed.store(true, Relaxed);
+                    return false;
+                }
+            }
+        }
+        self.roots = now;
+        true
+    }
+}
+
+/// What is known when too much happened to tell.
+const ANYTHING: Notice = Notice { paths: Vec::new(), complete: false };
+
+/// As notices name them: behind links.
+fn real(roots: &[(PathBuf, Option<Identity>)]) -> Vec<PathBuf> {
+    let real = |(root, identity): &(PathBuf, Option<Identity>)| identity.as_ref().map_or(root, |i| &i.path).clone();
+    roots.iter().map(real).collect()
+}
+
+fn watcher(roots: &[PathBuf], sender: &Sender) -> notify::Result<Box<dyn Watcher + Send>> {
+    let by_kernel = RecommendedWatcher::new(forward(roots.to_owned(), sender.clone()), notify::Config::default())
+        .and_then(|watcher| watch_all(watcher, roots));
+    match by_kernel {
+        Ok(watcher) => Ok(Box::new(watcher)),
+        Err(error) => {
+            tracing::warn!(%error, interval = ?POLL_INTERVAL, "no file notices from the kernel; polling instead");
+            let config = notify::Config::default().with_poll_interval(POLL_INTERVAL);
+            let poll = PollWatcher::new(forward(roots.to_owned(), sender.clone()), config)?;
+            Ok(Box::new(watch_all(poll, roots)?))
         }
     }
 }
@@ -75,7 +151,10 @@ impl Watch {
 #[derive(Clone)]
 struct Sender {
     notices: mpsc::Sender<Notice>,
+    /// Notices did not fit.
     lost: Arc<AtomicBool>,
+    /// A directory given is gone, and the kernel's watch with it.
+    removed: Arc<AtomicBool>,
 }
 
 impl Sender {
@@ -96,8 +175,11 @@ fn watch_all<W: Watcher>(mut watcher: W, roots: &[PathBuf]) -> notify::Result<W>
 fn forward(roots: Vec<PathBuf>, sender: Sender) -> impl FnMut(notify::Result<notify::Event>) + Send + 'static {
     move |event| {
         let notice = match event {
-            Ok(event) if event.need_rescan() => Notice { paths: Vec::new(), complete: false },
+            Ok(event) if event.need_rescan() || switches_a_link(&event) => ANYTHING,
             Ok(event) => {
+                if matches!(event.kind, EventKind::Remove(_)) && event.paths.iter().any(|path| roots.contains(path)) {
+                    sender.removed.store(true, Relaxed);
+                }
                 let Some(complete) = completeness(event.kind) else { return };
                 let of_interest = |path: &PathBuf| may_matter(path, &roots);
                 let paths: Vec<PathBuf> = event.paths.into_iter().filter(of_interest).collect();
@@ -109,7 +191,7 @@ fn forward(roots: Vec<PathBuf>, sender: Sender) -> impl FnMut(notify::Result<not
             // Notices were lost: something may have changed anywhere.
             Err(error) => {
                 tracing::warn!(%error, "file notices were lost; reading everything again");
-                Notice { paths: Vec::new(), complete: false }
+                ANYTHING
             }
         };
         sender.send(notice);
@@ -121,6 +203,13 @@ fn may_matter(path: &Path, roots: &[PathBuf]) -> bool {
     let below = roots.iter().find_map(|root| path.strip_prefix(root).ok()).unwrap_or(path);
     let hidden = below.iter().any(|part| part.to_string_lossy().starts_with('.'));
     !hidden && (path.extension().is_none() || is_configuration(path))
+}
+
+/// A link that is renamed into place may lead files to other contents that are not touched themselves: so Kubernetes replaces
+/// the files of a ConfigMap, all at once by its link `..data`.
+fn switches_a_link(event: &notify::Event) -> bool {
+    let into_place = matches!(event.kind, EventKind::Modify(ModifyKind::Name(RenameMode::To | RenameMode::Both)));
+    into_place && event.paths.last().is_some_and(|path| path.is_symlink())
 }
 
 /// Whether an event says that a file is complete; `None` for events that change nothing.
@@ -138,6 +227,69 @@ fn completeness(kind: EventKind) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Waits for a notice after which the file says this.
+    async fn follows(watch: &mut Watch, file: &Path, expected: &str) {
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+        loop {
+            let notice = tokio::time::timeout_at(deadline, watch.next()).await;
+            assert!(notice.is_ok(), "no notice of {expected:?} in {}", file.display());
+            if std::fs::read_to_string(file).is_ok_and(|text| text == expected) {
+                return;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_was_replaced_is_watched_on() -> std::io::Result<()> {
+        let folder = tempfile::tempdir()?;
+        let (root, old, new) = (folder.path().join("mesh"), folder.path().join("old"), folder.path().join("new"));
+        std::fs::create_dir(&root)?;
+        let mut watch = Watch::new(std::slice::from_ref(&root)).map_err(std::io::Error::other)?;
+        std::fs::create_dir(&new)?;
+        std::fs::write(new.join("a.yaml"), "1")?;
+        std::fs::rename(&root, &old)?;
+        std::fs::rename(&new, &root)?;
+        follows(&mut watch, &root.join("a.yaml"), "1").await;
+        std::fs::write(root.join("a.yaml"), "2")?;
+        follows(&mut watch, &root.join("a.yaml"), "2").await;
+        // Removed, and made anew.
+        std::fs::remove_dir_all(&root)?;
+        std::fs::create_dir(&root)?;
+        std::fs::write(root.join("a.yaml"), "3")?;
+        follows(&mut watch, &root.join("a.yaml"), "3").await;
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn links_that_are_switched_are_noticed() -> std::io::Result<()> {
+        let folder = tempfile::tempdir()?;
+        let make = |version: &str| {
+            std::fs::create_dir(folder.path().join(version))?;
+            std::fs::write(folder.path().join(version).join("a.yaml"), version)
+        };
+        let link = |to: &str, name: &str| {
+            std::os::unix::fs::symlink(to, folder.path().join("next"))?;
+            std::fs::rename(folder.path().join("next"), folder.path().join(name))
+        };
+        make("..1")?;
+        make("..2")?;
+        link("..1", "..data")?;
+        link("..data/a.yaml", "a.yaml")?;
+        let root = folder.path().to_path_buf();
+        let mut watch = Watch::new(std::slice::from_ref(&root)).map_err(std::io::Error::other)?;
+        link("..2", "..data")?;
+        follows(&mut watch, &root.join("a.yaml"), "..2").await;
+
+        // The directory itself is a link.
+        link("..1", "current")?;
+        let mut watch = Watch::new(&[root.join("current")]).map_err(std::io::Error::other)?;
+        link("..2", "current")?;
+        follows(&mut watch, &root.join("current/a.yaml"), "..2").await;
+        std::fs::write(root.join("..2/a.yaml"), "3")?;
+        follows(&mut watch, &root.join("current/a.yaml"), "3").await;
+        Ok(())
+    }
 
     #[test]
     fn logs_and_hidden_files_wake_nobody() {
