@@ -22,6 +22,22 @@ pub fn one_of<'a>(allowed: impl IntoIterator<Item = &'a str>) -> String {
     }
 }
 
+/// Names listed at most where somebody asked for one that is not there, in names.
+const MAX_LISTED: usize = 10;
+
+/// What to say to somebody who asked for a name that is not among these: the one that may be meant, and some that there are.
+pub fn instead<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.into_iter().collect();
+    let meant = closest(wanted, names.iter().copied()).map(|name| format!("did you mean `{name}`? "));
+    let listed = names.iter().take(MAX_LISTED).copied().collect::<Vec<_>>().join(", ");
+    let known = match names.len().saturating_sub(MAX_LISTED) {
+        _ if names.is_empty() => "none is known".to_owned(),
+        0 => format!("known: {listed}"),
+        more => format!("known: {listed} and {more} more"),
+    };
+    meant.unwrap_or_default() + &known
+}
+
 /// Levenshtein distance in which a swap of neighbours counts once (optimal string alignment).
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
@@ -57,5 +73,19 @@ mod tests {
         check("gatewais", Some("gateways"));
         check("selector", None);
         check("", None);
+    }
+
+    #[test]
+    fn says_what_there_is_instead_but_not_all_of_it() {
+        let check = |wanted, names: &[&str], expected| assert_eq!(instead(wanted, names.iter().copied()), expected);
+        check("web", &[], "none is known");
+        check(
+            "wbe-0.shop",
+            &["cart-0.shop", "web-0.shop"],
+            "did you mean `web-0.shop`? known: cart-0.shop, web-0.shop",
+        );
+        let many: Vec<String> = (0..5_000).map(|number| format!("pod-{number}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        check("x", &many, "known: pod-0, pod-1, pod-2, pod-3, pod-4, pod-5, pod-6, pod-7, pod-8, pod-9 and 4990 more");
     }
 }

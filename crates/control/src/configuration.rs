@@ -28,8 +28,14 @@ const ADDRESS_BOOK_FILE: &str = "addresses.json";
 /// from the hash of its name.
 const ADDRESS_BOOK_INTERVAL: Duration = Duration::from_secs(5);
 
+/// How long after a failure to write it is tried again.
+const ADDRESS_BOOK_RETRY: Duration = Duration::from_secs(30);
+
 /// How often the history notes what proxies run; and before each change.
 const PROXIES_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long after a failure to write the history it is tried again, and after each further one.
+const HISTORY_RETRY: Duration = Duration::from_secs(30);
 
 /// Why the configuration cannot be kept.
 #[derive(Debug, thiserror::Error)]
@@ -61,8 +67,9 @@ pub struct Configuration {
     state: PathBuf,
     trust_domain: String,
     started: SystemTime,
-    /// None: it cannot be written, which has been said.
-    history: Option<EventLog>,
+    history: EventLog,
+    /// The history could not be written, which has been said; when it is tried again.
+    history_due: Option<Instant>,
     /// Findings of the last build, each of which has been told.
     told: Arc<Diagnostics>,
     /// What became of objects and is not counted yet.
@@ -77,7 +84,7 @@ impl Configuration {
         }
         let path = state.join(ADDRESS_BOOK_FILE);
         let book = read_book(&path)?;
-        let stored = StoredBook { path, addresses: book.len(), due: None, written: None };
+        let stored = StoredBook { path, failed: false, addresses: book.len(), due: None, written: None };
         let trust_domain = mesh.trust_domain.to_string();
         let builder = Builder::new(mesh, book);
         Ok(Self {
@@ -87,7 +94,8 @@ impl Configuration {
             state: state.to_owned(),
             trust_domain,
             started: SystemTime::now(),
-            history: None,
+            history: EventLog::new(state),
+            history_due: None,
             told: Arc::default(),
             events: BTreeMap::new(),
         })
@@ -100,7 +108,8 @@ impl Configuration {
         self.events = refresh.events;
         let built = self.builder.apply(refresh.changed);
         self.store_book();
-        self.history = said(EventLog::open(&self.state, self.checkpoint(1)));
+        let begun = self.history.begin(self.checkpoint(1));
+        self.history_written(begun);
         self.tell(refresh.news, &built);
         self.world(1, Noticed::now(), causes, built)
     }
@@ -168,7 +177,6 @@ impl Configuration {
 
     /// Writes down what was read.
     fn remember(&mut self, world: &World, noticed: Noticed, read: &[Arc<Path>]) {
-        let Some(mut history) = self.history.take() else { return };
         let text = |path: &Arc<Path>| (path.to_path_buf(), self.files.text(path).map(str::to_owned));
         let change = Written {
             at: noticed.unix_micros(),
@@ -176,20 +184,47 @@ impl Configuration {
             files: read.iter().map(text).collect(),
             causes: world.causes.iter().map(ToString::to_string).collect(),
         };
-        let written = history.change(change).and_then(|()| match history.is_full() {
-            true => history.rotate(self.checkpoint(world.generation)),
-            false => Ok(()),
-        });
-        self.history = said(written).map(|()| history);
+        let written = self.history.change(change);
+        self.history_written(written);
+        if self.history.is_full() && self.history_due.is_none() {
+            let begun = self.history.begin(self.checkpoint(world.generation));
+            self.history_written(begun);
+        }
     }
 
     /// Writes down what proxies run since `at`.
     fn remember_proxies(&mut self, at: SystemTime, settled: Vec<(Arc<Client>, u64)>) {
-        let Some(history) = &mut self.history else { return };
         let runs = settled.iter().map(|(client, generation)| (&*client.node, &client.view, *generation));
-        if said(history.run(at, runs)).is_none() {
-            self.history = None;
+        let written = self.history.run(at, runs);
+        self.history_written(written);
+    }
+
+    /// Goes on with a history that could not be written, when it is time.
+    fn resume_history(&mut self, generation: u64, now: Instant) {
+        if self.history_due.is_none_or(|due| now < due) {
+            return;
         }
+        match self.history.begin(self.checkpoint(generation)) {
+            Ok(()) => {
+                self.history_due = None;
+                tracing::info!("the history is written again");
+            }
+            Err(error) => {
+                self.history_due = Some(now + HISTORY_RETRY);
+                tracing::debug!(%error, "the history still cannot be written");
+            }
+        }
+    }
+
+    /// Says that the history ends, if it does.
+    fn history_written(&mut self, result: io::Result<()>) {
+        let Err(error) = result else { return };
+        self.history_due = Some(Instant::now() + HISTORY_RETRY);
+        tracing::error!(
+            state = %self.state.display(), %error,
+            "the history cannot be written; what proxies run is not remembered until it can, which is tried every {} s",
+            HISTORY_RETRY.as_secs()
+        );
     }
 
     fn checkpoint(&self, generation: u64) -> Checkpoint {
@@ -252,15 +287,12 @@ impl Drop for Configuration {
     }
 }
 
-/// Says that the history ends, if it does.
-fn said<T>(result: io::Result<T>) -> Option<T> {
-    result.inspect_err(|error| tracing::error!(%error, "the history cannot be written; it ends here")).ok()
-}
-
 /// The address book on disk.
 #[derive(Debug)]
 struct StoredBook {
     path: PathBuf,
+    /// It could not be written, which has been said; it is tried again.
+    failed: bool,
     /// How many addresses it had when it was looked at last; it changes seldom but by growing.
     addresses: usize,
     /// There is something to write, at this time.
@@ -281,10 +313,15 @@ impl StoredBook {
     }
 
     fn write(&mut self, book: &AddressBook, now: Instant) {
-        self.due = None;
         self.written = Some(now);
-        if let Err(error) = write_book(&self.path, book) {
-            tracing::error!(path = %self.path.display(), %error, "virtual addresses cannot be kept for a restart");
+        let result = write_book(&self.path, book);
+        self.due = result.is_err().then(|| now + ADDRESS_BOOK_RETRY);
+        let had_failed = std::mem::replace(&mut self.failed, result.is_err());
+        if let (Err(error), false) = (result, had_failed) {
+            tracing::error!(
+                path = %self.path.display(), %error,
+                "virtual addresses cannot be kept for a restart; tried again every {} s", ADDRESS_BOOK_RETRY.as_secs()
+            );
         }
     }
 }
@@ -360,6 +397,7 @@ pub async fn keep(
             () = wait_until(store) => configuration.store_book(),
             _ = look_at_proxies.tick() => {
                 configuration.remember_proxies(SystemTime::now(), proxies.take_settled());
+                configuration.resume_history(world.borrow().generation, Instant::now());
                 match shrunk.look(configuration.builder.objects()) {
                     Advice::Nothing => {}
                     Advice::Rebuild => configuration.rebuild(&world, &proxies),

@@ -1,9 +1,11 @@
 //! What the pages say.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
+use evenkeel_base::suggest;
 use evenkeel_model::Service;
 use evenkeel_translate::ProxyKind;
 use evenkeel_xds::server::TypeStatus;
@@ -225,7 +227,7 @@ impl Pages {
             Err(error) => {
                 let status = match error {
                     AnswerError::Time(_) => StatusCode::BAD_REQUEST,
-                    AnswerError::History(HistoryError::Read(_)) => StatusCode::INTERNAL_SERVER_ERROR,
+                    AnswerError::History(HistoryError::Read { .. }) => StatusCode::INTERNAL_SERVER_ERROR,
                     AnswerError::History(_) => StatusCode::NOT_FOUND,
                 };
                 (status, "text/plain", format!("{error}\n"))
@@ -243,8 +245,10 @@ impl Pages {
             r.client.node == wanted || wanted == format!("{}.{}", view.pod, view.namespace) || *wanted == *view.pod
         };
         let Some(report) = reports.iter().find(is_wanted) else {
-            let known: Vec<&str> = reports.iter().map(|r| r.client.node.as_str()).collect();
-            let text = format!("no proxy `{wanted}` is connected; connected: {}\n", known.join(", "));
+            let name = |r: &StreamReport| format!("{}.{}", r.client.view.pod, r.client.view.namespace);
+            let names: BTreeSet<String> = reports.iter().map(name).collect();
+            let known = suggest::instead(&wanted, names.iter().map(String::as_str));
+            let text = format!("no proxy `{wanted}` is connected; {known}\n");
             return (StatusCode::NOT_FOUND, "text/plain", text);
         };
         let schema = Schema::acquire();

@@ -10,11 +10,13 @@ use time::format_description::well_known::Rfc3339;
 use super::log::unix_micros;
 use super::replay::{self, HistoryError, Past};
 
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AnswerError {
     /// Not a time.
-    #[error("`{0}` is neither a time like 2026-11-21T10:00:00Z nor so long ago as 90s, 5m or 2h")]
+    #[error("`{0}` is neither a time like 2026-11-21T10:00:00Z nor so long ago as 90s, 5m, 2h or 3d")]
     Time(String),
     /// The log.
     #[error(transparent)]
@@ -32,10 +34,20 @@ pub fn answer(state: &Path, proxy: &str, at: Option<&str>) -> Result<Value, Answ
 }
 
 fn moment(text: &str, now: SystemTime) -> Option<SystemTime> {
-    match evenkeel_base::duration::parse(text) {
-        Ok(ago) => now.checked_sub(ago),
-        Err(_) => OffsetDateTime::parse(text, &Rfc3339).ok().map(SystemTime::from),
+    let days = || text.strip_suffix('d')?.parse::<u32>().ok().map(|days| DAY.saturating_mul(days));
+    match evenkeel_base::duration::parse(text).ok().or_else(days) {
+        Some(ago) => now.checked_sub(ago),
+        None => OffsetDateTime::parse(&in_full(text), &Rfc3339).ok().map(SystemTime::from),
     }
+}
+
+/// With what a user may leave out: the `T`, the time of day, the seconds, and that it is UTC.
+fn in_full(text: &str) -> String {
+    let (date, time) = text.split_once(['T', 't', ' ']).unwrap_or((text, "00:00"));
+    let clock = time.find(['Z', 'z', '+', '-']).unwrap_or(time.len());
+    let (clock, zone) = time.split_at(clock);
+    let seconds = if clock.len() == "00:00".len() { ":00" } else { "" };
+    format!("{date}T{clock}{seconds}{}", if zone.is_empty() { "Z" } else { zone })
 }
 
 fn shown(micros: u64) -> String {
@@ -81,6 +93,14 @@ mod tests {
         check("5m", Some(999_700));
         check("1970-01-02T00:00:00Z", Some(86_400));
         check("1970-01-02T01:00:00+01:00", Some(86_400));
-        check("yesterday", None);
+        check("2d", Some(1_000_000 - 2 * 86_400));
+        check("1970-01-02 01:00:00+01:00", Some(86_400));
+        check("1970-01-02 00:01", Some(86_460));
+        check("1970-01-02T00:00:01.5", Some(86_401));
+        check("1970-01-02", Some(86_400));
+        for text in ["", "yesterday", "5", "-5m", "1970-13-02", "1970-01-02T", "d", "1.5d", "T", "1970-01-02 ü", "é"]
+        {
+            check(text, None);
+        }
     }
 }

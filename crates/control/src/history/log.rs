@@ -196,35 +196,49 @@ impl Run {
             && self.takes_proxy_protocol == view.takes_proxy_protocol
     }
 
+    /// `POD.NAMESPACE`.
+    pub fn name(&self) -> String {
+        format!("{}.{}", self.pod, self.namespace)
+    }
+
     /// Whether this is the proxy a user means: by node id, `POD.NAMESPACE` or `POD`.
     pub fn is(&self, wanted: &str) -> bool {
-        self.node == wanted || self.pod == wanted || format!("{}.{}", self.pod, self.namespace) == wanted
+        self.node == wanted || self.pod == wanted || self.name() == wanted
     }
 }
 
-/// The log that is being written.
+/// The log that is being written. Once that has failed nothing is, until another segment begins; what proxies run is kept
+/// in mind for that.
 #[derive(Debug)]
 pub struct EventLog {
     directory: PathBuf,
-    file: File,
+    /// None: it is closed.
+    file: Option<File>,
     bytes: u64,
     changes: usize,
+    /// The last generation that is written down.
+    generation: u64,
     /// What each proxy was last seen to run, and its number.
     proxies: BTreeMap<String, (u32, Run)>,
 }
 
 impl EventLog {
-    /// Begins a segment.
-    pub fn open(state: &Path, checkpoint: Checkpoint) -> io::Result<Self> {
-        let directory = state.join(DIRECTORY);
-        fs::create_dir_all(&directory)?;
-        let proxies = (0..).zip(&checkpoint.proxies).map(|(number, run)| (run.node.clone(), (number, run.clone())));
-        let proxies = proxies.collect();
-        let file = segment(&directory, checkpoint.at)?;
-        let mut log = Self { directory, file, bytes: 0, changes: 0, proxies };
-        log.append(&Record::Checkpoint(Box::new(checkpoint)))?;
-        log.drop_oldest()?;
-        Ok(log)
+    /// A log that is closed as yet.
+    pub fn new(state: &Path) -> Self {
+        Self {
+            directory: state.join(DIRECTORY),
+            file: None,
+            bytes: 0,
+            changes: 0,
+            generation: 0,
+            proxies: BTreeMap::new(),
+        }
+    }
+
+    /// Writes no more to this segment.
+    #[cfg(test)]
+    pub fn close(&mut self) {
+        self.file = None;
     }
 
     /// Whether the segment is long enough to begin another.
@@ -232,20 +246,38 @@ impl EventLog {
         self.bytes >= MAX_SEGMENT_BYTES || self.changes >= MAX_SEGMENT_CHANGES
     }
 
-    /// Begins another segment.
-    pub fn rotate(&mut self, checkpoint: Checkpoint) -> io::Result<()> {
-        let mut proxies: Vec<Run> = std::mem::take(&mut self.proxies).into_values().map(|(_, run)| run).collect();
+    /// Begins a segment, with what proxies are known to run.
+    pub fn begin(&mut self, checkpoint: Checkpoint) -> io::Result<()> {
+        // What was made while the log was closed cannot be told; who runs it is noted again when it goes on.
+        let is_told = |run: &Run| run.generation <= self.generation || run.generation >= checkpoint.generation;
+        let mut proxies: Vec<Run> = self.proxies.values().map(|(_, run)| run.clone()).filter(is_told).collect();
         proxies.sort_by_key(|run| std::cmp::Reverse(run.since));
         proxies.truncate(MAX_PROXIES);
-        let state = self.directory.parent().unwrap_or(Path::new("")).to_owned();
-        *self = Self::open(&state, Checkpoint { proxies, ..checkpoint })?;
-        Ok(())
+        fs::create_dir_all(&self.directory)?;
+        let numbered = (0..).zip(&proxies).map(|(number, run)| (run.node.clone(), (number, run.clone())));
+        let known = numbered.collect();
+        let (path, mut file) = segment(&self.directory, checkpoint.at)?;
+        let generation = checkpoint.generation;
+        let line = line(&Record::Checkpoint(Box::new(Checkpoint { proxies, ..checkpoint })))?;
+        if let Err(error) = file.write_all(line.as_bytes()) {
+            // It would count as one of those that are kept.
+            let _ = fs::remove_file(path);
+            return Err(error);
+        }
+        (self.file, self.bytes, self.changes) = (Some(file), line.len() as u64, 0);
+        (self.generation, self.proxies) = (generation, known);
+        self.drop_oldest()
     }
 
     /// Files changed.
     pub fn change(&mut self, change: Change) -> io::Result<()> {
+        let generation = change.generation;
         self.changes += 1;
-        self.append(&Record::Change(change))
+        self.append(&Record::Change(change))?;
+        if self.file.is_some() {
+            self.generation = generation;
+        }
+        Ok(())
     }
 
     /// What these proxies run since then: another generation than before, or they have come, perhaps from another control
@@ -278,10 +310,11 @@ impl EventLog {
     }
 
     fn append(&mut self, record: &Record) -> io::Result<()> {
-        let json = serde_json::to_string(record)?;
-        let line = format!("{:016x} {json}\n", checksum(json.as_bytes()));
+        let Some(file) = &mut self.file else { return Ok(()) };
+        let line = line(record)?;
         self.bytes += line.len() as u64;
-        self.file.write_all(line.as_bytes())
+        // Behind a torn line nothing can be read.
+        file.write_all(line.as_bytes()).inspect_err(|_| self.file = None)
     }
 
     /// Leaves what others write, and what others have dropped meanwhile.
@@ -299,6 +332,11 @@ impl EventLog {
         }
         Ok(())
     }
+}
+
+fn line(record: &Record) -> io::Result<String> {
+    let json = serde_json::to_string(record)?;
+    Ok(format!("{:016x} {json}\n", checksum(json.as_bytes())))
 }
 
 /// Numbers as rows without gaps: first and last.
@@ -345,12 +383,13 @@ fn read_line(line: &[u8]) -> Option<Record> {
 }
 
 /// A new file with a lock on it, named by time so that names are in order.
-fn segment(directory: &Path, at: u64) -> io::Result<File> {
+fn segment(directory: &Path, at: u64) -> io::Result<(PathBuf, File)> {
     let last = segments(directory)?.last().and_then(|path| path.file_stem()?.to_str()?.parse::<u64>().ok());
     let mut name = last.map_or(at, |last| at.max(last.saturating_add(1)));
     loop {
-        match OpenOptions::new().create_new(true).append(true).open(directory.join(format!("{name:020}.log"))) {
-            Ok(file) => return file.try_lock().map(|()| file).map_err(io::Error::from),
+        let path = directory.join(format!("{name:020}.log"));
+        match OpenOptions::new().create_new(true).append(true).open(&path) {
+            Ok(file) => return file.try_lock().map(|()| (path, file)).map_err(io::Error::from),
             // Another control plane was first.
             Err(error) if error.kind() == ErrorKind::AlreadyExists && name < u64::MAX => name += 1,
             Err(error) => return Err(error),

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use evenkeel_base::suggest;
 use evenkeel_model::{Builder, MeshConfig, Snapshot};
 use evenkeel_translate::Translator;
 use evenkeel_xds::{Cause, Resource, ResourceSet, ResourceType};
@@ -16,14 +17,19 @@ use crate::source::files::Files;
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
     /// The log.
-    #[error("cannot read the history: {0}")]
-    Read(#[from] io::Error),
+    #[error("cannot read the history in {}: {reason}", .state.display())]
+    Read {
+        /// The state directory.
+        state: PathBuf,
+        /// The system's word.
+        reason: io::Error,
+    },
     /// Nobody of that name was connected by then.
-    #[error("no proxy `{wanted}` had acknowledged anything by then; known: {known}")]
+    #[error("no proxy `{wanted}` had acknowledged anything by then; {known}")]
     NoProxy {
         /// Who was asked about.
         wanted: String,
-        /// Who was there.
+        /// Who was there instead.
         known: String,
     },
     /// The log begins later.
@@ -84,7 +90,7 @@ pub struct Difference {
 
 /// What `wanted` (a node id, `POD.NAMESPACE` or `POD`) ran at `at`, in µs since 1970.
 pub fn past(state: &Path, wanted: &str, at: u64) -> Result<Past, HistoryError> {
-    let segments = log::read(state)?;
+    let segments = log::read(state).map_err(|reason| HistoryError::Read { state: state.to_owned(), reason })?;
     let seen = last_run(&segments, wanted, at)?;
     let now = last_run(&segments, wanted, u64::MAX)?;
     let Followed { set, made_by, units_made } = follow(&segments, &seen)?;
@@ -152,9 +158,10 @@ fn last_run<'s>(segments: &'s [Vec<Record>], wanted: &str, at: u64) -> Result<Se
         }
     }
     let found = known.values().filter(|seen| seen.run.is(wanted)).max_by_key(|seen| seen.run.since);
-    found.cloned().ok_or_else(|| HistoryError::NoProxy {
-        wanted: wanted.to_owned(),
-        known: known.keys().copied().collect::<Vec<_>>().join(", "),
+    found.cloned().ok_or_else(|| {
+        let names: Vec<String> = known.values().map(|seen| seen.run.name()).collect();
+        let known = suggest::instead(wanted, names.iter().map(String::as_str));
+        HistoryError::NoProxy { wanted: wanted.to_owned(), known }
     })
 }
 
@@ -280,7 +287,6 @@ impl Playback {
 mod tests {
     use std::fs::{self, OpenOptions};
     use std::io::Write as _;
-    use std::path::PathBuf;
     use std::time::{Duration, UNIX_EPOCH};
 
     use evenkeel_model::{AddressBook, Labels};
@@ -315,7 +321,8 @@ mod tests {
             let builder = Builder::new(MeshConfig::default(), AddressBook::default()).checked(false);
             let files = Files::new(Vec::new());
             let writer = Writer { name: name.to_owned(), started: 0 };
-            let log = EventLog::open(state.path(), checkpoint(&files, &builder, 0, &writer, 1)).expect("a log");
+            let mut log = EventLog::new(state.path());
+            log.begin(checkpoint(&files, &builder, 0, &writer, 1)).expect("a log");
             let ran = Vec::new();
             Self { state, files, builder, snapshot: Arc::default(), log, writer, generation: 1, now: 0, ran }
         }
@@ -346,7 +353,8 @@ mod tests {
         fn restart(&mut self) {
             self.now += 1_000;
             (self.writer.started, self.generation) = (self.now, 1);
-            self.log = EventLog::open(self.state.path(), self.checkpoint()).expect("a log");
+            self.log = EventLog::new(self.state.path());
+            self.log.begin(self.checkpoint()).expect("a log");
         }
 
         fn check_all(&self) {
@@ -409,7 +417,7 @@ mod tests {
                 _ => live.edit(&path, Some(&service(&name, 80 + random.below(3)))),
             }
             match step {
-                60 | 180 => live.log.rotate(live.checkpoint()).expect("a segment"),
+                60 | 180 => live.log.begin(live.checkpoint()).expect("a segment"),
                 120 => live.restart(),
                 _ => {}
             }
@@ -425,6 +433,40 @@ mod tests {
         let last = last.map(|entry| entry.path()).max().expect("a segment");
         let mut file = OpenOptions::new().append(true).open(last).expect("a segment");
         file.write_all(b"0123456789abcdef {\"event\":\"cha").expect("half a record");
+        live.check_all();
+    }
+
+    /// As when the disk is full for a while.
+    #[test]
+    fn goes_on_after_a_time_in_which_nothing_could_be_written() {
+        let mut live = Live::new();
+        live.edit("a.yaml", Some(&service("a", 80)));
+        live.acknowledge();
+        live.log.close();
+        for port in 81..84 {
+            live.edit("a.yaml", Some(&service("a", port)));
+            live.acknowledge();
+            live.ran.pop();
+        }
+        // What can be told is what was written down.
+        let before = past(live.state.path(), "client", live.now).expect("a past");
+        assert_eq!(before.generation, 2);
+
+        live.log.begin(live.checkpoint()).expect("a segment");
+        live.edit("b.yaml", Some(&service("b", 80)));
+        live.acknowledge();
+        assert_eq!(past(live.state.path(), "client", live.now).expect("a past").generation, live.generation);
+        live.check_all();
+
+        // It ran a generation of which nothing was written down, and is behind the newest when the log goes on.
+        live.log.close();
+        live.edit("a.yaml", Some(&service("a", 90)));
+        live.acknowledge();
+        live.ran.pop();
+        live.edit("a.yaml", Some(&service("a", 91)));
+        live.log.begin(live.checkpoint()).expect("a segment");
+        assert_eq!(past(live.state.path(), "client", live.now).expect("a past").generation, live.generation - 2);
+        live.acknowledge();
         live.check_all();
     }
 
@@ -475,7 +517,7 @@ mod tests {
             }
             who.iter().for_each(|number| expected[*number] = live.generation);
             if step == 30 {
-                live.log.rotate(live.checkpoint()).expect("a segment");
+                live.log.begin(live.checkpoint()).expect("a segment");
             }
         }
         assert!(all_at_once < 1_000, "{all_at_once} bytes for 1,000 proxies that settled");
@@ -498,7 +540,7 @@ mod tests {
         for number in 0..50 {
             live.edit(&format!("s{number}.yaml"), Some(&service(&format!("s{number}"), 80)));
         }
-        live.log.rotate(live.checkpoint()).expect("a segment");
+        live.log.begin(live.checkpoint()).expect("a segment");
         live.acknowledge();
         let made = |live: &Live| past(live.state.path(), "client", live.now).expect("a past").units_made;
         let whole = made(&live);
@@ -538,7 +580,7 @@ mod tests {
         // One that begins many segments drops its own oldest, and leaves what the other is writing.
         for _ in 0..20 {
             one.now += 1_000;
-            one.log.rotate(one.checkpoint()).expect("a segment");
+            one.log.begin(one.checkpoint()).expect("a segment");
         }
         two.now = one.now;
         two.edit("late.yaml", Some(&service("late", 80)));
