@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::source::debounce::truth;
+
 /// First pushes at a time unless the operator says otherwise, in streams. Each may hold a copy of what is not shared.
 const DEFAULT_FIRST_PUSHES: usize = 100;
 /// How long one that does not answer may keep others waiting.
@@ -63,11 +65,9 @@ impl PublishOptions {
                 Err(_) => return Err(PublishError::Number { name: THROTTLE, value }),
             },
         };
-        let compare = match lookup(COMPARE).as_deref() {
+        let compare = match lookup(COMPARE) {
             None => default.compare,
-            Some("true" | "1") => true,
-            Some("false" | "0") => false,
-            Some(other) => return Err(PublishError::Bool { name: COMPARE, value: other.to_owned() }),
+            Some(value) => truth(&value).ok_or(PublishError::Bool { name: COMPARE, value })?,
         };
         Ok(Self { first_pushes: first_pushes.min(Semaphore::MAX_PERMITS), compare })
     }

@@ -53,17 +53,24 @@ impl DebounceOptions {
             }
         };
         let name = "PILOT_ENABLE_EDS_DEBOUNCE";
-        let endpoints = match lookup(name).as_deref() {
+        let endpoints = match lookup(name) {
             None => default.endpoints,
-            Some("true" | "1") => true,
-            Some("false" | "0") => false,
-            Some(other) => return Err(DebounceError::Bool { name, value: other.to_owned() }),
+            Some(value) => truth(&value).ok_or(DebounceError::Bool { name, value })?,
         };
         Ok(Self {
             after: duration("PILOT_DEBOUNCE_AFTER", default.after)?,
             max: duration("PILOT_DEBOUNCE_MAX", default.max)?,
             endpoints,
         })
+    }
+}
+
+/// A truth value as Go's programs read it from their environment (`strconv.ParseBool`).
+pub fn truth(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
     }
 }
 
@@ -253,6 +260,7 @@ mod tests {
         assert!(
             read("PILOT_DEBOUNCE_MAX", "soon").unwrap_err().contains("PILOT_DEBOUNCE_MAX: `soon` is not a duration")
         );
+        assert_eq!(read("PILOT_ENABLE_EDS_DEBOUNCE", "True").map(|options| options.endpoints), Ok(true));
         assert!(read("PILOT_ENABLE_EDS_DEBOUNCE", "maybe").unwrap_err().contains("neither"));
     }
 }
