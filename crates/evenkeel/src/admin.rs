@@ -1,11 +1,11 @@
 //! Asking a page of a running program over HTTP.
 
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_local::pages;
 
@@ -13,6 +13,30 @@ use evenkeel_local::pages;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest answer read, in bytes.
 const MAX_ANSWER_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Who is asked.
+#[derive(Debug, Clone, Copy)]
+pub struct Program {
+    name: &'static str,
+    flag: &'static str,
+}
+
+/// A control plane, on its HTTP port.
+pub const CONTROL_PLANE: Program = Program { name: "the control plane's HTTP port", flag: "--control-plane" };
+/// A proxy, on its admin port.
+pub const PROXY: Program = Program { name: "the proxy's admin port", flag: "--admin" };
+
+/// `HOST:PORT`, or the address of a page.
+pub fn address(text: &str) -> Result<SocketAddr, String> {
+    let plain = text.strip_prefix("http://").unwrap_or(text);
+    let plain = plain.split('/').next().unwrap_or_default();
+    let found = plain.to_socket_addrs().map_err(|error| match error.kind() {
+        ErrorKind::InvalidInput => format!("`{text}` is not HOST:PORT"),
+        _ => format!("`{text}`: {error}"),
+    })?;
+    // `localhost` may be ::1 first, and these ports are on 127.0.0.1 unless told otherwise.
+    found.min_by_key(|address| !address.is_ipv4()).ok_or_else(|| format!("`{text}` has no address"))
+}
 
 /// Which control plane to ask: the one given; that of the mesh with this state directory; that of the mesh that runs here; or one
 /// that runs by itself.
@@ -29,29 +53,83 @@ pub fn control_plane(given: Option<SocketAddr>, state: Option<&Path>) -> anyhow:
 }
 
 /// The body of a page; any status but 200 is an error.
-pub fn get(address: SocketAddr, page: &str) -> anyhow::Result<Vec<u8>> {
-    get_within(TIMEOUT, address, page)
+pub fn get(program: Program, address: SocketAddr, page: &str) -> anyhow::Result<Vec<u8>> {
+    get_within(TIMEOUT, program, address, page)
 }
 
 /// The same, of a page that may take so long to make.
-pub fn get_within(patience: Duration, address: SocketAddr, page: &str) -> anyhow::Result<Vec<u8>> {
-    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+pub fn get_within(patience: Duration, program: Program, address: SocketAddr, page: &str) -> anyhow::Result<Vec<u8>> {
+    let Program { name, flag } = program;
+    let answer = ask(patience, address, page)
+        .map_err(|error| match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => anyhow!("no answer within {} s", patience.as_secs()),
+            _ => error.into(),
+        })
+        .and_then(|answer| split(&answer).context("it does not speak HTTP").map(|(s, b)| (s, b.to_vec())))
+        .with_context(|| format!("asking {name} {address} (another: {flag} HOST:PORT)"))?;
+    match answer {
+        (200, body) => Ok(body),
+        (status, body) => {
+            let said = String::from_utf8_lossy(&body);
+            bail!("{name} {address} answers {status}: {}", said.trim_end())
+        }
+    }
+}
+
+fn ask(patience: Duration, address: SocketAddr, page: &str) -> io::Result<Vec<u8>> {
+    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT.min(patience))?;
     stream.set_read_timeout(Some(patience))?;
     // HTTP/1.0: the answer is not chunked, and ends with the connection.
     write!(stream, "GET {page} HTTP/1.0\r\nhost: {address}\r\n\r\n")?;
     let mut answer = Vec::new();
     stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer)?;
-    let (head, body) = split(&answer).context("it does not speak HTTP")?;
-    match head.split(' ').nth(1) {
-        Some("200") => Ok(body.to_vec()),
-        Some(status) => bail!("it answers {status}: {}", String::from_utf8_lossy(body).trim_end()),
-        None => bail!("it does not speak HTTP"),
-    }
+    Ok(answer)
 }
 
-/// The status line, and the body.
-fn split(answer: &[u8]) -> Option<(&str, &[u8])> {
+/// The status, and the body.
+fn split(answer: &[u8]) -> Option<(u16, &[u8])> {
     let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n")?;
     let head = std::str::from_utf8(answer.get(..end)?).ok()?;
-    Some((head.lines().next()?, answer.get(end + 4..)?))
+    let (version, rest) = head.lines().next()?.split_once(' ')?;
+    let status = rest.split(' ').next()?.parse().ok()?;
+    version.starts_with("HTTP/").then_some((status, answer.get(end + 4..)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn reads_addresses_as_they_are_copied() {
+        let check = |text: &str, expected: Option<&str>| {
+            let found = address(text).ok().map(|address| address.to_string());
+            assert_eq!(found.as_deref(), expected, "{text}");
+        };
+        check("127.0.0.1:15014", Some("127.0.0.1:15014"));
+        check("[::1]:80", Some("[::1]:80"));
+        check("http://127.0.0.1:15014/debug/proxies", Some("127.0.0.1:15014"));
+        assert!(address("localhost:15014").is_ok_and(|address| address.port() == 15014));
+        check("15014", None);
+        check("127.0.0.1", None);
+        check("", None);
+    }
+
+    #[test]
+    fn who_is_not_there_or_silent_is_named_with_the_way_out() -> io::Result<()> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let said = |patience: Duration| {
+            let result = get_within(patience, CONTROL_PLANE, address, "/ready");
+            result.err().map(|error| format!("{error:#}")).unwrap_or_default()
+        };
+        let silent = said(Duration::from_millis(20));
+        let asked = format!("asking the control plane's HTTP port {address} (another: --control-plane HOST:PORT): ");
+        assert_eq!(silent, format!("{asked}no answer within 0 s"));
+        drop(listener);
+        let absent = said(TIMEOUT);
+        assert!(absent.starts_with(&asked) && absent.contains("refused"), "{absent}");
+        Ok(())
+    }
 }

@@ -26,6 +26,15 @@ pub struct Cli {
     command: Command,
 }
 
+/// What is set by the environment: Istio's variables, under Istio's names.
+const CONTROL_PLANE_VARIABLES: &str = "\
+Environment:
+  PILOT_DEBOUNCE_AFTER       Changes within this time of each other are merged [default: 100ms]
+  PILOT_DEBOUNCE_MAX         A change waits for others no longer than this [default: 500ms]
+  PILOT_ENABLE_EDS_DEBOUNCE  Whether changes of endpoints wait, too [default: false]
+  PILOT_PUSH_THROTTLE        Proxies that get their first resources at a time [default: 100]
+  EVENKEEL_COMPARE_FULL      Whether each change is checked against making everything anew [default: false]";
+
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the mesh described by a directory on this machine.
@@ -35,6 +44,7 @@ enum Command {
     /// Check files without running anything.
     Validate(ValidateArguments),
     /// Run the control plane.
+    #[command(after_help = CONTROL_PLANE_VARIABLES)]
     ControlPlane {
         #[command(flatten)]
         options: evenkeel_control::Options,
@@ -84,19 +94,24 @@ struct WorkersArguments {
     state: Option<PathBuf>,
 
     /// The proxy's admin port.
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:15000")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = admin::address, default_value = "127.0.0.1:15000")]
     admin: SocketAddr,
 
-    /// As JSON.
-    #[arg(long)]
+    /// How to print it.
+    #[arg(short, long, value_enum, default_value_t = proxy_status::Output::Table)]
+    output: proxy_status::Output,
+
+    /// The same as `-o json`.
+    #[arg(long, conflicts_with = "output")]
     json: bool,
 }
 
 #[derive(Debug, Args)]
 struct ProxyStatusArguments {
-    /// The control plane's HTTP port [default: that of the running `up`, or else 127.0.0.1:15014].
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "state")]
-    control_plane: Option<SocketAddr>,
+    /// The control plane's HTTP port; repeated, of several that serve the same mesh [default: that of the running `up`, or else
+    /// 127.0.0.1:15014].
+    #[arg(long, value_name = "HOST:PORT", value_parser = admin::address, conflicts_with = "state")]
+    control_plane: Vec<SocketAddr>,
 
     /// State directory of the running `up` [default: ~/.local/state/evenkeel].
     #[arg(long, value_name = "DIR")]
@@ -161,8 +176,12 @@ struct ExecArguments {
 
 #[derive(Debug, Args)]
 struct ValidateArguments {
-    /// A file, or a directory that is also checked as a whole; may be repeated.
-    #[arg(short, long = "file", value_name = "FILE|DIR", required = true)]
+    /// A file (`-`: standard input), or a directory that is also checked as a whole; may be repeated.
+    #[arg(value_name = "FILE|DIR", required_unless_present = "files")]
+    paths: Vec<PathBuf>,
+
+    /// The same, as a flag.
+    #[arg(short, long = "file", value_name = "FILE|DIR")]
     files: Vec<PathBuf>,
 }
 
@@ -171,7 +190,9 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
     match cli.command {
         Command::Up(arguments) => up(arguments),
         Command::Exec(arguments) => exec_inside(arguments),
-        Command::Validate(arguments) => Ok(validate::run(&arguments.files, &mut io::stdout().lock())?),
+        Command::Validate(ValidateArguments { paths, files }) => {
+            Ok(validate::run(&[paths, files].concat(), &mut io::stdout().lock())?)
+        }
         Command::Proxy(options) => {
             evenkeel_proxy::run(&options, &mut io::stdout().lock())?;
             Ok(0)
@@ -201,9 +222,11 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             Ok(0)
         }
         Command::ProxyStatus(arguments) => {
-            let control_plane = admin::control_plane(arguments.control_plane, arguments.state.as_deref())?;
-            proxy_status::run(control_plane, arguments.output, &mut io::stdout().lock())?;
-            Ok(0)
+            let mut control_planes = arguments.control_plane;
+            if control_planes.is_empty() {
+                control_planes.push(admin::control_plane(None, arguments.state.as_deref())?);
+            }
+            Ok(proxy_status::run(&control_planes, arguments.output, &mut io::stdout().lock())?)
         }
         Command::History(arguments) => {
             history::run(&arguments, &mut io::stdout().lock())?;
@@ -232,7 +255,8 @@ fn up(arguments: UpArguments) -> anyhow::Result<u8> {
 
 /// A workload's proxy is asked from inside its network namespace, by this program.
 fn workers(arguments: WorkersArguments) -> anyhow::Result<u8> {
-    let WorkersArguments { workload, namespace, state, admin, json } = arguments;
+    let WorkersArguments { workload, namespace, state, admin, output, json } = arguments;
+    let json = json || output == proxy_status::Output::Json;
     let Some(workload) = workload else {
         proxy_config::workers(admin, json, &mut io::stdout().lock())?;
         return Ok(0);

@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use evenkeel_local::cleanup::StateDir;
 use serde_json::Value;
 
 use crate::admin;
@@ -21,15 +22,15 @@ pub struct HistoryArguments {
     /// The proxy: its xDS node id, POD.NAMESPACE or POD.
     proxy: String,
 
-    /// When: RFC 3339 (2026-11-21T10:00:00Z), or so long ago (90s, 5m, 2h). Now if not given.
+    /// When: a time (2026-11-21T10:00:00Z; UTC unless it says otherwise), or so long ago (90s, 5m, 2h, 3d). Now if not given.
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
 
     /// HTTP port of the control plane to ask [default: that of the running `up`, or else 127.0.0.1:15014].
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "state")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = admin::address, conflicts_with = "state")]
     control_plane: Option<SocketAddr>,
 
-    /// A control plane's state directory, to read it oneself; the control plane need not run.
+    /// State directory of a control plane or of `up`, to read it there; neither need run.
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 
@@ -47,7 +48,7 @@ enum Output {
 /// Prints what the proxy ran.
 pub fn run(arguments: &HistoryArguments, out: &mut dyn Write) -> anyhow::Result<()> {
     let past = match &arguments.state {
-        Some(state) => evenkeel_control::history::answer(state, &arguments.proxy, arguments.at.as_deref())?,
+        Some(state) => evenkeel_control::history::answer(&control(state), &arguments.proxy, arguments.at.as_deref())?,
         None => ask(arguments)?,
     };
     match arguments.output {
@@ -57,14 +58,19 @@ pub fn run(arguments: &HistoryArguments, out: &mut dyn Write) -> anyhow::Result<
     Ok(())
 }
 
+/// The control plane's part of the state directory of `up`, as the other commands take it, or else the directory itself.
+fn control(state: &Path) -> PathBuf {
+    let part = StateDir::new(state).map(|state| state.control()).ok();
+    part.filter(|control| control.is_dir()).unwrap_or_else(|| state.to_owned())
+}
+
 fn ask(arguments: &HistoryArguments) -> anyhow::Result<Value> {
     let mut page = format!("/debug/history?proxyID={}", escaped(&arguments.proxy));
     if let Some(at) = &arguments.at {
         page += &format!("&at={}", escaped(at));
     }
     let control_plane = admin::control_plane(arguments.control_plane, None)?;
-    let body = admin::get_within(PATIENCE, control_plane, &page)
-        .with_context(|| format!("asking the control plane's HTTP port {control_plane}"))?;
+    let body = admin::get_within(PATIENCE, admin::CONTROL_PLANE, control_plane, &page)?;
     serde_json::from_slice(&body).context("the control plane's answer is not JSON")
 }
 
@@ -133,6 +139,14 @@ since then: 1 resources are others
   changed  CDS        a
 ";
         assert_eq!(table(&past), expected);
+    }
+
+    #[test]
+    fn the_state_of_up_holds_that_of_its_control_plane() {
+        let folder = tempfile::tempdir().expect("a folder");
+        assert_eq!(control(folder.path()), folder.path());
+        std::fs::create_dir(folder.path().join("control")).expect("a folder");
+        assert_eq!(control(folder.path()), folder.path().join("control"));
     }
 
     #[test]

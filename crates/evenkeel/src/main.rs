@@ -25,9 +25,51 @@ fn main() -> ExitCode {
     match commands::run(cli) {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
-            // One line with all causes; nothing can be done if standard error is gone.
-            let _ = writeln!(std::io::stderr(), "error: {error:#}");
+            // Nothing can be done if standard error is gone.
+            let _ = writeln!(std::io::stderr(), "error: {}", in_one_line(&error));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// An error with all its causes, each told once: many an error's text ends with its cause's.
+fn in_one_line(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |mut line, cause| {
+        if !line.ends_with(&cause) {
+            line.push_str(if line.is_empty() { "" } else { ": " });
+            line.push_str(&cause);
+        }
+        line
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+    use std::{fmt, io};
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Repeats(io::Error);
+
+    impl fmt::Display for Repeats {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "--state: {}", self.0)
+        }
+    }
+
+    impl Error for Repeats {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            Some(&self.0)
+        }
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let error = || io::Error::other("no room");
+        assert_eq!(in_one_line(&Repeats(error()).into()), "--state: no room");
+        assert_eq!(in_one_line(&anyhow::Error::from(error()).context("writing")), "writing: no room");
+        assert_eq!(in_one_line(&anyhow::Error::from(Repeats(error())).context("start")), "start: --state: no room");
     }
 }

@@ -3,14 +3,12 @@
 use std::io::Write;
 use std::net::SocketAddr;
 
-use anyhow::Context;
-
 use crate::admin;
 
 /// Prints the load of each worker, and how uneven it is.
 pub fn workers(address: SocketAddr, json: bool, out: &mut dyn Write) -> anyhow::Result<()> {
     let page = if json { "/workers?format=json" } else { "/workers" };
-    let body = admin::get(address, page).with_context(|| format!("asking the proxy's admin port {address}"))?;
+    let body = admin::get(admin::PROXY, address, page)?;
     out.write_all(&body)?;
     Ok(())
 }
@@ -47,7 +45,7 @@ mod tests {
     fn prints_what_the_proxy_says() {
         assert_eq!(printed("HTTP/1.0 200 OK\r\na: b\r\n\r\nworker 0\n").as_deref(), Ok("worker 0\n"));
         let refused = printed("HTTP/1.0 404 Not Found\r\n\r\nno such page\n").expect_err("refused");
-        assert!(refused.ends_with("it answers 404: no such page"), "{refused}");
+        assert!(refused.ends_with(" answers 404: no such page"), "{refused}");
         assert!(printed("SSH-2.0\r\n\r\n").is_err());
     }
 }

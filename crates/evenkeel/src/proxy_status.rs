@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::SocketAddr;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use serde_json::Value;
 
 use crate::admin;
@@ -16,60 +16,112 @@ const COLUMNS: [&str; 5] = ["CDS", "LDS", "EDS", "RDS", "VHDS"];
 pub enum Output {
     /// For reading.
     Table,
-    /// What the control plane says, unchanged.
+    /// What the program says that is asked; of several, a list.
     Json,
 }
 
-/// Prints the status of every proxy connected to a control plane.
-pub fn run(control_plane: SocketAddr, output: Output, out: &mut dyn Write) -> anyhow::Result<()> {
-    let body = admin::get(control_plane, "/debug/syncz")
-        .with_context(|| format!("asking the control plane's HTTP port {control_plane}"))?;
-    match output {
-        Output::Json => out.write_all(&body)?,
-        Output::Table => {
-            let page = serde_json::from_slice(&body).context("the control plane's answer is not JSON")?;
-            out.write_all(table(&page).as_bytes())?;
+/// Prints the status of every proxy connected to these control planes, of which some may be away: then it returns 1.
+pub fn run(control_planes: &[SocketAddr], output: Output, out: &mut dyn Write) -> anyhow::Result<u8> {
+    let (mut pages, mut failures) = (Vec::new(), Vec::new());
+    for address in control_planes {
+        match page(*address) {
+            Ok(page) => pages.push(page),
+            Err(error) => failures.push(error),
         }
     }
-    Ok(())
+    if pages.is_empty()
+        && let Some(error) = failures.pop()
+    {
+        return Err(error);
+    }
+    match (output, pages.as_slice()) {
+        (Output::Json, [page]) if failures.is_empty() => writeln!(out, "{page:#}")?,
+        (Output::Json, pages) => writeln!(out, "{:#}", Value::Array(pages.to_vec()))?,
+        (Output::Table, pages) => out.write_all(table(pages).as_bytes())?,
+    }
+    for error in &failures {
+        writeln!(std::io::stderr(), "error: {error:#}")?;
+    }
+    Ok(u8::from(!failures.is_empty()))
 }
 
-fn table(page: &Value) -> String {
-    let mut rows = vec![["NAME", "KIND"].iter().chain(&COLUMNS).map(ToString::to_string).collect::<Vec<_>>()];
-    if let Some(head) = rows.first_mut() {
-        head.extend(["AGE p50", "p99", "max", "PROGRAM", "CONTROL PLANE"].map(str::to_owned));
-    }
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let control_plane = text(&page["control_plane"]);
-    let mut notes = Vec::new();
-    for proxy in page["proxies"].as_array().into_iter().flatten().filter(|proxy| is_proxy(proxy)) {
-        let name = pod(proxy["proxy"].as_str().unwrap_or_default());
-        let types: Vec<&Value> = proxy["types"].as_array().into_iter().flatten().collect();
-        let mut row = vec![name.clone(), text(&proxy["kind"])];
-        for column in COLUMNS {
-            let state = types.iter().find(|status| status["type"] == column).map(|status| text(&status["state"]));
-            row.push(state.unwrap_or_else(|| "-".to_owned()));
-        }
-        for quantile in ["p50", "p99", "max"] {
-            let worst = types.iter().filter_map(|status| status["ages_ms"][quantile].as_f64()).reduce(f64::max);
-            row.push(worst.map_or_else(|| "-".to_owned(), milliseconds));
-        }
-        row.extend([text(&proxy["program"]), control_plane.clone()]);
-        rows.push(row);
-        for status in types.iter().filter(|status| !status["nack"].is_null()) {
-            notes.push(refusal(&name, status));
-        }
-        if let Some(names) = proxy["divergence"]["names"].as_array() {
-            let of = text(&proxy["divergence"]["type"]);
-            notes.push(format!("{name} held other {of} resources than it was sent; healed: {}\n", list(names.iter())));
+fn page(control_plane: SocketAddr) -> anyhow::Result<Value> {
+    let body = admin::get(admin::CONTROL_PLANE, control_plane, "/debug/syncz")?;
+    let page: Value = serde_json::from_slice(&body)
+        .with_context(|| format!("the answer of the control plane's HTTP port {control_plane} is not JSON"))?;
+    match page["proxies"].is_array() {
+        true => Ok(page),
+        false => {
+            bail!("{control_plane} is not the HTTP port of Evenkeel's control plane; for Istio's there is istioctl")
         }
     }
+}
+
+fn table(pages: &[Value]) -> String {
+    let mut head: Vec<String> = ["NAME", "KIND"].iter().chain(&COLUMNS).map(ToString::to_string).collect();
+    head.extend(["AGE p50", "p99", "max", "PROGRAM", "CONTROL PLANE"].map(str::to_owned));
+    let (mut rows, mut notes) = (Vec::new(), Vec::new());
+    for page in pages {
+        let control_plane = page["control_plane"].as_str().unwrap_or_default();
+        for proxy in page["proxies"].as_array().into_iter().flatten().filter(|proxy| is_proxy(proxy)) {
+            let name = pod(proxy["proxy"].as_str().unwrap_or_default());
+            notes.extend(remarks(&name, proxy).into_iter().map(|remark| (name.clone(), remark)));
+            rows.push(row(name, proxy, control_plane));
+        }
+    }
+    if rows.is_empty() {
+        let names: Vec<&str> = pages.iter().filter_map(|page| page["control_plane"].as_str()).collect();
+        return format!("no proxy is connected to {}\n", names.join(" or "));
+    }
+    rows.sort();
+    rows.insert(0, head);
+    notes.sort();
     let mut printed = aligned(&rows);
     if !notes.is_empty() {
         printed.push('\n');
-        printed.extend(notes);
+        printed.extend(notes.into_iter().map(|(_, remark)| remark));
     }
     printed
+}
+
+fn row(name: String, proxy: &Value, control_plane: &str) -> Vec<String> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let types: Vec<&Value> = types(proxy).collect();
+    let mut row = vec![name, text(&proxy["kind"])];
+    for column in COLUMNS {
+        let state = types.iter().find(|status| status["type"] == column).map(|status| state(status));
+        row.push(state.unwrap_or_else(|| "-".to_owned()));
+    }
+    for quantile in ["p50", "p99", "max"] {
+        let worst = types.iter().filter_map(|status| status["ages_ms"][quantile].as_f64()).reduce(f64::max);
+        row.push(worst.map_or_else(|| "-".to_owned(), milliseconds));
+    }
+    row.extend([text(&proxy["program"]), control_plane.to_owned()]);
+    row
+}
+
+fn types(proxy: &Value) -> impl Iterator<Item = &Value> {
+    proxy["types"].as_array().into_iter().flatten()
+}
+
+/// In a word; how long the answer is waited for, if that is worth it.
+fn state(status: &Value) -> String {
+    let state = status["state"].as_str().unwrap_or_default();
+    match status["waiting_ms"].as_u64() {
+        Some(waiting @ 1_000..) if state == "STALE" => format!("{state} {} s", waiting / 1_000),
+        _ => state.to_owned(),
+    }
+}
+
+/// What is to be said of a proxy below the table.
+fn remarks(name: &str, proxy: &Value) -> Vec<String> {
+    let mut remarks: Vec<String> =
+        types(proxy).filter(|status| !status["nack"].is_null()).map(|status| refusal(name, status)).collect();
+    if let Some(names) = proxy["divergence"]["names"].as_array() {
+        let of = proxy["divergence"]["type"].as_str().unwrap_or_default();
+        remarks.push(format!("{name} held other {of} resources than it was sent; healed: {}\n", list(names.iter())));
+    }
+    remarks
 }
 
 /// An agent's own stream, on which it asks for DNS names alone, is no proxy of its own; it comes from the proxy's node.
@@ -139,7 +191,7 @@ mod tests {
                     "program": "evenkeel 0.1.0",
                     "types": [
                         {"type": "CDS", "state": "SYNCED", "ages_ms": {"p50": 1.26, "p99": 4.0, "max": 12.4}},
-                        {"type": "EDS", "state": "STALE", "ages_ms": {"p50": 2.0, "p99": 3.0, "max": 20000.0}},
+                        {"type": "EDS", "state": "STALE", "waiting_ms": 12_345, "ages_ms": {"p50": 2.0, "p99": 3.0, "max": 20000.0}},
                         {"type": "RDS", "state": "NACKED", "nack": {
                             "message": "no such cluster",
                             "resources": [{"name": "80", "origin": "routes.yaml:3:1"}],
@@ -153,13 +205,30 @@ mod tests {
             ],
         });
         let expected = "\
-NAME         KIND      CDS      LDS   EDS     RDS      VHDS   AGE p50   p99      max    PROGRAM          CONTROL PLANE
-web-0.shop   sidecar   SYNCED   -     STALE   NACKED   -      2.0 ms    4.0 ms   20 s   evenkeel 0.1.0   evenkeel/0.1.0 host.1
-gw.shop      router    -        -     -       -        -      -         -        -      envoy 1.40.0     evenkeel/0.1.0 host.1
+NAME         KIND      CDS      LDS   EDS          RDS      VHDS   AGE p50   p99      max    PROGRAM          CONTROL PLANE
+gw.shop      router    -        -     -            -        -      -         -        -      envoy 1.40.0     evenkeel/0.1.0 host.1
+web-0.shop   sidecar   SYNCED   -     STALE 12 s   NACKED   -      2.0 ms    4.0 ms   20 s   evenkeel 0.1.0   evenkeel/0.1.0 host.1
 
-web-0.shop refuses RDS 80 (from routes.yaml:3:1): no such cluster
 gw.shop held other CDS resources than it was sent; healed: a, b
+web-0.shop refuses RDS 80 (from routes.yaml:3:1): no such cluster
 ";
-        assert_eq!(table(&page), expected);
+        assert_eq!(table(&[page]), expected);
+    }
+
+    #[test]
+    fn several_control_planes_make_one_table() {
+        let proxy =
+            |name: &str| json!({"proxy": format!("sidecar~10.0.0.1~{name}.shop~x"), "kind": "sidecar", "types": []});
+        let page = |name: &str, proxies: &[Value]| json!({"control_plane": name, "proxies": proxies});
+        let pages = [page("one", &[proxy("b"), proxy("c")]), page("two", &[proxy("a")]), page("three", &[])];
+        let printed = table(&pages);
+        let column =
+            |n: usize| -> Vec<&str> { printed.lines().filter_map(|row| row.split_whitespace().nth(n)).collect() };
+        assert_eq!(column(0), ["NAME", "a.shop", "b.shop", "c.shop"]);
+        assert!(
+            printed.lines().zip(["CONTROL PLANE", "two", "one", "one"]).all(|(row, end)| row.ends_with(end)),
+            "{printed}"
+        );
+        assert_eq!(table(&[page("one", &[]), page("two", &[])]), "no proxy is connected to one or two\n");
     }
 }

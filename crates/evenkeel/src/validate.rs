@@ -1,14 +1,15 @@
 //! `evenkeel validate`: what the control plane would say of files, without running anything.
 
-use std::fs;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use evenkeel_api::Object;
-use evenkeel_base::{Diagnostics, Severity, Sources};
-use evenkeel_control::source::files::Files;
+use evenkeel_base::{Diagnostic, Diagnostics, Severity, Sources, Span};
+use evenkeel_control::source::files::{self, Files};
 use evenkeel_model::{AddressBook, MeshConfig};
 
 /// Reads the files, prints all findings, and returns 1 if one of them is an error.
@@ -24,12 +25,45 @@ pub fn run(paths: &[PathBuf], out: &mut dyn Write) -> io::Result<u8> {
     }
     read.diagnostics.sort();
     let colour = io::stdout().is_terminal();
-    out.write_all(read.diagnostics.render(&read.sources, colour).as_bytes())?;
-    let errors = read.diagnostics.count(Severity::Error);
-    let warnings = read.diagnostics.count(Severity::Warning);
+    let (infos, others): (Diagnostics, Diagnostics) = split(read.diagnostics);
+    out.write_all(others.render(&read.sources, colour).as_bytes())?;
+    out.write_all(in_short(&infos).as_bytes())?;
+    let errors = others.count(Severity::Error);
+    let warnings = others.count(Severity::Warning);
     let (errors_text, warnings_text) = (counted(errors, "error"), counted(warnings, "warning"));
     writeln!(out, "{}: {errors_text}, {warnings_text}", counted(read.objects, "object"))?;
     Ok(u8::from(errors > 0))
+}
+
+fn split(all: Diagnostics) -> (Diagnostics, Diagnostics) {
+    let (mut infos, mut others) = (Diagnostics::new(), Diagnostics::new());
+    for finding in all {
+        if finding.severity == Severity::Info { &mut infos } else { &mut others }.push(finding);
+    }
+    (infos, others)
+}
+
+/// What is good to know, one line for all that says the same: a cluster's files hold much that has no effect here, and what
+/// is wrong with them should not be lost in it.
+fn in_short(infos: &Diagnostics) -> String {
+    let mut places: BTreeMap<(&str, &str), Vec<&Span>> = BTreeMap::new();
+    for info in infos {
+        places.entry((info.code, &info.message)).or_default().push(&info.span);
+    }
+    let mut text = String::new();
+    for ((code, message), spans) in &places {
+        let first = spans.first().map(ToString::to_string).unwrap_or_default();
+        let others = match spans.len().saturating_sub(1) {
+            0 => String::new(),
+            others => format!(" and {} more", counted(others, "place")),
+        };
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "info[{code}]: {message} ({first}{others})");
+    }
+    if !text.is_empty() {
+        text.push('\n');
+    }
+    text
 }
 
 #[derive(Default)]
@@ -41,8 +75,11 @@ struct Read {
 
 impl Read {
     fn file(&mut self, path: &Path) {
-        let name: Arc<str> = path.to_string_lossy().into();
-        match fs::read_to_string(path) {
+        let (name, text): (Arc<str>, _) = match path == Path::new("-") {
+            true => ("standard input".into(), files::read_all(io::stdin())),
+            false => (path.to_string_lossy().into(), files::read_text(path)),
+        };
+        match text {
             Ok(text) => {
                 let text: Arc<str> = text.into();
                 let (objects, diagnostics) = evenkeel_api::load(&[(name.clone(), text.clone())]);
@@ -56,11 +93,18 @@ impl Read {
     fn directory(&mut self, path: &Path) {
         let mut files = Files::new(vec![path.to_path_buf()]);
         files.refresh(SystemTime::now());
+        if files.texts().next().is_none() && files.diagnostics().is_empty() {
+            let message = "there is nothing to check in this directory";
+            let finding = Diagnostic::warning("no-files", Span::whole_file(path.to_string_lossy()), message);
+            self.diagnostics.push(finding.with_help("files are read whose names end in .yaml, .yml or .json"));
+        }
         let objects = files.objects();
         self.take(&objects, files.diagnostics());
         let (_, together) = evenkeel_model::build(&objects, &MeshConfig::default(), &mut AddressBook::default());
         self.diagnostics.extend(together);
-        self.sources = files.sources(&self.diagnostics);
+        for (path, _, text) in files.texts() {
+            self.sources.insert(&*path.to_string_lossy(), text);
+        }
     }
 
     fn take(&mut self, objects: &[Object], diagnostics: Diagnostics) {
@@ -73,5 +117,63 @@ fn counted(count: usize, noun: &str) -> String {
     match count {
         1 => format!("1 {noun}"),
         _ => format!("{count} {noun}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: NAME, namespace: shop}\nspec: {ports: [{name: http, port: 80}]}\n";
+
+    fn checked(paths: &[PathBuf]) -> (u8, String) {
+        let mut out = Vec::new();
+        let status = run(paths, &mut out).expect("written");
+        (status, String::from_utf8(out).expect("text"))
+    }
+
+    #[test]
+    fn all_files_and_directories_are_checked_and_each_finding_shows_its_line() -> io::Result<()> {
+        let folder = tempfile::tempdir()?;
+        let path = |name: &str| folder.path().join(name);
+        let write = |name: &str, text: &str| fs::write(path(name), text);
+        for directory in ["one", "two", "none"] {
+            fs::create_dir(path(directory))?;
+        }
+        write("one/a.yaml", &SERVICE.replace("NAME", "a"))?;
+        assert_eq!(checked(&[path("one")]), (0, "1 object: 0 errors, 0 warnings\n".to_owned()));
+
+        write("two/b.yaml", &SERVICE.replace("NAME", "b").replace("ports", "prots"))?;
+        write("c.txt", &SERVICE.replace("NAME", "c").replace("80", "eighty"))?;
+        fs::write(path("d.yaml"), [0xff, 0xfe, 0])?;
+        // Those of both directories, and of single files, show their lines.
+        let (status, out) = checked(&[path("one"), path("two"), path("c.txt"), path("d.yaml"), path("absent.yaml")]);
+        assert_eq!(status, 1, "{out}");
+        let parts =
+            ["two/b.yaml:4:8", "spec: {prots: ", "c.txt:4:", "port: eighty", "is not UTF-8", "absent.yaml", "4 errors"];
+        parts.iter().for_each(|part| assert!(out.contains(part), "{part:?} is not in\n{out}"));
+        // A directory with nothing in it may be the wrong one.
+        let (status, out) = checked(&[path("none")]);
+        assert!(status == 0 && out.contains("no-files") && out.contains("1 warning"), "{out}");
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_good_to_know_takes_a_line() -> io::Result<()> {
+        let folder = tempfile::tempdir()?;
+        let pods = ["a", "b", "c"].map(|name| {
+            format!(
+                "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{containers: [{{name: x, image: y}}]}}\n---\n"
+            )
+        });
+        fs::write(folder.path().join("pods.yaml"), pods.concat())?;
+        let (status, out) = checked(&[folder.path().join("pods.yaml")]);
+        let lines: Vec<&str> = out.lines().filter(|line| line.contains("image")).collect();
+        assert!(status == 0 && lines.len() == 1, "{out}");
+        assert!(lines[0].starts_with("info[no-effect]: `spec.containers[0].image`:"), "{out}");
+        assert!(lines[0].contains("pods.yaml:4:") && lines[0].ends_with(" and 2 places more)"), "{out}");
+        Ok(())
     }
 }

@@ -183,6 +183,10 @@ fn mistakes_are_explained() {
     check(&["services", "--proxies", "0"], "have to be at least 1");
     check(&["services", "--sotw", "--scope", "full"], "--sotw needs --scope envoy");
     check(&["restart", "--xds", "127.0.0.1:1", "--config", "/tmp/x"], "leave --xds away");
+    check(&["services", "--proxies", "3", "--stuck", "3"], "--stuck has to be less than --proxies");
+    check(&["idle", "--program", "/nowhere/evenkeel"], "starting the control plane (/nowhere/evenkeel): No such file");
+    // Known before the run, not at its end.
+    check(&["idle", "--program", "/nowhere", "--json", "/nowhere/x.json"], "writing /nowhere/x.json: No such file");
 }
 
 /// Processes whose parent is `pid`.
