@@ -16,6 +16,8 @@ pub const NAMESPACE: &str = "lab";
 pub const GATEWAY: &str = "edge";
 /// Port clients call services on.
 pub const SERVICE_PORT: u16 = 80;
+/// File of the gateway: one that a user's own directory will not have.
+const GATEWAY_FILE: &str = "lab-gateway.yaml";
 /// Part of every service's file and host name, followed by its number.
 const PREFIX: &str = "svc-";
 /// Digits of that number; no name is a prefix of another.
@@ -58,7 +60,7 @@ impl Mesh {
             let path = entry.path();
             fs::remove_file(&path).map_err(LabError::io(format!("removing {}", path.display())))?;
         }
-        mesh.replace("gateway.yaml", &gateway(gateway_port))?;
+        mesh.replace(GATEWAY_FILE, &gateway(gateway_port))?;
         Ok(mesh)
     }
 
@@ -241,7 +243,7 @@ mod tests {
             names.sort();
             names
         };
-        assert_eq!(names(), ["gateway.yaml", "svc-000007.yaml"]);
+        assert_eq!(names(), ["lab-gateway.yaml", "svc-000007.yaml"]);
         let text = fs::read_to_string(folder.path().join("svc-000007.yaml")).expect("a file");
         for part in
             ["hosts: [svc-000007.lab.example]", "- address: 10.0.0.7\n", "- address: 10.16.0.7\n", "targetPort: 9000"]
@@ -249,15 +251,16 @@ mod tests {
             assert!(text.contains(part), "{part} not in\n{text}");
         }
         mesh.remove(7).expect("removed");
-        assert_eq!(names(), ["gateway.yaml"]);
+        assert_eq!(names(), ["lab-gateway.yaml"]);
         assert!(mesh.remove(7).is_err());
 
         // What somebody else keeps there stays.
-        for name in ["svc-000001.yaml", "svc-1.yaml", "svc-old.yaml", "mine.yaml"] {
-            fs::write(folder.path().join(name), "").expect("a file");
+        for name in ["svc-000001.yaml", "svc-1.yaml", "svc-old.yaml", "gateway.yaml", "mine.yaml"] {
+            fs::write(folder.path().join(name), "mine").expect("a file");
         }
         Mesh::create(folder.path(), ServiceKind::ServiceEntry, 8080, 9000).expect("a mesh");
-        assert_eq!(names(), ["gateway.yaml", "mine.yaml", "svc-1.yaml", "svc-old.yaml"]);
+        assert_eq!(names(), ["gateway.yaml", "lab-gateway.yaml", "mine.yaml", "svc-1.yaml", "svc-old.yaml"]);
+        assert!(fs::read_to_string(folder.path().join("gateway.yaml")).is_ok_and(|text| text == "mine"));
     }
 
     #[test]

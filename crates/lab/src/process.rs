@@ -83,7 +83,8 @@ impl Program {
         unsafe {
             command.pre_exec(|| prctl::set_pdeathsig(Signal::SIGKILL).map_err(io::Error::from));
         }
-        let child = command.spawn().map_err(LabError::io(format!("starting the {name}")))?;
+        let program = command.get_program().display().to_string();
+        let child = command.spawn().map_err(LabError::io(format!("starting the {name} ({program})")))?;
         Ok(Self { name, child, log: log.to_owned() })
     }
 
@@ -115,7 +116,11 @@ impl Program {
 
     /// An error about it, with the end of its log.
     pub fn failure(&self, what: impl Into<String>) -> LabError {
-        let log = tail(&self.log).unwrap_or_else(|error| format!("({}: {error})", self.log.display()));
+        let log = match tail(&self.log) {
+            Ok(log) if log.is_empty() => "(it is empty)".to_owned(),
+            Ok(log) => log,
+            Err(error) => format!("({}: {error})", self.log.display()),
+        };
         LabError::Program { program: self.name, what: what.into(), log }
     }
 }

@@ -18,8 +18,11 @@ impl Progress {
     pub fn new(scenario: &str) -> Self {
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
         bar.set_prefix(scenario.to_owned());
-        bar.enable_steady_tick(TICK);
-        Self { bar }
+        let progress = Self { bar };
+        // Before the first tick, which would draw the library's own line.
+        progress.begin("starting", 0);
+        progress.bar.enable_steady_tick(TICK);
+        progress
     }
 
     /// A part begins that has so many steps; 0: it is not known how many.

@@ -35,22 +35,39 @@ pub fn run(command: &Command, program: PathBuf, out: &mut dyn Write) -> Result<(
 }
 
 fn play(scenario: Scenario, options: &Options, program: PathBuf, out: &mut dyn Write) -> Result<(), LabError> {
+    for path in options.json.iter().chain(&options.svg) {
+        can_be_written(path)?;
+    }
     let progress = Progress::new(scenario.name());
     let results = block_on(scenario.play(options, program, progress.clone()));
     progress.end();
     let results = results?;
     let json = json(&results)?;
+    let text = match options.output {
+        Output::Table => table::render(&results),
+        Output::Json => json.clone(),
+    };
+    // First what cannot fail for want of room: a run may have taken minutes.
+    out.write_all(text.as_bytes()).map_err(LabError::io("printing the results"))?;
     if let Some(path) = &options.json {
         write_file(path, &json)?;
     }
     if let Some(path) = &options.svg {
         write_file(path, &figures::of_run(&results).svg())?;
     }
-    let text = match options.output {
-        Output::Table => table::render(&results),
-        Output::Json => json,
-    };
-    out.write_all(text.as_bytes()).map_err(LabError::io("printing the results"))
+    Ok(())
+}
+
+/// Before a run, not after it: whether a file can be written. One that was not there is not left behind.
+fn can_be_written(path: &Path) -> Result<(), LabError> {
+    let is_there = path.exists();
+    let opened = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    let opened = opened.map_err(LabError::io(format!("writing {}", path.display())))?;
+    drop(opened);
+    match is_there {
+        true => Ok(()),
+        false => std::fs::remove_file(path).map_err(LabError::io(format!("writing {}", path.display()))),
+    }
 }
 
 /// Runs on this thread, which stays for as long as the processes it starts: the kernel kills them when it ends.

@@ -1,5 +1,6 @@
 //! The control plane under test: a child process, or any other xDS server by address.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,8 +11,6 @@ use tokio::net::TcpStream;
 use crate::error::LabError;
 use crate::process::{Program, Usage, free_ports};
 
-/// How long it may take to read its configuration and listen.
-const START_PATIENCE: Duration = Duration::from_secs(120);
 /// How often it is asked whether it does.
 const POLL: Duration = Duration::from_millis(2);
 
@@ -87,13 +86,16 @@ impl Server {
     }
 
     /// Waits until it takes connections.
-    pub async fn ready(&mut self) -> Result<(), LabError> {
-        let deadline = Instant::now() + START_PATIENCE;
+    pub async fn ready(&mut self, patience: Duration) -> Result<(), LabError> {
+        let deadline = Instant::now() + patience;
         loop {
-            match TcpStream::connect(self.address).await {
+            let connected = tokio::time::timeout_at(deadline.into(), TcpStream::connect(self.address)).await;
+            match connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
                 Ok(_) => return Ok(()),
-                Err(reason) if Instant::now() > deadline => {
-                    return Err(LabError::Io { what: format!("connecting to {}", self.address), reason });
+                Err(reason) if Instant::now() >= deadline => {
+                    let seconds = patience.as_secs_f64();
+                    let what = format!("no xDS server takes connections at {} within {seconds} s", self.address);
+                    return Err(LabError::Io { what, reason });
                 }
                 Err(_) => {}
             }
@@ -126,5 +128,20 @@ impl Server {
                 Usage::of(*pid).map(Some).map_err(LabError::io(format!("measuring process {pid}")))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_that_is_not_there_is_waited_for_as_long_as_was_asked() {
+        let [address] = free_ports().expect("a free port");
+        let waited = Server::other(address, None).ready(Duration::from_millis(20)).await;
+        let said = waited.map_err(|error| error.to_string());
+        assert!(said.is_err_and(|said| {
+            said.starts_with(&format!("no xDS server takes connections at {address} within 0.02 s"))
+        }));
     }
 }

@@ -112,7 +112,7 @@ impl Stage {
 
     async fn come_up(&mut self) -> Result<(), LabError> {
         self.epoch = self.server.start()?;
-        self.server.ready().await?;
+        self.server.ready(self.options.patience).await?;
         if self.server.is_own() {
             self.start.server_ready_ms = ms(self.epoch.elapsed());
         }
@@ -308,7 +308,7 @@ impl Stage {
         self.server.kill();
         self.fleet = fleet(&self.options, &self.mesh, self.server.address(), services);
         self.server.start()?;
-        self.server.ready().await?;
+        self.server.ready(self.options.patience).await?;
         self.fleet.connect();
         self.wait_configured().await
     }
@@ -360,6 +360,9 @@ fn check(options: &Options) -> Result<(), LabError> {
         return Err(LabError::Usage(
             "--sotw needs --scope envoy: Evenkeel proxies speak the incremental protocol".to_owned(),
         ));
+    }
+    if options.stuck >= options.proxies {
+        return Err(LabError::Usage("--stuck has to be less than --proxies: the others are measured".to_owned()));
     }
     let files = process::allow_many_files()?;
     let needed = options.proxies as u64 + SPARE_FILES;

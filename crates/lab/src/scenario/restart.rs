@@ -34,7 +34,7 @@ pub async fn play(mut stage: Stage) -> Result<Results, LabError> {
     tokio::time::sleep(away.saturating_sub(killed.elapsed())).await;
     let started = stage.server.start()?;
     let away_ms = ms(started.saturating_duration_since(killed));
-    stage.server.ready().await?;
+    stage.server.ready(stage.options.patience).await?;
     stage.wait("the proxies do not come back", |stage| stage.fleet.connected() == stage.fleet.len()).await?;
     let reconnected_ms = ms(started.elapsed());
     stage.wait_settled().await?;
