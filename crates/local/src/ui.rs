@@ -8,8 +8,8 @@ use tokio::sync::mpsc;
 
 use crate::pods::{PodStatus, RosterView};
 
-/// Width assumed when the terminal does not say, in columns.
-const DEFAULT_COLUMNS: usize = 120;
+/// Size assumed when the terminal does not say, in columns and rows.
+const DEFAULT_SIZE: (usize, usize) = (120, 50);
 /// Events that may wait for the screen; more are dropped, as the programs' logs have them all.
 const MAX_WAITING_EVENTS: usize = 256;
 
@@ -113,7 +113,7 @@ impl Screen {
         self.print(&lines);
     }
 
-    /// Off a terminal: one line per replica that became ready, stopped being so, or left.
+    /// Off a terminal: one line per replica that became ready, stopped being so, or was started again.
     fn differences(&self, pods: &BTreeMap<(String, String), PodStatus>) -> String {
         let mut out = String::new();
         for (key, status) in pods {
@@ -125,6 +125,12 @@ impl Screen {
                 let _ = writeln!(out, "ready      {} at {} as {identity}", pod.name, pod.address);
             } else if was_ready && !status.ready {
                 let _ = writeln!(out, "not ready  {}: {}", pod.name, status.detail);
+            }
+            // One that ends at once is never ready: this alone tells of it.
+            if let Some(before) = before.filter(|before| before.restarts < status.restarts) {
+                let (name, times) = (&pod.name, status.restarts);
+                let why = if before.detail.is_empty() { "it ended" } else { &before.detail };
+                let _ = writeln!(out, "restarted  {name} (restarts: {times}): {why}");
             }
         }
         out
@@ -148,7 +154,8 @@ impl Screen {
         out.push_str(text);
         self.drawn = 0;
         if self.live {
-            let table = self.table(columns());
+            let (columns, rows) = terminal_size();
+            let table = self.table(columns, rows);
             self.drawn = table.lines().count();
             out.push_str(&table);
         }
@@ -163,20 +170,40 @@ impl Screen {
         self.print("");
     }
 
-    fn table(&self, columns: usize) -> String {
+    fn table(&self, columns: usize, rows: usize) -> String {
         let widest = self.shown.values().map(|status| status.pod.name.chars().count()).max().unwrap_or(0).max(8);
         let mut out = String::from("\n");
         push_line(&mut out, columns, &format!("  {:widest$}  READY  ADDRESS       RESTARTS  IDENTITY", "REPLICA"));
-        for status in self.shown.values() {
+        let (fitting, others) = self.fitting(rows);
+        for status in fitting {
             let mark = if status.ready { "yes" } else { "no" };
             let last = if status.ready { self.identity(status) } else { status.detail.clone() };
             let address = status.pod.address.to_string();
             let line = format!("  {:widest$}  {mark:5}  {address:12}  {:8}  {last}", status.pod.name, status.restarts);
             push_line(&mut out, columns, &line);
         }
+        if others > 0 {
+            push_line(&mut out, columns, &format!("  and {others} more, for which the terminal has no room"));
+        }
         out.push('\n');
         self.footer.lines().for_each(|line| push_line(&mut out, columns, &format!("  {line}")));
         out
+    }
+
+    /// The replicas that so many rows have room for, and how many others there are. A table taller than the terminal could not
+    /// be drawn over; those that are not ready stay in it.
+    fn fitting(&self, rows: usize) -> (Vec<&PodStatus>, usize) {
+        // An empty line, the head, an empty line, the footer, and the cursor's own.
+        let room = rows.saturating_sub(4 + self.footer.lines().count());
+        if self.shown.len() <= room {
+            return (self.shown.values().collect(), 0);
+        }
+        let room = room.saturating_sub(1).max(1);
+        let mut by_need: Vec<(usize, &PodStatus)> = self.shown.values().enumerate().collect();
+        by_need.sort_by_key(|(_, status)| status.ready);
+        by_need.truncate(room);
+        by_need.sort_by_key(|(place, _)| *place);
+        (by_need.into_iter().map(|(_, status)| status).collect(), self.shown.len().saturating_sub(room))
     }
 }
 
@@ -186,11 +213,13 @@ fn push_line(out: &mut String, columns: usize, line: &str) {
     out.push('\n');
 }
 
-fn columns() -> usize {
+/// Columns and rows.
+fn terminal_size() -> (usize, usize) {
     let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: TIOCGWINSZ fills the structure it is given, which lives through the call.
     let answered = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &raw mut size) } == 0;
-    if answered && size.ws_col > 0 { usize::from(size.ws_col) } else { DEFAULT_COLUMNS }
+    let known = |number: u16, otherwise| if answered && number > 0 { usize::from(number) } else { otherwise };
+    (known(size.ws_col, DEFAULT_SIZE.0), known(size.ws_row, DEFAULT_SIZE.1))
 }
 
 #[cfg(test)]
@@ -226,13 +255,33 @@ mod tests {
 
   http://127.0.0.1:8080/
 ";
-        assert_eq!(screen(true).table(200), expected);
-        assert!(screen(false).table(200).contains("no     10.244.1.2           2  exited with status 7"));
+        assert_eq!(screen(true).table(200, 50), expected);
+        assert!(screen(false).table(200, 50).contains("no     10.244.1.2           2  exited with status 7"));
     }
 
     #[test]
     fn no_line_is_wider_than_the_terminal() {
-        assert!(screen(true).table(30).lines().all(|line| line.chars().count() < 30));
+        assert!(screen(true).table(30, 50).lines().all(|line| line.chars().count() < 30));
+    }
+
+    #[test]
+    fn no_table_is_taller_than_the_terminal_and_what_is_not_ready_stays_in_it() {
+        let mut screen = screen(true);
+        let (key, ready) = screen.shown.pop_first().expect("a replica");
+        for number in 0..40 {
+            let pod = Pod { name: format!("web-{number}"), ..Pod::clone(&ready.pod) };
+            let status = PodStatus { pod: Arc::new(pod), ready: number != 33, ..ready.clone() };
+            screen.shown.insert((key.0.clone(), format!("web-{number:02}")), status);
+        }
+        for rows in [7, 10, 24, 44] {
+            let table = screen.table(200, rows);
+            assert!(table.lines().count() < rows, "{rows} rows:\n{table}");
+            assert!(table.contains("  web-33    no "), "{table}");
+        }
+        let table = screen.table(200, 24);
+        assert!(table.contains("\n  web-16 ") && table.contains("\n  and 22 more"), "{table}");
+        let table = screen.table(200, 46);
+        assert!(table.lines().count() == 44 && !table.contains("more"), "{table}");
     }
 
     #[test]
@@ -243,5 +292,9 @@ mod tests {
             screen(false).differences(&now),
             "ready      web-1 at 10.244.1.2 as spiffe://cluster.local/ns/shop/sa/web\n"
         );
+        // One that never becomes ready is told of, too.
+        let mut again = screen(false).shown;
+        again.values_mut().for_each(|status| (status.restarts, status.detail) = (3, "starting".to_owned()));
+        assert_eq!(screen(false).differences(&again), "restarted  web-1 (restarts: 3): exited with status 7\n");
     }
 }
