@@ -63,6 +63,11 @@ pub fn unreadable(path: &str, reason: impl fmt::Display) -> Diagnostic {
         .with_help("check that it exists, may be read, and is UTF-8 text")
 }
 
+/// The newest version of a kind.
+fn version_of(kind: &str) -> Option<String> {
+    Kind::ALL.iter().find(|known| known.as_str() == kind)?.api_versions().next()
+}
+
 /// Keeps a file of nonsense from drowning the rest: errors first, then the others in order.
 fn limited(found: Diagnostics, path: &str) -> impl IntoIterator<Item = Diagnostic> {
     let total = found.len();
@@ -95,7 +100,9 @@ fn read_document(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Di
     }
     let (Some(kind), Some(api_version)) = (kind_node.and_then(Node::as_str), version_node.and_then(Node::as_str))
     else {
-        for (name, node, example) in [("kind", kind_node, "Service"), ("apiVersion", version_node, "v1")] {
+        let version = kind_node.and_then(Node::as_str).and_then(version_of);
+        let version = version.unwrap_or_else(|| "v1".to_owned());
+        for (name, node, example) in [("kind", kind_node, "Service"), ("apiVersion", version_node, &*version)] {
             if node.and_then(Node::as_str).is_none() {
                 let span = node.map_or(&document.span, |n| &n.span).clone();
                 let message = format!("`{name}`: this field is required");

@@ -117,7 +117,7 @@ impl Kind {
         if self.group().ends_with("istio.io") { "Istio" } else { "Kubernetes" }
     }
 
-    fn api_versions(self) -> impl Iterator<Item = String> {
+    pub(crate) fn api_versions(self) -> impl Iterator<Item = String> {
         self.versions().iter().map(move |version| match self.group() {
             "" => (*version).to_owned(),
             group => format!("{group}/{version}"),

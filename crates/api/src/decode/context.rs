@@ -124,7 +124,10 @@ impl Context {
             (Schema::String("a string"), Value::Scalar(scalar)) => format!("put it in quotes: \"{}\"", scalar.text),
             (Schema::List(_), _) => "write each entry on its own line behind `- `".to_owned(),
             (Schema::Boolean, _) => "write true or false without quotes".to_owned(),
-            (Schema::Integer { .. }, _) => "write a number without quotes".to_owned(),
+            (Schema::Integer { .. }, Value::Scalar(scalar)) if scalar.quoted && scalar.text.parse::<i64>().is_ok() => {
+                format!("write it without quotes: {}", scalar.text)
+            }
+            (Schema::Integer { .. }, _) => "write the number in digits".to_owned(),
             _ => format!("write {}", schema.describe()),
         };
         self.error("wrong-type", &node.span, message, help);

@@ -400,10 +400,18 @@ fn read_scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>, span: &Span) -
 fn refuse_tag(tag: Option<&Tag>, span: &Span, core: &str) -> Fallible<()> {
     match tag {
         Some(tag) if !is_core(tag, core) => failed(
-            Diagnostic::error("yaml-tag", span.clone(), format!("the tag `{tag}` is not supported here"))
+            Diagnostic::error("yaml-tag", span.clone(), format!("the tag `{}` is not supported here", shown(tag)))
                 .with_help("remove the tag"),
         ),
         _ => Ok(()),
+    }
+}
+
+/// As it is written.
+fn shown(tag: &Tag) -> String {
+    match tag.is_yaml_core_schema() {
+        true => format!("!!{}", tag.suffix),
+        false => tag.to_string(),
     }
 }
 
@@ -425,8 +433,18 @@ fn too_many_aliases(span: &Span) -> Box<Failure> {
 
 fn syntax_help(info: &str) -> &'static str {
     let has = |part: &str| info.contains(part);
-    if has("tab") {
+    if has("tabs ") {
         "indent with spaces"
+    } else if has("unprintable") {
+        "remove this character; it may not be visible in an editor"
+    } else if has("recursion") {
+        "nest lists and mappings less deep"
+    } else if has("alphabetic or numeric") {
+        "a text that begins with `*` or `&` needs quotes, as `\"*\"`"
+    } else if has("unexpected character") {
+        "a text that begins with this character needs quotes"
+    } else if has("quoted scalar") {
+        "check that the quote that opens here is closed; lines that go on within it are indented"
     } else if has("mapping values are not allowed") || has("simple key") {
         "check the indentation of this line and the `:` before it; quote a text that contains `: `"
     } else if has("anchor") || has("alias") {

@@ -113,6 +113,25 @@ fn refuses_what_is_ambiguous_or_too_much() {
 }
 
 #[test]
+fn help_fits_the_mistake() {
+    let check = |text: &str, expected: &str| {
+        let (_, diagnostics) = read(text);
+        let help = diagnostics.iter().next().and_then(|d| d.help.clone()).unwrap_or_default();
+        assert!(help.contains(expected), "{text:?}: {diagnostics}");
+    };
+    check("a:\n\tb: 1\n", "indent with spaces");
+    check("a: w\0b\n", "remove this character");
+    check("a: [*]\n", "begins with `*`");
+    check("a: *.example.com\n", "begins with `*`");
+    check("a: @b\n", "needs quotes");
+    check("a: [\"b]\nc: 1\n", "quote that opens here");
+    check("a: b: c\n", "quote a text that contains `: `");
+    check("a: *nowhere\n", "needs an anchor `&name`");
+    check(&format!("a: {}", "[".repeat(3000)), "less deep");
+    check("a: !!binary eA==\n", "remove the tag");
+}
+
+#[test]
 fn a_bomb_of_aliases_is_refused_quickly() {
     let mut text = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
     for i in 1..12 {
