@@ -388,11 +388,13 @@ impl State {
         self.bind_failures.iter()
     }
 
-    /// Listeners of an update that could not be bound: refused like any other that cannot serve.
+    /// Listeners of an update that could not be bound, or could not if they were complete: refused like any other that cannot
+    /// serve. Later, when the routes of one are there, nobody could be told any more.
     pub fn unbound(&self, update: &Update) -> Vec<Rejected> {
         let failed = |name: &String| {
-            let reason = self.bind_failures.get(name.as_str())?;
-            Some(Rejected { name: name.clone(), reason: reason.clone() })
+            let obstacle = || self.pool.obstacle(self.builder.warming_listener(name)?).map(|error| error.to_string());
+            let reason = self.bind_failures.get(name.as_str()).cloned().or_else(obstacle)?;
+            Some(Rejected { name: name.clone(), reason })
         };
         match update.kind {
             ResourceType::Listener => update.added.iter().filter_map(|received| failed(&received.name)).collect(),

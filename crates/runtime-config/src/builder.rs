@@ -363,6 +363,14 @@ impl Builder {
         self.listeners.values().flat_map(|entry| entry.versions.held(entry.is_static))
     }
 
+    /// The newest version of a listener, if that does not serve yet.
+    pub fn warming_listener(&self, name: &str) -> Option<&Arc<Listener>> {
+        let entry = self.listeners.get(name)?;
+        let newest = &entry.versions.newest()?.compiled.listener;
+        let serves = entry.serving.as_ref().is_some_and(|serving| Arc::ptr_eq(serving, newest));
+        (!serves).then_some(newest)
+    }
+
     /// Clusters held, serving and warming.
     pub fn clusters(&self) -> impl Iterator<Item = Held<'_>> {
         self.clusters.values().flat_map(|entry| entry.versions.held(entry.is_static))

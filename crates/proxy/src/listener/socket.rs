@@ -69,6 +69,12 @@ pub(crate) struct HandedSockets {
     pub(crate) sockets: Vec<OwnedFd>,
 }
 
+impl HandedSockets {
+    fn is_of(&self, key: &ListenerKey) -> bool {
+        self.address == key.address && self.name.as_deref() == key.name.as_deref() && !self.sockets.is_empty()
+    }
+}
+
 /// What changed with a configuration.
 #[derive(Debug, Default)]
 pub(crate) struct SocketChange {
@@ -98,11 +104,13 @@ impl InheritedSockets {
         Self { parents, predecessors }
     }
 
+    fn has(&self, key: &ListenerKey) -> bool {
+        let is_parents = self.parents.iter().any(|(port, _)| *port == key.address.port());
+        is_parents || self.predecessors.iter().any(|handed| handed.is_of(key))
+    }
+
     fn take(&mut self, key: &ListenerKey) -> io::Result<Option<Vec<TcpListener>>> {
-        let theirs = |handed: &HandedSockets| {
-            handed.address == key.address && handed.name.as_deref() == key.name.as_deref() && !handed.sockets.is_empty()
-        };
-        if let Some(at) = self.predecessors.iter().position(theirs) {
+        if let Some(at) = self.predecessors.iter().position(|handed| handed.is_of(key)) {
             let sockets = self.predecessors.swap_remove(at).sockets;
             return Ok(Some(sockets.into_iter().map(TcpListener::from).collect()));
         }
@@ -145,6 +153,18 @@ impl ListenerSockets {
             }
         }
         change
+    }
+
+    /// Why the address of a listener that only warms as yet could not be had, should it have to be now. Where something of this
+    /// process is on the port, that may be on its way out: it is not asked.
+    pub(crate) fn obstacle(&self, listener: &Listener) -> Option<BindError> {
+        let (key, address) = (ListenerKey::of(listener), listener.address);
+        let is_ours = self.bound.values().any(|bound| bound.real.port() == address.port());
+        if is_ours || address.port() == 0 || !listener.bind_to_port || self.inherited.has(&key) {
+            return None;
+        }
+        let error = bound(address, false).err()?;
+        Some(BindError { listener: Arc::clone(&listener.name), address, error })
     }
 
     /// Forgets sockets and names them.
@@ -214,6 +234,13 @@ impl Bound {
 }
 
 fn bind(address: SocketAddr, backlog: u32, reuse_port: bool) -> io::Result<TcpListener> {
+    let socket = bound(address, reuse_port)?;
+    socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
+    Ok(socket.into())
+}
+
+/// A socket that has the address, and does not listen yet.
+fn bound(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
     socket.set_reuse_address(true)?;
@@ -222,6 +249,5 @@ fn bind(address: SocketAddr, backlog: u32, reuse_port: bool) -> io::Result<TcpLi
         socket.set_only_v6(true)?;
     }
     socket.bind(&address.into())?;
-    socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
-    Ok(socket.into())
+    Ok(socket)
 }

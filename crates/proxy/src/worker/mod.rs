@@ -247,6 +247,11 @@ impl WorkerPool {
         change.errors
     }
 
+    /// Why the address of a listener that only warms as yet could not be had now.
+    pub fn obstacle(&self, listener: &Listener) -> Option<BindError> {
+        self.lock().sockets.obstacle(listener)
+    }
+
     fn listen(&self, opened: Vec<Opened>) {
         for opened in opened {
             for (worker, socket) in opened.sockets {

@@ -224,6 +224,31 @@ fn a_listener_whose_port_is_taken_is_refused_and_the_others_serve() {
     assert_eq!(get(proxy.listener("web"), "/").text(), "one");
 }
 
+/// A gateway's listeners wait for their routes: by the time they could be bound, the answer has long been given.
+#[test]
+fn a_listener_whose_port_is_taken_is_refused_before_its_routes_are_there() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("bound");
+    let routes = "rds: {route_config_name: later, config_source: {ads: {}, resource_api_version: V3}}";
+    let yaml = http_listener_at(address, "conflict", routes, "");
+    let mut control_plane =
+        ControlPlane::start(set(vec![(ResourceType::Listener, resource::<Listener>("conflict", &yaml))]));
+    let proxy = Proxy::start(&dynamic_bootstrap(control_plane.address, "DELTA_GRPC", ""));
+    let status = control_plane.wait_status("a refusal", |status| status.types.iter().any(|kind| kind.nack.is_some()));
+    let nack = status.types.iter().find_map(|kind| kind.nack.as_ref()).expect("waited for");
+    let expected = format!("listener conflict: cannot bind {address}: Address already in use");
+    assert!(nack.message.starts_with(&expected), "{}", nack.message);
+
+    // It is offered again, and serves when the port is free and the routes are there.
+    drop(taken);
+    let yaml = "{name: later, virtual_hosts: [{name: all, domains: ['*'], routes: [{match: {prefix: /}, direct_response: {status: 200, body: {inline_string: served}}}]}]}";
+    control_plane.change(|set| set.insert(ResourceType::Route, resource::<RouteConfiguration>("later", yaml)));
+    let served = || std::net::TcpStream::connect(address).is_ok() && get(address, "/").text() == "served";
+    eventually("the listener", || served().then_some(()));
+    control_plane.wait_status("acceptance", |status| status.types.iter().all(|kind| kind.nack.is_none()));
+    drop(proxy);
+}
+
 #[test]
 fn an_address_has_one_listener_and_passes_to_another_in_one_update() {
     let address =
