@@ -14,16 +14,41 @@ const LOWEST_DESCRIPTOR: RawFd = 64;
 
 /// Why a way in cannot be opened.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "cannot listen on 127.0.0.1:{host} for the Gateway's port {gateway} ({span}): {reason}; choose another port: \
-     --gateway-port {gateway}={suggestion}"
-)]
-pub struct PortError {
-    host: u16,
-    gateway: u16,
-    span: Span,
-    reason: String,
-    suggestion: u16,
+pub enum PortError {
+    /// The host's port cannot be had.
+    #[error(
+        "cannot listen on 127.0.0.1:{host} for the Gateway's port {gateway} ({span}): {reason}; choose another port: \
+         --gateway-port {gateway}={suggestion}"
+    )]
+    Taken {
+        /// On 127.0.0.1.
+        host: u16,
+        /// The Gateway's number.
+        gateway: u16,
+        /// Where that is written.
+        span: Span,
+        /// The system's word.
+        reason: String,
+        /// A port that may be free.
+        suggestion: u16,
+    },
+    /// One port of the proxy stands for two of Gateways.
+    #[error(
+        "the Gateways' ports {first} ({first_span}) and {second} ({second_span}) are both served on {listener} here, as ports below \
+         1024 are moved up by 8000; give one of them another number"
+    )]
+    Same {
+        /// A Gateway's number.
+        first: u16,
+        /// Where that is written.
+        first_span: Span,
+        /// Another's.
+        second: u16,
+        /// Where that is written.
+        second_span: Span,
+        /// The proxy's.
+        listener: u16,
+    },
 }
 
 /// `--gateway-port [GATEWAY=]HOST`.
@@ -119,13 +144,25 @@ impl HostSockets {
 
 /// Opens one socket per Gateway port, on the chosen host port or else on the one the proxy would listen on itself.
 pub fn open(gateways: &[GatewayPort], choices: &[PortChoice]) -> Result<Vec<HostPort>, PortError> {
+    for (at, second) in gateways.iter().enumerate() {
+        let mut before = gateways.iter().take(at);
+        if let Some(first) = before.find(|first| first.listener() == second.listener()) {
+            return Err(PortError::Same {
+                first: first.number,
+                first_span: first.span.clone(),
+                second: second.number,
+                second_span: second.span.clone(),
+                listener: second.listener(),
+            });
+        }
+    }
     gateways.iter().enumerate().map(|(index, port)| open_one(port, index == 0, choices)).collect()
 }
 
 fn open_one(port: &GatewayPort, first: bool, choices: &[PortChoice]) -> Result<HostPort, PortError> {
     let chosen = |choice: &&PortChoice| choice.gateway == Some(port.number) || (first && choice.gateway.is_none());
     let host = choices.iter().find(chosen).map_or(port.listener(), |choice| choice.host);
-    let failed = |error: io::Error| PortError {
+    let failed = |error: io::Error| PortError::Taken {
         host,
         gateway: port.number,
         span: port.span.clone(),
@@ -175,6 +212,13 @@ mod tests {
         assert_eq!(open.iter().map(|port| port.listener).collect::<Vec<_>>(), [8080, 8443]);
         assert!(open.iter().all(|port| port.descriptor() >= LOWEST_DESCRIPTOR && port.address.ip().is_loopback()));
         Ok(())
+    }
+
+    #[test]
+    fn two_ports_that_would_be_one_are_refused() {
+        let refused = open(&[gateway(80), gateway(443), gateway(8080)], &[]);
+        let said = refused.err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(said.starts_with("the Gateways' ports 80 (gateway.yaml:9:7) and 8080 (gateway.yaml:9:7)"), "{said}");
     }
 
     #[test]

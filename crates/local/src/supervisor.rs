@@ -92,7 +92,8 @@ async fn supervise(plan: Arc<Plan>) -> Result<u8, MeshError> {
         () = stop.next() => Ok(0),
     };
 
-    events.footer("stopping: the gateway drains first; Ctrl-C again ends everything at once");
+    let gateway = if plan.host_ports.is_empty() { "" } else { "the gateway drains first; " };
+    events.footer(format!("stopping: {gateway}Ctrl-C again ends everything at once"));
     // A second signal ends the supervisor, and with it, at once, everything inside.
     tokio::select! {
         () = mesh.stop() => {}

@@ -439,8 +439,6 @@ fn syntax_help(info: &str) -> &'static str {
         "remove this character; it may not be visible in an editor"
     } else if has("recursion") {
         "nest lists and mappings less deep"
-    } else if has("alphabetic or numeric") {
-        "a text that begins with `*` or `&` needs quotes, as `\"*\"`"
     } else if has("unexpected character") {
         "a text that begins with this character needs quotes"
     } else if has("quoted scalar") {
@@ -448,7 +446,7 @@ fn syntax_help(info: &str) -> &'static str {
     } else if has("mapping values are not allowed") || has("simple key") {
         "check the indentation of this line and the `:` before it; quote a text that contains `: `"
     } else if has("anchor") || has("alias") {
-        "an alias `*name` needs an anchor `&name` before it in the same document"
+        "a text that begins with `*`, as a host may, needs quotes; an alias `*name` needs an anchor `&name` before it"
     } else if has("block") || has("indent") {
         "check the indentation: entries of one mapping or list start in the same column"
     } else if has("flow") {

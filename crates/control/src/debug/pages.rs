@@ -211,6 +211,7 @@ impl Pages {
         snapshot.virtual_services.iter().for_each(|o| add("VirtualService", &o.namespace, &o.name, &o.origin));
         snapshot.destination_rules.iter().for_each(|o| add("DestinationRule", &o.namespace, &o.name, &o.origin));
         snapshot.gateways.iter().for_each(|o| add("Gateway", &o.namespace, &o.name, &o.origin));
+        snapshot.sidecars.iter().for_each(|o| add("Sidecar", &o.namespace, &o.name, &o.origin));
         snapshot.peer_authentications.iter().for_each(|o| add("PeerAuthentication", &o.namespace, &o.name, &o.origin));
         let policies = &snapshot.authorization_policies;
         policies.iter().for_each(|o| add("AuthorizationPolicy", &o.namespace, &o.name, &o.origin));
@@ -305,7 +306,8 @@ fn say_which(page: &str) -> Page {
 }
 
 fn index() -> String {
-    INDEX.iter().map(|(path, what)| format!("{path:<42} {what}\n")).collect()
+    let width = INDEX.iter().map(|(path, _)| path.len()).max().unwrap_or(0);
+    INDEX.iter().map(|(path, what)| format!("{path:<width$}  {what}\n")).collect()
 }
 
 fn json_page(value: &Value) -> Page {
