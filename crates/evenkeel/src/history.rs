@@ -101,7 +101,11 @@ fn table(past: &Value) -> String {
         }
     }
     let since = items(&past["since"]);
-    _ = writeln!(out, "since then: {} resources are others", since.len());
+    _ = match since.len() {
+        0 => writeln!(out, "since then: nothing has changed"),
+        1 => writeln!(out, "since then: 1 resource has changed"),
+        more => writeln!(out, "since then: {more} resources have changed"),
+    };
     for difference in since {
         let (what, kind, name) = (text(&difference["what"]), text(&difference["type"]), text(&difference["name"]));
         _ = writeln!(out, "  {what:<8} {kind:<10} {name}");
@@ -135,7 +139,7 @@ web-0.shop ran generation 12:
   LDS        b  77aa
              from b.yaml:1:1
   LDS        c  0001
-since then: 1 resources are others
+since then: 1 resource has changed
   changed  CDS        a
 ";
         assert_eq!(table(&past), expected);

@@ -114,7 +114,7 @@ impl Pages {
                 // A change that does not concern a proxy leaves it at an older generation.
                 "live": report.status.is_live(report.told),
                 "settled_generation": report.status.settled_generation,
-                "types": report.status.types.iter().map(|status| type_status(client, status)).collect::<Vec<_>>(),
+                "types": report.status.types.iter().map(|status| type_status(report, status)).collect::<Vec<_>>(),
                 "divergence": report.status.divergence.as_deref(),
             })
         };
@@ -279,11 +279,14 @@ fn waiting(client: &Client, status: &TypeStatus) -> Option<Duration> {
     Some(client.since.elapsed().unwrap_or_default().saturating_sub(status.waiting_since?))
 }
 
-fn type_status(client: &Client, status: &TypeStatus) -> Value {
+fn type_status(report: &StreamReport, status: &TypeStatus) -> Value {
+    let client = &report.client;
     let mut value = json!(status);
+    // Of one that came back with all it needs nothing is sent, and it has what there is.
+    let holds_all = (status.wildcard || status.names > 0) && report.status.settled_generation >= report.told;
     let state = match status {
         TypeStatus { nack: Some(_), .. } => "NACKED",
-        TypeStatus { pushes: 0, .. } => "NOT SENT",
+        TypeStatus { pushes: 0, .. } if !holds_all => "NOT SENT",
         TypeStatus { in_flight_version: Some(_), .. } => "STALE",
         _ => "SYNCED",
     };

@@ -159,18 +159,41 @@ fn a_proxy_moves_between_two_control_planes_and_is_sent_nothing_twice() {
         let settled = planes[to].settled();
         // It went over with everything it had: the times at which its resources were taken in are as they were.
         assert_eq!(resources_sent(&settled), 0, "{settled}");
+        let types = settled["types"].as_array().expect("types");
+        assert!(types.iter().all(|status| status["state"] == "SYNCED"), "{settled}");
         assert_eq!(held(), before);
         // And it follows what is written now.
         let added = format!("new-{number}");
         write(&added);
         eventually("the new service", || held().contains(&added).then_some(()));
         planes[to].settled();
+        check_status(&planes, &planes[to], Some(&planes[from]));
         planes[from].start(folder.path());
         planes[from].wait_ready();
         assert_eq!(planes[from].addresses(3 + number), planes[to].addresses(3 + number));
         before = held();
     }
+    let serving = planes
+        .iter()
+        .find(|plane| json_page(plane.http, "/debug/syncz").is_some_and(|page| page["proxies"][0].is_object()));
+    check_status(&planes, serving.expect("one serves it"), None);
     check_history(folder.path(), &planes);
+}
+
+/// Asked of both, the proxy stands in the table of the one that serves it; one that is away is named, and costs the exit status.
+fn check_status(planes: &[ControlPlane], serving: &ControlPlane, away: Option<&ControlPlane>) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    command.arg("proxy-status");
+    planes.iter().for_each(|plane| _ = command.args(["--control-plane", &plane.http.to_string()]));
+    let output = command.output().expect("it runs");
+    let (table, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let name = json_page(serving.http, "/debug/syncz").expect("a page")["control_plane"].clone();
+    let rows: Vec<&str> = table.lines().skip(1).collect();
+    assert!(rows.len() == 1 && rows[0].starts_with("gateway-0.shop "), "{table}");
+    assert!(rows[0].ends_with(name.as_str().expect("a name")), "{table}");
+    assert_eq!(output.status.code(), Some(i32::from(away.is_some())), "{errors}");
+    let is_named = |plane: &ControlPlane| errors.contains(&format!("the control plane's HTTP port {}", plane.http));
+    assert!(away.map_or(errors.is_empty(), is_named), "{errors}");
 }
 
 /// Both have written down what the proxy ran at either, and tell the same, as does whoever reads the directory.
