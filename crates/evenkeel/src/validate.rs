@@ -152,7 +152,7 @@ mod tests {
         let (status, out) = checked(&[path("one"), path("two"), path("c.txt"), path("d.yaml"), path("absent.yaml")]);
         assert_eq!(status, 1, "{out}");
         let parts =
-            ["two/b.yaml:4:8", "spec: {prots: ", "c.txt:4:", "port: eighty", "is not UTF-8", "absent.yaml", "4 errors"];
+            ["two/b.yaml:4:8", "spec: {prots: ", "c.txt:4:", "port: eighty", "is not UTF-8", "absent.yaml", "5 errors"];
         parts.iter().for_each(|part| assert!(out.contains(part), "{part:?} is not in\n{out}"));
         // A directory with nothing in it may be the wrong one.
         let (status, out) = checked(&[path("none")]);
