@@ -40,7 +40,7 @@ pub(super) async fn connect(shared: &Shared, name: &Arc<str>, attempt: usize) ->
     let endpoint = hosts.get(attempt % hosts.len().max(1)).ok_or_else(|| ChannelError::NoEndpoints(name.clone()))?;
     let matched = endpoint.transport_index.and_then(|index| cluster.transport_matches.get(index));
     let transport = matched.map_or(&cluster.transport, |matched| &matched.transport);
-    let address = format!("{:?}", endpoint.address);
+    let address = endpoint.address.to_string();
     let host = Host::new(endpoint, transport.clone());
     let stream = connect_host(&cluster, &host, Wanted::Http2, None).await;
     let stream = stream.map_err(|error| ChannelError::Connect { address: address.clone(), error })?;
