@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use crate::client::Call;
 use crate::mesh::{Mesh, MeshError};
-use crate::ports::GatewayPort;
+use crate::ports::{self, GatewayPort};
 use crate::programs::CONTROL_DEBUG;
 use crate::supervisor::Plan;
 use crate::ui::Events;
@@ -100,6 +100,9 @@ pub async fn apply(change: Change, mesh: &mut Mesh, events: &Events) {
         Change::Manifest(manifest) => {
             for port in unopened(&manifest.gateway_ports, mesh.open_ports()) {
                 events.say(format!("{}: port {} opens when this is started again", port.span, port.number));
+            }
+            if let Some(conflict) = ports::conflict(&manifest.gateway_ports) {
+                events.say(format!("error: {conflict}"));
             }
             // What runs goes on running; the next edit tries again.
             if let Err(error) = mesh.follow(&manifest).await {

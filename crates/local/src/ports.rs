@@ -144,19 +144,22 @@ impl HostSockets {
 
 /// Opens one socket per Gateway port, on the chosen host port or else on the one the proxy would listen on itself.
 pub fn open(gateways: &[GatewayPort], choices: &[PortChoice]) -> Result<Vec<HostPort>, PortError> {
-    for (at, second) in gateways.iter().enumerate() {
-        let mut before = gateways.iter().take(at);
-        if let Some(first) = before.find(|first| first.listener() == second.listener()) {
-            return Err(PortError::Same {
-                first: first.number,
-                first_span: first.span.clone(),
-                second: second.number,
-                second_span: second.span.clone(),
-                listener: second.listener(),
-            });
-        }
-    }
+    conflict(gateways).map_or(Ok(()), Err)?;
     gateways.iter().enumerate().map(|(index, port)| open_one(port, index == 0, choices)).collect()
+}
+
+/// Two ports of Gateways that are one of the proxy's.
+pub fn conflict(gateways: &[GatewayPort]) -> Option<PortError> {
+    gateways.iter().enumerate().find_map(|(at, second)| {
+        let first = gateways.iter().take(at).find(|first| first.listener() == second.listener())?;
+        Some(PortError::Same {
+            first: first.number,
+            first_span: first.span.clone(),
+            second: second.number,
+            second_span: second.span.clone(),
+            listener: second.listener(),
+        })
+    })
 }
 
 fn open_one(port: &GatewayPort, first: bool, choices: &[PortChoice]) -> Result<HostPort, PortError> {

@@ -83,7 +83,20 @@ pub fn run(
 }
 
 fn keeper_signals() -> SigSet {
-    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGCHLD].into_iter().collect()
+    let mut signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGCHLD].into_iter().collect();
+    // Under nohup it goes on without its terminal.
+    if !is_ignored(Signal::SIGHUP) {
+        signals.add(Signal::SIGHUP);
+    }
+    signals
+}
+
+fn is_ignored(signal: Signal) -> bool {
+    let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: without a new action the call only fills the one it is given, which lives through it.
+    let asked = unsafe { libc::sigaction(signal as i32, std::ptr::null(), action.as_mut_ptr()) };
+    // SAFETY: the call succeeded, so it has filled the structure.
+    asked == 0 && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 
 /// Makes the process namespace, inside a user namespace unless root does not need one.
@@ -143,5 +156,22 @@ fn keep(child: Pid, signals: &SigSet) -> io::Result<Ending> {
             // A closed terminal means stop as well.
             _ => kill(child, Signal::SIGTERM)?,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::signal::{SigHandler, signal};
+
+    use super::*;
+
+    #[test]
+    fn a_closed_terminal_ends_it_unless_that_is_ignored() {
+        // SAFETY: neither of the two runs code of ours, and no other test depends on this signal.
+        let set = |handler| unsafe { signal(Signal::SIGHUP, handler) }.expect("a disposition");
+        set(SigHandler::SigIgn);
+        assert!(!keeper_signals().contains(Signal::SIGHUP));
+        set(SigHandler::SigDfl);
+        assert!(keeper_signals().contains(Signal::SIGHUP));
     }
 }
