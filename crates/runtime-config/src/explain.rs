@@ -78,6 +78,15 @@ impl RequestView for PlainRequest {
         let joined = values.fold(first.to_owned(), |joined, value| joined + "," + value);
         Some(joined.into_bytes().into())
     }
+
+    fn any_value(&self, name: &str, mut wanted: impl FnMut(&[u8]) -> bool) -> Option<bool> {
+        if name.starts_with(':') || name == "host" {
+            return self.header(name).map(|value| wanted(&value));
+        }
+        let mut values = self.headers.iter().filter(|(header, _)| header == name).map(|(_, value)| value).peekable();
+        values.peek()?;
+        Some(values.any(|value| wanted(value.as_bytes())))
+    }
 }
 
 /// What an RBAC filter says; evaluation lives in crate `filters`, so the caller brings it.

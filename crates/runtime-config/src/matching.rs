@@ -57,7 +57,7 @@ pub struct HeaderMatcher {
     pub treat_missing_as_empty: bool,
 }
 
-/// What a header's value must be. Several values of one name are joined with `,` first, as Envoy does.
+/// What a header's value must be. Of several values of one name any may be it, each by itself; inverted, none may.
 #[derive(Debug, Clone)]
 pub enum HeaderValueMatcher {
     /// The header is there (`true`) or is absent (`false`).
@@ -124,25 +124,35 @@ impl HeaderMatcher {
     /// Whether the request's header matches. A value matcher never matches an absent header, inverted or not, unless
     /// `treat_missing_as_empty` is set.
     pub fn matches(&self, request: &impl RequestView) -> bool {
-        self.matches_value(request.header(&self.name).as_deref())
+        self.judge(request.any_value(&self.name, |value| self.wants(value)))
     }
 
-    /// Whether a header of that value matches; `None`: it is absent.
-    pub fn matches_value(&self, value: Option<&[u8]>) -> bool {
-        let matched = match &self.value {
-            HeaderValueMatcher::Present(present) => (value.is_some() || self.treat_missing_as_empty) == *present,
-            HeaderValueMatcher::String(matcher) => match value {
-                Some(value) => matcher.matches(value),
-                None if self.treat_missing_as_empty => matcher.matches(b""),
-                None => return false,
-            },
-            HeaderValueMatcher::Range { start, end } => match value {
-                Some(value) => integer(value).is_some_and(|n| (*start..*end).contains(&n)),
-                None if self.treat_missing_as_empty => false,
-                None => return false,
-            },
+    /// Whether a header of these values matches; none: it is absent.
+    pub fn matches_values<'v>(&self, values: impl IntoIterator<Item = &'v [u8]>) -> bool {
+        let mut values = values.into_iter().peekable();
+        let wanted = values.peek().is_some().then(|| values.any(|value| self.wants(value)));
+        self.judge(wanted)
+    }
+
+    /// `wanted`: a value is what the matcher wants; `None`: there is no value.
+    fn judge(&self, wanted: Option<bool>) -> bool {
+        let matched = match (&self.value, wanted) {
+            (HeaderValueMatcher::Present(present), wanted) => {
+                (wanted.is_some() || self.treat_missing_as_empty) == *present
+            }
+            (_, Some(wanted)) => wanted,
+            (_, None) if self.treat_missing_as_empty => self.wants(b""),
+            (_, None) => return false,
         };
         matched != self.invert
+    }
+
+    fn wants(&self, value: &[u8]) -> bool {
+        match &self.value {
+            HeaderValueMatcher::Present(present) => *present,
+            HeaderValueMatcher::String(matcher) => matcher.matches(value),
+            HeaderValueMatcher::Range { start, end } => integer(value).is_some_and(|n| (*start..*end).contains(&n)),
+        }
     }
 }
 

@@ -20,6 +20,11 @@ pub trait RequestView {
     /// All values of a lower-case header name joined with `,`; `None` when it is absent.
     /// Names that start with `:` are the pseudo headers above.
     fn header(&self, name: &str) -> Option<Cow<'_, [u8]>>;
+    /// Whether a value of this header is `wanted`. Each is looked at by itself, for joined they are something that nobody sent, and
+    /// another line in front would hide one. `None` when the header is absent.
+    fn any_value(&self, name: &str, wanted: impl FnMut(&[u8]) -> bool) -> Option<bool>
+    where
+        Self: Sized;
     /// The value of a cookie, without quotes around it.
     fn cookie(&self, name: &str) -> Option<Vec<u8>> {
         let lines = self.header("cookie")?;

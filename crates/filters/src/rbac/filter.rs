@@ -185,4 +185,8 @@ impl RequestView for NoRequest {
     fn header(&self, _name: &str) -> Option<Cow<'_, [u8]>> {
         match self.0 {}
     }
+
+    fn any_value(&self, _name: &str, _wanted: impl FnMut(&[u8]) -> bool) -> Option<bool> {
+        match self.0 {}
+    }
 }

@@ -226,6 +226,14 @@ impl RequestView for HeadView<'_> {
         Some(joined.into())
     }
 
+    fn any_value(&self, name: &str, mut wanted: impl FnMut(&[u8]) -> bool) -> Option<bool> {
+        if name.starts_with(':') || name == "host" {
+            return self.header(name).map(|value| wanted(&value));
+        }
+        let first = self.0.headers.find(name.as_bytes())?;
+        Some(wanted(first) || self.0.headers.find_all(name.as_bytes()).skip(1).any(wanted))
+    }
+
     fn cookie(&self, name: &str) -> Option<Vec<u8>> {
         cookie::find(self.0.headers.find_all(b"cookie"), name).map(<[u8]>::to_vec)
     }
@@ -233,14 +241,19 @@ impl RequestView for HeadView<'_> {
 
 impl HeadLookup for HeadView<'_> {
     fn lookup(&self, name: &str) -> Option<&[u8]> {
+        // CONNECT has no path, and a head that was refused nothing at all.
         match name {
-            ":method" => Some(self.0.method()),
-            ":path" => Some(self.0.path()),
-            ":authority" | "host" => Some(self.0.authority()),
+            ":method" => there(self.0.method()),
+            ":path" => there(self.0.path()),
+            ":authority" | "host" => there(self.0.authority()),
             ":scheme" => Some(self.scheme()),
             name => self.0.headers.find(name.as_bytes()),
         }
     }
+}
+
+fn there(text: &[u8]) -> Option<&[u8]> {
+    Some(text).filter(|text| !text.is_empty())
 }
 
 /// A response's head or trailers as the log sees them.

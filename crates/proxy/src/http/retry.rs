@@ -1,6 +1,5 @@
 //! Whether a failed try is tried again, and when: the route's policy, and what the request itself asks for.
 
-use std::borrow::Cow;
 use std::ops::Deref;
 use std::time::Duration;
 
@@ -180,28 +179,16 @@ pub(super) fn covers_response(policy: &RetryPolicy, response: &ResponseHead) -> 
     if response.headers.contains(HeaderId::EnvoyRateLimited) {
         return on.envoy_ratelimited;
     }
-    let has = |matcher: &HeaderMatcher| matcher.matches_value(response_header(response, &matcher.name).as_deref());
+    let has = |matcher: &HeaderMatcher| match &*matcher.name {
+        ":status" => matcher.matches_values([status.to_string().as_bytes()]),
+        name => matcher.matches_values(response.headers.find_all(name.as_bytes())),
+    };
     (on.any_5xx && (500..600).contains(&status))
         || (on.gateway_error && matches!(status, 502..=504))
         || (on.retriable_4xx && status == 409)
         || (on.status_codes && policy.retriable_status_codes.contains(&status))
         || (on.headers && policy.retriable_headers.iter().any(has))
         || covers_grpc(on, response)
-}
-
-fn response_header<'r>(response: &'r ResponseHead, name: &'r str) -> Option<Cow<'r, [u8]>> {
-    if name == ":status" {
-        return Some(Cow::Owned(response.status.to_string().into_bytes()));
-    }
-    let mut values = response.headers.find_all(name.as_bytes());
-    let first = values.next()?;
-    let joined = values.fold(Cow::Borrowed(first), |joined, value| {
-        let mut joined = joined.into_owned();
-        joined.push(b',');
-        joined.extend_from_slice(value);
-        Cow::Owned(joined)
-    });
-    Some(joined)
 }
 
 fn covers_grpc(on: &RetryOn, response: &ResponseHead) -> bool {
