@@ -11,6 +11,7 @@ use evenkeel_runtime_config::builder::DnsCluster;
 use evenkeel_runtime_config::cluster::{DnsFamily, DnsOptions, DnsResolver};
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolverConfig};
+use hickory_resolver::net::{DnsError, NetError};
 use tokio::task::AbortHandle;
 
 use crate::state::Shared;
@@ -38,6 +39,7 @@ struct Target {
 
 struct Task {
     options: DnsOptions,
+    keeps_last: bool,
     /// The first answer, or the first failure, is there.
     answered: Rc<Cell<bool>>,
     abort: AbortHandle,
@@ -57,28 +59,32 @@ impl Dns {
 
     /// Starts and stops tasks so that there is one for each name.
     pub fn update(&mut self, clusters: &[DnsCluster], shared: &Shared) {
-        let wanted: HashMap<Target, DnsOptions> = clusters
+        let wanted: HashMap<Target, &DnsCluster> = clusters
             .iter()
             .flat_map(|cluster| {
-                cluster.targets.iter().map(|target| {
-                    let target = Target { cluster: cluster.cluster.clone(), host: target.host.clone() };
-                    (target, cluster.options.clone())
+                cluster.targets.iter().map(move |target| {
+                    (Target { cluster: cluster.cluster.clone(), host: target.host.clone() }, cluster)
                 })
             })
             .collect();
-        self.tasks.retain(|target, task| wanted.get(target) == Some(&task.options));
-        for (target, options) in wanted {
+        let same = |task: &Task, cluster: &DnsCluster| {
+            (&task.options, task.keeps_last) == (&cluster.options, cluster.keeps_last)
+        };
+        self.tasks.retain(|target, task| wanted.get(target).is_some_and(|cluster| same(task, cluster)));
+        for (target, cluster) in wanted {
             if !self.tasks.contains_key(&target) {
+                let (options, keeps_last) = (cluster.options.clone(), cluster.keeps_last);
                 let answered = Rc::new(Cell::new(false));
                 let name = Name {
                     target: target.clone(),
                     options: options.clone(),
+                    keeps_last,
                     answered: answered.clone(),
                     resolvers: self.resolvers.clone(),
                     shared: shared.clone(),
                 };
                 let abort = tokio::task::spawn_local(name.keep_resolved()).abort_handle();
-                self.tasks.insert(target, Task { options, answered, abort });
+                self.tasks.insert(target, Task { options, keeps_last, answered, abort });
             }
         }
     }
@@ -88,6 +94,7 @@ impl Dns {
 struct Name {
     target: Target,
     options: DnsOptions,
+    keeps_last: bool,
     answered: Rc<Cell<bool>>,
     resolvers: Rc<Resolvers>,
     shared: Shared,
@@ -95,21 +102,26 @@ struct Name {
 
 impl Name {
     async fn keep_resolved(self) {
-        let Self { target, options, answered, resolvers, shared } = self;
+        let Self { target, options, keeps_last, answered, resolvers, shared } = self;
         let mut known: Option<Vec<IpAddr>> = None;
         let mut failures = 0;
         loop {
             let found = match resolver(&resolvers, &options) {
                 Some(resolver) => resolve(&resolver, &target.host).await,
-                None => None,
+                None => Found::Failure,
             };
-            failures = if found.is_some() { 0 } else { failures + 1 };
-            let (found, pause) = match found {
-                Some((addresses, ttl)) => (Some(addresses), pause(&options, ttl)),
-                None => (None, failure_pause(&options, failures)),
+            failures = if matches!(found, Found::Addresses(..)) { 0 } else { failures + 1 };
+            let pause = match &found {
+                Found::Addresses(_, ttl) => pause(&options, *ttl),
+                Found::Nothing(Some(ttl)) if options.respect_ttl => pause(&options, *ttl),
+                Found::Nothing(_) | Found::Failure => failure_pause(&options, failures),
             };
-            // A failure keeps what is known; a first failure lets the cluster go on without endpoints.
-            let addresses = found.or_else(|| known.is_none().then(Vec::new));
+            let addresses = match found {
+                Found::Addresses(addresses, _) => Some(addresses),
+                Found::Nothing(_) if !keeps_last => Some(Vec::new()),
+                // What is known stays; a first failure lets the cluster go on without endpoints.
+                Found::Nothing(_) | Found::Failure => known.is_none().then(Vec::new),
+            };
             if let Some(addresses) = addresses.filter(|addresses| known.as_ref() != Some(addresses)) {
                 shared.state.borrow_mut().builder.set_dns_endpoints(&target.cluster, &target.host, &addresses);
                 answered.set(true);
@@ -121,19 +133,33 @@ impl Name {
     }
 }
 
-/// The addresses, and how long they hold.
-async fn resolve(resolver: &TokioResolver, host: &str) -> Option<(Vec<IpAddr>, Duration)> {
+/// What a name was found to be.
+enum Found {
+    /// The addresses, and how long they hold.
+    Addresses(Vec<IpAddr>, Duration),
+    /// It has no address, or there is no such name, and how long that holds (RFC 2308). A server that was reached says so: what was
+    /// known before is wrong then, not stale (RFC 8767 section 4).
+    Nothing(Option<Duration>),
+    /// Nobody could say.
+    Failure,
+}
+
+async fn resolve(resolver: &TokioResolver, host: &str) -> Found {
     match resolver.lookup_ip(host).await {
         Ok(lookup) => {
             let mut addresses: Vec<IpAddr> = lookup.iter().collect();
             addresses.sort();
             addresses.dedup();
             let ttl = lookup.valid_until().saturating_duration_since(Instant::now());
-            Some((addresses, ttl))
+            Found::Addresses(addresses, ttl)
+        }
+        Err(NetError::Dns(DnsError::NoRecordsFound(none))) => {
+            tracing::warn!(host, answer = %none.response_code, "DNS knows no address");
+            Found::Nothing(none.negative_ttl.map(|seconds| Duration::from_secs(seconds.into())))
         }
         Err(error) => {
             tracing::warn!(host, %error, "DNS resolution failed");
-            None
+            Found::Failure
         }
     }
 }

@@ -112,6 +112,8 @@ pub struct DnsCluster {
     pub targets: Vec<DnsTarget>,
     /// How.
     pub options: DnsOptions,
+    /// It has a host as long as there ever was one (`LOGICAL_DNS`), even when the name has no address any more.
+    pub keeps_last: bool,
 }
 
 /// A resource held, for `/config_dump`.
@@ -352,6 +354,7 @@ impl Builder {
                     cluster: cluster.name.clone(),
                     targets: targets.clone(),
                     options: cluster.dns.clone(),
+                    keeps_last: matches!(cluster.discovery, Discovery::LogicalDns(_)),
                 }),
                 _ => None,
             })

@@ -240,15 +240,33 @@ fn what_is_known_serves_on_while_no_server_answers() {
     let rates = "dns_refresh_rate: 0.05s, dns_failure_refresh_rate: {base_interval: 0.05s, max_interval: 0.05s}";
     let proxy = proxy("STRICT_DNS", &dns, port, rates);
     wait_answers(&proxy, &["127.9.1.1"]);
-    for code in [SERVFAIL, NXDOMAIN] {
-        dns.answer(Answer::Error(code));
-        let asked = dns.asked();
-        eventually("failed resolutions", || (dns.asked() > asked + 3).then_some(()));
-        assert_eq!(answers(&proxy), ["127.9.1.1"], "code {code}");
-        assert_eq!(stat(&proxy, "cluster.app.membership_total"), [1], "code {code}");
-    }
+    dns.answer(Answer::Error(SERVFAIL));
+    let asked = dns.asked();
+    eventually("failed resolutions", || (dns.asked() > asked + 3).then_some(()));
+    assert_eq!(answers(&proxy), ["127.9.1.1"]);
+    assert_eq!(stat(&proxy, "cluster.app.membership_total"), [1]);
     dns.answer(Answer::Addresses(vec![other], 1));
     wait_answers(&proxy, &["127.9.1.2"]);
+}
+
+#[test]
+fn a_name_that_is_taken_back_has_no_hosts_unless_the_cluster_is_a_logical_one() {
+    let [(one, backend)] = backends();
+    let port = backend.address().port();
+    let rates = "dns_refresh_rate: 0.05s, dns_failure_refresh_rate: {base_interval: 0.05s, max_interval: 0.05s}";
+    for (kind, without) in [("STRICT_DNS", "503"), ("LOGICAL_DNS", "127.9.1.1")] {
+        let dns = Dns::start(Answer::Addresses(vec![one], 1));
+        let proxy = proxy(kind, &dns, port, rates);
+        wait_answers(&proxy, &["127.9.1.1"]);
+        for taken_back in [Answer::Error(NXDOMAIN), Answer::Addresses(Vec::new(), 1)] {
+            dns.answer(taken_back);
+            let asked = dns.asked();
+            eventually("resolutions", || (dns.asked() > asked + 3).then_some(()));
+            wait_answers(&proxy, &[without]);
+        }
+        dns.answer(Answer::Addresses(vec![one], 1));
+        wait_answers(&proxy, &["127.9.1.1"]);
+    }
 }
 
 #[test]
