@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::proxy::Program;
-use super::web::{self, endpoint};
+use super::web::{self, ROUTER, endpoint};
 
 /// How long statistics and log may take to be complete.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -285,14 +285,7 @@ fn bootstrap(server: u16, admin: u16, ports: &[u16], log: &Path) -> String {
         )
     };
     let clusters: String = FILTERS.iter().map(|(name, _)| cluster(name, &endpoint(server, ""))).collect();
-    format!(
-        "admin: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {admin} }} }} }}
-static_resources:
-  listeners:
-{listeners}  clusters:
-{clusters}{}",
-        cluster("empty", "")
-    )
+    web::scene(admin, &listeners, &(clusters + &cluster("empty", "")))
 }
 
 /// The filter in front of one that refuses, and of one that collects bodies.
@@ -300,16 +293,8 @@ fn listener((name, config): &(&str, &str), port: u16, log: &Path) -> String {
     let comma = if config.is_empty() { "" } else { ", " };
     let state = "%FILTER_STATE(envoy.filters.http.grpc_stats";
     let log = log.display();
-    format!(
-        "  - name: {name}
-    address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }}
-    filter_chains:
-    - filters:
-      - name: http
-        typed_config:
-          \"@type\": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: http
-          access_log:
+    let manager = format!(
+        "          access_log:
           - name: text
             typed_config:
               \"@type\": type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog
@@ -327,7 +312,7 @@ fn listener((name, config): &(&str, &str), port: u16, log: &Path) -> String {
               \"@type\": type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC
               rules: {{ action: DENY, policies: {{ p: {{ permissions: [ {{ url_path: {{ path: {{ prefix: /Denied/ }} }} }} ], principals: [ {{ any: true }} ] }} }} }}
           - {{ name: b, typed_config: {{ \"@type\": type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer, max_request_bytes: 1000 }} }}
-          - {{ name: r, typed_config: {{ \"@type\": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router }} }}
+          - {ROUTER}
           route_config:
             name: r
             virtual_hosts:
@@ -339,5 +324,6 @@ fn listener((name, config): &(&str, &str), port: u16, log: &Path) -> String {
               - {{ match: {{ prefix: / }}, route: {{ cluster: {name} }}, typed_per_filter_config: {{ b: {{ \"@type\": type.googleapis.com/envoy.extensions.filters.http.buffer.v3.BufferPerRoute, {} }} }} }}
 ",
         if *name == "none" { "buffer: { max_request_bytes: 1000 }" } else { "disabled: true" }
-    )
+    );
+    web::http_listener(name, port, &manager)
 }

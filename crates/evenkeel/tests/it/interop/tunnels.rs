@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use evenkeel_testkit::{Connection, Random, TcpEcho, free_ports};
 
 use super::proxy::Program;
-use super::web::{self, endpoint};
+use super::web::{self, ROUTER, endpoint};
 
 /// What a proxy that is asked for a tunnel answers; from then on it sends back what it gets.
 const ANSWERS: &[(&str, &str)] = &[
@@ -26,15 +26,36 @@ const ANSWERS: &[(&str, &str)] = &[
 
 #[test]
 fn evenkeel_and_envoy_ask_for_tunnels_alike() {
+    let rows: Vec<_> = ANSWERS.iter().map(|(name, _)| ((*name).to_owned(), asking(name))).collect();
+    let (seen, asked) = compare::<{ ANSWERS.len() }>(&rows, "", peer);
+    assert!(seen.contains(&"opens: \"ping\"".to_owned()), "{seen:#?}");
+    assert!(asked[0].contains("x-from: 127.0.0.1"), "{asked:#?}");
+}
+
+/// The heads a peer was sent.
+pub(super) type Asked = Arc<Mutex<Vec<String>>>;
+
+/// Has Envoy and Evenkeel ask a peer each for the tunnels of `rows`: what each is called, and the TCP proxy that asks for it. Returns
+/// what clients got and what the peer was sent, which must be the same for both. `more`: how the peer is spoken to.
+pub(super) fn compare<const ROWS: usize>(
+    rows: &[(String, String)],
+    more: &str,
+    mut peer: impl FnMut() -> (SocketAddr, Asked),
+) -> (Vec<String>, Vec<String>) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("bootstrap.yaml");
     let [envoy, evenkeel] = [Program::Envoy, Program::Evenkeel].map(|program| {
         let (peer, asked) = peer();
-        let ports = free_ports::<11>();
-        let (admin, ports) = (ports[0], &ports[1..]);
-        std::fs::write(&file, asking(peer, admin, ports)).expect("a writable folder");
+        let (ports, [admin]) = (free_ports::<ROWS>(), free_ports::<1>());
+        let listeners: String = rows.iter().zip(ports).map(|((_, config), port)| tcp_listener(port, config)).collect();
+        let text = scene(admin, &listeners, &[cluster("peer", peer.port(), more)]);
+        std::fs::write(&file, text).expect("a writable folder");
         let mut process = web::start(program, &file, admin, ports[0]);
-        let seen: Vec<_> = ANSWERS.iter().zip(ports).map(|((name, _), port)| look(name, *port)).collect();
+        let look = |((name, _), port): (&(String, String), u16)| {
+            process.wait_for_port((Ipv4Addr::LOCALHOST, port).into());
+            look(name, port)
+        };
+        let seen: Vec<_> = rows.iter().zip(ports).map(look).collect();
         assert!(process.exited().is_none(), "{program:?} ended; it printed:\n{}", process.output());
         let mut asked = asked.lock().expect("nobody panicked").clone();
         asked.sort();
@@ -42,12 +63,11 @@ fn evenkeel_and_envoy_ask_for_tunnels_alike() {
         (seen, asked)
     });
     assert_eq!(envoy, evenkeel, "Envoy, Evenkeel");
-    assert!(envoy.0.contains(&"opens: \"ping\"".to_owned()), "{envoy:#?}");
-    assert!(envoy.1[0].contains("x-from: 127.0.0.1"), "{envoy:#?}");
+    envoy
 }
 
 /// What a client gets back until it has its own words.
-pub(super) fn look(name: &str, port: u16) -> String {
+fn look(name: &str, port: u16) -> String {
     let mut client = Connection::open((Ipv4Addr::LOCALHOST, port).into()).expect("it accepts");
     // Where there is no tunnel the connection may be gone before.
     let _ = client.send("ping");
@@ -62,10 +82,10 @@ pub(super) fn look(name: &str, port: u16) -> String {
 }
 
 /// A proxy that answers as the table says of the name it is asked for; and the heads it was sent.
-fn peer() -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
+fn peer() -> (SocketAddr, Asked) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("bound");
-    let asked = Arc::<Mutex<Vec<String>>>::default();
+    let asked = Asked::default();
     let seen = Arc::clone(&asked);
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
@@ -96,43 +116,28 @@ fn tunnel(mut stream: TcpStream, asked: &Mutex<Vec<String>>) -> Option<()> {
     stream.shutdown(Shutdown::Write).ok()
 }
 
-fn asking(peer: SocketAddr, admin: u16, ports: &[u16]) -> String {
-    let tunnel = |name: &str| {
-        format!(
-            "cluster: peer, tunneling_config: {{ hostname: \"{name}.test:443\", headers_to_add: [ {{ header: {{ key: x-from, value: \
-             \"%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%\" }} }}, {{ header: {{ key: x-name, value: \"%REQUESTED_SERVER_NAME%\" }} }} ] }}"
-        )
-    };
-    let listeners = ANSWERS.iter().zip(ports).map(|((name, _), port)| tcp_listener(*port, &tunnel(name)));
-    scene(admin, &listeners.collect::<String>(), &[cluster("peer", peer.port(), "")])
+fn asking(name: &str) -> String {
+    format!(
+        "cluster: peer, tunneling_config: {{ hostname: \"{name}.test:443\", headers_to_add: [ {{ header: {{ key: x-from, value: \
+         \"%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%\" }} }}, {{ header: {{ key: x-name, value: \"%REQUESTED_SERVER_NAME%\" }} }} ] }}"
+    )
 }
 
-pub(super) fn tcp_listener(port: u16, config: &str) -> String {
-    format!(
-        "  - name: l{port}
-    address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }}
-    filter_chains:
-    - filters:
-      - name: tcp
+fn tcp_listener(port: u16, config: &str) -> String {
+    let filter = format!(
+        "      - name: tcp
         typed_config: {{ \"@type\": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy, stat_prefix: tcp, {config} }}
 "
-    )
+    );
+    web::listener(&format!("l{port}"), port, &filter)
 }
 
 /// Opens tunnels to the cluster `echo`.
 fn opening_listener(port: u16) -> String {
-    format!(
-        "  - name: l{port}
-    address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }}
-    filter_chains:
-    - filters:
-      - name: http
-        typed_config:
-          \"@type\": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: http
-          http2_protocol_options: {{ allow_connect: true }}
+    let manager = format!(
+        "          http2_protocol_options: {{ allow_connect: true }}
           upgrade_configs: [ {{ upgrade_type: CONNECT }} ]
-          http_filters: [ {{ name: r, typed_config: {{ \"@type\": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router }} }} ]
+          http_filters: [ {ROUTER} ]
           route_config:
             name: r
             virtual_hosts:
@@ -141,25 +146,19 @@ fn opening_listener(port: u16) -> String {
               routes:
               - {{ match: {{ connect_matcher: {{}} }}, route: {{ cluster: echo, upgrade_configs: [ {{ upgrade_type: CONNECT, connect_config: {{}} }} ] }} }}
 "
-    )
+    );
+    web::http_listener(&format!("l{port}"), port, &manager)
 }
 
-pub(super) fn cluster(name: &str, port: u16, more: &str) -> String {
+fn cluster(name: &str, port: u16, more: &str) -> String {
     let host = endpoint(port, "");
     format!(
         "  - {{ name: {name}, type: STATIC, {more} load_assignment: {{ cluster_name: {name}, endpoints: [ {{ lb_endpoints: [ {host} ] }} ] }} }}\n"
     )
 }
 
-pub(super) fn scene(admin: u16, listeners: &str, clusters: &[String]) -> String {
-    let clusters = clusters.concat();
-    format!(
-        "admin: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {admin} }} }} }}
-static_resources:
-  listeners:
-{listeners}  clusters:
-{clusters}"
-    )
+fn scene(admin: u16, listeners: &str, clusters: &[String]) -> String {
+    web::scene(admin, listeners, &clusters.concat())
 }
 
 pub(super) const HTTP2: &str = "typed_extension_protocol_options: { envoy.extensions.upstreams.http.v3.HttpProtocolOptions: { \"@type\": \

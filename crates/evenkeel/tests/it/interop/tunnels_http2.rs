@@ -1,17 +1,13 @@
 //! TCP in tunnels over HTTP/2, asked for with CONNECT or POST: Evenkeel asks as Envoy does and makes the same of the answers.
 
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use evenkeel_testkit::free_ports;
 use h2::server::SendResponse;
 use http::{HeaderMap, Request, Response};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::proxy::Program;
-use super::tunnels::{HTTP2, cluster, look, scene, tcp_listener};
-use super::web;
+use super::tunnels::{Asked, HTTP2, compare};
 
 /// What a proxy that is asked for a tunnel answers.
 #[derive(Clone, Copy)]
@@ -43,38 +39,22 @@ const ANSWERS: [(&str, Answer); 8] = [
 /// Ways to ask.
 const WAYS: [&str; 3] = ["", ", use_post: true", ", use_post: true, post_path: \"/tunnel?to=x\""];
 
-type Asked = Arc<Mutex<Vec<String>>>;
-
 #[test]
 fn evenkeel_and_envoy_ask_for_tunnels_over_http2_alike() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads");
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let file = folder.path().join("bootstrap.yaml");
-    let [envoy, evenkeel] = [Program::Envoy, Program::Evenkeel].map(|program| {
+    let asking = |name, way| {
+        let config = format!("cluster: peer, tunneling_config: {{ hostname: \"{name}.test:443\"{way} }}");
+        (format!("{name}{way}"), config)
+    };
+    let rows: Vec<_> = WAYS.iter().flat_map(|way| ANSWERS.map(|(name, _)| asking(name, way))).collect();
+    let (seen, asked) = compare::<{ ANSWERS.len() * WAYS.len() }>(&rows, HTTP2, || {
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
         let (peer, asked) = (listener.local_addr().expect("bound"), Asked::default());
         runtime.spawn(accept(listener, Arc::clone(&asked)));
-        let ports = free_ports::<{ 1 + ANSWERS.len() * WAYS.len() }>();
-        let (admin, ports) = (ports[0], &ports[1..]);
-        let rows: Vec<_> = WAYS.iter().flat_map(|way| ANSWERS.map(|(name, _)| (name, *way))).zip(ports).collect();
-        std::fs::write(&file, bootstrap(peer, admin, &rows)).expect("a writable folder");
-        let mut process = web::start(program, &file, admin, ports[0]);
-        let seen: Vec<_> = rows
-            .iter()
-            .map(|((name, way), port)| {
-                process.wait_for_port(SocketAddr::from(([127, 0, 0, 1], **port)));
-                look(&format!("{name}{way}"), **port)
-            })
-            .collect();
-        assert!(process.exited().is_none(), "{program:?} ended; it printed:\n{}", process.output());
-        let mut asked = asked.lock().expect("nobody panicked").clone();
-        asked.sort();
-        asked.dedup();
-        (seen, asked)
+        (peer, asked)
     });
-    assert_eq!(envoy, evenkeel, "Envoy, Evenkeel");
-    assert!(envoy.0.contains(&"opens, use_post: true: \"ping\"".to_owned()), "{envoy:#?}");
-    assert!(envoy.1.iter().any(|head| head.starts_with("POST http://opens.test:443/tunnel?to=x")), "{envoy:#?}");
+    assert!(seen.contains(&"opens, use_post: true: \"ping\"".to_owned()), "{seen:#?}");
+    assert!(asked.iter().any(|head| head.starts_with("POST http://opens.test:443/tunnel?to=x")), "{asked:#?}");
 }
 
 async fn accept(listener: TcpListener, asked: Asked) {
@@ -128,12 +108,4 @@ async fn answer(request: Request<h2::RecvStream>, mut respond: SendResponse<Byte
         stream.send_data(data, false)?;
     }
     stream.send_data(Bytes::new(), true)
-}
-
-fn bootstrap(peer: SocketAddr, admin: u16, rows: &[((&str, &str), &u16)]) -> String {
-    let listeners = rows.iter().map(|((name, way), port)| {
-        let config = format!("cluster: peer, tunneling_config: {{ hostname: \"{name}.test:443\"{way} }}");
-        tcp_listener(**port, &config)
-    });
-    scene(admin, &listeners.collect::<String>(), &[cluster("peer", peer.port(), HTTP2)])
 }

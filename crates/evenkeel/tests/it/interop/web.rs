@@ -9,7 +9,7 @@ use evenkeel_testkit::{Connection, Process, envoy};
 use super::proxy::Program;
 
 /// The HTTP filter that routes.
-const ROUTER: &str =
+pub const ROUTER: &str =
     "{ name: r, typed_config: { \"@type\": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router } }";
 
 /// A bootstrap with one listener. `filters` stand before the router; routes and clusters are items of YAML lists, in flow
@@ -19,28 +19,51 @@ pub fn bootstrap(port: u16, admin: u16, filters: &[String], routes: &[String], c
         |items: &[String], indent: &str| -> String { items.iter().map(|item| format!("{indent}- {item}\n")).collect() };
     let filters = filters.iter().map(|filter| format!("{filter}, ")).collect::<String>();
     let (routes, clusters) = (lines(routes, "              "), lines(clusters, "  "));
-    format!(
-        "admin: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {admin} }} }} }}
-static_resources:
-  listeners:
-  - name: l
-    address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }}
-    filter_chains:
-    - filters:
-      - name: http
-        typed_config:
-          \"@type\": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
-          stat_prefix: http
-          http_filters: [ {filters}{ROUTER} ]
+    let manager = format!(
+        "          http_filters: [ {filters}{ROUTER} ]
           route_config:
             name: r
             virtual_hosts:
             - name: all
               domains: [\"*\"]
               routes:
-{routes}  clusters:
+{routes}"
+    );
+    scene(admin, &http_listener("l", port, &manager), &clusters)
+}
+
+/// A bootstrap of these listeners and clusters, as items of YAML lists.
+pub fn scene(admin: u16, listeners: &str, clusters: &str) -> String {
+    format!(
+        "admin: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {admin} }} }} }}
+static_resources:
+  listeners:
+{listeners}  clusters:
 {clusters}"
     )
+}
+
+/// A listener on loopback with one filter, whose lines are indented by six.
+pub fn listener(name: &str, port: u16, filter: &str) -> String {
+    format!(
+        "  - name: {name}
+    address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }}
+    filter_chains:
+    - filters:
+{filter}"
+    )
+}
+
+/// A listener on loopback for HTTP. `manager` is what its connection manager has besides a name, in lines indented by ten.
+pub fn http_listener(name: &str, port: u16, manager: &str) -> String {
+    let filter = format!(
+        "      - name: http
+        typed_config:
+          \"@type\": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: http
+{manager}"
+    );
+    listener(name, port, &filter)
 }
 
 /// An endpoint on loopback, as an item of `lb_endpoints`.
