@@ -3,14 +3,13 @@
 
 use serde_json::{Value, json};
 
-use crate::measure::{Sample, Spread, Table};
+use crate::measure::{Sample, Spread, Table, show};
 use crate::metric::Metric;
 use crate::metric::Metric::{
     ConnectionsPerCpuSecond, CpuUsPerRequest, KibEach, MbPerCpuSecond, P50Us, P99Us, ReadyMs, RequestsPerSecond,
     ResidentMib,
 };
 use crate::peers::{DIRECT, ENVOY, EVENKEEL, HAPROXY, NGINX, RELAY};
-use crate::report::show;
 use crate::scenarios::{
     ENVOY_HTTP1, EVENKEEL_MESH, EVENKEEL_RULES, GRPC_CASE, HTTP_CASE, IDLE_CASE, LATENCY_CASE, PLAIN_CASE, POLICY_CASE,
     RESUMED_CASE, SIDECAR, STARTUP_CASE, STREAM_CASE, TLS_CASE, X25519_CASE,

@@ -182,6 +182,15 @@ impl Spread {
     }
 }
 
+/// A median with its spread, in so many digits behind the point; a dash where there is none.
+pub fn show(spread: Option<Spread>, digits: usize) -> String {
+    match spread {
+        None => "–".to_owned(),
+        Some(one) if one.min == one.max => format!("{:.digits$}", one.median),
+        Some(s) => format!("{:.digits$} ({:.digits$}–{:.digits$})", s.median, s.min, s.max),
+    }
+}
+
 /// The samples of one table.
 #[derive(Clone, Copy)]
 pub struct Table<'a> {

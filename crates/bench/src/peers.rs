@@ -9,7 +9,7 @@ use rcgen::{
 };
 
 use crate::config::policy::CLIENT_IDENTITY;
-use crate::config::{MutualTls, Protocol, Proxy};
+use crate::config::{MutualTls, Protocol, Proxy, SERVER_NAME};
 use crate::load::idle::Idle;
 use crate::measure::Findings;
 use crate::process::{LOAD_CORE, PROXY_CORE, Pinned, find, get};
@@ -26,8 +26,6 @@ pub const ENVOY: &str = "envoy";
 pub const HAPROXY: &str = "haproxy";
 /// nginx.
 pub const NGINX: &str = "nginx";
-/// The name in the server's certificate.
-pub const SERVER_NAME: &str = "backend.local";
 
 /// Programs and a folder for configurations, logs and certificates, which vanishes at the end.
 pub struct Setup {

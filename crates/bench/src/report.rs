@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use crate::bars::{Verdict, verdicts};
-use crate::measure::{Findings, Spread, Table};
+use crate::measure::{Findings, Table, show};
 use crate::metric::Metric;
 use crate::peers::DIRECT;
 use crate::scenarios::{self, Scenario};
@@ -164,15 +164,6 @@ fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
 
 fn facts(facts: &[(String, String)]) -> Value {
     Value::Object(facts.iter().map(|(name, value)| (name.clone(), json!(value))).collect())
-}
-
-/// A median with its spread.
-pub fn show(spread: Option<Spread>, digits: usize) -> String {
-    match spread {
-        None => "–".to_owned(),
-        Some(one) if one.min == one.max => format!("{:.digits$}", one.median),
-        Some(s) => format!("{:.digits$} ({:.digits$}–{:.digits$})", s.median, s.min, s.max),
-    }
 }
 
 /// A Markdown table whose columns line up; numbers to the right.

@@ -8,6 +8,9 @@ pub mod policy;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+/// The name in the server's certificate.
+pub const SERVER_NAME: &str = "backend.local";
+
 /// TLS of one side of a listener or a cluster: this certificate, and peers' certificates have to be from this root.
 pub struct MutualTls {
     /// Own certificate chain.

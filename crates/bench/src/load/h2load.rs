@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use super::Work;
 use crate::peers::Setup;
 use crate::process::{LOAD_CORE, find};
-use crate::scenarios::Work;
 
 /// A gRPC message of 32 bytes, not compressed, as it stands in a body.
 const GRPC_MESSAGE_BYTES: usize = 32;

@@ -8,7 +8,20 @@ pub mod streams;
 pub mod tls;
 pub mod wrk;
 
+use std::time::Duration;
+
 use anyhow::{Result, bail};
+
+/// What a load did.
+#[derive(Debug, Clone, Copy)]
+pub struct Work {
+    /// How many units.
+    pub count: u64,
+    /// In what time.
+    pub time: Duration,
+    /// Median and 99th percentile of the latency, where the load measures them.
+    pub latency: Option<(Duration, Duration)>,
+}
 
 /// Where the answer at the start of `bytes` ends; `None` until it is all there. Only what the benchmarks' servers send is
 /// understood: status 200 with a `content-length`.

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use super::Work;
 use super::answer_end;
 use crate::epoll::{Epoll, Interest};
-use crate::scenarios::Work;
 
 const REQUEST: &[u8] = b"GET /hello HTTP/1.1\r\nHost: backend.local\r\nUser-Agent: open-loop\r\n\r\n";
 /// Longest wait for the answers that are out when the time is over.

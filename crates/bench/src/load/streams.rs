@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use super::Work;
 use crate::epoll::{Epoll, Interest};
-use crate::scenarios::Work;
 
 const READ_BYTES: usize = 256 << 10;
 /// Longest silence of all streams together.

@@ -12,10 +12,10 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned};
 
+use super::Work;
 use super::answer_end;
 use crate::config::MutualTls;
-use crate::peers::SERVER_NAME;
-use crate::scenarios::Work;
+use crate::config::SERVER_NAME;
 
 /// Connections made at the same time.
 const THREADS: usize = 4;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use super::Work;
 use crate::process::{LOAD_CORE, find};
-use crate::scenarios::Work;
 
 /// Only `done` is defined, so the script costs nothing per request.
 const SCRIPT: &str = r#"

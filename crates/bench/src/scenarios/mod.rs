@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use crate::load::Work;
 use crate::measure::{Findings, Plan};
 use crate::metric::{Metric, Values};
 use crate::peers::{Peer, Setup};
@@ -77,17 +78,6 @@ pub enum Unit {
     Byte,
     /// Connections that carry one request.
     Connection,
-}
-
-/// What a load did.
-#[derive(Debug, Clone, Copy)]
-pub struct Work {
-    /// How many units.
-    pub count: u64,
-    /// In what time.
-    pub time: Duration,
-    /// Median and 99th percentile of the latency, where the load measures them.
-    pub latency: Option<(Duration, Duration)>,
 }
 
 /// Runs a load against a peer and values it by what the peer's processes spent meanwhile.
