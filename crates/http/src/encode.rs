@@ -27,7 +27,7 @@ pub fn request(out: &mut Vec<u8>, head: &RequestHead, framing: Framing, connecti
     out.extend_from_slice(b" HTTP/1.1\r\nhost: ");
     out.extend_from_slice(head.authority());
     out.extend_from_slice(b"\r\n");
-    fields(out, &head.headers, false);
+    fields(out, &head.headers);
     match framing {
         Framing::Length(length) => content_length(out, length),
         Framing::Chunked => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
@@ -56,7 +56,8 @@ pub struct ResponseStyle<'a> {
 pub fn response(out: &mut Vec<u8>, head: &ResponseHead, style: ResponseStyle<'_>) {
     out.reserve(512);
     status_line(out, style.version, head.status);
-    fields(out, &head.headers, style.proper_case);
+    let lines = out.len();
+    fields(out, &head.headers);
     if style.bodiless {
         if let Some(length) =
             head.headers.get(HeaderId::ContentLength).filter(|_| head.status >= 200 && head.status != 204)
@@ -74,6 +75,9 @@ pub fn response(out: &mut Vec<u8>, head: &ResponseHead, style: ResponseStyle<'_>
         }
     }
     end(out, style.connection);
+    if style.proper_case {
+        out[lines..].split_mut(|byte| *byte == b'\n').for_each(proper_case_name);
+    }
 }
 
 /// Writes one chunk; an empty piece writes nothing, since an empty chunk ends the body.
@@ -176,7 +180,7 @@ fn status_line(out: &mut Vec<u8>, version: Version, status: u16) {
 }
 
 /// All fields but those that [`end`] and the framing write.
-fn fields(out: &mut Vec<u8>, headers: &Headers, proper_case: bool) {
+fn fields(out: &mut Vec<u8>, headers: &Headers) {
     for (id, name, value) in headers.iter() {
         match id {
             HeaderId::ContentLength
@@ -186,20 +190,15 @@ fn fields(out: &mut Vec<u8>, headers: &Headers, proper_case: bool) {
             | HeaderId::ProxyConnection
             | HeaderId::Upgrade
             | HeaderId::Host => {}
-            _ => {
-                let start = out.len();
-                line(out, name, value);
-                if proper_case {
-                    proper_case_name(&mut out[start..start + name.len()]);
-                }
-            }
+            _ => line(out, name, value),
         }
     }
 }
 
-fn proper_case_name(name: &mut [u8]) {
+/// The name a line begins with.
+fn proper_case_name(line: &mut [u8]) {
     let mut upper = true;
-    for byte in name {
+    for byte in line.iter_mut().take_while(|byte| **byte != b':') {
         if upper {
             byte.make_ascii_uppercase();
         }
@@ -229,4 +228,31 @@ fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(b": ");
     out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_proper_case_are_those_of_the_framing_too() {
+        let mut head = ResponseHead { status: 200, ..ResponseHead::default() };
+        head.headers.append(b"x-some-header", b"a-b: c-d");
+        let check = |framing, expected: &str| {
+            let mut out = Vec::new();
+            let style = ResponseStyle {
+                version: Version::Http11,
+                framing,
+                bodiless: false,
+                connection: Connection::Close,
+                proper_case: true,
+            };
+            response(&mut out, &head, style);
+            let expected =
+                format!("HTTP/1.1 200 OK\r\nX-Some-Header: a-b: c-d\r\n{expected}\r\nConnection: close\r\n\r\n");
+            assert_eq!(String::from_utf8_lossy(&out), expected);
+        };
+        check(Framing::Length(3), "Content-Length: 3");
+        check(Framing::Chunked, "Transfer-Encoding: chunked");
+    }
 }

@@ -42,7 +42,7 @@ impl RequestHead {
     /// Forgets the request and keeps the memory.
     pub fn clear(&mut self) {
         self.headers.clear();
-        (self.method, self.path, self.authority, self.protocol) = Default::default();
+        (self.version, self.method, self.path, self.authority, self.protocol) = Default::default();
     }
 
     /// Method, in its case.

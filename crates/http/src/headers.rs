@@ -124,7 +124,7 @@ impl Headers {
     }
 
     /// Makes one field of all of this name, in the place of the first, their values joined by `separator`.
-    pub(crate) fn join(&mut self, id: HeaderId, separator: &[u8]) {
+    pub fn join(&mut self, id: HeaderId, separator: &[u8]) {
         let start = self.position();
         let mut first = None;
         for at in 0..self.fields.len() {
@@ -217,6 +217,10 @@ impl Headers {
             return self.append_id(id, value);
         };
         let old = self.fields[field].value;
+        if old.start == old.end {
+            self.fields[field].value = self.intern(value);
+            return;
+        }
         let start = self.position();
         self.arena.extend_from_within(old.start as usize..old.end as usize);
         self.arena.extend_from_slice(b",");
@@ -356,6 +360,7 @@ mod tests {
         assert_eq!(h.get(HeaderId::Server), Some(&b"a"[..]));
         assert_eq!(h.find_all(b"x-a").count(), 2);
         h.set(HeaderId::Server, b"c");
+        h.append_id(HeaderId::ForwardedFor, b"");
         h.append_to_list(HeaderId::ForwardedFor, b"1.1.1.1");
         h.append_to_list(HeaderId::ForwardedFor, b"2.2.2.2");
         assert_eq!(text(&h), "server=c x-a=1 x-a=2 x-forwarded-for=1.1.1.1,2.2.2.2");

@@ -124,6 +124,9 @@ pub fn parse_request(
     }
     let https_target = set_target(head, target, host)?;
     let framing = match scanned.framing(head.version)? {
+        // What a tunnel is asked for with would be content to one reader and the tunnel's first bytes to the next.
+        Some(Framing::Length(1..)) if head.method() == b"CONNECT" => return Err(HeadError::ContentLength),
+        Some(Framing::Chunked) if head.method() == b"CONNECT" => return Err(HeadError::TransferEncoding),
         Some(framing) => framing,
         None => Framing::None,
     };
@@ -518,6 +521,8 @@ mod tests {
         check("CONNECT a:b HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidTarget);
         check("CONNECT /a:1 HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidTarget);
         check("CONNECT [::1] HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidTarget);
+        check("CONNECT a:1 HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc", E::ContentLength);
+        check("CONNECT a:1 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", E::TransferEncoding);
         check("GET a HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidTarget);
         check("GET /a#b HTTP/1.1\r\nHost: a\r\n\r\n", E::Fragment);
         check("GET * HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidTarget);

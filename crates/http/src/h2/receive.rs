@@ -397,6 +397,10 @@ impl Connection {
         sink.count(Counter::RxMessagingError);
         let reason = Reason::PROTOCOL_ERROR;
         if !self.options.stream_error_on_invalid_http_message {
+            if let Some(key) = key {
+                // The others end with the connection; this one is why.
+                sink.reset(key, Reset { reason, by_peer: false, unprocessed: false });
+            }
             return Err(ConnectionError { reason, text, violation: Violation::Messaging });
         }
         if let Some(key) = key {

@@ -258,6 +258,10 @@ fn bodies_are_as_long_as_they_say() {
     let reset = "reset 1 PROTOCOL_ERROR by self";
     let out = "RST_STREAM 1 PROTOCOL_ERROR";
     check_server(&[post("3"), data(1, 0, b"abcd")], &(head(3) + reset), out);
+    // Where the connection ends for it, the stream is told that it was the one.
+    let strict = || server(Options { stream_error_on_invalid_http_message: false, ..small() });
+    let error = "GOAWAY 1 PROTOCOL_ERROR the body is not as long as content-length";
+    check(strict, &[post("3"), data(1, 0, b"abcd")], &(head(3) + reset), error);
     check_server(&[post("3"), data(1, END_STREAM, b"ab")], &(head(3) + reset), out);
     check_server(
         &[post("3"), data(1, 0, b"ab"), headers(1, ALL, &[("t", "1")])],

@@ -10,6 +10,7 @@ use evenkeel_runtime_config::access_log::{
 
 use super::record::{HeadLookup, Record};
 use super::time;
+use crate::http::status_of_http;
 use crate::response_flags::ResponseFlags;
 
 /// Takes what an operator yields, as what it is.
@@ -60,12 +61,12 @@ trait Sink {
     }
 }
 
-/// Text as it is; `-` for what is absent.
-struct Text<'o>(&'o mut Vec<u8>);
+/// Text as it is, and what stands for a value that is absent.
+struct Text<'o>(&'o mut Vec<u8>, &'static [u8]);
 
 impl Sink for Text<'_> {
     fn absent(&mut self) {
-        self.0.push(b'-');
+        write_short(self.1, self.0);
     }
 
     fn bytes(&mut self, bytes: &[u8]) {
@@ -143,12 +144,21 @@ pub fn format_line(line: &LogFormat, record: &Record<'_>, out: &mut Vec<u8>) {
 
 /// Appends the text form. An absent value is `-`.
 pub fn format(format: &Format, record: &Record<'_>, out: &mut Vec<u8>) {
+    format_or(b"-", format, record, out);
+}
+
+/// Appends the value of a header. What is absent is left out.
+pub fn format_header(format: &Format, record: &Record<'_>, out: &mut Vec<u8>) {
+    format_or(b"", format, record, out);
+}
+
+fn format_or(absent: &'static [u8], format: &Format, record: &Record<'_>, out: &mut Vec<u8>) {
     for part in &format.parts {
         match part {
             FormatPart::Literal(text) => write_short(text.as_bytes(), out),
             FormatPart::Operator { operator, max_length } => {
                 let start = out.len();
-                value(operator, record, &mut Text(out));
+                value(operator, record, &mut Text(out, absent));
                 if let Some(limit) = max_length {
                     out.truncate(start + limit.min(&(out.len() - start)));
                 }
@@ -231,7 +241,7 @@ fn is_absent(node: &JsonFormat, record: &Record<'_>) -> bool {
     }
 }
 
-/// By the trailers, else by the headers; only of requests of gRPC.
+/// By the trailers, else by the headers, else by what the answer's status stands for; only of requests of gRPC.
 fn grpc_status(format: GrpcStatusFormat, record: &Record<'_>, sink: &mut impl Sink) {
     const NAMES: [(&str, &str); 17] = [
         ("OK", "OK"),
@@ -254,8 +264,12 @@ fn grpc_status(format: GrpcStatusFormat, record: &Record<'_>, sink: &mut impl Si
     ];
     let is_grpc = record.request.lookup("content-type").is_some_and(|kind| kind.starts_with(b"application/grpc"));
     let status = record.trailers.lookup("grpc-status").or_else(|| record.response.lookup("grpc-status"));
-    let Some(status) = status.filter(|_| is_grpc) else { return sink.absent() };
-    let number = std::str::from_utf8(status).ok().and_then(|status| status.parse::<usize>().ok());
+    let number = match status {
+        _ if !is_grpc => return sink.absent(),
+        Some(status) => std::str::from_utf8(status).ok().and_then(|status| status.parse::<usize>().ok()),
+        None if record.response_code == 0 => return sink.absent(),
+        None => Some(status_of_http(record.response_code).into()),
+    };
     match (format, number.and_then(|number| NAMES.get(number))) {
         (GrpcStatusFormat::Camel, Some((camel, _))) => sink.bytes(camel.as_bytes()),
         (GrpcStatusFormat::Snake, Some((_, snake))) => sink.bytes(snake.as_bytes()),
@@ -281,10 +295,10 @@ fn value(operator: &Operator, record: &Record<'_>, sink: &mut impl Sink) {
         Operator::ResponseCodeDetails => sink.non_empty(record.response_code_details),
         Operator::ConnectionTerminationDetails => sink.non_empty(record.connection_termination_details),
         Operator::ResponseFlags => {
-            sink.text_of(flags(record), |flags, out| join(flags.short_names(), out));
+            flags(record, sink, |flags, out| join(flags.short_names(), out));
         }
         Operator::ResponseFlagsLong => {
-            sink.text_of(flags(record), |flags, out| join(flags.long_names(), out));
+            flags(record, sink, |flags, out| join(flags.long_names(), out));
         }
         Operator::BytesReceived => sink.number(record.bytes_received),
         Operator::BytesSent => sink.number(record.bytes_sent),
@@ -301,7 +315,13 @@ fn value(operator: &Operator, record: &Record<'_>, sink: &mut impl Sink) {
         Operator::UpstreamHost => sink.string(record.upstream_host),
         Operator::UpstreamCluster | Operator::UpstreamClusterRaw => sink.string(record.upstream_cluster),
         Operator::UpstreamLocalAddress => sink.text_of(record.upstream_local_address, write_address),
-        Operator::UpstreamTransportFailureReason => sink.non_empty(record.upstream_transport_failure_reason),
+        Operator::UpstreamTransportFailureReason => {
+            match record.upstream_transport_failure_reason {
+                "" => sink.absent(),
+                // As Envoy writes it: one word, for text logs are split at blanks.
+                reason => sink.bytes(reason.replace(' ', "_").as_bytes()),
+            }
+        }
         Operator::UpstreamRequestAttemptCount => sink.number(u64::from(record.upstream_attempts)),
         Operator::DownstreamLocalAddress => sink.text_of(record.downstream_local_address, write_address),
         Operator::DownstreamLocalAddressWithoutPort => sink.text_of(record.downstream_local_address, write_ip),
@@ -366,8 +386,12 @@ fn without_query(path: &[u8]) -> &[u8] {
     path.split(|byte| *byte == b'?').next().unwrap_or_default()
 }
 
-fn flags(record: &Record<'_>) -> Option<ResponseFlags> {
-    Some(record.flags).filter(|flags| !flags.is_empty())
+/// No flag is a `-`, wherever it stands: it says that all went well.
+fn flags(record: &Record<'_>, sink: &mut impl Sink, write: impl FnOnce(ResponseFlags, &mut Vec<u8>)) {
+    match record.flags {
+        ResponseFlags::NONE => sink.bytes(b"-"),
+        flags => sink.text(|out| write(flags, out)),
+    }
 }
 
 fn port(address: Option<SocketAddr>) -> Option<u64> {
@@ -474,6 +498,7 @@ mod tests {
             response_code_details: "upstream_reset_before_response_started{connection_termination}",
             flags: ResponseFlags::UPSTREAM_CONNECTION_FAILURE | ResponseFlags::UPSTREAM_RETRY_LIMIT_EXCEEDED,
             bytes_sent: 1024,
+            upstream_transport_failure_reason: "delayed connect error: Connection refused",
             downstream_remote_address: Some(SocketAddr::from(([10, 244, 0, 3], 40_000))),
             downstream_local_address: "[::1]:80".parse().ok(),
             ..Record::new(UNIX_EPOCH + Duration::from_millis(1_770_000_000_007))
@@ -508,6 +533,38 @@ mod tests {
         check("%DOWNSTREAM_REMOTE_ADDRESS% %DOWNSTREAM_LOCAL_ADDRESS%", "10.244.0.3:40000 [::1]:80");
         check("%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT% %DOWNSTREAM_LOCAL_PORT%", "10.244.0.3 80");
         check("%BYTES_SENT%/%BYTES_RECEIVED% %UPSTREAM_HOST% %ROUTE_NAME%", "1024/0 - -");
+        check("%UPSTREAM_TRANSPORT_FAILURE_REASON%", "delayed_connect_error:_Connection_refused");
+    }
+
+    #[test]
+    fn what_is_absent_is_left_out_of_headers() {
+        let check = |pattern: &str, expected: &str| {
+            let mut out = Vec::new();
+            let good = Record { flags: ResponseFlags::NONE, ..record() };
+            format_header(&parse(pattern), &good, &mut out);
+            assert_eq!(String::from_utf8_lossy(&out), expected, "{pattern}");
+        };
+        check("%REQ(NOT-THERE)%", "");
+        check("a-%REQ(NOT-THERE)%-b|%UPSTREAM_HOST%|%REQ(:METHOD)%", "a--b||GET");
+        check("%RESPONSE_FLAGS%", "-");
+    }
+
+    #[test]
+    fn a_calls_status_is_what_its_answer_stands_for() {
+        const CALL: Head = Head(&[("content-type", "application/grpc+proto")]);
+        const SAID: Head = Head(&[("grpc-status", "5")]);
+        let check = |call: Record<'_>, expected: &str| {
+            let mut out = Vec::new();
+            format(&parse("%GRPC_STATUS% %GRPC_STATUS(NUMBER)%"), &call, &mut out);
+            assert_eq!(String::from_utf8_lossy(&out), expected);
+        };
+        let call = || Record { request: &CALL, ..record() };
+        check(record(), "- -");
+        check(call(), "Unavailable 14");
+        check(Record { response_code: 0, ..call() }, "- -");
+        check(Record { response_code: 200, ..call() }, "Unknown 2");
+        check(Record { response: &SAID, ..call() }, "NotFound 5");
+        check(Record { trailers: &SAID, ..call() }, "NotFound 5");
     }
 
     #[test]
@@ -518,18 +575,25 @@ mod tests {
             ("agent".into(), value("%REQ(USER-AGENT)%")),
             ("host".into(), value("%UPSTREAM_HOST%")),
             ("mixed".into(), value("%RESPONSE_CODE%!")),
+            ("flags".into(), value("%RESPONSE_FLAGS%")),
             ("list".into(), JsonFormat::List(vec![value("a"), value("%BYTES_SENT%")])),
         ]);
         let check = |omit_empty: bool, expected: &str| {
             let mut out = Vec::new();
-            json(&root, &record(), omit_empty, &mut out);
+            let good = Record { flags: ResponseFlags::NONE, ..record() };
+            json(&root, &good, omit_empty, &mut out);
             assert_eq!(String::from_utf8_lossy(&out), expected);
         };
         let agent = "\"quote\\\" and \\u0001\"";
         check(
             false,
-            &format!("{{\"code\":503,\"agent\":{agent},\"host\":null,\"mixed\":\"503!\",\"list\":[\"a\",1024]}}"),
+            &format!(
+                "{{\"code\":503,\"agent\":{agent},\"host\":null,\"mixed\":\"503!\",\"flags\":\"-\",\"list\":[\"a\",1024]}}"
+            ),
         );
-        check(true, &format!("{{\"code\":503,\"agent\":{agent},\"mixed\":\"503!\",\"list\":[\"a\",1024]}}"));
+        check(
+            true,
+            &format!("{{\"code\":503,\"agent\":{agent},\"mixed\":\"503!\",\"flags\":\"-\",\"list\":[\"a\",1024]}}"),
+        );
     }
 }

@@ -8,7 +8,7 @@ mod record;
 mod time;
 mod writer;
 
-pub use format::{format, format_line};
+pub use format::{format, format_header, format_line};
 pub use record::{HeadLookup, NoHead, Record};
 pub use writer::{LogHandle, LogThread, WorkerLog};
 

@@ -97,8 +97,9 @@ impl Stream {
         Poll::Ready(Ok(answer))
     }
 
-    /// Gives body bytes to `take`, at most `limit` of them at once, which opens the peer's window for as many. Once the
-    /// peer has ended its message all of it is delivered, whatever became of the stream after that (RFC 9113 section 8.1).
+    /// Gives body bytes to `take`, at most `limit` of them at once, which opens the peer's window for as many. All that came is
+    /// delivered, whatever became of the stream after that: a whole message is one (RFC 9113 section 8.1), and of one that breaks
+    /// off each part counts.
     /// `take` must not use other streams of the same connection.
     pub(crate) fn poll_data(
         &mut self,
@@ -108,17 +109,17 @@ impl Stream {
     ) -> Poll<Result<Received, Reset>> {
         let mut core = self.shared.0.borrow_mut();
         let entry = entry_of(&mut core, self.entry)?;
-        if let Some(reset) = entry.reset
-            && !entry.peer_ended
-        {
-            return Poll::Ready(Err(reset));
-        }
         if !entry.received.is_empty() {
             let count = entry.received.len().min(limit);
             take(entry.received.bytes().get(..count).unwrap_or_default());
             entry.received.consume(count);
             core.took(self.entry, count);
             return Poll::Ready(Ok(Received::Data));
+        }
+        if let Some(reset) = entry.reset
+            && !entry.peer_ended
+        {
+            return Poll::Ready(Err(reset));
         }
         if entry.peer_ended {
             let trailers = entry.trailers.take();
@@ -139,7 +140,7 @@ impl Stream {
         let mut core = self.shared.0.borrow_mut();
         let entry = entry_of(&mut core, self.entry)?;
         let held = entry.received.len();
-        if (1..=limit).contains(&held) && chunk.is_empty() && (entry.peer_ended || entry.reset.is_none()) {
+        if (1..=limit).contains(&held) && chunk.is_empty() {
             std::mem::swap(chunk, &mut entry.received);
             core.took(self.entry, held);
             return Poll::Ready(Ok(Received::Data));

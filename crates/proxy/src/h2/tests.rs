@@ -255,6 +255,27 @@ fn resets_reach_the_other_side() {
 }
 
 #[test]
+fn an_answer_that_breaks_off_arrives_as_far_as_it_went() {
+    run(async {
+        let Pair { client, mut server, .. } = pair().await;
+        let mut stream = open(&client, "/", true);
+        let mut served = next(&mut server).await.expect("a request").stream;
+        served.respond(&ok(), Framing::Chunked, false);
+        served.send_data(b"abc", false);
+        drop(served);
+        spawn_local(async move { while next(&mut server).await.is_some() {} });
+        assert_eq!(head(&mut stream).await.expect("an answer").0, 200);
+        let reset = poll_fn(|cx| stream.poll_reset(cx)).await;
+        assert_eq!((reset.reason, reset.by), (Reason::INTERNAL_ERROR, ResetBy::Peer));
+        let mut came = Vec::new();
+        let first = poll_fn(|cx| stream.poll_data(8192, &mut |data| came.extend_from_slice(data), cx)).await;
+        let then = poll_fn(|cx| stream.poll_data(8192, &mut |_| {}, cx)).await;
+        assert!(matches!(first, Ok(Received::Data)), "{first:?}");
+        assert_eq!((came.as_slice(), then.expect_err("its end")), (&b"abc"[..], reset));
+    });
+}
+
+#[test]
 fn an_answer_before_the_end_of_the_request_arrives_whole() {
     run(async {
         let Pair { client, mut server, .. } = pair().await;

@@ -83,7 +83,7 @@ impl Life<'_> {
         let until = timers.next(request.clock.now());
         request.clock.wait();
         ready!(self.deadline.poll(until, cx));
-        Poll::Ready(Err(timers.passed(request.clock.now())))
+        Poll::Ready(Err(timers.passed(request.clock.now(), false)))
     }
 
     /// Answers 100 where the client waits for it.

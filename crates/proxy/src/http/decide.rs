@@ -233,7 +233,7 @@ impl<'l> Life<'l> {
             let to_grpc = asked.is_some_and(|asked| asked.as_route_timeout);
             retry::announce_timeout(&mut request.head.headers, timeout, to_grpc);
         }
-        request.head.headers.remove(HeaderId::Expect);
+        forget_expectation(request, &origin.hcm);
         if !levels.is_empty() {
             let values = record(origin, request, |record| levels.request_values(record));
             levels.edit_request(&mut request.head.headers, values);
@@ -287,7 +287,22 @@ fn asked_tunnel(request: &mut Request, random: &Random) -> Option<Tunnel> {
         return Some(Tunnel::Connect);
     }
     let protocol = request.info.upgrade.then(|| request.head.headers.get(HeaderId::Upgrade)).flatten()?;
-    Some(Tunnel::Upgrade(protocol.to_ascii_lowercase()))
+    let protocol = protocol.to_ascii_lowercase();
+    // RFC 9113 knows this upgrade no more, but clients still offer it with their first request and are content with HTTP/1.1.
+    if protocol == b"h2c" {
+        request.head.headers.remove_name(b"http2-settings");
+        return None;
+    }
+    Some(Tunnel::Upgrade(protocol))
+}
+
+/// Takes `expect: 100-continue` off, unless it is for the upstream to say 100. HTTP/1.0 does not know it.
+fn forget_expectation(request: &mut Request, hcm: &HttpConnectionManager) {
+    let upstreams = hcm.proxy_100_continue && request.info.expect_continue;
+    let expected = request.head.headers.get(HeaderId::Expect);
+    if !upstreams && expected.is_some_and(|what| what.eq_ignore_ascii_case(b"100-continue")) {
+        request.head.headers.remove(HeaderId::Expect);
+    }
 }
 
 /// Whether it may not have it: the route's word counts, else the connection manager's.

@@ -70,19 +70,10 @@ pub(crate) fn add_headers(headers: &mut Headers, additions: &[HeaderAddition], r
 
 fn value(addition: &HeaderAddition, record: &Record<'_>) -> Vec<u8> {
     let mut value = Vec::new();
-    access_log::format(&addition.value, record, &mut value);
-    // An absent value prints `-` in a log; a header is left out instead.
-    if value == b"-" && !addition.value.parts.is_empty() && !is_literal(addition) {
-        value.clear();
-    }
+    access_log::format_header(&addition.value, record, &mut value);
     // A value taken from the message was checked when the message was read; anything else must not split lines.
     value.retain(|byte| !matches!(byte, b'\r' | b'\n' | 0));
     value
-}
-
-fn is_literal(addition: &HeaderAddition) -> bool {
-    use evenkeel_runtime_config::access_log::FormatPart;
-    addition.value.parts.iter().all(|part| matches!(part, FormatPart::Literal(_)))
 }
 
 fn edit(

@@ -16,8 +16,8 @@ use crate::conn::deadline::{after, earlier};
 
 /// Largest request body that can be sent again, in bytes. It is handed over in one piece then.
 const MAX_REPLAY_BYTES: usize = 64 * 1024;
-/// Interim responses (1xx) an upstream may send before its answer.
-const MAX_INTERIM: u32 = 8;
+/// Interim responses (1xx) an upstream may send before its answer: one that has much to do says so every few seconds.
+const MAX_INTERIM: u32 = 100;
 
 /// The request on its way up.
 pub(super) struct Upload {
@@ -133,26 +133,26 @@ impl Timers {
         self.moved = true;
     }
 
-    /// An answer is on its way: the limits of tries no longer matter.
+    /// An answer is on its way: the limit of a try no longer matters. It must not stop either, though.
     pub(super) fn end_tries(&mut self) {
-        (self.per_try, self.try_idle, self.try_idle_limit) = (None, None, None);
+        self.per_try = None;
     }
 
-    /// Which of them has passed.
-    pub(super) fn passed(&self, now: Instant) -> Failure {
+    /// Which of them has passed. `complete`: the whole request has come.
+    pub(super) fn passed(&self, now: Instant, complete: bool) -> Failure {
         let past = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if past(self.route) {
             Failure::ResponseTimeout
         } else if past(self.per_try) {
             Failure::PerTryTimeout
         } else if past(self.longest) {
-            Failure::LastedTooLong
+            Failure::LastedTooLong { complete }
         } else if past(self.try_idle) {
             Failure::PerTryIdleTimeout
         } else if past(self.request) {
             Failure::RequestTimeout
         } else {
-            Failure::Idle
+            Failure::Idle { complete }
         }
     }
 }
@@ -320,7 +320,7 @@ impl Exchange<'_, '_> {
         let until = self.timers.next(clock.now());
         clock.wait();
         ready!(self.life.deadline.poll(until, cx));
-        Poll::Ready(Err(self.timers.passed(clock.now())))
+        Poll::Ready(Err(self.timers.passed(clock.now(), self.upload.ended)))
     }
 
     /// 100 was answered already, unless the proxy leaves that to the upstream; other interim responses are passed on.

@@ -28,7 +28,10 @@ pub(crate) enum Failure {
     /// The request did not arrive in time.
     RequestTimeout,
     /// Nothing moved for too long.
-    Idle,
+    Idle {
+        /// The request was complete: it is the answer that is late.
+        complete: bool,
+    },
     /// The client closed before the response was complete.
     ClientGone,
     /// The client reset the stream.
@@ -69,7 +72,10 @@ pub(crate) enum Failure {
     /// The limit of one try.
     PerTryTimeout,
     /// The stream's longest life.
-    LastedTooLong,
+    LastedTooLong {
+        /// The request was complete: it is the answer that is late.
+        complete: bool,
+    },
     /// Nothing moved in one try for too long.
     PerTryIdleTimeout,
 }
@@ -82,7 +88,8 @@ impl Failure {
             Self::RequestBody | Self::Path => 400,
             Self::BodyTooLarge => 413,
             Self::LowVersion => 426,
-            Self::HeadTimeout | Self::RequestTimeout | Self::Idle | Self::LastedTooLong => 408,
+            Self::Idle { complete: true } | Self::LastedTooLong { complete: true } => 504,
+            Self::HeadTimeout | Self::RequestTimeout | Self::Idle { .. } | Self::LastedTooLong { .. } => 408,
             Self::ClientGone | Self::ClientReset | Self::ClientMessage => 0,
             Self::NoRoute => 404,
             Self::NoCluster(status) | Self::NoHealthyHost(status) => *status,
@@ -115,9 +122,10 @@ impl Failure {
             Self::Head(_) | Self::RequestBody | Self::BodyTooLarge | Self::LowVersion => {
                 evenkeel_http::encode::reason(self.status()).into()
             }
-            Self::HeadTimeout | Self::RequestTimeout => "request timeout".into(),
-            Self::Idle => "stream timeout".into(),
-            Self::LastedTooLong => "downstream duration timeout".into(),
+            Self::HeadTimeout => "request header timeout".into(),
+            Self::RequestTimeout => "request timeout".into(),
+            Self::Idle { .. } => "stream timeout".into(),
+            Self::LastedTooLong { .. } => "downstream duration timeout".into(),
             Self::Overload => "envoy overloaded".into(),
             Self::NoHealthyHost(_) => "no healthy upstream".into(),
             Self::DropOverload => "drop overload".into(),
@@ -164,8 +172,8 @@ impl Failure {
             | Self::HeadTimeout
             | Self::RequestTimeout
             | Self::UpgradeRefused
-            | Self::LastedTooLong => ResponseFlags::NONE,
-            Self::Idle => ResponseFlags::STREAM_IDLE_TIMEOUT,
+            | Self::LastedTooLong { .. } => ResponseFlags::NONE,
+            Self::Idle { .. } => ResponseFlags::STREAM_IDLE_TIMEOUT,
             Self::Overload => ResponseFlags::OVERLOAD_MANAGER,
             Self::ClientGone => ResponseFlags::DOWNSTREAM_CONNECTION_TERMINATION,
             Self::ClientReset => ResponseFlags::DOWNSTREAM_REMOTE_RESET,
@@ -196,8 +204,8 @@ impl Failure {
             Self::Path => "path_normalization_failed",
             Self::HeadTimeout => "request_header_timeout",
             Self::RequestTimeout => "request_overall_timeout",
-            Self::Idle => "stream_idle_timeout",
-            Self::LastedTooLong => "max_duration_timeout",
+            Self::Idle { .. } => "stream_idle_timeout",
+            Self::LastedTooLong { .. } => "max_duration_timeout",
             Self::Overload => "overload",
             Self::ClientGone => "downstream_remote_disconnect",
             Self::ClientReset => "http2.remote_reset",
@@ -241,8 +249,8 @@ impl Failure {
                 | Self::Path
                 | Self::HeadTimeout
                 | Self::RequestTimeout
-                | Self::Idle
-                | Self::LastedTooLong
+                | Self::Idle { complete: false }
+                | Self::LastedTooLong { complete: false }
                 | Self::ClientGone
                 | Self::UpgradeRefused
         )
@@ -310,6 +318,14 @@ mod tests {
         check(Failure::BodyTooLarge, 413, "", "request_payload_too_large", "Payload Too Large");
         check(Failure::NoRoute, 404, "NR", "route_not_found", "");
         check(Failure::NoHealthyHost(503), 503, "UH", "no_healthy_upstream", "no healthy upstream");
+        let (idle, long) = (|complete| Failure::Idle { complete }, |complete| Failure::LastedTooLong { complete });
+        check(idle(false), 408, "SI", "stream_idle_timeout", "stream timeout");
+        check(idle(true), 504, "SI", "stream_idle_timeout", "stream timeout");
+        check(long(true), 504, "", "max_duration_timeout", "downstream duration timeout");
+        assert_eq!(
+            [idle(false), idle(true), long(false), long(true)].map(|late| late.ends_connection()),
+            [true, false, true, false]
+        );
         check(Failure::DropOverload, 503, "DO", "drop_overload", "drop overload");
         check(Failure::ResponseTimeout, 504, "UT", "response_timeout", "upstream request timeout");
         check(

@@ -12,9 +12,8 @@ const UNKNOWN: u8 = 2;
 const DEADLINE_EXCEEDED: u8 = 4;
 
 /// The gRPC status that stands for an HTTP status (`doc/http-grpc-status-mapping.md` of gRPC).
-pub(super) fn status_of_http(status: u16) -> u8 {
+pub(crate) fn status_of_http(status: u16) -> u8 {
     match status {
-        200 => OK,
         400 => 13,
         401 => 16,
         403 => 7,

@@ -184,7 +184,7 @@ impl Http1Connection {
                 More::Bytes => {}
                 More::End => return Ok(false),
                 More::Late if late == until => return Err(Failure::HeadTimeout),
-                More::Late => return Err(Failure::Idle),
+                More::Late => return Err(Failure::Idle { complete: false }),
             }
         }
     }

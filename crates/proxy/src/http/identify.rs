@@ -1,6 +1,7 @@
 //! Who is asking: the headers by which proxies tell each other about the client, sanitized and extended as Envoy's
 //! connection manager does.
 
+use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 
 use evenkeel_http::{HeaderId, Headers, RequestHead};
@@ -32,8 +33,18 @@ const INTERNAL_NAMES: [&[u8]; 6] = [
 ];
 
 /// Headers an edge proxy takes off besides.
-const EDGE: [HeaderId; 3] =
-    [HeaderId::EnvoyDecoratorOperation, HeaderId::EnvoyDownstreamServiceCluster, HeaderId::EnvoyDownstreamServiceNode];
+const EDGE: [HeaderId; 4] = [
+    HeaderId::EnvoyDecoratorOperation,
+    HeaderId::EnvoyDownstreamServiceCluster,
+    HeaderId::EnvoyDownstreamServiceNode,
+    HeaderId::EnvoyOriginalPath,
+];
+const EDGE_NAME: &[u8] = b"x-envoy-original-host";
+
+/// Lists that several lines may make up. They are made one: whoever reads a single line next must not miss what the last hop
+/// has said.
+const LISTS: [HeaderId; 4] =
+    [HeaderId::ForwardedFor, HeaderId::Via, HeaderId::ForwardedClientCert, HeaderId::RequestId];
 
 /// Brings the request's headers into the form filters and upstreams may trust. Returns the client's address.
 pub(super) fn identify(
@@ -44,10 +55,22 @@ pub(super) fn identify(
     random: &Random,
 ) -> SocketAddr {
     let direct = connection.remote;
+    let lines = Cell::new(0);
     head.headers.remove_where(|id, name| match id {
-        HeaderId::Other => name.starts_with(b"x-envoy-") && INTERNAL_NAMES.contains(&name),
+        HeaderId::Other => {
+            name.starts_with(b"x-envoy-")
+                && (INTERNAL_NAMES.contains(&name) || (hcm.use_remote_address && name == EDGE_NAME))
+        }
+        id if LISTS.contains(&id) => {
+            lines.set(lines.get() + 1);
+            false
+        }
         id => INTERNAL.contains(&id) || (hcm.use_remote_address && EDGE.contains(&id)),
     });
+    if lines.get() > 1 {
+        let repeated = LISTS.into_iter().filter(|id| head.headers.all(*id).count() > 1);
+        repeated.collect::<Vec<_>>().into_iter().for_each(|id| head.headers.join(id, b","));
+    }
     let (mut client, scheme) = (direct, if connection.tls { &b"https"[..] } else { b"http" });
     let headers = &mut head.headers;
     if hcm.use_remote_address {

@@ -30,4 +30,5 @@ mod websocket;
 
 pub(crate) use connection::serve;
 pub(crate) use edits::add_headers;
+pub(crate) use grpc::status_of_http;
 pub(crate) use lending::{LentStream, serve_lent};

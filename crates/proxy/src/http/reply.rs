@@ -127,6 +127,9 @@ impl Life<'_> {
             levels.edit_response(&mut request.response.headers, values);
         }
         finish_response(&mut request.response.headers, hcm, true);
+        if self.down.received_all() {
+            request.received_all.get_or_insert(request.clock.now());
+        }
         let close = origin.is_to_end()
             || reply.close
             || !self.down.received_all()

@@ -330,7 +330,6 @@ async fn connect(
     };
     outcome.original_dst = matches!(cluster.config().discovery, Discovery::OriginalDst(_));
     for _ in 0..proxy.max_connect_attempts.max(1) {
-        outcome.attempts += 1;
         let target = Target {
             original_dst: Some(view.local),
             hash: proxy.hash_source_ip.then(|| address_hash(view.remote.ip())),
@@ -346,6 +345,7 @@ async fn connect(
             outcome.flags |= ResponseFlags::UPSTREAM_OVERFLOW;
             return None;
         };
+        outcome.attempts += 1;
         let connected = match &proxy.tunneling {
             None => cluster.connect_tcp(&host, view).await.map(Upstream::Connection).map_err(TunnelError::from),
             Some(tunneling) => tunnel::open(&cluster, &host, view, tunneling).await.map(|tunnel| match tunnel {

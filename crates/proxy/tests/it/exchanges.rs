@@ -49,7 +49,7 @@ fn a_stream_lasts_no_longer_than_it_may() {
     let proxy = start(&to_backend(action, ""), silent.local_addr().expect("bound"), "");
     let mut client = Connection::open(proxy.listener("web")).expect("it accepts");
     let response = client.get("test", "/", "").expect("an answer");
-    assert_eq!((response.status, response.text().as_str()), (408, "downstream duration timeout"));
+    assert_eq!((response.status, response.text().as_str()), (504, "downstream duration timeout"));
 }
 
 #[test]
@@ -88,6 +88,62 @@ fn early_hints_reach_an_http2_client_before_the_answer() {
         assert_eq!(frame.flags & H2::END_STREAM, 0, "{frame:?}");
     }
     assert_eq!(kinds, [H2::HEADERS, H2::HEADERS, H2::DATA]);
+}
+
+#[test]
+fn a_host_may_say_many_times_that_it_is_at_work() {
+    let raw = ["HTTP/1.1 102 Processing\r\n\r\n".repeat(20).as_str(), "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"]
+        .concat();
+    let backend = Backend::start(move |_| Reply::Raw(raw.clone().into_bytes()));
+    let proxy = start(&to_backend("", ""), backend.address(), "");
+    let mut client = Connection::open(proxy.listener("web")).expect("it accepts");
+    client.send("GET / HTTP/1.1\r\nhost: test\r\n\r\n").expect("it reads");
+    let statuses: Vec<_> = (0..21).map(|_| client.head_response().expect("a head").status).collect();
+    assert_eq!(statuses, [vec![102; 20], vec![200]].concat());
+}
+
+#[test]
+fn a_host_that_is_asked_whether_to_go_on_says_so_itself() {
+    let upstream = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = upstream.local_addr().expect("bound");
+    let proxy = start(&to_backend("", "proxy_100_continue: true"), address, "");
+    let mut client = Connection::open(proxy.listener("web")).expect("it accepts");
+    let head = "POST / HTTP/1.1\r\nhost: test\r\nexpect: 100-continue\r\ncontent-length: 5\r\n\r\n";
+    client.send(head).expect("it reads");
+    let (mut host, _) = upstream.accept().expect("the proxy connects");
+    let mut read_to = |end: &[u8]| {
+        let mut seen = Vec::new();
+        while !seen.ends_with(end) {
+            let mut byte = [0];
+            host.read_exact(&mut byte).expect("the request");
+            seen.push(byte[0]);
+        }
+        String::from_utf8(seen).expect("text")
+    };
+    let asked = read_to(b"\r\n\r\n");
+    assert!(asked.contains("expect: 100-continue\r\n"), "{asked}");
+    (&host).write_all(b"HTTP/1.1 100 Continue\r\n\r\n").expect("it reads");
+    assert_eq!(client.head_response().expect("100").status, 100);
+    client.send("hello").expect("it reads");
+    let mut body = [0; 5];
+    host.read_exact(&mut body).expect("the body");
+    host.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").expect("it reads");
+    assert_eq!((&body, client.response().expect("an answer").text().as_str()), (b"hello", "ok"));
+}
+
+#[test]
+fn a_try_whose_answer_stops_is_over() {
+    let upstream = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = upstream.local_addr().expect("bound");
+    let policy = ", timeout: 0s, retry_policy: {retry_on: 5xx, num_retries: 0, per_try_idle_timeout: 0.2s}";
+    let proxy = start(&to_backend(policy, ""), address, "");
+    let mut client = Connection::open(proxy.listener("web")).expect("it accepts");
+    client.send("GET / HTTP/1.1\r\nhost: test\r\n\r\n").expect("it reads");
+    let (mut host, _) = upstream.accept().expect("the proxy connects");
+    host.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhel").expect("it reads");
+    let answer = client.read_to_end().expect("what there is");
+    assert!(answer.ends_with(b"\r\n\r\nhel"), "{}", answer.escape_ascii());
+    eventually("its end to be counted", || (stat(&proxy, ".upstream_rq_active") == [0]).then_some(()));
 }
 
 #[test]

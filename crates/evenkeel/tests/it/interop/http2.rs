@@ -37,6 +37,7 @@ pub fn cases() -> Vec<Case> {
         grpc("gRPC that takes too long", "actions.test", "/timeout", "grpc-status"),
         grpc("gRPC to an upstream that closes", "actions.test", "/behave/close", "grpc-status: 14"),
         grpc("gRPC answered by the proxy", "actions.test", "/direct", "grpc-status"),
+        grpc("gRPC answered by the proxy with 200", "open.anything", "/", "grpc-status: 2"),
         row("HTTP/2 cookies in pieces", "| cookie: a=1; b=2", {
             ask("GET", "actions.test", "/cookies", &[("cookie", "a=1"), ("cookie", "b=2")], "")
         }),

@@ -57,6 +57,13 @@ fn persistence() -> Vec<Case> {
         old("HTTP/1.0 where it is on", "then: closed", "/", "Host: a.test\r\n").then(Step::Closed),
         old("HTTP/1.0 without a host", "| host: old.test", "/", "").then(Step::Closed),
         old("HTTP/1.0 that asks to be kept", "200", "/", "Host: a.test\r\nConnection: keep-alive\r\n").then(Step::Open),
+        Case::request(
+            "headers of an outer hop end at the edge",
+            Port::Edge,
+            "via: 1.1 a,1.1 b, edge",
+            "GET / HTTP/1.1\r\nHost: a.test\r\nX-Envoy-Original-Path: /x\r\nX-Envoy-Original-Host: x\r\nVia: 1.1 a\r\n\
+             Via: 1.1 b\r\nX-Forwarded-For: 1.1.1.1\r\nX-Forwarded-For: 2.2.2.2\r\n\r\n",
+        ),
         old("HTTP/1.0 and a chunked answer", "then: closed", "/behave/chunked", "Host: a.test\r\n").then(Step::Closed),
     ]
 }
@@ -195,6 +202,18 @@ fn upgrades() -> Vec<Case> {
             vec![upgrade("/behave/refuse-upgrade", "websocket"), Step::Response],
         ),
         http("websocket where the route forbids it", "403", vec![upgrade("/ws-off", "websocket"), Step::Response]),
+        http(
+            "an upgrade to HTTP/2 is left aside",
+            "| GET /one",
+            vec![
+                send(
+                    "GET /one HTTP/1.1\r\nHost: actions.test\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\
+                 HTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n",
+                ),
+                Step::Response,
+                Step::Open,
+            ],
+        ),
         http("an upgrade not enabled", "403", vec![upgrade("/ws", "other"), Step::Response]),
         Case::new(
             "websocket where it is off",
@@ -203,6 +222,25 @@ fn upgrades() -> Vec<Case> {
             vec![
                 send("GET / HTTP/1.1\r\nHost: a.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"),
                 Step::Response,
+            ],
+        ),
+        http(
+            "CONNECT that ends here",
+            "bytes: \"ping\"",
+            vec![
+                send("CONNECT tunnel.test:443 HTTP/1.1\r\nHost: tunnel.test:443\r\n\r\n"),
+                Step::HeadResponse,
+                send("ping"),
+                Step::Bytes(4),
+            ],
+        ),
+        http(
+            "CONNECT with a body",
+            "400",
+            vec![
+                send("CONNECT tunnel.test:443 HTTP/1.1\r\nHost: tunnel.test:443\r\nContent-Length: 3\r\n\r\nabc"),
+                Step::Response,
+                Step::Closed,
             ],
         ),
         http("CONNECT", "404", vec![send("CONNECT a.test:443 HTTP/1.1\r\nHost: a.test:443\r\n\r\n"), Step::Response]),

@@ -10,6 +10,8 @@ pub fn cases() -> Vec<Case> {
     vec![
         get("route timeout", "/timeout", "504").then(Step::Open),
         get("no route timeout", "/no-timeout", "| slow").then(Step::Open),
+        get("no answer for as long as the stream may be idle", "/idle", "504").then(Step::Open),
+        get("no answer for as long as the stream may last", "/lasts", "504").then(Step::Open),
         get("retried until it works", "/retried", "| third time lucky").then(Step::Open),
         get("upstream closes without an answer", "/behave/close", "503").then(Step::Open),
         get("upstream answers garbage", "/behave/garbage", "502").then(Step::Open),

@@ -122,7 +122,8 @@ impl Http1 {
             (None, false) if answer.http_10 => encode::Connection::KeepAlive,
             (None, false) => encode::Connection::Default,
         };
-        let framing = wire_framing(answer);
+        // A tunnel has no framing, and must not claim one (RFC 9110 section 9.3.6).
+        let framing = if answer.tunnel.is_some() { Framing::None } else { wire_framing(answer) };
         let bodiless = answer.bodiless || answer.tunnel.is_some();
         let proper_case = self.proper_case;
         let style = encode::ResponseStyle { version, framing, bodiless, connection, proper_case };
@@ -177,7 +178,8 @@ impl Http1 {
     }
 
     pub(super) fn must_close(&self, max_requests: Option<u32>) -> bool {
-        !self.keep_alive || max_requests.is_some_and(|most| most > 0 && self.requests >= most)
+        // What is left of a request that is answered already is not waited for.
+        !self.keep_alive || !self.received_all() || max_requests.is_some_and(|most| most > 0 && self.requests >= most)
     }
 
     pub(super) fn end(&mut self, close: bool) -> bool {
