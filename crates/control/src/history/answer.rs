@@ -23,7 +23,7 @@ pub enum AnswerError {
     History(#[from] HistoryError),
 }
 
-/// What `proxy` (a node id, `POD.NAMESPACE` or `POD`) ran `at` a time in RFC 3339 or so long ago; now if not given.
+/// What `proxy` (a node id, `POD.NAMESPACE`, `POD` or a workload) ran `at` a time in RFC 3339 or so long ago; now if not given.
 pub fn answer(state: &Path, proxy: &str, at: Option<&str>) -> Result<Value, AnswerError> {
     let now = SystemTime::now();
     let at = match at {

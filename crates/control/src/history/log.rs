@@ -201,6 +201,13 @@ impl Run {
         format!("{}.{}", self.pod, self.namespace)
     }
 
+    /// Whether it is beside a replica of this workload, by the pod's name: `WORKLOAD-HASH-SUFFIX` or `WORKLOAD-NUMBER`.
+    pub fn is_replica_of(&self, wanted: &str) -> bool {
+        let workload = wanted.strip_suffix(&format!(".{}", self.namespace)).unwrap_or(wanted);
+        let rest = self.pod.strip_prefix(workload).and_then(|rest| rest.strip_prefix('-'));
+        rest.is_some_and(|rest| !rest.is_empty() && rest.matches('-').count() <= 1)
+    }
+
     /// Whether this is the proxy a user means: by node id, `POD.NAMESPACE` or `POD`.
     pub fn is(&self, wanted: &str) -> bool {
         self.node == wanted || self.pod == wanted || self.name() == wanted

@@ -88,7 +88,8 @@ pub struct Difference {
     pub what: &'static str,
 }
 
-/// What `wanted` (a node id, `POD.NAMESPACE` or `POD`) ran at `at`, in µs since 1970.
+/// What `wanted` (a node id, `POD.NAMESPACE`, `POD`, or a workload: of its replicas the one seen last) ran at `at`, in µs since
+/// 1970.
 pub fn past(state: &Path, wanted: &str, at: u64) -> Result<Past, HistoryError> {
     let segments = log::read(state).map_err(|reason| HistoryError::Read { state: state.to_owned(), reason })?;
     let seen = last_run(&segments, wanted, at)?;
@@ -157,7 +158,10 @@ fn last_run<'s>(segments: &'s [Vec<Record>], wanted: &str, at: u64) -> Result<Se
             }
         }
     }
-    let found = known.values().filter(|seen| seen.run.is(wanted)).max_by_key(|seen| seen.run.since);
+    let last = |is_meant: &dyn Fn(&Run) -> bool| {
+        known.values().filter(|seen| is_meant(&seen.run)).max_by_key(|seen| seen.run.since)
+    };
+    let found = last(&|run| run.is(wanted)).or_else(|| last(&|run| run.is_replica_of(wanted)));
     found.cloned().ok_or_else(|| {
         let names: Vec<String> = known.values().map(|seen| seen.run.name()).collect();
         let known = suggest::instead(wanted, names.iter().map(String::as_str));
@@ -486,6 +490,14 @@ mod tests {
         let what = |name: &str| past.since.iter().find(|d| d.name == name).map(|d| d.what);
         assert_eq!(what("outbound|80||b.shop.svc.cluster.local"), Some("added"));
         assert_eq!(what("outbound|80||a.shop.svc.cluster.local"), Some("removed"));
+
+        for name in ["client", "client.shop", "client-0", "client-0.shop"] {
+            assert_eq!(super::past(live.state.path(), name, then).expect("a past").generation, 2, "{name}");
+        }
+        let run = Run::new("node", &ProxyView { pod: "web-7f9c-x2x4k".into(), ..view() }, 1, UNIX_EPOCH);
+        let is_replica = |name: &&str| run.is_replica_of(name);
+        assert!(["web", "web.shop", "web-7f9c"].iter().all(is_replica));
+        assert!(!["we", "web-7f9c-x2x4k", "web.other", "7f9c", ""].iter().any(is_replica));
 
         let unknown = super::past(live.state.path(), "nobody", then).expect_err("no such proxy").to_string();
         assert!(unknown.contains("no proxy `nobody`") && unknown.contains("client"), "{unknown}");
