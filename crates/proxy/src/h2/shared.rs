@@ -226,16 +226,14 @@ impl Core {
                 return;
             }
             if !(entry.ended() && entry.peer_ended) {
-                self.cut(
-                    index,
-                    match (answered, self.server) {
-                        // After a whole answer the rest of the request is not wanted, which is no error (RFC 9113 section 8.1).
-                        (true, _) => Reason::NO_ERROR,
-                        // An answer breaks off. To gRPC's clients CANCEL would be their own doing.
-                        (false, true) => Reason::INTERNAL_ERROR,
-                        (false, false) => Reason::CANCEL,
-                    },
-                );
+                let reason = match (answered, self.server) {
+                    // After a whole answer the rest of the request is not wanted, which is no error (RFC 9113 section 8.1).
+                    (true, _) => Reason::NO_ERROR,
+                    // An answer breaks off. To gRPC's clients CANCEL would be their own doing.
+                    (false, true) => Reason::INTERNAL_ERROR,
+                    (false, false) => Reason::CANCEL,
+                };
+                self.cut(index, reason);
             }
         }
         self.forget(index);

@@ -23,12 +23,13 @@ const INTERNAL: [HeaderId; 7] = [
 ];
 
 /// The same without a well-known id.
-const INTERNAL_NAMES: [&[u8]; 6] = [
+const INTERNAL_NAMES: [&[u8]; 7] = [
     b"x-envoy-retry-grpc-on",
     b"x-envoy-retriable-status-codes",
     b"x-envoy-upstream-alt-stat-name",
     b"x-envoy-upstream-rq-timeout-ms",
     b"x-envoy-upstream-rq-per-try-timeout-ms",
+    b"x-envoy-upstream-stream-duration-ms",
     b"x-envoy-original-url",
 ];
 

@@ -61,7 +61,8 @@ fn persistence() -> Vec<Case> {
             "headers of an outer hop end at the edge",
             Port::Edge,
             "via: 1.1 a,1.1 b, edge",
-            "GET / HTTP/1.1\r\nHost: a.test\r\nX-Envoy-Original-Path: /x\r\nX-Envoy-Original-Host: x\r\nVia: 1.1 a\r\n\
+            "GET / HTTP/1.1\r\nHost: a.test\r\nX-Envoy-Original-Path: /x\r\nX-Envoy-Original-Host: x\r\nX-Envoy-Upstream-Stream-Duration-Ms: 5\r\n\
+             Via: 1.1 a\r\n\
              Via: 1.1 b\r\nX-Forwarded-For: 1.1.1.1\r\nX-Forwarded-For: 2.2.2.2\r\n\r\n",
         ),
         old("HTTP/1.0 and a chunked answer", "then: closed", "/behave/chunked", "Host: a.test\r\n").then(Step::Closed),
