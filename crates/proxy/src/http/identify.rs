@@ -56,21 +56,26 @@ pub(super) fn identify(
     random: &Random,
 ) -> SocketAddr {
     let direct = connection.remote;
-    let lines = Cell::new(0);
+    // Bits by place in `LISTS`.
+    let (seen, repeated) = (Cell::new(0_u8), Cell::new(0_u8));
     head.headers.remove_where(|id, name| match id {
         HeaderId::Other => {
             name.starts_with(b"x-envoy-")
                 && (INTERNAL_NAMES.contains(&name) || (hcm.use_remote_address && name == EDGE_NAME))
         }
-        id if LISTS.contains(&id) => {
-            lines.set(lines.get() + 1);
-            false
-        }
-        id => INTERNAL.contains(&id) || (hcm.use_remote_address && EDGE.contains(&id)),
+        id => match LISTS.iter().position(|list| *list == id) {
+            Some(at) => {
+                repeated.set(repeated.get() | (seen.get() & (1 << at)));
+                seen.set(seen.get() | (1 << at));
+                false
+            }
+            None => INTERNAL.contains(&id) || (hcm.use_remote_address && EDGE.contains(&id)),
+        },
     });
-    if lines.get() > 1 {
-        let repeated = LISTS.into_iter().filter(|id| head.headers.all(*id).count() > 1);
-        repeated.collect::<Vec<_>>().into_iter().for_each(|id| head.headers.join(id, b","));
+    for (at, id) in LISTS.into_iter().enumerate() {
+        if repeated.get() & (1 << at) != 0 {
+            head.headers.join(id, b",");
+        }
     }
     let (mut client, scheme) = (direct, if connection.tls { &b"https"[..] } else { b"http" });
     let headers = &mut head.headers;

@@ -123,7 +123,7 @@ impl Own {
     }
 
     fn gives(&self, kind: ResourceType, name: &str) -> bool {
-        self.resources.iter().any(|(of, resource)| *of == kind && *resource.name == *name)
+        self.units.iter().any(|(_, made)| made.gives(kind, name))
     }
 }
 

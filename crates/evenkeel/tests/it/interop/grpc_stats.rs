@@ -293,6 +293,13 @@ fn listener((name, config): &(&str, &str), port: u16, log: &Path) -> String {
     let comma = if config.is_empty() { "" } else { ", " };
     let state = "%FILTER_STATE(envoy.filters.http.grpc_stats";
     let log = log.display();
+    let buffered = if *name == "none" { "buffer: { max_request_bytes: 1000 }" } else { "disabled: true" };
+    let routes = format!(
+        "              - {{ match: {{ prefix: /Nobody/ }}, route: {{ cluster: empty }} }}
+              - {{ match: {{ prefix: /Nowhere/ }}, direct_response: {{ status: 404 }} }}
+              - {{ match: {{ prefix: / }}, route: {{ cluster: {name} }}, typed_per_filter_config: {{ b: {{ \"@type\": type.googleapis.com/envoy.extensions.filters.http.buffer.v3.BufferPerRoute, {buffered} }} }} }}
+"
+    );
     let manager = format!(
         "          access_log:
           - name: text
@@ -313,17 +320,8 @@ fn listener((name, config): &(&str, &str), port: u16, log: &Path) -> String {
               rules: {{ action: DENY, policies: {{ p: {{ permissions: [ {{ url_path: {{ path: {{ prefix: /Denied/ }} }} }} ], principals: [ {{ any: true }} ] }} }} }}
           - {{ name: b, typed_config: {{ \"@type\": type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer, max_request_bytes: 1000 }} }}
           - {ROUTER}
-          route_config:
-            name: r
-            virtual_hosts:
-            - name: all
-              domains: [\"*\"]
-              routes:
-              - {{ match: {{ prefix: /Nobody/ }}, route: {{ cluster: empty }} }}
-              - {{ match: {{ prefix: /Nowhere/ }}, direct_response: {{ status: 404 }} }}
-              - {{ match: {{ prefix: / }}, route: {{ cluster: {name} }}, typed_per_filter_config: {{ b: {{ \"@type\": type.googleapis.com/envoy.extensions.filters.http.buffer.v3.BufferPerRoute, {} }} }} }}
-",
-        if *name == "none" { "buffer: { max_request_bytes: 1000 }" } else { "disabled: true" }
+{}",
+        web::one_host(&routes)
     );
     web::http_listener(name, port, &manager)
 }

@@ -138,14 +138,10 @@ fn opening_listener(port: u16) -> String {
         "          http2_protocol_options: {{ allow_connect: true }}
           upgrade_configs: [ {{ upgrade_type: CONNECT }} ]
           http_filters: [ {ROUTER} ]
-          route_config:
-            name: r
-            virtual_hosts:
-            - name: all
-              domains: [\"*\"]
-              routes:
-              - {{ match: {{ connect_matcher: {{}} }}, route: {{ cluster: echo, upgrade_configs: [ {{ upgrade_type: CONNECT, connect_config: {{}} }} ] }} }}
-"
+{}",
+        web::one_host(
+            "              - { match: { connect_matcher: {} }, route: { cluster: echo, upgrade_configs: [ { upgrade_type: CONNECT, connect_config: {} } ] } }\n"
+        )
     );
     web::http_listener(&format!("l{port}"), port, &manager)
 }

@@ -19,17 +19,21 @@ pub fn bootstrap(port: u16, admin: u16, filters: &[String], routes: &[String], c
         |items: &[String], indent: &str| -> String { items.iter().map(|item| format!("{indent}- {item}\n")).collect() };
     let filters = filters.iter().map(|filter| format!("{filter}, ")).collect::<String>();
     let (routes, clusters) = (lines(routes, "              "), lines(clusters, "  "));
-    let manager = format!(
-        "          http_filters: [ {filters}{ROUTER} ]
-          route_config:
+    let manager = format!("          http_filters: [ {filters}{ROUTER} ]\n{}", one_host(&routes));
+    scene(admin, &http_listener("l", port, &manager), &clusters)
+}
+
+/// A connection manager's routes, as lines of a YAML list, for whatever host is asked for.
+pub fn one_host(routes: &str) -> String {
+    format!(
+        "          route_config:
             name: r
             virtual_hosts:
             - name: all
               domains: [\"*\"]
               routes:
 {routes}"
-    );
-    scene(admin, &http_listener("l", port, &manager), &clusters)
+    )
 }
 
 /// A bootstrap of these listeners and clusters, as items of YAML lists.
