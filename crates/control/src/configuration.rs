@@ -14,6 +14,7 @@ use tokio::sync::watch;
 
 use crate::history::log::{Change as Written, Checkpoint, EventLog, FileText, Writer, unix_micros};
 use crate::lease::Lease;
+use crate::memory;
 use crate::metrics::{Event, Metrics, Trigger};
 use crate::proxies::{Client, Proxies};
 use crate::shrunk::{Advice, Shrunk};
@@ -103,6 +104,7 @@ impl Configuration {
 
     /// Reads everything for the first time.
     pub fn first(&mut self) -> World {
+        let _apart = memory::apart();
         let refresh = self.files.refresh(SystemTime::now());
         let causes = Cause::of(&refresh.objects);
         self.events = refresh.events;
@@ -148,6 +150,7 @@ impl Configuration {
         proxies: &Proxies,
         metrics: &Metrics,
     ) {
+        let _apart = memory::apart();
         // What they run is about to be replaced; it is written down when they know.
         let (now, settled) = (SystemTime::now(), proxies.take_settled());
         let last = world.borrow().clone();
@@ -167,7 +170,9 @@ impl Configuration {
 
     /// Builds anew what is left of a configuration of which most has gone.
     fn rebuild(&mut self, world: &watch::Sender<Arc<World>>, proxies: &Proxies) {
-        let built = self.builder.rebuild();
+        memory::renew();
+        let _apart = memory::apart();
+        let built = self.builder.rebuild(self.files.renew());
         self.told = built.diagnostics;
         let next = World { snapshot: built.snapshot, ..World::clone(&world.borrow()) };
         world.send_replace(Arc::new(next));
@@ -359,7 +364,6 @@ pub async fn keep(
     world: watch::Sender<Arc<World>>,
     proxies: Arc<Proxies>,
     metrics: Arc<Metrics>,
-    freed: fn(),
 ) {
     count(&world.borrow(), &metrics);
     metrics.noticed(std::mem::take(&mut configuration.events));
@@ -401,18 +405,10 @@ pub async fn keep(
                 match shrunk.look(configuration.builder.objects()) {
                     Advice::Nothing => {}
                     Advice::Rebuild => configuration.rebuild(&world, &proxies),
-                    Advice::GiveBack => give_back(freed),
+                    Advice::GiveBack => memory::give_back(),
                 }
             }
         }
-    }
-}
-
-/// Has all threads give back what they have free: a thread does before it goes to sleep, so each is woken.
-fn give_back(freed: fn()) {
-    freed();
-    for _ in 0..tokio::runtime::Handle::current().metrics().num_workers() {
-        tokio::spawn(tokio::task::yield_now());
     }
 }
 

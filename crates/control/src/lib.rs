@@ -19,6 +19,7 @@ pub mod discovery;
 pub mod history;
 pub mod lease;
 pub mod listen;
+pub mod memory;
 pub mod metrics;
 mod observe;
 pub mod options;

@@ -13,6 +13,7 @@ use evenkeel_xds::server::{Interest, Session, Status, Touched};
 use evenkeel_xds::{Cause, ResourceSet};
 use tokio::sync::watch;
 
+use crate::memory;
 use crate::metrics::Metrics;
 use crate::observe;
 use crate::publish::{Admission, FirstPush, PublishOptions};
@@ -173,8 +174,10 @@ impl Proxies {
             return Err(ConnectError::TooMany);
         }
         drop(state);
+        let apart = memory::apart();
         let first = translator.join(&client.view);
         let view = View(translator.view_of(&client.view).cloned().unwrap_or_else(|| Arc::new(client.view.clone())));
+        drop(apart);
         let told = (first.generation, Instant::now());
         let (sender, resources) = watch::channel(first);
         let interest = Interest::default();

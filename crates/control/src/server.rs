@@ -129,8 +129,6 @@ struct Parts {
     certificates: Arc<Certificates>,
     scopes: Arc<Scopes>,
     server_certificates: ServerCertificates,
-    /// Called when much memory has become free.
-    freed: fn(),
 }
 
 impl ControlPlane {
@@ -186,7 +184,6 @@ impl ControlPlane {
             certificates,
             scopes: Scopes::open(&options.state),
             server_certificates,
-            freed: || {},
         };
         Ok(Self { addresses, parts })
     }
@@ -217,8 +214,7 @@ impl ControlPlane {
         });
         let remembering = tokio::spawn(scopes.clone().keep());
         let debug = tokio::spawn(debug::serve(http, pages));
-        let keeping =
-            configuration::keep(configuration, watch, debounce, world, proxies.clone(), metrics, self.parts.freed);
+        let keeping = configuration::keep(configuration, watch, debounce, world, proxies.clone(), metrics);
         let keeper = tokio::spawn(keeping);
         let at = self.addresses;
         tracing::info!(grpc = %at.grpc, secure_grpc = %at.secure_grpc, http = %at.http, "control plane ready");
@@ -251,11 +247,9 @@ impl ControlPlane {
     }
 }
 
-/// Starts a control plane and serves until SIGTERM or SIGINT. `freed` is called when much memory has become free.
-pub async fn run(options: Options, freed: fn()) -> Result<(), ControlError> {
-    let mut plane = ControlPlane::start(&options).await?;
-    plane.parts.freed = freed;
-    plane.serve(signals()).await
+/// Starts a control plane and serves until SIGTERM or SIGINT.
+pub async fn run(options: Options) -> Result<(), ControlError> {
+    ControlPlane::start(&options).await?.serve(signals()).await
 }
 
 /// Serves connections as they come until `stop`, then those there are until they end.

@@ -10,8 +10,10 @@ const PART: usize = 4;
 const MIN_OBJECTS: usize = 1_000;
 /// Looks without a change after which it is quiet.
 const QUIET_LOOKS: u32 = 2;
-/// Looks after building anew at which memory is given back: streams let go of what they hold when they are told.
-const GIVING_LOOKS: u32 = 2;
+/// What is done then, one look after the other. What is built anew is to lie in memory that was given back before: it fills
+/// little of each page at first. Streams let go of what they hold when they are told, and each look finds what threads have
+/// freed since the one before.
+const STEPS: [Advice; 5] = [Advice::GiveBack, Advice::Rebuild, Advice::GiveBack, Advice::GiveBack, Advice::GiveBack];
 
 /// What to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,8 +34,8 @@ pub struct Shrunk {
     last: usize,
     /// Looks since there were more or fewer.
     quiet: u32,
-    /// Looks at which memory is to be given back still.
-    giving: u32,
+    /// What is to be done still, at the next looks.
+    due: std::slice::Iter<'static, Advice>,
 }
 
 impl Shrunk {
@@ -44,14 +46,9 @@ impl Shrunk {
         self.last = objects;
         if self.most >= MIN_OBJECTS && objects < self.most / PART && self.quiet >= QUIET_LOOKS {
             self.most = objects;
-            self.giving = GIVING_LOOKS;
-            return Advice::Rebuild;
+            self.due = STEPS.iter();
         }
-        if self.giving > 0 {
-            self.giving -= 1;
-            return Advice::GiveBack;
-        }
-        Advice::Nothing
+        self.due.next().copied().unwrap_or(Advice::Nothing)
     }
 }
 
@@ -67,17 +64,17 @@ mod tests {
             let advice: Vec<Advice> = objects.iter().map(|objects| shrunk.look(*objects)).collect();
             assert_eq!(advice, expected, "{objects:?}");
         };
-        check(
-            &[4000, 999, 999, 999, 999, 999, 999],
-            &[Nothing, Nothing, Nothing, Rebuild, GiveBack, GiveBack, Nothing],
-        );
-        check(&[4000, 999, 998, 998, 998], &[Nothing, Nothing, Nothing, Nothing, Rebuild]);
+        let (steps, all) = ([GiveBack, Rebuild, GiveBack, GiveBack, GiveBack], [999; 9]);
+        check(&all, &[Nothing; 9]);
+        let most_goes = [&[4000], &all[..]].concat();
+        check(&most_goes, &[&[Nothing; 3], &steps[..], &[Nothing; 2]].concat());
+        check(&[4000, 999, 998, 998, 998], &[Nothing, Nothing, Nothing, Nothing, GiveBack]);
         check(&[4000, 1000, 1000, 1000, 1000], &[Nothing; 5]);
         check(&[900, 0, 0, 0, 0], &[Nothing; 5]);
         // It grows and shrinks again: measured by what there was since.
         check(
             &[4000, 9, 9, 9, 1100, 1100, 8, 8, 8],
-            &[Nothing, Nothing, Nothing, Rebuild, GiveBack, GiveBack, Nothing, Nothing, Rebuild],
+            &[Nothing, Nothing, Nothing, GiveBack, Rebuild, GiveBack, GiveBack, GiveBack, GiveBack],
         );
     }
 }

@@ -67,7 +67,7 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
-/// Lets the proxy ask for memory to be returned when it runs short.
-pub(crate) fn register() {
-    evenkeel_proxy::memory::set_collector(|| mi_collect(true));
+/// Returns what this thread has free to the system.
+pub(crate) fn collect() {
+    mi_collect(true);
 }

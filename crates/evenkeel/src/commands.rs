@@ -14,7 +14,7 @@ use evenkeel_local::ports::PortChoice;
 use evenkeel_proxy::memory;
 
 use crate::logging::{self, Level, LogOptions};
-use crate::{admin, history, proxy_config, proxy_status, purge, validate};
+use crate::{admin, heaps, history, proxy_config, proxy_status, purge, validate};
 
 /// A service mesh: proxy, control plane, and the whole of it on one machine.
 ///
@@ -205,9 +205,10 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
                 .build()
                 .context("cannot start the event loop")?;
             purge::soon();
+            evenkeel_control::memory::set_allocator(heaps::ALLOCATOR);
             runtime.spawn(memory::give_back_start_up());
             // On a worker's thread: this one only waits from now on, and would never return what starting up has freed.
-            runtime.block_on(runtime.spawn(evenkeel_control::run(options, memory::give_back)))??;
+            runtime.block_on(runtime.spawn(evenkeel_control::run(options)))??;
             Ok(0)
         }
         Command::Agent { options, log } => {

@@ -16,7 +16,7 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    allocator::register();
+    evenkeel_proxy::memory::set_collector(allocator::collect);
     match evenkeel_proxy::run(&Cli::parse().options, &mut std::io::stdout()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

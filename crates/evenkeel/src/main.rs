@@ -3,6 +3,7 @@
 mod admin;
 mod allocator;
 mod commands;
+mod heaps;
 mod help;
 mod history;
 mod logging;
@@ -19,7 +20,7 @@ use clap::{CommandFactory, FromArgMatches};
 use commands::Cli;
 
 fn main() -> ExitCode {
-    allocator::register();
+    evenkeel_proxy::memory::set_collector(heaps::collect);
     let matches = help::in_groups(Cli::command()).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     match commands::run(cli) {

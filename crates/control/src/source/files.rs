@@ -228,6 +228,15 @@ impl Files {
         result.changed.pop()
     }
 
+    /// Reads all that is known anew from the texts known: equal to what there was, which nothing shares memory with. Yields all
+    /// files with their objects.
+    pub fn renew(&mut self) -> Vec<(Arc<Path>, Vec<Arc<Object>>)> {
+        let files = std::mem::take(&mut self.files);
+        self.files = files.iter().map(|(path, file)| (path.clone(), file.renewed())).collect();
+        self.troubled = self.troubled.iter().cloned().collect();
+        self.files.values().map(|file| (file.key.clone(), file.good.clone())).collect()
+    }
+
     fn remove(&mut self, path: &Path, result: &mut Refresh) {
         let Some(file) = self.files.remove(path) else { return };
         self.note_trouble(path);
@@ -349,6 +358,22 @@ impl File {
             was_good: false,
             good_text: None,
             diagnostics: Diagnostics::new(),
+        }
+    }
+
+    fn renewed(&self) -> Self {
+        let anew = |text: &Arc<str>| Arc::<str>::from(&**text);
+        let (path, text, good_text) = (anew(&self.path), anew(&self.text), self.good_text.as_ref().map(anew));
+        let parsed = Parsed::of(path.clone(), good_text.clone().unwrap_or_else(|| text.clone()));
+        Self {
+            path,
+            key: (&*self.key).into(),
+            stamp: self.stamp,
+            text,
+            good: parsed.objects.into_iter().map(Arc::new).collect(),
+            was_good: self.was_good,
+            good_text,
+            diagnostics: self.diagnostics.clone(),
         }
     }
 
@@ -575,6 +600,34 @@ mod tests {
         fixture.write("a.yaml", &service("a3"));
         assert_eq!(fixture.names().0, ["a3", "b2"]);
         assert!(fixture.files.refused().is_empty());
+    }
+
+    #[test]
+    fn what_is_read_anew_is_equal_and_shares_nothing() {
+        let mut fixture = Fixture::new();
+        let broken = "apiVersion: v1\nkind: Service\nmetadata: {name: [}\n";
+        fixture.write("broken.yaml", &service("broken"));
+        fixture.write("sound.yaml", &[service("sound"), service("too")].join("---\n"));
+        fixture.write("never.yaml", broken);
+        fixture.names();
+        fixture.write("broken.yaml", broken);
+        fixture.names();
+        let told = |fixture: &Fixture| {
+            let texts = fixture.files.texts().map(|text| format!("{text:?}")).collect::<Vec<_>>();
+            (texts, fixture.files.diagnostics().to_string(), fixture.files.refused())
+        };
+        let kept =
+            |fixture: &Fixture| fixture.files.files.values().flat_map(|file| file.good.clone()).collect::<Vec<_>>();
+        let (before, old) = (told(&fixture), kept(&fixture));
+        let renewed: Vec<_> = fixture.files.renew().into_iter().flat_map(|(_, objects)| objects).collect();
+        assert_eq!(told(&fixture), before);
+        assert_eq!(old.len(), 3);
+        assert!(renewed.len() == 3 && renewed.iter().zip(&old).all(|(new, old)| new.same_as_written(old)));
+        assert!(!renewed.iter().zip(&old).any(|(new, old)| Arc::ptr_eq(new, old)));
+        assert!(renewed.iter().zip(kept(&fixture)).all(|(given, kept)| Arc::ptr_eq(given, &kept)));
+        assert!(!fixture.names().1.objects_changed());
+        fixture.write("broken.yaml", &service("mended"));
+        assert_eq!(fixture.names().0, ["mended", "sound", "too"]);
     }
 
     #[test]

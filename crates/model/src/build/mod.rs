@@ -142,24 +142,30 @@ impl Builder {
         self.tables.objects.len()
     }
 
+    /// All files with their objects.
+    pub fn files(&self) -> Vec<(Arc<Path>, Vec<Arc<Object>>)> {
+        self.tables.objects.files()
+    }
+
     /// Builds everything anew: tables that held much more stay as large as they were, and what is left of it lies where
-    /// it lay. The snapshot is equal to the one before and shares nothing with it.
-    pub fn rebuild(&mut self) -> Built {
-        let (fresh, built) = self.fresh(self.book().clone());
+    /// it lay. `files` are all there are, with objects equal to those there were. The snapshot is equal to the one before, and shares
+    /// nothing with it.
+    pub fn rebuild(&mut self, files: Vec<(Arc<Path>, Vec<Arc<Object>>)>) -> Built {
+        let (fresh, built) = self.fresh(self.book().clone(), files);
         *self = fresh.checked(self.checked);
         built
     }
 
-    /// The same objects in a new builder.
-    fn fresh(&self, book: AddressBook) -> (Self, Built) {
+    /// A new builder of these files.
+    fn fresh(&self, book: AddressBook, files: Vec<(Arc<Path>, Vec<Arc<Object>>)>) -> (Self, Built) {
         let mut fresh = Self::new(self.defaults.clone(), book).checked(false);
-        let built = fresh.apply(self.tables.objects.files());
+        let built = fresh.apply(files);
         (fresh, built)
     }
 
     /// Panics unless building everything anew gives the same.
     fn compare_with_new(&self, book: AddressBook) {
-        let (fresh, built) = self.fresh(book);
+        let (fresh, built) = self.fresh(book, self.files());
         assert!(built.snapshot == self.built.snapshot, "{}", first_difference(&built.snapshot, &self.built.snapshot));
         assert_eq!(built.diagnostics.to_string(), self.built.diagnostics.to_string());
         assert_eq!(fresh.book(), self.book());

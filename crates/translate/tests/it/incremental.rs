@@ -111,7 +111,8 @@ fn after_every_change_it_is_as_if_made_from_nothing() {
 
 /// Built from nothing all is as it was, causes included, and nothing is shared with what was before.
 fn is_the_same_anew(mesh: &mut Mesh, translator: &mut Translator, views: &[ProxyView]) {
-    let snapshot = mesh.builder.rebuild().snapshot;
+    let files = mesh.builder.files();
+    let snapshot = mesh.builder.rebuild(files).snapshot;
     assert!(snapshot == *translator.snapshot() && !Arc::ptr_eq(&snapshot, translator.snapshot()));
     let before: Vec<_> = views
         .iter()
