@@ -4,7 +4,7 @@
 //! source::files ─ source::watch ─ source::debounce     what is written, and when it is acted on
 //!         └──────────► configuration ──► world         read, build the Snapshot, publish
 //!                                         │
-//!            proxies (translate::Translator: who is to hold what; one watch per stream)
+//!            proxies (translate::Translator: who is to hold what; one set per class, one notice per stream)
 //!                                         │
 //!   discovery (who may ask) ─ xds::server (what to send next) ─ listen (15010 plain, 15012 TLS)
 //!   certificates (Istio's certificate service)        debug (15014: metrics, readiness, pages)

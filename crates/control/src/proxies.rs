@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use evenkeel_base::spiffe::SpiffeId;
-use evenkeel_translate::{Change, ProxyView, Translator};
-use evenkeel_xds::server::{Interest, Session, Status, Touched};
+use evenkeel_translate::{Changed, ClassId, Holding, Joined, ProxyView, Translator};
+use evenkeel_xds::server::{Interest, Interests, Resources, Session, Status};
 use evenkeel_xds::{Cause, ResourceSet};
 use tokio::sync::watch;
 
@@ -36,6 +36,8 @@ pub struct Proxies {
     published: AtomicU64,
     /// Locked before `state`, and until what it made is handed out: who connects meanwhile sees the old world or the new.
     translator: Mutex<Translator>,
+    /// What the streams ask for.
+    interests: Interests,
     state: Mutex<State>,
 }
 
@@ -43,14 +45,23 @@ pub struct Proxies {
 struct State {
     streams: BTreeMap<u64, Stream>,
     by_view: HashMap<View, BTreeSet<u64>>,
+    classes: HashMap<ClassId, Class>,
     /// Streams that have settled at another generation since somebody asked.
     settled: BTreeSet<u64>,
     /// No more streams are taken.
     closed: bool,
 }
 
-/// What a proxy says of itself, as the translator keeps it: compared by pointer, since a change looks for the streams of all it
-/// may concern.
+/// What the streams of a class share.
+#[derive(Debug)]
+struct Class {
+    shared: Arc<ResourceSet>,
+    streams: usize,
+    /// It has changed since all its streams were told.
+    behind: bool,
+}
+
+/// What a proxy says of itself, as the translator keeps it: compared by pointer.
 #[derive(Debug, Clone)]
 struct View(Arc<ProxyView>);
 
@@ -72,28 +83,21 @@ impl Hash for View {
 struct Stream {
     client: Arc<Client>,
     view: View,
-    resources: watch::Sender<Arc<ResourceSet>>,
+    holding: Holding,
+    /// Tells it to look at what it is to hold.
+    notice: watch::Sender<()>,
     interest: Interest,
     /// Generation of the resources it was told of last, and when what they are made of was noticed.
     told: (u64, Instant),
-    /// It has resources it was not told of: they are the same in all that it asks for.
-    behind: bool,
     status: Arc<Status>,
     first_push: FirstPush,
 }
 
 impl Stream {
-    /// Replaces its resources; tells it if that concerns it. Whether it did.
-    fn offer(&mut self, now: &Arc<ResourceSet>, touched: &Touched, noticed: Instant) -> bool {
-        let concerned = self.resources.send_if_modified(|resources| {
-            *resources = now.clone();
-            self.interest.concerned_by(touched)
-        });
-        if concerned {
-            self.told = (now.generation, noticed);
-        }
-        self.behind = !concerned;
-        concerned
+    /// Tells it that its resources are others now.
+    fn tell(&mut self, world: &World) {
+        self.told = (world.generation, world.noticed.instant);
+        self.notice.send_replace(());
     }
 }
 
@@ -149,6 +153,7 @@ impl Proxies {
             next_stream: AtomicU64::new(1),
             published: AtomicU64::new(first.generation),
             translator: Mutex::new(Translator::new(first.snapshot.clone(), cause(&first))),
+            interests: Interests::default(),
             state: Mutex::default(),
             world,
         })
@@ -174,22 +179,32 @@ impl Proxies {
             return Err(ConnectError::TooMany);
         }
         drop(state);
+        // It stays with the stream, whatever becomes of the configuration.
+        let view = Arc::new(client.view.clone());
         let apart = memory::apart();
-        let first = translator.join(&client.view);
-        let view = View(translator.view_of(&client.view).cloned().unwrap_or_else(|| Arc::new(client.view.clone())));
+        let Joined { view, holding, shared } = translator.join(view);
+        let generation = holding.over(&shared).generation;
         drop(apart);
-        let told = (first.generation, Instant::now());
-        let (sender, resources) = watch::channel(first);
-        let interest = Interest::default();
-        let session = Session::new(resources).known_by(interest.clone());
+        let told = (generation, Instant::now());
+        let (notice, noticed) = watch::channel(());
+        let interest = self.interests.of(id);
+        let view = View(view);
         state = lock(&self.state);
         tracing::info!(node = client.node, identity = ?client.identity, "proxy connected");
         state.by_view.entry(view.clone()).or_default().insert(id);
-        let (client, status, behind) = (Arc::new(client), Arc::default(), false);
-        let stream = Stream { client, view, resources: sender, interest, told, behind, status, first_push };
+        state.enter(holding.class, shared);
+        let (client, status) = (Arc::new(client), Arc::default());
+        let stream = Stream { client, view, holding, notice, interest: interest.clone(), told, status, first_push };
         state.streams.insert(id, stream);
         self.metrics.streams.fetch_add(1, Relaxed);
         let guard = Registration { proxies: self.clone(), id };
+        let mut looked = Looked::default();
+        let proxies = self.clone();
+        let now = Box::new(move || {
+            let held = lock(&proxies.state).held_by(id);
+            looked.again(held)
+        });
+        let session = Session::new(Resources::Asked { now, notice: noticed }).known_by(interest);
         Ok(session.observed(move |status| guard.proxies.on_status(guard.id, status)))
     }
 
@@ -201,14 +216,15 @@ impl Proxies {
         // Their ends find them gone; nobody asks the translator any more.
         state.streams.clear();
         state.by_view.clear();
+        state.classes.clear();
     }
 
     /// Tells the proxies that the present world concerns.
     pub fn publish(&self) {
         let world = self.world.borrow().clone();
         let mut translator = lock(&self.translator);
-        let changes = translator.update(world.snapshot.clone(), cause(&world));
-        self.hand_out(changes, &world);
+        let changed = translator.update(world.snapshot.clone(), cause(&world));
+        self.hand_out(changed, &world);
         if self.compare {
             let (mismatches, healed) = translator.verify();
             for mismatch in &mismatches {
@@ -224,20 +240,17 @@ impl Proxies {
     pub fn rebuild(&self) {
         let world = self.world.borrow().clone();
         let mut translator = lock(&self.translator);
-        let differs = translator.rebuild(world.snapshot.clone());
-        for change in &differs {
-            let (namespace, pod) = (&change.view.namespace, &change.view.pod);
+        let changed = translator.rebuild(world.snapshot.clone());
+        let differing = changed.proxies.iter().filter(|change| !change.touched.is_empty());
+        for change in differing.clone() {
+            let (namespace, pod) = (&change.now.view.namespace, &change.now.view.pod);
             tracing::error!("what was made from nothing for {namespace}/{pod} differs; please report this");
         }
-        self.metrics.mismatches.fetch_add(differs.len() as u64, Relaxed);
-        self.hand_out(differs, &world);
+        self.metrics.mismatches.fetch_add(differing.count() as u64, Relaxed);
+        self.hand_out(changed, &world);
         self.metrics.rebuilds.fetch_add(1, Relaxed);
-        for stream in lock(&self.state).streams.values_mut() {
-            if let Some(now) = translator.set_of(&stream.client.view) {
-                stream.behind = false;
-                stream.resources.send_replace(now.clone());
-            }
-        }
+        // What they have seen is the old.
+        lock(&self.state).streams.values().for_each(|stream| stream.notice.send_replace(()));
     }
 
     /// Generation of the world of which all proxies that it concerns have been told.
@@ -245,39 +258,66 @@ impl Proxies {
         self.published.load(Relaxed)
     }
 
-    fn hand_out(&self, changes: Vec<Change>, world: &World) {
+    fn hand_out(&self, changed: Changed, world: &World) {
         let mut state = lock(&self.state);
-        let State { streams, by_view, .. } = &mut *state;
-        for change in changes {
-            for id in by_view.get(&View(change.view)).into_iter().flatten() {
-                let Some(stream) = streams.get_mut(id) else { continue };
-                if stream.offer(&change.now, &change.touched, world.noticed.instant) {
-                    self.metrics.queued(world.noticed.instant.elapsed());
+        let mut told = 0_u64;
+        let mut moved = BTreeSet::new();
+        for change in changed.proxies {
+            let Joined { view, holding, shared } = change.now;
+            for id in state.by_view.get(&View(view)).cloned().unwrap_or_default() {
+                state.put(id, holding.clone(), &shared);
+                let Some(stream) = state.streams.get_mut(&id) else { continue };
+                if stream.interest.concerned_by(&change.touched) {
+                    stream.tell(world);
+                    told += 1;
+                }
+                moved.insert(id);
+            }
+        }
+        for change in changed.classes {
+            let State { streams, classes, .. } = &mut *state;
+            let Some(class) = classes.get_mut(&change.class) else { continue };
+            (class.shared, class.behind) = (change.shared, true);
+            // Who looks before it has told what it asks for is not among them, and finds what is there now.
+            for id in self.interests.concerned_by(&change.touched) {
+                let Some(stream) = streams.get_mut(&id).filter(|stream| stream.holding.class == change.class) else {
+                    continue;
+                };
+                if !moved.contains(&id) && stream.interest.concerned_by(&change.touched) {
+                    stream.tell(world);
+                    told += 1;
                 }
             }
         }
+        drop(state);
+        (0..told).for_each(|_| self.metrics.queued(world.noticed.instant.elapsed()));
     }
 
     /// Tells streams now and then of changes that do not concern them: what they have seen is what they keep in memory.
     pub async fn catch_up(&self) {
         loop {
             tokio::time::sleep(CATCH_UP_INTERVAL).await;
-            for stream in lock(&self.state).streams.values_mut().filter(|stream| stream.behind) {
-                stream.behind = false;
-                stream.resources.send_modify(|_| {});
-            }
+            self.tell_those_behind();
         }
+    }
+
+    fn tell_those_behind(&self) {
+        let mut state = lock(&self.state);
+        let State { streams, classes, .. } = &mut *state;
+        let is_behind = |stream: &&Stream| classes.get(&stream.holding.class).is_some_and(|class| class.behind);
+        streams.values().filter(is_behind).for_each(|stream| stream.notice.send_replace(()));
+        classes.values_mut().for_each(|class| class.behind = false);
     }
 
     /// All streams, in the order they were opened.
     pub fn reports(&self) -> Vec<StreamReport> {
-        let report = |s: &Stream| StreamReport {
-            client: s.client.clone(),
-            status: s.status.clone(),
-            resources: s.resources.borrow().clone(),
-            told: s.told.0,
+        let state = lock(&self.state);
+        let report = |s: &Stream| {
+            let class = state.classes.get(&s.holding.class)?;
+            let resources = s.holding.over(&class.shared);
+            Some(StreamReport { client: s.client.clone(), status: s.status.clone(), resources, told: s.told.0 })
         };
-        lock(&self.state).streams.values().map(report).collect()
+        state.streams.values().filter_map(report).collect()
     }
 
     /// The streams that have settled since this was asked last, and at which generation.
@@ -328,7 +368,59 @@ impl State {
                 self.by_view.remove(&gone.view);
             }
         }
+        self.exit(gone.holding.class);
         Some(gone)
+    }
+
+    /// Counts a stream of a class.
+    fn enter(&mut self, class: ClassId, shared: Arc<ResourceSet>) {
+        self.classes.entry(class).or_insert(Class { shared, streams: 0, behind: false }).streams += 1;
+    }
+
+    /// Takes a stream of a class off the count.
+    fn exit(&mut self, class: ClassId) {
+        let Some(of) = self.classes.get_mut(&class) else { return };
+        of.streams -= 1;
+        if of.streams == 0 {
+            self.classes.remove(&class);
+        }
+    }
+
+    /// Gives a stream something else to hold.
+    fn put(&mut self, id: u64, holding: Holding, shared: &Arc<ResourceSet>) {
+        self.enter(holding.class, shared.clone());
+        if let Some(class) = self.classes.get_mut(&holding.class) {
+            (class.shared, class.behind) = (shared.clone(), true);
+        }
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let before = std::mem::replace(&mut stream.holding, holding).class;
+        self.exit(before);
+    }
+
+    /// What a stream is to hold, and of which class it is part; `None` once it is off the books.
+    fn held_by(&self, id: u64) -> Option<(Holding, Arc<ResourceSet>)> {
+        let holding = &self.streams.get(&id)?.holding;
+        Some((holding.clone(), self.classes.get(&holding.class)?.shared.clone()))
+    }
+}
+
+/// What a stream found when it looked last: put together once, however often it looks.
+#[derive(Debug, Default)]
+struct Looked {
+    of: Option<(Holding, Arc<ResourceSet>)>,
+    set: Arc<ResourceSet>,
+}
+
+impl Looked {
+    /// The same, unless it was put together of something else.
+    fn again(&mut self, held: Option<(Holding, Arc<ResourceSet>)>) -> Arc<ResourceSet> {
+        let Some((holding, shared)) = held else { return self.set.clone() };
+        let same = |(known, of): &(Holding, Arc<ResourceSet>)| known.is_same(&holding) && Arc::ptr_eq(of, &shared);
+        if !self.of.as_ref().is_some_and(same) {
+            self.set = holding.over(&shared);
+            self.of = Some((holding, shared));
+        }
+        self.set.clone()
     }
 }
 
@@ -349,3 +441,6 @@ impl Drop for Registration {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

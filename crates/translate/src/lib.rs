@@ -41,6 +41,6 @@ mod sessions;
 mod whole;
 
 pub use context::Context;
-pub use incremental::{Change, Mismatch, Translator};
+pub use incremental::{Changed, ClassChange, ClassId, Holding, Joined, Mismatch, ProxyChange, Translator};
 pub use view::{ClientKind, NodeError, ProxyKind, ProxyView};
 pub use whole::resources;

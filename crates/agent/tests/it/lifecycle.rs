@@ -183,8 +183,8 @@ async fn new_roots_in_the_file_reach_the_proxy() {
     let (current, _) = tokio::sync::watch::channel(None);
     let mut keeper = Keeper::new(options, secrets.clone(), SecretStore::new(), current).unwrap();
     timeout(PATIENCE, keeper.obtain()).await.expect("a certificate in time");
-    let session = secrets.connect(&Default::default(), &Default::default()).await.unwrap();
-    let version = |name: &str| session.resources.borrow().get(ResourceType::Secret, name).unwrap().version;
+    let mut session = secrets.connect(&Default::default(), &Default::default()).await.unwrap();
+    let mut version = |name: &str| session.resources.look().get(ResourceType::Secret, name).unwrap().version;
     let (root_before, certificate_before) = (version("ROOTCA"), version("default"));
     let keeping = tokio::spawn(keeper.keep());
 

@@ -212,23 +212,24 @@ struct Followed {
 /// Follows one proxy from the beginning of the segment: of each change only what it touches is made anew.
 fn follow(segments: &[Vec<Record>], seen: &Seen<'_>) -> Result<Followed, HistoryError> {
     let (mut playback, changes) = begin(segments, seen)?;
-    let view = seen.run.view();
+    let view = Arc::new(seen.run.view());
     let mut translator = Translator::new(playback.snapshot.clone(), Cause::default());
-    let mut set = translator.join(&view);
+    let mut set = translator.join(view.clone()).set();
     let mut made_by = BTreeMap::new();
     for change in changes {
         playback.take(change);
         let cause = Cause { generation: change.generation, time_us: change.at };
-        let Some(changed) = translator.update(playback.snapshot.clone(), cause).pop() else { continue };
+        translator.update(playback.snapshot.clone(), cause);
+        let Some(now) = translator.joined(&view).map(|joined| joined.set()) else { continue };
         let made =
             MadeBy { generation: change.generation, at: change.at, causes: change.causes.iter().cloned().collect() };
-        for (kind, name, _, new) in differing(&changed.before, &changed.now) {
+        for (kind, name, _, new) in differing(&set, &now) {
             match new {
                 Some(_) => drop(made_by.insert((kind, name), made.clone())),
                 None => drop(made_by.remove(&(kind, name))),
             }
         }
-        set = changed.now;
+        set = now;
     }
     Ok(Followed { set, made_by, units_made: translator.units_made() })
 }

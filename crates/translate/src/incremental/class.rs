@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use evenkeel_model::{Changes, Key, Snapshot};
+use evenkeel_xds::server::Touched;
 use evenkeel_xds::{ResourceSet, ResourceType};
 use imbl::{OrdMap, OrdSet};
 
@@ -17,7 +18,9 @@ pub struct Class {
     /// One of them.
     pub client: Client,
     /// The resources they have in common.
-    pub set: ResourceSet,
+    set: ResourceSet,
+    /// The same as its proxies were told last; `None` before that.
+    told: Option<Arc<ResourceSet>>,
     units: OrdMap<Unit, Arc<Made>>,
     /// Parts of collections, in the order of the units that gave them.
     parts: OrdMap<Collection, Parts>,
@@ -43,6 +46,7 @@ impl Class {
         Self {
             client,
             set: ResourceSet::default(),
+            told: None,
             units: OrdMap::new(),
             parts: OrdMap::new(),
             readers: OrdSet::new(),
@@ -52,9 +56,43 @@ impl Class {
         }
     }
 
-    /// The same, of proxies that answer as `client` does.
-    pub fn led_by(self, client: Client) -> Self {
-        Self { client, ..self }
+    /// A new class with the same in it, of proxies that answer as `client` does.
+    pub fn led_by(&self, client: Client) -> Self {
+        Self { client, told: None, ..self.clone() }
+    }
+
+    /// The one that `before` was, for those of its proxies who stay.
+    pub fn continuing(self, before: &Self) -> Self {
+        Self { told: before.told.clone(), ..self }
+    }
+
+    /// What its proxies were told last.
+    pub fn told(&self) -> Arc<ResourceSet> {
+        self.told.clone().unwrap_or_default()
+    }
+
+    /// Has a new class tell what it shares.
+    pub fn begin(&mut self, generation: u64) {
+        if self.told.is_none() {
+            self.told = Some(Arc::new(self.set_at(generation)));
+        }
+    }
+
+    /// What its proxies are to be told anew, and in which names that differs.
+    pub fn tell(&mut self, generation: u64) -> Option<(Arc<ResourceSet>, Touched)> {
+        let before = self.told.take_if(|told| !self.set.is_same(told))?;
+        let touched = Touched::between(&before, &self.set);
+        // Only where resources were written has changed: nothing to tell, and the same generation.
+        let generation = if touched.is_empty() { before.generation } else { generation };
+        let now = Arc::new(self.set_at(generation));
+        self.told = Some(now.clone());
+        (!touched.is_empty()).then_some((now, touched))
+    }
+
+    fn set_at(&self, generation: u64) -> ResourceSet {
+        let mut set = self.set.clone();
+        set.generation = generation;
+        set
     }
 
     /// What is asked of its proxies.
@@ -224,7 +262,7 @@ impl Class {
         let given: HashSet<(ResourceType, &str)> = resources.map(|(kind, resource)| (*kind, &*resource.name)).collect();
         for (kind, name) in gone.iter().filter(|(kind, name)| !given.contains(&(*kind, &**name))) {
             self.set.remove(*kind, name);
-            maker.pool.dropped(*kind, name);
+            maker.work.pool.dropped(*kind, name);
         }
     }
 

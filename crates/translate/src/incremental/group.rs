@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use evenkeel_model::{Changes, Snapshot};
 use evenkeel_xds::server::Touched;
-use evenkeel_xds::{Resource, ResourceSet, ResourceType};
+use evenkeel_xds::{Cause, Resource, ResourceType};
 
 use super::class::{Class, Siblings};
 use super::made::{Made, Maker};
-use super::{Change, Mismatch};
+use super::readers::Readers;
+use super::{Changed, ClassChange, ClassId, Holding, Joined, Mismatch, ProxyChange};
 use crate::facts::{Answer, Client, Question};
 use crate::plan::Unit;
 use crate::view::ProxyView;
@@ -17,9 +18,12 @@ use crate::view::ProxyView;
 /// Proxies of the same kinds and Sidecar.
 #[derive(Debug, Default)]
 pub struct Group {
-    classes: BTreeMap<u64, Class>,
-    next_class: u64,
+    classes: BTreeMap<ClassId, Class>,
     members: HashMap<Arc<ProxyView>, Member>,
+    /// Whose own resources were made of what.
+    readers: Readers,
+    /// Members whose own or class is another than they were told last: as it was then.
+    moved: HashMap<Arc<ProxyView>, Joined>,
     /// What is asked of proxies, in order.
     questions: Vec<Question>,
 }
@@ -28,102 +32,40 @@ pub struct Group {
 #[derive(Debug)]
 struct Member {
     client: Client,
-    class: u64,
-    /// Of its class, when `set` was made; `None` if its own has changed since.
-    class_set: Option<ResourceSet>,
-    own: Own,
-    set: Arc<ResourceSet>,
-    users: usize,
-}
-
-/// What is made for one proxy alone.
-#[derive(Debug)]
-struct Own {
+    holding: Holding,
+    /// What is made for it alone.
     units: Vec<(Unit, Made)>,
-    /// All that these give, shared by the sets it lies on top of.
-    resources: Arc<[(ResourceType, Arc<Resource>)]>,
+    users: usize,
 }
 
 /// What a proxy that changes its group takes along.
 #[derive(Debug)]
 pub struct Left {
-    set: Arc<ResourceSet>,
+    /// What it was told last.
+    told: Joined,
     users: usize,
     /// The class it was in, from which one of the new group is made: what is the same there stays the same, and what is
     /// not is found quickly.
     class: Option<Class>,
 }
 
-/// How the set of a class changed, worked out once for all its members.
-#[derive(Debug)]
-struct Step {
-    from: ResourceSet,
-    names: Vec<(ResourceType, Arc<str>)>,
-    touched: Touched,
-}
-
-impl Step {
-    fn new(from: ResourceSet, to: &ResourceSet) -> Self {
-        let names = to.diff(&from).map(|difference| (difference.kind, difference.name.clone())).collect();
-        Self { names, touched: Touched::between(&from, to), from }
-    }
-}
-
 impl Member {
-    /// Makes its set anew if its class or what is its own changed. What it held before, if that is different; and in which
-    /// names, if that is known already. `step` is kept from one member of the class to the next.
-    fn refresh(
-        &mut self,
-        class: &Class,
-        step: &mut Option<Step>,
-        maker: &Maker<'_>,
-    ) -> Option<(Arc<ResourceSet>, Option<Touched>)> {
-        if self.class_set.as_ref().is_some_and(|known| class.set.is_same(known)) {
-            return None;
-        }
-        let from = self.class_set.replace(class.set.clone());
-        let mut set = ResourceSet::layered(&class.set, self.own.resources.clone());
-        let touched = match from {
-            Some(from) => {
-                let step = match step {
-                    Some(step) if step.from.is_same(&from) => step,
-                    _ => step.insert(Step::new(from, &class.set)),
-                };
-                // What a proxy has for itself hides what its class has under that name.
-                let hidden = |(kind, name): &(ResourceType, Arc<str>)| self.own.gives(*kind, name);
-                (!step.names.iter().all(hidden)).then(|| Some(step.touched.clone()))
-            }
-            // Of one that has just come it would be all there is, and nobody asks.
-            None => set.diff(&self.set).next().is_some().then_some(None),
-        };
-        set.generation = if touched.is_some() { maker.cause.generation } else { self.set.generation };
-        let before = std::mem::replace(&mut self.set, Arc::new(set));
-        touched.map(|touched| (before, touched))
-    }
-}
-
-impl Own {
-    fn new(client: &Client, maker: &mut Maker<'_>) -> Self {
+    fn new(client: Client, class: ClassId, users: usize, maker: &mut Maker<'_>) -> Self {
         let units = Unit::of_one(client.is_sidecar()).iter();
-        let units: Vec<_> = units.map(|unit| (unit.clone(), maker.make(unit, client, &[], None))).collect();
-        Self { resources: given(&units), units }
+        let units: Vec<_> = units.map(|unit| (unit.clone(), maker.make(unit, &client, &[], None))).collect();
+        let holding = Holding { class, own: given(&units), since: maker.cause.generation };
+        Self { client, holding, units, users }
     }
 
-    /// Makes anew the units that `is_touched` names. Whether there were any.
-    fn redo(&mut self, is_touched: impl Fn(&Made) -> bool, client: &Client, maker: &mut Maker<'_>) -> bool {
-        let mut any = false;
-        for (unit, made) in self.units.iter_mut().filter(|(_, made)| is_touched(made)) {
-            *made = maker.make(unit, client, &[], Some(made));
-            any = true;
-        }
-        if any {
-            self.resources = given(&self.units);
-        }
-        any
+    /// The units of its own, made anew.
+    fn made_anew(&self, maker: &mut Maker<'_>) -> Vec<(Unit, Made)> {
+        let anew = |(unit, made): &(Unit, Made)| (unit.clone(), maker.make(unit, &self.client, &[], Some(made)));
+        self.units.iter().map(anew).collect()
     }
 
-    fn gives(&self, kind: ResourceType, name: &str) -> bool {
-        self.units.iter().any(|(_, made)| made.gives(kind, name))
+    fn joined(&self, view: &Arc<ProxyView>, classes: &BTreeMap<ClassId, Class>) -> Joined {
+        let shared = classes.get(&self.holding.class).map(Class::told).unwrap_or_default();
+        Joined { view: view.clone(), holding: self.holding.clone(), shared }
     }
 }
 
@@ -133,72 +75,61 @@ impl Group {
         self.members.is_empty()
     }
 
-    /// What a proxy is to hold.
-    pub fn set_of(&self, view: &ProxyView) -> Option<&Arc<ResourceSet>> {
-        Some(&self.members.get(view)?.set)
-    }
-
-    /// What a proxy says of itself, as it is kept.
-    pub fn view_of(&self, view: &ProxyView) -> Option<&Arc<ProxyView>> {
-        self.members.get_key_value(view).map(|(known, _)| known)
+    /// A proxy as it is now.
+    pub fn joined(&self, view: &ProxyView) -> Option<Joined> {
+        let (view, member) = self.members.get_key_value(view)?;
+        Some(member.joined(view, &self.classes))
     }
 
     /// Adds a proxy.
-    pub fn join(&mut self, client: Client, maker: &mut Maker<'_>) -> Arc<ResourceSet> {
+    pub fn join(&mut self, client: Client, maker: &mut Maker<'_>) -> Joined {
         let view = client.view.clone();
         match self.members.get_mut(&view) {
             Some(member) => member.users += 1,
-            None => _ = self.enter(client, Left { set: Arc::default(), users: 1, class: None }, maker),
+            None => self.enter(client, 1, maker),
         }
-        self.members.get(&view).map(|member| member.set.clone()).unwrap_or_default()
+        // It is told right now.
+        self.moved.remove(&view);
+        let (view, member) = self.members.get_key_value(&view).expect("it has just entered");
+        member.joined(view, &self.classes)
     }
 
-    /// Adds a proxy that has left another group. What is different for it.
-    pub fn admit(&mut self, client: Client, left: Left, maker: &mut Maker<'_>) -> Option<Change> {
-        let view = client.view.clone();
-        let before = self.enter(client, left, maker)?;
-        let now = self.members.get(&view)?.set.clone();
-        let touched = Touched::between(&before, &now);
-        Some(Change { view, before, now, touched })
-    }
-
-    /// Puts a proxy into the class of those that answer as it does. What it held before, if that is different.
-    fn enter(&mut self, client: Client, left: Left, maker: &mut Maker<'_>) -> Option<Arc<ResourceSet>> {
-        let view = client.view.clone();
+    /// Adds a proxy that has left another group.
+    pub fn admit(&mut self, client: Client, left: Left, maker: &mut Maker<'_>) {
         if let Some(class) = left.class.filter(|_| self.classes.is_empty()) {
             let mut class = class.led_by(client.clone());
             class.redo(class.everything(maker.snapshot), maker, &mut Siblings::new());
-            self.classes.insert(self.next_class, class);
-            self.next_class += 1;
+            class.begin(maker.cause.generation);
+            self.classes.insert(maker.work.new_class(), class);
             self.questions = self.asked();
         }
+        self.moved.insert(client.view.clone(), left.told);
+        self.enter(client, left.users, maker);
+    }
+
+    /// Puts a proxy into the class of those that answer as it does.
+    fn enter(&mut self, client: Client, users: usize, maker: &mut Maker<'_>) {
+        let view = client.view.clone();
         let answers = answers(&self.questions, &client);
         let same = |class: &Class| self::answers(&self.questions, &class.client) == answers;
         let found = self.classes.iter().find(|(_, class)| same(class)).map(|(id, _)| *id);
-        let member = Member {
-            class: found.unwrap_or(u64::MAX),
-            class_set: None,
-            own: Own::new(&client, maker),
-            set: left.set,
-            users: left.users,
-            client,
-        };
+        let class = found.unwrap_or_else(|| maker.work.new_class());
+        let member = Member::new(client, class, users, maker);
+        self.readers.add(&view, &member.units);
         self.members.insert(view.clone(), member);
         if found.is_none() {
-            self.add_class(&view, maker);
+            self.add_class(&view, class, maker);
         }
-        let member = self.members.get_mut(&view)?;
-        member.refresh(self.classes.get(&member.class)?, &mut None, maker).map(|(before, _)| before)
     }
 
     /// Makes a class for a proxy that answers as nobody else does: of another class, with what the answers concern made
     /// anew or taken from whom it is the same for.
-    fn add_class(&mut self, view: &Arc<ProxyView>, maker: &mut Maker<'_>) {
+    fn add_class(&mut self, view: &Arc<ProxyView>, id: ClassId, maker: &mut Maker<'_>) {
         let client = self.members.get(view).map(|member| member.client.clone());
         let (Some((_, template)), Some(client)) = (self.classes.last_key_value(), client) else {
             return self.settle(maker);
         };
-        let mut class = template.clone().led_by(client);
+        let mut class = template.led_by(client);
         let units = class.mismatched();
         let known = |unit: &Unit| {
             let mut made: Vec<Arc<Made>> = Vec::new();
@@ -211,12 +142,9 @@ impl Group {
         };
         let mut siblings: Siblings = units.iter().map(known).collect();
         class.redo(units, maker, &mut siblings);
+        class.begin(maker.cause.generation);
         let asks_more = class.questions().any(|question| self.questions.binary_search(question).is_err());
-        self.next_class += 1;
-        self.classes.insert(self.next_class, class);
-        if let Some(member) = self.members.get_mut(view) {
-            member.class = self.next_class;
-        }
+        self.classes.insert(id, class);
         if asks_more {
             self.settle(maker);
         }
@@ -229,21 +157,26 @@ impl Group {
         let left: Vec<(Client, Left)> = leaving
             .into_iter()
             .filter_map(|client| {
-                let Member { set, users, class, .. } = self.members.remove(&client.view)?;
-                Some((client, Left { set, users, class: self.classes.get(&class).cloned() }))
+                let member = self.members.remove(&client.view)?;
+                self.readers.remove(&client.view, &member.units);
+                let class = self.classes.get(&member.holding.class).cloned();
+                let now = || member.joined(&client.view, &self.classes);
+                let told = self.moved.remove(&client.view).unwrap_or_else(now);
+                Some((client, Left { told, users: member.users, class }))
             })
             .collect();
         // A class nobody is left in goes.
-        self.classes.retain(|id, _| self.members.values().any(|member| member.class == *id));
+        self.classes.retain(|id, _| self.members.values().any(|member| member.holding.class == *id));
         left
     }
 
-    /// The proxies, without what was made for them.
+    /// The proxies, with nothing but what they were told.
     pub fn into_members(self, snapshot: &Snapshot) -> impl Iterator<Item = (Client, Left)> {
-        let Self { members, .. } = self;
-        members
-            .into_iter()
-            .map(|(view, Member { set, users, .. })| (Client::new(view, snapshot), Left { set, users, class: None }))
+        let Self { members, classes, mut moved, .. } = self;
+        members.into_iter().map(move |(view, member)| {
+            let told = moved.remove(&view).unwrap_or_else(|| member.joined(&view, &classes));
+            (Client::new(view, snapshot), Left { told, users: member.users, class: None })
+        })
     }
 
     /// Takes a proxy out once.
@@ -253,49 +186,67 @@ impl Group {
         if member.users > 0 {
             return;
         }
-        let Some(gone) = self.members.remove(view) else { return };
-        for (kind, resource) in &*gone.own.resources {
-            maker.pool.dropped(*kind, &resource.name);
+        let Some((view, gone)) = self.members.remove_entry(view) else { return };
+        self.moved.remove(&view);
+        self.readers.remove(&view, &gone.units);
+        for (kind, resource) in &*gone.holding.own {
+            maker.work.pool.dropped(*kind, &resource.name);
         }
-        if !self.members.values().any(|member| member.class == gone.class) {
+        if !self.members.values().any(|member| member.holding.class == gone.holding.class) {
             self.settle(maker);
         }
     }
 
-    /// Follows a change.
-    pub fn update(&mut self, changes: &Changes, maker: &mut Maker<'_>) -> Vec<Change> {
+    /// Follows a change; [`changed`](Self::changed) tells what came of it.
+    pub fn update(&mut self, changes: &Changes, maker: &mut Maker<'_>) {
         let mut siblings = Siblings::new();
         for class in self.classes.values_mut() {
             let touched = class.touched(changes, maker.snapshot);
             class.redo(touched, maker, &mut siblings);
         }
-        let moved = self.update_members(changes, maker);
+        let others = changes.workloads && self.update_clients(maker);
+        let touched = match changes.mesh {
+            true => self.members.keys().cloned().collect(),
+            false => self.readers.touched(changes),
+        };
+        touched.iter().for_each(|view| self.redo_own(view, maker));
         let asks_otherwise = self.classes.values_mut().fold(false, |any, class| class.take_asks_otherwise() | any);
-        if moved || asks_otherwise && self.asked() != self.questions {
+        if others || asks_otherwise && self.asked() != self.questions {
             self.settle(maker);
         }
-        self.refresh(maker)
     }
 
-    /// What is made for each proxy alone. Whether any is another than before.
-    fn update_members(&mut self, changes: &Changes, maker: &mut Maker<'_>) -> bool {
-        let mut moved = false;
-        for member in self.members.values_mut() {
-            let mut all = changes.mesh;
-            if changes.workloads {
-                let client = Client::new(member.client.view.clone(), maker.snapshot);
-                // By pointer: workloads are large, and an unchanged one is the same.
-                if client.workload.as_ref().map(Arc::as_ptr) != member.client.workload.as_ref().map(Arc::as_ptr) {
-                    member.client = client;
-                    (all, moved) = (true, true);
-                }
+    /// Looks the proxies' workloads up anew. Whether any is another.
+    fn update_clients(&mut self, maker: &mut Maker<'_>) -> bool {
+        let another = |member: &Member| {
+            let client = Client::new(member.client.view.clone(), maker.snapshot);
+            // By pointer: workloads are large, and an unchanged one is the same.
+            let differs = client.workload.as_ref().map(Arc::as_ptr) != member.client.workload.as_ref().map(Arc::as_ptr);
+            differs.then_some(client)
+        };
+        let others: Vec<Client> = self.members.values().filter_map(another).collect();
+        for client in &others {
+            if let Some(member) = self.members.get_mut(&client.view) {
+                member.client = client.clone();
             }
-            let is_touched = |made: &Made| all || made.reads.iter().any(|key| changes.touch(key));
-            if member.own.redo(is_touched, &member.client, maker) {
-                member.class_set = None;
-            }
+            self.redo_own(&client.view, maker);
         }
-        moved
+        !others.is_empty()
+    }
+
+    /// Makes anew what is made for one proxy alone.
+    fn redo_own(&mut self, view: &Arc<ProxyView>, maker: &mut Maker<'_>) {
+        let Some(member) = self.members.get_mut(view) else { return };
+        let units = member.made_anew(maker);
+        self.readers.remove(view, &member.units);
+        self.readers.add(view, &units);
+        member.units = units;
+        let own = given(&member.units);
+        let same = |(one, other): (&Given, &Given)| one.0 == other.0 && Arc::ptr_eq(&one.1, &other.1);
+        if own.len() != member.holding.own.len() || !own.iter().zip(&*member.holding.own).all(same) {
+            self.moved.entry(view.clone()).or_insert_with(|| member.joined(view, &self.classes));
+            member.holding.own = own;
+        }
     }
 
     /// What units ask of the proxies.
@@ -328,7 +279,7 @@ impl Group {
     /// Makes a class of these proxies, which all give these answers, from one that some of them were in.
     fn continue_class(
         &mut self,
-        before: &BTreeMap<u64, Class>,
+        before: &BTreeMap<ClassId, Class>,
         answers: &[Answer],
         views: &[Arc<ProxyView>],
         maker: &mut Maker<'_>,
@@ -336,11 +287,11 @@ impl Group {
     ) {
         let members = || views.iter().filter_map(|view| self.members.get(view));
         let Some(client) = members().next().map(|member| member.client.clone()) else { return };
-        let own = members().find_map(|member| before.get_key_value(&member.class));
+        let own = members().find_map(|member| before.get_key_value(&member.holding.class));
         let (mut class, answered_so) = match own.or(before.first_key_value()) {
             Some((_, class)) => {
                 let same = self::answers(&self.questions, &class.client) == answers;
-                (class.clone().led_by(client), same)
+                (class.led_by(client), same)
             }
             None => (Class::new(client), false),
         };
@@ -351,29 +302,36 @@ impl Group {
             false => class.mismatched(),
         };
         class.redo(units, maker, siblings);
-        let kept = own.map(|(id, _)| *id).filter(|id| !self.classes.contains_key(id));
-        let id = kept.unwrap_or_else(|| {
-            self.next_class += 1;
-            self.next_class
-        });
+        let id = match own.filter(|(id, _)| !self.classes.contains_key(id)) {
+            Some((id, known)) => {
+                class = class.continuing(known);
+                *id
+            }
+            None => maker.work.new_class(),
+        };
+        class.begin(maker.cause.generation);
         self.classes.insert(id, class);
         for view in views {
-            if let Some(member) = self.members.get_mut(view) {
-                member.class = id;
-            }
+            let Some(member) = self.members.get_mut(view).filter(|member| member.holding.class != id) else { continue };
+            self.moved.entry(view.clone()).or_insert_with(|| member.joined(view, before));
+            member.holding.class = id;
         }
     }
 
-    /// Makes the sets of proxies whose class or own resources changed.
-    fn refresh(&mut self, maker: &Maker<'_>) -> Vec<Change> {
-        let mut changed = Vec::new();
-        let mut steps: HashMap<u64, Option<Step>> = HashMap::new();
-        for (view, member) in &mut self.members {
-            let Some(class) = self.classes.get(&member.class) else { continue };
-            let step = steps.entry(member.class).or_default();
-            let Some((before, touched)) = member.refresh(class, step, maker) else { continue };
-            let touched = touched.unwrap_or_else(|| Touched::between(&before, &member.set));
-            changed.push(Change { view: view.clone(), before, now: member.set.clone(), touched });
+    /// What is different since this was asked last.
+    pub fn changed(&mut self, cause: Cause) -> Changed {
+        let mut changed = Changed::default();
+        for (id, class) in &mut self.classes {
+            if let Some((shared, touched)) = class.tell(cause.generation) {
+                changed.classes.push(ClassChange { class: *id, shared, touched });
+            }
+        }
+        for (view, before) in std::mem::take(&mut self.moved) {
+            let Some(member) = self.members.get_mut(&view) else { continue };
+            let before = before.set();
+            let touched = Touched::between(&before, &member.joined(&view, &self.classes).set());
+            member.holding.since = if touched.is_empty() { before.generation } else { cause.generation };
+            changed.proxies.push(ProxyChange { now: member.joined(&view, &self.classes), touched });
         }
         changed
     }
@@ -382,26 +340,31 @@ impl Group {
     pub fn compare(&self, snapshot: &Snapshot) -> Vec<Mismatch> {
         let mut found = Vec::new();
         for (view, member) in &self.members {
-            let whole = crate::resources(view, snapshot, member.set.generation);
+            let set = member.joined(view, &self.classes).set();
+            let whole = crate::resources(view, snapshot, set.generation);
             let proxy = || format!("{}/{}", view.namespace, view.pod);
-            let differ = whole.diff(&member.set).filter(|d| d.old.map(|r| &**r) != d.new.map(|r| &**r));
+            let differ = whole.diff(&set).filter(|d| d.old.map(|r| &**r) != d.new.map(|r| &**r));
             found.extend(differ.map(|d| Mismatch { proxy: proxy(), kind: d.kind, name: d.name.clone() }));
         }
         found
     }
 
-    /// Makes everything anew.
-    pub fn rebuild(&mut self, maker: &mut Maker<'_>) -> Vec<Change> {
-        self.classes.clear();
-        for member in self.members.values_mut() {
-            member.client = Client::new(member.client.view.clone(), maker.snapshot);
-            member.own = Own::new(&member.client, maker);
-            member.class_set = None;
+    /// Makes everything anew; [`changed`](Self::changed) tells what came of it.
+    pub fn rebuild(&mut self, maker: &mut Maker<'_>) {
+        let views: Vec<_> = self.members.keys().cloned().collect();
+        for view in &views {
+            let Some(member) = self.members.get_mut(view) else { continue };
+            self.moved.entry(view.clone()).or_insert_with(|| member.joined(view, &self.classes));
+            member.client = Client::new(view.clone(), maker.snapshot);
+            self.redo_own(view, maker);
         }
+        self.classes.clear();
         self.settle(maker);
-        self.refresh(maker)
     }
 }
+
+/// A resource and its type.
+type Given = (ResourceType, Arc<Resource>);
 
 /// What a proxy answers to each question.
 fn answers(questions: &[Question], client: &Client) -> Vec<Answer> {
@@ -409,6 +372,6 @@ fn answers(questions: &[Question], client: &Client) -> Vec<Answer> {
 }
 
 /// All that units give.
-fn given(units: &[(Unit, Made)]) -> Arc<[(ResourceType, Arc<Resource>)]> {
+fn given(units: &[(Unit, Made)]) -> Arc<[Given]> {
     units.iter().flat_map(|(_, made)| &made.resources).cloned().collect()
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use evenkeel_model::{Key, Reads, Snapshot, Tracked};
 use evenkeel_xds::{Cause, Resource, ResourceType};
 
+use super::ClassId;
 use crate::context::Context;
 use crate::facts::{Answer, Client, Facts, Question};
 use crate::plan::{Collection, Output, Part, Unit};
@@ -42,16 +43,38 @@ pub struct Maker<'a> {
     pub snapshot: &'a Snapshot,
     /// The change that made it so.
     pub cause: Cause,
+    /// What goes on from one moment to the next.
+    pub work: &'a mut Work,
+}
+
+/// What goes on from one moment to the next.
+#[derive(Debug, Default)]
+pub struct Work {
     /// Resources that exist.
-    pub pool: &'a mut Pool,
-    /// Counts units.
-    pub made: &'a mut u64,
+    pub pool: Pool,
+    /// Units made so far.
+    pub made: u64,
+    /// Classes made so far.
+    classes: u64,
+}
+
+impl Work {
+    /// For all to be made from nothing: numbers go on, and resources come about as they did.
+    pub fn renewed(self) -> Self {
+        Self { pool: self.pool.renewed(), ..self }
+    }
+
+    /// A number no class has had.
+    pub fn new_class(&mut self) -> ClassId {
+        self.classes += 1;
+        ClassId(self.classes)
+    }
 }
 
 impl Maker<'_> {
     /// Makes a unit. What is as it was `before` stays the same allocation.
     pub fn make(&mut self, unit: &Unit, client: &Client, parts: &[&Part], before: Option<&Made>) -> Made {
-        *self.made += 1;
+        self.work.made += 1;
         let (reads, facts) = (Reads::new(), Facts::new());
         let mut out = Output::default();
         unit.generate(Context::new(client, Tracked::new(self.snapshot, &reads), &facts), parts, &mut out);
@@ -62,7 +85,7 @@ impl Maker<'_> {
         let resources = out.resources.into_iter().map(|(kind, resource)| {
             let old =
                 before.and_then(|made| made.resources.iter().find(|(k, r)| *k == kind && r.name == resource.name));
-            (kind, self.pool.share(kind, resource, self.cause, old.map(|(_, resource)| resource)))
+            (kind, self.work.pool.share(kind, resource, self.cause, old.map(|(_, resource)| resource)))
         });
         Made {
             resources: resources.collect(),

@@ -7,6 +7,7 @@
 mod class;
 mod group;
 mod made;
+mod readers;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,12 +16,12 @@ use std::sync::Arc;
 
 use evenkeel_model::{Changes, Sidecar, Snapshot};
 use evenkeel_xds::server::Touched;
-use evenkeel_xds::{Cause, ResourceSet, ResourceType};
+use evenkeel_xds::{Cause, Resource, ResourceSet, ResourceType};
 
 use crate::facts::Client;
 use crate::view::{ClientKind, ProxyKind, ProxyView};
 use group::Group;
-use made::{Maker, Pool};
+use made::{Maker, Work};
 
 /// What every connected proxy is to hold.
 #[derive(Debug)]
@@ -28,8 +29,7 @@ pub struct Translator {
     snapshot: Arc<Snapshot>,
     cause: Cause,
     groups: HashMap<GroupKey, Group>,
-    pool: Pool,
-    made: u64,
+    work: Work,
 }
 
 /// Kinds and Sidecar. Proxies that differ in one of these share no units.
@@ -65,16 +65,88 @@ impl Hash for GroupKey {
     }
 }
 
-/// What changed for one proxy, or for several that say the same of themselves.
+/// Proxies that are to hold the same, but for what is each one's own. No two of one translator have the same number, ever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClassId(u64);
+
+/// What a proxy is to hold: what its class shares, with its own on top.
 #[derive(Debug, Clone)]
-pub struct Change {
-    /// Which; see [`Translator::view_of`].
+pub struct Holding {
+    /// Its class.
+    pub class: ClassId,
+    own: Arc<[(ResourceType, Arc<Resource>)]>,
+    /// Generation since when it holds its own in this class.
+    since: u64,
+}
+
+impl Holding {
+    /// Whether it is the other one, or its clone.
+    pub fn is_same(&self, other: &Self) -> bool {
+        (self.class, self.since) == (other.class, other.since) && Arc::ptr_eq(&self.own, &other.own)
+    }
+
+    /// Puts them together. Cheap: see [`ResourceSet::layered`].
+    pub fn over(&self, shared: &Arc<ResourceSet>) -> Arc<ResourceSet> {
+        if self.own.is_empty() && self.since <= shared.generation {
+            return shared.clone();
+        }
+        let mut set = ResourceSet::layered(shared, self.own.clone());
+        set.generation = set.generation.max(self.since);
+        Arc::new(set)
+    }
+}
+
+/// One proxy that joined, or several that say the same of themselves.
+#[derive(Debug, Clone)]
+pub struct Joined {
+    /// What it says of itself: the same allocation for as long as it stays.
     pub view: Arc<ProxyView>,
-    /// What it was to hold.
-    pub before: Arc<ResourceSet>,
     /// What it is to hold.
-    pub now: Arc<ResourceSet>,
-    /// In which names these differ, and perhaps some more; shared by proxies of which the same is true.
+    pub holding: Holding,
+    /// What its class shares.
+    pub shared: Arc<ResourceSet>,
+}
+
+impl Joined {
+    /// What it is to hold, put together.
+    pub fn set(&self) -> Arc<ResourceSet> {
+        self.holding.over(&self.shared)
+    }
+}
+
+/// What a change came to. Of what is not named here nothing is different.
+#[derive(Debug, Default)]
+pub struct Changed {
+    /// Classes that share something else now, each with all its proxies.
+    pub classes: Vec<ClassChange>,
+    /// Proxies whose own is different now, or which are in another class.
+    pub proxies: Vec<ProxyChange>,
+}
+
+impl Changed {
+    fn extend(&mut self, more: Self) {
+        self.classes.extend(more.classes);
+        self.proxies.extend(more.proxies);
+    }
+}
+
+/// A class shares something else now.
+#[derive(Debug, Clone)]
+pub struct ClassChange {
+    /// Which.
+    pub class: ClassId,
+    /// What it shares.
+    pub shared: Arc<ResourceSet>,
+    /// In which names that differs from what it was.
+    pub touched: Touched,
+}
+
+/// A proxy's own is different now, or it is in another class.
+#[derive(Debug, Clone)]
+pub struct ProxyChange {
+    /// As it is now, changes of its class included.
+    pub now: Joined,
+    /// In which names what it is to hold differs from what it was; none if it is in another class that shares the same.
     pub touched: Touched,
 }
 
@@ -98,7 +170,7 @@ impl fmt::Display for Mismatch {
 impl Translator {
     /// No proxy is known yet.
     pub fn new(snapshot: Arc<Snapshot>, cause: Cause) -> Self {
-        Self { snapshot, cause, groups: HashMap::new(), pool: Pool::default(), made: 0 }
+        Self { snapshot, cause, groups: HashMap::new(), work: Work::default() }
     }
 
     /// The snapshot proxies are told of.
@@ -108,37 +180,32 @@ impl Translator {
 
     /// How many units were made so far.
     pub fn units_made(&self) -> u64 {
-        self.made
+        self.work.made
     }
 
     /// Keeps a proxy's resources until it [`leave`](Self::leave)s as often as it joined.
-    pub fn join(&mut self, view: &ProxyView) -> Arc<ResourceSet> {
-        let Self { snapshot, cause, groups, pool, made } = self;
-        let client = Client::new(Arc::new(view.clone()), snapshot);
+    pub fn join(&mut self, view: Arc<ProxyView>) -> Joined {
+        let Self { snapshot, cause, groups, work } = self;
+        let client = Client::new(view, snapshot);
         let group = groups.entry(GroupKey::of(&client)).or_default();
-        group.join(client, &mut Maker { snapshot, cause: *cause, pool, made })
+        group.join(client, &mut Maker { snapshot, cause: *cause, work })
     }
 
     /// Takes a proxy out, and all that was kept for it alone.
     pub fn leave(&mut self, view: &ProxyView) {
         let key = self.group_of(view);
         let Some(group) = self.groups.get_mut(&key) else { return };
-        let Self { snapshot, cause, pool, made, .. } = self;
-        group.leave(view, &mut Maker { snapshot, cause: *cause, pool, made });
+        let Self { snapshot, cause, work, .. } = self;
+        group.leave(view, &mut Maker { snapshot, cause: *cause, work });
         if group.is_empty() {
             self.groups.remove(&key);
         }
-        self.pool.tidy();
+        self.work.pool.tidy();
     }
 
-    /// What a proxy that joined is to hold.
-    pub fn set_of(&self, view: &ProxyView) -> Option<&Arc<ResourceSet>> {
-        self.groups.get(&self.group_of(view))?.set_of(view)
-    }
-
-    /// What a proxy that joined says of itself, as changes name it: the same allocation for as long as it stays.
-    pub fn view_of(&self, view: &ProxyView) -> Option<&Arc<ProxyView>> {
-        self.groups.get(&self.group_of(view))?.view_of(view)
+    /// A proxy that joined, as it is now.
+    pub fn joined(&self, view: &ProxyView) -> Option<Joined> {
+        self.groups.get(&self.group_of(view))?.joined(view)
     }
 
     /// The group a proxy is in: that of its Sidecar in the snapshot all groups follow.
@@ -146,15 +213,16 @@ impl Translator {
         GroupKey::of(&Client::new(Arc::new(view.clone()), &self.snapshot))
     }
 
-    /// Follows a change. Proxies for which nothing is different are not among what it returns.
-    pub fn update(&mut self, snapshot: Arc<Snapshot>, cause: Cause) -> Vec<Change> {
+    /// Follows a change. What it costs depends on what is different and for how many classes, not on how many proxies are in
+    /// them.
+    pub fn update(&mut self, snapshot: Arc<Snapshot>, cause: Cause) -> Changed {
         let changes = Changes::between(&self.snapshot, &snapshot);
         (self.snapshot, self.cause) = (snapshot, cause);
         if changes.is_empty() {
-            return Vec::new();
+            return Changed::default();
         }
-        let Self { snapshot, cause, groups, pool, made } = self;
-        let mut maker = Maker { snapshot, cause: *cause, pool, made };
+        let Self { snapshot, cause, groups, work } = self;
+        let mut maker = Maker { snapshot, cause: *cause, work };
         let mut leaving = Vec::new();
         // Which Sidecar holds for a proxy depends on its labels, and on the name of the root namespace.
         let may_hold_others = (changes.workloads || changes.mesh) && !snapshot.sidecars.is_empty();
@@ -164,51 +232,58 @@ impl Translator {
             }
             groups.retain(|_, group| !group.is_empty());
         }
-        let mut changed: Vec<Change> =
-            groups.values_mut().flat_map(|group| group.update(&changes, &mut maker)).collect();
-        for (client, left) in leaving {
-            let group = groups.entry(GroupKey::of(&client)).or_default();
-            changed.extend(group.admit(client, left, &mut maker));
+        for group in groups.values_mut() {
+            group.update(&changes, &mut maker);
         }
-        self.pool.tidy();
+        for (client, left) in leaving {
+            groups.entry(GroupKey::of(&client)).or_default().admit(client, left, &mut maker);
+        }
+        let changed = changed(groups, *cause);
+        self.work.pool.tidy();
         changed
     }
 
     /// Makes everything from nothing, of a snapshot equal to the present one: what is left after much has gone lies
-    /// scattered, and holds on to the old snapshot. Proxies get new sets with the same in them ([`set_of`](Self::set_of));
-    /// what differs is returned, and is a defect.
-    pub fn rebuild(&mut self, snapshot: Arc<Snapshot>) -> Vec<Change> {
+    /// scattered, and holds on to the old snapshot. All proxies get new classes, which share the same; one of which
+    /// something is different shows a defect.
+    pub fn rebuild(&mut self, snapshot: Arc<Snapshot>) -> Changed {
         let mut fresh = Self::new(snapshot, self.cause);
-        (fresh.made, fresh.pool) = (self.made, std::mem::take(&mut self.pool).renewed());
-        let Self { snapshot, cause, groups, pool, made } = &mut fresh;
-        let mut maker = Maker { snapshot, cause: *cause, pool, made };
-        let mut differs = Vec::new();
+        fresh.work = std::mem::take(&mut self.work).renewed();
+        let Self { snapshot, cause, groups, work } = &mut fresh;
+        let mut maker = Maker { snapshot, cause: *cause, work };
         for group in std::mem::take(&mut self.groups).into_values() {
             for (client, left) in group.into_members(maker.snapshot) {
-                let group = groups.entry(GroupKey::of(&client)).or_default();
-                differs.extend(group.admit(client, left, &mut maker));
+                groups.entry(GroupKey::of(&client)).or_default().admit(client, left, &mut maker);
             }
         }
-        fresh.pool.settled();
+        let changed = changed(groups, *cause);
+        fresh.work.pool.settled();
         *self = fresh;
-        differs
+        changed
     }
 
     /// Makes everything from nothing and compares. If anything differs it takes what was made from nothing: the changes
     /// this means for proxies are returned with it.
-    pub fn verify(&mut self) -> (Vec<Mismatch>, Vec<Change>) {
+    pub fn verify(&mut self) -> (Vec<Mismatch>, Changed) {
         let mut mismatches = Vec::new();
-        let mut healed = Vec::new();
-        let Self { snapshot, cause, groups, pool, made } = self;
+        let mut healed = Changed::default();
+        let Self { snapshot, cause, groups, work } = self;
         for group in groups.values_mut() {
             let found = group.compare(snapshot);
             if !found.is_empty() {
-                healed.extend(group.rebuild(&mut Maker { snapshot, cause: *cause, pool, made }));
+                group.rebuild(&mut Maker { snapshot, cause: *cause, work });
+                healed.extend(group.changed(*cause));
                 mismatches.extend(found);
             }
         }
         (mismatches, healed)
     }
+}
+
+fn changed(groups: &mut HashMap<GroupKey, Group>, cause: Cause) -> Changed {
+    let mut all = Changed::default();
+    groups.values_mut().for_each(|group| all.extend(group.changed(cause)));
+    all
 }
 
 impl Client {

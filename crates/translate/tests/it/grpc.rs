@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use evenkeel_translate::{ClientKind, ProxyKind, ProxyView, Translator};
+use evenkeel_translate::{ClientKind, ProxyKind, ProxyView};
 use evenkeel_xds::{ResourceSet, ResourceType};
 use serde_json::Value;
 
+use crate::fleet::Fleet;
 use crate::incremental::{Mesh, service, view};
 use crate::scenario::{SCENARIOS, Scenario, as_json, translate};
 
@@ -139,10 +140,10 @@ fn the_host_of_one_service_goes_before_the_short_name_of_another() {
     let entry = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: e, namespace: shop}\n\
                  spec: {hosts: [a.shop], ports: [{number: 80, name: grpc, protocol: GRPC}], resolution: STATIC}\n";
     let (snapshot, cause) = mesh.write([("a.yaml".to_owned(), kubernetes)]);
-    let mut translator = Translator::new(snapshot, cause);
+    let mut translator = Fleet::new(snapshot, cause);
     let program = grpc_program(1);
     translator.join(&program);
-    let leads_to = |translator: &Translator| {
+    let leads_to = |translator: &Fleet| {
         let set = translator.set_of(&program).expect("it joined");
         let listener = set.get(ResourceType::Listener, "a.shop:80").expect("a listener").any();
         let has = |text: &str| listener.value.windows(text.len()).any(|bytes| bytes == text.as_bytes());
@@ -153,7 +154,7 @@ fn the_host_of_one_service_goes_before_the_short_name_of_another() {
         let (snapshot, cause) = mesh.write([("e.yaml".to_owned(), text)]);
         translator.update(snapshot, cause);
         assert_eq!(leads_to(&translator), Some(expected));
-        assert_eq!(translator.verify().0, []);
+        assert_eq!(translator.verify(), []);
     }
 }
 
@@ -168,7 +169,7 @@ fn a_change_is_work_for_what_it_is_about_and_programs_share_it() {
         let mut mesh = Mesh::new();
         let files: Vec<_> = (0..services).map(service).collect();
         let (snapshot, cause) = mesh.write(files.iter().map(|(name, text)| (name.clone(), text.as_str())));
-        let mut translator = Translator::new(snapshot, cause);
+        let mut translator = Fleet::new(snapshot, cause);
         (0..programs).for_each(|n| drop(translator.join(&grpc_program(n))));
         let (name, text) = service(services);
         let mut step = |text: &str, expected: &[&str]| {

@@ -3,6 +3,7 @@
 mod bootstrap;
 mod decisions;
 mod edits;
+mod fleet;
 mod golden;
 mod grpc;
 mod incremental;

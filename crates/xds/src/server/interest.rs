@@ -1,19 +1,43 @@
-//! What a stream asks for, told to whoever changes its resources: a stream that a change does not concern is not woken.
+//! What streams ask for, told to whoever changes their resources: a stream that a change does not concern is not woken, and of
+//! many streams those it may concern are found without a look at the others.
 
-use std::collections::BTreeSet;
 use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{Hash as _, Hasher as _};
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use imbl::OrdSet;
+use imbl::ordset::DiffItem;
 
 use super::subscription::Subscription;
 use crate::{Difference, ResourceSet, ResourceType};
 
 /// What a stream asks for. The stream keeps it up to date; clones are the same.
 #[derive(Debug, Clone, Default)]
-pub struct Interest(Arc<Mutex<[Asked; ResourceType::ALL.len()]>>);
+pub struct Interest(Arc<Noted>);
+
+#[derive(Debug, Default)]
+struct Noted {
+    asked: Mutex<[Asked; ResourceType::ALL.len()]>,
+    /// The streams it is one of, and which.
+    among: Option<(Interests, u64)>,
+}
+
+/// What many streams ask for, by name. Clones are the same.
+#[derive(Debug, Clone, Default)]
+pub struct Interests(Arc<Mutex<[Askers; ResourceType::ALL.len()]>>);
+
+/// Who asks for resources of one type, by the streams' numbers.
+#[derive(Debug, Default)]
+struct Askers {
+    /// Those that ask for everything, or for so many names that these are not listed here.
+    wide: BTreeSet<u64>,
+    /// The others that ask for any.
+    few: BTreeSet<u64>,
+    /// What these ask for, by hashes as of [`hashes`]: once for each name that has it.
+    names: HashMap<u64, Vec<u64>>,
+}
 
 /// What is asked for of one type.
 #[derive(Debug, Clone, Default)]
@@ -44,6 +68,11 @@ struct Key {
 }
 
 impl Touched {
+    /// Whether the two sets are the same.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The names in which `newer` differs from `older`.
     pub fn between(older: &ResourceSet, newer: &ResourceSet) -> Self {
         Self(newer.diff(older).flat_map(keys).collect())
@@ -53,7 +82,7 @@ impl Touched {
 impl Interest {
     /// Whether the stream may have something to say to its client now that these names are touched.
     pub fn concerned_by(&self, touched: &Touched) -> bool {
-        let asked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let asked = lock(&self.0.asked);
         touched.0.iter().any(|key| {
             let of = &asked[key.kind.index()];
             let may_be = key.is_any() || of.filter.is_none_or(|filter| filter.may_have(key.hash));
@@ -63,16 +92,105 @@ impl Interest {
 
     /// Takes in what the stream asks for now.
     pub(super) fn note(&self, subscriptions: &[Subscription; ResourceType::ALL.len()]) {
-        let mut asked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asked = lock(&self.0.asked);
         for (of, subscription) in asked.iter_mut().zip(subscriptions).filter(|(_, subscription)| subscription.requested)
         {
-            of.wildcard = subscription.wildcard;
-            if !of.names.ptr_eq(subscription.names()) {
-                of.names = subscription.names().clone();
-                of.filter = Filter::of(&of.names);
+            let same_names = of.names.ptr_eq(subscription.names());
+            if same_names && of.wildcard == subscription.wildcard {
+                continue;
             }
+            let mut now =
+                Asked { wildcard: subscription.wildcard, names: subscription.names().clone(), filter: of.filter };
+            if !same_names {
+                now.filter = Filter::of(&now.names);
+            }
+            if let Some((all, stream)) = &self.0.among {
+                lock(&all.0)[subscription.kind.index()].replace(*stream, of, &now);
+            }
+            *of = now;
         }
     }
+}
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        let Some((all, stream)) = &self.among else { return };
+        let asked = self.asked.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for (askers, of) in lock(&all.0).iter_mut().zip(asked) {
+            askers.replace(*stream, of, &Asked::default());
+        }
+    }
+}
+
+impl Interests {
+    /// What one more stream asks for; nothing yet.
+    pub fn of(&self, stream: u64) -> Interest {
+        Interest(Arc::new(Noted { asked: Mutex::default(), among: Some((self.clone(), stream)) }))
+    }
+
+    /// The streams that may be concerned now that these names are touched, and perhaps a few more:
+    /// [`concerned_by`](Interest::concerned_by) tells. In order, each once.
+    pub fn concerned_by(&self, touched: &Touched) -> Vec<u64> {
+        let all = lock(&self.0);
+        let mut streams = Vec::new();
+        for key in &*touched.0 {
+            let askers = &all[key.kind.index()];
+            streams.extend(&askers.wide);
+            match key.is_any() {
+                true => streams.extend(&askers.few),
+                false => streams.extend(askers.names.get(&key.hash).into_iter().flatten()),
+            }
+        }
+        streams.sort_unstable();
+        streams.dedup();
+        streams
+    }
+}
+
+impl Asked {
+    /// Whether its names are too many to be listed one by one.
+    fn is_wide(&self) -> bool {
+        self.wildcard || self.names.len() > Filter::MAX_NAMES
+    }
+}
+
+impl Askers {
+    /// Follows what a stream asks for.
+    fn replace(&mut self, stream: u64, before: &Asked, now: &Asked) {
+        let nothing = OrdSet::new();
+        let listed = |of: &Asked| if of.is_wide() { nothing.clone() } else { of.names.clone() };
+        let (old, new) = (listed(before), listed(now));
+        for item in old.diff(&new) {
+            match item {
+                DiffItem::Add(name) => hashes(name).for_each(|hash| self.add(hash, stream)),
+                DiffItem::Remove(name) => hashes(name).for_each(|hash| self.remove(hash, stream)),
+            }
+        }
+        let keep = |streams: &mut BTreeSet<u64>, is_in: bool| match is_in {
+            true => _ = streams.insert(stream),
+            false => _ = streams.remove(&stream),
+        };
+        keep(&mut self.wide, now.is_wide());
+        keep(&mut self.few, !new.is_empty());
+    }
+
+    fn add(&mut self, hash: u64, stream: u64) {
+        self.names.entry(hash).or_default().push(stream);
+    }
+
+    fn remove(&mut self, hash: u64, stream: u64) {
+        let Some(streams) = self.names.get_mut(&hash) else { return };
+        if let Some(at) = streams.iter().position(|other| *other == stream) {
+            streams.swap_remove(at);
+        }
+        if streams.is_empty() {
+            self.names.remove(&hash);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Filter {
@@ -81,16 +199,13 @@ impl Filter {
     /// Names for which it is worth while: of so many, one in four others passes.
     const MAX_NAMES: usize = 128;
 
-    /// Names, with and without a port.
+    /// Of these names.
     fn of(names: &OrdSet<Arc<str>>) -> Option<Self> {
         if names.len() > Self::MAX_NAMES {
             return None;
         }
         let mut filter = Self::default();
-        for name in names {
-            filter.add(hash(name));
-            name.match_indices(':').for_each(|(at, _)| filter.add(hash(&name[..at])));
-        }
+        names.iter().flat_map(|name| hashes(name)).for_each(|hash| filter.add(hash));
         Some(filter)
     }
 
@@ -108,6 +223,11 @@ impl Filter {
         let (word, bit) = Self::place(hash);
         self.0[word] & bit != 0
     }
+}
+
+/// Of a name, with and without a port: one of them is that of the key it may be asked for under.
+fn hashes(name: &str) -> impl Iterator<Item = u64> + '_ {
+    std::iter::once(hash(name)).chain(name.match_indices(':').map(|(at, _)| hash(&name[..at])))
 }
 
 fn hash(name: &str) -> u64 {
@@ -159,6 +279,10 @@ pub(super) fn affected<'a, 'b>(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use evenkeel_testkit::Random;
+
     use super::*;
 
     #[test]
@@ -172,11 +296,17 @@ mod tests {
                 for name in names {
                     subscription.subscribe(name, &Default::default()).expect("few names");
                 }
-                let interest = Interest::default();
+                let all = Interests::default();
+                let (interest, _other) = (all.of(7), all.of(8));
                 let touched = Touched(Arc::new([Key::new(touched.0, &touched.1.into())]));
-                assert!(!interest.concerned_by(&touched), "before it asks");
+                assert!(!interest.concerned_by(&touched) && all.concerned_by(&touched).is_empty(), "before it asks");
                 interest.note(&subscriptions);
                 assert_eq!(interest.concerned_by(&touched), expected, "{kind} {wildcard} {names:?} {touched:?}");
+                let found = all.concerned_by(&touched);
+                assert!(found.is_empty() || found == [7]);
+                assert!(!found.is_empty() || !expected, "{kind} {wildcard} {names:?} {touched:?}");
+                drop(interest);
+                assert!(all.concerned_by(&touched).is_empty(), "it is gone");
             };
         let (cluster, host) = (ResourceType::Cluster, ResourceType::VirtualHost);
         check(cluster, true, &[], (cluster, "a"), true);
@@ -192,5 +322,47 @@ mod tests {
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         check(cluster, false, &many, (cluster, "cluster-77"), true);
         check(cluster, false, &many, (cluster, "cluster"), false);
+    }
+
+    /// Whatever streams ask for and give up, all that a change concerns are found, and nothing stays of those that are gone.
+    #[test]
+    fn streams_are_found_by_what_they_ask_for() {
+        let kind = ResourceType::VirtualHost;
+        let mut random = Random::new(3);
+        let all = Interests::default();
+        let mut streams: BTreeMap<u64, (Interest, [Subscription; ResourceType::ALL.len()])> = BTreeMap::new();
+        let name = |random: &mut Random| format!("80/h{}{}", random.below(150), [":80", ":81", ""][random.below(3)]);
+        let (mut concerned, mut found) = (0, 0);
+        for step in 0..3000_u64 {
+            let number = random.below(12) as u64;
+            let (_, subscriptions) =
+                streams.entry(number).or_insert_with(|| (all.of(number), ResourceType::ALL.map(Subscription::new)));
+            let subscription = &mut subscriptions[kind.index()];
+            subscription.requested = true;
+            match random.below(20) {
+                0 => _ = streams.remove(&number),
+                1 => subscription.set_wildcard(!subscription.wildcard && number == 1),
+                2 => subscription.set_names(std::iter::empty(), &Default::default()).map(drop).expect("none"),
+                3..10 => subscription.unsubscribe(&name(&mut random)),
+                10 => (0..200).for_each(|n| drop(subscription.subscribe(&format!("80/h{n}"), &Default::default()))),
+                _ => drop(subscription.subscribe(&name(&mut random), &Default::default()).expect("few names")),
+            }
+            if let Some((interest, subscriptions)) = streams.get(&number).filter(|_| step % 3 == 0) {
+                interest.note(subscriptions);
+            }
+            let of = if random.below(50) == 0 { "80/*.h".to_owned() } else { format!("80/h{}", random.below(150)) };
+            let touched = Touched(Arc::new([Key::new(kind, &of.into())]));
+            let candidates = all.concerned_by(&touched);
+            for (number, (interest, _)) in &streams {
+                let is_one = interest.concerned_by(&touched);
+                assert!(!is_one || candidates.contains(number), "step {step}: {touched:?}");
+                concerned += usize::from(is_one);
+            }
+            found += candidates.len();
+        }
+        assert!(concerned > 1000 && found < concerned * 3, "{found} found, {concerned} concerned");
+        streams.clear();
+        let left = lock(&all.0);
+        assert!(left.iter().all(|of| of.wide.is_empty() && of.few.is_empty() && of.names.is_empty()));
     }
 }

@@ -26,12 +26,12 @@ mod subscription;
 #[cfg(test)]
 mod tests;
 
-pub use interest::{Interest, Touched};
+pub use interest::{Interest, Interests, Touched};
 pub use refusal::{REOFFER_FIRST, REOFFER_MAX};
 pub use response::{Announcement, Response};
 pub use service::{AdsServer, AdsService};
 pub use status::{Divergence, Nack, NackedResource, Status, TypeStatus};
-pub use stream::{Session, Source};
+pub use stream::{Resources, Session, Source};
 
 /// A request the server does not answer on its type; the stream goes on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

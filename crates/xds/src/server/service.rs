@@ -253,9 +253,9 @@ impl<S: Source> SecretDiscoveryService for AdsService<S> {
     ) -> Result<tonic::Response<DiscoveryResponse>, GrpcStatus> {
         let (_, extensions, request) = request.into_parts();
         let node = request.node.clone().unwrap_or_default();
-        let session = self.source.connect(&node, &extensions).await?;
+        let mut session = self.source.connect(&node, &extensions).await?;
         let mut stream = sotw::Stream::new(session.announcement);
-        stream.on_snapshot(&session.resources.borrow());
+        stream.on_snapshot(&session.resources.look());
         stream::accept(&mut stream, &request, Duration::ZERO, &node.id)?;
         let response = stream.poll_response(Duration::ZERO).ok_or_else(|| GrpcStatus::not_found("no such secret"))?;
         message(response).map(tonic::Response::new)

@@ -28,7 +28,7 @@ pub trait Source: Send + Sync + 'static {
 pub struct Session {
     /// What the client is to hold, now and whenever it changes. Where a change does not concern the stream it may be
     /// replaced without a notice: the stream looks again when its client says something.
-    pub resources: watch::Receiver<Arc<ResourceSet>>,
+    pub resources: Resources,
     /// What the client asks for.
     pub interest: Interest,
     /// Called after each request and push with where the stream stands.
@@ -37,11 +37,52 @@ pub struct Session {
     pub announcement: Announcement,
 }
 
+/// What a client is to hold, as its stream sees it.
+pub enum Resources {
+    /// Given with the notice.
+    Given(watch::Receiver<Arc<ResourceSet>>),
+    /// Asked for: where many streams hold nearly the same, nobody replaces it for each.
+    Asked {
+        /// What it is now.
+        now: Box<dyn FnMut() -> Arc<ResourceSet> + Send>,
+        /// Tells the stream to look. Its sender is gone when the stream is to end.
+        notice: watch::Receiver<()>,
+    },
+}
+
+impl Resources {
+    /// What the client is to hold now. Notices before this are done with.
+    pub fn look(&mut self) -> Arc<ResourceSet> {
+        match self {
+            Self::Given(resources) => resources.borrow_and_update().clone(),
+            Self::Asked { now, notice } => {
+                notice.mark_unchanged();
+                now()
+            }
+        }
+    }
+
+    /// Until there is a notice; false when the stream is to end.
+    async fn changed(&mut self) -> bool {
+        let changed = match self {
+            Self::Given(resources) => resources.changed().await,
+            Self::Asked { notice, .. } => notice.changed().await,
+        };
+        changed.is_ok()
+    }
+}
+
+impl From<watch::Receiver<Arc<ResourceSet>>> for Resources {
+    fn from(resources: watch::Receiver<Arc<ResourceSet>>) -> Self {
+        Self::Given(resources)
+    }
+}
+
 impl Session {
     /// A session nobody observes.
-    pub fn new(resources: watch::Receiver<Arc<ResourceSet>>) -> Self {
+    pub fn new(resources: impl Into<Resources>) -> Self {
         let (interest, announcement) = (Interest::default(), Announcement::default());
-        Self { resources, interest, on_status: Box::new(drop), announcement }
+        Self { resources: resources.into(), interest, on_status: Box::new(drop), announcement }
     }
 
     /// The same, with what it asks for known to others.
@@ -65,7 +106,7 @@ impl Session {
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Session").field("resources", &self.resources).finish_non_exhaustive()
+        f.debug_struct("Session").field("interest", &self.interest).finish_non_exhaustive()
     }
 }
 
@@ -153,7 +194,7 @@ pub(super) async fn run<S: Source, P: Protocol>(
     let id = node.id.clone();
     let start = Instant::now();
     let mut stream = P::new(announcement);
-    let set = resources.borrow_and_update().clone();
+    let set = resources.look();
     stream.on_snapshot(&set);
     drop(set);
     accept(&mut stream, &first, start.elapsed(), &id)?;
@@ -161,7 +202,7 @@ pub(super) async fn run<S: Source, P: Protocol>(
     loop {
         // In this order: whoever replaces the resources meanwhile knows what is asked for, or is found by the look.
         stream.note_interest(&interest);
-        stream.on_snapshot(&resources.borrow_and_update().clone());
+        stream.on_snapshot(&resources.look());
         while let Some(response) = stream.poll_response(start.elapsed()) {
             if !carrier.send(response).await {
                 return Ok(());
@@ -180,7 +221,7 @@ pub(super) async fn run<S: Source, P: Protocol>(
                 }
             }
             changed = resources.changed() => {
-                if changed.is_err() {
+                if !changed {
                     return Err(GrpcStatus::new(Code::Unavailable, "the server is shutting down"));
                 }
             }

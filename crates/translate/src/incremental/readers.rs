@@ -1,0 +1,48 @@
+//! Which proxies' own resources were made of what: a change looks for those it concerns, not through all.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use evenkeel_model::{Changes, Key};
+
+use super::made::Made;
+use crate::plan::Unit;
+use crate::view::ProxyView;
+
+/// The proxies whose own resources were made of a key.
+#[derive(Debug, Default)]
+pub struct Readers(BTreeMap<Key, HashSet<Arc<ProxyView>>>);
+
+impl Readers {
+    /// Notes what the units of one proxy were made of.
+    pub fn add(&mut self, view: &Arc<ProxyView>, units: &[(Unit, Made)]) {
+        for key in keys(units) {
+            match self.0.get_mut(key) {
+                Some(views) => _ = views.insert(view.clone()),
+                None => _ = self.0.insert(key.clone(), HashSet::from([view.clone()])),
+            }
+        }
+    }
+
+    /// Forgets it.
+    pub fn remove(&mut self, view: &ProxyView, units: &[(Unit, Made)]) {
+        for key in keys(units) {
+            let Some(views) = self.0.get_mut(key) else { continue };
+            views.remove(view);
+            if views.is_empty() {
+                self.0.remove(key);
+            }
+        }
+    }
+
+    /// Those of which something may be different now.
+    pub fn touched(&self, changes: &Changes) -> HashSet<Arc<ProxyView>> {
+        let exact = changes.exact().filter_map(|key| self.0.get(key));
+        let wide = changes.reach_wide().then(|| self.0.iter().filter(|(key, _)| changes.touch(key)));
+        exact.chain(wide.into_iter().flatten().map(|(_, views)| views)).flatten().cloned().collect()
+    }
+}
+
+fn keys(units: &[(Unit, Made)]) -> impl Iterator<Item = &Key> {
+    units.iter().flat_map(|(_, made)| &made.reads)
+}
