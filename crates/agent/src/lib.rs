@@ -24,6 +24,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use evenkeel_base::terminal::Terminal;
 use evenkeel_tls::SecretStore;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
 use tokio::signal::unix::{SignalKind, signal};
@@ -39,7 +40,7 @@ pub use status::Status;
 /// File of the proxy's bootstrap in the state directory.
 pub const BOOTSTRAP_FILE: &str = "bootstrap.json";
 
-/// Runs the agent and its proxy until SIGTERM or SIGINT.
+/// Runs the agent and its proxy until SIGTERM or SIGINT, or until its terminal is closed.
 ///
 /// # Errors
 /// When the options contradict themselves, a file or port cannot be used, or the proxy cannot run. A control plane that
@@ -50,6 +51,7 @@ pub fn run(options: Options) -> anyhow::Result<()> {
     let stopped = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut hangup = signal(SignalKind::hangup())?;
         let mut reopen = signal(SignalKind::user_defined1())?;
         let admin_port = options.admin_port;
         // As the proxy on its own does after a log rotation; without this the signal would end the process.
@@ -60,10 +62,17 @@ pub fn run(options: Options) -> anyhow::Result<()> {
                 }
             }
         });
+        let terminal = Terminal::at_start();
         let stop = async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
+            loop {
+                tokio::select! {
+                    _ = terminate.recv() => return,
+                    _ = interrupt.recv() => return,
+                    _ = hangup.recv() => match terminal.is_gone() {
+                        true => return,
+                        false => tracing::info!("SIGHUP: there is nothing to do, configuration is followed as it comes"),
+                    },
+                }
             }
         };
         serve(options, stop).await

@@ -9,6 +9,7 @@ mod render;
 pub mod span;
 pub mod spiffe;
 pub mod suggest;
+pub mod terminal;
 pub mod yaml;
 
 pub use diagnostic::{Diagnostic, Diagnostics, Severity};

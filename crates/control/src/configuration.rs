@@ -471,3 +471,6 @@ fn write_book(path: &Path, book: &AddressBook) -> io::Result<()> {
     fs::write(&new, serde_json::to_vec_pretty(&book)?)?;
     fs::rename(&new, path)
 }
+
+#[cfg(test)]
+mod tests;

@@ -89,9 +89,13 @@ impl Scopes {
 
     /// Writes the file after changes, until dropped.
     pub async fn keep(self: Arc<Self>) {
+        self.keep_with(tokio::time::sleep).await;
+    }
+
+    async fn keep_with<P: Future<Output = ()>>(self: Arc<Self>, pause: impl Fn(Duration) -> P) {
         loop {
             self.changed.notified().await;
-            tokio::time::sleep(WRITE_AFTER).await;
+            pause(WRITE_AFTER).await;
             loop {
                 let scopes = self.clone();
                 // Another control plane may be writing; nobody else has to wait for that here.
@@ -99,7 +103,7 @@ impl Scopes {
                 if !matches!(written, Ok(false)) {
                     break;
                 }
-                tokio::time::sleep(RETRY).await;
+                pause(RETRY).await;
             }
         }
     }
@@ -319,6 +323,34 @@ mod tests {
         let recalled = again.recall(&workload("web"), at(30));
         assert_eq!(recalled, hosts(["80/a".to_owned(), "80/b".to_owned()]));
         assert_eq!(again.recall(&workload("unknown"), at(30)), Names::default());
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_written_is_tried_again() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let state = folder.path().join("state");
+        let scopes = Scopes::open(&state);
+        scopes.remember(workload("web"), hosts(["80/a".to_owned()]), SystemTime::now());
+        let (told, mut pauses) = tokio::sync::mpsc::unbounded_channel();
+        let failures = std::sync::atomic::AtomicUsize::new(0);
+        let place = state.clone();
+        let pause = move |time| {
+            told.send(time).expect("somebody listens");
+            // After the second failure there is a place to write to.
+            if time == RETRY && failures.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 1 {
+                fs::create_dir(&place).expect("a directory");
+            }
+            std::future::ready(())
+        };
+        let keeping = tokio::spawn(scopes.clone().keep_with(pause));
+        let mut next = async || pauses.recv().await.expect("it goes on");
+        assert_eq!([next().await, next().await, next().await], [WRITE_AFTER, RETRY, RETRY]);
+        // It is done with that when it waits for the next change.
+        scopes.remember(workload("web"), hosts(["80/b".to_owned()]), SystemTime::now());
+        assert_eq!(next().await, WRITE_AFTER);
+        keeping.abort();
+        let again = Scopes::open(&state).recall(&workload("web"), SystemTime::now());
+        assert!(again.virtual_hosts.contains(&"80/a".to_owned()), "{again:?}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use std::{fs, io};
 
 use evenkeel_base::spiffe::SpiffeError;
+use evenkeel_base::terminal::Terminal;
 use evenkeel_ca::{Authority, AuthorityError, TokenError, TokenKey};
 use evenkeel_model::MeshConfig;
 use evenkeel_xds::istio::auth::istio_certificate_service_server::IstioCertificateServiceServer;
@@ -247,7 +248,7 @@ impl ControlPlane {
     }
 }
 
-/// Starts a control plane and serves until SIGTERM or SIGINT.
+/// Starts a control plane and serves until SIGTERM or SIGINT, or until its terminal is closed.
 pub async fn run(options: Options) -> Result<(), ControlError> {
     ControlPlane::start(&options).await?.serve(signals()).await
 }
@@ -288,16 +289,26 @@ fn local(flag: &'static str, listener: &tokio::net::TcpListener) -> Result<Socke
     })
 }
 
-async fn signals() {
+/// Done when the process is told to end. What it is told is heeded from the call on.
+fn signals() -> impl Future<Output = ()> {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        // Without handlers the signals end the process by themselves.
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+    let handlers = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()].map(signal);
+    let terminal = Terminal::at_start();
+    async move {
+        let [Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)] = handlers else {
+            // Without handlers the signals end the process by themselves.
+            return std::future::pending().await;
+        };
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+                _ = hangup.recv() => match terminal.is_gone() {
+                    true => break,
+                    false => tracing::info!("SIGHUP: there is nothing to do, files are read when they change"),
+                },
+            }
+        }
+        tracing::info!("shutting down");
     }
-    tracing::info!("shutting down");
 }

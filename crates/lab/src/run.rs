@@ -4,6 +4,7 @@ use std::future::Future;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use evenkeel_base::terminal::Terminal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::LocalSet;
 
@@ -77,10 +78,13 @@ pub fn block_on<T>(work: impl Future<Output = Result<T, LabError>>) -> Result<T,
     LocalSet::new().block_on(&runtime, async {
         let handler = |kind| signal(kind).map_err(LabError::io("installing signal handlers"));
         let (mut interrupt, mut terminate) = (handler(SignalKind::interrupt())?, handler(SignalKind::terminate())?);
+        let (mut hangup, terminal) = (handler(SignalKind::hangup())?, Terminal::at_start());
+        let closed = async { while hangup.recv().await.is_some() && !terminal.is_gone() {} };
         tokio::select! {
             result = work => result,
             _ = interrupt.recv() => Err(LabError::Interrupted),
             _ = terminate.recv() => Err(LabError::Interrupted),
+            () = closed => Err(LabError::Interrupted),
         }
     })
 }

@@ -27,12 +27,20 @@ impl Process {
     /// # Panics
     /// When the program cannot be started.
     pub fn spawn(command: &mut Command) -> Self {
+        Self::spawn_with_input(command, Stdio::null())
+    }
+
+    /// The same with something for its standard input.
+    ///
+    /// # Panics
+    /// When the program cannot be started.
+    pub fn spawn_with_input(command: &mut Command, input: impl Into<Stdio>) -> Self {
         let name = std::path::Path::new(command.get_program())
             .file_name()
             .unwrap_or_else(|| OsStr::new("process"))
             .to_string_lossy()
             .into_owned();
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
         let output = Arc::new(Mutex::new(String::new()));
         let readers = [collect(child.stdout.take(), &output), collect(child.stderr.take(), &output)];

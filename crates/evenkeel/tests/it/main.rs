@@ -5,6 +5,7 @@ mod differential;
 mod docs;
 mod freshness;
 mod h2spec;
+mod hangup;
 mod interop;
 mod lab;
 mod mesh;

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use evenkeel_base::terminal::Terminal;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
@@ -21,6 +22,8 @@ pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     reopen: Signal,
+    hangup: Signal,
+    terminal: Terminal,
 }
 
 impl Telling {
@@ -33,19 +36,15 @@ impl Telling {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             reopen: signal(SignalKind::user_defined1())?,
+            hangup: signal(SignalKind::hangup())?,
+            terminal: Terminal::at_start(),
         }))
     }
 
     /// The next thing the process is told.
     pub(super) async fn next(&mut self) -> Told {
         match self {
-            Self::Signals(signals) => {
-                tokio::select! {
-                    _ = signals.terminate.recv() => Told::End,
-                    _ = signals.interrupt.recv() => Told::End,
-                    _ = signals.reopen.recv() => Told::ReopenLogs,
-                }
-            }
+            Self::Signals(signals) => signals.next().await,
             Self::Program(stop) if stop.is_terminated() => std::future::pending().await,
             Self::Program(stop) => {
                 _ = stop.await;
@@ -57,5 +56,22 @@ impl Telling {
     /// Done when the process is told to end once more.
     pub(super) async fn end(&mut self) {
         while !matches!(self.next().await, Told::End) {}
+    }
+}
+
+impl Signals {
+    async fn next(&mut self) -> Told {
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return Told::End,
+                _ = self.interrupt.recv() => return Told::End,
+                _ = self.reopen.recv() => return Told::ReopenLogs,
+                _ = self.hangup.recv() => match self.terminal.is_gone() {
+                    true => return Told::End,
+                    // As Envoy does.
+                    false => tracing::info!("SIGHUP: there is nothing to do, configuration is followed as it comes"),
+                },
+            }
+        }
     }
 }
