@@ -13,10 +13,13 @@
 
 mod bars;
 mod changes;
+mod command;
 mod error;
+mod figures;
 mod fleet;
 mod mesh;
 mod options;
+mod output;
 mod plot;
 mod process;
 mod progress;
@@ -31,8 +34,10 @@ mod server;
 mod stage;
 pub mod statistics;
 mod table;
+mod types;
 mod wire;
 
+pub use command::Command;
 pub use error::LabError;
-pub use options::{Command, Options, Output};
+pub use options::{Options, Output};
 pub use run::run;

@@ -15,7 +15,8 @@ use twox_hash::XxHash64;
 
 use crate::changes::{Board, Mark};
 use crate::mesh::{self, SERVICE_PORT};
-use crate::resources::{Book, NameId, ResourceId, Type};
+use crate::resources::{Book, NameId, ResourceId};
+use crate::types::Type;
 use crate::wire::{AnyBytes, DeltaResponse, Named, Protocol, SotwResponse, StreamError};
 
 /// How much of the mesh a proxy wants, and how it asks for it.

@@ -8,9 +8,9 @@ use clap::Args;
 
 use crate::bars::{self, GROWTH_FULL, GROWTH_LEARNED, MB_PER_MIB, Played, Summary, Verdict, added, number};
 use crate::error::LabError;
-use crate::plot::figures;
+use crate::figures;
+use crate::output::write_file;
 use crate::results::Results;
-use crate::run::write_file;
 use crate::statistics::plane;
 use crate::table::bytes;
 
@@ -50,7 +50,7 @@ pub fn run(options: &ReportOptions, out: &mut dyn Write) -> Result<(), LabError>
     }
     let folder = options.page.with_extension("");
     std::fs::create_dir_all(&folder).map_err(LabError::io(format!("creating {}", folder.display())))?;
-    write_file(&folder.join("growth.svg"), &figures::growth(&played).svg())?;
+    write_file(&folder.join("growth.svg"), &bars::growth(&played).svg())?;
     for (name, results) in FIGURES.iter().filter_map(|name| Some((name, played.get(*name)?))) {
         write_file(&folder.join(format!("{name}.svg")), &figures::of_run(results).svg())?;
     }

@@ -7,58 +7,14 @@ use evenkeel_xds::pb::envoy::config::listener::v3::filter::ConfigType;
 use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
     HttpConnectionManager, http_connection_manager::RouteSpecifier,
 };
-use evenkeel_xds::{type_url, unpack};
+use evenkeel_xds::unpack;
 use prost::Message as _;
 use rustc_hash::FxHashMap;
 
 use crate::changes::{Board, Mark};
 use crate::mesh::Mesh;
+use crate::types::Type;
 use crate::wire::{AnyBytes, LeanCluster};
-
-/// The types a proxy asks for, in the order it does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Type {
-    /// CDS.
-    Cluster,
-    /// EDS.
-    Endpoint,
-    /// LDS.
-    Listener,
-    /// RDS.
-    Route,
-    /// VHDS.
-    VirtualHost,
-    /// NDS.
-    Name,
-}
-
-impl Type {
-    /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Cluster, Self::Endpoint, Self::Listener, Self::Route, Self::VirtualHost, Self::Name];
-
-    /// The type URL on the wire.
-    pub fn url(self) -> &'static str {
-        match self {
-            Self::Cluster => type_url::CLUSTER,
-            Self::Endpoint => type_url::ENDPOINT,
-            Self::Listener => type_url::LISTENER,
-            Self::Route => type_url::ROUTE,
-            Self::VirtualHost => "type.googleapis.com/envoy.config.route.v3.VirtualHost",
-            Self::Name => type_url::NAME_TABLE,
-        }
-    }
-
-    /// The type of a URL.
-    pub fn of_url(url: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.url() == url)
-    }
-
-    /// Its place in [`Self::ALL`].
-    pub fn index(self) -> usize {
-        self as usize
-    }
-}
 
 /// A resource's name, by its place in the [`Book`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

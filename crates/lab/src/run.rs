@@ -2,20 +2,19 @@
 
 use std::future::Future;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use evenkeel_base::terminal::Terminal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::LocalSet;
 
-use crate::bars;
+use crate::command::Command;
 use crate::error::LabError;
-use crate::options::{Command, Options, Output};
-use crate::plot::figures;
+use crate::options::{Options, Output};
+use crate::output::{can_be_written, json, write_file};
 use crate::progress::Progress;
-use crate::report;
 use crate::scenario::Scenario;
-use crate::table;
+use crate::{bars, figures, report, table};
 
 /// Does what the command says. `program` is the `evenkeel` binary that control plane and gateway are started from.
 ///
@@ -59,18 +58,6 @@ fn play(scenario: Scenario, options: &Options, program: PathBuf, out: &mut dyn W
     Ok(())
 }
 
-/// Before a run, not after it: whether a file can be written. One that was not there is not left behind.
-fn can_be_written(path: &Path) -> Result<(), LabError> {
-    let is_there = path.exists();
-    let opened = std::fs::OpenOptions::new().create(true).append(true).open(path);
-    let opened = opened.map_err(LabError::io(format!("writing {}", path.display())))?;
-    drop(opened);
-    match is_there {
-        true => Ok(()),
-        false => std::fs::remove_file(path).map_err(LabError::io(format!("writing {}", path.display()))),
-    }
-}
-
 /// Runs on this thread, which stays for as long as the processes it starts: the kernel kills them when it ends.
 pub fn block_on<T>(work: impl Future<Output = Result<T, LabError>>) -> Result<T, LabError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -87,15 +74,4 @@ pub fn block_on<T>(work: impl Future<Output = Result<T, LabError>>) -> Result<T,
             () = closed => Err(LabError::Interrupted),
         }
     })
-}
-
-/// As it stands in the file.
-pub fn json(results: &impl serde::Serialize) -> Result<String, LabError> {
-    let text = serde_json::to_string_pretty(results);
-    text.map(|text| text + "\n").map_err(|error| LabError::io("writing the results")(error.into()))
-}
-
-/// Writes a file the user asked for.
-pub fn write_file(path: &Path, text: &str) -> Result<(), LabError> {
-    std::fs::write(path, text).map_err(LabError::io(format!("writing {}", path.display())))
 }

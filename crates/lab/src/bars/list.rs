@@ -1,9 +1,13 @@
 //! The project's bars on the control plane.
 
-use super::Played;
+use std::collections::BTreeMap;
+
 use crate::changes::ChangeKind;
 use crate::results::{KindSummary, Results};
 use crate::statistics::Spread;
+
+/// Results by the runs' names.
+pub type Played = BTreeMap<String, Results>;
 
 /// One bar: what is measured must not be more than the limit.
 #[derive(Debug, Clone, Copy)]

@@ -2,6 +2,7 @@
 //!
 //! Bars are printed with each run, and never asserted in a test: shared machines are noisy.
 
+mod growth;
 mod list;
 mod plan;
 
@@ -14,14 +15,15 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-pub use list::{BARS, Bar, MB_PER_MIB, added};
-pub use plan::{BY_SERVICES, GROWTH_FULL, GROWTH_LEARNED, RUNS, Run};
+pub use growth::growth;
+pub use list::{BARS, Bar, MB_PER_MIB, Played, added};
+pub use plan::{GROWTH_FULL, GROWTH_LEARNED, RUNS, Run};
 
 use crate::error::LabError;
-use crate::plot::figures;
+use crate::figures;
+use crate::output::{json, write_file};
 use crate::progress::Progress;
-use crate::results::{Machine, Results, round};
-use crate::run::{json, write_file};
+use crate::results::{Machine, round};
 
 /// Flags of `evenkeel lab bars`.
 #[derive(Debug, Clone, Args)]
@@ -50,9 +52,6 @@ pub struct BarsOptions {
     #[arg(long, value_name = "DIR", default_value = "bench-results")]
     pub out: PathBuf,
 }
-
-/// Results by the runs' names.
-pub type Played = BTreeMap<String, Results>;
 
 /// `control.json`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -158,7 +157,7 @@ pub async fn run(options: &BarsOptions, program: PathBuf, out: &mut dyn Write) -
     }
     summary.bars = verdicts(&played);
     write_file(&options.out.join("control.json"), &json(&summary)?)?;
-    write_file(&options.out.join("control-growth.svg"), &figures::growth(&played).svg())?;
+    write_file(&options.out.join("control-growth.svg"), &growth(&played).svg())?;
     say(format!("\n{}", table(&summary.bars)))?;
     say(format!("\nwritten: {0}/control.json, {0}/control-growth.svg, {0}/control/\n", options.out.display()))?;
     match summary.failed.is_empty() {

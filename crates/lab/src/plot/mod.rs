@@ -1,7 +1,6 @@
 //! SVG figures: panels with axes, lines and points, readable on light and on dark pages.
 
 mod axis;
-pub mod figures;
 
 use std::fmt::Write;
 
@@ -47,6 +46,13 @@ pub struct Panel {
     pub series: Vec<Series>,
     /// A height not to be passed, and what it is called.
     pub bar: Option<(f64, String)>,
+}
+
+impl Panel {
+    /// One with nothing that is not to be passed.
+    pub fn new(title: &str, x: Axis, y: Axis, series: Vec<Series>) -> Self {
+        Self { title: title.to_owned(), x, y, series, bar: None }
+    }
 }
 
 /// One set of points.

@@ -7,7 +7,7 @@ use evenkeel_agent::sds::Material;
 use rcgen::{CertificateParams, KeyPair, SanType};
 use serde_json::{Value, json};
 
-use super::{Place, Ports};
+use super::place::{Place, Ports};
 use crate::mesh;
 use crate::proxy::Scope;
 

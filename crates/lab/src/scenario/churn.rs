@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Ticks;
+use super::ticks::Ticks;
 use crate::changes::ChangeKind;
 use crate::error::LabError;
 use crate::mesh::{self, Address};

@@ -8,9 +8,9 @@ mod services;
 mod shrink;
 mod sidecar;
 mod storm;
+mod ticks;
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use crate::error::LabError;
 use crate::options::Options;
@@ -76,30 +76,5 @@ impl Scenario {
             Self::Sidecar => sidecar::play(stage).await,
             Self::Shrink => shrink::play(stage).await,
         }
-    }
-}
-
-/// Steps at even times: one that comes late does not move those after it.
-struct Ticks {
-    start: Instant,
-    interval: Duration,
-    count: u32,
-}
-
-impl Ticks {
-    fn new(interval: Duration) -> Self {
-        Self { start: Instant::now(), interval, count: 0 }
-    }
-
-    /// Waits for the next one.
-    async fn next(&mut self, stage: &mut Stage, mut meanwhile: impl FnMut(&mut Stage)) -> Result<(), LabError> {
-        let due = self.start + self.interval.saturating_mul(self.count);
-        self.count += 1;
-        stage
-            .wait("time stands still", |stage| {
-                meanwhile(stage);
-                Instant::now() >= due
-            })
-            .await
     }
 }

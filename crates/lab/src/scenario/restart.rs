@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::Ticks;
+use super::ticks::Ticks;
 use crate::changes::ChangeKind;
 use crate::error::LabError;
 use crate::mesh;

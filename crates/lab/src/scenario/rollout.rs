@@ -1,6 +1,6 @@
 //! Endpoints of one service after the other are replaced, each new one added before an old one goes.
 
-use super::Ticks;
+use super::ticks::Ticks;
 use crate::changes::ChangeKind;
 use crate::error::LabError;
 use crate::mesh;

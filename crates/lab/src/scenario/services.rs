@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::Ticks;
+use super::ticks::Ticks;
 use crate::changes::{ChangeId, ChangeKind};
 use crate::error::LabError;
 use crate::proxy::Scope;

@@ -1,8 +1,7 @@
-//! The figures: one run, and the growth over the size of the mesh.
+//! The figure of one run.
 
-use super::{Axis, Figure, Panel, Series, Style};
-use crate::bars::{BY_SERVICES, MB_PER_MIB, Played, added};
 use crate::changes::ChangeKind;
+use crate::plot::{Axis, Figure, Panel, Series, Style};
 use crate::results::{Results, Sample};
 
 /// What one run looked like.
@@ -24,10 +23,6 @@ pub fn of_run(results: &Results) -> Figure {
     }
 }
 
-fn panel(title: &str, x: Axis, y: Axis, series: Vec<Series>) -> Panel {
-    Panel { title: title.to_owned(), x, y, series, bar: None }
-}
-
 fn changes(results: &Results) -> Panel {
     let kinds = [
         (ChangeKind::AddService, "service added"),
@@ -42,7 +37,7 @@ fn changes(results: &Results) -> Panel {
     });
     let ready = results.changes.iter().filter_map(|change| Some((change.at_ms / 1000.0, change.ready_ms?)));
     let series = acks.chain([Series::new("through the gateway", Style::Dots, ready)]).filter(|s| !s.points.is_empty());
-    panel(
+    Panel::new(
         "From a change to the last proxy's ACK",
         Axis::linear("seconds from the start"),
         Axis::linear("ms"),
@@ -59,13 +54,13 @@ fn configured(results: &Results) -> Panel {
     let points = times.iter().enumerate().filter(|(index, _)| index % step == 0 || index + 1 == times.len());
     let points = points.map(|(index, at)| (*at, (index + 1) as f64));
     let series = Series::new("proxies", Style::Line, points);
-    panel("Proxies configured after they connect", Axis::linear("ms"), Axis::linear("proxies"), vec![series])
+    Panel::new("Proxies configured after they connect", Axis::linear("ms"), Axis::linear("proxies"), vec![series])
 }
 
 fn samples(results: &Results, title: &str, unit: &str, value: impl Fn(&Sample) -> f64) -> Panel {
     let points = results.samples.iter().map(|sample| (sample.at_ms / 1000.0, value(sample)));
     let series = Series::new("control plane", Style::Line, points);
-    panel(title, Axis::linear("seconds from the start"), Axis::linear(unit), vec![series])
+    Panel::new(title, Axis::linear("seconds from the start"), Axis::linear(unit), vec![series])
 }
 
 fn cpu(results: &Results) -> Panel {
@@ -76,38 +71,10 @@ fn cpu(results: &Results) -> Panel {
         (b.at_ms / 1000.0, 100.0 * (b.cpu_s - a.cpu_s) / seconds)
     });
     let series = Series::new("control plane", Style::Line, points);
-    panel("CPU of the control plane", Axis::linear("seconds from the start"), Axis::linear("% of a core"), vec![series])
-}
-
-/// How a change's cost grows with the number of services, at 200 sidecars that hold everything.
-pub fn growth(played: &Played) -> Figure {
-    let runs: Vec<(&str, &Results)> = BY_SERVICES.iter().filter_map(|name| Some((*name, played.get(*name)?))).collect();
-    let line = |name: &str, value: &dyn Fn(&str, &Results) -> Option<f64>| {
-        let points =
-            runs.iter().filter_map(|(run, results)| Some((results.mesh.services as f64, value(run, results)?)));
-        Series::new(name, Style::LineAndDots, points)
-    };
-    let services = || Axis::log("services in the mesh");
-    let ack = vec![
-        line("p50", &|run, _| Some(added(played, run)?.p50)),
-        line("p99", &|run, _| Some(added(played, run)?.p99)),
-        line("max", &|run, _| Some(added(played, run)?.max)),
-    ];
-    let cpu = vec![line("control plane", &|_, results| results.cost.cpu_ms_per_change)];
-    let bytes = vec![
-        line("to all sidecars", &|_, results| Some(results.cost.sidecar_bytes_per_change / 1000.0)),
-        line("to the gateway", &|_, results| Some(results.cost.gateway_bytes_per_change / 1000.0)),
-    ];
-    let memory = vec![line("resident", &|_, results| Some(results.cost.server?.resident_mib * MB_PER_MIB))];
-    let bar = |panel: Panel, limit: f64, name: &str| Panel { bar: Some((limit, name.to_owned())), ..panel };
-    Figure {
-        title: "One service more: what it costs, by the size of the mesh".to_owned(),
-        subtitle: "200 sidecars that hold everything, one service added every 200 ms".to_owned(),
-        panels: vec![
-            panel("From the change to the last ACK", services(), Axis::log("ms"), ack),
-            bar(panel("CPU per service added", services(), Axis::log("ms"), cpu), 30.0, "bar at 1,400: 30 ms"),
-            bar(panel("Sent per service added", services(), Axis::log("KB"), bytes), 1000.0, "bar at 1,400: 1 MB"),
-            bar(panel("Resident memory", services(), Axis::log("MB"), memory), 150.0, "bar at 1,400: 150 MB"),
-        ],
-    }
+    Panel::new(
+        "CPU of the control plane",
+        Axis::linear("seconds from the start"),
+        Axis::linear("% of a core"),
+        vec![series],
+    )
 }

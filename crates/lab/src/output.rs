@@ -1,0 +1,28 @@
+//! Files the user asked for.
+
+use std::path::Path;
+
+use crate::error::LabError;
+
+/// Before a run, not after it: whether a file can be written. One that was not there is not left behind.
+pub fn can_be_written(path: &Path) -> Result<(), LabError> {
+    let is_there = path.exists();
+    let opened = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    let opened = opened.map_err(LabError::io(format!("writing {}", path.display())))?;
+    drop(opened);
+    match is_there {
+        true => Ok(()),
+        false => std::fs::remove_file(path).map_err(LabError::io(format!("writing {}", path.display()))),
+    }
+}
+
+/// As it stands in the file.
+pub fn json(results: &impl serde::Serialize) -> Result<String, LabError> {
+    let text = serde_json::to_string_pretty(results);
+    text.map(|text| text + "\n").map_err(|error| LabError::io("writing the results")(error.into()))
+}
+
+/// Writes a file the user asked for.
+pub fn write_file(path: &Path, text: &str) -> Result<(), LabError> {
+    std::fs::write(path, text).map_err(LabError::io(format!("writing {}", path.display())))
+}
