@@ -1,7 +1,7 @@
 //! SIGHUP: an operator's is nothing to a process that follows its configuration anyway; a closed terminal ends it in order.
 
 use std::fs::File;
-use std::os::fd::FromRawFd as _;
+use std::os::fd::{AsRawFd as _, FromRawFd as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -13,15 +13,18 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 const BOOTSTRAP: &str = "admin: {address: {socket_address: {address: 127.0.0.1, port_value: 0}}}\n";
 
-/// The two ends of a terminal.
+/// The two ends of a terminal. Neither is inherited by what other tests start meanwhile.
 fn terminal() -> (File, File) {
-    let (mut ours, mut theirs) = (-1, -1);
-    let none = std::ptr::null_mut();
-    // SAFETY: the two are written before it returns, and the others may be null.
-    let opened = unsafe { libc::openpty(&mut ours, &mut theirs, none, none.cast(), none.cast()) };
-    assert_eq!(opened, 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: the call succeeded: both are open, and nobody else's.
-    unsafe { (File::from_raw_fd(ours), File::from_raw_fd(theirs)) }
+    let ours = File::options().read(true).write(true).open("/dev/ptmx").expect("a terminal");
+    let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
+    // SAFETY: both only act on a descriptor that is open.
+    let theirs = unsafe {
+        assert_eq!(libc::unlockpt(ours.as_raw_fd()), 0);
+        libc::ioctl(ours.as_raw_fd(), libc::TIOCGPTPEER, flags)
+    };
+    assert!(theirs >= 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: the call succeeded: it is open, and nobody else's.
+    (ours, unsafe { File::from_raw_fd(theirs) })
 }
 
 fn evenkeel(folder: &Path, command: &str) -> Command {
