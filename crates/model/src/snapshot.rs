@@ -1,6 +1,6 @@
 //! Everything the control plane knows at one moment, and the questions asked of it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -160,9 +160,16 @@ impl Snapshot {
         self.index.routes_to.get(host.as_str()).map_or(&[], |list| list)
     }
 
-    /// The place of a VirtualService in the order of precedence.
-    pub fn precedence(&self, ruling: &Arc<VirtualService>) -> usize {
-        self.virtual_services.iter().position(|other| Arc::ptr_eq(other, ruling)).unwrap_or(usize::MAX)
+    /// The places of VirtualServices in the order of precedence, by their addresses. One walk finds them all: where there are
+    /// thousands, one for each comparison of a sort would be millions of steps.
+    pub fn precedence<'a>(
+        &self,
+        rulings: impl IntoIterator<Item = &'a Arc<VirtualService>>,
+    ) -> HashMap<*const VirtualService, usize> {
+        let wanted: HashSet<_> = rulings.into_iter().map(Arc::as_ptr).collect();
+        let all = self.virtual_services.iter().map(Arc::as_ptr).enumerate();
+        let found = all.filter(|(_, ruling)| wanted.contains(ruling));
+        found.map(|(place, ruling)| (ruling, place)).take(wanted.len()).collect()
     }
 
     /// The DestinationRule that `client`, whose namespace `viewer` knows, uses for a service. Istio's order: the client's

@@ -1,7 +1,7 @@
 //! A snapshot that writes down what it is asked, so that an answer can be kept until something it was made of changes.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use evenkeel_base::hostname::Hostname;
@@ -166,8 +166,11 @@ impl<'a> Tracked<'a> {
     }
 
     /// See [`Snapshot::precedence`]. Nothing is noted: two keep their order, or one of them has changed.
-    pub fn precedence(self, ruling: &Arc<VirtualService>) -> usize {
-        self.snapshot.precedence(ruling)
+    pub fn precedence<'b>(
+        self,
+        rulings: impl IntoIterator<Item = &'b Arc<VirtualService>>,
+    ) -> HashMap<*const VirtualService, usize> {
+        self.snapshot.precedence(rulings)
     }
 
     /// See [`Snapshot::destination_rule_for`].

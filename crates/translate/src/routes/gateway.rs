@@ -85,11 +85,11 @@ pub fn virtual_host_of(context: Context<'_>, table: &Arc<str>, host: &Hostname, 
         _ => None,
     };
     let mut all: Vec<GatewayRoutes> = parts.iter().filter_map(routes).collect();
-    let precedence = |of: &GatewayRoutes| of.ruling.as_ref().map(|ruling| context.snapshot.precedence(ruling));
-    match all.as_slice() {
-        [_] => {}
+    if all.len() > 1 {
+        let places = context.snapshot.precedence(all.iter().filter_map(|of| of.ruling.as_ref()));
+        let place = |ruling: &Arc<VirtualService>| places.get(&Arc::as_ptr(ruling)).copied().unwrap_or(usize::MAX);
         // A server's own word comes first.
-        _ => all.sort_by_key(|of| (of.server, precedence(of))),
+        all.sort_by_key(|of| (of.server, of.ruling.as_ref().map(place)));
     }
     let Some(first) = all.first() else { return };
     let name = names::virtual_host(host.as_str(), first.port);
