@@ -1,29 +1,26 @@
 //! Files of the configuration directories, each with the last content that was good.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::fs::{self, Metadata};
-use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
+mod file;
+mod refresh;
+mod scan;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
+use std::{fs, io};
 
 use evenkeel_api::{Kind, Object, Resource};
-use evenkeel_base::limits::MAX_FILE_BYTES;
-use evenkeel_base::{Diagnostic, Diagnostics, Severity, Sources, Span};
+use evenkeel_base::{Diagnostic, Diagnostics, Sources};
 
-use crate::metrics::Event;
+pub use self::file::Stamp;
+use self::file::{File, Parsed};
+pub use self::refresh::Refresh;
+use self::scan::{MAX_DIRECTORY_DEPTH, Scan, scan};
+pub use self::scan::{MAX_FILES, is_configuration, read_all, read_text};
 
-/// Most files read from the configuration directories, in files.
-pub const MAX_FILES: usize = 20_000;
 /// Most texts kept parsed between the notice of a change and its being taken in, in files.
 const MAX_PARSED: usize = 256;
-/// Deepest nesting of configuration directories, in levels.
-const MAX_DIRECTORY_DEPTH: usize = 32;
-/// File names read as configuration end in one of these.
-const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
-/// A file modified this recently is read again even if its stamp is unchanged: the clock of the file system is coarse.
-const RACY_AGE: Duration = Duration::from_secs(2);
 
 /// The configuration directories and what is known of their files.
 #[derive(Debug)]
@@ -40,47 +37,6 @@ pub struct Files {
     parsed: BTreeMap<PathBuf, Parsed>,
 }
 
-/// What a text says.
-#[derive(Debug)]
-struct Parsed {
-    text: Arc<str>,
-    objects: Vec<Object>,
-    diagnostics: Diagnostics,
-}
-
-impl Parsed {
-    fn of(path: Arc<str>, text: Arc<str>) -> Self {
-        let (objects, diagnostics) = evenkeel_api::load(&[(path, text.clone())]);
-        Self { text, objects, diagnostics }
-    }
-}
-
-/// One file.
-#[derive(Debug)]
-struct File {
-    path: Arc<str>,
-    key: Arc<Path>,
-    stamp: Option<Stamp>,
-    text: Arc<str>,
-    /// Objects of the last content without errors; until there is one, those of the present content that have none.
-    good: Vec<Arc<Object>>,
-    /// Whether there has been a content without errors.
-    was_good: bool,
-    /// That content, if the present one has errors.
-    good_text: Option<Arc<str>>,
-    /// Findings about the present content.
-    diagnostics: Diagnostics,
-}
-
-/// What tells two contents of a file apart without reading it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stamp {
-    /// When it was written.
-    pub modified: SystemTime,
-    length: u64,
-    inode: u64,
-}
-
 /// What is different in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Difference {
@@ -90,49 +46,6 @@ pub enum Difference {
     Endpoints,
     /// Anything.
     Other,
-}
-
-/// What a look at files found.
-#[derive(Debug, Default)]
-pub struct Refresh {
-    /// Files of which some object appeared, changed or vanished, with the objects they have now.
-    pub changed: Vec<(Arc<Path>, Vec<Arc<Object>>)>,
-    /// Those objects.
-    pub objects: Vec<Arc<Object>>,
-    /// What became of them, by kind.
-    pub events: BTreeMap<(Kind, Event), u64>,
-    /// Some file was read, or vanished.
-    pub files_changed: bool,
-    /// Files that have another text, or vanished.
-    pub read: Vec<Arc<Path>>,
-    /// Findings that were not there before, to be told once.
-    pub news: Vec<Diagnostic>,
-}
-
-impl Refresh {
-    /// Whether some object appeared, changed or vanished.
-    pub fn objects_changed(&self) -> bool {
-        !self.changed.is_empty()
-    }
-
-    fn objects_of(&mut self, file: &File, old: &[Arc<Object>], new: &[Arc<Object>]) {
-        let name = |object: &Arc<Object>| (object.kind(), object.namespace.clone(), object.name.clone());
-        let (before, now): (HashSet<_>, HashSet<_>) = (old.iter().map(name).collect(), new.iter().map(name).collect());
-        let kept: HashSet<_> = old.iter().map(Arc::as_ptr).collect();
-        for object in new.iter().filter(|object| !kept.contains(&Arc::as_ptr(object))) {
-            let event = if before.contains(&name(object)) { Event::Update } else { Event::Add };
-            self.note(object, event);
-        }
-        for object in old.iter().filter(|object| !now.contains(&name(object))) {
-            self.note(object, Event::Delete);
-        }
-        self.changed.push((file.key.clone(), new.to_vec()));
-    }
-
-    fn note(&mut self, object: &Arc<Object>, event: Event) {
-        self.objects.push(object.clone());
-        *self.events.entry((object.kind(), event)).or_default() += 1;
-    }
 }
 
 impl Files {
@@ -243,7 +156,7 @@ impl Files {
         result.files_changed = true;
         result.read.push(file.key.clone());
         if !file.good.is_empty() {
-            result.objects_of(&file, &file.good, &[]);
+            result.objects_of(&file.key, &file.good, &[]);
         }
     }
 
@@ -345,195 +258,6 @@ fn without_endpoints(object: &Object) -> Object {
         Arc::make_mut(entry).spec.endpoints.clear();
     }
     object
-}
-
-impl File {
-    fn new(path: &Path) -> Self {
-        Self {
-            path: path.to_string_lossy().into(),
-            key: path.into(),
-            stamp: None,
-            text: "".into(),
-            good: Vec::new(),
-            was_good: false,
-            good_text: None,
-            diagnostics: Diagnostics::new(),
-        }
-    }
-
-    fn renewed(&self) -> Self {
-        let anew = |text: &Arc<str>| Arc::<str>::from(&**text);
-        let (path, text, good_text) = (anew(&self.path), anew(&self.text), self.good_text.as_ref().map(anew));
-        let parsed = Parsed::of(path.clone(), good_text.clone().unwrap_or_else(|| text.clone()));
-        Self {
-            path,
-            key: (&*self.key).into(),
-            stamp: self.stamp,
-            text,
-            good: parsed.objects.into_iter().map(Arc::new).collect(),
-            was_good: self.was_good,
-            good_text,
-            diagnostics: self.diagnostics.clone(),
-        }
-    }
-
-    fn is_stale(&self, metadata: Result<&Metadata, &io::Error>, now: SystemTime) -> bool {
-        let Ok(stamp) = metadata.map(Stamp::of) else { return true };
-        let racy = now.duration_since(stamp.modified).is_ok_and(|age| age < RACY_AGE);
-        self.stamp != Some(stamp) || racy
-    }
-
-    /// Reads it. `parsed` spares the parsing if the text is still that.
-    fn read(
-        &mut self,
-        path: &Path,
-        metadata: Result<&Metadata, &io::Error>,
-        parsed: Option<Parsed>,
-        result: &mut Refresh,
-    ) {
-        let first = self.stamp.is_none() && self.diagnostics.is_empty();
-        self.stamp = metadata.ok().map(Stamp::of);
-        let text = match read_text(path) {
-            Ok(text) => text,
-            Err(reason) => {
-                self.stamp = None;
-                self.diagnostics = std::iter::once(evenkeel_api::unreadable(&self.path, reason)).collect();
-                result.files_changed = true;
-                return;
-            }
-        };
-        if *text == *self.text && !first && !self.diagnostics.iter().any(|d| d.code == "unreadable-file") {
-            return;
-        }
-        let parsed = parsed.filter(|parsed| *parsed.text == *text);
-        self.take(parsed.unwrap_or_else(|| Parsed::of(self.path.clone(), text.into())), result);
-    }
-
-    /// The file says this now.
-    fn take(&mut self, parsed: Parsed, result: &mut Refresh) {
-        result.files_changed = true;
-        result.read.push(self.key.clone());
-        let Parsed { text, objects, diagnostics } = parsed;
-        let before = std::mem::replace(&mut self.text, text);
-        self.diagnostics = diagnostics;
-        let sound = !self.diagnostics.has_errors();
-        // What was whole once stays until it is whole again; before, what can be used of it is.
-        if self.was_good && !sound {
-            self.good_text.get_or_insert(before);
-            return;
-        }
-        self.was_good |= sound;
-        self.good_text = None;
-        // Positions count as a change: resources name them as their origin.
-        let old = std::mem::take(&mut self.good);
-        let same = |at: usize, new: &Object| old.get(at).filter(|old| old.same_as_written(new)).cloned();
-        let new = objects.into_iter().enumerate().map(|(at, new)| same(at, &new).unwrap_or_else(|| Arc::new(new)));
-        let new: Vec<Arc<Object>> = new.collect();
-        if old.len() != new.len() || !old.iter().zip(&new).all(|(a, b)| Arc::ptr_eq(a, b)) {
-            result.objects_of(self, &old, &new);
-        }
-        self.good = new;
-    }
-}
-
-impl Stamp {
-    /// Of a file with this metadata.
-    pub fn of(metadata: &Metadata) -> Self {
-        Self {
-            modified: metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH),
-            length: metadata.len(),
-            inode: metadata.ino(),
-        }
-    }
-}
-
-/// The text of a file; an error if it is none, or too long.
-pub fn read_text(path: &Path) -> io::Result<String> {
-    let file = fs::File::open(path)?;
-    let length = file.metadata()?.len();
-    read_within(file, length)
-}
-
-/// All that there is to read, if it is text and not too long.
-pub fn read_all(from: impl Read) -> io::Result<String> {
-    read_within(from, 0)
-}
-
-fn read_within(from: impl Read, length: u64) -> io::Result<String> {
-    let limit = u64::try_from(MAX_FILE_BYTES).unwrap_or(u64::MAX).saturating_add(1);
-    // Room for all of it and for seeing its end, or it would be read in small pieces.
-    let mut bytes = Vec::with_capacity(usize::try_from(length.saturating_add(64).min(limit)).unwrap_or(0));
-    let read = from.take(limit).read_to_end(&mut bytes)?;
-    if read > MAX_FILE_BYTES {
-        return Err(io::Error::other(format!("it has more than {MAX_FILE_BYTES} bytes; split it into several files")));
-    }
-    String::from_utf8(bytes).map_err(|_| io::Error::other("it is not UTF-8 text"))
-}
-
-/// What lies below the roots.
-#[derive(Debug, Default)]
-struct Scan {
-    found: BTreeMap<PathBuf, io::Result<Metadata>>,
-    /// Directories whose content is unknown: what was known of it stays.
-    unreadable: Vec<PathBuf>,
-    /// What is wrong with directories.
-    diagnostics: Diagnostics,
-}
-
-/// All configuration files below the roots.
-fn scan(roots: &[PathBuf]) -> Scan {
-    let mut scan = Scan::default();
-    let mut pending: Vec<(PathBuf, usize)> = roots.iter().map(|root| (root.clone(), 0)).collect();
-    while let Some((directory, depth)) = pending.pop() {
-        let entries = match fs::read_dir(&directory) {
-            Ok(entries) => entries,
-            // Removed since its parent was read; a root that is gone is more likely an accident.
-            Err(reason) if reason.kind() == io::ErrorKind::NotFound && depth > 0 => continue,
-            Err(reason) => {
-                let message = format!("cannot read the directory: {reason}");
-                let finding =
-                    Diagnostic::error("unreadable-file", Span::whole_file(directory.to_string_lossy()), message);
-                let help = "check that it exists and may be read; what was read of it before stays in force";
-                scan.diagnostics.push(finding.with_help(help));
-                scan.unreadable.push(directory);
-                continue;
-            }
-        };
-        for path in entries.filter_map(Result::ok).map(|entry| entry.path()) {
-            let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
-            if hidden {
-                continue;
-            }
-            let metadata = fs::metadata(&path);
-            if metadata.as_ref().is_ok_and(Metadata::is_dir) {
-                match depth < MAX_DIRECTORY_DEPTH {
-                    true => pending.push((path, depth + 1)),
-                    false => {
-                        scan.diagnostics.push(limit(&path, "directories are nested deeper than", MAX_DIRECTORY_DEPTH));
-                    }
-                }
-            } else if is_configuration(&path) {
-                if scan.found.len() >= MAX_FILES {
-                    scan.diagnostics.push(limit(&directory, "there are more files than", MAX_FILES));
-                    return scan;
-                }
-                scan.found.insert(path, metadata);
-            }
-        }
-    }
-    scan
-}
-
-/// Whether a file is read, by its name.
-pub fn is_configuration(path: &Path) -> bool {
-    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
-    EXTENSIONS.contains(&extension)
-}
-
-fn limit(path: &Path, what: &str, limit: usize) -> Diagnostic {
-    let span = Span::whole_file(path.to_string_lossy());
-    Diagnostic::new(Severity::Error, "too-many-files", span, format!("{what} {limit}; the rest is not read"))
-        .with_help("give `--config` a directory that holds only the mesh's configuration")
 }
 
 #[cfg(test)]

@@ -1,0 +1,169 @@
+//! One file: the last content that was good, and the present one.
+
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use evenkeel_api::Object;
+use evenkeel_base::Diagnostics;
+
+use super::refresh::Refresh;
+use super::scan::read_text;
+
+/// A file modified this recently is read again even if its stamp is unchanged: the clock of the file system is coarse.
+const RACY_AGE: Duration = Duration::from_secs(2);
+
+/// What a text says.
+#[derive(Debug)]
+pub(super) struct Parsed {
+    /// The text.
+    pub text: Arc<str>,
+    /// Its sound objects.
+    pub objects: Vec<Object>,
+    /// What is wrong with it.
+    pub diagnostics: Diagnostics,
+}
+
+impl Parsed {
+    /// Reads what a text says.
+    pub fn of(path: Arc<str>, text: Arc<str>) -> Self {
+        let (objects, diagnostics) = evenkeel_api::load(&[(path, text.clone())]);
+        Self { text, objects, diagnostics }
+    }
+}
+
+/// One file.
+#[derive(Debug)]
+pub(super) struct File {
+    /// Its path, for people.
+    pub path: Arc<str>,
+    /// Its path.
+    pub key: Arc<Path>,
+    /// As it was when it was read; none if it could not be.
+    pub stamp: Option<Stamp>,
+    /// Its present text.
+    pub text: Arc<str>,
+    /// Objects of the last content without errors; until there is one, those of the present content that have none.
+    pub good: Vec<Arc<Object>>,
+    /// Whether there has been a content without errors.
+    was_good: bool,
+    /// That content, if the present one has errors.
+    pub good_text: Option<Arc<str>>,
+    /// Findings about the present content.
+    pub diagnostics: Diagnostics,
+}
+
+/// What tells two contents of a file apart without reading it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    /// When it was written.
+    pub modified: SystemTime,
+    length: u64,
+    inode: u64,
+}
+
+impl File {
+    /// Nothing of it is read yet.
+    pub fn new(path: &Path) -> Self {
+        Self {
+            path: path.to_string_lossy().into(),
+            key: path.into(),
+            stamp: None,
+            text: "".into(),
+            good: Vec::new(),
+            was_good: false,
+            good_text: None,
+            diagnostics: Diagnostics::new(),
+        }
+    }
+
+    /// The same, read anew from its text.
+    pub fn renewed(&self) -> Self {
+        let anew = |text: &Arc<str>| Arc::<str>::from(&**text);
+        let (path, text, good_text) = (anew(&self.path), anew(&self.text), self.good_text.as_ref().map(anew));
+        let parsed = Parsed::of(path.clone(), good_text.clone().unwrap_or_else(|| text.clone()));
+        Self {
+            path,
+            key: (&*self.key).into(),
+            stamp: self.stamp,
+            text,
+            good: parsed.objects.into_iter().map(Arc::new).collect(),
+            was_good: self.was_good,
+            good_text,
+            diagnostics: self.diagnostics.clone(),
+        }
+    }
+
+    /// Whether it may be another than was read.
+    pub fn is_stale(&self, metadata: Result<&Metadata, &io::Error>, now: SystemTime) -> bool {
+        let Ok(stamp) = metadata.map(Stamp::of) else { return true };
+        let racy = now.duration_since(stamp.modified).is_ok_and(|age| age < RACY_AGE);
+        self.stamp != Some(stamp) || racy
+    }
+
+    /// Reads it. `parsed` spares the parsing if the text is still that.
+    pub fn read(
+        &mut self,
+        path: &Path,
+        metadata: Result<&Metadata, &io::Error>,
+        parsed: Option<Parsed>,
+        result: &mut Refresh,
+    ) {
+        let first = self.stamp.is_none() && self.diagnostics.is_empty();
+        self.stamp = metadata.ok().map(Stamp::of);
+        let text = match read_text(path) {
+            Ok(text) => text,
+            Err(reason) => {
+                self.stamp = None;
+                self.diagnostics = std::iter::once(evenkeel_api::unreadable(&self.path, reason)).collect();
+                result.files_changed = true;
+                return;
+            }
+        };
+        if *text == *self.text && !first && !self.diagnostics.iter().any(|d| d.code == "unreadable-file") {
+            return;
+        }
+        let parsed = parsed.filter(|parsed| *parsed.text == *text);
+        self.take(parsed.unwrap_or_else(|| Parsed::of(self.path.clone(), text.into())), result);
+    }
+
+    /// The file says this now.
+    pub fn take(&mut self, parsed: Parsed, result: &mut Refresh) {
+        result.files_changed = true;
+        result.read.push(self.key.clone());
+        let Parsed { text, objects, diagnostics } = parsed;
+        let before = std::mem::replace(&mut self.text, text);
+        self.diagnostics = diagnostics;
+        let sound = !self.diagnostics.has_errors();
+        // What was whole once stays until it is whole again; before, what can be used of it is.
+        if self.was_good && !sound {
+            self.good_text.get_or_insert(before);
+            return;
+        }
+        self.was_good |= sound;
+        self.good_text = None;
+        // Positions count as a change: resources name them as their origin.
+        let old = std::mem::take(&mut self.good);
+        let same = |at: usize, new: &Object| old.get(at).filter(|old| old.same_as_written(new)).cloned();
+        let new = objects.into_iter().enumerate().map(|(at, new)| same(at, &new).unwrap_or_else(|| Arc::new(new)));
+        let new: Vec<Arc<Object>> = new.collect();
+        if old.len() != new.len() || !old.iter().zip(&new).all(|(a, b)| Arc::ptr_eq(a, b)) {
+            result.objects_of(&self.key, &old, &new);
+        }
+        self.good = new;
+    }
+}
+
+impl Stamp {
+    /// Of a file with this metadata.
+    pub fn of(metadata: &Metadata) -> Self {
+        Self {
+            modified: metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH),
+            length: metadata.len(),
+            inode: metadata.ino(),
+        }
+    }
+}

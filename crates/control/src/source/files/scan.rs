@@ -1,0 +1,106 @@
+//! What lies in the configuration directories.
+
+use std::collections::BTreeMap;
+use std::fs::{self, Metadata};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use evenkeel_base::limits::MAX_FILE_BYTES;
+use evenkeel_base::{Diagnostic, Diagnostics, Severity, Span};
+
+/// Most files read from the configuration directories, in files.
+pub const MAX_FILES: usize = 20_000;
+/// Deepest nesting of configuration directories, in levels.
+pub(super) const MAX_DIRECTORY_DEPTH: usize = 32;
+/// File names read as configuration end in one of these.
+const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
+
+/// What lies below the roots.
+#[derive(Debug, Default)]
+pub(super) struct Scan {
+    /// The files.
+    pub found: BTreeMap<PathBuf, io::Result<Metadata>>,
+    /// Directories whose content is unknown: what was known of it stays.
+    pub unreadable: Vec<PathBuf>,
+    /// What is wrong with directories.
+    pub diagnostics: Diagnostics,
+}
+
+/// All configuration files below the roots.
+pub(super) fn scan(roots: &[PathBuf]) -> Scan {
+    let mut scan = Scan::default();
+    let mut pending: Vec<(PathBuf, usize)> = roots.iter().map(|root| (root.clone(), 0)).collect();
+    while let Some((directory, depth)) = pending.pop() {
+        let entries = match fs::read_dir(&directory) {
+            Ok(entries) => entries,
+            // Removed since its parent was read; a root that is gone is more likely an accident.
+            Err(reason) if reason.kind() == io::ErrorKind::NotFound && depth > 0 => continue,
+            Err(reason) => {
+                let message = format!("cannot read the directory: {reason}");
+                let finding =
+                    Diagnostic::error("unreadable-file", Span::whole_file(directory.to_string_lossy()), message);
+                let help = "check that it exists and may be read; what was read of it before stays in force";
+                scan.diagnostics.push(finding.with_help(help));
+                scan.unreadable.push(directory);
+                continue;
+            }
+        };
+        for path in entries.filter_map(Result::ok).map(|entry| entry.path()) {
+            let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+            if hidden {
+                continue;
+            }
+            let metadata = fs::metadata(&path);
+            if metadata.as_ref().is_ok_and(Metadata::is_dir) {
+                match depth < MAX_DIRECTORY_DEPTH {
+                    true => pending.push((path, depth + 1)),
+                    false => {
+                        scan.diagnostics.push(limit(&path, "directories are nested deeper than", MAX_DIRECTORY_DEPTH));
+                    }
+                }
+            } else if is_configuration(&path) {
+                if scan.found.len() >= MAX_FILES {
+                    scan.diagnostics.push(limit(&directory, "there are more files than", MAX_FILES));
+                    return scan;
+                }
+                scan.found.insert(path, metadata);
+            }
+        }
+    }
+    scan
+}
+
+/// Whether a file is read, by its name.
+pub fn is_configuration(path: &Path) -> bool {
+    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
+    EXTENSIONS.contains(&extension)
+}
+
+fn limit(path: &Path, what: &str, limit: usize) -> Diagnostic {
+    let span = Span::whole_file(path.to_string_lossy());
+    Diagnostic::new(Severity::Error, "too-many-files", span, format!("{what} {limit}; the rest is not read"))
+        .with_help("give `--config` a directory that holds only the mesh's configuration")
+}
+
+/// The text of a file; an error if it is none, or too long.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    let file = fs::File::open(path)?;
+    let length = file.metadata()?.len();
+    read_within(file, length)
+}
+
+/// All that there is to read, if it is text and not too long.
+pub fn read_all(from: impl Read) -> io::Result<String> {
+    read_within(from, 0)
+}
+
+fn read_within(from: impl Read, length: u64) -> io::Result<String> {
+    let limit = u64::try_from(MAX_FILE_BYTES).unwrap_or(u64::MAX).saturating_add(1);
+    // Room for all of it and for seeing its end, or it would be read in small pieces.
+    let mut bytes = Vec::with_capacity(usize::try_from(length.saturating_add(64).min(limit)).unwrap_or(0));
+    let read = from.take(limit).read_to_end(&mut bytes)?;
+    if read > MAX_FILE_BYTES {
+        return Err(io::Error::other(format!("it has more than {MAX_FILE_BYTES} bytes; split it into several files")));
+    }
+    String::from_utf8(bytes).map_err(|_| io::Error::other("it is not UTF-8 text"))
+}
