@@ -133,12 +133,17 @@ impl Interests {
     pub fn concerned_by(&self, touched: &Touched) -> Vec<u64> {
         let all = lock(&self.0);
         let mut streams = Vec::new();
+        // A change touches many names of one type: who is concerned by any of them is taken in once.
+        let (mut wide, mut few) = ([false; ResourceType::ALL.len()], [false; ResourceType::ALL.len()]);
         for key in &*touched.0 {
-            let askers = &all[key.kind.index()];
-            streams.extend(&askers.wide);
+            let kind = key.kind.index();
+            if !std::mem::replace(&mut wide[kind], true) {
+                streams.extend(&all[kind].wide);
+            }
             match key.is_any() {
-                true => streams.extend(&askers.few),
-                false => streams.extend(askers.names.get(&key.hash).into_iter().flatten()),
+                true if std::mem::replace(&mut few[kind], true) => {}
+                true => streams.extend(&all[kind].few),
+                false => streams.extend(all[kind].names.get(&key.hash).into_iter().flatten()),
             }
         }
         streams.sort_unstable();
