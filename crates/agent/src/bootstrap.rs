@@ -12,8 +12,13 @@ use crate::options::{Options, OptionsError, Role};
 pub const CERTIFICATE_SECRET: &str = "default";
 /// Name of the secret with the mesh's roots.
 pub const ROOT_SECRET: &str = "ROOTCA";
-/// File of the SDS socket in the state directory.
-pub const SDS_SOCKET: &str = "sds.sock";
+/// File of the SDS socket in the state directory. An agent that takes over has one of its own, so that the one before can go on.
+pub fn sds_socket(epoch: u32) -> String {
+    match epoch {
+        0 => "sds.sock".to_owned(),
+        epoch => format!("sds-{epoch}.sock"),
+    }
+}
 
 /// `SOL_SOCKET` and `SO_MARK` of Linux, as `core.v3.SocketOption` wants them.
 const SOL_SOCKET: u32 = 1;
@@ -66,8 +71,8 @@ fn scope(options: &Options) -> Value {
     }
 }
 
-/// The whole bootstrap.
-pub fn bootstrap(options: &Options) -> Result<Value, OptionsError> {
+/// The whole bootstrap. `epoch`: how often the agent was replaced before.
+pub fn bootstrap(options: &Options, epoch: u32) -> Result<Value, OptionsError> {
     let mut bootstrap = json!({
         "node": node(options)?,
         "admin": { "address": loopback(options.admin_port) },
@@ -84,7 +89,7 @@ pub fn bootstrap(options: &Options) -> Result<Value, OptionsError> {
         "static_resources": {
             "clusters": [
                 xds_cluster(options),
-                sds_cluster(&options.state),
+                sds_cluster(&options.state.join(sds_socket(epoch))),
                 local_cluster("agent", options.admin_port),
                 local_cluster("prometheus_stats", options.admin_port),
             ],
@@ -160,13 +165,13 @@ fn sds() -> Value {
     })
 }
 
-fn sds_cluster(state: &Path) -> Value {
+fn sds_cluster(socket: &Path) -> Value {
     json!({
         "name": "sds-grpc",
         "type": "STATIC",
         "connect_timeout": "1s",
         "typed_extension_protocol_options": http2(),
-        "load_assignment": endpoint("sds-grpc", json!({ "pipe": { "path": state.join(SDS_SOCKET) } })),
+        "load_assignment": endpoint("sds-grpc", json!({ "pipe": { "path": socket } })),
     })
 }
 

@@ -2,15 +2,19 @@
 //! `GRPC_XDS_BOOTSTRAP` names, the workload's certificate in files, and a Unix socket behind which the control plane is.
 
 use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use evenkeel_proxy::Place;
 use evenkeel_tls::SecretStore;
 use serde_json::{Value, json};
 use tokio::io::copy_bidirectional;
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::options::{Options, OptionsError};
@@ -94,21 +98,45 @@ pub(crate) struct Way {
     path: PathBuf,
     options: Options,
     store: SecretStore,
+    place: watch::Receiver<Place>,
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        // Another agent goes on with the socket otherwise.
+        if *self.place.borrow() == Place::Held {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
 }
 
 impl Way {
-    /// Binds the socket, in place of one a crashed run left, and writes the bootstrap that names it. Only this user may connect.
-    pub(crate) fn open(file: &Path, options: &Options, store: &SecretStore) -> anyhow::Result<Self> {
+    /// Takes the socket of the agent before, or binds one in place of what a crashed run left, and writes the bootstrap that
+    /// names it. Only this user may connect.
+    pub(crate) fn open(
+        file: &Path,
+        handed: Option<UnixListener>,
+        options: &Options,
+        store: &SecretStore,
+        place: watch::Receiver<Place>,
+    ) -> anyhow::Result<Self> {
         let path = options.state.join(XDS_SOCKET);
-        let listener = bind(&path).with_context(|| path.display().to_string())?;
+        let listener = match handed {
+            Some(listener) => listener,
+            None => bind(&path).with_context(|| path.display().to_string())?,
+        };
         let text = serde_json::to_vec_pretty(&bootstrap(options)?)?;
         status::write_whole(file, &text).with_context(|| file.display().to_string())?;
-        Ok(Self { listener, path, options: options.clone(), store: store.clone() })
+        Ok(Self { listener, path, options: options.clone(), store: store.clone(), place })
     }
 
-    /// Serves programs until the future is dropped; then the socket's file goes, too.
-    pub(crate) async fn run(self) {
-        let _remove = crate::RemoveFile(self.path);
+    /// Another handle of the socket.
+    pub(crate) fn socket(&self) -> io::Result<OwnedFd> {
+        self.listener.as_fd().try_clone_to_owned()
+    }
+
+    /// Serves programs until the future is dropped.
+    pub(crate) async fn run(self: Arc<Self>) {
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {

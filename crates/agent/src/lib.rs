@@ -3,7 +3,7 @@
 //! [`run`] gets the workload's certificate from the control plane and keeps it fresh ([`certificate`]), hands it to the
 //! proxy over a Unix socket ([`sds`]), writes the proxy's [`bootstrap`] and runs it (our own in this process, or a stock
 //! [`envoy`]), answers DNS from the mesh's names ([`dns`], [`names`]), serves programs that need no proxy ([`grpc`]), and
-//! tells in a file when all that stands ([`status`]).
+//! tells in a file when all that stands ([`status`]). Started beside a running agent it takes its place (`handover`).
 
 mod admin;
 pub mod bootstrap;
@@ -12,29 +12,34 @@ pub mod channel;
 pub mod dns;
 pub mod envoy;
 pub mod grpc;
+mod handover;
 pub mod names;
 pub mod options;
 mod proxy;
 mod resolv_conf;
 pub mod sds;
+mod servers;
 pub mod status;
 
 use std::future::Future;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context;
 use evenkeel_base::terminal::Terminal;
+use evenkeel_proxy::Place;
 use evenkeel_tls::SecretStore;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use certificate::Keeper;
-use dns::{Forwarder, Names};
+use handover::while_held;
 pub use options::{Options, Role};
-use proxy::Proxy;
+use proxy::{Handover, Proxy};
 use sds::{SdsServer, Secrets};
+use servers::{Dns, Programs};
 pub use status::Status;
 
 /// File of the proxy's bootstrap in the state directory.
@@ -86,23 +91,24 @@ pub fn run(options: Options) -> anyhow::Result<()> {
 pub async fn serve(options: Options, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
     tokio::pin!(stop);
     make_state_directory(&options.state)?;
-    let bootstrap = if options.no_proxy { None } else { Some(write_bootstrap(&options)?) };
+    let mut inherited = handover::begin(&options, &bootstrap::node(&options)?).await?;
+    let epoch = inherited.as_ref().map_or(0, |inherited| inherited.succession.epoch());
+    let place = watch::channel(if inherited.is_some() { Place::Awaited } else { Place::Held }).0;
+    let bootstrap = if options.no_proxy { None } else { Some(write_bootstrap(&options, epoch)?) };
     let (store, secrets) = (SecretStore::new(), Secrets::new());
     let (certificate_sender, certificate) = watch::channel(None);
     let mut keeper = Keeper::new(options.clone(), secrets.clone(), store.clone(), certificate_sender)?;
-    let names = start_dns(&options).await?;
-    let _way = match &options.grpc_bootstrap {
-        Some(file) => Some(Task::spawn(grpc::Way::open(file, &options, &store)?.run())),
-        None => None,
-    };
+    let dns = Dns::start(&options, inherited.as_mut(), &place).await?;
+    let programs = Programs::start(&options, inherited.as_mut(), &store, &place)?;
     let watcher = status::Watcher {
         state: options.state.clone(),
         proxy: proxy::kind(&options),
         admin_port: bootstrap.is_some().then_some(options.admin_port),
         certificate,
-        names: names.as_ref().map(|dns| dns.names.clone()),
+        names: dns.as_ref().map(|dns| dns.names.clone()),
     };
-    let _status = Task::spawn(watcher.run());
+    let watcher = Arc::new(watcher);
+    let _status = Task::spawn(while_held(place.subscribe(), move || watcher.clone().run()));
 
     // Proxy and programs have nothing to serve with before the first certificate.
     tokio::select! {
@@ -110,25 +116,33 @@ pub async fn serve(options: Options, stop: impl Future<Output = ()>) -> anyhow::
         () = &mut stop => return Ok(()),
     }
     let _keeper = Task::spawn(keeper.keep());
-    let _names = match &names {
-        Some(dns) => {
-            let node = node_message(&options)?;
-            Some(Task::spawn(names::follow(options.clone(), node, store.clone(), dns.names.clone())))
-        }
-        None => None,
-    };
-
+    let _names = dns.as_ref().map(|dns| dns.follow(&options, &store)).transpose()?;
     let Some(bootstrap) = bootstrap else {
         stop.await;
         return Ok(());
     };
-    let sds = SdsServer::bind(&options.state.join(bootstrap::SDS_SOCKET), secrets).context("the SDS socket")?;
+    let sds = SdsServer::bind(&options.state.join(bootstrap::sds_socket(epoch)), secrets).context("the SDS socket")?;
     let _sds = Task::spawn(sds.run());
-    let mut proxy = Proxy::start(&options, &bootstrap)?;
-    tokio::select! {
+    if let (Some(_), Some(dns)) = (&inherited, &dns) {
+        // Its proxy may take over as soon as it runs, and then names are asked of this agent.
+        tokio::select! {
+            () = dns.has_names() => {}
+            () = &mut stop => return Ok(()),
+        }
+    }
+    let sockets = handover::sockets(dns.as_ref(), programs.as_ref())?;
+    let succession = inherited.map(|inherited| inherited.succession);
+    let mut proxy = Proxy::start(&options, &bootstrap, Handover { place: place.clone(), succession, sockets })?;
+    let ended = tokio::select! {
         ended = proxy.ended() => ended,
         () = &mut stop => proxy.stop().await,
+    };
+    let given_away = *place.borrow() == Place::GivenAway;
+    if let (true, Some(dns)) = (given_away, &dns) {
+        // Who has asked this agent gets no answer from the next one.
+        dns.finish().await;
     }
+    ended
 }
 
 /// For this user only.
@@ -137,24 +151,11 @@ fn make_state_directory(state: &Path) -> anyhow::Result<()> {
     made.with_context(|| format!("--state {}", state.display()))
 }
 
-fn write_bootstrap(options: &Options) -> anyhow::Result<PathBuf> {
+fn write_bootstrap(options: &Options, epoch: u32) -> anyhow::Result<PathBuf> {
     let path = options.state.join(BOOTSTRAP_FILE);
-    let text = serde_json::to_vec_pretty(&bootstrap::bootstrap(options)?)?;
+    let text = serde_json::to_vec_pretty(&bootstrap::bootstrap(options, epoch)?)?;
     status::write_whole(&path, &text).with_context(|| path.display().to_string())?;
     Ok(path)
-}
-
-struct Dns {
-    names: Names,
-    _task: Task,
-}
-
-async fn start_dns(options: &Options) -> anyhow::Result<Option<Dns>> {
-    let Some(address) = options.dns() else { return Ok(None) };
-    let names = if options.learns() { Names::learned(&options.cluster_domain) } else { Names::default() };
-    let forwarder = Forwarder::new(resolv_conf::resolvers(&options.resolv_conf, address), options.mark());
-    let server = dns::Server::bind(address, names.clone(), forwarder).await?;
-    Ok(Some(Dns { names, _task: Task::spawn(server.run()) }))
 }
 
 /// The node of the bootstrap, as the agent's own stream sends it.

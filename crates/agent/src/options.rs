@@ -104,6 +104,9 @@ pub struct Options {
     /// How long connections may go on when the proxy is told to stop, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 5)]
     pub drain_time_s: u64,
+    /// How long connections that this agent cannot take over from a running one may go on there, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 900)]
+    pub parent_shutdown_time_s: u64,
 }
 
 /// How much of the mesh a proxy holds.

@@ -1,16 +1,19 @@
 //! Running the workload's proxy.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use evenkeel_proxy::Settings;
+use evenkeel_proxy::handover::Succession;
 use evenkeel_proxy::logging::Level;
 use evenkeel_proxy::options::{BootstrapSource, NodeOverrides};
-use tokio::sync::oneshot;
+use evenkeel_proxy::{Place, Program, Settings};
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::envoy::Envoy;
+use crate::handover;
 use crate::options::Options;
 
 /// Which proxy the options ask for, as the status file names it.
@@ -22,6 +25,13 @@ pub(crate) fn kind(options: &Options) -> &'static str {
     }
 }
 
+/// What our own proxy takes over, and what it is to hand on.
+pub(crate) struct Handover {
+    pub(crate) place: watch::Sender<Place>,
+    pub(crate) succession: Option<Succession>,
+    pub(crate) sockets: Vec<(String, OwnedFd)>,
+}
+
 /// The proxy, running.
 pub(crate) struct Proxy {
     stop: Option<oneshot::Sender<()>>,
@@ -30,14 +40,17 @@ pub(crate) struct Proxy {
 
 impl Proxy {
     /// Starts the proxy on a bootstrap file: Envoy as a child, or our own on threads of its own.
-    pub(crate) fn start(options: &Options, bootstrap: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn start(options: &Options, bootstrap: &Path, handover: Handover) -> anyhow::Result<Self> {
         let (stop, stopped) = oneshot::channel();
         let ended = match &options.envoy {
             Some(binary) => {
                 let envoy = Envoy::new(binary, bootstrap, options);
                 tokio::spawn(async move { envoy.supervise(stopped).await.context("Envoy") })
             }
-            None => in_process(settings(options, bootstrap), stopped)?,
+            None => {
+                let Handover { place, succession, sockets } = handover;
+                in_process(settings(options, bootstrap), Program { stop: stopped, place, succession, sockets })?
+            }
         };
         Ok(Self { stop: Some(stop), ended })
     }
@@ -66,19 +79,19 @@ fn settings(options: &Options, bootstrap: &Path) -> Settings {
         log_level: Level::default(),
         drain_time: Duration::from_secs(options.drain_time_s),
         admin_address_path: None,
-        handover: None,
-        parent_shutdown_time: Duration::ZERO,
+        handover: handover::socket(options),
+        parent_shutdown_time: Duration::from_secs(options.parent_shutdown_time_s),
     }
 }
 
 /// Our own proxy: its control thread, which starts the workers.
-fn in_process(settings: Settings, stop: oneshot::Receiver<()>) -> anyhow::Result<JoinHandle<anyhow::Result<()>>> {
+fn in_process(settings: Settings, program: Program) -> anyhow::Result<JoinHandle<anyhow::Result<()>>> {
     let (sender, result) = oneshot::channel();
     let thread = std::thread::Builder::new().name("proxy".into());
     thread
         .spawn(move || {
             // Nobody listens any more only when the agent is gone.
-            let _ = sender.send(evenkeel_proxy::run_until(settings, stop));
+            let _ = sender.send(evenkeel_proxy::run_in(settings, program));
         })
         .context("the proxy's thread")?;
     Ok(tokio::spawn(async move { Ok(result.await.map_err(|_| anyhow!("the proxy panicked"))??) }))

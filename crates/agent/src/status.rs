@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
@@ -63,7 +64,7 @@ pub(crate) struct Watcher {
 
 impl Watcher {
     /// Writes the file whenever something changes, until the future is dropped.
-    pub(crate) async fn run(self) {
+    pub(crate) async fn run(self: Arc<Self>) {
         let mut last = None;
         let mut starting = MAX_STARTING_POLLS;
         loop {

@@ -9,15 +9,17 @@ use crate::head::{RequestHead, ResponseHead, Version};
 use crate::headers::{Headers, tokens};
 use crate::names::HeaderId;
 
-/// Header lines httparse gets room for; [`Limits::max_headers`] cannot exceed it.
+/// Header lines httparse gets room for at first.
 const HEADER_SLOTS: usize = 256;
+/// The shortest header line, in bytes: a name of one letter, a colon and the line's end.
+const LEAST_LINE_BYTES: usize = 4;
 
 /// Limits of one head.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Largest head in bytes, request line and blank line included.
     pub max_head_bytes: usize,
-    /// Most header lines, at most 256.
+    /// Most header lines.
     pub max_headers: usize,
 }
 
@@ -91,8 +93,15 @@ pub fn parse_request(
         return incomplete(buffer, limits);
     }
     let mut slots = [MaybeUninit::<httparse::Header<'_>>::uninit(); HEADER_SLOTS];
+    let mut more = Vec::new();
     let mut request = httparse::Request::new(&mut []);
-    let parsed = httparse::ParserConfig::default().parse_request_with_uninit_headers(&mut request, buffer, &mut slots);
+    let parser = httparse::ParserConfig::default();
+    let mut parsed = parser.parse_request_with_uninit_headers(&mut request, buffer, &mut slots);
+    if parsed == Err(httparse::Error::TooManyHeaders) && limits.max_headers > HEADER_SLOTS {
+        more.resize(most_lines(limits), MaybeUninit::uninit());
+        request = httparse::Request::new(&mut []);
+        parsed = parser.parse_request_with_uninit_headers(&mut request, buffer, &mut more);
+    }
     let head_bytes = match parsed {
         Ok(httparse::Status::Complete(bytes)) => bytes,
         Ok(httparse::Status::Partial) => return incomplete(buffer, limits),
@@ -160,9 +169,15 @@ pub fn parse_response(
         return Err(HeadError::Malformed);
     }
     let mut slots = [MaybeUninit::<httparse::Header<'_>>::uninit(); HEADER_SLOTS];
+    let mut more = Vec::new();
     let mut response = httparse::Response::new(&mut []);
-    let parsed =
-        httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut response, buffer, &mut slots);
+    let parser = httparse::ParserConfig::default();
+    let mut parsed = parser.parse_response_with_uninit_headers(&mut response, buffer, &mut slots);
+    if parsed == Err(httparse::Error::TooManyHeaders) && limits.max_headers > HEADER_SLOTS {
+        more.resize(most_lines(limits), MaybeUninit::uninit());
+        response = httparse::Response::new(&mut []);
+        parsed = parser.parse_response_with_uninit_headers(&mut response, buffer, &mut more);
+    }
     let head_bytes = match parsed {
         Ok(httparse::Status::Complete(bytes)) => bytes,
         Ok(httparse::Status::Partial) => return incomplete(buffer, limits),
@@ -195,6 +210,11 @@ pub fn parse_response(
     };
     let keep_alive = scanned.keeps_alive(head.version) && framing != Framing::UntilClose;
     Ok(Some(ResponseInfo { head_bytes, framing, keep_alive }))
+}
+
+/// Lines a head within the limits can have.
+fn most_lines(limits: Limits) -> usize {
+    limits.max_headers.min(limits.max_head_bytes / LEAST_LINE_BYTES)
 }
 
 fn incomplete<T>(buffer: &[u8], limits: Limits) -> Result<Option<T>, HeadError> {
@@ -445,6 +465,29 @@ mod tests {
         let mut out = Vec::new();
         encode::request(&mut out, head, Framing::None, encode::Connection::Default);
         String::from_utf8_lossy(&out).replace("\r\n", "\n")
+    }
+
+    #[test]
+    fn as_many_lines_as_the_limit_says() {
+        let check = |max_headers: usize, lines: usize, expected: Result<usize, HeadError>| {
+            let limits = Limits { max_headers, ..Limits::default() };
+            let fields = "a: b\r\n".repeat(lines - 1);
+            let (mut request, mut response) = (RequestHead::default(), ResponseHead::default());
+            let text = format!("GET / HTTP/1.1\r\nhost: x\r\n{fields}\r\n");
+            let parsed = parse_request(text.as_bytes(), &mut HeadScan::default(), limits, &mut request);
+            let found = parsed.map(|info| 1 + info.map_or(0, |_| request.headers.iter().count()));
+            assert_eq!(found, expected, "{lines} of a request, {max_headers} allowed");
+            let text = format!("HTTP/1.1 200 OK\r\na: b\r\n{fields}\r\n");
+            let parsed = parse_response(text.as_bytes(), &mut HeadScan::default(), limits, false, &mut response);
+            let found = parsed.map(|info| info.map_or(0, |_| response.headers.iter().count()));
+            assert_eq!(found, expected, "{lines} of a response, {max_headers} allowed");
+        };
+        for (max_headers, too_many) in [(100, 101), (256, 257), (257, 258), (1000, 1001)] {
+            check(max_headers, max_headers, Ok(max_headers));
+            check(max_headers, too_many, Err(HeadError::TooManyHeaders));
+        }
+        // What fits into no head is not made room for.
+        check(usize::MAX, 5000, Ok(5000));
     }
 
     #[test]

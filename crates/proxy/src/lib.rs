@@ -34,4 +34,4 @@ pub mod upstream;
 pub mod worker;
 
 pub use options::{Options, Settings};
-pub use run::{RunError, run, run_until};
+pub use run::{Place, Program, RunError, run, run_in, run_until};

@@ -15,6 +15,7 @@
 mod admin_port;
 mod drains;
 mod lifecycle;
+mod program;
 mod told;
 
 use std::io::{self, Write};
@@ -31,12 +32,13 @@ use evenkeel_xds::Schema;
 use tokio::sync::{mpsc, oneshot};
 
 use self::admin_port::AdminPort;
-use self::lifecycle::Lifecycle;
+use self::lifecycle::{Lifecycle, Standing};
+pub use self::program::{Place, Program};
 use self::told::Telling;
 use crate::access_log::{LogHandle, LogThread};
 use crate::admin::Admin;
 use crate::bootstrap::{self, BootstrapError, Loaded};
-use crate::handover::{HandoverError, Inheritance, Successor};
+use crate::handover::{HandoverError, Inheritance, Succession};
 use crate::inherit;
 use crate::listener::socket::HandedSockets;
 use crate::logging::Logging;
@@ -114,8 +116,13 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<(), RunError> {
 
 /// Runs inside another program until `stop` is sent or dropped, then drains. Signals stay the program's.
 pub fn run_until(settings: Settings, stop: oneshot::Receiver<()>) -> Result<(), RunError> {
+    run_in(settings, Program::until(stop))
+}
+
+/// As [`run_until`], for a program that takes over and is taken over from together with its proxy.
+pub fn run_in(settings: Settings, program: Program) -> Result<(), RunError> {
     let (loaded, builder) = prepare(&settings)?;
-    block_on(serve(settings, loaded, builder, Logging::default(), Some(stop)))
+    block_on(serve(settings, loaded, builder, Logging::default(), Some(program)))
 }
 
 /// Reads and compiles what the bootstrap says.
@@ -161,13 +168,22 @@ async fn serve(
     loaded: Loaded,
     builder: Builder,
     logging: Logging,
-    stop: Option<oneshot::Receiver<()>>,
+    program: Option<Program>,
 ) -> Result<(), RunError> {
-    let (successor, inheritance) = match &settings.handover {
-        Some(path) => Successor::begin(path)?.map_or_else(Default::default, |(new, given)| (Some(new), given)),
-        None => Default::default(),
+    let (stop, begun, mut standing) = match program {
+        Some(Program { stop, place, succession, sockets }) => (Some(stop), succession, Standing::new(place, sockets)),
+        None => (None, None, Standing::default()),
     };
-    let Inheritance { listeners: handed, admin: handed_admin, epoch } = inheritance;
+    let succession = match (begun, &settings.handover) {
+        (None, Some(path)) => Succession::begin(path)?,
+        (begun, _) => begun,
+    };
+    let (successor, inheritance) = match succession {
+        Some(Succession { successor, inheritance }) => (Some(successor), inheritance),
+        None => (None, Inheritance::default()),
+    };
+    let Inheritance { listeners: handed, admin: handed_admin, epoch, program: _ } = inheritance;
+    standing.epoch = epoch;
     let log = LogThread::start().map_err(system("starting the access log's thread"))?;
     let registry = Registry::new();
     let pool = start_workers(&settings, &loaded, handed, log.handle(), &registry)?;
@@ -197,7 +213,7 @@ async fn serve(
     spawn_keepers(&shared, &pool);
 
     let telling = Telling::new(stop).map_err(system("installing signal handlers"))?;
-    let mut lifecycle = Lifecycle::new(shared, pool, registry, settings, log.handle(), admin, epoch);
+    let mut lifecycle = Lifecycle::new(shared, pool, registry, settings, log.handle(), admin, standing);
     lifecycle.run(successor, telling, received).await?;
     log.handle().flush(LOG_FLUSH_LIMIT);
     tracing::info!("ended");

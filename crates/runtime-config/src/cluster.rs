@@ -393,6 +393,10 @@ pub struct UpstreamHttp {
     pub protocol: UpstreamProtocol,
     /// HTTP/1 trailers are passed on to the endpoints and taken from them.
     pub enable_trailers: bool,
+    /// Bytes a response's head may have; `None`: the protocol's default (80 KiB over HTTP/1, 60 KiB over HTTP/2).
+    pub max_response_headers_bytes: Option<usize>,
+    /// Fields a response's head may have.
+    pub max_headers_count: usize,
 }
 
 impl Default for UpstreamHttp {
@@ -403,6 +407,8 @@ impl Default for UpstreamHttp {
             max_connection_duration: None,
             protocol: UpstreamProtocol::Http1,
             enable_trailers: false,
+            max_response_headers_bytes: None,
+            max_headers_count: 100,
         }
     }
 }

@@ -94,6 +94,14 @@ impl Names {
         }
     }
 
+    /// Whether queries can be answered: all names are here, or can be asked for.
+    pub fn are_ready(&self) -> bool {
+        match &self.asking {
+            Some(asking) => asking.connected.load(Relaxed),
+            None => !self.current().awaits_names(),
+        }
+    }
+
     /// Waits until the table knows what a name stands for.
     pub async fn learn(&self, name: &str) -> Result<(), Away> {
         let Some(asking) = &self.asking else { return Ok(()) };

@@ -1,6 +1,7 @@
 //! The sockets of the DNS proxy.
 
 use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,8 @@ use super::{Away, Forwarder, Names, Outcome, answer};
 const MAX_UDP_QUERY_BYTES: usize = 4096;
 /// TCP clients at one time; further ones wait in the backlog.
 const MAX_TCP_CLIENTS: usize = 64;
+/// Lookups under way at one time, in queries; the limits on asking the control plane and resolvers are below it.
+const MAX_LOOKUPS: u32 = 1024;
 /// How long a TCP client may stay silent or refuse to read (RFC 7766 section 6.2.3).
 const TCP_IDLE: Duration = Duration::from_secs(10);
 
@@ -40,8 +43,16 @@ pub enum ServerError {
 pub struct Server {
     udp: Arc<UdpSocket>,
     tcp: TcpListener,
+    tcp_clients: Arc<Semaphore>,
+    resolver: Resolver,
+}
+
+/// What answers queries; cheap to clone.
+#[derive(Debug, Clone)]
+struct Resolver {
     names: Names,
     forwarder: Forwarder,
+    lookups: Arc<Semaphore>,
 }
 
 impl Server {
@@ -56,7 +67,19 @@ impl Server {
                 Err(source) => return Err(ServerError::Bind { address, source }),
             }
         };
-        Ok(Self { udp: Arc::new(udp), tcp, names, forwarder })
+        Ok(Self::adopt(udp, tcp, names, forwarder))
+    }
+
+    /// A DNS proxy on sockets that are bound already.
+    pub fn adopt(udp: UdpSocket, tcp: TcpListener, names: Names, forwarder: Forwarder) -> Self {
+        let lookups = Arc::new(Semaphore::new(MAX_LOOKUPS as usize));
+        let tcp_clients = Arc::new(Semaphore::new(MAX_TCP_CLIENTS));
+        Self { udp: Arc::new(udp), tcp, tcp_clients, resolver: Resolver { names, forwarder, lookups } }
+    }
+
+    /// Other handles of the sockets for UDP and TCP.
+    pub fn sockets(&self) -> std::io::Result<(OwnedFd, OwnedFd)> {
+        Ok((self.udp.as_fd().try_clone_to_owned()?, self.tcp.as_fd().try_clone_to_owned()?))
     }
 
     /// The bound address.
@@ -64,11 +87,67 @@ impl Server {
         self.udp.local_addr()
     }
 
-    /// Serves until the future is dropped.
-    pub async fn run(self) {
-        let udp = serve_udp(self.udp, self.names.clone(), self.forwarder.clone());
-        let tcp = serve_tcp(self.tcp, self.names, self.forwarder);
-        tokio::join!(udp, tcp);
+    /// Serves until the future is dropped. Queries that have been read then are answered still, as long as the runtime lasts.
+    pub async fn run(self: Arc<Self>) {
+        tokio::join!(self.serve_udp(), self.serve_tcp());
+    }
+
+    /// Waits for lookups under way.
+    pub async fn finish(&self) {
+        // It is never closed.
+        let _ = self.resolver.lookups.acquire_many(MAX_LOOKUPS).await;
+    }
+
+    async fn serve_udp(&self) {
+        let mut buffer = vec![0; MAX_UDP_QUERY_BYTES];
+        loop {
+            let (length, peer) = match self.udp.recv_from(&mut buffer).await {
+                Ok(received) => received,
+                Err(error) => {
+                    // An ICMP error of an earlier reply surfaces here; the socket itself is well.
+                    tracing::debug!(%error, "DNS receive failed");
+                    tokio::task::yield_now().await;
+                    continue;
+                }
+            };
+            let Some(query) = buffer.get(..length) else { continue };
+            match answer(query, &self.resolver.names.current(), true) {
+                Outcome::Ignore => {}
+                Outcome::Respond(response) => send(&self.udp, &response, peer).await,
+                outcome @ (Outcome::Forward | Outcome::Ask(_)) => {
+                    // Counted at once, so that nobody who waits for lookups overlooks this one.
+                    let Ok(lookup) = self.resolver.lookups.clone().try_acquire_owned() else { continue };
+                    let (socket, query, resolver) = (self.udp.clone(), query.to_vec(), self.resolver.clone());
+                    tokio::spawn(async move {
+                        if let Some(response) = resolver.look_further(&query, outcome, true).await {
+                            send(&socket, &response, peer).await;
+                        }
+                        drop(lookup);
+                    });
+                }
+            }
+        }
+    }
+
+    async fn serve_tcp(&self) {
+        loop {
+            let Ok(permit) = self.tcp_clients.clone().acquire_owned().await else { return };
+            match self.tcp.accept().await {
+                Ok((stream, peer)) => {
+                    let resolver = self.resolver.clone();
+                    tokio::spawn(async move {
+                        if let Err(error) = serve_client(stream, resolver).await {
+                            tracing::debug!(%peer, %error, "DNS client left");
+                        }
+                        drop(permit);
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "DNS accept failed");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
     }
 }
 
@@ -78,57 +157,24 @@ async fn bind_both(address: SocketAddr) -> std::io::Result<(UdpSocket, TcpListen
     Ok((udp, tcp))
 }
 
-async fn serve_udp(socket: Arc<UdpSocket>, names: Names, forwarder: Forwarder) {
-    let mut buffer = vec![0; MAX_UDP_QUERY_BYTES];
-    loop {
-        let (length, peer) = match socket.recv_from(&mut buffer).await {
-            Ok(received) => received,
-            Err(error) => {
-                // An ICMP error of an earlier reply surfaces here; the socket itself is well.
-                tracing::debug!(%error, "DNS receive failed");
-                tokio::task::yield_now().await;
-                continue;
-            }
+impl Resolver {
+    /// Answers what the table cannot: asks the control plane for the name, and the upstream resolvers when it is none of the
+    /// mesh's. While the control plane is away a name of the cluster's own domain is nobody's to deny.
+    async fn look_further(&self, query: &[u8], outcome: Outcome, udp: bool) -> Option<Vec<u8>> {
+        let outcome = match outcome {
+            Outcome::Ask(name) => match self.names.learn(&name).await {
+                Ok(()) => answer(query, &self.names.current(), udp),
+                Err(Away) if self.names.current().owns(&name) => return server_failure(query),
+                Err(Away) => Outcome::Forward,
+            },
+            known => known,
         };
-        let Some(query) = buffer.get(..length) else { continue };
-        match answer(query, &names.current(), true) {
-            Outcome::Ignore => {}
-            Outcome::Respond(response) => send(&socket, &response, peer).await,
-            outcome @ (Outcome::Forward | Outcome::Ask(_)) => {
-                let (socket, query) = (socket.clone(), query.to_vec());
-                let (names, forwarder) = (names.clone(), forwarder.clone());
-                tokio::spawn(async move {
-                    if let Some(response) = look_further(&query, outcome, &names, &forwarder, true).await {
-                        send(&socket, &response, peer).await;
-                    }
-                });
-            }
+        match outcome {
+            Outcome::Ignore => None,
+            Outcome::Respond(response) => Some(response),
+            Outcome::Forward => self.forwarder.ask(query, udp).await.or_else(|| server_failure(query)),
+            Outcome::Ask(_) => server_failure(query),
         }
-    }
-}
-
-/// Answers what the table cannot: asks the control plane for the name, and the upstream resolvers when it is none of the
-/// mesh's. While the control plane is away a name of the cluster's own domain is nobody's to deny.
-async fn look_further(
-    query: &[u8],
-    outcome: Outcome,
-    names: &Names,
-    forwarder: &Forwarder,
-    udp: bool,
-) -> Option<Vec<u8>> {
-    let outcome = match outcome {
-        Outcome::Ask(name) => match names.learn(&name).await {
-            Ok(()) => answer(query, &names.current(), udp),
-            Err(Away) if names.current().owns(&name) => return server_failure(query),
-            Err(Away) => Outcome::Forward,
-        },
-        known => known,
-    };
-    match outcome {
-        Outcome::Ignore => None,
-        Outcome::Respond(response) => Some(response),
-        Outcome::Forward => forwarder.ask(query, udp).await.or_else(|| server_failure(query)),
-        Outcome::Ask(_) => server_failure(query),
     }
 }
 
@@ -138,36 +184,15 @@ async fn send(socket: &UdpSocket, response: &[u8], peer: SocketAddr) {
     }
 }
 
-async fn serve_tcp(listener: TcpListener, names: Names, forwarder: Forwarder) {
-    let clients = Arc::new(Semaphore::new(MAX_TCP_CLIENTS));
-    loop {
-        let Ok(permit) = clients.clone().acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, peer)) => {
-                let (names, forwarder) = (names.clone(), forwarder.clone());
-                tokio::spawn(async move {
-                    if let Err(error) = serve_client(stream, names, forwarder).await {
-                        tracing::debug!(%peer, %error, "DNS client left");
-                    }
-                    drop(permit);
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "DNS accept failed");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        }
-    }
-}
-
-async fn serve_client(mut stream: TcpStream, names: Names, forwarder: Forwarder) -> std::io::Result<()> {
+async fn serve_client(mut stream: TcpStream, resolver: Resolver) -> std::io::Result<()> {
     loop {
         let Ok(read) = timeout(TCP_IDLE, read_message(&mut stream)).await else { return Ok(()) };
         let Some(query) = read? else { return Ok(()) };
-        let response = match answer(&query, &names.current(), false) {
+        let Ok(_lookup) = resolver.lookups.acquire().await else { return Ok(()) };
+        let response = match answer(&query, &resolver.names.current(), false) {
             Outcome::Ignore => return Ok(()),
             Outcome::Respond(response) => Some(response),
-            outcome => look_further(&query, outcome, &names, &forwarder, false).await,
+            outcome => resolver.look_further(&query, outcome, false).await,
         };
         let Some(response) = response else { return Ok(()) };
         let length = u16::try_from(response.len()).map_err(|_| std::io::ErrorKind::InvalidData)?;
@@ -271,8 +296,8 @@ mod tests {
         let server =
             Server::bind(loopback, names(), Forwarder::new(vec![upstream_address], None)).await.expect("server binds");
         let address = server.local_addr().expect("address");
-        tokio::spawn(upstream.run());
-        tokio::spawn(server.run());
+        tokio::spawn(Arc::new(upstream).run());
+        tokio::spawn(Arc::new(server).run());
 
         for (name, code, expected) in [
             ("info.", ResponseCode::NoError, "10.96.0.7"),

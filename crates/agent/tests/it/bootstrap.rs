@@ -15,7 +15,7 @@ fn words<'a>(role: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 }
 
 fn rendered(words: &[&str]) -> String {
-    serde_json::to_string_pretty(&bootstrap::bootstrap(&options(words)).unwrap()).unwrap() + "\n"
+    serde_json::to_string_pretty(&bootstrap::bootstrap(&options(words), 0).unwrap()).unwrap() + "\n"
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn the_files_are_as_recorded() {
 #[test]
 fn what_the_owner_says_of_the_proxy_goes_to_the_control_plane() {
     let proxy_config = |text: &str| {
-        let bootstrap = bootstrap::bootstrap(&options(&words("router", &["--proxy-config", text]))).unwrap();
+        let bootstrap = bootstrap::bootstrap(&options(&words("router", &["--proxy-config", text])), 0).unwrap();
         bootstrap["node"]["metadata"]["PROXY_CONFIG"].clone()
     };
     let text = r#"{"gatewayTopology":{"proxyProtocol":{}}}"#;
@@ -65,7 +65,7 @@ fn contradicting_options_are_named() {
         let at = words.iter().position(|word| *word == change.0).unwrap();
         words[at + 1] = change.1;
         let options = options(&words);
-        let error = bootstrap::bootstrap(&options).err().or_else(|| options.identity().err()).expect("an error");
+        let error = bootstrap::bootstrap(&options, 0).err().or_else(|| options.identity().err()).expect("an error");
         assert_eq!(error.to_string(), expected);
     };
     check(("--id", "web-0.other"), "--id web-0.other: expected POD.default, because --namespace is `default`");

@@ -7,32 +7,9 @@ use hickory_proto::op::{Message, Query};
 use hickory_proto::rr::{Name, RecordType};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::support::{ControlPlane, PATIENCE, eventually, status};
-
-/// An agent running on the test's runtime.
-struct Running {
-    stop: oneshot::Sender<()>,
-    ended: JoinHandle<anyhow::Result<()>>,
-}
-
-fn start(options: Options) -> Running {
-    let (stop, stopped) = oneshot::channel::<()>();
-    let stopped = async {
-        let _ = stopped.await;
-    };
-    Running { stop, ended: tokio::spawn(evenkeel_agent::serve(options, stopped)) }
-}
-
-impl Running {
-    async fn stop(self) {
-        self.stop.send(()).unwrap();
-        timeout(PATIENCE, self.ended).await.expect("the agent ends in time").unwrap().unwrap();
-    }
-}
+use crate::support::{ControlPlane, PATIENCE, eventually, start, status};
 
 /// A GET on loopback: status line and body.
 async fn get(port: u16, path: &str) -> (String, String) {

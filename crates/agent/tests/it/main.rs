@@ -4,3 +4,4 @@ mod bootstrap;
 mod lifecycle;
 mod sds;
 mod support;
+mod upgrade;

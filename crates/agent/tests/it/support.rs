@@ -21,13 +21,15 @@ use evenkeel_xds::istio::auth::istio_certificate_service_server::{
 use evenkeel_xds::istio::auth::{IstioCertificateRequest, IstioCertificateResponse};
 use evenkeel_xds::istio::nds::NameTable;
 use evenkeel_xds::istio::nds::name_table::NameInfo;
+use evenkeel_xds::json::read_text;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
 use evenkeel_xds::server::{AdsServer, Session, Source};
-use evenkeel_xds::{Resource, ResourceSet, ResourceType};
+use evenkeel_xds::{Resource, ResourceSet, ResourceType, Schema};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 use tonic::transport::server::Connected;
@@ -45,6 +47,7 @@ pub struct ControlPlane {
     /// Lifetime of the next certificates; below the authority's minimum when it is dated back.
     pub lifetime: Arc<Mutex<Duration>>,
     pub issued: watch::Receiver<usize>,
+    resources: watch::Sender<Arc<ResourceSet>>,
 }
 
 impl ControlPlane {
@@ -78,13 +81,32 @@ impl ControlPlane {
         let (count, issued) = watch::channel(0);
         let certificates =
             Certificates { authority, tokens: TokenKey::open(state).unwrap(), lifetime: lifetime.clone(), count };
-        let names = AdsServer::new(Arc::new(OneName { nodes: nodes.clone(), resources: watch::channel(one_name()).0 }));
+        let resources = watch::channel(one_name()).0;
+        let names = AdsServer::new(Arc::new(OneName { nodes: nodes.clone(), resources: resources.clone() }));
         let server = Server::builder()
             .add_service(IstioCertificateServiceServer::new(certificates))
             .add_service(names)
             .serve_with_incoming(incoming(listener, tls));
         tokio::spawn(server);
-        Self { address, state: state.to_owned(), tokens: TokenKey::open(state).unwrap(), nodes, lifetime, issued }
+        Self {
+            address,
+            state: state.to_owned(),
+            tokens: TokenKey::open(state).unwrap(),
+            nodes,
+            lifetime,
+            issued,
+            resources,
+        }
+    }
+
+    /// Sends proxies a resource from YAML besides the name.
+    pub fn add<M: prost::Name + Default>(&self, kind: ResourceType, name: &str, yaml: &str) {
+        let read = read_text::<M>(&Schema::acquire(), "test.yaml", yaml);
+        let message = read.message.unwrap_or_else(|| panic!("{}", read.diagnostics));
+        let mut set = ResourceSet::clone(&self.resources.borrow());
+        set.generation += 1;
+        set.insert(kind, Arc::new(Resource::from_message(name, &message)));
+        self.resources.send_replace(Arc::new(set));
     }
 
     /// Options of an agent of workload `web-0`, with its token written.
@@ -129,6 +151,27 @@ pub fn options<S: Into<std::ffi::OsString> + Clone>(words: &[S]) -> Options {
         options: Options,
     }
     Line::parse_from(words.iter().cloned()).options
+}
+
+/// An agent running on the test's runtime.
+pub struct Running {
+    stop: oneshot::Sender<()>,
+    pub ended: JoinHandle<anyhow::Result<()>>,
+}
+
+pub fn start(options: Options) -> Running {
+    let (stop, stopped) = oneshot::channel::<()>();
+    let stopped = async {
+        let _ = stopped.await;
+    };
+    Running { stop, ended: tokio::spawn(evenkeel_agent::serve(options, stopped)) }
+}
+
+impl Running {
+    pub async fn stop(self) {
+        self.stop.send(()).unwrap();
+        timeout(PATIENCE, self.ended).await.expect("the agent ends in time").unwrap().unwrap();
+    }
 }
 
 /// Waits for a status that satisfies a condition.

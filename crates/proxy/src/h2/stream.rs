@@ -58,7 +58,7 @@ pub(crate) enum ResetBy {
     Peer,
     /// This side, for what the peer sent, or because it was asked to.
     Local,
-    /// The connection ended.
+    /// The connection ended: lost or closed in order (`NO_ERROR`), or because the peer broke its protocol.
     Connection,
 }
 
@@ -225,7 +225,7 @@ impl Stream {
 
 /// The entry lives as long as the handle.
 fn entry_of(core: &mut Core, index: usize) -> Result<&mut Entry, Reset> {
-    let gone = Reset { reason: Reason::INTERNAL_ERROR, by: ResetBy::Connection, unprocessed: false };
+    let gone = Reset { reason: Reason::NO_ERROR, by: ResetBy::Connection, unprocessed: false };
     let over = core.streams.over.unwrap_or(gone);
     core.streams.entries.get_mut(index).ok_or(over)
 }

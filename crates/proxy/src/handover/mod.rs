@@ -31,6 +31,7 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use parcel::{Half, Parcel, TcpPart, Travelling};
 pub(crate) use predecessor::{Heir, Predecessor, Request};
+pub use successor::Succession;
 pub(crate) use successor::{Inheritance, Successor, Taking};
 
 /// Why no handover is possible.

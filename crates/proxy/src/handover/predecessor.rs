@@ -43,16 +43,27 @@ pub(crate) struct Predecessor {
     pub(crate) registry: Arc<Registry>,
     /// The admin interface's socket, by its configured address.
     pub(crate) admin: Option<(SocketAddr, OwnedFd)>,
+    /// Sockets of the program the proxy runs in, by name.
+    pub(crate) program: Arc<[(String, OwnedFd)]>,
     /// How often the process was replaced before.
     pub(crate) epoch: u32,
     /// To the control thread; an answer says that it is done.
     pub(crate) requests: mpsc::Sender<(Request, oneshot::Sender<()>)>,
 }
 
-/// The thread that waits for a successor. Dropping it removes the socket, unless a successor has taken its place.
+/// The thread that waits for a successor. Dropping it ends the thread, and removes the socket unless a successor has taken
+/// its place.
 pub(crate) struct Heir {
+    listener: Socket,
     path: PathBuf,
     inode: Option<u64>,
+}
+
+impl Heir {
+    /// A successor serves: the socket's name is its own to replace, even if it has not come to that yet.
+    pub(crate) fn leave_name(&mut self) {
+        self.inode = None;
+    }
 }
 
 impl Drop for Heir {
@@ -60,6 +71,8 @@ impl Drop for Heir {
         if self.inode.is_some() && inode(&self.path) == self.inode {
             let _ = std::fs::remove_file(&self.path);
         }
+        // Whoever waits in `accept` is told that nobody comes any more.
+        let _ = self.listener.shutdown(std::net::Shutdown::Both);
     }
 }
 
@@ -72,7 +85,8 @@ impl Predecessor {
     pub(crate) fn wait(self, path: &Path) -> Result<Heir, HandoverError> {
         prepare_folder(path)?;
         let listener = Channel::listen(path).map_err(system("listening for a successor"))?;
-        let heir = Heir { path: path.to_owned(), inode: inode(path) };
+        let waiting = listener.try_clone().map_err(system("listening for a successor"))?;
+        let heir = Heir { listener: waiting, path: path.to_owned(), inode: inode(path) };
         let thread = std::thread::Builder::new().name("handover".into());
         thread.spawn(move || self.serve(&listener)).map_err(system("starting the handover's thread"))?;
         Ok(heir)
@@ -82,6 +96,8 @@ impl Predecessor {
         loop {
             let channel = match Channel::accept(listener) {
                 Ok(channel) => channel,
+                // The listener was shut down.
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
                 Err(error) => {
                     tracing::warn!(%error, "handover: cannot accept");
                     return;
@@ -138,6 +154,9 @@ impl Predecessor {
         }
         if let Some((address, socket)) = &self.admin {
             channel.send(&Head::Admin { address: *address }, b"", &[socket.try_clone()?])?;
+        }
+        for (name, socket) in self.program.iter() {
+            channel.send(&Head::Program { name: name.clone() }, b"", &[socket.try_clone()?])?;
         }
         channel.send(&Head::Tickets { keys: evenkeel_tls::tickets::export() }, b"", &[])?;
         channel.send(&Head::Ready, b"", &[])
@@ -210,4 +229,33 @@ fn chunks(mut sockets: Vec<OwnedFd>) -> Vec<Vec<OwnedFd>> {
     }
     chunks.push(sockets);
     chunks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_goes_with_the_process_unless_it_is_a_successors() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("proxy.sock");
+        let heir = || {
+            let listener = Channel::listen(&path).expect("a free name");
+            Heir { listener, inode: inode(&path), path: path.clone() }
+        };
+        drop(heir());
+        assert!(!path.exists());
+        // The successor has put its own there.
+        let (before, after) = (heir(), heir());
+        drop(before);
+        assert!(path.exists());
+        // It is about to.
+        let mut before = after;
+        before.leave_name();
+        drop(before);
+        assert!(path.exists());
+        assert!(Channel::connect(&path).is_err(), "nobody listens any more");
+        drop(heir());
+        assert!(!path.exists());
+    }
 }

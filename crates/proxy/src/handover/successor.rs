@@ -21,19 +21,25 @@ pub(crate) struct Inheritance {
     pub(crate) listeners: Vec<HandedSockets>,
     /// The admin interface's socket, by its configured address.
     pub(crate) admin: Option<(SocketAddr, OwnedFd)>,
+    /// Sockets of the program the predecessor runs in, by name.
+    pub(crate) program: Vec<(String, OwnedFd)>,
     /// How often the process was replaced, this time included.
     pub(crate) epoch: u32,
 }
 
-/// A handover that has begun. Dropping it ends it, and the predecessor goes on as before.
+/// A takeover that has begun: the predecessor has given its sockets, and serves on. Dropping it leaves everything as it was.
 #[derive(Debug)]
-pub(crate) struct Successor {
-    channel: Channel,
+pub struct Succession {
+    pub(crate) successor: Successor,
+    pub(crate) inheritance: Inheritance,
 }
 
-impl Successor {
-    /// Asks the process behind `path` for its sockets; `None` when there is none.
-    pub(crate) fn begin(path: &Path) -> Result<Option<(Self, Inheritance)>, HandoverError> {
+impl Succession {
+    /// Asks the process behind a handover's socket for its sockets; `None` when there is none. It blocks for 10 s at most.
+    ///
+    /// # Errors
+    /// When the socket's folder is not private, or the process speaks another version or does not answer.
+    pub fn begin(path: &Path) -> Result<Option<Self>, HandoverError> {
         prepare_folder(path)?;
         let channel = match Channel::connect(path) {
             Ok(channel) => channel,
@@ -43,9 +49,29 @@ impl Successor {
             Err(error) => return Err(system("connecting to the running process")(error)),
         };
         let inheritance = ask(&channel)?;
-        Ok(Some((Self { channel }, inheritance)))
+        Ok(Some(Self { successor: Successor { channel }, inheritance }))
     }
 
+    /// How often the process was replaced, this time included.
+    pub fn epoch(&self) -> u32 {
+        self.inheritance.epoch
+    }
+
+    /// A socket that the program around the predecessor gave by this name.
+    pub fn take_socket(&mut self, name: &str) -> Option<OwnedFd> {
+        let given = &mut self.inheritance.program;
+        let at = given.iter().position(|(given, _)| given == name)?;
+        Some(given.swap_remove(at).1)
+    }
+}
+
+/// A handover that has begun. Dropping it ends it, and the predecessor goes on as before.
+#[derive(Debug)]
+pub(crate) struct Successor {
+    channel: Channel,
+}
+
+impl Successor {
     /// Takes everything over. The thread that does it ends with the predecessor; `None` when that is gone already.
     pub(crate) fn take_over(
         self,
@@ -94,6 +120,7 @@ fn ask(channel: &Channel) -> Result<Inheritance, HandoverError> {
                 }
             }
             Head::Admin { address } => inheritance.admin = fds.pop().map(|socket| (address, socket)),
+            Head::Program { name } => inheritance.program.extend(fds.pop().map(|socket| (name, socket))),
             Head::Tickets { keys } => evenkeel_tls::tickets::import(&keys),
             Head::Ready => break,
             _ => return Err(HandoverError::Ended("it said something unexpected")),

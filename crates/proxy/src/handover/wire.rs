@@ -33,6 +33,8 @@ pub(super) enum Head {
     Listener { address: SocketAddr, name: Option<String> },
     /// The admin interface's socket, by its configured address.
     Admin { address: SocketAddr },
+    /// A socket of the program the proxy runs in, by the name it has there.
+    Program { name: String },
     /// Keys of TLS session tickets, so that sessions are resumed.
     Tickets { keys: Vec<Vec<u8>> },
     /// That is all.

@@ -38,6 +38,8 @@ pub(crate) enum Failure {
     ClientReset,
     /// The client's message broke the protocol, and its stream was reset for it.
     ClientMessage,
+    /// The client's connection broke the protocol, and ended with all its streams.
+    ClientConnection,
     /// No route.
     NoRoute,
     /// The route's cluster does not exist; answered with this status.
@@ -90,7 +92,7 @@ impl Failure {
             Self::LowVersion => 426,
             Self::Idle { complete: true } | Self::LastedTooLong { complete: true } => 504,
             Self::HeadTimeout | Self::RequestTimeout | Self::Idle { .. } | Self::LastedTooLong { .. } => 408,
-            Self::ClientGone | Self::ClientReset | Self::ClientMessage => 0,
+            Self::ClientGone | Self::ClientReset | Self::ClientMessage | Self::ClientConnection => 0,
             Self::NoRoute => 404,
             Self::NoCluster(status) | Self::NoHealthyHost(status) => *status,
             Self::UpgradeRefused => 403,
@@ -118,7 +120,8 @@ impl Failure {
             | Self::UpgradeRefused
             | Self::ClientGone
             | Self::ClientReset
-            | Self::ClientMessage => "".into(),
+            | Self::ClientMessage
+            | Self::ClientConnection => "".into(),
             Self::Head(_) | Self::RequestBody | Self::BodyTooLarge | Self::LowVersion => {
                 evenkeel_http::encode::reason(self.status()).into()
             }
@@ -166,6 +169,8 @@ impl Failure {
     /// Envoy's `%RESPONSE_FLAGS%`.
     pub(crate) fn flags(&self) -> ResponseFlags {
         match self {
+            // What the codec has no objections to.
+            Self::Head(HeadError::MissingHost | HeadError::Fragment) => ResponseFlags::NONE,
             Self::Head(_) | Self::RequestBody | Self::LowVersion => ResponseFlags::DOWNSTREAM_PROTOCOL_ERROR,
             Self::BodyTooLarge
             | Self::Path
@@ -177,7 +182,7 @@ impl Failure {
             Self::Overload => ResponseFlags::OVERLOAD_MANAGER,
             Self::ClientGone => ResponseFlags::DOWNSTREAM_CONNECTION_TERMINATION,
             Self::ClientReset => ResponseFlags::DOWNSTREAM_REMOTE_RESET,
-            Self::ClientMessage => ResponseFlags::DOWNSTREAM_PROTOCOL_ERROR,
+            Self::ClientMessage | Self::ClientConnection => ResponseFlags::DOWNSTREAM_PROTOCOL_ERROR,
             Self::NoRoute => ResponseFlags::NO_ROUTE_FOUND,
             Self::NoCluster(_) => ResponseFlags::NO_CLUSTER_FOUND,
             Self::NoHealthyHost(_) => ResponseFlags::NO_HEALTHY_UPSTREAM,
@@ -210,6 +215,8 @@ impl Failure {
             Self::ClientGone => "downstream_remote_disconnect",
             Self::ClientReset => "http2.remote_reset",
             Self::ClientMessage => "http2.violation.of.messaging.rule",
+            // Envoy adds its library's words.
+            Self::ClientConnection => "codec_error",
             Self::NoRoute => "route_not_found",
             Self::NoCluster(_) => "cluster_not_found",
             Self::NoHealthyHost(_) => "no_healthy_upstream",
@@ -252,6 +259,7 @@ impl Failure {
                 | Self::Idle { complete: false }
                 | Self::LastedTooLong { complete: false }
                 | Self::ClientGone
+                | Self::ClientConnection
                 | Self::UpgradeRefused
         )
     }
@@ -342,6 +350,7 @@ mod tests {
             "upstream_reset_before_response_started{connection_termination}",
             "upstream connect error or disconnect/reset before headers. reset reason: connection termination",
         );
+        check(Failure::Head(HeadError::MissingHost), 400, "", "missing_host_header", "");
         check(
             Failure::Head(HeadError::TooLarge),
             431,

@@ -186,7 +186,7 @@ impl Life<'_> {
     fn upstream(&self, forward: &Forward<'_>, way: Way) -> Upstream {
         match way {
             Way::Http1(connection) if forward.terminates_connect(self.request) => Upstream::raw(connection),
-            way => Upstream::new(way, forward.cluster.enables_trailers()),
+            way => Upstream::new(way, &forward.cluster),
         }
     }
 

@@ -70,7 +70,8 @@ impl Drains {
 
     fn settle(&self) {
         self.pool.drain(if self.health_failed { DrainScope::All } else { self.listeners });
-        let drains = self.health_failed || self.given_away || self.listeners == DrainScope::All;
+        // A process that has given its connections away is still asked now and then whether all is well: it is.
+        let drains = self.health_failed || self.listeners == DrainScope::All;
         let phase = &mut self.shared.state.borrow_mut().phase;
         match (drains, *phase) {
             (true, _) => *phase = Phase::Draining,

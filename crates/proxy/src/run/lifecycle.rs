@@ -1,17 +1,19 @@
 //! From ready to ended: what the process is told, drains, takes over and hands over.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use evenkeel_stats::Registry;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::RunError;
 use super::admin_port::AdminPort;
 use super::drains::Drains;
+use super::program::Place;
 use super::told::{Telling, Told};
 use crate::access_log::LogHandle;
 use crate::admin::Command;
-use crate::handover::{HandoverError, Heir, Predecessor, Request, Successor, Taking};
+use crate::handover::{HandoverError, Heir, Parcel, Predecessor, Request, Successor, Taking};
 use crate::options::Settings;
 use crate::state::{Phase, Shared};
 use crate::worker::{DrainScope, WorkerPool};
@@ -25,6 +27,27 @@ enum Ending {
     Now,
 }
 
+/// The process among those before and after it.
+pub(super) struct Standing {
+    /// How often the process was replaced before.
+    pub(super) epoch: u32,
+    place: watch::Sender<Place>,
+    /// Of the program the proxy runs in, for the process after this one.
+    sockets: Arc<[(String, OwnedFd)]>,
+}
+
+impl Default for Standing {
+    fn default() -> Self {
+        Self::new(watch::channel(Place::Held).0, Vec::new())
+    }
+}
+
+impl Standing {
+    pub(super) fn new(place: watch::Sender<Place>, sockets: Vec<(String, OwnedFd)>) -> Self {
+        Self { epoch: 0, place, sockets: sockets.into() }
+    }
+}
+
 /// The process once it is set up.
 pub(super) struct Lifecycle {
     shared: Shared,
@@ -33,8 +56,7 @@ pub(super) struct Lifecycle {
     settings: Settings,
     log: LogHandle,
     admin: Option<AdminPort>,
-    /// How often the process was replaced before.
-    epoch: u32,
+    standing: Standing,
     drains: Drains,
     /// What a process that takes over asks for.
     requests: mpsc::Sender<(Request, oneshot::Sender<()>)>,
@@ -53,7 +75,7 @@ impl Lifecycle {
         settings: Settings,
         log: LogHandle,
         admin: Option<AdminPort>,
-        epoch: u32,
+        standing: Standing,
     ) -> Self {
         let (requests, requested) = mpsc::channel(1);
         let drains = Drains::new(shared.clone(), pool.clone(), settings.drain_time);
@@ -64,7 +86,7 @@ impl Lifecycle {
             settings,
             log,
             admin,
-            epoch,
+            standing,
             drains,
             requests,
             requested,
@@ -85,6 +107,11 @@ impl Lifecycle {
             self.wait_for_heir()?;
         }
         let ending = self.live(successor, &mut telling, commands).await?;
+        if *self.standing.place.borrow() == Place::GivenAway
+            && let Some(heir) = &mut self.heir
+        {
+            heir.leave_name();
+        }
         self.heir = None;
         if ending == Ending::Drain {
             finish_connections(&self.shared, &self.pool, &mut telling).await;
@@ -117,8 +144,8 @@ impl Lifecycle {
                 }
                 Some((request, done)) = self.requested.recv() => {
                     match request {
-                        Request::GiveAway(to) => self.drains.give_away(Some(to), self.admin.as_ref()),
-                        Request::GoOn => self.drains.give_away(None, self.admin.as_ref()),
+                        Request::GiveAway(to) => self.give_away(Some(to)),
+                        Request::GoOn => self.give_away(None),
                         Request::End => return Ok(Ending::Now),
                     }
                     let _ = done.send(());
@@ -127,12 +154,20 @@ impl Lifecycle {
         }
     }
 
+    /// Gives everything to the process after this one, or (`None`) goes on as before.
+    fn give_away(&mut self, to: Option<mpsc::Sender<Parcel>>) {
+        let place = if to.is_some() { Place::GivenAway } else { Place::Held };
+        self.drains.give_away(to, self.admin.as_ref());
+        self.standing.place.send_replace(place);
+    }
+
     fn take_over(&mut self, from: Successor) -> Result<(), RunError> {
         self.taking = from.take_over(self.pool.clone(), self.registry.clone(), self.settings.parent_shutdown_time);
-        tracing::info!(epoch = self.epoch, "took over from the process before");
+        tracing::info!(epoch = self.standing.epoch, "took over from the process before");
         if let Some(admin) = &self.admin {
             admin.open(&self.settings)?;
         }
+        self.standing.place.send_replace(Place::Held);
         Ok(self.wait_for_heir()?)
     }
 
@@ -142,7 +177,8 @@ impl Lifecycle {
             pool: self.pool.clone(),
             registry: self.registry.clone(),
             admin: self.admin.as_ref().and_then(AdminPort::copy),
-            epoch: self.epoch,
+            program: self.standing.sockets.clone(),
+            epoch: self.standing.epoch,
             requests: self.requests.clone(),
         };
         self.heir = Some(predecessor.wait(path)?);

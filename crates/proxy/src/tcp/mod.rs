@@ -300,8 +300,8 @@ async fn run<U: End>(
         Ending::Closed | Ending::Failed => {}
         Ending::Cut => outcome.termination = "connection_cut".into(),
         Ending::Idle => {
+            // Envoy has no flag for it.
             stats.inc(Counter::idle_timeout);
-            outcome.flags |= ResponseFlags::STREAM_IDLE_TIMEOUT;
         }
         Ending::Expired => {
             stats.inc(Counter::max_downstream_connection_duration);
@@ -369,7 +369,8 @@ async fn connect(
                 let timeout = matches!(error, TunnelError::Acquire(AcquireError::Connect(ConnectError::Timeout(_))));
                 host.count_failure(timeout);
                 cluster.report(&host, if timeout { HostOutcome::TimedOut } else { HostOutcome::ConnectFailed });
-                outcome.failure = error.to_string();
+                // As in Envoy: a reason is what the transport said, and one that did not answer said nothing.
+                outcome.failure = if timeout { String::new() } else { error.to_string() };
             }
         }
     }

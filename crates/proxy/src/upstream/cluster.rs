@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_filters::grpc_stats::ClusterCalls;
-use evenkeel_http::Headers;
+use evenkeel_http::{Headers, Limits};
 use evenkeel_runtime_config::FastMap;
 use evenkeel_runtime_config::cluster::{
     Cluster as Config, Discovery, Endpoint, EndpointAddress, Health, OriginalDst, Transport,
@@ -31,6 +31,9 @@ use crate::random::Random;
 
 /// Original destinations one worker remembers; beyond it a destination is used once and forgotten.
 const MAX_ORIGINAL_DESTINATIONS: usize = 10_000;
+
+/// Bytes of a response's head, where the cluster does not say; Envoy's default over HTTP/1.
+const MAX_RESPONSE_HEAD_BYTES: usize = 80 * 1024;
 
 /// One worker's part of a cluster.
 #[derive(Debug)]
@@ -109,6 +112,14 @@ impl Cluster {
     /// HTTP/1 trailers are passed on to its hosts and taken from them.
     pub fn enables_trailers(&self) -> bool {
         self.config.borrow().http.enable_trailers
+    }
+
+    /// How large a response's head over HTTP/1 may be.
+    pub(crate) fn response_limits(&self) -> Limits {
+        let config = self.config.borrow();
+        let http = &config.http;
+        let max_head_bytes = http.max_response_headers_bytes.unwrap_or(MAX_RESPONSE_HEAD_BYTES);
+        Limits { max_head_bytes, max_headers: http.max_headers_count }
     }
 
     /// This worker's counters.

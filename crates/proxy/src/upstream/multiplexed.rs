@@ -21,9 +21,8 @@ use super::stats::cluster::Counter;
 use crate::alpn::{Spoken, Wanted, leads_to_sidecar, spoken};
 use crate::h2::{self, Client, Limits, Reset, ResetBy};
 
-/// Limits of a response head; Envoy's defaults for upstreams.
-pub(crate) const MAX_RESPONSE_HEAD_BYTES: usize = 60 * 1024;
-pub(crate) const MAX_RESPONSE_HEADERS: usize = 100;
+/// Bytes of a response's head, where the cluster does not say; Envoy's default over HTTP/2.
+const MAX_RESPONSE_HEAD_BYTES: usize = 60 * 1024;
 
 /// One worker's connections of this kind to one host.
 #[derive(Debug, Default)]
@@ -397,8 +396,8 @@ impl Cluster {
             | UpstreamProtocol::Auto(options) => options,
         };
         let limits = Limits {
-            max_head_bytes: MAX_RESPONSE_HEAD_BYTES,
-            max_headers: MAX_RESPONSE_HEADERS,
+            max_head_bytes: config.http.max_response_headers_bytes.unwrap_or(MAX_RESPONSE_HEAD_BYTES),
+            max_headers: config.http.max_headers_count,
             idle_timeout: config.http.idle_timeout,
             drain_timeout: std::time::Duration::ZERO,
             flush_timeout: None,

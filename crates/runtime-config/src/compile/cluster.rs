@@ -37,6 +37,8 @@ pub(crate) struct CompiledCluster {
 }
 
 const CARES: &str = "envoy.extensions.network.dns_resolver.cares.v3.CaresDnsResolverConfig";
+/// Largest `max_response_headers_kb`; Envoy's.
+const MAX_RESPONSE_HEADERS_KIB: u32 = 8192;
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Compiles a cluster. `encoded`: what it was decoded from.
@@ -250,8 +252,8 @@ fn http_options(cx: &mut Cx<'_>, options: &upstreams::HttpProtocolOptions) -> Op
         if common.max_stream_duration.is_some() {
             cx.fail_at::<()>("max_stream_duration", "is supported in connection managers only");
         }
-        if common.max_headers_count.is_some() {
-            cx.fail_at::<()>("max_headers_count", "is supported on listeners only");
+        if common.headers_with_underscores_action != 0 {
+            cx.fail_at::<()>("headers_with_underscores_action", "is supported on listeners only");
         }
         let default = UpstreamHttp::default();
         Some(UpstreamHttp {
@@ -260,8 +262,22 @@ fn http_options(cx: &mut Cx<'_>, options: &upstreams::HttpProtocolOptions) -> Op
             max_connection_duration: cx.limit("max_connection_duration", common.max_connection_duration.as_ref(), None),
             protocol,
             enable_trailers,
+            max_response_headers_bytes: max_response_headers(cx, &common),
+            max_headers_count: match common.max_headers_count.as_ref().map(|count| count.value as usize) {
+                Some(0) => cx.fail_at("max_headers_count", "must be at least 1")?,
+                count => count.unwrap_or(default.max_headers_count),
+            },
         })
     })
+}
+
+/// Envoy takes 1 to 8,192 KiB.
+fn max_response_headers(cx: &mut Cx<'_>, common: &core::HttpProtocolOptions) -> Option<usize> {
+    let kib = common.max_response_headers_kb.as_ref()?.value;
+    match kib {
+        1..=MAX_RESPONSE_HEADERS_KIB => Some(kib as usize * 1024),
+        _ => cx.fail_at("max_response_headers_kb", format!("must be from 1 to {MAX_RESPONSE_HEADERS_KIB}")),
+    }
 }
 
 /// Of HTTP/1.1 towards endpoints there is one thing to choose; what else can be set concerns requests received.

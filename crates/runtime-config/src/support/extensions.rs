@@ -54,7 +54,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         name: "envoy.config.core.v3.HttpProtocolOptions",
         role: Part,
         full: &["idle_timeout", "max_connection_duration", "max_headers_count", "max_requests_per_connection"],
-        values: &[("max_stream_duration", "in connection managers")],
+        values: &[("max_stream_duration", "in connection managers"), ("max_response_headers_kb", "in clusters")],
         no_effect: &[],
     },
     MessageSupport {

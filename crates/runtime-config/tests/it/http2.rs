@@ -123,6 +123,26 @@ fn what_endpoints_are_spoken_to_in() {
 }
 
 #[test]
+fn how_much_endpoints_may_say() {
+    let limits = |common: &str| {
+        let options =
+            format!("explicit_http_config: {{ http_protocol_options: {{}} }}, common_http_protocol_options: {common}");
+        cluster(&options, "").map(|cluster| (cluster.http.max_response_headers_bytes, cluster.http.max_headers_count))
+    };
+    assert_eq!(limits("{}").unwrap(), (None, 100));
+    assert_eq!(limits("{ max_response_headers_kb: 1, max_headers_count: 300 }").unwrap(), (Some(1024), 300));
+    assert_eq!(limits("{ max_response_headers_kb: 8192 }").unwrap(), (Some(8192 * 1024), 100));
+    for (refused, expected) in [
+        ("{ max_response_headers_kb: 0 }", "max_response_headers_kb: must be from 1 to 8192"),
+        ("{ max_response_headers_kb: 8193 }", "max_response_headers_kb: must be from 1 to 8192"),
+        ("{ max_headers_count: 0 }", "max_headers_count: must be at least 1"),
+    ] {
+        let text = limits(refused).expect_err(refused).to_string();
+        assert!(text.contains(expected), "{text}");
+    }
+}
+
+#[test]
 fn what_cannot_be_is_refused_by_name() {
     let check = |result: Result<(), Rejection>, expected: &str| {
         let text = result.expect_err(expected).to_string();

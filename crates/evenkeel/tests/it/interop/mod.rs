@@ -4,6 +4,7 @@
 mod back_off;
 mod buffer;
 mod exchange;
+mod flags;
 mod grpc_health;
 mod grpc_stats;
 mod hashing;

@@ -3,6 +3,7 @@
 use std::io;
 use std::task::{Context, Poll};
 
+use evenkeel_http::h2::Reason;
 use evenkeel_http::{Framing, Headers, ResponseHead};
 
 use super::Answer;
@@ -79,6 +80,7 @@ fn failure(reset: Reset) -> Failure {
     match reset.by {
         ResetBy::Peer => Failure::ClientReset,
         ResetBy::Local => Failure::ClientMessage,
+        ResetBy::Connection if reset.reason != Reason::NO_ERROR => Failure::ClientConnection,
         ResetBy::Connection => Failure::ClientGone,
     }
 }

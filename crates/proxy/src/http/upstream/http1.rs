@@ -18,9 +18,6 @@ use crate::http::framed::{BodyWriter, FramedBody, Piece, Take};
 use crate::http::request::{Request, Tunnel};
 use crate::upstream::{Cluster, Connection, Host, ended_before};
 
-/// Limit of a response head; Envoy's default for upstreams.
-const RESPONSE_LIMITS: Limits = Limits { max_head_bytes: 60 * 1024, max_headers: 100 };
-
 /// The connection, and where in the exchange it is.
 pub(in crate::http) struct Http1 {
     output: Outgoing,
@@ -29,6 +26,8 @@ pub(in crate::http) struct Http1 {
     input: Buffer,
     writer: BodyWriter,
     scan: HeadScan,
+    /// Of a response's head.
+    limits: Limits,
     body: FramedBody,
     /// Request bytes were handed to the socket.
     begun: bool,
@@ -48,8 +47,13 @@ pub(in crate::http) struct Http1 {
 }
 
 impl Http1 {
-    /// `trailers`: the upstream may send trailers, and be sent some.
-    pub(in crate::http) fn new(connection: Connection, trailers: bool) -> Self {
+    /// `cluster`: the host's; it says how hosts are spoken to.
+    pub(in crate::http) fn new(connection: Connection, cluster: &Cluster) -> Self {
+        let (limits, trailers) = (cluster.response_limits(), cluster.enables_trailers());
+        Self { limits, trailers, ..Self::over(connection) }
+    }
+
+    fn over(connection: Connection) -> Self {
         let sealed_before = connection.stream.ciphertext_sent();
         Self {
             connection,
@@ -57,6 +61,7 @@ impl Http1 {
             output: Outgoing::default(),
             writer: BodyWriter::new(Framing::None, false),
             scan: HeadScan::default(),
+            limits: Limits::default(),
             body: FramedBody::new(Framing::None, false),
             begun: false,
             sealed_before,
@@ -65,14 +70,14 @@ impl Http1 {
             keep_alive: false,
             tunnel: false,
             shutdown: false,
-            trailers,
+            trailers: false,
             raw: false,
         }
     }
 
     /// A connection that carries a tunnel's bytes and nothing else.
     pub(super) fn raw(connection: Connection) -> Self {
-        Self { raw: true, ..Self::new(connection, false) }
+        Self { raw: true, ..Self::over(connection) }
     }
 
     /// The upstream closed the connection just when it was used again.
@@ -159,7 +164,7 @@ impl Http1 {
         loop {
             if !self.input.is_empty() {
                 let to_head = request.head.method() == b"HEAD";
-                match parse_response(self.input.bytes(), &mut self.scan, RESPONSE_LIMITS, to_head, response) {
+                match parse_response(self.input.bytes(), &mut self.scan, self.limits, to_head, response) {
                     Ok(Some(info)) => {
                         self.input.consume(info.head_bytes);
                         if (100..200).contains(&response.status) && response.status != 101 {
@@ -173,13 +178,15 @@ impl Http1 {
                     Err(_) => return Poll::Ready(Err(Failure::UpstreamProtocol)),
                 }
             }
-            let limit = RESPONSE_LIMITS.max_head_bytes + 1;
+            let limit = self.limits.max_head_bytes + 1;
             let end = ready!(self.input.poll_receive(&mut self.connection.stream, limit, cx));
             if let Ok(0) | Err(_) = end {
                 // What is there is no whole head.
-                self.ended = end.is_ok() && self.input.is_empty();
-                let sent = self.begun || !self.input.is_empty();
-                return Poll::Ready(Err(Failure::UpstreamClosed { sent }));
+                if !self.input.is_empty() {
+                    return Poll::Ready(Err(Failure::UpstreamProtocol));
+                }
+                self.ended = end.is_ok();
+                return Poll::Ready(Err(Failure::UpstreamClosed { sent: self.begun }));
             }
         }
     }
@@ -195,12 +202,13 @@ impl Http1 {
     }
 
     pub(super) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        let closed = Failure::UpstreamClosed { sent: true };
-        match ready!(self.input.poll_receive(&mut self.connection.stream, BLOCK_BYTES, cx)) {
-            Ok(0) => Poll::Ready(self.body.end().map_err(|_| closed)),
-            Ok(_) => Poll::Ready(Ok(())),
-            Err(_) => Poll::Ready(Err(closed)),
+        let received = ready!(self.input.poll_receive(&mut self.connection.stream, BLOCK_BYTES, cx));
+        if let Ok(1..) = received {
+            return Poll::Ready(Ok(()));
         }
+        // An end, of whatever kind, within a body that says where it ends is a mistake in the message.
+        self.body.end().map_err(|_| Failure::UpstreamProtocol)?;
+        Poll::Ready(received.map(|_| ()).map_err(|_| Failure::UpstreamClosed { sent: true }))
     }
 
     pub(super) fn release(self, cluster: &Cluster, whole: bool, now: Instant) {

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use evenkeel_http::h2::Reason;
 use evenkeel_http::{Framing, HeaderId, Headers, ResponseInfo};
 use evenkeel_runtime_config::view::RequestView;
 
@@ -137,6 +138,7 @@ fn failure(reset: Reset) -> Failure {
         _ if reset.unprocessed => Failure::UpstreamRefused,
         ResetBy::Peer => Failure::UpstreamReset,
         ResetBy::Local => Failure::UpstreamProtocol,
+        ResetBy::Connection if reset.reason != Reason::NO_ERROR => Failure::UpstreamProtocol,
         ResetBy::Connection => Failure::UpstreamClosed { sent: true },
     }
 }

@@ -37,10 +37,10 @@ pub(super) enum Arrived {
 }
 
 impl Upstream {
-    /// `trailers`: HTTP/1 hosts may send trailers, and be sent some.
-    pub(super) fn new(way: Way, trailers: bool) -> Self {
+    /// `cluster`: the host's; it says how hosts are spoken to.
+    pub(super) fn new(way: Way, cluster: &Cluster) -> Self {
         match way {
-            Way::Http1(connection) => Self::Http1(Box::new(Http1::new(connection, trailers))),
+            Way::Http1(connection) => Self::Http1(Box::new(Http1::new(connection, cluster))),
             Way::Http2(place) => Self::Http2(Http2::new(place)),
         }
     }

@@ -1,0 +1,111 @@
+//! Upgrade without a reset: an agent that is started with the `--state` of a running one takes its place.
+//!
+//! The two proxies hand over between each other (`evenkeel_proxy::handover`); the agents' own sockets go with theirs. Until
+//! the new proxy is ready the running agent serves as before, whatever becomes of the new one. Then the state directory is
+//! the new agent's, and the old one stays until its proxy has nothing left.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use evenkeel_proxy::Place;
+use evenkeel_proxy::handover::Succession;
+use serde_json::Value;
+use tokio::net::{TcpListener, UdpSocket, UnixListener};
+use tokio::sync::watch;
+
+use crate::BOOTSTRAP_FILE;
+use crate::options::Options;
+use crate::servers::{Dns, Programs};
+
+/// The proxies' socket, in a folder of its own: others may be able to write to the state directory, as to a volume of a pod.
+const SOCKET: &str = "handover/proxy.sock";
+/// Longest path of a Unix socket on Linux, in bytes.
+const MAX_SOCKET_PATH_BYTES: usize = 107;
+/// What the proxy appends while it replaces the socket: `.PID.new` in the place of `.sock`.
+const NEW_SUFFIX_BYTES: usize = 10;
+
+/// Names of the agent's sockets.
+const DNS_UDP: &str = "dns-udp";
+const DNS_TCP: &str = "dns-tcp";
+const GRPC: &str = "grpc";
+
+/// Where agents of this state directory meet; `None` when the proxy is not ours, or the path too long for a socket.
+pub(crate) fn socket(options: &Options) -> Option<PathBuf> {
+    let path = options.state.join(SOCKET);
+    let fits = path.as_os_str().as_bytes().len() + NEW_SUFFIX_BYTES <= MAX_SOCKET_PATH_BYTES;
+    if !fits {
+        tracing::info!(path = %path.display(), "too long for a socket: no other agent can take over from this one");
+    }
+    (fits && options.envoy.is_none() && !options.no_proxy).then_some(path)
+}
+
+/// Asks a running agent for its sockets; `None` when there is none.
+pub(crate) async fn begin(options: &Options, node: &Value) -> anyhow::Result<Option<Inherited>> {
+    let Some(path) = socket(options) else { return Ok(None) };
+    let running = node_id_in(&options.state.join(BOOTSTRAP_FILE));
+    let asked = tokio::task::spawn_blocking(move || Succession::begin(&path)).await?;
+    let Some(mut succession) = asked.context("taking over from the running agent")? else { return Ok(None) };
+    if let (Some(running), Some(own)) = (running, node["id"].as_str())
+        && running != own
+    {
+        bail!("--state {}: an agent of {running} runs with it, and this one is {own}", options.state.display());
+    }
+    tracing::info!("another agent runs with this state directory; taking over from it");
+    let dns = (succession.take_socket(DNS_UDP), succession.take_socket(DNS_TCP));
+    let dns = if let (Some(udp), Some(tcp)) = dns { Some((udp, tcp)) } else { None };
+    let grpc = succession.take_socket(GRPC);
+    Ok(Some(Inherited { succession, dns, grpc }))
+}
+
+fn node_id_in(bootstrap: &Path) -> Option<String> {
+    let bootstrap: Value = serde_json::from_slice(&std::fs::read(bootstrap).ok()?).ok()?;
+    bootstrap["node"]["id"].as_str().map(str::to_owned)
+}
+
+/// What a running agent has given.
+pub(crate) struct Inherited {
+    pub(crate) succession: Succession,
+    dns: Option<(OwnedFd, OwnedFd)>,
+    grpc: Option<OwnedFd>,
+}
+
+impl Inherited {
+    /// The DNS proxy's sockets, for UDP and TCP.
+    pub(crate) fn take_dns(&mut self) -> anyhow::Result<Option<(UdpSocket, TcpListener)>> {
+        let Some((udp, tcp)) = self.dns.take() else { return Ok(None) };
+        Ok(Some((UdpSocket::from_std(udp.into())?, TcpListener::from_std(tcp.into())?)))
+    }
+
+    /// The socket of gRPC programs.
+    pub(crate) fn take_grpc(&mut self) -> anyhow::Result<Option<UnixListener>> {
+        self.grpc.take().map(|socket| Ok(UnixListener::from_std(socket.into())?)).transpose()
+    }
+}
+
+/// The agent's sockets for the next agent.
+pub(crate) fn sockets(dns: Option<&Dns>, programs: Option<&Programs>) -> std::io::Result<Vec<(String, OwnedFd)>> {
+    let mut sockets = Vec::new();
+    if let Some(dns) = dns {
+        let (udp, tcp) = dns.sockets()?;
+        sockets.extend([(DNS_UDP.to_owned(), udp), (DNS_TCP.to_owned(), tcp)]);
+    }
+    if let Some(programs) = programs {
+        sockets.push((GRPC.to_owned(), programs.socket()?));
+    }
+    Ok(sockets)
+}
+
+/// Serves whenever this agent holds its place, until the future is dropped.
+pub(crate) async fn while_held<F: Future<Output = ()>>(mut place: watch::Receiver<Place>, serve: impl Fn() -> F) {
+    let mut given = place.clone();
+    // An error: whoever could change the place is gone, and so is the agent.
+    while place.wait_for(|place| *place == Place::Held).await.is_ok() {
+        tokio::select! {
+            biased;
+            Ok(_) = given.wait_for(|place| *place != Place::Held) => {}
+            () = serve() => return,
+        }
+    }
+}
