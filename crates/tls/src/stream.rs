@@ -20,8 +20,8 @@ use crate::known;
 use crate::peer::PeerCertificate;
 use crate::suites::openssl_name;
 
-/// Most ciphertext read from a socket at once, in bytes: two full records.
-const MAX_READ_BYTES: usize = 33 * 1024;
+/// Most ciphertext read from a socket at once, in bytes: eight full records.
+const MAX_READ_BYTES: usize = 129 * 1024;
 /// Least ciphertext asked for at once, in bytes.
 const MIN_READ_BYTES: usize = 4 * 1024;
 /// What records add to plaintext at most when a read is sized, in bytes.
@@ -173,8 +173,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         plaintext: &mut ReadBuf<'_>,
     ) -> Poll<Result<usize, Failure>> {
         let mut ciphertext = CIPHERTEXT.take();
-        ciphertext.resize(MAX_READ_BYTES, 0);
         let size = size.clamp(MIN_READ_BYTES, MAX_READ_BYTES);
+        if ciphertext.len() < size {
+            ciphertext.resize(size, 0);
+        }
         let result = self.poll_fill_through(cx, ciphertext.get_mut(..size).unwrap_or_default(), plaintext);
         CIPHERTEXT.set(ciphertext);
         result

@@ -14,12 +14,17 @@ use crate::stream::Stream;
 pub(crate) const BLOCK_BYTES: usize = 32 * 1024;
 /// Blocks a worker keeps for reuse.
 const MAX_POOLED_BLOCKS: usize = 64;
+/// Size of a block for what comes in bulk, in bytes: eight TLS records.
+pub(crate) const BULK_BYTES: usize = 128 * 1024;
+/// Blocks of that size a worker keeps for reuse.
+const MAX_POOLED_BULK_BLOCKS: usize = 2;
 /// Bytes that are kept in a block of their own size while more is awaited: a client that sends its head byte by byte should not
 /// hold a whole block meanwhile.
 const MAX_PARKED_BYTES: usize = 8 * 1024;
 
 thread_local! {
     static POOL: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+    static BULK_POOL: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Bytes that were read and not yet used.
@@ -99,6 +104,20 @@ impl Buffer {
         Poll::Ready(Ok(count))
     }
 
+    /// The same into an empty buffer, from a stream that brings much: the more is read at once, the less often are the peers woken.
+    pub(crate) fn poll_fill_bulk(
+        &mut self,
+        stream: &mut (impl AsyncRead + Unpin),
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        if self.block.is_empty() && !held::is_paused() {
+            let pooled = BULK_POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten();
+            self.block = pooled.unwrap_or_else(|| vec![0; BULK_BYTES]);
+            held::changed(0, self.block.len());
+        }
+        self.poll_fill(stream, BULK_BYTES, cx)
+    }
+
     /// The same from a connection of either side, most of which have nothing to read most of the time: then no block is taken, and
     /// given back, in vain.
     pub(crate) fn poll_receive(
@@ -146,15 +165,18 @@ impl Buffer {
         (self.start, self.end) = (0, 0);
         let block = std::mem::take(&mut self.block);
         held::changed(block.len(), 0);
-        if block.len() == BLOCK_BYTES {
-            // During thread exit the pool may be gone; then the block is freed.
-            let _ = POOL.try_with(|pool| {
-                let mut pool = pool.borrow_mut();
-                if pool.len() < MAX_POOLED_BLOCKS {
-                    pool.push(block);
-                }
-            });
-        }
+        let (pool, most) = match block.len() {
+            BLOCK_BYTES => (&POOL, MAX_POOLED_BLOCKS),
+            BULK_BYTES => (&BULK_POOL, MAX_POOLED_BULK_BLOCKS),
+            _ => return,
+        };
+        // During thread exit the pool may be gone; then the block is freed.
+        let _ = pool.try_with(|pool| {
+            let mut pool = pool.borrow_mut();
+            if pool.len() < most {
+                pool.push(block);
+            }
+        });
     }
 }
 
@@ -225,6 +247,26 @@ mod tests {
         assert_eq!(buffer.len(), 61);
         drop(buffer);
         assert_eq!(held::now(), before);
+    }
+
+    #[test]
+    fn bulk_is_read_at_once_and_its_block_used_again() {
+        let before = held::now();
+        let many = vec![7; 2 * BULK_BYTES + 1];
+        let mut source: &[u8] = &many;
+        let mut buffer = Buffer::default();
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let mut block = None;
+        for expected in [BULK_BYTES, BULK_BYTES, 1, 0] {
+            assert!(matches!(buffer.poll_fill_bulk(&mut source, &mut cx), Poll::Ready(Ok(count)) if count == expected));
+            assert_eq!(buffer.bytes(), vec![7; expected]);
+            if expected > 0 {
+                assert_eq!(*block.get_or_insert(buffer.block.as_ptr()), buffer.block.as_ptr());
+                assert_eq!(held::now() - before, BULK_BYTES as i64);
+            }
+            buffer.consume(expected);
+            assert_eq!(held::now(), before);
+        }
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Bytes between two streams, both ways at once. Each direction ends on its own: a half-close travels, and the other
 //! direction goes on. A reset travels too.
 //!
-//! A direction begins by copying. Once it has proven bulky, and both ends are plain TCP, its bytes stay in the kernel.
+//! A direction begins by copying. Once it has proven bulky, its bytes stay in the kernel where both ends are plain TCP, and are copied
+//! more at a time where not.
 
 use std::future::poll_fn;
 use std::io;
@@ -13,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use crate::conn::buffer::BLOCK_BYTES;
+use crate::conn::buffer::{BLOCK_BYTES, BULK_BYTES};
 use crate::conn::deadline::{after, earlier};
 use crate::conn::splice::Pipe;
 use crate::conn::{Buffer, Deadline};
@@ -302,9 +303,13 @@ impl Direction {
         if let Poll::Ready(Err(error)) = Pin::new(&mut *to).poll_flush(cx) {
             return Poll::Ready(Err(Failure::Sink(error)));
         }
-        let count = ready!(self.buffer.poll_fill(from, BLOCK_BYTES, cx)).map_err(Failure::Source)?;
+        let filled = match self.full_reads {
+            BULKY_AFTER_READS => self.buffer.poll_fill_bulk(from, cx),
+            _ => self.buffer.poll_fill(from, BLOCK_BYTES, cx),
+        };
+        let count = ready!(filled).map_err(Failure::Source)?;
         match count {
-            BLOCK_BYTES => self.full_reads = (self.full_reads + 1).min(BULKY_AFTER_READS),
+            BLOCK_BYTES..=BULK_BYTES => self.full_reads = (self.full_reads + 1).min(BULKY_AFTER_READS),
             _ => self.full_reads = 0,
         }
         Poll::Ready(Ok(count))
