@@ -150,10 +150,10 @@ impl Configuration {
         proxies: &Proxies,
         metrics: &Metrics,
     ) {
-        let _apart = memory::apart();
         // What they run is about to be replaced; it is written down when they know.
         let (now, settled) = (SystemTime::now(), proxies.take_settled());
         let last = world.borrow().clone();
+        let apart = memory::apart();
         if let Some(next) = self.next(&last, changed) {
             count(&next, metrics);
             metrics.noticed(std::mem::take(&mut self.events));
@@ -165,6 +165,7 @@ impl Configuration {
                 proxies.publish();
             }
         }
+        drop(apart);
         self.remember_proxies(now, settled);
     }
 
