@@ -298,6 +298,7 @@ async fn run<U: End>(
     match ending {
         Ending::Leaves => return Some(relay.part()),
         Ending::Closed | Ending::Failed => {}
+        Ending::UpstreamReset => outcome.flags |= ResponseFlags::UPSTREAM_REMOTE_RESET,
         Ending::Cut => outcome.termination = "connection_cut".into(),
         Ending::Idle => {
             // Envoy has no flag for it.

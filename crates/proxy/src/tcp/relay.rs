@@ -36,6 +36,8 @@ pub(crate) enum Ending {
     Closed,
     /// One side failed or reset; a reset was passed on.
     Failed,
+    /// The upstream reset its connection; that was passed on.
+    UpstreamReset,
     /// No byte for the idle time.
     Idle,
     /// The connection's time was up.
@@ -152,12 +154,10 @@ impl<'s, U: End> Relay<'s, U> {
             let sent = self.to_up.poll(self.down, self.up, cx);
             let received = self.to_down.poll(self.up, self.down, cx);
             if let Poll::Ready(Err(failure)) = &sent {
-                self.pass_reset_on(failure, true);
-            } else if let Poll::Ready(Err(failure)) = &received {
-                self.pass_reset_on(failure, false);
+                return Poll::Ready(self.fail(failure, true));
             }
-            if matches!(sent, Poll::Ready(Err(_))) || matches!(received, Poll::Ready(Err(_))) {
-                return Poll::Ready(Ending::Failed);
+            if let Poll::Ready(Err(failure)) = &received {
+                return Poll::Ready(self.fail(failure, false));
             }
             if sent.is_ready() && received.is_ready() {
                 return Poll::Ready(Ending::Closed);
@@ -188,16 +188,22 @@ impl<'s, U: End> Relay<'s, U> {
         .await
     }
 
-    /// What one peer does to its connection, the other is to see.
-    fn pass_reset_on(&mut self, failure: &Failure, upwards: bool) {
+    /// Ends with one side's failure. What one peer does to its connection, the other is to see.
+    fn fail(&mut self, failure: &Failure, upwards: bool) -> Ending {
         let (error, to_sink) = match failure {
             Failure::Source(error) => (error, true),
             Failure::Sink(error) => (error, false),
         };
         match is_reset(error) {
-            true if to_sink == upwards => self.up.reset_on_close(),
-            true => self.down.reset_on_close(),
-            false => {}
+            true if to_sink == upwards => {
+                self.up.reset_on_close();
+                Ending::Failed
+            }
+            true => {
+                self.down.reset_on_close();
+                Ending::UpstreamReset
+            }
+            false => Ending::Failed,
         }
     }
 }

@@ -73,6 +73,7 @@ enum Client {
 const CONNECTIONS: &[(&str, &str, Client, Does)] = &[
     ("both-end", "cluster: web", Client::Ends, Says("bytes")),
     ("upstream-ends", "cluster: web", Client::Waits, Says("bytes")),
+    ("upstream-resets", "cluster: web", Client::Waits, Resets),
     ("is-refused", "cluster: refused", Client::Waits, Says("")),
     ("is-refused-twice", "cluster: refused, max_connect_attempts: 2", Client::Waits, Says("")),
     ("has-no-cluster", "cluster: missing", Client::Waits, Says("")),
@@ -92,6 +93,7 @@ fn evenkeel_and_envoy_say_the_same_of_what_fails() {
     says("refused-again", "503 URX,UF UpstreamRetryLimitExceeded,UpstreamConnectionFailure");
     says("larger-head", "200 - ");
     says("is-refused", "0 UF,URX ");
+    says("upstream-resets", "0 UR ");
 }
 
 /// What the access log of a program says of each row.
