@@ -71,5 +71,5 @@ programs:
 	$(release) --bin evenkeel --bin evenkeel-bench
 
 .PHONY: profile
-profile: ## Record what release builds are optimized for (20 minutes)
+profile: ## Record what release builds are optimized for (12 minutes)
 	scripts/profile.sh

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Records what release builds are optimized for: crates/evenkeel/default.profdata (about 20 minutes on two cores).
+# Records what release builds are optimized for: crates/evenkeel/default.profdata (about 12 minutes on two cores).
 #
 #   scripts/profile.sh
 #
@@ -22,25 +22,24 @@ main() {
     merge
 }
 
+# Build scripts, and the programs that make the load, carry counters too; what they count is of no use.
+export LLVM_PROFILE_FILE=/dev/null
+
 build() {
-    # Build scripts carry counters too; what they counted is of no use.
-    LLVM_PROFILE_FILE=/dev/null RUSTFLAGS="-Cprofile-generate" \
-        cargo build --release --locked --bin evenkeel --target-dir "$counted"
-    make programs
+    RUSTFLAGS="-Cprofile-generate" \
+        cargo build --release --locked --bin evenkeel --bin evenkeel-bench --target-dir "$counted"
 }
 
-# The load is made by programs without counters.
 train() {
     rm -rf "$counted/counts" "$counted/run"
     mkdir -p "$counted/counts" "$counted/run"
     wrap >"$counted/run/evenkeel"
     chmod +x "$counted/run/evenkeel"
     # It measures the program beside it.
-    ln "$target/release/evenkeel-bench" "$counted/run/evenkeel-bench"
-    export LLVM_PROFILE_FILE=$counted/counts/%p.profraw
+    ln "$counted/release/evenkeel-bench" "$counted/run/evenkeel-bench"
     "$counted/run/evenkeel-bench" run --peers evenkeel --rounds 1 --only hop,pair,http2,tcp,handshakes,policy \
         --out "$counted/results"
-    local lab=("$target/release/evenkeel" lab) of=(--program "$counted/run/evenkeel" --services 700 --proxies 100)
+    local lab=("$counted/release/evenkeel" lab) of=(--program "$counted/run/evenkeel" --services 700 --proxies 100)
     "${lab[@]}" services "${of[@]}" --scope learned --changes 50
     "${lab[@]}" services "${of[@]}" --scope full --changes 50
     "${lab[@]}" churn "${of[@]}"
@@ -55,7 +54,7 @@ wrap() {
 #!/usr/bin/env bash
 exec 9>"$counted/run/lock"
 flock --shared 9
-setpriv --pdeathsig TERM "$counted/release/evenkeel" "\$@" &
+LLVM_PROFILE_FILE="$counted/counts/%p.profraw" setpriv --pdeathsig TERM "$counted/release/evenkeel" "\$@" &
 wait \$!
 END
 }
