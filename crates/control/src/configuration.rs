@@ -175,7 +175,8 @@ impl Configuration {
         let _apart = memory::apart();
         let built = self.builder.rebuild(self.files.renew());
         self.told = built.diagnostics;
-        let next = World { snapshot: built.snapshot, ..World::clone(&world.borrow()) };
+        let causes = world.borrow().causes.iter().map(Cause::renewed).collect();
+        let next = World { snapshot: built.snapshot, causes, ..World::clone(&world.borrow()) };
         world.send_replace(Arc::new(next));
         proxies.rebuild();
         tracing::info!(objects = self.builder.objects(), "built anew what is left of the configuration");

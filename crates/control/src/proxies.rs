@@ -250,7 +250,9 @@ impl Proxies {
         self.hand_out(changed, &world);
         self.metrics.rebuilds.fetch_add(1, Relaxed);
         // What they have seen is the old.
-        lock(&self.state).streams.values().for_each(|stream| stream.notice.send_replace(()));
+        let mut state = lock(&self.state);
+        state.streams.values().for_each(|stream| stream.notice.send_replace(()));
+        state.classes.values_mut().for_each(|class| class.behind = false);
     }
 
     /// Generation of the world of which all proxies that it concerns have been told.

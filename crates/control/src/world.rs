@@ -66,6 +66,11 @@ impl Cause {
         let cause = |object: &Arc<Object>| Self { object: object.to_string(), place: object.origin.clone() };
         objects.iter().take(MAX_CAUSES).map(cause).collect()
     }
+
+    /// The same, sharing no memory with it.
+    pub(crate) fn renewed(&self) -> Self {
+        Self { object: self.object.clone(), place: Span { file: (&*self.place.file).into(), ..self.place.clone() } }
+    }
 }
 
 /// `VirtualService default/reviews (routes.yaml:4:9)`
