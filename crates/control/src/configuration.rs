@@ -425,6 +425,8 @@ async fn wait_until(due: Option<Instant>) {
 
 /// What a notice means; `None`: nothing, as when the kernel tells of one renamed file twice.
 fn classify(files: &mut Files, notice: &Notice) -> Option<Change> {
+    // What is read to tell is kept.
+    let _apart = memory::apart();
     let gone = |files: &Files, path: &PathBuf| files.holds_only_endpoints(path) && !path.exists();
     if notice.paths.is_empty() {
         return Some(Change::Partial);
