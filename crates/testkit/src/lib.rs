@@ -9,6 +9,7 @@ pub mod grpc_xds;
 pub mod h2spec;
 pub mod http;
 pub mod http2;
+pub mod load;
 pub mod objects;
 pub mod port;
 pub mod process;

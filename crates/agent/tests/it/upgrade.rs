@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use evenkeel_agent::{Options, Status};
+use evenkeel_testkit::load::{Stop, on_new_connections, on_one_connection};
 use evenkeel_testkit::{Backend, Connection, Reply};
 use evenkeel_xds::ResourceType;
 use evenkeel_xds::pb::envoy::config::cluster::v3::Cluster;
@@ -54,35 +55,6 @@ fn web() -> Backend {
 
 async fn ended(agent: Running) {
     timeout(PATIENCE, agent.ended).await.expect("the agent before ends").expect("no panic").expect("a clean end");
-}
-
-/// Ends the load when the test fails, too.
-struct Stop<'s>(&'s AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// One connection, for as long as the load lasts: nobody may ask its client to leave.
-fn kept(web: SocketAddr, stop: &AtomicBool, asked: &AtomicUsize) {
-    let mut connection = Connection::open(web).expect("it accepts");
-    while !stop.load(Ordering::Relaxed) {
-        let turn = asked.fetch_add(1, Ordering::Relaxed);
-        let response = connection.get("test", &format!("/{turn}"), "").expect("an answer");
-        assert_eq!((response.status, response.text()), (200, format!("/{turn}")));
-        assert!(response.keeps_open(), "{response:?}");
-    }
-}
-
-fn new(web: SocketAddr, stop: &AtomicBool, asked: &AtomicUsize) {
-    while !stop.load(Ordering::Relaxed) {
-        asked.fetch_add(1, Ordering::Relaxed);
-        let mut connection = Connection::open(web).expect("it accepts");
-        let response = connection.get("test", "/new", "connection: close\r\n").expect("an answer");
-        assert_eq!((response.status, response.text().as_str()), (200, "/new"));
-    }
 }
 
 /// What the workload sees of its agent beside the proxy: names, and that it is ready.
@@ -142,8 +114,8 @@ async fn several_agents_take_over_from_each_other_under_load() {
     tokio::task::block_in_place(|| {
         std::thread::scope(|scope| {
             let clients = [
-                scope.spawn(|| kept(address, &stop, &asked[0])),
-                scope.spawn(|| new(address, &stop, &asked[1])),
+                scope.spawn(|| on_one_connection(address, &stop, &asked[0])),
+                scope.spawn(|| on_new_connections(address, &stop, &asked[1])),
                 scope.spawn(|| beside(&options, &stop, &asked[2])),
             ];
             handle.block_on(upgrades);

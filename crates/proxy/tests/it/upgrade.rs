@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use evenkeel_proxy::run_until;
+use evenkeel_testkit::load::{Stop, on_new_connections, on_one_connection};
 use evenkeel_testkit::{Backend, Connection, Reply, TcpEcho, eventually};
 
 use crate::harness::{
@@ -53,26 +54,6 @@ fn start(bootstrap: &str, socket: &Path, workers: usize) -> Proxy {
     proxy
 }
 
-/// One connection, for as long as it lasts: nobody may ask its client to leave.
-fn kept(web: SocketAddr, stop: &AtomicBool, asked: &AtomicUsize) {
-    let mut connection = Connection::open(web).expect("it accepts");
-    while !stop.load(Ordering::Relaxed) {
-        let turn = asked.fetch_add(1, Ordering::Relaxed);
-        let response = connection.get("test", &format!("/{turn}"), "").expect("an answer");
-        assert_eq!((response.status, response.text()), (200, format!("/{turn}")));
-        assert!(response.keeps_open(), "{response:?}");
-    }
-}
-
-fn new(web: SocketAddr, stop: &AtomicBool, asked: &AtomicUsize) {
-    while !stop.load(Ordering::Relaxed) {
-        asked.fetch_add(1, Ordering::Relaxed);
-        let mut connection = Connection::open(web).expect("it accepts");
-        let response = connection.get("test", "/new", "connection: close\r\n").expect("an answer");
-        assert_eq!((response.status, response.text().as_str()), (200, "/new"));
-    }
-}
-
 /// One TCP connection with bytes in flight all the time, which come back as they were sent.
 fn stream(tcp: SocketAddr, stop: &AtomicBool) -> usize {
     let mut sending = Connection::socket(tcp).expect("it accepts");
@@ -105,14 +86,6 @@ fn stream(tcp: SocketAddr, stop: &AtomicBool) -> usize {
     })
 }
 
-struct Stop<'s>(&'s AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 #[test]
 fn several_upgrades_under_load_cost_nothing() {
     let web = Backend::start(|request| Reply::text(request.target.clone()));
@@ -133,8 +106,8 @@ fn several_upgrades_under_load_cost_nothing() {
     let (stop, asked) = (AtomicBool::new(false), AtomicUsize::new(2));
     std::thread::scope(|scope| {
         let ending = Stop(&stop);
-        let kept = [(); 2].map(|()| scope.spawn(|| kept(web, &stop, &asked)));
-        let new = scope.spawn(|| new(web, &stop, &asked));
+        let kept = [(); 2].map(|()| scope.spawn(|| on_one_connection(web, &stop, &asked)));
+        let new = scope.spawn(|| on_new_connections(web, &stop, &asked));
         let streams = [(); 2].map(|()| scope.spawn(|| stream(tcp, &stop)));
         for workers in [1, 3, 2] {
             let before = asked.load(Ordering::Relaxed);

@@ -1,0 +1,36 @@
+//! Clients that ask for as long as a test lets them: nothing may fail meanwhile.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use crate::http::Connection;
+
+/// Ends the load when it is dropped, also by a panic: who waits for its threads is not to wait for ever.
+pub struct Stop<'s>(pub &'s AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Asks an echoing server on one connection until `stop`, counting in `asked`: nobody may ask its client to leave.
+pub fn on_one_connection(server: SocketAddr, stop: &AtomicBool, asked: &AtomicUsize) {
+    let mut connection = Connection::open(server).expect("it accepts");
+    while !stop.load(Ordering::Relaxed) {
+        let turn = asked.fetch_add(1, Ordering::Relaxed);
+        let response = connection.get("test", &format!("/{turn}"), "").expect("an answer");
+        assert_eq!((response.status, response.text()), (200, format!("/{turn}")));
+        assert!(response.keeps_open(), "{response:?}");
+    }
+}
+
+/// The same with a connection for each request.
+pub fn on_new_connections(server: SocketAddr, stop: &AtomicBool, asked: &AtomicUsize) {
+    while !stop.load(Ordering::Relaxed) {
+        asked.fetch_add(1, Ordering::Relaxed);
+        let mut connection = Connection::open(server).expect("it accepts");
+        let response = connection.get("test", "/new", "connection: close\r\n").expect("an answer");
+        assert_eq!((response.status, response.text().as_str()), (200, "/new"));
+    }
+}
