@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::{env, fs};
 
 use prost::Message;
@@ -47,12 +47,12 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Where cargo keeps the source of `envoy-types`: it ships its descriptor set as a file but exports no path to it.
 fn envoy_types_source() -> Result<PathBuf, Box<dyn Error>> {
-    let cargo = env::var("CARGO")?;
-    // Only what this target needs is sure to be there: the sources of other platforms' dependencies need not be fetched.
-    let output = Command::new(cargo)
-        .args(["metadata", "--format-version", "1", "--offline", "--locked", "--filter-platform", &env::var("TARGET")?])
-        .current_dir(env::var("CARGO_MANIFEST_DIR")?)
-        .output()?;
+    // A build fetches what it compiles, and cargo describes nothing before it has what the tests need as well: on a machine
+    // that has built nothing yet the rest is fetched now.
+    let output = match metadata(&["--offline"])? {
+        output if output.status.success() => output,
+        _ => metadata(&[])?,
+    };
     if !output.status.success() {
         return Err(format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr)).into());
     }
@@ -65,6 +65,16 @@ fn envoy_types_source() -> Result<PathBuf, Box<dyn Error>> {
         .and_then(|package| package["manifest_path"].as_str())
         .ok_or("envoy-types is not among the packages cargo metadata lists")?;
     Ok(Path::new(manifest).parent().ok_or("manifest path has no parent")?.to_path_buf())
+}
+
+/// What cargo knows of the workspace. Only what this target needs is asked for.
+fn metadata(more: &[&str]) -> Result<Output, Box<dyn Error>> {
+    let output = Command::new(env::var("CARGO")?)
+        .args(["metadata", "--format-version", "1", "--locked", "--filter-platform", &env::var("TARGET")?])
+        .args(more)
+        .current_dir(env::var("CARGO_MANIFEST_DIR")?)
+        .output()?;
+    Ok(output)
 }
 
 /// Keeps the top-level messages and enums that `roots` reach. Comments, services, extensions and custom options go:
