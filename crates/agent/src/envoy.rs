@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use evenkeel_process::manager::NOTIFY_SOCKET;
 use evenkeel_xds::client::Backoff;
 use http::Method;
 use nix::sys::prctl;
@@ -75,7 +76,8 @@ impl Envoy {
         if self.concurrency > 0 {
             command.args(["--concurrency", &self.concurrency.to_string()]);
         }
-        command.kill_on_drop(true);
+        // The service is the agent.
+        command.env_remove(NOTIFY_SOCKET).kill_on_drop(true);
         let die_with_parent = || prctl::set_pdeathsig(Signal::SIGKILL).map_err(io::Error::from);
         // SAFETY: between fork and exec only the system call prctl is made, which is async-signal-safe.
         unsafe { command.pre_exec(die_with_parent) };

@@ -27,7 +27,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
-use evenkeel_base::terminal::Terminal;
+use evenkeel_process::manager::Manager;
+use evenkeel_process::signals::Signals;
 use evenkeel_proxy::Place;
 use evenkeel_tls::SecretStore;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
@@ -54,9 +55,7 @@ pub fn run(options: Options) -> anyhow::Result<()> {
     // One thread for everything here: it idles nearly always, and each worker thread would cost memory.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let stopped = runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut hangup = signal(SignalKind::hangup())?;
+        let mut signals = Signals::listen()?;
         let mut reopen = signal(SignalKind::user_defined1())?;
         let admin_port = options.admin_port;
         // As the proxy on its own does after a log rotation; without this the signal would end the process.
@@ -67,20 +66,7 @@ pub fn run(options: Options) -> anyhow::Result<()> {
                 }
             }
         });
-        let terminal = Terminal::at_start();
-        let stop = async move {
-            loop {
-                tokio::select! {
-                    _ = terminate.recv() => return,
-                    _ = interrupt.recv() => return,
-                    _ = hangup.recv() => match terminal.is_gone() {
-                        true => return,
-                        false => tracing::info!("SIGHUP: there is nothing to do, configuration is followed as it comes"),
-                    },
-                }
-            }
-        };
-        serve(options, stop).await
+        serve(options, async move { signals.end().await }).await
     });
     // A lookup of a host name may still be running on a thread of its own; nobody waits for it any more.
     runtime.shutdown_background();
@@ -89,11 +75,19 @@ pub fn run(options: Options) -> anyhow::Result<()> {
 
 /// As [`run`], on the caller's runtime and until `stop` completes.
 pub async fn serve(options: Options, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
-    tokio::pin!(stop);
     make_state_directory(&options.state)?;
     let mut inherited = handover::begin(&options, &bootstrap::node(&options)?).await?;
     let epoch = inherited.as_ref().map_or(0, |inherited| inherited.succession.epoch());
     let place = watch::channel(if inherited.is_some() { Place::Awaited } else { Place::Held }).0;
+    let (manager, held) = (Manager::of_this_process(), place.subscribe());
+    let stop = async {
+        stop.await;
+        // Else another process is the service.
+        if *held.borrow() == Place::Held {
+            manager.stopping();
+        }
+    };
+    tokio::pin!(stop);
     let bootstrap = if options.no_proxy { None } else { Some(write_bootstrap(&options, epoch)?) };
     let (store, secrets) = (SecretStore::new(), Secrets::new());
     let (certificate_sender, certificate) = watch::channel(None);
@@ -106,6 +100,7 @@ pub async fn serve(options: Options, stop: impl Future<Output = ()>) -> anyhow::
         admin_port: bootstrap.is_some().then_some(options.admin_port),
         certificate,
         names: dns.as_ref().map(|dns| dns.names.clone()),
+        manager: manager.clone(),
     };
     let watcher = Arc::new(watcher);
     let _status = Task::spawn(while_held(place.subscribe(), move || watcher.clone().run()));
@@ -137,10 +132,13 @@ pub async fn serve(options: Options, stop: impl Future<Output = ()>) -> anyhow::
         ended = proxy.ended() => ended,
         () = &mut stop => proxy.stop().await,
     };
-    let given_away = *place.borrow() == Place::GivenAway;
-    if let (true, Some(dns)) = (given_away, &dns) {
+    let Place::GivenAway { to } = *place.borrow() else { return ended };
+    if let Some(dns) = &dns {
         // Who has asked this agent gets no answer from the next one.
         dns.finish().await;
+    }
+    if let Some(process) = to {
+        manager.replaced_by(process);
     }
     ended
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use evenkeel_process::manager::Manager;
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -60,15 +61,20 @@ pub(crate) struct Watcher {
     pub(crate) certificate: watch::Receiver<Option<Current>>,
     /// The DNS proxy's names, when there is one.
     pub(crate) names: Option<Names>,
+    /// Hears of readiness when it is first there.
+    pub(crate) manager: Manager,
 }
 
 impl Watcher {
     /// Writes the file whenever something changes, until the future is dropped.
     pub(crate) async fn run(self: Arc<Self>) {
-        let mut last = None;
+        let (mut last, mut told) = (None, false);
         let mut starting = MAX_STARTING_POLLS;
         loop {
             let status = self.status().await;
+            if status.ready && !std::mem::replace(&mut told, status.ready) {
+                self.manager.ready();
+            }
             starting = if status.ready { 0 } else { starting.saturating_sub(1) };
             if last.as_ref() != Some(&status) {
                 match write(&self.state, &status) {

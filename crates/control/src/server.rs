@@ -8,9 +8,10 @@ use std::time::{Duration, SystemTime};
 use std::{fs, io};
 
 use evenkeel_base::spiffe::SpiffeError;
-use evenkeel_base::terminal::Terminal;
 use evenkeel_ca::{Authority, AuthorityError, TokenError, TokenKey};
 use evenkeel_model::MeshConfig;
+use evenkeel_process::manager::Manager;
+use evenkeel_process::signals::Signals;
 use evenkeel_xds::istio::auth::istio_certificate_service_server::IstioCertificateServiceServer;
 use evenkeel_xds::scope::scope_service_server::ScopeServiceServer;
 use evenkeel_xds::server::grpc::{self, Limits, Others};
@@ -219,9 +220,14 @@ impl ControlPlane {
         let keeper = tokio::spawn(keeping);
         let at = self.addresses;
         tracing::info!(grpc = %at.grpc, secure_grpc = %at.secure_grpc, http = %at.http, "control plane ready");
+        let manager = Manager::of_this_process();
+        manager.ready();
 
         let failed = tokio::select! {
-            () = shutdown => None,
+            () = shutdown => {
+                manager.stopping();
+                None
+            }
             result = &mut plain => Some(result),
             result = &mut secure => Some(result),
         };
@@ -291,22 +297,14 @@ fn local(flag: &'static str, listener: &tokio::net::TcpListener) -> Result<Socke
 
 /// Done when the process is told to end. What it is told is heeded from the call on.
 fn signals() -> impl Future<Output = ()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let handlers = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()].map(signal);
-    let terminal = Terminal::at_start();
+    let listening = Signals::listen();
     async move {
-        let [Ok(mut terminate), Ok(mut interrupt), Ok(mut hangup)] = handlers else {
-            // Without handlers the signals end the process by themselves.
-            return std::future::pending().await;
-        };
-        loop {
-            tokio::select! {
-                _ = terminate.recv() => break,
-                _ = interrupt.recv() => break,
-                _ = hangup.recv() => match terminal.is_gone() {
-                    true => break,
-                    false => tracing::info!("SIGHUP: there is nothing to do, files are read when they change"),
-                },
+        match listening {
+            Ok(mut signals) => signals.end().await,
+            Err(error) => {
+                // Without handlers the signals end the process by themselves.
+                tracing::warn!(%error, "signals end the control plane at once");
+                std::future::pending().await
             }
         }
         tracing::info!("shutting down");

@@ -4,8 +4,7 @@ use std::future::Future;
 use std::io::Write;
 use std::path::PathBuf;
 
-use evenkeel_base::terminal::Terminal;
-use tokio::signal::unix::{SignalKind, signal};
+use evenkeel_process::signals::Signals;
 use tokio::task::LocalSet;
 
 use crate::command::Command;
@@ -63,15 +62,10 @@ pub fn block_on<T>(work: impl Future<Output = Result<T, LabError>>) -> Result<T,
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(LabError::io("starting the event loop"))?;
     LocalSet::new().block_on(&runtime, async {
-        let handler = |kind| signal(kind).map_err(LabError::io("installing signal handlers"));
-        let (mut interrupt, mut terminate) = (handler(SignalKind::interrupt())?, handler(SignalKind::terminate())?);
-        let (mut hangup, terminal) = (handler(SignalKind::hangup())?, Terminal::at_start());
-        let closed = async { while hangup.recv().await.is_some() && !terminal.is_gone() {} };
+        let mut signals = Signals::listen().map_err(LabError::io("installing signal handlers"))?;
         tokio::select! {
             result = work => result,
-            _ = interrupt.recv() => Err(LabError::Interrupted),
-            _ = terminate.recv() => Err(LabError::Interrupted),
-            () = closed => Err(LabError::Interrupted),
+            () = signals.end() => Err(LabError::Interrupted),
         }
     })
 }

@@ -171,8 +171,10 @@ async fn serve(
     program: Option<Program>,
 ) -> Result<(), RunError> {
     let (stop, begun, mut standing) = match program {
-        Some(Program { stop, place, succession, sockets }) => (Some(stop), succession, Standing::new(place, sockets)),
-        None => (None, None, Standing::default()),
+        Some(Program { stop, place, succession, sockets }) => {
+            (Some(stop), succession, Standing::inside(place, sockets))
+        }
+        None => (None, None, Standing::alone()),
     };
     let succession = match (begun, &settings.handover) {
         (None, Some(path)) => Succession::begin(path)?,

@@ -36,6 +36,15 @@ fn evenkeel(folder: &Path, command: &str) -> Command {
             all.args(["--concurrency", "1", "-c"]).arg(folder.join("bootstrap.yaml"));
             all.arg("--admin-address-path").arg(folder.join("admin"));
         }
+        "agent" => {
+            // Nobody answers there: it waits for its certificate.
+            all.args(["sidecar", "--no-capture", "--id", "web-0.shop", "--namespace", "shop", "--ip", "127.0.0.1"]);
+            all.args(["--discovery-address", "127.0.0.1:1", "--token", "/nonexistent", "--root-cert", "/nonexistent"]);
+            all.arg("--state").arg(folder);
+        }
+        "lab" => {
+            all.args(["services", "--services", "5", "--proxies", "2", "--changes", "20", "--interval", "50ms"]);
+        }
         _ => {
             std::fs::create_dir_all(folder.join("config")).expect("a writable folder");
             all.arg("--config").arg(folder.join("config")).arg("--state").arg(folder.join("state"));
@@ -49,21 +58,30 @@ fn evenkeel(folder: &Path, command: &str) -> Command {
 
 /// Waits until it serves.
 fn await_start(process: &mut Process, folder: &Path, command: &str) {
-    if command == "control-plane" {
-        process.wait_for_line("control plane ready");
-        return;
+    match command {
+        "control-plane" => _ = process.wait_for_line("control plane ready"),
+        "agent" => _ = process.wait_for_line("no certificate; trying again"),
+        "lab" => process.wait_for("its control plane", |lab| children(lab.pid()).first().map(|_| ())),
+        _ => {
+            process.wait_for("a proxy that is live", |_| {
+                let admin = std::fs::read_to_string(folder.join("admin")).ok()?.parse().ok()?;
+                let answer = Connection::open(admin).ok()?.get("admin", "/ready", "").ok()?;
+                answer.text().contains("LIVE").then_some(())
+            });
+            std::fs::remove_file(folder.join("admin")).expect("it was read");
+        }
     }
-    process.wait_for("a proxy that is live", |_| {
-        let admin = std::fs::read_to_string(folder.join("admin")).ok()?.parse().ok()?;
-        let answer = Connection::open(admin).ok()?.get("admin", "/ready", "").ok()?;
-        answer.text().contains("LIVE").then_some(())
-    });
-    std::fs::remove_file(folder.join("admin")).expect("it was read");
+}
+
+/// Processes that its main thread has started and that have not ended.
+fn children(process: u32) -> Vec<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
+    text.split_ascii_whitespace().filter_map(|child| child.parse().ok()).collect()
 }
 
 #[test]
 fn it_is_for_the_terminal_and_nothing_else() {
-    for command in ["control-plane", "proxy"] {
+    for command in ["control-plane", "proxy", "agent"] {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut served = Process::spawn(&mut evenkeel(folder.path(), command));
         await_start(&mut served, folder.path(), command);
@@ -82,4 +100,23 @@ fn it_is_for_the_terminal_and_nothing_else() {
         interactive.signal(libc::SIGHUP);
         assert_eq!(interactive.wait_for_exit(PATIENCE).code(), Some(0), "{}", interactive.output());
     }
+}
+
+#[test]
+fn the_lab_goes_on_with_its_terminal_and_ends_without() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut background = Process::spawn(&mut evenkeel(folder.path(), "lab"));
+    await_start(&mut background, folder.path(), "lab");
+    background.signal(libc::SIGHUP);
+    assert_eq!(background.wait_for_exit(PATIENCE).code(), Some(0), "{}", background.output());
+
+    let (ours, theirs) = terminal();
+    let mut interactive = Process::spawn_with_input(&mut evenkeel(folder.path(), "lab"), Stdio::from(theirs));
+    await_start(&mut interactive, folder.path(), "lab");
+    let started = children(interactive.pid());
+    drop(ours);
+    interactive.signal(libc::SIGHUP);
+    assert_eq!(interactive.wait_for_exit(PATIENCE).code(), Some(1), "{}", interactive.output());
+    let gone = |process: &u32| !Path::new(&format!("/proc/{process}")).exists();
+    assert!(started.iter().all(gone), "{started:?}: {}", interactive.output());
 }

@@ -8,6 +8,7 @@ mod h2spec;
 mod hangup;
 mod interop;
 mod lab;
+mod manager;
 mod mesh;
 mod proxy;
 mod restart;

@@ -29,8 +29,13 @@ const MAX_SAMPLES_PER_PACKET: usize = 800;
 /// What the control thread is to do for a successor.
 #[derive(Debug)]
 pub(crate) enum Request {
-    /// Accept no more, and have connections given to this channel.
-    GiveAway(mpsc::Sender<Parcel>),
+    /// Accept no more, and have connections given to a channel.
+    GiveAway {
+        /// Takes them.
+        connections: mpsc::Sender<Parcel>,
+        /// The successor's process id, if it can be seen from here.
+        process: Option<u32>,
+    },
     /// The successor is gone: go on as before.
     GoOn,
     /// All is given away.
@@ -134,7 +139,7 @@ impl Predecessor {
             _ => return Ok(false),
         };
         let (sender, parcels) = mpsc::channel(MAX_WAITING_PARCELS);
-        if self.tell(Request::GiveAway(sender)).is_none() {
+        if self.tell(Request::GiveAway { connections: sender, process: channel.peer() }).is_none() {
             return Ok(false);
         }
         tracing::info!(connections = self.pool.active_connections(), "handover: giving everything to the successor");

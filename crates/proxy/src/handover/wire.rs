@@ -90,6 +90,12 @@ impl Channel {
         }
     }
 
+    /// Process id of the one that connected; none where it is not visible from this process's namespace.
+    pub(super) fn peer(&self) -> Option<u32> {
+        let peer = nix::sys::socket::getsockopt(&self.0.as_fd(), nix::sys::socket::sockopt::PeerCredentials).ok()?;
+        u32::try_from(peer.pid()).ok().filter(|process| *process > 0)
+    }
+
     /// How long a read may take; `None`: as long as it wants.
     pub(super) fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.0.set_read_timeout(timeout)
@@ -163,6 +169,7 @@ mod tests {
         let listener = Channel::listen(&path).expect("a new path");
         let one = Channel::connect(&path).expect("it listens");
         let other = Channel::accept(&listener).expect("our own user");
+        assert_eq!(other.peer(), Some(std::process::id()));
         let (read, write) = std::io::pipe().expect("a pipe");
         one.send(&Head::Ready, b"bytes", &[write.into()]).expect("it reads");
         one.send(&Head::Hello { version: 7, epoch: 1 }, b"", &[]).expect("it reads");

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use evenkeel_process::manager::Manager;
 use evenkeel_stats::Registry;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -34,17 +35,28 @@ pub(super) struct Standing {
     place: watch::Sender<Place>,
     /// Of the program the proxy runs in, for the process after this one.
     sockets: Arc<[(String, OwnedFd)]>,
-}
-
-impl Default for Standing {
-    fn default() -> Self {
-        Self::new(watch::channel(Place::Held).0, Vec::new())
-    }
+    /// Who is told how the process is, unless the program it runs in does.
+    manager: Manager,
 }
 
 impl Standing {
-    pub(super) fn new(place: watch::Sender<Place>, sockets: Vec<(String, OwnedFd)>) -> Self {
-        Self { epoch: 0, place, sockets: sockets.into() }
+    /// Of a process that is nothing but a proxy.
+    pub(super) fn alone() -> Self {
+        Self { manager: Manager::of_this_process(), ..Self::inside(watch::channel(Place::Held).0, Vec::new()) }
+    }
+
+    /// Of a proxy inside another program.
+    pub(super) fn inside(place: watch::Sender<Place>, sockets: Vec<(String, OwnedFd)>) -> Self {
+        Self { epoch: 0, place, sockets: sockets.into(), manager: Manager::nobody() }
+    }
+
+    /// Tells the manager that the process is about to end, as far as it is the service.
+    fn leave(&self) {
+        match *self.place.borrow() {
+            Place::Held => self.manager.stopping(),
+            Place::GivenAway { to: Some(process) } => self.manager.replaced_by(process),
+            Place::GivenAway { to: None } | Place::Awaited => {}
+        }
     }
 }
 
@@ -103,11 +115,13 @@ impl Lifecycle {
         mut telling: Telling,
         commands: mpsc::Receiver<Command>,
     ) -> Result<(), RunError> {
-        if successor.is_none() {
-            self.wait_for_heir()?;
+        match successor {
+            Some(_) => _ = self.standing.place.send_replace(Place::Awaited),
+            None => self.wait_for_heir()?,
         }
         let ending = self.live(successor, &mut telling, commands).await?;
-        if *self.standing.place.borrow() == Place::GivenAway
+        self.standing.leave();
+        if matches!(*self.standing.place.borrow(), Place::GivenAway { .. })
             && let Some(heir) = &mut self.heir
         {
             heir.leave_name();
@@ -126,6 +140,7 @@ impl Lifecycle {
         telling: &mut Telling,
         mut commands: mpsc::Receiver<Command>,
     ) -> Result<Ending, RunError> {
+        let mut rising = true;
         loop {
             tokio::select! {
                 told = telling.next() => match told {
@@ -137,15 +152,19 @@ impl Lifecycle {
                     Command::Drain(drain) => self.drains.begin(drain),
                     Command::Health { failed } => self.drains.set_health(failed),
                 },
-                () = live(&self.shared), if successor.is_some() => {
+                () = live(&self.shared), if rising => {
+                    rising = false;
                     if let Some(successor) = successor.take() {
                         self.take_over(successor)?;
                     }
+                    self.standing.manager.ready();
                 }
                 Some((request, done)) = self.requested.recv() => {
                     match request {
-                        Request::GiveAway(to) => self.give_away(Some(to)),
-                        Request::GoOn => self.give_away(None),
+                        Request::GiveAway { connections, process } => {
+                            self.give_away(Some(connections), Place::GivenAway { to: process });
+                        }
+                        Request::GoOn => self.give_away(None, Place::Held),
                         Request::End => return Ok(Ending::Now),
                     }
                     let _ = done.send(());
@@ -155,8 +174,7 @@ impl Lifecycle {
     }
 
     /// Gives everything to the process after this one, or (`None`) goes on as before.
-    fn give_away(&mut self, to: Option<mpsc::Sender<Parcel>>) {
-        let place = if to.is_some() { Place::GivenAway } else { Place::Held };
+    fn give_away(&mut self, to: Option<mpsc::Sender<Parcel>>, place: Place) {
         self.drains.give_away(to, self.admin.as_ref());
         self.standing.place.send_replace(place);
     }

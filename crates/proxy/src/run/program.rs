@@ -15,7 +15,10 @@ pub enum Place {
     Held,
     /// The process after this one serves. What cannot travel finishes here, and should that process end early, the place is
     /// this one's again.
-    GivenAway,
+    GivenAway {
+        /// Its process id, if it can be seen from here.
+        to: Option<u32>,
+    },
 }
 
 /// What the proxy and the program it runs in have to do with each other. Signals are the program's.

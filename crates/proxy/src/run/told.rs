@@ -2,7 +2,7 @@
 
 use std::io;
 
-use evenkeel_base::terminal::Terminal;
+use evenkeel_process::signals::Signals;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
@@ -14,16 +14,8 @@ pub(super) enum Told {
 
 /// By whom the process is told.
 pub(super) enum Telling {
-    Signals(Signals),
+    Signals { ending: Signals, reopen: Signal },
     Program(oneshot::Receiver<()>),
-}
-
-pub(super) struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    reopen: Signal,
-    hangup: Signal,
-    terminal: Terminal,
 }
 
 impl Telling {
@@ -32,19 +24,16 @@ impl Telling {
         if let Some(stop) = stop {
             return Ok(Self::Program(stop));
         }
-        Ok(Self::Signals(Signals {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            reopen: signal(SignalKind::user_defined1())?,
-            hangup: signal(SignalKind::hangup())?,
-            terminal: Terminal::at_start(),
-        }))
+        Ok(Self::Signals { ending: Signals::listen()?, reopen: signal(SignalKind::user_defined1())? })
     }
 
     /// The next thing the process is told.
     pub(super) async fn next(&mut self) -> Told {
         match self {
-            Self::Signals(signals) => signals.next().await,
+            Self::Signals { ending, reopen } => tokio::select! {
+                () = ending.end() => Told::End,
+                _ = reopen.recv() => Told::ReopenLogs,
+            },
             Self::Program(stop) if stop.is_terminated() => std::future::pending().await,
             Self::Program(stop) => {
                 _ = stop.await;
@@ -56,22 +45,5 @@ impl Telling {
     /// Done when the process is told to end once more.
     pub(super) async fn end(&mut self) {
         while !matches!(self.next().await, Told::End) {}
-    }
-}
-
-impl Signals {
-    async fn next(&mut self) -> Told {
-        loop {
-            tokio::select! {
-                _ = self.terminate.recv() => return Told::End,
-                _ = self.interrupt.recv() => return Told::End,
-                _ = self.reopen.recv() => return Told::ReopenLogs,
-                _ = self.hangup.recv() => match self.terminal.is_gone() {
-                    true => return Told::End,
-                    // As Envoy does.
-                    false => tracing::info!("SIGHUP: there is nothing to do, configuration is followed as it comes"),
-                },
-            }
-        }
     }
 }
