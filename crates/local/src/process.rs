@@ -20,17 +20,28 @@ use tokio::time::Instant;
 
 use crate::namespace::Namespace;
 
-/// First wait before a crashed program is started again.
-pub const FIRST_BACKOFF: Duration = Duration::from_secs(1);
+/// First wait before a crashed program is started again: callers wait for one that was sound, and one that is not costs little
+/// so seldom.
+pub const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 /// Longest wait between two starts.
 pub const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// A program that ran this long is healthy: its next crash waits [`FIRST_BACKOFF`] again.
 pub const STABLE_AFTER: Duration = Duration::from_secs(30);
 /// First descriptor of inherited listening sockets (systemd's `SD_LISTEN_FDS_START`).
 const FIRST_INHERITED: RawFd = 3;
-/// Variables that would send a workload's requests somewhere else than into its mesh.
-const STRIPPED: [&str; 8] =
-    ["http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"];
+/// Variables that would send a workload's requests somewhere else than into its mesh, and the one for whoever started `up`: what
+/// it starts is not the service.
+const STRIPPED: [&str; 9] = [
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+    "no_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    "NOTIFY_SOCKET",
+];
 
 /// What to run, and where.
 #[derive(Debug, Clone)]
@@ -129,7 +140,7 @@ async fn keep_running(program: Program, report: watch::Sender<State>, mut orders
             },
             Err(error) => format!("cannot start {}: {error}", program.command.display()),
         };
-        tracing::warn!(log = %program.log.display(), "{reason}; next start in {} s", backoff.as_secs());
+        tracing::warn!(log = %program.log.display(), "{reason}; next start in {} s", backoff.as_secs_f32());
         set_phase(&report, Phase::Crashed(reason));
         if started.elapsed() >= STABLE_AFTER {
             backoff = FIRST_BACKOFF;

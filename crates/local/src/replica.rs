@@ -170,9 +170,15 @@ impl Life {
 
     async fn ask_proxy(&self, proxy: Option<&Process>) -> Result<(), Miss> {
         let Some(proxy) = proxy else { return Ok(()) };
-        running(proxy).map_err(|reason| Miss::Down(format!("proxy {reason}")))?;
+        let runs = running(proxy);
         let answer = Probe::of_sidecar().ask(&self.namespace, self.pod.address).await;
-        answer.map_err(|seen| Miss::Unanswered(format!("proxy not ready: {seen}")))
+        match (runs, answer) {
+            // Ended or not: one that was replaced ends, and the process that took over answers. What is started next takes
+            // over from that one in turn.
+            (_, Ok(())) => Ok(()),
+            (Ok(()), Err(seen)) => Err(Miss::Unanswered(format!("proxy not ready: {seen}"))),
+            (Err(reason), Err(_)) => Err(Miss::Down(format!("proxy {reason}"))),
+        }
     }
 
     async fn ask_program(&self, program: Option<&Process>, probe: &Probe) -> Result<(), Miss> {

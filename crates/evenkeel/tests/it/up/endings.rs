@@ -9,15 +9,13 @@ use std::time::Duration;
 
 use evenkeel_testkit::{Process, eventually};
 
+use super::processes::Running;
 use super::user::User;
 use super::{KEPT, MACHINE, PATIENCE, entries, url, wait_ready};
 
 /// Processes (by their command line) that belong to a run with this state directory.
 fn processes_of(state: &Path) -> Vec<String> {
-    let name = state.display().to_string();
-    let command_line = |entry: fs::DirEntry| fs::read(entry.path().join("cmdline")).ok();
-    let texts = fs::read_dir("/proc").expect("/proc is there").flatten().filter_map(command_line);
-    texts.map(|bytes| String::from_utf8_lossy(&bytes).replace('\0', " ")).filter(|line| line.contains(&name)).collect()
+    Running::all_of(state).iter().map(Running::line).collect()
 }
 
 fn get(url: &str, path: &str) -> String {
@@ -31,7 +29,7 @@ fn get(url: &str, path: &str) -> String {
 }
 
 /// The first 200: a gateway hears of a ready replica a moment after the user does.
-fn served(url: &str, path: &str) -> String {
+pub fn served(url: &str, path: &str) -> String {
     eventually("an answer with status 200", || {
         let answer = get(url, path);
         answer.starts_with("HTTP/1.1 200").then_some(answer)

@@ -19,7 +19,7 @@ fn the_scenario_holds_with_envoy_as_the_services_sidecar() {
 }
 
 /// The example in which the workloads of one file have Envoy for sidecar.
-fn with_envoy(file: &str) -> User {
+pub fn with_envoy(file: &str) -> User {
     let folder = super::state();
     let copied = std::process::Command::new("cp").arg("-r").arg(capitals()).arg(folder.path()).status();
     assert!(copied.is_ok_and(|status| status.success()));

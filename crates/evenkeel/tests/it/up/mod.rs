@@ -3,8 +3,12 @@
 
 mod bad_input;
 mod check;
+mod crashes;
 mod endings;
 mod envoy;
+mod load;
+mod processes;
+mod upgrade;
 mod user;
 
 use std::path::{Path, PathBuf};
