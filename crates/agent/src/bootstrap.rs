@@ -5,9 +5,10 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use crate::channel::CONTROL_PLANE_NAME;
 use crate::options::{Options, OptionsError, Role};
 
+/// The name in the control plane's certificate, Istio's.
+pub const CONTROL_PLANE_NAME: &str = "istiod.istio-system.svc";
 /// Name of the secret with the workload's certificate.
 pub const CERTIFICATE_SECRET: &str = "default";
 /// Name of the secret with the mesh's roots.

@@ -16,11 +16,9 @@ use tokio::net::{TcpSocket, TcpStream};
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
-use crate::bootstrap::CERTIFICATE_SECRET;
+use crate::bootstrap::{CERTIFICATE_SECRET, CONTROL_PLANE_NAME};
 use crate::options::Options;
 
-/// The name in the control plane's certificate, Istio's.
-pub const CONTROL_PLANE_NAME: &str = "istiod.istio-system.svc";
 /// How long connecting may take, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often an idle connection is checked, so that a control plane that vanished is noticed.

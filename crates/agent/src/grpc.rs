@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 
 use crate::options::{Options, OptionsError};
 use crate::sds::Material;
-use crate::{bootstrap, channel, status};
+use crate::{bootstrap, channel, files};
 
 /// File of the socket in the state directory.
 pub const XDS_SOCKET: &str = "xds.sock";
@@ -126,7 +126,7 @@ impl Way {
             None => bind(&path).with_context(|| path.display().to_string())?,
         };
         let text = serde_json::to_vec_pretty(&bootstrap(options)?)?;
-        status::write_whole(file, &text).with_context(|| file.display().to_string())?;
+        files::write_whole(file, &text).with_context(|| file.display().to_string())?;
         Ok(Self { listener, path, options: options.clone(), store: store.clone(), place })
     }
 

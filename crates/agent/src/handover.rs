@@ -17,7 +17,6 @@ use tokio::sync::watch;
 
 use crate::BOOTSTRAP_FILE;
 use crate::options::Options;
-use crate::servers::{Dns, Programs};
 
 /// The proxies' socket, in a folder of its own: others may be able to write to the state directory, as to a volume of a pod.
 const SOCKET: &str = "handover/proxy.sock";
@@ -27,9 +26,9 @@ const MAX_SOCKET_PATH_BYTES: usize = 107;
 const NEW_SUFFIX_BYTES: usize = 10;
 
 /// Names of the agent's sockets.
-const DNS_UDP: &str = "dns-udp";
-const DNS_TCP: &str = "dns-tcp";
-const GRPC: &str = "grpc";
+pub(crate) const DNS_UDP: &str = "dns-udp";
+pub(crate) const DNS_TCP: &str = "dns-tcp";
+pub(crate) const GRPC: &str = "grpc";
 
 /// Where agents of this state directory meet; `None` when the proxy is not ours, or the path too long for a socket.
 pub(crate) fn socket(options: &Options) -> Option<PathBuf> {
@@ -82,19 +81,6 @@ impl Inherited {
     pub(crate) fn take_grpc(&mut self) -> anyhow::Result<Option<UnixListener>> {
         self.grpc.take().map(|socket| Ok(UnixListener::from_std(socket.into())?)).transpose()
     }
-}
-
-/// The agent's sockets for the next agent.
-pub(crate) fn sockets(dns: Option<&Dns>, programs: Option<&Programs>) -> std::io::Result<Vec<(String, OwnedFd)>> {
-    let mut sockets = Vec::new();
-    if let Some(dns) = dns {
-        let (udp, tcp) = dns.sockets()?;
-        sockets.extend([(DNS_UDP.to_owned(), udp), (DNS_TCP.to_owned(), tcp)]);
-    }
-    if let Some(programs) = programs {
-        sockets.push((GRPC.to_owned(), programs.socket()?));
-    }
-    Ok(sockets)
 }
 
 /// Serves whenever this agent holds its place, until the future is dropped.

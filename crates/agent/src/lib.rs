@@ -11,6 +11,7 @@ pub mod certificate;
 pub mod channel;
 pub mod dns;
 pub mod envoy;
+mod files;
 pub mod grpc;
 mod handover;
 pub mod names;
@@ -125,7 +126,7 @@ pub async fn serve(options: Options, stop: impl Future<Output = ()>) -> anyhow::
             () = &mut stop => return Ok(()),
         }
     }
-    let sockets = handover::sockets(dns.as_ref(), programs.as_ref())?;
+    let sockets = servers::sockets(dns.as_ref(), programs.as_ref())?;
     let succession = inherited.map(|inherited| inherited.succession);
     let mut proxy = Proxy::start(&options, &bootstrap, Handover { place: place.clone(), succession, sockets })?;
     let ended = tokio::select! {
@@ -152,7 +153,7 @@ fn make_state_directory(state: &Path) -> anyhow::Result<()> {
 fn write_bootstrap(options: &Options, epoch: u32) -> anyhow::Result<PathBuf> {
     let path = options.state.join(BOOTSTRAP_FILE);
     let text = serde_json::to_vec_pretty(&bootstrap::bootstrap(options, epoch)?)?;
-    status::write_whole(&path, &text).with_context(|| path.display().to_string())?;
+    files::write_whole(&path, &text).with_context(|| path.display().to_string())?;
     Ok(path)
 }
 
@@ -170,16 +171,6 @@ fn node_from_json(json: &serde_json::Value) -> Node {
         metadata: json.get("metadata").and_then(names::to_struct),
         user_agent_name: "evenkeel-agent".into(),
         ..Node::default()
-    }
-}
-
-/// A file that goes with its owner.
-struct RemoveFile(PathBuf);
-
-impl Drop for RemoveFile {
-    fn drop(&mut self) {
-        // It may be gone already.
-        let _ = std::fs::remove_file(&self.0);
     }
 }
 

@@ -20,6 +20,7 @@ use tonic::transport::Server;
 use tonic::{Extensions, Status};
 
 use crate::bootstrap::{CERTIFICATE_SECRET, ROOT_SECRET};
+use crate::files::RemoveFile;
 
 /// What the workload holds: PEM texts.
 #[derive(Clone, PartialEq, Eq)]
@@ -89,7 +90,7 @@ impl SdsServer {
 
     /// Serves both protocols until the future is dropped; then the socket's file goes, too.
     pub async fn run(self) -> Result<(), tonic::transport::Error> {
-        let _remove = crate::RemoveFile(self.path);
+        let _remove = RemoveFile(self.path);
         let service = SecretDiscoveryServiceServer::new(AdsService::new(Arc::new(self.secrets)));
         Server::builder().add_service(service).serve_with_incoming(UnixListenerStream::new(self.listener)).await
     }

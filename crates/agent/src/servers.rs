@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::dns::{self, Forwarder, Names};
-use crate::handover::{Inherited, while_held};
+use crate::handover::{DNS_TCP, DNS_UDP, GRPC, Inherited, while_held};
 use crate::options::Options;
 use crate::{Task, grpc, names, node_message, resolv_conf};
 
@@ -99,4 +99,17 @@ impl Programs {
     pub(crate) fn socket(&self) -> std::io::Result<OwnedFd> {
         self.way.socket()
     }
+}
+
+/// Their sockets for the next agent.
+pub(crate) fn sockets(dns: Option<&Dns>, programs: Option<&Programs>) -> std::io::Result<Vec<(String, OwnedFd)>> {
+    let mut sockets = Vec::new();
+    if let Some(dns) = dns {
+        let (udp, tcp) = dns.sockets()?;
+        sockets.extend([(DNS_UDP.to_owned(), udp), (DNS_TCP.to_owned(), tcp)]);
+    }
+    if let Some(programs) = programs {
+        sockets.push((GRPC.to_owned(), programs.socket()?));
+    }
+    Ok(sockets)
 }

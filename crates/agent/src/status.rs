@@ -11,9 +11,9 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::sync::watch;
 
-use crate::admin;
 use crate::certificate::Current;
 use crate::dns::Names;
+use crate::{admin, files};
 
 /// File of the status in the state directory.
 pub const STATUS_FILE: &str = "status.json";
@@ -111,14 +111,7 @@ impl Watcher {
 /// Replaces the file whole, so that nobody reads half of it.
 fn write(state: &Path, status: &Status) -> io::Result<()> {
     let text = serde_json::to_vec_pretty(status)?;
-    write_whole(&state.join(STATUS_FILE), &text)
-}
-
-/// Writes beside the file and renames.
-pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let new = path.with_extension("new");
-    std::fs::write(&new, bytes)?;
-    std::fs::rename(&new, path)
+    files::write_whole(&state.join(STATUS_FILE), &text)
 }
 
 fn rfc3339(time: SystemTime) -> Option<String> {

@@ -11,9 +11,9 @@ use serde::Deserialize;
 
 use crate::client::Call;
 use crate::mesh::{Mesh, MeshError};
+use crate::plan::Plan;
 use crate::ports::{self, GatewayPort};
 use crate::programs::CONTROL_DEBUG;
-use crate::supervisor::Plan;
 use crate::ui::Events;
 use crate::workloads::Manifest;
 

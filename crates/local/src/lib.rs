@@ -18,6 +18,7 @@ pub mod namespace;
 pub mod network;
 mod orphans;
 pub mod pages;
+pub mod plan;
 pub mod pods;
 pub mod ports;
 pub mod preflight;
@@ -32,4 +33,5 @@ pub mod ui;
 pub mod up;
 pub mod workloads;
 
-pub use up::{Options, UpError, run};
+pub use plan::Options;
+pub use up::{UpError, run};

@@ -15,13 +15,13 @@ use crate::capture;
 use crate::cleanup::StateDir;
 use crate::client::Call;
 use crate::network::{BRIDGE_ADDRESS, MAX_PODS, NetworkError, Place, pod_address, search_list};
+use crate::plan::Plan;
 use crate::pods::{ContainerPort, Pod, Roster};
 use crate::preflight::Refused;
 use crate::probe::{Check, Probe};
 use crate::process::{Phase, Process, State};
 use crate::programs::{self, CONTROL_DEBUG, ProgramError};
 use crate::replica::{Replica, ReplicaSpec, TERMINATION_GRACE};
-use crate::supervisor::Plan;
 use crate::ui::Events;
 use crate::workloads::{
     INGRESS_NAME, INGRESS_NAMESPACE, INGRESS_SERVICE_ACCOUNT, Manifest, Sidecar, Workload, ingress_labels,

@@ -11,9 +11,9 @@ use std::time::{Duration, SystemTime};
 use evenkeel_ca::{TokenError, TokenKey};
 
 use crate::network::BRIDGE_ADDRESS;
+use crate::plan::Plan;
 use crate::pods::Pod;
 use crate::process::Program;
-use crate::supervisor::Plan;
 use crate::workloads::{INGRESS_NAME, Sidecar, Workload};
 
 /// The control plane's TLS port.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,46 +11,20 @@ use tokio::task::JoinHandle;
 
 use crate::capture;
 use crate::check;
-use crate::cleanup::StateDir;
 use crate::exec_server;
 use crate::follow;
 use crate::logs;
 use crate::mesh::{Mesh, MeshError};
 use crate::network;
 use crate::orphans::Orphans;
-use crate::pages::HostPages;
+use crate::plan::Plan;
 use crate::pods::{self, Roster};
-use crate::ports::{HostPort, HostSockets};
 use crate::preflight::Refused;
 use crate::programs::CONTROL_DEBUG;
-use crate::tools::Tools;
 use crate::ui::{Events, Screen, Style};
-use crate::up::Options;
-use crate::workloads::Manifest;
 
 /// How often orphans are looked for, and logs that have grown too large.
 const CHORES_PERIOD: Duration = Duration::from_secs(1);
-
-/// All that was settled before the namespaces were entered.
-#[derive(Debug)]
-pub struct Plan {
-    /// The user's wishes.
-    pub options: Options,
-    /// The directory that runs: the user's, or a check's copy.
-    pub directory: PathBuf,
-    /// What is in it.
-    pub manifest: Manifest,
-    /// Sockets on the host.
-    pub host_ports: Vec<HostPort>,
-    /// A socket on the host for the control plane's pages.
-    pub host_pages: HostPages,
-    /// Unconnected sockets of the host's network, with which a check calls in from outside.
-    pub callers: HostSockets,
-    /// `ip` and `nft`.
-    pub tools: Tools,
-    /// Where state goes.
-    pub state: StateDir,
-}
 
 /// Runs the mesh to its end and returns the exit status.
 pub fn run(plan: Plan) -> u8 {

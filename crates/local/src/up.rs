@@ -3,40 +3,19 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use evenkeel_base::{Diagnostics, Severity};
 use evenkeel_control::source::files::Files;
 
 use crate::cleanup::{Claim, StateDir, StateError};
 use crate::pages::HostPages;
-use crate::ports::{self, HostSockets, PortChoice, PortError};
+use crate::plan::{Options, Plan};
+use crate::ports::{self, HostSockets, PortError};
 use crate::sandbox::{self, Ending, SandboxError};
-use crate::supervisor::{self, Plan};
 use crate::tools::{ToolError, Tools};
 use crate::workloads::Manifest;
-use crate::{check, preflight};
-
-/// What `up` is asked to do.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Directory with the YAML to run.
-    pub directory: PathBuf,
-    /// State directory; `--check` makes a temporary one if none is given, otherwise [`StateDir::default_path`].
-    pub state: Option<PathBuf>,
-    /// Ports on 127.0.0.1 for the Gateways' ports.
-    pub gateway_ports: Vec<PortChoice>,
-    /// Run the scenario once and exit.
-    pub check: bool,
-    /// Trust domain of all identities.
-    pub trust_domain: String,
-    /// Worker threads of each sidecar.
-    pub sidecar_concurrency: u32,
-    /// Level of the control plane's and the proxies' own logs, e.g. `warning`.
-    pub log_level: String,
-    /// How long in-flight requests may take at the end.
-    pub drain_time: Duration,
-}
+use crate::{check, preflight, supervisor};
 
 /// Why `up` did not come up.
 #[derive(Debug, thiserror::Error)]

@@ -20,7 +20,7 @@ use scene::Scene;
 
 use crate::cleanup::StateDir;
 use crate::mesh::Mesh;
-use crate::supervisor::Plan;
+use crate::plan::Plan;
 use crate::ui::Events;
 use crate::workloads::Manifest;
 

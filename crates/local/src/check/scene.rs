@@ -10,9 +10,9 @@ use tokio::time::Instant;
 use super::report::Line;
 use crate::client::{Answer, Call, CallError, Session};
 use crate::mesh::Mesh;
+use crate::plan::Plan;
 use crate::process::Program;
 use crate::replica::Replica;
-use crate::supervisor::Plan;
 
 /// Time between two looks at something that is expected to change.
 pub const LOOK_PERIOD: Duration = Duration::from_millis(10);
