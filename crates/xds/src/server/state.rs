@@ -203,7 +203,7 @@ impl State {
         if bad.is_empty() && suspects.len() > 1 {
             subscription.refusals.search(suspects);
         }
-        let message = truncated(&error.message);
+        let message = one_line(&error.message);
         let resources = match bad.is_empty() {
             true => added.iter().map(|(name, _, resource)| nacked(name, resource, 1)).collect(),
             false => refused(subscription),
@@ -447,8 +447,11 @@ fn rejections(error: &rpc::Status) -> Option<Vec<String>> {
     Rejections::decode(&*detail.value).ok().map(|message| message.names)
 }
 
-fn truncated(message: &str) -> String {
-    message.get(..message.floor_char_boundary(MAX_NACK_BYTES)).unwrap_or_default().to_owned()
+/// A client's message as logs and tables can hold it: Envoy writes a line for each listener.
+fn one_line(message: &str) -> String {
+    let message = message.get(..message.floor_char_boundary(MAX_NACK_BYTES)).unwrap_or_default();
+    let lines = message.split(char::is_control).map(str::trim).filter(|line| !line.is_empty());
+    lines.collect::<Vec<_>>().join("; ")
 }
 
 fn refused(subscription: &Subscription) -> Vec<NackedResource> {

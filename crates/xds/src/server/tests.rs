@@ -128,12 +128,14 @@ fn a_refusal_is_kept_with_its_reason_and_not_repeated() {
     stream.on_request(&subscribe(Route, &["80"]), Duration::ZERO).unwrap();
     let (_, responses) = sent(&mut stream);
     let mut nack = ack(&responses[0]);
-    nack.error_detail = Some(rpc::Status { code: 13, message: "no such cluster".into(), details: vec![] });
+    nack.error_detail =
+        Some(rpc::Status { code: 13, message: "no such cluster\n and no timeout\r\n".into(), details: vec![] });
     stream.on_request(&nack, Duration::ZERO).unwrap();
     assert!(sent(&mut stream).0.is_empty());
     let status = stream.status();
     let refused = status.types[0].nack.as_ref().unwrap();
-    assert_eq!((refused.message.as_str(), refused.resources[0].name.as_str()), ("no such cluster", "80"));
+    let said = "no such cluster; and no timeout";
+    assert_eq!((refused.message.as_str(), refused.resources[0].name.as_str()), (said, "80"));
     assert!(!status.is_live(1));
     stream.on_snapshot(&set(2, &[(Route, "80", "2")]));
     let (texts, responses) = sent(&mut stream);
