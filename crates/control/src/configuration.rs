@@ -12,11 +12,11 @@ use evenkeel_base::{Diagnostic, Diagnostics, Severity};
 use evenkeel_model::{AddressBook, Builder, Built, MeshConfig};
 use tokio::sync::watch;
 
-use crate::history::log::{Change as Written, Checkpoint, EventLog, FileText, Writer, unix_micros};
+use crate::history::log::{Change as Written, Checkpoint, EventLog, FileText, Running, Writer, unix_micros};
 use crate::lease::Lease;
 use crate::memory;
 use crate::metrics::{Event, Metrics, Trigger};
-use crate::proxies::{Client, Proxies};
+use crate::proxies::{Proxies, Settled};
 use crate::shrunk::{Advice, Shrunk};
 use crate::source::debounce::{Change, Debounce, DebounceOptions, Lane};
 use crate::source::files::{Difference, Files, Refresh};
@@ -200,8 +200,13 @@ impl Configuration {
     }
 
     /// Writes down what proxies run since `at`.
-    fn remember_proxies(&mut self, at: SystemTime, settled: Vec<(Arc<Client>, u64)>) {
-        let runs = settled.iter().map(|(client, generation)| (&*client.node, &client.view, *generation));
+    fn remember_proxies(&mut self, at: SystemTime, settled: Vec<Settled>) {
+        let runs = settled.iter().map(|Settled { client, generation, refused }| Running {
+            node: &client.node,
+            view: &client.view,
+            generation: *generation,
+            refused,
+        });
         let written = self.history.run(at, runs);
         self.history_written(written);
     }

@@ -13,6 +13,7 @@ use evenkeel_xds::server::{Interest, Interests, Resources, Session, Status};
 use evenkeel_xds::{Cause, ResourceSet};
 use tokio::sync::watch;
 
+use crate::history::Refused;
 use crate::memory;
 use crate::metrics::Metrics;
 use crate::observe;
@@ -46,7 +47,7 @@ struct State {
     streams: BTreeMap<u64, Stream>,
     by_view: HashMap<View, BTreeSet<u64>>,
     classes: HashMap<ClassId, Class>,
-    /// Streams that have settled at another generation since somebody asked.
+    /// Streams that have settled at another generation, or refuse something else, since somebody asked.
     settled: BTreeSet<u64>,
     /// No more streams are taken.
     closed: bool,
@@ -129,6 +130,17 @@ pub struct StreamReport {
     pub resources: Arc<ResourceSet>,
     /// Generation of the last of them that concerned it.
     pub told: u64,
+}
+
+/// How far one stream has got.
+#[derive(Debug, Clone)]
+pub struct Settled {
+    /// Who.
+    pub client: Arc<Client>,
+    /// The generation all of which it has answered.
+    pub generation: u64,
+    /// What of it was refused.
+    pub refused: Vec<Refused>,
 }
 
 /// Why a stream is not taken.
@@ -322,12 +334,17 @@ impl Proxies {
         state.streams.values().filter_map(report).collect()
     }
 
-    /// The streams that have settled since this was asked last, and at which generation.
-    pub fn take_settled(&self) -> Vec<(Arc<Client>, u64)> {
+    /// The streams that have settled since this was asked last, at which generation, and what of it they refuse.
+    pub fn take_settled(&self) -> Vec<Settled> {
         let mut state = lock(&self.state);
         let settled = std::mem::take(&mut state.settled);
         let streams = settled.iter().filter_map(|id| state.streams.get(id));
-        streams.map(|stream| (stream.client.clone(), stream.status.settled_generation)).collect()
+        let settled = |stream: &Stream| Settled {
+            client: stream.client.clone(),
+            generation: stream.status.settled_generation,
+            refused: refused(&stream.status),
+        };
+        streams.map(settled).collect()
     }
 
     fn on_status(&self, id: u64, status: Status) {
@@ -339,7 +356,7 @@ impl Proxies {
         if before.settled_generation == 0 && status.settled_generation > 0 {
             stream.first_push.done();
         }
-        if before.settled_generation != status.settled_generation {
+        if before.settled_generation != status.settled_generation || refused(&before) != refused(&status) {
             settled.insert(id);
         }
         let (client, (told, noticed)) = (stream.client.clone(), stream.told);
@@ -353,6 +370,15 @@ impl Proxies {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a client is known to refuse. While halves are tried it may still turn out to be something else.
+fn refused(status: &Status) -> Vec<Refused> {
+    let nacks = status.types.iter().filter_map(|of| Some((of.kind, of.nack.as_ref()?)));
+    let found = nacks.filter(|(_, nack)| !nack.searching).flat_map(|(kind, nack)| {
+        nack.resources.iter().map(move |resource| Refused(kind.short_name().to_owned(), resource.name.clone()))
+    });
+    found.collect()
 }
 
 /// What made a world what it is, for what is made of it.

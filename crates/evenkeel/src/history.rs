@@ -91,7 +91,9 @@ fn table(past: &Value) -> String {
     let mut out = format!("{} ran generation {}:\n", text(&past["proxy"]), past["generation"]);
     for resource in items(&past["resources"]) {
         let (kind, name, version) = (text(&resource["type"]), text(&resource["name"]), text(&resource["version"]));
-        _ = writeln!(out, "  {kind:<10} {name}  {version}");
+        let refused =
+            if resource["refused"] == true { "  refused: it kept what it had before, if anything" } else { "" };
+        _ = writeln!(out, "  {kind:<10} {name}  {version}{refused}");
         if resource["generation"].is_u64() {
             let causes: Vec<String> = items(&resource["causes"]).iter().map(text).collect();
             let (generation, at) = (&resource["generation"], text(&resource["changed_at"]));
@@ -128,7 +130,8 @@ mod tests {
                 {"type": "CDS", "name": "a", "version": "9c1d", "origin": "a.yaml:1:1", "generation": 9,
                  "changed_at": "2026-11-21T09:58:31Z", "causes": ["DestinationRule shop/a (a.yaml:3:9)"]},
                 {"type": "LDS", "name": "b", "version": "77aa", "origin": "b.yaml:1:1", "generation": null},
-                {"type": "LDS", "name": "c", "version": "0001", "origin": null, "generation": null},
+                {"type": "LDS", "name": "c", "version": "0001", "origin": null, "generation": null,
+                 "refused": true},
             ],
             "since": [{"what": "changed", "type": "CDS", "name": "a"}],
         });
@@ -138,7 +141,7 @@ web-0.shop ran generation 12:
              by generation 9 at 2026-11-21T09:58:31Z: DestinationRule shop/a (a.yaml:3:9)
   LDS        b  77aa
              from b.yaml:1:1
-  LDS        c  0001
+  LDS        c  0001  refused: it kept what it had before, if anything
 since then: 1 resource has changed
   changed  CDS        a
 ";

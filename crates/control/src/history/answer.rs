@@ -8,7 +8,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::log::unix_micros;
-use super::replay::{self, HistoryError, Past};
+use super::past::{self, HistoryError, Past};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -30,7 +30,7 @@ pub fn answer(state: &Path, proxy: &str, at: Option<&str>) -> Result<Value, Answ
         None => now,
         Some(text) => moment(text, now).ok_or_else(|| AnswerError::Time(text.to_owned()))?,
     };
-    Ok(in_json(&replay::past(state, proxy, unix_micros(at))?))
+    Ok(in_json(&past::past(state, proxy, unix_micros(at))?))
 }
 
 fn moment(text: &str, now: SystemTime) -> Option<SystemTime> {
@@ -62,6 +62,7 @@ fn in_json(past: &Past) -> Value {
             "type": at.kind.short_name(),
             "name": &*at.resource.name,
             "version": at.resource.version.to_string(),
+            "refused": at.refused,
             "origin": at.resource.origin.as_deref(),
             "generation": made.map(|made| made.generation),
             "changed_at": made.map(|made| shown(made.at)),

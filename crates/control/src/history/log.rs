@@ -125,6 +125,26 @@ pub struct Run {
     client: Client,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     takes_proxy_protocol: bool,
+    /// What of the generation it refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<Refused>,
+}
+
+/// A resource a proxy refused: its type (`CDS`, …) and its name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Refused(pub String, pub String);
+
+/// A proxy that was seen to run something.
+#[derive(Debug, Clone, Copy)]
+pub struct Running<'a> {
+    /// Its xDS node id.
+    pub node: &'a str,
+    /// What its configuration depends on.
+    pub view: &'a ProxyView,
+    /// The generation all of which it has answered.
+    pub generation: u64,
+    /// What of it was refused.
+    pub refused: &'a [Refused],
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -149,7 +169,8 @@ impl Client {
 
 impl Run {
     /// A proxy runs a generation.
-    pub fn new(node: &str, view: &ProxyView, generation: u64, now: SystemTime) -> Self {
+    pub fn new(running: Running<'_>, now: SystemTime) -> Self {
+        let Running { node, view, generation, refused } = running;
         Self {
             node: node.to_owned(),
             generation,
@@ -162,6 +183,7 @@ impl Run {
             labels: view.labels.clone(),
             client: Client::of(view.client_kind),
             takes_proxy_protocol: view.takes_proxy_protocol,
+            refused: refused.to_vec(),
         }
     }
 
@@ -288,20 +310,16 @@ impl EventLog {
     }
 
     /// What these proxies run since then: another generation than before, or they have come, perhaps from another control
-    /// plane. Those that are known cost a number.
-    pub fn run<'a>(
-        &mut self,
-        at: SystemTime,
-        proxies: impl IntoIterator<Item = (&'a str, &'a ProxyView, u64)>,
-    ) -> io::Result<()> {
+    /// plane. Those that are known, and refuse what they refused before, cost a number.
+    pub fn run<'a>(&mut self, at: SystemTime, proxies: impl IntoIterator<Item = Running<'a>>) -> io::Result<()> {
         let (mut new, mut moved) = (Vec::new(), BTreeMap::<u64, Vec<u32>>::new());
-        for (node, view, generation) in proxies.into_iter().filter(|(_, _, generation)| *generation > 0) {
-            match self.proxies.get_mut(node) {
-                Some((number, run)) if run.is_of(view) => {
-                    (run.generation, run.since) = (generation, unix_micros(at));
-                    moved.entry(generation).or_default().push(*number);
+        for running in proxies.into_iter().filter(|running| running.generation > 0) {
+            match self.proxies.get_mut(running.node) {
+                Some((number, run)) if run.is_of(running.view) && run.refused == running.refused => {
+                    (run.generation, run.since) = (running.generation, unix_micros(at));
+                    moved.entry(running.generation).or_default().push(*number);
                 }
-                _ => new.push(Run::new(node, view, generation, at)),
+                _ => new.push(Run::new(running, at)),
             }
         }
         for run in &new {

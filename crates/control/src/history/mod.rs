@@ -1,13 +1,17 @@
 //! What was written when, and what each proxy ran: kept in the state directory, and played back.
 //!
 //! Resources are a function of the files, the addresses allotted so far and the proxy. So it is enough to keep those: the
-//! log holds texts of files, and [`replay`] makes from them, by the same code, the same bytes that proxies were sent.
+//! log holds texts of files, and `replay` makes from them, by the same code, the same bytes that proxies were sent.
 //! [`answer`] is what `evenkeel history` prints, of a directory or of a running control plane.
 
 pub mod answer;
 pub mod log;
-pub mod replay;
+pub mod past;
+mod replay;
+mod seen;
+#[cfg(test)]
+mod tests;
 
 pub use answer::answer;
-pub use log::{EventLog, Run};
-pub use replay::{HistoryError, Past, ResourceAt};
+pub use log::{EventLog, Refused, Run, Running};
+pub use past::{HistoryError, Past, ResourceAt};
