@@ -3,20 +3,24 @@
 //! What did not change is the same allocation in both, so pointers are compared and nothing else is looked at.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_base::hostname::Hostname;
 use imbl::ordmap::DiffItem;
 
-use crate::{DestinationRule, Key, List, Service, Snapshot, VirtualService};
+use crate::workload::Pod;
+use crate::{DestinationRule, Key, List, Service, Snapshot, VirtualService, Workload};
 
 /// What is different between two snapshots.
 #[derive(Debug, Clone, Default)]
 pub struct Changes {
     /// Whether the settings of the mesh are others: every answer may be.
     pub mesh: bool,
-    /// Whether any workload came, went or changed.
-    pub workloads: bool,
+    /// Pods whose workload came, went or changed.
+    pub pods: BTreeSet<Pod>,
+    /// Addresses that such a workload has or had.
+    pub addresses: BTreeSet<IpAddr>,
     /// Whether any Sidecar came, went or changed.
     pub sidecars: bool,
     /// Hosts of which a service came, went or changed.
@@ -43,7 +47,9 @@ impl Changes {
         for ruling in old.virtual_services.differing(&new.virtual_services) {
             all.add_virtual_service(ruling);
         }
-        all.workloads = !differing(&old.workloads, &new.workloads).is_empty();
+        for workload in old.workloads.differing(&new.workloads) {
+            all.add_workload(workload);
+        }
         all.sidecars = !differing(&old.sidecars, &new.sidecars).is_empty();
         let gateways = differing(&old.gateways, &new.gateways);
         if !gateways.is_empty() {
@@ -65,6 +71,11 @@ impl Changes {
         self.services.insert(service.host.clone());
         self.exact.insert(Key::Service(service.host.clone()));
         self.exact.extend(wildcards_over(&service.host).map(Key::ServicesUnder));
+    }
+
+    fn add_workload(&mut self, workload: &Workload) {
+        self.pods.insert((workload.namespace.clone(), workload.pod.clone()));
+        self.addresses.extend(&workload.addresses);
     }
 
     fn add_endpoints(&mut self, old: &Snapshot, new: &Snapshot) {
@@ -93,7 +104,7 @@ impl Changes {
 
     /// Whether nothing is different.
     pub fn is_empty(&self) -> bool {
-        !self.mesh && !self.workloads && !self.sidecars && self.exact.is_empty()
+        !self.mesh && self.pods.is_empty() && !self.sidecars && self.exact.is_empty()
     }
 
     /// Whether an answer made of this may be another now.

@@ -86,6 +86,11 @@ impl<K: Ord + Clone, T: PartialEq> Ordered<K, T> {
         self.0.iter().map(|(_, value)| value)
     }
 
+    /// What is under a key.
+    pub fn get(&self, key: &K) -> Option<&Arc<T>> {
+        self.0.get(key)
+    }
+
     /// The first.
     pub fn first(&self) -> Option<&Arc<T>> {
         self.0.get_min().map(|(_, value)| value)

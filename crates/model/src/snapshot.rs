@@ -12,7 +12,7 @@ use crate::destination_rule::{RuleClient, applicable};
 use crate::index::{Index, covering, under_hosts_covering};
 use crate::policy;
 use crate::service::{EndpointsByPort, preferred};
-use crate::workload::{Selectable, selects};
+use crate::workload::{Pod, Selectable, selects};
 use crate::{
     AuthorizationAction, AuthorizationPolicy, DestinationRule, Endpoint, Gateway, GatewayRef, Grouped, Labels, List,
     MeshConfig, MtlsMode, Ordered, PeerAuthentication, Place, Service, Sidecar, Viewer, VirtualService, Workload,
@@ -31,7 +31,7 @@ pub struct Snapshot {
     /// Endpoints of the services, under (namespace, host).
     pub endpoints: OrdMap<(Arc<str>, Hostname), Arc<EndpointsByPort>>,
     /// All workloads, ordered by namespace and Pod.
-    pub workloads: List<Workload>,
+    pub workloads: Ordered<Pod, Workload>,
     /// All VirtualServices, in the order of precedence. Where two claim a host in the mesh, the later one appears there
     /// without it.
     pub virtual_services: Ordered<(Place, usize), VirtualService>,
@@ -116,9 +116,8 @@ impl Snapshot {
     }
 
     /// The workload of this Pod.
-    pub fn workload(&self, namespace: &str, pod: &str) -> Option<&Arc<Workload>> {
-        let found = self.workloads.binary_search_by(|w| (&*w.namespace, &*w.pod).cmp(&(namespace, pod))).ok()?;
-        self.workloads.get(found)
+    pub fn workload(&self, namespace: &Arc<str>, pod: &Arc<str>) -> Option<&Arc<Workload>> {
+        self.workloads.get(&(namespace.clone(), pod.clone()))
     }
 
     /// The VirtualServices that apply at `gateway` and that a proxy sees, in order of precedence.

@@ -17,6 +17,9 @@ pub fn selects(selector: &Labels, labels: &Labels) -> bool {
     selector.iter().all(|(name, value)| labels.get(name) == Some(value))
 }
 
+/// Namespace and name of a Pod.
+pub type Pod = (Arc<str>, Arc<str>);
+
 /// What selectors choose from.
 pub trait Selectable {
     /// Whether all labels of `selector` are present. The empty selector selects everything.

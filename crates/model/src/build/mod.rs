@@ -207,7 +207,9 @@ impl Builder {
         for (host, services) in tables.services.changed() {
             changed |= next.services.set(&host, services);
         }
-        changed |= renew(&mut next.workloads, tables.workloads.changed());
+        for (pod, workload) in tables.workloads.changed() {
+            changed |= next.workloads.set(&pod, workload);
+        }
         changed |= renew(&mut next.gateways, tables.gateways.changed());
         changed |= renew(&mut next.peer_authentications, tables.policies.peers_changed());
         changed |= renew(&mut next.authorization_policies, tables.policies.authorization_changed());

@@ -14,6 +14,7 @@ use super::kept;
 use super::objects::Id;
 use super::step::{ServiceKey, Step};
 use super::tracking::{Cx, Fact, Tracker};
+use crate::workload::Pod;
 use crate::{ContainerPort, Labels, Service, Workload};
 
 /// Says whether a sidecar accepts mutual TLS: `istio` or `disabled`. What injection writes.
@@ -21,8 +22,6 @@ const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
 /// `"false"` keeps the sidecar away; both as label and as annotation.
 const INJECT: &str = "sidecar.istio.io/inject";
 
-/// Namespace and Pod.
-type Pod = (Arc<str>, Arc<str>);
 /// Two Services by their hosts, the one that is overruled first, and the number of its port.
 type Odds = (Hostname, Hostname, u16);
 
@@ -34,7 +33,7 @@ pub(super) struct Table {
     by_address: BTreeMap<IpAddr, BTreeSet<Pod>>,
     conflicts: BTreeMap<Odds, BTreeMap<Pod, Diagnostic>>,
     odds: HashMap<Pod, Vec<Odds>>,
-    changed: bool,
+    changed: BTreeSet<Pod>,
     changed_addresses: BTreeSet<IpAddr>,
 }
 
@@ -141,7 +140,7 @@ impl Table {
                 tracker.changed(Fact::Members(namespace, host.as_str()));
             }
             tracker.changed(Fact::Workload(&pod.0, &pod.1));
-            self.changed = true;
+            self.changed.insert(pod.clone());
         }
         self.workloads.extend(new.map(|workload| (pod, workload)));
     }
@@ -189,9 +188,13 @@ impl Table {
         }
     }
 
-    /// All workloads by namespace and Pod; if there are others than last time.
-    pub(super) fn changed(&mut self) -> Option<impl Iterator<Item = Arc<Workload>> + use<'_>> {
-        std::mem::take(&mut self.changed).then(|| self.workloads.values().cloned())
+    /// The Pods whose workloads are others than last time, with what they are now.
+    pub(super) fn changed(&mut self) -> impl Iterator<Item = (Pod, Option<Arc<Workload>>)> + use<'_> {
+        let changed = std::mem::take(&mut self.changed);
+        changed.into_iter().map(|pod| {
+            let workload = self.workloads.get(&pod).cloned();
+            (pod, workload)
+        })
     }
 
     /// The addresses at which there are others than last time, with who is there now.

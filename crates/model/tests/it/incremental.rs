@@ -1,11 +1,11 @@
 //! Building from changes gives what building anew gives, and leaves alone what did not change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use evenkeel_api::Object;
-use evenkeel_model::{AddressBook, Builder, Built, List, MeshConfig, Snapshot};
+use evenkeel_api::{Kind, Object};
+use evenkeel_model::{AddressBook, Builder, Built, Changes, List, MeshConfig, Snapshot, Workload};
 use evenkeel_testkit::Random;
 use evenkeel_testkit::objects::{GATEWAY, whole_service};
 
@@ -186,7 +186,7 @@ impl Drawn {
     /// What concerns policies, or more than one namespace.
     fn of_the_mesh(&self, random: &mut Random) -> String {
         let Self { namespace, name, selector, number, .. } = self;
-        match random.below(4) {
+        match random.below(5) {
             0 => format!(
                 "{}spec: {{selector: {{matchLabels: {selector}}}}}\n",
                 self.meta("AuthorizationPolicy", "security.istio.io/v1")
@@ -197,6 +197,7 @@ impl Drawn {
             2 => format!(
                 "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio, namespace: istio-system}}\ndata: {{mesh: 'trustDomain: td{number}.example'}}\n"
             ),
+            3 => self.meta("ServiceAccount", "v1"),
             _ => format!(
                 "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: {namespace}, annotations: {{networking.istio.io/exportTo: '.'}}}}\nspec: {{ports: [{{port: 80}}]}}\n"
             ),
@@ -222,6 +223,17 @@ fn edit(random: &mut Random, documents: &mut Vec<String>) {
             documents.insert(at, document(random));
         }
     }
+}
+
+/// A kind that is never written is not compared with what is built anew.
+#[test]
+fn every_kind_is_written() {
+    let mut random = Random::new(0);
+    let documents = (0..1_000).map(|_| document(&mut random));
+    let written: BTreeSet<Kind> =
+        documents.flat_map(|text| objects("one.yaml", &text)).map(|object| object.resource.kind()).collect();
+    let missing: Vec<_> = Kind::ALL.iter().filter(|kind| !written.contains(*kind)).collect();
+    assert!(missing.is_empty(), "`document` writes no {missing:?}");
 }
 
 #[test]
@@ -272,7 +284,7 @@ fn equal_values_are_the_same(old: &Snapshot, new: &Snapshot) {
         assert!(!all || are_same);
     }
     same(old.services.iter(), new.services.iter(), old.services.same(&new.services));
-    list(&old.workloads, &new.workloads);
+    same(old.workloads.iter(), new.workloads.iter(), old.workloads.same(&new.workloads));
     let (of_old, of_new) = (&old.destination_rules, &new.destination_rules);
     same(of_old.iter(), of_new.iter(), of_old.same(of_new));
     list(&old.sidecars, &new.sidecars);
@@ -311,4 +323,27 @@ fn one_service_more_touches_nothing_else() {
     let swapped = apply(&mut builder, "t.yaml", &moved);
     assert!(swapped.snapshot.services.same(&new.services), "other endpoints, the same services");
     assert!(!swapped.snapshot.endpoints.ptr_eq(&new.endpoints));
+}
+
+#[test]
+fn one_pod_otherwise_touches_nothing_else() {
+    let mut builder = Builder::new(MeshConfig::default(), AddressBook::default());
+    let pod = |number: usize, address: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: p{number}, namespace: shop, labels: {{app: web}}}}\n\
+             spec: {{containers: [{{name: web}}]}}\nstatus: {{podIP: {address}}}\n"
+        )
+    };
+    for number in 0..40 {
+        apply(&mut builder, &format!("p{number}.yaml"), &pod(number, &format!("10.0.0.{number}")));
+    }
+    let before = apply(&mut builder, "none.yaml", "");
+    let after = apply(&mut builder, "p7.yaml", &pod(7, "10.0.1.7"));
+    let (old, new) = (&before.snapshot, &after.snapshot);
+    let is_kept = |one: &&Arc<Workload>| new.workloads.iter().any(|other| Arc::ptr_eq(one, other));
+    assert_eq!((old.workloads.iter().filter(is_kept).count(), new.workloads.len()), (39, 40));
+    let changes = Changes::between(old, new);
+    assert_eq!(changes.pods.into_iter().collect::<Vec<_>>(), [("shop".into(), "p7".into())]);
+    let addresses: Vec<String> = changes.addresses.iter().map(ToString::to_string).collect();
+    assert_eq!(addresses, ["10.0.0.7", "10.0.1.7"]);
 }

@@ -245,7 +245,10 @@ spec: {containers: [{name: a}]}
     let (second, _) = evenkeel_model::build(&objects, &MeshConfig::default(), &mut book);
     assert_eq!(first, second);
     assert_eq!(first.services.first().expect("the service").vips().count(), 1);
-    assert_eq!(first.workloads[0].identity.to_string(), "spiffe://example.org/ns/default/sa/default");
+    assert_eq!(
+        first.workloads.first().expect("a workload").identity.to_string(),
+        "spiffe://example.org/ns/default/sa/default"
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Proxies of the same kinds and Sidecar, sorted into classes by what generators ask of them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use evenkeel_model::{Changes, Snapshot};
@@ -9,6 +9,7 @@ use evenkeel_xds::{Cause, Resource, ResourceType};
 
 use super::class::{Class, Siblings};
 use super::made::{Made, Maker};
+use super::places::Places;
 use super::readers::Readers;
 use super::{Changed, ClassChange, ClassId, Holding, Joined, Mismatch, ProxyChange};
 use crate::facts::{Answer, Client, Question};
@@ -20,6 +21,8 @@ use crate::view::ProxyView;
 pub struct Group {
     classes: BTreeMap<ClassId, Class>,
     members: HashMap<Arc<ProxyView>, Member>,
+    /// Whose workload is looked for where.
+    places: Places,
     /// Whose own resources were made of what.
     readers: Readers,
     /// Members whose own or class is another than they were told last: as it was then.
@@ -116,6 +119,7 @@ impl Group {
         let class = found.unwrap_or_else(|| maker.work.new_class());
         let member = Member::new(client, class, users, maker);
         self.readers.add(&view, &member.units);
+        self.places.add(&view);
         self.members.insert(view.clone(), member);
         if found.is_none() {
             self.add_class(&view, class, maker);
@@ -150,15 +154,34 @@ impl Group {
         }
     }
 
-    /// Takes out the proxies that do not belong here any more, each as it is now.
-    pub fn take_those(&mut self, leaves: impl Fn(&Client) -> bool, maker: &mut Maker<'_>) -> Vec<(Client, Left)> {
-        let now = self.members.keys().map(|view| Client::new(view.clone(), maker.snapshot));
+    /// All proxies.
+    pub fn views(&self) -> HashSet<Arc<ProxyView>> {
+        self.members.keys().cloned().collect()
+    }
+
+    /// The proxies whose workloads may have changed.
+    pub fn views_at(&self, changes: &Changes) -> HashSet<Arc<ProxyView>> {
+        self.places.touched(changes)
+    }
+
+    /// Takes out those of `views` that do not belong here any more, each as it is now.
+    pub fn take_those(
+        &mut self,
+        views: HashSet<Arc<ProxyView>>,
+        leaves: impl Fn(&Client) -> bool,
+        maker: &mut Maker<'_>,
+    ) -> Vec<(Client, Left)> {
+        let now = views.into_iter().map(|view| maker.look_up(view));
         let leaving: Vec<Client> = now.filter(|client| leaves(client)).collect();
+        if leaving.is_empty() {
+            return Vec::new();
+        }
         let left: Vec<(Client, Left)> = leaving
             .into_iter()
             .filter_map(|client| {
                 let member = self.members.remove(&client.view)?;
                 self.readers.remove(&client.view, &member.units);
+                self.places.remove(&client.view);
                 let class = self.classes.get(&member.holding.class).cloned();
                 let now = || member.joined(&client.view, &self.classes);
                 let told = self.moved.remove(&client.view).unwrap_or_else(now);
@@ -166,7 +189,8 @@ impl Group {
             })
             .collect();
         // A class nobody is left in goes.
-        self.classes.retain(|id, _| self.members.values().any(|member| member.holding.class == *id));
+        let inhabited: HashSet<ClassId> = self.members.values().map(|member| member.holding.class).collect();
+        self.classes.retain(|id, _| inhabited.contains(id));
         left
     }
 
@@ -189,6 +213,7 @@ impl Group {
         let Some((view, gone)) = self.members.remove_entry(view) else { return };
         self.moved.remove(&view);
         self.readers.remove(&view, &gone.units);
+        self.places.remove(&view);
         for (kind, resource) in &*gone.holding.own {
             maker.work.pool.dropped(*kind, &resource.name);
         }
@@ -199,12 +224,12 @@ impl Group {
 
     /// Follows a change; [`changed`](Self::changed) tells what came of it.
     pub fn update(&mut self, changes: &Changes, maker: &mut Maker<'_>) {
+        let others = self.update_clients(changes, maker);
         let mut siblings = Siblings::new();
         for class in self.classes.values_mut() {
             let touched = class.touched(changes, maker.snapshot);
             class.redo(touched, maker, &mut siblings);
         }
-        let others = changes.workloads && self.update_clients(maker);
         let touched = match changes.mesh {
             true => self.members.keys().cloned().collect(),
             false => self.readers.touched(changes),
@@ -216,22 +241,30 @@ impl Group {
         }
     }
 
-    /// Looks the proxies' workloads up anew. Whether any is another.
-    fn update_clients(&mut self, maker: &mut Maker<'_>) -> bool {
-        let another = |member: &Member| {
-            let client = Client::new(member.client.view.clone(), maker.snapshot);
+    /// Looks up anew the workloads that may be others. Whether a proxy answers otherwise for that, and so may belong into
+    /// another class.
+    fn update_clients(&mut self, changes: &Changes, maker: &mut Maker<'_>) -> bool {
+        let mut answers_otherwise = false;
+        for view in self.places.touched(changes) {
+            let client = maker.look_up(view);
+            let Some(member) = self.members.get_mut(&client.view) else { continue };
             // By pointer: workloads are large, and an unchanged one is the same.
-            let differs = client.workload.as_ref().map(Arc::as_ptr) != member.client.workload.as_ref().map(Arc::as_ptr);
-            differs.then_some(client)
-        };
-        let others: Vec<Client> = self.members.values().filter_map(another).collect();
-        for client in &others {
-            if let Some(member) = self.members.get_mut(&client.view) {
-                member.client = client.clone();
+            if client.workload.as_ref().map(Arc::as_ptr) == member.client.workload.as_ref().map(Arc::as_ptr) {
+                continue;
             }
+            match answers(&self.questions, &client) == answers(&self.questions, &member.client) {
+                // What its class asks next is not to be answered with what it was. A class that it is to leave stays as it
+                // was made.
+                true => {
+                    let leads = |class: &&mut Class| class.client.view == client.view;
+                    self.classes.values_mut().filter(leads).for_each(|class| class.client = client.clone());
+                }
+                false => answers_otherwise = true,
+            }
+            member.client = client.clone();
             self.redo_own(&client.view, maker);
         }
-        !others.is_empty()
+        answers_otherwise
     }
 
     /// Makes anew what is made for one proxy alone.

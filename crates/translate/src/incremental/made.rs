@@ -10,6 +10,7 @@ use super::ClassId;
 use crate::context::Context;
 use crate::facts::{Answer, Client, Facts, Question};
 use crate::plan::{Collection, Output, Part, Unit};
+use crate::view::ProxyView;
 
 /// What a unit came to. It holds for every proxy that answers the same, until one of the keys is touched.
 #[derive(Debug)]
@@ -54,6 +55,8 @@ pub struct Work {
     pub pool: Pool,
     /// Units made so far.
     pub made: u64,
+    /// Proxies whose workloads were looked up so far, for a change.
+    pub looked_up: u64,
     /// Classes made so far.
     classes: u64,
 }
@@ -72,6 +75,12 @@ impl Work {
 }
 
 impl Maker<'_> {
+    /// A proxy as it is now.
+    pub fn look_up(&mut self, view: Arc<ProxyView>) -> Client {
+        self.work.looked_up += 1;
+        Client::new(view, self.snapshot)
+    }
+
     /// Makes a unit. What is as it was `before` stays the same allocation.
     pub fn make(&mut self, unit: &Unit, client: &Client, parts: &[&Part], before: Option<&Made>) -> Made {
         self.work.made += 1;

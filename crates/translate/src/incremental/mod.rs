@@ -7,6 +7,7 @@
 mod class;
 mod group;
 mod made;
+mod places;
 mod readers;
 
 use std::collections::HashMap;
@@ -183,6 +184,11 @@ impl Translator {
         self.work.made
     }
 
+    /// How many proxies a change was looked at for, so far.
+    pub fn proxies_looked_up(&self) -> u64 {
+        self.work.looked_up
+    }
+
     /// Keeps a proxy's resources until it [`leave`](Self::leave)s as often as it joined.
     pub fn join(&mut self, view: Arc<ProxyView>) -> Joined {
         let Self { snapshot, cause, groups, work } = self;
@@ -225,10 +231,11 @@ impl Translator {
         let mut maker = Maker { snapshot, cause: *cause, work };
         let mut leaving = Vec::new();
         // Which Sidecar holds for a proxy depends on its labels, and on the name of the root namespace.
-        let may_hold_others = (changes.workloads || changes.mesh) && !snapshot.sidecars.is_empty();
-        if changes.sidecars || may_hold_others {
+        let any_may = changes.sidecars || changes.mesh && !snapshot.sidecars.is_empty();
+        if any_may || !changes.pods.is_empty() && !snapshot.sidecars.is_empty() {
             for (key, group) in &mut *groups {
-                leaving.extend(group.take_those(|client| GroupKey::of(client) != *key, &mut maker));
+                let views = if any_may { group.views() } else { group.views_at(&changes) };
+                leaving.extend(group.take_those(views, |client| GroupKey::of(client) != *key, &mut maker));
             }
             groups.retain(|_, group| !group.is_empty());
         }

@@ -31,6 +31,10 @@ impl Fleet {
         self.translator.units_made()
     }
 
+    pub fn proxies_looked_up(&self) -> u64 {
+        self.translator.proxies_looked_up()
+    }
+
     pub fn snapshot(&self) -> &Arc<Snapshot> {
         self.translator.snapshot()
     }

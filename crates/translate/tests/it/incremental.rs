@@ -214,6 +214,57 @@ fn what_a_change_costs_does_not_depend_on_the_mesh() {
     }
 }
 
+/// A Pod is work for the proxy beside it and for its services, however many other Pods and proxies there are.
+#[test]
+fn what_a_pod_costs_does_not_depend_on_the_mesh() {
+    let pod = |n: usize, address: &str, labels: &str, ready: &str| {
+        let text = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: w-{n}, namespace: shop, labels: {{app: w{n}{labels}}}}}\n\
+             spec: {{containers: [{{name: w}}]}}\n\
+             status: {{podIP: {address}, conditions: [{{type: Ready, status: \"{ready}\"}}]}}\n"
+        );
+        (format!("w-{n}.yaml"), text)
+    };
+    let work_for = |pods: usize, files: &[&str]| {
+        let mut mesh = Mesh::new();
+        let address = |n: usize| format!("10.1.0.{n}");
+        let all = (0..pods).map(|n| pod(n, &address(n), "", "True"));
+        let others = files.iter().enumerate().map(|(n, text)| (format!("other-{n}.yaml"), (*text).to_owned()));
+        let all: Vec<_> = all.chain(others).collect();
+        let (snapshot, cause) = mesh.write(all.iter().map(|(name, text)| (name.clone(), text.as_str())));
+        let mut fleet = Fleet::new(snapshot, cause);
+        for n in 0..pods {
+            let sidecar = view(ProxyKind::Sidecar, &format!("w-{n}.shop"), &address(n), &[("app", &format!("w{n}"))]);
+            fleet.join(&ProxyView { client_kind: ClientKind::EvenkeelLearned, ..sidecar });
+        }
+        let (name, _) = pod(1, "", "", "");
+        let edits = [
+            pod(1, &address(1), "", "False").1,
+            pod(1, &address(1), ", version: v1", "True").1,
+            pod(1, "10.1.1.1", "", "True").1,
+            String::new(),
+            pod(1, &address(1), ", topology.kubernetes.io/region: north", "True").1,
+        ];
+        edits.map(|text| {
+            let before = (fleet.proxies_looked_up(), fleet.units_made());
+            let (snapshot, cause) = mesh.write([(name.clone(), text.as_str())]);
+            fleet.update(snapshot, cause);
+            let work = (fleet.proxies_looked_up() - before.0, fleet.units_made() - before.1);
+            assert_eq!(fleet.verify(), []);
+            work
+        })
+    };
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: w, namespace: shop}\n\
+                   spec: {selector: {app: w1}, ports: [{name: http, port: 80}]}\n";
+    let sidecar = "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: s, namespace: shop}\n\
+                   spec: {workloadSelector: {labels: {version: v1}}, egress: [{hosts: [\"./*\"]}]}\n";
+    for files in [&[service][..], &[service, sidecar]] {
+        let few = work_for(5, files);
+        assert!(few.iter().all(|(looked_up, units)| (1..=2).contains(looked_up) && *units <= 24), "{few:?}");
+        assert_eq!(few, work_for(50, files));
+    }
+}
+
 #[test]
 fn proxies_that_see_the_same_share_it_and_nothing_stays_behind() {
     let mut mesh = Mesh::new();

@@ -47,7 +47,7 @@ impl Scenario {
 pub fn view_of(text: &str, snapshot: &Snapshot) -> ProxyView {
     let (kind, name) = text.split_once(' ').expect("kind and name");
     let (pod, namespace) = name.split_once('.').expect("Pod and namespace");
-    let workload = snapshot.workload(namespace, pod).unwrap_or_else(|| panic!("no Pod {name}"));
+    let workload = snapshot.workload(&namespace.into(), &pod.into()).unwrap_or_else(|| panic!("no Pod {name}"));
     ProxyView {
         kind: match kind {
             "router" | "proxied-router" => ProxyKind::Router,

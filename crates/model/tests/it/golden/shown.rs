@@ -26,7 +26,7 @@ pub(super) fn in_short(snapshot: &Snapshot) -> String {
             let _ = writeln!(shown, "  {} {} {}: {}", port.number, port.protocol, port.name, endpoints.join(", "));
         }
     }
-    for w in &snapshot.workloads {
+    for w in snapshot.workloads.iter() {
         let ports: Vec<_> = w.inbound_ports().iter().map(|p| format!("{} {}", p.port, p.protocol)).collect();
         let services: Vec<_> = w.services.iter().map(|s| s.host.as_str()).collect();
         let (name, ports, services) = (&w.workload_name, ports.join(", "), services.join(", "));
