@@ -1,5 +1,8 @@
 //! Edits of a mesh, at random: an object of any kind is written, changed or removed. Names are few, so that they meet.
 
+use std::collections::BTreeSet;
+
+use evenkeel_api::Kind;
 use evenkeel_testkit::Random;
 
 /// Names of each kind, of which a run picks.
@@ -30,7 +33,7 @@ pub fn edit(random: &mut Random) -> (String, String) {
         app: random.pick(&["a", "b", "c"]),
         random,
     };
-    let (file, text) = match draw.random.below(13) {
+    let (file, text) = match draw.random.below(14) {
         0 | 1 => draw.service(),
         2 | 3 => draw.service_entry(),
         4 => draw.pod(),
@@ -39,6 +42,7 @@ pub fn edit(random: &mut Random) -> (String, String) {
         9 => draw.gateway(),
         10 => draw.peer_authentication(),
         11 => draw.sidecar(),
+        12 => draw.of_the_cluster(),
         _ if draw.random.once_in(4) => draw.mesh_config(),
         _ => draw.authorization_policy(),
     };
@@ -117,6 +121,29 @@ impl Draw<'_> {
              status: {{podIP: {address}, conditions: [{{type: Ready, status: \"{ready}\"}}]}}\n"
         );
         (format!("{namespace}-pod-{pod}.yaml"), text)
+    }
+
+    /// What says where Services run, and what runs there.
+    fn of_the_cluster(&mut self) -> (String, String) {
+        let Self { n, namespace, app, .. } = *self;
+        let meta = format!("metadata: {{name: k{n}, namespace: {namespace}");
+        let kind = self.pick(&["EndpointSlice", "Deployment", "Namespace", "ServiceAccount"]);
+        let text = match kind {
+            "EndpointSlice" => format!(
+                "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
+                 {meta}, labels: {{kubernetes.io/service-name: s{n}}}}}\naddressType: IPv4\n\
+                 ports: [{{name: http, port: 8080}}]\nendpoints: [{{addresses: [10.0.2.{n}]}}]\n"
+            ),
+            "Deployment" => format!(
+                "apiVersion: apps/v1\nkind: Deployment\n{meta}}}\nspec: {{selector: {{matchLabels: {{app: {app}}}}}, \
+                 template: {{metadata: {{labels: {{app: {app}}}}}, spec: {{containers: [{{name: main}}]}}}}}}\n"
+            ),
+            "Namespace" => {
+                format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {namespace}, labels: {{n: '{n}'}}}}\n")
+            }
+            _ => format!("apiVersion: v1\nkind: ServiceAccount\n{meta}}}\n"),
+        };
+        (format!("{namespace}-{kind}-{n}.yaml"), text)
     }
 
     fn virtual_service(&mut self) -> (String, String) {
@@ -220,4 +247,19 @@ impl Draw<'_> {
         );
         ("mesh.yaml".to_owned(), text)
     }
+}
+
+/// A kind that is never written is not compared with what is made from nothing.
+#[test]
+fn every_kind_is_written() {
+    let mut random = Random::new(0);
+    let mut written = BTreeSet::new();
+    for _ in 0..2_000 {
+        let (name, text) = edit(&mut random);
+        let (objects, found) = evenkeel_api::load(&[(name.as_str().into(), text.as_str().into())]);
+        assert!(!found.has_errors(), "{found}\n{text}");
+        written.extend(objects.iter().map(|object| object.resource.kind()));
+    }
+    let missing: Vec<_> = Kind::ALL.iter().filter(|kind| !written.contains(*kind)).collect();
+    assert!(missing.is_empty(), "`edit` writes no {missing:?}");
 }
