@@ -42,6 +42,9 @@ pub enum HeadError {
     /// Both `content-length` and `transfer-encoding`.
     #[error("both Content-Length and Transfer-Encoding")]
     LengthAndEncoding,
+    /// A header name has an underscore, and such requests are refused.
+    #[error("underscore in a header name")]
+    Underscore,
     /// `transfer-encoding` is not exactly `chunked`, or it stands in an HTTP/1.0 message.
     #[error("unsupported Transfer-Encoding")]
     TransferEncoding,
@@ -67,6 +70,7 @@ impl HeadError {
             Self::InvalidTarget => "http1.invalid_url",
             Self::Fragment => "path_normalization_failed",
             Self::LengthAndEncoding => "http1.content_length_and_chunked_not_allowed",
+            Self::Underscore => "http1.unexpected_underscore",
             Self::TransferEncoding => "http1.invalid_transfer_encoding",
             Self::Malformed
             | Self::Version

@@ -16,6 +16,7 @@ mod headers;
 mod names;
 mod parse;
 pub mod path;
+mod underscores;
 
 pub use body::{BodyDecoder, Decoded};
 pub use error::{BodyError, HeadError};
@@ -23,4 +24,5 @@ pub use framing::Framing;
 pub use head::{RequestHead, ResponseHead, Version};
 pub use headers::Headers;
 pub use names::HeaderId;
-pub use parse::{HeadScan, Limits, RequestInfo, ResponseInfo, parse_request, parse_response};
+pub use parse::{HeadScan, Limits, RequestInfo, RequestRules, ResponseInfo, parse_request, parse_response};
+pub use underscores::Underscores;

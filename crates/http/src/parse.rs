@@ -8,6 +8,7 @@ use crate::framing::Framing;
 use crate::head::{RequestHead, ResponseHead, Version};
 use crate::headers::{Headers, tokens};
 use crate::names::HeaderId;
+use crate::underscores::Underscores;
 
 /// Header lines httparse gets room for at first.
 const HEADER_SLOTS: usize = 256;
@@ -27,6 +28,24 @@ impl Default for Limits {
     /// Envoy's: 60 KiB, 100 lines.
     fn default() -> Self {
         Self { max_head_bytes: 60 * 1024, max_headers: 100 }
+    }
+}
+
+/// What is asked of one request head.
+#[derive(Debug, Clone, Copy)]
+pub struct RequestRules {
+    /// How large it may be.
+    pub limits: Limits,
+    /// What happens to header names with underscores.
+    pub underscores: Underscores,
+    /// The target may be a URL. Otherwise one is kept as it came, as a path, for whoever answers it.
+    pub absolute_urls: bool,
+}
+
+impl Default for RequestRules {
+    /// Envoy's.
+    fn default() -> Self {
+        Self { limits: Limits::default(), underscores: Underscores::Allow, absolute_urls: true }
     }
 }
 
@@ -66,6 +85,8 @@ pub struct RequestInfo {
     pub expect_continue: bool,
     /// The target was in absolute form with the scheme `https`.
     pub https_target: bool,
+    /// Header lines that were left out for their underscores.
+    pub dropped: u32,
 }
 
 /// What a parsed response head says about its message and connection.
@@ -86,9 +107,10 @@ pub struct ResponseInfo {
 pub fn parse_request(
     buffer: &[u8],
     scan: &mut HeadScan,
-    limits: Limits,
+    rules: RequestRules,
     head: &mut RequestHead,
 ) -> Result<Option<RequestInfo>, HeadError> {
+    let limits = rules.limits;
     if !scan.worth_parsing(buffer) {
         return incomplete(buffer, limits);
     }
@@ -108,7 +130,8 @@ pub fn parse_request(
         Err(error) => return Err(head_error(error)),
     };
     *scan = HeadScan::default();
-    check_limits(buffer, head_bytes, request.headers.len(), limits)?;
+    let dropped = check_underscores(request.headers, rules.underscores)?;
+    check_limits(buffer, head_bytes, request.headers.len() - dropped, limits)?;
     let (Some(method), Some(target)) = (request.method, request.path) else { return Err(HeadError::Malformed) };
     if !is_known_method(method.as_bytes()) {
         return Err(HeadError::Method);
@@ -127,11 +150,11 @@ pub fn parse_request(
             if has_tab_around(buffer, header.value) {
                 return Err(HeadError::InvalidAuthority);
             }
-        } else {
+        } else if dropped == 0 || !rules.underscores.concern(header.name.as_bytes()) {
             scanned.add(&mut head.headers, header, buffer)?;
         }
     }
-    let https_target = set_target(head, target, host)?;
+    let https_target = set_target(head, target, host, rules.absolute_urls)?;
     let framing = match scanned.framing(head.version)? {
         // What a tunnel is asked for with would be content to one reader and the tunnel's first bytes to the next.
         Some(Framing::Length(1..)) if head.method() == b"CONNECT" => return Err(HeadError::ContentLength),
@@ -146,6 +169,7 @@ pub fn parse_request(
         upgrade: scanned.upgrade && scanned.has_upgrade,
         expect_continue: scanned.expect && head.version == Version::Http11,
         https_target,
+        dropped: u32::try_from(dropped).unwrap_or(u32::MAX),
     }))
 }
 
@@ -242,6 +266,15 @@ fn check_limits(buffer: &[u8], head_bytes: usize, headers: usize, limits: Limits
     if bare { Err(HeadError::BareLineFeed) } else { Ok(()) }
 }
 
+/// How many header lines are to be left out.
+fn check_underscores(headers: &[httparse::Header<'_>], underscores: Underscores) -> Result<usize, HeadError> {
+    if underscores == Underscores::Allow {
+        return Ok(0);
+    }
+    let concerned = headers.iter().filter(|header| underscores.concern(header.name.as_bytes())).count();
+    if underscores == Underscores::Reject && concerned > 0 { Err(HeadError::Underscore) } else { Ok(concerned) }
+}
+
 fn version(minor: Option<u8>) -> Result<Version, HeadError> {
     match minor {
         Some(1) => Ok(Version::Http11),
@@ -290,13 +323,23 @@ fn is_known_method(method: &[u8]) -> bool {
 }
 
 /// Sets path and authority from the four forms of request target (RFC 9112 section 3.2); true for an `https` URL.
-fn set_target(head: &mut RequestHead, target: &str, host: Option<&[u8]>) -> Result<bool, HeadError> {
+fn set_target(
+    head: &mut RequestHead,
+    target: &str,
+    host: Option<&[u8]>,
+    absolute_urls: bool,
+) -> Result<bool, HeadError> {
     let target = target.as_bytes();
-    if !TARGET.holds_all(target) {
+    let refused_url = !absolute_urls && head.method() != b"CONNECT" && after_scheme(target).is_some();
+    // Nobody looks for a fragment in a URL that is only answered.
+    let holds = |byte: &u8| TARGET.holds(*byte) || (refused_url && *byte == b'#');
+    if !target.iter().all(holds) {
         return Err(if target.contains(&b'#') { HeadError::Fragment } else { HeadError::InvalidTarget });
     }
     // Host must be there whatever the target's form (RFC 9112 section 3.2).
     if host.is_none() && head.version == Version::Http11 {
+        // A whole request but for that: it is told of.
+        head.set_path(target);
         return Err(HeadError::MissingHost);
     }
     let host = host.unwrap_or_default();
@@ -307,9 +350,10 @@ fn set_target(head: &mut RequestHead, target: &str, host: Option<&[u8]>) -> Resu
             return Err(HeadError::InvalidTarget);
         }
         (target, &b""[..], false)
-    } else if target.starts_with(b"/") || (target == b"*" && head.method() == b"OPTIONS") {
+    } else if refused_url || target.starts_with(b"/") || (target == b"*" && head.method() == b"OPTIONS") {
         (host, target, false)
     } else {
+        after_scheme(target).ok_or(HeadError::Malformed)?;
         let absolute = absolute_form(target).ok_or(HeadError::InvalidTarget)?;
         check_authority(absolute.0)?;
         absolute
@@ -327,20 +371,25 @@ fn set_target(head: &mut RequestHead, target: &str, host: Option<&[u8]>) -> Resu
 
 /// Authority, path (`/` when empty) and whether the scheme is `https`.
 fn absolute_form(target: &[u8]) -> Option<(&[u8], &[u8], bool)> {
-    let scheme = |name: &[u8]| target.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
-    let (rest, https) = if scheme(b"http://") {
-        (target.get(7..)?, false)
-    } else if scheme(b"https://") {
-        (target.get(8..)?, true)
-    } else {
-        return None;
-    };
+    let (rest, https) = after_scheme(target)?;
     let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(end);
     if authority.is_empty() {
         return None;
     }
     Some((authority, if path.is_empty() { b"/" } else { path }, https))
+}
+
+/// What follows the scheme of a URL, and whether that is `https`.
+fn after_scheme(target: &[u8]) -> Option<(&[u8], bool)> {
+    let scheme = |name: &[u8]| target.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name));
+    if scheme(b"http://") {
+        Some((target.get(7..)?, false))
+    } else if scheme(b"https://") {
+        Some((target.get(8..)?, true))
+    } else {
+        None
+    }
 }
 
 /// `host[:port]` of RFC 3986: a name or address of its letters, digits and marks, or an address in brackets; a port is a number below
@@ -458,7 +507,8 @@ mod tests {
 
     fn request(bytes: &[u8]) -> Result<Option<(RequestHead, RequestInfo)>, HeadError> {
         let mut head = RequestHead::default();
-        parse_request(bytes, &mut HeadScan::default(), Limits::default(), &mut head).map(|info| info.map(|i| (head, i)))
+        parse_request(bytes, &mut HeadScan::default(), RequestRules::default(), &mut head)
+            .map(|info| info.map(|i| (head, i)))
     }
 
     fn text(head: &RequestHead) -> String {
@@ -474,7 +524,8 @@ mod tests {
             let fields = "a: b\r\n".repeat(lines - 1);
             let (mut request, mut response) = (RequestHead::default(), ResponseHead::default());
             let text = format!("GET / HTTP/1.1\r\nhost: x\r\n{fields}\r\n");
-            let parsed = parse_request(text.as_bytes(), &mut HeadScan::default(), limits, &mut request);
+            let rules = RequestRules { limits, ..RequestRules::default() };
+            let parsed = parse_request(text.as_bytes(), &mut HeadScan::default(), rules, &mut request);
             let found = parsed.map(|info| 1 + info.map_or(0, |_| request.headers.iter().count()));
             assert_eq!(found, expected, "{lines} of a request, {max_headers} allowed");
             let text = format!("HTTP/1.1 200 OK\r\na: b\r\n{fields}\r\n");
@@ -566,9 +617,10 @@ mod tests {
         check("CONNECT [::1] HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidTarget);
         check("CONNECT a:1 HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc", E::ContentLength);
         check("CONNECT a:1 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", E::TransferEncoding);
-        check("GET a HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidTarget);
+        check("GET a HTTP/1.1\r\nHost: a\r\n\r\n", E::Malformed);
+        check("GET http://?a HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidTarget);
         check("GET /a#b HTTP/1.1\r\nHost: a\r\n\r\n", E::Fragment);
-        check("GET * HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidTarget);
+        check("GET * HTTP/1.1\r\nHost: a\r\n\r\n", E::Malformed);
         check("CONNECT a HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidTarget);
         check("GET  / HTTP/1.1\r\nHost: a\r\n\r\n", E::Malformed);
         check("get / HTTP/1.1\r\nHost: a\r\n\r\n", E::Method);
@@ -637,18 +689,19 @@ mod tests {
         let (expected, expected_info) = request(whole).expect("valid").expect("complete");
         for split in 1..whole.len() - 4 {
             let (mut head, mut scan) = (RequestHead::default(), HeadScan::default());
-            let first = parse_request(&whole[..split], &mut scan, Limits::default(), &mut head).expect("valid");
+            let first = parse_request(&whole[..split], &mut scan, RequestRules::default(), &mut head).expect("valid");
             let info = match first {
                 Some(info) => info,
-                None => {
-                    parse_request(whole, &mut scan, Limits::default(), &mut head).expect("valid").expect("complete")
-                }
+                None => parse_request(whole, &mut scan, RequestRules::default(), &mut head)
+                    .expect("valid")
+                    .expect("complete"),
             };
             assert_eq!((info, text(&head)), (expected_info, text(&expected)), "split at {split}");
         }
         let (mut head, mut scan) = (RequestHead::default(), HeadScan::default());
-        let byte_by_byte = (1..=whole.len())
-            .find_map(|end| parse_request(&whole[..end], &mut scan, Limits::default(), &mut head).expect("valid"));
+        let byte_by_byte = (1..=whole.len()).find_map(|end| {
+            parse_request(&whole[..end], &mut scan, RequestRules::default(), &mut head).expect("valid")
+        });
         assert_eq!(byte_by_byte, Some(expected_info));
     }
 

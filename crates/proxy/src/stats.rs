@@ -25,6 +25,16 @@ layout! {
 }
 
 layout! {
+    /// `http1.`: of all clients' HTTP/1 connections.
+    pub mod http1 {
+        counters { dropped_headers_with_underscores, requests_rejected_with_underscores_in_headers }
+        gauges {}
+        histograms {}
+        statuses None
+    }
+}
+
+layout! {
     /// `listener.ADDRESS.`
     pub mod listener {
         counters {

@@ -78,6 +78,10 @@ pub struct HttpConnectionManager {
     pub max_request_headers_bytes: usize,
     /// Limit of header lines (100); beyond it 431.
     pub max_headers_count: usize,
+    /// What happens to header names with underscores (`headers_with_underscores_action`).
+    pub underscores: HeadersWithUnderscores,
+    /// HTTP/1 requests for a URL are served as such; otherwise they are answered 404 (`allow_absolute_url`).
+    pub absolute_urls: bool,
     /// Accept HTTP/1.0 requests.
     pub accept_http_10: bool,
     /// Answer for HTTP/1.0 requests without a host.
@@ -190,6 +194,18 @@ pub enum EscapedSlashes {
     UnescapeAndRedirect,
     /// Forward the unescaped path.
     UnescapeAndForward,
+}
+
+/// `headers_with_underscores_action`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HeadersWithUnderscores {
+    /// They are headers like others.
+    #[default]
+    Allow,
+    /// 400; over HTTP/2 the stream is reset.
+    Reject,
+    /// They are left out.
+    Drop,
 }
 
 /// `strip_matching_host_port` and `strip_any_host_port`.

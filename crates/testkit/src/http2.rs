@@ -63,6 +63,26 @@ impl Http2Frames {
         Ok(Self { socket, next_stream: 1 })
     }
 
+    /// This side's address.
+    ///
+    /// # Errors
+    /// When the socket is no longer connected.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// A field of a header block, without the tables (RFC 7541 section 6.2.2).
+    ///
+    /// # Panics
+    /// When name or value has 127 bytes or more.
+    pub fn field(name: &str, value: &str) -> Vec<u8> {
+        let text = |text: &str| {
+            let length = u8::try_from(text.len()).ok().filter(|length| *length < 127).expect("a short text");
+            [&[length], text.as_bytes()].concat()
+        };
+        [vec![0], text(name), text(value)].concat()
+    }
+
     /// A frame's bytes.
     ///
     /// # Panics

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use evenkeel_filters::rbac::{Subject, evaluate};
 use evenkeel_http::h2::{self, Reset, Sink, StreamKey};
 use evenkeel_http::{
-    Framing, HeadScan, Limits, RequestHead, ResponseHead, Version, encode, parse_request, parse_response,
+    Framing, HeadScan, Limits, RequestHead, RequestRules, ResponseHead, Version, encode, parse_request, parse_response,
 };
 use evenkeel_proxy::bootstrap;
 use evenkeel_proxy::options::{BootstrapSource, NodeOverrides};
@@ -105,7 +105,7 @@ fn http1() -> Result<()> {
 
 #[inline(never)]
 fn h1_parse_request(bytes: &[u8], head: &mut RequestHead) -> bool {
-    parse_request(bytes, &mut HeadScan::default(), Limits::default(), head).is_ok_and(|info| info.is_some())
+    parse_request(bytes, &mut HeadScan::default(), RequestRules::default(), head).is_ok_and(|info| info.is_some())
 }
 
 #[inline(never)]

@@ -2,7 +2,8 @@
 
 use evenkeel_http::encode::{self, Connection, ResponseStyle};
 use evenkeel_http::{
-    BodyDecoder, Framing, HeadScan, Headers, Limits, RequestHead, ResponseHead, parse_request, parse_response,
+    BodyDecoder, Framing, HeadScan, Headers, Limits, RequestHead, RequestRules, ResponseHead, parse_request,
+    parse_response,
 };
 
 use super::Target;
@@ -47,14 +48,15 @@ pub const CHUNKED: Target = Target {
 fn request(data: &[u8]) {
     let parse = |bytes: &[u8]| {
         let mut head = RequestHead::default();
-        parse_request(bytes, &mut HeadScan::default(), Limits::default(), &mut head).map(|info| info.map(|i| (head, i)))
+        parse_request(bytes, &mut HeadScan::default(), RequestRules::default(), &mut head)
+            .map(|info| info.map(|i| (head, i)))
     };
     let Ok(Some((head, info))) = parse(data) else { return };
     let (mut pieces, mut scan) = (RequestHead::default(), HeadScan::default());
     let (mut again, step) = (None, data.len().div_ceil(7));
     for end in (step..data.len() + step).step_by(step) {
         let piece = &data[..end.min(data.len())];
-        again = parse_request(piece, &mut scan, Limits::default(), &mut pieces).expect("whole it was valid");
+        again = parse_request(piece, &mut scan, RequestRules::default(), &mut pieces).expect("whole it was valid");
         if again.is_some() {
             break;
         }

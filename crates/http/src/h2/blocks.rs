@@ -3,10 +3,10 @@
 use super::connection::{Connection, Leaving, MAX_31_BITS, Role};
 use super::error::{ConnectionError, Reason, Violation};
 use super::frame::{FrameHeader, flag, number};
-use super::head::{self, Fault, RequestReader, ResponseReader, TrailersReader};
+use super::head::{self, Refusal, RequestReader, ResponseReader, TrailersReader};
 use super::hpack::HpackError;
 use super::receive::{Block, protocol_error};
-use super::sink::{Counter, Sink, StreamKey};
+use super::sink::{Counter, Fault, Sink, StreamKey};
 use super::streams::{Direction, Gone};
 use crate::framing::Framing;
 use crate::head::ResponseHead;
@@ -178,7 +178,11 @@ impl Connection {
             return Ok(());
         }
         let mut reader = RequestReader::new(&mut self.request, &self.options);
-        self.decoder.decode(block, &mut |field| reader.field(field)).map_err(compression_error)?;
+        if let Err(error) = self.decoder.decode(block, &mut |field| reader.field(field)) {
+            sink.refused(Fault::Block);
+            return Err(compression_error(error));
+        }
+        (0..reader.dropped()).for_each(|_| sink.count(Counter::DroppedUnderscore));
         match reader.finish(end) {
             Ok(meta) => {
                 let mut stream = self.new_stream(id);
@@ -192,11 +196,23 @@ impl Connection {
                 sink.request(key, &mut self.request, meta);
                 Ok(())
             }
-            Err(Fault::TooLarge) => {
+            Err(refusal) => self.refuse_request(id, refusal, sink),
+        }
+    }
+
+    fn refuse_request(&mut self, id: u32, refusal: Refusal, sink: &mut impl Sink) -> Result<(), ConnectionError> {
+        sink.refused(refusal.0);
+        match refusal.0 {
+            Fault::TooLarge => {
                 self.answer_too_large(id, sink);
                 Ok(())
             }
-            Err(Fault::Malformed(text)) => self.malformed(None, id, text, sink),
+            Fault::Underscore => {
+                sink.count(Counter::RejectedUnderscore);
+                self.refuse(id, Reason::INTERNAL_ERROR, sink);
+                self.floods.premature_reset(&self.options)
+            }
+            Fault::Field | Fault::Message | Fault::Block => self.malformed(None, id, refusal, sink),
         }
     }
 
@@ -223,7 +239,7 @@ impl Connection {
         self.decoder.decode(block, &mut |field| reader.field(field)).map_err(compression_error)?;
         let meta = match reader.finish(end, stream.to_head, stream.connect) {
             Ok(meta) => meta,
-            Err(fault) => return self.fault(key, fault, sink),
+            Err(refusal) => return self.fault(key, refusal, sink),
         };
         if self.response.status < 200 {
             sink.interim(key, &mut self.response);
@@ -252,27 +268,34 @@ impl Connection {
         let mut reader = TrailersReader::new(&mut self.trailers, &self.options);
         self.decoder.decode(block, &mut |field| reader.field(field)).map_err(compression_error)?;
         let cut = self.streams.get(key).is_some_and(|stream| stream.expected.is_some_and(|left| left > 0));
-        let fault = match reader.finish() {
-            Ok(()) if !end => Fault::Malformed("a second header block that does not end the stream"),
-            Ok(()) if cut => Fault::Malformed("the body is shorter than content-length"),
+        (0..reader.dropped()).for_each(|_| sink.count(Counter::DroppedUnderscore));
+        let refusal = match reader.finish() {
+            Ok(()) if !end => (Fault::Message, "a second header block that does not end the stream"),
+            Ok(()) if cut => (Fault::Message, "the body is shorter than content-length"),
             Ok(()) => {
                 sink.count(Counter::Trailers);
                 sink.trailers(key, &mut self.trailers);
                 self.received_end(key);
                 return Ok(());
             }
-            Err(fault) => fault,
+            Err(refusal) => refusal,
         };
-        self.fault(key, fault, sink)
+        self.fault(key, refusal, sink)
     }
 
-    fn fault(&mut self, key: StreamKey, fault: Fault, sink: &mut impl Sink) -> Result<(), ConnectionError> {
+    /// A message on an open stream is not taken.
+    fn fault(&mut self, key: StreamKey, refusal: Refusal, sink: &mut impl Sink) -> Result<(), ConnectionError> {
+        let fault = refusal.0;
         match fault {
-            Fault::Malformed(text) => self.malformed(Some(key), key.id, text, sink),
             Fault::TooLarge => {
                 sink.count(Counter::HeaderOverflow);
-                self.stream_error(key, Reason::ENHANCE_YOUR_CALM, sink)
+                self.message_error(key, Reason::ENHANCE_YOUR_CALM, Some(fault), sink)
             }
+            Fault::Underscore => {
+                sink.count(Counter::RejectedUnderscore);
+                self.message_error(key, Reason::INTERNAL_ERROR, Some(fault), sink)
+            }
+            Fault::Field | Fault::Message | Fault::Block => self.malformed(Some(key), key.id, refusal, sink),
         }
     }
 }

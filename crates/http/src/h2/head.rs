@@ -2,22 +2,17 @@
 
 use super::hpack::{Decoded, Encoder, Name};
 use super::options::Options;
-use super::sink::{RequestMeta, ResponseMeta};
+use super::sink::{Fault, RequestMeta, ResponseMeta};
 use crate::bytes::{TARGET, TOKEN};
 use crate::framing::Framing;
 use crate::head::{RequestHead, ResponseHead, Version};
 use crate::headers::Headers;
 use crate::names::HeaderId;
 use crate::parse::{check_authority, content_length};
+use crate::underscores::Underscores;
 
-/// Why a message is not taken. Decoding goes on to the block's end all the same, for the tables' sake.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fault {
-    /// It is malformed (RFC 9113 section 8.1.1).
-    Malformed(&'static str),
-    /// More lines or bytes than the limits.
-    TooLarge,
-}
+/// Why a message is not taken, and that in words. Decoding goes on to the block's end all the same, for the tables' sake.
+pub(super) type Refusal = (Fault, &'static str);
 
 /// What all kinds of header lists have in common.
 #[derive(Debug)]
@@ -28,28 +23,46 @@ struct Fields {
     ordinary: bool,
     cookies: u32,
     length: Option<u64>,
-    fault: Option<Fault>,
+    underscores: Underscores,
+    /// Fields left out for their underscores.
+    dropped: u32,
+    refusal: Option<Refusal>,
 }
 
 impl Fields {
     fn new(options: &Options) -> Self {
         let (lines_left, bytes_left) = (options.max_headers, options.max_header_list_bytes);
-        Self { lines_left, bytes_left, ordinary: false, cookies: 0, length: None, fault: None }
+        Self {
+            lines_left,
+            bytes_left,
+            ordinary: false,
+            cookies: 0,
+            length: None,
+            underscores: options.underscores,
+            dropped: 0,
+            refusal: None,
+        }
     }
 
+    /// A field is not in order.
     fn fail(&mut self, why: &'static str) {
-        self.fault.get_or_insert(Fault::Malformed(why));
+        self.refusal.get_or_insert((Fault::Field, why));
+    }
+
+    /// The fields do not make a message.
+    fn fail_message(&mut self, why: &'static str) {
+        self.refusal.get_or_insert((Fault::Message, why));
     }
 
     /// Counts a field against the limits; false when nothing more is to be done with it.
     #[inline]
     fn admit(&mut self, field: &Decoded<'_>) -> bool {
+        if self.refusal.is_some() || self.is_left_out(field) {
+            return false;
+        }
         let bytes = (field.name_bytes.len() + field.value.len() + 32) as u64;
         if self.lines_left == 0 || bytes > u64::from(self.bytes_left) {
-            self.fault = Some(Fault::TooLarge);
-            self.lines_left = 0;
-        }
-        if self.fault.is_some() {
+            self.refusal = Some((Fault::TooLarge, "header list over the limit"));
             return false;
         }
         self.lines_left -= 1;
@@ -58,6 +71,24 @@ impl Fields {
             self.fail("forbidden characters in a field value");
         }
         field.valid
+    }
+
+    /// Whether nothing more is to be done with a field for its name's sake. What is malformed is so whatever its name.
+    #[inline]
+    fn is_left_out(&mut self, field: &Decoded<'_>) -> bool {
+        if self.underscores == Underscores::Allow
+            || field.name != Name::Field(HeaderId::Other)
+            || !field.valid
+            || !self.underscores.concern(field.name_bytes)
+        {
+            return false;
+        }
+        self.ordinary = true;
+        match self.underscores {
+            Underscores::Reject => self.refusal = Some((Fault::Underscore, "underscore in a field name")),
+            Underscores::Drop | Underscores::Allow => self.dropped += 1,
+        }
+        true
     }
 
     /// Takes an ordinary field.
@@ -84,9 +115,9 @@ impl Fields {
     }
 
     /// Ends the list.
-    fn finish(&self, headers: &mut Headers) -> Result<(), Fault> {
-        if let Some(fault) = self.fault {
-            return Err(fault);
+    fn finish(&self, headers: &mut Headers) -> Result<(), Refusal> {
+        if let Some(refusal) = self.refusal {
+            return Err(refusal);
         }
         if self.cookies > 1 {
             headers.join(HeaderId::Cookie, b"; ");
@@ -178,19 +209,24 @@ impl<'a> RequestReader<'a> {
         }
     }
 
+    /// Fields left out for their underscores.
+    pub(super) fn dropped(&self) -> u32 {
+        self.fields.dropped
+    }
+
     /// Ends the head; `end`: the stream ends with it.
-    pub(super) fn finish(mut self, end: bool) -> Result<RequestMeta, Fault> {
-        if self.fields.fault.is_none() {
+    pub(super) fn finish(mut self, end: bool) -> Result<RequestMeta, Refusal> {
+        if self.fields.refusal.is_none() {
             self.check_pseudo();
         }
         self.fields.finish(&mut self.head.headers)?;
         let connect = self.head.method() == b"CONNECT";
         if connect && self.fields.length.is_some() {
-            return Err(Fault::Malformed("content-length with CONNECT"));
+            return Err((Fault::Message, "content-length with CONNECT"));
         }
         let framing = match self.fields.length {
             Some(length) if end && length > 0 => {
-                return Err(Fault::Malformed("the body is shorter than content-length"));
+                return Err((Fault::Message, "the body is shorter than content-length"));
             }
             Some(length) => Framing::Length(length),
             None if end => Framing::None,
@@ -203,22 +239,27 @@ impl<'a> RequestReader<'a> {
         let connect = self.head.method() == b"CONNECT";
         let complete = self.method && self.scheme.is_some() && self.path;
         if self.protocol {
-            if !connect || !self.takes_extended_connect || !complete || !self.authority {
-                return self.fields.fail("invalid extended CONNECT");
+            if !self.takes_extended_connect {
+                return self.fields.fail("extended CONNECT, which is not taken");
+            }
+            if !connect || !complete || !self.authority {
+                return self.fields.fail_message("invalid extended CONNECT");
             }
         } else if connect {
             // Whom to connect to cannot be said by host, since that has no port then (RFC 9113 section 8.5).
             if self.scheme.is_some() || self.path || !self.authority || self.head.authority().is_empty() {
-                self.fields.fail("invalid CONNECT");
+                self.fields.fail_message("invalid CONNECT");
             }
             return;
         } else if !complete {
-            return self.fields.fail("missing pseudo-header field");
+            return self.fields.fail_message("missing pseudo-header field");
         }
         let (path, options) = (self.head.path(), self.head.method() == b"OPTIONS");
         let valid_start = path.starts_with(b"/") || (path == b"*" && options);
-        if !valid_start || !TARGET.holds_all(path) {
-            self.fields.fail("invalid :path");
+        if !valid_start {
+            self.fields.fail_message("invalid :path");
+        } else if !TARGET.holds_all(path) {
+            self.fields.fail("forbidden characters in :path");
         }
     }
 }
@@ -253,10 +294,10 @@ impl<'a> ResponseReader<'a> {
     }
 
     /// Ends the head. `to_head` and `to_connect`: what the request was.
-    pub(super) fn finish(self, end: bool, to_head: bool, to_connect: bool) -> Result<ResponseMeta, Fault> {
+    pub(super) fn finish(self, end: bool, to_head: bool, to_connect: bool) -> Result<ResponseMeta, Refusal> {
         self.fields.finish(&mut self.head.headers)?;
         let status = self.head.status;
-        let malformed = |why| Err(Fault::Malformed(why));
+        let malformed = |why| Err((Fault::Message, why));
         if status == 0 {
             return malformed("no :status");
         }
@@ -301,7 +342,12 @@ impl<'a> TrailersReader<'a> {
         }
     }
 
-    pub(super) fn finish(self) -> Result<(), Fault> {
+    /// Fields left out for their underscores.
+    pub(super) fn dropped(&self) -> u32 {
+        self.fields.dropped
+    }
+
+    pub(super) fn finish(self) -> Result<(), Refusal> {
         self.fields.finish(self.trailers)?;
         for id in [HeaderId::ContentLength, HeaderId::Expect, HeaderId::Host, HeaderId::Te, HeaderId::Trailer] {
             self.trailers.remove(id);

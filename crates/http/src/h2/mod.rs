@@ -30,7 +30,7 @@ mod streams;
 pub use connection::Connection;
 pub use error::{ConnectionError, OpenError, Reason, StreamGone, Violation};
 pub use options::Options;
-pub use sink::{Counter, PeerSettings, RequestMeta, Reset, ResponseMeta, Sink, StreamKey};
+pub use sink::{Counter, Fault, PeerSettings, RequestMeta, Reset, ResponseMeta, Sink, StreamKey};
 
 /// What a client says first; a server may tell prior-knowledge HTTP/2 from HTTP/1 by it (RFC 9113 section 3.4).
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

@@ -1,5 +1,7 @@
 //! Limits and settings of a connection.
 
+use crate::underscores::Underscores;
+
 /// Settings and limits of one connection. Names and defaults are those of Envoy's `Http2ProtocolOptions` where it has one.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -22,6 +24,8 @@ pub struct Options {
     /// A malformed message resets its stream; otherwise it ends the connection
     /// (Envoy's `override_stream_error_on_invalid_http_message`).
     pub stream_error_on_invalid_http_message: bool,
+    /// What happens to header names with underscores (server role).
+    pub underscores: Underscores,
     /// Most frames in the output that the peer does not read.
     pub max_outbound_frames: u32,
     /// Most PING, SETTINGS, RST_STREAM and WINDOW_UPDATE frames in the output that the peer does not read.
@@ -69,6 +73,7 @@ impl Default for Options {
             max_header_list_bytes: 60 * 1024,
             enable_connect_protocol: false,
             stream_error_on_invalid_http_message: true,
+            underscores: Underscores::Allow,
             max_outbound_frames: 10_000,
             max_outbound_control_frames: 1_000,
             max_consecutive_inbound_frames_with_empty_payload: 1,

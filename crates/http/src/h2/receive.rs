@@ -5,7 +5,8 @@ use super::connection::{Connection, Leaving, MAX_31_BITS, Role, SHUTDOWN_PING};
 use super::error::{ConnectionError, Reason, Violation};
 use super::floods::Floods;
 use super::frame::{FrameHeader, HEADER_BYTES, flag, kind, number};
-use super::sink::{Counter, Reset, Sink, StreamKey};
+use super::head::Refusal;
+use super::sink::{Counter, Fault, Reset, Sink, StreamKey};
 use super::streams::{Direction, Gone};
 
 /// A DATA frame of which more is to come.
@@ -198,7 +199,8 @@ impl Connection {
         if let Some(expected) = stream.expected {
             let left = expected.checked_sub(data as u64).filter(|left| !end || *left == 0);
             if left.is_none() {
-                self.malformed(Some(key), key.id, "the body is not as long as content-length", sink)?;
+                let refusal = (Fault::Message, "the body is not as long as content-length");
+                self.malformed(Some(key), key.id, refusal, sink)?;
                 return Ok(None);
             }
             stream.expected = left;
@@ -263,7 +265,7 @@ impl Connection {
         let Some(key) = self.streams.find(header.stream) else { return Ok(()) };
         let unprocessed = reason == Reason::REFUSED_STREAM && self.role == Role::Client;
         let premature = self.is_premature(key);
-        sink.reset(key, Reset { reason, by_peer: true, unprocessed });
+        sink.reset(key, Reset { reason, by_peer: true, unprocessed, fault: None });
         self.remove(key, Gone::ResetByPeer);
         if premature { self.floods.premature_reset(&self.options) } else { Ok(()) }
     }
@@ -341,7 +343,7 @@ impl Connection {
         self.peer_leaves = true;
         if self.role == Role::Client {
             for key in self.streams.above(last) {
-                let reset = Reset { reason: Reason::REFUSED_STREAM, by_peer: true, unprocessed: true };
+                let reset = Reset { reason: Reason::REFUSED_STREAM, by_peer: true, unprocessed: true, fault: None };
                 sink.reset(key, reset);
                 self.remove(key, Gone::ResetByPeer);
             }
@@ -377,9 +379,20 @@ impl Connection {
         reason: Reason,
         sink: &mut impl Sink,
     ) -> Result<(), ConnectionError> {
+        self.message_error(key, reason, None, sink)
+    }
+
+    /// Resets a stream because of what the peer did, or what is wrong with its message.
+    pub(super) fn message_error(
+        &mut self,
+        key: StreamKey,
+        reason: Reason,
+        fault: Option<Fault>,
+        sink: &mut impl Sink,
+    ) -> Result<(), ConnectionError> {
         let premature = self.is_premature(key);
         sink.count(Counter::TxReset);
-        sink.reset(key, Reset { reason, by_peer: false, unprocessed: false });
+        sink.reset(key, Reset { reason, by_peer: false, unprocessed: false, fault });
         self.reset(key, reason);
         // A peer can make this side reset streams as well as reset them itself.
         if premature { self.floods.premature_reset(&self.options) } else { Ok(()) }
@@ -391,7 +404,7 @@ impl Connection {
         &mut self,
         key: Option<StreamKey>,
         id: u32,
-        text: &'static str,
+        (fault, text): Refusal,
         sink: &mut impl Sink,
     ) -> Result<(), ConnectionError> {
         sink.count(Counter::RxMessagingError);
@@ -399,12 +412,12 @@ impl Connection {
         if !self.options.stream_error_on_invalid_http_message {
             if let Some(key) = key {
                 // The others end with the connection; this one is why.
-                sink.reset(key, Reset { reason, by_peer: false, unprocessed: false });
+                sink.reset(key, Reset { reason, by_peer: false, unprocessed: false, fault: Some(fault) });
             }
             return Err(ConnectionError { reason, text, violation: Violation::Messaging });
         }
         if let Some(key) = key {
-            return self.stream_error(key, reason, sink);
+            return self.message_error(key, reason, Some(fault), sink);
         }
         self.refuse(id, reason, sink);
         if self.role == Role::Server { self.floods.premature_reset(&self.options) } else { Ok(()) }

@@ -47,6 +47,21 @@ pub struct ResponseMeta {
     pub end: bool,
 }
 
+/// What is wrong with a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// A field that no message may have, or not there, or not twice.
+    Field,
+    /// Its fields do not make a message together, or its body is not as long as they say (RFC 9113 section 8.1.1).
+    Message,
+    /// More lines or bytes than the limits.
+    TooLarge,
+    /// A name with an underscore where those are refused.
+    Underscore,
+    /// Its header block cannot be decoded, and the connection ends.
+    Block,
+}
+
 /// How a stream was cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reset {
@@ -57,6 +72,8 @@ pub struct Reset {
     /// The peer has not looked at the request (REFUSED_STREAM, or above the last stream of its GOAWAY), so that it may be sent
     /// again whatever it is (RFC 9113 section 8.7).
     pub unprocessed: bool,
+    /// What was wrong with the peer's message, if that is why.
+    pub fault: Option<Fault>,
 }
 
 /// What the peer allows (RFC 9113 section 6.5.2).
@@ -83,6 +100,10 @@ pub enum Counter {
     HeaderOverflow,
     /// Trailers received: `trailers`.
     Trailers,
+    /// A field left out for its name: `dropped_headers_with_underscores`.
+    DroppedUnderscore,
+    /// A request refused for the name of a field: `requests_rejected_with_underscores_in_headers`.
+    RejectedUnderscore,
 }
 
 /// Takes what [`super::Connection::receive`] finds, in the order of the wire. The connection cannot be called from inside; note
@@ -94,6 +115,9 @@ pub enum Counter {
 pub trait Sink {
     /// A request (server role). `head` is to be swapped out or copied; the memory left in its place is used for the next one.
     fn request(&mut self, stream: StreamKey, head: &mut RequestHead, meta: RequestMeta) {}
+
+    /// A request came that is none, for this reason, and was answered as far as it can be (server role).
+    fn refused(&mut self, fault: Fault) {}
 
     /// An interim (1xx) response (client role).
     fn interim(&mut self, stream: StreamKey, head: &mut ResponseHead) {}

@@ -1,7 +1,7 @@
 //! Tables of frames: what comes in, what is made of it, and what goes out.
 
-use evenkeel_http::h2::{Connection, ConnectionError, Options, PREFACE, Reason, StreamKey, Violation};
-use evenkeel_http::{Framing, RequestHead, ResponseHead};
+use evenkeel_http::h2::{Connection, ConnectionError, Counter, Fault, Options, PREFACE, Reason, StreamKey, Violation};
+use evenkeel_http::{Framing, RequestHead, ResponseHead, Underscores};
 
 use crate::script::{Event, Script};
 use crate::wire::*;
@@ -280,6 +280,58 @@ fn trailers_are_checked() {
     check_server(&[body.clone(), headers(1, ALL, &[(":path", "/")])], before, out);
     check_server(&[body.clone(), headers(1, ALL, &[("T", "1")])], before, out);
     check_server(&[body, headers(1, ALL, &[("connection", "close")])], before, out);
+}
+
+#[test]
+fn names_with_underscores_are_dropped_or_refused() {
+    let options = |underscores| Options { underscores, ..small() };
+    let head = get(1, END_HEADERS, &[("x_a", "1"), ("a", "2"), ("_", "3")]);
+    let trailers = headers(1, ALL, &[("t_", "4"), ("t", "5")]);
+    let exchange = [head, data(1, 0, b"b"), trailers];
+    let allowed = "request 1 GET http://h / Chunked x_a=1 a=2 _=3\ndata 1 b\ntrailers 1 t_=4 t=5";
+    check(|| server(options(Underscores::Allow)), &exchange, allowed, "");
+    let dropped = "request 1 GET http://h / Chunked a=2\ndata 1 b\ntrailers 1 t=5";
+    check(|| server(options(Underscores::Drop)), &exchange, dropped, "");
+    let refused = "RST_STREAM 1 INTERNAL_ERROR";
+    check(|| server(options(Underscores::Reject)), &exchange, "", refused);
+    let late = [get(1, END_HEADERS, &[]), headers(1, ALL, &[("t_", "4")]), get(3, ALL, &[])];
+    let cut = "request 1 GET http://h / Chunked\nreset 1 INTERNAL_ERROR by self\nrequest 3 GET http://h / None end";
+    check(|| server(options(Underscores::Reject)), &late, cut, refused);
+    // What is left out counts against no limit.
+    let long = "x".repeat(1_900);
+    let large = [get(1, ALL, &[("x_a", &long), ("y_a", &long), ("a", "1")])];
+    check(|| server(options(Underscores::Drop)), &large, "request 1 GET http://h / None end a=1", "");
+    // It is no reason to take what is malformed.
+    let malformed = [get(1, ALL, &[("x_a", "a\0b")])];
+    check(|| server(options(Underscores::Drop)), &malformed, "", "RST_STREAM 1 PROTOCOL_ERROR");
+
+    let told = |underscores| {
+        let (script, _) = run(&mut server(options(underscores)), &exchange.concat(), 1_000);
+        (script.counts, script.faults)
+    };
+    assert_eq!(told(Underscores::Allow), (vec![Counter::Trailers], vec![]));
+    assert_eq!(
+        told(Underscores::Drop),
+        ([vec![Counter::DroppedUnderscore; 3], vec![Counter::Trailers]].concat(), vec![])
+    );
+    let (counts, faults) = told(Underscores::Reject);
+    assert_eq!((counts, faults), (vec![Counter::RejectedUnderscore, Counter::TxReset], vec![Fault::Underscore]));
+}
+
+#[test]
+fn it_is_told_what_is_wrong_with_a_message() {
+    let check = |frames: &[Vec<u8>], expected: Fault| {
+        let (script, _) = run(&mut server(small()), &frames.concat(), 1_000);
+        assert_eq!(script.faults, [expected], "{}", script.describe());
+    };
+    check(&[get(1, ALL, &[("X", "1")])], Fault::Field);
+    check(&[get(1, ALL, &[("connection", "close")])], Fault::Field);
+    check(&[get(1, ALL, &[("content-length", "1")])], Fault::Message);
+    check(&[headers(1, ALL, &[(":method", "GET"), (":scheme", "http")])], Fault::Message);
+    check(&[get(1, ALL, &[("a", &"x".repeat(2_000))])], Fault::TooLarge);
+    check(&[frame(HEADERS, ALL, 1, &[0xff, 0xff, 3])], Fault::Block);
+    check(&[get(1, END_HEADERS, &[]), headers(1, ALL, &[("T", "1")])], Fault::Field);
+    check(&[get(1, END_HEADERS, &[]), headers(1, END_HEADERS, &[("t", "1")])], Fault::Message);
 }
 
 #[test]

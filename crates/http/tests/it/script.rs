@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use evenkeel_http::h2::{Counter, PeerSettings, Reason, RequestMeta, Reset, ResponseMeta, Sink, StreamKey};
+use evenkeel_http::h2::{Counter, Fault, PeerSettings, Reason, RequestMeta, Reset, ResponseMeta, Sink, StreamKey};
 use evenkeel_http::{Headers, RequestHead, ResponseHead};
 
 /// What the sink was told, with everything copied.
@@ -22,6 +22,8 @@ pub enum Event {
 pub struct Script {
     pub events: Vec<Event>,
     pub counts: Vec<Counter>,
+    /// What was wrong with heads that were no requests, and with messages whose streams were reset for it.
+    pub faults: Vec<Fault>,
     /// The peer's settings have come.
     pub settled: bool,
 }
@@ -111,7 +113,12 @@ impl Sink for Script {
         self.events.push(Event::Trailers(stream, std::mem::take(trailers)));
     }
 
+    fn refused(&mut self, fault: Fault) {
+        self.faults.push(fault);
+    }
+
     fn reset(&mut self, stream: StreamKey, reset: Reset) {
+        self.faults.extend(reset.fault);
         self.events.push(Event::Reset(stream, reset));
     }
 

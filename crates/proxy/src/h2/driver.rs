@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use evenkeel_http::Underscores;
 use evenkeel_http::h2::{Connection as Codec, ConnectionError, Options, Reason, Violation};
 use evenkeel_runtime_config::http2::{Http2Keepalive, Http2Options};
 use evenkeel_stats::Writer;
@@ -40,6 +41,8 @@ pub(crate) struct Limits {
     pub(crate) max_head_bytes: usize,
     /// Most header lines in a head.
     pub(crate) max_headers: usize,
+    /// What happens to header names with underscores.
+    pub(crate) underscores: Underscores,
     /// A connection without streams is ended after this long; `None`: never.
     pub(crate) idle_timeout: Option<Duration>,
     /// Between the two GOAWAYs of a connection that is asked to end.
@@ -434,6 +437,7 @@ fn codec_options(options: &Http2Options, limits: &Limits) -> Options {
         hpack_table_size: options.hpack_table_bytes,
         max_headers: u32::try_from(limits.max_headers).unwrap_or(u32::MAX),
         max_header_list_bytes: u32::try_from(limits.max_head_bytes).unwrap_or(u32::MAX),
+        underscores: limits.underscores,
         enable_connect_protocol: options.allow_connect,
         stream_error_on_invalid_http_message: options.stream_error_on_invalid_message,
         max_outbound_frames: options.max_outbound_frames,

@@ -26,5 +26,5 @@ mod tests;
 pub(crate) use client::Client;
 pub(crate) use driver::Limits;
 pub(crate) use memory::{Chunk, give_request as recycle, trim};
-pub(crate) use server::{Incoming, Server};
+pub(crate) use server::{Accepted, Incoming, Server};
 pub(crate) use stream::{Answer, Received, Reset, ResetBy, Stream};

@@ -4,14 +4,14 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use evenkeel_http::RequestHead;
-use evenkeel_http::h2::{RequestMeta, Violation};
+use evenkeel_http::h2::{Fault, RequestMeta, Violation};
 use evenkeel_runtime_config::http2::Http2Options;
 use evenkeel_stats::Writer;
 
 use super::driver::{Driver, Limits};
 use super::memory;
 use super::stats::Stats;
-use super::stream::Stream;
+use super::stream::{Reset, Stream};
 use crate::conn::Buffer;
 use crate::stream::Stream as Socket;
 
@@ -19,6 +19,26 @@ use crate::stream::Stream as Socket;
 pub(crate) struct Server {
     driver: Driver,
     over: bool,
+}
+
+/// What a client did.
+#[derive(Debug)]
+pub(crate) enum Accepted {
+    /// It made a request.
+    Request(Incoming),
+    /// It made a request, which was cut off before anybody looked at it.
+    Cut(RequestHead, Cut),
+    /// It sent a head that is none, and got its answer.
+    Refused(Fault),
+}
+
+/// A request's end before its beginning.
+#[derive(Debug)]
+pub(crate) struct Cut {
+    /// How.
+    pub(crate) reset: Reset,
+    /// Bytes of its body that had come.
+    pub(crate) received: usize,
 }
 
 /// A request and the stream it came on.
@@ -41,16 +61,16 @@ impl Server {
         Self { driver: Driver::new(true, (socket, input), options, limits, stats), over: false }
     }
 
-    /// The next request; `None` when the connection has ended. Cancel safe.
-    pub(crate) fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Option<Incoming>> {
-        if let Some(incoming) = self.next_request() {
-            return Poll::Ready(Some(incoming));
+    /// The next request, or what had been one; `None` when the connection has ended. Cancel safe.
+    pub(crate) fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Option<Accepted>> {
+        if let Some(accepted) = self.next() {
+            return Poll::Ready(Some(accepted));
         }
         if !self.over && self.driver.poll_turn(cx).is_ready() {
             self.over = true;
         }
-        match self.next_request() {
-            Some(incoming) => Poll::Ready(Some(incoming)),
+        match self.next() {
+            Some(accepted) => Poll::Ready(Some(accepted)),
             None if self.over => Poll::Ready(None),
             None => Poll::Pending,
         }
@@ -61,23 +81,40 @@ impl Server {
         self.driver.violation == Some(Violation::PrematureResets)
     }
 
+    /// Whether the connection has ended because its client broke the protocol.
+    pub(crate) fn was_broken(&self) -> bool {
+        matches!(
+            self.driver.violation,
+            Some(Violation::Protocol | Violation::Messaging | Violation::Compression | Violation::HeaderOverflow)
+        )
+    }
+
     /// Asks the client to open no more streams. Those there are go on, then the connection ends.
     pub(crate) fn drain(&mut self) {
         self.driver.drain();
     }
 
-    fn next_request(&mut self) -> Option<Incoming> {
+    fn next(&mut self) -> Option<Accepted> {
         loop {
             let mut core = self.driver.shared.0.borrow_mut();
+            if let Some(fault) = core.streams.refused.pop_front() {
+                return Some(Accepted::Refused(fault));
+            }
             let (index, head, meta) = core.streams.requests.pop_front()?;
-            // Reset before anybody looked at it: nobody needs to.
-            if core.streams.entries.get(index).is_none_or(|entry| entry.reset.is_some()) {
-                memory::give_request(head);
-                core.forget(index);
-                continue;
+            let cut = core.streams.entries.get(index).map(|entry| (entry.reset, entry.received.len()));
+            match cut {
+                Some((None, _)) => {}
+                Some((Some(reset), received)) => {
+                    core.forget(index);
+                    return Some(Accepted::Cut(head, Cut { reset, received }));
+                }
+                None => {
+                    memory::give_request(head);
+                    continue;
+                }
             }
             let stream = Stream::new(Rc::clone(&self.driver.shared), index);
-            return Some(Incoming { stream, head, meta });
+            return Some(Accepted::Request(Incoming { stream, head, meta }));
         }
     }
 }

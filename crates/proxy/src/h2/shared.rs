@@ -7,8 +7,8 @@ use std::task::Waker;
 use std::time::Duration;
 
 use evenkeel_http::h2::{
-    Connection as Codec, Counter as Event, PeerSettings, Reason, RequestMeta, Reset as CodecReset, ResponseMeta, Sink,
-    StreamKey,
+    Connection as Codec, Counter as Event, Fault, PeerSettings, Reason, RequestMeta, Reset as CodecReset, ResponseMeta,
+    Sink, StreamKey,
 };
 use evenkeel_http::{Headers, RequestHead, ResponseHead};
 use evenkeel_runtime_config::http2::Http2Options;
@@ -59,6 +59,8 @@ pub(super) struct Streams {
     by_slot: Vec<u32>,
     /// Requests nobody has accepted yet; at most the streams a peer may open.
     pub(super) requests: VecDeque<(usize, RequestHead, RequestMeta)>,
+    /// What was wrong with requests that did not come to be, and nobody has heard of; at most what one turn reads.
+    pub(super) refused: VecDeque<Fault>,
     /// Received bytes that streams hold.
     held: usize,
     /// Above so many bytes the connection's window is given back only as fast as streams are read.
@@ -92,6 +94,7 @@ impl Core {
             entries: Slab::new(),
             by_slot: Vec::new(),
             requests: VecDeque::new(),
+            refused: VecDeque::new(),
             held: 0,
             hold_limit: options.connection_window as usize / 2,
             withheld: 0,
@@ -292,7 +295,6 @@ impl Core {
             return;
         }
         self.streams.over = Some(reset);
-        self.streams.requests.clear();
         let mut orphans = Vec::new();
         for (index, entry) in &mut self.streams.entries {
             entry.drop_unsent();
@@ -390,6 +392,7 @@ impl Streams {
             self.entries.shrink_to_fit();
             self.by_slot = Vec::new();
             self.requests = VecDeque::new();
+            self.refused = VecDeque::new();
         }
     }
 }
@@ -398,6 +401,10 @@ impl Sink for Streams {
     fn request(&mut self, stream: StreamKey, head: &mut RequestHead, meta: RequestMeta) {
         let index = self.insert(Entry::new(stream, meta.end, false));
         self.requests.push_back((index, std::mem::replace(head, memory::take_request()), meta));
+    }
+
+    fn refused(&mut self, fault: Fault) {
+        self.refused.push_back(fault);
     }
 
     fn interim(&mut self, stream: StreamKey, head: &mut ResponseHead) {
@@ -450,7 +457,11 @@ impl Sink for Streams {
         }
         let Some(index) = self.index(stream) else { return };
         let Some(entry) = self.entries.get_mut(index) else { return };
-        let by = if reset.by_peer { ResetBy::Peer } else { ResetBy::Local };
+        let by = match reset.fault {
+            Some(fault) => ResetBy::Fault(fault),
+            None if reset.by_peer => ResetBy::Peer,
+            None => ResetBy::Local,
+        };
         self.unsent = self.unsent.saturating_sub(entry.unsent.len());
         entry.drop_unsent();
         entry.reset = Some(Reset { reason: reset.reason, by, unprocessed: reset.unprocessed });

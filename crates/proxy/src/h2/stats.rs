@@ -7,9 +7,9 @@ layout! {
     /// What an HTTP/2 codec counts.
     pub mod http2 {
         counters {
-            goaway_sent, header_overflow, inbound_empty_frames_flood, inbound_priority_frames_flood,
+            dropped_headers_with_underscores, goaway_sent, header_overflow, inbound_empty_frames_flood, inbound_priority_frames_flood,
             inbound_window_update_frames_flood, keepalive_timeout, outbound_control_flood, outbound_flood,
-            rx_messaging_error, rx_reset, stream_refused_errors, trailers, tx_flush_timeout, tx_reset,
+            requests_rejected_with_underscores_in_headers, rx_messaging_error, rx_reset, stream_refused_errors, trailers, tx_flush_timeout, tx_reset,
         }
         gauges { pending_send_bytes, streams_active }
         histograms {}
@@ -38,6 +38,8 @@ pub(super) fn count(stats: &Writer<Stats>, event: Event) {
         Event::RxMessagingError => Counter::rx_messaging_error,
         Event::HeaderOverflow => Counter::header_overflow,
         Event::Trailers => Counter::trailers,
+        Event::DroppedUnderscore => Counter::dropped_headers_with_underscores,
+        Event::RejectedUnderscore => Counter::requests_rejected_with_underscores_in_headers,
     });
 }
 

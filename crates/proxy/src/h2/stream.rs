@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use evenkeel_http::h2::{Reason, ResponseMeta};
+use evenkeel_http::h2::{Fault, Reason, ResponseMeta};
 use evenkeel_http::{Framing, Headers, ResponseHead};
 
 use super::entry::Entry;
@@ -58,6 +58,8 @@ pub(crate) enum ResetBy {
     Peer,
     /// This side, for what the peer sent, or because it was asked to.
     Local,
+    /// This side, for what is wrong with the peer's message.
+    Fault(Fault),
     /// The connection ended: lost or closed in order (`NO_ERROR`), or because the peer broke its protocol.
     Connection,
 }
@@ -66,7 +68,7 @@ impl std::fmt::Display for ResetBy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Peer => "the peer",
-            Self::Local => "this side",
+            Self::Local | Self::Fault(_) => "this side",
             Self::Connection => "the end of the connection",
         })
     }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use evenkeel_http::h2::{OpenError, Reason};
-use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, ResponseHead};
+use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, ResponseHead, Underscores};
 use evenkeel_runtime_config::http2::{Http2Keepalive, Http2Options};
 use evenkeel_stats::Scope;
 use tokio::io::AsyncReadExt;
@@ -26,6 +26,7 @@ fn limits() -> Limits {
     Limits {
         max_head_bytes: 60 * 1024,
         max_headers: 100,
+        underscores: Underscores::Allow,
         idle_timeout: None,
         drain_timeout: Duration::from_secs(5),
         flush_timeout: Some(Duration::from_secs(300)),
@@ -91,7 +92,12 @@ async fn head(stream: &mut Stream) -> Result<(u16, Answer), Reset> {
 
 /// The next request, with the connection going on meanwhile.
 async fn next(server: &mut Server) -> Option<Incoming> {
-    poll_fn(|cx| server.poll_accept(cx)).await
+    loop {
+        match poll_fn(|cx| server.poll_accept(cx)).await? {
+            Accepted::Request(incoming) => return Some(incoming),
+            Accepted::Cut(..) | Accepted::Refused(_) => {}
+        }
+    }
 }
 
 /// Reads a message to its end.

@@ -324,8 +324,11 @@ fn normalize(request: &mut Request, hcm: &HttpConnectionManager) -> Result<Optio
     {
         request.head.set_authority(host.as_bytes());
     }
-    if request.head.path().is_empty() || request.head.path() == b"*" {
-        return Ok(None);
+    match request.head.path().first() {
+        // CONNECT.
+        None => return Ok(None),
+        Some(b'/') => {}
+        Some(_) => return Err(Failure::NotAPath),
     }
     let mut redirect = false;
     if hcm.escaped_slashes != EscapedSlashes::KeepUnchanged && path::has_escaped_slash(request.head.path()) {
@@ -357,7 +360,12 @@ fn prepare(request: &mut Request, origin: &Origin) -> Result<SocketAddr, Reply> 
     match normalize(request, hcm) {
         Ok(None) => {}
         Ok(Some(redirect)) => return Err(redirect),
-        Err(failure) => return Err(Reply::from(&failure)),
+        Err(failure) => {
+            if matches!(failure, Failure::NotAPath) {
+                origin.manager.http.inc(Counter::downstream_rq_non_relative_path);
+            }
+            return Err(Reply::from(&failure));
+        }
     }
     let client = identify(&mut request.head, hcm, &origin.view, &origin.peer_text, &origin.worker.random);
     request.client = Some(client);

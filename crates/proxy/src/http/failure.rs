@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 
 use evenkeel_http::HeadError;
+use evenkeel_http::h2::{Fault, Reason};
 
 use crate::response_flags::ResponseFlags;
 use crate::upstream::{AcquireError, ConnectError, PickError};
@@ -23,6 +24,8 @@ pub(crate) enum Failure {
     Overload,
     /// The path cannot be normalized, or holds escaped slashes where these are refused.
     Path,
+    /// The target is no path: `*`, or a URL where these are refused.
+    NotAPath,
     /// The head did not arrive in time.
     HeadTimeout,
     /// The request did not arrive in time.
@@ -34,10 +37,10 @@ pub(crate) enum Failure {
     },
     /// The client closed before the response was complete.
     ClientGone,
-    /// The client reset the stream.
-    ClientReset,
+    /// The client reset the stream, with this code.
+    ClientReset(Reason),
     /// The client's message broke the protocol, and its stream was reset for it.
-    ClientMessage,
+    ClientMessage(Fault),
     /// The client's connection broke the protocol, and ended with all its streams.
     ClientConnection,
     /// No route.
@@ -92,8 +95,8 @@ impl Failure {
             Self::LowVersion => 426,
             Self::Idle { complete: true } | Self::LastedTooLong { complete: true } => 504,
             Self::HeadTimeout | Self::RequestTimeout | Self::Idle { .. } | Self::LastedTooLong { .. } => 408,
-            Self::ClientGone | Self::ClientReset | Self::ClientMessage | Self::ClientConnection => 0,
-            Self::NoRoute => 404,
+            Self::ClientGone | Self::ClientReset(_) | Self::ClientMessage(_) | Self::ClientConnection => 0,
+            Self::NoRoute | Self::NotAPath => 404,
             Self::NoCluster(status) | Self::NoHealthyHost(status) => *status,
             Self::UpgradeRefused => 403,
             Self::UpstreamProtocol => 502,
@@ -115,12 +118,13 @@ impl Failure {
         match self {
             Self::Head(HeadError::MissingHost | HeadError::Fragment)
             | Self::Path
+            | Self::NotAPath
             | Self::NoRoute
             | Self::NoCluster(_)
             | Self::UpgradeRefused
             | Self::ClientGone
-            | Self::ClientReset
-            | Self::ClientMessage
+            | Self::ClientReset(_)
+            | Self::ClientMessage(_)
             | Self::ClientConnection => "".into(),
             Self::Head(_) | Self::RequestBody | Self::BodyTooLarge | Self::LowVersion => {
                 evenkeel_http::encode::reason(self.status()).into()
@@ -174,6 +178,7 @@ impl Failure {
             Self::Head(_) | Self::RequestBody | Self::LowVersion => ResponseFlags::DOWNSTREAM_PROTOCOL_ERROR,
             Self::BodyTooLarge
             | Self::Path
+            | Self::NotAPath
             | Self::HeadTimeout
             | Self::RequestTimeout
             | Self::UpgradeRefused
@@ -181,8 +186,13 @@ impl Failure {
             Self::Idle { .. } => ResponseFlags::STREAM_IDLE_TIMEOUT,
             Self::Overload => ResponseFlags::OVERLOAD_MANAGER,
             Self::ClientGone => ResponseFlags::DOWNSTREAM_CONNECTION_TERMINATION,
-            Self::ClientReset => ResponseFlags::DOWNSTREAM_REMOTE_RESET,
-            Self::ClientMessage | Self::ClientConnection => ResponseFlags::DOWNSTREAM_PROTOCOL_ERROR,
+            Self::ClientReset(Reason::NO_ERROR) => ResponseFlags::NONE,
+            Self::ClientReset(Reason::PROTOCOL_ERROR) => ResponseFlags::DOWNSTREAM_PROTOCOL_ERROR,
+            // The last two are Envoy's own doing there as well, and yet it says so.
+            Self::ClientReset(_) | Self::ClientMessage(Fault::TooLarge | Fault::Underscore) => {
+                ResponseFlags::DOWNSTREAM_REMOTE_RESET
+            }
+            Self::ClientMessage(_) | Self::ClientConnection => ResponseFlags::DOWNSTREAM_PROTOCOL_ERROR,
             Self::NoRoute => ResponseFlags::NO_ROUTE_FOUND,
             Self::NoCluster(_) => ResponseFlags::NO_CLUSTER_FOUND,
             Self::NoHealthyHost(_) => ResponseFlags::NO_HEALTHY_UPSTREAM,
@@ -207,14 +217,23 @@ impl Failure {
             Self::BodyTooLarge => "request_payload_too_large",
             Self::LowVersion => "low_version",
             Self::Path => "path_normalization_failed",
+            Self::NotAPath => "absolute_path_rejected",
             Self::HeadTimeout => "request_header_timeout",
             Self::RequestTimeout => "request_overall_timeout",
             Self::Idle { .. } => "stream_idle_timeout",
             Self::LastedTooLong { .. } => "max_duration_timeout",
             Self::Overload => "overload",
             Self::ClientGone => "downstream_remote_disconnect",
-            Self::ClientReset => "http2.remote_reset",
-            Self::ClientMessage => "http2.violation.of.messaging.rule",
+            Self::ClientReset(Reason::NO_ERROR) => "",
+            Self::ClientReset(Reason::REFUSED_STREAM) => "http2.remote_refuse",
+            Self::ClientReset(_) => "http2.remote_reset",
+            Self::ClientMessage(fault) => match fault {
+                Fault::Field => "http2.invalid.header.field",
+                Fault::Message => "http2.violation.of.messaging.rule",
+                Fault::TooLarge => "http2.too_many_headers",
+                Fault::Underscore => "http2.unexpected_underscore",
+                Fault::Block => "codec_error",
+            },
             // Envoy adds its library's words.
             Self::ClientConnection => "codec_error",
             Self::NoRoute => "route_not_found",

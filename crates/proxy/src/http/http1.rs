@@ -4,8 +4,9 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use evenkeel_http::{HeadScan, Limits, Version, parse_request};
+use evenkeel_http::{HeadError, HeadScan, Limits, RequestRules, Underscores, Version, parse_request};
 use evenkeel_runtime_config::HttpConnectionManager;
+use evenkeel_runtime_config::hcm::HeadersWithUnderscores;
 use tokio::time::Instant;
 
 use super::clock::Clock;
@@ -19,6 +20,7 @@ use crate::conn::buffer::BLOCK_BYTES;
 use crate::conn::deadline::{after, earlier};
 use crate::listener;
 use crate::stats::http::Counter;
+use crate::stats::http1 as codec;
 use crate::worker::Errand;
 
 /// What comes next on a connection.
@@ -109,6 +111,8 @@ impl Http1Connection {
             Err(failure) => life.refuse(&failure).await,
         };
         drop(life);
+        let trailers = std::mem::take(&mut self.side.underscored);
+        self.count_underscores(trailers);
         self.clock = request.clock;
         request.recycle();
         next
@@ -158,15 +162,16 @@ impl Http1Connection {
     /// Reads the request's head. `Ok(false)`: the client left in the middle of it.
     async fn read_head(&mut self, request: &mut Request) -> Result<bool, Failure> {
         let hcm = &*self.origin.hcm;
-        let limits = limits(hcm);
+        let rules = rules(hcm);
         let mut scan = HeadScan::default();
         let first_byte = request.started;
         let late = earlier(after(first_byte, hcm.request_headers_timeout), after(first_byte, hcm.request_timeout));
         let until = earlier(late, after(first_byte, hcm.stream_idle_timeout));
         loop {
-            match parse_request(self.side.input.bytes(), &mut scan, limits, &mut request.head) {
+            match parse_request(self.side.input.bytes(), &mut scan, rules, &mut request.head) {
                 Ok(Some(info)) => {
                     self.side.input.consume(info.head_bytes);
+                    self.count_underscores(info.dropped);
                     self.side.begin(&info);
                     request.info = info;
                     request.started = request.clock.now();
@@ -176,15 +181,32 @@ impl Http1Connection {
                     };
                 }
                 Ok(None) => {}
-                Err(error) => return Err(Failure::Head(error)),
+                Err(error) => {
+                    self.count_underscores(u32::from(error == HeadError::Underscore));
+                    return Err(Failure::Head(error));
+                }
             }
-            let room = limits.max_head_bytes.max(BLOCK_BYTES) + 1;
+            let room = rules.limits.max_head_bytes.max(BLOCK_BYTES) + 1;
             request.clock.wait();
             match poll_fn(|cx| poll_more(&mut self.side, &mut self.deadline, until, room, cx)).await {
                 More::Bytes => {}
                 More::End => return Ok(false),
                 More::Late if late == until => return Err(Failure::HeadTimeout),
                 More::Late => return Err(Failure::Idle { complete: false }),
+            }
+        }
+    }
+
+    /// Counts header lines or trailers that were left out for their names, or the request that was refused for them.
+    fn count_underscores(&self, concerned: u32) {
+        if concerned == 0 {
+            return;
+        }
+        let stats = &self.origin.manager.http1;
+        match self.origin.hcm.underscores {
+            HeadersWithUnderscores::Reject => stats.inc(codec::Counter::requests_rejected_with_underscores_in_headers),
+            HeadersWithUnderscores::Drop | HeadersWithUnderscores::Allow => {
+                stats.add(codec::Counter::dropped_headers_with_underscores, u64::from(concerned));
             }
         }
     }
@@ -216,8 +238,17 @@ enum Idle {
     Drains,
 }
 
-pub(super) fn limits(hcm: &HttpConnectionManager) -> Limits {
-    Limits { max_head_bytes: hcm.max_request_headers_bytes, max_headers: hcm.max_headers_count }
+/// What is asked of a request's head.
+pub(super) fn rules(hcm: &HttpConnectionManager) -> RequestRules {
+    RequestRules {
+        limits: Limits { max_head_bytes: hcm.max_request_headers_bytes, max_headers: hcm.max_headers_count },
+        underscores: match hcm.underscores {
+            HeadersWithUnderscores::Allow => Underscores::Allow,
+            HeadersWithUnderscores::Reject => Underscores::Reject,
+            HeadersWithUnderscores::Drop => Underscores::Drop,
+        },
+        absolute_urls: hcm.absolute_urls,
+    }
 }
 
 enum More {

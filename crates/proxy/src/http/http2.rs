@@ -4,18 +4,21 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Context;
 
+use evenkeel_http::h2::Fault;
 use evenkeel_http::{HeaderId, RequestInfo, Version};
 use evenkeel_runtime_config::http2::Http2Options;
 
 use super::clock::Clock;
-use super::downstream::{Downstream, Http2};
-use super::http1::limits;
+use super::downstream::{self, Downstream, Http2};
+use super::failure::Failure;
+use super::http1::rules;
 use super::lending::{carry, lend};
+use super::log;
 use super::origin::Origin;
 use super::phases::Life;
 use super::request::Request;
 use crate::conn::{Buffer, Deadline};
-use crate::h2::{Incoming, Limits, Server, recycle};
+use crate::h2::{Accepted, Incoming, Limits, Server, recycle};
 use crate::stats::http::Counter;
 use crate::stream::Stream;
 use crate::worker::spawn;
@@ -25,10 +28,11 @@ use crate::worker::spawn;
 pub(super) async fn serve(origin: Origin, stream: Stream, input: Buffer, carried: Version) {
     let origin = &Rc::new(origin);
     let hcm = &*origin.hcm;
-    let head = limits(hcm);
+    let rules = rules(hcm);
     let limits = Limits {
-        max_head_bytes: head.max_head_bytes,
-        max_headers: head.max_headers,
+        max_head_bytes: rules.limits.max_head_bytes,
+        max_headers: rules.limits.max_headers,
+        underscores: rules.underscores,
         idle_timeout: hcm.idle_timeout,
         drain_timeout: hcm.drain_timeout,
         flush_timeout: hcm.stream_idle_timeout,
@@ -43,7 +47,7 @@ pub(super) async fn serve(origin: Origin, stream: Stream, input: Buffer, carried
     // What the client was asked to do once: to open no more streams.
     let mut leaving = false;
     loop {
-        let incoming = poll_fn(|cx| {
+        let accepted = poll_fn(|cx| {
             origin.registration.watch(cx.waker());
             if !leaving && let Some(counter) = reason_to_leave(origin, &mut deadline, cx) {
                 origin.manager.http.inc(counter);
@@ -52,7 +56,10 @@ pub(super) async fn serve(origin: Origin, stream: Stream, input: Buffer, carried
             }
             server.poll_accept(cx)
         });
-        let Some(incoming) = incoming.await else {
+        let Some(accepted) = accepted.await else {
+            if server.was_broken() {
+                origin.manager.http.inc(Counter::downstream_cx_protocol_error);
+            }
             if server.reset_too_many() {
                 origin.manager.http.inc(Counter::downstream_rq_too_many_premature_resets);
             }
@@ -64,7 +71,22 @@ pub(super) async fn serve(origin: Origin, stream: Stream, input: Buffer, carried
             server.drain();
             leaving = true;
         }
-        serve_stream(origin, incoming, carried);
+        match accepted {
+            Accepted::Request(incoming) => serve_stream(origin, incoming, carried),
+            Accepted::Cut(head, cut) => {
+                let mut request = Request::begin(Clock::new());
+                recycle(std::mem::replace(&mut request.head, head));
+                request.head.version = carried;
+                request.bytes_received = cut.received as u64;
+                end(origin, request, &downstream::http2::failure(cut.reset));
+            }
+            Accepted::Refused(fault) => {
+                let mut request = Request::begin(Clock::new());
+                request.head.version = Version::Http2;
+                request.status = if fault == Fault::TooLarge { 431 } else { 0 };
+                end(origin, request, &Failure::ClientMessage(fault));
+            }
+        }
     }
 }
 
@@ -88,6 +110,7 @@ fn serve_stream(origin: &Rc<Origin>, incoming: Incoming, carried: Version) {
         upgrade: false,
         expect_continue: expect.is_some_and(|expect| expect.eq_ignore_ascii_case(b"100-continue")),
         https_target: meta.https,
+        dropped: 0,
     };
     let down = Downstream::Http2(Http2::new(stream, meta.end));
     // Boxed: these are large, and on their way into a task would be moved several times.
@@ -99,6 +122,15 @@ fn serve_stream(origin: &Rc<Origin>, incoming: Incoming, carried: Version) {
     recycle(std::mem::replace(&mut request.head, head));
     request.info = info;
     spawn(&origin.registration, Box::pin(live(Rc::clone(origin), request, down)));
+}
+
+/// Counts and logs a request that ends as it begins. All that can be answered is answered.
+fn end(origin: &Origin, mut request: Box<Request>, failure: &Failure) {
+    request.flags = failure.flags();
+    request.details = failure.details();
+    origin.begin_request();
+    log::end(origin, &mut request);
+    request.recycle();
 }
 
 async fn live(origin: Rc<Origin>, mut request: Box<Request>, down: Downstream<'static>) {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use evenkeel_filters::grpc_stats::Call;
+use evenkeel_http::Version;
 use tokio::time::Instant;
 
 use super::clock::wall_clock;
@@ -10,6 +11,7 @@ use super::origin::Origin;
 use super::phases::Life;
 use super::request::{FieldsView, Request};
 use crate::access_log::Record;
+use crate::response_flags::ResponseFlags;
 use crate::stats::http::{Counter, Gauge, Histogram};
 
 /// Calls `f` with what is known of the request by now.
@@ -67,39 +69,47 @@ impl Life<'_> {
     /// Counts and logs a request that has ended, however it ended.
     pub(super) fn end(&mut self) {
         self.under_way = false;
-        let (origin, request) = (self.origin, &mut *self.request);
-        let stats = &origin.manager.http;
-        stats.shift(Gauge::downstream_rq_active, -1);
-        origin.registration.worked(request.bytes_received + request.bytes_sent);
-        let class = match request.status / 100 {
-            1 => Some(Counter::downstream_rq_1xx),
-            2 => Some(Counter::downstream_rq_2xx),
-            3 => Some(Counter::downstream_rq_3xx),
-            4 => Some(Counter::downstream_rq_4xx),
-            5 => Some(Counter::downstream_rq_5xx),
-            _ => None,
-        };
-        if let Some(class) = class {
-            stats.inc(Counter::downstream_rq_completed);
-            stats.inc(class);
-        } else {
-            stats.inc(Counter::downstream_rq_rx_reset);
-        }
-        let timeout = match &*request.details {
-            "stream_idle_timeout" => Some(Counter::downstream_rq_idle_timeout),
-            "request_overall_timeout" => Some(Counter::downstream_rq_timeout),
-            "request_header_timeout" => Some(Counter::downstream_rq_header_timeout),
-            _ => None,
-        };
-        timeout.into_iter().for_each(|timeout| stats.inc(timeout));
-        let duration = request.clock.now().duration_since(request.started);
-        stats.record(Histogram::downstream_rq_time, duration.as_millis() as u64);
-        let access_logs = &origin.hcm.access_logs;
-        if !access_logs.is_empty() {
-            record_after(duration, origin, request, |record| {
-                let mut log = origin.worker.log.borrow_mut();
-                access_logs.iter().for_each(|access_log| log.write(access_log, record));
-            });
-        }
+        end(self.origin, self.request);
+    }
+}
+
+/// Counts and logs a request that was counted as begun.
+pub(super) fn end(origin: &Origin, request: &mut Request) {
+    let stats = &origin.manager.http;
+    stats.shift(Gauge::downstream_rq_active, -1);
+    origin.registration.worked(request.bytes_received + request.bytes_sent);
+    // Over HTTP/1 no request follows one that breaks the protocol; HTTP/2 counts its connections as they end.
+    if request.head.version != Version::Http2 && request.flags.contains(ResponseFlags::DOWNSTREAM_PROTOCOL_ERROR) {
+        stats.inc(Counter::downstream_cx_protocol_error);
+    }
+    let class = match request.status / 100 {
+        1 => Some(Counter::downstream_rq_1xx),
+        2 => Some(Counter::downstream_rq_2xx),
+        3 => Some(Counter::downstream_rq_3xx),
+        4 => Some(Counter::downstream_rq_4xx),
+        5 => Some(Counter::downstream_rq_5xx),
+        _ => None,
+    };
+    if let Some(class) = class {
+        stats.inc(Counter::downstream_rq_completed);
+        stats.inc(class);
+    } else {
+        stats.inc(Counter::downstream_rq_rx_reset);
+    }
+    let timeout = match &*request.details {
+        "stream_idle_timeout" => Some(Counter::downstream_rq_idle_timeout),
+        "request_overall_timeout" => Some(Counter::downstream_rq_timeout),
+        "request_header_timeout" => Some(Counter::downstream_rq_header_timeout),
+        _ => None,
+    };
+    timeout.into_iter().for_each(|timeout| stats.inc(timeout));
+    let duration = request.clock.now().duration_since(request.started);
+    stats.record(Histogram::downstream_rq_time, duration.as_millis() as u64);
+    let access_logs = &origin.hcm.access_logs;
+    if !access_logs.is_empty() {
+        record_after(duration, origin, request, |record| {
+            let mut log = origin.worker.log.borrow_mut();
+            access_logs.iter().for_each(|access_log| log.write(access_log, record));
+        });
     }
 }

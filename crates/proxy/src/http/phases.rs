@@ -96,7 +96,9 @@ impl<'l> Life<'l> {
     /// Answers a request whose head is no good.
     pub(super) async fn refuse(&mut self, failure: &Failure) -> bool {
         self.begin();
-        self.origin.manager.http.inc(Counter::downstream_cx_protocol_error);
+        if matches!(failure, Failure::Head(_)) && !failure.flags().is_empty() {
+            self.request.forget_head();
+        }
         let next = self.reply(Reply::from(failure), None).await;
         self.end();
         next

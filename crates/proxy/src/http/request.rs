@@ -92,6 +92,7 @@ impl Request {
                 upgrade: false,
                 expect_continue: false,
                 https_target: false,
+                dropped: 0,
             },
             trailers: Headers::default(),
             response: ResponseHead::default(),
@@ -151,6 +152,13 @@ impl Request {
                 pool.push(self);
             }
         });
+    }
+
+    /// Its head is none: only that it was HTTP/1 is known of it.
+    pub(super) fn forget_head(&mut self) {
+        let version = self.head.version;
+        self.head.clear();
+        self.head.version = version;
     }
 
     /// The head with its scheme.

@@ -75,7 +75,10 @@ impl Life<'_> {
             }
             Err(failure) => {
                 self.request.flags |= failure.flags();
-                self.request.details = failure.details_after_head();
+                let details = failure.details_after_head();
+                if !details.is_empty() {
+                    self.request.details = details;
+                }
                 false
             }
         }

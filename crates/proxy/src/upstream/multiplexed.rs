@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use evenkeel_http::h2::{OpenError, Reason};
-use evenkeel_http::{Framing, RequestHead, Version};
+use evenkeel_http::{Framing, RequestHead, Underscores, Version};
 use evenkeel_runtime_config::cluster::{Transport, UpstreamProtocol};
 use evenkeel_runtime_config::http2::Http2Options;
 use evenkeel_runtime_config::route::Priority;
@@ -396,6 +396,7 @@ impl Cluster {
             | UpstreamProtocol::Auto(options) => options,
         };
         let limits = Limits {
+            underscores: Underscores::Allow,
             max_head_bytes: config.http.max_response_headers_bytes.unwrap_or(MAX_RESPONSE_HEAD_BYTES),
             max_headers: config.http.max_headers_count,
             idle_timeout: config.http.idle_timeout,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use evenkeel_filters::{HttpFilters, NetworkFilters};
 use evenkeel_runtime_config::listener::{FilterChain, ProxyProtocolVersion};
 use evenkeel_runtime_config::{Demand, FastMap, HttpConnectionManager};
-use evenkeel_stats::{Registry, Scope, Writer};
+use evenkeel_stats::{Registry, Scope, ScopeName, Writer};
 use tokio::runtime::LocalOptions;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::spawn_local;
@@ -29,7 +29,7 @@ use crate::listener::socket::ListenerKey;
 use crate::memory;
 use crate::overload::{MemoryLimit, Overload};
 use crate::random::Random;
-use crate::stats::{self, http, listener_worker, tcp, worker};
+use crate::stats::{self, http, http1, listener_worker, tcp, worker};
 use crate::upstream::{self, SharedClusters, Upstreams};
 use crate::worker::drains::{DrainScope, Drains};
 use crate::worker::hold::Held;
@@ -112,6 +112,8 @@ pub(crate) struct ConnectionStats {
 pub(crate) struct HttpManager {
     pub(crate) http: Writer<http::Stats>,
     pub(crate) filters: HttpFilters,
+    /// HTTP/1's own, over all connection managers.
+    pub(crate) http1: Writer<http1::Stats>,
     /// HTTP/2's own, over all connection managers.
     pub(crate) http2: Rc<Writer<h2::Stats>>,
 }
@@ -449,7 +451,8 @@ impl LocalGeneration {
             let name = stats::http_name(&config.stat_prefix);
             let filters = HttpFilters::new(&config.filters, &worker.registry, &name);
             let http2 = Rc::new(worker.registry.scope(h2::downstream_name()).writer());
-            (Arc::downgrade(config), Rc::new(HttpManager { http: scope.writer(), filters, http2 }))
+            let http1 = worker.registry.scope(ScopeName::plain("http1.")).writer();
+            (Arc::downgrade(config), Rc::new(HttpManager { http: scope.writer(), filters, http1, http2 }))
         });
         Rc::clone(manager)
     }

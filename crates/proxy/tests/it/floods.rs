@@ -147,5 +147,6 @@ fn a_head_that_unpacks_to_megabytes_is_refused_and_its_connection_lives() {
         served |= frame.kind == H2::DATA && frame.stream == 3 && frame.payload == b"hello";
     }
     assert_eq!(stat(&proxy, "http2.header_overflow"), [1]);
-    assert_eq!(stat(&proxy, "http.web.downstream_rq_total"), [1], "the bomb was nobody's request");
+    assert_eq!(stat(&proxy, "http.web.downstream_rq_total"), [2]);
+    assert_eq!(stat(&proxy, "http.web.downstream_rq_4xx"), [1], "the bomb was answered");
 }

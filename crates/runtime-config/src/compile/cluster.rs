@@ -253,7 +253,7 @@ fn http_options(cx: &mut Cx<'_>, options: &upstreams::HttpProtocolOptions) -> Op
             cx.fail_at::<()>("max_stream_duration", "is supported in connection managers only");
         }
         if common.headers_with_underscores_action != 0 {
-            cx.fail_at::<()>("headers_with_underscores_action", "is supported on listeners only");
+            cx.fail_at::<()>("headers_with_underscores_action", "is supported in connection managers only");
         }
         let default = UpstreamHttp::default();
         Some(UpstreamHttp {

@@ -16,8 +16,8 @@ use super::access_log::access_logs;
 use super::cluster::max_requests;
 use super::{Cx, buffer, grpc_stats, http2, rbac, route, source, stateful_session, type_name};
 use crate::hcm::{
-    ClientCertDetails, Codec, EscapedSlashes, ForwardClientCert, HttpConnectionManager, HttpFilter, OnDemand,
-    RouteSource, ServerHeader, StripPort,
+    ClientCertDetails, Codec, EscapedSlashes, ForwardClientCert, HeadersWithUnderscores, HttpConnectionManager,
+    HttpFilter, OnDemand, RouteSource, ServerHeader, StripPort,
 };
 
 const BUFFER: &str = "envoy.extensions.filters.http.buffer.v3.Buffer";
@@ -106,6 +106,8 @@ pub(crate) fn http_connection_manager(
         max_connection_duration,
         max_request_headers_bytes: max_kib as usize * 1024,
         max_headers_count: number(&common.max_headers_count, DEFAULT_MAX_HEADERS_COUNT) as usize,
+        underscores: underscores(cx, common.headers_with_underscores_action)?,
+        absolute_urls: flag(&http1.allow_absolute_url, true),
         accept_http_10: http1.accept_http_10,
         default_host_for_http_10: non_empty(&http1.default_host_for_http_10),
         upgrades: upgrades(cx, &config.upgrade_configs),
@@ -130,15 +132,23 @@ fn non_empty(text: &str) -> Option<Arc<str>> {
 
 fn codec(cx: &mut Cx<'_>, config: &hcm::HttpConnectionManager) -> Option<Codec> {
     use hcm::http_connection_manager::CodecType;
-    let absolute = config.http_protocol_options.as_ref().and_then(|options| options.allow_absolute_url.as_ref());
-    if absolute.is_some_and(|allow| !allow.value) {
-        cx.fail_at::<()>("http_protocol_options.allow_absolute_url", "only true is supported");
-    }
     match CodecType::try_from(config.codec_type) {
         Ok(CodecType::Auto) => Some(Codec::Auto),
         Ok(CodecType::Http1) => Some(Codec::Http1),
         Ok(CodecType::Http2) => Some(Codec::Http2),
         _ => cx.fail_at("codec_type", "only AUTO, HTTP1 and HTTP2 are supported"),
+    }
+}
+
+fn underscores(cx: &mut Cx<'_>, value: i32) -> Option<HeadersWithUnderscores> {
+    use core::http_protocol_options::HeadersWithUnderscoresAction as Wire;
+    match Wire::try_from(value) {
+        Ok(Wire::Allow) => Some(HeadersWithUnderscores::Allow),
+        Ok(Wire::RejectRequest) => Some(HeadersWithUnderscores::Reject),
+        Ok(Wire::DropHeader) => Some(HeadersWithUnderscores::Drop),
+        Err(_) => {
+            cx.fail_at("common_http_protocol_options.headers_with_underscores_action", format!("unknown value {value}"))
+        }
     }
 }
 

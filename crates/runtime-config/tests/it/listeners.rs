@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use evenkeel_runtime_config::Builder;
 use evenkeel_runtime_config::hcm::{
-    ClientCertDetails, EscapedSlashes, ForwardClientCert, HttpConnectionManager, RouteSource, ServerHeader, StripPort,
+    ClientCertDetails, EscapedSlashes, ForwardClientCert, HeadersWithUnderscores, HttpConnectionManager, RouteSource,
+    ServerHeader, StripPort,
 };
 use evenkeel_runtime_config::listener::{Listener, Terminal};
 use evenkeel_runtime_config::retry::RetryOn;
@@ -65,6 +66,7 @@ fn defaults_are_envoys() {
     assert_eq!(m.stream_idle_timeout, Some(Duration::from_secs(300)));
     assert_eq!((m.request_timeout, m.request_headers_timeout), (None, None));
     assert_eq!((m.max_request_headers_bytes, m.max_headers_count), (60 * 1024, 100));
+    assert_eq!((m.underscores, m.absolute_urls), (HeadersWithUnderscores::Allow, true));
     assert!(m.generate_request_id && !m.use_remote_address && !m.normalize_path && !m.accept_http_10);
     assert_eq!(m.forward_client_cert, ForwardClientCert::Sanitize);
     assert_eq!((m.server_header, m.strip_port), (ServerHeader::Overwrite, StripPort::None));
@@ -92,8 +94,8 @@ fn every_field_of_a_connection_manager_arrives() {
       request_timeout: 3s
       request_headers_timeout: 0.5s
       max_request_headers_kb: 96
-      common_http_protocol_options: { idle_timeout: 7s, max_headers_count: 50, max_requests_per_connection: 9 }
-      http_protocol_options: { accept_http_10: true, default_host_for_http_10: d, header_key_format: { proper_case_words: {} } }
+      common_http_protocol_options: { idle_timeout: 7s, max_headers_count: 50, max_requests_per_connection: 9, headers_with_underscores_action: DROP_HEADER }
+      http_protocol_options: { accept_http_10: true, allow_absolute_url: false, default_host_for_http_10: d, header_key_format: { proper_case_words: {} } }
       upgrade_configs: [{ upgrade_type: WebSocket }, { upgrade_type: other, enabled: false }]
       proxy_100_continue: true
       via: mesh");
@@ -110,6 +112,7 @@ fn every_field_of_a_connection_manager_arrives() {
     assert_eq!((m.stream_idle_timeout, m.request_timeout), (None, Some(Duration::from_secs(3))));
     assert_eq!(m.request_headers_timeout, Some(Duration::from_millis(500)));
     assert_eq!((m.max_request_headers_bytes, m.max_headers_count), (96 * 1024, 50));
+    assert_eq!((m.underscores, m.absolute_urls), (HeadersWithUnderscores::Drop, false));
     assert_eq!((m.idle_timeout, m.max_requests_per_connection), (Some(Duration::from_secs(7)), Some(9)));
     assert!(m.accept_http_10 && m.proper_case_response_headers && m.proxy_100_continue);
     assert_eq!((m.default_host_for_http_10.as_deref(), m.via.as_deref()), (Some("d"), Some("mesh")));

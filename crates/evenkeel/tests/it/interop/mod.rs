@@ -8,6 +8,7 @@ mod flags;
 mod grpc_health;
 mod grpc_stats;
 mod hashing;
+mod heads;
 mod health;
 mod health_checks;
 mod hostile;

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use evenkeel_http::{Framing, Headers, RequestInfo, ResponseHead, Version, encode};
+use evenkeel_http::{Framing, HeadError, Headers, RequestInfo, ResponseHead, Underscores, Version, encode};
 use evenkeel_runtime_config::HttpConnectionManager;
 use tokio::io::AsyncWrite;
 
@@ -15,6 +15,7 @@ use crate::conn::buffer::BLOCK_BYTES;
 use crate::conn::{Buffer, Outgoing};
 use crate::http::failure::Failure;
 use crate::http::framed::{BodyWriter, FramedBody, Piece, Take};
+use crate::http::http1::rules;
 use crate::stream::Stream;
 
 /// How long a refused client may go on sending before the connection is cut, and how many bytes of it are read, so that
@@ -41,6 +42,10 @@ pub(in crate::http) struct Http1 {
     shutdown: bool,
     proper_case: bool,
     trailers: bool,
+    /// What happens to trailers with underscores in their names.
+    underscores: Underscores,
+    /// How many trailers had such names, and are not counted yet.
+    pub(in crate::http) underscored: u32,
 }
 
 impl Http1 {
@@ -59,6 +64,8 @@ impl Http1 {
             shutdown: false,
             proper_case: hcm.proper_case_response_headers,
             trailers: hcm.enable_trailers,
+            underscores: rules(hcm).underscores,
+            underscored: 0,
         }
     }
 
@@ -75,7 +82,15 @@ impl Http1 {
     }
 
     pub(super) fn piece(&mut self, trailers: &mut Headers, take: &mut Take<'_>) -> Result<Piece, Failure> {
-        self.body.piece(&mut self.input, trailers, take).map_err(|_| Failure::RequestBody)
+        let piece = self.body.piece(&mut self.input, trailers, take).map_err(|_| Failure::RequestBody)?;
+        if self.underscores != Underscores::Allow && self.body.is_done() {
+            let concerned = self.underscores.sift(trailers);
+            self.underscored += concerned;
+            if concerned > 0 && self.underscores == Underscores::Reject {
+                return Err(Failure::Head(HeadError::Underscore));
+            }
+        }
+        Ok(piece)
     }
 
     pub(super) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {

@@ -3,7 +3,7 @@
 use std::io;
 use std::task::{Context, Poll};
 
-use evenkeel_http::h2::Reason;
+use evenkeel_http::h2::{Fault, Reason};
 use evenkeel_http::{Framing, Headers, ResponseHead};
 
 use super::Answer;
@@ -76,10 +76,11 @@ impl Http2 {
 }
 
 /// Why the client's stream is over before its time.
-fn failure(reset: Reset) -> Failure {
+pub(in crate::http) fn failure(reset: Reset) -> Failure {
     match reset.by {
-        ResetBy::Peer => Failure::ClientReset,
-        ResetBy::Local => Failure::ClientMessage,
+        ResetBy::Peer => Failure::ClientReset(reset.reason),
+        ResetBy::Local => Failure::ClientMessage(Fault::Message),
+        ResetBy::Fault(fault) => Failure::ClientMessage(fault),
         ResetBy::Connection if reset.reason != Reason::NO_ERROR => Failure::ClientConnection,
         ResetBy::Connection => Failure::ClientGone,
     }

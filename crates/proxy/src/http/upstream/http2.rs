@@ -137,7 +137,7 @@ fn failure(reset: Reset) -> Failure {
     match reset.by {
         _ if reset.unprocessed => Failure::UpstreamRefused,
         ResetBy::Peer => Failure::UpstreamReset,
-        ResetBy::Local => Failure::UpstreamProtocol,
+        ResetBy::Local | ResetBy::Fault(_) => Failure::UpstreamProtocol,
         ResetBy::Connection if reset.reason != Reason::NO_ERROR => Failure::UpstreamProtocol,
         ResetBy::Connection => Failure::UpstreamClosed { sent: true },
     }

@@ -1,0 +1,55 @@
+//! Header names with underscores, which some programs behind a proxy take for hyphens: `x_user` may get past whoever guards
+//! `x-user`.
+
+use crate::headers::Headers;
+
+/// What happens to the fields of a request whose names have an underscore (`headers_with_underscores_action`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Underscores {
+    /// They are fields like others.
+    #[default]
+    Allow,
+    /// They are left out, and count against no limit.
+    Drop,
+    /// The request is refused.
+    Reject,
+}
+
+impl Underscores {
+    /// Whether something happens to a field of this name.
+    #[inline]
+    pub(crate) fn concern(self, name: &[u8]) -> bool {
+        self != Self::Allow && memchr::memchr(b'_', name).is_some()
+    }
+
+    /// Removes the fields this concerns, and returns how many they were. Of trailers, which are known only when they are
+    /// complete.
+    pub fn sift(self, trailers: &mut Headers) -> u32 {
+        let concerned = trailers.iter().filter(|(_, name, _)| self.concern(name)).count();
+        if concerned > 0 {
+            trailers.remove_where(|_, name| self.concern(name));
+        }
+        u32::try_from(concerned).unwrap_or(u32::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sifts_trailers() {
+        let check = |action: Underscores, expected: u32, rest: &[&[u8]]| {
+            let mut trailers = Headers::default();
+            for name in ["x-a", "x_b", "_", "y"] {
+                trailers.append(name.as_bytes(), b"1");
+            }
+            assert_eq!(action.sift(&mut trailers), expected, "{action:?}");
+            let names: Vec<_> = trailers.iter().map(|(_, name, _)| name).collect();
+            assert_eq!(names, rest, "{action:?}");
+        };
+        check(Underscores::Allow, 0, &[b"x-a", b"x_b", b"_", b"y"]);
+        check(Underscores::Drop, 2, &[b"x-a", b"y"]);
+        check(Underscores::Reject, 2, &[b"x-a", b"y"]);
+    }
+}
