@@ -205,7 +205,7 @@ impl Resource {
             origin: None,
             cause: Cause::default(),
             aliases: Box::default(),
-            encoded: out.into(),
+            encoded: shared(out.into()),
             any_at,
             value_at,
             references: OnceLock::new(),
@@ -237,6 +237,14 @@ impl Resource {
     /// The other names it answers to.
     pub fn aliases(&self) -> &[Arc<str>] {
         &self.aliases
+    }
+
+    /// The same resource, with all that is found out once and kept: a server may take it from the memory it has for
+    /// resources, and streams that ask for it take theirs from elsewhere.
+    pub fn completed(self) -> Self {
+        self.metadata();
+        self.references();
+        self
     }
 
     /// The encoded message.
@@ -272,7 +280,16 @@ impl Resource {
     /// Its `metadata` field for clients that measure ages, encoded with its key: cause and origin under the key
     /// [`METADATA_KEY`](crate::metadata::KEY).
     pub fn encoded_metadata(&self) -> Bytes {
-        self.metadata.get_or_init(|| crate::metadata::encode(self)).clone()
+        self.metadata().clone()
+    }
+
+    /// Bytes of that field.
+    pub fn metadata_len(&self) -> usize {
+        self.metadata().len()
+    }
+
+    fn metadata(&self) -> &Bytes {
+        self.metadata.get_or_init(|| shared(crate::metadata::encode(self)))
     }
 
     /// Names of what it makes a proxy wait for: endpoints of a cluster, route tables of a listener. Found once.
@@ -284,6 +301,17 @@ impl Resource {
     pub fn encoded_len(&self) -> usize {
         self.encoded.len()
     }
+
+    /// Bytes of its `google.protobuf.Any` with the key before it.
+    pub fn encoded_any_len(&self) -> usize {
+        self.encoded.len() - self.any_at
+    }
+}
+
+/// The same bytes, with the count of those who share them: made when they are first shared otherwise, by whoever does that.
+fn shared(bytes: Bytes) -> Bytes {
+    drop(bytes.clone());
+    bytes
 }
 
 impl PartialEq for Resource {

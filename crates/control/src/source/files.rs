@@ -147,6 +147,7 @@ impl Files {
         let files = std::mem::take(&mut self.files);
         self.files = files.iter().map(|(path, file)| (path.clone(), file.renewed())).collect();
         self.troubled = self.troubled.iter().cloned().collect();
+        self.real_roots = self.real_roots.clone();
         self.files.values().map(|file| (file.key.clone(), file.good.clone())).collect()
     }
 

@@ -140,7 +140,7 @@ impl Pool {
         let earlier = self.earlier.get(&(kind, resource.name.clone())).into_iter().flatten();
         let equal = earlier.filter_map(Weak::upgrade).filter(|earlier| **earlier == resource);
         let cause = equal.map(|earlier| earlier.cause).min_by_key(|cause| cause.generation).unwrap_or(cause);
-        let new = Arc::new(resource.with_cause(cause));
+        let new = Arc::new(resource.with_cause(cause).completed());
         same_name.push(Arc::downgrade(&new));
         new
     }

@@ -10,7 +10,7 @@ use prost::Message as _;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 
 use super::state::Push;
-use super::subscription::Offer;
+use super::subscription::{Change, Offer};
 use crate::evenkeel::ListingRequest;
 use crate::pb::envoy::config::core::v3::ControlPlane;
 use crate::pb::envoy::service::discovery::v3::{self as discovery, DeltaDiscoveryResponse, DiscoveryResponse};
@@ -23,6 +23,8 @@ const PIECE_BYTES: usize = 16 * 1024;
 const PREFIX_BYTES: usize = 5;
 /// Field number of the resources in both responses.
 const RESOURCES: u32 = 2;
+/// Field number of the names of what is gone in the delta protocol's response.
+const REMOVED: u32 = 6;
 /// Field number of the name in the delta protocol's `Resource`.
 const NAME: u32 = 3;
 
@@ -45,37 +47,63 @@ pub(super) enum Wire {
 /// One response, to be encoded.
 #[derive(Debug)]
 pub struct Response {
-    wire: Wire,
+    form: Form,
     resources: Vec<Offer>,
-    /// All fields but the resources, encoded.
-    head: Vec<u8>,
+    head: Head,
+}
+
+/// How resources are written.
+#[derive(Clone, Copy, Debug)]
+struct Form {
+    wire: Wire,
     causes: bool,
+}
+
+/// All fields of a response but the resources.
+#[derive(Debug)]
+enum Head {
+    Encoded(Vec<u8>),
+    /// Encoded when it is the response's turn: it may name much that is gone, and many streams' responses may wait.
+    Delta(DeltaHead),
+}
+
+#[derive(Debug)]
+struct DeltaHead {
+    kind: ResourceType,
+    generation: u64,
+    nonce: u64,
+    removed: Vec<Arc<str>>,
+    absent: Vec<Arc<str>>,
+    identifier: Arc<str>,
 }
 
 impl Response {
     pub(super) fn new(wire: Wire, push: Push, announcement: &Announcement) -> Self {
-        let kind = push.change.kind;
-        let control_plane = (!announcement.identifier.is_empty())
-            .then(|| ControlPlane { identifier: announcement.identifier.to_string() });
-        let nonce = push.nonce.to_string();
-        let type_url = kind.type_url().to_owned();
+        let Push { change, nonce, generation, listing } = push;
+        let Change { kind, added, removed, absent } = change;
+        let identifier = announcement.identifier.clone();
         let (head, resources) = match wire {
-            Wire::Delta => (delta_head(&push, nonce, type_url, control_plane), push.change.added),
+            Wire::Delta => {
+                let head = DeltaHead { kind, generation, nonce, removed, absent, identifier };
+                (Head::Delta(head), added)
+            }
             Wire::Sotw => {
                 let listed = |listing: crate::resource_set::TypeSet| {
                     let offer =
                         |resource: &Arc<Resource>| Offer { asked: resource.name.clone(), resource: resource.clone() };
                     listing.resources.values().map(offer).collect()
                 };
-                let resources: Vec<Offer> = push.listing.map_or(push.change.added, listed);
+                let resources: Vec<Offer> = listing.map_or(added, listed);
                 // Equal content has an equal version, from whichever server it comes.
                 let held = resources.iter().map(|offer| (&*offer.asked, offer.resource.version.to_string()));
                 let version_info = format!("{:016x}", crate::digest::of(held));
+                let (type_url, nonce) = (kind.type_url().to_owned(), nonce.to_string());
+                let control_plane = control_plane(&identifier);
                 let head = DiscoveryResponse { version_info, type_url, nonce, control_plane, ..Default::default() };
-                (head.encode_to_vec(), resources)
+                (Head::Encoded(head.encode_to_vec()), resources)
             }
         };
-        Self { wire, resources, head, causes: announcement.causes }
+        Self { form: Form { wire, causes: announcement.causes }, resources, head }
     }
 
     /// A request for a listing of all that is held of these types, to a client that sends reports.
@@ -84,17 +112,36 @@ impl Response {
         let resource = discovery::Resource { resource: Some(crate::pack(&request)), ..Default::default() };
         let type_url = crate::type_url::REPORT.to_owned();
         let head = DeltaDiscoveryResponse { resources: vec![resource], type_url, ..Default::default() };
-        Self { wire: Wire::Delta, resources: Vec::new(), head: head.encode_to_vec(), causes: false }
+        let form = Form { wire: Wire::Delta, causes: false };
+        Self { form, resources: Vec::new(), head: Head::Encoded(head.encode_to_vec()) }
     }
 
     /// Its bytes, with gRPC's prefix, piece by piece.
     pub(super) fn into_pieces(self) -> Pieces {
-        let length = self.head.len() + self.resources.iter().map(|offer| self.field_len(offer)).sum::<usize>();
-        let mut first = BytesMut::with_capacity(PREFIX_BYTES + self.head.len());
-        first.extend_from_slice(&[0]);
-        first.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
-        first.extend_from_slice(&self.head);
-        Pieces { response: self, next: 0, pending: first, ready: None }
+        let Self { form, resources, head } = self;
+        let body = resources.iter().map(|offer| form.field_len(offer)).sum::<usize>();
+        let begin = |head_len: usize| {
+            let mut pending = BytesMut::with_capacity(PREFIX_BYTES + head_len);
+            pending.extend_from_slice(&[0]);
+            pending.extend_from_slice(&u32::try_from(head_len + body).unwrap_or(u32::MAX).to_be_bytes());
+            pending
+        };
+        let pending = match head {
+            Head::Encoded(bytes) => {
+                let mut pending = begin(bytes.len());
+                pending.extend_from_slice(&bytes);
+                pending
+            }
+            Head::Delta(head) => {
+                let message = head.message();
+                let gone_len = |name: &Arc<str>| string_len(REMOVED, name.len());
+                let mut pending = begin(message.encoded_len() + head.gone().map(gone_len).sum::<usize>());
+                message.encode_raw(&mut pending);
+                head.gone().for_each(|name| put_string(REMOVED, name, &mut pending));
+                pending
+            }
+        };
+        Pieces { form, resources, next: 0, pending, ready: None }
     }
 
     /// The message it is, whole.
@@ -102,68 +149,101 @@ impl Response {
         let bytes: Vec<u8> = self.into_pieces().flatten().collect();
         bytes.get(PREFIX_BYTES..).unwrap_or_default().to_vec()
     }
+}
 
-    /// The name, if it is not the resource's own, and the cause: what follows a resource's own bytes.
-    fn trailer(&self, offer: &Offer) -> (Option<Arc<str>>, Bytes) {
-        if self.wire == Wire::Sotw {
-            return (None, Bytes::new());
-        }
-        let asked = (offer.asked != offer.resource.name).then(|| offer.asked.clone());
-        let cause = if self.causes { offer.resource.encoded_metadata() } else { Bytes::new() };
-        (asked, cause)
+impl Form {
+    /// The name, if it is not the resource's own: it follows the resource's own bytes, and the cause follows it.
+    fn other_name(self, offer: &Offer) -> Option<&str> {
+        (self.wire == Wire::Delta && offer.asked != offer.resource.name).then_some(&*offer.asked)
     }
 
-    fn body(&self, offer: &Offer) -> Bytes {
+    fn tells_cause(self) -> bool {
+        self.wire == Wire::Delta && self.causes
+    }
+
+    fn body(self, offer: &Offer) -> Bytes {
         match self.wire {
             Wire::Delta => offer.resource.encoded(),
             Wire::Sotw => offer.resource.encoded_any(),
         }
     }
 
-    fn message_len(&self, offer: &Offer) -> usize {
-        let (asked, cause) = self.trailer(offer);
-        let name = asked.map_or(0, |name| key_len(NAME) + encoded_len_varint(name.len() as u64) + name.len());
-        self.body(offer).len() + name + cause.len()
+    fn trailer(self, offer: &Offer) -> Bytes {
+        let mut trailer = BytesMut::new();
+        if let Some(name) = self.other_name(offer) {
+            // Of a field given twice the last counts.
+            put_string(NAME, name, &mut trailer);
+        } else if self.tells_cause() {
+            return offer.resource.encoded_metadata();
+        }
+        if self.tells_cause() {
+            trailer.extend_from_slice(&offer.resource.encoded_metadata());
+        }
+        trailer.freeze()
     }
 
-    fn field_len(&self, offer: &Offer) -> usize {
-        let length = self.message_len(offer);
-        key_len(RESOURCES) + encoded_len_varint(length as u64) + length
+    fn message_len(self, offer: &Offer) -> usize {
+        let body = match self.wire {
+            Wire::Delta => offer.resource.encoded_len(),
+            Wire::Sotw => offer.resource.encoded_any_len(),
+        };
+        let name = self.other_name(offer).map_or(0, |name| string_len(NAME, name.len()));
+        let cause = if self.tells_cause() { offer.resource.metadata_len() } else { 0 };
+        body + name + cause
+    }
+
+    fn field_len(self, offer: &Offer) -> usize {
+        string_len(RESOURCES, self.message_len(offer))
     }
 }
 
-fn delta_head(push: &Push, nonce: String, type_url: String, control_plane: Option<ControlPlane>) -> Vec<u8> {
-    let change = &push.change;
-    let mut removed: Vec<String> = change.removed.iter().map(|name| name.to_string()).collect();
-    let mut resources = Vec::new();
-    for name in &change.absent {
-        match change.kind {
-            // A resource without a body is how VHDS says that there is no such host (Envoy, "on-demand VHDS").
-            ResourceType::VirtualHost => resources.push(discovery::Resource {
-                name: name.to_string(),
-                version: Version::of(&[]).to_string(),
-                aliases: vec![name.to_string()],
-                ..Default::default()
-            }),
-            _ => removed.push(name.to_string()),
+impl DeltaHead {
+    /// All but the names of what is gone.
+    fn message(&self) -> DeltaDiscoveryResponse {
+        let hosts: &[Arc<str>] = if self.kind == ResourceType::VirtualHost { &self.absent } else { &[] };
+        // A resource without a body is how VHDS says that there is no such host (Envoy, "on-demand VHDS").
+        let no_such_host = |name: &Arc<str>| discovery::Resource {
+            name: name.to_string(),
+            version: Version::of(&[]).to_string(),
+            aliases: vec![name.to_string()],
+            ..Default::default()
+        };
+        DeltaDiscoveryResponse {
+            system_version_info: self.generation.to_string(),
+            resources: hosts.iter().map(no_such_host).collect(),
+            type_url: self.kind.type_url().to_owned(),
+            nonce: self.nonce.to_string(),
+            control_plane: control_plane(&self.identifier),
+            ..Default::default()
         }
     }
-    let head = DeltaDiscoveryResponse {
-        system_version_info: push.generation.to_string(),
-        resources,
-        type_url,
-        removed_resources: removed,
-        nonce,
-        control_plane,
-        ..Default::default()
-    };
-    head.encode_to_vec()
+
+    fn gone(&self) -> impl Iterator<Item = &Arc<str>> {
+        let absent: &[Arc<str>] = if self.kind == ResourceType::VirtualHost { &[] } else { &self.absent };
+        self.removed.iter().chain(absent)
+    }
+}
+
+fn control_plane(identifier: &str) -> Option<ControlPlane> {
+    (!identifier.is_empty()).then(|| ControlPlane { identifier: identifier.to_owned() })
+}
+
+/// Bytes of a field of a string, or of anything else that has a length.
+fn string_len(field: u32, length: usize) -> usize {
+    key_len(field) + encoded_len_varint(length as u64) + length
+}
+
+fn put_string(field: u32, text: &str, out: &mut BytesMut) {
+    encode_key(field, WireType::LengthDelimited, out);
+    encode_varint(text.len() as u64, out);
+    out.extend_from_slice(text.as_bytes());
 }
 
 /// A response's bytes in pieces.
 #[derive(Debug)]
 pub(super) struct Pieces {
-    response: Response,
+    form: Form,
+    resources: Vec<Offer>,
     next: usize,
     pending: BytesMut,
     /// A large resource, to follow what is pending.
@@ -194,21 +274,13 @@ impl Iterator for Pieces {
             if let Some(piece) = self.piece(false) {
                 return Some(piece);
             }
-            let Some(offer) = self.response.resources.get(self.next) else { return self.piece(true) };
+            let Some(offer) = self.resources.get(self.next) else { return self.piece(true) };
             self.next += 1;
-            let (asked, cause) = self.response.trailer(offer);
-            let body = self.response.body(offer);
-            let length = self.response.message_len(offer);
+            let (body, trailer) = (self.form.body(offer), self.form.trailer(offer));
             encode_key(RESOURCES, WireType::LengthDelimited, &mut self.pending);
-            encode_varint(length as u64, &mut self.pending);
-            let mut trailer = BytesMut::new();
-            if let Some(name) = asked {
-                // Of a field given twice the last counts.
-                prost::encoding::string::encode(NAME, &name.to_string(), &mut trailer);
-            }
-            trailer.extend_from_slice(&cause);
+            encode_varint(self.form.message_len(offer) as u64, &mut self.pending);
             if body.len() > PIECE_BYTES / 2 {
-                self.ready = Some((body, trailer.freeze()));
+                self.ready = Some((body, trailer));
                 continue;
             }
             self.pending.extend_from_slice(&body);
@@ -220,7 +292,6 @@ impl Iterator for Pieces {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::subscription::Change;
     use crate::{Any, Cause};
 
     fn offer(asked: &str, name: &str, bytes: usize) -> Offer {
