@@ -40,9 +40,20 @@ impl Listening {
     /// The next thing said.
     #[track_caller]
     pub fn hears(&self, expected: &str, process: &Process) {
-        let mut buffer = [0; 256];
-        let heard = self.socket.recv(&mut buffer).map(|count| String::from_utf8_lossy(&buffer[..count]).into_owned());
-        assert_eq!(heard.ok().as_deref(), Some(expected), "{}", process.output());
+        self.hears_all([expected], process);
+    }
+
+    /// The next things said, by processes that do not wait for each other: in any order.
+    #[track_caller]
+    pub fn hears_all<const N: usize>(&self, mut expected: [&str; N], process: &Process) {
+        let mut heard = expected.map(|_| {
+            let mut buffer = [0; 256];
+            let heard = self.socket.recv(&mut buffer);
+            heard.map(|count| String::from_utf8_lossy(&buffer[..count]).into_owned()).unwrap_or_default()
+        });
+        heard.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(heard, expected, "{}", process.output());
     }
 
     /// Nothing more has been said.
@@ -95,9 +106,8 @@ fn of_proxies_which_one_is_the_service() {
     let mut first = start();
     manager.hears("READY=1", &first);
     let mut second = start();
-    manager.hears("READY=1", &second);
     assert_eq!(first.wait_for_exit(PATIENCE).code(), Some(0), "{}", first.output());
-    manager.hears(&format!("MAINPID={}", second.pid()), &first);
+    manager.hears_all(["READY=1", &format!("MAINPID={}", second.pid())], &second);
     ends(&mut second);
     manager.hears("STOPPING=1", &second);
     manager.hears_nothing();

@@ -250,7 +250,7 @@ fn run(program: Program, upstream: SocketAddr, rows: &[Row]) -> (BTreeMap<String
     let access_log = format!(
         "          access_log: [ {{ name: file, typed_config: {{ \"@type\": \
          type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog, path: \"{}\", log_format: {{ \
-         text_format_source: {{ inline_string: \"%DOWNSTREAM_DIRECT_REMOTE_ADDRESS% %REQ(:METHOD)% %REQ(:PATH)% \
+         text_format_source: {{ inline_string: \"%DOWNSTREAM_DIRECT_REMOTE_ADDRESS%>%DOWNSTREAM_LOCAL_PORT% %REQ(:METHOD)% %REQ(:PATH)% \
          %REQ(:AUTHORITY)% %PROTOCOL% %RESPONSE_CODE% %RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %BYTES_RECEIVED% \
          %BYTES_SENT%\\n\" }} }} }} }} ]\n",
         log.display()
@@ -283,23 +283,25 @@ fn run(program: Program, upstream: SocketAddr, rows: &[Row]) -> (BTreeMap<String
         for (row, thread) in started {
             let (client, answer) =
                 thread.join().expect("no panic").unwrap_or_else(|error| panic!("{}: {error}", row.name));
-            answers.push((row, client, answer));
+            let at = MANAGERS.iter().position(|(name, _)| *name == row.manager).expect("a manager");
+            // Two connections to different listeners may have the same port of ours.
+            answers.push((row, format!("{client}>{}", ports[at]), answer));
         }
     });
     assert!(process.exited().is_none(), "{program:?} ended; it printed:\n{}", process.output());
     let missing = || {
         let lines = lines(&log);
-        rows.iter().zip(&answers).filter(|(_, (_, client, _))| !lines.contains_key(&client.to_string())).count()
+        rows.iter().zip(&answers).filter(|(_, (_, client, _))| !lines.contains_key(client)).count()
     };
     let _ = wait::poll(PATIENCE, || (missing() == 0).then_some(()));
     let lines = lines(&log);
     let counts = counts(admin);
-    let outcome = |client: SocketAddr| lines.get(&client.to_string()).cloned().unwrap_or_default();
-    let outcomes = answers.into_iter().map(|(row, client, answer)| (row.name.clone(), (answer, outcome(client))));
+    let outcome = |client: &String| lines.get(client).cloned().unwrap_or_default();
+    let outcomes = answers.into_iter().map(|(row, client, answer)| (row.name.clone(), (answer, outcome(&client))));
     (outcomes.collect(), counts)
 }
 
-/// Lines of an access log by their clients.
+/// Lines of an access log by their connections: both ends.
 fn lines(log: &Path) -> BTreeMap<String, String> {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let mut lines: BTreeMap<String, String> = BTreeMap::new();
