@@ -372,6 +372,7 @@ pub async fn keep(
     proxies: Arc<Proxies>,
     metrics: Arc<Metrics>,
 ) {
+    memory::at_once(false);
     count(&world.borrow(), &metrics);
     metrics.noticed(std::mem::take(&mut configuration.events));
     let mut debounce = Debounce::new(options);
@@ -411,7 +412,11 @@ pub async fn keep(
                 configuration.resume_history(world.borrow().generation, Instant::now());
                 match shrunk.look(configuration.builder.objects()) {
                     Advice::Nothing => {}
-                    Advice::Rebuild => configuration.rebuild(&world, &proxies),
+                    Advice::Rebuild => {
+                        memory::at_once(true);
+                        configuration.rebuild(&world, &proxies);
+                        memory::at_once(false);
+                    }
                     Advice::GiveBack => memory::give_back(),
                 }
             }

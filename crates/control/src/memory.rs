@@ -18,6 +18,8 @@ pub struct Allocator {
     pub leave: fn(),
     /// What is entered from now on is other memory than it was.
     pub renew: fn(),
+    /// Whether what becomes free goes back to the system at once, or is kept for a while for what comes next.
+    pub at_once: fn(bool),
     /// Returns what is free to the system, each thread before it goes to sleep.
     pub give_back: fn(),
 }
@@ -54,6 +56,14 @@ impl Drop for Apart {
 pub(crate) fn renew() {
     if let Some(allocator) = ALLOCATOR.get() {
         (allocator.renew)();
+    }
+}
+
+/// Has what becomes free go back to the system at once, or be kept for a while. Kept, it is faster to take again; but what stays for
+/// long then takes its place in memory that was used for more, all of which it keeps: not while a configuration is read whole.
+pub(crate) fn at_once(at_once: bool) {
+    if let Some(allocator) = ALLOCATOR.get() {
+        (allocator.at_once)(at_once);
     }
 }
 

@@ -204,7 +204,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
                 .on_thread_park(memory::collect_if_asked)
                 .build()
                 .context("cannot start the event loop")?;
-            purge::soon();
+            purge::at_once(true);
             evenkeel_control::memory::set_allocator(heaps::ALLOCATOR);
             runtime.spawn(memory::give_back_start_up());
             // On a worker's thread: this one only waits from now on, and would never return what starting up has freed.

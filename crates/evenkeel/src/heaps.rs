@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use evenkeel_control::memory::Allocator;
 use evenkeel_proxy::memory;
 
-use crate::allocator;
+use crate::{allocator, purge};
 
 unsafe extern "C" {
     /// A heap, for all threads (mimalloc's documentation, "First-class heaps"); null where memory is short.
@@ -28,7 +28,7 @@ unsafe extern "C" {
 }
 
 /// What a control plane may ask for.
-pub(crate) const ALLOCATOR: Allocator = Allocator { enter, leave, renew, give_back };
+pub(crate) const ALLOCATOR: Allocator = Allocator { enter, leave, renew, at_once: purge::at_once, give_back };
 
 #[derive(Debug, Clone, Copy)]
 struct Heap(*mut c_void);

@@ -14,7 +14,7 @@ const PURGE_DELAY: c_int = 15;
 /// needed; but returning pages at once makes a tenth of what a change costs: 300 page faults to get them back for the next one.
 const KEPT_MS: c_long = 1000;
 
-/// Has free pages returned to the system soon.
-pub fn soon() {
-    mi_option_set(PURGE_DELAY, KEPT_MS);
+/// Has free pages returned to the system at once, or after a second.
+pub fn at_once(at_once: bool) {
+    mi_option_set(PURGE_DELAY, if at_once { 0 } else { KEPT_MS });
 }
