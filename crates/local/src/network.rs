@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use nix::mount::{MsFlags, mount};
 
+use crate::capture::PROXY_MARK;
 use crate::tools::{ToolError, Tools};
 
 /// The bridge all replicas are plugged into.
@@ -95,10 +96,24 @@ pub fn settle(place: &Place, tools: &Tools) -> Result<(), NetworkError> {
          link set eth0 up\nroute add default via {BRIDGE_ADDRESS}\n"
     ))?;
     if let Some(rules) = &place.capture {
+        tools.ip(&sidecar_routes(*address))?;
         tools.nft(rules)?;
     }
     nix::unistd::sethostname(&place.host_name).map_err(|error| file("the host name", error.into()))?;
     mount_resolver(place)
+}
+
+/// Where a sidecar's own connections may go: to the mesh. There is nothing beyond it, and the sidecar should know that at once.
+///
+/// An attempt that the network swallows would do harm beyond the wait, too: netfilter remembers it for two minutes, as one that is not
+/// to be redirected, and the application's next connection that happens to have the same port would go the same way.
+fn sidecar_routes(own: Ipv4Addr) -> String {
+    let pods = Ipv4Addr::from(u32::from(BRIDGE_ADDRESS) & (u32::MAX << (32 - u32::from(POD_PREFIX))));
+    format!(
+        "rule add fwmark {PROXY_MARK} lookup {PROXY_MARK}\n\
+         route add {pods}/{POD_PREFIX} dev eth0 src {own} table {PROXY_MARK}\n\
+         route add unreachable default table {PROXY_MARK}\n"
+    )
 }
 
 /// Plugs the bridge's end of a settled replica's cable in; runs in the mesh's own namespace.

@@ -5,7 +5,7 @@ pub(crate) mod adopt;
 mod detect;
 mod inspect;
 pub(crate) mod moving;
-mod original_dst;
+pub(crate) mod original_dst;
 mod proxy_protocol;
 mod serve;
 pub(crate) mod socket;

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd};
 const SO_ORIGINAL_DST: i32 = 80;
 
 /// The destination before a redirect; `None` when the connection was not redirected.
-pub(super) fn original_destination(socket: &impl AsFd, local: SocketAddr) -> Option<SocketAddr> {
+pub(crate) fn original_destination(socket: &impl AsFd, local: SocketAddr) -> Option<SocketAddr> {
     match local.ip().to_canonical() {
         std::net::IpAddr::V4(_) => v4(socket).or_else(|| v6(socket)),
         std::net::IpAddr::V6(_) => v6(socket),

@@ -10,6 +10,7 @@ mod detection;
 mod dns;
 mod exchanges;
 mod floods;
+mod half_close;
 mod harness;
 mod health;
 mod holds;

@@ -4,6 +4,7 @@
 mod bad_input;
 mod check;
 mod crashes;
+mod egress;
 mod endings;
 mod envoy;
 mod load;

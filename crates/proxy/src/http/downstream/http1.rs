@@ -11,6 +11,7 @@ use evenkeel_runtime_config::HttpConnectionManager;
 use tokio::io::AsyncWrite;
 
 use super::Answer;
+use super::half_close::is_half_closed;
 use crate::conn::buffer::BLOCK_BYTES;
 use crate::conn::{Buffer, Outgoing};
 use crate::http::failure::Failure;
@@ -36,6 +37,8 @@ pub(in crate::http) struct Http1 {
     keep_alive: bool,
     /// The client may still be sending what nobody will read.
     linger: bool,
+    /// The client sends no more, and waits for its answers.
+    half_closed: bool,
     /// Both directions are open for anything, and end on their own.
     tunnel: bool,
     /// Our direction of the tunnel is to be closed once all is sent.
@@ -60,6 +63,7 @@ impl Http1 {
             requests,
             keep_alive: false,
             linger: false,
+            half_closed: false,
             tunnel: false,
             shutdown: false,
             proper_case: hcm.proper_case_response_headers,
@@ -104,8 +108,12 @@ impl Http1 {
 
     /// Reads ahead, within a block: the next request, or the end.
     pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
-        while !self.tunnel && self.input.len() < BLOCK_BYTES {
+        while !(self.tunnel || self.half_closed) && self.input.len() < BLOCK_BYTES {
             match ready!(self.input.poll_receive(&mut self.stream, BLOCK_BYTES, cx)) {
+                Ok(0) if matches!(&self.stream, Stream::Tcp(stream) if is_half_closed(stream)) => {
+                    self.half_closed = true;
+                    self.keep_alive &= !self.input.is_empty();
+                }
                 Ok(0) | Err(_) => return Poll::Ready(Failure::ClientGone),
                 Ok(_) => {}
             }

@@ -3,6 +3,7 @@
 //! Nothing here waits in secret. A method that may have to wait is called `poll_…`; what is handed over for sending is bounded
 //! by the caller, who asks [`Downstream::poll_room`] first.
 
+mod half_close;
 pub(super) mod http1;
 pub(super) mod http2;
 pub(super) mod lent;

@@ -1,0 +1,61 @@
+//! A client that ends its direction of an HTTP/1 connection and waits for its answers, and one that has left.
+
+use std::time::Duration;
+
+use evenkeel_testkit::{Backend, Connection, Reply, eventually};
+
+use crate::harness::{Proxy, http_listener, stat, static_bootstrap, static_cluster};
+
+const ROUTES: &str = "route_config: {name: local, virtual_hosts: [{name: all, domains: [\"*\"], routes: [{match: {prefix: /}, \
+                      route: {cluster: slow}}]}]}";
+
+/// A proxy before a backend that answers with the request's path, after a while.
+fn stage(after: Duration) -> (Proxy, Backend) {
+    let backend = Backend::start(move |request| Reply::After(after, Box::new(Reply::text(request.target.clone()))));
+    let clusters = [static_cluster("slow", backend.address(), "")];
+    let proxy = Proxy::start(&static_bootstrap(&http_listener("web", ROUTES, ""), &clusters));
+    proxy.wait_live();
+    (proxy, backend)
+}
+
+/// What a client gets that sends `requests` and then its end.
+fn answers(requests: &[&str]) -> Vec<(u16, String, bool)> {
+    let (proxy, _backend) = stage(Duration::from_millis(50));
+    let mut connection = Connection::open(proxy.listener("web")).expect("it accepts");
+    connection.send(requests.concat()).expect("it reads");
+    connection.finish_sending().expect("it is open");
+    let answer = |connection: &mut Connection| {
+        let response = connection.response().ok()?;
+        Some((response.status, response.text(), response.keeps_open()))
+    };
+    std::iter::from_fn(|| answer(&mut connection)).collect()
+}
+
+#[test]
+fn who_waits_gets_all_answers() {
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nhost: test\r\n\r\n");
+    let post = "POST /post HTTP/1.1\r\nhost: test\r\ncontent-length: 4\r\n\r\nbody";
+    let check = |requests: &[&str], expected: &[(&str, bool)]| {
+        let expected: Vec<_> = expected.iter().map(|(path, keeps)| (200, (*path).to_owned(), *keeps)).collect();
+        assert_eq!(answers(requests), expected, "{requests:?}");
+    };
+    check(&[&get("/one")], &[("/one", false)]);
+    check(&[post], &[("/post", false)]);
+    check(&[&get("/one"), post, &get("/two")], &[("/one", true), ("/post", true), ("/two", true)]);
+    // What is no request gets none; the one before it does.
+    check(&[&get("/one"), "POST /cut HTTP/1.1\r\nhost: test\r\ncontent-length: 9\r\n\r\nhalf"], &[("/one", true)]);
+}
+
+#[test]
+fn who_has_left_is_not_waited_for() {
+    let (proxy, _backend) = stage(Duration::from_secs(60));
+    let mut connection = Connection::open(proxy.listener("web")).expect("it accepts");
+    connection.send("GET / HTTP/1.1\r\nhost: test\r\n\r\n").expect("it reads");
+    eventually("the request to be under way", || {
+        (stat(&proxy, "cluster.slow.upstream_rq_active") == [1]).then_some(())
+    });
+    drop(connection);
+    eventually("the request to end", || (stat(&proxy, "cluster.slow.upstream_rq_active") == [0]).then_some(()));
+    let counted = || (stat(&proxy, "http.web.downstream_rq_rx_reset") == [1]).then_some(());
+    eventually("it to be counted", counted);
+}
