@@ -147,6 +147,7 @@ impl Life<'_> {
                 // Few requests wait for a connection; those that do not need no room for it.
                 None => Box::pin(self.connect(forward, &host, raced)).await?,
             };
+            forward.cluster.report_connected(&host);
             self.request.upstream_local = up.local_addr();
             let result = self.exchange_heads(forward, &mut up, upload, timers).await;
             if matches!(result, Err(Failure::UpstreamClosed { .. })) {

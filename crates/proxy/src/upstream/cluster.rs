@@ -12,6 +12,7 @@ use evenkeel_runtime_config::FastMap;
 use evenkeel_runtime_config::cluster::{
     Cluster as Config, Discovery, Endpoint, EndpointAddress, Health, OriginalDst, Transport,
 };
+use evenkeel_runtime_config::outlier_detection::OutlierDetection;
 use evenkeel_runtime_config::route::Priority;
 use evenkeel_stats::{Registry, Scope, Writer};
 use tokio::sync::Notify;
@@ -236,6 +237,16 @@ impl Cluster {
         let Some(detection) = config.outlier_detection.as_deref() else { return };
         if report(detector, detection, (&host.shared, &host.tally), outcome, Instant::now()) {
             self.group.health_changed();
+        }
+    }
+
+    /// A request has a connection to a host, new or kept. That says something only where what hosts answer is told from what
+    /// the proxy sees itself.
+    #[inline]
+    pub fn report_connected(&self, host: &Host) {
+        let splits = |detection: &OutlierDetection| detection.split_local_origin;
+        if self.config.borrow().outlier_detection.as_deref().is_some_and(splits) {
+            self.report(host, Outcome::Connected);
         }
     }
 
