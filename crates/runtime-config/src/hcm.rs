@@ -4,13 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::access_log::AccessLog;
-use crate::buffer::Buffer;
-use crate::grpc_stats::GrpcStats;
 use crate::http2::Http2Options;
 use crate::listener::OnDemandClusters;
-use crate::rbac::RbacFilter;
 use crate::route::RouteTable;
-use crate::stateful_session::StatefulSession;
+
+pub use crate::http_filters::HttpFilter;
 
 /// One HTTP connection manager.
 #[derive(Debug)]
@@ -117,19 +115,6 @@ pub enum RouteSource {
     Static(Arc<RouteTable>),
     /// RDS: looked up in `Config.routes` for each request.
     Rds(Arc<str>),
-}
-
-/// An HTTP filter before the router.
-#[derive(Debug)]
-pub enum HttpFilter {
-    /// `envoy.filters.http.buffer`.
-    Buffer(Arc<Buffer>),
-    /// `envoy.filters.http.grpc_stats`.
-    GrpcStats(Arc<GrpcStats>),
-    /// `envoy.filters.http.rbac`.
-    Rbac(Arc<RbacFilter>),
-    /// `envoy.filters.http.stateful_session`.
-    StatefulSession(Arc<StatefulSession>),
 }
 
 /// `envoy.filters.http.on_demand`.

@@ -6,6 +6,9 @@
 //!
 //! Nothing here knows sockets, clocks or tokio, so the same code answers "what would happen to this call?" offline.
 
+// Nothing here panics on bytes from outside: what cannot be is an error, too.
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
 pub mod access_log;
 pub mod access_log_format;
 pub mod bootstrap;
@@ -25,6 +28,7 @@ pub mod hash_policy;
 pub mod hcm;
 pub mod health_check;
 pub mod http2;
+mod http_filters;
 pub mod listener;
 pub mod matching;
 pub mod outlier_detection;

@@ -251,7 +251,7 @@ impl Fixture {
         let RouteSource::Static(routes) = &manager.routes else { bail!("routes are in the file") };
         let rules = manager.filters.iter().find_map(|filter| match filter {
             HttpFilter::Rbac(filter) => filter.rules.clone(),
-            HttpFilter::Buffer(_) | HttpFilter::GrpcStats(_) | HttpFilter::StatefulSession(_) => None,
+            _ => None,
         });
         let peer = PeerIdentity { uri_sans: vec![CLIENT_IDENTITY.to_owned()], ..PeerIdentity::default() };
         let connection =

@@ -5,7 +5,7 @@ use evenkeel_xds::pb::envoy::extensions::filters::http::buffer::v3 as filter;
 use super::Cx;
 use crate::buffer::{Buffer, BufferPerRoute};
 
-pub(super) fn buffer(cx: &mut Cx<'_>, config: &filter::Buffer) -> Option<Buffer> {
+pub(crate) fn buffer(cx: &mut Cx<'_>, config: &filter::Buffer) -> Option<Buffer> {
     match cx.required("max_request_bytes", config.max_request_bytes.as_ref())?.value {
         0 => cx.fail_at("max_request_bytes", "must be greater than 0"),
         max_request_bytes => Some(Buffer { max_request_bytes }),

@@ -6,7 +6,7 @@ use evenkeel_xds::pb::envoy::extensions::filters::http::grpc_stats::v3 as filter
 use super::Cx;
 use crate::grpc_stats::{GrpcStats, Methods};
 
-pub(super) fn grpc_stats(cx: &mut Cx<'_>, config: &filter::FilterConfig) -> Option<GrpcStats> {
+pub(crate) fn grpc_stats(cx: &mut Cx<'_>, config: &filter::FilterConfig) -> Option<GrpcStats> {
     use filter::filter_config::PerMethodStatSpecifier;
     let methods = match &config.per_method_stat_specifier {
         Some(PerMethodStatSpecifier::StatsForAllMethods(all)) if all.value => {

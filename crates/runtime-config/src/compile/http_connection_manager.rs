@@ -4,27 +4,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
-use evenkeel_xds::pb::envoy::extensions::filters::http::buffer::v3 as buffer_filter;
-use evenkeel_xds::pb::envoy::extensions::filters::http::grpc_stats::v3 as grpc_stats_filter;
 use evenkeel_xds::pb::envoy::extensions::filters::http::on_demand::v3 as on_demand_filter;
-use evenkeel_xds::pb::envoy::extensions::filters::http::rbac::v3 as rbac_filter;
-use evenkeel_xds::pb::envoy::extensions::filters::http::stateful_session::v3 as session_filter;
 use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
 use evenkeel_xds::pb::google::protobuf::{BoolValue, UInt32Value};
 
 use super::access_log::access_logs;
 use super::cluster::max_requests;
-use super::{Cx, buffer, grpc_stats, http2, rbac, route, source, stateful_session, type_name};
+use super::{Cx, http2, route, source, type_name};
 use crate::hcm::{
     ClientCertDetails, Codec, EscapedSlashes, ForwardClientCert, HeadersWithUnderscores, HttpConnectionManager,
     HttpFilter, OnDemand, RouteSource, ServerHeader, StripPort,
 };
+use crate::http_filters::http_filter;
 
-const BUFFER: &str = "envoy.extensions.filters.http.buffer.v3.Buffer";
 const GRPC_STATS: &str = "envoy.extensions.filters.http.grpc_stats.v3.FilterConfig";
 const ON_DEMAND: &str = "envoy.extensions.filters.http.on_demand.v3.OnDemand";
-const RBAC: &str = "envoy.extensions.filters.http.rbac.v3.RBAC";
-const STATEFUL_SESSION: &str = "envoy.extensions.filters.http.stateful_session.v3.StatefulSession";
 const UUID_REQUEST_ID: &str = "envoy.extensions.request_id.uuid.v3.UuidRequestIdConfig";
 const ROUTER: &str = "envoy.extensions.filters.http.router.v3.Router";
 
@@ -204,23 +198,6 @@ fn http_filters(
                 Some(None)
             }
             ROUTER => cx.fail("the router must be the last HTTP filter"),
-            BUFFER => {
-                let config: buffer_filter::Buffer = cx.unpack(any)?;
-                Some(Some(HttpFilter::Buffer(Arc::new(buffer::buffer(cx, &config)?))))
-            }
-            GRPC_STATS => {
-                let config: grpc_stats_filter::FilterConfig = cx.unpack(any)?;
-                Some(Some(HttpFilter::GrpcStats(Arc::new(grpc_stats::grpc_stats(cx, &config)?))))
-            }
-            RBAC => {
-                let config: rbac_filter::Rbac = cx.unpack(any)?;
-                Some(Some(HttpFilter::Rbac(Arc::new(rbac::http_filter(cx, &config)?))))
-            }
-            STATEFUL_SESSION => {
-                let config: session_filter::StatefulSession = cx.unpack(any)?;
-                let session = stateful_session::stateful_session(cx, &config)?;
-                Some(Some(HttpFilter::StatefulSession(Arc::new(session))))
-            }
             // Wherever it stands: a route is looked for once, before the first filter.
             ON_DEMAND => {
                 let config: on_demand_filter::OnDemand = cx.unpack(any)?;
@@ -233,7 +210,7 @@ fn http_filters(
                 *on_demand = Some(OnDemand { clusters });
                 Some(None)
             }
-            name => cx.fail(format!("{name} is no HTTP filter")),
+            _ => http_filter(cx, any).map(Some),
         })
     });
     let counting = compiled.iter().filter(|filter| matches!(filter, Some(HttpFilter::GrpcStats(_)))).count();

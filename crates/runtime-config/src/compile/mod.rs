@@ -6,10 +6,10 @@
 
 pub(crate) mod access_log;
 pub(crate) mod address;
-mod buffer;
+pub(crate) mod buffer;
 pub(crate) mod cluster;
 pub(crate) mod endpoint;
-mod grpc_stats;
+pub(crate) mod grpc_stats;
 mod hash_policy;
 pub(crate) mod headers;
 pub(crate) mod health_check;
@@ -25,7 +25,7 @@ pub(crate) mod retry;
 pub(crate) mod route;
 pub(crate) mod route_action;
 pub(crate) mod source;
-mod stateful_session;
+pub(crate) mod stateful_session;
 pub(crate) mod subset;
 pub(crate) mod tls;
 

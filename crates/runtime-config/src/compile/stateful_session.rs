@@ -14,7 +14,7 @@ use crate::stateful_session::{SessionState, StatefulSession, StatefulSessionPerR
 const COOKIE: &str = "envoy.extensions.http.stateful_session.cookie.v3.CookieBasedSessionState";
 const HEADER: &str = "envoy.extensions.http.stateful_session.header.v3.HeaderBasedSessionState";
 
-pub(super) fn stateful_session(cx: &mut Cx<'_>, config: &filter::StatefulSession) -> Option<StatefulSession> {
+pub(crate) fn stateful_session(cx: &mut Cx<'_>, config: &filter::StatefulSession) -> Option<StatefulSession> {
     let state = match &config.session_state {
         None => None,
         Some(extension) => Some(cx.at("session_state", |cx| session_state(cx, extension))?),

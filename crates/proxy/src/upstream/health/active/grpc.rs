@@ -8,7 +8,8 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use prost::Message;
 
 use super::http::Client;
-use super::{CheckTarget, MAX_RESPONSE_BYTES, Verdict};
+use super::{Check, CheckTarget, MAX_RESPONSE_BYTES, Verdict};
+use crate::alpn::Wanted;
 
 const PATH: &str = "/grpc.health.v1.Health/Check";
 /// `HealthCheckResponse.ServingStatus.SERVING`.
@@ -34,17 +35,25 @@ pub(super) struct Prober {
     kept: Option<Client>,
 }
 
-impl Prober {
-    pub fn new(probe: GrpcProbe) -> Self {
+impl Check for Prober {
+    type Probe = GrpcProbe;
+
+    fn wanted(_: &Self::Probe) -> Wanted {
+        Wanted::Http2
+    }
+
+    fn new(probe: Self::Probe) -> Self {
         Self { probe, kept: None }
     }
 
-    pub async fn check(&mut self, target: &CheckTarget) -> Verdict {
+    async fn check(&mut self, target: &CheckTarget) -> Verdict {
         match self.exchange(target).await {
             Ok(verdict) | Err(verdict) => verdict,
         }
     }
+}
 
+impl Prober {
     async fn exchange(&mut self, target: &CheckTarget) -> Result<Verdict, Verdict> {
         let request = self.request(target).ok_or(Verdict::NetworkFailure)?;
         let mut client = match self.kept.take() {

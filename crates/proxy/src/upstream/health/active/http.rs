@@ -10,7 +10,8 @@ use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::task::spawn_local;
 
-use super::{CheckTarget, MAX_RESPONSE_BYTES, Verdict, holds_in_order};
+use super::{Check, CheckTarget, MAX_RESPONSE_BYTES, Verdict, holds_in_order};
+use crate::alpn::Wanted;
 
 /// What Envoy's checks call themselves; servers know it.
 const AGENT: &str = "Envoy/HC";
@@ -66,17 +67,25 @@ impl Client {
     }
 }
 
-impl Prober {
-    pub fn new(probe: Box<HttpProbe>) -> Self {
+impl Check for Prober {
+    type Probe = Box<HttpProbe>;
+
+    fn wanted(probe: &Self::Probe) -> Wanted {
+        if probe.http2 { Wanted::Http2 } else { Wanted::Http1 }
+    }
+
+    fn new(probe: Self::Probe) -> Self {
         Self { probe, kept: None }
     }
 
-    pub async fn check(&mut self, target: &CheckTarget) -> Verdict {
+    async fn check(&mut self, target: &CheckTarget) -> Verdict {
         match self.exchange(target).await {
             Ok(verdict) | Err(verdict) => verdict,
         }
     }
+}
 
+impl Prober {
     async fn exchange(&mut self, target: &CheckTarget) -> Result<Verdict, Verdict> {
         // A configuration no request can be made of was refused; the address of a host always makes a URI.
         let request = self.request(target).ok_or(Verdict::NetworkFailure)?;

@@ -1,7 +1,7 @@
 //! Active health checks: one task per host on the control thread, for the whole process.
 //!
-//! A kind of check is a file here with a `Prober` whose `check` asks a host once, and an arm in [`Prober`]. Everything
-//! else (intervals, thresholds, timeouts, flags, statistics) is here and in `session.rs`.
+//! To add a kind of check: a variant of `runtime_config::health_check::Probe`, a file here with a [`Check`] that asks a host once, and a
+//! line in [`probers!`] below. Everything else (intervals, thresholds, timeouts, flags, statistics) is here and in `session.rs`.
 
 mod grpc;
 mod http;
@@ -65,11 +65,55 @@ pub(super) struct CheckTarget {
     reuse_connection: bool,
 }
 
-/// One kind of check, with the connection it keeps.
-enum Prober {
-    Http(http::Prober),
-    Tcp(tcp::Prober),
-    Grpc(grpc::Prober),
+/// A kind of check.
+trait Check: Sized {
+    /// What is asked, and what the answer must be.
+    type Probe: Clone;
+
+    /// What ALPN is to agree on with a host.
+    fn wanted(probe: &Self::Probe) -> Wanted;
+
+    /// The checks of one host.
+    fn new(probe: Self::Probe) -> Self;
+
+    /// Asks the host once. Dropping the future when the time is up loses whatever connection it kept, and nothing else.
+    async fn check(&mut self, target: &CheckTarget) -> Verdict;
+}
+
+/// The registry: the kinds of checks there are, each under its name in [`Probe`].
+macro_rules! probers {
+    ($($name:ident => $check:ty,)*) => {
+        /// One kind of check, with the connection it keeps.
+        enum Prober {
+            $($name($check),)*
+        }
+
+        impl Prober {
+            fn wanted(probe: &Probe) -> Wanted {
+                match probe {
+                    $(Probe::$name(probe) => <$check as Check>::wanted(probe),)*
+                }
+            }
+
+            fn new(probe: &Probe) -> Self {
+                match probe {
+                    $(Probe::$name(probe) => Self::$name(<$check as Check>::new(probe.clone())),)*
+                }
+            }
+
+            async fn check(&mut self, target: &CheckTarget) -> Verdict {
+                match self {
+                    $(Self::$name(prober) => Check::check(prober, target).await,)*
+                }
+            }
+        }
+    };
+}
+
+probers! {
+    Http => http::Prober,
+    Tcp => tcp::Prober,
+    Grpc => grpc::Prober,
 }
 
 /// One check of one host, for as long as that is to be checked.
@@ -111,12 +155,7 @@ impl CheckTarget {
             host: Host::new(&Arc::new(place), transport.clone()),
             hostname: endpoint.check.hostname.clone(),
             cluster: cluster.clone(),
-            wanted: match &check.probe {
-                Probe::Http(probe) if probe.http2 => Wanted::Http2,
-                Probe::Http(_) => Wanted::Http1,
-                Probe::Grpc(_) => Wanted::Http2,
-                Probe::Tcp(_) => Wanted::Bytes,
-            },
+            wanted: Prober::wanted(&check.probe),
             reuse_connection: check.reuse_connection,
         }
     }
@@ -129,24 +168,6 @@ impl CheckTarget {
     fn authority<'a>(&'a self, configured: &'a str) -> &'a str {
         let candidates = [&*self.hostname, configured];
         candidates.into_iter().find(|name| !name.is_empty()).unwrap_or(&self.cluster.name)
-    }
-}
-
-impl Prober {
-    fn new(probe: &Probe) -> Self {
-        match probe {
-            Probe::Http(probe) => Self::Http(http::Prober::new(probe.clone())),
-            Probe::Tcp(probe) => Self::Tcp(tcp::Prober::new(probe.clone())),
-            Probe::Grpc(probe) => Self::Grpc(grpc::Prober::new(probe.clone())),
-        }
-    }
-
-    async fn check(&mut self, target: &CheckTarget) -> Verdict {
-        match self {
-            Self::Http(prober) => prober.check(target).await,
-            Self::Tcp(prober) => prober.check(target).await,
-            Self::Grpc(prober) => prober.check(target).await,
-        }
     }
 }
 

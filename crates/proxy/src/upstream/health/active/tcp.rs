@@ -3,7 +3,8 @@
 use evenkeel_runtime_config::health_check::TcpProbe;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::{CheckTarget, MAX_RESPONSE_BYTES, Verdict, holds_in_order};
+use super::{Check, CheckTarget, MAX_RESPONSE_BYTES, Verdict, holds_in_order};
+use crate::alpn::Wanted;
 use crate::stream::Stream;
 
 /// Checks one host.
@@ -12,12 +13,18 @@ pub(super) struct Prober {
     kept: Option<Stream>,
 }
 
-impl Prober {
-    pub fn new(probe: TcpProbe) -> Self {
+impl Check for Prober {
+    type Probe = TcpProbe;
+
+    fn wanted(_: &Self::Probe) -> Wanted {
+        Wanted::Bytes
+    }
+
+    fn new(probe: Self::Probe) -> Self {
         Self { probe, kept: None }
     }
 
-    pub async fn check(&mut self, target: &CheckTarget) -> Verdict {
+    async fn check(&mut self, target: &CheckTarget) -> Verdict {
         // Nothing to say: only a new connection tells whether the host still takes any.
         let reusable = target.reuse_connection && !self.probe.send.is_empty();
         let kept = self.kept.take().filter(|_| reusable);
