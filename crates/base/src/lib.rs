@@ -1,5 +1,8 @@
 //! What every crate speaks: positions in files, diagnostics, YAML with spans, durations, SPIFFE ids, CIDRs, limits
 
+// Nothing here panics on bytes from outside: what cannot be is an error, too.
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
 pub mod cidr;
 pub mod diagnostic;
 pub mod duration;

@@ -3,6 +3,9 @@
 //! Start with [`run`](mod@run), which wires it all: one control thread (`state`, `subscribe`, `dns`, `admin`) builds the
 //! configuration and hands it to the [`worker`] threads, which serve.
 
+// Nothing here panics on bytes from outside: what cannot be is an error, too.
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
 pub mod access_log;
 mod admin;
 mod alpn;

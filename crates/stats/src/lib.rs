@@ -5,6 +5,9 @@
 //! read-modify-write, no shared cache line. A scrape adds the shards up. The registry holds scopes weakly: a scope whose last
 //! owner is gone (its cluster was removed) is no longer reported.
 
+// Nothing here panics on bytes from outside: what cannot be is an error, too.
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
 mod histogram;
 mod layout;
 mod registry;

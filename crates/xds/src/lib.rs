@@ -11,6 +11,9 @@
 //!  server::service, client::connection   the same over gRPC
 //! ```
 
+// Nothing here panics on bytes from outside: what cannot be is an error, too.
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
 pub mod ages;
 pub mod client;
 pub mod digest;

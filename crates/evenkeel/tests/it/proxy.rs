@@ -43,9 +43,13 @@ fn write(folder: &Path, text: &str) -> PathBuf {
 }
 
 fn proxy(folder: &Path, port: u16) -> Command {
+    proxy_of(folder, port, 1)
+}
+
+fn proxy_of(folder: &Path, port: u16, workers: usize) -> Command {
     let path = write(folder, &BOOTSTRAP.replace("PORT", &port.to_string()));
     let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
-    command.args(["proxy", "--concurrency", "1", "-c"]).arg(path);
+    command.args(["proxy", "--concurrency", &workers.to_string(), "-c"]).arg(path);
     command.arg("--admin-address-path").arg(folder.join("admin"));
     command
 }
@@ -110,6 +114,76 @@ fn a_signal_ends_it_in_order_and_a_second_one_at_once() {
     listener_of(admin_of(folder.path()));
     process.signal(libc::SIGINT);
     assert_eq!(process.wait_for_exit(PATIENCE).code(), Some(0), "{}", process.output());
+}
+
+/// What `evenkeel proxy-config workers` prints of a proxy with two workers and four connections, and the statistics behind it.
+#[test]
+fn workers_are_shown_with_how_uneven_they_are() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let _process = Process::spawn(&mut proxy_of(folder.path(), 0, 2));
+    let admin = admin_of(folder.path());
+    let web = listener_of(admin);
+    let mut open: Vec<_> = (0..4).map(|_| Connection::open(web).expect("it accepts")).collect();
+    for (turn, connection) in open.iter_mut().enumerate() {
+        for _ in 0..=turn {
+            assert_eq!(connection.get("a", "/", "").expect("an answer").text(), "hello");
+        }
+    }
+    let print = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+        let output = command.args(["proxy-config", "workers", "--admin", &admin.to_string()]).args(more).output();
+        let output = output.expect("the program runs");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    eventually("all requests to be counted", || {
+        let json: serde_json::Value = serde_json::from_str(&print(&["-o", "json"])).expect("JSON");
+        let served: u64 =
+            json["workers"].as_array()?.iter().filter_map(|worker| worker["requests_total"].as_u64()).sum();
+        (served == 10).then_some(())
+    });
+    let table = print(&[]);
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    let columns = [
+        "worker",
+        "connections_active",
+        "connections_total",
+        "moved_in",
+        "moved_out",
+        "requests_total",
+        "busy_s",
+        "busy_%",
+    ];
+    assert_eq!((rows.len(), &rows[0][..]), (4, &columns[..]), "{table}");
+    let cell = |row: usize, name: &str| {
+        let column = columns.iter().position(|column| *column == name).expect("a column");
+        rows[row][column].parse::<f64>().unwrap_or_else(|_| panic!("{name}: {table}"))
+    };
+    assert_eq!((rows[1][0], rows[2][0], rows[3][0]), ("0", "1", "max/mean"), "{table}");
+    for name in ["connections_active", "requests_total"] {
+        let of_both = [cell(1, name), cell(2, name)];
+        let uneven = of_both[0].max(of_both[1]) * 2.0 / (of_both[0] + of_both[1]);
+        assert!((cell(3, name) - uneven).abs() < 0.006, "{name}: {table}");
+    }
+    assert_eq!([cell(1, "connections_active"), cell(2, "connections_active")], [2.0, 2.0], "{table}");
+
+    let of_both = |name: &str| -> Vec<u64> {
+        let stats = admin_get(admin, "/stats");
+        let value = |worker: usize| {
+            let name = name.replace('#', &worker.to_string());
+            let found = stats.lines().find_map(|line| line.strip_prefix(&name)?.strip_prefix(": ")?.parse().ok());
+            found.unwrap_or_else(|| panic!("no {name} in {stats}"))
+        };
+        (0..2).map(value).collect()
+    };
+    // The address is the one that is configured.
+    assert_eq!(of_both("listener.127.0.0.1_0.worker_#.downstream_cx_active"), [2, 2]);
+    assert_eq!(of_both("listener.127.0.0.1_0.worker_#.downstream_cx_total"), [2, 2]);
+    assert_eq!(of_both("workers.worker_#.downstream_rq_total").iter().sum::<u64>(), 10);
+    assert_eq!(of_both("workers.worker_#.busy_permille").len(), 2);
+    eventually("a look at what was used of the cores", || {
+        of_both("workers.worker_#.busy_us_total").iter().all(|micros| *micros > 0).then_some(())
+    });
 }
 
 #[test]

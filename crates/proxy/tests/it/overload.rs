@@ -6,9 +6,12 @@ use std::sync::Mutex;
 use std::sync::mpsc::channel;
 
 use evenkeel_testkit::wait::PATIENCE;
-use evenkeel_testkit::{Backend, Connection, Reply, Response, eventually};
+use evenkeel_testkit::{Backend, Connection, Http2Frames as H2, Reply, Response, TcpEcho, eventually};
 
-use crate::harness::{Proxy, answering, http_listener, stat, static_bootstrap, static_cluster};
+use crate::harness::{MeshTls, Proxy, answering, http_listener, stat, static_bootstrap, static_cluster};
+
+const TO_BACKEND: &str = "route_config: {name: local, virtual_hosts: [{name: all, domains: [\"*\"], routes: [{match: {prefix: \
+                          /}, route: {cluster: backend}}]}]}";
 
 fn with_runtime(bootstrap: &str, key: &str, value: u32) -> String {
     format!("{bootstrap}\nlayered_runtime: {{layers: [{{name: static, static_layer: {{{key}: {value}}}}}]}}\n")
@@ -75,6 +78,38 @@ fn connections_past_a_limit_are_reset_and_the_others_served() {
 }
 
 #[test]
+fn connections_past_a_limit_are_reset_whatever_they_speak() {
+    const LIMIT: &str = "envoy.resource_limits.listener.web.connection_limit";
+    let check = |bootstrap: &str, served: &dyn Fn(SocketAddr) -> std::io::Result<Connection>| {
+        let proxy = Proxy::start_with(&with_runtime(bootstrap, LIMIT, 3), 2);
+        proxy.wait_live();
+        let web = proxy.listener("web");
+        let mut kept: Vec<_> = (0..3).map(|_| served(web).expect("within the limit")).collect();
+        for _ in 0..5 {
+            let error = served(web).err().expect("past the limit").kind();
+            assert!(matches!(error, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error:?}");
+        }
+        assert_eq!(stat(&proxy, ".downstream_cx_overflow").iter().sum::<u64>(), 5);
+        kept.pop();
+        eventually("room for one more", || served(web).ok());
+    };
+    let tls = MeshTls::new();
+    check(&static_bootstrap(&http_listener("web", &answering("hello"), &tls.listener("http/1.1")), &[]), &|web| {
+        let mut connection = tls.open(web)?;
+        connection.get("test", "/", "").map(|_| connection)
+    });
+    let echo = TcpEcho::start();
+    let tcp = "name: web\naddress: {socket_address: {address: 127.0.2.11, port_value: 0}}\nfilter_chains:\n- filters:\n  - name: \
+               tcp\n    typed_config: {\"@type\": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy, \
+               stat_prefix: tcp, cluster: echo}\n";
+    check(&static_bootstrap(tcp, &[static_cluster("echo", echo.address(), "")]), &|web| {
+        let mut connection = Connection::open(web)?;
+        connection.send("hello")?;
+        connection.read_exact(5).map(|_| connection)
+    });
+}
+
+#[test]
 fn requests_past_the_listeners_limit_get_503_until_there_is_room() {
     let (arrived, arrival) = channel();
     let (release, released) = channel::<()>();
@@ -86,10 +121,8 @@ fn requests_past_the_listeners_limit_get_503_until_there_is_room() {
         }
         Reply::text("answered")
     });
-    let routes = "route_config: {name: local, virtual_hosts: [{name: all, domains: [\"*\"], routes: [{match: {prefix: \
-                  /}, route: {cluster: backend}}]}]}";
     let cluster = static_cluster("backend", backend.address(), "");
-    let bootstrap = static_bootstrap(&http_listener("web", routes, ""), &[cluster]);
+    let bootstrap = static_bootstrap(&http_listener("web", TO_BACKEND, ""), &[cluster]);
     let bootstrap = with_runtime(&bootstrap, "evenkeel.resource_limits.listener.web.request_limit", 2);
     let proxy = Proxy::start_with(&bootstrap, 2);
     proxy.wait_live();
@@ -116,6 +149,83 @@ fn requests_past_the_listeners_limit_get_503_until_there_is_room() {
     eventually("room for a request", || refused.get("test", "/", "").ok().filter(|response| response.status == 200));
 }
 
+/// An HTTP/2 client whose SETTINGS were sent.
+fn http2(web: SocketAddr, settings: &[u8]) -> H2 {
+    let mut client = H2::open(web).expect("it accepts");
+    client.frame(H2::SETTINGS, 0, 0, settings).expect("it reads");
+    client
+}
+
+#[test]
+fn streams_past_the_listeners_limit_get_503_and_their_connection_lives() {
+    let (arrived, arrival) = channel();
+    let (release, released) = channel::<()>();
+    let released = Mutex::new(released);
+    let backend = Backend::start(move |_| {
+        arrived.send(()).expect("the test waits");
+        released.lock().expect("not poisoned").recv_timeout(PATIENCE).expect("the test lets it go");
+        Reply::text("answered")
+    });
+    let cluster = static_cluster("backend", backend.address(), "");
+    let bootstrap = static_bootstrap(&http_listener("web", TO_BACKEND, ""), &[cluster]);
+    let bootstrap = with_runtime(&bootstrap, "evenkeel.resource_limits.listener.web.request_limit", 2);
+    let proxy = Proxy::start_with(&bootstrap, 2);
+    proxy.wait_live();
+    let mut client = http2(proxy.listener("web"), b"");
+    for _ in 0..2 {
+        client.get().expect("it reads");
+        arrival.recv_timeout(PATIENCE).expect("the request reaches the host");
+    }
+    let body_of = |client: &mut H2, stream: u32| loop {
+        let frame = client.next_frame().expect("a frame").expect("the connection lives");
+        if frame.kind == H2::DATA && frame.stream == stream && !frame.payload.is_empty() {
+            return String::from_utf8(frame.payload).expect("text");
+        }
+    };
+    let refused = client.get().expect("it reads");
+    assert_eq!(body_of(&mut client, refused), "envoy overloaded");
+    assert_eq!(stat(&proxy, "http.web.downstream_rq_overload_close"), [1]);
+    release.send(()).expect("requests wait");
+    let frame =
+        eventually("an answer", || client.next_frame().expect("a frame").filter(|frame| frame.kind == H2::DATA));
+    assert!(frame.stream < refused && frame.payload == b"answered", "{frame:?}");
+    // Its place is free.
+    eventually("room for a request", || (stat(&proxy, "http.web.downstream_rq_active") == [1]).then_some(()));
+    client.get().expect("it reads");
+    arrival.recv_timeout(PATIENCE).expect("the request reaches the host");
+    (0..2).for_each(|_| release.send(()).expect("requests wait"));
+}
+
+#[test]
+fn streams_without_a_window_are_cut_with_their_connection_when_the_listeners_memory_is_full() {
+    const LIMIT: u32 = 400_000;
+    let backend = Backend::start(|request| match request.target.as_str() {
+        "/" => Reply::Fixed(200, Vec::new(), vec![b'x'; 8 << 20]),
+        _ => Reply::text("small"),
+    });
+    let cluster = static_cluster("backend", backend.address(), "");
+    let bootstrap = static_bootstrap(&http_listener("web", TO_BACKEND, ""), &[cluster]);
+    let bootstrap = with_runtime(&bootstrap, "evenkeel.resource_limits.listener.web.memory_limit", LIMIT);
+    let proxy = Proxy::start_with(&bootstrap, 2);
+    proxy.wait_live();
+    let web = proxy.listener("web");
+    let mut good = Connection::open(web).expect("it accepts");
+    let mut small = || good.get("test", "/small", "").expect("an answer, if only that there is no room").status;
+    assert_eq!(small(), 200);
+    // `SETTINGS_INITIAL_WINDOW_SIZE` is 0 (RFC 9113 section 6.5.2).
+    let mut greedy = http2(web, &[0, 4, 0, 0, 0, 0]);
+    let sum = |name: &str| stat(&proxy, name).iter().sum::<u64>();
+    eventually("the connection to be cut", || {
+        // Once it is closed nothing can be asked for any more.
+        let _ = greedy.get();
+        assert!([200, 503].contains(&small()));
+        (sum(".downstream_cx_memory_cut") > 0).then_some(())
+    });
+    drop(greedy);
+    eventually("nothing to be held", || (sum(".downstream_memory_bytes") == 0).then_some(()));
+    eventually("room", || (small() == 200).then_some(()));
+}
+
 #[test]
 fn clients_that_do_not_read_are_cut_when_the_listeners_memory_is_full() {
     const LIMIT: u32 = 400_000;
@@ -123,10 +233,8 @@ fn clients_that_do_not_read_are_cut_when_the_listeners_memory_is_full() {
         "/big" => Reply::Fixed(200, Vec::new(), vec![b'x'; 8 << 20]),
         _ => Reply::text("small"),
     });
-    let routes = "route_config: {name: local, virtual_hosts: [{name: all, domains: [\"*\"], routes: [{match: {prefix: \
-                  /}, route: {cluster: backend}}]}]}";
     let cluster = static_cluster("backend", backend.address(), "");
-    let bootstrap = static_bootstrap(&http_listener("web", routes, ""), &[cluster]);
+    let bootstrap = static_bootstrap(&http_listener("web", TO_BACKEND, ""), &[cluster]);
     let bootstrap = with_runtime(&bootstrap, "evenkeel.resource_limits.listener.web.memory_limit", LIMIT);
     let proxy = Proxy::start_with(&bootstrap, 2);
     proxy.wait_live();
