@@ -40,11 +40,32 @@ layout! {
         counters {
             downstream_cx_total, downstream_cx_destroy, downstream_cx_overflow, downstream_global_cx_overflow,
             downstream_cx_overload_reject, downstream_cx_memory_overflow, downstream_cx_memory_cut, downstream_cx_memory_paused, downstream_pre_cx_timeout,
-            downstream_listener_filter_error, no_filter_chain_match, ssl_connection_error, ssl_handshake,
+            downstream_listener_filter_error, downstream_listener_filter_remote_close, no_filter_chain_match,
+            downstream_cx_transport_socket_connect_timeout,
             on_demand_attempt, on_demand_success, on_demand_missing, on_demand_timeout, on_demand_overflow
         }
         gauges { downstream_cx_active, downstream_pre_cx_active, downstream_memory_bytes }
         histograms { downstream_cx_length_ms }
+        statuses None
+    }
+}
+
+layout! {
+    /// `listener.ADDRESS.ssl.`
+    pub mod listener_ssl {
+        counters { connection_error, handshake, no_certificate, fail_verify_no_cert, fail_verify_error, fail_verify_san }
+        gauges {}
+        histograms {}
+        statuses None
+    }
+}
+
+layout! {
+    /// `listener.ADDRESS.server_ssl_socket_factory.`
+    pub mod listener_ssl_factory {
+        counters { downstream_context_secrets_not_ready }
+        gauges {}
+        histograms {}
         statuses None
     }
 }
@@ -146,6 +167,25 @@ pub fn worker_name(worker: usize) -> ScopeName {
         dotted: format!("workers.worker_{worker}."),
         family: "envoy_workers_".to_owned(),
         tags: vec![("envoy_worker_id", worker.to_string())],
+    }
+}
+
+/// `listener.ADDRESS.ssl.`
+pub fn listener_ssl_name(address: std::net::SocketAddr) -> ScopeName {
+    part_of_listener(address, "ssl")
+}
+
+/// `listener.ADDRESS.server_ssl_socket_factory.`
+pub fn listener_ssl_factory_name(address: std::net::SocketAddr) -> ScopeName {
+    part_of_listener(address, "server_ssl_socket_factory")
+}
+
+fn part_of_listener(address: std::net::SocketAddr, part: &str) -> ScopeName {
+    let outer = listener_name(address);
+    ScopeName {
+        dotted: format!("{}{part}.", outer.dotted),
+        family: format!("{}{part}_", outer.family),
+        tags: outer.tags,
     }
 }
 

@@ -136,6 +136,7 @@ pub enum Operator {
     UpstreamClusterRaw,
     UpstreamLocalAddress,
     UpstreamTransportFailureReason,
+    DownstreamTransportFailureReason,
     UpstreamRequestAttemptCount,
     DownstreamLocalAddress,
     DownstreamLocalAddressWithoutPort,
@@ -159,6 +160,10 @@ pub enum Operator {
     FilterChainName,
     /// The messages of a call of gRPC, where `envoy.filters.http.grpc_stats` keeps them (`FILTER_STATE`).
     GrpcMessages(GrpcMessagesFormat),
+    /// What a proxy that was asked for a tunnel answered: `%FILTER_STATE(envoy.tcp_proxy.propagate_response_headers)%`.
+    TunnelHeaders,
+    /// What it said at the tunnel's end: `%FILTER_STATE(envoy.tcp_proxy.propagate_response_trailers)%`.
+    TunnelTrailers,
     /// Dynamic metadata, filter state and others that this build never sets: prints `-`.
     Unset,
 }

@@ -170,7 +170,7 @@ impl<'t> Command<'t> {
         Ok(make(first.into(), second.map(Into::into)))
     }
 
-    /// One filter keeps such a state; of others `-` is the truth. It has no fields, as Envoy's has none.
+    /// Two filters keep such a state; of others `-` is the truth. None has fields, and a tunnel's no plain form, as in Envoy.
     fn filter_state(&self) -> Result<Operator, FormatError> {
         let argument = self.argument.unwrap_or_default();
         let (key, format) = argument.split_once(':').unwrap_or((argument, "TYPED"));
@@ -180,8 +180,10 @@ impl<'t> Command<'t> {
             field if field.starts_with("FIELD:") => return Ok(Operator::Unset),
             _ => return Err(self.wrong_argument("takes a key, and TYPED, PLAIN or FIELD:NAME behind a colon")),
         };
-        Ok(match key {
-            "envoy.filters.http.grpc_stats" => Operator::GrpcMessages(format),
+        Ok(match (key, format) {
+            ("envoy.filters.http.grpc_stats", format) => Operator::GrpcMessages(format),
+            ("envoy.tcp_proxy.propagate_response_headers", GrpcMessagesFormat::Typed) => Operator::TunnelHeaders,
+            ("envoy.tcp_proxy.propagate_response_trailers", GrpcMessagesFormat::Typed) => Operator::TunnelTrailers,
             _ => Operator::Unset,
         })
     }
@@ -242,6 +244,7 @@ fn plain_operator(name: &str) -> Option<Operator> {
         "UPSTREAM_CLUSTER_RAW" => Operator::UpstreamClusterRaw,
         "UPSTREAM_LOCAL_ADDRESS" => Operator::UpstreamLocalAddress,
         "UPSTREAM_TRANSPORT_FAILURE_REASON" => Operator::UpstreamTransportFailureReason,
+        "DOWNSTREAM_TRANSPORT_FAILURE_REASON" => Operator::DownstreamTransportFailureReason,
         "UPSTREAM_REQUEST_ATTEMPT_COUNT" => Operator::UpstreamRequestAttemptCount,
         "DOWNSTREAM_LOCAL_ADDRESS" => Operator::DownstreamLocalAddress,
         "DOWNSTREAM_LOCAL_ADDRESS_WITHOUT_PORT" => Operator::DownstreamLocalAddressWithoutPort,

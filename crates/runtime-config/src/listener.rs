@@ -319,6 +319,10 @@ pub struct Tunneling {
     pub headers: Vec<HeaderAddition>,
     /// It is asked for with POST to this path (`use_post`, `post_path`), over HTTP/2 only; `None`: with CONNECT.
     pub post: Option<Box<str>>,
+    /// Access logs can tell the headers of the answer (`propagate_response_headers`).
+    pub keep_headers: bool,
+    /// Access logs can tell the trailers that end the answer (`propagate_response_trailers`).
+    pub keep_trailers: bool,
 }
 
 /// How clusters are asked for when they are first needed (`OnDemandCds`, `TcpProxy.OnDemand`).

@@ -58,6 +58,12 @@ impl TestCa {
         self.issue(vec![SanType::URI(uri.try_into().expect("an ASCII URI"))])
     }
 
+    /// A workload certificate that ended long ago.
+    pub fn expired(&self, uri: &str) -> Identity {
+        let names = vec![SanType::URI(uri.try_into().expect("an ASCII URI"))];
+        self.issue_with(names, |params| params.not_after = rcgen::date_time_ymd(2001, 1, 1))
+    }
+
     /// A workload certificate that names a server too, for clients that know no SPIFFE.
     pub fn for_server(&self, uri: &str, dns: &str) -> Identity {
         let dns = SanType::DnsName(dns.try_into().expect("a DNS name"));
@@ -65,10 +71,15 @@ impl TestCa {
     }
 
     fn issue(&self, names: Vec<SanType>) -> Identity {
+        self.issue_with(names, |_| {})
+    }
+
+    fn issue_with(&self, names: Vec<SanType>, change: impl FnOnce(&mut CertificateParams)) -> Identity {
         let key = key();
         let mut params = CertificateParams::default();
         params.subject_alt_names = names;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        change(&mut params);
         let cert = params.signed_by(&key, &self.issuer).expect("a signed certificate");
         Identity { cert_pem: cert.pem(), key_pem: key.serialize_pem() }
     }

@@ -11,12 +11,12 @@ use rustls::{ServerConfig, ServerConnection};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::config::{CertificateSource, ClientCertificate, DownstreamTlsContext, Validation};
-use crate::error::{ConfigError, HandshakeError};
+use crate::error::{ConfigError, FailedHandshake, HandshakeError};
 use crate::hello::ClientHello;
 use crate::identity::{Identity, NameMatch};
 use crate::san::SanMatcher;
 use crate::secrets::{SdsSecret, SecretStore, Slot};
-use crate::stream::{self, TlsStream};
+use crate::stream::{self, Session, TlsStream};
 use crate::suites::Suites;
 use crate::tickets::Tickets;
 use crate::trust::TrustBundle;
@@ -100,7 +100,7 @@ impl DownstreamTls {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        self.accept_preferring(hello, io, None).await
+        self.accept_preferring(hello, io, None).await.map_err(|failed| failed.error)
     }
 
     /// As [`Self::accept`], choosing the application protocol `preferred` if the client offers it, whatever the context says.
@@ -109,7 +109,7 @@ impl DownstreamTls {
         hello: ClientHello,
         io: S,
         preferred: Option<&[u8]>,
-    ) -> Result<TlsStream<S>, HandshakeError>
+    ) -> Result<TlsStream<S>, Box<FailedHandshake>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -132,7 +132,8 @@ impl DownstreamTls {
                 // Writing to memory cannot fail; when the client is gone the alert does not matter.
                 let _ = alert.write_all(&mut bytes);
                 stream::send_last_words(io, &bytes).await;
-                return Err(error.into());
+                let session = Session { server_name, ..Session::default() };
+                return Err(Box::new(FailedHandshake { error: error.into(), session }));
             }
         };
         let local = built.identity.certificate().clone();

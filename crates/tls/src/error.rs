@@ -7,7 +7,9 @@ use rustls::CertificateError;
 
 use crate::identity::IdentityError;
 use crate::secrets::SdsSecret;
+use crate::stream::Session;
 use crate::trust::TrustError;
+use crate::verify::SanMismatch;
 
 /// A TLS context that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +76,13 @@ pub enum HandshakeError {
     /// The socket failed or was closed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The peer's certificate was refused by us.
+    /// The peer has to present a certificate and did not.
+    #[error("the peer's certificate was refused: the peer presented none")]
+    NoPeerCertificate,
+    /// None of the names in the peer's certificate is an expected one.
+    #[error("the peer's certificate was refused: {0}")]
+    PeerNames(SanMismatch),
+    /// The peer's certificate was refused by us for another reason.
     #[error("the peer's certificate was refused: {0}")]
     PeerCertificate(String),
     /// A resumed session began with a certificate that is no longer valid.
@@ -88,11 +96,30 @@ pub enum HandshakeError {
     Protocol(#[source] rustls::Error),
 }
 
+/// A handshake that failed, and how far it had come.
+#[derive(Debug)]
+pub struct FailedHandshake {
+    /// Why.
+    pub error: HandshakeError,
+    /// What was agreed on before: version and cipher are empty until they are. The peer is whoever the certificate it showed is
+    /// for, which was not believed.
+    pub session: Session,
+}
+
+impl From<HandshakeError> for Box<FailedHandshake> {
+    fn from(error: HandshakeError) -> Self {
+        Self::new(FailedHandshake { error, session: Session::default() })
+    }
+}
+
 impl From<rustls::Error> for HandshakeError {
     fn from(error: rustls::Error) -> Self {
         match error {
-            rustls::Error::InvalidCertificate(reason) => Self::PeerCertificate(certificate_reason(&reason)),
-            rustls::Error::NoCertificatesPresented => Self::PeerCertificate("the peer presented none".into()),
+            rustls::Error::InvalidCertificate(reason) => match mismatch(&reason) {
+                Some(mismatch) => Self::PeerNames(mismatch.clone()),
+                None => Self::PeerCertificate(certificate_reason(&reason)),
+            },
+            rustls::Error::NoCertificatesPresented => Self::NoPeerCertificate,
             rustls::Error::AlertReceived(alert) => Self::Alert(format!("{alert:?}")),
             other => Self::Protocol(other),
         }
@@ -103,6 +130,14 @@ impl HandshakeError {
     /// Whether the failure lies in what this side was given, not in the peer or the network.
     pub fn is_local(&self) -> bool {
         matches!(self, Self::SecretMissing(_) | Self::Config(_))
+    }
+}
+
+/// What our verifiers say of names, inside rustls' error.
+fn mismatch(reason: &CertificateError) -> Option<&SanMismatch> {
+    match reason {
+        CertificateError::Other(other) => other.0.downcast_ref(),
+        _ => None,
     }
 }
 

@@ -27,7 +27,7 @@ pub mod upstream;
 mod verify;
 
 pub use downstream::DownstreamTls;
-pub use error::{ConfigError, HandshakeError};
+pub use error::{ConfigError, FailedHandshake, HandshakeError};
 pub use hello::{ClientHello, ClientHelloReader, Inspection};
 pub use identity::{Identity, IdentityError};
 pub use peer::PeerCertificate;
@@ -36,3 +36,4 @@ pub use secrets::{SdsSecret, SdsServer, SecretStore};
 pub use stream::{Session, TlsStream};
 pub use trust::{TrustBundle, TrustError};
 pub use upstream::UpstreamTls;
+pub use verify::SanMismatch;

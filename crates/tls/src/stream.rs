@@ -15,10 +15,11 @@ use std::time::SystemTime;
 use rustls::{Connection, HandshakeKind, ProtocolVersion};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::error::HandshakeError;
+use crate::error::{FailedHandshake, HandshakeError};
 use crate::known;
 use crate::peer::PeerCertificate;
 use crate::suites::openssl_name;
+use crate::verify;
 
 /// Most ciphertext read from a socket at once, in bytes: eight full records.
 const MAX_READ_BYTES: usize = 129 * 1024;
@@ -49,7 +50,7 @@ pub struct TlsStream<S> {
 }
 
 /// What was agreed on in a handshake, and with whom.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Session {
     /// The verified certificate of the peer, when it brought one.
     pub peer: Option<Arc<PeerCertificate>>,
@@ -102,8 +103,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         server_name: Option<String>,
         local: Option<Arc<PeerCertificate>>,
         now: SystemTime,
-    ) -> Result<Self, HandshakeError> {
-        let session = Session { peer: None, local, server_name, alpn: None, version: "", cipher: "", resumed: false };
+    ) -> Result<Self, Box<FailedHandshake>> {
+        let session = Session { local, server_name, ..Session::default() };
         let connection = Box::new(connection);
         let mut stream = Self { io, connection, unread, closing: false, sent: 0, session: Arc::new(session) };
         if let Err(error) = poll_fn(|cx| stream.poll_handshake(cx)).await {
@@ -112,10 +113,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
                 Poll::Pending | Poll::Ready(_) => Poll::Ready(()),
             })
             .await;
-            return Err(error);
+            return Err(stream.failed(error));
         }
-        stream.describe(now)?;
-        Ok(stream)
+        match stream.describe(now) {
+            Ok(()) => Ok(stream),
+            Err(error) => Err(stream.failed(error)),
+        }
+    }
+
+    fn failed(self, error: HandshakeError) -> Box<FailedHandshake> {
+        let mut session = Arc::unwrap_or_clone(self.session);
+        (session.version, session.cipher) = agreed(&self.connection);
+        session.peer = verify::take_refused().or(session.peer);
+        Box::new(FailedHandshake { error, session })
     }
 
     fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), HandshakeError>> {
@@ -154,12 +164,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
             session.peer = Some(peer);
         }
         session.alpn = connection.alpn_protocol().map(<[u8]>::to_vec);
-        session.version = match connection.protocol_version() {
-            Some(ProtocolVersion::TLSv1_2) => "TLSv1.2",
-            Some(ProtocolVersion::TLSv1_3) => "TLSv1.3",
-            _ => "unknown",
-        };
-        session.cipher = connection.negotiated_cipher_suite().map_or("unknown", |suite| openssl_name(suite.suite()));
+        (session.version, session.cipher) = agreed(connection);
         self.session = Arc::new(session);
         Ok(())
     }
@@ -404,6 +409,16 @@ fn feed(connection: &mut Connection, bytes: &[u8]) -> Result<usize, Failure> {
 
 /// Plaintext at which rustls is emptied before it is given more, in bytes; its own limit is the same.
 const PLAINTEXT_BYTES: usize = 16 * 1024;
+
+/// Version and cipher suite, as far as they are agreed on.
+fn agreed(connection: &Connection) -> (&'static str, &'static str) {
+    let version = match connection.protocol_version() {
+        Some(ProtocolVersion::TLSv1_2) => "TLSv1.2",
+        Some(ProtocolVersion::TLSv1_3) => "TLSv1.3",
+        _ => "",
+    };
+    (version, connection.negotiated_cipher_suite().map_or("", |suite| openssl_name(suite.suite())))
+}
 
 /// rustls' buffers are empty and yet it takes nothing: a message of the peer's is over its limits.
 fn stuck() -> Failure {

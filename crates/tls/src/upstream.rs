@@ -117,7 +117,8 @@ impl UpstreamTls {
         let name = self.server_name.clone().unwrap_or(ServerName::IpAddress(IpAddr::V4(Ipv4Addr::from([0, 0, 0, 0]))));
         let connection = ClientConnection::new(config, name)?;
         let local = built.identity.as_ref().map(|identity| identity.certificate().clone());
-        TlsStream::handshake(io, connection.into(), Vec::new(), sni, local, SystemTime::now()).await
+        let shaking = TlsStream::handshake(io, connection.into(), Vec::new(), sni, local, SystemTime::now());
+        shaking.await.map_err(|failed| failed.error)
     }
 
     /// The configuration of the present secrets, made anew when one has changed.

@@ -1,5 +1,6 @@
 //! Verifying a peer: rustls checks the chain and the handshake's signature, these add the names.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::{fmt, iter};
 
@@ -20,12 +21,31 @@ use crate::provider::provider;
 use crate::san::SanMatcher;
 use crate::trust::TrustBundle;
 
+thread_local! {
+    /// The leaf this thread's last refused client showed. A verifier serves many handshakes at once, and neither rustls' connection
+    /// nor its error has the certificate then; but whoever drives the handshake sees it fail before anything else runs.
+    static REFUSED: Cell<Option<CertificateDer<'static>>> = const { Cell::new(None) };
+}
+
+/// Who the client said to be whose handshake has just failed on this thread, if it was refused for its certificate.
+pub(crate) fn take_refused() -> Option<Arc<PeerCertificate>> {
+    let certificate = REFUSED.take()?;
+    PeerCertificate::parse(std::slice::from_ref(&certificate)).ok().map(Arc::new)
+}
+
 /// None of a certificate's names is the expected one.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 #[error("expected {expected}, the certificate is for {}", seen(.presented))]
-struct SanMismatch {
+pub struct SanMismatch {
     expected: String,
     presented: Vec<String>,
+}
+
+impl SanMismatch {
+    /// The names the certificate has.
+    pub fn presented(&self) -> &[String] {
+        &self.presented
+    }
 }
 
 fn seen(presented: &[String]) -> String {
@@ -143,8 +163,9 @@ impl ClientCertVerifier for ClientVerifier {
         let presented = || iter::once(end_entity).chain(intermediates);
         let key = ChainKey::of(presented());
         if !self.verified.holds(&key, now) {
-            self.chain.verify_client_cert(end_entity, intermediates, now)?;
-            verify_names(end_entity, &self.names)?;
+            let chain = self.chain.verify_client_cert(end_entity, intermediates, now);
+            let verified = chain.and_then(|_| verify_names(end_entity, &self.names));
+            verified.inspect_err(|_| REFUSED.set(Some(end_entity.clone().into_owned())))?;
             self.verified.insert(key, presented(), now);
         }
         Ok(ClientCertVerified::assertion())

@@ -24,6 +24,9 @@ trait Sink {
     /// Messages of a call, from the client and to it, as an object.
     fn messages(&mut self, messages: [u64; 2]);
 
+    /// What is JSON already.
+    fn json(&mut self, json: &str);
+
     fn string(&mut self, value: Option<&str>) {
         match value {
             Some(text) => self.bytes(text.as_bytes()),
@@ -84,6 +87,10 @@ impl Sink for Text<'_> {
     fn messages(&mut self, messages: [u64; 2]) {
         messages_object(messages, ["requestMessageCount", "responseMessageCount"], self.0);
     }
+
+    fn json(&mut self, json: &str) {
+        self.bytes(json.as_bytes());
+    }
 }
 
 /// A value of JSON.
@@ -112,6 +119,10 @@ impl Sink for Json<'_> {
     fn messages(&mut self, messages: [u64; 2]) {
         messages_object(messages, ["request_message_count", "response_message_count"], self.0);
     }
+
+    fn json(&mut self, json: &str) {
+        self.0.extend_from_slice(json.as_bytes());
+    }
 }
 
 /// Nothing but whether there is a value.
@@ -129,6 +140,8 @@ impl Sink for Presence {
     fn text(&mut self, _: impl FnOnce(&mut Vec<u8>)) {}
 
     fn messages(&mut self, _: [u64; 2]) {}
+
+    fn json(&mut self, _: &str) {}
 }
 
 /// Appends one log line.
@@ -315,13 +328,8 @@ fn value(operator: &Operator, record: &Record<'_>, sink: &mut impl Sink) {
         Operator::UpstreamHost => sink.string(record.upstream_host),
         Operator::UpstreamCluster | Operator::UpstreamClusterRaw => sink.string(record.upstream_cluster),
         Operator::UpstreamLocalAddress => sink.text_of(record.upstream_local_address, write_address),
-        Operator::UpstreamTransportFailureReason => {
-            match record.upstream_transport_failure_reason {
-                "" => sink.absent(),
-                // As Envoy writes it: one word, for text logs are split at blanks.
-                reason => sink.bytes(reason.replace(' ', "_").as_bytes()),
-            }
-        }
+        Operator::UpstreamTransportFailureReason => one_word(record.upstream_transport_failure_reason, sink),
+        Operator::DownstreamTransportFailureReason => one_word(record.downstream_transport_failure_reason, sink),
         Operator::UpstreamRequestAttemptCount => sink.number(u64::from(record.upstream_attempts)),
         Operator::DownstreamLocalAddress => sink.text_of(record.downstream_local_address, write_address),
         Operator::DownstreamLocalAddressWithoutPort => sink.text_of(record.downstream_local_address, write_ip),
@@ -353,6 +361,8 @@ fn value(operator: &Operator, record: &Record<'_>, sink: &mut impl Sink) {
                 sink.text(|out| _ = write!(out, "{sent},{received}"));
             }
         },
+        Operator::TunnelHeaders => json_of(record.tunnel_headers, sink),
+        Operator::TunnelTrailers => json_of(record.tunnel_trailers, sink),
         Operator::VirtualClusterName | Operator::Unset => sink.absent(),
     }
 }
@@ -384,6 +394,21 @@ fn header<'a>(head: &'a dyn HeadLookup, name: &str, other: Option<&str>) -> Opti
 
 fn without_query(path: &[u8]) -> &[u8] {
     path.split(|byte| *byte == b'?').next().unwrap_or_default()
+}
+
+/// As Envoy writes reasons: one word, for text logs are split at blanks.
+fn one_word(reason: &str, sink: &mut impl Sink) {
+    match reason {
+        "" => sink.absent(),
+        reason => sink.bytes(reason.replace(' ', "_").as_bytes()),
+    }
+}
+
+fn json_of(json: Option<&str>, sink: &mut impl Sink) {
+    match json {
+        Some(json) => sink.json(json),
+        None => sink.absent(),
+    }
 }
 
 /// No flag is a `-`, wherever it stands: it says that all went well.

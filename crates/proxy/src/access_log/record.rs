@@ -65,6 +65,8 @@ pub struct Record<'a> {
     pub downstream_peer_uri_sans: &'a [String],
     pub downstream_local_uri_sans: &'a [String],
     pub downstream_peer_subject: &'a str,
+    /// Why its TLS handshake failed.
+    pub downstream_transport_failure_reason: &'a str,
     pub downstream_tls_version: Option<&'a str>,
     pub downstream_tls_cipher: Option<&'a str>,
     pub requested_server_name: Option<&'a str>,
@@ -73,6 +75,9 @@ pub struct Record<'a> {
     pub connection_id: u64,
     /// Messages of a call of gRPC, the client's and the server's.
     pub grpc_messages: Option<[u64; 2]>,
+    /// What a proxy that was asked for a tunnel answered, and said at its end: JSON.
+    pub tunnel_headers: Option<&'a str>,
+    pub tunnel_trailers: Option<&'a str>,
 }
 
 impl Record<'_> {
@@ -105,6 +110,7 @@ impl Record<'_> {
             downstream_peer_uri_sans: &[],
             downstream_local_uri_sans: &[],
             downstream_peer_subject: "",
+            downstream_transport_failure_reason: "",
             downstream_tls_version: None,
             downstream_tls_cipher: None,
             requested_server_name: None,
@@ -112,6 +118,8 @@ impl Record<'_> {
             filter_chain_name: None,
             connection_id: 0,
             grpc_messages: None,
+            tunnel_headers: None,
+            tunnel_trailers: None,
         }
     }
 }

@@ -91,6 +91,20 @@ pub(super) enum InspectError {
     Socket(#[from] io::Error),
 }
 
+/// Why there is no ClientHello where TLS is the only possibility.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoHello {
+    #[error("the client sent an HTTP request")]
+    Http,
+    #[error("the client sent no ClientHello")]
+    Other,
+    #[error("the ClientHello is too large")]
+    TooLarge,
+    /// It failed, or the client closed it.
+    #[error(transparent)]
+    Socket(io::Error),
+}
+
 impl Inspected {
     /// Reads until `wanted` is known. Whatever was read is kept in `bytes` between polls.
     pub(super) fn poll(
@@ -178,12 +192,24 @@ impl Inspected {
 }
 
 /// Reads a ClientHello where TLS is the only possibility; `bytes` were read before.
-pub(super) async fn client_hello(stream: &TcpStream, bytes: Vec<u8>) -> Result<Box<ClientHello>, InspectError> {
+pub(super) async fn client_hello(stream: &TcpStream, bytes: Vec<u8>) -> Result<Box<ClientHello>, NoHello> {
     let mut inspected = Inspected { bytes, ..Inspected::default() };
     let wanted = Wanted { tls: true, http: false };
-    std::future::poll_fn(|cx| inspected.poll(stream, wanted, cx)).await?;
-    let not_tls = || io::Error::new(io::ErrorKind::InvalidData, "the client does not speak TLS");
-    inspected.hello.ok_or_else(|| not_tls().into())
+    match std::future::poll_fn(|cx| inspected.poll(stream, wanted, cx)).await {
+        Ok(()) => {}
+        Err(InspectError::Socket(error)) => return Err(NoHello::Socket(error)),
+        Err(InspectError::TooLarge) => return Err(NoHello::TooLarge),
+        Err(_) => return Err(NoHello::Other),
+    }
+    let Inspected { hello, bytes, ended, .. } = inspected;
+    match hello {
+        Some(hello) => Ok(hello),
+        None if ended && (bytes.is_empty() || looks_like_tls(&bytes)) => {
+            Err(NoHello::Socket(io::ErrorKind::UnexpectedEof.into()))
+        }
+        None if may_begin_request(&bytes) || bytes.starts_with(b"PRI ") => Err(NoHello::Http),
+        None => Err(NoHello::Other),
+    }
 }
 
 /// A TLS record with a handshake message.

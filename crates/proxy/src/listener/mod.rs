@@ -3,7 +3,9 @@
 pub(crate) mod accept;
 pub(crate) mod adopt;
 mod detect;
+mod handshake;
 mod inspect;
+pub(crate) mod log;
 pub(crate) mod moving;
 pub(crate) mod original_dst;
 mod proxy_protocol;

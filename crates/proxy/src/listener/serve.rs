@@ -7,28 +7,29 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use evenkeel_runtime_config::Config;
-use evenkeel_runtime_config::hcm::{ClientCertDetails, Codec};
+use evenkeel_runtime_config::hcm::ClientCertDetails;
 use evenkeel_runtime_config::listener::{FilterChain, Listener, Terminal};
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
-use evenkeel_tls::{DownstreamTls, PeerCertificate, Session};
+use evenkeel_tls::{PeerCertificate, Session};
 use pem::{EncodeConfig, LineEnding, Pem};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use crate::access_log::Record;
-use crate::alpn::MULTIPLEXED_HTTP1;
 use crate::balance::Seat;
-use crate::conn::{Buffer, burst};
+use crate::conn::Buffer;
 use crate::listener::detect::{Ends, detect};
-use crate::listener::inspect::{self, InspectError, Inspected};
+use crate::listener::handshake::{self, Blame, Failure};
+use crate::listener::inspect::{InspectError, Inspected};
+use crate::listener::log::{self, Young};
 use crate::listener::original_dst::original_destination;
 use crate::listener::proxy_protocol;
 use crate::listener::{adopt, moving};
-use crate::response_flags::ResponseFlags;
-use crate::stats::{listener, listener_worker};
+use crate::stats::{
+    http as http_stats, listener, listener_ssl, listener_ssl_factory, listener_worker, tcp as tcp_stats,
+};
 use crate::stream::Stream;
 use crate::tcp::Ahead;
 use crate::worker::{Accepted, Cause, ConnectionStats, Errand, Registration, Unheld, Worker};
@@ -211,18 +212,20 @@ fn terminal<'w>(
             if !downstream.resumed
                 && let Err(closed) = filters.on_connection(&downstream.view)
             {
-                log_refused(worker, standing.listener(), &downstream, &closed.details);
+                log::refused(worker, standing.listener(), &downstream, &closed.details);
                 return Box::pin(ready(None));
             }
             let hcm = Arc::clone(hcm);
             http::serve(worker, downstream, hcm, registration)
         }
         Terminal::Tcp(proxy) => {
-            let proxy = Arc::clone(proxy);
+            let configured = (Arc::clone(listener), Arc::clone(proxy));
             match arrival {
-                Arrival::New(ahead) => Box::pin(tcp::serve(worker, downstream, proxy, ahead, registration)),
-                Arrival::Back(None) => Box::pin(tcp::serve(worker, downstream, proxy, None, registration)),
-                Arrival::Back(Some(parting)) => Box::pin(tcp::resume(worker, downstream, proxy, parting, registration)),
+                Arrival::New(ahead) => Box::pin(tcp::serve(worker, downstream, configured, ahead, registration)),
+                Arrival::Back(None) => Box::pin(tcp::serve(worker, downstream, configured, None, registration)),
+                Arrival::Back(Some(parting)) => {
+                    Box::pin(tcp::resume(worker, downstream, configured, parting, registration))
+                }
             }
         }
     }
@@ -249,45 +252,39 @@ async fn establish(
     id: u64,
 ) -> Option<(Downstream, Option<Box<Ahead>>)> {
     let stats = &counted.bound;
+    let young = Young { ends, id, since: counted.since, listener: &listener };
     let mut inspected = Inspected::default();
     let mut tlvs = None;
     if let Some(filter) = &listener.listener_filters.proxy_protocol {
         let reading = proxy_protocol::read(worker, &stream, filter, &mut inspected);
         let header = within(listener.listener_filters.timeout, Box::pin(reading)).await;
-        let header = header.map_err(|error| refuse(stats, &error)).ok()?;
+        let header = header.map_err(|error| refuse(worker, stats, young, &error)).ok()?;
         if let Some((remote, destination)) = header.as_ref().and_then(|header| header.addresses) {
             (ends.remote, ends.destination) = (remote, destination);
         }
         tlvs = header.and_then(|header| proxy_protocol::passed_through(header.tlvs, filter));
     }
     let detected = detect(worker, &stream, &listener, ends, inspected).await;
-    let detected = detected.map_err(|error| refuse(stats, &error)).ok()?;
+    let young = Young { ends, ..young };
+    let detected = detected.map_err(|error| refuse(worker, stats, young, &error)).ok()?;
     let Some(chain) = detected.chain else {
         stats.listener.inc(listener::Counter::no_filter_chain_match);
-        log_unmatched(worker, &listener, ends, id);
+        log::unmatched(worker, young);
         return None;
     };
     let inspected = detected.inspected;
-    let server_name = inspected.hello.as_ref().and_then(|hello| hello.server_name()).map(Arc::from);
+    let mut server_name = inspected.hello.as_ref().and_then(|hello| hello.server_name()).map(Arc::from);
     let (stream, input) = match &chain.tls {
-        Some(tls) => {
-            let accepting = accept_tls(stream, tls, inspected, takes_multiplexed(&chain));
-            match tokio::time::timeout(chain.handshake_timeout, Box::pin(accepting)).await {
-                Ok(Ok(stream)) => {
-                    stats.listener.inc(listener::Counter::ssl_handshake);
-                    (stream, Buffer::default())
-                }
-                Ok(Err(error)) => {
-                    stats.listener.inc(listener::Counter::ssl_connection_error);
-                    tracing::debug!(peer = %ends.direct, listener = %listener.name, error, "TLS handshake failed");
-                    return None;
-                }
-                Err(_) => {
-                    stats.listener.inc(listener::Counter::ssl_connection_error);
-                    return None;
-                }
+        Some(tls) => match handshake::accept(stream, (&chain, tls), inspected, &mut server_name).await {
+            Ok(stream) => {
+                count_handshake(worker, counted.serving(), young, &stream);
+                (stream, Buffer::default())
             }
-        }
+            Err(failure) => {
+                refuse_handshake(worker, counted.serving(), young, &chain, server_name.as_ref(), &failure);
+                return None;
+            }
+        },
         None => {
             let bytes = inspected.hello.map_or(inspected.bytes, |hello| hello.into_bytes());
             (Stream::Tcp(stream), Buffer::with(&bytes))
@@ -316,32 +313,59 @@ async fn within<T>(
     }
 }
 
-fn refuse(stats: &ConnectionStats, error: &InspectError) {
+/// Counts and logs a connection that a listener filter has closed.
+fn refuse(worker: &Worker, stats: &ConnectionStats, young: Young<'_>, error: &InspectError) {
     stats.listener.inc(match error {
         InspectError::Timeout => listener::Counter::downstream_pre_cx_timeout,
+        InspectError::Socket(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            listener::Counter::downstream_listener_filter_remote_close
+        }
         _ => listener::Counter::downstream_listener_filter_error,
     });
+    log::closed(worker, young);
 }
 
-/// Whether clients of ours may share a connection for many HTTP/1.1 requests. In front of anything but HTTP they may not.
-fn takes_multiplexed(chain: &FilterChain) -> bool {
-    matches!(&chain.terminal, Terminal::Http(hcm) if hcm.codec != Codec::Http1)
+fn count_handshake(worker: &Worker, stats: &ConnectionStats, young: Young<'_>, stream: &Stream) {
+    let tls = stats.tls(worker, young.listener.address);
+    tls.inc(listener_ssl::Counter::handshake);
+    if stream.session().is_some_and(|session| session.peer.is_none()) {
+        tls.inc(listener_ssl::Counter::no_certificate);
+    }
 }
 
-async fn accept_tls(
-    stream: TcpStream,
-    tls: &DownstreamTls,
-    inspected: Inspected,
-    multiplexed: bool,
-) -> Result<Stream, String> {
-    let hello = match inspected.hello {
-        Some(hello) => hello,
-        None => inspect::client_hello(&stream, inspected.bytes).await.map_err(|error| error.to_string())?,
-    };
-    let preferred = multiplexed.then_some(MULTIPLEXED_HTTP1);
-    let accepting = Box::pin(tls.accept_preferring(*hello, stream, preferred));
-    let accepted = burst::ahead_of(accepting).await.map_err(|error| error.to_string())?;
-    Ok(Stream::Tls(Box::new(accepted)))
+/// Counts and logs a connection whose TLS handshake failed. As in Envoy the last filter of its chain counts it, too.
+fn refuse_handshake(
+    worker: &Worker,
+    stats: &ConnectionStats,
+    young: Young<'_>,
+    chain: &FilterChain,
+    server_name: Option<&Arc<str>>,
+    failure: &Failure,
+) {
+    match failure.blame {
+        Blame::Tls(counter) => stats.tls(worker, young.listener.address).inc(counter),
+        Blame::Timeout => stats.listener.inc(listener::Counter::downstream_cx_transport_socket_connect_timeout),
+        Blame::Secret => {
+            let factory = stats.tls_factory(worker, young.listener.address);
+            factory.inc(listener_ssl_factory::Counter::downstream_context_secrets_not_ready);
+        }
+        Blame::Other => {}
+    }
+    let generation = worker.generation();
+    match &chain.terminal {
+        Terminal::Http(hcm) => {
+            let manager = generation.manager(worker, hcm);
+            manager.http.inc(http_stats::Counter::downstream_cx_total);
+            manager.http.inc(http_stats::Counter::downstream_cx_ssl_total);
+            manager.http.inc(http_stats::Counter::downstream_cx_destroy);
+        }
+        Terminal::Tcp(proxy) => {
+            generation.tcp_stats(&proxy.stat_prefix).inc(tcp_stats::Counter::downstream_cx_total);
+        }
+    }
+    let (peer, reason) = (young.ends.direct, &failure.reason);
+    tracing::debug!(%peer, listener = %young.listener.name, reason, "TLS handshake failed");
+    log::failed_handshake(worker, young, chain, server_name, failure);
 }
 
 fn connection_view(
@@ -396,48 +420,6 @@ fn pem_urlencoded(der: &[u8]) -> String {
     escaped
 }
 
-/// No filter chain takes the connection.
-fn log_unmatched(worker: &Worker, listener: &Listener, ends: Ends, id: u64) {
-    let view = plain_view(ends);
-    let mut record = connection_record(&view, id);
-    record.flags = ResponseFlags::NO_ROUTE_FOUND;
-    record.response_code_details = "filter_chain_not_found";
-    log_connection(worker, listener, &record);
-}
-
-/// A network filter closes a connection before it has carried a request: only the listener's log can tell of it.
-fn log_refused(worker: &Worker, listener: &Listener, downstream: &Downstream, details: &str) {
-    let view = &downstream.view;
-    let session = downstream.stream.session();
-    let mut record = connection_record(view, downstream.id);
-    record.connection_termination_details = details;
-    if let Some(peer) = &view.peer {
-        record.downstream_peer_uri_sans = &peer.uri_sans;
-        record.downstream_local_uri_sans = &peer.local_uri_sans;
-        record.downstream_peer_subject = &peer.subject;
-    }
-    record.downstream_tls_version = session.map(|session| session.version);
-    record.downstream_tls_cipher = session.map(|session| session.cipher);
-    record.requested_server_name = view.server_name.as_deref();
-    record.filter_chain_name = Some(&*downstream.chain.name).filter(|name| !name.is_empty());
-    log_connection(worker, listener, &record);
-}
-
-fn connection_record(view: &ConnectionView, id: u64) -> Record<'static> {
-    let mut record = Record::new(SystemTime::now());
-    record.downstream_local_address = Some(view.local);
-    record.downstream_remote_address = Some(view.remote);
-    record.downstream_direct_remote_address = Some(view.direct_remote);
-    record.connection_id = id;
-    record
-}
-
-fn log_connection(worker: &Worker, listener: &Listener, record: &Record<'_>) {
-    for log in &listener.access_logs {
-        worker.log.borrow_mut().write(log, record);
-    }
-}
-
 /// A connection as the statistics of its listeners see it. A logical listener counts it too.
 pub(super) struct Counted {
     bound: Rc<ConnectionStats>,
@@ -472,6 +454,11 @@ impl Counted {
             stats.listener.shift(listener::Gauge::downstream_cx_active, by);
             stats.worker.shift(listener_worker::Gauge::downstream_cx_active, by);
         }
+    }
+
+    /// The listener whose filter chain serves the connection.
+    fn serving(&self) -> &ConnectionStats {
+        self.logical.as_deref().unwrap_or(&self.bound)
     }
 
     fn all(&self) -> impl Iterator<Item = &ConnectionStats> {

@@ -13,17 +13,17 @@ use std::time::SystemTime;
 use evenkeel_runtime_config::Config;
 use evenkeel_runtime_config::cluster::Discovery;
 use evenkeel_runtime_config::demand::DEFAULT_HOLD;
-use evenkeel_runtime_config::listener::{FilterChain, TcpProxy};
+use evenkeel_runtime_config::listener::{FilterChain, Listener, TcpProxy};
 use evenkeel_runtime_config::route::Priority;
 use evenkeel_runtime_config::view::ConnectionView;
 use tokio::time::Instant;
 
-use crate::access_log::Record;
 use crate::conn::buffer::BLOCK_BYTES;
 use crate::conn::deadline::after;
 use crate::conn::{Buffer, Deadline};
 use crate::handover::{Half, TcpPart};
 use crate::http::affinity::address_hash;
+use crate::listener::log::of_connection;
 use crate::listener::{Downstream, Leaving};
 use crate::response_flags::ResponseFlags;
 use crate::stats::tcp::{Counter, Gauge};
@@ -31,7 +31,7 @@ use crate::stream::Stream;
 use crate::upstream::{AcquireError, ConnectError, Connection, Outcome as HostOutcome, RequestGuard, Target};
 use crate::worker::{Errand, Registration, TcpStats, Worker};
 use relay::{End, Ending, Relay, Rest};
-use tunnel::{Tunnel, TunnelError, TunnelStream};
+use tunnel::{Said, Tunnel, TunnelError, TunnelStream};
 
 /// What the log says of a connection.
 struct Outcome {
@@ -48,13 +48,14 @@ struct Outcome {
     attempts: u32,
     received: u64,
     sent: u64,
+    said: Said,
 }
 
 /// Serves a connection to its end. `ahead`: what was done for it while its client was silent.
 pub(crate) async fn serve(
     worker: &Rc<Worker>,
     mut downstream: Downstream,
-    proxy: Arc<TcpProxy>,
+    (listener, proxy): (Arc<Listener>, Arc<TcpProxy>),
     ahead: Option<Box<Ahead>>,
     registration: &Rc<Registration>,
 ) -> Option<Box<Leaving>> {
@@ -83,7 +84,7 @@ pub(crate) async fn serve(
             return Some(Box::new(Leaving { downstream, upstream, to }));
         }
     }
-    end(worker, &downstream, &proxy, &stats, &outcome);
+    end(worker, &downstream, (&listener, &proxy), &stats, &outcome);
     None
 }
 
@@ -91,7 +92,7 @@ pub(crate) async fn serve(
 pub(crate) async fn resume(
     worker: &Rc<Worker>,
     mut downstream: Downstream,
-    proxy: Arc<TcpProxy>,
+    (listener, proxy): (Arc<Listener>, Arc<TcpProxy>),
     parting: Box<Parting>,
     registration: &Rc<Registration>,
 ) -> Option<Box<Leaving>> {
@@ -109,17 +110,23 @@ pub(crate) async fn resume(
         let upstream = Some(Box::new(Parting { outcome, stream, to_up: to_up.half, to_down }));
         return Some(Box::new(Leaving { downstream, upstream, to: Errand::Emigrate }));
     }
-    end(worker, &downstream, &proxy, &stats, &outcome);
+    end(worker, &downstream, (&listener, &proxy), &stats, &outcome);
     None
 }
 
-fn end(worker: &Worker, downstream: &Downstream, proxy: &TcpProxy, stats: &TcpStats, outcome: &Outcome) {
+fn end(
+    worker: &Worker,
+    downstream: &Downstream,
+    configured: (&Listener, &TcpProxy),
+    stats: &TcpStats,
+    outcome: &Outcome,
+) {
     if outcome.flags.contains(ResponseFlags::NO_CLUSTER_FOUND) {
         stats.inc(Counter::downstream_cx_no_route);
     }
     stats.add(Counter::downstream_cx_rx_bytes_total, outcome.received);
     stats.add(Counter::downstream_cx_tx_bytes_total, outcome.sent);
-    log(worker, downstream, proxy, outcome);
+    log(worker, downstream, configured, outcome);
 }
 
 /// The upstream's side of a connection that goes on elsewhere; what was read from the client stays with the client's side.
@@ -280,6 +287,7 @@ async fn relay(
             let relay = Relay::new(&mut downstream.stream, input, &mut *tunnel, from_upstream);
             // The shared connection stays, and so does what is in it.
             _ = run(relay, &mut deadline, (proxy, until), stats, outcome, registration).await;
+            outcome.said.trailers = tunnel.into_trailers();
             None
         }
     }
@@ -349,13 +357,15 @@ async fn connect(
         outcome.attempts += 1;
         let connected = match &proxy.tunneling {
             None => cluster.connect_tcp(&host, view).await.map(Upstream::Connection).map_err(TunnelError::from),
-            Some(tunneling) => tunnel::open(&cluster, &host, view, tunneling).await.map(|tunnel| match tunnel {
-                Tunnel::Connection(connection, said) => {
-                    *input = said;
-                    Upstream::Connection(connection)
-                }
-                Tunnel::Stream(stream) => Upstream::Tunnel(stream),
-            }),
+            Some(tunneling) => {
+                tunnel::open(&cluster, &host, view, tunneling, &mut outcome.said).await.map(|tunnel| match tunnel {
+                    Tunnel::Connection(connection, said) => {
+                        *input = said;
+                        Upstream::Connection(connection)
+                    }
+                    Tunnel::Stream(stream) => Upstream::Tunnel(stream),
+                })
+            }
         };
         match connected {
             Ok(upstream) => {
@@ -370,12 +380,14 @@ async fn connect(
                 let timeout = matches!(error, TunnelError::Acquire(AcquireError::Connect(ConnectError::Timeout(_))));
                 host.count_failure(timeout);
                 cluster.report(&host, if timeout { HostOutcome::TimedOut } else { HostOutcome::ConnectFailed });
-                // As in Envoy: a reason is what the transport said, and one that did not answer said nothing.
-                outcome.failure = if timeout { String::new() } else { error.to_string() };
+                outcome.failure = error.reason();
+                tracing::debug!(host = %host.label, %error, "connecting upstream failed");
+                // It stays, even if the next attempt succeeds.
+                outcome.flags |= ResponseFlags::UPSTREAM_CONNECTION_FAILURE;
             }
         }
     }
-    outcome.flags |= ResponseFlags::UPSTREAM_CONNECTION_FAILURE | ResponseFlags::UPSTREAM_RETRY_LIMIT_EXCEEDED;
+    outcome.flags |= ResponseFlags::UPSTREAM_RETRY_LIMIT_EXCEEDED;
     None
 }
 
@@ -413,18 +425,18 @@ impl Outcome {
             attempts: 0,
             received: 0,
             sent: 0,
+            said: Said::default(),
         }
     }
 }
 
-fn log(worker: &Worker, downstream: &Downstream, proxy: &TcpProxy, outcome: &Outcome) {
-    if proxy.access_logs.is_empty() {
+/// Writes the listener's line, then the proxy's own.
+fn log(worker: &Worker, downstream: &Downstream, (listener, proxy): (&Listener, &TcpProxy), outcome: &Outcome) {
+    if proxy.access_logs.is_empty() && listener.access_logs.is_empty() {
         return;
     }
-    let view = &downstream.view;
-    let session = downstream.stream.session();
-    let mut record = Record::new(outcome.started_at);
-    record.duration = outcome.started.elapsed();
+    let mut record = of_connection(downstream);
+    (record.start, record.duration) = (outcome.started_at, outcome.started.elapsed());
     record.flags = outcome.flags;
     record.connection_termination_details = &outcome.termination;
     record.bytes_received = outcome.received;
@@ -434,21 +446,11 @@ fn log(worker: &Worker, downstream: &Downstream, proxy: &TcpProxy, outcome: &Out
     record.upstream_local_address = outcome.upstream_local;
     record.upstream_transport_failure_reason = &outcome.failure;
     record.upstream_attempts = outcome.attempts;
-    record.downstream_local_address = Some(view.local);
-    record.downstream_remote_address = Some(view.remote);
-    record.downstream_direct_remote_address = Some(view.direct_remote);
-    if let Some(peer) = &view.peer {
-        record.downstream_peer_uri_sans = &peer.uri_sans;
-        record.downstream_local_uri_sans = &peer.local_uri_sans;
-        record.downstream_peer_subject = &peer.subject;
-    }
-    record.downstream_tls_version = session.map(|session| session.version);
-    record.downstream_tls_cipher = session.map(|session| session.cipher);
-    record.requested_server_name = view.server_name.as_deref();
-    record.filter_chain_name = Some(&*downstream.chain.name).filter(|name| !name.is_empty());
-    record.connection_id = downstream.id;
+    record.tunnel_headers = outcome.said.headers.as_deref();
+    record.tunnel_trailers = outcome.said.trailers.as_deref();
     let mut log = worker.log.borrow_mut();
-    proxy.access_logs.iter().for_each(|access_log| log.write(access_log, &record));
+    let all = listener.access_logs.iter().chain(&proxy.access_logs);
+    all.for_each(|access_log| log.write(access_log, &record));
 }
 
 /// A connection as the TCP proxy counts it.

@@ -10,18 +10,20 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::SystemTime;
 
-use evenkeel_http::{Framing, HeadScan, Limits, RequestHead, ResponseHead, Version, encode, parse_response};
+use evenkeel_http::h2::Reason;
+use evenkeel_http::{Framing, HeadScan, Headers, Limits, RequestHead, ResponseHead, Version, encode, parse_response};
 use evenkeel_runtime_config::access_log::Format;
 use evenkeel_runtime_config::listener::Tunneling;
 use evenkeel_runtime_config::route::Priority;
 use evenkeel_runtime_config::view::ConnectionView;
+use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::time::timeout;
 
 use super::relay::End;
 use crate::access_log::{self, Record};
 use crate::conn::Buffer;
-use crate::h2::{self, Answer, Reset};
+use crate::h2::{self, Answer, Received, Reset, ResetBy};
 use crate::http::add_headers;
 use crate::upstream::{AcquireError, Cluster, ConnectError, Connection, Host, Need, Place, Upstream};
 
@@ -43,8 +45,8 @@ pub(super) enum TunnelError {
     /// There is no connection to ask for one on.
     #[error(transparent)]
     Acquire(#[from] AcquireError),
-    /// The proxy upstream said no.
-    #[error("the upstream proxy answered with {0}")]
+    /// The proxy upstream said no. In Envoy's words.
+    #[error("tunnel_response:{0}")]
     Refused(u16),
     /// It closed, or its answer is no HTTP.
     #[error("the upstream proxy did not answer: {0}")]
@@ -66,12 +68,40 @@ impl From<Reset> for TunnelError {
     }
 }
 
+/// What the other proxy said beside the tunnel's bytes, as access logs tell it: the JSON of Envoy's `HeaderMap`.
+#[derive(Debug, Default)]
+pub(super) struct Said {
+    /// Of its last answer, if that is to be kept (`propagate_response_headers`).
+    pub(super) headers: Option<Box<str>>,
+    /// At the end of the tunnel (`propagate_response_trailers`).
+    pub(super) trailers: Option<Box<str>>,
+}
+
+impl TunnelError {
+    /// `%UPSTREAM_TRANSPORT_FAILURE_REASON%`. As in Envoy a peer that did not answer gave no reason.
+    pub(super) fn reason(&self) -> String {
+        match self {
+            Self::Failed(_) | Self::Acquire(AcquireError::Connect(ConnectError::Timeout(_))) => String::new(),
+            other => other.to_string(),
+        }
+    }
+}
+
+impl Said {
+    fn note(&mut self, tunneling: &Tunneling, answer: &ResponseHead) {
+        if tunneling.keep_headers {
+            self.headers = Some(header_map(Some(answer.status), &answer.headers));
+        }
+    }
+}
+
 /// Connects to `host` and asks it for a tunnel. The answer may take as long as connecting may.
 pub(super) async fn open(
     cluster: &Cluster,
     host: &Rc<Host>,
     view: &ConnectionView,
     tunneling: &Tunneling,
+    said: &mut Said,
 ) -> Result<Tunnel, TunnelError> {
     let head = request(tunneling, view);
     let upstream = cluster.acquire_for(host, Version::Http11, Need::Tunnel, Priority::Default).await?;
@@ -79,8 +109,8 @@ pub(super) async fn open(
     let asking = async {
         match upstream {
             Upstream::Http1(_) if tunneling.post.is_some() => Err(TunnelError::PostOverHttp1),
-            Upstream::Http1(connection) => over_http1(connection, &head).await,
-            Upstream::Http2(place) => over_http2(place, &head, host.transport.is_secure()).await,
+            Upstream::Http1(connection) => over_http1(connection, &head, (tunneling, said)).await,
+            Upstream::Http2(place) => over_http2(place, &head, host.transport.is_secure(), (tunneling, said)).await,
         }
     };
     match timeout(limit, asking).await {
@@ -121,7 +151,11 @@ fn target(hostname: &Format, record: &Record<'_>) -> Vec<u8> {
     target
 }
 
-async fn over_http1(mut connection: Connection, head: &RequestHead) -> Result<Tunnel, TunnelError> {
+async fn over_http1(
+    mut connection: Connection,
+    head: &RequestHead,
+    (tunneling, said): (&Tunneling, &mut Said),
+) -> Result<Tunnel, TunnelError> {
     let mut bytes = Vec::new();
     encode::request(&mut bytes, head, Framing::None, encode::Connection::Default);
     connection.stream.write_all(&bytes).await?;
@@ -136,8 +170,12 @@ async fn over_http1(mut connection: Connection, head: &RequestHead) -> Result<Tu
             .map_err(|error| TunnelError::Failed(error.to_string()))?
         {
             input.consume(info.head_bytes);
+            if matches!(answer.status, 100..=199) {
+                scan = HeadScan::default();
+                continue;
+            }
+            said.note(tunneling, &answer);
             match answer.status {
-                100..=199 => scan = HeadScan::default(),
                 200..=299 => return Ok(Tunnel::Connection(connection, input)),
                 status => return Err(TunnelError::Refused(status)),
             }
@@ -145,14 +183,40 @@ async fn over_http1(mut connection: Connection, head: &RequestHead) -> Result<Tu
     }
 }
 
+/// The JSON of Envoy's `HeaderMap`, which leaves out what is empty and has a blank for each byte that is no UTF-8.
+fn header_map(status: Option<u16>, headers: &Headers) -> Box<str> {
+    let text = |bytes: &[u8]| -> String {
+        bytes.utf8_chunks().map(|chunk| chunk.valid().to_owned() + &" ".repeat(chunk.invalid().len())).collect()
+    };
+    let entry = |name: &[u8], value: &[u8]| match value {
+        [] => json!({ "key": text(name) }),
+        value => json!({ "key": text(name), "value": text(value) }),
+    };
+    let status = status.map(|status| entry(b":status", status.to_string().as_bytes()));
+    let headers = headers.iter().map(|(_, name, value)| entry(name, value));
+    json!({ "headers": status.into_iter().chain(headers).collect::<Vec<_>>() }).to_string().into()
+}
+
 /// `https`: what a POST says of its scheme.
-async fn over_http2(place: Place, head: &RequestHead, https: bool) -> Result<Tunnel, TunnelError> {
+async fn over_http2(
+    place: Place,
+    head: &RequestHead,
+    https: bool,
+    (tunneling, said): (&Tunneling, &mut Said),
+) -> Result<Tunnel, TunnelError> {
     let mut stream = place.open(head, https, Framing::Chunked, false)?;
     let mut answer = ResponseHead::default();
-    while poll_fn(|cx| stream.poll_head(&mut answer, cx)).await? == Answer::Interim {}
+    let ended = loop {
+        match poll_fn(|cx| stream.poll_head(&mut answer, cx)).await? {
+            Answer::Interim => {}
+            Answer::Final(meta) => break meta.end,
+        }
+    };
+    said.note(tunneling, &answer);
+    let trailers = if tunneling.keep_trailers { Trailers::Awaited } else { Trailers::Unwanted };
     match answer.status {
-        // Envoy takes no other either, over HTTP/2.
-        200 => Ok(Tunnel::Stream(Box::new(TunnelStream { stream, place, ended: false }))),
+        // Envoy takes no other either, over HTTP/2, nor one that is its own end.
+        200 if !ended => Ok(Tunnel::Stream(Box::new(TunnelStream { stream, place, ended: false, trailers }))),
         status => Err(TunnelError::Refused(status)),
     }
 }
@@ -164,6 +228,15 @@ pub(super) struct TunnelStream {
     place: Place,
     /// Our direction has ended.
     ended: bool,
+    trailers: Trailers,
+}
+
+/// What ends the other direction, beside its bytes.
+enum Trailers {
+    Unwanted,
+    Awaited,
+    /// They came; as JSON.
+    Kept(Box<str>),
 }
 
 impl TunnelStream {
@@ -171,20 +244,35 @@ impl TunnelStream {
     pub(super) fn local_addr(&self) -> Option<SocketAddr> {
         self.place.local_addr()
     }
+
+    /// The trailers that ended the other direction, if they are to be kept.
+    pub(super) fn into_trailers(self) -> Option<Box<str>> {
+        match self.trailers {
+            Trailers::Kept(trailers) => Some(trailers),
+            Trailers::Unwanted | Trailers::Awaited => None,
+        }
+    }
 }
 
 impl End for TunnelStream {}
 
-fn reset(_: Reset) -> io::Error {
-    io::ErrorKind::ConnectionReset.into()
+fn reset(reset: Reset) -> io::Error {
+    match reset {
+        // Said by one that has ended the tunnel and needs no more of the client's bytes (RFC 9113 section 8.1): nobody is at fault.
+        Reset { reason: Reason::NO_ERROR, by: ResetBy::Peer, .. } => io::ErrorKind::NotConnected.into(),
+        _ => io::ErrorKind::ConnectionReset.into(),
+    }
 }
 
 impl AsyncRead for TunnelStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let room = buffer.remaining();
-        // At the end there is nothing, and trailers mean nothing to a byte stream.
-        let received = ready!(self.stream.poll_data(room, &mut |data| buffer.put_slice(data), cx));
-        Poll::Ready(received.map(|_| ()).map_err(reset))
+        let received = ready!(self.stream.poll_data(room, &mut |data| buffer.put_slice(data), cx)).map_err(reset)?;
+        // To the byte stream they are its end.
+        if let (Received::Trailers(trailers), Trailers::Awaited) = (received, &self.trailers) {
+            self.trailers = Trailers::Kept(header_map(None, &trailers));
+        }
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -1,6 +1,6 @@
 //! One worker: its thread, its inbox, and what its connections share.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ use crate::listener::socket::ListenerKey;
 use crate::memory;
 use crate::overload::{MemoryLimit, Overload};
 use crate::random::Random;
-use crate::stats::{self, http, http1, listener_worker, tcp, worker};
+use crate::stats::{self, http, http1, listener_ssl, listener_ssl_factory, listener_worker, tcp, worker};
 use crate::upstream::{self, SharedClusters, Upstreams};
 use crate::worker::drains::{DrainScope, Drains};
 use crate::worker::hold::Held;
@@ -106,6 +106,20 @@ pub(crate) struct LocalGeneration {
 pub(crate) struct ConnectionStats {
     pub(crate) listener: Writer<stats::listener::Stats>,
     pub(crate) worker: Writer<listener_worker::Stats>,
+    tls: OnceCell<Writer<listener_ssl::Stats>>,
+    tls_factory: OnceCell<Writer<listener_ssl_factory::Stats>>,
+}
+
+impl ConnectionStats {
+    /// Those of TLS handshakes; most listeners of a sidecar never see one. `address` is the listener's.
+    pub(crate) fn tls(&self, worker: &Worker, address: SocketAddr) -> &Writer<listener_ssl::Stats> {
+        self.tls.get_or_init(|| worker.registry.scope(stats::listener_ssl_name(address)).writer())
+    }
+
+    /// Those of handshakes that had no certificate to begin with.
+    pub(crate) fn tls_factory(&self, worker: &Worker, address: SocketAddr) -> &Writer<listener_ssl_factory::Stats> {
+        self.tls_factory.get_or_init(|| worker.registry.scope(stats::listener_ssl_factory_name(address)).writer())
+    }
 }
 
 /// This worker's side of a connection manager: statistics and filters.
@@ -438,7 +452,12 @@ impl LocalGeneration {
             let scope = scope.unwrap_or_else(Scope::detached);
             let own =
                 worker.registry.scope::<listener_worker::Stats>(stats::listener_worker_name(address, worker.index));
-            Rc::new(ConnectionStats { listener: scope.writer(), worker: own.writer() })
+            Rc::new(ConnectionStats {
+                listener: scope.writer(),
+                worker: own.writer(),
+                tls: OnceCell::new(),
+                tls_factory: OnceCell::new(),
+            })
         });
         Rc::clone(stats)
     }

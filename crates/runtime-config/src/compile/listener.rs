@@ -410,6 +410,8 @@ fn tunneling(cx: &mut Cx<'_>, config: &tcp_proxy::tcp_proxy::TunnelingConfig) ->
         hostname,
         headers: cx.each("headers_to_add", &config.headers_to_add, headers::addition),
         post: config.use_post.then(|| path.into()),
+        keep_headers: config.propagate_response_headers,
+        keep_trailers: config.propagate_response_trailers,
     })
 }
 

@@ -39,7 +39,11 @@ pub(crate) fn downstream(
         let client_certificate = match (&common.validation, required) {
             (_, true) => ClientCertificate::Required,
             (Validation::None, false) => ClientCertificate::No,
-            (Validation::Chain { .. }, false) => ClientCertificate::Optional,
+            (Validation::Chain { subject_alt_names, .. }, false) if subject_alt_names.is_empty() => {
+                ClientCertificate::Optional
+            }
+            // Whoever says which names to take takes nobody without one, as in Envoy.
+            (Validation::Chain { .. }, false) => ClientCertificate::Required,
         };
         match DownstreamTls::new(&DownstreamTlsContext { common, client_certificate }, secrets) {
             Ok(tls) => Some(Arc::new(tls)),

@@ -81,7 +81,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         no_effect: &[],
     },
     part("envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy.TunnelingConfig",
-        &["hostname", "headers_to_add", "use_post", "post_path"]),
+        &["hostname", "headers_to_add", "use_post", "post_path", "propagate_response_headers", "propagate_response_trailers"]),
     part("envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy.OnDemand", &["odcds_config", "timeout"]),
     part("envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy.WeightedCluster", &["clusters"]),
     part("envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy.WeightedCluster.ClusterWeight",

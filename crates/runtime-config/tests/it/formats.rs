@@ -40,6 +40,10 @@ fn operators_with_arguments_lengths_and_literals() {
         ("[%ENVIRONMENT(POD)%]", vec![literal("[web-0]")]),
         ("%ENVIRONMENT(POD):3%%ENVIRONMENT(NONE)%", vec![literal("web-")]),
         ("%DYNAMIC_METADATA(a:b)%", vec![operator(Operator::Unset)]),
+        ("%FILTER_STATE(envoy.tcp_proxy.propagate_response_headers)%", vec![operator(Operator::TunnelHeaders)]),
+        ("%FILTER_STATE(envoy.tcp_proxy.propagate_response_trailers:TYPED)%", vec![operator(Operator::TunnelTrailers)]),
+        ("%FILTER_STATE(envoy.tcp_proxy.propagate_response_trailers:PLAIN)%", vec![operator(Operator::Unset)]),
+        ("%DOWNSTREAM_TRANSPORT_FAILURE_REASON%", vec![operator(Operator::DownstreamTransportFailureReason)]),
     ] {
         assert_eq!(parse(text), Ok(expected), "{text:?}");
     }

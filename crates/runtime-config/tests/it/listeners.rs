@@ -210,7 +210,11 @@ fn downstream_tls_from_inline_material() {
     let mutual = chain("      require_client_certificate: true");
     assert_eq!(mutual.handshake_timeout, Duration::from_secs(3));
     assert!(mutual.tls.as_ref().is_some_and(|tls| tls.is_mutual() && tls.missing_secret().is_none()));
-    assert!(chain("").tls.as_ref().is_some_and(|tls| !tls.is_mutual()));
+    // Whoever says which names to take takes nobody without one, as in Envoy.
+    assert!(chain("").tls.as_ref().is_some_and(|tls| tls.is_mutual()));
+    let names = ", match_typed_subject_alt_names: [{ san_type: URI, matcher: { prefix: \"spiffe://\" } }]";
+    let optional = listener(&text("").replace(names, "")).filter_chains[0].clone();
+    assert!(optional.tls.as_ref().is_some_and(|tls| !tls.is_mutual()));
 }
 
 #[test]

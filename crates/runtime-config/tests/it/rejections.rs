@@ -60,13 +60,6 @@ fn listeners() {
         (
             &format!(
                 "filter_chains: [{{ filters: [{}] }}]",
-                tcp_filter("cluster: c, tunneling_config: { hostname: \"a:1\", propagate_response_headers: true }")
-            ),
-            vec!["filter_chains[0].filters[0].typed_config.tunneling_config.propagate_response_headers: not supported"],
-        ),
-        (
-            &format!(
-                "filter_chains: [{{ filters: [{}] }}]",
                 tcp_filter("cluster: c, tunneling_config: { hostname: \"a:1\", post_path: /x }")
             ),
             vec!["filter_chains[0].filters[0].typed_config.tunneling_config.post_path: is of use only with use_post"],

@@ -134,6 +134,33 @@ async fn clients_that_are_not_of_the_mesh_are_refused() {
 }
 
 #[tokio::test]
+async fn a_refused_client_is_known_by_what_it_showed() {
+    const OLD: &str = "spiffe://old.local/ns/default/sa/web";
+    let (ca, other_ca) = (TestCa::new("root"), TestCa::new("other"));
+    let info = ca.workload(INFO);
+    let server = server(&server_context(&ca, &info));
+    let check = async |pair: Option<crate::support::Pair>, shown: Option<&str>| {
+        let mut context = client_context(&ca, &info, INFO);
+        context.common.certificates = pair.map(|pair| pair.source()).into_iter().collect();
+        let client = client(&context);
+        let (near, mut far) = sockets().await;
+        let accepting = async {
+            let hello = crate::support::read_hello(&mut far).await.expect("a ClientHello");
+            server.accept_preferring(hello, far, None).await
+        };
+        let (_near, far) = tokio::join!(client.connect(near), accepting);
+        let session = far.err().expect("it is refused").session;
+        assert_eq!((session.version, session.cipher), ("TLSv1.3", "TLS_AES_128_GCM_SHA256"));
+        assert_eq!(session.local.unwrap().uri_sans, [INFO]);
+        assert_eq!(session.peer.map(|peer| peer.uri_sans[0].clone()).as_deref(), shown);
+    };
+    check(Some(ca.workload(OLD)), Some(OLD)).await;
+    check(Some(other_ca.workload(WEB)), Some(WEB)).await;
+    // Nothing is left of those before.
+    check(None, None).await;
+}
+
+#[tokio::test]
 async fn an_expired_certificate_is_refused_by_its_owner_and_by_its_peer() {
     let ca = TestCa::new("root");
     let (expired, info) = (ca.expired(WEB), ca.workload(INFO));

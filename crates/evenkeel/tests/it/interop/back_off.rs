@@ -147,11 +147,11 @@ fn bootstrap(backend: SocketAddr, port: u16, admin: u16) -> String {
         )
     };
     let many = 1_000_000;
-    let cluster = format!(
-        "{{ name: c, type: STATIC, circuit_breakers: {{ thresholds: [ {{ max_retries: {many}, max_connections: {many}, \
-         max_requests: {many}, max_pending_requests: {many} }} ] }}, load_assignment: {{ cluster_name: c, endpoints: [ {{ lb_endpoints: [ {} ] }} ] }} }}",
-        endpoint(backend.port(), "")
+    let breakers = format!(
+        "circuit_breakers: {{ thresholds: [ {{ max_retries: {many}, max_connections: {many}, max_requests: {many}, \
+         max_pending_requests: {many} }} ] }},"
     );
+    let cluster = web::cluster("c", &endpoint(backend.port(), ""), &breakers);
     web::bootstrap(port, admin, &[], &ROWS.iter().map(route).collect::<Vec<_>>(), &[cluster])
 }
 

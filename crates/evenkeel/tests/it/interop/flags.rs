@@ -10,7 +10,7 @@ use std::path::Path;
 use evenkeel_testkit::{Connection, eventually, free_ports};
 
 use super::proxy::Program;
-use super::web::{self, ROUTER, endpoint};
+use super::web::{self, ROUTER, cluster, endpoint};
 
 /// What an upstream does once it was asked.
 #[derive(Clone, Copy)]
@@ -177,7 +177,8 @@ fn serve(mut stream: TcpStream) -> Option<()> {
     Some(())
 }
 
-fn reset_on_close(stream: &TcpStream) {
+/// Has the end of this connection be a reset.
+pub(super) fn reset_on_close(stream: &TcpStream) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
     let length = size_of_val(&linger) as libc::socklen_t;
     // SAFETY: the descriptor is open, and the system reads one `linger` from the address.
@@ -188,13 +189,11 @@ fn reset_on_close(stream: &TcpStream) {
 }
 
 fn access_log(path: &Path, name: &str) -> String {
-    format!(
-        "access_log: [ {{ name: file, typed_config: {{ \"@type\": \
-         type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog, path: \"{}\", log_format: {{ \
-         text_format_source: {{ inline_string: \"{name} %RESPONSE_CODE% %RESPONSE_FLAGS% %RESPONSE_FLAGS_LONG% \
-         %RESPONSE_CODE_DETAILS% %CONNECTION_TERMINATION_DETAILS% %UPSTREAM_TRANSPORT_FAILURE_REASON%\\n\" }} }} }} }} ]",
-        path.display()
-    )
+    let format = format!(
+        "{name} %RESPONSE_CODE% %RESPONSE_FLAGS% %RESPONSE_FLAGS_LONG% %RESPONSE_CODE_DETAILS% \
+         %CONNECTION_TERMINATION_DETAILS% %UPSTREAM_TRANSPORT_FAILURE_REASON%"
+    );
+    web::access_log(path, &[&format])
 }
 
 fn scene(path: &Path, http: u16, admin: u16, ports: &[u16], upstream: u16, refused: u16) -> String {
@@ -208,13 +207,7 @@ fn scene(path: &Path, http: u16, admin: u16, ports: &[u16], upstream: u16, refus
         .replace("name: r\n", "name: r\n            validate_clusters: false\n");
     let mut listeners = web::http_listener("http", http, &manager);
     for ((name, config, _, _), port) in CONNECTIONS.iter().zip(ports) {
-        let filter = format!(
-            "      - name: tcp
-        typed_config: {{ \"@type\": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy, stat_prefix: tcp, {config}, {} }}
-",
-            access_log(path, name)
-        );
-        listeners += &web::listener(name, *port, &filter);
+        listeners += &web::tcp_listener(name, *port, &format!("{config}, {}", access_log(path, name)));
     }
     let limits = |kib: u32, fields: u32| {
         format!(
@@ -235,11 +228,5 @@ fn scene(path: &Path, http: u16, admin: u16, ports: &[u16], upstream: u16, refus
         cluster("roomy", &endpoint(upstream, ""), &limits(100, 300)),
         cluster("narrow", &endpoint(upstream, ""), &limits(1, 10)),
     ];
-    web::scene(admin, &listeners, &clusters.concat())
-}
-
-fn cluster(name: &str, host: &str, more: &str) -> String {
-    format!(
-        "  - {{ name: {name}, type: STATIC, {more} load_assignment: {{ cluster_name: {name}, endpoints: [ {{ lb_endpoints: [ {host} ] }} ] }} }}\n"
-    )
+    web::scene(admin, &listeners, &clusters)
 }

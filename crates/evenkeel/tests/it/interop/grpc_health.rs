@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderValue, Response};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::proxy::Program;
-use super::web::{self, endpoint};
+use super::web::{self, HTTP2, cluster, endpoint};
 
 /// What a host says when it is asked for a service whose time has come; until then it serves.
 #[derive(Clone, Copy)]
@@ -224,18 +224,14 @@ async fn answer(mut body: h2::RecvStream, mut respond: SendResponse<Bytes>, host
 }
 
 fn bootstrap(host: u16, port: u16, admin: u16) -> String {
-    let http2 = "typed_extension_protocol_options: { envoy.extensions.upstreams.http.v3.HttpProtocolOptions: { \"@type\": \
-                 type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions, explicit_http_config: { \
-                 http2_protocol_options: {} } } }";
-    let cluster = |(name, answer): &(&str, Answer)| {
+    let checked = |(name, answer): &(&str, Answer)| {
         let timeout = if matches!(answer, Never) { TIMEOUT } else { "30s" };
-        format!(
-            "{{ name: {name}, type: STATIC, {http2}, health_checks: [ {{ timeout: {timeout}, interval: 0.05s, no_traffic_interval: 0.05s, \
-             unhealthy_threshold: 1000, healthy_threshold: 1, grpc_health_check: {{ service_name: {name} }} }} ], \
-             load_assignment: {{ cluster_name: {name}, endpoints: [ {{ lb_endpoints: [ {} ] }} ] }} }}",
-            endpoint(host, "")
-        )
+        let checks = format!(
+            "health_checks: [ {{ timeout: {timeout}, interval: 0.05s, no_traffic_interval: 0.05s, unhealthy_threshold: 1000, \
+             healthy_threshold: 1, grpc_health_check: {{ service_name: {name} }} }} ],"
+        );
+        cluster(name, &endpoint(host, ""), &format!("{HTTP2} {checks}"))
     };
     let route = "{ match: { prefix: / }, route: { cluster: serving } }".to_owned();
-    web::bootstrap(port, admin, &[], &[route], &ROWS.iter().map(cluster).collect::<Vec<_>>())
+    web::bootstrap(port, admin, &[], &[route], &ROWS.iter().map(checked).collect::<Vec<_>>())
 }

@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::proxy::Program;
-use super::web::{self, ROUTER, endpoint};
+use super::web::{self, HTTP2, ROUTER, cluster, endpoint};
 
 /// How long statistics and log may take to be complete.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -276,23 +276,23 @@ async fn answer(request: Request<h2::RecvStream>, mut respond: SendResponse<Byte
 
 fn bootstrap(server: u16, admin: u16, ports: &[u16], log: &Path) -> String {
     let listeners: String = FILTERS.iter().zip(ports).map(|(filter, port)| listener(filter, *port, log)).collect();
-    let http2 = "typed_extension_protocol_options: { envoy.extensions.upstreams.http.v3.HttpProtocolOptions: { \"@type\": \
-                 type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions, explicit_http_config: { \
-                 http2_protocol_options: {} } } }";
-    let cluster = |name: &str, hosts: &str| {
-        format!(
-            "  - {{ name: {name}, type: STATIC, {http2}, load_assignment: {{ cluster_name: {name}, endpoints: [ {{ lb_endpoints: [ {hosts} ] }} ] }} }}\n"
-        )
-    };
-    let clusters: String = FILTERS.iter().map(|(name, _)| cluster(name, &endpoint(server, ""))).collect();
-    web::scene(admin, &listeners, &(clusters + &cluster("empty", "")))
+    let named = FILTERS.iter().map(|(name, _)| cluster(name, &endpoint(server, ""), HTTP2));
+    let clusters: Vec<_> = named.chain([cluster("empty", "", HTTP2)]).collect();
+    web::scene(admin, &listeners, &clusters)
 }
 
 /// The filter in front of one that refuses, and of one that collects bodies.
 fn listener((name, config): &(&str, &str), port: u16, log: &Path) -> String {
     let comma = if config.is_empty() { "" } else { ", " };
     let state = "%FILTER_STATE(envoy.filters.http.grpc_stats";
-    let log = log.display();
+    let text = format!(
+        "{name} %REQ(:PATH)% {state})% {state}:PLAIN)% {state}:FIELD:request_message_count)% %FILTER_STATE(other:PLAIN)%"
+    );
+    let json = format!(
+        "json_format: {{ filter: {name}, path: \"%REQ(:PATH)%\", typed: \"{state})%\", plain: \"{state}:PLAIN)%\", \
+         text: \"of {state}:TYPED)%\" }}"
+    );
+    let log = web::access_log(log, &[&text, &json]);
     let buffered = if *name == "none" { "buffer: { max_request_bytes: 1000 }" } else { "disabled: true" };
     let routes = format!(
         "              - {{ match: {{ prefix: /Nobody/ }}, route: {{ cluster: empty }} }}
@@ -301,17 +301,7 @@ fn listener((name, config): &(&str, &str), port: u16, log: &Path) -> String {
 "
     );
     let manager = format!(
-        "          access_log:
-          - name: text
-            typed_config:
-              \"@type\": type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog
-              path: {log}
-              log_format: {{ text_format_source: {{ inline_string: \"{name} %REQ(:PATH)% {state})% {state}:PLAIN)% {state}:FIELD:request_message_count)% %FILTER_STATE(other:PLAIN)%\\n\" }} }}
-          - name: json
-            typed_config:
-              \"@type\": type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog
-              path: {log}
-              log_format: {{ json_format: {{ filter: {name}, path: \"%REQ(:PATH)%\", typed: \"{state})%\", plain: \"{state}:PLAIN)%\", text: \"of {state}:TYPED)%\" }} }}
+        "          {log}
           http_filters:
           - {{ name: s, typed_config: {{ \"@type\": type.googleapis.com/envoy.extensions.filters.http.grpc_stats.v3.FilterConfig{comma}{config} }} }}
           - name: d

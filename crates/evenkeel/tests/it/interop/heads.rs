@@ -12,7 +12,7 @@ use evenkeel_testkit::http2::Frame;
 use evenkeel_testkit::{Connection, Http2Frames, free_ports, wait};
 
 use super::proxy::Program;
-use super::web::{self, ROUTER, endpoint};
+use super::web::{self, ROUTER, cluster, endpoint};
 
 /// How long a program may take to write its log.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -247,28 +247,24 @@ fn run(program: Program, upstream: SocketAddr, rows: &[Row]) -> (BTreeMap<String
     let (file, log) = (folder.path().join("bootstrap.yaml"), folder.path().join("access.log"));
     let [admin] = free_ports();
     let ports = free_ports::<{ MANAGERS.len() }>();
-    let access_log = format!(
-        "          access_log: [ {{ name: file, typed_config: {{ \"@type\": \
-         type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog, path: \"{}\", log_format: {{ \
-         text_format_source: {{ inline_string: \"%DOWNSTREAM_DIRECT_REMOTE_ADDRESS%>%DOWNSTREAM_LOCAL_PORT% %REQ(:METHOD)% %REQ(:PATH)% \
-         %REQ(:AUTHORITY)% %PROTOCOL% %RESPONSE_CODE% %RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %BYTES_RECEIVED% \
-         %BYTES_SENT%\\n\" }} }} }} }} ]\n",
-        log.display()
+    let access_log = web::access_log(
+        &log,
+        &[
+            "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS%>%DOWNSTREAM_LOCAL_PORT% %REQ(:METHOD)% %REQ(:PATH)% %REQ(:AUTHORITY)% %PROTOCOL% \
+           %RESPONSE_CODE% %RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %BYTES_RECEIVED% %BYTES_SENT%",
+        ],
     );
     let listeners: String = MANAGERS
         .iter()
         .zip(ports)
         .map(|((name, more), port)| {
             let route = web::one_host("              - { match: { prefix: / }, route: { cluster: web } }\n");
-            let manager = format!("{more}{access_log}          http_filters: [ {ROUTER} ]\n{route}");
+            let manager = format!("{more}          {access_log}\n          http_filters: [ {ROUTER} ]\n{route}");
             web::http_listener(name, port, &manager).replace("stat_prefix: http", &format!("stat_prefix: {name}"))
         })
         .collect();
-    let cluster = format!(
-        "  - {{ name: web, type: STATIC, load_assignment: {{ cluster_name: web, endpoints: [ {{ lb_endpoints: [ {} ] }} ] }} }}\n",
-        endpoint(upstream.port(), "")
-    );
-    std::fs::write(&file, web::scene(admin, &listeners, &cluster)).expect("a writable folder");
+    let web = cluster("web", &endpoint(upstream.port(), ""), "");
+    std::fs::write(&file, web::scene(admin, &listeners, &[web])).expect("a writable folder");
     let mut process = web::start(program, &file, admin, ports[0]);
     let mut answers = Vec::new();
     std::thread::scope(|scope| {

@@ -127,11 +127,7 @@ fn neither_takes_several_checks_without_names_of_their_own() {
         )
     };
     let with = |checks: &str| {
-        let cluster = format!(
-            "{{ name: c, type: STATIC, health_checks: [ {checks} ], load_assignment: {{ cluster_name: c, endpoints: [ {{ lb_endpoints: \
-             [ {} ] }} ] }} }}",
-            endpoint(9, "")
-        );
+        let cluster = web::cluster("c", &endpoint(9, ""), &format!("health_checks: [ {checks} ],"));
         web::bootstrap(1, 2, &[], &[], &[cluster])
     };
     let folder = tempfile::tempdir().expect("a temporary folder");

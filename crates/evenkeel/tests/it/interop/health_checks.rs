@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use evenkeel_testkit::{Backend, Connection, Reply, eventually, free_ports};
 
 use super::proxy::Program;
-use super::web::{self, endpoint};
+use super::web::{self, cluster, endpoint};
 
 /// Paths that fail now.
 static FAILING: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
@@ -94,21 +94,17 @@ fn bootstrap(host: u16, port: u16, admin: u16) -> String {
             "{{ {name}timeout: 5s, interval: 0.05s, no_traffic_interval: 0.05s, unhealthy_threshold: 1, healthy_threshold: 1, {kind} }}"
         )
     };
-    let cluster = |name: &str, checks: &[String]| {
-        format!(
-            "{{ name: {name}, type: STATIC, common_lb_config: {{ healthy_panic_threshold: {{ value: 0 }} }}, health_checks: [ {} ], \
-             load_assignment: {{ cluster_name: {name}, endpoints: [ {{ lb_endpoints: [ {} ] }} ] }} }}",
-            checks.join(", "),
-            endpoint(host, "")
-        )
+    let checked = |name: &str, checks: &[String]| {
+        let more = "common_lb_config: { healthy_panic_threshold: { value: 0 } },";
+        cluster(name, &endpoint(host, ""), &format!("{more} health_checks: [ {} ],", checks.join(", ")))
     };
     let http = |path: &str| format!("http_health_check: {{ path: {path} }}");
     let tcp = "tcp_health_check: {}";
     let clusters = [
-        cluster("two", &[check("first", &http("/first")), check("second", &http("/second"))]),
-        cluster("kinds", &[check("http", &http("/")), check("tcp", tcp)]),
-        cluster("named", &[check("only", tcp)]),
-        cluster("unnamed", &[check("", tcp)]),
+        checked("two", &[check("first", &http("/first")), check("second", &http("/second"))]),
+        checked("kinds", &[check("http", &http("/")), check("tcp", tcp)]),
+        checked("named", &[check("only", tcp)]),
+        checked("unnamed", &[check("", tcp)]),
     ];
     web::bootstrap(port, admin, &[], &["{ match: { prefix: / }, route: { cluster: two } }".to_owned()], &clusters)
 }

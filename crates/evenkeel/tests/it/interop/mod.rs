@@ -7,6 +7,7 @@ mod exchange;
 mod flags;
 mod grpc_health;
 mod grpc_stats;
+mod handshakes;
 mod hashing;
 mod heads;
 mod health;

@@ -235,12 +235,7 @@ fn bootstrap(backend: SocketAddr, port: u16, admin: u16) -> String {
         let (name, policy, seconds) = (row.name, policy(row), TIMEOUT_MS / 1000);
         format!("{{ match: {{ path: /{name} }}, route: {{ cluster: {name}, timeout: {seconds}s{policy} }} }}")
     };
-    let cluster = |row: &Row| {
-        let (name, breakers, host) = (row.name, row.breakers, endpoint(backend.port(), ""));
-        format!(
-            "{{ name: {name}, type: STATIC, {breakers} load_assignment: {{ cluster_name: {name}, endpoints: [ {{ lb_endpoints: [ {host} ] }} ] }} }}"
-        )
-    };
+    let cluster = |row: &Row| web::cluster(row.name, &endpoint(backend.port(), ""), row.breakers);
     let routes: Vec<String> = ROWS.iter().map(route).collect();
     let clusters: Vec<String> = ROWS.iter().map(cluster).collect();
     web::bootstrap(port, admin, &[], &routes, &clusters)

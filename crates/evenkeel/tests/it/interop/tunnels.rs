@@ -3,12 +3,13 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use evenkeel_testkit::{Connection, Random, TcpEcho, free_ports};
+use evenkeel_testkit::{Connection, Random, TcpEcho, eventually, free_ports};
 
 use super::proxy::Program;
-use super::web::{self, ROUTER, endpoint};
+use super::web::{self, HTTP2, ROUTER, cluster, endpoint, scene, tcp_listener};
 
 /// What a proxy that is asked for a tunnel answers; from then on it sends back what it gets.
 const ANSWERS: &[(&str, &str)] = &[
@@ -19,6 +20,10 @@ const ANSWERS: &[(&str, &str)] = &[
     ("continues", "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n\r\n"),
     ("wants-a-login", "HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n"),
     ("fails", "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 2\r\n\r\nno"),
+    ("odd-headers", "HTTP/1.1 200 OK\r\nX-Two: one\r\nx-two: \"2\" \\\r\nx-empty:\r\nx-word: caf\u{e9}\r\n\r\n"),
+    ("keeps-it-secret", "HTTP/1.1 200 OK\r\nx-word: secret\r\n\r\n"),
+    // Asked again it opens.
+    ("has-a-second-thought", "HTTP/1.1 503 Service Unavailable\r\nx-word: not yet\r\ncontent-length: 0\r\n\r\n"),
     ("redirects", "HTTP/1.1 302 Found\r\nlocation: /\r\ncontent-length: 0\r\n\r\n"),
     ("closes", ""),
     ("speaks-no-http", "SSH-2.0-OpenSSH_9.2\r\n\r\n"),
@@ -27,40 +32,77 @@ const ANSWERS: &[(&str, &str)] = &[
 #[test]
 fn evenkeel_and_envoy_ask_for_tunnels_alike() {
     let rows: Vec<_> = ANSWERS.iter().map(|(name, _)| ((*name).to_owned(), asking(name))).collect();
-    let (seen, asked) = compare::<{ ANSWERS.len() }>(&rows, "", peer);
+    let Told { seen, asked, logged } = compare::<{ ANSWERS.len() }>(&rows, "", peer);
     assert!(seen.contains(&"opens: \"ping\"".to_owned()), "{seen:#?}");
     assert!(asked[0].contains("x-from: 127.0.0.1"), "{asked:#?}");
+    let said = "{\"headers\":[{\"key\":\":status\",\"value\":\"200\"},{\"key\":\"proxy-agent\",\"value\":\"test\"}]}";
+    assert!(logged.contains(&format!("with-headers - - {said} - -")), "{logged:#?}");
+    assert!(logged.iter().any(|line| line.starts_with("fails UF,URX tunnel_response:503 {")), "{logged:#?}");
+    assert!(logged.iter().any(|line| line.starts_with("has-a-second-thought UF tunnel_response:503 {")), "{logged:#?}");
 }
 
 /// The heads a peer was sent.
 pub(super) type Asked = Arc<Mutex<Vec<String>>>;
 
-/// Has Envoy and Evenkeel ask a peer each for the tunnels of `rows`: what each is called, and the TCP proxy that asks for it. Returns
-/// what clients got and what the peer was sent, which must be the same for both. `more`: how the peer is spoken to.
+/// What came of tunnels that were asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Told {
+    /// What clients got.
+    pub(super) seen: Vec<String>,
+    /// What the peer was sent.
+    pub(super) asked: Vec<String>,
+    /// What access logs say: flags, the reason of a failure, and what the peer said.
+    pub(super) logged: Vec<String>,
+}
+
+/// A row's lines: one of text, one of JSON.
+fn access_log(path: &Path, name: &str) -> String {
+    const STATE: &str = "%FILTER_STATE(envoy.tcp_proxy.propagate_response";
+    let text = format!(
+        "{name} %RESPONSE_FLAGS% %UPSTREAM_TRANSPORT_FAILURE_REASON% {STATE}_headers)% {STATE}_trailers:TYPED)% \
+         {STATE}_headers:PLAIN)%"
+    );
+    let json = format!(
+        "json_format: {{ a_name: \"{name}\", headers: \"{STATE}_headers:TYPED)%\", plain: \"{STATE}_trailers:PLAIN)%\", \
+         trailers: \"{STATE}_trailers)%\" }}"
+    );
+    web::access_log(path, &[&text, &json])
+}
+
+/// Has Envoy and Evenkeel ask a peer each for the tunnels of `rows`: what each is called, and how it is asked for. What came of it
+/// must be the same for both. `more`: how the peer is spoken to.
 pub(super) fn compare<const ROWS: usize>(
     rows: &[(String, String)],
     more: &str,
     mut peer: impl FnMut() -> (SocketAddr, Asked),
-) -> (Vec<String>, Vec<String>) {
+) -> Told {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let file = folder.path().join("bootstrap.yaml");
+    let (file, log) = (folder.path().join("bootstrap.yaml"), folder.path().join("access.log"));
     let [envoy, evenkeel] = [Program::Envoy, Program::Evenkeel].map(|program| {
         let (peer, asked) = peer();
         let (ports, [admin]) = (free_ports::<ROWS>(), free_ports::<1>());
-        let listeners: String = rows.iter().zip(ports).map(|((_, config), port)| tcp_listener(port, config)).collect();
-        let text = scene(admin, &listeners, &[cluster("peer", peer.port(), more)]);
-        std::fs::write(&file, text).expect("a writable folder");
-        let mut process = web::start(program, &file, admin, ports[0]);
-        let look = |((name, _), port): (&(String, String), u16)| {
-            process.wait_for_port((Ipv4Addr::LOCALHOST, port).into());
-            look(name, port)
+        let listener = |((name, config), port): (&(String, String), u16)| {
+            let name = name.split(',').next().unwrap_or_default();
+            tcp_listener(&format!("l{port}"), port, &format!("{config}, {}", access_log(&log, name)))
         };
-        let seen: Vec<_> = rows.iter().zip(ports).map(look).collect();
+        let listeners: String = rows.iter().zip(ports).map(listener).collect();
+        let text = scene(admin, &listeners, &[on_loopback("peer", peer.port(), more)]);
+        std::fs::write(&file, text).expect("a writable folder");
+        // Not a row's port: whoever looks whether it is open asks for a tunnel.
+        let mut process = web::start(program, &file, admin, admin);
+        let seen: Vec<_> = rows.iter().zip(ports).map(|((name, _), port)| look(name, port)).collect();
         assert!(process.exited().is_none(), "{program:?} ended; it printed:\n{}", process.output());
         let mut asked = asked.lock().expect("nobody panicked").clone();
         asked.sort();
         asked.dedup();
-        (seen, asked)
+        let logged = eventually(&format!("{program:?} to have written all"), || {
+            let text = std::fs::read_to_string(&log).ok()?;
+            let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+            lines.sort();
+            (text.ends_with('\n') && lines.len() == 2 * ROWS).then_some(lines)
+        });
+        std::fs::remove_file(&log).expect("it was written");
+        Told { seen, asked, logged }
     });
     assert_eq!(envoy, evenkeel, "Envoy, Evenkeel");
     envoy
@@ -104,7 +146,13 @@ fn tunnel(mut stream: TcpStream, asked: &Mutex<Vec<String>>) -> Option<()> {
     }
     let head = String::from_utf8_lossy(&head).into_owned();
     let (_, answer) = ANSWERS.iter().find(|(name, _)| head.starts_with(&format!("CONNECT {name}.test:443 ")))?;
-    asked.lock().ok()?.push(head);
+    let again = {
+        let mut asked = asked.lock().ok()?;
+        let again = asked.contains(&head);
+        asked.push(head);
+        again
+    };
+    let answer = if again { ANSWERS.first()?.1 } else { answer };
     stream.write_all(answer.as_bytes()).ok()?;
     if answer.is_empty() {
         return None;
@@ -117,19 +165,13 @@ fn tunnel(mut stream: TcpStream, asked: &Mutex<Vec<String>>) -> Option<()> {
 }
 
 fn asking(name: &str) -> String {
+    let attempts = if name == "has-a-second-thought" { 2 } else { 1 };
+    let kept = name != "keeps-it-secret";
     format!(
-        "cluster: peer, tunneling_config: {{ hostname: \"{name}.test:443\", headers_to_add: [ {{ header: {{ key: x-from, value: \
+        "cluster: peer, max_connect_attempts: {attempts}, tunneling_config: {{ propagate_response_headers: {kept}, \
+         hostname: \"{name}.test:443\", headers_to_add: [ {{ header: {{ key: x-from, value: \
          \"%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%\" }} }}, {{ header: {{ key: x-name, value: \"%REQUESTED_SERVER_NAME%\" }} }} ] }}"
     )
-}
-
-fn tcp_listener(port: u16, config: &str) -> String {
-    let filter = format!(
-        "      - name: tcp
-        typed_config: {{ \"@type\": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy, stat_prefix: tcp, {config} }}
-"
-    );
-    web::listener(&format!("l{port}"), port, &filter)
 }
 
 /// Opens tunnels to the cluster `echo`.
@@ -146,20 +188,9 @@ fn opening_listener(port: u16) -> String {
     web::http_listener(&format!("l{port}"), port, &manager)
 }
 
-fn cluster(name: &str, port: u16, more: &str) -> String {
-    let host = endpoint(port, "");
-    format!(
-        "  - {{ name: {name}, type: STATIC, {more} load_assignment: {{ cluster_name: {name}, endpoints: [ {{ lb_endpoints: [ {host} ] }} ] }} }}\n"
-    )
+fn on_loopback(name: &str, port: u16, more: &str) -> String {
+    cluster(name, &endpoint(port, ""), more)
 }
-
-fn scene(admin: u16, listeners: &str, clusters: &[String]) -> String {
-    web::scene(admin, listeners, &clusters.concat())
-}
-
-pub(super) const HTTP2: &str = "typed_extension_protocol_options: { envoy.extensions.upstreams.http.v3.HttpProtocolOptions: { \"@type\": \
-                     type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions, explicit_http_config: { \
-                     http2_protocol_options: {} } } },";
 
 #[test]
 fn either_opens_tunnels_for_either() {
@@ -171,7 +202,7 @@ fn either_opens_tunnels_for_either() {
     let openers = programs.map(|program| {
         let file = folder.path().join(format!("{program:?}-opens.yaml"));
         let [port, admin] = free_ports::<2>();
-        let text = scene(admin, &opening_listener(port), &[cluster("echo", echo.address().port(), "")]);
+        let text = scene(admin, &opening_listener(port), &[on_loopback("echo", echo.address().port(), "")]);
         std::fs::write(&file, text).expect("a writable folder");
         (port, web::start(program, &file, admin, port))
     });
@@ -181,8 +212,9 @@ fn either_opens_tunnels_for_either() {
             let [http1, http2, admin] = free_ports::<3>();
             let tunnel =
                 |cluster: &str| format!("cluster: {cluster}, tunneling_config: {{ hostname: \"echo.test:7\" }}");
-            let listeners = tcp_listener(http1, &tunnel("http1")) + &tcp_listener(http2, &tunnel("http2"));
-            let text = scene(admin, &listeners, &[cluster("http1", *at, ""), cluster("http2", *at, HTTP2)]);
+            let listeners =
+                tcp_listener("http1", http1, &tunnel("http1")) + &tcp_listener("http2", http2, &tunnel("http2"));
+            let text = scene(admin, &listeners, &[on_loopback("http1", *at, ""), on_loopback("http2", *at, HTTP2)]);
             std::fs::write(&file, text).expect("a writable folder");
             let _process = web::start(program, &file, admin, http1);
             for (name, port) in [("HTTP/1.1", http1), ("HTTP/2", http2)] {

@@ -7,7 +7,8 @@ use h2::server::SendResponse;
 use http::{HeaderMap, Request, Response};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::tunnels::{Asked, HTTP2, compare};
+use super::tunnels::{Asked, Told, compare};
+use super::web::HTTP2;
 
 /// What a proxy that is asked for a tunnel answers.
 #[derive(Clone, Copy)]
@@ -37,7 +38,11 @@ const ANSWERS: [(&str, Answer); 8] = [
 ];
 
 /// Ways to ask.
-const WAYS: [&str; 3] = ["", ", use_post: true", ", use_post: true, post_path: \"/tunnel?to=x\""];
+const WAYS: [&str; 3] = [
+    ", propagate_response_headers: true",
+    ", use_post: true, propagate_response_headers: true, propagate_response_trailers: true",
+    ", use_post: true, post_path: \"/tunnel?to=x\", propagate_response_trailers: true",
+];
 
 #[test]
 fn evenkeel_and_envoy_ask_for_tunnels_over_http2_alike() {
@@ -47,13 +52,22 @@ fn evenkeel_and_envoy_ask_for_tunnels_over_http2_alike() {
         (format!("{name}{way}"), config)
     };
     let rows: Vec<_> = WAYS.iter().flat_map(|way| ANSWERS.map(|(name, _)| asking(name, way))).collect();
-    let (seen, asked) = compare::<{ ANSWERS.len() * WAYS.len() }>(&rows, HTTP2, || {
+    let Told { seen, asked, logged } = compare::<{ ANSWERS.len() * WAYS.len() }>(&rows, HTTP2, || {
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
         let (peer, asked) = (listener.local_addr().expect("bound"), Asked::default());
         runtime.spawn(accept(listener, Arc::clone(&asked)));
         (peer, asked)
     });
-    assert!(seen.contains(&"opens, use_post: true: \"ping\"".to_owned()), "{seen:#?}");
+    assert!(
+        seen.iter().any(|line| line.starts_with("opens, use_post: true") && line.ends_with("\"ping\"")),
+        "{seen:#?}"
+    );
+    let (status, etag) = (r#"{"key":":status","value":"200"}"#, r#"{"headers":[{"key":"etag","value":"1"}]}"#);
+    for kept in
+        [format!("{{\"headers\":[{status}]}} -"), format!("{{\"headers\":[{status}]}} {etag}"), format!("- {etag}")]
+    {
+        assert!(logged.contains(&format!("trailers - - {kept} -")), "{kept}: {logged:#?}");
+    }
     assert!(asked.iter().any(|head| head.starts_with("POST http://opens.test:443/tunnel?to=x")), "{asked:#?}");
 }
 

@@ -1,0 +1,173 @@
+//! A client's TLS handshake, and what logs and statistics say of one that fails: Envoy's words where it chose them, plain
+//! ones where it passes on what BoringSSL says.
+
+use std::io;
+use std::sync::Arc;
+
+use evenkeel_runtime_config::hcm::Codec;
+use evenkeel_runtime_config::listener::{FilterChain, Terminal};
+use evenkeel_tls::{DownstreamTls, FailedHandshake, HandshakeError, SanMismatch, Session};
+use tokio::net::TcpStream;
+
+use super::inspect::{self, Inspected, NoHello};
+use crate::alpn::MULTIPLEXED_HTTP1;
+use crate::conn::burst;
+use crate::stats::listener_ssl::Counter;
+use crate::stream::Stream;
+
+/// A handshake that failed, as it is logged and counted.
+pub(super) struct Failure {
+    /// `%DOWNSTREAM_TRANSPORT_FAILURE_REASON%`; empty when the client just left, or nothing came in time.
+    pub(super) reason: String,
+    /// What had been agreed on, and whom the certificate names that was refused.
+    pub(super) session: Session,
+    pub(super) blame: Blame,
+}
+
+/// What is counted of a failed handshake.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Blame {
+    /// `listener.ADDRESS.ssl.`
+    Tls(Counter),
+    /// `downstream_cx_transport_socket_connect_timeout`.
+    Timeout,
+    /// `downstream_context_secrets_not_ready`.
+    Secret,
+    /// Nothing: the connection just ended.
+    Other,
+}
+
+/// Takes the client's side of a TLS connection, within the chain's time. `server_name` becomes what the client asks for, be the
+/// handshake a success or not.
+pub(super) async fn accept(
+    stream: TcpStream,
+    (chain, tls): (&FilterChain, &DownstreamTls),
+    inspected: Inspected,
+    server_name: &mut Option<Arc<str>>,
+) -> Result<Stream, Failure> {
+    let accepting = Box::pin(shake(stream, tls, inspected, takes_multiplexed(chain), server_name));
+    match tokio::time::timeout(chain.handshake_timeout, accepting).await {
+        Ok(accepted) => accepted,
+        Err(_) => Err(Failure { reason: String::new(), session: Session::default(), blame: Blame::Timeout }),
+    }
+}
+
+/// Whether clients of ours may share a connection for many HTTP/1.1 requests. In front of anything but HTTP they may not.
+fn takes_multiplexed(chain: &FilterChain) -> bool {
+    matches!(&chain.terminal, Terminal::Http(hcm) if hcm.codec != Codec::Http1)
+}
+
+async fn shake(
+    stream: TcpStream,
+    tls: &DownstreamTls,
+    inspected: Inspected,
+    multiplexed: bool,
+    server_name: &mut Option<Arc<str>>,
+) -> Result<Stream, Failure> {
+    let hello = match inspected.hello {
+        Some(hello) => hello,
+        None => inspect::client_hello(&stream, inspected.bytes).await?,
+    };
+    *server_name = hello.server_name().map(Arc::from);
+    let preferred = multiplexed.then_some(MULTIPLEXED_HTTP1);
+    let accepting = Box::pin(tls.accept_preferring(*hello, stream, preferred));
+    let accepted = burst::ahead_of(accepting).await.map_err(|failed| Failure::from(*failed))?;
+    Ok(Stream::Tls(Box::new(accepted)))
+}
+
+impl From<FailedHandshake> for Failure {
+    fn from(failed: FailedHandshake) -> Self {
+        let FailedHandshake { error, session } = failed;
+        let (blame, words) = match &error {
+            HandshakeError::Io(error) => io_failure(error),
+            HandshakeError::SecretMissing(_) => {
+                let reason = "TLS error: Secret is not supplied by SDS".to_owned();
+                return Self { reason, session, blame: Blame::Secret };
+            }
+            HandshakeError::NoPeerCertificate => {
+                let words = "peer did not provide required client certificate";
+                (Blame::Tls(Counter::fail_verify_no_cert), words.to_owned())
+            }
+            HandshakeError::PeerNames(mismatch) => (Blame::Tls(Counter::fail_verify_san), names(mismatch)),
+            HandshakeError::PeerCertificate(reason) => {
+                (Blame::Tls(Counter::fail_verify_error), format!("verify cert failed: {reason}"))
+            }
+            HandshakeError::ResumedExpired => {
+                (Blame::Tls(Counter::fail_verify_error), format!("verify cert failed: {error}"))
+            }
+            HandshakeError::Protocol(error) => (Blame::Tls(Counter::connection_error), error.to_string()),
+            HandshakeError::Config(_) | HandshakeError::Alert(_) => {
+                (Blame::Tls(Counter::connection_error), error.to_string())
+            }
+        };
+        Self { reason: framed(&words), session, blame }
+    }
+}
+
+impl From<NoHello> for Failure {
+    fn from(error: NoHello) -> Self {
+        let (blame, words) = match &error {
+            NoHello::Socket(error) => io_failure(error),
+            NoHello::Http | NoHello::Other | NoHello::TooLarge => {
+                (Blame::Tls(Counter::connection_error), error.to_string())
+            }
+        };
+        Self { reason: framed(&words), session: Session::default(), blame }
+    }
+}
+
+/// A client that closes its connection has broken nothing.
+fn io_failure(error: &io::Error) -> (Blame, String) {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => (Blame::Other, String::new()),
+        io::ErrorKind::InvalidData => (Blame::Tls(Counter::connection_error), error.to_string()),
+        _ => {
+            // The system's own words, without the number Rust adds.
+            let text = error.to_string();
+            (Blame::Other, text.split(" (os error").next().unwrap_or_default().to_owned())
+        }
+    }
+}
+
+fn names(mismatch: &SanMismatch) -> String {
+    format!("verify cert failed: SAN matcher, certificate SANs are [{}]", mismatch.presented().join(", "))
+}
+
+/// Between the marks that Envoy puts around what its TLS library says, which log parsers look for.
+fn framed(words: &str) -> String {
+    match words {
+        "" => String::new(),
+        words => format!("TLS_error:|{words}:TLS_error_end"),
+    }
+}
+
+/// `%CONNECTION_TERMINATION_DETAILS%` of a handshake that took too long.
+pub(super) const TIMED_OUT: &str = "transport socket timeout was reached";
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_tls::{SdsSecret, SdsServer};
+
+    use super::*;
+
+    #[test]
+    fn failures_that_no_client_can_bring_about_have_their_reason() {
+        let check = |error: HandshakeError, reason: &str, counted: &str| {
+            let failure = Failure::from(FailedHandshake { error, session: Session::default() });
+            assert_eq!((failure.reason.as_str(), format!("{:?}", failure.blame).as_str()), (reason, counted));
+        };
+        let secret = SdsSecret { name: "default".into(), server: SdsServer::Ads };
+        check(HandshakeError::SecretMissing(secret), "TLS error: Secret is not supplied by SDS", "Secret");
+        check(
+            HandshakeError::ResumedExpired,
+            "TLS_error:|verify cert failed: the peer resumed a session whose certificate has expired:TLS_error_end",
+            "Tls(fail_verify_error)",
+        );
+        let system = |number| HandshakeError::Io(io::Error::from_raw_os_error(number));
+        check(system(libc::ECONNRESET), "TLS_error:|Connection reset by peer:TLS_error_end", "Other");
+        check(system(libc::ETIMEDOUT), "TLS_error:|Connection timed out:TLS_error_end", "Other");
+        check(HandshakeError::Io(io::ErrorKind::UnexpectedEof.into()), "", "Other");
+        let large = io::Error::new(io::ErrorKind::InvalidData, "too large");
+        check(HandshakeError::Io(large), "TLS_error:|too large:TLS_error_end", "Tls(connection_error)");
+    }
+}
