@@ -119,8 +119,10 @@ pub fn parse_request(
     let mut request = httparse::Request::new(&mut []);
     let parser = httparse::ParserConfig::default();
     let mut parsed = parser.parse_request_with_uninit_headers(&mut request, buffer, &mut slots);
-    if parsed == Err(httparse::Error::TooManyHeaders) && limits.max_headers > HEADER_SLOTS {
-        more.resize(most_lines(limits), MaybeUninit::uninit());
+    // Where names decide, all lines have to be seen: those that are left out do not count.
+    let all = rules.underscores != Underscores::Allow;
+    if parsed == Err(httparse::Error::TooManyHeaders) && (all || limits.max_headers > HEADER_SLOTS) {
+        more.resize(most_lines(buffer, all, limits), MaybeUninit::uninit());
         request = httparse::Request::new(&mut []);
         parsed = parser.parse_request_with_uninit_headers(&mut request, buffer, &mut more);
     }
@@ -198,7 +200,7 @@ pub fn parse_response(
     let parser = httparse::ParserConfig::default();
     let mut parsed = parser.parse_response_with_uninit_headers(&mut response, buffer, &mut slots);
     if parsed == Err(httparse::Error::TooManyHeaders) && limits.max_headers > HEADER_SLOTS {
-        more.resize(most_lines(limits), MaybeUninit::uninit());
+        more.resize(most_lines(buffer, false, limits), MaybeUninit::uninit());
         response = httparse::Response::new(&mut []);
         parsed = parser.parse_response_with_uninit_headers(&mut response, buffer, &mut more);
     }
@@ -236,9 +238,10 @@ pub fn parse_response(
     Ok(Some(ResponseInfo { head_bytes, framing, keep_alive }))
 }
 
-/// Lines a head within the limits can have.
-fn most_lines(limits: Limits) -> usize {
-    limits.max_headers.min(limits.max_head_bytes / LEAST_LINE_BYTES)
+/// Lines a head within the limits can have, or `all` that this one may have.
+fn most_lines(buffer: &[u8], all: bool, limits: Limits) -> usize {
+    let most = limits.max_head_bytes / LEAST_LINE_BYTES;
+    if all { memchr::memchr_iter(b'\n', buffer).count().min(most) } else { limits.max_headers.min(most) }
 }
 
 fn incomplete<T>(buffer: &[u8], limits: Limits) -> Result<Option<T>, HeadError> {
@@ -350,8 +353,14 @@ fn set_target(
             return Err(HeadError::InvalidTarget);
         }
         (target, &b""[..], false)
-    } else if refused_url || target.starts_with(b"/") || (target == b"*" && head.method() == b"OPTIONS") {
+    } else if refused_url || target.starts_with(b"/") {
         (host, target, false)
+    } else if target == b"*" && (head.method() == b"OPTIONS" || !absolute_urls) {
+        // Where URLs are kept for whoever answers them, so is this.
+        (host, target, false)
+    } else if target == b"*" {
+        // Asterisk-form is for OPTIONS (RFC 9112 section 3.2.4).
+        return Err(HeadError::InvalidTarget);
     } else {
         after_scheme(target).ok_or(HeadError::Malformed)?;
         let absolute = absolute_form(target).ok_or(HeadError::InvalidTarget)?;
@@ -620,7 +629,7 @@ mod tests {
         check("GET a HTTP/1.1\r\nHost: a\r\n\r\n", E::Malformed);
         check("GET http://?a HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidTarget);
         check("GET /a#b HTTP/1.1\r\nHost: a\r\n\r\n", E::Fragment);
-        check("GET * HTTP/1.1\r\nHost: a\r\n\r\n", E::Malformed);
+        check("GET * HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidTarget);
         check("CONNECT a HTTP/1.1\r\nHost: a\r\n\r\n", E::InvalidTarget);
         check("GET  / HTTP/1.1\r\nHost: a\r\n\r\n", E::Malformed);
         check("get / HTTP/1.1\r\nHost: a\r\n\r\n", E::Method);

@@ -26,6 +26,8 @@ const CONNECTION_LIMIT: (&str, &str) = ("envoy.resource_limits.listener.", ".con
 const REQUEST_LIMIT: (&str, &str) = ("evenkeel.resource_limits.listener.", ".request_limit");
 const MEMORY_LIMIT: (&str, &str) = ("evenkeel.resource_limits.listener.", ".memory_limit");
 const GLOBAL_CONNECTION_LIMIT: &str = "overload.global_downstream_max_connections";
+const PREMATURE_RESET_STREAMS: &str = "overload.premature_reset_total_stream_count";
+const PREMATURE_RESET_SECONDS: &str = "overload.premature_reset_min_stream_lifetime_seconds";
 
 /// Runtime keys that are taken and change nothing, with the reason.
 const NO_EFFECT: &[(&str, &str)] = &[
@@ -48,6 +50,25 @@ pub struct Overload {
     pub max_connections: Option<u64>,
     /// Limits by listener name.
     pub listeners: FastMap<Arc<str>, ListenerLimits>,
+    /// What counts as a rapid reset over HTTP/2.
+    pub premature_resets: PrematureResets,
+}
+
+/// When a client of HTTP/2 is taken for one that resets streams to do harm. Names and defaults are Envoy's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PrematureResets {
+    /// A connection ends once half of so many closed streams were reset prematurely
+    /// (`overload.premature_reset_total_stream_count`).
+    pub total_stream_count: u32,
+    /// Seconds within which a stream that has no answer yet is reset prematurely
+    /// (`overload.premature_reset_min_stream_lifetime_seconds`).
+    pub min_stream_lifetime_seconds: u32,
+}
+
+impl Default for PrematureResets {
+    fn default() -> Self {
+        Self { total_stream_count: 500, min_stream_lifetime_seconds: 1 }
+    }
 }
 
 /// One resource.
@@ -268,6 +289,10 @@ fn runtime_key(cx: &mut Cx<'_>, key: &str, value: &Option<Kind>, compiled: &mut 
     if key == GLOBAL_CONNECTION_LIMIT {
         let limit = whole_number(cx, value)?;
         compiled.max_connections = Some(compiled.max_connections.map_or(limit, |known| known.min(limit)));
+    } else if key == PREMATURE_RESET_STREAMS {
+        compiled.premature_resets.total_stream_count = saturated(whole_number(cx, value)?);
+    } else if key == PREMATURE_RESET_SECONDS {
+        compiled.premature_resets.min_stream_lifetime_seconds = saturated(whole_number(cx, value)?);
     } else if let Some(listener) = inside(CONNECTION_LIMIT) {
         compiled.listeners.entry(listener).or_default().connections = Some(whole_number(cx, value)?);
     } else if let Some(listener) = inside(REQUEST_LIMIT) {
@@ -276,11 +301,16 @@ fn runtime_key(cx: &mut Cx<'_>, key: &str, value: &Option<Kind>, compiled: &mut 
         compiled.listeners.entry(listener).or_default().memory_bytes = Some(whole_number(cx, value)?);
     } else if !NO_EFFECT.iter().any(|(prefix, _)| key.starts_with(prefix)) {
         return cx.fail(format!(
-            "the runtime key is not supported; these are: {GLOBAL_CONNECTION_LIMIT}, {}NAME{}, {}NAME{}, {}NAME{}",
+            "the runtime key is not supported; these are: {GLOBAL_CONNECTION_LIMIT}, {PREMATURE_RESET_STREAMS}, \
+             {PREMATURE_RESET_SECONDS}, {}NAME{}, {}NAME{}, {}NAME{}",
             CONNECTION_LIMIT.0, CONNECTION_LIMIT.1, REQUEST_LIMIT.0, REQUEST_LIMIT.1, MEMORY_LIMIT.0, MEMORY_LIMIT.1
         ));
     }
     Some(())
+}
+
+fn saturated(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 /// Numbers may be written as text, as in Envoy's runtime.

@@ -6,7 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
 /// No answer takes longer than this, not even one that waits for an upstream's timeout.
-const READ_TIMEOUT: Duration = Duration::from_secs(15);
+pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(15);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// More than any test's response.
 const MAX_RESPONSE_BYTES: usize = 64 << 20;

@@ -1,9 +1,9 @@
-//! A raw HTTP/2 client: sends the frames it is told to, whatever they do to the peer.
+//! A raw HTTP/2 client, or server: sends the frames it is told to, whatever they do to the peer.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{SocketAddr, TcpStream};
 
-use crate::http::Connection;
+use crate::http::{Connection, READ_TIMEOUT};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -12,7 +12,7 @@ const GET: &[u8] = &[0x82, 0x84, 0x86, 0x01, 1, b'a'];
 
 /// One connection.
 pub struct Http2Frames {
-    socket: TcpStream,
+    connection: Connection,
     next_stream: u32,
 }
 
@@ -58,9 +58,29 @@ impl Http2Frames {
     /// # Errors
     /// The socket's.
     pub fn open(address: SocketAddr) -> io::Result<Self> {
-        let mut socket = Connection::socket(address)?;
-        socket.write_all(PREFACE)?;
-        Ok(Self { socket, next_stream: 1 })
+        Self::over(Connection::open(address)?)
+    }
+
+    /// The same on a connection that is there, over TLS for one.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn over(mut connection: Connection) -> io::Result<Self> {
+        connection.send(PREFACE)?;
+        Ok(Self { connection, next_stream: 1 })
+    }
+
+    /// Is the server on an accepted connection, whose preface it reads. SETTINGS are the caller's to send.
+    ///
+    /// # Errors
+    /// The socket's, and when the client begins with something else.
+    pub fn accept(socket: TcpStream) -> io::Result<Self> {
+        socket.set_read_timeout(Some(READ_TIMEOUT))?;
+        let mut connection = Connection::over(socket.try_clone()?, socket);
+        if connection.read_exact(PREFACE.len())? != PREFACE {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Ok(Self { connection, next_stream: 2 })
     }
 
     /// This side's address.
@@ -68,7 +88,7 @@ impl Http2Frames {
     /// # Errors
     /// When the socket is no longer connected.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.socket.local_addr()
+        self.connection.local_addr()
     }
 
     /// A field of a header block, without the tables (RFC 7541 section 6.2.2).
@@ -105,7 +125,7 @@ impl Http2Frames {
     /// # Errors
     /// The socket's.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.socket.write_all(bytes)
+        self.connection.send(bytes)
     }
 
     /// The bytes of a whole GET on a stream.
@@ -129,14 +149,12 @@ impl Http2Frames {
     /// # Errors
     /// The socket's.
     pub fn next_frame(&mut self) -> io::Result<Option<Frame>> {
-        let mut head = [0; 9];
-        match self.socket.read_exact(&mut head) {
+        let head = match self.connection.read_exact(9) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-            result => result?,
-        }
+            head => <[u8; 9]>::try_from(head?).unwrap_or_default(),
+        };
         let [a, b, c, kind, flags, w, x, y, z] = head;
-        let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
-        self.socket.read_exact(&mut payload)?;
+        let payload = self.connection.read_exact(u32::from_be_bytes([0, a, b, c]) as usize)?;
         Ok(Some(Frame { kind, flags, stream: u32::from_be_bytes([w, x, y, z]) & (u32::MAX >> 1), payload }))
     }
 

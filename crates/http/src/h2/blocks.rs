@@ -103,10 +103,14 @@ impl Connection {
         let known = self.streams.find(id);
         if self_dependent {
             self.discard(block)?;
+            let new = self.role == Role::Server && id > self.last_peer_id;
             self.opened_by_peer(id)?;
             return match known {
                 Some(key) => self.stream_error(key, Reason::PROTOCOL_ERROR, sink),
                 None => {
+                    if new {
+                        sink.refused(Fault::Message);
+                    }
                     self.refuse(id, Reason::PROTOCOL_ERROR, sink);
                     Ok(())
                 }
@@ -271,7 +275,7 @@ impl Connection {
         (0..reader.dropped()).for_each(|_| sink.count(Counter::DroppedUnderscore));
         let refusal = match reader.finish() {
             Ok(()) if !end => (Fault::Message, "a second header block that does not end the stream"),
-            Ok(()) if cut => (Fault::Message, "the body is shorter than content-length"),
+            Ok(()) if cut => return self.stream_error(key, Reason::PROTOCOL_ERROR, sink),
             Ok(()) => {
                 sink.count(Counter::Trailers);
                 sink.trailers(key, &mut self.trailers);

@@ -72,9 +72,9 @@ pub struct ConnectionError {
 pub enum Violation {
     /// A frame or a sequence of frames that RFC 9113 forbids.
     Protocol,
-    /// A message that is malformed (RFC 9113 section 8.1.1): `http2.rx_messaging_error`.
+    /// A message that is malformed (RFC 9113 section 8.1.1): `http2.rx_messaging_error`, which was counted when it came.
     Messaging,
-    /// HPACK could not be decoded: `http2.rx_messaging_error`.
+    /// HPACK could not be decoded.
     Compression,
     /// A header block over its limits, or a CONTINUATION flood: `http2.header_overflow`.
     HeaderOverflow,

@@ -307,6 +307,10 @@ impl<'a> ResponseReader<'a> {
         if status < 200 && end {
             return malformed("the stream ends with an interim response");
         }
+        // RFC 9110 section 8.6.
+        if matches!(status, 100..=199 | 204) && self.fields.length.is_some_and(|length| length > 0) {
+            return malformed("a length where there is no body");
+        }
         let framing = match self.fields.length {
             _ if to_head || matches!(status, 100..=199 | 204 | 304) => Framing::None,
             _ if to_connect && status < 300 => Framing::Chunked,

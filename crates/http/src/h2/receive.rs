@@ -199,8 +199,8 @@ impl Connection {
         if let Some(expected) = stream.expected {
             let left = expected.checked_sub(data as u64).filter(|left| !end || *left == 0);
             if left.is_none() {
-                let refusal = (Fault::Message, "the body is not as long as content-length");
-                self.malformed(Some(key), key.id, refusal, sink)?;
+                // The message is malformed (RFC 9113 section 8.1.1), but its frames are not: other streams have nothing to do with it.
+                self.stream_error(key, Reason::PROTOCOL_ERROR, sink)?;
                 return Ok(None);
             }
             stream.expected = left;

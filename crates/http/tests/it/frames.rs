@@ -258,10 +258,12 @@ fn bodies_are_as_long_as_they_say() {
     let reset = "reset 1 PROTOCOL_ERROR by self";
     let out = "RST_STREAM 1 PROTOCOL_ERROR";
     check_server(&[post("3"), data(1, 0, b"abcd")], &(head(3) + reset), out);
-    // Where the connection ends for it, the stream is told that it was the one.
+    // Other streams of the connection have nothing to do with it, whatever becomes of them for a malformed head.
     let strict = || server(Options { stream_error_on_invalid_http_message: false, ..small() });
-    let error = "GOAWAY 1 PROTOCOL_ERROR the body is not as long as content-length";
-    check(strict, &[post("3"), data(1, 0, b"abcd")], &(head(3) + reset), error);
+    check(strict, &[post("3"), data(1, 0, b"abcd")], &(head(3) + reset), out);
+    check(strict, &[post("3"), data(1, END_STREAM, b"ab")], &(head(3) + reset), out);
+    let trailers = headers(1, ALL, &[("t", "1")]);
+    check(strict, &[post("3"), data(1, 0, b"ab"), trailers], &(head(3) + "data 1 ab\n" + reset), out);
     check_server(&[post("3"), data(1, END_STREAM, b"ab")], &(head(3) + reset), out);
     check_server(
         &[post("3"), data(1, 0, b"ab"), headers(1, ALL, &[("t", "1")])],
@@ -332,6 +334,24 @@ fn it_is_told_what_is_wrong_with_a_message() {
     check(&[frame(HEADERS, ALL, 1, &[0xff, 0xff, 3])], Fault::Block);
     check(&[get(1, END_HEADERS, &[]), headers(1, ALL, &[("T", "1")])], Fault::Field);
     check(&[get(1, END_HEADERS, &[]), headers(1, END_HEADERS, &[("t", "1")])], Fault::Message);
+    check(&[depending_on(1, 1)], Fault::Message);
+}
+
+/// A request with a priority of RFC 7540, which RFC 9113 section 5.3 has done away with.
+fn depending_on(stream: u32, other: u8) -> Vec<u8> {
+    let block = block(&[(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "h")]);
+    frame(HEADERS, ALL | 0x20, stream, &[&[0, 0, 0, other, 5][..], &block].concat())
+}
+
+#[test]
+fn a_stream_that_depends_on_itself_is_reset_and_no_other() {
+    check_server(
+        &[depending_on(1, 7), depending_on(3, 3), get(5, ALL, &[]), frame(PRIORITY, 0, 5, &[0, 0, 0, 5, 1])],
+        "request 1 GET http://h / None end
+         request 5 GET http://h / None end
+         reset 5 PROTOCOL_ERROR by self",
+        "RST_STREAM 3 PROTOCOL_ERROR\nRST_STREAM 5 PROTOCOL_ERROR",
+    );
 }
 
 #[test]
@@ -560,6 +580,8 @@ fn responses() {
         status(1, ALL, "200", &[(":status", "200")]),
         status(1, ALL, "200", &[("content-length", "1")]),
         status(1, ALL, "200", &[("connection", "close")]),
+        status(1, ALL, "204", &[("content-length", "1")]),
+        status(1, END_HEADERS, "103", &[("content-length", "1")]),
         data(1, 0, b"x"),
     ];
     for case in malformed {

@@ -35,6 +35,13 @@ fn names_with_underscores_are_dropped_or_refused() {
     check(Underscores::Allow, &many, Err(HeadError::TooManyHeaders));
     check(Underscores::Drop, &many, Ok(("a_b /p_q", 9)));
     check(Underscores::Reject, &many, Err(HeadError::Underscore));
+    // More than the parser has room for at first.
+    let crowd = "x_a: 1\r\n".repeat(2000) + "b: c\r\n";
+    check(Underscores::Allow, &crowd, Err(HeadError::TooManyHeaders));
+    check(Underscores::Drop, &crowd, Ok(("a_b /p_q b=c", 2000)));
+    check(Underscores::Drop, &(crowd.clone() + &"b: c\r\n".repeat(3)), Err(HeadError::TooManyHeaders));
+    check(Underscores::Reject, &crowd, Err(HeadError::Underscore));
+    check(Underscores::Drop, &"x_a: 1\r\n".repeat(10_000), Err(HeadError::TooLarge));
 }
 
 #[test]
@@ -51,5 +58,19 @@ fn urls_are_left_alone_where_they_are_refused() {
     check("GET /p#f", Err(HeadError::Fragment));
     check("GET b/p", Err(HeadError::Malformed));
     check("OPTIONS *", Ok("a *"));
+    check("GET *", Ok("a *"));
     check("CONNECT b:80", Ok("b:80 "));
+    check("CONNECT *", Err(HeadError::InvalidTarget));
+}
+
+#[test]
+fn an_asterisk_is_for_options_alone() {
+    let check = |method: &str, expected: Result<&str, HeadError>| {
+        let parsed = parse(&format!("{method} * HTTP/1.1\r\nHost: a\r\n\r\n"), RequestRules::default());
+        assert_eq!(parsed.as_ref().map(|(told, _)| told.as_str()), expected.as_ref().map(|told| *told), "{method}");
+    };
+    check("OPTIONS", Ok("a *"));
+    for method in ["GET", "HEAD", "POST", "CONNECT"] {
+        check(method, Err(HeadError::InvalidTarget));
+    }
 }

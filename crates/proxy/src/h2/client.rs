@@ -29,22 +29,23 @@ pub(crate) struct Client {
 
 impl Client {
     /// Begins to speak over a connected socket. `watchers` are told whenever it may be worth trying [`Client::can_open`] again;
-    /// `on_end` is dropped when the connection has ended.
-    pub(crate) fn start<T: 'static>(
+    /// `on_end` is called when the connection has ended, with whether its peer broke the protocol.
+    pub(crate) fn start(
         socket: Socket,
         options: &Http2Options,
         limits: Limits,
         stats: Rc<Writer<Stats>>,
         watchers: Rc<Notify>,
-        on_end: T,
+        on_end: impl FnOnce(bool) + 'static,
     ) -> Self {
         let mut driver = Driver::new(false, (socket, Buffer::default()), options, limits, stats);
         let shared = Rc::clone(&driver.shared);
         shared.0.borrow_mut().streams.watchers = Some(watchers);
         spawn_local(async move {
             poll_fn(|cx| driver.poll_turn(cx)).await;
+            let broken = driver.was_broken();
             drop(driver);
-            drop(on_end);
+            on_end(broken);
         });
         Self { shared, max_streams: options.max_concurrent_streams as usize }
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use evenkeel_http::Underscores;
 use evenkeel_http::h2::{Connection as Codec, ConnectionError, Options, Reason, Violation};
 use evenkeel_runtime_config::http2::{Http2Keepalive, Http2Options};
+use evenkeel_runtime_config::overload::PrematureResets;
 use evenkeel_stats::Writer;
 use tokio::io::AsyncWrite;
 use tokio::time::Instant;
@@ -49,6 +50,8 @@ pub(crate) struct Limits {
     pub(crate) drain_timeout: Duration,
     /// How long a peer may leave the rest of an answer unread whose stream nobody holds any more; `None`: for ever.
     pub(crate) flush_timeout: Option<Duration>,
+    /// How many streams a client may reset prematurely.
+    pub(crate) premature_resets: PrematureResets,
 }
 
 /// Payload of the PINGs that ask whether the peer is there.
@@ -125,6 +128,14 @@ impl Driver {
             reported_held: 0,
             stats,
         }
+    }
+
+    /// Whether the connection has ended because its peer broke the protocol.
+    pub(super) fn was_broken(&self) -> bool {
+        matches!(
+            self.violation,
+            Some(Violation::Protocol | Violation::Messaging | Violation::Compression | Violation::HeaderOverflow)
+        )
     }
 
     /// One turn: reads, lets waiting streams send, writes, looks at the clock. Ready when the connection is closed; until
@@ -445,6 +456,8 @@ fn codec_options(options: &Http2Options, limits: &Limits) -> Options {
         max_consecutive_inbound_frames_with_empty_payload: options.max_consecutive_empty_frames,
         max_inbound_priority_frames_per_stream: options.max_priority_frames_per_stream,
         max_inbound_window_update_frames_per_data_frame_sent: options.max_window_updates_per_data_frame,
+        premature_reset_total_stream_count: limits.premature_resets.total_stream_count,
+        premature_reset_min_stream_lifetime_seconds: limits.premature_resets.min_stream_lifetime_seconds,
         ..Options::default()
     }
 }

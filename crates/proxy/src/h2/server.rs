@@ -83,10 +83,7 @@ impl Server {
 
     /// Whether the connection has ended because its client broke the protocol.
     pub(crate) fn was_broken(&self) -> bool {
-        matches!(
-            self.driver.violation,
-            Some(Violation::Protocol | Violation::Messaging | Violation::Compression | Violation::HeaderOverflow)
-        )
+        self.driver.was_broken()
     }
 
     /// Asks the client to open no more streams. Those there are go on, then the connection ends.

@@ -47,13 +47,14 @@ pub(super) fn count(stats: &Writer<Stats>, event: Event) {
 pub(super) fn count_violation(stats: &Writer<Stats>, error: &ConnectionError) {
     stats.inc(Counter::goaway_sent);
     stats.inc(match error.violation {
-        Violation::Messaging | Violation::Compression => Counter::rx_messaging_error,
         Violation::HeaderOverflow => Counter::header_overflow,
         Violation::OutboundFlood => Counter::outbound_flood,
         Violation::OutboundControlFlood => Counter::outbound_control_flood,
         Violation::InboundEmptyFramesFlood => Counter::inbound_empty_frames_flood,
         Violation::InboundPriorityFramesFlood => Counter::inbound_priority_frames_flood,
         Violation::InboundWindowUpdateFramesFlood => Counter::inbound_window_update_frames_flood,
-        Violation::Protocol | Violation::PrematureResets => return,
+        // The messages were counted as they came.
+        Violation::Messaging => return,
+        Violation::Protocol | Violation::Compression | Violation::PrematureResets => return,
     });
 }

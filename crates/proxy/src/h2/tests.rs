@@ -7,6 +7,7 @@ use std::time::Duration;
 use evenkeel_http::h2::{OpenError, Reason};
 use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, ResponseHead, Underscores};
 use evenkeel_runtime_config::http2::{Http2Keepalive, Http2Options};
+use evenkeel_runtime_config::overload::PrematureResets;
 use evenkeel_stats::Scope;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -30,6 +31,7 @@ fn limits() -> Limits {
         idle_timeout: None,
         drain_timeout: Duration::from_secs(5),
         flush_timeout: Some(Duration::from_secs(300)),
+        premature_resets: PrematureResets::default(),
     }
 }
 
@@ -52,7 +54,7 @@ async fn pair_with(client: &Http2Options, server: &Http2Options, limits: Limits)
     let (near, far) = sockets().await;
     let (client_stats, server_stats) = (Scope::detached(), Scope::detached());
     let (near_stats, far_stats) = (Rc::new(client_stats.writer()), Rc::new(server_stats.writer()));
-    let client = Client::start(Socket::Tcp(near), client, limits.clone(), near_stats, Rc::new(Notify::new()), ());
+    let client = Client::start(Socket::Tcp(near), client, limits.clone(), near_stats, Rc::new(Notify::new()), |_| {});
     let server = Server::new(Socket::Tcp(far), Buffer::default(), server, limits, far_stats);
     Pair { client, server, client_stats, server_stats }
 }
@@ -381,7 +383,7 @@ fn a_peer_that_does_not_answer_pings_is_gone() {
         let (near, mut far) = sockets().await;
         let scope = Scope::<Stats>::detached();
         let stats = Rc::new(scope.writer());
-        let client = Client::start(Socket::Tcp(near), &options, limits(), stats, Rc::new(Notify::new()), ());
+        let client = Client::start(Socket::Tcp(near), &options, limits(), stats, Rc::new(Notify::new()), |_| {});
         let mut stream = open(&client, "/", true);
         assert_eq!(head(&mut stream).await.expect_err("no answer").by, ResetBy::Connection);
         assert_eq!(scope.counter(Counter::keepalive_timeout), 1);

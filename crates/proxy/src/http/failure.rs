@@ -37,7 +37,7 @@ pub(crate) enum Failure {
     },
     /// The client closed before the response was complete.
     ClientGone,
-    /// The client reset the stream, with this code.
+    /// The client reset the stream with this code, or it was reset for what the client did to it.
     ClientReset(Reason),
     /// The client's message broke the protocol, and its stream was reset for it.
     ClientMessage(Fault),
@@ -262,6 +262,19 @@ impl Failure {
             }
         };
         fixed.into()
+    }
+
+    /// It is the proxy that breaks an answer off for this, not the client.
+    pub(crate) fn is_ours(&self) -> bool {
+        !matches!(
+            self,
+            Self::ClientGone
+                | Self::ClientReset(_)
+                | Self::ClientMessage(_)
+                | Self::ClientConnection
+                | Self::RequestBody
+                | Self::Head(_)
+        )
     }
 
     /// The connection cannot carry another request after this: what the client sent cannot be told apart.

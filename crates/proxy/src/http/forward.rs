@@ -150,6 +150,9 @@ impl Life<'_> {
             forward.cluster.report_connected(&host);
             self.request.upstream_local = up.local_addr();
             let result = self.exchange_heads(forward, &mut up, upload, timers).await;
+            if let Err(failure) = &result {
+                count_reset(forward, &up, failure);
+            }
             if matches!(result, Err(Failure::UpstreamClosed { .. })) {
                 up.lost_race(self.request.clock.now());
             }
@@ -295,6 +298,18 @@ impl Life<'_> {
     }
 }
 
+/// Counts how a try was cut off, before or after its answer began. Connections that many share count their own ends.
+pub(super) fn count_reset(forward: &Forward<'_>, up: &Upstream, failure: &Failure) {
+    let counter = match (up, failure) {
+        (_, Failure::UpstreamReset) => cluster::Counter::upstream_rq_rx_reset,
+        (Upstream::Http1(_), Failure::UpstreamProtocol) => cluster::Counter::upstream_cx_protocol_error,
+        (Upstream::Http1(_), _) | (Upstream::Http2(_), Failure::UpstreamRefused) => return,
+        (Upstream::Http2(_), Failure::UpstreamClosed { .. }) => cluster::Counter::upstream_rq_pending_failure_eject,
+        (Upstream::Http2(_), _) => cluster::Counter::upstream_rq_tx_reset,
+    };
+    forward.cluster.stats().inc(counter);
+}
+
 /// Counts what went wrong with a try, whether or not there is another.
 fn count_failed_try(request: &Request, forward: &Forward<'_>, failure: &Failure) {
     let stats = forward.cluster.stats();
@@ -302,10 +317,6 @@ fn count_failed_try(request: &Request, forward: &Forward<'_>, failure: &Failure)
         Failure::ResponseTimeout => stats.inc(cluster::Counter::upstream_rq_timeout),
         Failure::PerTryTimeout => stats.inc(cluster::Counter::upstream_rq_per_try_timeout),
         Failure::PerTryIdleTimeout => stats.inc(cluster::Counter::upstream_rq_per_try_idle_timeout),
-        Failure::UpstreamClosed { .. } | Failure::UpstreamReset | Failure::UpstreamRefused => {
-            stats.inc(cluster::Counter::upstream_rq_rx_reset);
-        }
-        Failure::UpstreamProtocol => stats.inc(cluster::Counter::upstream_cx_protocol_error),
         _ => {}
     }
     if let Some(host) = &request.host {

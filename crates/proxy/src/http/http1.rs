@@ -105,9 +105,7 @@ impl Http1Connection {
         let down = Downstream::Http1(&mut self.side);
         let mut life = Life::new(&self.origin, &mut request, down, &mut self.deadline);
         let next = match read {
-            // A head that was cut off is nobody's request.
-            Ok(false) => false,
-            Ok(true) => life.run().await,
+            Ok(()) => life.run().await,
             Err(failure) => life.refuse(&failure).await,
         };
         drop(life);
@@ -159,8 +157,8 @@ impl Http1Connection {
         }
     }
 
-    /// Reads the request's head. `Ok(false)`: the client left in the middle of it.
-    async fn read_head(&mut self, request: &mut Request) -> Result<bool, Failure> {
+    /// Reads the request's head.
+    async fn read_head(&mut self, request: &mut Request) -> Result<(), Failure> {
         let hcm = &*self.origin.hcm;
         let rules = rules(hcm);
         let mut scan = HeadScan::default();
@@ -177,7 +175,7 @@ impl Http1Connection {
                     request.started = request.clock.now();
                     return match (request.head.version, hcm.accept_http_10) {
                         (Version::Http10, false) => Err(Failure::LowVersion),
-                        _ => Ok(true),
+                        _ => Ok(()),
                     };
                 }
                 Ok(None) => {}
@@ -190,7 +188,7 @@ impl Http1Connection {
             request.clock.wait();
             match poll_fn(|cx| poll_more(&mut self.side, &mut self.deadline, until, room, cx)).await {
                 More::Bytes => {}
-                More::End => return Ok(false),
+                More::End => return Err(Failure::ClientGone),
                 More::Late if late == until => return Err(Failure::HeadTimeout),
                 More::Late => return Err(Failure::Idle { complete: false }),
             }

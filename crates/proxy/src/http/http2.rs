@@ -36,6 +36,7 @@ pub(super) async fn serve(origin: Origin, stream: Stream, input: Buffer, carried
         idle_timeout: hcm.idle_timeout,
         drain_timeout: hcm.drain_timeout,
         flush_timeout: hcm.stream_idle_timeout,
+        premature_resets: origin.worker.overload.premature_resets(),
     };
     // Between sidecars upgrades are carried whatever the listener says of its other clients.
     let carries = carried != Version::Http2 && !hcm.http2.allow_connect;
@@ -129,7 +130,7 @@ fn end(origin: &Origin, mut request: Box<Request>, failure: &Failure) {
     request.flags = failure.flags();
     request.details = failure.details();
     origin.begin_request();
-    log::end(origin, &mut request);
+    log::end(origin, &mut request, true);
     request.recycle();
 }
 

@@ -69,12 +69,13 @@ impl Life<'_> {
     /// Counts and logs a request that has ended, however it ended.
     pub(super) fn end(&mut self) {
         self.under_way = false;
-        end(self.origin, self.request);
+        end(self.origin, self.request, self.was_cut_off());
     }
 }
 
-/// Counts and logs a request that was counted as begun.
-pub(super) fn end(origin: &Origin, request: &mut Request) {
+/// Counts and logs a request that was counted as begun. `cut_off`: it or its answer was not complete, which Envoy counts as a reset that
+/// was received, whoever cut it off.
+pub(super) fn end(origin: &Origin, request: &mut Request, cut_off: bool) {
     let stats = &origin.manager.http;
     stats.shift(Gauge::downstream_rq_active, -1);
     origin.registration.worked(request.bytes_received + request.bytes_sent);
@@ -93,7 +94,8 @@ pub(super) fn end(origin: &Origin, request: &mut Request) {
     if let Some(class) = class {
         stats.inc(Counter::downstream_rq_completed);
         stats.inc(class);
-    } else {
+    }
+    if cut_off {
         stats.inc(Counter::downstream_rq_rx_reset);
     }
     let timeout = match &*request.details {

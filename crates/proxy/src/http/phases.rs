@@ -17,7 +17,7 @@ use super::downstream::Downstream;
 use super::failure::Failure;
 use super::origin::Origin;
 use super::reply::Reply;
-use super::request::Request;
+use super::request::{Request, Tunnel};
 use crate::conn::Deadline;
 use crate::overload::{Exhausted, Permit};
 use crate::response_flags::ResponseFlags;
@@ -93,10 +93,22 @@ impl<'l> Life<'l> {
         })
     }
 
-    /// Answers a request whose head is no good.
+    /// One side or the other had not said all it had to when the request ended.
+    pub(super) fn was_cut_off(&self) -> bool {
+        let request = &*self.request;
+        // Who asks for a tunnel has more to say than the head.
+        let in_vain = match request.tunnel {
+            Some(Tunnel::Upgrade(_)) => request.status != 101,
+            Some(Tunnel::Connect) | None => request.head.method() == b"CONNECT" && request.status >= 300,
+        };
+        let broken = request.flags.contains(ResponseFlags::DOWNSTREAM_PROTOCOL_ERROR);
+        !self.response_ended || !self.down.received_all() || in_vain || broken
+    }
+
+    /// Answers a request whose head is no good, or did not come whole.
     pub(super) async fn refuse(&mut self, failure: &Failure) -> bool {
         self.begin();
-        if matches!(failure, Failure::Head(_)) && !failure.flags().is_empty() {
+        if matches!(failure, Failure::Head(_) | Failure::ClientGone) && !failure.flags().is_empty() {
             self.request.forget_head();
         }
         let next = self.reply(Reply::from(failure), None).await;

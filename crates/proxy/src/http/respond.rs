@@ -9,7 +9,7 @@ use super::decide::Forward;
 use super::downstream::Answer;
 use super::exchange::{Exchange, Timers, Upload};
 use super::failure::Failure;
-use super::forward::Answered;
+use super::forward::{Answered, count_reset};
 use super::grpc;
 use super::log::record;
 use super::phases::Life;
@@ -74,6 +74,10 @@ impl Life<'_> {
                 self.down.end(close)
             }
             Err(failure) => {
+                if failure.is_ours() {
+                    self.origin.manager.http.inc(Counter::downstream_rq_tx_reset);
+                }
+                count_reset(forward, &up, &failure);
                 self.request.flags |= failure.flags();
                 let details = failure.details_after_head();
                 if !details.is_empty() {

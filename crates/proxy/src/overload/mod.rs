@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use evenkeel_runtime_config::FastMap;
-use evenkeel_runtime_config::overload::{Action, Overload as Config};
+use evenkeel_runtime_config::overload::{Action, Overload as Config, PrematureResets};
 
 pub(crate) use limit::{Exhausted, Limit, Permit};
 pub(crate) use memory::MemoryLimit;
@@ -31,6 +31,7 @@ pub struct Overload {
     /// Downstream connections of the process.
     connections: Option<Arc<Limit>>,
     listeners: FastMap<Arc<str>, ListenerLimits>,
+    premature_resets: PrematureResets,
 }
 
 /// The limits of one listener.
@@ -79,6 +80,7 @@ impl Overload {
         Arc::new(Self {
             connections: limit(config.max_connections),
             listeners: config.listeners.iter().map(of_listener).collect(),
+            premature_resets: config.premature_resets,
             ..Self::default()
         })
     }
@@ -110,6 +112,11 @@ impl Overload {
     /// How often the heap should have shrunk so far; a thread that sees it go up gives memory back.
     pub(crate) fn shrinks(&self) -> u64 {
         self.shrinks.load(Ordering::Relaxed)
+    }
+
+    /// What counts as a rapid reset over HTTP/2.
+    pub(crate) fn premature_resets(&self) -> PrematureResets {
+        self.premature_resets
     }
 
     /// The limit of requests in flight of a listener, if it has one.

@@ -8,6 +8,7 @@ use evenkeel_http::h2::{OpenError, Reason};
 use evenkeel_http::{Framing, RequestHead, Underscores, Version};
 use evenkeel_runtime_config::cluster::{Transport, UpstreamProtocol};
 use evenkeel_runtime_config::http2::Http2Options;
+use evenkeel_runtime_config::overload::PrematureResets;
 use evenkeel_runtime_config::route::Priority;
 use evenkeel_runtime_config::view::ConnectionView;
 use tokio::sync::Notify;
@@ -402,12 +403,19 @@ impl Cluster {
             idle_timeout: config.http.idle_timeout,
             drain_timeout: std::time::Duration::ZERO,
             flush_timeout: None,
+            premature_resets: PrematureResets::default(),
         };
         let Established { stream, open } = made;
         let (local, epoch) = (open.local, open.epoch);
         let stats = self.http2_stats();
+        let ended = move |broken| {
+            if broken {
+                open.shared.stats.inc(Counter::upstream_cx_protocol_error);
+            }
+            drop(open);
+        };
         let connection = Rc::new(Multiplexed {
-            client: Client::start(stream, options, limits, stats, Rc::clone(&pool.changed), open),
+            client: Client::start(stream, options, limits, stats, Rc::clone(&pool.changed), ended),
             left: Cell::new(config.http.max_requests_per_connection.map(|most| most.saturating_sub(1))),
             used: Cell::new(true),
             epoch,

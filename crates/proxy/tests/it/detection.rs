@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 
 use evenkeel_testkit::tls::TlsClient;
-use evenkeel_testkit::{Connection, TestCa};
+use evenkeel_testkit::{Connection, Http2Frames as H2, TestCa};
 
 use crate::harness::{Proxy, static_bootstrap, static_cluster};
 
@@ -211,4 +211,40 @@ fn a_client_hello_in_single_bytes_is_tls() {
             expect_end(&mut server);
         }
     }
+}
+
+/// Envoy takes the first of these bytes for a request of HTTP/1.
+#[test]
+fn a_preface_in_single_bytes_or_with_a_pause_is_http2() {
+    let routes = crate::harness::answering("hello");
+    let proxy = Proxy::start(&static_bootstrap(&crate::harness::http_listener("auto", &routes, ""), &[]));
+    proxy.wait_live();
+    // SETTINGS, which are empty, and GET on stream 1.
+    let settings = H2::bytes(H2::SETTINGS, 0, 0, b"");
+    let whole = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &settings[..], &H2::get_bytes(1)].concat();
+    let others_are_served = || {
+        let mut other = Connection::open(proxy.listener("auto")).expect("it accepts");
+        assert_eq!(other.get("test", "/", "").expect("an answer").status, 200);
+    };
+    for cut in [None, Some(1), Some(3), Some(16), Some(23)] {
+        let mut client = Connection::socket(proxy.listener("auto")).expect("it accepts");
+        match cut {
+            None => send_slowly(&mut client, &whole),
+            Some(cut) => {
+                client.write_all(&whole[..cut]).expect("the proxy reads");
+                // By then the proxy has seen what there is.
+                others_are_served();
+                client.write_all(&whole[cut..]).expect("the proxy reads");
+            }
+        }
+        let mut first = [0; 9];
+        client.read_exact(&mut first).expect("an answer");
+        assert_eq!((first[3], &first[5..]), (H2::SETTINGS, &[0; 4][..]), "{cut:?}: {}", first.escape_ascii());
+    }
+    // What begins like one is HTTP/1 as soon as it differs.
+    let mut client = Connection::open(proxy.listener("auto")).expect("it accepts");
+    client.send("P").expect("the proxy reads");
+    others_are_served();
+    client.send("OST / HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n").expect("the proxy reads");
+    assert_eq!(client.response().expect("an answer").text(), "hello");
 }

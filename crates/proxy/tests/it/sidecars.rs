@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{Buf as _, BufMut as _, Bytes};
@@ -30,39 +30,45 @@ use crate::harness::{MeshTls, Proxy, http_listener, protocol, stat, static_boots
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// An application, the sidecar in front of it, and the sidecar of its clients.
-struct Mesh {
-    runtime: Runtime,
-    outbound: Proxy,
-    inbound: Proxy,
+pub struct Mesh {
+    pub runtime: Runtime,
+    pub outbound: Proxy,
+    pub inbound: Proxy,
     /// Where clients call.
-    entry: SocketAddr,
-    app: Arc<App>,
-    _tls: MeshTls,
+    pub entry: SocketAddr,
+    pub app: Arc<App>,
+    pub tls: MeshTls,
 }
 
 /// What the application saw.
 #[derive(Default)]
-struct App {
+pub struct App {
     connections: AtomicUsize,
-    /// Calls of `Wait` that were cut off.
-    cut_off: AtomicUsize,
+    pub requests: AtomicUsize,
+    /// Calls of `Wait` that were cut off, and others that never end.
+    pub cut_off: AtomicUsize,
+    /// Bytes of answers without end that were taken from it.
+    pub produced: AtomicU64,
 }
 
 /// What a scenario changes.
-struct Setup {
+pub struct Setup {
     /// Of the inbound connection manager.
-    codec_type: &'static str,
-    workers: usize,
+    pub codec_type: &'static str,
+    /// Of the inbound sidecar, and of the outbound one.
+    pub workers: (usize, usize),
+    /// Routes of the inbound sidecar before the one that is taken.
+    pub routes: String,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { codec_type: "AUTO", workers: 2 }
+        Self { codec_type: "AUTO", workers: (2, 2), routes: String::new() }
     }
 }
 
 impl Mesh {
-    fn new(setup: &Setup) -> Self {
+    pub fn new(setup: &Setup) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads");
         let tls = MeshTls::new();
@@ -72,31 +78,31 @@ impl Mesh {
         runtime.spawn(serve(listener, Arc::clone(&app)));
 
         let as_received = protocol("use_downstream_protocol_config: {http2_protocol_options: {}}");
-        let routes = |codec: &str| {
+        let routes = |codec: &str, before: &str| {
             format!(
                 "codec_type: {codec}\n      route_config: {{name: local, virtual_hosts: [{{name: all, domains: [\"*\"], \
-                 routes: [{{match: {{prefix: /}}, route: {{cluster: next, timeout: 0s}}}}]}}]}}"
+                 routes: [{before}{{match: {{prefix: /}}, route: {{cluster: next, timeout: 0s}}}}]}}]}}"
             )
         };
-        let inbound = http_listener("inbound", &routes(setup.codec_type), &tls.listener("h2, http/1.1"));
+        let inbound = http_listener("inbound", &routes(setup.codec_type, &setup.routes), &tls.listener("h2, http/1.1"));
         let inbound = static_bootstrap(&inbound, &[static_cluster("next", address, &as_received)]);
-        let inbound = Proxy::start_with(&inbound, setup.workers);
+        let inbound = Proxy::start_with(&inbound, setup.workers.0);
         inbound.wait_live();
         let to_sidecar = format!("{as_received}, {}", tls.cluster("istio-http/1.1, istio"));
         let next = static_cluster("next", inbound.listener("inbound"), &to_sidecar);
-        let outbound = static_bootstrap(&http_listener("outbound", &routes("AUTO"), ""), &[next]);
-        let outbound = Proxy::start_with(&outbound, setup.workers);
+        let outbound = static_bootstrap(&http_listener("outbound", &routes("AUTO", ""), ""), &[next]);
+        let outbound = Proxy::start_with(&outbound, setup.workers.1);
         outbound.wait_live();
         let entry = outbound.listener("outbound");
-        Self { runtime, outbound, inbound, entry, app, _tls: tls }
+        Self { runtime, outbound, inbound, entry, app, tls }
     }
 
-    fn run<T>(&self, scenario: impl Future<Output = T>) -> T {
+    pub fn run<T>(&self, scenario: impl Future<Output = T>) -> T {
         self.runtime.block_on(async { timeout(LIMIT, scenario).await.expect("the scenario ends in time") })
     }
 
     /// Connections between the sidecars that carry many requests, and those that carry one at a time.
-    fn connections(&self) -> (u64, u64) {
+    pub fn connections(&self) -> (u64, u64) {
         let count = |suffix| stat(&self.outbound, suffix).iter().sum();
         (count("cluster.next.upstream_cx_http2_total"), count("cluster.next.upstream_cx_http1_total"))
     }
@@ -109,15 +115,31 @@ async fn serve(listener: TcpListener, app: Arc<App>) {
         let app = Arc::clone(&app);
         tokio::spawn(async move {
             let service = service_fn(move |request| answer(request, Arc::clone(&app)));
-            let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+            let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+            // One stream that is not read leaves room for the others.
+            builder.http2().initial_stream_window_size(256 << 10).initial_connection_window_size(16 << 20);
             _ = builder.serve_connection(TokioIo::new(stream), service).await;
         });
     }
 }
 
 async fn answer(request: Request<Incoming>, app: Arc<App>) -> Result<Response<tonic::body::Body>, Infallible> {
-    if request.uri().path().starts_with("/test.Echo/") {
-        return Ok(grpc(request, app).await);
+    app.requests.fetch_add(1, Ordering::Relaxed);
+    match request.uri().path() {
+        "/endless" => {
+            let frames = endless(app).map(|piece| Ok::<_, Infallible>(hyper::body::Frame::data(Bytes::from(piece))));
+            return Ok(Response::new(tonic::body::Body::new(http_body_util::StreamBody::new(frames))));
+        }
+        "/unread" => {
+            let _kept = (CutOff(app), request);
+            return std::future::pending().await;
+        }
+        "/headers" => {
+            let text = format!("{:?}", request.headers());
+            return Ok(Response::new(tonic::body::Body::new(Full::new(Bytes::from(text)))));
+        }
+        path if path.starts_with("/test.Echo/") => return Ok(grpc(request, app).await),
+        _ => {}
     }
     let version = format!("{:?}", request.version());
     let host = request.headers().get("host").map_or_else(
@@ -130,7 +152,7 @@ async fn answer(request: Request<Incoming>, app: Arc<App>) -> Result<Response<to
 }
 
 /// Sends `count` requests over one connection each, all at once.
-async fn ask(entry: SocketAddr, version: Version, count: usize) -> Vec<String> {
+pub async fn ask(entry: SocketAddr, version: Version, count: usize) -> Vec<String> {
     let asking = (0..count).map(|index| async move {
         let stream = TokioIo::new(TcpStream::connect(entry).await.expect("it accepts"));
         let body = Full::new(Bytes::from(vec![b'x'; index * 10]));
@@ -171,7 +193,7 @@ fn requests_share_a_connection_per_worker_and_arrive_as_they_were() {
 
 #[test]
 fn a_sidecar_that_does_not_share_gets_a_connection_per_request() {
-    let mesh = Mesh::new(&Setup { codec_type: "HTTP1", workers: 1 });
+    let mesh = Mesh::new(&Setup { codec_type: "HTTP1", workers: (1, 1), ..Setup::default() });
     let answers = mesh.run(ask(mesh.entry, Version::HTTP_11, 20));
     assert!(answers.iter().all(|answer| answer.starts_with("HTTP/1.1 app.test")), "{answers:?}");
     let (shared, single) = mesh.connections();
@@ -249,18 +271,18 @@ fn a_grpc_deadline_ends_the_call_at_both_ends() {
     eventually("the call to be cut off", || (mesh.app.cut_off.load(Ordering::Relaxed) == 1).then_some(()));
 }
 
-async fn channel(entry: SocketAddr) -> Channel {
+pub async fn channel(entry: SocketAddr) -> Channel {
     let endpoint = Channel::from_shared(format!("http://{entry}")).expect("a URI");
     endpoint.connect().await.expect("it accepts")
 }
 
-fn path(method: &str) -> http::uri::PathAndQuery {
+pub fn path(method: &str) -> http::uri::PathAndQuery {
     format!("/test.Echo/{method}").parse().expect("a path")
 }
 
 /// Messages are bytes as they are.
 #[derive(Debug, Clone, Copy, Default)]
-struct Raw;
+pub struct Raw;
 
 impl Codec for Raw {
     type Encode = Vec<u8>;
@@ -330,6 +352,11 @@ async fn call(method: &str, mut input: Streaming<Vec<u8>>, app: Arc<App>) -> Res
             let count: usize = String::from_utf8_lossy(&count).parse().unwrap_or(0);
             Box::pin(futures_util::stream::iter((0..count).map(|_| Ok(vec![b'z'; 10_000])))) as Answers
         }
+        "Endless" => Box::pin(endless(app).map(Ok)) as Answers,
+        "Unread" => {
+            let _kept = (CutOff(app), input);
+            return std::future::pending().await;
+        }
         _ => {
             let _cut_off = CutOff(app);
             std::future::pending::<()>().await;
@@ -339,6 +366,14 @@ async fn call(method: &str, mut input: Streaming<Vec<u8>>, app: Arc<App>) -> Res
     let mut response = tonic::Response::new(answers);
     response.metadata_mut().insert("x-kind", method.parse().expect("a value"));
     Ok(response)
+}
+
+/// As many bytes as are taken, and a count when that ends.
+fn endless(app: Arc<App>) -> impl futures_util::Stream<Item = Vec<u8>> + Send {
+    let cut_off = CutOff(app);
+    futures_util::stream::repeat(vec![b'x'; 10_000]).inspect(move |piece| {
+        cut_off.0.produced.fetch_add(piece.len() as u64, Ordering::Relaxed);
+    })
 }
 
 /// Counts calls that end before they are done.

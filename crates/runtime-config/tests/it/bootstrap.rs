@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use evenkeel_runtime_config::bootstrap::{Ads, Bootstrap};
-use evenkeel_runtime_config::overload::{Action, ActionRule, ListenerLimits, Monitor, Trigger};
+use evenkeel_runtime_config::overload::{Action, ActionRule, ListenerLimits, Monitor, PrematureResets, Trigger};
 use evenkeel_runtime_config::{Builder, Environment, Rejection, Source};
 use evenkeel_tls::SecretStore;
 use evenkeel_xds::pb::envoy::config::bootstrap::v3 as pb;
@@ -124,7 +124,8 @@ layered_runtime:
   layers:
   - name: static
     static_layer:
-      overload: {{ global_downstream_max_connections: 40000 }}
+      overload: {{ global_downstream_max_connections: 40000, premature_reset_total_stream_count: 6 }}
+      overload.premature_reset_min_stream_lifetime_seconds: \"3\"
       envoy.resource_limits.listener.web.connection_limit: 7
       evenkeel.resource_limits.listener.web.request_limit: \"9\"
       evenkeel.resource_limits.listener.web.memory_limit: 1000000
@@ -145,6 +146,7 @@ layered_runtime:
     let triggers = vec![Trigger { monitor: 0, from: 0.9, full: 0.9 }, Trigger { monitor: 2, from: 0.5, full: 0.75 }];
     assert_eq!(overload.actions, [ActionRule { action: Action::StopAcceptingRequests, triggers }]);
     assert_eq!(overload.max_connections, Some(40000));
+    assert_eq!(overload.premature_resets, PrematureResets { total_stream_count: 6, min_stream_lifetime_seconds: 3 });
     let web = ListenerLimits { connections: Some(7), requests: Some(9), memory_bytes: Some(1_000_000) };
     assert_eq!(overload.listeners.into_iter().collect::<Vec<_>>(), [("web".into(), web)]);
 

@@ -6,8 +6,9 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
+use std::time::Duration;
 
-use evenkeel_testkit::{Connection, eventually, free_ports};
+use evenkeel_testkit::{Connection, eventually, free_ports, wait};
 
 use super::proxy::Program;
 use super::web::{self, ROUTER, cluster, endpoint};
@@ -86,7 +87,8 @@ const CONNECTIONS: &[(&str, &str, Client, Does)] = &[
 #[test]
 fn evenkeel_and_envoy_say_the_same_of_what_fails() {
     let upstream = upstream();
-    let [envoy, evenkeel] = [Program::Envoy, Program::Evenkeel].map(|program| log(program, upstream));
+    let envoy = log(Program::Envoy, upstream, None);
+    let evenkeel = log(Program::Evenkeel, upstream, Some(&envoy));
     let differences: Vec<_> = envoy.iter().filter(|(name, line)| evenkeel.get(*name) != Some(line)).collect();
     assert!(differences.is_empty(), "Envoy: {differences:#?}\nEvenkeel: {evenkeel:#?}");
     let says = |row: &str, expected: &str| assert!(envoy[row].starts_with(expected), "{envoy:#?}");
@@ -96,8 +98,22 @@ fn evenkeel_and_envoy_say_the_same_of_what_fails() {
     says("upstream-resets", "0 UR ");
 }
 
-/// What the access log of a program says of each row.
-fn log(program: Program, upstream: SocketAddr) -> BTreeMap<String, String> {
+/// What is counted besides, over all rows.
+const COUNTED: [&str; 8] = [
+    "http.http.downstream_rq_completed",
+    "http.http.downstream_rq_rx_reset",
+    "http.http.downstream_rq_tx_reset",
+    "cluster.web.upstream_rq_rx_reset",
+    "cluster.web.upstream_rq_tx_reset",
+    "cluster.web.upstream_rq_pending_failure_eject",
+    "cluster.web.upstream_cx_protocol_error",
+    "cluster.roomy.upstream_cx_protocol_error",
+];
+/// How long a program may take to count what it has logged.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What the access log of a program says of each row, and what it counts, once that is as `wanted`.
+fn log(program: Program, upstream: SocketAddr, wanted: Option<&BTreeMap<String, String>>) -> BTreeMap<String, String> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (file, path) = (folder.path().join("bootstrap.yaml"), folder.path().join("access.log"));
     let [http, refused, admin] = free_ports();
@@ -118,13 +134,26 @@ fn log(program: Program, upstream: SocketAddr) -> BTreeMap<String, String> {
         }
     });
     assert!(process.exited().is_none(), "{program:?} ended; it printed:\n{}", process.output());
-    eventually(&format!("{program:?} to have written all"), || {
+    let mut lines = eventually(&format!("{program:?} to have written all"), || {
         let text = std::fs::read_to_string(&path).ok()?;
         let lines = text.lines().filter_map(|line| line.split_once(' '));
-        let lines: BTreeMap<_, _> =
+        let lines: BTreeMap<String, String> =
             lines.map(|(name, line)| (name.trim_start_matches('/').into(), line.into())).collect();
         (lines.len() == REQUESTS.len() + CONNECTIONS.len()).then_some(lines)
-    })
+    });
+    let right = |counts: &BTreeMap<String, String>| {
+        wanted.is_none_or(|wanted| counts.iter().all(|(name, count)| wanted.get(name) == Some(count)))
+    };
+    let counts = wait::poll(PATIENCE, || Some(counts(admin)).filter(&right)).unwrap_or_else(|| counts(admin));
+    lines.extend(counts);
+    lines
+}
+
+fn counts(admin: u16) -> BTreeMap<String, String> {
+    let mut admin = Connection::open((Ipv4Addr::LOCALHOST, admin).into()).expect("an admin port");
+    let stats = admin.get("admin", "/stats", "").expect("statistics").text();
+    let stats: BTreeMap<_, _> = stats.lines().filter_map(|line| line.split_once(": ")).collect();
+    COUNTED.map(|name| (name.to_owned(), stats.get(name).copied().unwrap_or("0").to_owned())).into()
 }
 
 fn connect(name: &str, does: Client, port: u16) {

@@ -39,6 +39,8 @@ enum Ask {
     Http1(String),
     /// Sends these frames and reads to the end of stream 1.
     Http2(Vec<u8>),
+    /// Sends this HTTP/1, ends its sending, and reads an answer if there is one.
+    Ends(String),
     /// Asks for the path over HTTP/2, and resets the stream with this code when the answer has begun, or when there is none.
     Reset(&'static str, u32),
 }
@@ -55,7 +57,7 @@ type Outcome = (String, String);
 #[test]
 fn evenkeel_and_envoy_take_and_refuse_the_same_heads() {
     let upstream = upstream();
-    let rows: Vec<Row> = [underscores(), targets(), malformed(), resets()].concat_rows();
+    let rows: Vec<Row> = [underscores(), targets(), malformed(), resets(), ends()].concat_rows();
     let (envoy, envoys_counts) = run(Program::Envoy, upstream, &rows);
     let (evenkeel, counts) = run(Program::Evenkeel, upstream, &rows);
     let mut differences = String::new();
@@ -80,6 +82,11 @@ fn evenkeel_and_envoy_take_and_refuse_the_same_heads() {
     says("no-urls: GET http://b/p", "404", "- absolute_path_rejected");
     says("lenient: h2 upper case", "reset 1", "DPE http2.invalid.header.field");
     says("plain: h2 client resets 0 /hangs", "", "0 - -");
+    says("drops: h1 a thousand", "200", "- via_upstream");
+    says("plain: GET *", "400", "DPE http1.invalid_url");
+    says("no-urls: GET *", "404", "- absolute_path_rejected");
+    says("plain: h2 body that is too long", "reset 1", "DPE http2.remote_reset");
+    says("plain: ends in a head", "", "DC downstream_remote_disconnect");
     assert!(envoys_counts["http1.dropped_headers_with_underscores"] > 0, "{envoys_counts:?}");
 }
 
@@ -134,7 +141,10 @@ fn underscores() -> Vec<Row> {
         ]
     };
     let mut rows = [ask("plain"), ask("drops"), ask("rejects")].concat_rows();
+    // More lines than the parser makes room for at first.
+    let crowd: String = (0..1000).map(|number| format!("x_{number}: 1\r\n")).collect();
     for manager in ["drops", "rejects"] {
+        rows.push(http1(manager, "h1 a thousand", format!("GET /p HTTP/1.1\r\nHost: a\r\n{crowd}a-b: 2\r\n\r\n")));
         rows.push(http1(manager, "h1 many", format!("GET /p HTTP/1.1\r\nHost: a\r\n{many}\r\n")));
         rows.push(http2(manager, "many", head("GET", "/p", &many_fields, true)));
     }
@@ -149,6 +159,8 @@ fn targets() -> Vec<Row> {
             "GET https://b/p?q",
             "GET HTTP://b",
             "OPTIONS *",
+            "GET *",
+            "CONNECT *",
             "GET b/p",
             "CONNECT b:80",
             "OPTIONS http://b",
@@ -156,6 +168,7 @@ fn targets() -> Vec<Row> {
             rows.push(http1(manager, target, format!("{target} HTTP/1.1\r\nHost: a\r\n\r\n")));
         }
         rows.push(http2(manager, "OPTIONS *", head("OPTIONS", "*", &[], true)));
+        rows.push(http2(manager, "GET *", head("GET", "*", &[], true)));
     }
     // What is no URL to Evenkeel is a bad request; what is not looked into is answered like others.
     for target in ["http://[/p", "http://b/p#f", "http://u@b/p"] {
@@ -176,6 +189,10 @@ fn malformed() -> Vec<Row> {
     let (get, scheme, authority) = ((":method", "GET"), (":scheme", "http"), (":authority", "a"));
     let trailers = |fields: &[(&str, &str)], end: bool| {
         [head("POST", "/p", &[], false), frame(Http2Frames::DATA, 0, b"a"), block(fields, end)].concat()
+    };
+    let body = |length, end: bool| {
+        let end = if end { Http2Frames::END_STREAM } else { 0 };
+        [head("POST", "/hangs", &[("content-length", length)], false), frame(Http2Frames::DATA, end, b"ab")].concat()
     };
     let bytes = |block: &[u8]| {
         Http2Frames::bytes(Http2Frames::HEADERS, Http2Frames::END_STREAM | Http2Frames::END_HEADERS, 1, block)
@@ -206,6 +223,8 @@ fn malformed() -> Vec<Row> {
         ("pseudo-field in trailers", trailers(&[(":path", "/x")], true)),
         ("trailers that do not end", trailers(&[("x-t", "1")], false)),
         ("upper case in trailers", trailers(&[("X-T", "1")], true)),
+        ("body that is too short", body("5", true)),
+        ("body that is too long", body("1", false)),
     ];
     let under = |manager| cases.iter().map(move |(name, frames)| http2(manager, name, frames.clone()));
     under("plain").chain(under("lenient")).collect()
@@ -220,6 +239,21 @@ fn resets() -> Vec<Row> {
         }
     }
     rows
+}
+
+/// Clients that end their sending before their request is complete.
+fn ends() -> Vec<Row> {
+    let texts = [
+        ("in a method", "GE"),
+        ("in a head", "GET /p HTTP/1.1\r\nHost: a\r\n"),
+        ("in a body", "POST /hangs HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab"),
+    ];
+    let row = |(name, text): (&str, &str)| Row {
+        name: format!("plain: ends {name}"),
+        manager: "plain",
+        ask: Ask::Ends(text.to_owned()),
+    };
+    texts.map(row).into()
 }
 
 // Frames --------------------------------------------------------------------------------------------------------------------
@@ -316,18 +350,35 @@ fn counts(admin: u16) -> BTreeMap<String, u64> {
     let read: BTreeMap<_, _> = text.lines().filter_map(|line| line.split_once(": ")).collect();
     let value = |name: &str| read.get(name).and_then(|value| value.parse().ok()).unwrap_or(0);
     let of_codecs = ["http1", "http2"].into_iter().flat_map(|codec| {
-        ["dropped_headers_with_underscores", "requests_rejected_with_underscores_in_headers"]
+        ["dropped_headers_with_underscores", "requests_rejected_with_underscores_in_headers", "rx_messaging_error"]
             .map(|name| format!("{codec}.{name}"))
     });
     let of_managers = MANAGERS.iter().flat_map(|(manager, _)| {
-        ["downstream_rq_total", "downstream_rq_4xx", "downstream_rq_non_relative_path", "downstream_cx_protocol_error"]
-            .map(|name| format!("http.{manager}.{name}"))
+        [
+            "downstream_rq_total",
+            "downstream_rq_4xx",
+            "downstream_rq_completed",
+            "downstream_rq_rx_reset",
+            "downstream_rq_tx_reset",
+            "downstream_rq_non_relative_path",
+            "downstream_cx_protocol_error",
+        ]
+        .map(|name| format!("http.{manager}.{name}"))
     });
     of_codecs.chain(of_managers).map(|name| (name.clone(), value(&name))).collect()
 }
 
 /// Our address, and what came back.
 fn play(ask: &Ask, address: SocketAddr) -> io::Result<(SocketAddr, String)> {
+    if let Ask::Ends(text) = ask {
+        let mut connection = Connection::open(address)?;
+        connection.send(text)?;
+        let client = connection.local_addr()?;
+        connection.finish_sending()?;
+        // In order or by a reset: that depends on what had arrived by then.
+        let got = connection.read_to_end().unwrap_or_default();
+        return Ok((client, String::from_utf8_lossy(&got).into_owned()));
+    }
     if let Ask::Http1(text) = ask {
         let mut connection = Connection::open(address)?;
         connection.send(text)?;
@@ -343,7 +394,7 @@ fn play(ask: &Ask, address: SocketAddr) -> io::Result<(SocketAddr, String)> {
     let client = connection.local_addr()?;
     connection.frame(Http2Frames::SETTINGS, 0, 0, &[])?;
     match ask {
-        Ask::Http1(_) => {}
+        Ask::Http1(_) | Ask::Ends(_) => {}
         Ask::Http2(frames) => connection.send(frames)?,
         Ask::Reset(path, code) => {
             connection.send(&head("GET", path, &[], true))?;
@@ -408,7 +459,7 @@ fn serve(mut stream: &TcpStream) -> Option<()> {
     if head.contains("chunked\r\n") && !head.contains("_encoding") {
         read(&mut |bytes| bytes.ends_with(b"0\r\n\r\n"))?;
     }
-    if head.starts_with("GET /hangs") {
+    if head.split(' ').nth(1) == Some("/hangs") {
         let _ = stream.read_to_end(&mut Vec::new());
         return None;
     }

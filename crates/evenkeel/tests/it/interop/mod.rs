@@ -5,6 +5,7 @@ mod back_off;
 mod buffer;
 mod exchange;
 mod flags;
+mod flags_http2;
 mod grpc_health;
 mod grpc_stats;
 mod handshakes;

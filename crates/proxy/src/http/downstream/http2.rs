@@ -3,7 +3,7 @@
 use std::io;
 use std::task::{Context, Poll};
 
-use evenkeel_http::h2::{Fault, Reason};
+use evenkeel_http::h2::Reason;
 use evenkeel_http::{Framing, Headers, ResponseHead};
 
 use super::Answer;
@@ -78,8 +78,8 @@ impl Http2 {
 /// Why the client's stream is over before its time.
 pub(in crate::http) fn failure(reset: Reset) -> Failure {
     match reset.by {
-        ResetBy::Peer => Failure::ClientReset(reset.reason),
-        ResetBy::Local => Failure::ClientMessage(Fault::Message),
+        // What the client is told it has done, Envoy logs as if the client had said so.
+        ResetBy::Peer | ResetBy::Local => Failure::ClientReset(reset.reason),
         ResetBy::Fault(fault) => Failure::ClientMessage(fault),
         ResetBy::Connection if reset.reason != Reason::NO_ERROR => Failure::ClientConnection,
         ResetBy::Connection => Failure::ClientGone,

@@ -132,12 +132,15 @@ impl Http2 {
     }
 }
 
-/// Why the upstream's stream is over before its time.
+/// Why the upstream's stream is over before its time. As in Envoy it is the code that counts, whoever sent it: what is too much for a
+/// limit of ours counts as reset by the upstream.
 fn failure(reset: Reset) -> Failure {
     match reset.by {
         _ if reset.unprocessed => Failure::UpstreamRefused,
-        ResetBy::Peer => Failure::UpstreamReset,
-        ResetBy::Local | ResetBy::Fault(_) => Failure::UpstreamProtocol,
+        ResetBy::Peer | ResetBy::Local | ResetBy::Fault(_) => match reset.reason {
+            Reason::PROTOCOL_ERROR => Failure::UpstreamProtocol,
+            _ => Failure::UpstreamReset,
+        },
         ResetBy::Connection if reset.reason != Reason::NO_ERROR => Failure::UpstreamProtocol,
         ResetBy::Connection => Failure::UpstreamClosed { sent: true },
     }
