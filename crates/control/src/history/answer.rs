@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use super::error::HistoryError;
 use super::log::unix_micros;
-use super::past::{self, HistoryError, Past};
+use super::past::{self, Past};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 

@@ -5,6 +5,7 @@
 //! [`answer`] is what `evenkeel history` prints, of a directory or of a running control plane.
 
 pub mod answer;
+mod error;
 pub mod log;
 pub mod past;
 mod replay;
@@ -13,5 +14,6 @@ mod seen;
 mod tests;
 
 pub use answer::answer;
+pub use error::HistoryError;
 pub use log::{EventLog, Refused, Run, Running};
-pub use past::{HistoryError, Past, ResourceAt};
+pub use past::{Past, ResourceAt};

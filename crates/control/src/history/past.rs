@@ -1,38 +1,15 @@
 //! What a proxy ran at some time, what made it so, and what came since.
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use evenkeel_xds::{Resource, ResourceSet, ResourceType};
 
+use super::error::HistoryError;
 use super::log;
+pub use super::replay::MadeBy;
 use super::replay::{Followed, at_end, differing, follow};
 use super::seen::last_run;
-
-/// Why the past cannot be told.
-#[derive(Debug, thiserror::Error)]
-pub enum HistoryError {
-    /// The log.
-    #[error("cannot read the history in {}: {reason}", .state.display())]
-    Read {
-        /// The state directory.
-        state: PathBuf,
-        /// The system's word.
-        reason: io::Error,
-    },
-    /// Nobody of that name was connected by then.
-    #[error("no proxy `{wanted}` had acknowledged anything by then; {known}")]
-    NoProxy {
-        /// Who was asked about.
-        wanted: String,
-        /// Who was there instead.
-        known: String,
-    },
-    /// The log begins later.
-    #[error("the log no longer holds generation {0}")]
-    Forgotten(u64),
-}
 
 /// What a proxy ran at one time.
 #[derive(Debug)]
@@ -63,17 +40,6 @@ pub struct ResourceAt {
     pub refused: bool,
     /// The generation that made it so; none if it was so when the log begins.
     pub made_by: Option<MadeBy>,
-}
-
-/// A generation and its causes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MadeBy {
-    /// The generation.
-    pub generation: u64,
-    /// When its change was noticed, in µs since 1970.
-    pub at: u64,
-    /// The objects that changed, with their places.
-    pub causes: Arc<[String]>,
 }
 
 /// A resource that is another now.

@@ -7,10 +7,21 @@ use evenkeel_model::{Builder, MeshConfig, Snapshot};
 use evenkeel_translate::Translator;
 use evenkeel_xds::{Cause, Resource, ResourceSet, ResourceType};
 
+use super::error::HistoryError;
 use super::log::{Change, Checkpoint, Record};
-use super::past::{HistoryError, MadeBy};
 use super::seen::Seen;
 use crate::source::files::Files;
+
+/// A generation and its causes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MadeBy {
+    /// The generation.
+    pub generation: u64,
+    /// When its change was noticed, in µs since 1970.
+    pub at: u64,
+    /// The objects that changed, with their places.
+    pub causes: Arc<[String]>,
+}
 
 /// A proxy's resources at the end of a playback, and what made them.
 pub(super) struct Followed {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use evenkeel_base::suggest;
 
+use super::error::HistoryError;
 use super::log::{Record, Run, Writer};
-use super::past::HistoryError;
 
 /// What a proxy was seen to run, and which control plane counted the generation.
 #[derive(Debug, Clone, PartialEq)]

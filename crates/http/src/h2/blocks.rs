@@ -1,11 +1,11 @@
 //! Header blocks received: whose they are, and what they make of their stream.
 
 use super::connection::{Connection, Leaving, MAX_31_BITS, Role};
-use super::error::{ConnectionError, Reason, Violation};
+use super::error::{ConnectionError, Reason, Violation, protocol_error};
 use super::frame::{FrameHeader, flag, number};
 use super::head::{self, Refusal, RequestReader, ResponseReader, TrailersReader};
 use super::hpack::HpackError;
-use super::receive::{Block, protocol_error};
+use super::partial::Block;
 use super::sink::{Counter, Fault, Sink, StreamKey};
 use super::streams::{Direction, Gone};
 use crate::framing::Framing;

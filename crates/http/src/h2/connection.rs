@@ -8,7 +8,7 @@ use super::floods::Floods;
 use super::frame::{Output, flag, kind};
 use super::hpack::{Decoder, Encoder};
 use super::options::Options;
-use super::receive::{Block, PartialData};
+use super::partial::{Block, PartialData};
 use super::sink::{PeerSettings, StreamKey};
 use super::streams::{Gone, Graveyard, Streams};
 use crate::head::{RequestHead, ResponseHead};

@@ -67,6 +67,11 @@ pub struct ConnectionError {
     pub violation: Violation,
 }
 
+/// The connection is over, with PROTOCOL_ERROR.
+pub(super) fn protocol_error(text: &'static str) -> ConnectionError {
+    ConnectionError { reason: Reason::PROTOCOL_ERROR, text, violation: Violation::Protocol }
+}
+
 /// Kinds of breach, which map to Envoy's `http2.*` statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Violation {

@@ -21,6 +21,7 @@ mod frame;
 mod head;
 mod hpack;
 mod options;
+mod partial;
 mod receive;
 mod send;
 mod settings;

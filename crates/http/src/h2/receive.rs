@@ -2,38 +2,13 @@
 
 use super::PREFACE;
 use super::connection::{Connection, Leaving, MAX_31_BITS, Role, SHUTDOWN_PING};
-use super::error::{ConnectionError, Reason, Violation};
+use super::error::{ConnectionError, Reason, Violation, protocol_error};
 use super::floods::Floods;
 use super::frame::{FrameHeader, HEADER_BYTES, flag, kind, number};
 use super::head::Refusal;
+use super::partial::PartialData;
 use super::sink::{Counter, Fault, Reset, Sink, StreamKey};
 use super::streams::{Direction, Gone};
-
-/// A DATA frame of which more is to come.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct PartialData {
-    /// Whose it is; `None`: nobody's, it is skipped.
-    stream: Option<StreamKey>,
-    /// Bytes of data still to come.
-    data: usize,
-    /// Bytes of padding behind them.
-    padding: usize,
-    end: bool,
-}
-
-/// A header block of which more is to come.
-#[derive(Debug)]
-pub(super) struct Block {
-    pub stream: u32,
-    pub end: bool,
-    pub self_dependent: bool,
-    pub bytes: Vec<u8>,
-    pub frames: u32,
-}
-
-pub(super) fn protocol_error(text: &'static str) -> ConnectionError {
-    ConnectionError { reason: Reason::PROTOCOL_ERROR, text, violation: Violation::Protocol }
-}
 
 fn stream_closed(text: &'static str) -> ConnectionError {
     ConnectionError { reason: Reason::STREAM_CLOSED, text, violation: Violation::Protocol }

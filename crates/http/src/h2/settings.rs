@@ -1,10 +1,9 @@
 //! SETTINGS (RFC 9113 section 6.5), sent and received.
 
 use super::connection::{Connection, DEFAULT_WINDOW, MAX_31_BITS, Role};
-use super::error::{ConnectionError, Reason};
+use super::error::{ConnectionError, Reason, protocol_error};
 use super::frame::{FrameHeader, flag};
 use super::hpack::DEFAULT_TABLE_BYTES;
-use super::receive::protocol_error;
 use super::sink::Sink;
 
 pub(super) const HEADER_TABLE_SIZE: u16 = 1;

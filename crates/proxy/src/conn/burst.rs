@@ -14,7 +14,7 @@ use std::task::{Poll, Waker};
 
 use socket2::SockRef;
 
-use super::outgoing;
+use super::spare;
 
 /// Messages that wait at most.
 const MOST: usize = 32;
@@ -183,7 +183,7 @@ fn send_all() {
         with(|burst| burst.stuck.push((number, stuck)));
     }
     // Wakers go outside the borrow: one may be the last that knows its task.
-    messages.drain(..).for_each(|message| outgoing::keep(message.bytes));
+    messages.drain(..).for_each(|message| spare::keep(message.bytes));
     with(|burst| {
         if burst.waiting.capacity() == 0 {
             burst.waiting = messages;

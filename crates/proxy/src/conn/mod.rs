@@ -7,6 +7,7 @@ pub(crate) mod deadline;
 pub(crate) mod held;
 pub(crate) mod outgoing;
 pub(crate) mod pipe;
+mod spare;
 pub(crate) mod splice;
 
 pub(crate) use buffer::Buffer;

@@ -1,6 +1,5 @@
 //! Write buffers. A connection owns one only while bytes are in it, as with [`super::Buffer`].
 
-use std::cell::RefCell;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
@@ -9,16 +8,8 @@ use std::task::{Context, Poll, ready};
 use tokio::io::AsyncWrite;
 
 use super::burst::{self, Ticket};
-use super::held;
+use super::{held, spare};
 use crate::stream::Stream;
-
-/// Write buffers a worker keeps for reuse, and the most bytes each of them may hold on to.
-const MAX_POOLED: usize = 64;
-const MAX_POOLED_BYTES: usize = 64 * 1024;
-
-thread_local! {
-    static POOL: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
-}
 
 /// Bytes on their way to a peer. Dropped before the stream they go to: see [`Outgoing::leaves_in_burst`].
 #[derive(Default)]
@@ -46,7 +37,7 @@ impl Outgoing {
             _ = self.end_burst();
         }
         if self.bytes.capacity() == 0 {
-            self.bytes = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten().unwrap_or_default();
+            self.bytes = spare::take();
         }
         &mut self.bytes
     }
@@ -107,7 +98,7 @@ impl Outgoing {
         self.stuck = false;
         self.sent = 0;
         held::changed(std::mem::take(&mut self.counted), 0);
-        keep(std::mem::take(&mut self.bytes));
+        spare::keep(std::mem::take(&mut self.bytes));
     }
 
     /// Sends and flushes all there is. May be called again after an error, which it then repeats or turns into another.
@@ -140,20 +131,6 @@ impl Outgoing {
             self.unflushed = false;
         }
         Poll::Ready(Ok(()))
-    }
-}
-
-/// Keeps a buffer's memory for the next, within limits.
-pub(super) fn keep(mut bytes: Vec<u8>) {
-    if (1..=MAX_POOLED_BYTES).contains(&bytes.capacity()) {
-        bytes.clear();
-        // During thread exit the pool may be gone; then the buffer is freed.
-        let _ = POOL.try_with(|pool| {
-            let mut pool = pool.borrow_mut();
-            if pool.len() < MAX_POOLED {
-                pool.push(bytes);
-            }
-        });
     }
 }
 

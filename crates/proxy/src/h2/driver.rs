@@ -15,9 +15,9 @@ use evenkeel_stats::Writer;
 use tokio::io::AsyncWrite;
 use tokio::time::Instant;
 
-use super::shared::{Core, Shared};
+use super::reset::{Reset, ResetBy};
+use super::shared::{Core, KEEPALIVE_PING, Shared};
 use super::stats::{self, Counter, Gauge, Stats};
-use super::stream::{Reset, ResetBy};
 use crate::conn::deadline::{after, earlier};
 use crate::conn::held;
 use crate::conn::{Buffer, Deadline};
@@ -53,9 +53,6 @@ pub(crate) struct Limits {
     /// How many streams a client may reset prematurely.
     pub(crate) premature_resets: PrematureResets,
 }
-
-/// Payload of the PINGs that ask whether the peer is there.
-pub(super) const KEEPALIVE_PING: [u8; 8] = *b"evenkeel";
 
 /// One connection's socket and timers.
 pub(super) struct Driver {

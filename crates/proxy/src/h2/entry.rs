@@ -8,7 +8,7 @@ use evenkeel_http::{Headers, ResponseHead};
 use tokio::time::Instant;
 
 use super::memory::Chunk;
-use super::stream::Reset;
+use super::reset::Reset;
 
 /// Interim responses that may wait to be taken.
 pub(super) const MAX_INTERIM: usize = 8;

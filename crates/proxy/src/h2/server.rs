@@ -10,8 +10,9 @@ use evenkeel_stats::Writer;
 
 use super::driver::{Driver, Limits};
 use super::memory;
+use super::reset::Reset;
 use super::stats::Stats;
-use super::stream::{Reset, Stream};
+use super::stream::Stream;
 use crate::conn::Buffer;
 use crate::stream::Stream as Socket;
 

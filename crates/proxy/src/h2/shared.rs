@@ -17,11 +17,13 @@ use slab::Slab;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::driver::KEEPALIVE_PING;
 use super::entry::{Entry, MAX_INTERIM};
 use super::memory;
+use super::reset::{Reset, ResetBy};
 use super::stats::{self, Counter, Gauge, Stats};
-use super::stream::{Reset, ResetBy};
+
+/// Payload of the PINGs that ask whether the peer is there.
+pub(super) const KEEPALIVE_PING: [u8; 8] = *b"evenkeel";
 
 /// Where no stream is.
 const NONE: u32 = u32::MAX;

@@ -1,6 +1,6 @@
 //! Integers with a prefix (RFC 7541 section 5.1).
 
-use super::decoder::HpackError;
+use super::error::HpackError;
 
 /// Reads the integer at the start of `input`, whose first byte has `prefix` bits for it; returns it and what follows.
 /// At most 32 bits: nothing HPACK counts is larger, and more are an attack.

@@ -2,14 +2,16 @@
 
 mod decoder;
 mod encoder;
+mod error;
 mod huffman;
 mod integer;
 mod name;
 mod static_table;
 mod table;
 
-pub(crate) use decoder::{DEFAULT_TABLE_BYTES, Decoded, Decoder, HpackError};
+pub(crate) use decoder::{DEFAULT_TABLE_BYTES, Decoded, Decoder};
 pub(crate) use encoder::Encoder;
+pub(crate) use error::HpackError;
 pub(crate) use name::Name;
 
 #[cfg(test)]
