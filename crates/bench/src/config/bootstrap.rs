@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{MutualTls, Protocol, Proxy, policy};
+use super::{MutualTls, PATIENCE, Protocol, Proxy, policy};
 
 const ACCESS_LOG_LINE: &str = concat!(
     r#"[%START_TIME%] \"%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%\" %RESPONSE_CODE% %RESPONSE_FLAGS% "#,
@@ -12,8 +12,6 @@ const ACCESS_LOG_LINE: &str = concat!(
 
 impl Proxy<'_> {
     /// The whole file.
-    ///
-    /// On a busy machine a handshake under callgrind takes more than the usual 5 s.
     pub fn bootstrap(&self) -> String {
         format!(
             r#"node: {{id: "{id}", cluster: bench}}
@@ -28,7 +26,7 @@ static_resources:
   clusters:
   - name: backend
     type: STATIC
-    connect_timeout: 60s
+    connect_timeout: {patience}s
     lb_policy: ROUND_ROBIN
     load_assignment:
       cluster_name: backend
@@ -37,6 +35,7 @@ static_resources:
         - endpoint: {{address: {upstream}}}{protocol}{upstream_tls}
 "#,
             id = self.id,
+            patience = PATIENCE.as_secs(),
             admin = address(self.admin),
             listen = address(self.listen),
             upstream = address(self.upstream),
@@ -109,22 +108,21 @@ static_resources:
     }
 
     fn downstream_tls(&self, tls: &MutualTls) -> String {
+        let alpn = match self.protocol {
+            Protocol::Tcp => "",
+            _ => "alpn_protocols: [istio-http/1.1, istio, h2, http/1.1], ",
+        };
         format!(
             r#"
+      transport_socket_connect_timeout: {}s
       transport_socket:
         name: envoy.transport_sockets.tls
         typed_config:
           "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext
           require_client_certificate: true
           common_tls_context: {}"#,
-            common_tls(
-                tls,
-                if self.protocol == Protocol::Tcp {
-                    ""
-                } else {
-                    "alpn_protocols: [istio-http/1.1, istio, h2, http/1.1], "
-                }
-            )
+            PATIENCE.as_secs(),
+            common_tls(tls, alpn)
         )
     }
 

@@ -19,7 +19,7 @@ use evenkeel_runtime_config::listener::Terminal;
 use evenkeel_runtime_config::rbac::Rules;
 use evenkeel_runtime_config::route_match::RouteSelection;
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
-use evenkeel_runtime_config::{Builder, Environment, RouteTable};
+use evenkeel_runtime_config::{Builder, Config, Environment, RouteTable};
 use evenkeel_tls::SecretStore;
 
 use super::{Counts, callgrind};
@@ -233,15 +233,7 @@ impl Fixture {
         }
         .bootstrap()
         .replace("            virtual_hosts:\n", &format!("            virtual_hosts:\n{}", virtual_hosts()));
-        let loaded = bootstrap::load(&BootstrapSource { path: None, text: Some(text) }, &NodeOverrides::default())?;
-        let mut builder = Builder::new(Environment::process(), SecretStore::new());
-        for cluster in &loaded.bootstrap.clusters {
-            builder.set_static_cluster(cluster)?;
-        }
-        for listener in &loaded.bootstrap.listeners {
-            builder.set_static_listener(listener)?;
-        }
-        let config = builder.build();
+        let config = compiled(text)?;
         let chains = config.listeners.values().flat_map(|listener| &listener.filter_chains);
         let mut managers = chains.filter_map(|chain| match &chain.terminal {
             Terminal::Http(manager) => Some(Arc::clone(manager)),
@@ -258,6 +250,19 @@ impl Fixture {
             ConnectionView { tls: true, peer: Some(Arc::new(peer)), ..ConnectionView::plaintext(nowhere, nowhere) };
         Ok(Self { routes: Arc::clone(routes), rules: rules.context("rules")?, connection })
     }
+}
+
+/// What a proxy makes of a bootstrap file.
+fn compiled(text: String) -> Result<Arc<Config>> {
+    let loaded = bootstrap::load(&BootstrapSource { path: None, text: Some(text) }, &NodeOverrides::default())?;
+    let mut builder = Builder::new(Environment::process(), SecretStore::new());
+    for cluster in &loaded.bootstrap.clusters {
+        builder.set_static_cluster(cluster)?;
+    }
+    for listener in &loaded.bootstrap.listeners {
+        builder.set_static_listener(listener)?;
+    }
+    Ok(builder.build())
 }
 
 fn virtual_hosts() -> String {
@@ -281,6 +286,32 @@ fn virtual_hosts() -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use crate::config::PATIENCE;
+
+    #[test]
+    fn a_proxy_that_is_slowed_down_has_time_to_connect() {
+        let folder = tempfile::tempdir().unwrap();
+        let tls = crate::peers::certificates(folder.path()).unwrap();
+        let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
+        let proxy = Proxy {
+            id: "slow",
+            listen: nowhere,
+            admin: nowhere,
+            upstream: nowhere,
+            protocol: Protocol::Mesh,
+            downstream_tls: Some(&tls),
+            upstream_tls: Some(&tls),
+            rules: 0,
+            log: "/dev/null".into(),
+        };
+        let config = compiled(proxy.bootstrap()).unwrap();
+        let clusters = config.clusters.values().map(|cluster| cluster.connect_timeout);
+        let chains = config.listeners.values().flat_map(|listener| &listener.filter_chains);
+        let limits: Vec<_> = clusters.chain(chains.map(|chain| chain.handshake_timeout)).collect();
+        assert_eq!(limits, [PATIENCE, PATIENCE], "of the client's side and the server's");
+    }
+
     #[test]
     fn every_case_does_what_it_says() {
         super::run().unwrap();

@@ -9,14 +9,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::callgrind::{PER_THREAD, Profile, command};
-use crate::config::Proxy;
+use crate::config::{PATIENCE, Proxy};
 use crate::process::get;
 
 /// Requests of the two runs; what starting and ending take is in both.
 const FEW: u64 = 100;
 const MANY: u64 = 1100;
-/// Longest a proxy under callgrind takes to start, to answer or to end.
-pub const PATIENCE: Duration = Duration::from_secs(60);
 /// What a worker's thread runs and no other; the others' work depends on time, and on how often we ask whether it is ready.
 const WORKER: &str = "worker::thread::Worker::serve";
 

@@ -7,9 +7,9 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 
 use super::Counts;
-use super::counted::{Counted, PATIENCE, per_request};
+use super::counted::{Counted, per_request};
 use crate::backend;
-use crate::config::{Protocol, Proxy};
+use crate::config::{PATIENCE, Protocol, Proxy};
 use crate::load::http2::Http2Client;
 use crate::peers::free_address;
 
