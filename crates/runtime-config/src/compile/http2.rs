@@ -1,5 +1,6 @@
 //! `Http2ProtocolOptions`.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
@@ -25,87 +26,74 @@ pub(crate) fn options(cx: &mut Cx<'_>, field: &str, options: Option<&core::Http2
 }
 
 fn compile(cx: &mut Cx<'_>, options: &core::Http2ProtocolOptions) -> Http2Options {
-    let default = Http2Options::default();
-    let mut number = |field: &str, value: &Option<UInt32Value>, default: u32, least: u32, most: u32| {
-        let Some(value) = value.as_ref().map(|value| value.value) else { return default };
-        if !(least..=most).contains(&value) {
-            cx.fail_at::<()>(field, format!("must lie between {least} and {most}"));
-        }
-        value
-    };
-    let (streams, stream, connection, table) = (
-        &options.max_concurrent_streams,
-        &options.initial_stream_window_size,
-        &options.initial_connection_window_size,
-        &options.hpack_table_size,
-    );
-    let mut compiled = Http2Options {
-        max_concurrent_streams: number(
-            "max_concurrent_streams",
-            streams,
-            default.max_concurrent_streams,
-            1,
-            LARGEST_WINDOW,
-        ),
-        stream_window: number(
-            "initial_stream_window_size",
-            stream,
-            default.stream_window,
-            SMALLEST_WINDOW,
-            LARGEST_WINDOW,
-        ),
-        connection_window: number(
-            "initial_connection_window_size",
-            connection,
-            default.connection_window,
-            SMALLEST_WINDOW,
-            LARGEST_WINDOW,
-        ),
-        hpack_table_bytes: number("hpack_table_size", table, default.hpack_table_bytes, 0, LARGEST_HPACK_TABLE),
+    let sized = Http2Options {
         allow_connect: options.allow_connect,
-        max_outbound_frames: number(
-            "max_outbound_frames",
-            &options.max_outbound_frames,
-            default.max_outbound_frames,
-            1,
-            u32::MAX,
-        ),
-        max_outbound_control_frames: number(
-            "max_outbound_control_frames",
-            &options.max_outbound_control_frames,
-            default.max_outbound_control_frames,
-            1,
-            u32::MAX,
-        ),
-        max_consecutive_empty_frames: number(
-            "max_consecutive_inbound_frames_with_empty_payload",
-            &options.max_consecutive_inbound_frames_with_empty_payload,
-            default.max_consecutive_empty_frames,
-            0,
-            u32::MAX,
-        ),
-        max_priority_frames_per_stream: number(
-            "max_inbound_priority_frames_per_stream",
-            &options.max_inbound_priority_frames_per_stream,
-            default.max_priority_frames_per_stream,
-            0,
-            u32::MAX,
-        ),
-        max_window_updates_per_data_frame: number(
-            "max_inbound_window_update_frames_per_data_frame_sent",
-            &options.max_inbound_window_update_frames_per_data_frame_sent,
-            default.max_window_updates_per_data_frame,
-            1,
-            u32::MAX,
-        ),
         stream_error_on_invalid_message: options
             .override_stream_error_on_invalid_http_message
             .as_ref()
             .is_some_and(|set| set.value),
-        keepalive: None,
+        ..sizes(cx, options)
     };
-    compiled.keepalive = options.connection_keepalive.as_ref().and_then(|settings| keepalive(cx, settings));
-    compiled
+    let bounded = floods(cx, options, sized);
+    let keepalive = options.connection_keepalive.as_ref().and_then(|settings| keepalive(cx, settings));
+    Http2Options { keepalive, ..bounded }
+}
+
+/// What a connection holds: streams, windows, tables.
+fn sizes(cx: &mut Cx<'_>, options: &core::Http2ProtocolOptions) -> Http2Options {
+    let default = Http2Options::default();
+    let streams = (&options.max_concurrent_streams, default.max_concurrent_streams);
+    let stream = (&options.initial_stream_window_size, default.stream_window);
+    let connection = (&options.initial_connection_window_size, default.connection_window);
+    let table = (&options.hpack_table_size, default.hpack_table_bytes);
+    let windows = SMALLEST_WINDOW..=LARGEST_WINDOW;
+    Http2Options {
+        max_concurrent_streams: number(cx, "max_concurrent_streams", streams, 1..=LARGEST_WINDOW),
+        stream_window: number(cx, "initial_stream_window_size", stream, windows.clone()),
+        connection_window: number(cx, "initial_connection_window_size", connection, windows),
+        hpack_table_bytes: number(cx, "hpack_table_size", table, 0..=LARGEST_HPACK_TABLE),
+        ..default
+    }
+}
+
+/// What ends a connection whose peer only keeps us busy.
+fn floods(cx: &mut Cx<'_>, options: &core::Http2ProtocolOptions, base: Http2Options) -> Http2Options {
+    let frames = (&options.max_outbound_frames, base.max_outbound_frames);
+    let control_frames = (&options.max_outbound_control_frames, base.max_outbound_control_frames);
+    let (empty_field, empty_frames) = (
+        "max_consecutive_inbound_frames_with_empty_payload",
+        (&options.max_consecutive_inbound_frames_with_empty_payload, base.max_consecutive_empty_frames),
+    );
+    let (priority_field, priority_frames) = (
+        "max_inbound_priority_frames_per_stream",
+        (&options.max_inbound_priority_frames_per_stream, base.max_priority_frames_per_stream),
+    );
+    let (updates_field, window_updates) = (
+        "max_inbound_window_update_frames_per_data_frame_sent",
+        (&options.max_inbound_window_update_frames_per_data_frame_sent, base.max_window_updates_per_data_frame),
+    );
+    Http2Options {
+        max_outbound_frames: number(cx, "max_outbound_frames", frames, 1..=u32::MAX),
+        max_outbound_control_frames: number(cx, "max_outbound_control_frames", control_frames, 1..=u32::MAX),
+        max_consecutive_empty_frames: number(cx, empty_field, empty_frames, 0..=u32::MAX),
+        max_priority_frames_per_stream: number(cx, priority_field, priority_frames, 0..=u32::MAX),
+        max_window_updates_per_data_frame: number(cx, updates_field, window_updates, 1..=u32::MAX),
+        ..base
+    }
+}
+
+/// The value at `field`, or the default beside it; refused out of range.
+fn number(
+    cx: &mut Cx<'_>,
+    field: &str,
+    (value, default): (&Option<UInt32Value>, u32),
+    range: RangeInclusive<u32>,
+) -> u32 {
+    let Some(value) = value.as_ref().map(|value| value.value) else { return default };
+    if !range.contains(&value) {
+        cx.fail_at::<()>(field, format!("must lie between {} and {}", range.start(), range.end()));
+    }
+    value
 }
 
 fn keepalive(cx: &mut Cx<'_>, settings: &core::KeepaliveSettings) -> Option<Http2Keepalive> {

@@ -16,6 +16,7 @@ use crate::hcm::{
     HttpFilter, OnDemand, RouteSource, ServerHeader, StripPort,
 };
 use crate::http_filters::http_filter;
+use crate::http2::Http2Options;
 
 const GRPC_STATS: &str = "envoy.extensions.filters.http.grpc_stats.v3.FilterConfig";
 const ON_DEMAND: &str = "envoy.extensions.filters.http.on_demand.v3.OnDemand";
@@ -36,36 +37,18 @@ pub(crate) fn http_connection_manager(
 ) -> Option<HttpConnectionManager> {
     let stat_prefix = cx.non_empty("stat_prefix", &config.stat_prefix)?.into();
     let codec = codec(cx, config);
-    let mut http2 = http2::options(cx, "http2_protocol_options", config.http2_protocol_options.as_ref());
-    if let Some(set) = &config.stream_error_on_invalid_http_message {
-        http2.stream_error_on_invalid_message = set.value;
-    }
+    let http2 = http2_options(cx, config);
     let routes = route_source(cx, config);
     let mut on_demand = None;
     let filters = http_filters(cx, &config.http_filters, &mut on_demand);
     let common = config.common_http_protocol_options.unwrap_or_default();
     let http1 = config.http_protocol_options.clone().unwrap_or_default();
-    let idle_timeout = cx.at("common_http_protocol_options", |cx| {
-        cx.limit("idle_timeout", common.idle_timeout.as_ref(), Some(DEFAULT_IDLE_TIMEOUT))
-    });
-    let max_connection_duration = cx.at("common_http_protocol_options", |cx| {
-        cx.limit("max_connection_duration", common.max_connection_duration.as_ref(), None)
-    });
-    let max_stream_duration = cx.at("common_http_protocol_options", |cx| {
-        cx.limit("max_stream_duration", common.max_stream_duration.as_ref(), None)
-    });
+    let (idle_timeout, max_connection_duration, max_stream_duration) =
+        cx.at("common_http_protocol_options", |cx| durations(cx, &common));
     let stream_idle_timeout =
         cx.limit("stream_idle_timeout", config.stream_idle_timeout.as_ref(), Some(DEFAULT_STREAM_IDLE_TIMEOUT));
-    let max_kib = number(&config.max_request_headers_kb, DEFAULT_MAX_REQUEST_HEADERS_KIB);
-    if !(1..=LARGEST_MAX_REQUEST_HEADERS_KIB).contains(&max_kib) {
-        let range = format!("must lie between 1 and {LARGEST_MAX_REQUEST_HEADERS_KIB}");
-        cx.fail_at::<()>("max_request_headers_kb", range);
-    }
-    if let Some(extension) = config.request_id_extension.as_ref().and_then(|e| e.typed_config.as_ref())
-        && type_name(&extension.type_url) != UUID_REQUEST_ID
-    {
-        cx.fail_at::<()>("request_id_extension.typed_config", format!("must be {UUID_REQUEST_ID}"));
-    }
+    let max_request_headers_bytes = max_request_headers_bytes(cx, config);
+    check_request_id(cx, config);
     let use_remote_address = flag(&config.use_remote_address, false);
     let server_name = if config.server_name.is_empty() { "envoy" } else { &config.server_name };
     Some(HttpConnectionManager {
@@ -98,7 +81,7 @@ pub(crate) fn http_connection_manager(
         request_headers_timeout: cx.limit("request_headers_timeout", config.request_headers_timeout.as_ref(), None),
         max_requests_per_connection: max_requests(&common),
         max_connection_duration,
-        max_request_headers_bytes: max_kib as usize * 1024,
+        max_request_headers_bytes,
         max_headers_count: number(&common.max_headers_count, DEFAULT_MAX_HEADERS_COUNT) as usize,
         underscores: underscores(cx, common.headers_with_underscores_action)?,
         absolute_urls: flag(&http1.allow_absolute_url, true),
@@ -110,6 +93,44 @@ pub(crate) fn http_connection_manager(
         proper_case_response_headers: proper_case(cx, &http1),
         via: non_empty(&config.via),
     })
+}
+
+fn http2_options(cx: &mut Cx<'_>, config: &hcm::HttpConnectionManager) -> Http2Options {
+    let mut options = http2::options(cx, "http2_protocol_options", config.http2_protocol_options.as_ref());
+    if let Some(set) = &config.stream_error_on_invalid_http_message {
+        options.stream_error_on_invalid_message = set.value;
+    }
+    options
+}
+
+/// Of an idle connection, of any connection, and of a stream.
+fn durations(
+    cx: &mut Cx<'_>,
+    common: &core::HttpProtocolOptions,
+) -> (Option<Duration>, Option<Duration>, Option<Duration>) {
+    (
+        cx.limit("idle_timeout", common.idle_timeout.as_ref(), Some(DEFAULT_IDLE_TIMEOUT)),
+        cx.limit("max_connection_duration", common.max_connection_duration.as_ref(), None),
+        cx.limit("max_stream_duration", common.max_stream_duration.as_ref(), None),
+    )
+}
+
+fn max_request_headers_bytes(cx: &mut Cx<'_>, config: &hcm::HttpConnectionManager) -> usize {
+    let kib = number(&config.max_request_headers_kb, DEFAULT_MAX_REQUEST_HEADERS_KIB);
+    if !(1..=LARGEST_MAX_REQUEST_HEADERS_KIB).contains(&kib) {
+        let range = format!("must lie between 1 and {LARGEST_MAX_REQUEST_HEADERS_KIB}");
+        cx.fail_at::<()>("max_request_headers_kb", range);
+    }
+    kib as usize * 1024
+}
+
+/// Refuses ids of other kinds than those we make.
+fn check_request_id(cx: &mut Cx<'_>, config: &hcm::HttpConnectionManager) {
+    if let Some(extension) = config.request_id_extension.as_ref().and_then(|e| e.typed_config.as_ref())
+        && type_name(&extension.type_url) != UUID_REQUEST_ID
+    {
+        cx.fail_at::<()>("request_id_extension.typed_config", format!("must be {UUID_REQUEST_ID}"));
+    }
 }
 
 fn flag(value: &Option<BoolValue>, default: bool) -> bool {
