@@ -13,16 +13,16 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::fcntl::{Flock, FlockArg};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::names;
+use crate::pidfd::PidFd;
 
 /// Longest path of a state directory in bytes: a Unix socket's holds 107, of which `/pods/…` needs the rest.
 pub const MAX_STATE_PATH_BYTES: usize = 80;
@@ -279,17 +279,12 @@ impl ProcessId {
     /// Kills it and waits until it is gone; `false` if it was already.
     fn end(self) -> Result<bool, StateError> {
         // The descriptor pins the process: from here on the number cannot come to mean another one.
-        let Ok(handle) = open_pidfd(self.pid) else { return Ok(false) };
+        let Ok(process) = PidFd::open(self.pid) else { return Ok(false) };
         if Self::of(self.pid).ok() != Some(self) {
             return Ok(false);
         }
-        let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.pid), nix::sys::signal::Signal::SIGKILL);
-        let timeout = PollTimeout::try_from(DEATH_TIMEOUT).unwrap_or(PollTimeout::MAX);
-        let mut fds = [PollFd::new(handle.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut fds, timeout) {
-            Ok(1..) => Ok(true),
-            _ => Err(StateError::Undead(self.pid)),
-        }
+        process.signal(Signal::SIGKILL);
+        if process.wait(DEATH_TIMEOUT) { Ok(true) } else { Err(StateError::Undead(self.pid)) }
     }
 }
 
@@ -300,16 +295,6 @@ fn start_time(stat: &str) -> Option<u64> {
     let mut fields = after_name.split_ascii_whitespace();
     let state = fields.next().filter(|state| !["Z", "X"].contains(state));
     state.and_then(|_| fields.nth(18)?.parse().ok())
-}
-
-fn open_pidfd(pid: i32) -> io::Result<OwnedFd> {
-    // SAFETY: takes two integers; the result is checked before use.
-    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    match i32::try_from(descriptor) {
-        // SAFETY: the kernel just gave us this descriptor and nobody else knows it.
-        Ok(descriptor @ 0..) => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }),
-        _ => Err(io::Error::last_os_error()),
-    }
 }
 
 fn count_files(root: &Path, names: &[&str]) -> usize {

@@ -53,6 +53,8 @@ pub struct PodStatus {
     pub detail: String,
     /// How often its program was started again.
     pub restarts: u32,
+    /// How often another process has taken over from its proxy.
+    pub takeovers: u32,
 }
 
 /// All replicas by (workload's namespace, pod name); whoever needs to know subscribes.
@@ -143,7 +145,7 @@ mod tests {
             ports: vec![ContainerPort { name: Some("http".to_owned()), number: 8080, protocol: "TCP".to_owned() }],
             in_mesh: false,
         };
-        PodStatus { pod: Arc::new(pod), ready, detail: String::new(), restarts: 0 }
+        PodStatus { pod: Arc::new(pod), ready, detail: String::new(), restarts: 0, takeovers: 0 }
     }
 
     #[test]

@@ -2,14 +2,14 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::str::FromStr;
 use std::sync::Mutex;
 
 use evenkeel_base::Span;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
-/// Sockets are kept above the descriptors they are handed over as, so that no hand-over overwrites another one's source.
+/// What a child is to find is kept above the descriptors that sockets are handed over as, so that no hand-over overwrites it.
 const LOWEST_DESCRIPTOR: RawFd = 64;
 
 /// Why a way in cannot be opened.
@@ -179,13 +179,11 @@ fn open_one(port: &GatewayPort, first: bool, choices: &[PortChoice]) -> Result<H
     listener.set_nonblocking(true).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let scheme = if port.protocol.eq_ignore_ascii_case("HTTPS") { "https" } else { "http" };
-    Ok(HostPort { listener: port.listener(), address, scheme, socket: lift(listener).map_err(failed)? })
+    Ok(HostPort { listener: port.listener(), address, scheme, socket: lift(listener.into()).map_err(failed)? })
 }
 
-fn lift(listener: TcpListener) -> io::Result<OwnedFd> {
-    let low = listener.into_raw_fd();
-    // SAFETY: `low` was just released by its listener, so it is owned here alone.
-    let low = unsafe { OwnedFd::from_raw_fd(low) };
+/// The same above [`LOWEST_DESCRIPTOR`].
+pub(crate) fn lift(low: OwnedFd) -> io::Result<OwnedFd> {
     let high = nix::fcntl::fcntl(&low, nix::fcntl::FcntlArg::F_DUPFD_CLOEXEC(LOWEST_DESCRIPTOR))?;
     // SAFETY: the kernel just made this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(high) })

@@ -1,24 +1,16 @@
-//! A program that is kept running: started inside a replica's namespaces, logged to a file, restarted after a crash.
+//! A program that is kept running: restarted after a crash, and followed to the process that takes over from it.
 
-use std::ffi::{CString, OsString};
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::RawFd;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
-use std::process::{ExitStatus, Stdio};
-use std::sync::Arc;
+use std::path::Path;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
-use tokio::process::{Child, Command};
+use evenkeel_process::service::Notices;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::namespace::Namespace;
+use crate::main_process::MainProcess;
+use crate::program::Program;
 
 /// First wait before a crashed program is started again: callers wait for one that was sound, and one that is not costs little
 /// so seldom.
@@ -27,40 +19,6 @@ pub const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 pub const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// A program that ran this long is healthy: its next crash waits [`FIRST_BACKOFF`] again.
 pub const STABLE_AFTER: Duration = Duration::from_secs(30);
-/// First descriptor of inherited listening sockets (systemd's `SD_LISTEN_FDS_START`).
-const FIRST_INHERITED: RawFd = 3;
-/// Variables that would send a workload's requests somewhere else than into its mesh, and the one for whoever started `up`: what
-/// it starts is not the service.
-const STRIPPED: [&str; 9] = [
-    "http_proxy",
-    "https_proxy",
-    "all_proxy",
-    "no_proxy",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "ALL_PROXY",
-    "NO_PROXY",
-    "NOTIFY_SOCKET",
-];
-
-/// What to run, and where.
-#[derive(Debug, Clone)]
-pub struct Program {
-    /// The executable.
-    pub command: PathBuf,
-    /// Its arguments.
-    pub arguments: Vec<OsString>,
-    /// Variables added to those of `up`.
-    pub environment: Vec<(String, String)>,
-    /// Working directory.
-    pub directory: PathBuf,
-    /// File that receives standard output and error.
-    pub log: PathBuf,
-    /// Namespaces to run in; none: those of the supervisor.
-    pub namespace: Option<Arc<Namespace>>,
-    /// Listening sockets to hand over, with their names (`LISTEN_FDNAMES`). Descriptors must lie above those handed over.
-    pub listeners: Vec<(String, RawFd)>,
-}
 
 /// What a supervised program is doing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,6 +40,8 @@ pub struct State {
     pub phase: Phase,
     /// How often it was started again after a crash.
     pub restarts: u32,
+    /// How often another process has taken over from the one that was the program.
+    pub takeovers: u32,
 }
 
 /// How to end a program.
@@ -103,9 +63,9 @@ pub struct Process {
 impl Process {
     /// Starts `program` and keeps it running.
     pub fn start(program: Program) -> Self {
-        let (report, state) = watch::channel(State { phase: Phase::Starting, restarts: 0 });
+        let (report, state) = watch::channel(State { phase: Phase::Starting, restarts: 0, takeovers: 0 });
         let (order, orders) = watch::channel(Order::Run);
-        let task = tokio::spawn(keep_running(program, report, orders));
+        let task = tokio::spawn(Keeper::new(program, report, orders).run());
         Self { state, order, task }
     }
 
@@ -129,53 +89,128 @@ impl Process {
     }
 }
 
-async fn keep_running(program: Program, report: watch::Sender<State>, mut orders: watch::Receiver<Order>) {
-    let mut backoff = FIRST_BACKOFF;
-    loop {
-        let started = Instant::now();
-        let reason = match program.spawn() {
-            Ok(child) => match run_once(child, &report, &mut orders).await {
-                Some(reason) => reason,
-                None => return set_phase(&report, Phase::Stopped),
-            },
-            Err(error) => format!("cannot start {}: {error}", program.command.display()),
-        };
-        tracing::warn!(log = %program.log.display(), "{reason}; next start in {} s", backoff.as_secs_f32());
-        set_phase(&report, Phase::Crashed(reason));
-        if started.elapsed() >= STABLE_AFTER {
-            backoff = FIRST_BACKOFF;
+/// The task that keeps a program running.
+struct Keeper {
+    program: Program,
+    /// Where the program says who takes over from it.
+    notices: Option<Notices>,
+    report: watch::Sender<State>,
+    orders: watch::Receiver<Order>,
+    /// When the present process became the program.
+    since: Instant,
+}
+
+impl Keeper {
+    fn new(program: Program, report: watch::Sender<State>, orders: watch::Receiver<Order>) -> Self {
+        let notices = program.notify.as_deref().and_then(listen);
+        Self { program, notices, report, orders, since: Instant::now() }
+    }
+
+    async fn run(mut self) {
+        let mut backoff = FIRST_BACKOFF;
+        loop {
+            self.since = Instant::now();
+            let reason = match self.program.spawn() {
+                Ok(child) => match self.watch(MainProcess::started(child)).await {
+                    Some(reason) => reason,
+                    None => return self.set_phase(Phase::Stopped),
+                },
+                Err(error) => format!("cannot start {}: {error}", self.program.command.display()),
+            };
+            tracing::warn!(log = %self.program.log.display(), "{reason}; next start in {} s", backoff.as_secs_f32());
+            self.set_phase(Phase::Crashed(reason));
+            if self.since.elapsed() >= STABLE_AFTER {
+                backoff = FIRST_BACKOFF;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(backoff) => {}
+                _ = ordered(&mut self.orders) => return self.set_phase(Phase::Stopped),
+            }
+            backoff = (backoff * 2).min(MAX_BACKOFF);
+            self.report.send_modify(|state| state.restarts += 1);
         }
-        tokio::select! {
-            () = tokio::time::sleep(backoff) => {}
-            _ = ordered(&mut orders) => return set_phase(&report, Phase::Stopped),
+    }
+
+    /// Waits for the end of the program, whichever process that is by then; `None` if it was asked to end.
+    async fn watch(&mut self, mut main: MainProcess) -> Option<String> {
+        loop {
+            self.set_phase(Phase::Running(main.id()));
+            let successor = tokio::select! {
+                successor = successor_of(self.notices.as_ref(), main.id()) => successor,
+                reason = main.ended() => match self.named_by(&main) {
+                    Some(successor) => successor,
+                    None => {
+                        main.clear_group();
+                        return Some(reason);
+                    }
+                },
+                grace = ordered(&mut self.orders) => {
+                    self.stop(main, grace).await;
+                    return None;
+                }
+            };
+            match self.follow(successor) {
+                Ok(next) => main = next,
+                Err(error) => {
+                    return Some(format!("ended, and so has process {successor}, which took over from it: {error}"));
+                }
+            }
         }
-        backoff = (backoff * 2).min(MAX_BACKOFF);
-        report.send_modify(|state| state.restarts += 1);
+    }
+
+    /// From now on that process is the program, and what is started after its end is its like.
+    fn follow(&mut self, successor: u32) -> io::Result<MainProcess> {
+        let main = MainProcess::heir(successor)?;
+        match main.seen(&self.program) {
+            Ok(program) => self.program = program,
+            Err(error) => {
+                tracing::warn!(process = successor, %error, "what takes over cannot be looked at: its version is not kept")
+            }
+        }
+        self.since = Instant::now();
+        self.report.send_modify(|state| state.takeovers += 1);
+        tracing::info!(process = successor, command = %self.program.command.display(), "another process has taken over");
+        Ok(main)
+    }
+
+    /// Ends it, and what takes over from it meanwhile: one that drains for another is still the program.
+    async fn stop(&mut self, mut main: MainProcess, grace: Duration) {
+        loop {
+            main.stop(grace).await;
+            match self.named_by(&main).map(MainProcess::heir) {
+                Some(Ok(next)) => main = next,
+                Some(Err(_)) | None => return main.clear_group(),
+            }
+        }
+    }
+
+    /// Whom a process that has ended has named as its successor.
+    fn named_by(&self, main: &MainProcess) -> Option<u32> {
+        self.notices.as_ref()?.successor_named_by(main.id())
+    }
+
+    fn set_phase(&self, phase: Phase) {
+        self.report.send_modify(|state| state.phase = phase);
     }
 }
 
-/// Waits for the child's end; `None` if it was asked to end.
-async fn run_once(
-    mut child: Child,
-    report: &watch::Sender<State>,
-    orders: &mut watch::Receiver<Order>,
-) -> Option<String> {
-    let pid = child.id().unwrap_or_default();
-    set_phase(report, Phase::Running(pid));
-    let ended = tokio::select! {
-        status = child.wait() => Some(describe(status)),
-        grace = ordered(orders) => {
-            signal_group(pid, Signal::SIGTERM);
-            if tokio::time::timeout(grace, child.wait()).await.is_err() {
-                let _ = child.start_kill();
-                let _ = child.wait().await;
-            }
-            None
+fn listen(socket: &Path) -> Option<Notices> {
+    let listening = Notices::listen(socket);
+    let failed =
+        |error| tracing::warn!(%error, socket = %socket.display(), "nobody can say here that it has taken over");
+    listening.map_err(failed).ok()
+}
+
+/// Completes when `main` says who takes over from it; never where it cannot.
+async fn successor_of(notices: Option<&Notices>, main: u32) -> u32 {
+    let Some(notices) = notices else { return std::future::pending().await };
+    match notices.successor_of(main).await {
+        Ok(successor) => successor,
+        Err(error) => {
+            tracing::warn!(%error, "nobody is heard any more who has taken over");
+            std::future::pending().await
         }
-    };
-    // What the leader started must not keep the replica's port from its successor.
-    signal_group(pid, Signal::SIGKILL);
-    ended
+    }
 }
 
 async fn ordered(orders: &mut watch::Receiver<Order>) -> Duration {
@@ -186,151 +221,148 @@ async fn ordered(orders: &mut watch::Receiver<Order>) -> Duration {
     }
 }
 
-fn set_phase(report: &watch::Sender<State>, phase: Phase) {
-    report.send_modify(|state| state.phase = phase);
-}
-
-fn signal_group(pid: u32, signal: Signal) {
-    if let Ok(pid @ 2..) = i32::try_from(pid) {
-        let _ = killpg(Pid::from_raw(pid), signal);
-    }
-}
-
-fn describe(status: io::Result<ExitStatus>) -> String {
-    match status {
-        Ok(status) => match (status.code(), status.signal().and_then(|number| Signal::try_from(number).ok())) {
-            (Some(code), _) => format!("exited with status {code}"),
-            (None, Some(signal)) => format!("killed by {signal}"),
-            (None, None) => "ended".to_owned(),
-        },
-        Err(error) => format!("lost: {error}"),
-    }
-}
-
-impl Program {
-    /// Starts it once, as leader of a session of its own: a terminal's Ctrl-C reaches the supervisor only, which then
-    /// ends programs in order.
-    pub fn spawn(&self) -> io::Result<Child> {
-        let log = self.open_log()?;
-        let mut command = Command::new(&self.command);
-        command.args(&self.arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        self.prepare(&mut command)?;
-        command.spawn()
-    }
-
-    /// Environment, namespaces, directory and inherited sockets.
-    fn prepare(&self, command: &mut Command) -> io::Result<()> {
-        for name in STRIPPED {
-            command.env_remove(name);
-        }
-        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
-        if !self.listeners.is_empty() {
-            let names: Vec<&str> = self.listeners.iter().map(|(name, _)| name.as_str()).collect();
-            command.env("LISTEN_FDS", names.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
-        }
-        let handles = self.namespace.as_ref().map(|namespace| namespace.handles());
-        let directory = CString::new(self.directory.as_os_str().as_bytes())?;
-        let listeners: Vec<RawFd> = self.listeners.iter().map(|(_, descriptor)| *descriptor).collect();
-        let move_in = move || {
-            // SAFETY: setsid takes nothing and touches no memory.
-            unsafe { libc::setsid() };
-            if let Some(handles) = handles {
-                handles.enter()?;
-            }
-            // After joining: a new mount namespace resets the working directory.
-            // SAFETY: `directory` is a NUL-terminated string owned by this closure.
-            if unsafe { libc::chdir(directory.as_ptr()) } != 0 {
-                return Err(io::Error::last_os_error());
-            }
-            hand_over(&listeners)
-        };
-        // SAFETY: the closure allocates nothing and makes only async-signal-safe calls (setsid, setns, chdir, dup2).
-        unsafe { command.pre_exec(move_in) };
-        Ok(())
-    }
-
-    fn open_log(&self) -> io::Result<File> {
-        if let Some(folder) = self.log.parent() {
-            std::fs::create_dir_all(folder)?;
-        }
-        OpenOptions::new().create(true).append(true).open(&self.log)
-    }
-}
-
-/// Places listening sockets where the protocol says, from descriptor 3 up; dup2 also clears close-on-exec.
-fn hand_over(listeners: &[RawFd]) -> io::Result<()> {
-    for (target, source) in (FIRST_INHERITED..).zip(listeners) {
-        // SAFETY: dup2 takes two integers; replacing an open descriptor of the child is what it is for.
-        if unsafe { libc::dup2(*source, target) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
+    use nix::unistd::Pid;
+
     use super::*;
 
     fn shell(folder: &tempfile::TempDir, script: &str) -> Program {
-        Program {
-            command: "/bin/sh".into(),
-            arguments: vec!["-c".into(), script.into()],
-            environment: vec![("GREETING".to_owned(), "hello".to_owned())],
-            directory: folder.path().to_path_buf(),
-            log: folder.path().join("log"),
-            namespace: None,
-            listeners: Vec::new(),
-        }
+        let arguments = vec!["-c".into(), script.into()];
+        Program::new("/bin/sh", arguments, folder.path().to_path_buf(), folder.path().join("log"))
     }
 
-    #[tokio::test]
-    async fn output_environment_and_directory_arrive() -> io::Result<()> {
-        let folder = tempfile::tempdir()?;
-        let status = shell(&folder, "echo $GREETING; pwd >&2").spawn()?.wait().await?;
-        assert!(status.success());
-        let expected = format!("hello\n{}\n", folder.path().canonicalize()?.display());
-        assert_eq!(std::fs::read_to_string(folder.path().join("log"))?, expected);
-        Ok(())
-    }
-
-    #[tokio::test]
-    async fn a_crash_is_reported_with_its_reason_and_started_again() -> io::Result<()> {
-        let folder = tempfile::tempdir()?;
-        let mut process = Process::start(shell(&folder, "[ -e again ] && exec sleep 60; touch again; exit 7"));
+    async fn seen(process: &Process, condition: impl FnMut(&State) -> bool) -> State {
         let mut state = process.state();
-        let crashed = state.wait_for(|state| matches!(state.phase, Phase::Crashed(_))).await.map(|state| state.clone());
-        assert_eq!(crashed.map(|state| state.phase).ok(), Some(Phase::Crashed("exited with status 7".to_owned())));
-        let again = |state: &State| state.restarts == 1 && matches!(state.phase, Phase::Running(_));
-        assert!(state.wait_for(again).await.is_ok());
+        let seen = tokio::time::timeout(Duration::from_secs(10), state.wait_for(condition)).await;
+        seen.expect("within the time").expect("it is kept running").clone()
+    }
+
+    #[tokio::test]
+    async fn a_crash_is_reported_with_its_reason_and_started_again() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut process = Process::start(shell(&folder, "[ -e again ] && exec sleep 60; touch again; exit 7"));
+        let crashed = seen(&process, |state| matches!(state.phase, Phase::Crashed(_))).await;
+        assert_eq!(crashed.phase, Phase::Crashed("exited with status 7".to_owned()));
+        seen(&process, |state| state.restarts == 1 && matches!(state.phase, Phase::Running(_))).await;
         process.stop(Duration::from_secs(5)).await;
         assert_eq!(process.state().borrow().phase, Phase::Stopped);
-        Ok(())
     }
 
     #[tokio::test]
-    async fn a_program_that_ignores_sigterm_is_killed_with_its_children() -> io::Result<()> {
-        let folder = tempfile::tempdir()?;
+    async fn a_program_that_ignores_sigterm_is_killed_with_its_children() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
         let mut process = Process::start(shell(&folder, "trap '' TERM; sleep 61 & echo $!; wait; sleep 62"));
-        let log = folder.path().join("log");
-        let deadline = Instant::now() + Duration::from_secs(10);
-        let child: i32 = loop {
-            if let Ok(pid) = std::fs::read_to_string(&log).unwrap_or_default().trim().parse() {
-                break pid;
-            }
-            assert!(Instant::now() < deadline, "the program never wrote its child's process id");
-            tokio::task::yield_now().await;
-        };
+        let child = number_in(&folder, "log").await;
         process.stop(Duration::from_millis(50)).await;
-        let gone = || nix::sys::signal::kill(Pid::from_raw(child), None).is_err() || is_zombie(child);
-        while !gone() {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while runs(child) {
             assert!(Instant::now() < deadline, "process {child} survived its group");
             tokio::task::yield_now().await;
         }
-        Ok(())
     }
 
-    fn is_zombie(pid: i32) -> bool {
-        std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "))
+    /// Says its argument to the manager. As `exec` keeps a process id, whoever runs it so says it itself.
+    const TELL: &str = "import os, socket, sys
+socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(sys.argv[1].encode(), os.environ['NOTIFY_SOCKET'])
+";
+    const NAME_IT: &str = "python3 tell.py MAINPID=$(cat heir)";
+
+    /// A program whose first process leaves a successor, and then goes on as `first`; run again it says so.
+    fn replaced(folder: &tempfile::TempDir, successor: &str, first: &str) -> Program {
+        std::fs::write(folder.path().join("tell.py"), TELL).expect("our own folder");
+        let script = format!(
+            "[ -e heir ] && {{ echo $$ > again; exec sleep 63; }}
+             {successor} & echo $! > heir.new; mv heir.new heir; {first}"
+        );
+        let mut program = shell(folder, &script);
+        program.notify = Some(folder.path().join("notify"));
+        program
+    }
+
+    #[tokio::test]
+    async fn a_process_that_takes_over_is_watched_and_started_again_as_what_it_is() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut process = Process::start(replaced(&folder, "sleep 60", &format!("exec {NAME_IT}")));
+        let heir = number_in(&folder, "heir").await;
+        let now = seen(&process, |state| state.takeovers == 1).await;
+        assert_eq!((now.phase, now.restarts), (Phase::Running(heir.unsigned_abs()), 0));
+        assert!(runs(heir), "it is ended with the group of the one before");
+        kill(heir);
+        let crashed = seen(&process, |state| matches!(state.phase, Phase::Crashed(_))).await;
+        assert_eq!(crashed.phase, Phase::Crashed("ended".to_owned()));
+        seen(&process, |state| matches!(state.phase, Phase::Running(_))).await;
+        let again = process.pid().expect("it runs");
+        assert_eq!(command_line(again), "sleep 60", "not the one that was started first");
+        process.stop(Duration::from_secs(5)).await;
+        assert_eq!(process.state().borrow().phase, Phase::Stopped);
+        assert!(!folder.path().join("again").exists());
+    }
+
+    #[tokio::test]
+    async fn a_process_that_took_over_is_ended_with_the_program_also_if_it_is_named_only_then() {
+        for first in [format!("exec {NAME_IT}"), format!("trap 'exec {NAME_IT}' TERM; touch waits; wait")] {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            let heir = "sh -c 'trap \"echo drained > drained; exit\" TERM; touch ready; while :; do sleep 0.01; done'";
+            // In a group of its own: it hears nothing of what is said to the first one's.
+            let mut process = Process::start(replaced(&folder, &format!("setsid {heir}"), &first));
+            let heir = number_in(&folder, "heir").await;
+            exists(&folder, "ready").await;
+            match first.contains("waits") {
+                true => exists(&folder, "waits").await,
+                false => drop(seen(&process, |state| state.takeovers == 1).await),
+            }
+            process.stop(Duration::from_secs(5)).await;
+            assert!(!runs(heir), "{first}");
+            assert!(folder.path().join("drained").exists(), "{first}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_successor_that_another_process_names_or_that_is_gone_is_none() {
+        let (by_another, gone) = (format!("{NAME_IT}; exit 5"), format!("kill $!; wait; exec {NAME_IT}"));
+        for (first, reason) in [(by_another, "exited with status 5"), (gone, "ended, and so has process ")] {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            let mut process = Process::start(replaced(&folder, "sleep 60", &first));
+            let crashed = seen(&process, |state| matches!(state.phase, Phase::Crashed(_))).await;
+            assert!(matches!(&crashed.phase, Phase::Crashed(seen) if seen.starts_with(reason)), "{crashed:?}");
+            let again = number_in(&folder, "again").await;
+            assert_eq!(process.pid(), Some(again.unsigned_abs()));
+            process.stop(Duration::from_secs(5)).await;
+        }
+    }
+
+    async fn number_in(folder: &tempfile::TempDir, file: &str) -> i32 {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            if let Ok(number) = std::fs::read_to_string(folder.path().join(file)).unwrap_or_default().trim().parse() {
+                return number;
+            }
+            assert!(Instant::now() < deadline, "no number in {file}");
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn exists(folder: &tempfile::TempDir, file: &str) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !folder.path().join(file).exists() {
+            assert!(Instant::now() < deadline, "no file {file}");
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn kill(process: i32) {
+        nix::sys::signal::kill(Pid::from_raw(process), nix::sys::signal::Signal::SIGKILL).expect("it runs");
+    }
+
+    /// Whether it is there, and not only waits to be collected.
+    fn runs(process: i32) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat"));
+        stat.is_ok_and(|stat| !stat.contains(") Z "))
+    }
+
+    fn command_line(process: u32) -> String {
+        let text = std::fs::read_to_string(format!("/proc/{process}/cmdline")).expect("it runs");
+        text.replace('\0', " ").trim_end().to_owned()
     }
 }

@@ -13,7 +13,7 @@ use evenkeel_ca::{TokenError, TokenKey};
 use crate::network::BRIDGE_ADDRESS;
 use crate::plan::Plan;
 use crate::pods::Pod;
-use crate::process::Program;
+use crate::program::Program;
 use crate::workloads::{INGRESS_NAME, Sidecar, Workload};
 
 /// The control plane's TLS port.
@@ -24,6 +24,9 @@ pub const CONTROL_DEBUG: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4A
 pub const CONTROL_NAME: &str = "istiod.istio-system.svc";
 /// Lifetime of a workload's token: a run is not expected to last longer than a year.
 const TOKEN_TTL: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Socket in a replica's folder on which its agents say which of them is the running one.
+const NOTIFY_FILE: &str = "notify";
 
 /// Why a program's files could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -80,14 +83,16 @@ pub fn proxy(
     arguments.extend(words(["--concurrency", &plan.options.sidecar_concurrency.to_string()]));
     arguments.extend(words(["--drain-time-s", &plan.options.drain_time.as_secs().to_string()]));
     arguments.extend(["--root-cert".into(), plan.state.control().join(evenkeel_ca::authority::CA_CERT_FILE).into()]);
-    arguments.extend(["--token".into(), token.into(), "--state".into(), folder.into()]);
+    arguments.extend(["--token".into(), token.into(), "--state".into(), folder.clone().into()]);
     if full {
         arguments.extend(words(["--scope", "full"]));
     }
     if let Some(envoy) = envoy {
         arguments.extend(["--envoy".into(), envoy.into()]);
     }
-    Ok(Some(itself(plan, arguments, plan.state.log(&pod.name, "proxy"))))
+    let mut program = itself(plan, arguments, plan.state.log(&pod.name, "proxy"));
+    program.notify = Some(folder.join(NOTIFY_FILE));
+    Ok(Some(program))
 }
 
 /// A replica's own program.
@@ -100,15 +105,10 @@ pub fn application(plan: &Plan, workload: &Workload, pod: &Pod) -> Program {
         ("EVENKEEL_DATA_DIR".to_owned(), plan.state.data().display().to_string()),
     ];
     environment.extend(workload.environment.iter().cloned());
-    Program {
-        command: "/bin/sh".into(),
-        arguments: words(["-c", &workload.run]),
-        environment,
-        directory: plan.directory.clone(),
-        log: plan.state.log(&pod.name, "app"),
-        namespace: None,
-        listeners: Vec::new(),
-    }
+    let (arguments, log) = (words(["-c", &workload.run]), plan.state.log(&pod.name, "app"));
+    let mut program = Program::new("/bin/sh", arguments, plan.directory.clone(), log);
+    program.environment = environment;
+    program
 }
 
 fn write_token(folder: &std::path::Path, pod: &Pod, tokens: &TokenKey) -> Result<PathBuf, ProgramError> {
@@ -130,16 +130,8 @@ fn write_token(folder: &std::path::Path, pod: &Pod, tokens: &TokenKey) -> Result
 }
 
 fn itself(plan: &Plan, arguments: Vec<OsString>, log: PathBuf) -> Program {
-    Program {
-        // Not a path: the binary may be rebuilt or removed while it runs.
-        command: "/proc/self/exe".into(),
-        arguments,
-        environment: Vec::new(),
-        directory: plan.state.path().to_path_buf(),
-        log,
-        namespace: None,
-        listeners: Vec::new(),
-    }
+    // Not a path: the binary may be rebuilt or removed while it runs.
+    Program::new("/proc/self/exe", arguments, plan.state.path().to_path_buf(), log)
 }
 
 fn words<const N: usize>(words: [&str; N]) -> Vec<OsString> {

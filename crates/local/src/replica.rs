@@ -4,13 +4,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_process::manager::NOTIFY_SOCKET;
 use tokio::sync::watch;
 
 use crate::namespace::Namespace;
 use crate::network::{self, NetworkError, Place};
 use crate::pods::{Pod, PodStatus, Roster};
 use crate::probe::{Probe, STARTUP_PERIOD, Verdict};
-use crate::process::{Phase, Process, Program, State};
+use crate::process::{Phase, Process, State};
+use crate::program::Program;
 use crate::tools::Tools;
 
 /// Time a program has to end after SIGTERM (a pod's `terminationGracePeriodSeconds` is 30; one machine is impatient).
@@ -61,16 +63,12 @@ impl Replica {
     /// sidecars. From here on the roster tells how it is.
     pub async fn start(spec: ReplicaSpec, tools: &Tools, roster: Roster) -> Result<Self, NetworkError> {
         let namespace = Arc::new(lay_network(&spec.place, tools).await?);
-        let surroundings = spec
-            .program
-            .as_ref()
-            .map(|program| (program.environment.clone(), program.directory.clone()))
-            .unwrap_or_else(|| (Vec::new(), PathBuf::from("/")));
+        let surroundings = surroundings(&spec);
         let (report, processes) = watch::channel(Processes::default());
         let (retire, retired) = watch::channel(false);
         let pod = spec.pod.clone();
         let life = Life { namespace: namespace.clone(), pod: pod.clone(), roster: roster.clone(), report, retired };
-        life.tell(false, "starting", 0);
+        life.tell(false, "starting", Counts::default());
         tokio::spawn(life.live(spec));
         Ok(Self { pod, namespace, surroundings, processes, roster, retire })
     }
@@ -88,6 +86,15 @@ impl Replica {
         while processes.changed().await.is_ok() {}
         self.roster.send_modify(|pods| drop(pods.remove(&key(&self.pod))));
     }
+}
+
+/// Those of its program. A proxy that is started there to take over finds where to say later who takes over from it.
+fn surroundings(spec: &ReplicaSpec) -> (Vec<(String, String)>, PathBuf) {
+    let program = spec.program.as_ref().map(|program| (program.environment.clone(), program.directory.clone()));
+    let (mut environment, directory) = program.unwrap_or_else(|| (Vec::new(), PathBuf::from("/")));
+    let notify = spec.proxy.as_ref().and_then(|proxy| proxy.notify.as_ref());
+    environment.extend(notify.map(|socket| (NOTIFY_SOCKET.to_owned(), socket.display().to_string())));
+    (environment, directory)
 }
 
 fn key(pod: &Pod) -> (String, String) {
@@ -147,7 +154,7 @@ impl Life {
                 }
                 seen = self.ask_program(program.as_ref(), &spec.probe).await;
             }
-            self.judge(&mut verdict, seen, &spec.probe, restarts(program.as_ref().or(proxy.as_ref())));
+            self.judge(&mut verdict, seen, &spec.probe, Counts::of(program.as_ref(), proxy.as_ref()));
             self.note_processes(program.as_ref(), proxy.as_ref());
             let pause = if verdict.is_ready() { spec.probe.period } else { STARTUP_PERIOD };
             let [program_ends, proxy_ends] = &mut ends;
@@ -158,7 +165,7 @@ impl Life {
                 () = tokio::time::sleep(pause) => {}
             }
         }
-        self.tell(false, "stopping", restarts(program.as_ref()));
+        self.tell(false, "stopping", Counts::of(program.as_ref(), proxy.as_ref()));
         if let Some(program) = &mut program {
             program.stop(TERMINATION_GRACE).await;
         }
@@ -173,8 +180,8 @@ impl Life {
         let runs = running(proxy);
         let answer = Probe::of_sidecar().ask(&self.namespace, self.pod.address).await;
         match (runs, answer) {
-            // Ended or not: one that was replaced ends, and the process that took over answers. What is started next takes
-            // over from that one in turn.
+            // Running or not: one that took over without a word to us answers, too. What is started next takes over from that
+            // one in turn.
             (_, Ok(())) => Ok(()),
             (Ok(()), Err(seen)) => Err(Miss::Unanswered(format!("proxy not ready: {seen}"))),
             (Err(reason), Err(_)) => Err(Miss::Down(format!("proxy {reason}"))),
@@ -187,7 +194,7 @@ impl Life {
         probe.ask(&self.namespace, self.pod.address).await.map_err(Miss::Unanswered)
     }
 
-    fn judge(&self, verdict: &mut Verdict, seen: Result<(), Miss>, probe: &Probe, restarts: u32) {
+    fn judge(&self, verdict: &mut Verdict, seen: Result<(), Miss>, probe: &Probe, counts: Counts) {
         let (answered, detail) = match seen {
             Ok(()) => (true, String::new()),
             Err(Miss::Unanswered(reason)) => (false, reason),
@@ -197,12 +204,13 @@ impl Life {
             }
         };
         let ready = verdict.after(answered, probe.failures);
-        self.tell(ready, if ready { "" } else { &detail }, restarts);
+        self.tell(ready, if ready { "" } else { &detail }, counts);
     }
 
     /// Enters the replica's condition in the roster, waking its readers only when it differs.
-    fn tell(&self, ready: bool, detail: &str, restarts: u32) {
-        let status = PodStatus { pod: self.pod.clone(), ready, detail: detail.to_owned(), restarts };
+    fn tell(&self, ready: bool, detail: &str, counts: Counts) {
+        let Counts { restarts, takeovers } = counts;
+        let status = PodStatus { pod: self.pod.clone(), ready, detail: detail.to_owned(), restarts, takeovers };
         self.roster.send_if_modified(|pods| {
             let before = pods.insert(key(&self.pod), status.clone());
             before.as_ref() != Some(&status)
@@ -224,8 +232,22 @@ fn running(process: &Process) -> Result<(), String> {
     }
 }
 
-fn restarts(process: Option<&Process>) -> u32 {
-    process.map_or(0, |process| process.state().borrow().restarts)
+/// What has happened to a replica's processes.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counts {
+    /// Restarts of its program, or of its proxy if it has no program.
+    restarts: u32,
+    /// Processes that took over from its proxy.
+    takeovers: u32,
+}
+
+impl Counts {
+    fn of(program: Option<&Process>, proxy: Option<&Process>) -> Self {
+        Self {
+            restarts: program.or(proxy).map_or(0, |process| process.state().borrow().restarts),
+            takeovers: proxy.map_or(0, |proxy| proxy.state().borrow().takeovers),
+        }
+    }
 }
 
 fn subscribe(process: Option<&Process>) -> Option<watch::Receiver<State>> {

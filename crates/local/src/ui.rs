@@ -113,7 +113,7 @@ impl Screen {
         self.print(&lines);
     }
 
-    /// Off a terminal: one line per replica that became ready, stopped being so, or was started again.
+    /// Off a terminal: one line per replica that became ready, stopped being so, was started again, or has another proxy.
     fn differences(&self, pods: &BTreeMap<(String, String), PodStatus>) -> String {
         let mut out = String::new();
         for (key, status) in pods {
@@ -131,6 +131,13 @@ impl Screen {
                 let (name, times) = (&pod.name, status.restarts);
                 let why = if before.detail.is_empty() { "it ended" } else { &before.detail };
                 let _ = writeln!(out, "restarted  {name} (restarts: {times}): {why}");
+            }
+            if before.is_some_and(|before| before.takeovers < status.takeovers) {
+                let _ = writeln!(
+                    out,
+                    "replaced   {}: another proxy has taken over, and is the one that is kept running",
+                    pod.name
+                );
             }
         }
         out
@@ -240,7 +247,8 @@ mod tests {
             ports: Vec::new(),
             in_mesh: true,
         };
-        let status = PodStatus { pod: Arc::new(pod), ready, detail: "exited with status 7".to_owned(), restarts: 2 };
+        let detail = "exited with status 7".to_owned();
+        let status = PodStatus { pod: Arc::new(pod), ready, detail, restarts: 2, takeovers: 1 };
         let (mut screen, _) = Screen::new("cluster.local", Style::Live);
         screen.shown = BTreeMap::from([(("shop".to_owned(), "web-1".to_owned()), status)]);
         screen.footer = "http://127.0.0.1:8080/".to_owned();
@@ -291,6 +299,12 @@ mod tests {
         assert_eq!(
             screen(false).differences(&now),
             "ready      web-1 at 10.244.1.2 as spiffe://cluster.local/ns/shop/sa/web\n"
+        );
+        let mut replaced = screen(true).shown;
+        replaced.values_mut().for_each(|status| status.takeovers = 2);
+        assert_eq!(
+            screen(true).differences(&replaced),
+            "replaced   web-1: another proxy has taken over, and is the one that is kept running\n"
         );
         // One that never becomes ready is told of, too.
         let mut again = screen(false).shown;

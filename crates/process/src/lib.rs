@@ -1,4 +1,6 @@
-//! What a long-running process is told by who runs it, and what it tells: [`signals`], and the [`manager`] that started it.
+//! What a long-running process is told by who runs it, and what it tells: [`signals`], the [`manager`] that started it, and, of
+//! one that itself starts others, what such a [`service`] says.
 
 pub mod manager;
+pub mod service;
 pub mod signals;

@@ -13,13 +13,13 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const BOOTSTRAP: &str = "admin: {address: {socket_address: {address: 127.0.0.1, port_value: 0}}}\n";
 
 /// Listens where `NOTIFY_SOCKET` leads.
-pub struct Listening {
+struct Listening {
     socket: UnixDatagram,
     folder: tempfile::TempDir,
 }
 
 impl Listening {
-    pub fn new() -> Self {
+    fn new() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let socket = UnixDatagram::bind(folder.path().join("notify")).expect("a free path");
         socket.set_read_timeout(Some(PATIENCE)).expect("a valid timeout");
@@ -33,19 +33,19 @@ impl Listening {
     }
 
     /// What `NOTIFY_SOCKET` is to say.
-    pub fn path(&self) -> PathBuf {
+    fn path(&self) -> PathBuf {
         self.folder.path().join("notify")
     }
 
     /// The next thing said.
     #[track_caller]
-    pub fn hears(&self, expected: &str, process: &Process) {
+    fn hears(&self, expected: &str, process: &Process) {
         self.hears_all([expected], process);
     }
 
     /// The next things said, by processes that do not wait for each other: in any order.
     #[track_caller]
-    pub fn hears_all<const N: usize>(&self, mut expected: [&str; N], process: &Process) {
+    fn hears_all<const N: usize>(&self, mut expected: [&str; N], process: &Process) {
         let mut heard = expected.map(|_| {
             let mut buffer = [0; 256];
             let heard = self.socket.recv(&mut buffer);
@@ -58,7 +58,7 @@ impl Listening {
 
     /// Nothing more has been said.
     #[track_caller]
-    pub fn hears_nothing(&self) {
+    fn hears_nothing(&self) {
         self.socket.set_nonblocking(true).expect("a socket");
         let mut buffer = [0; 256];
         let heard = self.socket.recv(&mut buffer).map(|count| String::from_utf8_lossy(&buffer[..count]).into_owned());

@@ -11,7 +11,7 @@ use super::report::Line;
 use crate::client::{Answer, Call, CallError, Session};
 use crate::mesh::Mesh;
 use crate::plan::Plan;
-use crate::process::Program;
+use crate::program::Program;
 use crate::replica::Replica;
 
 /// Time between two looks at something that is expected to change.
@@ -98,15 +98,9 @@ impl<'a> Scene<'a> {
         let (environment, directory) = replica.surroundings.clone();
         let log: PathBuf = self.plan.state.pod(&replica.pod.name).join("check-output");
         let _ = std::fs::remove_file(&log);
-        let program = Program {
-            command: command.first().copied().unwrap_or_default().into(),
-            arguments: command.iter().skip(1).map(|word| (*word).into()).collect(),
-            environment,
-            directory,
-            log: log.clone(),
-            namespace: Some(replica.namespace.clone()),
-            listeners: Vec::new(),
-        };
+        let arguments = command.iter().skip(1).map(|word| (*word).into()).collect();
+        let mut program = Program::new(command.first().copied().unwrap_or_default(), arguments, directory, log.clone());
+        (program.environment, program.namespace) = (environment, Some(replica.namespace.clone()));
         let mut child = program.spawn().map_err(|error| format!("cannot run {command:?}: {error}"))?;
         let ended = tokio::time::timeout(Duration::from_secs(10), child.wait()).await;
         if ended.is_err() {

@@ -24,7 +24,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("filters", &["runtime-config", "http", "stats", "base"]),
     ("proxy", &["runtime-config", "filters", "http", "tls", "xds", "stats", "process", "base"]),
     ("agent", &["proxy", "xds", "tls", "process", "base"]),
-    ("local", &["control", "proxy", "agent", "ca", "model", "api", "base"]),
+    ("local", &["control", "proxy", "agent", "ca", "model", "api", "process", "base"]),
     ("lab", &["agent", "http", "xds", "process", "base"]),
     ("evenkeel", &["local", "lab", "agent", "control", "proxy", "model", "api", "base"]),
     ("bench", &["ca", "proxy", "filters", "runtime-config", "http", "tls"]),

@@ -1,7 +1,6 @@
 //! However a run ends, nothing is left.
 
 use std::fs;
-use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::sync::PoisonError;
@@ -9,31 +8,14 @@ use std::time::Duration;
 
 use evenkeel_testkit::{Process, eventually};
 
+use super::mesh::{Mesh, REPLICAS, get, served};
 use super::processes::Running;
 use super::user::User;
-use super::{KEPT, MACHINE, PATIENCE, entries, url, wait_ready};
+use super::{KEPT, MACHINE, PATIENCE, entries, wait_ready};
 
 /// Processes (by their command line) that belong to a run with this state directory.
 fn processes_of(state: &Path) -> Vec<String> {
     Running::all_of(state).iter().map(Running::line).collect()
-}
-
-fn get(url: &str, path: &str) -> String {
-    let address = url.trim_start_matches("http://").trim_end_matches('/');
-    let mut stream = TcpStream::connect(address).expect("the gateway listens");
-    stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a valid timeout");
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n").expect("the gateway reads");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("the gateway answers");
-    answer
-}
-
-/// The first 200: a gateway hears of a ready replica a moment after the user does.
-pub fn served(url: &str, path: &str) -> String {
-    eventually("an answer with status 200", || {
-        let answer = get(url, path);
-        answer.starts_with("HTTP/1.1 200").then_some(answer)
-    })
 }
 
 fn closed(url: &str) -> bool {
@@ -42,12 +24,9 @@ fn closed(url: &str) -> bool {
 
 #[test]
 fn interrupted_it_drains_and_removes_everything() {
-    let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
-    let user = User::present();
-    let mut up = Process::spawn(&mut user.up(&[]));
-    wait_ready(&mut up, 5);
-    let url = url(&mut up);
-    let answer = served(&url, "/api/capitals/Iceland");
+    let mut mesh = Mesh::present();
+    let (user, url) = (&mesh.user, &mesh.url);
+    let answer = get(url, "/api/capitals/Iceland");
     assert!(answer.contains("Reykjavík"), "{answer}");
 
     let state = user.state.path().display().to_string();
@@ -61,53 +40,44 @@ fn interrupted_it_drains_and_removes_everything() {
     let status = user.evenkeel(&["proxy-status", "--state", &state]).output().expect("proxy-status runs");
     let table = String::from_utf8_lossy(&status.stdout);
     assert!(status.status.success() && table.contains("\ncapitals-web-"), "{status:?}");
-    let line = up.wait_for_line("how soon changes reach the proxies: ");
+    let line = mesh.up.wait_for_line("how soon changes reach the proxies: ");
     let (pages, path) = line.rsplit_once(' ').and_then(|(_, url)| url.split_once("/debug")).expect("a URL");
     let page = get(pages, &format!("/debug{path}"));
     assert!(page.contains("200 OK") && page.contains("capitals-web-"), "{page}");
 
-    up.signal(libc::SIGINT);
-    assert!(up.wait_for_exit(PATIENCE).success(), "{}", up.output());
-    assert_eq!(processes_of(user.state.path()), Vec::<String>::new());
-    assert_eq!(entries(user.state.path()), KEPT);
+    mesh.end();
+    assert_eq!(processes_of(mesh.state()), Vec::<String>::new());
+    assert_eq!(entries(mesh.state()), KEPT);
     assert!(closed(pages), "something still listens on {pages}");
-    assert!(closed(&url), "something still listens on {url}");
+    assert!(closed(&mesh.url), "something still listens on {}", mesh.url);
 }
 
 #[test]
 fn killed_it_takes_everything_with_it_and_the_next_run_clears_its_files() {
-    let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
-    let user = User::present();
-    let mut up = Process::spawn(&mut user.up(&[]));
-    wait_ready(&mut up, 5);
-    let url = url(&mut up);
-    up.signal(libc::SIGKILL);
-    up.wait_for_exit(PATIENCE);
-    eventually("the end of all processes", || processes_of(user.state.path()).is_empty().then_some(()));
-    eventually("the end of the listening socket", || closed(&url).then_some(()));
-    assert!(entries(user.state.path()).contains(&"run.json".to_owned()), "the crash left nothing to clear");
+    let mut mesh = Mesh::present();
+    mesh.up.signal(libc::SIGKILL);
+    mesh.up.wait_for_exit(PATIENCE);
+    eventually("the end of all processes", || processes_of(mesh.state()).is_empty().then_some(()));
+    eventually("the end of the listening socket", || closed(&mesh.url).then_some(()));
+    assert!(entries(mesh.state()).contains(&"run.json".to_owned()), "the crash left nothing to clear");
 
-    let mut again = Process::spawn(&mut user.up(&[]));
+    let mut again = Process::spawn(&mut mesh.user.up(&[]));
     again.wait_for_line("cleared what an interrupted run left");
-    wait_ready(&mut again, 5);
+    wait_ready(&mut again, REPLICAS);
     again.signal(libc::SIGTERM);
     assert!(again.wait_for_exit(PATIENCE).success(), "{}", again.output());
-    assert_eq!(entries(user.state.path()), KEPT);
+    assert_eq!(entries(mesh.state()), KEPT);
 }
 
 #[test]
 fn a_second_one_on_the_same_state_directory_is_refused_and_the_first_goes_on() {
-    let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
-    let user = User::present();
-    let mut up = Process::spawn(&mut user.up(&[]));
-    wait_ready(&mut up, 5);
-    let mut second = Process::spawn(&mut user.up(&[]));
+    let mut mesh = Mesh::present();
+    let mut second = Process::spawn(&mut mesh.user.up(&[]));
     assert!(!second.wait_for_exit(PATIENCE).success());
     let said = second.output();
     assert!(said.contains("another `evenkeel up` uses") && said.contains("--state DIR"), "{said}");
-    served(&url(&mut up), "/healthz");
-    up.signal(libc::SIGINT);
-    assert!(up.wait_for_exit(PATIENCE).success());
+    served(&mesh.url, "/healthz");
+    mesh.end();
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod egress;
 mod endings;
 mod envoy;
 mod load;
+mod mesh;
 mod processes;
 mod upgrade;
 mod user;

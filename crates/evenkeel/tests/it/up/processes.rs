@@ -1,7 +1,7 @@
 //! The processes of a running mesh, as the machine's `/proc` shows them.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A process that belongs to a run.
 #[derive(Debug, Clone)]
@@ -31,16 +31,14 @@ impl Running {
             .collect()
     }
 
-    /// Its process id in the mesh's process namespace.
-    pub fn pid_inside(&self) -> i32 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).expect("it runs");
-        let line = status.lines().find(|line| line.starts_with("NSpid:")).expect("one of all processes");
-        line.split_ascii_whitespace().last().and_then(|pid| pid.parse().ok()).expect("a number")
-    }
-
     /// Its command line.
     pub fn line(&self) -> String {
         self.command.join(" ")
+    }
+
+    /// The file it runs, or ran when that was still there.
+    pub fn executable(&self) -> PathBuf {
+        fs::read_link(format!("/proc/{}/exe", self.pid)).expect("it runs")
     }
 
     /// What it was started with.

@@ -1,72 +1,104 @@
-//! Agents of a running mesh are replaced by newer ones, as an upgrade does it, and no caller notices.
+//! Agents of a running mesh are replaced by newer ones, as an upgrade does it: no caller notices, and the newer ones stay.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
-use evenkeel_testkit::load::Stop;
 use evenkeel_testkit::{Process, eventually};
 
-use super::load::{Kept, ask_again_and_again};
+use super::PATIENCE;
+use super::load::under_load;
+use super::mesh::Mesh;
 use super::processes::Running;
-use super::user::User;
-use super::{MACHINE, url, wait_ready};
-use crate::manager::Listening;
 
-/// An agent like the running one of that workload, started beside it in the replica.
-fn newer(user: &User, running: &Running, manager: &Listening) -> Process {
-    let pod = running.argument("--id").split('.').next().expect("POD.NAMESPACE").to_owned();
-    let state = user.state.path().display().to_string();
-    let mut command: Command = user.evenkeel(&["exec", &pod, "--state", &state, "--"]);
-    command.arg(&user.binary).args(running.arguments()).env("NOTIFY_SOCKET", manager.path());
+/// The same binary elsewhere, so that one can see which of them runs.
+fn newer_version(folder: &Path) -> PathBuf {
+    let binary = folder.join("evenkeel-newer");
+    std::fs::copy(env!("CARGO_BIN_EXE_evenkeel"), &binary).expect("the binary can be copied");
+    binary
+}
+
+/// An agent of this binary like the one that runs, started beside it in the replica.
+fn start(binary: &Path, running: &Running, mesh: &Mesh) -> Process {
+    let state = mesh.state().display().to_string();
+    let mut command: Command = mesh.user.evenkeel(&["exec", &pod(running), "--state", &state, "--"]);
+    command.arg(binary).args(running.arguments());
     Process::spawn(&mut command)
 }
 
+/// The replica whose agent it is.
+fn pod(agent: &Running) -> String {
+    agent.argument("--id").split('.').next().expect("POD.NAMESPACE").to_owned()
+}
+
 /// The one process that runs this workload's agent, if it is one.
-fn agent(state: &Path, workload: &str) -> Option<Running> {
-    let all = Running::all_of(state);
-    let mut agents = all.into_iter().filter(|process| process.is_agent_of(workload));
+fn agent(mesh: &Mesh, workload: &str) -> Option<Running> {
+    let mut agents = mesh.processes().into_iter().filter(|process| process.is_agent_of(workload));
     let one = agents.next()?;
     agents.next().is_none().then_some(one)
 }
 
-#[test]
-fn agents_and_their_proxies_are_replaced_under_load_and_no_replica_stops_being_ready() {
-    let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
-    let user = User::present();
-    let mut up = Process::spawn(&mut user.up(&[]));
-    wait_ready(&mut up, 5);
-    let url = url(&mut up);
-    super::endings::served(&url, "/api/capitals/Iceland");
+/// Has an agent of this binary take over from the one that runs, and returns the process that has started it when `up` knows.
+fn upgrade(mesh: &mut Mesh, workload: &str, binary: &Path) -> Process {
+    let running = agent(mesh, workload).expect("one agent");
+    let told = format!("replaced   {}: ", pod(&running));
+    let before = mesh.said(&told);
+    let next = start(binary, &running, mesh);
+    mesh.says_again(&told, before);
+    assert!(next.output().contains("took over from the process before"), "{workload}: {}", next.output());
+    let now = eventually("the one before has ended", || agent(mesh, workload));
+    assert_ne!(now.pid, running.pid, "{workload}");
+    assert_eq!(now.executable(), binary, "{workload}");
+    next
+}
 
-    let manager = Listening::new();
-    let (stop, asked, failures) = (AtomicBool::new(false), AtomicUsize::new(0), Mutex::new(Vec::new()));
-    std::thread::scope(|scope| {
-        let _ending = Stop(&stop);
-        for kept in [Kept::Yes, Kept::No] {
-            let (url, stop, asked, failures) = (&url, &stop, &asked, &failures);
-            scope.spawn(move || ask_again_and_again(url, kept, stop, asked, failures));
-        }
-        for workload in ["capitals-web", "capitals-info-v2", "istio-ingressgateway"] {
-            let running = agent(user.state.path(), workload).expect("one agent");
-            let mut next = newer(&user, &running, &manager);
-            // `up` starts another one for the one that has ended, and that takes over in turn.
-            let status = next.wait_for_exit(super::PATIENCE);
-            assert_eq!(status.code(), Some(0), "{workload}: {}", next.output());
-            assert!(next.output().contains("took over from the process before"), "{workload}: {}", next.output());
-            manager.hears("READY=1", &next);
-            let last = eventually("one agent that is left", || agent(user.state.path(), workload));
-            assert_ne!(last.pid, running.pid, "{workload}");
-            manager.hears(&format!("MAINPID={}", last.pid_inside()), &next);
-            manager.hears_nothing();
-            let before = asked.load(Ordering::Relaxed);
-            eventually("load", || (asked.load(Ordering::Relaxed) > before + 40).then_some(()));
+#[test]
+fn agents_are_replaced_under_load_and_the_newer_ones_stay_until_the_mesh_ends() {
+    let mut mesh = Mesh::present();
+    let folder = super::state();
+    let binary = newer_version(folder.path());
+    let workloads = ["capitals-web", "capitals-info-v2", "istio-ingressgateway"];
+    let (mut replaced, mut newer) = (Vec::new(), Vec::new());
+    let url = mesh.url.clone();
+    let failures = under_load(&url, |account| {
+        for workload in workloads {
+            replaced.push(upgrade(&mut mesh, workload, &binary));
+            // `up` knows of this one only by what the newer one says in its turn.
+            newer.push(upgrade(&mut mesh, workload, &binary));
+            account.answers(40);
         }
     });
-    assert_eq!(failures.into_inner().expect("no panic"), [""; 0], "{}", up.output());
-    let told = up.output();
-    assert!(!told.contains("not ready"), "{told}");
-    up.signal(libc::SIGINT);
-    assert!(up.wait_for_exit(super::PATIENCE).success(), "{}", up.output());
+    assert_eq!(failures, [""; 0], "{}", mesh.up.output());
+    for process in &mut replaced {
+        assert_eq!(process.wait_for_exit(PATIENCE).code(), Some(0), "{}", process.output());
+    }
+    let told = mesh.up.output();
+    assert!(!told.contains("not ready") && !told.contains("restarted"), "{told}");
+    mesh.end();
+    for process in &mut newer {
+        assert_eq!(process.wait_for_exit(PATIENCE).code(), Some(0), "not ended in order: {}", process.output());
+    }
+}
+
+#[test]
+fn a_newer_agent_that_ends_is_started_again_in_its_own_version() {
+    let mut mesh = Mesh::present();
+    let folder = super::state();
+    let binary = newer_version(folder.path());
+    let mut started = upgrade(&mut mesh, "capitals-web", &binary);
+    let newer = agent(&mesh, "capitals-web").expect("one agent");
+    // Whatever becomes of the file: what runs is what is started.
+    std::fs::remove_file(&binary).expect("our own copy");
+    for _ in 0..2 {
+        let told = [format!("not ready  {}: proxy ", pod(&newer)), format!("ready      {} at ", pod(&newer))];
+        let before = told.each_ref().map(|line| mesh.said(line));
+        agent(&mesh, "capitals-web").expect("one agent").kill();
+        told.iter().zip(before).for_each(|(line, before)| mesh.says_again(line, before));
+        let again = agent(&mesh, "capitals-web").expect("one agent");
+        assert_eq!(again.executable().display().to_string(), format!("{} (deleted)", binary.display()));
+        assert_eq!(again.arguments().collect::<Vec<_>>(), newer.arguments().collect::<Vec<_>>());
+    }
+    assert_eq!(started.wait_for_exit(PATIENCE).code(), Some(128 + libc::SIGKILL), "{}", started.output());
+    super::mesh::served(&mesh.url, "/api/capitals/Iceland");
+    mesh.end();
+    assert_eq!(super::entries(mesh.state()), super::KEPT);
 }

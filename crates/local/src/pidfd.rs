@@ -1,0 +1,73 @@
+//! A process by a descriptor: its number cannot come to mean another one.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// A process of this process namespace, a child or not. See pidfd_open(2).
+#[derive(Debug)]
+pub struct PidFd(OwnedFd);
+
+impl PidFd {
+    /// The process that has this number now.
+    ///
+    /// # Errors
+    /// The system's: there is none.
+    pub fn open(pid: i32) -> io::Result<Self> {
+        // SAFETY: takes two integers; the result is checked before use.
+        let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        match i32::try_from(descriptor) {
+            // SAFETY: the kernel just gave us this descriptor and nobody else knows it.
+            Ok(descriptor @ 0..) => Ok(Self(unsafe { OwnedFd::from_raw_fd(descriptor) })),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Sends it a signal; nothing to a process that has ended.
+    pub fn signal(&self, signal: Signal) {
+        let nothing = std::ptr::null::<libc::siginfo_t>();
+        // SAFETY: takes a descriptor that is open, two integers and a null pointer, which stands for no information.
+        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), signal as libc::c_int, nothing, 0) };
+    }
+
+    /// Waits for its end, so long at most, and says whether it has ended. Holds the thread.
+    pub fn wait(&self, timeout: Duration) -> bool {
+        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
+        matches!(poll(&mut [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)], timeout), Ok(1..))
+    }
+
+    /// Completes when it has ended, whether or not somebody has collected it.
+    ///
+    /// # Errors
+    /// The event loop's, which has no room.
+    pub async fn ended(&self) -> io::Result<()> {
+        // SAFETY: the descriptor is borrowed for as long as it is registered, so it stays open and means the same process.
+        let process = unsafe { AsyncFd::register_with_interest(self.0.as_fd(), Interest::READABLE) }?;
+        process.readable().await.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_process_is_waited_for_and_signalled_until_it_has_ended() -> Result<(), Box<dyn std::error::Error>> {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn()?;
+        let process = PidFd::open(i32::try_from(child.id())?)?;
+        assert!(!process.wait(Duration::ZERO));
+        process.signal(Signal::SIGTERM);
+        tokio::time::timeout(Duration::from_secs(10), process.ended()).await??;
+        assert!(process.wait(Duration::ZERO), "it has ended, though nobody has collected it");
+        child.wait()?;
+        process.ended().await?;
+        process.signal(Signal::SIGTERM);
+        assert!(PidFd::open(i32::try_from(child.id())?).is_err());
+        Ok(())
+    }
+}

@@ -1,0 +1,236 @@
+//! What is run, and where: a command line inside a replica's namespaces, logged to a file; also one as a running process has it.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_process::manager::NOTIFY_SOCKET;
+use tokio::process::{Child, Command};
+
+use crate::namespace::Namespace;
+use crate::pidfd::PidFd;
+use crate::ports::lift;
+
+/// First descriptor of inherited listening sockets (systemd's `SD_LISTEN_FDS_START`).
+const FIRST_INHERITED: RawFd = 3;
+/// Variables that would send a workload's requests somewhere else than into its mesh, and the one for whoever started `up`: what
+/// it starts is not the service.
+const STRIPPED: [&str; 9] = [
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+    "no_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    NOTIFY_SOCKET,
+];
+
+/// What to run, and where.
+#[derive(Debug, Clone)]
+pub struct Program {
+    /// The executable.
+    pub command: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// Variables added to those of `up`.
+    pub environment: Vec<(String, String)>,
+    /// Working directory.
+    pub directory: PathBuf,
+    /// File that receives standard output and error.
+    pub log: PathBuf,
+    /// Namespaces to run in; none: those of the supervisor.
+    pub namespace: Option<Arc<Namespace>>,
+    /// Listening sockets to hand over, with their names (`LISTEN_FDNAMES`). Descriptors must lie above those handed over.
+    pub listeners: Vec<(String, RawFd)>,
+    /// Socket (`NOTIFY_SOCKET`) on which it says that another process has taken over from it; none: it does not happen.
+    pub notify: Option<PathBuf>,
+    /// The process whose like it is.
+    like: Option<Arc<Seen>>,
+}
+
+/// What cannot be said of a process in a command line.
+#[derive(Debug)]
+struct Seen {
+    /// Its executable, held open: it may be replaced or removed meanwhile.
+    executable: OwnedFd,
+    /// All its variables.
+    environment: Vec<(OsString, OsString)>,
+}
+
+impl Program {
+    /// A command in the supervisor's own surroundings.
+    pub fn new(command: impl Into<PathBuf>, arguments: Vec<OsString>, directory: PathBuf, log: PathBuf) -> Self {
+        Self {
+            command: command.into(),
+            arguments,
+            environment: Vec::new(),
+            directory,
+            log,
+            namespace: None,
+            listeners: Vec::new(),
+            notify: None,
+            like: None,
+        }
+    }
+
+    /// The same program in the version that runs as this process: its executable, arguments, variables and working directory.
+    ///
+    /// # Errors
+    /// When the process has ended, or may not be looked at.
+    pub fn as_seen_in(&self, pid: u32, process: &PidFd) -> io::Result<Self> {
+        let folder = PathBuf::from(format!("/proc/{pid}"));
+        let executable = lift(File::open(folder.join("exe"))?.into())?;
+        let directory = fs::read_link(folder.join("cwd"))?;
+        let command_line = fs::read(folder.join("cmdline"))?;
+        let mut command_line = words(&command_line).map(OsStr::to_owned);
+        let (command, arguments) = (command_line.next().unwrap_or_default().into(), command_line.collect());
+        let environment = words(&fs::read(folder.join("environ"))?).filter_map(variable).collect();
+        // What was read is of that process and not of another one that got its number, if it still runs.
+        if process.wait(Duration::ZERO) {
+            return Err(io::Error::from(io::ErrorKind::NotFound));
+        }
+        let like = Some(Arc::new(Seen { executable, environment }));
+        Ok(Self { command, arguments, environment: Vec::new(), directory, like, ..self.clone() })
+    }
+
+    /// Starts it once, as leader of a session of its own: a terminal's Ctrl-C reaches the supervisor only, which then
+    /// ends programs in order.
+    pub fn spawn(&self) -> io::Result<Child> {
+        let log = self.open_log()?;
+        let mut command = match &self.like {
+            None => Command::new(&self.command),
+            Some(seen) => {
+                let mut command = Command::new(format!("/proc/self/fd/{}", seen.executable.as_raw_fd()));
+                command
+                    .arg0(&self.command)
+                    .env_clear()
+                    .envs(seen.environment.iter().map(|(name, value)| (name, value)));
+                command
+            }
+        };
+        command.args(&self.arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        self.prepare(&mut command)?;
+        command.spawn()
+    }
+
+    /// Environment, namespaces, directory and inherited sockets.
+    fn prepare(&self, command: &mut Command) -> io::Result<()> {
+        for name in STRIPPED {
+            command.env_remove(name);
+        }
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command.envs(self.notify.iter().map(|socket| (NOTIFY_SOCKET, socket)));
+        if !self.listeners.is_empty() {
+            let names: Vec<&str> = self.listeners.iter().map(|(name, _)| name.as_str()).collect();
+            command.env("LISTEN_FDS", names.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
+        }
+        let handles = self.namespace.as_ref().map(|namespace| namespace.handles());
+        let directory = CString::new(self.directory.as_os_str().as_bytes())?;
+        let listeners: Vec<RawFd> = self.listeners.iter().map(|(_, descriptor)| *descriptor).collect();
+        let move_in = move || {
+            // SAFETY: setsid takes nothing and touches no memory.
+            unsafe { libc::setsid() };
+            if let Some(handles) = handles {
+                handles.enter()?;
+            }
+            // After joining: a new mount namespace resets the working directory.
+            // SAFETY: `directory` is a NUL-terminated string owned by this closure.
+            if unsafe { libc::chdir(directory.as_ptr()) } != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            hand_over(&listeners)
+        };
+        // SAFETY: the closure allocates nothing and makes only async-signal-safe calls (setsid, setns, chdir, dup2).
+        unsafe { command.pre_exec(move_in) };
+        Ok(())
+    }
+
+    fn open_log(&self) -> io::Result<File> {
+        if let Some(folder) = self.log.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        OpenOptions::new().create(true).append(true).open(&self.log)
+    }
+}
+
+/// Places listening sockets where the protocol says, from descriptor 3 up; dup2 also clears close-on-exec.
+fn hand_over(listeners: &[RawFd]) -> io::Result<()> {
+    for (target, source) in (FIRST_INHERITED..).zip(listeners) {
+        // SAFETY: dup2 takes two integers; replacing an open descriptor of the child is what it is for.
+        if unsafe { libc::dup2(*source, target) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// The words of a file in `/proc`, each of which ends with a NUL.
+fn words(text: &[u8]) -> impl Iterator<Item = &OsStr> {
+    text.strip_suffix(&[0]).into_iter().flat_map(|text| text.split(|byte| *byte == 0)).map(OsStr::from_bytes)
+}
+
+fn variable(word: &OsStr) -> Option<(OsString, OsString)> {
+    let mut parts = word.as_bytes().splitn(2, |byte| *byte == b'=').map(|part| OsStr::from_bytes(part).to_owned());
+    // One without a name is none that could be set.
+    let name = parts.next().filter(|name| !name.is_empty())?;
+    Some((name, parts.next()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(folder: &tempfile::TempDir, script: &str) -> Program {
+        let arguments = vec!["-c".into(), script.into()];
+        let program = Program::new("/bin/sh", arguments, folder.path().to_path_buf(), folder.path().join("log"));
+        Program { environment: vec![("GREETING".to_owned(), "hello".to_owned())], ..program }
+    }
+
+    #[tokio::test]
+    async fn output_environment_and_directory_arrive() -> io::Result<()> {
+        let folder = tempfile::tempdir()?;
+        let notify = Some(folder.path().join("notify"));
+        let program = Program { notify, ..shell(&folder, "echo $GREETING; pwd >&2; echo $NOTIFY_SOCKET") };
+        assert!(program.spawn()?.wait().await?.success());
+        let path = folder.path().canonicalize()?;
+        let expected = format!("hello\n{}\n{}\n", path.display(), folder.path().join("notify").display());
+        assert_eq!(fs::read_to_string(folder.path().join("log"))?, expected);
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn a_process_is_run_again_as_it_was_though_its_executable_is_gone() -> Result<(), Box<dyn std::error::Error>>
+    {
+        let (folder, other) = (tempfile::tempdir()?, tempfile::tempdir()?);
+        let shell_of_its_own = other.path().join("newer-sh");
+        fs::copy("/bin/sh", &shell_of_its_own)?;
+        let mut running = std::process::Command::new(&shell_of_its_own);
+        running.args(["-c", "touch here; read line; exit 3", "name", "one", ""]).env_clear().env("KEPT", "a=b");
+        let mut running = running.current_dir(other.path()).stdin(Stdio::piped()).spawn()?;
+        // Until then it may be the child that is about to become it.
+        while !other.path().join("here").exists() {
+            tokio::task::yield_now().await;
+        }
+        let process = PidFd::open(i32::try_from(running.id())?)?;
+        let mut again = shell(&folder, "exit 9").as_seen_in(running.id(), &process)?;
+        fs::remove_file(&shell_of_its_own)?;
+        assert_eq!((&again.command, &again.directory), (&shell_of_its_own, &other.path().to_path_buf()));
+        assert_eq!(again.arguments[2..], ["name", "one", ""]);
+        again.arguments[1] = "echo $0 $1 \"[$2]\" $KEPT ${GREETING-none}".into();
+        assert!(again.spawn()?.wait().await?.success());
+        assert_eq!(fs::read_to_string(folder.path().join("log"))?, "name one [] a=b none\n");
+        drop(running.stdin.take());
+        assert_eq!(running.wait()?.code(), Some(3));
+        let gone = again.as_seen_in(running.id(), &process).map(|program| program.command);
+        assert!(gone.is_err(), "{gone:?}");
+        Ok(())
+    }
+}
