@@ -106,6 +106,20 @@ impl<T> Receiver<T> {
         wake(sender);
         Poll::Ready(Some(item))
     }
+
+    /// Looks at the last item that was sent, without taking anything: ready with what `found` makes of it, or with `None` when the
+    /// sender is gone. Items sent later wake the task.
+    pub(crate) fn poll_last<R>(&self, found: impl Fn(&T) -> Option<R>, cx: &mut Context<'_>) -> Poll<Option<R>> {
+        let mut state = lock(&self.0);
+        if let Some(result) = state.queue.back().and_then(|(item, _)| found(item)) {
+            return Poll::Ready(Some(result));
+        }
+        if state.closed {
+            return Poll::Ready(None);
+        }
+        watch(&mut state.receiver, cx.waker());
+        Poll::Pending
+    }
 }
 
 impl<T> Drop for Sender<T> {
@@ -177,5 +191,20 @@ mod tests {
         drop(receiver);
         sender.send('b', 1);
         assert_eq!(sender.poll_room(&mut cx), Poll::Ready(Err(Closed)));
+    }
+
+    #[test]
+    fn what_was_sent_last_is_seen_before_what_waits() {
+        let mut cx = Context::from_waker(Waker::noop());
+        let (sender, receiver) = pipe(100);
+        let seven = |item: &u32| (*item == 7).then_some("seven");
+        sender.send(1, 10);
+        assert_eq!(receiver.poll_last(seven, &mut cx), Poll::Pending);
+        sender.send(7, 0);
+        assert_eq!(receiver.poll_last(seven, &mut cx), Poll::Ready(Some("seven")));
+        assert_eq!(receiver.poll_next(&mut cx), Poll::Ready(Some(1)), "nothing was taken");
+        assert_eq!(receiver.poll_next(&mut cx), Poll::Ready(Some(7)));
+        drop(sender);
+        assert_eq!(receiver.poll_last(seven, &mut cx), Poll::Ready(None));
     }
 }

@@ -1,5 +1,6 @@
 //! Bytes between the two sides of one request: both directions at once, each only as fast as its reader.
 
+use std::io;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -260,26 +261,25 @@ impl Exchange<'_, '_> {
 
     /// One piece, or the end, or a wait for either.
     fn poll_upload_step(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
-        let refused = |_| Stop::Refused;
-        let known = self.upload.replay.as_deref().unwrap_or_default();
-        if let Some(again) = known.get(self.upload.replayed..).filter(|again| !again.is_empty()) {
-            ready!(self.up.poll_room(cx)).map_err(refused)?;
+        if self.upload.replayed < self.upload.replay.as_ref().map_or(0, |known| known.len()) {
+            ready!(self.poll_room(cx))?;
+            let known = self.upload.replay.as_deref().unwrap_or_default();
+            let again = known.get(self.upload.replayed..).unwrap_or_default();
             let part = again.get(..BLOCK_BYTES).unwrap_or(again);
             self.up.send(part, false);
             self.upload.replayed += part.len();
             return Poll::Ready(Ok(()));
         }
         if self.upload.ended {
-            ready!(self.up.poll_flush_end(cx)).map_err(refused)?;
+            ready!(self.up.poll_flush_end(cx)).map_err(|_| Stop::Refused)?;
             self.upload.finished = true;
             return Poll::Ready(Ok(()));
         }
         if self.upload.paused {
-            // What the client sends in advance waits where it is.
-            ready!(self.up.poll_flush(cx)).map_err(refused)?;
+            ready!(self.poll_flushed(cx))?;
             return self.life.down.poll_gone(cx).map(|failure| Err(Stop::Failed(failure)));
         }
-        ready!(self.up.poll_room(cx)).map_err(refused)?;
+        ready!(self.poll_room(cx))?;
         let request = &mut *self.life.request;
         let (up, upload) = (&mut *self.up, &mut *self.upload);
         let mut take = |data: &[u8], last: bool| {
@@ -301,11 +301,31 @@ impl Exchange<'_, '_> {
                 self.timers.route = self.timers.route.or(after(now, self.timers.route_limit));
             }
             Piece::Nothing => {
-                ready!(self.up.poll_flush(cx)).map_err(refused)?;
+                ready!(self.poll_flushed(cx))?;
                 ready!(self.life.down.poll_receive(cx)).map_err(Stop::Failed)?;
             }
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Ready when the upstream takes more of the request.
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        let room = self.up.poll_room(cx);
+        self.or_gone(room, cx)
+    }
+
+    /// Ready when the upstream has taken all there was.
+    fn poll_flushed(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        let flushed = self.up.poll_flush(cx);
+        self.or_gone(flushed, cx)
+    }
+
+    /// While the upstream takes nothing, a client may leave; what it sends in advance waits where it is.
+    fn or_gone(&mut self, taken: Poll<io::Result<()>>, cx: &mut Context<'_>) -> Poll<Result<(), Stop>> {
+        match taken {
+            Poll::Ready(taken) => Poll::Ready(taken.map_err(|_| Stop::Refused)),
+            Poll::Pending => self.life.down.poll_gone(cx).map(|failure| Err(Stop::Failed(failure))),
+        }
     }
 
     /// Nothing moves: watches for a client that goes away once its request is handed over, and for the time. Ready only when it failed.

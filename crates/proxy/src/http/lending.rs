@@ -112,7 +112,8 @@ fn poll_up(up: &Sender<Up>, down: &mut Downstream<'_>, trailers: &mut Headers, c
         match up.poll_room(cx) {
             Poll::Ready(Ok(())) => {}
             // The borrower is done with the request; how its response ends is seen on the way down.
-            Poll::Ready(Err(_)) | Poll::Pending => return Poll::Pending,
+            Poll::Ready(Err(_)) => return Poll::Pending,
+            Poll::Pending => return down.poll_gone(cx),
         }
         let (mut bytes, mut ends) = (Vec::new(), false);
         let mut take = |data: &[u8], last| {

@@ -98,6 +98,7 @@ fn grpc_streams_wait_for_slow_readers_alone() {
     stands_still("the client to wait", || taken.load(Ordering::Relaxed));
     others_are_served(&mesh, Version::HTTP_2);
     call.abort();
+    nothing_is_left(&mesh, 2);
     assert_eq!(mesh.connections(), (1, 0), "all shared one connection");
 }
 

@@ -40,8 +40,6 @@ pub(in crate::http) enum Down {
 pub(in crate::http) struct Lent {
     up: Receiver<Up>,
     down: Sender<Down>,
-    /// Received while nothing but the client's leaving was looked for.
-    early: Option<Up>,
     received_all: bool,
     ended: bool,
 }
@@ -49,7 +47,7 @@ pub(in crate::http) struct Lent {
 impl Lent {
     /// `received_all`: the request ended with its head.
     pub(in crate::http) fn new(up: Receiver<Up>, down: Sender<Down>, received_all: bool) -> Self {
-        Self { up, down, early: None, received_all, ended: false }
+        Self { up, down, received_all, ended: false }
     }
 
     pub(super) fn piece(
@@ -61,13 +59,7 @@ impl Lent {
         if self.received_all {
             return Ok(Piece::End);
         }
-        let next = match self.early.take() {
-            Some(early) => Some(early),
-            None => match self.up.poll_next(cx) {
-                Poll::Ready(next) => next,
-                Poll::Pending => return Ok(Piece::Nothing),
-            },
-        };
+        let Poll::Ready(next) = self.up.poll_next(cx) else { return Ok(Piece::Nothing) };
         match next {
             Some(Up::Data(bytes, last)) => {
                 take(&bytes, last);
@@ -84,21 +76,13 @@ impl Lent {
         }
     }
 
+    /// Nothing comes after the client's leaving, however much of its request waits before it.
     pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
-        match &self.early {
-            Some(Up::Gone(failure)) => return Poll::Ready(failure.clone()),
-            Some(_) => return Poll::Pending,
-            None => {}
-        }
-        match self.up.poll_next(cx) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Some(Up::Gone(failure))) => Poll::Ready(failure),
-            Poll::Ready(None) => Poll::Ready(Failure::ClientGone),
-            Poll::Ready(early) => {
-                self.early = early;
-                Poll::Pending
-            }
-        }
+        let gone = |item: &Up| match item {
+            Up::Gone(failure) => Some(failure.clone()),
+            Up::Data(..) | Up::End(_) => None,
+        };
+        self.up.poll_last(gone, cx).map(|failure| failure.unwrap_or(Failure::ClientGone))
     }
 
     pub(super) fn received_all(&self) -> bool {
