@@ -47,19 +47,9 @@ fn record_after<T>(duration: Duration, origin: &Origin, request: &Request, f: im
     record.upstream_local_address = request.upstream_local;
     record.upstream_transport_failure_reason = &request.transport_failure;
     record.upstream_attempts = request.attempts;
-    record.downstream_local_address = Some(view.local);
+    record.set_connection(view, session, &origin.chain);
     record.downstream_remote_address = Some(request.client.unwrap_or(view.remote));
-    record.downstream_direct_remote_address = Some(view.direct_remote);
-    if let Some(peer) = &view.peer {
-        record.downstream_peer_uri_sans = &peer.uri_sans;
-        record.downstream_local_uri_sans = &peer.local_uri_sans;
-        record.downstream_peer_subject = &peer.subject;
-    }
-    record.downstream_tls_version = session.map(|session| session.version);
-    record.downstream_tls_cipher = session.map(|session| session.cipher);
-    record.requested_server_name = view.server_name.as_deref();
     record.route_name = request.route_name.as_deref().filter(|name| !name.is_empty());
-    record.filter_chain_name = Some(&*origin.chain.name).filter(|name| !name.is_empty());
     record.connection_id = origin.id;
     record.grpc_messages = request.kept.call.as_ref().and_then(Call::messages);
     f(&record)

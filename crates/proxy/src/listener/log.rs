@@ -5,7 +5,6 @@ use std::time::SystemTime;
 
 use evenkeel_runtime_config::Listener;
 use evenkeel_runtime_config::listener::{FilterChain, Terminal};
-use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_tls::Session;
 use tokio::time::Instant;
 
@@ -27,14 +26,12 @@ pub(super) struct Young<'a> {
 
 /// A listener filter has closed the connection.
 pub(super) fn closed(worker: &Worker, young: Young<'_>) {
-    let view = plain_view(young.ends);
-    write(worker, young.listener, &of_ends(&view, young.id, young.since));
+    write(worker, young.listener, &of_ends(&young));
 }
 
 /// No filter chain takes the connection.
 pub(super) fn unmatched(worker: &Worker, young: Young<'_>) {
-    let view = plain_view(young.ends);
-    let mut record = of_ends(&view, young.id, young.since);
+    let mut record = of_ends(&young);
     record.flags = ResponseFlags::NO_ROUTE_FOUND;
     record.response_code_details = "filter_chain_not_found";
     write(worker, young.listener, &record);
@@ -48,9 +45,8 @@ pub(super) fn failed_handshake(
     server_name: Option<&Arc<str>>,
     failure: &Failure,
 ) {
-    let view = plain_view(young.ends);
-    let mut record = of_ends(&view, young.id, young.since);
-    record.filter_chain_name = chain_name(chain);
+    let mut record = of_ends(&young);
+    record.set_filter_chain(chain);
     record.requested_server_name = server_name.map(|name| &**name);
     record.downstream_transport_failure_reason = &failure.reason;
     if matches!(failure.blame, Blame::Timeout) {
@@ -82,18 +78,9 @@ pub(super) fn refused(worker: &Worker, listener: &Listener, downstream: &Downstr
 
 /// What is known of a connection that a filter chain serves, or served.
 pub(crate) fn of_connection(downstream: &Downstream) -> Record<'_> {
-    let view = &downstream.view;
-    let session = downstream.stream.session();
-    let mut record = of_ends(view, downstream.id, downstream.since);
-    if let Some(peer) = &view.peer {
-        record.downstream_peer_uri_sans = &peer.uri_sans;
-        record.downstream_local_uri_sans = &peer.local_uri_sans;
-        record.downstream_peer_subject = &peer.subject;
-    }
-    record.downstream_tls_version = session.map(|session| session.version);
-    record.downstream_tls_cipher = session.map(|session| session.cipher);
-    record.requested_server_name = view.server_name.as_deref();
-    record.filter_chain_name = chain_name(&downstream.chain);
+    let mut record = begun(downstream.id, downstream.since);
+    let session = downstream.stream.session().map(|session| &**session);
+    record.set_connection(&downstream.view, session, &downstream.chain);
     record
 }
 
@@ -104,18 +91,17 @@ pub(crate) fn write(worker: &Worker, listener: &Listener, record: &Record<'_>) {
     }
 }
 
-fn chain_name(chain: &FilterChain) -> Option<&str> {
-    Some(&*chain.name).filter(|name| !name.is_empty())
+fn of_ends(young: &Young<'_>) -> Record<'static> {
+    let mut record = begun(young.id, young.since);
+    record.set_ends(&plain_view(young.ends));
+    record
 }
 
-fn of_ends(view: &ConnectionView, id: u64, since: Instant) -> Record<'static> {
+fn begun(id: u64, since: Instant) -> Record<'static> {
     let duration = since.elapsed();
     let now = SystemTime::now();
     let mut record = Record::new(now.checked_sub(duration).unwrap_or(now));
     record.duration = duration;
-    record.downstream_local_address = Some(view.local);
-    record.downstream_remote_address = Some(view.remote);
-    record.downstream_direct_remote_address = Some(view.direct_remote);
     record.connection_id = id;
     record
 }

@@ -196,18 +196,26 @@ fn streams_past_the_listeners_limit_get_503_and_their_connection_lives() {
     (0..2).for_each(|_| release.send(()).expect("requests wait"));
 }
 
-#[test]
-fn streams_without_a_window_are_cut_with_their_connection_when_the_listeners_memory_is_full() {
-    const LIMIT: u32 = 400_000;
+/// Bytes that the connections of [`with_little_memory`] may hold.
+const MEMORY_LIMIT: u32 = 400_000;
+
+/// A proxy with a limit of memory, before a backend with answers that are far larger than that, and small ones.
+fn with_little_memory() -> (Proxy, Backend) {
     let backend = Backend::start(|request| match request.target.as_str() {
-        "/" => Reply::Fixed(200, Vec::new(), vec![b'x'; 8 << 20]),
+        "/" | "/big" => Reply::Fixed(200, Vec::new(), vec![b'x'; 8 << 20]),
         _ => Reply::text("small"),
     });
     let cluster = static_cluster("backend", backend.address(), "");
     let bootstrap = static_bootstrap(&http_listener("web", TO_BACKEND, ""), &[cluster]);
-    let bootstrap = with_runtime(&bootstrap, "evenkeel.resource_limits.listener.web.memory_limit", LIMIT);
+    let bootstrap = with_runtime(&bootstrap, "evenkeel.resource_limits.listener.web.memory_limit", MEMORY_LIMIT);
     let proxy = Proxy::start_with(&bootstrap, 2);
     proxy.wait_live();
+    (proxy, backend)
+}
+
+#[test]
+fn streams_without_a_window_are_cut_with_their_connection_when_the_listeners_memory_is_full() {
+    let (proxy, _backend) = with_little_memory();
     let web = proxy.listener("web");
     let mut good = Connection::open(web).expect("it accepts");
     let mut small = || good.get("test", "/small", "").expect("an answer, if only that there is no room").status;
@@ -228,16 +236,7 @@ fn streams_without_a_window_are_cut_with_their_connection_when_the_listeners_mem
 
 #[test]
 fn clients_that_do_not_read_are_cut_when_the_listeners_memory_is_full() {
-    const LIMIT: u32 = 400_000;
-    let backend = Backend::start(|request| match request.target.as_str() {
-        "/big" => Reply::Fixed(200, Vec::new(), vec![b'x'; 8 << 20]),
-        _ => Reply::text("small"),
-    });
-    let cluster = static_cluster("backend", backend.address(), "");
-    let bootstrap = static_bootstrap(&http_listener("web", TO_BACKEND, ""), &[cluster]);
-    let bootstrap = with_runtime(&bootstrap, "evenkeel.resource_limits.listener.web.memory_limit", LIMIT);
-    let proxy = Proxy::start_with(&bootstrap, 2);
-    proxy.wait_live();
+    let (proxy, _backend) = with_little_memory();
     let web = proxy.listener("web");
     let mut good = served(web);
     let held = || stat(&proxy, ".downstream_memory_bytes").iter().sum::<u64>();
@@ -251,7 +250,7 @@ fn clients_that_do_not_read_are_cut_when_the_listeners_memory_is_full() {
         slow.extend(asked);
         (cut() > 0).then_some(())
     });
-    eventually("what is held to be counted", || (1..=u64::from(LIMIT)).contains(&held()).then_some(()));
+    eventually("what is held to be counted", || (1..=u64::from(MEMORY_LIMIT)).contains(&held()).then_some(()));
     let answer = good.get("test", "/", "").expect("an answer, if only that there is no room");
     assert!(answer.keeps_open() && [200, 503].contains(&answer.status), "{answer:?}");
     drop(slow);

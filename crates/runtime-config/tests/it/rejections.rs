@@ -306,32 +306,6 @@ fn clusters_and_endpoints() {
             ],
         ),
         (
-            "name: c\nhealth_checks: [{ timeout: 1s, interval: 0s, unhealthy_threshold: 0, healthy_threshold: 1 }]",
-            vec![
-                "health_checks[0]: one of http_health_check, tcp_health_check, grpc_health_check is required",
-                "health_checks[0].interval: must be longer than 0 s",
-                "health_checks[0].unhealthy_threshold: must be at least 1",
-            ],
-        ),
-        (
-            "name: c\nhealth_checks: [{ name: a, http_health_check: { path: a, method: CONNECT } }, { name: b, tcp_health_check: { send: { text: \"0x1\" } }, timeout: 1s, interval: 1s, unhealthy_threshold: 1, healthy_threshold: 1 }]",
-            vec![
-                "health_checks[0].http_health_check.path: must start with / and hold no blanks",
-                "health_checks[0].timeout: is required",
-                "health_checks[0].interval: is required",
-                "health_checks[0].unhealthy_threshold: is required",
-                "health_checks[0].healthy_threshold: is required",
-                "health_checks[1].tcp_health_check.send.text: must be an even number of hexadecimal digits",
-            ],
-        ),
-        (
-            "name: c\nhealth_checks: [{ tcp_health_check: {}, timeout: 1s, interval: 1s, unhealthy_threshold: 1, healthy_threshold: 1 }, { name: a, tcp_health_check: {}, timeout: 1s, interval: 1s, unhealthy_threshold: 1, healthy_threshold: 1 }, { name: a, tcp_health_check: {}, timeout: 1s, interval: 1s, unhealthy_threshold: 1, healthy_threshold: 1 }]",
-            vec![
-                "health_checks[0].name: is required where there are several",
-                "health_checks[2].name: another is called \"a\" already",
-            ],
-        ),
-        (
             "name: c\ndns_failure_refresh_rate: { base_interval: 5s, max_interval: 1s }",
             vec!["dns_failure_refresh_rate: must satisfy 1 ms <= base_interval <= max_interval"],
         ),
@@ -368,6 +342,40 @@ fn clusters_and_endpoints() {
         assert_problems(text, problems(&input::cluster(text)), &expected);
     }
     assert_problems("", problems(&input::endpoints("endpoints: []")), &["cluster_name: must not be empty"]);
+}
+
+#[test]
+fn health_checks() {
+    for (text, expected) in [
+        (
+            "name: c\nhealth_checks: [{ timeout: 1s, interval: 0s, unhealthy_threshold: 0, healthy_threshold: 1 }]",
+            vec![
+                "health_checks[0]: one of http_health_check, tcp_health_check, grpc_health_check is required",
+                "health_checks[0].interval: must be longer than 0 s",
+                "health_checks[0].unhealthy_threshold: must be at least 1",
+            ],
+        ),
+        (
+            "name: c\nhealth_checks: [{ name: a, http_health_check: { path: a, method: CONNECT } }, { name: b, tcp_health_check: { send: { text: \"0x1\" } }, timeout: 1s, interval: 1s, unhealthy_threshold: 1, healthy_threshold: 1 }]",
+            vec![
+                "health_checks[0].http_health_check.path: must start with / and hold no blanks",
+                "health_checks[0].timeout: is required",
+                "health_checks[0].interval: is required",
+                "health_checks[0].unhealthy_threshold: is required",
+                "health_checks[0].healthy_threshold: is required",
+                "health_checks[1].tcp_health_check.send.text: must be an even number of hexadecimal digits",
+            ],
+        ),
+        (
+            "name: c\nhealth_checks: [{ tcp_health_check: {}, timeout: 1s, interval: 1s, unhealthy_threshold: 1, healthy_threshold: 1 }, { name: a, tcp_health_check: {}, timeout: 1s, interval: 1s, unhealthy_threshold: 1, healthy_threshold: 1 }, { name: a, tcp_health_check: {}, timeout: 1s, interval: 1s, unhealthy_threshold: 1, healthy_threshold: 1 }]",
+            vec![
+                "health_checks[0].name: is required where there are several",
+                "health_checks[2].name: another is called \"a\" already",
+            ],
+        ),
+    ] {
+        assert_problems(text, problems(&input::cluster(text)), &expected);
+    }
 }
 
 #[test]

@@ -64,6 +64,9 @@ const fn row(
     Row { name, detection, hosts, ejected, counted }
 }
 
+/// One host goes for 5xx in a row.
+const ONE_BY_5XX: &[(&str, u64)] = &[("ejections_enforced_total", 1), ("ejections_enforced_consecutive_5xx", 1)];
+
 const ENFORCED: &str = "ejections_enforced_";
 
 const ROWS: &[Row] = &[
@@ -87,34 +90,16 @@ const ROWS: &[Row] = &[
         &[("ejections_detected_consecutive_5xx", 0)],
     ),
     row("5xx-not-enforced", &["consecutive_5xx: 3", "enforcing_consecutive_5xx: 0"], &[&[Status(500)], WELL], &[], &[]),
-    row(
-        "5xx-by-closing",
-        &["consecutive_5xx: 3"],
-        &[&[Closes], WELL],
-        &[0],
-        &[("ejections_enforced_total", 1), ("ejections_enforced_consecutive_5xx", 1)],
-    ),
-    row(
-        "5xx-by-refusing",
-        &["consecutive_5xx: 3"],
-        &[&[Refuses], WELL],
-        &[0],
-        &[("ejections_enforced_total", 1), ("ejections_enforced_consecutive_5xx", 1)],
-    ),
-    row(
-        "5xx-by-silence",
-        &["consecutive_5xx: 3"],
-        &[&[Late], WELL],
-        &[0],
-        &[("ejections_enforced_total", 1), ("ejections_enforced_consecutive_5xx", 1)],
-    ),
+    row("5xx-by-closing", &["consecutive_5xx: 3"], &[&[Closes], WELL], &[0], ONE_BY_5XX),
+    row("5xx-by-refusing", &["consecutive_5xx: 3"], &[&[Refuses], WELL], &[0], ONE_BY_5XX),
+    row("5xx-by-silence", &["consecutive_5xx: 3"], &[&[Late], WELL], &[0], ONE_BY_5XX),
     row("too-few", &["consecutive_5xx: 3", "max_ejection_percent: 10"], &[&[Status(500)], WELL], &[], &[]),
     row(
         "too-few-but-one",
         &["consecutive_5xx: 3", "max_ejection_percent: 10", "always_eject_one_host: true"],
         &[&[Status(500)], WELL],
         &[0],
-        &[("ejections_enforced_total", 1), ("ejections_enforced_consecutive_5xx", 1)],
+        ONE_BY_5XX,
     ),
     row(
         "gateway",
