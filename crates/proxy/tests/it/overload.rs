@@ -199,10 +199,10 @@ fn streams_past_the_listeners_limit_get_503_and_their_connection_lives() {
 /// Bytes that the connections of [`with_little_memory`] may hold.
 const MEMORY_LIMIT: u32 = 400_000;
 
-/// A proxy with a limit of memory, before a backend with answers that are far larger than that, and small ones.
-fn with_little_memory() -> (Proxy, Backend) {
-    let backend = Backend::start(|request| match request.target.as_str() {
-        "/" | "/big" => Reply::Fixed(200, Vec::new(), vec![b'x'; 8 << 20]),
+/// A proxy with a limit of memory, before a backend whose answer to `big` is far larger than that; all others are small.
+fn with_little_memory(big: &'static str) -> (Proxy, Backend) {
+    let backend = Backend::start(move |request| match request.target.as_str() {
+        target if target == big => Reply::Fixed(200, Vec::new(), vec![b'x'; 8 << 20]),
         _ => Reply::text("small"),
     });
     let cluster = static_cluster("backend", backend.address(), "");
@@ -215,7 +215,7 @@ fn with_little_memory() -> (Proxy, Backend) {
 
 #[test]
 fn streams_without_a_window_are_cut_with_their_connection_when_the_listeners_memory_is_full() {
-    let (proxy, _backend) = with_little_memory();
+    let (proxy, _backend) = with_little_memory("/");
     let web = proxy.listener("web");
     let mut good = Connection::open(web).expect("it accepts");
     let mut small = || good.get("test", "/small", "").expect("an answer, if only that there is no room").status;
@@ -236,7 +236,7 @@ fn streams_without_a_window_are_cut_with_their_connection_when_the_listeners_mem
 
 #[test]
 fn clients_that_do_not_read_are_cut_when_the_listeners_memory_is_full() {
-    let (proxy, _backend) = with_little_memory();
+    let (proxy, _backend) = with_little_memory("/big");
     let web = proxy.listener("web");
     let mut good = served(web);
     let held = || stat(&proxy, ".downstream_memory_bytes").iter().sum::<u64>();
