@@ -10,7 +10,9 @@ pub mod key_file;
 mod plugged;
 pub mod tokens;
 
-pub use authority::{Authority, AuthorityError, DEFAULT_TTL, IssuedCertificate, MAX_TTL, ServerCertificate, SignError};
+pub use authority::{
+    Authority, AuthorityError, DEFAULT_TTL, IssuedCertificate, MAX_TTL, MIN_TTL, ServerCertificate, SignError,
+};
 pub use csr::CsrError;
 pub use key_file::KeyFileError;
 pub use tokens::{TokenError, TokenKey, Workload};

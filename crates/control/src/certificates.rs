@@ -1,17 +1,34 @@
 //! Istio's certificate service: a workload proves who it is by a token, and gets its request signed for that identity.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use evenkeel_base::spiffe::SpiffeId;
 use evenkeel_ca::{Authority, CsrError, DEFAULT_TTL, SignError, TokenKey};
 use evenkeel_xds::istio::auth::istio_certificate_service_server::IstioCertificateService;
 use evenkeel_xds::istio::auth::{IstioCertificateRequest, IstioCertificateResponse};
-use tonic::metadata::MetadataMap;
-use tonic::{Request, Response, Status};
+use http::HeaderMap;
+use tonic::{Code, Extensions, Request, Response, Status};
 
 use crate::metrics::Metrics;
+use crate::quota::{Rate, host};
+
+/// The one method, as clients call it.
+pub const METHOD: &str = "/istio.v1.auth.IstioCertificateService/CreateCertificate";
+/// Largest request, in bytes: a signing request ([`evenkeel_ca::MAX_CSR_BYTES`]) and what Istio's agents add to it.
+pub const MAX_MESSAGE_BYTES: usize = 32 * 1024;
+/// Requests without a valid token that are looked at, of one address: so many at once, and one more after each time.
+const REFUSALS: (u32, Duration) = (50, Duration::from_millis(200));
+/// Certificates for one pod: so many at once, and one more after each time.
+const ISSUED: (u32, Duration) = (30, Duration::from_secs(1));
+/// Addresses, and pods, remembered for that.
+const MAX_REMEMBERED: usize = 50_000;
+
+/// Who asks for a certificate, by the token in the call's head.
+#[derive(Debug, Clone)]
+struct Caller(SpiffeId);
 
 /// The service over an authority and the key that tokens are checked with.
 pub struct Certificates {
@@ -19,6 +36,9 @@ pub struct Certificates {
     tokens: Arc<TokenKey>,
     trust_domain: Arc<str>,
     metrics: Arc<Metrics>,
+    refusals: Rate<IpAddr>,
+    /// By namespace and pod.
+    issued: Rate<(String, String)>,
 }
 
 impl std::fmt::Debug for Certificates {
@@ -35,11 +55,36 @@ impl Certificates {
         trust_domain: Arc<str>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { authority, tokens, trust_domain, metrics }
+        let refusals = Rate::new(REFUSALS.0, REFUSALS.1, MAX_REMEMBERED);
+        let issued = Rate::new(ISSUED.0, ISSUED.1, MAX_REMEMBERED);
+        Self { authority, tokens, trust_domain, metrics, refusals, issued }
+    }
+
+    /// Whether `address` may go on to send its request, whose head has come: its token is checked before a byte of the body
+    /// is kept. The service finds in `extensions` who it is.
+    pub fn admit(&self, address: IpAddr, metadata: &HeaderMap, extensions: &mut Extensions) -> Result<(), Status> {
+        let (address, now) = (host(address), Instant::now());
+        self.metrics.csr.fetch_add(1, Relaxed);
+        if self.refusals.is_over(&address, now) {
+            self.metrics.csr_throttled.fetch_add(1, Relaxed);
+            tracing::debug!(%address, "certificate request not looked at");
+            return Err(Status::resource_exhausted(
+                "too many certificate requests without a valid token; come again later",
+            ));
+        }
+        let identity = self.authenticate(metadata, now).inspect_err(|status| {
+            if status.code() != Code::ResourceExhausted {
+                self.refusals.note(address, now);
+                self.metrics.csr_unauthenticated.fetch_add(1, Relaxed);
+            }
+            tracing::warn!(%address, reason = status.message(), "certificate request refused");
+        })?;
+        extensions.insert(Caller(identity));
+        Ok(())
     }
 
     /// The identity that the bearer token stands for.
-    fn authenticate(&self, metadata: &MetadataMap) -> Result<SpiffeId, Status> {
+    fn authenticate(&self, metadata: &HeaderMap, now: Instant) -> Result<SpiffeId, Status> {
         let token = bearer(metadata).ok_or_else(|| {
             Status::unauthenticated("a certificate request needs the metadata `authorization: Bearer TOKEN`")
         })?;
@@ -47,9 +92,14 @@ impl Certificates {
             .tokens
             .verify(token, SystemTime::now())
             .map_err(|error| Status::unauthenticated(format!("the token is not accepted: {error}")))?;
-        workload
+        let identity = workload
             .spiffe_id(&self.trust_domain)
-            .map_err(|error| Status::unauthenticated(format!("the token names no identity: {error}")))
+            .map_err(|error| Status::unauthenticated(format!("the token names no identity: {error}")))?;
+        if !self.issued.note((workload.namespace, workload.pod), now) {
+            self.metrics.csr_throttled.fetch_add(1, Relaxed);
+            return Err(Status::resource_exhausted("too many certificate requests of this pod; come again later"));
+        }
+        Ok(identity)
     }
 
     fn issue(&self, request: &IstioCertificateRequest, identity: &SpiffeId) -> Result<Vec<String>, Status> {
@@ -86,12 +136,10 @@ impl IstioCertificateService for Certificates {
         &self,
         request: Request<IstioCertificateRequest>,
     ) -> Result<Response<IstioCertificateResponse>, Status> {
-        self.metrics.csr.fetch_add(1, Relaxed);
-        let identity = self.authenticate(request.metadata()).inspect_err(|status| {
-            self.metrics.csr_unauthenticated.fetch_add(1, Relaxed);
-            tracing::warn!(reason = status.message(), "certificate request refused");
-        })?;
-        let cert_chain = self.issue(request.get_ref(), &identity).inspect_err(|status| {
+        let Some(Caller(identity)) = request.extensions().get() else {
+            return Err(Status::unauthenticated("nobody has looked at the caller's token"));
+        };
+        let cert_chain = self.issue(request.get_ref(), identity).inspect_err(|status| {
             tracing::warn!(%identity, reason = status.message(), "certificate request refused");
         })?;
         self.metrics.csr_issued.fetch_add(1, Relaxed);
@@ -101,7 +149,7 @@ impl IstioCertificateService for Certificates {
 }
 
 /// The token of `authorization: Bearer TOKEN`; the scheme in any case (RFC 9110 section 11.1).
-fn bearer(metadata: &MetadataMap) -> Option<&str> {
+fn bearer(metadata: &HeaderMap) -> Option<&str> {
     let (scheme, token) = metadata.get("authorization")?.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
 }

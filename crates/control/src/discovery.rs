@@ -7,8 +7,10 @@ use std::time::SystemTime;
 use evenkeel_translate::ProxyView;
 use evenkeel_xds::pb::envoy::config::core::v3::{Node, node::UserAgentVersionType};
 use evenkeel_xds::server::{Announcement, Session, Source};
+use http::HeaderMap;
 use tonic::{Extensions, Status};
 
+use crate::certificates::{self, Certificates};
 use crate::listen::Peer;
 use crate::metrics::Metrics;
 use crate::proxies::{Client, ConnectError, Proxies};
@@ -18,14 +20,15 @@ use crate::proxies::{Client, ConnectError, Proxies};
 pub struct Discovery {
     proxies: Arc<Proxies>,
     metrics: Arc<Metrics>,
+    certificates: Arc<Certificates>,
     /// What this control plane says of itself in each response.
     identifier: Arc<str>,
 }
 
 impl Discovery {
     /// Serves `proxies`.
-    pub fn new(proxies: Arc<Proxies>, metrics: Arc<Metrics>) -> Self {
-        Self { proxies, metrics, identifier: identifier().into() }
+    pub fn new(proxies: Arc<Proxies>, metrics: Arc<Metrics>, certificates: Arc<Certificates>) -> Self {
+        Self { proxies, metrics, certificates, identifier: identifier().into() }
     }
 
     fn authorize(node: &Node, peer: Option<&Peer>) -> Result<Client, Status> {
@@ -39,9 +42,7 @@ impl Discovery {
             since: SystemTime::now(),
         };
         match peer {
-            Some(Peer { secure: true, identity: None, .. }) => Err(Status::unauthenticated(
-                "xDS over TLS needs the workload's certificate; get one from istio.v1.auth.IstioCertificateService",
-            )),
+            Some(Peer { secure: true, identity: None, .. }) => Err(stranger()),
             Some(Peer { secure: true, identity: Some(identity), .. }) => {
                 if identity.namespace() != &*view.namespace {
                     return Err(Status::permission_denied(format!(
@@ -63,18 +64,40 @@ impl Discovery {
     }
 }
 
+/// What somebody without an identity is told.
+fn stranger() -> Status {
+    Status::unauthenticated(
+        "xDS over TLS needs the workload's certificate; get one from istio.v1.auth.IstioCertificateService",
+    )
+}
+
 impl Source for Discovery {
+    fn admit(&self, path: &str, metadata: &HeaderMap, extensions: &mut Extensions) -> Result<(), Status> {
+        match extensions.get::<Peer>() {
+            Some(&Peer { secure: true, address, .. }) if path == certificates::METHOD => {
+                self.certificates.admit(address.ip(), metadata, extensions)
+            }
+            Some(Peer { secure: true, identity: None, address, .. }) => {
+                self.metrics.refused_streams.fetch_add(1, Relaxed);
+                // Whoever reaches the port can have as many of these as he likes: no more than a line for those who look.
+                tracing::debug!(%address, path, "a call without an identity refused");
+                Err(stranger())
+            }
+            _ => Ok(()),
+        }
+    }
+
     async fn connect(&self, node: &Node, extensions: &Extensions) -> Result<Session, Status> {
         let client = Self::authorize(node, extensions.get::<Peer>()).inspect_err(|status| {
             self.metrics.refused_streams.fetch_add(1, Relaxed);
             tracing::warn!(node = node.id, reason = status.message(), "xDS stream refused");
         })?;
         let refused = |error: ConnectError| match error {
-            ConnectError::TooMany => Status::resource_exhausted(error.to_string()),
+            ConnectError::TooMany | ConnectError::TooManyOfIdentity => Status::resource_exhausted(error.to_string()),
             ConnectError::Closed => Status::unavailable(error.to_string()),
         };
-        let first_push = self.proxies.admit().await.map_err(refused)?;
-        let session = self.proxies.connect(client, first_push).map_err(refused)?;
+        let admitted = self.proxies.admit(client.identity.as_ref()).await.map_err(refused)?;
+        let session = self.proxies.connect(client, admitted).map_err(refused)?;
         let causes = evenkeel_xds::evenkeel::is_evenkeel(node);
         Ok(session.announced(Announcement { identifier: self.identifier.clone(), causes }))
     }
@@ -123,7 +146,7 @@ mod tests {
         let id = "sidecar~10.0.0.1~web-0.shop~shop.svc.cluster.local";
         let check = |secure: bool, identity: Option<&str>, account: &str, expected: Option<&str>| {
             let identity = identity.map(|text| text.parse().expect("a SPIFFE id"));
-            let peer = Peer { address: ([127, 0, 0, 1], 1).into(), secure, identity };
+            let peer = Peer { address: ([127, 0, 0, 1], 1).into(), secure, identity, expires: None };
             let result = Discovery::authorize(&node(id, account), Some(&peer));
             match (result, expected) {
                 (Ok(_), None) => {}

@@ -13,6 +13,7 @@
 //! [`server::run`] wires these together and nothing else does.
 
 pub mod certificates;
+mod clients;
 pub mod configuration;
 pub mod debug;
 pub mod discovery;
@@ -26,6 +27,7 @@ pub mod options;
 mod process_metrics;
 pub mod proxies;
 pub mod publish;
+pub mod quota;
 mod scope;
 pub mod server;
 pub mod server_certificate;

@@ -6,10 +6,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use evenkeel_base::spiffe::SpiffeId;
 use evenkeel_tls::PeerCertificate;
+use evenkeel_xds::server::grpc;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -17,16 +18,17 @@ use tokio::time::Sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::server::TlsStream;
+use tonic::Extensions;
+
+use crate::clients::{Clients, Place};
 
 /// Connections at a time and port, in connections; more wait in the kernel's backlog.
-const MAX_CONNECTIONS: usize = 20_000;
+pub(crate) const MAX_CONNECTIONS: usize = 20_000;
 /// Connections the kernel keeps until they are accepted, in connections: a mesh that starts connects all at once, and
 /// those beyond wait a second for TCP's next try. The system's `net.core.somaxconn` may hold it lower.
 const BACKLOG: u32 = 4096;
 /// How long a client may take for its first byte.
 const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Handshakes at a time, in connections; more wait in the kernel's backlog.
-const MAX_HANDSHAKES: usize = 2048;
 /// How long a client may take for its handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Accepted connections waiting for the gRPC server, in connections.
@@ -98,6 +100,8 @@ pub struct Peer {
     pub secure: bool,
     /// What its certificate says, if it showed one; it has been verified.
     pub identity: Option<SpiffeId>,
+    /// When that certificate ends.
+    pub expires: Option<SystemTime>,
 }
 
 /// A connection for the gRPC server.
@@ -105,6 +109,7 @@ pub struct Peer {
 pub struct Connection {
     stream: Stream,
     peer: Peer,
+    place: Place,
     /// Ends the connection of a client that says nothing; gone with its first byte.
     patience: Option<Pin<Box<Sleep>>>,
     _slot: OwnedSemaphorePermit,
@@ -117,14 +122,21 @@ enum Stream {
 }
 
 impl Connection {
-    fn new(stream: Stream, peer: Peer, slot: OwnedSemaphorePermit) -> Self {
+    fn new(stream: Stream, peer: Peer, place: Place, slot: OwnedSemaphorePermit) -> Self {
         let patience = Box::pin(tokio::time::sleep(FIRST_BYTE_TIMEOUT));
-        Self { stream, peer, patience: Some(patience), _slot: slot }
+        Self { stream, peer, place, patience: Some(patience), _slot: slot }
     }
 
-    /// Who is at the other end.
-    pub fn peer(&self) -> &Peer {
-        &self.peer
+    /// Who is at the other end, as the gRPC server wants to know it.
+    pub fn client(&self) -> grpc::Client {
+        let mut extensions = Extensions::default();
+        extensions.insert(self.peer.clone());
+        grpc::Client {
+            extensions,
+            budget: self.place.messages.clone(),
+            stranger: self.peer.secure && self.peer.identity.is_none(),
+            expires: self.peer.expires,
+        }
     }
 }
 
@@ -132,12 +144,13 @@ impl Connection {
 pub fn plain(listener: TcpListener) -> mpsc::Receiver<Connection> {
     let (sender, receiver) = mpsc::channel(ACCEPTED_QUEUE);
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let clients = Clients::new();
     tokio::spawn(async move {
         loop {
             let Ok(slot) = slots.clone().acquire_owned().await else { return };
             let Some((stream, address)) = accept(&listener, &sender).await else { return };
-            let peer = Peer { address, secure: false, identity: None };
-            if sender.send(Connection::new(Stream::Plain(stream), peer, slot)).await.is_err() {
+            let peer = Peer { address, secure: false, identity: None, expires: None };
+            if sender.send(Connection::new(Stream::Plain(stream), peer, clients.plain(), slot)).await.is_err() {
                 return;
             }
         }
@@ -149,23 +162,28 @@ pub fn plain(listener: TcpListener) -> mpsc::Receiver<Connection> {
 pub fn tls(listener: TcpListener, config: Arc<ServerConfig>) -> mpsc::Receiver<Connection> {
     let (sender, receiver) = mpsc::channel(ACCEPTED_QUEUE);
     let acceptor = TlsAcceptor::from(config);
-    let handshakes = Arc::new(Semaphore::new(MAX_HANDSHAKES));
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let clients = Clients::new();
     tokio::spawn(async move {
         loop {
-            let Ok(shaking) = handshakes.clone().acquire_owned().await else { return };
             let Ok(slot) = slots.clone().acquire_owned().await else { return };
             let Some((stream, address)) = accept(&listener, &sender).await else { return };
-            let (acceptor, sender) = (acceptor.clone(), sender.clone());
+            let Some(shaking) = clients.shake_hands(address.ip()) else {
+                tracing::debug!(%address, "too many TLS handshakes at a time; the client may come again");
+                continue;
+            };
+            let (acceptor, sender, clients) = (acceptor.clone(), sender.clone(), clients.clone());
             tokio::spawn(async move {
                 let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
-                drop(shaking);
                 match handshake {
-                    Ok(Ok(stream)) => {
-                        let identity = identity_of(&stream);
-                        let peer = Peer { address, secure: true, identity };
-                        let _ = sender.send(Connection::new(Stream::Tls(Box::new(stream)), peer, slot)).await;
-                    }
+                    Ok(Ok(stream)) => match admit(&clients, &stream, address, SystemTime::now()) {
+                        Ok((peer, place)) => {
+                            drop(shaking);
+                            let connection = Connection::new(Stream::Tls(Box::new(stream)), peer, place, slot);
+                            let _ = sender.send(connection).await;
+                        }
+                        Err(reason) => tracing::debug!(%address, reason, "client not served"),
+                    },
                     Ok(Err(error)) => tracing::debug!(%address, %error, "TLS handshake failed"),
                     Err(_) => tracing::debug!(%address, "TLS handshake took too long"),
                 }
@@ -173,6 +191,28 @@ pub fn tls(listener: TcpListener, config: Arc<ServerConfig>) -> mpsc::Receiver<C
         }
     });
     receiver
+}
+
+/// Who a client is after its handshake, and its place among the others.
+fn admit(
+    clients: &Clients,
+    stream: &TlsStream<TcpStream>,
+    address: SocketAddr,
+    now: SystemTime,
+) -> Result<(Peer, Place), &'static str> {
+    let (_, session) = stream.get_ref();
+    let certificate = session.peer_certificates().and_then(|chain| PeerCertificate::parse(chain).ok());
+    let expires = certificate.as_ref().map(PeerCertificate::not_after);
+    // Sessions are not resumed here, so this was looked at just now; should they ever be, it stays true.
+    if expires.is_some_and(|end| end < now) {
+        return Err("its certificate has expired");
+    }
+    let identity = certificate.and_then(|certificate| certificate.spiffe_id());
+    let place = match &identity {
+        Some(identity) => clients.known(identity).ok_or("too many connections of its identity")?,
+        None => clients.stranger(address.ip()).ok_or("too many connections without an identity")?,
+    };
+    Ok((Peer { address, secure: true, identity, expires }, place))
 }
 
 /// The next connection; `None` when the server is gone.
@@ -194,12 +234,6 @@ async fn accept<T>(listener: &TcpListener, server: &mpsc::Sender<T>) -> Option<(
             }
         }
     }
-}
-
-fn identity_of(stream: &TlsStream<TcpStream>) -> Option<SpiffeId> {
-    let (_, session) = stream.get_ref();
-    let chain = session.peer_certificates()?;
-    PeerCertificate::parse(chain).ok()?.spiffe_id()
 }
 
 impl AsyncRead for Connection {

@@ -71,6 +71,8 @@ pub struct Metrics {
     pub csr_unauthenticated: AtomicU64,
     /// Certificate requests for another identity than the token's.
     pub csr_forbidden: AtomicU64,
+    /// Certificate requests not looked at, because there were so many.
+    pub csr_throttled: AtomicU64,
     per_type: Mutex<BTreeMap<ResourceType, PerType>>,
     events: Mutex<BTreeMap<(Kind, Event), u64>>,
     convergence: Mutex<Histogram<{ CONVERGENCE_BOUNDS.len() }>>,
@@ -212,6 +214,7 @@ impl Metrics {
         counter("citadel_server_csr_parsing_err_count", &self.csr_unreadable);
         counter("citadel_server_authentication_failure_count", &self.csr_unauthenticated);
         counter("evenkeel_csr_forbidden", &self.csr_forbidden);
+        counter("evenkeel_csr_throttled", &self.csr_throttled);
         let triggers = [("config", &self.config_triggers), ("endpoint", &self.endpoint_triggers)];
         let triggers = triggers.map(|(name, count)| (format!("type=\"{name}\""), count.load(Relaxed)));
         labelled(&mut out, "pilot_push_triggers", "counter", triggers);

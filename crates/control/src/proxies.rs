@@ -18,12 +18,15 @@ use crate::memory;
 use crate::metrics::Metrics;
 use crate::observe;
 use crate::publish::{Admission, FirstPush, PublishOptions};
+use crate::quota::{Quota, Share};
 use crate::world::World;
 
 /// How long a stream may be without the newest of what does not concern it.
 const CATCH_UP_INTERVAL: Duration = Duration::from_secs(20);
 /// Most xDS streams served at a time, in streams.
 pub const MAX_STREAMS: usize = 20_000;
+/// Most of one identity, that is of all replicas that run as one service account, in streams.
+pub const MAX_STREAMS_PER_IDENTITY: usize = MAX_STREAMS / 4;
 
 /// The connected proxies.
 #[derive(Debug)]
@@ -31,6 +34,8 @@ pub struct Proxies {
     world: watch::Receiver<Arc<World>>,
     metrics: Arc<Metrics>,
     admission: Admission,
+    /// Streams, and those that wait to become one.
+    by_identity: Arc<Quota<SpiffeId>>,
     compare: bool,
     next_stream: AtomicU64,
     /// Generation of the world whose resources have been handed out.
@@ -91,7 +96,14 @@ struct Stream {
     /// Generation of the resources it was told of last, and when what they are made of was noticed.
     told: (u64, Instant),
     status: Arc<Status>,
+    admitted: Admitted,
+}
+
+/// A stream's turn, and its place among those of its identity.
+#[derive(Debug)]
+pub struct Admitted {
     first_push: FirstPush,
+    _place: Option<Share<SpiffeId>>,
 }
 
 impl Stream {
@@ -149,6 +161,9 @@ pub enum ConnectError {
     /// At the limit.
     #[error("{MAX_STREAMS} xDS streams are served already")]
     TooMany,
+    /// At the limit of one identity.
+    #[error("{MAX_STREAMS_PER_IDENTITY} xDS streams of this identity are served already")]
+    TooManyOfIdentity,
     /// At the end.
     #[error("the control plane is shutting down")]
     Closed,
@@ -161,6 +176,7 @@ impl Proxies {
         Arc::new(Self {
             metrics,
             admission: Admission::new(options.first_pushes),
+            by_identity: Quota::new(MAX_STREAMS, MAX_STREAMS_PER_IDENTITY),
             compare: options.compare,
             next_stream: AtomicU64::new(1),
             published: AtomicU64::new(first.generation),
@@ -172,15 +188,20 @@ impl Proxies {
     }
 
     /// Waits while too many others get their first resources.
-    pub async fn admit(&self) -> Result<FirstPush, ConnectError> {
+    pub async fn admit(&self, identity: Option<&SpiffeId>) -> Result<Admitted, ConnectError> {
+        let place = identity.map(|identity| self.by_identity.take(identity.clone()));
+        if matches!(place, Some(None)) {
+            return Err(ConnectError::TooManyOfIdentity);
+        }
         self.metrics.waiting_streams.fetch_add(1, Relaxed);
         let first_push = self.admission.admit().await;
         self.metrics.waiting_streams.fetch_sub(1, Relaxed);
-        first_push.ok_or(ConnectError::Closed)
+        let first_push = first_push.ok_or(ConnectError::Closed)?;
+        Ok(Admitted { first_push, _place: place.flatten() })
     }
 
     /// Registers a stream until its session is dropped.
-    pub fn connect(self: &Arc<Self>, client: Client, first_push: FirstPush) -> Result<Session, ConnectError> {
+    pub fn connect(self: &Arc<Self>, client: Client, admitted: Admitted) -> Result<Session, ConnectError> {
         let id = self.next_stream.fetch_add(1, Relaxed);
         let mut translator = lock(&self.translator);
         let mut state = lock(&self.state);
@@ -206,7 +227,7 @@ impl Proxies {
         state.by_view.entry(view.clone()).or_default().insert(id);
         state.enter(holding.class, shared);
         let (client, status) = (Arc::new(client), Arc::default());
-        let stream = Stream { client, view, holding, notice, interest: interest.clone(), told, status, first_push };
+        let stream = Stream { client, view, holding, notice, interest: interest.clone(), told, status, admitted };
         state.streams.insert(id, stream);
         self.metrics.streams.fetch_add(1, Relaxed);
         let guard = Registration { proxies: self.clone(), id };
@@ -354,7 +375,7 @@ impl Proxies {
         let Some(stream) = streams.get_mut(&id) else { return };
         let before = std::mem::replace(&mut stream.status, status.clone());
         if before.settled_generation == 0 && status.settled_generation > 0 {
-            stream.first_push.done();
+            stream.admitted.first_push.done();
         }
         if before.settled_generation != status.settled_generation || refused(&before) != refused(&status) {
             settled.insert(id);

@@ -18,10 +18,9 @@ use evenkeel_xds::server::grpc::{self, Limits, Others};
 use evenkeel_xds::server::{AdsServer, Source};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tonic::Extensions;
 use tonic::service::Routes;
 
-use crate::certificates::Certificates;
+use crate::certificates::{self, Certificates};
 use crate::configuration::{self, Configuration, ConfigurationError};
 use crate::debug::{self, Pages};
 use crate::discovery::Discovery;
@@ -43,13 +42,16 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 /// See [`KEEPALIVE_INTERVAL`].
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Requests at a time on one HTTP/2 connection, in streams.
-const MAX_STREAMS_PER_CONNECTION: u32 = 256;
-/// Largest request message, in bytes: a proxy may name very many resources.
+const MAX_STREAMS_PER_CONNECTION: u32 = 32;
+/// Largest request message of a connection's ADS stream, in bytes: a proxy may name very many resources.
 const MAX_REQUEST_BYTES: usize = 16 * 1024 * 1024;
+/// Largest request message of all other calls, in bytes: a workload's scope, or what a further ADS stream asks for.
+const MAX_CALL_BYTES: usize = 4 * 1024 * 1024;
 
 const LIMITS: Limits = Limits {
     max_streams: MAX_STREAMS_PER_CONNECTION,
     max_request_bytes: MAX_REQUEST_BYTES,
+    max_call_bytes: MAX_CALL_BYTES,
     keepalive_interval: KEEPALIVE_INTERVAL,
     keepalive_timeout: KEEPALIVE_TIMEOUT,
 };
@@ -195,11 +197,13 @@ impl ControlPlane {
         let Parts { grpc, secure_grpc, http, state, configuration, watch, debounce, world, proxies, metrics, .. } =
             self.parts;
         let pages = Arc::new(Pages::new(world.subscribe(), proxies.clone(), metrics.clone(), state));
-        let discovery = Arc::new(Discovery::new(proxies.clone(), metrics.clone()));
-        let ads = || AdsServer::new(discovery.clone()).max_decoding_message_size(MAX_REQUEST_BYTES);
-        let certificates = IstioCertificateServiceServer::from_arc(self.parts.certificates);
+        let discovery = Discovery::new(proxies.clone(), metrics.clone(), self.parts.certificates.clone());
+        let discovery = Arc::new(discovery);
+        let ads = || AdsServer::new(discovery.clone()).max_decoding_message_size(MAX_CALL_BYTES);
+        let certificates = IstioCertificateServiceServer::from_arc(self.parts.certificates)
+            .max_decoding_message_size(certificates::MAX_MESSAGE_BYTES);
         let scopes = self.parts.scopes;
-        let scope = || ScopeServiceServer::new(ScopeServer(scopes.clone()));
+        let scope = || ScopeServiceServer::new(ScopeServer(scopes.clone())).max_decoding_message_size(MAX_CALL_BYTES);
         let (stop, stopped) = watch::channel(false);
         let server = |routes: Routes| {
             // The routes also serve ADS: a second stream on a connection, which Envoy and gRPC do not open.
@@ -273,9 +277,8 @@ async fn serve<S: Source, O: Others + 'static>(
                 let Some(connection) = connection else { break };
                 let server = server.clone();
                 open.spawn(async move {
-                    let mut extensions = Extensions::default();
-                    extensions.insert(connection.peer().clone());
-                    server.serve(connection, extensions).await;
+                    let client = connection.client();
+                    server.serve(connection, client).await;
                 });
             }
             Some(_) = open.join_next() => {}

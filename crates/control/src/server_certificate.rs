@@ -8,7 +8,9 @@ use tokio_rustls::rustls;
 use tokio_rustls::rustls::crypto::{CryptoProvider, aws_lc_rs};
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert, VerifierBuilderError, WebPkiClientVerifier};
+use tokio_rustls::rustls::server::{
+    ClientHello, NoServerSessionStorage, ResolvesServerCert, VerifierBuilderError, WebPkiClientVerifier,
+};
 use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
@@ -81,6 +83,9 @@ impl ServerCertificates {
             .with_client_cert_verifier(clients)
             .with_cert_resolver(current.clone());
         config.alpn_protocols = vec![b"h2".to_vec()];
+        // Every connection shows its certificate anew: a session that is resumed shows what was valid once.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
         Ok(Self { authority, names, current, config: Arc::new(config) })
     }
 

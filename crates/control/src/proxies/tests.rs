@@ -101,7 +101,7 @@ impl Proxy {
             identity: None,
             since: SystemTime::now(),
         };
-        let first = mesh.proxies.admit().await.expect("leave");
+        let first = mesh.proxies.admit(None).await.expect("leave");
         let session = mesh.proxies.connect(client, first).expect("a session");
         let mut proxy = Self { session, stream: delta::Stream::new(Announcement::default()) };
         proxy.look();

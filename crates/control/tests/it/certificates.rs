@@ -15,10 +15,10 @@ use tonic::{Code, Request, Status};
 
 use crate::fixture::{Plane, Proxy, cluster, node, service, tls_channel};
 
-const CLIENT: &str = "spiffe://cluster.local/ns/shop/sa/client";
+pub const CLIENT: &str = "spiffe://cluster.local/ns/shop/sa/client";
 
 /// A key and a request for `name`.
-fn csr(name: &str) -> (KeyPair, String) {
+pub fn csr(name: &str) -> (KeyPair, String) {
     let key = KeyPair::generate().expect("a key");
     let mut params = CertificateParams::default();
     params.subject_alt_names = vec![SanType::URI(name.try_into().expect("a name"))];
@@ -27,7 +27,7 @@ fn csr(name: &str) -> (KeyPair, String) {
 }
 
 /// A token for service account `client` in `shop`.
-fn token(plane: &Plane) -> String {
+pub fn token(plane: &Plane) -> String {
     let workload =
         Workload { namespace: "shop".to_owned(), service_account: "client".to_owned(), pod: "client-0".to_owned() };
     let key = TokenKey::open(plane.state.path()).expect("the control plane's key");
@@ -41,7 +41,7 @@ fn roots(plane: &Plane) -> RootCertStore {
     roots
 }
 
-fn tls(plane: &Plane, identity: Option<(&[String], &KeyPair)>) -> ClientConfig {
+pub fn tls(plane: &Plane, identity: Option<(&[String], &KeyPair)>) -> ClientConfig {
     let provider = tokio_rustls::rustls::crypto::aws_lc_rs::default_provider();
     let config = ClientConfig::builder_with_provider(provider.into())
         .with_safe_default_protocol_versions()
@@ -59,7 +59,7 @@ fn tls(plane: &Plane, identity: Option<(&[String], &KeyPair)>) -> ClientConfig {
     config
 }
 
-async fn request(plane: &Plane, csr: String, token: Option<&str>) -> Result<Vec<String>, Status> {
+pub async fn request(plane: &Plane, csr: String, token: Option<&str>) -> Result<Vec<String>, Status> {
     let channel = tls_channel(plane.addresses.secure_grpc, tls(plane, None)).await.expect("a connection");
     let mut request = Request::new(IstioCertificateRequest { csr, validity_duration: 3600, metadata: None });
     if let Some(token) = token {
@@ -69,7 +69,12 @@ async fn request(plane: &Plane, csr: String, token: Option<&str>) -> Result<Vec<
     Ok(response.into_inner().cert_chain)
 }
 
-async fn stream(plane: &Plane, config: ClientConfig, namespace: &str, account: &str) -> Result<Proxy, ConnectionError> {
+pub async fn stream(
+    plane: &Plane,
+    config: ClientConfig,
+    namespace: &str,
+    account: &str,
+) -> Result<Proxy, ConnectionError> {
     let channel = tls_channel(plane.addresses.secure_grpc, config).await.expect("a connection");
     let mut proxy = Proxy::open(channel, Protocol::Delta, node(namespace, account)).await?;
     proxy.step(None).await?;

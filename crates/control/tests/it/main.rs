@@ -10,4 +10,5 @@ mod go_client;
 mod grpc_programs;
 mod metrics;
 mod startup;
+mod strangers;
 mod streams;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderMap;
 use prost::Message;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -22,7 +23,16 @@ pub trait Source: Send + Sync + 'static {
     /// address, its certificate). The stream waits until this is done; an error ends it with that status.
     fn connect(&self, node: &Node, extensions: &Extensions)
     -> impl Future<Output = Result<Session, GrpcStatus>> + Send;
+
+    /// Whether a client may make a call, whatever service it is for: asked when its head has come, before a byte of its body
+    /// is kept. What is put into `extensions` is known to the service. An error answers the call with that status.
+    fn admit(&self, _path: &str, _metadata: &HeaderMap, _extensions: &mut Extensions) -> Result<(), GrpcStatus> {
+        Ok(())
+    }
 }
+
+/// How long a client may take to say who it is, from the opening of its stream.
+const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// One stream's view of the source; dropped when the stream ends.
 pub struct Session {
@@ -184,7 +194,10 @@ pub(super) async fn run<S: Source, P: Protocol>(
     extensions: &Extensions,
     carrier: &mut impl Carrier<P::Request>,
 ) -> Result<(), GrpcStatus> {
-    let Some(first) = carrier.next().await? else { return Ok(()) };
+    let Ok(first) = tokio::time::timeout(FIRST_REQUEST_TIMEOUT, carrier.next()).await else {
+        return Err(GrpcStatus::deadline_exceeded("no first request within 30 s"));
+    };
+    let Some(first) = first? else { return Ok(()) };
     let node = P::node(&first).ok_or_else(|| GrpcStatus::invalid_argument("the first request carries no node"))?;
     let session = tokio::select! {
         session = source.connect(node, extensions) => session?,

@@ -12,7 +12,7 @@ use evenkeel_xds::client::connection::Service as Method;
 use evenkeel_xds::client::{Client, ClientResponse, Connection, Protocol, Rejected};
 use evenkeel_xds::pb::envoy::config::cluster::v3::Cluster;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
-use evenkeel_xds::server::grpc::{self, Limits};
+use evenkeel_xds::server::grpc::{self, Budget, Limits};
 use evenkeel_xds::server::{AdsServer, Session, Source, Status};
 use evenkeel_xds::{Resource, ResourceSet, ResourceType};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -97,13 +97,18 @@ async fn accept(
         let server = server.clone();
         let mut extensions = tonic::Extensions::default();
         extensions.insert(address);
-        tokio::spawn(async move { server.serve(socket, extensions).await });
+        let client = grpc::Client { extensions, budget: Budget::new(MEMORY_BYTES), stranger: false, expires: None };
+        tokio::spawn(async move { server.serve(socket, client).await });
     }
 }
+
+/// What unfinished messages of a client may hold.
+const MEMORY_BYTES: usize = 32 * 1024 * 1024;
 
 const LIMITS: Limits = Limits {
     max_streams: 100,
     max_request_bytes: 8 * 1024 * 1024,
+    max_call_bytes: 64 * 1024,
     keepalive_interval: Duration::from_millis(200),
     keepalive_timeout: Duration::from_millis(200),
 };

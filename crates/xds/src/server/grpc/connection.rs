@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -15,14 +16,16 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Re
 use tokio::time::{Instant, Sleep};
 use tonic::{Extensions, Status as GrpcStatus};
 
+use super::budget::{Budget, Share};
 use super::heads;
+use super::life::{Life, Stage};
 use super::messages::Messages;
-use super::others::{Calls, Opened, Others};
+use super::others::{Calls, Opened, Others, Taken};
 use super::outgoing::Outgoing;
-use super::{Limits, Method, OUTPUT_BYTES};
+use super::{Client, Limits, MESSAGE_TIMEOUT, Method, OUTPUT_BYTES};
 use crate::server::Response;
 use crate::server::service::RESPONSE_QUEUE;
-use crate::server::stream::Carrier;
+use crate::server::stream::{Carrier, Source};
 
 /// Bytes read at a time.
 const READ_BYTES: usize = 16 * 1024;
@@ -37,7 +40,7 @@ thread_local! {
 }
 
 /// A client's connection.
-pub(super) struct Connection<IO, O> {
+pub(super) struct Connection<IO, S, O> {
     io: IO,
     codec: h2::Connection,
     inbox: Inbox,
@@ -47,6 +50,7 @@ pub(super) struct Connection<IO, O> {
     unflushed: bool,
     /// The socket or the protocol is at its end.
     closed: bool,
+    source: Arc<S>,
     others: O,
     extensions: Extensions,
     limits: Limits,
@@ -54,14 +58,22 @@ pub(super) struct Connection<IO, O> {
     alive: Pin<Box<Sleep>>,
     /// The client was asked for a sign of life.
     pinged: bool,
+    life: Option<Life>,
+    /// Why the ADS stream ends, although its client and its source would go on.
+    ending: Option<GrpcStatus>,
+    /// Ends with the message that has begun on the ADS stream.
+    patience: Option<Pin<Box<Sleep>>>,
 }
 
 /// Takes what the codec finds.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inbox {
+    budget: Arc<Budget>,
     ads: Option<Ads>,
     calls: Calls,
     opened: Vec<Opened>,
+    /// Calls there is no memory for.
+    overdrawn: Vec<StreamKey>,
     /// Bytes that nobody wants, to be given back to the client's window for the connection.
     unwanted: usize,
     /// Something has come since it was last asked for.
@@ -73,6 +85,8 @@ struct Inbox {
 struct Ads {
     key: StreamKey,
     method: Method,
+    /// Its head, until the source has been asked whether it may be opened.
+    head: Option<Box<RequestHead>>,
     messages: Messages,
     /// The loop that serves it has begun.
     served: bool,
@@ -80,17 +94,25 @@ struct Ads {
     ended: bool,
     /// The client is gone.
     gone: bool,
+    /// A message has begun and not ended in time.
+    late: bool,
     outgoing: Outgoing,
     /// What follows the last response.
     trailers: Option<Headers>,
 }
 
-impl<IO: AsyncRead + AsyncWrite + Unpin + Send, O: Others + 'static> Connection<IO, O> {
-    pub(super) fn new(io: IO, others: O, extensions: Extensions, limits: Limits) -> Self {
+impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: Others + 'static> Connection<IO, S, O> {
+    pub(super) fn new(io: IO, source: Arc<S>, others: O, client: Client, limits: Limits) -> Self {
+        let Client { extensions, budget, stranger, expires } = client;
+        let life = match expires {
+            Some(end) => Some(Life::of_certificate(end)),
+            None => stranger.then(Life::of_stranger),
+        };
         Self {
             io,
-            codec: h2::Connection::server(limits.codec()),
-            inbox: Inbox::default(),
+            codec: h2::Connection::server(limits.codec(stranger)),
+            inbox: Inbox::new(budget, limits.max_call_bytes),
+            source,
             unread: Vec::new(),
             unflushed: false,
             closed: false,
@@ -100,6 +122,9 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, O: Others + 'static> Connection<
             alive: Box::pin(tokio::time::sleep(limits.keepalive_interval)),
             limits,
             pinged: false,
+            life,
+            ending: None,
+            patience: None,
         }
     }
 
@@ -110,7 +135,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, O: Others + 'static> Connection<
 
     /// An ADS stream that has been opened and is not served yet.
     pub(super) fn next_stream(&mut self) -> Option<Method> {
-        let ads = self.inbox.ads.as_mut().filter(|ads| !ads.served)?;
+        let ads = self.inbox.ads.as_mut().filter(|ads| !ads.served && ads.head.is_none())?;
         ads.served = true;
         Some(ads.method)
     }
@@ -118,7 +143,9 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, O: Others + 'static> Connection<
     /// The ADS stream is at its end.
     pub(super) fn end_stream(&mut self, result: &Result<(), GrpcStatus>) {
         if let Some(ads) = &mut self.inbox.ads {
-            ads.trailers = Some(heads::trailers(result.as_ref().err().unwrap_or(&GrpcStatus::ok(""))));
+            let reason = result.as_ref().err().or(self.ending.as_ref());
+            ads.trailers = Some(heads::trailers(reason.unwrap_or(&GrpcStatus::ok(""))));
+            self.patience = None;
             self.pump();
         }
     }
@@ -157,6 +184,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, O: Others + 'static> Connection<
         let called = self.inbox.calls.poll(cx, &mut self.codec);
         self.take_turns();
         self.poll_alive(cx)?;
+        let called = called | self.poll_limits(cx)?;
         if wrote || read || called {
             // What came of it is written by the next step: the ADS stream's answers go with it.
             return Poll::Ready(Ok(()));
@@ -217,6 +245,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, O: Others + 'static> Connection<
             tracing::debug!(%error, "a gRPC connection failed");
             input.len()
         });
+        self.admit();
         if let Some(ads) = &mut self.inbox.ads
             && !ads.served
         {
@@ -226,7 +255,11 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, O: Others + 'static> Connection<
             _ = self.codec.respond(ads.key, &head, Framing::Chunked, false);
         }
         for opened in std::mem::take(&mut self.inbox.opened) {
-            self.inbox.calls.start(&self.others, &self.extensions, opened, &mut self.codec);
+            self.inbox.calls.start(&self.others, &*self.source, &self.extensions, opened, &mut self.codec);
+        }
+        for key in std::mem::take(&mut self.inbox.overdrawn) {
+            self.codec.reset(key, Reason::ENHANCE_YOUR_CALM);
+            self.inbox.calls.forget(key);
         }
         let unwanted = std::mem::take(&mut self.inbox.unwanted);
         if unwanted > 0 {
@@ -234,6 +267,31 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, O: Others + 'static> Connection<
         }
         self.release();
         taken
+    }
+
+    /// Asks the source whether the ADS stream that has come may be opened; answers it if not.
+    fn admit(&mut self) {
+        let Some((key, head)) = self.inbox.ads.as_mut().and_then(|ads| Some((ads.key, ads.head.take()?))) else {
+            return;
+        };
+        let admitted = match heads::request(&head, ()) {
+            Some(mut request) => {
+                *request.extensions_mut() = self.extensions.clone();
+                heads::admit(&*self.source, &mut request)
+            }
+            None => Err(GrpcStatus::invalid_argument("the head of the call cannot be read")),
+        };
+        if let Err(status) = admitted {
+            _ = self.codec.respond(key, &heads::refusal(&status), Framing::Chunked, true);
+            self.codec.reset(key, Reason::NO_ERROR);
+            self.forget_ads();
+        }
+    }
+
+    fn forget_ads(&mut self) {
+        if let Some(mut ads) = self.inbox.ads.take() {
+            self.codec.release_connection(ads.messages.rest());
+        }
     }
 
     /// Gives the ADS stream's client back what its window may have.
@@ -281,9 +339,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, O: Others + 'static> Connection<
             _ = self.codec.send_trailers(ads.key, trailers);
             // What the client might still say is not waited for.
             self.codec.reset(ads.key, Reason::NO_ERROR);
-            let left = ads.messages.rest();
-            self.inbox.ads = None;
-            self.codec.release_connection(left);
+            self.forget_ads();
         }
     }
 
@@ -313,6 +369,42 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, O: Others + 'static> Connection<
         Ok(())
     }
 
+    /// Ends what has lasted too long; true if something does.
+    fn poll_limits(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        let mut ended = self.poll_patience(cx);
+        while let Some(Poll::Ready(stage)) = self.life.as_mut().map(|life| life.poll(cx)) {
+            ended = true;
+            self.ending = Some(match stage {
+                Stage::Serving | Stage::Leaving => {
+                    self.codec.shutdown();
+                    GrpcStatus::unavailable("what authenticates the client ends soon: connect again")
+                }
+                Stage::Over => {
+                    self.codec.goaway(Reason::NO_ERROR, b"");
+                    self.closed = true;
+                    GrpcStatus::unauthenticated("what authenticated the client has ended")
+                }
+            });
+        }
+        Ok(ended)
+    }
+
+    /// Ends an ADS stream whose message has begun and does not end.
+    fn poll_patience(&mut self, cx: &mut Context<'_>) -> bool {
+        let unfinished = self.inbox.ads.as_ref().is_some_and(|ads| ads.messages.is_unfinished());
+        if !unfinished {
+            self.patience = None;
+            return false;
+        }
+        let patience = self.patience.get_or_insert_with(|| Box::pin(tokio::time::sleep(MESSAGE_TIMEOUT)));
+        let over = patience.as_mut().poll(cx).is_ready();
+        if over && let Some(ads) = &mut self.inbox.ads {
+            self.patience = None;
+            ads.late = true;
+        }
+        over
+    }
+
     /// Says goodbye: what the client still sends is read, or its kernel would drop the reason just written.
     pub(super) async fn close(mut self) {
         let farewell = async {
@@ -328,11 +420,13 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, O: Others + 'static> Connection<
 }
 
 impl Ads {
-    fn new(key: StreamKey, method: Method, ended: bool) -> Self {
+    fn new(key: StreamKey, method: Method, head: &mut RequestHead, ended: bool, budget: &Arc<Budget>) -> Self {
         Self {
             key,
             method,
-            messages: Messages::default(),
+            head: Some(Box::new(std::mem::take(head))),
+            messages: Messages::new(Share::of(budget.clone())),
+            late: false,
             served: false,
             ended,
             gone: false,
@@ -342,11 +436,20 @@ impl Ads {
     }
 }
 
+impl Inbox {
+    fn new(budget: Arc<Budget>, max_call_bytes: usize) -> Self {
+        let calls = Calls::new(budget.clone(), max_call_bytes);
+        Self { budget, ads: None, calls, opened: Vec::new(), overdrawn: Vec::new(), unwanted: 0, heard: false }
+    }
+}
+
 impl Sink for Inbox {
     fn request(&mut self, key: StreamKey, head: &mut RequestHead, meta: RequestMeta) {
         match Method::of(head.path()) {
             // Another on the same connection is the other services' concern.
-            Some(method) if self.ads.is_none() => self.ads = Some(Ads::new(key, method, meta.end)),
+            Some(method) if self.ads.is_none() => {
+                self.ads = Some(Ads::new(key, method, head, meta.end, &self.budget));
+            }
             _ => self.opened.push(Opened::new(key, head, meta, &mut self.calls)),
         }
     }
@@ -357,8 +460,11 @@ impl Sink for Inbox {
                 ads.messages.add(data);
                 ads.ended |= end;
             }
-            _ if self.calls.data(key, data, end) => {}
-            _ => self.unwanted += data.len(),
+            _ => match self.calls.data(key, data, end) {
+                Taken::Yes => {}
+                Taken::Unknown => self.unwanted += data.len(),
+                Taken::NoMemory => self.overdrawn.push(key),
+            },
         }
     }
 
@@ -374,16 +480,23 @@ impl Sink for Inbox {
     }
 }
 
-impl<R, IO, O> Carrier<R> for Connection<IO, O>
+impl<R, IO, S, O> Carrier<R> for Connection<IO, S, O>
 where
     R: Message + Default,
     IO: AsyncRead + AsyncWrite + Unpin + Send,
+    S: Source,
     O: Others + 'static,
 {
     async fn next(&mut self) -> Result<Option<R>, GrpcStatus> {
         loop {
+            if let Some(reason) = &self.ending {
+                return Err(reason.clone());
+            }
             if let Some(request) = Carrier::<R>::next_now(self) {
                 return request.map(Some);
+            }
+            if self.inbox.ads.as_ref().is_some_and(|ads| ads.late) {
+                return Err(GrpcStatus::deadline_exceeded("a message that has begun did not end within 60 s"));
             }
             if self.closed || self.inbox.ads.as_ref().is_none_or(|ads| ads.ended || ads.gone) {
                 return Ok(None);
@@ -395,6 +508,7 @@ where
     fn next_now(&mut self) -> Option<Result<R, GrpcStatus>> {
         let max_bytes = self.limits.max_request_bytes;
         let request = self.inbox.ads.as_mut()?.messages.take(max_bytes)?;
+        self.patience = None;
         self.release();
         Some(request)
     }
@@ -407,7 +521,7 @@ where
         self.pump();
         loop {
             match &self.inbox.ads {
-                Some(ads) if !ads.gone && !self.closed => {
+                Some(ads) if !ads.gone && !self.closed && self.ending.is_none() => {
                     if ads.outgoing.responses.len() < RESPONSE_QUEUE {
                         return true;
                     }
@@ -419,7 +533,7 @@ where
     }
 
     async fn gone(&mut self) {
-        while !self.closed && self.inbox.ads.as_ref().is_some_and(|ads| !ads.gone) {
+        while !self.closed && self.ending.is_none() && self.inbox.ads.as_ref().is_some_and(|ads| !ads.gone) {
             self.turn().await;
         }
     }

@@ -1,8 +1,10 @@
 //! Heads and trailers between the codec's form and that of crate `http`, which the other services speak.
 
-use evenkeel_http::{Headers, RequestHead, ResponseHead};
+use evenkeel_http::{HeaderId, Headers, RequestHead, ResponseHead};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 use tonic::Status as GrpcStatus;
+
+use crate::server::stream::Source;
 
 /// The request's head; `None` if crate `http` does not take it.
 pub(super) fn request<B>(head: &RequestHead, body: B) -> Option<http::Request<B>> {
@@ -15,6 +17,21 @@ pub(super) fn request<B>(head: &RequestHead, body: B) -> Option<http::Request<B>
         request.headers_mut().append(name, value);
     }
     Some(request)
+}
+
+/// Asks the source whether a call may be made, when all that has come of it is its head.
+pub(super) fn admit<B>(source: &impl Source, request: &mut http::Request<B>) -> Result<(), GrpcStatus> {
+    let mut extensions = std::mem::take(request.extensions_mut());
+    let admitted = source.admit(request.uri().path(), request.headers(), &mut extensions);
+    *request.extensions_mut() = extensions;
+    admitted
+}
+
+/// A whole answer in a head ("Trailers-Only").
+pub(super) fn refusal(status: &GrpcStatus) -> ResponseHead {
+    let mut headers = trailers(status);
+    headers.append_id(HeaderId::ContentType, b"application/grpc");
+    ResponseHead { status: 200, headers, ..ResponseHead::default() }
 }
 
 /// The response's head.

@@ -3,30 +3,55 @@
 use prost::Message;
 use tonic::Status as GrpcStatus;
 
+use super::budget::Share;
+
 /// Bytes of a message's prefix: a flag and the length.
 const PREFIX_BYTES: usize = 5;
 /// Bytes of memory an idle stream keeps for what comes next: a few answers.
 const KEPT_BYTES: usize = 1024;
 
+/// Bytes a stream may keep that its client's budget is not asked for: the small messages there are nearly always.
+const FREE_BYTES: usize = 16 * 1024;
+
 /// What has come of a stream and has not been taken.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Messages {
     buffer: Vec<u8>,
     /// Where the first message begins.
     start: usize,
     /// Bytes that came and were not given back to the client's window.
     owed: usize,
+    share: Share,
+    /// There was no memory for what came; nothing more is kept.
+    refused: bool,
 }
 
 impl Messages {
+    /// Nothing has come. Memory for much comes out of `share`.
+    pub(super) fn new(share: Share) -> Self {
+        Self { buffer: Vec::new(), start: 0, owed: 0, share, refused: false }
+    }
+
     /// Takes a piece of the stream.
     pub(super) fn add(&mut self, data: &[u8]) {
-        self.buffer.extend_from_slice(data);
         self.owed += data.len();
+        if self.refused {
+            return;
+        }
+        self.buffer.extend_from_slice(data);
+        if !self.share.set(self.buffer.capacity().saturating_sub(FREE_BYTES)) {
+            self.refused = true;
+            self.empty();
+        }
     }
 
     /// The next message, if it is there whole.
     pub(super) fn take<M: Message + Default>(&mut self, max_bytes: usize) -> Option<Result<M, GrpcStatus>> {
+        if self.refused {
+            return Some(Err(GrpcStatus::resource_exhausted(
+                "unfinished messages of this client hold too much memory",
+            )));
+        }
         let (compressed, length) = self.prefix()?;
         if compressed {
             return Some(Err(GrpcStatus::unimplemented("a compressed message, though no compression was offered")));
@@ -39,17 +64,32 @@ impl Messages {
         let message = M::decode(self.buffer.get(body..body + length)?);
         self.start = body + length;
         if self.start == self.buffer.len() {
-            self.start = 0;
-            self.buffer.clear();
-            self.buffer.shrink_to(KEPT_BYTES);
+            self.empty();
+        } else if self.start >= self.buffer.len() - self.start {
+            // Or a client that never ends its DATA with a message would have all of them kept.
+            self.buffer.drain(..std::mem::take(&mut self.start));
         }
         Some(message.map_err(|error| GrpcStatus::internal(format!("malformed message: {error}"))))
+    }
+
+    fn empty(&mut self) {
+        self.start = 0;
+        self.buffer.clear();
+        self.buffer.shrink_to(KEPT_BYTES);
+        self.share.set(0);
+    }
+
+    /// Whether a message has begun and not ended.
+    pub(super) fn is_unfinished(&self) -> bool {
+        let there = self.buffer.len() - self.start;
+        there > 0 && self.prefix().is_none_or(|(_, length)| there < PREFIX_BYTES + length)
     }
 
     /// Bytes the client may send again: all that came, but not while a message waits to be taken, or refused.
     pub(super) fn credit(&mut self, max_bytes: usize) -> usize {
         let there = self.buffer.len() - self.start;
-        let waits = self.prefix().is_some_and(|(_, length)| there >= PREFIX_BYTES + length.min(max_bytes));
+        let waits =
+            self.refused || self.prefix().is_some_and(|(_, length)| there >= PREFIX_BYTES + length.min(max_bytes));
         if waits { 0 } else { std::mem::take(&mut self.owed) }
     }
 
@@ -68,6 +108,11 @@ impl Messages {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::grpc::Budget;
+
+    fn messages() -> Messages {
+        Messages::new(Share::of(Budget::new(1024 * 1024)))
+    }
 
     fn framed(messages: &[&str]) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -85,7 +130,7 @@ mod tests {
         let sent = ["one", "", "a third that is longer"];
         let bytes = framed(&sent);
         for step in 1..=bytes.len() {
-            let (mut messages, mut found, mut credit) = (Messages::default(), Vec::<String>::new(), 0);
+            let (mut messages, mut found, mut credit) = (messages(), Vec::<String>::new(), 0);
             for piece in bytes.chunks(step) {
                 messages.add(piece);
                 while let Some(message) = messages.take(100) {
@@ -100,7 +145,7 @@ mod tests {
     #[test]
     fn a_window_opens_for_what_is_cut_and_stays_shut_while_messages_wait() {
         let bytes = framed(&["first", "second"]);
-        let mut messages = Messages::default();
+        let mut messages = messages();
         messages.add(&bytes[..3]);
         assert_eq!(messages.credit(100), 3);
         messages.add(&bytes[3..]);
@@ -114,13 +159,13 @@ mod tests {
     #[test]
     fn what_is_not_a_message_is_refused_with_its_reason() {
         let check = |bytes: &[u8], expected: &str| {
-            let mut messages = Messages::default();
+            let mut messages = messages();
             messages.add(bytes);
             let error = messages.take::<String>(100).unwrap().unwrap_err();
             assert!(error.message().contains(expected), "{error}");
         };
         // Nor does a window open for more of it, however long nobody asks.
-        let mut endless = Messages::default();
+        let mut endless = messages();
         endless.add(&[0, 255, 255, 255, 255]);
         assert_eq!(endless.credit(100), 5);
         endless.add(&[0; 100]);
@@ -128,5 +173,44 @@ mod tests {
         check(&[1, 0, 0, 0, 0], "compressed");
         check(&[0, 0, 0, 0, 101], "of 101 bytes; at most 100");
         check(&[0, 0, 0, 0, 2, 255, 255], "malformed message");
+    }
+
+    #[test]
+    fn unfinished_messages_hold_no_more_than_the_budget() {
+        const MAX: usize = 16 * 1024 * 1024;
+        let budget = Budget::new(256 * 1024);
+        let stream = || Messages::new(Share::of(budget.clone()));
+        let begin = [&[0][..], &15_000_000_u32.to_be_bytes(), &[7; 16 * 1024 - 5]].concat();
+        let mut streams: Vec<Messages> = (0..100).map(|_| stream()).collect();
+        // What every stream may have costs nothing; what goes beyond is counted, and refused to those that come too late.
+        for stream in &mut streams {
+            stream.add(&begin);
+            assert!(stream.is_unfinished());
+        }
+        for _ in 0..100 {
+            streams.iter_mut().for_each(|stream| stream.add(&[7; 16 * 1024]));
+        }
+        assert!(budget.taken() <= 256 * 1024, "{}", budget.taken());
+        assert!(streams.iter().map(|stream| stream.buffer.capacity()).sum::<usize>() <= 256 * 1024 + 100 * FREE_BYTES);
+        let last = streams.last_mut().expect("a stream");
+        let refused = last.take::<String>(MAX).expect("an answer").expect_err("a refusal");
+        assert_eq!(refused.code(), tonic::Code::ResourceExhausted, "{refused}");
+        assert_eq!(last.credit(MAX), 0, "no window for what is thrown away");
+        drop(streams);
+        assert_eq!(budget.taken(), 0);
+    }
+
+    #[test]
+    fn what_was_taken_is_not_kept_although_the_next_has_begun() {
+        let (mut messages, text) = (messages(), "x".repeat(1000));
+        let bytes = framed(&[&text]);
+        messages.add(&bytes[..10]);
+        for _ in 0..10_000 {
+            messages.add(&bytes[10..]);
+            messages.add(&bytes[..10]);
+            assert_eq!(messages.take::<String>(2000).expect("a message").expect("text"), text);
+        }
+        assert!(messages.buffer.capacity() <= FREE_BYTES, "{}", messages.buffer.capacity());
+        assert!(messages.is_unfinished());
     }
 }

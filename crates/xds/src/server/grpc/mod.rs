@@ -11,20 +11,23 @@
 //!  socket ◄─ connection: one write ◄─ codec ◄────────────────────────────────────────────────────────┘
 //! ```
 
+mod budget;
 mod connection;
 mod heads;
+mod life;
 mod messages;
 mod others;
 mod outgoing;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use evenkeel_http::h2;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tonic::Extensions;
 
+pub use budget::Budget;
 use connection::Connection;
 pub use others::Others;
 
@@ -39,13 +42,38 @@ const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
 /// Bytes of output that wait for the socket, per connection: the rest of a response stays shared until there is room.
 const OUTPUT_BYTES: usize = 64 * 1024;
 
+/// Streams at a time of a client that has shown no certificate: it has one thing to ask for.
+const STRANGER_STREAMS: u32 = 4;
+/// Bytes a client without a certificate may send before some were taken, on all its streams: the least HTTP/2 allows. All
+/// that such a connection can make the server keep is this, a header block and a TLS record.
+const STRANGER_WINDOW_BYTES: u32 = 65_535;
+/// Largest header list of a client without a certificate, in bytes: a token, which has a few KiB, and little else.
+const STRANGER_HEADER_BYTES: u32 = 32 * 1024;
+/// How long a message may take from its first byte to its last.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What is known of the client of a connection.
+#[derive(Debug)]
+pub struct Client {
+    /// For the source and the services.
+    pub extensions: Extensions,
+    /// What its unfinished messages may hold, together with those of its other connections.
+    pub budget: Arc<Budget>,
+    /// The port authenticates clients and this one has shown nothing: its windows are small, and it is not served for long.
+    pub stranger: bool,
+    /// When what authenticates it ends. It is asked to come again before, and not served beyond.
+    pub expires: Option<SystemTime>,
+}
+
 /// Limits of one connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Streams at a time.
     pub max_streams: u32,
-    /// Largest request message, in bytes.
+    /// Largest request message of its ADS stream, in bytes.
     pub max_request_bytes: usize,
+    /// Largest request message that the other services take, in bytes.
+    pub max_call_bytes: usize,
     /// A client that says nothing for so long is asked for a sign of life (PING).
     pub keepalive_interval: Duration,
     /// How long it may take for it.
@@ -53,14 +81,24 @@ pub struct Limits {
 }
 
 impl Limits {
-    fn codec(&self) -> h2::Options {
-        h2::Options {
+    fn codec(&self, stranger: bool) -> h2::Options {
+        let known = h2::Options {
             max_concurrent_streams: self.max_streams,
             initial_stream_window_size: STREAM_WINDOW_BYTES,
             initial_connection_window_size: CONNECTION_WINDOW_BYTES,
             max_output_bytes: OUTPUT_BYTES,
             quantum_bytes: OUTPUT_BYTES,
             ..h2::Options::default()
+        };
+        match stranger {
+            false => known,
+            true => h2::Options {
+                max_concurrent_streams: STRANGER_STREAMS,
+                initial_stream_window_size: STRANGER_WINDOW_BYTES,
+                initial_connection_window_size: STRANGER_WINDOW_BYTES,
+                max_header_list_bytes: STRANGER_HEADER_BYTES,
+                ..known
+            },
         }
     }
 }
@@ -98,9 +136,9 @@ impl<S: Source, O: Others + 'static> Server<S, O> {
         Self { source, others, limits, stop }
     }
 
-    /// Serves one connection to its end. `extensions` is what is known of the client, for the source and the services.
-    pub async fn serve(&self, io: impl AsyncRead + AsyncWrite + Unpin + Send, extensions: Extensions) {
-        let mut connection = Connection::new(io, self.others.clone(), extensions, self.limits);
+    /// Serves one connection to its end.
+    pub async fn serve(&self, io: impl AsyncRead + AsyncWrite + Unpin + Send, client: Client) {
+        let mut connection = Connection::new(io, self.source.clone(), self.others.clone(), client, self.limits);
         let mut stop = self.stop.clone();
         let mut stopping = false;
         while !connection.is_closed() {

@@ -14,13 +14,16 @@ use evenkeel_http::{Framing, RequestHead};
 use futures_util::StreamExt as _;
 use futures_util::future::{AbortHandle, Abortable, BoxFuture, FutureExt as _};
 use futures_util::stream::FuturesUnordered;
+use futures_util::task::AtomicWaker;
 use http_body::{Body as _, Frame};
 use tokio::sync::mpsc;
 use tonic::body::Body;
 use tonic::codegen::Service;
 use tonic::{Extensions, Status as GrpcStatus};
 
+use super::budget::{Budget, Share};
 use super::heads;
+use crate::server::stream::Source;
 
 /// What serves all but ADS: tonic's `Routes`.
 pub trait Others:
@@ -37,9 +40,14 @@ impl<O> Others for O where
 }
 
 /// The calls under way.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Calls {
     open: HashMap<StreamKey, Call>,
+    /// Wakes the connection when a service has taken something, in whatever task: the client's windows open then.
+    took: Arc<AtomicWaker>,
+    budget: Arc<Budget>,
+    /// Largest request message a service takes, in bytes.
+    max_bytes: usize,
     /// Bytes of calls that are gone, to be given back to the client's window for the connection.
     left: usize,
     steps: FuturesUnordered<Abortable<BoxFuture<'static, Step>>>,
@@ -56,6 +64,9 @@ struct Call {
     /// A piece of the response that did not go out whole, and what follows.
     waiting: Option<(Bytes, Body)>,
     abort: AbortHandle,
+    /// Memory for what may be kept of the request.
+    share: Share,
+    received: usize,
 }
 
 /// What a call does next.
@@ -65,20 +76,31 @@ enum Step {
 }
 
 impl Calls {
+    /// There are none. What services keep of requests, at most `max_bytes` of each, comes out of `budget`.
+    pub(super) fn new(budget: Arc<Budget>, max_bytes: usize) -> Self {
+        let (open, took, steps) = Default::default();
+        Self { open, took, budget, max_bytes, left: 0, steps }
+    }
+
     /// Notes a call before its head is looked at, so that its body finds it.
     pub(super) fn announce(&mut self, key: StreamKey, end: bool) -> Announced {
         let (input, receiver) = mpsc::unbounded_channel();
         let (abort, registration) = AbortHandle::new_pair();
         let taken = Arc::new(AtomicUsize::new(0));
-        let body = Incoming { frames: receiver, taken: taken.clone() };
-        self.open.insert(key, Call { input: (!end).then_some(input), owed: 0, taken, waiting: None, abort });
+        let body = Incoming { frames: receiver, taken: taken.clone(), took: self.took.clone() };
+        let (input, share) = ((!end).then_some(input), Share::of(self.budget.clone()));
+        self.open.insert(key, Call { input, owed: 0, taken, waiting: None, abort, share, received: 0 });
         Announced { body, registration }
     }
 
-    /// A piece of a request's body; false if the call is not known.
-    pub(super) fn data(&mut self, key: StreamKey, data: &[u8], end: bool) -> bool {
-        let Some(call) = self.open.get_mut(&key) else { return false };
+    /// A piece of a request's body.
+    pub(super) fn data(&mut self, key: StreamKey, data: &[u8], end: bool) -> Taken {
+        let Some(call) = self.open.get_mut(&key) else { return Taken::Unknown };
         call.owed += data.len();
+        call.received = call.received.saturating_add(data.len());
+        if !call.share.set(call.received.min(self.max_bytes)) {
+            return Taken::NoMemory;
+        }
         // What nobody takes any more is given back below as if it had been taken.
         let sent = call.input.as_ref().is_some_and(|input| input.send(Bytes::copy_from_slice(data)).is_ok());
         if !sent {
@@ -87,7 +109,7 @@ impl Calls {
         if end {
             call.input = None;
         }
-        true
+        Taken::Yes
     }
 
     /// The client is done, or gone.
@@ -102,6 +124,7 @@ impl Calls {
     pub(super) fn start<O: Others + 'static>(
         &mut self,
         service: &O,
+        source: &impl Source,
         extensions: &Extensions,
         opened: Opened,
         codec: &mut h2::Connection,
@@ -112,6 +135,10 @@ impl Calls {
             return self.forget(key);
         };
         *request.extensions_mut() = extensions.clone();
+        if let Err(status) = heads::admit(source, &mut request) {
+            _ = codec.respond(key, &heads::refusal(&status), Framing::Chunked, true);
+            return self.end(key, codec);
+        }
         let mut service = service.clone();
         let answer = async move {
             let ready = std::future::poll_fn(|cx| service.poll_ready(cx)).await;
@@ -133,6 +160,7 @@ impl Calls {
         if self.open.is_empty() && self.steps.is_empty() && self.left == 0 {
             return went_on;
         }
+        self.took.register(cx.waker());
         while let Poll::Ready(Some(step)) = self.steps.poll_next_unpin(cx) {
             went_on = true;
             match step {
@@ -228,6 +256,17 @@ impl Calls {
     }
 }
 
+/// What became of a piece of a request's body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// Its call has it.
+    Yes,
+    /// There is no such call.
+    Unknown,
+    /// The call must end.
+    NoMemory,
+}
+
 /// A call whose head has come.
 #[derive(Debug)]
 pub(super) struct Opened {
@@ -254,6 +293,7 @@ pub(super) struct Announced {
 struct Incoming {
     frames: mpsc::UnboundedReceiver<Bytes>,
     taken: Arc<AtomicUsize>,
+    took: Arc<AtomicWaker>,
 }
 
 impl http_body::Body for Incoming {
@@ -264,6 +304,7 @@ impl http_body::Body for Incoming {
         self.frames.poll_recv(cx).map(|data| {
             let data = data?;
             self.taken.fetch_add(data.len(), Ordering::Relaxed);
+            self.took.wake();
             Some(Ok(Frame::data(data)))
         })
     }

@@ -1,0 +1,127 @@
+//! How much the clients of the TLS port may have: before they have shown who they are, without showing it, and afterwards.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use evenkeel_base::spiffe::SpiffeId;
+use evenkeel_xds::server::grpc::Budget;
+
+use crate::listen::MAX_CONNECTIONS;
+use crate::quota::{Quota, Share, host};
+
+/// Handshakes at a time, in connections. One holds no more than a TLS handshake message may have, 64 KiB.
+const MAX_HANDSHAKES: usize = 1024;
+/// Those of one address.
+const MAX_HANDSHAKES_PER_ADDRESS: usize = 256;
+/// Clients without a certificate at a time, in connections: they come for one, which takes milliseconds.
+const MAX_STRANGERS: usize = 512;
+/// Those of one address.
+const MAX_STRANGERS_PER_ADDRESS: usize = 128;
+/// Connections of one identity, that is of all replicas that run as one service account.
+const MAX_CONNECTIONS_PER_IDENTITY: usize = MAX_CONNECTIONS / 4;
+/// Memory for unfinished messages of all clients of a port, in bytes.
+const MAX_MESSAGE_BYTES: usize = 256 * 1024 * 1024;
+/// That of one identity.
+const MAX_MESSAGE_BYTES_PER_IDENTITY: usize = MAX_MESSAGE_BYTES / 4;
+
+/// The clients of one port.
+#[derive(Debug)]
+pub struct Clients {
+    handshakes: Arc<Quota<IpAddr>>,
+    strangers: Arc<Quota<IpAddr>>,
+    known: Arc<Quota<SpiffeId>>,
+    messages: Arc<Budget>,
+    /// What each identity may have of `messages`.
+    parts: Mutex<HashMap<SpiffeId, Weak<Budget>>>,
+}
+
+/// A client's place among the others.
+#[derive(Debug)]
+pub struct Place {
+    /// Memory for its unfinished messages.
+    pub messages: Arc<Budget>,
+    _share: PlaceShare,
+}
+
+#[derive(Debug)]
+#[expect(dead_code, reason = "held, not read")]
+enum PlaceShare {
+    Plain,
+    Stranger(Share<IpAddr>),
+    Known(Share<SpiffeId>),
+}
+
+impl Clients {
+    /// There are none.
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self {
+            handshakes: Quota::new(MAX_HANDSHAKES, MAX_HANDSHAKES_PER_ADDRESS),
+            strangers: Quota::new(MAX_STRANGERS, MAX_STRANGERS_PER_ADDRESS),
+            known: Quota::new(MAX_CONNECTIONS, MAX_CONNECTIONS_PER_IDENTITY),
+            messages: Budget::new(MAX_MESSAGE_BYTES),
+            parts: Mutex::default(),
+        })
+    }
+
+    /// Leave to begin a handshake, held until it ends.
+    pub fn shake_hands(&self, address: IpAddr) -> Option<Share<IpAddr>> {
+        self.handshakes.take(host(address))
+    }
+
+    /// A place for a client that has shown who it is, or on a port where nobody does.
+    pub fn plain(&self) -> Place {
+        Place { messages: self.messages.clone(), _share: PlaceShare::Plain }
+    }
+
+    /// A place for a client that has shown no identity.
+    pub fn stranger(&self, address: IpAddr) -> Option<Place> {
+        let share = self.strangers.take(host(address))?;
+        Some(Place { messages: self.messages.clone(), _share: PlaceShare::Stranger(share) })
+    }
+
+    /// A place for a client that has shown who it is.
+    pub fn known(&self, identity: &SpiffeId) -> Option<Place> {
+        let share = self.known.take(identity.clone())?;
+        Some(Place { messages: self.part(identity), _share: PlaceShare::Known(share) })
+    }
+
+    fn part(&self, identity: &SpiffeId) -> Arc<Budget> {
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(part) = parts.get(identity).and_then(Weak::upgrade) {
+            return part;
+        }
+        parts.retain(|_, part| part.strong_count() > 0);
+        let part = self.messages.part(MAX_MESSAGE_BYTES_PER_IDENTITY);
+        parts.insert(identity.clone(), Arc::downgrade(&part));
+        part
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_client_takes_is_not_taken_from_others() {
+        let clients = Clients::new();
+        let (a, b) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        let held: Vec<_> = std::iter::from_fn(|| clients.stranger(a)).collect();
+        assert_eq!(held.len(), MAX_STRANGERS_PER_ADDRESS);
+        assert!(clients.stranger(b).is_some());
+        let shaking: Vec<_> = std::iter::from_fn(|| clients.shake_hands(a)).collect();
+        assert_eq!(shaking.len(), MAX_HANDSHAKES_PER_ADDRESS);
+        assert!(clients.shake_hands(b).is_some());
+
+        let id = |account: &str| SpiffeId::new("cluster.local", "shop", account).expect("an identity");
+        let web: Vec<_> = std::iter::from_fn(|| clients.known(&id("web"))).collect();
+        assert_eq!(web.len(), MAX_CONNECTIONS_PER_IDENTITY);
+        let other = clients.known(&id("other")).expect("a place");
+        let [first, second, ..] = web.as_slice() else { panic!("two places") };
+        assert!(Arc::ptr_eq(&first.messages, &second.messages), "replicas share");
+        assert!(!Arc::ptr_eq(&first.messages, &other.messages));
+        drop(web);
+        drop(clients.known(&id("third")));
+        assert_eq!(clients.parts.lock().expect("the parts").len(), 2, "who is gone is forgotten");
+    }
+}
