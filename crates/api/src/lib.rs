@@ -3,14 +3,18 @@
 //! Start at [`load`]. A kind is declared once, as a table of its fields ([`decode`]): the table decodes, names what is
 //! unknown or not supported, and is the schema.
 
+mod applied;
 #[macro_use]
 pub mod decode;
 pub mod istio;
 pub mod kubernetes;
 mod load;
+mod local;
 mod object;
 mod resource;
 
-pub use load::{load, unreadable};
+pub use applied::{APPLIED_ANNOTATION, DELETED_ANNOTATION, Document, documents, in_force};
+pub use load::{SKIPPED, load, unreadable};
+pub use local::{LOCAL_FILE, LocalFile, LocalWorkload, is_local_file, read_local};
 pub use object::{Object, ObjectMeta, ObjectName, OwnerReference};
 pub use resource::{Kind, Resource};

@@ -11,11 +11,12 @@ use evenkeel_base::{Diagnostic, Diagnostics, Severity, Span};
 
 use crate::decode::{Context, Decode};
 use crate::istio::MeshConfig;
+use crate::local::{is_local_file, read_local};
 use crate::resource::{Named, named};
 use crate::{Kind, Object, ObjectMeta};
 
 /// Namespace of objects that name none.
-const DEFAULT_NAMESPACE: &str = "default";
+pub(crate) const DEFAULT_NAMESPACE: &str = "default";
 
 /// Reads all documents of files given as (path, text). A document with an error gives no object and takes no other
 /// down; [`Diagnostics::has_errors_in`] tells which files have such documents. Nothing is compared across documents:
@@ -24,9 +25,17 @@ pub fn load(files: &[(Arc<str>, Arc<str>)]) -> (Vec<Object>, Diagnostics) {
     let mut objects = Vec::new();
     let mut diagnostics = Diagnostics::new();
     for (path, text) in files {
+        if is_local_file(path) {
+            diagnostics.extend(limited(read_local(path, text).1, path));
+            continue;
+        }
         let (documents, syntax) = yaml::parse(path, text);
         let mut found = syntax;
         let lines: Vec<&str> = text.lines().collect();
+        if let Some(foreign) = foreign_file(path, &documents) {
+            diagnostics.extend(found.into_iter().chain([foreign]));
+            continue;
+        }
         for document in documents {
             let (start, end) = (document.span.line, document.span.end_line);
             let known = objects.len();
@@ -38,6 +47,25 @@ pub fn load(files: &[(Arc<str>, Arc<str>)]) -> (Vec<Object>, Diagnostics) {
     }
     diagnostics.sort();
     (objects, diagnostics)
+}
+
+/// The code of the finding that a file holds no Kubernetes objects, and is skipped.
+pub const SKIPPED: &str = "no-kubernetes-object";
+/// What tells a document that is meant as an object, whatever else it lacks.
+const OBJECT_FIELDS: [&str; 3] = ["kind", "metadata", "spec"];
+
+/// The note on a file of which no document is meant as a Kubernetes object: what belongs to another tool (a compose file, a
+/// kustomization, a chart's values) lies beside manifests, and `kubectl apply -f FILE` is never given it.
+fn foreign_file(path: &str, documents: &[Node]) -> Option<Diagnostic> {
+    let is_object = |document: &Node| OBJECT_FIELDS.iter().any(|field| document.get(field).is_some());
+    let first = documents.first().filter(|_| !documents.iter().any(is_object))?;
+    // A lone text is more likely a slip than another tool's file.
+    if let (Value::Scalar(_), false) = (&first.value, first.is_null()) {
+        return None;
+    }
+    let message = "the file holds no Kubernetes object; it is skipped";
+    let finding = Diagnostic::new(Severity::Info, SKIPPED, Span::whole_file(path), message);
+    Some(finding.with_help("an object has `apiVersion`, `kind` and `metadata`; `.evenkeelignore` silences this note"))
 }
 
 /// The hash of a document's lines and of its place. Comments and empty lines at its end are not part of it.
@@ -135,6 +163,10 @@ fn read_document(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Di
             diagnostics.push(
                 Diagnostic::warning("unsupported-kind", kind_span, message).with_help("the other documents apply"),
             );
+        }
+        Named::Foreign(help) => {
+            let message = format!("nothing here knows the kind {kind} ({api_version}); this document is ignored");
+            diagnostics.push(Diagnostic::warning("foreign-kind", kind_span, message).with_help(help));
         }
         Named::Unknown(help) => {
             let message = format!("there is no kind `{kind}` in `{api_version}`");

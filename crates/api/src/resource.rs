@@ -105,7 +105,9 @@ pub(crate) enum Named {
     Supported(Kind),
     /// A kind that is known but not supported yet.
     Later,
-    /// No known kind; says how to go on.
+    /// A kind of somebody else's, which nothing here knows; says how to go on.
+    Foreign(String),
+    /// A known kind or group, misspelt or mismatched; says how to go on.
     Unknown(String),
     /// A supported kind in a version that is not; says which are.
     OtherVersion(String),
@@ -141,15 +143,31 @@ pub(crate) fn named(api_version: &str, kind: &str) -> Named {
     if is_later(group, kind) {
         return Named::Later;
     }
-    if let Some(other) = Kind::ALL.iter().find(|k| k.as_str() == kind) {
-        let versions: Vec<String> = other.api_versions().collect();
-        return Named::Unknown(format!("a {kind} has `apiVersion: {}`", versions.first().map_or("", String::as_str)));
+    misspelt(group, kind).map_or_else(
+        || Named::Foreign("the other documents apply; `.evenkeelignore` leaves whole files out".to_owned()),
+        Named::Unknown,
+    )
+}
+
+/// What is meant, where group or kind look like a slip in one that is known: to ignore a policy for a slip would disarm it.
+fn misspelt(group: &str, kind: &str) -> Option<String> {
+    let same_kind = Kind::ALL.iter().find(|k| k.as_str() == kind);
+    if !known().any(|(known, _)| known == group) {
+        // Others have kinds of the same names in groups of their own (Knative's Service), and groups of similar names.
+        let with_kind = known().filter(|(group, known)| !group.is_empty() && *known == kind);
+        return closest(group, with_kind.map(|(group, _)| group)).map(|meant| format!("did you mean `{meant}`?"));
     }
-    let names = || Kind::ALL.iter().map(|k| k.as_str());
-    Named::Unknown(match closest(kind, names()) {
-        Some(name) => format!("did you mean `{name}`?"),
-        None => format!("supported kinds: {}", one_of(names())),
-    })
+    if let Some(other) = same_kind {
+        let versions: Vec<String> = other.api_versions().collect();
+        return Some(format!("a {kind} has `apiVersion: {}`", versions.first().map_or("", String::as_str)));
+    }
+    closest(kind, known().map(|(_, name)| name)).map(|name| format!("did you mean `{name}`?"))
+}
+
+/// Groups and kinds that are known, supported or not.
+fn known() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let later = LATER.iter().flat_map(|(group, kinds)| kinds.iter().map(move |kind| (*group, *kind)));
+    Kind::ALL.iter().map(|kind| (kind.group(), kind.as_str())).chain(later)
 }
 
 /// Kinds of Kubernetes, Istio and the Gateway API that are not supported yet, by API group.

@@ -9,6 +9,7 @@ pub mod duration;
 pub mod hostname;
 pub mod limits;
 mod render;
+pub mod replica;
 pub mod span;
 pub mod spiffe;
 pub mod suggest;

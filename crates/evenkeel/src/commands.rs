@@ -13,7 +13,9 @@ use evenkeel_local::exec::{self, ExecOptions};
 use evenkeel_local::ports::PortChoice;
 use evenkeel_proxy::memory;
 
+use crate::apply::{self, Change, ChangeArguments};
 use crate::logging::{self, Level, LogOptions};
+use crate::logs::{self, LogsArguments};
 use crate::{admin, heaps, history, proxy_config, proxy_status, purge, validate};
 
 /// A service mesh: proxy, control plane, and the whole of it on one machine.
@@ -39,8 +41,23 @@ Environment:
 enum Command {
     /// Run the mesh described by a directory on this machine.
     Up(UpArguments),
+    /// Create or change objects of the running mesh, over those in its directory.
+    Apply(ChangeArguments),
+    /// Delete objects of the running mesh, also those in its directory.
+    Delete {
+        #[command(flatten)]
+        change: ChangeArguments,
+
+        /// It is no mistake if an object is not there.
+        #[arg(long)]
+        ignore_not_found: bool,
+    },
     /// Run a command inside a workload of the running mesh.
     Exec(ExecArguments),
+    /// Print what a workload's programs, or their sidecars, have logged.
+    Logs(LogsArguments),
+    /// Replace the replicas of a workload by new ones, without losing requests.
+    Restart(RestartArguments),
     /// Check files without running anything.
     Validate(ValidateArguments),
     /// Run the control plane.
@@ -82,20 +99,21 @@ enum ProxyConfig {
 
 #[derive(Debug, Args)]
 struct WorkersArguments {
-    /// A workload of the running mesh (a Deployment) or one of its pods; without one: a proxy on this machine.
+    /// A workload of the running mesh, or one of its pods, by any name that is printed of it. Without one: all proxies of the
+    /// running mesh, or else the proxy on this machine.
     workload: Option<String>,
 
     /// Its namespace; only needed when several have a workload of that name.
-    #[arg(short, long, value_name = "NAME", requires = "workload")]
+    #[arg(short, long, value_name = "NAME")]
     namespace: Option<String>,
 
     /// State directory of the running `up` [default: ~/.local/state/evenkeel].
-    #[arg(long, value_name = "DIR", requires = "workload")]
+    #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 
-    /// The proxy's admin port.
-    #[arg(long, value_name = "HOST:PORT", value_parser = admin::address, default_value = "127.0.0.1:15000")]
-    admin: SocketAddr,
+    /// The proxy's admin port; without a workload, that of a proxy on this machine [default: 127.0.0.1:15000].
+    #[arg(long, value_name = "HOST:PORT", value_parser = admin::address)]
+    admin: Option<SocketAddr>,
 
     /// How to print it.
     #[arg(short, long, value_enum, default_value_t = proxy_status::Output::Table)]
@@ -108,6 +126,9 @@ struct WorkersArguments {
 
 #[derive(Debug, Args)]
 struct ProxyStatusArguments {
+    /// Only these: POD.NAMESPACE, POD, the beginning of one, or a workload [default: all].
+    proxy: Option<String>,
+
     /// The control plane's HTTP port; repeated, of several that serve the same mesh [default: that of the running `up`, or else
     /// 127.0.0.1:15014].
     #[arg(long, value_name = "HOST:PORT", value_parser = admin::address, conflicts_with = "state")]
@@ -158,7 +179,7 @@ struct UpArguments {
 
 #[derive(Debug, Args)]
 struct ExecArguments {
-    /// Name of a workload (a Deployment) or of one of its pods.
+    /// Name of a workload or of one of its pods; also POD.NAMESPACE, or the beginning of a pod's name.
     workload: String,
 
     /// Its namespace; only needed when several have a workload of that name.
@@ -172,6 +193,20 @@ struct ExecArguments {
     /// The command and its arguments; a shell if none is given.
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+struct RestartArguments {
+    /// Name of a workload or of one of its pods.
+    workload: String,
+
+    /// Its namespace; only needed when several have a workload of that name.
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
+
+    /// State directory of the running `up` [default: ~/.local/state/evenkeel].
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -189,7 +224,22 @@ struct ValidateArguments {
 pub fn run(cli: Cli) -> anyhow::Result<u8> {
     match cli.command {
         Command::Up(arguments) => up(arguments),
+        Command::Apply(change) => apply::run(&change, Change::Apply, &mut io::stdout().lock()),
+        Command::Delete { change, ignore_not_found } => {
+            apply::run(&change, Change::Delete { ignore_not_found }, &mut io::stdout().lock())
+        }
         Command::Exec(arguments) => exec_inside(arguments),
+        Command::Logs(arguments) => {
+            logs::run(&arguments, &mut io::stdout().lock())?;
+            Ok(0)
+        }
+        Command::Restart(RestartArguments { workload, namespace, state }) => {
+            let state = state.unwrap_or_else(StateDir::default_path);
+            for name in exec::restart(&state, &workload, namespace.as_deref())? {
+                io::Write::write_fmt(&mut io::stdout(), format_args!("{name} restarted\n"))?;
+            }
+            Ok(0)
+        }
         Command::Validate(ValidateArguments { paths, files }) => {
             Ok(validate::run(&[paths, files].concat(), &mut io::stdout().lock())?)
         }
@@ -227,7 +277,12 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             if control_planes.is_empty() {
                 control_planes.push(admin::control_plane(None, arguments.state.as_deref())?);
             }
-            Ok(proxy_status::run(&control_planes, arguments.output, &mut io::stdout().lock())?)
+            Ok(proxy_status::run(
+                &control_planes,
+                arguments.proxy.as_deref(),
+                arguments.output,
+                &mut io::stdout().lock(),
+            )?)
         }
         Command::History(arguments) => {
             history::run(&arguments, &mut io::stdout().lock())?;
@@ -254,17 +309,30 @@ fn up(arguments: UpArguments) -> anyhow::Result<u8> {
     Ok(evenkeel_local::run(&options, &mut io::stdout())?)
 }
 
+/// Where a proxy's admin port is unless it is told otherwise.
+const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 15000);
+
 /// A workload's proxy is asked from inside its network namespace, by this program.
 fn workers(arguments: WorkersArguments) -> anyhow::Result<u8> {
     let WorkersArguments { workload, namespace, state, admin, output, json } = arguments;
     let json = json || output == proxy_status::Output::Json;
-    let Some(workload) = workload else {
-        proxy_config::workers(admin, json, &mut io::stdout().lock())?;
-        return Ok(0);
-    };
     let program = std::env::current_exe().context("finding this program")?;
+    let Some(workload) = workload else {
+        let asked = state.is_some() || namespace.is_some();
+        let state = state.unwrap_or_else(StateDir::default_path);
+        let running = admin.is_none().then(|| exec::list(&state, "", namespace.as_deref()));
+        return match running {
+            Some(Ok(replicas)) => proxy_config::of_all(&program, &state, &replicas, json),
+            Some(Err(error)) if asked => Err(error.into()),
+            _ => {
+                proxy_config::workers(admin.unwrap_or(ADMIN), json, &mut io::stdout().lock())?;
+                Ok(0)
+            }
+        };
+    };
+    let admin = admin.unwrap_or(ADMIN).to_string();
     let mut command: Vec<OsString> =
-        vec![program.into(), "proxy-config".into(), "workers".into(), "--admin".into(), admin.to_string().into()];
+        vec![program.into(), "proxy-config".into(), "workers".into(), "--admin".into(), admin.into()];
     command.extend(json.then(|| "--json".into()));
     let state = state.unwrap_or_else(StateDir::default_path);
     Ok(exec::run(&ExecOptions { state, workload, namespace, command })?)

@@ -6,7 +6,7 @@ use clap::Command;
 
 /// What commands are for, in order.
 const GROUPS: [(&str, &[&str]); 5] = [
-    ("Run a mesh on this machine", &["up", "exec", "validate"]),
+    ("Run a mesh on this machine", &["up", "apply", "delete", "exec", "logs", "restart", "validate"]),
     ("See what it does", &["proxy-status", "proxy-config", "history"]),
     ("Run its parts one by one", &["control-plane", "agent", "proxy"]),
     ("Measure it", &["lab"]),

@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Flags of `evenkeel history`.
 #[derive(Debug, Args)]
 pub struct HistoryArguments {
-    /// The proxy: its xDS node id, POD.NAMESPACE, POD, or the workload: of its replicas the one seen last.
+    /// The proxy: its xDS node id, POD.NAMESPACE, POD or the beginning of one, or the workload: of its replicas the one seen last.
     proxy: String,
 
     /// When: a time (2026-11-21T10:00:00Z; UTC unless it says otherwise), or so long ago (90s, 5m, 2h, 3d). Now if not given.

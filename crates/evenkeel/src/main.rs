@@ -2,11 +2,13 @@
 
 mod admin;
 mod allocator;
+mod apply;
 mod commands;
 mod heaps;
 mod help;
 mod history;
 mod logging;
+mod logs;
 mod proxy_config;
 mod proxy_status;
 mod purge;

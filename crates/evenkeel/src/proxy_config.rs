@@ -1,7 +1,12 @@
 //! `evenkeel proxy-config`: what a running proxy says of itself on its admin port.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Context;
+use evenkeel_local::exec::Named;
 
 use crate::admin;
 
@@ -11,6 +16,22 @@ pub fn workers(address: SocketAddr, json: bool, out: &mut dyn Write) -> anyhow::
     let body = admin::get(admin::PROXY, address, page)?;
     out.write_all(&body)?;
     Ok(())
+}
+
+/// Prints the same of all proxies of a mesh, each under its name. Each is asked by a process of its own, which moves into its network.
+pub fn of_all(program: &Path, state: &Path, replicas: &[Named], json: bool) -> anyhow::Result<u8> {
+    let mut status = 0;
+    for Named { namespace, pod, .. } in replicas {
+        if !json {
+            writeln!(io::stdout(), "{pod}.{namespace}:")?;
+        }
+        let mut command = Command::new(program);
+        command.args(["proxy-config", "workers", pod, "--namespace", namespace, "--state"]).arg(state);
+        command.args(json.then_some("--json"));
+        let ended = command.status().with_context(|| format!("running {}", program.display()))?;
+        status = status.max(u8::from(!ended.success()));
+    }
+    Ok(status)
 }
 
 #[cfg(test)]

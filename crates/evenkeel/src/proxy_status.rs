@@ -4,6 +4,8 @@ use std::io::Write;
 use std::net::SocketAddr;
 
 use anyhow::{Context, bail};
+use evenkeel_base::replica::{Fit, fit, workload_of};
+use evenkeel_base::suggest::instead;
 use serde_json::Value;
 
 use crate::admin;
@@ -21,7 +23,14 @@ pub enum Output {
 }
 
 /// Prints the status of every proxy connected to these control planes, of which some may be away: then it returns 1.
-pub fn run(control_planes: &[SocketAddr], output: Output, out: &mut dyn Write) -> anyhow::Result<u8> {
+///
+/// With a name, of those proxies alone that it means.
+pub fn run(
+    control_planes: &[SocketAddr],
+    wanted: Option<&str>,
+    output: Output,
+    out: &mut dyn Write,
+) -> anyhow::Result<u8> {
     let (mut pages, mut failures) = (Vec::new(), Vec::new());
     for address in control_planes {
         match page(*address) {
@@ -34,6 +43,9 @@ pub fn run(control_planes: &[SocketAddr], output: Output, out: &mut dyn Write) -
     {
         return Err(error);
     }
+    if let Some(wanted) = wanted {
+        keep(&mut pages, wanted)?;
+    }
     match (output, pages.as_slice()) {
         (Output::Json, [page]) if failures.is_empty() => writeln!(out, "{page:#}")?,
         (Output::Json, pages) => writeln!(out, "{:#}", Value::Array(pages.to_vec()))?,
@@ -43,6 +55,32 @@ pub fn run(control_planes: &[SocketAddr], output: Output, out: &mut dyn Write) -
         writeln!(std::io::stderr(), "error: {error:#}")?;
     }
     Ok(u8::from(!failures.is_empty()))
+}
+
+/// Leaves only the proxies that a name means.
+fn keep(pages: &mut [Value], wanted: &str) -> anyhow::Result<()> {
+    let name = |proxy: &Value| pod(proxy["proxy"].as_str().unwrap_or_default());
+    let fits = |proxy: &Value| {
+        let name = name(proxy);
+        let (pod, namespace) = name.rsplit_once('.').unwrap_or((&name, ""));
+        match proxy["proxy"].as_str() == Some(wanted) {
+            true => Some(Fit::Pod),
+            false => fit(wanted, pod, namespace, workload_of(pod)),
+        }
+    };
+    let proxies = |page: &Value| page["proxies"].as_array().cloned().unwrap_or_default();
+    let all: Vec<Value> = pages.iter().flat_map(proxies).collect();
+    let Some(best) = all.iter().filter_map(fits).max() else {
+        let mut names: Vec<String> = all.iter().map(name).collect();
+        names.sort();
+        names.dedup();
+        bail!("no proxy {wanted} is connected; {}", instead(wanted, names.iter().map(String::as_str)));
+    };
+    for page in pages {
+        let kept = proxies(page).into_iter().filter(|proxy| fits(proxy) == Some(best)).collect();
+        page["proxies"] = Value::Array(kept);
+    }
+    Ok(())
 }
 
 fn page(control_plane: SocketAddr) -> anyhow::Result<Value> {
@@ -213,6 +251,26 @@ gw.shop held other CDS resources than it was sent; healed: a, b
 web-0.shop refuses RDS 80 (from routes.yaml:3:1): no such cluster
 ";
         assert_eq!(table(&[page]), expected);
+    }
+
+    #[test]
+    fn a_proxy_is_found_by_every_name_that_is_printed() {
+        let proxy = |name: &str| json!({"proxy": format!("sidecar~10.0.0.1~{name}.shop~x"), "types": []});
+        let page =
+            json!({"control_plane": "one", "proxies": [proxy("web-5d-a"), proxy("web-5d-b"), proxy("web2-6-c")]});
+        let check = |wanted: &str, expected: usize| {
+            let mut pages = [page.clone()];
+            let found = keep(&mut pages, wanted).map(|()| pages[0]["proxies"].as_array().map_or(0, Vec::len));
+            assert_eq!(found.unwrap_or_default(), expected, "{wanted}");
+        };
+        check("web", 2);
+        check("web.shop", 2);
+        check("web-5d-a.shop", 1);
+        check("web2", 1);
+        check("we", 3);
+        check("sidecar~10.0.0.1~web-5d-a.shop~x", 1);
+        let error = keep(&mut [page.clone()], "wbe2-6-c.shop").expect_err("none");
+        assert!(error.to_string().contains("did you mean `web2-6-c.shop`?"), "{error}");
     }
 
     #[test]

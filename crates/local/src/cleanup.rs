@@ -142,6 +142,12 @@ impl StateDir {
         self.0.join("pages")
     }
 
+    /// The directory that the mesh runs which has this state directory; none if none runs.
+    pub fn running(&self) -> Option<PathBuf> {
+        let record = self.read_record()?;
+        (ProcessId::of(record.keeper.pid).ok()? == record.keeper).then_some(record.directory)
+    }
+
     fn record(&self) -> PathBuf {
         self.0.join("run.json")
     }

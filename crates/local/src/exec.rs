@@ -46,6 +46,9 @@ pub enum ExecError {
     /// `up` answered no.
     #[error("{0}")]
     Refused(String),
+    /// It does not speak as expected.
+    #[error("the running `up` could not be asked: {0}")]
+    Ask(io::Error),
     /// The namespaces could not be entered.
     #[error("cannot enter the workload's namespaces: {0}")]
     Enter(io::Error),
@@ -59,13 +62,38 @@ pub enum ExecError {
     },
 }
 
-/// What `exec` asks the running `up`.
+/// What is asked of the running `up`.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Request {
+    /// What for.
+    pub purpose: Purpose,
     /// Namespace of the workload; none: whichever has it.
     pub namespace: Option<String>,
-    /// Name of the workload or pod.
+    /// Name of the workload or pod, in one of the forms of [`evenkeel_base::replica::fit`]; empty: all.
     pub workload: String,
+}
+
+/// What the answer is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Purpose {
+    /// To run something inside one replica.
+    Enter,
+    /// To know which replicas are meant.
+    List,
+    /// To have their workloads' replicas replaced by new ones.
+    Restart,
+}
+
+/// A replica that was meant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Named {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its workload.
+    pub workload: String,
+    /// Its name.
+    pub pod: String,
 }
 
 /// The answer that travels with the descriptors.
@@ -79,6 +107,10 @@ pub enum Reply {
         /// Its program's working directory.
         directory: PathBuf,
     },
+    /// The replicas that are meant, those of the best fit.
+    Replicas(Vec<Named>),
+    /// The workloads whose replicas have been replaced, as NAMESPACE/NAME.
+    Restarted(Vec<String>),
     /// Why there is none.
     Refused(String),
 }
@@ -87,11 +119,9 @@ pub enum Reply {
 ///
 /// Must be called while the process has a single thread.
 pub fn run(options: &ExecOptions) -> Result<u8, ExecError> {
-    let (reply, descriptors) = ask(options)?;
-    let (environment, directory) = match reply {
-        Reply::Replica { environment, directory } => (environment, directory),
-        Reply::Refused(reason) => return Err(ExecError::Refused(reason)),
-    };
+    let (namespace, workload) = (options.namespace.clone(), options.workload.clone());
+    let (reply, descriptors) = ask(&options.state, &Request { purpose: Purpose::Enter, namespace, workload })?;
+    let Reply::Replica { environment, directory } = reply else { return Err(unexpected(reply)) };
     enter(&descriptors).map_err(ExecError::Enter)?;
     let program = options.command.first().cloned().unwrap_or_else(|| "sh".into());
     let failed = |source: io::Error| ExecError::Command { command: program.clone(), source };
@@ -140,16 +170,46 @@ fn become_command(directory: &Path, environment: &[(String, String)], arguments:
     }
 }
 
-fn ask(options: &ExecOptions) -> Result<(Reply, Vec<OwnedFd>), ExecError> {
-    let not_running = |_| ExecError::NotRunning(options.state.clone());
-    let mut stream = UnixStream::connect(options.state.join("exec.sock")).map_err(not_running)?;
-    let request = Request { namespace: options.namespace.clone(), workload: options.workload.clone() };
+/// The running replicas that a name means; all of them if it is empty.
+///
+/// # Errors
+/// When no mesh is running, or nothing of that name is in it.
+pub fn list(state: &Path, workload: &str, namespace: Option<&str>) -> Result<Vec<Named>, ExecError> {
+    let (workload, namespace) = (workload.to_owned(), namespace.map(str::to_owned));
+    match ask(state, &Request { purpose: Purpose::List, namespace, workload })?.0 {
+        Reply::Replicas(replicas) => Ok(replicas),
+        other => Err(unexpected(other)),
+    }
+}
+
+/// Replaces all replicas of the workloads that a name means by new ones, and waits until that is done. Returns their names.
+///
+/// # Errors
+/// As [`list`].
+pub fn restart(state: &Path, workload: &str, namespace: Option<&str>) -> Result<Vec<String>, ExecError> {
+    let (workload, namespace) = (workload.to_owned(), namespace.map(str::to_owned));
+    match ask(state, &Request { purpose: Purpose::Restart, namespace, workload })?.0 {
+        Reply::Restarted(workloads) => Ok(workloads),
+        other => Err(unexpected(other)),
+    }
+}
+
+fn unexpected(reply: Reply) -> ExecError {
+    ExecError::Refused(match reply {
+        Reply::Refused(reason) => reason,
+        _ => "the running `up` is of another version; restart it".to_owned(),
+    })
+}
+
+fn ask(state: &Path, request: &Request) -> Result<(Reply, Vec<OwnedFd>), ExecError> {
+    let not_running = |_| ExecError::NotRunning(state.to_owned());
+    let mut stream = UnixStream::connect(state.join("exec.sock")).map_err(not_running)?;
     let mut exchange = || -> io::Result<(Reply, Vec<OwnedFd>)> {
-        stream.write_all(serde_json::to_string(&request)?.as_bytes())?;
+        stream.write_all(serde_json::to_string(request)?.as_bytes())?;
         stream.shutdown(std::net::Shutdown::Write)?;
         receive(&mut stream)
     };
-    exchange().map_err(ExecError::Enter)
+    exchange().map_err(ExecError::Ask)
 }
 
 fn receive(stream: &mut UnixStream) -> io::Result<(Reply, Vec<OwnedFd>)> {

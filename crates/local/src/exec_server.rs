@@ -1,61 +1,138 @@
-//! The supervisor's side of `evenkeel exec`: hands out a replica's namespaces.
+//! The supervisor's side of `evenkeel exec`, `logs` and `restart`: says which replicas are meant, and hands out their namespaces.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_base::replica::fit;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::exec::{Reply, Request, answer, read_request};
+use crate::exec::{Named, Purpose, Reply, Request, answer, read_request};
 use crate::mesh::Replicas;
 use crate::replica::Replica;
+use crate::workloads::INGRESS_NAME;
 
 /// How long a caller may take to say what it wants.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+/// Restarts that may wait for each other, in requests.
+const MAX_WAITING_RESTARTS: usize = 16;
 
-/// Answers requests, one after the other, until aborted. The socket lies in a directory only its owner may enter.
-pub async fn serve(socket: PathBuf, replicas: watch::Receiver<Replicas>) -> io::Result<()> {
+/// Workloads whose replicas are to be replaced, as (namespace, name).
+#[derive(Debug)]
+pub struct Restart {
+    /// Which.
+    pub workloads: BTreeSet<(String, String)>,
+    /// Says when it is done, or why not.
+    pub done: oneshot::Sender<Result<(), String>>,
+}
+
+/// The requests to restart, and where they come from.
+pub fn restarts() -> (mpsc::Sender<Restart>, mpsc::Receiver<Restart>) {
+    mpsc::channel(MAX_WAITING_RESTARTS)
+}
+
+/// Answers requests until aborted. The socket lies in a directory only its owner may enter.
+pub async fn serve(
+    socket: PathBuf,
+    replicas: watch::Receiver<Replicas>,
+    restarts: mpsc::Sender<Restart>,
+) -> io::Result<()> {
     let listener = UnixListener::bind(&socket)?;
     loop {
-        let (stream, _) = listener.accept().await?;
-        if let Err(error) = serve_one(stream, &replicas).await {
-            tracing::debug!(%error, "an exec request was not answered");
-        }
+        let (mut stream, _) = listener.accept().await?;
+        let Ok(Ok(request)) = tokio::time::timeout(REQUEST_TIMEOUT, read_request(&mut stream)).await else { continue };
+        let meant = meant(&replicas.borrow().clone(), &request);
+        let answered = serve_one(stream, request.purpose, meant, restarts.clone());
+        // Others must not wait for a restart.
+        tokio::spawn(async move {
+            if let Err(error) = answered.await {
+                tracing::debug!(%error, "a request was not answered");
+            }
+        });
     }
 }
 
-async fn serve_one(mut stream: UnixStream, replicas: &watch::Receiver<Replicas>) -> io::Result<()> {
-    let request = tokio::time::timeout(REQUEST_TIMEOUT, read_request(&mut stream)).await??;
-    let present = replicas.borrow().clone();
-    match find(&present, &request) {
-        Ok(replica) => {
+async fn serve_one(
+    stream: UnixStream,
+    purpose: Purpose,
+    meant: Result<Vec<Arc<Replica>>, String>,
+    restarts: mpsc::Sender<Restart>,
+) -> io::Result<()> {
+    let found = match meant {
+        Ok(found) => found,
+        Err(reason) => return answer(stream, &Reply::Refused(reason), None).await,
+    };
+    match (purpose, found.first()) {
+        (Purpose::Enter, Some(replica)) => {
             let (environment, directory) = replica.surroundings.clone();
             answer(stream, &Reply::Replica { environment, directory }, Some(&replica.namespace)).await
         }
-        Err(reason) => answer(stream, &Reply::Refused(reason), None).await,
+        (Purpose::Restart, Some(_)) => answer(stream, &restart(&found, &restarts).await, None).await,
+        (Purpose::List, _) | (_, None) => {
+            let named = |replica: &Arc<Replica>| Named {
+                namespace: replica.pod.namespace.clone(),
+                workload: replica.pod.workload.clone(),
+                pod: replica.pod.name.clone(),
+            };
+            answer(stream, &Reply::Replicas(found.iter().map(named).collect()), None).await
+        }
     }
 }
 
-/// A pod of that name, or the first one of a workload of that name; in the namespace given, or in the only one that has it.
-fn find(replicas: &Replicas, request: &Request) -> Result<Arc<Replica>, String> {
-    let named = |replica: &&Arc<Replica>| [&replica.pod.name, &replica.pod.workload].contains(&&request.workload);
+async fn restart(found: &[Arc<Replica>], restarts: &mpsc::Sender<Restart>) -> Reply {
+    let key = |replica: &Arc<Replica>| (replica.pod.namespace.clone(), replica.pod.workload.clone());
+    let workloads: BTreeSet<(String, String)> = found.iter().map(key).collect();
+    if workloads.iter().any(|(_, name)| name == INGRESS_NAME) {
+        let reason = "the gateway holds the machine's ports and is not replaced while it runs; restart `evenkeel up`";
+        return Reply::Refused(reason.to_owned());
+    }
+    let names = workloads.iter().map(|(namespace, name)| format!("{namespace}/{name}")).collect();
+    let (done, waited) = oneshot::channel();
+    if restarts.send(Restart { workloads, done }).await.is_err() {
+        return Reply::Refused("the mesh is stopping".to_owned());
+    }
+    match waited.await {
+        Ok(Ok(())) => Reply::Restarted(names),
+        Ok(Err(reason)) => Reply::Refused(reason),
+        Err(_) => Reply::Refused("the mesh is stopping".to_owned()),
+    }
+}
+
+/// The replicas a name means, those that it fits best, in the namespace given, or in the only one that has some; all for no name.
+fn meant(replicas: &Replicas, request: &Request) -> Result<Vec<Arc<Replica>>, String> {
     let in_namespace =
         |replica: &&Arc<Replica>| request.namespace.as_ref().is_none_or(|name| *name == replica.pod.namespace);
-    let mut found = replicas.values().filter(named).filter(in_namespace);
-    let Some(first) = found.next() else {
+    let candidates = || replicas.values().filter(in_namespace);
+    if request.workload.is_empty() && request.purpose == Purpose::List {
+        return Ok(candidates().cloned().collect());
+    }
+    let fits = |replica: &Arc<Replica>| {
+        let pod = &replica.pod;
+        fit(&request.workload, &pod.name, &pod.namespace, &pod.workload)
+    };
+    let best = candidates().filter_map(fits).max();
+    let found: Vec<Arc<Replica>> = candidates().filter(|r| best.is_some() && fits(r) == best).cloned().collect();
+    let Some(first) = found.first() else {
         let mut known: Vec<String> =
             replicas.values().map(|replica| format!("{} ({})", replica.pod.workload, replica.pod.namespace)).collect();
         known.dedup();
         let place = request.namespace.as_ref().map(|name| format!(" in namespace {name}")).unwrap_or_default();
         return Err(format!("no workload {}{place}; running: {}", request.workload, known.join(", ")));
     };
-    match found.find(|other| other.pod.namespace != first.pod.namespace) {
-        Some(other) => Err(format!(
-            "{} runs in the namespaces {} and {}; say which: --namespace NAME",
-            request.workload, first.pod.namespace, other.pod.namespace
-        )),
-        None => Ok(first.clone()),
+    let names = |of: fn(&Replica) -> &String| found.iter().map(|r| of(r).as_str()).collect::<BTreeSet<_>>();
+    let (namespaces, workloads) = (names(|r| &r.pod.namespace), names(|r| &r.pod.workload));
+    let list = |names: &BTreeSet<&str>| names.iter().copied().collect::<Vec<_>>().join(" and ");
+    if namespaces.len() > 1 {
+        let known = list(&namespaces);
+        return Err(format!("{} runs in the namespaces {known}; say which: --namespace NAME", request.workload));
     }
+    if workloads.len() > 1 {
+        return Err(format!("{} may be {}; say which", request.workload, list(&workloads)));
+    }
+    // For the sake of those that take one: replicas of one workload, in the order of their names.
+    debug_assert!(found.iter().all(|replica| replica.pod.workload == first.pod.workload));
+    Ok(found)
 }

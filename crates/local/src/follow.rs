@@ -41,12 +41,13 @@ pub struct Follower {
     ask: tokio::time::Interval,
     /// A file has changed since they were read.
     stale: bool,
+    plan: Arc<Plan>,
 }
 
 impl Follower {
     /// Starts from what already runs.
     pub fn new(plan: &Arc<Plan>) -> Result<Self, MeshError> {
-        let roots = vec![plan.directory.clone()];
+        let roots = plan.configuration();
         let watch = Watch::new(&roots).map_err(|error| MeshError::Io {
             what: "cannot watch the directory",
             source: std::io::Error::other(error),
@@ -55,7 +56,7 @@ impl Follower {
         files.refresh(SystemTime::now());
         let findings = Findings::new(&plan.directory);
         let ask = tokio::time::interval(FINDINGS_PERIOD);
-        Ok(Self { files, watch, manifest: plan.manifest.clone(), findings, ask, stale: false })
+        Ok(Self { files, watch, manifest: plan.manifest.clone(), findings, ask, stale: false, plan: plan.clone() })
     }
 
     /// The next change. Nothing is lost when this is dropped while it waits.
@@ -81,7 +82,11 @@ impl Follower {
 
     fn look_again(&mut self) -> Option<Change> {
         self.files.refresh(SystemTime::now());
-        let (manifest, findings) = Manifest::read(&self.files.objects());
+        if let Some(said) = self.settle() {
+            // What is forgotten is noticed in turn.
+            return Some(Change::Say(said));
+        }
+        let (manifest, findings) = Manifest::of(&self.files);
         if findings.has_errors() {
             return Some(Change::Say(findings.render(&self.files.sources(&findings), false)));
         }
@@ -90,6 +95,20 @@ impl Follower {
         }
         self.manifest = manifest.clone();
         Some(Change::Manifest(manifest))
+    }
+}
+
+impl Follower {
+    /// An edit is later than what was applied before it.
+    fn settle(&self) -> Option<String> {
+        match self.plan.applied.as_ref()?.settle(&self.files) {
+            Ok(forgotten) if forgotten.is_empty() => None,
+            Ok(forgotten) => Some(format!(
+                "{} in force as the directory says now: it was edited after `evenkeel apply` or `delete`",
+                forgotten.join(", ")
+            )),
+            Err(error) => Some(format!("error: what was applied cannot be looked through: {error}")),
+        }
     }
 }
 

@@ -4,6 +4,8 @@
 //! supervisor ([`sandbox`]); that one, inside fresh namespaces, starts the control plane, the gateway and the replicas
 //! ([`supervisor`], [`mesh`]). Everything started is this same binary, or the application.
 
+pub mod applied;
+pub mod builds;
 pub mod capture;
 pub mod check;
 pub mod cleanup;

@@ -1,6 +1,6 @@
 //! The running mesh: its control plane, its gateway and its replicas, and how they follow a manifest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
@@ -96,6 +96,10 @@ pub struct Mesh {
     control: Option<Process>,
     replicas: watch::Sender<Replicas>,
     next_index: u32,
+    /// What runs, or is about to.
+    manifest: Manifest,
+    /// How often workloads, as (namespace, name), have been restarted on request.
+    restarts: BTreeMap<(String, String), u32>,
 }
 
 impl Mesh {
@@ -107,7 +111,16 @@ impl Mesh {
         }
         let tokens = TokenKey::open(&plan.state.control()).map_err(ProgramError::from)?;
         let replicas = watch::Sender::new(Replicas::default());
-        Ok(Self { plan, roster, tokens, control: None, replicas, next_index: 0 })
+        Ok(Self {
+            plan,
+            roster,
+            tokens,
+            control: None,
+            replicas,
+            next_index: 0,
+            manifest: Manifest::default(),
+            restarts: BTreeMap::new(),
+        })
     }
 
     /// Follows which replicas there are.
@@ -182,6 +195,12 @@ impl Mesh {
 
     /// Starts what the manifest has and is not there, then stops what is there and the manifest has no more.
     pub async fn follow(&mut self, manifest: &Manifest) -> Result<(), MeshError> {
+        self.manifest = manifest.clone();
+        let mut manifest = manifest.clone();
+        for workload in &mut manifest.workloads {
+            let key = (workload.namespace.clone(), workload.name.clone());
+            self.restarts.get(&key).into_iter().for_each(|times| workload.renew(*times));
+        }
         let wanted: BTreeMap<(String, String), &Workload> = manifest
             .workloads
             .iter()
@@ -208,6 +227,13 @@ impl Mesh {
         });
         join_all(ends).await;
         Ok(())
+    }
+
+    /// Replaces the replicas of workloads, as (namespace, name), by new ones.
+    pub async fn restart(&mut self, workloads: &BTreeSet<(String, String)>) -> Result<(), MeshError> {
+        workloads.iter().for_each(|key| *self.restarts.entry(key.clone()).or_default() += 1);
+        let manifest = self.manifest.clone();
+        self.follow(&manifest).await
     }
 
     /// Lays all networks at once, since most of the time goes to waiting for `ip` and `nft`.

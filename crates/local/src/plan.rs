@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::applied::Applied;
 use crate::cleanup::StateDir;
 use crate::pages::HostPages;
 use crate::ports::{HostPort, HostSockets, PortChoice};
@@ -37,7 +38,9 @@ pub struct Plan {
     pub options: Options,
     /// The directory that runs: the user's, or a check's copy.
     pub directory: PathBuf,
-    /// What is in it.
+    /// What was applied over it; a check's copy has nothing.
+    pub applied: Option<Applied>,
+    /// What is in them.
     pub manifest: Manifest,
     /// Sockets on the host.
     pub host_ports: Vec<HostPort>,
@@ -49,4 +52,12 @@ pub struct Plan {
     pub tools: Tools,
     /// Where state goes.
     pub state: StateDir,
+}
+
+impl Plan {
+    /// The directories that say what runs: what was applied to the mesh comes last.
+    pub fn configuration(&self) -> Vec<PathBuf> {
+        let applied = self.applied.iter().map(|applied| applied.folder().to_owned());
+        std::iter::once(self.directory.clone()).chain(applied).collect()
+    }
 }

@@ -46,8 +46,10 @@ pub enum ProgramError {
 
 /// `evenkeel control-plane`, in the mesh's own network: replicas reach it at the bridge's address, nobody else can.
 pub fn control_plane(plan: &Plan) -> Program {
-    let mut arguments = words(["control-plane", "--log-level", &plan.options.log_level, "--config"]);
-    arguments.extend([plan.directory.clone().into(), "--config".into(), plan.state.runtime().into()]);
+    let mut arguments = words(["control-plane", "--log-level", &plan.options.log_level]);
+    for directory in plan.configuration().into_iter().chain([plan.state.runtime()]) {
+        arguments.extend(["--config".into(), directory.into()]);
+    }
     arguments.extend(["--state".into(), plan.state.control().into()]);
     arguments.extend(words(["--trust-domain", &plan.options.trust_domain]));
     arguments.extend(words(["--secure-grpc-address", &format!("{BRIDGE_ADDRESS}:{CONTROL_PORT}")]));
@@ -104,9 +106,11 @@ pub fn application(plan: &Plan, workload: &Workload, pod: &Pod) -> Program {
         ("HOSTNAME".to_owned(), pod.name.clone()),
         ("EVENKEEL_DATA_DIR".to_owned(), plan.state.data().display().to_string()),
     ];
-    environment.extend(workload.environment.iter().cloned());
-    let (arguments, log) = (words(["-c", &workload.run]), plan.state.log(&pod.name, "app"));
-    let mut program = Program::new("/bin/sh", arguments, plan.directory.clone(), log);
+    let command = &workload.command;
+    environment.extend(workload.environment.iter().chain(&command.environment).cloned());
+    let (arguments, log) = (words(["-c", &command.run]), plan.state.log(&pod.name, "app"));
+    let directory = command.directory.clone().unwrap_or_else(|| plan.directory.clone());
+    let mut program = Program::new("/bin/sh", arguments, directory, log);
     program.environment = environment;
     program
 }

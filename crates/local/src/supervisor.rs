@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::capture;
 use crate::check;
-use crate::exec_server;
+use crate::exec_server::{self, Restart};
 use crate::follow;
 use crate::logs;
 use crate::mesh::{Mesh, MeshError};
@@ -54,14 +54,15 @@ async fn supervise(plan: Arc<Plan>) -> Result<u8, MeshError> {
             async move { pods::publish(&folder, view).await },
         );
     let mut mesh = Mesh::new(plan.clone(), roster.clone())?;
-    let exec = exec_server::serve(plan.state.exec_socket(), mesh.replicas());
+    let (ask_restart, mut restarts) = exec_server::restarts();
+    let exec = exec_server::serve(plan.state.exec_socket(), mesh.replicas(), ask_restart);
     let exec = say_failure(&events, "serving `evenkeel exec`", exec);
     let (pages, record) = (plan.clone(), plan.state.pages());
     let serve_pages = async move { pages.host_pages.serve(&record, CONTROL_DEBUG).await };
     let pages = say_failure(&events, "serving the control plane's pages", serve_pages);
 
     let outcome = tokio::select! {
-        outcome = live(&mut mesh, &plan, &events) => outcome,
+        outcome = live(&mut mesh, &plan, &events, &mut restarts) => outcome,
         () = stop.next() => Ok(0),
     };
 
@@ -95,7 +96,12 @@ fn say_failure(
 }
 
 /// Starts the mesh, then either follows the directory until something ends it or plays the scenario once.
-async fn live(mesh: &mut Mesh, plan: &Arc<Plan>, events: &Events) -> Result<u8, MeshError> {
+async fn live(
+    mesh: &mut Mesh,
+    plan: &Arc<Plan>,
+    events: &Events,
+    restarts: &mut mpsc::Receiver<Restart>,
+) -> Result<u8, MeshError> {
     mesh.start(events).await?;
     if plan.options.check {
         return Ok(check::run(mesh, plan, events).await);
@@ -106,6 +112,10 @@ async fn live(mesh: &mut Mesh, plan: &Arc<Plan>, events: &Events) -> Result<u8, 
     loop {
         tokio::select! {
             change = follower.next() => follow::apply(change, mesh, events).await,
+            Some(Restart { workloads, done }) = restarts.recv() => {
+                // Whoever asked may be gone.
+                let _ = done.send(mesh.restart(&workloads).await.map_err(|error| error.to_string()));
+            }
             _ = chores.tick() => {
                 orphans.collect();
                 logs::limit(&plan.state.logs());

@@ -8,6 +8,8 @@ use std::time::SystemTime;
 use evenkeel_base::{Diagnostics, Severity};
 use evenkeel_control::source::files::Files;
 
+use crate::applied::Applied;
+use crate::builds::{self, BuildError};
 use crate::cleanup::{Claim, StateDir, StateError};
 use crate::pages::HostPages;
 use crate::plan::{Options, Plan};
@@ -38,10 +40,13 @@ pub enum UpError {
     },
     /// Nothing in the files can be run.
     #[error(
-        "no Deployment in {} says how to run it on this machine; add the annotation \
-         `local.evenkeel.dev/run: COMMAND` to its spec.template.metadata", .0.display()
+        "no Deployment in {} says how to run it on this machine; write `workloads: {{NAME: {{command: COMMAND}}}}` in the file \
+         evenkeel.yaml there, or add the annotation `local.evenkeel.dev/run: COMMAND` to its spec.template.metadata", .0.display()
     )]
     NothingToRun(PathBuf),
+    /// A build step.
+    #[error(transparent)]
+    Build(#[from] BuildError),
     /// The state directory would be read as configuration.
     #[error("the state directory {} lies inside the configuration {}; choose another: --state DIR", .state.display(), .directory.display())]
     StateInside {
@@ -83,7 +88,9 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
     let scratch = Scratch::new(options).map_err(io("cannot make a temporary state directory"))?;
     let state = StateDir::new(&scratch.state)?;
     refuse_state_inside(state.path(), &user_directory)?;
-    let manifest = read(&user_directory, out)?;
+    let applied = (!options.check).then(|| Applied::of(&state, &user_directory));
+    let manifest = read(&user_directory, applied.as_ref(), out)?;
+    builds::run(&manifest.builds, out)?;
     let callers = HostSockets::make(if options.check { check::HOST_SOCKETS } else { 0 });
     let callers = callers.map_err(io("cannot open sockets"))?;
     let host_ports = ports::open(&manifest.gateway_ports, &options.gateway_ports)?;
@@ -92,18 +99,23 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
     if let Some(leftovers) = leftovers {
         let _ = writeln!(out, "{leftovers}");
     }
+    if let Some(applied) = &applied {
+        applied.prepare().map_err(io("cannot make the folder for what is applied"))?;
+    }
     // The scenario edits files: it works on a copy, with two more callers in it.
     let (directory, manifest) = match options.check {
         true => {
             let copy = check::prepare(&user_directory, &manifest, &state)
                 .map_err(io("cannot copy the directory for the check"))?;
-            let manifest = read(&copy, &mut io::sink())?;
+            let manifest = read(&copy, None, &mut io::sink())?;
             (copy, manifest)
         }
         false => (user_directory.clone(), manifest),
     };
     let before = Machine::look();
-    let plan = Plan { options: options.clone(), directory, manifest, host_ports, host_pages, callers, tools, state };
+    let options_of_run = options.clone();
+    let plan =
+        Plan { options: options_of_run, directory, applied, manifest, host_ports, host_pages, callers, tools, state };
     let supervise = || supervisor::run(plan);
     let ending = sandbox::run(supervise, |supervisor| claim.record(supervisor.as_raw()))?;
     finish(options, ending, claim, scratch, &before, out).map_err(io("cannot clean up"))
@@ -131,10 +143,18 @@ fn refuse_state_inside(state: &Path, directory: &Path) -> Result<(), UpError> {
 
 /// Reads what is to run. Prints what this machine cannot do with it; an error in any file, and all findings are printed
 /// and nothing is started.
-fn read(directory: &Path, out: &mut dyn Write) -> Result<Manifest, UpError> {
-    let mut files = Files::new(vec![directory.to_path_buf()]);
+fn read(directory: &Path, applied: Option<&Applied>, out: &mut dyn Write) -> Result<Manifest, UpError> {
+    let earlier = applied.filter(|applied| applied.folder().is_dir());
+    let mut files = Files::new(
+        [Some(directory), earlier.map(Applied::folder)].into_iter().flatten().map(Path::to_path_buf).collect(),
+    );
     files.refresh(SystemTime::now());
-    let (manifest, local) = Manifest::read(&files.objects());
+    if let Some(applied) = earlier {
+        let settled = applied.settle(&files);
+        settled.map_err(|source| UpError::Io { what: "cannot look through what was applied", source })?;
+        files.refresh(SystemTime::now());
+    }
+    let (manifest, local) = Manifest::of(&files);
     let mut all: Diagnostics = files.diagnostics().into_iter().chain(local.clone()).collect();
     let errors = all.count(Severity::Error);
     let told = if errors > 0 {
@@ -149,10 +169,30 @@ fn read(directory: &Path, out: &mut dyn Write) -> Result<Manifest, UpError> {
         let count = if errors == 1 { "1 error".to_owned() } else { format!("{errors} errors") };
         return Err(UpError::Refused { directory: directory.to_path_buf(), count });
     }
+    if let Some(skipped) = skipped(directory, &all) {
+        let _ = writeln!(out, "{skipped}");
+    }
     match manifest.workloads.is_empty() {
         true => Err(UpError::NothingToRun(directory.to_path_buf())),
         false => Ok(manifest),
     }
+}
+
+/// Most files named in one line.
+const MAX_SKIPPED_NAMED: usize = 5;
+
+/// One line for all files that are no Kubernetes objects.
+fn skipped(directory: &Path, findings: &Diagnostics) -> Option<String> {
+    let notes = findings.iter().filter(|finding| finding.code == evenkeel_api::SKIPPED);
+    let files: Vec<&Path> = notes.map(|note| Path::new(&*note.span.file)).collect();
+    let short = |path: &Path| path.strip_prefix(directory).unwrap_or(path).display().to_string();
+    let named: Vec<String> = files.iter().take(MAX_SKIPPED_NAMED).map(|path| short(path)).collect();
+    let more = match files.len().saturating_sub(MAX_SKIPPED_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let what = format!("note: skipped, as there is no Kubernetes object inside: {}{more}", named.join(", "));
+    (!files.is_empty()).then_some(what)
 }
 
 /// Where this run's state is, and whether it goes with the run.

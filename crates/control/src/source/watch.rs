@@ -11,7 +11,7 @@ use notify::{PollWatcher, RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior};
 
-use super::files::is_configuration;
+use super::files::{IGNORE_FILE, is_configuration};
 
 /// Notices that may wait for the configuration loop, in events. When more come, the loop looks everywhere.
 const MAX_WAITING_NOTICES: usize = 4096;
@@ -201,8 +201,12 @@ fn forward(roots: Vec<PathBuf>, sender: Sender) -> impl FnMut(notify::Result<not
 /// Whether a path may be configuration, or a directory of some: programs write logs and databases there too.
 fn may_matter(path: &Path, roots: &[PathBuf]) -> bool {
     let below = roots.iter().find_map(|root| path.strip_prefix(root).ok()).unwrap_or(path);
-    let hidden = below.iter().any(|part| part.to_string_lossy().starts_with('.'));
-    !hidden && (path.extension().is_none() || is_configuration(path))
+    let (directory, ignores) = match below.file_name() {
+        Some(name) if name == IGNORE_FILE => (below.parent().unwrap_or(below), true),
+        _ => (below, false),
+    };
+    let hidden = directory.iter().any(|part| part.to_string_lossy().starts_with('.'));
+    !hidden && (ignores || path.extension().is_none() || is_configuration(path))
 }
 
 /// A link that is renamed into place may lead files to other contents that are not touched themselves: so Kubernetes replaces
@@ -301,5 +305,7 @@ mod tests {
         check("/home/.user/mesh/a.log", false);
         check("/home/.user/mesh/.evenkeel/a.yaml", false);
         check("/home/.user/mesh/.a.yaml.swp", false);
+        check("/home/.user/mesh/deep/.evenkeelignore", true);
+        check("/home/.user/mesh/.git/.evenkeelignore", false);
     }
 }

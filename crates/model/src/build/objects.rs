@@ -30,9 +30,10 @@ impl Id {
     }
 }
 
-/// A place in the order of precedence: by the path of the file, there by position.
+/// A place in the order of precedence: what was applied to a running mesh, then by the path of the file, there by position.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
+    written: bool,
     file: Arc<Path>,
     position: usize,
 }
@@ -79,24 +80,24 @@ impl Objects {
             (Some(old), Some(new)) => Arc::ptr_eq(old, new) || old.same_as_written(new),
             _ => false,
         };
-        let place = |position| Place { file: path.clone(), position };
+        let place = |position, object: &Object| Place { written: !object.is_applied(), file: path.clone(), position };
         let changed: Vec<usize> = (0..old.len().max(objects.len())).filter(|p| !unchanged(*p)).collect();
         for position in &changed {
             if let Some(gone) = old.get(*position) {
                 let id = Id::of(gone);
-                let before = self.claims.get(&id).and_then(|claims| claims.first().cloned());
+                let before = self.standing(&id).cloned();
                 touched.entry(id.clone()).or_insert(before);
-                self.drop_claim(&id, &place(*position));
+                self.drop_claim(&id, &place(*position, gone));
             }
         }
         for position in &changed {
             if let Some(new) = objects.get(*position) {
                 let id = Id::of(new);
-                let before = self.claims.get(&id).and_then(|claims| claims.first().cloned());
+                let before = self.standing(&id).cloned();
                 touched.entry(id.clone()).or_insert(before);
-                let claims = self.claims.entry(id).or_default();
-                let at = claims.partition_point(|(p, _)| *p < place(*position));
-                claims.insert(at, (place(*position), new.clone()));
+                let (place, claims) = (place(*position, new), self.claims.entry(id).or_default());
+                let at = claims.partition_point(|(p, _)| *p < place);
+                claims.insert(at, (place, new.clone()));
             }
         }
         // Of what did not change the old object stays, and with it all that was made of it.
@@ -109,6 +110,11 @@ impl Objects {
             self.files.insert(path.clone(), now);
         }
         self.settle(touched, tracker);
+    }
+
+    /// The object in force under an id: the first one, unless that says that there is none.
+    fn standing(&self, id: &Id) -> Option<&Placed> {
+        self.claims.get(id)?.first().filter(|(_, object)| !object.is_deletion())
     }
 
     fn drop_claim(&mut self, id: &Id, place: &Place) {
@@ -125,7 +131,7 @@ impl Objects {
         let mut changed = Vec::new();
         for (id, before) in touched {
             tracker.want(Step::Duplicates(id.clone()));
-            let now = self.claims.get(&id).and_then(|claims| claims.first().cloned());
+            let now = self.standing(&id).cloned();
             if !before.as_ref().zip(now.as_ref()).is_some_and(|(a, b)| same(a, b)) {
                 changed.push((id, before, now));
             }
@@ -266,7 +272,7 @@ impl<'t> Cx<'t> {
 
     /// The object in force under an id, and its place.
     pub(super) fn placed(&self, id: &Id) -> Option<&'t Placed> {
-        self.read(Fact::Object(id)).objects.claims.get(id)?.first()
+        self.read(Fact::Object(id)).objects.standing(id)
     }
 
     /// All objects under an id.
@@ -284,7 +290,8 @@ impl<'t> Cx<'t> {
         let claims = &self.read(Fact::ObjectsIn(kind, namespace)).objects.claims;
         let first = Id { kind, namespace: namespace.clone(), name: "".into() };
         let here = claims.range(first..).take_while(|(id, _)| id.kind == kind && id.namespace == *namespace);
-        let mut placed: Vec<&Placed> = here.filter_map(|(_, claims)| claims.first()).collect();
+        let first = |(_, claims): (_, &'t Vec<Placed>)| claims.first().filter(|(_, object)| !object.is_deletion());
+        let mut placed: Vec<&Placed> = here.filter_map(first).collect();
         placed.sort_by(|a, b| a.0.cmp(&b.0));
         placed
     }
@@ -336,8 +343,10 @@ impl<'t> Cx<'t> {
 
 /// Says which objects are ignored because their name is taken.
 pub(super) fn note_duplicates(cx: &Cx<'_>, id: &Id, found: &mut Diagnostics) {
-    let Some(((_, first), others)) = cx.claims(id).split_first() else { return };
-    for (_, object) in others {
+    // What was applied stands over what is written on purpose.
+    let mut claims = cx.claims(id).iter().filter(|(_, object)| !object.is_applied());
+    let Some((_, first)) = claims.next() else { return };
+    for (_, object) in claims {
         let message = format!("{object} is defined twice; this one is ignored");
         found.push(
             Diagnostic::error("duplicate-object", object.origin.clone(), message)

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use evenkeel_base::limits::MAX_FILE_BYTES;
 use evenkeel_base::{Diagnostic, Diagnostics, Severity, Span};
 
+use super::ignore::Ignored;
+
 /// Most files read from the configuration directories, in files.
 pub const MAX_FILES: usize = 20_000;
 /// Deepest nesting of configuration directories, in levels.
@@ -24,6 +26,8 @@ pub(super) struct Scan {
     pub unreadable: Vec<PathBuf>,
     /// What is wrong with directories.
     pub diagnostics: Diagnostics,
+    /// What is left out.
+    pub ignored: Ignored,
 }
 
 /// All configuration files below the roots.
@@ -45,12 +49,16 @@ pub(super) fn scan(roots: &[PathBuf]) -> Scan {
                 continue;
             }
         };
+        scan.ignored.enter(&directory);
         for path in entries.filter_map(Result::ok).map(|entry| entry.path()) {
             let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
             if hidden {
                 continue;
             }
             let metadata = fs::metadata(&path);
+            if scan.ignored.leaves_out(&path, metadata.as_ref().is_ok_and(Metadata::is_dir)) {
+                continue;
+            }
             if metadata.as_ref().is_ok_and(Metadata::is_dir) {
                 match depth < MAX_DIRECTORY_DEPTH {
                     true => pending.push((path, depth + 1)),

