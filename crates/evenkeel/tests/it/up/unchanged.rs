@@ -55,7 +55,8 @@ fn all_pages(url: &str, what: &str, fits: impl Fn(&str) -> bool) {
 #[test]
 fn tutorials_steps_are_followed_on_the_example_and_survive_a_restart() {
     let _among_others = MACHINE.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let user = User { example: example(), ..User::present() };
+    let mut user = User::present();
+    user.example = example();
     let state = user.state.path();
     let file = |name: &str| example().join("apply").join(name).display().to_string();
     let (mut up, url) = start(&user);
@@ -175,7 +176,8 @@ fn beside(manifests: &[PathBuf]) -> tempfile::TempDir {
 fn runs_beside_other_files(manifests: &[PathBuf]) {
     let _among_others = MACHINE.read().unwrap_or_else(std::sync::PoisonError::into_inner);
     let folder = beside(manifests);
-    let user = User { example: folder.path().to_owned(), ..User::present() };
+    let mut user = User::present();
+    user.example = folder.path().to_owned();
     let (mut up, url) = start(&user);
     let page = served(&url, PAGE);
     assert!(page.contains("William Shakespeare") && page.contains("Reviewer1"), "{page}");
