@@ -11,10 +11,12 @@ pub mod kubernetes;
 mod load;
 mod local;
 mod object;
+mod refused;
 mod resource;
 
 pub use applied::{APPLIED_ANNOTATION, DELETED_ANNOTATION, Document, documents, in_force};
-pub use load::{SKIPPED, load, unreadable};
+pub use load::{SKIPPED, load, unreadable, unreadable_objects};
 pub use local::{LOCAL_FILE, LocalFile, LocalWorkload, is_local_file, read_local};
 pub use object::{Object, ObjectMeta, ObjectName, OwnerReference};
+pub use refused::Refusal;
 pub use resource::{Kind, Resource};

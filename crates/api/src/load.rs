@@ -6,21 +6,22 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use evenkeel_base::limits::{MAX_DIAGNOSTICS_PER_FILE, MAX_FINDINGS_PER_FILE};
-use evenkeel_base::yaml::{self, Mapping, Node, Value};
+use evenkeel_base::yaml::{self, Mapping, Node, Parsed, Value};
 use evenkeel_base::{Diagnostic, Diagnostics, Severity, Span};
 
 use crate::decode::{Context, Decode};
 use crate::istio::MeshConfig;
 use crate::local::{is_local_file, read_local};
+use crate::refused::{self, Refusal};
 use crate::resource::{Named, named};
 use crate::{Kind, Object, ObjectMeta};
 
 /// Namespace of objects that name none.
 pub(crate) const DEFAULT_NAMESPACE: &str = "default";
 
-/// Reads all documents of files given as (path, text). A document with an error gives no object and takes no other
-/// down; [`Diagnostics::has_errors_in`] tells which files have such documents. Nothing is compared across documents:
-/// that is the model's work.
+/// Reads all documents of files given as (path, text). A document with an error takes no other down and gives no object, or
+/// if it guards something one that stands in for it ([`Object::refused`]); [`Diagnostics::has_errors_in`] tells which files
+/// have such documents. Nothing is compared across documents: that is the model's work.
 pub fn load(files: &[(Arc<str>, Arc<str>)]) -> (Vec<Object>, Diagnostics) {
     let mut objects = Vec::new();
     let mut diagnostics = Diagnostics::new();
@@ -29,9 +30,17 @@ pub fn load(files: &[(Arc<str>, Arc<str>)]) -> (Vec<Object>, Diagnostics) {
             diagnostics.extend(limited(read_local(path, text).1, path));
             continue;
         }
-        let (documents, syntax) = yaml::parse(path, text);
-        let mut found = syntax;
+        let Parsed { documents, broken, diagnostics: mut found } = yaml::parse_all(path, text);
         let lines: Vec<&str> = text.lines().collect();
+        let mistakes: Vec<Refusal> = found.iter().map(Refusal::of).collect();
+        for (part, mistake) in broken.into_iter().zip(mistakes) {
+            let known = objects.len();
+            let span = Span::at(path.clone(), part.start, 1);
+            let text = lines_of(&lines, part.start, part.end.saturating_sub(1)).join("\n");
+            objects.extend(refused::of_text(&text, &span, &Arc::new(mistake)));
+            let written = written(&lines, part.start, part.end);
+            objects.iter_mut().skip(known).for_each(|object| object.text = written);
+        }
         if let Some(foreign) = foreign_file(path, &documents) {
             diagnostics.extend(found.into_iter().chain([foreign]));
             continue;
@@ -57,7 +66,8 @@ const OBJECT_FIELDS: [&str; 3] = ["kind", "metadata", "spec"];
 /// The note on a file of which no document is meant as a Kubernetes object: what belongs to another tool (a compose file, a
 /// kustomization, a chart's values) lies beside manifests, and `kubectl apply -f FILE` is never given it.
 fn foreign_file(path: &str, documents: &[Node]) -> Option<Diagnostic> {
-    let is_object = |document: &Node| OBJECT_FIELDS.iter().any(|field| document.get(field).is_some());
+    let is_object =
+        |document: &Node| OBJECT_FIELDS.iter().any(|field| document.get(field).is_some()) || refused::guards(document);
     let first = documents.first().filter(|_| !documents.iter().any(is_object))?;
     // A lone text is more likely a slip than another tool's file.
     if let (Value::Scalar(_), false) = (&first.value, first.is_null()) {
@@ -70,14 +80,19 @@ fn foreign_file(path: &str, documents: &[Node]) -> Option<Diagnostic> {
 
 /// The hash of a document's lines and of its place. Comments and empty lines at its end are not part of it.
 fn written(lines: &[&str], start: u32, end: u32) -> u64 {
-    let (start, end) = (start.saturating_sub(1) as usize, (end as usize).min(lines.len()));
-    let mut document = lines.get(start.min(end)..end).unwrap_or_default();
+    let mut document = lines_of(lines, start, end);
     while let Some((_, rest)) = document.split_last().filter(|(last, _)| is_blank(last)) {
         document = rest;
     }
     let mut hasher = DefaultHasher::new();
     (start, document).hash(&mut hasher);
     hasher.finish()
+}
+
+/// Lines counted from 1, both ends included.
+fn lines_of<'l, 't>(lines: &'l [&'t str], start: u32, end: u32) -> &'l [&'t str] {
+    let (start, end) = (start.saturating_sub(1) as usize, (end as usize).min(lines.len()));
+    lines.get(start.min(end)..end).unwrap_or_default()
 }
 
 fn is_blank(line: &str) -> bool {
@@ -89,6 +104,15 @@ fn is_blank(line: &str) -> bool {
 pub fn unreadable(path: &str, reason: impl fmt::Display) -> Diagnostic {
     Diagnostic::error("unreadable-file", Span::whole_file(path), format!("cannot read the file: {reason}"))
         .with_help("check that it exists, may be read, and is UTF-8 text")
+}
+
+/// What stands in for a file that cannot be read, of which `text` is what can, and `finding` says why.
+pub fn unreadable_objects(path: &Arc<str>, text: Option<&str>, finding: &Diagnostic) -> Vec<Object> {
+    let refusal = Refusal::of(finding);
+    match text {
+        Some(text) => refused::of_text(text, &Span::whole_file(path.clone()), &Arc::new(refusal)),
+        None => vec![refused::everything(path, refusal)],
+    }
 }
 
 /// The newest version of a kind.
@@ -109,16 +133,30 @@ fn limited(found: Diagnostics, path: &str) -> impl IntoIterator<Item = Diagnosti
     kept
 }
 
+/// Reads a document, or what stands in for it if it is refused.
 fn read_document(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagnostics) {
     if diagnostics.len() >= MAX_FINDINGS_PER_FILE {
         // Once is enough to refuse the file.
         if diagnostics.iter().next_back().is_none_or(|last| last.code != "file-not-read") {
             let message = "there are too many findings before this document; from here on the file is not read";
-            diagnostics
-                .push(Diagnostic::error("file-not-read", document.span, message).with_help("correct those first"));
+            let finding = Diagnostic::error("file-not-read", document.span.clone(), message);
+            diagnostics.push(finding.with_help("correct those first"));
         }
+        let last = diagnostics.iter().next_back().map(Refusal::of);
+        objects.extend(last.into_iter().flat_map(|last| refused::stand_ins(&document, &Arc::new(last))));
         return;
     }
+    let before = diagnostics.len();
+    // Reading takes it apart.
+    let copy = refused::may_guard(&document).then(|| document.clone());
+    read_sound(document, objects, diagnostics);
+    let mistake = diagnostics.iter().skip(before).find(|finding| finding.severity == Severity::Error);
+    if let (Some(copy), Some(mistake)) = (copy, mistake) {
+        objects.extend(refused::stand_ins(&copy, &Arc::new(Refusal::of(mistake))));
+    }
+}
+
+fn read_sound(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagnostics) {
     let (kind_node, version_node) = (document.get("kind"), document.get("apiVersion"));
     if document.as_mapping().is_none() {
         let message = format!("expected a Kubernetes object, found {}", document.type_name());
@@ -164,6 +202,10 @@ fn read_document(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Di
                 Diagnostic::warning("unsupported-kind", kind_span, message).with_help("the other documents apply"),
             );
         }
+        Named::Foreign(help) if refused::guards(&document) => {
+            let message = format!("there is no kind `{kind}` in `{api_version}`");
+            diagnostics.push(Diagnostic::error("unknown-kind", kind_span, message).with_help(help));
+        }
         Named::Foreign(help) => {
             let message = format!("nothing here knows the kind {kind} ({api_version}); this document is ignored");
             diagnostics.push(Diagnostic::warning("foreign-kind", kind_span, message).with_help(help));
@@ -201,9 +243,9 @@ fn read_list(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagno
                         // One level is what tools write; more would be recursion without a limit.
                         true => {
                             let message = "a List inside a List is not supported";
-                            diagnostics.push(
-                                Diagnostic::error("nested-list", item.span, message).with_help("move its items up"),
-                            );
+                            let finding = Diagnostic::error("nested-list", item.span.clone(), message);
+                            objects.extend(refused::stand_ins(&item, &Arc::new(Refusal::of(&finding))));
+                            diagnostics.push(finding.with_help("move its items up"));
                         }
                         false => read_document(item, objects, diagnostics),
                     }
@@ -212,15 +254,15 @@ fn read_list(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagno
             ("items", other) if other.is_null() => {}
             ("items", other) => {
                 let message = format!("`items`: expected a list, found {}", other.type_name());
-                diagnostics.push(
-                    Diagnostic::error("wrong-type", other.span, message).with_help("write each object behind `- `"),
-                );
+                let finding = Diagnostic::error("wrong-type", other.span.clone(), message);
+                objects.extend(refused::stand_ins(&other, &Arc::new(Refusal::of(&finding))));
+                diagnostics.push(finding.with_help("write each object behind `- `"));
             }
-            (other, _) => {
+            (other, value) => {
                 let message = format!("`{other}`: there is no such field");
-                diagnostics.push(
-                    Diagnostic::error("unknown-field", entry.key_span, message).with_help("fields here: `items`"),
-                );
+                let finding = Diagnostic::error("unknown-field", entry.key_span, message);
+                objects.extend(refused::stand_ins(&value, &Arc::new(Refusal::of(&finding))));
+                diagnostics.push(finding.with_help("fields here: `items`"));
             }
         }
     }
@@ -254,6 +296,7 @@ fn read_object(kind: Kind, document: Node, kind_span: Span, cx: &mut Context) ->
         resource: resource?,
         origin,
         text: 0,
+        refused: None,
     })
 }
 

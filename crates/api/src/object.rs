@@ -7,7 +7,7 @@ use std::sync::Arc;
 use evenkeel_base::{Span, Spanned};
 
 use crate::decode::{Context, Decode, Label, Schema};
-use crate::{Kind, Resource};
+use crate::{Kind, Refusal, Resource};
 use evenkeel_base::yaml::Node;
 
 /// One object of a user's file.
@@ -29,6 +29,8 @@ pub struct Object {
     pub origin: Span,
     /// The hash of its text and of the line it begins at; not of what follows it.
     pub(crate) text: u64,
+    /// Why the document was refused, if this only stands in for what it would have judged.
+    pub refused: Option<Arc<Refusal>>,
 }
 
 impl Object {
@@ -41,6 +43,7 @@ impl Object {
     pub fn says_the_same(&self, other: &Self) -> bool {
         (&self.name, &self.namespace, &self.labels, &self.annotations, &self.owners, &self.resource)
             == (&other.name, &other.namespace, &other.labels, &other.annotations, &other.owners, &other.resource)
+            && self.refused == other.refused
     }
 
     /// Its kind.

@@ -237,6 +237,11 @@ const LATER: &[(&str, &[&str])] = &[
     ("inference.networking.k8s.io", &["InferencePool"]),
 ];
 
+/// Whether some API group has a kind of this name.
+pub(crate) fn is_known(kind: &str) -> bool {
+    Kind::ALL.iter().any(|known| known.as_str() == kind) || LATER.iter().any(|(_, kinds)| kinds.contains(&kind))
+}
+
 fn is_later(group: &str, kind: &str) -> bool {
     LATER.iter().any(|(known, kinds)| *known == group && kinds.contains(&kind))
 }

@@ -108,7 +108,7 @@ impl Read {
     }
 
     fn take(&mut self, objects: &[Object], diagnostics: Diagnostics) {
-        self.objects += objects.len();
+        self.objects += objects.iter().filter(|object| object.refused.is_none()).count();
         self.diagnostics.extend(diagnostics);
     }
 }

@@ -46,6 +46,8 @@ pub struct PeerAuthentication {
     pub port_modes: BTreeMap<u16, Option<MtlsMode>>,
     /// Where it was written.
     pub origin: Span,
+    /// It stands in for one that is refused: whatever others say, whom it selects takes mutual TLS only.
+    pub refused: bool,
 }
 
 /// What a policy does with the requests it matches.
@@ -81,6 +83,8 @@ pub struct AuthorizationPolicy {
     pub rules: Vec<Rule>,
     /// Where it was written.
     pub origin: Span,
+    /// It stands in for one that is refused.
+    pub refused: bool,
 }
 
 /// A rule: one of `from` (if any), one of `to` (if any), and all of `when`.
@@ -215,6 +219,9 @@ pub(crate) fn mtls_mode(
     workload: &impl Selectable,
     port: u16,
 ) -> MtlsMode {
+    if is_closed(own, root, |selector| workload.selected_by(selector)) {
+        return MtlsMode::Strict;
+    }
     let of_workload = own.iter().find(|p| !p.selector.is_empty() && workload.selected_by(&p.selector));
     let of_port = of_workload.and_then(|p| p.port_modes.get(&port).copied().flatten());
     of_port.or_else(|| of_workload.and_then(|p| p.mode)).unwrap_or_else(|| namespace_mtls_mode(own, root))
@@ -222,6 +229,18 @@ pub(crate) fn mtls_mode(
 
 /// What workloads of a namespace accept if no policy of their own says otherwise.
 pub(crate) fn namespace_mtls_mode(own: &[Arc<PeerAuthentication>], root: &[Arc<PeerAuthentication>]) -> MtlsMode {
+    if is_closed(own, root, Labels::is_empty) {
+        return MtlsMode::Strict;
+    }
     let whole = |list: &[Arc<PeerAuthentication>]| list.iter().find(|p| p.selector.is_empty()).and_then(|p| p.mode);
     whole(own).or_else(|| whole(root)).unwrap_or(MtlsMode::Permissive)
+}
+
+/// Whether one that is refused selects.
+fn is_closed(
+    own: &[Arc<PeerAuthentication>],
+    root: &[Arc<PeerAuthentication>],
+    selects: impl Fn(&Labels) -> bool,
+) -> bool {
+    own.iter().chain(root).any(|policy| policy.refused && selects(&policy.selector))
 }

@@ -60,14 +60,23 @@ pub fn network_filters(context: Context<'_>) -> Vec<Filter> {
 
 fn rules(context: Context<'_>, layer: Layer) -> Vec<RbacRules> {
     let policies = context.snapshot.policies_for(context.namespace(), &context);
-    let of = |action| {
-        let chosen: Vec<&AuthorizationPolicy> =
-            policies.iter().filter(|p| p.action == action).map(|p| p.as_ref()).collect();
-        (!chosen.is_empty()).then(|| compile(&chosen, context.snapshot.mesh(), layer))
+    let of = |action| -> Vec<&AuthorizationPolicy> {
+        policies.iter().filter(|p| p.action == action).map(|p| p.as_ref()).collect()
     };
+    let compile = |chosen: &[&AuthorizationPolicy]| compile(chosen, context.snapshot.mesh(), layer);
+    let (denying, allowing) = (of(AuthorizationAction::Deny), of(AuthorizationAction::Allow));
+    let mut deny = compile(&denying);
+    if allowing.iter().all(|policy| policy.refused) {
+        // Nothing is allowed, and the policy that is to blame gives it its name.
+        deny.extend(
+            allowing
+                .iter()
+                .map(|policy| (name_of(policy), compile_rule(&Rule::default(), context.snapshot.mesh(), layer))),
+        );
+    }
     // DENY policies that match nothing need no filter; ALLOW policies that match nothing refuse everything.
-    let deny = of(AuthorizationAction::Deny).filter(|policies| !policies.is_empty());
-    let allow = of(AuthorizationAction::Allow);
+    let deny = (!deny.is_empty()).then_some(deny);
+    let allow = (!allowing.is_empty()).then(|| compile(&allowing));
     let deny = deny.map(|policies| RbacRules { action: Action::Deny as i32, policies });
     let allow = allow.map(|policies| RbacRules { action: Action::Allow as i32, policies });
     deny.into_iter().chain(allow).collect()
@@ -82,11 +91,16 @@ fn compile(policies: &[&AuthorizationPolicy], mesh: &MeshConfig, layer: Layer) -
             if layer == Layer::Tcp && policy.action == AuthorizationAction::Allow && rule.needs_http() {
                 continue;
             }
-            let name = format!("ns[{}]-policy[{}]-rule[{i}]", policy.namespace, policy.name);
-            compiled.insert(name, compile_rule(rule, mesh, layer));
+            compiled.insert(format!("{}-rule[{i}]", name_of(policy)), compile_rule(rule, mesh, layer));
         }
     }
     compiled
+}
+
+/// What calls that are denied name in their details, with the number of the rule.
+fn name_of(policy: &AuthorizationPolicy) -> String {
+    let refused = if policy.refused { "-refused" } else { "" };
+    format!("ns[{}]-policy[{}]{refused}", policy.namespace, policy.name)
 }
 
 fn compile_rule(rule: &Rule, mesh: &MeshConfig, layer: Layer) -> Policy {

@@ -6,21 +6,25 @@ use evenkeel_base::{Diagnostic, Diagnostics, yaml};
 
 use super::HttpRetry;
 use crate::decode::{Context, Decode, Label};
-use crate::{Object, Resource};
-
-/// The ConfigMap that holds the mesh's settings, and the name of the text in it.
-const CONFIG_MAP: &str = "istio";
-const KEY: &str = "mesh";
+use crate::{Object, Resource, refused};
 
 impl MeshConfig {
+    /// The name of the ConfigMap that holds the settings.
+    pub(crate) const CONFIG_MAP: &str = "istio";
+    /// The name of their text in it.
+    pub(crate) const KEY: &str = "mesh";
+
     /// Whether an object is a ConfigMap by the name that holds the mesh's settings, in whichever namespace.
     pub fn is_in(object: &Object) -> bool {
-        matches!(&object.resource, Resource::ConfigMap(map) if &*object.name == CONFIG_MAP && map.data.contains_key(KEY))
+        matches!(&object.resource, Resource::ConfigMap(map) if &*object.name == Self::CONFIG_MAP && map.data.contains_key(Self::KEY))
     }
 
-    /// Reads the settings out of such a ConfigMap. `None` = it is another object, or has errors that [`load`](crate::load)
-    /// has reported.
+    /// Reads the settings out of such a ConfigMap; of one that is refused, those without a mistake. `None` = it is another
+    /// object.
     pub fn of_object(object: &Object) -> Option<(Self, Diagnostics)> {
+        if let (Some(_), Resource::ConfigMap(map)) = (&object.refused, &object.resource) {
+            return Some((refused::mesh_config(map.data.get(Self::KEY)?)?, Diagnostics::new()));
+        }
         let (config, diagnostics) = Self::read(object)?;
         Some((config?, diagnostics))
     }
@@ -28,19 +32,19 @@ impl MeshConfig {
     /// The settings, if they can be used, and what is wrong with them.
     pub(crate) fn read(object: &Object) -> Option<(Option<Self>, Diagnostics)> {
         let text = match &object.resource {
-            Resource::ConfigMap(map) if Self::is_in(object) => map.data.get(KEY)?,
+            Resource::ConfigMap(map) if Self::is_in(object) => map.data.get(Self::KEY)?,
             _ => return None,
         };
         let (documents, mut diagnostics) = yaml::parse_within(&text.span, text);
         if documents.len() > 1 {
-            let message = format!("`data.{KEY}`: only one YAML document is expected");
+            let message = format!("`data.{}`: only one YAML document is expected", Self::KEY);
             diagnostics
                 .push(Diagnostic::error("yaml-syntax", text.span.clone(), message).with_help("remove the `---`"));
         }
         let mut cx = Context::new("Istio");
         let config = documents
             .first()
-            .and_then(|document| cx.at_field("data", |cx| cx.at_field(KEY, |cx| Self::decode(document, cx))));
+            .and_then(|document| cx.at_field("data", |cx| cx.at_field(Self::KEY, |cx| Self::decode(document, cx))));
         diagnostics.extend(cx.into_diagnostics());
         let usable = config.filter(|_| !diagnostics.has_errors());
         Some((usable, diagnostics))

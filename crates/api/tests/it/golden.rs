@@ -23,7 +23,8 @@ fn findings_are_as_expected() {
         let mut shown = findings(&diagnostics);
         let _ = writeln!(shown, "---");
         for object in objects {
-            let _ = writeln!(shown, "{object} ({})", object.origin);
+            let refused = if object.refused.is_some() { ": stands in" } else { "" };
+            let _ = writeln!(shown, "{object} ({}){refused}", object.origin);
         }
         evenkeel_testkit::golden::check(folder().join(format!("{name}.txt")), &shown);
     }

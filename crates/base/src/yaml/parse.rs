@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span as Position, StrInput, Tag};
@@ -12,11 +13,28 @@ use crate::limits::{
 };
 use crate::{Diagnostic, Diagnostics, Span};
 
+/// What a file holds.
+#[derive(Debug, Default)]
+pub struct Parsed {
+    /// The documents that could be read.
+    pub documents: Vec<Node>,
+    /// Documents that could not, each with its first line and the line behind its last.
+    pub broken: Vec<Range<u32>>,
+    /// Why.
+    pub diagnostics: Diagnostics,
+}
+
 /// Reads all documents of a file. A document with an error is left out and reading goes on behind the next `---`;
 /// empty documents are left out silently.
 pub fn parse(file: &Arc<str>, text: &str) -> (Vec<Node>, Diagnostics) {
-    let mut diagnostics = Diagnostics::new();
-    let mut documents = Vec::new();
+    let Parsed { documents, diagnostics, .. } = parse_all(file, text);
+    (documents, diagnostics)
+}
+
+/// As [`parse`], and says where the documents are that could not be read.
+pub fn parse_all(file: &Arc<str>, text: &str) -> Parsed {
+    let mut parsed = Parsed::default();
+    let Parsed { documents, broken, diagnostics } = &mut parsed;
     if text.len() > MAX_FILE_BYTES {
         diagnostics.push(
             Diagnostic::error(
@@ -26,32 +44,42 @@ pub fn parse(file: &Arc<str>, text: &str) -> (Vec<Node>, Diagnostics) {
             )
             .with_help("split it into several files"),
         );
-        return (documents, diagnostics);
+        broken.push(1..u32::MAX);
+        return parsed;
     }
     // A byte order mark is not content.
     let mut source = Source::new(text.strip_prefix('\u{feff}').unwrap_or(text));
     let mut start = Start { byte: 0, line: 0 };
     while let Some(rest) = source.text.get(start.byte..) {
         let before = documents.len();
-        let reader =
-            Reader { file, first_line: start.line, indented: &source.indented, parser: Parser::new_from_str(rest) };
-        match reader.documents(&mut documents) {
+        let mut reader = Reader {
+            file,
+            first_line: start.line,
+            ended: start.line,
+            indented: &source.indented,
+            parser: Parser::new_from_str(rest),
+        };
+        let read = reader.documents(documents);
+        let ended = reader.ended;
+        match read {
             Ok(()) => break,
             Err(error) if source.indent(&error) => documents.truncate(before),
             Err(error) => {
                 let line = error.diagnostic.span.line as usize;
+                let next = next_document(&source.text, &start, line.saturating_sub(1))
+                    .filter(|_| diagnostics.len() + 1 < MAX_YAML_SYNTAX_ERRORS);
+                let number = |line: usize| u32::try_from(line).unwrap_or(u32::MAX);
+                let end = next.as_ref().map_or(u32::MAX, |next| number(next.line.saturating_add(1)));
+                broken.push(number(ended.saturating_add(1))..end);
                 diagnostics.push(error.diagnostic);
-                if diagnostics.len() >= MAX_YAML_SYNTAX_ERRORS {
-                    break;
-                }
-                match next_document(&source.text, &start, line.saturating_sub(1)) {
+                match next {
                     Some(next) => start = next,
                     None => break,
                 }
             }
         }
     }
-    (documents, diagnostics)
+    parsed
 }
 
 /// Spaces put before a line of a flow collection that stands too far left; more than any line is indented.
@@ -160,6 +188,8 @@ struct Reader<'a> {
     file: &'a Arc<str>,
     /// Lines of the file before the text the parser sees.
     first_line: usize,
+    /// Lines of the file before the document that is being read.
+    ended: usize,
     /// Lines of the file whose columns are [`FLOW_INDENT`] too large.
     indented: &'a BTreeSet<usize>,
     parser: Parser<'a, StrInput<'a>>,
@@ -190,11 +220,12 @@ struct Budget {
 }
 
 impl Reader<'_> {
-    fn documents(mut self, documents: &mut Vec<Node>) -> Fallible<()> {
-        while let Some((event, _)) = self.next()? {
+    fn documents(&mut self, documents: &mut Vec<Node>) -> Fallible<()> {
+        while let Some((event, span)) = self.next()? {
             match event {
                 Event::StreamEnd => break,
                 Event::DocumentStart(_) => {
+                    self.ended = lines_before(&span);
                     let node = self.document()?;
                     if !node.is_null() {
                         documents.push(node);
@@ -234,7 +265,10 @@ impl Reader<'_> {
         let mut root = None;
         while let Some((event, span)) = self.next()? {
             let (node, anchor) = match event {
-                Event::DocumentEnd | Event::StreamEnd => break,
+                Event::DocumentEnd | Event::StreamEnd => {
+                    self.ended = lines_before(&span);
+                    break;
+                }
                 Event::MappingStart(anchor, tag) => {
                     refuse_tag(tag.as_deref(), &span, "map")?;
                     let content =
@@ -271,6 +305,10 @@ impl Reader<'_> {
         let empty = || Value::Scalar(Scalar { text: "".into(), quoted: false, ty: ScalarType::Null });
         Ok(root.unwrap_or_else(|| Node { value: empty(), span: Span::whole_file(self.file.clone()) }))
     }
+}
+
+fn lines_before(span: &Span) -> usize {
+    (span.line as usize).saturating_sub(1)
 }
 
 fn push_open(open: &mut Vec<Open>, collection: Open) -> Fallible<()> {

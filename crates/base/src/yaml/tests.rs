@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::{Node, Value, parse, parse_within};
+use super::{Node, Value, parse, parse_all, parse_within};
 use crate::limits::{MAX_YAML_ALIAS_NODES, MAX_YAML_DEPTH, MAX_YAML_FLOW_DEDENTS, MAX_YAML_SYNTAX_ERRORS};
 use crate::{Diagnostics, Span};
 
@@ -171,6 +171,22 @@ fn positions_inside_a_block_are_those_of_the_file() {
     assert!(diagnostics.is_empty());
     let places = ["a", "b.c"].map(|p| inner[0].span_of_path(p).to_string());
     assert_eq!(places, ["f.yaml:3:5", "f.yaml:5:7"]);
+}
+
+#[test]
+fn says_which_lines_could_not_be_read() {
+    let check = |text: &str, expected: &[(u32, u32)]| {
+        let parsed = parse_all(&Arc::from("f.yaml"), text);
+        let broken: Vec<_> = parsed.broken.iter().map(|lines| (lines.start, lines.end)).collect();
+        assert_eq!(broken, expected, "{text}");
+        assert_eq!(parsed.broken.len(), parsed.diagnostics.len(), "{text}");
+    };
+    check("a: 1\n---\nb: 2\n", &[]);
+    check("a: [\n", &[(1, u32::MAX)]);
+    check("a: 1\n---\nb: [\n---\nc: 3\n", &[(2, 4)]);
+    check("a: 1\n---\nb: 'x\n---\nc: 3\n---\nd: [\n", &[(2, 4), (6, u32::MAX)]);
+    check("a: 1\na: 2\n---\nb: 2\n", &[(1, 3)]);
+    check("x: 1\n---\n: : :\n  - ]\n---\nc: 3\n", &[(2, 5)]);
 }
 
 proptest! {

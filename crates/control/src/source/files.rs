@@ -370,6 +370,41 @@ mod tests {
     }
 
     #[test]
+    fn what_guards_something_has_a_stand_in_until_it_was_good_once() {
+        let policy = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: web}\nspec: {}\n";
+        let broken = policy.replace("spec", "spek");
+        let mut fixture = Fixture::new();
+        let stand_ins = |fixture: &mut Fixture| {
+            fixture.files.refresh(SystemTime::now());
+            let objects = fixture.files.objects();
+            objects.iter().map(|object| (object.to_string(), object.refused.is_some())).collect::<Vec<_>>()
+        };
+        let web = |refused| vec![("AuthorizationPolicy default/web".to_owned(), refused)];
+        fixture.write("a.yaml", &broken);
+        assert_eq!(stand_ins(&mut fixture), web(true));
+        let shown = |fixture: &Fixture| format!("{:?}", fixture.files.objects());
+        let before = shown(&fixture);
+        fixture.files.renew();
+        assert_eq!(shown(&fixture), before);
+        fixture.write("a.yaml", policy);
+        assert_eq!(stand_ins(&mut fixture), web(false));
+        // What was good stays in force.
+        fixture.write("a.yaml", &broken);
+        assert_eq!(stand_ins(&mut fixture), web(false));
+        fs::remove_file(fixture.directory.path().join("a.yaml")).expect("the file");
+        assert_eq!(stand_ins(&mut fixture), []);
+        // Neither can be read as text; one speaks of a policy, and the other cannot be read at all.
+        fs::write(fixture.directory.path().join("b.yaml"), [policy.as_bytes(), &[0xff]].concat()).expect("written");
+        fs::write(fixture.directory.path().join("c.yaml"), [0xff]).expect("written");
+        assert_eq!(stand_ins(&mut fixture), [("AuthorizationPolicy default/b.yaml:0".to_owned(), true)]);
+        fixture.files.renew();
+        assert_eq!(fixture.files.objects().len(), 1);
+        fs::remove_file(fixture.directory.path().join("b.yaml")).expect("the file");
+        fs::create_dir(fixture.directory.path().join("d.yaml")).expect("a directory");
+        assert_eq!(stand_ins(&mut fixture), []);
+    }
+
+    #[test]
     fn what_is_read_anew_is_equal_and_shares_nothing() {
         let mut fixture = Fixture::new();
         let broken = "apiVersion: v1\nkind: Service\nmetadata: {name: [}\n";

@@ -13,7 +13,7 @@ use evenkeel_base::{Diagnostic, Diagnostics, Span};
 use super::objects::{Id, Place};
 use super::step::Step;
 use super::tracking::{Cx, Fact, Tracker};
-use super::{kept, labels_text, shared};
+use super::{kept, labels_text, refused, shared};
 use crate::destination_rule::{RuleClient, applicable};
 use crate::index::wildcards_over;
 use crate::{
@@ -40,6 +40,10 @@ pub(super) fn draft(cx: &Cx<'_>, id: &Id, found: &mut Diagnostics) -> Option<(Pl
     let (place, object) = cx.placed(id)?;
     let Resource::DestinationRule(rule) = &object.resource else { return None };
     let new = destination_rule(object, &rule.spec, cx.mesh())?;
+    if object.refused.is_some() {
+        let effect = format!("`{}` is called with TLS or not at all", rule.spec.host.value);
+        found.push(refused::closed(object, &effect));
+    }
     note_missing_host(cx, object, &new, &rule.spec.host.span, found);
     Some((place.clone(), new))
 }

@@ -5,6 +5,7 @@ use evenkeel_base::{Diagnostic, Diagnostics};
 use evenkeel_api::istio::{self, AccessLogEncoding, OutboundTrafficPolicyMode};
 
 use super::objects::mesh_settings;
+use super::refused;
 use super::routes::retries_of;
 use super::shared;
 use super::tracking::Cx;
@@ -17,6 +18,17 @@ pub(super) fn settings(cx: &Cx<'_>, defaults: &MeshConfig, found: &mut Diagnosti
     for object in mesh_settings(cx) {
         if object.namespace == root {
             if let Some((said, _)) = istio::MeshConfig::of_object(object) {
+                if object.refused.is_some() {
+                    let only = matches!(
+                        said.outbound_traffic_policy.as_ref().and_then(|policy| policy.mode),
+                        Some(OutboundTrafficPolicyMode::RegistryOnly)
+                    );
+                    let effect = match only {
+                        true => "settings with a mistake have their defaults, and hosts nobody knows are not called",
+                        false => "settings with a mistake have their defaults",
+                    };
+                    found.push(refused::closed(object, effect));
+                }
                 apply(&mut mesh, said);
             }
             continue;

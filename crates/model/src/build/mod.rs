@@ -11,6 +11,7 @@ mod gateways;
 mod mesh;
 mod objects;
 mod policies;
+mod refused;
 mod routes;
 mod run;
 mod services;

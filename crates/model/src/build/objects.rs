@@ -25,7 +25,7 @@ pub(super) struct Id {
 }
 
 impl Id {
-    fn of(object: &Object) -> Self {
+    pub(super) fn of(object: &Object) -> Self {
         Self { kind: object.kind(), namespace: object.namespace.clone(), name: object.name.clone() }
     }
 }
@@ -131,6 +131,10 @@ impl Objects {
         let mut changed = Vec::new();
         for (id, before) in touched {
             tracker.want(Step::Duplicates(id.clone()));
+            if matches!(id.kind, Kind::AuthorizationPolicy | Kind::PeerAuthentication) {
+                // What is ignored closes what it would have judged.
+                announce(&id, tracker);
+            }
             let now = self.standing(&id).cloned();
             if !before.as_ref().zip(now.as_ref()).is_some_and(|(a, b)| same(a, b)) {
                 changed.push((id, before, now));

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use evenkeel_api::istio::{self, AuthorizationPolicySpec, PeerAuthenticationSpec, WorkloadSelector};
 use evenkeel_api::{Kind, Object, Resource};
-use evenkeel_base::{Diagnostic, Diagnostics, Spanned};
+use evenkeel_base::{Diagnostic, Diagnostics, Span, Spanned};
 
 use super::objects::{Id, note_idle_selector};
 use super::tracking::{Cx, Fact, Tracker};
-use super::{kept, shared};
+use super::{kept, refused, shared};
 use crate::policy::{Condition, ConditionKey, Operation, PathMatch, Rule, Source};
 use crate::{AuthorizationAction, AuthorizationPolicy, Labels, MtlsMode, PeerAuthentication, StringMatch};
 
@@ -18,8 +18,8 @@ use crate::{AuthorizationAction, AuthorizationPolicy, Labels, MtlsMode, PeerAuth
 pub(super) struct Table {
     peers: BTreeMap<Arc<str>, Vec<Arc<PeerAuthentication>>>,
     peers_changed: bool,
-    /// By namespace and name.
-    authorization: BTreeMap<(Arc<str>, Arc<str>), Arc<AuthorizationPolicy>>,
+    /// Of each name the one in force, and what stands in for others.
+    authorization: BTreeMap<Id, Vec<Arc<AuthorizationPolicy>>>,
     authorization_changed: bool,
 }
 
@@ -33,6 +33,17 @@ pub(super) fn peer_authentications(
     for (_, object) in cx.objects_in(Kind::PeerAuthentication, namespace) {
         let Resource::PeerAuthentication(policy) = &object.resource else { continue };
         let policy = peer_authentication(object, policy.spec.as_ref());
+        for other in refused::ignored(cx, object) {
+            let Resource::PeerAuthentication(ignored) = &other.resource else { continue };
+            let ignored = peer_authentication(other, ignored.spec.as_ref());
+            built.push(PeerAuthentication { mode: Some(MtlsMode::Strict), refused: true, ..ignored });
+            found.push(refused::closed(other, "its workloads take mutual TLS only"));
+        }
+        if policy.refused {
+            found.push(refused::closed(object, "its workloads take mutual TLS only"));
+            built.push(policy);
+            continue;
+        }
         if policy.namespace == cx.mesh().root_namespace && !policy.selector.is_empty() {
             let message =
                 format!("{object} is ignored: in the root namespace only the mode of the whole mesh can be set");
@@ -41,7 +52,7 @@ pub(super) fn peer_authentications(
             continue;
         }
         note_idle_selector(cx, object, &policy.selector, found);
-        match built.iter().find(|p| p.selector == policy.selector) {
+        match built.iter().find(|p| !p.refused && p.selector == policy.selector) {
             Some(first) => found.push(overridden(object, &policy, first)),
             None => built.push(policy),
         }
@@ -49,20 +60,47 @@ pub(super) fn peer_authentications(
     built
 }
 
-/// The AuthorizationPolicy of an object.
-pub(super) fn authorization_policy(cx: &Cx<'_>, id: &Id, found: &mut Diagnostics) -> Option<AuthorizationPolicy> {
-    let object = cx.object(id)?;
-    let Resource::AuthorizationPolicy(policy) = &object.resource else { return None };
-    let policy = of_object(object, policy.spec.as_ref());
-    note_idle_selector(cx, object, &policy.selector, found);
-    Some(policy)
+/// The AuthorizationPolicy of an object, and what stands in for others of the same name.
+pub(super) fn authorization_policies(cx: &Cx<'_>, id: &Id, found: &mut Diagnostics) -> Vec<AuthorizationPolicy> {
+    let Some(object) = cx.object(id) else { return Vec::new() };
+    let mut policies = Vec::new();
+    for (object, is_ignored) in std::iter::once((object, false)).chain(refused::ignored(cx, object).map(|o| (o, true)))
+    {
+        let Resource::AuthorizationPolicy(policy) = &object.resource else { continue };
+        let mut policy = of_object(object, policy.spec.as_ref());
+        if policy.namespace.is_empty() {
+            // Nobody can read where it would be.
+            policy.namespace = cx.mesh().root_namespace.clone();
+        }
+        if is_ignored {
+            policy.refused = true;
+            policy.rules.retain(|_| policy.action == AuthorizationAction::Deny);
+        }
+        match policy.refused {
+            true => found.push(refused::closed(object, effect(&policy))),
+            false => note_idle_selector(cx, object, &policy.selector, found),
+        }
+        policies.push(policy);
+    }
+    policies
+}
+
+/// What a policy that is refused does.
+fn effect(policy: &AuthorizationPolicy) -> &'static str {
+    let is_anything = |rule: &Rule| *rule == Rule::default();
+    match policy.action {
+        AuthorizationAction::Allow => "its workloads serve only calls that other ALLOW policies allow",
+        AuthorizationAction::Deny if policy.rules.iter().any(is_anything) => "its workloads serve no call",
+        AuthorizationAction::Deny => "its workloads serve no call that its rules may mean",
+    }
 }
 
 impl Table {
     pub(super) fn set_peers(&mut self, namespace: &Arc<str>, new: Vec<PeerAuthentication>, tracker: &mut Tracker) {
         let old = self.peers.remove(namespace).unwrap_or_default();
-        let by_name: HashMap<&str, &Arc<PeerAuthentication>> = old.iter().map(|p| (&*p.name, p)).collect();
-        let new: Vec<_> = new.into_iter().map(|p| kept(by_name.get(&*p.name.clone()).copied(), p)).collect();
+        // Several may have one name, but no two are written in one place.
+        let by_place: HashMap<&Span, &Arc<PeerAuthentication>> = old.iter().map(|p| (&p.origin, p)).collect();
+        let new: Vec<_> = new.into_iter().map(|p| kept(by_place.get(&p.origin.clone()).copied(), p)).collect();
         if old.len() != new.len() || !old.iter().zip(&new).all(|(a, b)| Arc::ptr_eq(a, b)) {
             tracker.changed(Fact::Peers(namespace));
             self.peers_changed = true;
@@ -72,12 +110,14 @@ impl Table {
         }
     }
 
-    pub(super) fn set_authorization(&mut self, id: &Id, new: Option<AuthorizationPolicy>) {
-        let key = (id.namespace.clone(), id.name.clone());
-        let old = self.authorization.remove(&key);
-        let new = new.map(|policy| kept(old.as_ref(), policy));
-        self.authorization_changed |= old.as_ref().map(Arc::as_ptr) != new.as_ref().map(Arc::as_ptr);
-        self.authorization.extend(new.map(|policy| (key, policy)));
+    pub(super) fn set_authorization(&mut self, id: &Id, new: Vec<AuthorizationPolicy>) {
+        let old = self.authorization.remove(id).unwrap_or_default();
+        let new = new.into_iter().enumerate().map(|(at, policy)| kept(old.get(at), policy));
+        let new: Vec<Arc<AuthorizationPolicy>> = new.collect();
+        self.authorization_changed |= !old.iter().map(Arc::as_ptr).eq(new.iter().map(Arc::as_ptr));
+        if !new.is_empty() {
+            self.authorization.insert(id.clone(), new);
+        }
     }
 
     /// All PeerAuthentications by namespace; if there are others than last time.
@@ -87,7 +127,12 @@ impl Table {
 
     /// All AuthorizationPolicies by namespace and name; if there are others than last time.
     pub(super) fn authorization_changed(&mut self) -> Option<impl Iterator<Item = Arc<AuthorizationPolicy>> + use<'_>> {
-        std::mem::take(&mut self.authorization_changed).then(|| self.authorization.values().cloned())
+        std::mem::take(&mut self.authorization_changed).then(|| {
+            let mut all: Vec<_> = self.authorization.values().flatten().cloned().collect();
+            // One that nobody can read the place of is counted to the root namespace.
+            all.sort_by(|a, b| a.namespace.cmp(&b.namespace));
+            all.into_iter()
+        })
     }
 }
 
@@ -125,6 +170,7 @@ fn peer_authentication(object: &Object, spec: Option<&PeerAuthenticationSpec>) -
         mode: spec.and_then(|s| s.mtls.as_ref()).and_then(mode),
         port_modes: spec.map(|s| s.port_level_mtls.iter().map(|(p, m)| (p.0, mode(m))).collect()).unwrap_or_default(),
         origin: object.origin.clone(),
+        refused: object.refused.is_some(),
     }
 }
 
@@ -143,6 +189,7 @@ fn of_object(object: &Object, spec: Option<&AuthorizationPolicySpec>) -> Authori
         },
         rules: spec.map(|s| s.rules.iter().map(|r| rule(r, &object.namespace)).collect()).unwrap_or_default(),
         origin: object.origin.clone(),
+        refused: object.refused.is_some(),
     }
 }
 

@@ -130,9 +130,9 @@ impl Run<'_> {
     }
 
     fn policy(&mut self, id: &Id) -> bool {
-        let policy = self.read(|cx, found| policies::authorization_policy(cx, id, found));
-        let keep = policy.is_some();
-        self.tables.policies.set_authorization(id, policy);
+        let policies = self.read(|cx, found| policies::authorization_policies(cx, id, found));
+        let keep = !policies.is_empty();
+        self.tables.policies.set_authorization(id, policies);
         keep
     }
 

@@ -29,7 +29,7 @@ pub(super) enum Step {
     Host(Hostname),
     /// The PeerAuthentications of a namespace.
     Peers(Arc<str>),
-    /// An AuthorizationPolicy.
+    /// The AuthorizationPolicies of a name.
     Policy(Id),
     /// The workload of a Pod.
     Workload(Id),

@@ -13,7 +13,7 @@ use crate::own_proxy::compile;
 use crate::scenario::{Scenario, translate};
 
 /// A call, in words: `FROM [as IDENTITY] to ADDRESS` and `METHOD HOST PATH [NAME=VALUE]`.
-struct Client {
+pub struct Client {
     from: &'static str,
     /// `spiffe://cluster.local/ns/` and this; empty for plaintext.
     identity: &'static str,
@@ -22,10 +22,10 @@ struct Client {
     server_name: Option<&'static str>,
 }
 
-const PLAIN_HTTP: Client = Client { from: "10.244.9.9:4000", identity: "", alpn: &["http/1.1"], server_name: None };
+pub const PLAIN_HTTP: Client = Client { from: "10.244.9.9:4000", identity: "", alpn: &["http/1.1"], server_name: None };
 const PLAIN_TCP: Client = Client { alpn: &[], ..PLAIN_HTTP };
 
-fn mesh(identity: &'static str) -> Client {
+pub fn mesh(identity: &'static str) -> Client {
     Client { identity, alpn: &["istio-http/1.1", "istio"], ..PLAIN_HTTP }
 }
 
@@ -37,7 +37,7 @@ fn proxy(scenario: &str, pod: &str) -> Arc<Config> {
 }
 
 /// How a call ends.
-fn outcome(config: &Config, listener: &str, client: &Client, to: &str, request: &str, random: u64) -> String {
+pub fn outcome(config: &Config, listener: &str, client: &Client, to: &str, request: &str, random: u64) -> String {
     let destination: SocketAddr = to.parse().expect("a destination");
     let source: SocketAddr = client.from.parse().expect("a source");
     let tls = !client.identity.is_empty() || client.server_name.is_some();

@@ -8,6 +8,7 @@ mod golden;
 mod grpc;
 mod incremental;
 mod own_proxy;
+mod refused;
 mod scenario;
 mod shadow;
 mod stability;

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use evenkeel_api::Object;
-use evenkeel_base::Diagnostics;
+use evenkeel_base::{Diagnostic, Diagnostics};
 
 use super::refresh::Refresh;
-use super::scan::read_text;
+use super::scan::{read_lossy, read_text};
 
 /// A file modified this recently is read again even if its stamp is unchanged: the clock of the file system is coarse.
 const RACY_AGE: Duration = Duration::from_secs(2);
@@ -85,12 +85,14 @@ impl File {
         let anew = |text: &Arc<str>| Arc::<str>::from(&**text);
         let (path, text, good_text) = (anew(&self.path), anew(&self.text), self.good_text.as_ref().map(anew));
         let parsed = Parsed::of(path.clone(), good_text.clone().unwrap_or_else(|| text.clone()));
+        let unread = text.is_empty() && parsed.objects.is_empty();
+        let good = if unread { self.good.iter().map(|o| (**o).clone()).collect() } else { parsed.objects };
         Self {
             path,
             key: (&*self.key).into(),
             stamp: self.stamp,
             text,
-            good: parsed.objects.into_iter().map(Arc::new).collect(),
+            good: good.into_iter().map(Arc::new).collect(),
             was_good: self.was_good,
             good_text,
             diagnostics: self.diagnostics.clone(),
@@ -118,7 +120,9 @@ impl File {
             Ok(text) => text,
             Err(reason) => {
                 self.stamp = None;
-                self.diagnostics = std::iter::once(evenkeel_api::unreadable(&self.path, reason)).collect();
+                let finding = evenkeel_api::unreadable(&self.path, reason);
+                self.close(path, &finding, result);
+                self.diagnostics = std::iter::once(finding).collect();
                 result.files_changed = true;
                 return;
             }
@@ -128,6 +132,24 @@ impl File {
         }
         let parsed = parsed.filter(|parsed| *parsed.text == *text);
         self.take(parsed.unwrap_or_else(|| Parsed::of(self.path.clone(), text.into())), result);
+    }
+
+    /// Of a file that has never been read nobody knows what it guards.
+    fn close(&mut self, path: &Path, finding: &Diagnostic, result: &mut Refresh) {
+        if !self.text.is_empty() || !self.good.is_empty() {
+            return;
+        }
+        let text = match read_lossy(path) {
+            Ok(text) => Some(text),
+            // It has gone since it was seen.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+            Err(_) => None,
+        };
+        let objects = evenkeel_api::unreadable_objects(&self.path, text.as_deref(), finding);
+        self.good = objects.into_iter().map(Arc::new).collect();
+        if !self.good.is_empty() {
+            result.objects_of(&self.key, &[], &self.good);
+        }
     }
 
     /// The file says this now.

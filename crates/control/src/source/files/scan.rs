@@ -97,6 +97,14 @@ pub fn read_text(path: &Path) -> io::Result<String> {
     read_within(file, length)
 }
 
+/// What there is to read of a file that is no text, or too long.
+pub(super) fn read_lossy(path: &Path) -> io::Result<String> {
+    let limit = u64::try_from(MAX_FILE_BYTES).unwrap_or(u64::MAX);
+    let mut bytes = Vec::new();
+    fs::File::open(path)?.take(limit).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
 /// All that there is to read, if it is text and not too long.
 pub fn read_all(from: impl Read) -> io::Result<String> {
     read_within(from, 0)

@@ -1,0 +1,61 @@
+//! What stands in for an AuthorizationPolicy.
+
+use std::collections::BTreeMap;
+
+use evenkeel_base::yaml::{Mapping, Node};
+
+use super::{selector, sound};
+use crate::decode::Decode;
+use crate::istio::{Action, AuthorizationPolicy, AuthorizationPolicySpec, Rule, WorkloadSelector};
+
+/// Fields that may stand beside `apiVersion`, `kind` and `metadata`.
+const FIELDS: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "status"];
+/// Fields of `spec` that leave no doubt about what the others mean.
+const SPEC_FIELDS: [&str; 4] = ["selector", "action", "rules", "provider"];
+
+/// An ALLOW policy allows nothing. A DENY policy, and a CUSTOM one that asks nobody, refuses what its rules match where
+/// they can be read. Where the action cannot, everything is refused. `None`: it would have refused nothing.
+pub(super) fn policy(document: &Mapping) -> Option<AuthorizationPolicy> {
+    let spec = document.get("spec").filter(|spec| !spec.is_null());
+    let selector = selector(document);
+    let has_only = |mapping: Option<&Mapping>, known: &[&str]| {
+        mapping.is_some_and(|mapping| mapping.iter().all(|entry| known.contains(&&*entry.key)))
+    };
+    // A name nobody knows may be a misspelt `action` or `rules`, or one of these in the wrong place.
+    let is_clear =
+        has_only(Some(document), &FIELDS) && spec.is_none_or(|spec| has_only(spec.as_mapping(), &SPEC_FIELDS));
+    let action = spec.and_then(|spec| spec.get("action")).filter(|action| !action.is_null());
+    match action.map(Node::as_str) {
+        None if is_clear => Some(of(selector, Action::Allow, Vec::new())),
+        Some(Some("ALLOW")) => Some(of(selector, Action::Allow, Vec::new())),
+        Some(Some("AUDIT")) => None,
+        Some(Some("DENY" | "CUSTOM")) if is_clear => {
+            let rules = spec.and_then(|spec| spec.get("rules")).filter(|rules| !rules.is_null());
+            let rules =
+                rules.map_or(Some(Vec::new()), |rules| Some(rules.as_sequence()?.iter().map(widened).collect()));
+            Some(of(selector, Action::Deny, rules.unwrap_or_else(|| vec![ANYTHING])))
+        }
+        _ => Some(everything(selector)),
+    }
+}
+
+/// Refuses everything.
+pub(super) fn everything(selector: BTreeMap<String, String>) -> AuthorizationPolicy {
+    of(selector, Action::Deny, vec![ANYTHING])
+}
+
+const ANYTHING: Rule = Rule { from: Vec::new(), to: Vec::new(), when: Vec::new() };
+
+fn of(selector: BTreeMap<String, String>, action: Action, rules: Vec<Rule>) -> AuthorizationPolicy {
+    let selector = (!selector.is_empty()).then_some(WorkloadSelector { match_labels: selector });
+    AuthorizationPolicy { spec: Some(AuthorizationPolicySpec { selector, action: Some(action), rules }) }
+}
+
+/// A rule of which the parts that have a mistake match anything: all of its parts must match, so each says less.
+fn widened(rule: &Node) -> Rule {
+    Rule { from: part(rule, "from"), to: part(rule, "to"), when: part(rule, "when") }
+}
+
+fn part<T: Decode>(rule: &Node, name: &str) -> Vec<T> {
+    rule.get(name).and_then(sound).unwrap_or_default()
+}

@@ -1,0 +1,128 @@
+//! What stands in for an object that says how connections are made: none is less protected than was asked for.
+
+use std::collections::BTreeMap;
+
+use evenkeel_base::hostname::Hostname;
+use evenkeel_base::yaml::{self, Mapping, Node, Value};
+use evenkeel_base::{Span, Spanned};
+
+use super::{near, sound, text_of};
+use crate::istio::{
+    ClientTlsMode, ClientTlsSettings, DestinationRule, DestinationRuleSpec, MeshConfig, MtlsMode, MutualTls,
+    OutboundTrafficPolicy, OutboundTrafficPolicyMode, PeerAuthentication, PeerAuthenticationSpec, TrafficPolicy,
+    WorkloadSelector,
+};
+use crate::kubernetes::ConfigMap;
+
+/// A name that no certificate has (RFC 2606 section 2): connections that must have it are never made.
+const NOBODY: &str = "a-refused-destination-rule.invalid";
+
+/// A PeerAuthentication: mutual TLS only.
+pub(super) fn strict(selector: BTreeMap<String, String>) -> PeerAuthentication {
+    let selector = (!selector.is_empty()).then_some(WorkloadSelector { match_labels: selector });
+    let mtls = Some(MutualTls { mode: Some(MtlsMode::Strict) });
+    PeerAuthentication { spec: Some(PeerAuthenticationSpec { selector, mtls, port_level_mtls: BTreeMap::new() }) }
+}
+
+/// A DestinationRule that asks for TLS: its host is called with it, or not at all. Any other leaves calls as they are
+/// without it.
+pub(super) fn destination_rule(document: &Mapping) -> Option<DestinationRule> {
+    let spec = near(document, "spec")?;
+    let host = spec.get("host").and_then(sound::<Spanned<Hostname>>)?;
+    let mut all = Vec::new();
+    tls_settings(spec, &mut all);
+    let is_off =
+        |tls: &&Node| sound::<ClientTlsSettings>(tls).is_some_and(|tls| tls.mode == Some(ClientTlsMode::Disable));
+    all.retain(|tls| !is_off(&tls));
+    let of_all = spec.at_path("trafficPolicy.tls");
+    let tls = match all.as_slice() {
+        [] => return None,
+        [only] if of_all.is_some_and(|tls| std::ptr::eq(tls, *only)) => sound(only).unwrap_or_else(with_nobody),
+        _ => with_nobody(),
+    };
+    let policy = TrafficPolicy {
+        load_balancer: None,
+        connection_pool: None,
+        tls: Some(Spanned::new(tls, spec.span.clone())),
+        outlier_detection: None,
+        retry_budget: None,
+        port_level_settings: Vec::new(),
+        proxy_protocol: None,
+    };
+    Some(DestinationRule {
+        spec: DestinationRuleSpec {
+            host,
+            traffic_policy: Some(policy),
+            subsets: Vec::new(),
+            export_to: spec.get("exportTo").and_then(sound).unwrap_or_default(),
+            workload_selector: None,
+        },
+    })
+}
+
+fn with_nobody() -> ClientTlsSettings {
+    ClientTlsSettings {
+        mode: Some(ClientTlsMode::Simple),
+        client_certificate: None,
+        private_key: None,
+        ca_certificates: None,
+        subject_alt_names: vec![NOBODY.to_owned()],
+        sni: None,
+        insecure_skip_verify: false,
+    }
+}
+
+/// Every `tls` below a node. Documents are not deeper than the limit of the parser.
+fn tls_settings<'n>(node: &'n Node, found: &mut Vec<&'n Node>) {
+    match &node.value {
+        Value::Scalar(_) => {}
+        Value::Sequence(items) => items.iter().for_each(|item| tls_settings(item, found)),
+        Value::Mapping(mapping) => {
+            for entry in mapping {
+                match &*entry.key {
+                    "tls" if !entry.value.is_null() => found.push(&entry.value),
+                    _ => tls_settings(&entry.value, found),
+                }
+            }
+        }
+    }
+}
+
+/// The ConfigMap of the mesh's settings, with the text of these if there is one. Of any other nothing is read.
+pub(super) fn settings(document: &Mapping) -> Option<ConfigMap> {
+    let name = near(document, "metadata").and_then(|metadata| near(metadata.as_mapping()?, "name")).and_then(text_of);
+    let text = near(document, "data").and_then(|data| near(data.as_mapping()?, MeshConfig::KEY));
+    let text = text.map(|text| Spanned::new(text_of(text).unwrap_or_default().to_owned(), text.span.clone()));
+    (name == Some(MeshConfig::CONFIG_MAP)).then(|| config_map(text.unwrap_or_default()))
+}
+
+/// The ConfigMap of settings of which nothing can be read.
+pub(super) fn unknown_settings(span: &Span) -> ConfigMap {
+    config_map(Spanned::new(String::new(), span.clone()))
+}
+
+fn config_map(settings: Spanned<String>) -> ConfigMap {
+    ConfigMap { data: BTreeMap::from([(MeshConfig::KEY.to_owned(), settings)]) }
+}
+
+/// The settings that have no mistake. Those with one are the defaults, but that calls to nobody knows where are refused if
+/// it cannot be read that they may be made.
+pub(crate) fn mesh_config(text: &Spanned<String>) -> Option<MeshConfig> {
+    let (documents, _) = yaml::parse_within(&text.span, text);
+    let mut policy_unclear = documents.len() != 1;
+    let mut entries = Vec::new();
+    for entry in documents.first().and_then(Node::as_mapping).into_iter().flatten() {
+        let alone = Node { value: Value::Mapping(Mapping(vec![entry.clone()])), span: entry.key_span.clone() };
+        match sound::<MeshConfig>(&alone) {
+            Some(_) => entries.push(entry.clone()),
+            None => policy_unclear |= near(&Mapping(vec![entry.clone()]), "outboundTrafficPolicy").is_some(),
+        }
+    }
+    let whole = Node { value: Value::Mapping(Mapping(entries)), span: text.span.clone() };
+    let mut settings = sound::<MeshConfig>(&whole)?;
+    if policy_unclear {
+        let mode = Some(OutboundTrafficPolicyMode::RegistryOnly);
+        settings.outbound_traffic_policy = Some(OutboundTrafficPolicy { mode });
+    }
+    Some(settings)
+}

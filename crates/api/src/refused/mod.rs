@@ -1,0 +1,195 @@
+//! What stands in for a security object that is refused: it closes what the object would have judged, so that a mistake
+//! opens nothing.
+//!
+//! The document is read as widely as it may have been meant: what cannot be read of a selector or of a rule selects and
+//! matches more, never less. Only where it lives is guessed from slips of the keyboard, because nothing is wider than a
+//! namespace but the mesh.
+
+mod authorization;
+mod connections;
+mod text;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use evenkeel_base::suggest::closest;
+use evenkeel_base::yaml::{Mapping, Node, Scalar, Value};
+use evenkeel_base::{Diagnostic, Span};
+
+use crate::decode::{Context, Decode};
+use crate::resource::is_known;
+use crate::{Kind, Object, Resource};
+
+pub(crate) use self::connections::mesh_config;
+pub(crate) use self::text::of_text;
+
+/// Why an object is not what was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// Where the first mistake is.
+    pub place: Span,
+    /// What it is.
+    pub message: String,
+}
+
+impl Refusal {
+    /// By the first error.
+    pub(crate) fn of(error: &Diagnostic) -> Self {
+        Self { place: error.span.clone(), message: error.message.clone() }
+    }
+}
+
+/// `policy.yaml:7:3: there is no such field`
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.message)
+    }
+}
+
+/// The API group of the security kinds.
+const SECURITY: &str = "security.istio.io";
+/// The kinds that guard workloads.
+const GUARDS: [Kind; 2] = [Kind::AuthorizationPolicy, Kind::PeerAuthentication];
+
+/// What stands in for a document that is refused; nothing, if it guards nothing.
+pub(crate) fn stand_ins(document: &Node, refusal: &Arc<Refusal>) -> Vec<Object> {
+    match &document.value {
+        // A List in a List, or objects without the `---` between them.
+        Value::Sequence(items) => items.iter().flat_map(|item| stand_ins(item, refusal)).collect(),
+        Value::Scalar(scalar) => of_text(&scalar.text, &document.span, refusal),
+        Value::Mapping(mapping) if mapping.get("kind").and_then(Node::as_str) == Some("List") => {
+            mapping.get("items").map(|items| stand_ins(items, refusal)).unwrap_or_default()
+        }
+        Value::Mapping(mapping) => kind_of(mapping)
+            .and_then(|kind| resource(kind, mapping))
+            .map(|resource| object(mapping, &document.span, resource, refusal))
+            .into_iter()
+            .collect(),
+    }
+}
+
+/// Whether a document may be meant to guard something.
+pub(crate) fn may_guard(document: &Node) -> bool {
+    document.as_mapping().is_none_or(|document| kind_of(document).is_some())
+}
+
+/// Whether something stands in for a document if it is refused.
+pub(crate) fn guards(document: &Node) -> bool {
+    let refusal = Refusal { place: document.span.clone(), message: String::new() };
+    may_guard(document) && !stand_ins(document, &Arc::new(refusal)).is_empty()
+}
+
+/// The stand-in for everything that could be in a file nobody can read: the mesh is closed.
+pub(crate) fn everything(path: &Arc<str>, refusal: Refusal) -> Object {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    let resource = Resource::AuthorizationPolicy(Arc::new(authorization::everything(BTreeMap::new())));
+    made(name.into(), "".into(), Span::whole_file(path.clone()), resource, Arc::new(refusal))
+}
+
+/// The kind that is meant, if an object of it can close something.
+fn kind_of(document: &Mapping) -> Option<Kind> {
+    let text = |name| near(document, name).and_then(Node::as_str);
+    let group = text("apiVersion").map(|version| version.split('/').next().unwrap_or_default());
+    // Others have kinds of these names too.
+    let is_ours = group.is_none_or(|group| {
+        !group.contains('.') || group.ends_with("istio.io") || closest(group, [SECURITY]).is_some()
+    });
+    match text("kind") {
+        _ if !is_ours => None,
+        Some("ConfigMap") => Some(Kind::ConfigMap),
+        Some("DestinationRule") => Some(Kind::DestinationRule),
+        Some(kind) => {
+            let guard = |name: &str| GUARDS.into_iter().find(|guard| guard.as_str() == name);
+            let meant = || closest(kind, GUARDS.map(Kind::as_str)).and_then(guard);
+            let of_security = || group.is_some_and(|group| closest(group, [SECURITY]).is_some());
+            match guard(kind) {
+                Some(guard) => Some(guard),
+                None if is_known(kind) => None,
+                None => meant().or_else(|| of_security().then_some(Kind::AuthorizationPolicy)),
+            }
+        }
+        None => {
+            let named = |kind: &Kind| document.iter().any(|entry| entry.value.as_str() == Some(kind.as_str()));
+            let of_security = group.is_some_and(|group| closest(group, [SECURITY]).is_some());
+            GUARDS.into_iter().find(named).or_else(|| of_security.then_some(Kind::AuthorizationPolicy))
+        }
+    }
+}
+
+fn resource(kind: Kind, document: &Mapping) -> Option<Resource> {
+    match kind {
+        Kind::AuthorizationPolicy => {
+            authorization::policy(document).map(|policy| Resource::AuthorizationPolicy(Arc::new(policy)))
+        }
+        Kind::PeerAuthentication => {
+            Some(Resource::PeerAuthentication(Arc::new(connections::strict(selector(document)))))
+        }
+        Kind::ConfigMap => connections::settings(document).map(|map| Resource::ConfigMap(Arc::new(map))),
+        Kind::DestinationRule => {
+            connections::destination_rule(document).map(|rule| Resource::DestinationRule(Arc::new(rule)))
+        }
+        _ => None,
+    }
+}
+
+fn object(document: &Mapping, span: &Span, resource: Resource, refusal: &Arc<Refusal>) -> Object {
+    let metadata = near(document, "metadata").and_then(Node::as_mapping);
+    let named = |name| metadata.and_then(|metadata| near(metadata, name)).and_then(text_of);
+    let namespace = named("namespace").or_else(|| near(document, "namespace").and_then(text_of));
+    let name = named("name").map_or_else(|| name_at(span), Into::into);
+    made(name, namespace.unwrap_or("default").into(), span.clone(), resource, refusal.clone())
+}
+
+fn made(name: Arc<str>, namespace: Arc<str>, origin: Span, resource: Resource, refusal: Arc<Refusal>) -> Object {
+    Object {
+        name,
+        namespace,
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+        owners: Vec::new(),
+        resource,
+        origin,
+        text: 0,
+        refused: Some(refusal),
+    }
+}
+
+/// What an object is called that has no name that can be read: `policies.yaml:12`.
+fn name_at(span: &Span) -> Arc<str> {
+    let file = span.file.rsplit('/').next().unwrap_or_default();
+    format!("{file}:{}", span.line).into()
+}
+
+/// Labels that can be read, which select what was meant and perhaps more.
+fn selector(document: &Mapping) -> BTreeMap<String, String> {
+    let labels = document.get("spec").and_then(|spec| spec.get("selector")).and_then(|s| s.get("matchLabels"));
+    let pair = |(name, value): (&str, &Node)| Some((name.to_owned(), value.as_str()?.to_owned()));
+    let entries = labels.and_then(Node::as_mapping).into_iter().flatten();
+    entries.filter_map(|entry| pair((&*entry.key, &entry.value))).collect()
+}
+
+/// The value under a name, or else under one that may be meant by it.
+fn near<'n>(mapping: &'n Mapping, name: &str) -> Option<&'n Node> {
+    mapping.get(name).or_else(|| {
+        let meant = mapping.iter().find(|entry| closest(&entry.key, [name]).is_some());
+        meant.map(|entry| &entry.value)
+    })
+}
+
+/// The text of a scalar, whatever it looks like.
+fn text_of(node: &Node) -> Option<&str> {
+    match &node.value {
+        Value::Scalar(Scalar { text, .. }) if !node.is_null() => Some(text),
+        _ => None,
+    }
+}
+
+/// A value that has no mistake in it.
+fn sound<T: Decode>(node: &Node) -> Option<T> {
+    let mut cx = Context::new("Istio");
+    T::decode(node, &mut cx).filter(|_| !cx.has_errors())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+//! Security objects that are refused: what they would have judged is closed, and the rest is open as before.
+
+use evenkeel_base::Severity;
+use evenkeel_model::{AddressBook, MeshConfig};
+
+use crate::decisions::{Client, PLAIN_HTTP, mesh, outcome};
+use crate::own_proxy::compile;
+use crate::scenario::{translate, view_of};
+
+const MESH: &str = "\
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: 8080}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web-0, namespace: shop, labels: {app: web}}
+spec: {containers: [{name: web}]}
+status: {podIP: 10.244.0.3, phase: Running}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: other-0, namespace: shop, labels: {app: other}}
+spec: {containers: [{name: other}]}
+status: {podIP: 10.244.0.3, phase: Running}
+";
+
+fn policy(name: &str, spec: &str) -> String {
+    format!(
+        "---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: {name}, namespace: shop}}\nspec: {{{spec}}}\n"
+    )
+}
+
+/// How calls with and without an identity end at a Pod of `shop`, and at which warnings that they are closed.
+fn calls(policies: &str, pod: &str, requests: &[(&Client, &str)]) -> (Vec<String>, usize) {
+    let text = format!("{MESH}{policies}");
+    let (objects, _) = evenkeel_api::load(&[("mesh.yaml".into(), text.as_str().into())]);
+    let (snapshot, found) = evenkeel_model::build(&objects, &MeshConfig::default(), &mut AddressBook::default());
+    let (config, refused) = compile(&translate(&view_of(&format!("sidecar {pod}.shop"), &snapshot), &snapshot));
+    assert!(refused.is_empty(), "{refused:?}");
+    let ends = requests
+        .iter()
+        .map(|(client, request)| outcome(&config, "virtualInbound", client, "10.244.0.3:8080", request, 0));
+    let told = found.iter().filter(|finding| finding.code == "closed" && finding.severity == Severity::Warning).count();
+    (ends.collect(), told)
+}
+
+const SELECTOR: &str = "selector: {matchLabels: {app: web}}";
+const OPEN: &str = "inbound|8080|| web/x";
+
+#[track_caller]
+fn check(policies: &str, expected: &[&str], told: usize) {
+    let (web, api) = (mesh("shop/sa/web"), mesh("shop/sa/api"));
+    let requests = [(&web, "GET web /x"), (&api, "GET web /x"), (&api, "GET web /admin")];
+    let (ends, closed) = calls(policies, "web-0", &requests);
+    assert_eq!(
+        (ends.iter().map(String::as_str).collect::<Vec<_>>().as_slice(), closed),
+        (expected, told),
+        "{policies}"
+    );
+}
+
+#[test]
+fn a_policy_that_is_refused_leaves_nothing_open() {
+    let denied = "denied by ns[shop]-policy[web]-refused";
+    let admin = "inbound|8080|| web/admin";
+    check("", &[OPEN, OPEN, admin], 0);
+    let allow = "rules: [{from: [{source: {requestPrincipals: ['*']}}]}]";
+    check(&policy("web", &format!("{SELECTOR}, {allow}")), &[denied, denied, denied], 1);
+    // Others that allow something go on doing so.
+    let sound = policy(
+        "sound",
+        &format!("{SELECTOR}, rules: [{{from: [{{source: {{principals: [cluster.local/ns/shop/sa/web]}}}}]}}]"),
+    );
+    let both = policy("web", &format!("{SELECTOR}, {allow}")) + &sound;
+    check(&both, &[OPEN, "denied by default", "denied by default"], 1);
+    // A DENY policy keeps what can be read of it.
+    let first = "denied by ns[shop]-policy[web]-refused-rule[0]";
+    let paths = "to: [{operation: {paths: [/admin]}}]";
+    let deny =
+        format!("{SELECTOR}, action: DENY, rules: [{{from: [{{source: {{notRequestPrincipals: ['*']}}}}], {paths}}}]");
+    check(&policy("web", &deny), &[OPEN, OPEN, first], 1);
+    check(&policy("web", &deny.replace("DENY", "CUSTOM")), &[OPEN, OPEN, first], 1);
+    check(&policy("web", &deny.replace("rules", "rulez")), &[first, first, first], 1);
+    check(&policy("web", &deny.replace("DENY", "DENNY")), &[first, first, first], 1);
+    // A text that is not YAML: its namespace.
+    let broken = policy("web", &deny).replace("['*']", "['*'");
+    let name = "denied by ns[shop]-policy[mesh.yaml:17]-refused-rule[0]";
+    check(&broken, &[name, name, name], 1);
+}
+
+#[test]
+fn whom_it_does_not_select_it_leaves_alone() {
+    let refused = policy("web", &format!("{SELECTOR}, action: DENNY"));
+    let (web, plain) = (mesh("shop/sa/web"), PLAIN_HTTP);
+    let requests = [(&web, "GET other /x"), (&plain, "GET other /x")];
+    let (ends, _) = calls(&refused, "other-0", &requests);
+    assert_eq!(ends, ["InboundPassthroughCluster other/x"; 2]);
+}
+
+#[test]
+fn a_policy_whose_name_is_taken_closes_what_it_selects() {
+    let one = policy("web", "selector: {matchLabels: {app: other}}, rules: [{}]");
+    let two = policy("web", &format!("{SELECTOR}, rules: [{{from: [{{source: {{namespaces: [shop]}}}}]}}]"));
+    let denied = "denied by ns[shop]-policy[web]-refused";
+    check(&format!("{one}{two}"), &[denied, denied, denied], 1);
+    // The same twice is the same.
+    let (ends, told) = calls(&format!("{two}{two}"), "web-0", &[(&mesh("shop/sa/web"), "GET web /x")]);
+    assert_eq!((ends, told), (vec![OPEN.to_owned()], 0));
+}
+
+#[test]
+fn a_peer_authentication_that_is_refused_takes_mutual_tls_only() {
+    let peers = |name: &str, spec: &str| policy(name, spec).replace("AuthorizationPolicy", "PeerAuthentication");
+    let check = |policies: &str, pod: &str, expected: &str| {
+        assert_eq!(calls(policies, pod, &[(&PLAIN_HTTP, "GET web /x")]).0, [expected], "{policies}");
+    };
+    let refused = peers("strict", &format!("{SELECTOR}, mtls: {{mode: STRICKT}}"));
+    check("", "web-0", OPEN);
+    check(&refused, "web-0", "closed");
+    check(&refused, "other-0", "InboundPassthroughCluster web/x");
+    // Whatever others say.
+    let others = peers("a", &format!("{SELECTOR}, mtls: {{mode: PERMISSIVE}}")) + &peers("b", "mtls: {mode: DISABLE}");
+    check(&format!("{others}{refused}"), "web-0", "closed");
+    check(&format!("{others}{}", refused.replace("selector", "selctor")), "other-0", "closed");
+}
