@@ -1,6 +1,6 @@
 //! The proxy's bootstrap file, for our proxy and for Envoy alike.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
@@ -111,7 +111,21 @@ pub fn bootstrap(options: &Options, epoch: u32) -> Result<Value, OptionsError> {
         let bind = json!({ "upstream_bind_config": { "socket_options": [option] } });
         fields.insert("cluster_manager".into(), bind);
     }
+    if let (Some(resolver), Some(fields)) = (options.proxy_resolver, bootstrap.as_object_mut()) {
+        fields.insert("typed_dns_resolver_config".into(), dns_resolver(resolver));
+    }
     Ok(bootstrap)
+}
+
+fn dns_resolver(resolver: SocketAddr) -> Value {
+    let address = json!({ "socket_address": { "address": resolver.ip(), "port_value": resolver.port() } });
+    json!({
+        "name": "envoy.network.dns_resolver.cares",
+        "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.network.dns_resolver.cares.v3.CaresDnsResolverConfig",
+            "resolvers": [address],
+        },
+    })
 }
 
 fn ads() -> Value {

@@ -17,7 +17,7 @@ mod handover;
 pub mod names;
 pub mod options;
 mod proxy;
-mod resolv_conf;
+pub mod resolv_conf;
 pub mod sds;
 mod servers;
 pub mod status;

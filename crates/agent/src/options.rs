@@ -73,6 +73,10 @@ pub struct Options {
     /// File that names the resolvers for everything outside the mesh.
     #[arg(long, value_name = "FILE", default_value = "/etc/resolv.conf")]
     pub resolv_conf: PathBuf,
+    /// Who resolves the hosts of the proxy's clusters, IP:PORT; by default whom the system names. Behind capture rules that would be the
+    /// DNS proxy, which knows a ServiceEntry's host by the address that the mesh gave it.
+    #[arg(long, value_name = "IP:PORT")]
+    pub proxy_resolver: Option<SocketAddr>,
     /// Port of the proxy's admin interface, on loopback.
     #[arg(long, default_value_t = 15000)]
     pub admin_port: u16,

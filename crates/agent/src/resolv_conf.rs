@@ -7,7 +7,7 @@ use std::path::Path;
 const MAX_NAMESERVERS: usize = 3;
 
 /// The name servers of a resolv.conf, port 53, without the DNS proxy itself; none when the file is missing.
-pub(crate) fn resolvers(path: &Path, dns: SocketAddr) -> Vec<SocketAddr> {
+pub fn resolvers(path: &Path, dns: SocketAddr) -> Vec<SocketAddr> {
     match std::fs::read_to_string(path) {
         Ok(text) => parse(&text, dns),
         Err(error) => {

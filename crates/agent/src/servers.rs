@@ -14,8 +14,8 @@ use crate::handover::{DNS_TCP, DNS_UDP, GRPC, Inherited, while_held};
 use crate::options::Options;
 use crate::{Task, grpc, names, node_message, resolv_conf};
 
-/// How long a lookup of DNS takes at most: it waits for the control plane, and for two resolvers.
-const MAX_LOOKUP: Duration = Duration::from_secs(6);
+/// How long a lookup of DNS takes at most: it waits for the control plane, and for the resolvers.
+const MAX_LOOKUP: Duration = Duration::from_secs(8);
 /// Pause between two looks whether the names of the mesh are there.
 const NAMES_POLL: Duration = Duration::from_millis(5);
 

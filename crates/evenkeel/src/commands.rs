@@ -84,6 +84,15 @@ enum Command {
     ProxyStatus(ProxyStatusArguments),
     /// Show what a proxy ran at some time, which changes made it so, and what is different since.
     History(history::HistoryArguments),
+    /// Run a mesh's name server, and its way out to the machine; `up` starts it.
+    #[command(hide = true)]
+    Egress {
+        /// The way out is open: descriptor 3 leads to the machine's network.
+        #[arg(long)]
+        open: bool,
+        #[command(flatten)]
+        log: LogOptions,
+    },
     /// Say which version this is.
     Version,
     /// Measure a control plane with simulated proxies.
@@ -163,6 +172,10 @@ struct UpArguments {
     /// Trust domain of all identities.
     #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
     trust_domain: String,
+
+    /// No way out of the mesh: what leads to the machine, or through it to anywhere else, fails at once.
+    #[arg(long)]
+    no_egress: bool,
 
     /// Worker threads of each proxy.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -266,6 +279,11 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             evenkeel_agent::run(*options)?;
             Ok(0)
         }
+        Command::Egress { open, log } => {
+            logging::start(log.log_level);
+            evenkeel_local::egress::run(open)?;
+            Ok(0)
+        }
         Command::ProxyConfig(ProxyConfig::Workers(arguments)) => workers(arguments),
         Command::Lab(command) => {
             let program = std::env::current_exe().context("finding this program")?;
@@ -305,6 +323,7 @@ fn up(arguments: UpArguments) -> anyhow::Result<u8> {
         sidecar_concurrency: arguments.proxy_concurrency,
         log_level: arguments.log_level.name(),
         drain_time: Duration::from_secs(arguments.drain_time_s),
+        egress: !arguments.no_egress,
     };
     Ok(evenkeel_local::run(&options, &mut io::stdout())?)
 }

@@ -10,6 +10,7 @@ pub mod capture;
 pub mod check;
 pub mod cleanup;
 pub mod client;
+pub mod egress;
 pub mod exec;
 mod exec_server;
 mod follow;

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use crate::capture;
 use crate::cleanup::StateDir;
 use crate::client::Call;
+use crate::egress::ground::Way;
 use crate::network::{BRIDGE_ADDRESS, MAX_PODS, NetworkError, Place, pod_address, search_list};
 use crate::plan::Plan;
 use crate::pods::{ContainerPort, Pod, Roster};
@@ -94,6 +95,7 @@ pub struct Mesh {
     roster: Roster,
     tokens: TokenKey,
     control: Option<Process>,
+    egress: Option<Process>,
     replicas: watch::Sender<Replicas>,
     next_index: u32,
     /// What runs, or is about to.
@@ -116,6 +118,7 @@ impl Mesh {
             roster,
             tokens,
             control: None,
+            egress: None,
             replicas,
             next_index: 0,
             manifest: Manifest::default(),
@@ -140,6 +143,7 @@ impl Mesh {
 
     /// Starts the control plane, then the gateway and all replicas at once.
     pub async fn start(&mut self, events: &Events) -> Result<(), MeshError> {
+        self.egress = Some(Process::start(programs::egress(&self.plan)));
         let control = Process::start(programs::control_plane(&self.plan));
         let state = control.state();
         self.control = Some(control);
@@ -305,6 +309,7 @@ impl Mesh {
             capture,
             folder: self.plan.state.pod(&pod.name),
             link,
+            way: Way { plain: !pod.in_mesh, open: self.plan.options.egress },
         }
     }
 
@@ -351,8 +356,8 @@ impl Mesh {
         for group in [gateways, others] {
             join_all(group.iter().map(|replica| replica.stop())).await;
         }
-        if let Some(control) = &mut self.control {
-            control.stop(TERMINATION_GRACE).await;
+        for last in [&mut self.control, &mut self.egress].into_iter().flatten() {
+            last.stop(TERMINATION_GRACE).await;
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nix::mount::{MsFlags, mount};
 
-use crate::capture::PROXY_MARK;
+use crate::egress::ground::{self, Way};
 use crate::tools::{ToolError, Tools};
 
 /// The bridge all replicas are plugged into.
@@ -21,7 +21,7 @@ const BRIDGE_MAC: &str = "02:ee:0a:f4:00:01";
 pub const BRIDGE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 1);
 /// Prefix length of the pods' network, 10.244.0.0/16.
 pub const POD_PREFIX: u8 = 16;
-/// The name server written into every `/etc/resolv.conf`; its queries are captured, so nothing has to listen there.
+/// The name server written into every `/etc/resolv.conf`. Queries of a captured replica go to its sidecar's agent instead.
 pub const NAME_SERVER: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
 /// How many replicas one machine can hold: 254 folders of 250 addresses, far beyond what it can run.
 pub const MAX_PODS: u32 = 254 * 250;
@@ -80,6 +80,8 @@ pub struct Place {
     pub folder: PathBuf,
     /// Name of the cable's end at the bridge, unique in this run.
     pub link: String,
+    /// How it gets out of the mesh.
+    pub way: Way,
 }
 
 /// The resolver's search list in a pod of `namespace`, in Kubernetes' order.
@@ -96,29 +98,19 @@ pub fn settle(place: &Place, tools: &Tools) -> Result<(), NetworkError> {
          link set eth0 up\nroute add default via {BRIDGE_ADDRESS}\n"
     ))?;
     if let Some(rules) = &place.capture {
-        tools.ip(&sidecar_routes(*address))?;
+        tools.ip(&ground::sidecar_routes(*address, place.way))?;
         tools.nft(rules)?;
     }
     nix::unistd::sethostname(&place.host_name).map_err(|error| file("the host name", error.into()))?;
     mount_resolver(place)
 }
 
-/// Where a sidecar's own connections may go: to the mesh. There is nothing beyond it, and the sidecar should know that at once.
-///
-/// An attempt that the network swallows would do harm beyond the wait, too: netfilter remembers it for two minutes, as one that is not
-/// to be redirected, and the application's next connection that happens to have the same port would go the same way.
-fn sidecar_routes(own: Ipv4Addr) -> String {
-    let pods = Ipv4Addr::from(u32::from(BRIDGE_ADDRESS) & (u32::MAX << (32 - u32::from(POD_PREFIX))));
-    format!(
-        "rule add fwmark {PROXY_MARK} lookup {PROXY_MARK}\n\
-         route add {pods}/{POD_PREFIX} dev eth0 src {own} table {PROXY_MARK}\n\
-         route add unreachable default table {PROXY_MARK}\n"
-    )
-}
-
 /// Plugs the bridge's end of a settled replica's cable in; runs in the mesh's own namespace.
 pub fn plug_in(place: &Place, tools: &Tools) -> Result<(), NetworkError> {
     let link = &place.link;
+    if place.way.plain {
+        ground::note_plain(place.address, tools)?;
+    }
     tools.ip(&format!("link set {link} master {BRIDGE}\nlink set {link} up\n"))?;
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! What is to run: the user's wishes, and what was settled of them before anything is started.
 
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ pub struct Options {
     pub sidecar_concurrency: u32,
     /// Level of the control plane's and the proxies' own logs, e.g. `warning`.
     pub log_level: String,
+    /// Whether there is a way out of the mesh: to the machine, and to what it reaches.
+    pub egress: bool,
     /// How long in-flight requests may take at the end.
     pub drain_time: Duration,
 }
@@ -48,6 +51,8 @@ pub struct Plan {
     pub host_pages: HostPages,
     /// Unconnected sockets of the host's network, with which a check calls in from outside.
     pub callers: HostSockets,
+    /// Where the keeper is asked for sockets of the host's network; none: there is no way out.
+    pub outside: Option<OwnedFd>,
     /// `ip` and `nft`.
     pub tools: Tools,
     /// Where state goes.

@@ -4,12 +4,14 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use evenkeel_ca::{TokenError, TokenKey};
 
+use crate::egress;
 use crate::network::BRIDGE_ADDRESS;
 use crate::plan::Plan;
 use crate::pods::Pod;
@@ -58,6 +60,15 @@ pub fn control_plane(plan: &Plan) -> Program {
     itself(plan, arguments, plan.state.logs().join("control-plane.log"))
 }
 
+/// `evenkeel egress`, in the mesh's own network: the cluster's name server, and the way out if there is one.
+pub fn egress(plan: &Plan) -> Program {
+    let arguments = words(["egress", "--log-level", &plan.options.log_level]);
+    let mut program = itself(plan, arguments, plan.state.logs().join("egress.log"));
+    program.listeners = plan.outside.iter().map(|keeper| (egress::NAME.to_owned(), keeper.as_raw_fd())).collect();
+    program.arguments.extend(plan.outside.iter().map(|_| "--open".into()));
+    program
+}
+
 /// `evenkeel agent`, which runs a replica's proxy: a sidecar, or the gateway.
 pub fn proxy(
     plan: &Plan,
@@ -86,6 +97,7 @@ pub fn proxy(
     arguments.extend(words(["--drain-time-s", &plan.options.drain_time.as_secs().to_string()]));
     arguments.extend(["--root-cert".into(), plan.state.control().join(evenkeel_ca::authority::CA_CERT_FILE).into()]);
     arguments.extend(["--token".into(), token.into(), "--state".into(), folder.clone().into()]);
+    arguments.extend(words(["--proxy-resolver", &format!("{BRIDGE_ADDRESS}:53")]));
     if full {
         arguments.extend(words(["--scope", "full"]));
     }

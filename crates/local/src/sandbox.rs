@@ -1,7 +1,7 @@
 //! The mesh's shell: fresh user, process, network and mount namespaces around everything `up` starts.
 //!
 //! ```text
-//! keeper      the process the user started: stays outside, passes signals on, cleans up afterwards
+//! keeper      the process the user started: stays outside, passes signals on, opens sockets there, cleans up afterwards
 //! └─ supervisor   process 1 inside; the kernel kills all that is inside when it ends, and it when the keeper ends
 //!    ├─ control plane, gateway
 //!    └─ per replica: application, sidecar
@@ -18,9 +18,14 @@ use nix::mount::{MsFlags, mount};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Gid, Pid, Uid, fork, getegid, geteuid, pipe, setpgid};
 
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::egress::broker::Broker;
 use crate::preflight::{Refused, is_root};
 
 /// Exit status of a supervisor that could not even isolate itself; its message is already written.
@@ -47,12 +52,14 @@ pub enum Ending {
 }
 
 /// Splits in two. The supervisor runs `supervise` inside fresh namespaces and ends with the status it returns; the keeper
-/// calls `started` with the supervisor's process id and waits for its end, passing on the signals that mean "stop".
+/// calls `started` with the supervisor's process id and waits for its end, passing on the signals that mean "stop". Meanwhile it
+/// makes the sockets of the machine's network that `broker` is asked for.
 ///
 /// Must be called while the process has a single thread.
 pub fn run(
     supervise: impl FnOnce() -> u8,
     started: impl FnOnce(Pid) -> io::Result<()>,
+    broker: Option<Broker>,
 ) -> Result<Ending, SandboxError> {
     let (uid, gid) = (geteuid(), getegid());
     let signals = keeper_signals();
@@ -62,7 +69,7 @@ pub fn run(
     // SAFETY: single-threaded by this function's contract, so the child may use everything it inherits.
     match unsafe { fork() }.map_err(io::Error::from)? {
         ForkResult::Child => {
-            drop(keeper_end);
+            drop((keeper_end, broker));
             let status = match isolate(&alive, &signals) {
                 Ok(()) => i32::from(supervise()),
                 Err(error) => {
@@ -75,7 +82,7 @@ pub fn run(
         ForkResult::Parent { child } => {
             drop(alive);
             started(child)?;
-            let ending = keep(child, &signals)?;
+            let ending = keep(child, &signals, broker)?;
             drop(keeper_end);
             Ok(ending)
         }
@@ -144,9 +151,35 @@ fn exit_if_orphaned(alive: &OwnedFd) -> io::Result<()> {
 }
 
 /// Waits for the supervisor's end and passes signals on, each exactly once.
-fn keep(child: Pid, signals: &SigSet) -> io::Result<Ending> {
+///
+/// All on this thread: the kernel lets a process that has left its process namespace to its children start no other.
+fn keep(child: Pid, signals: &SigSet, broker: Option<Broker>) -> io::Result<Ending> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let serving = async {
+            if let Some(broker) = broker
+                && let Err(error) = broker.serve().await
+            {
+                let _ =
+                    io::Write::write_fmt(&mut io::stderr(), format_args!("error: the way out has ended: {error}\n"));
+            }
+            std::future::pending().await
+        };
+        tokio::select! {
+            ending = follow(child, signals) => ending,
+            () = serving => Err(io::ErrorKind::Other.into()),
+        }
+    })
+}
+
+async fn follow(child: Pid, signals: &SigSet) -> io::Result<Ending> {
+    let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
+    // SAFETY: a `SignalFd` owns its descriptor: open, and the same, until it is dropped.
+    let pending = unsafe { AsyncFd::register(SignalFd::with_flags(signals, flags)?) }?;
+    let next = |pending: &SignalFd| pending.read_signal()?.ok_or_else(|| io::ErrorKind::WouldBlock.into());
     loop {
-        match signals.wait()? {
+        let came = pending.async_io(Interest::READABLE, next).await?;
+        match Signal::try_from(i32::try_from(came.ssi_signo).unwrap_or_default())? {
             Signal::SIGCHLD => match waitpid(child, Some(WaitPidFlag::WNOHANG))? {
                 WaitStatus::Exited(_, status) => return Ok(Ending::Exited(u8::try_from(status).unwrap_or(1))),
                 WaitStatus::Signaled(_, signal, _) => return Ok(Ending::Killed(signal)),

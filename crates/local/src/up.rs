@@ -11,6 +11,7 @@ use evenkeel_control::source::files::Files;
 use crate::applied::Applied;
 use crate::builds::{self, BuildError};
 use crate::cleanup::{Claim, StateDir, StateError};
+use crate::egress::broker::Broker;
 use crate::pages::HostPages;
 use crate::plan::{Options, Plan};
 use crate::ports::{self, HostSockets, PortError};
@@ -113,11 +114,17 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
         false => (user_directory.clone(), manifest),
     };
     let before = Machine::look();
+    let (broker, outside) = options
+        .egress
+        .then(|| Broker::new(vec![host_pages.address]))
+        .transpose()
+        .map_err(io("cannot open a way out of the mesh"))?
+        .unzip();
     let options_of_run = options.clone();
     let plan =
-        Plan { options: options_of_run, directory, applied, manifest, host_ports, host_pages, callers, tools, state };
+        Plan { options: options_of_run, directory, applied, manifest, host_ports, host_pages, callers, outside, tools, state };
     let supervise = || supervisor::run(plan);
-    let ending = sandbox::run(supervise, |supervisor| claim.record(supervisor.as_raw()))?;
+    let ending = sandbox::run(supervise, |supervisor| claim.record(supervisor.as_raw()), broker)?;
     finish(options, ending, claim, scratch, &before, out).map_err(io("cannot clean up"))
 }
 

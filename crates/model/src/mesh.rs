@@ -43,6 +43,16 @@ pub enum OutboundTrafficPolicy {
     RegistryOnly,
 }
 
+impl OutboundTrafficPolicy {
+    /// As a user writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::AllowAny => "ALLOW_ANY",
+            Self::RegistryOnly => "REGISTRY_ONLY",
+        }
+    }
+}
+
 impl Default for MeshConfig {
     /// Istio's defaults.
     fn default() -> Self {

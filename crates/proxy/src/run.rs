@@ -148,6 +148,7 @@ fn block_on(serve: impl Future<Output = Result<(), RunError>>) -> Result<(), Run
 fn builder_of(loaded: &Loaded) -> Result<Builder, RunError> {
     let mut builder = Builder::new(Environment::process(), SecretStore::new());
     builder.set_default_bind(loaded.bootstrap.bind.clone());
+    builder.set_default_resolver(loaded.bootstrap.resolver.clone());
     builder.set_own_locality(loaded.bootstrap.node.locality.as_ref());
     if let BootstrapScope::Learned { listeners, .. } = &loaded.bootstrap.scope {
         builder.ask_by_name(listeners.iter().cloned());

@@ -10,7 +10,8 @@ use evenkeel_xds::pb::google::protobuf::value::Kind;
 use evenkeel_xds::{Any, pack};
 use prost::Message as _;
 
-use crate::cluster::BindConfig;
+use crate::cluster::{BindConfig, DnsResolver};
+use crate::compile::cluster::resolver_config;
 use crate::compile::source::{Source, api_source, config_source};
 use crate::compile::{Cx, Environment, address};
 use crate::overload::{self, Overload};
@@ -30,6 +31,8 @@ pub struct Bootstrap {
     pub clusters: Vec<Any>,
     /// Source address and socket options of clusters that have none of their own.
     pub bind: BindConfig,
+    /// Who resolves hosts of clusters that say nobody.
+    pub resolver: Arc<DnsResolver>,
     /// The aggregated stream.
     pub ads: Option<Ads>,
     /// Where listeners come from.
@@ -163,6 +166,7 @@ fn compile(cx: &mut Cx<'_>, message: &bootstrap::Bootstrap) -> Option<Bootstrap>
         None => BindConfig::default(),
         Some(bind) => cx.at("cluster_manager.upstream_bind_config", |cx| address::bind_config(cx, bind))?,
     };
+    let resolver = resolver_config(cx, message.typed_dns_resolver_config.as_ref()).unwrap_or_default();
     let (ads, lds, cds) = cx.at("dynamic_resources", |cx| {
         let ads = match &dynamic.ads_config {
             None => None,
@@ -188,6 +192,7 @@ fn compile(cx: &mut Cx<'_>, message: &bootstrap::Bootstrap) -> Option<Bootstrap>
         listeners: resources.listeners.iter().map(pack).collect(),
         clusters: resources.clusters.iter().map(pack).collect(),
         bind,
+        resolver,
         ads,
         lds,
         cds,

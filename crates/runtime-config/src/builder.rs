@@ -26,7 +26,7 @@ use evenkeel_xds::pb::envoy::extensions::transport_sockets::tls::v3 as tls_pb;
 use evenkeel_xds::{Any, ResourceType};
 use prost::Name;
 
-use crate::cluster::{BindConfig, Discovery, DnsOptions, DnsTarget};
+use crate::cluster::{BindConfig, Discovery, DnsOptions, DnsResolver, DnsTarget};
 use crate::compile::cluster::{CompiledCluster, cluster};
 use crate::compile::endpoint::{AddressKind, Assignment, assignment, locality_name};
 use crate::compile::listener::{CompiledListener, KnownChains, listener};
@@ -148,6 +148,11 @@ impl Builder {
     /// `cluster_manager.upstream_bind_config` of the bootstrap: holds for clusters set from now on.
     pub fn set_default_bind(&mut self, bind: BindConfig) {
         self.environment.bind = bind;
+    }
+
+    /// `typed_dns_resolver_config` of the bootstrap: holds for clusters set from now on.
+    pub fn set_default_resolver(&mut self, resolver: Arc<DnsResolver>) {
+        self.environment.resolver = resolver;
     }
 
     /// The proxy's own locality (`node.locality`), which comes first among a cluster's: holds for clusters set from now on.

@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, watch};
 
 pub use answer::{Outcome, answer};
-pub use forward::Forwarder;
+pub use forward::{Forwarder, Upstream, over_tcp, over_udp};
 pub use server::{Server, ServerError};
 pub(crate) use table::normal;
 pub use table::{HostEntry, SearchDomain, Table};

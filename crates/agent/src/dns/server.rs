@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::answer::server_failure;
-use super::{Away, Forwarder, Names, Outcome, answer};
+use super::{Away, Forwarder, Names, Outcome, Upstream, answer};
 
 /// Largest query over UDP, in bytes; longer datagrams are cut and so refused.
 const MAX_UDP_QUERY_BYTES: usize = 4096;
@@ -40,24 +40,24 @@ pub enum ServerError {
 
 /// A bound DNS proxy.
 #[derive(Debug)]
-pub struct Server {
+pub struct Server<U = Forwarder> {
     udp: Arc<UdpSocket>,
     tcp: TcpListener,
     tcp_clients: Arc<Semaphore>,
-    resolver: Resolver,
+    resolver: Resolver<U>,
 }
 
 /// What answers queries; cheap to clone.
 #[derive(Debug, Clone)]
-struct Resolver {
+struct Resolver<U> {
     names: Names,
-    forwarder: Forwarder,
+    upstream: U,
     lookups: Arc<Semaphore>,
 }
 
-impl Server {
+impl<U: Upstream> Server<U> {
     /// Binds UDP and TCP on `address`; with port 0 both get the same free port.
-    pub async fn bind(address: SocketAddr, names: Names, forwarder: Forwarder) -> Result<Self, ServerError> {
+    pub async fn bind(address: SocketAddr, names: Names, upstream: U) -> Result<Self, ServerError> {
         let mut attempts = if address.port() == 0 { FREE_PORT_ATTEMPTS } else { 1 };
         let (udp, tcp) = loop {
             attempts -= 1;
@@ -67,14 +67,14 @@ impl Server {
                 Err(source) => return Err(ServerError::Bind { address, source }),
             }
         };
-        Ok(Self::adopt(udp, tcp, names, forwarder))
+        Ok(Self::adopt(udp, tcp, names, upstream))
     }
 
     /// A DNS proxy on sockets that are bound already.
-    pub fn adopt(udp: UdpSocket, tcp: TcpListener, names: Names, forwarder: Forwarder) -> Self {
+    pub fn adopt(udp: UdpSocket, tcp: TcpListener, names: Names, upstream: U) -> Self {
         let lookups = Arc::new(Semaphore::new(MAX_LOOKUPS as usize));
         let tcp_clients = Arc::new(Semaphore::new(MAX_TCP_CLIENTS));
-        Self { udp: Arc::new(udp), tcp, tcp_clients, resolver: Resolver { names, forwarder, lookups } }
+        Self { udp: Arc::new(udp), tcp, tcp_clients, resolver: Resolver { names, upstream, lookups } }
     }
 
     /// Other handles of the sockets for UDP and TCP.
@@ -157,7 +157,7 @@ async fn bind_both(address: SocketAddr) -> std::io::Result<(UdpSocket, TcpListen
     Ok((udp, tcp))
 }
 
-impl Resolver {
+impl<U: Upstream> Resolver<U> {
     /// Answers what the table cannot: asks the control plane for the name, and the upstream resolvers when it is none of the
     /// mesh's. While the control plane is away a name of the cluster's own domain is nobody's to deny.
     async fn look_further(&self, query: &[u8], outcome: Outcome, udp: bool) -> Option<Vec<u8>> {
@@ -172,7 +172,7 @@ impl Resolver {
         match outcome {
             Outcome::Ignore => None,
             Outcome::Respond(response) => Some(response),
-            Outcome::Forward => self.forwarder.ask(query, udp).await.or_else(|| server_failure(query)),
+            Outcome::Forward => self.upstream.ask(query, udp).await.or_else(|| server_failure(query)),
             Outcome::Ask(_) => server_failure(query),
         }
     }
@@ -184,7 +184,7 @@ async fn send(socket: &UdpSocket, response: &[u8], peer: SocketAddr) {
     }
 }
 
-async fn serve_client(mut stream: TcpStream, resolver: Resolver) -> std::io::Result<()> {
+async fn serve_client(mut stream: TcpStream, resolver: Resolver<impl Upstream>) -> std::io::Result<()> {
     loop {
         let Ok(read) = timeout(TCP_IDLE, read_message(&mut stream)).await else { return Ok(()) };
         let Some(query) = read? else { return Ok(()) };

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::decode::{Context, Decode, IntOrString, Label, Port, Schema};
-use evenkeel_base::Spanned;
+use evenkeel_base::{Span, Spanned};
 use evenkeel_base::yaml::Node;
 
 object! {
@@ -24,7 +24,7 @@ object! {
         /// Its identity; `default` if not given.
         service_account_name: Option<ServiceAccountName> = "serviceAccountName",
         /// Whether it shares the machine's network: then it has no proxy.
-        host_network: bool = "hostNetwork",
+        host_network: Option<Spanned<bool>> = "hostNetwork",
     }
     later: ["initContainers", "serviceAccount", "hostAliases"];
     inert: [
@@ -190,6 +190,11 @@ impl PodSpec {
     /// The identity's name.
     pub fn service_account(&self) -> &str {
         self.service_account_name.as_ref().and_then(|name| name.0.as_ref()).map_or("default", |name| &name.0)
+    }
+
+    /// Whether it shares the machine's network, and where that is written.
+    pub fn shares_host_network(&self) -> Option<&Span> {
+        self.host_network.as_ref().filter(|shares| shares.value).map(|shares| &shares.span)
     }
 
     /// The TCP ports of all containers.

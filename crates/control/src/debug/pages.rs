@@ -215,6 +215,12 @@ impl Pages {
         snapshot.peer_authentications.iter().for_each(|o| add("PeerAuthentication", &o.namespace, &o.name, &o.origin));
         let policies = &snapshot.authorization_policies;
         policies.iter().for_each(|o| add("AuthorizationPolicy", &o.namespace, &o.name, &o.origin));
+        all.push(json!({
+            "kind": "MeshConfig",
+            "namespace": &*snapshot.mesh.root_namespace,
+            "name": "istio",
+            "outbound_traffic_policy": snapshot.mesh.outbound_traffic_policy.as_str(),
+        }));
         Value::Array(all)
     }
 

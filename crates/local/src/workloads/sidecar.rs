@@ -7,6 +7,7 @@ use evenkeel_api::kubernetes::PodTemplate;
 use evenkeel_base::{Diagnostic, Diagnostics, Span};
 
 use super::{ENVOY_PATH_ANNOTATION, ENVOY_VARIABLE, INJECT_ANNOTATION, PROXY_ANNOTATION, SCOPE_ANNOTATION, Sidecar};
+use crate::egress::ground::MACHINE_NAMES;
 use crate::tools::find_program;
 
 /// What a template asks for; none, with a finding, if there is no such proxy.
@@ -18,6 +19,11 @@ pub(super) fn sidecar(
     let annotation = |name: &str| template.metadata.as_ref().and_then(|metadata| metadata.annotations.get(name));
     let injected = annotation(INJECT_ANNOTATION).map(|value| value.value.as_str());
     if [injected, labels.get(INJECT_ANNOTATION).map(String::as_str)].contains(&Some("false")) {
+        return Some(Sidecar::None);
+    }
+    if let Some(span) = template.spec.shares_host_network() {
+        diagnostics.push(no_host_network(span));
+        // As in a cluster: what has the machine's network is not in the mesh.
         return Some(Sidecar::None);
     }
     let full = match annotation(SCOPE_ANNOTATION) {
@@ -51,6 +57,14 @@ pub(super) fn sidecar(
             None
         }
     }
+}
+
+fn no_host_network(span: &Span) -> Diagnostic {
+    let said = "its replicas get networks of their own here, not the machine's; as in a cluster they get no sidecar";
+    let [machine, _] = MACHINE_NAMES;
+    let help =
+        format!("what listens on the machine's loopback is `{machine}` to them; remove hostNetwork to give them a sidecar");
+    Diagnostic::warning("no-host-network", span.clone(), said).with_help(help)
 }
 
 fn find_envoy(chosen: Option<PathBuf>) -> Option<PathBuf> {

@@ -250,7 +250,7 @@ fn has_proxy(pod: &Object, spec: &PodSpec) -> bool {
         None => {
             let refused = pod.labels.get(INJECT).map(String::as_str) == Some("false")
                 || pod.annotations.get(INJECT).is_some_and(|a| a.as_str() == "false");
-            !refused && !spec.host_network
+            !refused && spec.shares_host_network().is_none()
         }
     }
 }

@@ -356,6 +356,22 @@ fn thresholds(cx: &mut Cx<'_>, entry: &cluster::circuit_breakers::Thresholds) ->
     })
 }
 
+/// `typed_dns_resolver_config` of a cluster or of the bootstrap.
+pub(crate) fn resolver_config(
+    cx: &mut Cx<'_>,
+    extension: Option<&core::TypedExtensionConfig>,
+) -> Option<Arc<DnsResolver>> {
+    let extension = extension?;
+    cx.at("typed_dns_resolver_config", |cx| {
+        extension_type(cx, extension, CARES)?;
+        let any = cx.required("typed_config", extension.typed_config.as_ref())?;
+        cx.at("typed_config", |cx| {
+            let config: CaresDnsResolverConfig = cx.unpack(any)?;
+            Some(Arc::new(dns_resolver(cx, &config)))
+        })
+    })
+}
+
 fn dns_resolver(cx: &mut Cx<'_>, config: &CaresDnsResolverConfig) -> DnsResolver {
     let servers = cx.each("resolvers", &config.resolvers, |cx, server| match &server.address {
         Some(core::address::Address::SocketAddress(server)) => socket_address(cx, "socket_address", server),
@@ -379,23 +395,14 @@ fn dns_options(cx: &mut Cx<'_>, c: &cluster::Cluster) -> DnsOptions {
             DnsFamily::Auto
         }
     };
-    let resolver = c.typed_dns_resolver_config.as_ref().and_then(|extension| {
-        cx.at("typed_dns_resolver_config", |cx| {
-            extension_type(cx, extension, CARES)?;
-            let any = cx.required("typed_config", extension.typed_config.as_ref())?;
-            cx.at("typed_config", |cx| {
-                let config: CaresDnsResolverConfig = cx.unpack(any)?;
-                Some(dns_resolver(cx, &config))
-            })
-        })
-    });
+    let resolver = resolver_config(cx, c.typed_dns_resolver_config.as_ref());
     let default = DnsOptions::default();
     let refresh = cx.duration("dns_refresh_rate", c.dns_refresh_rate.as_ref());
     if refresh.is_some_and(|refresh| refresh < Duration::from_millis(1)) {
         cx.fail_at::<()>("dns_refresh_rate", "must be longer than 1 ms");
     }
     DnsOptions {
-        resolver: resolver.map(Arc::new).unwrap_or_default(),
+        resolver: resolver.unwrap_or_else(|| cx.env.resolver.clone()),
         family,
         refresh: refresh.unwrap_or(default.refresh),
         respect_ttl: c.respect_dns_ttl,

@@ -37,7 +37,7 @@ use evenkeel_xds::pb;
 use evenkeel_xds::pb::google::protobuf::Any;
 use prost::{Message, Name};
 
-use crate::cluster::BindConfig;
+use crate::cluster::{BindConfig, DnsResolver};
 use crate::rejection::Problem;
 
 /// What the outside world contributes: files, environment variables, and defaults from the bootstrap.
@@ -48,6 +48,8 @@ pub struct Environment {
     pub variable: Box<ReadVariable>,
     /// `cluster_manager.upstream_bind_config`, for clusters without one.
     pub bind: BindConfig,
+    /// `typed_dns_resolver_config` of the bootstrap, for clusters without one.
+    pub resolver: std::sync::Arc<DnsResolver>,
     /// The proxy's own locality (`node.locality`), as `region/zone/sub_zone`.
     pub locality: Option<std::sync::Arc<str>>,
 }
@@ -64,6 +66,7 @@ impl Environment {
             read_file: Box::new(|path| std::fs::read(path)),
             variable: Box::new(|name| std::env::var(name).ok()),
             bind: BindConfig::default(),
+            resolver: std::sync::Arc::default(),
             locality: None,
         }
     }
@@ -73,6 +76,7 @@ impl std::fmt::Debug for Environment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Environment")
             .field("bind", &self.bind)
+            .field("resolver", &self.resolver)
             .field("locality", &self.locality)
             .finish_non_exhaustive()
     }

@@ -225,7 +225,8 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
 
     // Bootstrap
     message("envoy.config.bootstrap.v3.Bootstrap", Part,
-        &["node", "static_resources", "dynamic_resources", "cluster_manager", "admin", "overload_manager", "layered_runtime"], &[],
+        &["node", "static_resources", "dynamic_resources", "cluster_manager", "admin", "overload_manager", "layered_runtime"],
+        &[("typed_dns_resolver_config", "the c-ares resolver")],
         &[("statistics are read, not flushed: there are no sinks", &["stats_flush_interval"])]),
     part("envoy.config.overload.v3.OverloadManager", &["refresh_interval", "resource_monitors", "actions"]),
     part("envoy.config.overload.v3.ResourceMonitor", &["name", "typed_config"]),

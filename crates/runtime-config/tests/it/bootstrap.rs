@@ -47,17 +47,22 @@ fn a_sidecars_bootstrap() {
         "node: {{ id: \"sidecar~10.0.0.1~a.b~b.svc.cluster.local\", cluster: a.b, metadata: {{ NAMESPACE: b }} }}
 admin: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: 15000 }} }} }}
 cluster_manager: {{ upstream_bind_config: {{ socket_options: [{{ description: mark, level: 1, name: 36, int_value: 1337, state: STATE_PREBIND }}] }} }}
+typed_dns_resolver_config: {{ name: envoy.network.dns_resolver.cares, typed_config: {{
+  \"@type\": type.googleapis.com/envoy.extensions.network.dns_resolver.cares.v3.CaresDnsResolverConfig,
+  resolvers: [{{ socket_address: {{ address: 10.0.0.53, port_value: 53 }} }}] }} }}
 {DYNAMIC}
 static_resources:
   clusters:{CLUSTERS}"
     );
     let bootstrap = read(&text).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(bootstrap.resolver.servers, ["10.0.0.53:53".parse().unwrap()]);
     assert_eq!(bootstrap.admin, Some("127.0.0.1:15000".parse().unwrap()));
     assert_eq!(bootstrap.ads, Some(Ads { cluster: "xds-grpc".into(), delta: true }));
     assert_eq!((bootstrap.lds, bootstrap.cds), (Some(Source::Ads), Some(Source::Ads)));
     assert_eq!(bootstrap.bind.socket_options[0].value, 1337);
     let mut builder = Builder::new(Environment::process(), SecretStore::new());
     builder.set_default_bind(bootstrap.bind);
+    builder.set_default_resolver(bootstrap.resolver.clone());
     for cluster in &bootstrap.clusters {
         builder.set_static_cluster(cluster).unwrap_or_else(|error| panic!("{error}"));
     }

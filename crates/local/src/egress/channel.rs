@@ -1,0 +1,106 @@
+//! Short messages between the keeper and the mesh, each of which may carry a descriptor (`SCM_RIGHTS`).
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, sendmsg, socketpair,
+};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// Longest message, in bytes: `tcp [` an IPv6 address with its scope `]:65535`.
+pub const MAX_MESSAGE_BYTES: usize = 80;
+
+/// Two ends that keep messages apart, closed on exec.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    Ok(socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?)
+}
+
+/// A message.
+#[derive(Debug)]
+pub struct Message {
+    /// Its text.
+    pub text: String,
+    /// What it carries.
+    pub descriptor: Option<OwnedFd>,
+}
+
+/// One end, with its event loop.
+#[derive(Debug)]
+pub struct End(AsyncFd<OwnedFd>);
+
+impl End {
+    /// Must be called within a runtime.
+    pub fn new(end: OwnedFd) -> io::Result<Self> {
+        // SAFETY: an `OwnedFd` is open, and the same descriptor, until it is dropped.
+        Ok(Self(unsafe { AsyncFd::register(end) }?))
+    }
+
+    /// Sends one message, whole; waits while the other end's queue is full.
+    pub async fn send(&self, text: &str, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let carried: Vec<RawFd> = descriptor.iter().map(AsRawFd::as_raw_fd).collect();
+        let rights = [ControlMessage::ScmRights(&carried)];
+        let rights = if carried.is_empty() { &[][..] } else { &rights };
+        let parts = [IoSlice::new(text.as_bytes())];
+        let send = |end: &OwnedFd| Ok(sendmsg::<()>(end.as_raw_fd(), &parts, rights, MsgFlags::MSG_NOSIGNAL, None)?);
+        self.0.async_io(Interest::WRITABLE, send).await.map(drop)
+    }
+
+    /// The next message; `None` when the other end is closed.
+    pub async fn receive(&self) -> io::Result<Option<Message>> {
+        self.0.async_io(Interest::READABLE, receive).await
+    }
+
+    /// Waits until the other end is closed; to be used where it sends nothing.
+    pub async fn closed(&self) {
+        while let Ok(Some(_)) = self.receive().await {}
+    }
+}
+
+fn receive(end: &OwnedFd) -> io::Result<Option<Message>> {
+    let mut bytes = [0; MAX_MESSAGE_BYTES];
+    let mut space = nix::cmsg_space!([RawFd; 1]);
+    let mut descriptor = None;
+    let length = {
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let message = recvmsg::<()>(end.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
+        for control in message.cmsgs()? {
+            if let ControlMessageOwned::ScmRights(received) = control {
+                // SAFETY: the kernel installed these descriptors for us in this very call.
+                descriptor = received.into_iter().map(|raw| unsafe { OwnedFd::from_raw_fd(raw) }).last();
+            }
+        }
+        message.bytes
+    };
+    let text = bytes.get(..length).unwrap_or_default();
+    let text = std::str::from_utf8(text).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+    Ok((length > 0).then(|| Message { text: text.to_owned(), descriptor }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn messages_stay_apart_and_carry_descriptors_until_the_end_is_closed() -> io::Result<()> {
+        let (one, other) = pair()?;
+        let (one, other) = (End::new(one)?, End::new(other)?);
+        let (carried, kept) = pair()?;
+        one.send("tcp 192.0.2.1:80", Some(carried.as_fd())).await?;
+        one.send("second", None).await?;
+        let first = other.receive().await?.expect("a message");
+        assert_eq!(first.text, "tcp 192.0.2.1:80");
+        let received = End::new(first.descriptor.expect("a descriptor"))?;
+        End::new(kept)?.send("through", None).await?;
+        assert_eq!(received.receive().await?.expect("a message").text, "through");
+        let second = other.receive().await?.expect("a message");
+        assert!(second.text == "second" && second.descriptor.is_none());
+        drop(one);
+        assert!(other.receive().await?.is_none());
+        Ok(())
+    }
+}

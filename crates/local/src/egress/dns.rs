@@ -1,0 +1,180 @@
+//! The cluster's name server: names of services, of the machine, and whatever the machine's own resolver knows.
+//!
+//! It serves programs without a sidecar, sidecars' agents (which know the mesh's names and ask for the others), and proxies that
+//! resolve a ServiceEntry's hosts: these must not be told the address that the mesh gave such a host.
+
+use std::fs;
+use std::io::Read;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use evenkeel_agent::dns::{
+    HostEntry, Names, Outcome, SearchDomain, Server, Table, Upstream, answer, over_tcp, over_udp,
+};
+use evenkeel_agent::resolv_conf;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::Semaphore;
+
+use super::EgressError;
+use super::ground::{MACHINE, MACHINE_NAMES};
+use super::hosts::{self, MAX_HOSTS_BYTES};
+use super::outside::Outside;
+use super::services::{Services, cluster};
+use crate::network::{BRIDGE_ADDRESS, NAME_SERVER};
+
+/// DNS.
+const PORT: u16 = 53;
+/// Where the machine says whom it asks, as its own programs find it.
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+/// Where it has names of its own.
+const HOSTS: &str = "/etc/hosts";
+/// Whom a machine asks that names nobody (resolv.conf(5)).
+const LOCAL_RESOLVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), PORT);
+/// How long a resolver is waited for before the next one is asked as well.
+const PATIENCE: Duration = Duration::from_millis(800);
+/// How long all of them may take; a sidecar's agent waits somewhat longer.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Questions to the machine's resolvers at one time; further ones are answered SERVFAIL at once.
+const MAX_QUESTIONS: usize = 512;
+
+/// The name server, on both of its addresses.
+pub struct Dns {
+    servers: [Arc<Server<Machine>>; 2],
+}
+
+impl Dns {
+    /// On the cluster's usual address, and on the bridge's, which no capture rule touches: there proxies ask.
+    pub async fn bind(services: Arc<Services>, outside: Option<Arc<Outside>>) -> Result<Self, EgressError> {
+        let machine = Machine::new(services, outside);
+        let bind = async |address: Ipv4Addr| {
+            let address = SocketAddr::new(address.into(), PORT);
+            let server = Server::bind(address, Names::default(), machine.clone()).await;
+            server.map(Arc::new).map_err(|error| EgressError::Listen(address, std::io::Error::other(error)))
+        };
+        Ok(Self { servers: [bind(NAME_SERVER).await?, bind(BRIDGE_ADDRESS).await?] })
+    }
+
+    /// Serves until dropped.
+    pub async fn serve(self) {
+        let [cluster, bridge] = self.servers;
+        tokio::join!(cluster.run(), bridge.run());
+    }
+}
+
+/// What the machine knows, and the mesh's services before that.
+#[derive(Debug, Clone)]
+struct Machine {
+    services: Arc<Services>,
+    outside: Option<Arc<Outside>>,
+    /// No name, and the cluster's domain.
+    cluster: Arc<Table>,
+    own: Arc<Mutex<Own>>,
+    questions: Arc<Semaphore>,
+}
+
+/// Names of the machine itself, and of its `/etc/hosts` as it was when it was read.
+#[derive(Debug, Default)]
+struct Own {
+    changed: Option<SystemTime>,
+    table: Arc<Table>,
+}
+
+impl Machine {
+    fn new(services: Arc<Services>, outside: Option<Arc<Outside>>) -> Self {
+        let own = Own { changed: None, table: Arc::new(names_of_machine(outside.is_some(), "")) };
+        Self {
+            services,
+            outside,
+            cluster: Arc::new(Table::new([], &cluster())),
+            own: Arc::new(Mutex::new(own)),
+            questions: Arc::new(Semaphore::new(MAX_QUESTIONS)),
+        }
+    }
+
+    /// Read again when the file is another one.
+    fn own_names(&self) -> Arc<Table> {
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = fs::metadata(HOSTS).and_then(|hosts| hosts.modified()).ok();
+        if changed != own.changed {
+            let mut text = Vec::new();
+            let read = fs::File::open(HOSTS).and_then(|file| file.take(MAX_HOSTS_BYTES).read_to_end(&mut text));
+            if let Err(error) = read {
+                tracing::info!(error = %error, "cannot read {HOSTS}");
+            }
+            own.table = Arc::new(names_of_machine(self.outside.is_some(), &String::from_utf8_lossy(&text)));
+            own.changed = changed;
+        }
+        own.table.clone()
+    }
+
+    /// The first answer of the machine's resolvers; who does not answer soon gets company.
+    async fn resolve(&self, outside: &Outside, query: &[u8], udp: bool) -> Option<Vec<u8>> {
+        let _question = self.questions.try_acquire().ok()?;
+        let mut resolvers = resolv_conf::resolvers(Path::new(RESOLV_CONF), SocketAddr::new(NAME_SERVER.into(), PORT));
+        if resolvers.is_empty() {
+            resolvers.push(LOCAL_RESOLVER);
+        }
+        let mut waiting: FuturesUnordered<_> = resolvers
+            .into_iter()
+            .zip(0u32..)
+            .map(async |(resolver, nth)| {
+                tokio::time::sleep(PATIENCE * nth).await;
+                let answer = ask(outside, resolver, query, udp).await;
+                answer.map_err(|error| tracing::info!(%resolver, %error, "a resolver of the machine failed")).ok()
+            })
+            .collect();
+        let first = async {
+            while let Some(answer) = waiting.next().await {
+                if answer.is_some() {
+                    return answer;
+                }
+            }
+            None
+        };
+        tokio::time::timeout(RESOLVE_TIMEOUT, first).await.ok().flatten()
+    }
+}
+
+impl Upstream for Machine {
+    async fn ask(&self, query: &[u8], udp: bool) -> Option<Vec<u8>> {
+        // Names below the cluster's domain are nobody else's, whether there are such or not.
+        if !matches!(answer(query, &self.cluster, udp), Outcome::Forward) {
+            return responded(answer(query, &self.services.now().await.names, udp));
+        }
+        match (answer(query, &self.own_names(), udp), &self.outside) {
+            (Outcome::Forward, Some(outside)) => self.resolve(outside, query, udp).await,
+            (outcome, _) => responded(outcome),
+        }
+    }
+}
+
+fn responded(outcome: Outcome) -> Option<Vec<u8>> {
+    match outcome {
+        Outcome::Respond(response) => Some(response),
+        _ => None,
+    }
+}
+
+async fn ask(outside: &Outside, resolver: SocketAddr, query: &[u8], udp: bool) -> std::io::Result<Vec<u8>> {
+    match udp {
+        true => over_udp(&outside.udp(resolver).await?, query).await,
+        false => over_tcp(&mut outside.tcp(resolver).await?, query).await,
+    }
+}
+
+fn names_of_machine(open: bool, hosts: &str) -> Table {
+    let machine = open.then_some(MACHINE);
+    let entry = |host: &str| HostEntry {
+        host: host.to_owned(),
+        ips: machine.into_iter().map(IpAddr::from).collect(),
+        short_name: String::new(),
+        namespace: String::new(),
+    };
+    let own = MACHINE_NAMES.iter().filter(|_| open).map(|name| entry(name));
+    let nowhere = SearchDomain { namespace: String::new(), cluster_domain: String::new() };
+    // The machine's own names come last, so that no line of a file says otherwise.
+    Table::new(hosts::entries(hosts, machine).into_iter().chain(own), &nowhere)
+}

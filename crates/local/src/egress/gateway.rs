@@ -1,0 +1,297 @@
+//! Takes connections that leave the mesh, and carries their bytes.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nix::sys::socket::{getsockopt, setsockopt, sockopt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+use super::EgressError;
+use super::ground::{MACHINE, PLAIN_PORT, PROXIES_PORT, RESERVED, SERVICES, network};
+use super::outside::Outside;
+use super::services::{Book, Services};
+use crate::network::{BRIDGE_ADDRESS, POD_PREFIX};
+
+/// Connections at one time, of the whole mesh; each takes two descriptors. Further ones are reset.
+pub const MAX_CONNECTIONS: usize = 4096;
+/// Connections of one replica at one time, so that none takes the others' share. Further ones are reset.
+pub const MAX_CONNECTIONS_PER_REPLICA: usize = 1024;
+/// Connections that wait to be accepted.
+const BACKLOG: u32 = 1024;
+/// Bytes that are on their way in each direction of a connection.
+const BUFFER_BYTES: usize = 16 * 1024;
+/// How long one replica behind a virtual address may take to accept.
+const SERVICE_CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Pause after an accept that failed for want of file descriptors or memory.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+/// A peer that says nothing for this long is asked whether it is still there, in seconds; then this often, at this distance in seconds.
+const KEEP_ALIVE: (u32, u32, u32) = (60, 4, 15);
+
+/// The listening sockets that rules redirect to.
+pub struct Gateway {
+    proxies: TcpListener,
+    plain: TcpListener,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    services: Arc<Services>,
+    outside: Option<Arc<Outside>>,
+    counts: Mutex<Counts>,
+}
+
+impl Gateway {
+    /// Listens; must be called within a runtime.
+    pub fn bind(services: Arc<Services>, outside: Option<Arc<Outside>>) -> Result<Self, EgressError> {
+        let listen = |port| {
+            let address = SocketAddr::new(BRIDGE_ADDRESS.into(), port);
+            let open = || {
+                let socket = TcpSocket::new_v4()?;
+                socket.set_reuseaddr(true)?;
+                socket.bind(address)?;
+                socket.listen(BACKLOG)
+            };
+            open().map_err(|error| EgressError::Listen(address, error))
+        };
+        let shared = Shared { services, outside, counts: Mutex::default() };
+        Ok(Self { proxies: listen(PROXIES_PORT)?, plain: listen(PLAIN_PORT)?, shared: Arc::new(shared) })
+    }
+
+    /// Serves until dropped.
+    pub async fn serve(self) {
+        tokio::join!(accept(&self.proxies, false, &self.shared), accept(&self.plain, true, &self.shared));
+    }
+}
+
+async fn accept(listener: &TcpListener, plain: bool, shared: &Arc<Shared>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                let shared = shared.clone();
+                tokio::spawn(async move { shared.carry(stream, peer, plain).await });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection that leaves the mesh");
+                tokio::time::sleep(ACCEPT_RETRY).await;
+            }
+        }
+    }
+}
+
+/// Why a connection goes nowhere.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{0}")]
+    Refused(&'static str),
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+impl Shared {
+    async fn carry(self: Arc<Self>, mut stream: TcpStream, peer: SocketAddr, plain: bool) {
+        let Ok(to) = original_destination(&stream) else { return reset(stream) };
+        let carried = async {
+            let _place = self.count(peer).ok_or(Failure::Refused("too many connections leave the mesh"))?;
+            let mut there = self.connect(to, plain).await?;
+            keep_alive(&stream)?;
+            keep_alive(&there)?;
+            match tokio::io::copy_bidirectional_with_sizes(&mut stream, &mut there, BUFFER_BYTES, BUFFER_BYTES).await {
+                Ok(_) => Ok(()),
+                Err(error) => {
+                    // Cut short: no end may take it for the whole.
+                    reset(there);
+                    Err(Failure::Io(error))
+                }
+            }
+        };
+        if let Err(error) = carried.await {
+            tracing::info!(from = %peer.ip(), %to, %error, "a connection that leaves the mesh has failed");
+            reset(stream);
+        }
+    }
+
+    async fn connect(&self, to: SocketAddrV4, plain: bool) -> Result<TcpStream, Failure> {
+        // Sidecars have decided already, by the same policy and by what they know of the host.
+        let book = if plain { Some(self.services.now().await) } else { None };
+        match (aim(to, book.as_deref())?, &self.outside) {
+            (Aim::Service(replicas), _) => first_of(&replicas).await,
+            (Aim::Outside(to), Some(outside)) => Ok(outside.tcp(to).await?),
+            (Aim::Outside(_), None) => Err(Failure::Refused("`evenkeel up` was started with --no-egress")),
+        }
+    }
+
+    fn count(self: &Arc<Self>, peer: SocketAddr) -> Option<Place> {
+        let SocketAddr::V4(peer) = peer else { return None };
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.enter(*peer.ip()).then(|| Place { shared: self.clone(), replica: *peer.ip() })
+    }
+}
+
+/// Where a connection is to go on to.
+#[derive(Debug, PartialEq, Eq)]
+enum Aim {
+    /// One of these replicas.
+    Service(Vec<SocketAddr>),
+    /// This address, as the machine knows it.
+    Outside(SocketAddr),
+}
+
+/// Decides for one address. `book`: it comes from a replica without a sidecar, and this is what there is.
+fn aim(to: SocketAddrV4, book: Option<&Book>) -> Result<Aim, Failure> {
+    let (ip, refused) = (*to.ip(), |why| Err(Failure::Refused(why)));
+    let within = |(first, prefix): (Ipv4Addr, u8)| network(ip, prefix) == first;
+    if within(SERVICES) || within(RESERVED) {
+        let replicas = book.and_then(|book| book.backends(to));
+        return match replicas {
+            Some([]) => refused("no replica of the service is ready"),
+            Some(replicas) => Ok(Aim::Service(replicas.to_vec())),
+            None => refused("no service has this address and port"),
+        };
+    }
+    if ip != MACHINE && network(ip, POD_PREFIX) == network(BRIDGE_ADDRESS, POD_PREFIX) {
+        return refused("no replica has this address");
+    }
+    if ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() || ip.octets()[0] == 0 {
+        return refused("this address is nobody's");
+    }
+    if book.is_some_and(|book| !book.allow_any) {
+        return refused(
+            "the mesh's outboundTrafficPolicy is REGISTRY_ONLY, and the replica has no sidecar to allow it",
+        );
+    }
+    let host = if ip == MACHINE { Ipv4Addr::LOCALHOST } else { ip };
+    Ok(Aim::Outside(SocketAddr::new(host.into(), to.port())))
+}
+
+/// The first that accepts, from a random one on.
+async fn first_of(replicas: &[SocketAddr]) -> Result<TcpStream, Failure> {
+    // The clock's low bits are random enough to spread connections.
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.subsec_nanos());
+    let start = usize::try_from(now).unwrap_or(0) / 1000 % replicas.len().max(1);
+    let mut failed = io::Error::from(io::ErrorKind::NotFound);
+    for replica in replicas.iter().cycle().skip(start).take(replicas.len()) {
+        match tokio::time::timeout(SERVICE_CONNECT_TIMEOUT, TcpStream::connect(replica)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => failed = error,
+            Err(_) => failed = io::ErrorKind::TimedOut.into(),
+        }
+    }
+    Err(failed.into())
+}
+
+/// Where it was to go before it was redirected.
+fn original_destination(stream: &TcpStream) -> io::Result<SocketAddrV4> {
+    let original = getsockopt(&stream.as_fd(), sockopt::OriginalDst)?;
+    let address = Ipv4Addr::from(u32::from_be(original.sin_addr.s_addr));
+    Ok(SocketAddrV4::new(address, u16::from_be(original.sin_port)))
+}
+
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    let (idle, count, interval) = KEEP_ALIVE;
+    setsockopt(stream, sockopt::KeepAlive, &true)?;
+    setsockopt(stream, sockopt::TcpKeepIdle, &idle)?;
+    setsockopt(stream, sockopt::TcpKeepCount, &count)?;
+    setsockopt(stream, sockopt::TcpKeepInterval, &interval)?;
+    stream.set_nodelay(true)
+}
+
+/// Closes it with a reset.
+fn reset(stream: TcpStream) {
+    // If it cannot be had, an orderly end has to do.
+    let _ = setsockopt(&stream, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 0 });
+}
+
+/// Connections by replica.
+#[derive(Debug, Default)]
+struct Counts {
+    all: usize,
+    by_replica: HashMap<Ipv4Addr, usize>,
+}
+
+impl Counts {
+    fn enter(&mut self, replica: Ipv4Addr) -> bool {
+        let of_replica = self.by_replica.get(&replica).copied().unwrap_or(0);
+        let has_room = self.all < MAX_CONNECTIONS && of_replica < MAX_CONNECTIONS_PER_REPLICA;
+        if has_room {
+            self.all += 1;
+            self.by_replica.insert(replica, of_replica + 1);
+        }
+        has_room
+    }
+
+    fn leave(&mut self, replica: Ipv4Addr) {
+        self.all = self.all.saturating_sub(1);
+        if let Some(count) = self.by_replica.get_mut(&replica) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_replica.remove(&replica);
+            }
+        }
+    }
+}
+
+/// A connection that counts while it lives.
+struct Place {
+    shared: Arc<Shared>,
+    replica: Ipv4Addr,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.shared.counts.lock().unwrap_or_else(PoisonError::into_inner).leave(self.replica);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_the_meshs_own_never_leaves_and_the_machine_is_its_loopback() {
+        let check = |to: &str, expected: &str| {
+            let seen = match aim(to.parse().expect("an address"), None) {
+                Ok(Aim::Outside(to)) => to.to_string(),
+                Ok(Aim::Service(_)) => "a service".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            assert_eq!(seen, expected, "{to}");
+        };
+        check("192.0.2.1:443", "192.0.2.1:443");
+        check("10.244.0.2:5432", "127.0.0.1:5432");
+        check("10.96.0.99:80", "no service has this address and port");
+        check("10.111.255.255:80", "no service has this address and port");
+        check("240.240.0.1:80", "no service has this address and port");
+        check("10.244.0.1:15098", "no replica has this address");
+        check("10.244.9.9:80", "no replica has this address");
+        for nobodys in ["127.0.0.1:80", "127.8.8.8:80", "0.0.0.0:80", "0.1.2.3:80", "224.0.0.1:80"] {
+            check(nobodys, "this address is nobody's");
+        }
+        check("255.255.255.255:80", "no service has this address and port");
+    }
+
+    #[test]
+    fn without_a_sidecar_the_policy_is_held_here() {
+        let to: SocketAddrV4 = "192.0.2.1:443".parse().expect("an address");
+        let refused = aim(to, Some(&Book::default())).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(refused.contains("REGISTRY_ONLY"), "{refused}");
+        assert_eq!(aim(to, Some(&Book { allow_any: true, ..Book::default() })).ok(), Some(Aim::Outside(to.into())));
+    }
+
+    #[test]
+    fn no_replica_takes_the_others_connections() {
+        let (greedy, modest) = (Ipv4Addr::new(10, 244, 1, 1), Ipv4Addr::new(10, 244, 1, 2));
+        let mut counts = Counts::default();
+        let entered = (0..MAX_CONNECTIONS).filter(|_| counts.enter(greedy)).count();
+        assert_eq!(entered, MAX_CONNECTIONS_PER_REPLICA);
+        assert!(counts.enter(modest));
+        counts.leave(greedy);
+        assert!(counts.enter(greedy) && !counts.enter(greedy));
+        (0..MAX_CONNECTIONS_PER_REPLICA).for_each(|_| counts.leave(greedy));
+        counts.leave(modest);
+        assert_eq!((counts.all, counts.by_replica.len()), (0, 0));
+    }
+}
