@@ -143,12 +143,19 @@ impl Mesh {
 
     /// Starts the control plane, then the gateway and all replicas at once.
     pub async fn start(&mut self, events: &Events) -> Result<(), MeshError> {
-        self.egress = Some(Process::start(programs::egress(&self.plan)));
+        let egress = Process::start(programs::egress(&self.plan));
+        tokio::spawn(tell_crashes(
+            egress.state(),
+            events.clone(),
+            "the name server and way out",
+            "its log: egress.log",
+        ));
+        self.egress = Some(egress);
         let control = Process::start(programs::control_plane(&self.plan));
         let state = control.state();
         self.control = Some(control);
         self.control_serves(state.clone()).await?;
-        tokio::spawn(tell_crashes(state, events.clone()));
+        tokio::spawn(tell_crashes(state, events.clone(), "the control plane", "proxies go on with what they have"));
         if !self.plan.host_ports.is_empty() {
             self.start_gateway().await?;
         }
@@ -362,18 +369,17 @@ impl Mesh {
     }
 }
 
-/// Tells when the control plane ends by itself and when it is back; replicas' ends stand in the table.
-async fn tell_crashes(mut state: watch::Receiver<State>, events: Events) {
+/// Tells when a part of the mesh itself ends, what that means, and when it is back; replicas' ends stand in the table.
+async fn tell_crashes(mut state: watch::Receiver<State>, events: Events, what: &'static str, meaning: &'static str) {
     let mut down = false;
     while state.changed().await.is_ok() {
         let phase = state.borrow_and_update().phase.clone();
         match phase {
             Phase::Crashed(reason) => {
                 down = true;
-                events
-                    .say(format!("the control plane {reason}; proxies go on with what they have; it is started again"));
+                events.say(format!("{what} {reason}; {meaning}; it is started again"));
             }
-            Phase::Running(_) if std::mem::take(&mut down) => events.say("the control plane runs again"),
+            Phase::Running(_) if std::mem::take(&mut down) => events.say(format!("{what} runs again")),
             Phase::Running(_) | Phase::Starting | Phase::Stopped => {}
         }
     }

@@ -149,7 +149,10 @@ fn is_running(link: &str) -> bool {
 /// Puts pod-like name resolution over the machine's: `resolv.conf`, `hosts`, and a `hosts:` line that asks only those two.
 fn mount_resolver(place: &Place) -> Result<(), NetworkError> {
     fs::create_dir_all(&place.folder).map_err(|error| file(&place.folder.display().to_string(), error))?;
-    let resolv = format!("nameserver {NAME_SERVER}\nsearch {}\noptions ndots:5\n", place.search);
+    // Below the cluster's domains those of the machine, as in a pod (`dnsPolicy: ClusterFirst`).
+    let machine = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
+    let search = [&place.search, search_of(&machine)].join(" ");
+    let resolv = format!("nameserver {NAME_SERVER}\nsearch {}\noptions ndots:5\n", search.trim_end());
     over_etc(place, "resolv.conf", &resolv)?;
     over_etc(place, "hosts", &format!("127.0.0.1 localhost\n{} {}\n", place.address, place.host_name))?;
     // nss-resolve and mdns would ask the machine's own resolver over a Unix socket, past the capture.
@@ -157,6 +160,13 @@ fn mount_resolver(place: &Place) -> Result<(), NetworkError> {
         over_etc(place, "nsswitch.conf", &files_and_dns(&switch))?;
     }
     Ok(())
+}
+
+/// The search list of a resolv.conf: its last `search` or `domain` counts.
+fn search_of(resolv_conf: &str) -> &str {
+    let lists = resolv_conf.lines().filter_map(|line| line.split_once([' ', '\t']));
+    let last = lists.filter(|(word, _)| ["search", "domain"].contains(word)).last();
+    last.map_or("", |(_, list)| list.trim()).trim_end_matches('.')
 }
 
 fn files_and_dns(switch: &str) -> String {
@@ -189,6 +199,15 @@ mod tests {
         assert_eq!(all.first(), Some(&Ipv4Addr::new(10, 244, 1, 1)));
         assert_eq!(all.get(250), Some(&Ipv4Addr::new(10, 244, 2, 1)));
         assert_eq!(pod_address(MAX_PODS), None);
+    }
+
+    #[test]
+    fn the_last_search_list_of_the_machine_counts() {
+        let check = |text: &str, expected: &str| assert_eq!(search_of(text), expected, "{text}");
+        check("", "");
+        check("nameserver 127.0.0.53\noptions edns0\nsearch lan corp.example\n", "lan corp.example");
+        check("domain a.b\nsearch\tc.d  \n# search x", "c.d");
+        check("search .\n", "");
     }
 
     #[test]

@@ -157,6 +157,7 @@ fn keep(child: Pid, signals: &SigSet, broker: Option<Broker>) -> io::Result<Endi
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let serving = async {
+            crate::egress::raise_descriptors();
             if let Some(broker) = broker
                 && let Err(error) = broker.serve().await
             {

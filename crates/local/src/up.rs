@@ -121,8 +121,18 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
         .map_err(io("cannot open a way out of the mesh"))?
         .unzip();
     let options_of_run = options.clone();
-    let plan =
-        Plan { options: options_of_run, directory, applied, manifest, host_ports, host_pages, callers, outside, tools, state };
+    let plan = Plan {
+        options: options_of_run,
+        directory,
+        applied,
+        manifest,
+        host_ports,
+        host_pages,
+        callers,
+        outside,
+        tools,
+        state,
+    };
     let supervise = || supervisor::run(plan);
     let ending = sandbox::run(supervise, |supervisor| claim.record(supervisor.as_raw()), broker)?;
     finish(options, ending, claim, scratch, &before, out).map_err(io("cannot clean up"))

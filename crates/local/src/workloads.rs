@@ -304,6 +304,18 @@ mod tests {
     }
 
     #[test]
+    fn the_machines_network_is_not_given_and_that_is_said_with_its_place() {
+        let text = deployment(RUN, "")
+            .replace("    spec:\n      containers", "    spec:\n      hostNetwork: true\n      containers");
+        let (manifest, findings) = read(&text);
+        assert_eq!(manifest.workloads.first().map(|workload| &workload.sidecar), Some(&Sidecar::None));
+        let said = findings.to_string();
+        assert!(said.starts_with("app.yaml:11:") && said.contains("no-host-network"), "{said}");
+        let (manifest, findings) = read(&text.replace("hostNetwork: true", "hostNetwork: false"));
+        assert!(findings.is_empty() && manifest.workloads.iter().all(|workload| workload.sidecar != Sidecar::None));
+    }
+
+    #[test]
     fn what_cannot_run_here_is_said_with_its_place() {
         let check = |annotations: &str, code: &str, help: &str| {
             let (manifest, findings) = read(&deployment(annotations, ""));

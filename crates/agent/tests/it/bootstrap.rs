@@ -48,7 +48,11 @@ fn envoy_accepts_them() {
     std::fs::write(&root, ca.root_pem()).unwrap();
     let root = root.display().to_string();
     for role in ["sidecar", "router"] {
-        for more in [&[][..], &["--discovery-address", "[::1]:15012"], &["--discovery-address", "10.0.0.1:15012"]] {
+        for more in [
+            &[][..],
+            &["--discovery-address", "[::1]:15012"],
+            &["--discovery-address", "10.0.0.1:15012", "--proxy-resolver", "10.0.0.1:53"],
+        ] {
             let mut words = words(role, more);
             // Envoy reads the root file when it validates.
             let at = words.iter().position(|word| *word == "/state/root.pem").unwrap();

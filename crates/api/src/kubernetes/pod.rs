@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use crate::decode::{Context, Decode, IntOrString, Label, Port, Schema};
-use evenkeel_base::{Span, Spanned};
 use evenkeel_base::yaml::Node;
+use evenkeel_base::{Span, Spanned};
 
 object! {
     /// A replica that runs.

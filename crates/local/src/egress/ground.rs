@@ -70,7 +70,8 @@ table ip evenkeel_egress {{
     type filter hook prerouting priority filter; policy accept;
     iifname != {BRIDGE} return
     ip daddr {{ {pods}, {NAME_SERVER} }} return
-    reject with icmp type host-unreachable
+    # Said so that a connected UDP socket hears of it, too (RFC 1812 section 5.2.7.1, code 13).
+    reject with icmp type admin-prohibited
   }}
 }}
 "

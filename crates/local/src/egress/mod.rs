@@ -51,6 +51,7 @@ pub enum EgressError {
 pub fn run(open: bool) -> Result<(), EgressError> {
     // SAFETY: the supervisor hands this descriptor over for nothing else, and nothing here has used it before.
     let keeper = open.then(|| unsafe { OwnedFd::from_raw_fd(KEEPER) });
+    raise_descriptors();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let outside = keeper.map(Outside::new).transpose()?.map(Arc::new);
@@ -60,4 +61,16 @@ pub fn run(open: bool) -> Result<(), EgressError> {
         tokio::join!(dns.serve(), gateway.serve());
         Ok(())
     })
+}
+
+/// As many open files as the system lets this process have: each connection takes two here, and one in the keeper while it is made.
+pub(crate) fn raise_descriptors() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both calls only touch the structure they are given, which lives through them; a failure leaves the limit as it was.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+    }
 }

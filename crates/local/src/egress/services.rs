@@ -52,7 +52,7 @@ pub struct Book {
     /// Names of services, and their addresses.
     pub names: Table,
     /// Ready replicas by virtual address and port.
-    backends: HashMap<SocketAddrV4, Vec<SocketAddr>>,
+    pub(super) backends: HashMap<SocketAddrV4, Vec<SocketAddr>>,
     /// Whether programs may leave the mesh for what no service is: `outboundTrafficPolicy` of the mesh. Until that is known they may not.
     pub allow_any: bool,
 }

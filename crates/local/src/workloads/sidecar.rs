@@ -62,8 +62,9 @@ pub(super) fn sidecar(
 fn no_host_network(span: &Span) -> Diagnostic {
     let said = "its replicas get networks of their own here, not the machine's; as in a cluster they get no sidecar";
     let [machine, _] = MACHINE_NAMES;
-    let help =
-        format!("what listens on the machine's loopback is `{machine}` to them; remove hostNetwork to give them a sidecar");
+    let help = format!(
+        "what listens on the machine's loopback is `{machine}` to them; remove hostNetwork to give them a sidecar"
+    );
     Diagnostic::warning("no-host-network", span.clone(), said).with_help(help)
 }
 

@@ -1,8 +1,9 @@
-//! What leaves a replica for an address that nobody in the mesh has.
+//! What leaves a replica for an address that nobody in the mesh has: the machine, what it reaches, or nothing.
 
 use std::sync::PoisonError;
 
 use evenkeel_testkit::Process;
+use evenkeel_testkit::tls::TestCa;
 
 use super::MACHINE;
 use super::user::User;
@@ -30,7 +31,7 @@ print('application:', s.recv(12).decode())
 ";
 
 #[test]
-fn is_refused_at_once_and_does_not_stand_in_the_applications_way() {
+fn of_nobody_is_refused_at_once_and_does_not_stand_in_the_applications_way() {
     let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
     let (user, folder) = (User::present(), super::state());
     let run = "exec python3 -m http.server --bind 0.0.0.0 8000";
@@ -54,4 +55,261 @@ fn is_refused_at_once_and_does_not_stand_in_the_applications_way() {
     );
     up.signal(libc::SIGINT);
     assert!(up.wait_for_exit(super::PATIENCE).success(), "{}", up.output());
+}
+
+/// The machine of a test: servers on its loopback and beyond it, a resolver, names of its own.
+const MACHINE_SCRIPT: &str = r#"
+set -e
+folder=$1; shift
+ip link set lo up
+ip addr add 203.0.113.10/32 dev lo
+ip addr add 203.0.113.11/32 dev lo
+mount --bind "$folder/resolv.conf" /etc/resolv.conf
+mount --bind "$folder/hosts" /etc/hosts
+setpriv --pdeathsig KILL python3 "$folder/outside.py" "$folder" &
+until [ -e "$folder/ready" ]; do :; done
+exec "$@"
+"#;
+
+/// What is outside, by the kinds of ServiceEntries.
+const SERVICE_ENTRIES: &str = "---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: web}
+spec: {hosts: [web.corp], resolution: DNS_ROUND_ROBIN, location: MESH_EXTERNAL, ports: [{number: 80, name: http, protocol: HTTP}]}
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: rr}
+spec: {hosts: [rr.corp], resolution: DNS, location: MESH_EXTERNAL, ports: [{number: 80, name: http, protocol: HTTP}]}
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: static}
+spec:
+  hosts: [static.corp]
+  resolution: STATIC
+  location: MESH_EXTERNAL
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  endpoints: [{address: 203.0.113.11}]
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: tls}
+spec: {hosts: [tls.corp], resolution: NONE, location: MESH_EXTERNAL, ports: [{number: 443, name: tls, protocol: TLS}]}
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: tcp}
+spec: {hosts: [tcp.corp], resolution: DNS, location: MESH_EXTERNAL, ports: [{number: 9000, name: tcp, protocol: TCP}]}
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: origin}
+spec:
+  hosts: [origin.corp]
+  resolution: DNS
+  location: MESH_EXTERNAL
+  ports: [{number: 80, name: http, protocol: HTTP, targetPort: 443}]
+---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: origin}
+spec: {host: origin.corp, trafficPolicy: {tls: {mode: SIMPLE, insecureSkipVerify: true}}}
+";
+
+const REGISTRY_ONLY: &str = "---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: istio-system}
+data:
+  mesh: |
+    accessLogFile: /dev/stdout
+    outboundTrafficPolicy: {mode: REGISTRY_ONLY}
+";
+
+/// A mesh on such a machine: `client` with a sidecar, `plain` without one, and `files`, a service.
+struct Mesh {
+    up: Process,
+    user: User,
+    folder: tempfile::TempDir,
+}
+
+impl Mesh {
+    fn start(user: User, more: &str, flags: &[&str]) -> Self {
+        let folder = super::state();
+        let write = |name: &str, text: &str| {
+            std::fs::write(folder.path().join(name), text).expect("it can be written");
+        };
+        write("outside.py", include_str!("outside.py"));
+        write("calls.py", include_str!("calls.py"));
+        write("resolv.conf", "nameserver 127.0.0.53\nsearch lan\n");
+        write("hosts", "127.0.0.1 localhost dev.corp\n203.0.113.11 hosts.corp\n");
+        let identity = TestCa::new().for_dns(&["tls.corp", "origin.corp"]);
+        write("cert.pem", &identity.cert_pem);
+        write("key.pem", &identity.key_pem);
+        let files =
+            "cd $EVENKEEL_DATA_DIR && echo replica > index.html && exec python3 -m http.server --bind 0.0.0.0 8000";
+        let waits = |name: &str| {
+            let ports = ", ports: [{containerPort: 8000}]";
+            super::deployment(name, 1, "exec sleep 10000").replace(ports, "")
+        };
+        let plain =
+            waits("plain").replace("annotations:\n", "annotations:\n        sidecar.istio.io/inject: \"false\"\n");
+        let service = "---\napiVersion: v1\nkind: Service\nmetadata: {name: files}\nspec:\n  selector: {app: files}\n  \
+                       ports: [{port: 80, targetPort: 8000, name: http}]\n";
+        std::fs::create_dir(folder.path().join("app")).expect("it can be made");
+        let parts = [&waits("client"), &plain, &super::deployment("files", 1, files)].map(String::as_str).join("---\n");
+        write("app/app.yaml", &format!("{parts}{service}{SERVICE_ENTRIES}{more}"));
+        super::user::open_to_all(folder.path());
+        super::user::open_to_all(&folder.path().join("app"));
+
+        let mut command = std::process::Command::new("unshare");
+        command.args(["--mount", "--net"]).args((!super::user::is_root()).then_some("--map-root-user"));
+        command.args(["sh", "-c", MACHINE_SCRIPT, "machine"]).arg(folder.path());
+        let up = user.evenkeel(&["up"]);
+        command.arg(up.get_program()).args(up.get_args()).arg(folder.path().join("app"));
+        command.envs(up.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.arg("--state").arg(user.state.path()).args(flags).current_dir("/");
+        let mut up = Process::spawn(&mut command);
+        super::wait_ready(&mut up, 3);
+        Self { up, user, folder }
+    }
+
+    /// Makes the calls from a replica and compares what each has seen.
+    fn calls(&self, workload: &str, expected: &[(&str, &str)]) {
+        let mut command = self.user.evenkeel(&["exec", workload, "--state"]);
+        command.arg(self.user.state.path()).args(["--", "python3"]).arg(self.folder.path().join("calls.py"));
+        let made = command.args(expected.iter().map(|(call, _)| call)).output().expect("exec runs");
+        let seen: Vec<String> = String::from_utf8_lossy(&made.stdout).lines().map(str::to_owned).collect();
+        let expected: Vec<String> = expected.iter().map(|(call, seen)| format!("{call}: {seen}")).collect();
+        assert_eq!(seen, expected, "{workload}: {made:?}\n{}\n{}", self.up.output(), self.log("egress.log"));
+    }
+
+    fn log(&self, suffix: &str) -> String {
+        let logs = self.user.state.path().join("logs");
+        let names = super::entries(&logs).into_iter().filter(|name| name.ends_with(suffix));
+        names.map(|name| std::fs::read_to_string(logs.join(name)).unwrap_or_default()).collect()
+    }
+
+    /// Waits until the access logs name all these.
+    fn logged(&self, parts: &[&str]) {
+        let log = || self.log(".proxy.log");
+        evenkeel_testkit::eventually("access logs", || parts.iter().all(|part| log().contains(part)).then_some(()));
+    }
+
+    fn stop(mut self) {
+        self.up.signal(libc::SIGINT);
+        assert!(self.up.wait_for_exit(super::PATIENCE).success(), "{}", self.up.output());
+    }
+}
+
+fn reaches_the_machine_and_what_it_reaches(user: User) {
+    let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let mesh = Mesh::start(user, "", &[]);
+    mesh.calls(
+        "client",
+        &[
+            ("get host.evenkeel.internal:7001", "machine"),
+            ("get host.docker.internal:7001", "machine"),
+            ("get dev.corp:7001", "machine"),
+            ("get hosts.corp:80", "other"),
+            ("get files:80", "replica"),
+            ("get web.corp:80", "outside"),
+            ("both rr.corp:80", "other and outside"),
+            ("get static.corp:80", "other"),
+            ("get origin.corp:80", "outside over TLS"),
+            ("tls tls.corp:443", "outside over TLS"),
+            ("tcp tcp.corp:9000", "300000 bytes"),
+            ("get passes.corp:80", "outside"),
+            ("get 203.0.113.11:80", "other"),
+            ("get 203.0.113.12:80", "503"),
+            ("tcp 203.0.113.10:9001", "cut off"),
+            ("udp 203.0.113.10:9", "No route to host"),
+            ("name big.corp", "203.0.113.11"),
+            ("name only-searched", "203.0.113.10"),
+            ("name nosuch.corp", "no such name"),
+            ("name broken.corp", "try again"),
+        ],
+    );
+    mesh.logged(&["PassthroughCluster", "outbound|80||web.corp", "outbound|443||tls.corp", "outbound|9000||tcp.corp"]);
+    mesh.calls(
+        "plain",
+        &[
+            ("get files:80", "replica"),
+            ("get files.default:80", "replica"),
+            ("get host.evenkeel.internal:7001", "machine"),
+            ("get web.corp:80", "outside"),
+            ("tcp tcp.corp:9000", "300000 bytes"),
+            ("name big.corp", "203.0.113.11"),
+            ("name nosuch.corp", "no such name"),
+            ("name nosuch.default.svc.cluster.local", "no such name"),
+            ("udp 203.0.113.10:9", "No route to host"),
+        ],
+    );
+    mesh.stop();
+}
+
+#[test]
+fn reaches_the_machine_and_what_it_reaches_by_the_service_entries() {
+    reaches_the_machine_and_what_it_reaches(User::present());
+}
+
+#[test]
+fn reaches_the_machine_without_privileges_too() {
+    let user = User::unprivileged();
+    if user.may_isolate() {
+        reaches_the_machine_and_what_it_reaches(user);
+    }
+}
+
+#[test]
+fn is_closed_but_for_what_the_registry_names() {
+    let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let mesh = Mesh::start(User::present(), REGISTRY_ONLY, &[]);
+    mesh.calls(
+        "client",
+        &[
+            ("get web.corp:80", "outside"),
+            ("tcp tcp.corp:9000", "300000 bytes"),
+            ("tls tls.corp:443", "outside over TLS"),
+            ("get passes.corp:80", "502"),
+            ("get 203.0.113.11:80", "502"),
+            ("tls passes.corp:443", "cut off"),
+            ("get host.evenkeel.internal:7001", "cut off"),
+            ("tcp 203.0.113.10:9000", "cut off"),
+            ("name passes.corp", "203.0.113.10"),
+        ],
+    );
+    mesh.logged(&["BlackHoleCluster", "outbound|80||web.corp"]);
+    mesh.calls(
+        "plain",
+        &[
+            ("get files:80", "replica"),
+            ("get passes.corp:80", "cut off"),
+            ("get host.evenkeel.internal:7001", "cut off"),
+            ("name passes.corp", "203.0.113.10"),
+        ],
+    );
+    assert!(mesh.log("egress.log").contains("outboundTrafficPolicy is REGISTRY_ONLY"), "{}", mesh.log("egress.log"));
+    mesh.stop();
+}
+
+#[test]
+fn is_forbidden_by_a_flag() {
+    let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let mesh = Mesh::start(User::present(), "", &["--no-egress"]);
+    mesh.calls(
+        "client",
+        &[
+            ("get files:80", "replica"),
+            ("get 203.0.113.10:80", "503"),
+            ("get static.corp:80", "503"),
+            ("name passes.corp", "try again"),
+            ("name host.evenkeel.internal", "try again"),
+        ],
+    );
+    mesh.logged(&["No_route_to_host"]);
+    mesh.calls("plain", &[("get files:80", "replica"), ("get 203.0.113.10:80", "No route to host")]);
+    mesh.stop();
 }

@@ -1,0 +1,61 @@
+"""Calls that a program in the mesh makes, one line for each: what it asked for, and what it saw."""
+
+import http.client, socket, ssl, sys
+
+
+def get(to, path='/', host=None, tls=False):
+    name, port = to.rsplit(':', 1)
+    connection = http.client.HTTPConnection(name, int(port), timeout=20)
+    if tls:
+        context = ssl._create_unverified_context()
+        connection.sock = context.wrap_socket(socket.create_connection((name, int(port)), 20), server_hostname=name)
+    connection.request('GET', path, headers={'host': host or to})
+    answer = connection.getresponse()
+    body = answer.read().decode()
+    return body.strip() if answer.status == 200 else str(answer.status)
+
+
+def tcp(to):
+    name, port = to.rsplit(':', 1)
+    with socket.create_connection((name, int(port)), 20) as stream:
+        stream.sendall(b'x' * 300000)
+        stream.shutdown(socket.SHUT_WR)
+        said = b''
+        while more := stream.recv(4096):
+            said += more
+        return said.decode() or 'cut off'
+
+
+def both(to):
+    seen = set()
+    for _ in range(200):
+        seen.add(get(to))
+        if len(seen) == 2:
+            break
+    return ' and '.join(sorted(seen))
+
+
+def name(host):
+    return socket.gethostbyname(host)
+
+
+def udp(to):
+    host, port = to.rsplit(':', 1)
+    socket_ = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    socket_.settimeout(20)
+    socket_.connect((host, int(port)))
+    socket_.send(b'x')
+    return socket_.recv(100).decode()
+
+
+for call in sys.argv[1:]:
+    kind, to = call.split(' ')
+    try:
+        seen = {'get': get, 'tls': lambda to: get(to, tls=True), 'tcp': tcp, 'both': both, 'name': name, 'udp': udp}[kind](to)
+    except socket.gaierror as error:
+        seen = {socket.EAI_NONAME: 'no such name', socket.EAI_AGAIN: 'try again'}.get(error.errno, str(error))
+    except (ConnectionResetError, BrokenPipeError, http.client.RemoteDisconnected, ssl.SSLError):
+        seen = 'cut off'
+    except OSError as error:
+        seen = error.strerror or type(error).__name__
+    print(f'{call}: {seen}', flush=True)
