@@ -45,6 +45,9 @@ pub enum HeadError {
     /// A header name has an underscore, and such requests are refused.
     #[error("underscore in a header name")]
     Underscore,
+    /// `connection` has more options than the limit, or names what proxies tell each other about the client.
+    #[error("a Connection header that names what it may not")]
+    Connection,
     /// `transfer-encoding` is not exactly `chunked`, or it stands in an HTTP/1.0 message.
     #[error("unsupported Transfer-Encoding")]
     TransferEncoding,
@@ -71,6 +74,7 @@ impl HeadError {
             Self::Fragment => "path_normalization_failed",
             Self::LengthAndEncoding => "http1.content_length_and_chunked_not_allowed",
             Self::Underscore => "http1.unexpected_underscore",
+            Self::Connection => "http1.connection_header_rejected",
             Self::TransferEncoding => "http1.invalid_transfer_encoding",
             Self::Malformed
             | Self::Version

@@ -26,6 +26,8 @@ impl Version {
 }
 
 /// A request head. Start with `default()`, fill it with [`crate::parse_request`] and use it again for the next request.
+///
+/// Method, path and authority hold visible ASCII only, whoever sets them: anything else is escaped with `%`.
 #[derive(Debug, Clone, Default)]
 pub struct RequestHead {
     /// Header fields without `Host`, which is [`RequestHead::authority`].
@@ -71,22 +73,22 @@ impl RequestHead {
 
     /// Replaces the method.
     pub fn set_method(&mut self, method: &[u8]) {
-        self.method = self.headers.intern(method);
+        self.method = self.headers.intern_target(method);
     }
 
     /// Replaces path and query.
     pub fn set_path(&mut self, path: &[u8]) {
-        self.path = self.headers.intern(path);
+        self.path = self.headers.intern_target(path);
     }
 
     /// Replaces the authority.
     pub fn set_authority(&mut self, authority: &[u8]) {
-        self.authority = self.headers.intern(authority);
+        self.authority = self.headers.intern_target(authority);
     }
 
     /// Makes the request an extended CONNECT for this protocol, or any other request when empty. HTTP/1 does not write it.
     pub fn set_protocol(&mut self, protocol: &[u8]) {
-        self.protocol = self.headers.intern(protocol);
+        self.protocol = self.headers.intern_target(protocol);
     }
 }
 
@@ -106,5 +108,24 @@ impl ResponseHead {
     pub fn clear(&mut self) {
         self.headers.clear();
         self.status = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Framing, encode};
+
+    #[test]
+    fn no_part_of_the_first_line_ends_it() {
+        let mut head = RequestHead::default();
+        head.set_method(b"GET / HTTP/1.1\r\n");
+        head.set_path(b"/a b\r\nevil: 1\0\xc3\xbc?q=%0d");
+        head.set_authority(b"h\r\nevil: 1");
+        let mut out = Vec::new();
+        encode::request(&mut out, &head, Framing::None, encode::Connection::Default);
+        let expected = "GET%20/%20HTTP/1.1%0D%0A /a%20b%0D%0Aevil:%201%00%C3%BC?q=%0d HTTP/1.1\r\n\
+                        host: h%0D%0Aevil:%201\r\n\r\n";
+        assert_eq!(String::from_utf8_lossy(&out), expected);
     }
 }

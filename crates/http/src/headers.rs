@@ -1,6 +1,11 @@
 //! Header fields in an arena that is reused from message to message.
 
+use crate::bytes::TOKEN;
 use crate::names::HeaderId;
+
+/// Most options in the `Connection` lines of one message. A request with more is refused, as by Envoy; of a response further ones
+/// are not followed.
+pub(crate) const MAX_CONNECTION_OPTIONS: usize = 9;
 
 /// A range of the arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -21,6 +26,9 @@ struct Field {
 }
 
 /// Header fields in order, names in lower case. Removed and replaced values stay in the arena until [`Headers::clear`].
+///
+/// No value holds CR, LF or NUL, whoever sets it: each becomes a blank (RFC 9110 section 5.5), so that no text, wherever it comes
+/// from, makes two lines of one. Parsers, which refuse such bytes, add what they have read without this second look.
 #[derive(Debug, Clone, Default)]
 pub struct Headers {
     arena: Vec<u8>,
@@ -97,16 +105,18 @@ impl Headers {
         self.len() == 0
     }
 
-    /// Adds a field at the end. The name is stored in lower case.
+    /// Adds a field at the end. The name is stored in lower case; what no name may hold becomes `-`.
     pub fn append(&mut self, name: &[u8], value: &[u8]) {
-        let mut name = self.intern_lower(name);
-        let id = HeaderId::of(self.bytes(name));
-        if id != HeaderId::Other {
-            self.arena.truncate(name.start as usize);
-            name = Span::default();
+        if TOKEN.holds_all(name) {
+            self.push_parsed(name, b"");
+        } else {
+            let name: Vec<u8> = name.iter().map(|byte| if TOKEN.holds(*byte) { *byte } else { b'-' }).collect();
+            self.push_parsed(&name, b"");
         }
-        let value = self.intern(value);
-        self.fields.push(Field { name, value, id, live: true, sensitive: false });
+        let value = self.intern_value(value);
+        if let Some(field) = self.fields.last_mut() {
+            field.value = value;
+        }
     }
 
     /// Adds a field out of a header block: its name is in lower case and its id known.
@@ -136,7 +146,7 @@ impl Headers {
                 let first: &mut Field = &mut self.fields[first];
                 first.sensitive |= sensitive;
                 self.fields[at].live = false;
-                self.arena.extend_from_slice(separator);
+                self.intern_value(separator);
             } else {
                 first = Some(at);
             }
@@ -150,19 +160,26 @@ impl Headers {
     /// Adds a field as parsed and tells which it is.
     #[inline]
     pub(crate) fn push_parsed(&mut self, name: &[u8], value: &[u8]) -> HeaderId {
-        self.append(name, value);
-        self.fields.last().map_or(HeaderId::Other, |field| field.id)
+        let mut name = self.intern_lower(name);
+        let id = HeaderId::of(self.bytes(name));
+        if id != HeaderId::Other {
+            self.arena.truncate(name.start as usize);
+            name = Span::default();
+        }
+        let value = self.intern(value);
+        self.fields.push(Field { name, value, id, live: true, sensitive: false });
+        id
     }
 
     /// Adds a well-known field at the end.
     pub fn append_id(&mut self, id: HeaderId, value: &[u8]) {
-        let value = self.intern(value);
+        let value = self.intern_value(value);
         self.fields.push(Field { name: Span::default(), value, id, live: true, sensitive: false });
     }
 
     /// Makes this the only value of a well-known header, in the place of the first.
     pub fn set(&mut self, id: HeaderId, value: &[u8]) {
-        let value_span = self.intern(value);
+        let value_span = self.intern_value(value);
         let mut first = true;
         for field in self.fields.iter_mut().filter(|field| field.live && field.id == id) {
             if first {
@@ -218,22 +235,23 @@ impl Headers {
         };
         let old = self.fields[field].value;
         if old.start == old.end {
-            self.fields[field].value = self.intern(value);
+            self.fields[field].value = self.intern_value(value);
             return;
         }
         let start = self.position();
         self.arena.extend_from_within(old.start as usize..old.end as usize);
         self.arena.extend_from_slice(b",");
-        self.arena.extend_from_slice(value);
-        self.fields[field].value = Span { start, end: self.position() };
+        self.fields[field].value = Span { start, end: self.intern_value(value).end };
     }
 
     /// Removes what is meant for one hop only (RFC 9110 section 7.6.1): the headers `Connection` names, `Connection` itself
-    /// and its kin. `te: trailers` stays, as Envoy keeps it.
+    /// and its kin. `te: trailers` stays, as Envoy keeps it. To be called before anything is added for the next hop: what a peer
+    /// names goes, whoever has set it.
     pub fn remove_hop_by_hop(&mut self) {
+        let mut options_left = MAX_CONNECTION_OPTIONS;
         for at in 0..self.fields.len() {
             if self.fields[at].live && self.fields[at].id == HeaderId::Connection {
-                self.remove_named_by_connection(self.fields[at].value);
+                self.remove_named_by_connection(self.fields[at].value, &mut options_left);
             }
         }
         for at in 0..self.fields.len() {
@@ -253,17 +271,29 @@ impl Headers {
         }
     }
 
-    fn remove_named_by_connection(&mut self, connection: Span) {
+    /// Options without a header of their own cost nothing; each other one a look at every name, and they are few.
+    fn remove_named_by_connection(&mut self, connection: Span, options_left: &mut usize) {
         let simple = [&b"keep-alive"[..], b"close", b"upgrade"];
-        if simple.iter().any(|token| self.bytes(connection).eq_ignore_ascii_case(token)) {
+        let is_simple = |option: &[u8]| simple.iter().any(|token| option.eq_ignore_ascii_case(token));
+        if is_simple(self.bytes(connection)) {
             return;
         }
-        for at in 0..self.fields.len() {
-            let (id, name) = (self.fields[at].id, self.name(&self.fields[at]));
-            let framing = matches!(id, HeaderId::ContentLength | HeaderId::TransferEncoding);
-            let named = tokens(self.bytes(connection)).any(|token| token.eq_ignore_ascii_case(name));
-            if named && !framing {
-                self.fields[at].live = false;
+        let Self { arena, fields } = self;
+        let of = |span: Span| arena.get(span.start as usize..span.end as usize).unwrap_or_default();
+        for option in connection_options(of(connection)).take(*options_left) {
+            *options_left -= 1;
+            if is_simple(option) {
+                continue;
+            }
+            for field in fields.iter_mut().filter(|field| field.live) {
+                let name = match field.id {
+                    HeaderId::ContentLength | HeaderId::TransferEncoding | HeaderId::Connection | HeaderId::Te => {
+                        continue;
+                    }
+                    HeaderId::Other => of(field.name),
+                    id => id.name().as_bytes(),
+                };
+                field.live = !option.eq_ignore_ascii_case(name);
             }
         }
     }
@@ -286,6 +316,39 @@ impl Headers {
     pub(crate) fn intern(&mut self, bytes: &[u8]) -> Span {
         let start = self.position();
         self.arena.extend_from_slice(bytes);
+        Span { start, end: self.position() }
+    }
+
+    /// Copies a value that nobody has looked at.
+    #[inline]
+    fn intern_value(&mut self, value: &[u8]) -> Span {
+        let span = self.intern(value);
+        if memchr::memchr3(b'\r', b'\n', 0, value).is_some() {
+            self.blank_out(span);
+        }
+        span
+    }
+
+    #[cold]
+    fn blank_out(&mut self, span: Span) {
+        let copy = self.arena.get_mut(span.start as usize..span.end as usize).unwrap_or_default();
+        copy.iter_mut().filter(|byte| matches!(byte, b'\r' | b'\n' | 0)).for_each(|byte| *byte = b' ');
+    }
+
+    /// Copies a part of a request's first line that nobody has looked at. What would end the part, or the line, is escaped
+    /// (RFC 3986 section 2.1).
+    pub(crate) fn intern_target(&mut self, part: &[u8]) -> Span {
+        const HEX: &[u8; 16] = b"0123456789ABCDEF";
+        if part.iter().all(u8::is_ascii_graphic) {
+            return self.intern(part);
+        }
+        let start = self.position();
+        for byte in part {
+            match byte {
+                byte if byte.is_ascii_graphic() => self.arena.push(*byte),
+                byte => self.arena.extend([b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]),
+            }
+        }
         Span { start, end: self.position() }
     }
 
@@ -334,9 +397,18 @@ impl Headers {
     }
 }
 
-/// Elements of a comma-separated list, trimmed.
-pub(crate) fn tokens(list: &[u8]) -> impl Iterator<Item = &[u8]> {
-    list.split(|byte| *byte == b',').map(|token| token.trim_ascii())
+/// The options of a `Connection` line.
+pub(crate) fn connection_options(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| *byte == b',').map(|option| option.trim_ascii()).filter(|option| !option.is_empty())
+}
+
+/// Whether `Connection` may not name this header (in any case): proxies tell each other with it whose the request is, and who
+/// could have it taken off at the next hop would hide that. Envoy refuses the first three of them.
+pub(crate) fn is_between_proxies(name: &[u8]) -> bool {
+    const FAMILIES: [&[u8]; 3] = [b"x-forwarded-", b"x-envoy-", b":"];
+    const NAMES: [&[u8]; 4] = [b"forwarded", b"via", b"x-real-ip", b"x-request-id"];
+    FAMILIES.iter().any(|family| name.get(..family.len()).is_some_and(|start| start.eq_ignore_ascii_case(family)))
+        || NAMES.iter().any(|one| name.eq_ignore_ascii_case(one))
 }
 
 #[cfg(test)]
@@ -384,5 +456,43 @@ mod tests {
         check(&[("te", "trailers"), ("proxy-connection", "x")], "te=trailers");
         check(&[("te", "gzip"), ("upgrade", "h2c"), ("transfer-encoding", "chunked")], "");
         check(&[("a", "1"), ("connection", "b"), ("connection", "a"), ("b", "2")], "");
+        check(&[("connection", "te, A"), ("te", "trailers"), ("a", "1"), ("a", "2")], "te=trailers");
+        check(&[("connection", ", ,A,"), ("a", "1")], "");
+        // The tenth is not followed, on however many lines they stand.
+        let nine = ("connection", "1,2,3,4,5,6,7,8,a");
+        check(&[nine, ("connection", "b"), ("a", "1"), ("b", "2")], "b=2");
+    }
+
+    #[test]
+    fn what_proxies_tell_each_other() {
+        let check = |name: &str, expected| assert_eq!(is_between_proxies(name.as_bytes()), expected, "{name}");
+        for name in
+            ["X-Forwarded-For", "x-forwarded-client-cert", "x-envoy-max-retries", ":path", "Via", "x-request-id"]
+        {
+            check(name, true);
+        }
+        for name in ["close", "x-forwarded", "x-env", "viaduct", "authorization", ""] {
+            check(name, false);
+        }
+    }
+
+    #[test]
+    fn no_text_makes_two_lines_of_one() {
+        const EVIL: &[u8] = b"a\r\nevil: 1\n\0b";
+        const HARMLESS: &str = "a  evil: 1  b";
+        let check = |writes: &dyn Fn(&mut Headers), expected: &str| {
+            let mut h = headers(&[("via", "v"), ("via", "w")]);
+            writes(&mut h);
+            assert_eq!(text(&h), expected);
+        };
+        check(&|h| h.append(b"X\r\n: y", EVIL), &format!("via=v via=w x----y={HARMLESS}"));
+        check(&|h| h.append(b"Server", EVIL), &format!("via=v via=w server={HARMLESS}"));
+        check(&|h| h.append_id(HeaderId::Server, EVIL), &format!("via=v via=w server={HARMLESS}"));
+        check(&|h| h.set(HeaderId::Via, EVIL), &format!("via={HARMLESS}"));
+        check(&|h| h.set(HeaderId::Server, EVIL), &format!("via=v via=w server={HARMLESS}"));
+        check(&|h| h.set_name(b"via", EVIL), &format!("via={HARMLESS}"));
+        check(&|h| h.append_to_list(HeaderId::Via, EVIL), &format!("via=v via=w,{HARMLESS}"));
+        check(&|h| h.append_to_list(HeaderId::Server, EVIL), &format!("via=v via=w server={HARMLESS}"));
+        check(&|h| h.join(HeaderId::Via, b"\r\n"), "via=v  w");
     }
 }

@@ -6,7 +6,7 @@ use crate::bytes::{ADDRESS_LITERAL, HOST, TARGET};
 use crate::error::HeadError;
 use crate::framing::Framing;
 use crate::head::{RequestHead, ResponseHead, Version};
-use crate::headers::{Headers, tokens};
+use crate::headers::{Headers, MAX_CONNECTION_OPTIONS, connection_options, is_between_proxies};
 use crate::names::HeaderId;
 use crate::underscores::Underscores;
 
@@ -141,7 +141,7 @@ pub fn parse_request(
     head.clear();
     head.headers.prepare();
     head.version = version(request.version)?;
-    head.set_method(method.as_bytes());
+    head.method = head.headers.intern(method.as_bytes());
     let mut scanned = Scanned::default();
     let mut host = None;
     for header in request.headers.iter() {
@@ -155,6 +155,9 @@ pub fn parse_request(
         } else if dropped == 0 || !rules.underscores.concern(header.name.as_bytes()) {
             scanned.add(&mut head.headers, header, buffer)?;
         }
+    }
+    if scanned.options > MAX_CONNECTION_OPTIONS || scanned.names_proxies_own {
+        return Err(HeadError::Connection);
     }
     let https_target = set_target(head, target, host, rules.absolute_urls)?;
     let framing = match scanned.framing(head.version)? {
@@ -342,7 +345,7 @@ fn set_target(
     // Host must be there whatever the target's form (RFC 9112 section 3.2).
     if host.is_none() && head.version == Version::Http11 {
         // A whole request but for that: it is told of.
-        head.set_path(target);
+        head.path = head.headers.intern(target);
         return Err(HeadError::MissingHost);
     }
     let host = host.unwrap_or_default();
@@ -367,13 +370,13 @@ fn set_target(
         check_authority(absolute.0)?;
         absolute
     };
-    head.set_authority(authority);
+    head.authority = head.headers.intern(authority);
     if path.first() == Some(&b'?') {
         let mut rooted = vec![b'/'];
         rooted.extend_from_slice(path);
-        head.set_path(&rooted);
+        head.path = head.headers.intern(&rooted);
     } else {
-        head.set_path(path);
+        head.path = head.headers.intern(path);
     }
     Ok(https)
 }
@@ -437,6 +440,10 @@ struct Scanned {
     upgrade: bool,
     has_upgrade: bool,
     expect: bool,
+    /// Options of all `Connection` lines.
+    options: usize,
+    /// One of them names what proxies tell each other.
+    names_proxies_own: bool,
 }
 
 impl Scanned {
@@ -455,7 +462,9 @@ impl Scanned {
                 self.chunked = true;
             }
             HeaderId::Connection => {
-                for token in tokens(header.value) {
+                for token in connection_options(header.value) {
+                    self.options += 1;
+                    self.names_proxies_own |= self.options <= MAX_CONNECTION_OPTIONS && is_between_proxies(token);
                     self.close |= token.eq_ignore_ascii_case(b"close");
                     self.keep_alive |= token.eq_ignore_ascii_case(b"keep-alive");
                     self.upgrade |= token.eq_ignore_ascii_case(b"upgrade");
@@ -598,6 +607,12 @@ mod tests {
         check(&post("Transfer-Encoding: chun\r\n ked\r\n"), E::Malformed);
         check(&post("Transfer-Encoding:\x0bchunked\r\n"), E::Malformed);
         check(&post(" X: folded\r\n"), E::Malformed);
+        check(&post("Connection: close, X-Forwarded-For\r\n"), E::Connection);
+        check(&post("Connection: close\r\nConnection: x-forwarded-client-cert\r\n"), E::Connection);
+        check(&post("Connection: upgrade, x-envoy-external-address\r\nUpgrade: websocket\r\n"), E::Connection);
+        check(&post("Connection: :path\r\n"), E::Connection);
+        check(&post("Connection: 1,2,3,4,5,6,7,8,9,10\r\n"), E::Connection);
+        check(&post(&"Connection: close, x\r\n".repeat(5)), E::Connection);
         check(&post("X: a\0b\r\n"), E::Malformed);
         check(&post("X: a\x01b\r\n"), E::Malformed);
         check(&post("X: a\rb: c\r\n"), E::Malformed);

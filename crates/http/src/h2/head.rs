@@ -183,11 +183,11 @@ impl<'a> RequestReader<'a> {
             return self.fields.fail("repeated pseudo-header field");
         }
         match name {
-            Name::Method if is_token(value) => self.head.set_method(value),
+            Name::Method if is_token(value) => self.head.method = self.head.headers.intern(value),
             Name::Scheme if is_scheme(value) => {}
-            Name::Path => self.head.set_path(value),
-            Name::Authority if check_authority(value).is_ok() => self.head.set_authority(value),
-            Name::Protocol if is_token(value) => self.head.set_protocol(value),
+            Name::Path => self.head.path = self.head.headers.intern(value),
+            Name::Authority if check_authority(value).is_ok() => self.head.authority = self.head.headers.intern(value),
+            Name::Protocol if is_token(value) => self.head.protocol = self.head.headers.intern(value),
             _ => self.fields.fail("invalid pseudo-header field"),
         }
     }
@@ -203,7 +203,7 @@ impl<'a> RequestReader<'a> {
                 self.fields.fail("host and :authority differ");
             }
         } else if check_authority(value).is_ok() {
-            self.head.set_authority(value);
+            self.head.authority = self.head.headers.intern(value);
         } else {
             self.fields.fail("invalid host");
         }

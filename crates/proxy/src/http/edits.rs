@@ -71,8 +71,6 @@ pub(crate) fn add_headers(headers: &mut Headers, additions: &[HeaderAddition], r
 fn value(addition: &HeaderAddition, record: &Record<'_>) -> Vec<u8> {
     let mut value = Vec::new();
     access_log::format_header(&addition.value, record, &mut value);
-    // A value taken from the message was checked when the message was read; anything else must not split lines.
-    value.retain(|byte| !matches!(byte, b'\r' | b'\n' | 0));
     value
 }
 
