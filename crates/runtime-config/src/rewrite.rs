@@ -11,10 +11,10 @@ impl ForwardAction {
     /// The path to send upstream; borrowed when the route leaves it alone.
     pub fn rewrite_path<'p>(&self, matched: &RouteMatch, path: &'p [u8]) -> Cow<'p, [u8]> {
         if let Some(prefix) = &self.prefix_rewrite {
-            return Cow::Owned(replace_matched(matched, path, prefix.as_bytes()));
+            return rooted(Cow::Owned(replace_matched(matched, path, prefix.as_bytes())));
         }
         match &self.regex_rewrite {
-            Some((pattern, substitution)) => replace_pattern(pattern, substitution.as_bytes(), path),
+            Some((pattern, substitution)) => rooted(replace_pattern(pattern, substitution.as_bytes(), path)),
             None => Cow::Borrowed(path),
         }
     }
@@ -66,8 +66,29 @@ impl RedirectAction {
             RedirectPath::Prefix(prefix) => Cow::Owned(replace_matched(matched, path, prefix.as_bytes())),
             RedirectPath::Regex(pattern, substitution) => replace_pattern(pattern, substitution.as_bytes(), path),
         };
+        // A URL may do without a path.
+        let rewritten =
+            if matches!(rewritten.first(), None | Some(b'?' | b'#')) { rewritten } else { rooted(rewritten) };
         let end = rewritten.len() - if self.strip_query { query_with_mark(&rewritten).len() } else { 0 };
         out.extend_from_slice(&rewritten[..end]);
+    }
+}
+
+/// A rewritten path that is one: what the route took off may have been all that kept the rest from being read as more of the host
+/// (`@evil.example`, `.evil.example`) or as a URL.
+fn rooted(path: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
+    match path.first() {
+        Some(b'/') => path,
+        _ => Cow::Owned([b"/", &*path].concat()),
+    }
+}
+
+/// A path as the value of `location`, where one that begins with two slashes would be a host (RFC 3986 section 4.2, and browsers take
+/// `\` for `/`). `/.` in front changes nothing about which path it is.
+pub fn path_as_location(path: &[u8]) -> Vec<u8> {
+    match path {
+        [b'/' | b'\\', b'/' | b'\\', ..] => [b"/.", path].concat(),
+        path => path.to_vec(),
     }
 }
 

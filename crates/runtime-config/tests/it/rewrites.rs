@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use evenkeel_runtime_config::explain::PlainRequest;
-use evenkeel_runtime_config::rewrite::https_location;
+use evenkeel_runtime_config::rewrite::{https_location, path_as_location};
 use evenkeel_runtime_config::route::{Route, RouteAction};
 
 use crate::{input, routes};
@@ -46,6 +46,15 @@ fn forwarded_paths() {
             "/abb",
             "/a<bb\\>",
         ),
+        // What is left is a path, and nothing that a host could be read from.
+        ("{ prefix: /app }", "prefix_rewrite: x", "/app/y", "/x/y"),
+        (
+            "{ prefix: / }",
+            r#"regex_rewrite: { pattern: { regex: "^/app" }, substitution: "" }"#,
+            "/apphttp://evil.example/",
+            "/http://evil.example/",
+        ),
+        ("{ prefix: / }", r#"regex_rewrite: { pattern: { regex: "^/app" }, substitution: "" }"#, "/app?q", "/?q"),
     ] {
         let route = compiled(matched, &format!("route: {{ cluster: c, {rewrite} }}"));
         let RouteAction::Forward(action) = &route.action else { panic!("{route:?}") };
@@ -77,6 +86,19 @@ fn redirect_locations() {
             "/old/x?y",
             "http://a.com/x/new?y",
         ),
+        (
+            r#"regex_rewrite: { pattern: { regex: "^/old" }, substitution: "" }"#,
+            "a.com",
+            "/old@evil.example/",
+            "http://a.com/@evil.example/",
+        ),
+        (
+            r#"regex_rewrite: { pattern: { regex: "^/old" }, substitution: "" }"#,
+            "a.com",
+            "/old.evil.example/",
+            "http://a.com/.evil.example/",
+        ),
+        (r#"regex_rewrite: { pattern: { regex: "^/old" }, substitution: "" }"#, "a.com", "/old?x", "http://a.com?x"),
     ] {
         let route = compiled("{ prefix: /old/ }", &format!("redirect: {{ {redirect} }}"));
         let RouteAction::Redirect(action) = &route.action else { panic!("{route:?}") };
@@ -86,4 +108,19 @@ fn redirect_locations() {
     }
     let got = https_location(&PlainRequest::new("GET", "a.com:80", "/x?y"));
     assert_eq!(String::from_utf8_lossy(&got), "https://a.com/x?y");
+}
+
+/// A path is never another host, whatever browsers take for a slash.
+#[test]
+fn paths_as_locations() {
+    for (path, expected) in [
+        ("/a//b?c=//d", "/a//b?c=//d"),
+        ("/", "/"),
+        ("//evil.example/", "/.//evil.example/"),
+        ("///evil.example/", "/.///evil.example/"),
+        ("/\\evil.example/", "/./\\evil.example/"),
+        ("\\/evil.example/", "/.\\/evil.example/"),
+    ] {
+        assert_eq!(String::from_utf8_lossy(&path_as_location(path.as_bytes())), expected, "{path}");
+    }
 }
