@@ -58,6 +58,12 @@ impl TestCa {
         self.issue(vec![SanType::URI(uri.try_into().expect("an ASCII URI"))])
     }
 
+    /// A workload certificate whose subject has a common name as well, whatever is in it.
+    pub fn with_common_name(&self, uri: &str, name: &str) -> Identity {
+        let names = vec![SanType::URI(uri.try_into().expect("an ASCII URI"))];
+        self.issue_with(names, |params| params.distinguished_name.push(DnType::CommonName, name))
+    }
+
     /// A workload certificate that ended long ago.
     pub fn expired(&self, uri: &str) -> Identity {
         let names = vec![SanType::URI(uri.try_into().expect("an ASCII URI"))];

@@ -30,7 +30,7 @@ pub use downstream::DownstreamTls;
 pub use error::{ConfigError, FailedHandshake, HandshakeError};
 pub use hello::{ClientHello, ClientHelloReader, Inspection};
 pub use identity::{Identity, IdentityError};
-pub use peer::PeerCertificate;
+pub use peer::{PeerCertificate, printable};
 pub use san::{SanKind, SanMatcher, StringPattern};
 pub use secrets::{SdsSecret, SdsServer, SecretStore};
 pub use stream::{Session, TlsStream};

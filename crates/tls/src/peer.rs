@@ -1,5 +1,6 @@
 //! What a certificate says about whom it belongs to.
 
+use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::time::SystemTime;
 
@@ -124,7 +125,7 @@ impl PeerCertificate {
     /// A name for messages: the first URI or DNS name, else the subject.
     pub fn display_name(&self) -> String {
         match self.uri_sans.first().or(self.dns_sans.first()) {
-            Some(name) => name.clone(),
+            Some(name) => printable(name),
             None if self.subject.is_empty() => format!("serial {}", self.serial),
             None => self.subject.clone(),
         }
@@ -132,7 +133,8 @@ impl PeerCertificate {
 
     /// All names, for messages about a mismatch.
     pub(crate) fn all_sans(&self) -> Vec<String> {
-        [&self.uri_sans, &self.dns_sans, &self.email_sans, &self.ip_sans].into_iter().flatten().cloned().collect()
+        let names = [&self.uri_sans, &self.dns_sans, &self.email_sans, &self.ip_sans];
+        names.into_iter().flatten().map(|name| printable(name)).collect()
     }
 
     pub(crate) fn not_before_text(&self) -> &str {
@@ -147,6 +149,18 @@ impl PeerCertificate {
 fn ip_text(bytes: &[u8]) -> Option<String> {
     let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
     v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok().map(|ip| ip.to_string())
+}
+
+/// Text of a peer's as a message may show it: control characters, which may end a line or move a terminal's cursor, are escaped.
+pub fn printable(text: &str) -> String {
+    let mut printable = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            character if character.is_control() => printable.extend(character.escape_default()),
+            character => printable.push(character),
+        }
+    }
+    printable
 }
 
 /// A distinguished name as RFC 2253 writes it: last element first, special characters escaped.
@@ -176,20 +190,25 @@ fn rfc2253(name: &X509Name<'_>) -> String {
     elements.join(",")
 }
 
+/// As Envoy's `XN_FLAG_RFC2253` escapes: special characters with a backslash, control characters and what is no ASCII byte by byte
+/// in hexadecimal digits.
 fn escape(value: &Any<'_>) -> String {
-    let Ok(text) = std::str::from_utf8(value.data) else {
-        return value.data.iter().map(|byte| format!("\\{byte:02X}")).collect();
-    };
-    let last = text.chars().count().saturating_sub(1);
-    let mut escaped = String::with_capacity(text.len());
-    for (index, character) in text.chars().enumerate() {
-        let special = matches!(character, ',' | '+' | '"' | '\\' | '<' | '>' | ';')
-            || (index == 0 && matches!(character, '#' | ' '))
-            || (index == last && character == ' ');
-        if special {
-            escaped.push('\\');
+    let last = value.data.len().saturating_sub(1);
+    let mut escaped = String::with_capacity(value.data.len());
+    for (index, byte) in value.data.iter().enumerate() {
+        let special = matches!(byte, b',' | b'+' | b'"' | b'\\' | b'<' | b'>' | b';')
+            || (index == 0 && matches!(byte, b'#' | b' '))
+            || (index == last && *byte == b' ');
+        match byte {
+            b' '..=b'~' if !special => {}
+            b' '..=b'~' => escaped.push('\\'),
+            byte => {
+                // Writing to a String cannot fail.
+                let _ = write!(escaped, "\\{byte:02X}");
+                continue;
+            }
         }
-        escaped.push(character);
+        escaped.push(char::from(*byte));
     }
     escaped
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use evenkeel_runtime_config::access_log::{
     Format, FormatPart, GrpcMessagesFormat, GrpcStatusFormat, JsonFormat, LogFormat, Operator, Precision, TimePoint,
 };
+use evenkeel_tls::printable;
 
 use super::record::{HeadLookup, Record};
 use super::time;
@@ -400,7 +401,7 @@ fn without_query(path: &[u8]) -> &[u8] {
 fn one_word(reason: &str, sink: &mut impl Sink) {
     match reason {
         "" => sink.absent(),
-        reason => sink.bytes(reason.replace(' ', "_").as_bytes()),
+        reason => sink.bytes(reason.replace(|c: char| c == ' ' || c.is_control(), "_").as_bytes()),
     }
 }
 
@@ -423,9 +424,14 @@ fn port(address: Option<SocketAddr>) -> Option<u64> {
     address.map(|address| u64::from(address.port()))
 }
 
+/// Names out of a certificate. What its CA let pass must not make two lines of one.
 fn list(items: &[String], sink: &mut impl Sink) {
     sink.text_of(Some(items).filter(|items| !items.is_empty()), |items, out| {
-        join(items.iter().map(String::as_str), out);
+        let plain = |item: &String| !item.bytes().any(|byte| byte.is_ascii_control());
+        match items.iter().all(plain) {
+            true => join(items.iter().map(String::as_str), out),
+            false => out.extend_from_slice(printable(&items.join(",")).as_bytes()),
+        }
     });
 }
 
@@ -559,6 +565,23 @@ mod tests {
         check("%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT% %DOWNSTREAM_LOCAL_PORT%", "10.244.0.3 80");
         check("%BYTES_SENT%/%BYTES_RECEIVED% %UPSTREAM_HOST% %ROUTE_NAME%", "1024/0 - -");
         check("%UPSTREAM_TRANSPORT_FAILURE_REASON%", "delayed_connect_error:_Connection_refused");
+    }
+
+    #[test]
+    fn no_name_of_a_certificate_ends_the_line() {
+        let names = ["spiffe://a\r\n[forged]".to_owned(), "b".to_owned()];
+        let record =
+            Record { downstream_peer_uri_sans: &names, downstream_transport_failure_reason: "a b\nc", ..record() };
+        let check = |line: &LogFormat, expected: &str| {
+            let mut out = Vec::new();
+            format_line(line, &record, &mut out);
+            assert_eq!(String::from_utf8_lossy(&out), expected);
+        };
+        let operators = "%DOWNSTREAM_PEER_URI_SAN% %DOWNSTREAM_TRANSPORT_FAILURE_REASON%";
+        check(&LogFormat::Text(parse(operators)), "spiffe://a\\r\\n[forged],b a_b_c");
+        let root = JsonFormat::Object(vec![("all".into(), JsonFormat::Value(parse(operators)))]);
+        let json = LogFormat::Json { root, omit_empty: false };
+        check(&json, "{\"all\":\"spiffe://a\\\\r\\\\n[forged],b a_b_c\"}\n");
     }
 
     #[test]

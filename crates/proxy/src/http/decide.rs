@@ -8,7 +8,7 @@ use std::time::Duration;
 use evenkeel_filters::{Decision, Kept, Position, RequestContext};
 use evenkeel_http::{Framing, HeaderId, RequestHead, path};
 use evenkeel_runtime_config::hcm::{EscapedSlashes, RouteSource};
-use evenkeel_runtime_config::rewrite::https_location;
+use evenkeel_runtime_config::rewrite::{https_location, path_as_location};
 use evenkeel_runtime_config::route::{ForwardAction, HostRewrite, Route, RouteAction, RouteTable, VirtualHost};
 use evenkeel_runtime_config::route_match::RouteSelection;
 use evenkeel_runtime_config::{Config, Demand, HttpConnectionManager};
@@ -350,7 +350,7 @@ fn normalize(request: &mut Request, hcm: &HttpConnectionManager) -> Result<Optio
     {
         request.head.set_path(&merged);
     }
-    let location = redirect.then(|| request.head.path().to_vec());
+    let location = redirect.then(|| path_as_location(request.head.path()));
     Ok(location.map(|location| Reply::redirect(307, location, "path_normalization_redirect")))
 }
 
@@ -367,11 +367,12 @@ fn prepare(request: &mut Request, origin: &Origin) -> Result<SocketAddr, Reply> 
             return Err(Reply::from(&failure));
         }
     }
+    request.tunnel = asked_tunnel(request, &origin.worker.random);
+    // What the client has said of this hop ends here, before anything is added that it must not be able to name.
+    request.head.headers.remove_hop_by_hop();
     let client = identify(&mut request.head, hcm, &origin.view, &origin.peer_text, &origin.worker.random);
     request.client = Some(client);
-    request.tunnel = asked_tunnel(request, &origin.worker.random);
     request.grpc = is_grpc(&request.head);
-    request.head.headers.remove_hop_by_hop();
     Ok(client)
 }
 

@@ -6,41 +6,12 @@ use std::net::{IpAddr, SocketAddr};
 
 use evenkeel_http::{HeaderId, Headers, RequestHead};
 use evenkeel_runtime_config::HttpConnectionManager;
-use evenkeel_runtime_config::hcm::{ClientCertDetails, ForwardClientCert, StripPort};
-use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
+use evenkeel_runtime_config::hcm::StripPort;
+use evenkeel_runtime_config::view::ConnectionView;
 
+use super::between_proxies::is_taken_off;
+use super::client_cert;
 use crate::random::Random;
-
-/// Headers only a trusted, internal hop may set.
-const INTERNAL: [HeaderId; 7] = [
-    HeaderId::EnvoyRetryOn,
-    HeaderId::EnvoyMaxRetries,
-    HeaderId::EnvoyExpectedRqTimeoutMs,
-    HeaderId::EnvoyForceTrace,
-    HeaderId::EnvoyIpTags,
-    HeaderId::EnvoyHedgeOnPerTryTimeout,
-    HeaderId::EnvoyInternal,
-];
-
-/// The same without a well-known id.
-const INTERNAL_NAMES: [&[u8]; 7] = [
-    b"x-envoy-retry-grpc-on",
-    b"x-envoy-retriable-status-codes",
-    b"x-envoy-upstream-alt-stat-name",
-    b"x-envoy-upstream-rq-timeout-ms",
-    b"x-envoy-upstream-rq-per-try-timeout-ms",
-    b"x-envoy-upstream-stream-duration-ms",
-    b"x-envoy-original-url",
-];
-
-/// Headers an edge proxy takes off besides.
-const EDGE: [HeaderId; 4] = [
-    HeaderId::EnvoyDecoratorOperation,
-    HeaderId::EnvoyDownstreamServiceCluster,
-    HeaderId::EnvoyDownstreamServiceNode,
-    HeaderId::EnvoyOriginalPath,
-];
-const EDGE_NAME: &[u8] = b"x-envoy-original-host";
 
 /// Lists that several lines may make up. They are made one: whoever reads a single line next must not miss what the last hop
 /// has said.
@@ -58,19 +29,13 @@ pub(super) fn identify(
     let direct = connection.remote;
     // Bits by place in `LISTS`.
     let (seen, repeated) = (Cell::new(0_u8), Cell::new(0_u8));
-    head.headers.remove_where(|id, name| match id {
-        HeaderId::Other => {
-            name.starts_with(b"x-envoy-")
-                && (INTERNAL_NAMES.contains(&name) || (hcm.use_remote_address && name == EDGE_NAME))
+    head.headers.remove_where(|id, name| match LISTS.iter().position(|list| *list == id) {
+        Some(at) => {
+            repeated.set(repeated.get() | (seen.get() & (1 << at)));
+            seen.set(seen.get() | (1 << at));
+            false
         }
-        id => match LISTS.iter().position(|list| *list == id) {
-            Some(at) => {
-                repeated.set(repeated.get() | (seen.get() & (1 << at)));
-                seen.set(seen.get() | (1 << at));
-                false
-            }
-            None => INTERNAL.contains(&id) || (hcm.use_remote_address && EDGE.contains(&id)),
-        },
+        None => is_taken_off(id, name, hcm.use_remote_address),
     });
     for (at, id) in LISTS.into_iter().enumerate() {
         if repeated.get() & (1 << at) != 0 {
@@ -106,7 +71,7 @@ pub(super) fn identify(
         }
     }
     request_id(headers, hcm, random);
-    client_certificate(headers, hcm, connection);
+    client_cert::set(headers, hcm, connection);
     if let Some(via) = &hcm.via {
         append_via(headers, via);
     }
@@ -171,57 +136,6 @@ fn hex(number: u64) -> [[u8; 8]; 2] {
     [eight((number >> 32) as u32), eight(number as u32)]
 }
 
-/// `x-forwarded-client-cert` as `forward_client_cert_details` says.
-fn client_certificate(headers: &mut Headers, hcm: &HttpConnectionManager, connection: &ConnectionView) {
-    let mode = hcm.forward_client_cert;
-    let Some(peer) = connection.peer.as_ref() else {
-        if mode != ForwardClientCert::AlwaysForwardOnly {
-            headers.remove(HeaderId::ForwardedClientCert);
-        }
-        return;
-    };
-    match mode {
-        ForwardClientCert::Sanitize => headers.remove(HeaderId::ForwardedClientCert),
-        ForwardClientCert::ForwardOnly | ForwardClientCert::AlwaysForwardOnly => {}
-        ForwardClientCert::AppendForward => {
-            headers.append_to_list(HeaderId::ForwardedClientCert, element(peer, hcm.client_cert_details).as_bytes());
-        }
-        ForwardClientCert::SanitizeSet => {
-            headers.set(HeaderId::ForwardedClientCert, element(peer, hcm.client_cert_details).as_bytes());
-        }
-    }
-}
-
-/// Our element: `By=…;Hash=…;Cert="…";Chain="…";Subject="…";URI=…;DNS=…`.
-fn element(peer: &PeerIdentity, details: ClientCertDetails) -> String {
-    let mut parts: Vec<String> = peer.local_uri_sans.iter().map(|uri| format!("By={uri}")).collect();
-    parts.push(format!("Hash={}", peer.sha256));
-    if details.cert
-        && let Some(pem) = &peer.cert_pem_urlencoded
-    {
-        parts.push(format!("Cert=\"{pem}\""));
-    }
-    if details.chain
-        && let Some(pem) = &peer.chain_pem_urlencoded
-    {
-        parts.push(format!("Chain=\"{pem}\""));
-    }
-    if details.subject {
-        parts.push(format!("Subject=\"{}\"", peer.subject.replace('\\', "\\\\").replace('"', "\\\"")));
-    }
-    if details.uri {
-        // A peer without a URI is named by an empty one, as Envoy does.
-        if peer.uri_sans.is_empty() {
-            parts.push("URI=".to_owned());
-        }
-        parts.extend(peer.uri_sans.iter().map(|uri| format!("URI={uri}")));
-    }
-    if details.dns {
-        parts.extend(peer.dns_sans.iter().map(|dns| format!("DNS={dns}")));
-    }
-    parts.join(";")
-}
-
 fn strip_port(head: &mut RequestHead, strip: StripPort, listener_port: u16) {
     if strip == StripPort::None || head.method() == b"CONNECT" {
         return;
@@ -263,25 +177,5 @@ mod tests {
         check(0, Some("3.3.3.3"));
         check(2, Some("1.1.1.1"));
         check(3, None);
-    }
-
-    #[test]
-    fn names_the_peer() {
-        let peer = PeerIdentity {
-            uri_sans: vec!["spiffe://a/ns/b/sa/c".into()],
-            dns_sans: vec!["d".into()],
-            subject: "CN=\"x\"".into(),
-            sha256: "ab".into(),
-            local_uri_sans: vec!["spiffe://me".into()],
-            cert_pem_urlencoded: Some("PEM".into()),
-            chain_pem_urlencoded: Some("PEMS".into()),
-        };
-        let all = ClientCertDetails { subject: true, cert: true, chain: true, dns: true, uri: true };
-        assert_eq!(
-            element(&peer, all),
-            r#"By=spiffe://me;Hash=ab;Cert="PEM";Chain="PEMS";Subject="CN=\"x\"";URI=spiffe://a/ns/b/sa/c;DNS=d"#
-        );
-        let uri = ClientCertDetails { uri: true, ..ClientCertDetails::default() };
-        assert_eq!(element(&peer, uri), "By=spiffe://me;Hash=ab;URI=spiffe://a/ns/b/sa/c");
     }
 }

@@ -1,6 +1,8 @@
 //! The HTTP connection manager. [`phases`] is a request's life from top to bottom; the other files are its parts.
 
 pub(crate) mod affinity;
+mod between_proxies;
+mod client_cert;
 mod clock;
 mod collect;
 mod connection;

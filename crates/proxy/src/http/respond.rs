@@ -36,6 +36,10 @@ impl Life<'_> {
             let reply = Reply::from(&Failure::UpstreamProtocol);
             return Box::pin(self.reply(reply, Some(forward.levels))).await;
         }
+        // What the upstream has said of its hop ends here, before filters and routes add what it must not be able to name.
+        let headers = &mut self.request.response.headers;
+        self.request.head_chunked = headers.contains(HeaderId::TransferEncoding);
+        headers.remove_hop_by_hop();
         self.ask_filters(info.framing.is_empty());
         self.edit_response(forward);
         timers.end_tries();
@@ -140,8 +144,6 @@ impl Life<'_> {
     fn edit_response(&mut self, forward: &Forward<'_>) {
         let (hcm, request) = (&*self.origin.hcm, &mut *self.request);
         let headers = &mut request.response.headers;
-        request.head_chunked = headers.contains(HeaderId::TransferEncoding);
-        headers.remove_hop_by_hop();
         headers.remove(HeaderId::EnvoyDecoratorOperation);
         forward.affinity.edit_response(headers);
         let mut digits = itoa::Buffer::new();

@@ -81,6 +81,9 @@ fn names_of_all_kinds_are_read() {
     assert_eq!(certificate.ip_sans, ["10.0.0.1", "2001:db8::1"]);
     // RFC 2253: the last element first, special characters escaped.
     assert_eq!(certificate.subject, "CN=\\#web\\ ,O=Acme\\, Inc.");
+    let hostile = parsed(Vec::new(), &[(DnType::CommonName, "a\r\nevil: \"\u{fc}\u{7f}\0")]);
+    assert_eq!(hostile.subject, r#"CN=a\0D\0Aevil: \"\C3\BC\7F\00"#);
+    assert_eq!(hostile.display_name(), hostile.subject);
     assert!(certificate.issuer.starts_with("CN=root"), "{}", certificate.issuer);
 }
 

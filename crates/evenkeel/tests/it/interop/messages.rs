@@ -58,6 +58,25 @@ fn persistence() -> Vec<Case> {
         old("HTTP/1.0 without a host", "| host: old.test", "/", "").then(Step::Closed),
         old("HTTP/1.0 that asks to be kept", "200", "/", "Host: a.test\r\nConnection: keep-alive\r\n").then(Step::Open),
         Case::request(
+            "what only proxies may ask for is not asked by the edge's clients",
+            Port::Edge,
+            "| x-client-trace-id: 1",
+            &format!("GET / HTTP/1.1\r\nHost: a.test\r\n{FROM_PROXIES}X-Client-Trace-Id: 1\r\n\r\n"),
+        ),
+        Case::request(
+            "what only proxies may ask for is not asked by other clients",
+            Port::Http,
+            "| x-client-trace-id: 1",
+            &format!("GET / HTTP/1.1\r\nHost: actions.test\r\n{FROM_PROXIES}X-Client-Trace-Id: 1\r\n\r\n"),
+        ),
+        Case::request(
+            "what proxies say of a request is not said by the edge's clients",
+            Port::Edge,
+            "| x-envoy-attempt-count: 7",
+            "GET / HTTP/1.1\r\nHost: a.test\r\nX-Envoy-Attempt-Count: 7\r\nX-Envoy-Peer-Metadata-Id: x\r\n\r\n",
+        )
+        .differs("at the edge it is as little true as what Envoy takes off there", "\n| x-envoy-external-address"),
+        Case::request(
             "headers of an outer hop end at the edge",
             Port::Edge,
             "via: 1.1 a,1.1 b, edge",
@@ -69,11 +88,59 @@ fn persistence() -> Vec<Case> {
     ]
 }
 
+/// Envoy's list of what is taken off requests that are not internal.
+const FROM_PROXIES: &str = "X-Envoy-Retry-On: 5xx\r\nX-Envoy-Retry-Grpc-On: internal\r\nX-Envoy-Max-Retries: 9\r\n\
+    X-Envoy-Retriable-Status-Codes: 200\r\nX-Envoy-Retriable-Header-Names: server\r\nX-Envoy-Upstream-Alt-Stat-Name: a\r\n\
+    X-Envoy-Upstream-Rq-Timeout-Ms: 1\r\nX-Envoy-Upstream-Rq-Per-Try-Timeout-Ms: 1\r\n\
+    X-Envoy-Upstream-Rq-Timeout-Alt-Response: 1\r\nX-Envoy-Expected-Rq-Timeout-Ms: 1\r\nX-Envoy-Force-Trace: 1\r\n\
+    X-Envoy-Ip-Tags: a\r\nX-Envoy-Original-Url: /a\r\nX-Envoy-Hedge-On-Per-Try-Timeout: true\r\nX-Envoy-Internal: true\r\n\
+    X-Envoy-Upstream-Stream-Duration-Ms: 1\r\n";
+
 fn hop_by_hop() -> Vec<Case> {
     let fields = "Connection: keep-alive, x-private\r\nX-Private: 1\r\nTE: trailers\r\n\
                   Keep-Alive: timeout=5\r\nProxy-Connection: keep-alive\r\n";
+    let named = |name, options: &str, expect| {
+        let request = format!("GET / HTTP/1.1\r\nHost: a.test\r\nConnection: {options}\r\n\r\n");
+        Case::request(name, Port::Edge, expect, &request)
+    };
+    let refused = |name, options: &str| named(name, options, "400 Bad Request").then(Step::Closed);
+    let proxies_own = |name, options: &str| {
+        let why = "what proxies tell each other of the client is nothing that it may name, whichever proxy says it";
+        named(name, options, "200").differs(why, "400 Bad Request")
+    };
     vec![
         Case::get("hop-by-hop request headers end here", "actions.test", "/", fields, "200"),
+        Case::get("hop-by-hop: te named", "actions.test", "/", "Connection: te\r\nTE: trailers\r\n", "200"),
+        Case::get(
+            "hop-by-hop: te named among others",
+            "actions.test",
+            "/",
+            "Connection: close, TE\r\nTE: gzip\r\n",
+            "200",
+        ),
+        Case::get(
+            "hop-by-hop: proxy-connection",
+            "actions.test",
+            "/",
+            "Proxy-Connection: x-a\r\nX-A: 1\r\n",
+            "| x-a: 1",
+        ),
+        Case::get(
+            "hop-by-hop: credentials named",
+            "actions.test",
+            "/",
+            "Connection: authorization\r\nAuthorization: x\r\n",
+            "200",
+        ),
+        Case::get("hop-by-hop: nine named", "actions.test", "/", "Connection: 1,2,3,4,5,6,7,8,9\r\n9: x\r\n", "200"),
+        refused("hop-by-hop: ten named", "1,2,3,4,5,6,7,8,9,10"),
+        refused("hop-by-hop: the client's address named", "close, X-Forwarded-For"),
+        refused("hop-by-hop: the scheme named", "x-forwarded-proto"),
+        refused("hop-by-hop: the host before named", "x-forwarded-host"),
+        refused("hop-by-hop: a pseudo header named", ":path"),
+        proxies_own("hop-by-hop: the client's certificate named", "x-forwarded-client-cert"),
+        proxies_own("hop-by-hop: the request's id named", "x-request-id"),
+        proxies_own("hop-by-hop: the client's address named by another name", "keep-alive, x-envoy-external-address"),
         Case::get("hop-by-hop response headers end here", "actions.test", "/behave/hop-by-hop", "", "200")
             .then(Step::Open)
             .differs(

@@ -20,7 +20,7 @@ const TEMPLATE: &str = include_str!("bootstrap.yaml");
 pub struct Scene {
     folder: tempfile::TempDir,
     root_pem: String,
-    identities: [(&'static str, Identity); 2],
+    identities: [(&'static str, Identity); 3],
     /// The machine's own address, as seen from outside.
     pub own_address: String,
     admin: u16,
@@ -63,7 +63,9 @@ impl Scene {
         ];
         let numbers = free_ports::<9>();
         let listeners = std::array::from_fn(|index| (ports[index], numbers[index]));
-        let identities = ["web", "other"].map(|account| (account, ca.for_spiffe(&spiffe(account))));
+        let hostile = ca.with_common_name(&spiffe("web"), "a\r\nevil: \"1\",b;c\\ \u{fc}\u{1}");
+        let [web, other] = ["web", "other"].map(|account| (account, ca.for_spiffe(&spiffe(account))));
+        let identities = [web, other, ("hostile", hostile)];
         let scene = Self {
             folder,
             root_pem: ca.root_pem(),

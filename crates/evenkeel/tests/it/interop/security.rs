@@ -43,6 +43,11 @@ fn tls() -> Vec<Case> {
         get("tls: unknown server name", Opening::Tls("unknown.test"), "error: "),
         get("tls: client certificate missing", Opening::Tls("mutual.test"), "error: "),
         get("tls: client certificate allowed", Opening::MutualTls("mutual.test", "web"), "x-forwarded-client-cert"),
+        get(
+            "tls: client certificate that would end the line",
+            Opening::MutualTls("mutual.test", "hostile"),
+            r#"evil: \"1\"\,b\;c"#,
+        ),
         get("tls: client certificate of another", Opening::MutualTls("mutual.test", "other"), "403"),
         Case::request(
             "tls: forged client certificate header",

@@ -1,0 +1,164 @@
+//! `x-forwarded-client-cert`: what is told of the client's certificate.
+//!
+//! An element is a list of `Key=value` with `;` between them, a header a list of elements with `,`. What certificates say is the
+//! client's own text as far as its CA signs anything: no text of theirs may end a value, an element or the line.
+
+use std::fmt::Write as _;
+
+use evenkeel_http::{HeaderId, Headers};
+use evenkeel_runtime_config::HttpConnectionManager;
+use evenkeel_runtime_config::hcm::{ClientCertDetails, ForwardClientCert};
+use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
+
+/// Brings the header into the form `forward_client_cert_details` says.
+pub(super) fn set(headers: &mut Headers, hcm: &HttpConnectionManager, connection: &ConnectionView) {
+    let mode = hcm.forward_client_cert;
+    let Some(peer) = connection.peer.as_ref() else {
+        if mode != ForwardClientCert::AlwaysForwardOnly {
+            headers.remove(HeaderId::ForwardedClientCert);
+        }
+        return;
+    };
+    match mode {
+        ForwardClientCert::Sanitize => headers.remove(HeaderId::ForwardedClientCert),
+        ForwardClientCert::ForwardOnly | ForwardClientCert::AlwaysForwardOnly => {}
+        ForwardClientCert::AppendForward => {
+            headers.append_to_list(HeaderId::ForwardedClientCert, element(peer, hcm.client_cert_details).as_bytes());
+        }
+        ForwardClientCert::SanitizeSet => {
+            headers.set(HeaderId::ForwardedClientCert, element(peer, hcm.client_cert_details).as_bytes());
+        }
+    }
+}
+
+/// Our element: `By=…;Hash=…;Cert="…";Chain="…";Subject="…";URI=…;DNS=…`.
+fn element(peer: &PeerIdentity, details: ClientCertDetails) -> String {
+    let mut element = String::with_capacity(256);
+    peer.local_uri_sans.iter().for_each(|uri| name(&mut element, "By", uri));
+    name(&mut element, "Hash", &peer.sha256);
+    // Encoded as in a URL, they need no quotes to be escaped.
+    if details.cert
+        && let Some(pem) = &peer.cert_pem_urlencoded
+    {
+        quoted(&mut element, "Cert", pem);
+    }
+    if details.chain
+        && let Some(pem) = &peer.chain_pem_urlencoded
+    {
+        quoted(&mut element, "Chain", pem);
+    }
+    if details.subject {
+        quoted(&mut element, "Subject", &peer.subject);
+    }
+    if details.uri {
+        peer.uri_sans.iter().for_each(|uri| name(&mut element, "URI", uri));
+        // A peer without a URI is named by an empty one, as Envoy does.
+        if peer.uri_sans.is_empty() {
+            name(&mut element, "URI", "");
+        }
+    }
+    if details.dns {
+        peer.dns_sans.iter().for_each(|dns| name(&mut element, "DNS", dns));
+    }
+    element
+}
+
+/// A value without quotes, as Envoy writes names; one that would be read as more than a value gets them.
+fn name(element: &mut String, key: &str, value: &str) {
+    if value.contains([',', ';', '=', '"', '\\', ' ']) {
+        let escaped: String =
+            value.chars().flat_map(|c| ['\\', c].into_iter().skip(usize::from(!matches!(c, '"' | '\\')))).collect();
+        quoted(element, key, &escaped);
+    } else {
+        begin(element, key);
+        visible(element, value);
+    }
+}
+
+/// A value in quotes. `value` has a backslash before every quote and backslash that is part of it, as subjects in the form of RFC 2253 do;
+/// a quote without one gets it.
+fn quoted(element: &mut String, key: &str, value: &str) {
+    begin(element, key);
+    element.push('"');
+    let mut escaped = false;
+    for character in value.chars() {
+        if character == '"' && !escaped {
+            element.push('\\');
+        }
+        escaped = character == '\\' && !escaped;
+        visible(element, character.encode_utf8(&mut [0; 4]));
+    }
+    if escaped {
+        element.push('\\');
+    }
+    element.push('"');
+}
+
+fn begin(element: &mut String, key: &str) {
+    if !element.is_empty() {
+        element.push(';');
+    }
+    element.push_str(key);
+    element.push('=');
+}
+
+/// Text in which all but visible ASCII and blanks is escaped as in a URL.
+fn visible(element: &mut String, text: &str) {
+    for byte in text.bytes() {
+        match byte {
+            b' '..=b'~' => element.push(char::from(byte)),
+            // Writing to a String cannot fail.
+            byte => _ = write!(element, "%{byte:02X}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_the_peer() {
+        let peer = PeerIdentity {
+            uri_sans: vec!["spiffe://a/ns/b/sa/c".into()],
+            dns_sans: vec!["d".into()],
+            subject: r#"CN=\"x\",O=y"#.into(),
+            sha256: "ab".into(),
+            local_uri_sans: vec!["spiffe://me".into()],
+            cert_pem_urlencoded: Some("PEM".into()),
+            chain_pem_urlencoded: Some("PEMS".into()),
+        };
+        let all = ClientCertDetails { subject: true, cert: true, chain: true, dns: true, uri: true };
+        assert_eq!(
+            element(&peer, all),
+            r#"By=spiffe://me;Hash=ab;Cert="PEM";Chain="PEMS";Subject="CN=\"x\",O=y";URI=spiffe://a/ns/b/sa/c;DNS=d"#
+        );
+        let uri = ClientCertDetails { uri: true, ..ClientCertDetails::default() };
+        assert_eq!(element(&peer, uri), "By=spiffe://me;Hash=ab;URI=spiffe://a/ns/b/sa/c");
+    }
+
+    #[test]
+    fn no_name_is_more_than_a_value() {
+        let check = |text: &str, as_subject: &str, as_name: &str| {
+            let peer = PeerIdentity {
+                uri_sans: vec![text.into()],
+                dns_sans: vec![text.into()],
+                subject: text.into(),
+                sha256: "ab".into(),
+                ..PeerIdentity::default()
+            };
+            let all = ClientCertDetails { subject: true, dns: true, uri: true, ..ClientCertDetails::default() };
+            let expected = format!("Hash=ab;Subject={as_subject};URI={as_name};DNS={as_name}");
+            assert_eq!(element(&peer, all), expected, "{text:?}");
+        };
+        check("a;URI=spiffe://x", r#""a;URI=spiffe://x""#, r#""a;URI=spiffe://x""#);
+        check("a,By=b", r#""a,By=b""#, r#""a,By=b""#);
+        check("a\r\nevil: 1", r#""a%0D%0Aevil: 1""#, r#""a%0D%0Aevil: 1""#);
+        check("a\0\u{fc}\u{7f}", r#""a%00%C3%BC%7F""#, "a%00%C3%BC%7F");
+        // In a subject the backslash is an escape already.
+        check(r#"a";b"#, r#""a\";b""#, r#""a\";b""#);
+        check(r#"a\"b"#, r#""a\"b""#, r#""a\\\"b""#);
+        check(r#"a\\"b"#, r#""a\\\"b""#, r#""a\\\\\"b""#);
+        check(r"a\", r#""a\\""#, r#""a\\""#);
+    }
+}
