@@ -2,8 +2,9 @@
 //!
 //! Between two proxies of ours many HTTP/1.1 requests share one connection: it is framed as HTTP/2, and what it carries is
 //! HTTP/1.1 all the same — routes, logs and the protocol towards the application are chosen as if it had come in HTTP/1.1.
-//! A client says so by offering [`MULTIPLEXED_HTTP1`] before Istio's `istio-http/1.1`, and a server by choosing it. Every other
-//! server passes over a protocol it does not know, so the connection then is what it would have been without.
+//! A client says so by offering [`MULTIPLEXED_HTTP1`] before Istio's `istio-http/1.1`, and a server by choosing it, which only a
+//! sidecar's inbound listener does, of clients it knows by their certificates. Every other server passes over a protocol it does
+//! not know, so the connection then is what it would have been without.
 
 use evenkeel_http::Version;
 
@@ -75,10 +76,11 @@ pub(crate) fn spoken(agreed: Option<&[u8]>, wanted: Wanted) -> Spoken {
     }
 }
 
-/// What a client speaks by what was agreed on with it; `None` when that leaves it open.
-pub(crate) fn spoken_by_client(agreed: Option<&[u8]>) -> Option<Spoken> {
+/// What a client speaks by what was agreed on with it; `None` when that leaves it open. Only one that is `known` by a certificate can
+/// be a proxy of ours, whatever the context's own list says.
+pub(crate) fn spoken_by_client(agreed: Option<&[u8]>, known: bool) -> Option<Spoken> {
     match agreed? {
-        MULTIPLEXED_HTTP1 => Some(Spoken::Http2(Version::Http11)),
+        MULTIPLEXED_HTTP1 if known => Some(Spoken::Http2(Version::Http11)),
         HTTP2 | MESH_HTTP2 => Some(Spoken::Http2(Version::Http2)),
         HTTP1 | MESH_HTTP1 | b"http/1.0" | b"istio-http/1.0" => Some(Spoken::Http1),
         _ => None,
@@ -118,8 +120,9 @@ mod tests {
         check(Wanted::Http2, None, Spoken::Http2(Version::Http2));
         check(Wanted::Either, Some("h2"), Spoken::Http2(Version::Http2));
         check(Wanted::Either, None, Spoken::Http1);
-        assert_eq!(spoken_by_client(Some(b"istio")), None);
-        assert_eq!(spoken_by_client(Some(b"h2")), Some(Spoken::Http2(Version::Http2)));
-        assert_eq!(spoken_by_client(Some(MULTIPLEXED_HTTP1)), Some(Spoken::Http2(Version::Http11)));
+        assert_eq!(spoken_by_client(Some(b"istio"), true), None);
+        assert_eq!(spoken_by_client(Some(b"h2"), false), Some(Spoken::Http2(Version::Http2)));
+        assert_eq!(spoken_by_client(Some(MULTIPLEXED_HTTP1), true), Some(Spoken::Http2(Version::Http11)));
+        assert_eq!(spoken_by_client(Some(MULTIPLEXED_HTTP1), false), None);
     }
 }

@@ -20,7 +20,7 @@ admin:
 static_resources:
   listeners:
   - name: ingress
-    address: {listen}
+    address: {listen}{direction}
     filter_chains:
     - filters:{filter}{downstream_tls}
   clusters:
@@ -38,6 +38,7 @@ static_resources:
             patience = PATIENCE.as_secs(),
             admin = address(self.admin),
             listen = address(self.listen),
+            direction = if self.protocol == Protocol::Mesh { "\n    traffic_direction: INBOUND" } else { "" },
             upstream = address(self.upstream),
             filter = if self.protocol == Protocol::Tcp { self.tcp_proxy() } else { self.connection_manager() },
             downstream_tls = self.downstream_tls.map_or_else(String::new, |tls| self.downstream_tls(tls)),

@@ -79,7 +79,8 @@ enum Opening {
 /// What the client speaks: as configured, as agreed on in the TLS handshake, or as its first bytes say.
 async fn protocol(connection: &mut Http1Connection) -> Opening {
     let origin = &connection.origin;
-    let agreed = origin.session.as_ref().and_then(|session| spoken_by_client(session.alpn.as_deref()));
+    let agreed =
+        origin.session.as_ref().and_then(|session| spoken_by_client(session.alpn.as_deref(), session.peer.is_some()));
     match (origin.hcm.codec, agreed) {
         // Of those that have spoken, only such connections move.
         _ if origin.resumed && connection.side.requests() > 0 => Opening::Speaks(Protocol::Http1),

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use evenkeel_runtime_config::hcm::Codec;
-use evenkeel_runtime_config::listener::{FilterChain, Terminal};
+use evenkeel_runtime_config::listener::{FilterChain, Listener, Terminal, TrafficDirection};
 use evenkeel_tls::{DownstreamTls, FailedHandshake, HandshakeError, SanMismatch, Session};
 use tokio::net::TcpStream;
 
@@ -41,20 +41,24 @@ pub(super) enum Blame {
 /// handshake a success or not.
 pub(super) async fn accept(
     stream: TcpStream,
-    (chain, tls): (&FilterChain, &DownstreamTls),
+    (listener, chain, tls): (&Listener, &FilterChain, &DownstreamTls),
     inspected: Inspected,
     server_name: &mut Option<Arc<str>>,
 ) -> Result<Stream, Failure> {
-    let accepting = Box::pin(shake(stream, tls, inspected, takes_multiplexed(chain), server_name));
+    let multiplexed = takes_multiplexed(listener.direction, chain, tls);
+    let accepting = Box::pin(shake(stream, tls, inspected, multiplexed, server_name));
     match tokio::time::timeout(chain.handshake_timeout, accepting).await {
         Ok(accepted) => accepted,
         Err(_) => Err(Failure { reason: String::new(), session: Session::default(), blame: Blame::Timeout }),
     }
 }
 
-/// Whether clients of ours may share a connection for many HTTP/1.1 requests. In front of anything but HTTP they may not.
-fn takes_multiplexed(chain: &FilterChain) -> bool {
-    matches!(&chain.terminal, Terminal::Http(hcm) if hcm.codec != Codec::Http1)
+/// Whether clients of ours may share a connection for many HTTP/1.1 requests: where a sidecar takes those of its mesh, whom it knows
+/// by their certificates. A gateway's clients are no sidecars, and in front of anything but HTTP there is nothing to share.
+fn takes_multiplexed(direction: TrafficDirection, chain: &FilterChain, tls: &DownstreamTls) -> bool {
+    direction == TrafficDirection::Inbound
+        && tls.is_mutual()
+        && matches!(&chain.terminal, Terminal::Http(hcm) if hcm.codec != Codec::Http1)
 }
 
 async fn shake(

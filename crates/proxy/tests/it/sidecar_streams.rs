@@ -128,6 +128,17 @@ fn http1_clients_wait_for_slow_readers_alone() {
 
 // Peers that mean harm ------------------------------------------------------------------------------------------------------
 
+/// What is agreed on between sidecars alone is agreed on with nobody else, though it has a certificate.
+#[test]
+fn gateways_do_not_take_their_clients_for_sidecars() {
+    for listener in ["", "traffic_direction: OUTBOUND"] {
+        let mesh = Mesh::new(&Setup { listener, ..Setup::default() });
+        let mut client = as_sidecar(&mesh.tls, mesh.inbound.listener("inbound")).expect("a handshake");
+        // Nothing was agreed on, so that its first bytes say what it speaks: frames are HTTP/2 as anybody's.
+        assert_eq!(client.get("a", "/", "").expect("HTTP/1.1").status, 200, "{listener}");
+    }
+}
+
 /// Speaks as a sidecar does whose applications speak HTTP/1.1.
 fn as_sidecar(tls: &MeshTls, address: SocketAddr) -> std::io::Result<Connection> {
     let alpn = &["evenkeel-h2-http/1.1", "istio-http/1.1"];

@@ -59,11 +59,13 @@ pub struct Setup {
     pub workers: (usize, usize),
     /// Routes of the inbound sidecar before the one that is taken.
     pub routes: String,
+    /// Fields of the inbound sidecar's listener.
+    pub listener: &'static str,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { codec_type: "AUTO", workers: (2, 2), routes: String::new() }
+        Self { codec_type: "AUTO", workers: (2, 2), routes: String::new(), listener: "traffic_direction: INBOUND" }
     }
 }
 
@@ -84,7 +86,8 @@ impl Mesh {
                  routes: [{before}{{match: {{prefix: /}}, route: {{cluster: next, timeout: 0s}}}}]}}]}}"
             )
         };
-        let inbound = http_listener("inbound", &routes(setup.codec_type, &setup.routes), &tls.listener("h2, http/1.1"));
+        let chain = tls.listener("h2, http/1.1") + setup.listener;
+        let inbound = http_listener("inbound", &routes(setup.codec_type, &setup.routes), &chain);
         let inbound = static_bootstrap(&inbound, &[static_cluster("next", address, &as_received)]);
         let inbound = Proxy::start_with(&inbound, setup.workers.0);
         inbound.wait_live();
