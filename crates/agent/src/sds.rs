@@ -3,7 +3,10 @@
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use evenkeel_xds::pb::envoy::config::core::v3::data_source::Specifier;
 use evenkeel_xds::pb::envoy::config::core::v3::{DataSource, Node};
@@ -13,14 +16,18 @@ use evenkeel_xds::pb::envoy::extensions::transport_sockets::tls::v3::{
 use evenkeel_xds::pb::envoy::service::secret::v3::secret_discovery_service_server::SecretDiscoveryServiceServer;
 use evenkeel_xds::server::{AdsService, Session, Source};
 use evenkeel_xds::{Resource, ResourceSet, ResourceType};
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
-use tokio_stream::wrappers::UnixListenerStream;
+use tokio::time::Sleep;
+use tokio_stream::Stream;
 use tonic::transport::Server;
 use tonic::{Extensions, Status};
 
 use crate::bootstrap::{CERTIFICATE_SECRET, ROOT_SECRET};
 use crate::files::RemoveFile;
+
+/// Pause after an accept that failed for want of file descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the workload holds: PEM texts.
 #[derive(Clone, PartialEq, Eq)]
@@ -92,7 +99,39 @@ impl SdsServer {
     pub async fn run(self) -> Result<(), tonic::transport::Error> {
         let _remove = RemoveFile(self.path);
         let service = SecretDiscoveryServiceServer::new(AdsService::new(Arc::new(self.secrets)));
-        Server::builder().add_service(service).serve_with_incoming(UnixListenerStream::new(self.listener)).await
+        Server::builder().add_service(service).serve_with_incoming(Incoming::new(self.listener)).await
+    }
+}
+
+/// Accepts for ever: tonic ends at an accept that fails, as all do while the process has no descriptor left.
+struct Incoming {
+    listener: UnixListener,
+    pause: Option<Pin<Box<Sleep>>>,
+}
+
+impl Incoming {
+    fn new(listener: UnixListener) -> Self {
+        Self { listener, pause: None }
+    }
+}
+
+impl Stream for Incoming {
+    type Item = io::Result<UnixStream>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(pause) = &mut self.pause {
+                ready!(pause.as_mut().poll(cx));
+                self.pause = None;
+            }
+            match ready!(self.listener.poll_accept(cx)) {
+                Ok((stream, _)) => return Poll::Ready(Some(Ok(stream))),
+                Err(error) => {
+                    tracing::warn!(%error, "the proxy could not connect for its secrets");
+                    self.pause = Some(Box::pin(tokio::time::sleep(ACCEPT_PAUSE)));
+                }
+            }
+        }
     }
 }
 

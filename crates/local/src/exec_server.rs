@@ -19,6 +19,8 @@ use crate::workloads::INGRESS_NAME;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Restarts that may wait for each other, in requests.
 const MAX_WAITING_RESTARTS: usize = 16;
+/// Pause after an accept that failed for want of file descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Workloads whose replicas are to be replaced, as (namespace, name).
 #[derive(Debug)]
@@ -42,7 +44,14 @@ pub async fn serve(
 ) -> io::Result<()> {
     let listener = UnixListener::bind(&socket)?;
     loop {
-        let (mut stream, _) = listener.accept().await?;
+        let mut stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a request");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
         let Ok(Ok(request)) = tokio::time::timeout(REQUEST_TIMEOUT, read_request(&mut stream)).await else { continue };
         let meant = meant(&replicas.borrow().clone(), &request);
         let answered = serve_one(stream, request.purpose, meant, restarts.clone());

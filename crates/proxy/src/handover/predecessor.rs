@@ -21,6 +21,8 @@ use crate::worker::WorkerPool;
 const MAX_WAITING_PARCELS: usize = 256;
 /// Between two looks at whether there is anything to send, or anybody left to send it to.
 const POLL: Duration = Duration::from_millis(2);
+/// Pause after an accept that failed: while its cause lasts the next one fails as well, at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Between two reports of statistics.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Statistics in one packet.
@@ -98,16 +100,7 @@ impl Predecessor {
     }
 
     fn serve(&self, listener: &Socket) {
-        loop {
-            let channel = match Channel::accept(listener) {
-                Ok(channel) => channel,
-                // The listener was shut down.
-                Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
-                Err(error) => {
-                    tracing::warn!(%error, "handover: cannot accept");
-                    return;
-                }
-            };
+        while let Some(channel) = next(|| Channel::accept(listener)) {
             match self.hand_over(&channel) {
                 Ok(true) => return,
                 Ok(false) => tracing::warn!("handover: the successor ended; going on"),
@@ -221,6 +214,21 @@ impl Predecessor {
     }
 }
 
+/// The next that comes; `None` when the listener was shut down.
+fn next<T>(mut accept: impl FnMut() -> io::Result<T>) -> Option<T> {
+    loop {
+        match accept() {
+            Ok(channel) => return Some(channel),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return None,
+            // Another user's process, one that was gone again, or no descriptor left: the next one may be a successor.
+            Err(error) => {
+                tracing::warn!(%error, "handover: cannot accept");
+                std::thread::park_timeout(ACCEPT_PAUSE);
+            }
+        }
+    }
+}
+
 /// What is about traffic, and not about the process itself.
 fn travels(name: &str) -> bool {
     !["server.", "workers.", "control_plane."].iter().any(|prefix| name.starts_with(prefix))
@@ -239,6 +247,14 @@ fn chunks(mut sockets: Vec<OwnedFd>) -> Vec<Vec<OwnedFd>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_listeners_end_is_the_end() {
+        let errors = [libc::EMFILE, libc::ECONNABORTED, libc::EPERM, libc::ENFILE, libc::EINTR];
+        let mut results = errors.map(io::Error::from_raw_os_error).map(Err).into_iter().chain([Ok(7)]);
+        assert_eq!(next(|| results.next().expect("no more is asked for")), Some(7));
+        assert_eq!(next(|| Err::<(), _>(io::Error::from_raw_os_error(libc::EINVAL))), None);
+    }
 
     #[test]
     fn the_name_goes_with_the_process_unless_it_is_a_successors() {
