@@ -66,7 +66,7 @@ pub struct HttpConnectionManager {
     /// From a request's head to the end of its response, whatever moves; 408 or reset beyond. The route's own holds instead;
     /// `None`: no limit.
     pub max_stream_duration: Option<Duration>,
-    /// The request head must have arrived within this, from its first byte; `None`: no limit.
+    /// The request head must have arrived within this, from its first byte (1 min when unset; Envoy has no limit then); `None`: no limit.
     pub request_headers_timeout: Option<Duration>,
     /// Downstream connections end after this many requests; `None`: never.
     pub max_requests_per_connection: Option<u32>,

@@ -21,6 +21,9 @@ use crate::proto::{ads, any, bool_value, duration};
 use crate::view::ClientKind;
 use crate::{load_balancer, sessions};
 
+/// From a request's first byte to the end of its head. Istio sends none; Envoy has no limit then.
+const REQUEST_HEADERS_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// Value of the `server` header, as Istio's.
 const SERVER_NAME: &str = "istio-envoy";
 
@@ -89,6 +92,8 @@ fn manager(context: Context<'_>, side: Side, stat: &str, routes: RouteSpecifier,
         upgrade_configs: vec![UpgradeConfig { upgrade_type: "websocket".to_owned(), ..Default::default() }],
         // Long polls and streams last; the route's timeout is the limit the user sets.
         stream_idle_timeout: Some(duration(Duration::ZERO)),
+        // That is no limit for heads either, which last for nobody who means well.
+        request_headers_timeout: Some(duration(REQUEST_HEADERS_TIMEOUT)),
         proxy_100_continue: true,
         normalize_path: Some(bool_value(true)),
         access_log: access_log::of_requests(context),

@@ -228,6 +228,8 @@ impl Core {
             if answered && !entry.unsent.is_empty() {
                 entry.orphaned = Some(Instant::now());
                 self.streams.orphans += 1;
+                // The driver has to watch how long it is one.
+                self.touch();
                 return;
             }
             if !(entry.ended() && entry.peer_ended) {

@@ -65,7 +65,9 @@ impl Http1Connection {
             Next::End => return Beginning::None,
             Next::Leave(to) => return Beginning::Leaves(to),
         }
-        let until = after(self.clock.now(), self.origin.hcm.request_headers_timeout);
+        // Without a limit for heads the connection is as good as idle: it has made no request yet.
+        let hcm = &self.origin.hcm;
+        let until = after(self.clock.now(), hcm.request_headers_timeout.or(hcm.idle_timeout));
         loop {
             let bytes = self.side.input.bytes();
             if bytes.len() >= expected.len() || !expected.starts_with(bytes) {

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::task::{Poll, ready};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_filters::LocalReply;
 use evenkeel_http::{Framing, HeaderId, Headers};
@@ -18,7 +19,12 @@ use super::grpc;
 use super::identify::append_via;
 use super::log::record;
 use super::phases::Life;
+use crate::conn::deadline::after;
 use crate::response_flags::ResponseFlags;
+
+/// How long a client may take to read an answer of the proxy's own. It is small: a client that reads at all has it at once, and one that
+/// does not must hold nothing.
+const REPLY_FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An answer of the proxy's own.
 pub(super) struct Reply {
@@ -152,6 +158,9 @@ impl Life<'_> {
     }
 
     async fn send_reply_body(&mut self, body: &[u8]) -> io::Result<()> {
+        let limit =
+            self.origin.hcm.stream_idle_timeout.map_or(REPLY_FLUSH_TIMEOUT, |idle| idle.min(REPLY_FLUSH_TIMEOUT));
+        let mut until = None;
         poll_fn(|cx| {
             if !std::mem::replace(&mut self.response_ended, true) {
                 self.down.send(body, true);
@@ -160,10 +169,14 @@ impl Life<'_> {
             }
             // Whatever is asked of the clock next is asked after a wait, unless this did not have to.
             let flushed = self.down.poll_flush(cx);
-            if flushed.is_pending() {
-                self.request.clock.wait();
+            if flushed.is_ready() {
+                return flushed;
             }
-            flushed
+            let until = *until.get_or_insert_with(|| after(self.request.clock.now(), Some(limit)));
+            self.request.clock.wait();
+            ready!(self.deadline.poll(until, cx));
+            self.request.flags |= ResponseFlags::STREAM_IDLE_TIMEOUT;
+            Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
         })
         .await
     }

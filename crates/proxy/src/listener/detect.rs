@@ -23,13 +23,19 @@ use tokio::time::{Instant, timeout};
 use super::inspect::{InspectError, Inspected, Wanted};
 use super::serve::plain_view;
 use crate::conn::Deadline;
-use crate::conn::deadline::after;
+use crate::conn::deadline::{after, earlier};
 use crate::tcp::{self, Ahead};
 use crate::worker::Worker;
 
 /// How long a client may be silent before its server is asked too. Clients that speak first do so at once; if one does not,
 /// a connection is made in vain.
 const PATIENCE: Duration = Duration::from_millis(20);
+
+/// How long a client that has begun to speak may take to show what it speaks, where the listener sets its filters no time. What tells
+/// protocols apart is a few bytes that clients send in one piece.
+const LONGEST_BEGINNING: Duration = Duration::from_secs(60);
+/// How long a client may be silent where only TLS is served and the listener sets its filters no time, as long as a handshake may take.
+const LONGEST_SILENCE: Duration = Duration::from_secs(15);
 
 /// The ends of a connection, as filter chains match them.
 #[derive(Debug, Clone, Copy)]
@@ -114,6 +120,7 @@ async fn outwait(
 ) -> Result<Detected, InspectError> {
     let silent = choose_chain(listener, &Inspected::default(), ends);
     let until = after(Instant::now(), longest_wait(listener, silent.as_deref()));
+    let mut until_whole = None;
     let mut server = match &silent {
         Some(chain) if is_plain_tcp(chain) => Server::connect(worker, chain, ends),
         _ => Server::None,
@@ -126,7 +133,10 @@ async fn outwait(
         if server.poll_speaks(!inspected.bytes.is_empty(), cx).is_ready() {
             return Poll::Ready(Ok(First::Server));
         }
-        deadline.poll(until, cx).map(|()| Err(InspectError::Timeout))
+        if until_whole.is_none() && !inspected.bytes.is_empty() {
+            until_whole = after(Instant::now(), Some(LONGEST_BEGINNING));
+        }
+        deadline.poll(earlier(until, until_whole), cx).map(|()| Err(InspectError::Timeout))
     })
     .await?;
     let chain = match first {
@@ -153,7 +163,7 @@ fn longest_wait(listener: &Listener, silent: Option<&FilterChain>) -> Option<Dur
         Some(Terminal::Tcp(proxy)) => proxy.idle_timeout,
         Some(Terminal::Http(hcm)) => hcm.idle_timeout,
         // Only TLS is served here: there is nothing to go on with.
-        None => filters.timeout,
+        None => filters.timeout.or(Some(LONGEST_SILENCE)),
     }
 }
 

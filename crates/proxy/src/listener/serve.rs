@@ -275,7 +275,7 @@ async fn establish(
     let inspected = detected.inspected;
     let mut server_name = inspected.hello.as_ref().and_then(|hello| hello.server_name()).map(Arc::from);
     let (stream, input) = match &chain.tls {
-        Some(tls) => match handshake::accept(stream, (&chain, tls), inspected, &mut server_name).await {
+        Some(tls) => match handshake::accept(stream, (&listener, &chain, tls), inspected, &mut server_name).await {
             Ok(stream) => {
                 count_handshake(worker, counted.serving(), young, &stream);
                 (stream, Buffer::default())
@@ -302,15 +302,15 @@ async fn establish(
     Some((downstream, detected.ahead))
 }
 
-/// Runs a listener filter within the listener's time.
+/// How long a PROXY protocol header may take where the listener sets its filters no time. It is sent before anything else, in one piece.
+const LONGEST_HEADER: Duration = Duration::from_secs(15);
+
+/// Reads a PROXY protocol header within the listener's time.
 async fn within<T>(
     limit: Option<Duration>,
-    filter: impl Future<Output = Result<T, InspectError>>,
+    reading: impl Future<Output = Result<T, InspectError>>,
 ) -> Result<T, InspectError> {
-    match limit {
-        None => filter.await,
-        Some(limit) => tokio::time::timeout(limit, filter).await.unwrap_or(Err(InspectError::Timeout)),
-    }
+    tokio::time::timeout(limit.unwrap_or(LONGEST_HEADER), reading).await.unwrap_or(Err(InspectError::Timeout))
 }
 
 /// Counts and logs a connection that a listener filter has closed.

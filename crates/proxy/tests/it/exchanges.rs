@@ -52,6 +52,28 @@ fn a_stream_lasts_no_longer_than_it_may() {
     assert_eq!((response.status, response.text().as_str()), (504, "downstream duration timeout"));
 }
 
+/// Envoy sends browsers to another host here.
+#[test]
+fn unescaped_slashes_lead_to_no_other_host() {
+    let manager = "path_with_escaped_slashes_action: UNESCAPE_AND_REDIRECT";
+    for (options, path, expected) in [
+        ("", "/%2Fevil.example/", "/.//evil.example/"),
+        ("", "/%5Cevil.example/", "/./\\evil.example/"),
+        ("", "//evil.example%2F", "/.//evil.example/"),
+        ("normalize_path: true", "/%2Fevil.example/", "/.//evil.example/"),
+        ("normalize_path: true", "/%5Cevil.example/", "/.//evil.example/"),
+        ("normalize_path: true", "/a/..%2F%2Fevil.example/", "/.//evil.example/"),
+        ("merge_slashes: true", "/%2Fevil.example/", "/evil.example/"),
+        ("", "/a%2Fb?c=%2F", "/a/b?c=%2F"),
+    ] {
+        let routes = format!("{}\n      {manager}\n      {options}", answering("hello"));
+        let proxy = start(&routes, ([127, 0, 0, 1], 9).into(), "");
+        let mut client = Connection::open(proxy.listener("web")).expect("it accepts");
+        let response = client.get("test", path, "").expect("an answer");
+        assert_eq!((response.status, response.header("location")), (307, Some(expected)), "{options} {path}");
+    }
+}
+
 #[test]
 fn a_host_is_told_of_the_deadline_that_is_kept() {
     let backend = Backend::start(|_| Reply::text("answered"));

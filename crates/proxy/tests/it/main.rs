@@ -25,6 +25,7 @@ mod rollouts;
 mod settling;
 mod sidecar_streams;
 mod sidecars;
+mod slow_clients;
 mod streams;
 mod tcp;
 mod upgrade;

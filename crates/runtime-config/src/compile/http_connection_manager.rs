@@ -29,6 +29,8 @@ const DEFAULT_MAX_HEADERS_COUNT: u32 = 100;
 const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 const DEFAULT_DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 const DEFAULT_STREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(300);
+/// Envoy has none. Heads come in one piece; what takes a minute to send one only holds the connection.
+const DEFAULT_REQUEST_HEADERS_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Compiles a connection manager.
 pub(crate) fn http_connection_manager(
@@ -78,7 +80,11 @@ pub(crate) fn http_connection_manager(
         stream_idle_timeout,
         max_stream_duration,
         request_timeout: cx.limit("request_timeout", config.request_timeout.as_ref(), None),
-        request_headers_timeout: cx.limit("request_headers_timeout", config.request_headers_timeout.as_ref(), None),
+        request_headers_timeout: cx.limit(
+            "request_headers_timeout",
+            config.request_headers_timeout.as_ref(),
+            Some(DEFAULT_REQUEST_HEADERS_TIMEOUT),
+        ),
         max_requests_per_connection: max_requests(&common),
         max_connection_duration,
         max_request_headers_bytes,

@@ -64,7 +64,7 @@ fn defaults_are_envoys() {
     assert_eq!(&*m.server_name, "envoy");
     assert_eq!(m.idle_timeout, Some(Duration::from_secs(3600)));
     assert_eq!(m.stream_idle_timeout, Some(Duration::from_secs(300)));
-    assert_eq!((m.request_timeout, m.request_headers_timeout), (None, None));
+    assert_eq!((m.request_timeout, m.request_headers_timeout), (None, Some(Duration::from_secs(60))));
     assert_eq!((m.max_request_headers_bytes, m.max_headers_count), (60 * 1024, 100));
     assert_eq!((m.underscores, m.absolute_urls), (HeadersWithUnderscores::Allow, true));
     assert!(m.generate_request_id && !m.use_remote_address && !m.normalize_path && !m.accept_http_10);
