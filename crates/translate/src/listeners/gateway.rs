@@ -7,7 +7,7 @@ use evenkeel_model::{Gateway, GatewayRef, L4Match, Server, ServerProtocol, Virtu
 use evenkeel_xds::ResourceType;
 
 use super::outbound::to_destinations;
-use super::{Inspect, chain, listener, push_distinct};
+use super::{Inspect, chain, listener, push_distinct, secured};
 use crate::access_log;
 use crate::context::Context;
 use crate::http::{self, Side};
@@ -116,16 +116,13 @@ fn chains(context: Context<'_>, port: u16, gateway: &Gateway, server: &Server) -
         (ServerProtocol::Https | ServerProtocol::Tls, _) if server.passes_by_service() => Vec::new(),
         (ServerProtocol::Https, Some(server_tls)) if server_tls.mode.terminates() => {
             let manager = manager(context, port, &https_route(gateway, server));
-            let mut made = chain("", server_names(server), vec![manager]);
-            made.transport_socket = tls::gateway_server(context.snapshot.mesh(), server_tls, tls::Inner::Http);
-            vec![made]
+            let made = chain("", server_names(server), vec![manager]);
+            vec![secured(made, tls::gateway_server(context.snapshot.mesh(), server_tls, tls::Inner::Http))]
         }
         (ServerProtocol::Tls, Some(server_tls)) if server_tls.mode.terminates() => {
-            let mut made: Vec<_> = tcp_chains(context, gateway, server, &server_names(server));
-            for chain in &mut made {
-                chain.transport_socket = tls::gateway_server(context.snapshot.mesh(), server_tls, tls::Inner::Tcp);
-            }
-            made
+            let made = tcp_chains(context, gateway, server, &server_names(server)).into_iter();
+            let socket = || tls::gateway_server(context.snapshot.mesh(), server_tls, tls::Inner::Tcp);
+            made.map(|chain| secured(chain, socket())).collect()
         }
         (ServerProtocol::Https | ServerProtocol::Tls, _) => sni_chains(context, gateway, server),
         (ServerProtocol::Tcp, _) => tcp_chains(context, gateway, server, &FilterChainMatch::default()),

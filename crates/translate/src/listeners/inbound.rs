@@ -8,7 +8,7 @@ use evenkeel_model::{IngressListener, MtlsMode, PeerAuthentication, Selectable};
 use evenkeel_xds::ResourceType;
 
 use super::outbound::PLAIN_HTTP;
-use super::{Inspect, chain, companions, listener};
+use super::{Inspect, chain, companions, listener, secured};
 use crate::access_log;
 use crate::context::{Carried, Context};
 use crate::http::{self, Side};
@@ -195,7 +195,6 @@ fn tcp_chain(context: Context<'_>, target: &Target, wanted: FilterChainMatch, te
     with_tls(context, chain(&target.tcp_name, wanted, filters), terminate)
 }
 
-fn with_tls(context: Context<'_>, mut chain: FilterChain, terminate: bool) -> FilterChain {
-    chain.transport_socket = terminate.then(|| tls::mesh_server(context.snapshot.mesh()));
-    chain
+fn with_tls(context: Context<'_>, chain: FilterChain, terminate: bool) -> FilterChain {
+    secured(chain, terminate.then(|| tls::mesh_server(context.snapshot.mesh())))
 }

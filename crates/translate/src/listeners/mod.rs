@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::names;
 use crate::pb::config::listener::listener_filter::ConfigType;
 use crate::pb::config::listener::{Filter, FilterChain, FilterChainMatch, Listener, ListenerFilter};
-use crate::pb::core::{Metadata, TrafficDirection};
+use crate::pb::core::{Metadata, TrafficDirection, TransportSocket};
 use crate::pb::google::protobuf::Any;
 use crate::pb::http_inspector::HttpInspector;
 use crate::pb::original_dst::OriginalDst;
@@ -83,6 +83,16 @@ impl Inspect {
 
 fn listener_filter(name: &str, config: Any) -> ListenerFilter {
     ListenerFilter { name: name.to_owned(), config_type: Some(ConfigType::TypedConfig(config)), ..Default::default() }
+}
+
+/// How long a client's TLS handshake may take, as Istio has it. Envoy's own default is for ever.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Gives a chain its transport socket, if it has one, and the client's handshake a limit.
+fn secured(mut chain: FilterChain, socket: Option<TransportSocket>) -> FilterChain {
+    chain.transport_socket_connect_timeout = socket.is_some().then(|| duration(HANDSHAKE_TIMEOUT));
+    chain.transport_socket = socket;
+    chain
 }
 
 /// A filter chain; an empty match is left out.

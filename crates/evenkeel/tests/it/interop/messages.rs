@@ -61,7 +61,8 @@ fn persistence() -> Vec<Case> {
             "what only proxies may ask for is not asked by the edge's clients",
             Port::Edge,
             "| x-client-trace-id: 1",
-            &format!("GET / HTTP/1.1\r\nHost: a.test\r\n{FROM_PROXIES}X-Client-Trace-Id: 1\r\n\r\n"),
+            "GET / HTTP/1.1\r\nHost: a.test\r\nX-Envoy-Retriable-Header-Names: server\r\nX-Envoy-Max-Retries: 9\r\n\
+             X-Envoy-Upstream-Rq-Timeout-Alt-Response: 1\r\nX-Envoy-Decorator-Operation: a\r\nX-Client-Trace-Id: 1\r\n\r\n",
         ),
         Case::request(
             "what only proxies may ask for is not asked by other clients",
