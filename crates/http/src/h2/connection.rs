@@ -65,6 +65,10 @@ pub struct Connection {
     pub(super) recv_window: i64,
     /// Bytes released and not yet told to the peer.
     pub(super) released: u64,
+    /// Window of a new stream, as the peer has confirmed it.
+    pub(super) stream_window: i32,
+    /// The same, as it was announced since.
+    pub(super) stream_window_announced: Option<i32>,
     pub(super) peer: PeerSettings,
     pub(super) peer_initial_window: i32,
     pub(super) peer_max_frame: usize,
@@ -120,6 +124,8 @@ impl Connection {
             send_window: i64::from(DEFAULT_WINDOW),
             recv_window: i64::from(options.initial_connection_window_size),
             released: 0,
+            stream_window: options.initial_stream_window_size as i32,
+            stream_window_announced: None,
             peer: PeerSettings {
                 max_concurrent_streams: STREAMS_BEFORE_SETTINGS,
                 enable_connect_protocol: false,
@@ -272,6 +278,11 @@ impl Connection {
     /// Whether the peer's SETTINGS have arrived: before that, what it takes is a guess.
     pub fn is_settled(&self) -> bool {
         self.settings_received
+    }
+
+    /// The peer's SETTINGS allow no stream (`MAX_CONCURRENT_STREAMS` 0).
+    pub fn takes_no_streams(&self) -> bool {
+        self.peer.max_concurrent_streams == 0
     }
 
     /// Sends SETTINGS.

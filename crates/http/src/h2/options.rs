@@ -9,6 +9,8 @@ pub struct Options {
     pub max_concurrent_streams: u32,
     /// Bytes of DATA the peer may send on a stream before some are released; 65,535 to 2,147,483,647.
     pub initial_stream_window_size: u32,
+    /// Bytes to which a stream's window may be widened while its reader keeps up; see [`super::Connection::release_and_widen`].
+    pub max_stream_window_size: u32,
     /// Bytes of DATA the peer may send on all streams before some are released; 65,535 to 2,147,483,647.
     pub initial_connection_window_size: u32,
     /// Largest frame payload taken, 16,384 to 16,777,215 bytes. The reader's buffer must be able to hold this and 9 bytes more.
@@ -53,6 +55,7 @@ impl Options {
     pub(super) fn clamp(&mut self) {
         const MAX_WINDOW: u32 = (1 << 31) - 1;
         self.initial_stream_window_size = self.initial_stream_window_size.clamp(65_535, MAX_WINDOW);
+        self.max_stream_window_size = self.max_stream_window_size.min(MAX_WINDOW);
         self.initial_connection_window_size = self.initial_connection_window_size.clamp(65_535, MAX_WINDOW);
         self.max_frame_size = self.max_frame_size.clamp(1 << 14, (1 << 24) - 1);
         self.quantum_bytes = self.quantum_bytes.max(1);
@@ -66,6 +69,7 @@ impl Default for Options {
         Self {
             max_concurrent_streams: 1024,
             initial_stream_window_size: 16 * 1024 * 1024,
+            max_stream_window_size: 16 * 1024 * 1024,
             initial_connection_window_size: 24 * 1024 * 1024,
             max_frame_size: 16 * 1024,
             hpack_table_size: 4096,

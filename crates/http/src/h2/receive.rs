@@ -161,7 +161,7 @@ impl Connection {
         } else if stream.recv == Direction::Head {
             // Before the response.
             Some(Reason::PROTOCOL_ERROR)
-        } else if stream.recv_window < header.length as i32 {
+        } else if header.length > 0 && stream.recv_window < header.length as i32 {
             Some(Reason::FLOW_CONTROL_ERROR)
         } else {
             None

@@ -4,6 +4,7 @@ use super::connection::{Connection, Leaving, MAX_31_BITS, Role};
 use super::error::{OpenError, Reason, StreamGone};
 use super::frame::{FrameHeader, flag, kind};
 use super::head;
+use super::settings::INITIAL_WINDOW_SIZE;
 use super::sink::StreamKey;
 use super::streams::{Direction, Gone, Stream};
 use crate::framing::Framing;
@@ -65,7 +66,8 @@ impl Connection {
         Stream {
             id,
             send_window: self.peer_initial_window,
-            recv_window: self.options.initial_stream_window_size as i32,
+            recv_window: self.stream_window,
+            recv_limit: self.stream_window,
             released: 0,
             expected: None,
             opened: self.now_seconds,
@@ -259,16 +261,45 @@ impl Connection {
 
     /// The stream's application took so many bytes it was given; the peer gets them back in its window for the stream, in batches.
     pub fn release_stream(&mut self, stream: StreamKey, bytes: usize) {
+        self.release_and_widen(stream, bytes, 0);
+    }
+
+    /// As [`Connection::release_stream`], for a stream whose reader keeps up: if the peer has made use of its window, that is doubled, up
+    /// to [`super::Options::max_stream_window_size`], if it takes no more than `room` bytes. Returns by how many bytes it is wider.
+    pub fn release_and_widen(&mut self, stream: StreamKey, bytes: usize, room: usize) -> usize {
         let key = stream;
-        let most = self.options.initial_stream_window_size;
-        let Some(stream) = self.streams.get_mut(key).filter(|stream| stream.recv != Direction::Ended) else { return };
+        let most = self.options.max_stream_window_size as i32;
+        let Some(stream) = self.streams.get_mut(key).filter(|stream| stream.recv != Direction::Ended) else { return 0 };
         // More than was received cannot be given back.
-        let outstanding = (i64::from(most) - i64::from(stream.recv_window)).max(0) as u32;
+        let outstanding = (i64::from(stream.recv_limit) - i64::from(stream.recv_window)).max(0) as u32;
         stream.released = stream.released.saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX)).min(outstanding);
-        if stream.released > 0 && stream.released >= most / 2 {
-            stream.recv_window += stream.released as i32;
-            self.output.window_update(key.id, std::mem::take(&mut stream.released));
+        // It gets back what it has sent half a window later at most: now it is close to that.
+        let used = stream.recv_window <= stream.recv_limit / 8 * 5;
+        let more = stream.recv_limit.min(most.saturating_sub(stream.recv_limit)).max(0);
+        let more = if used && more as usize <= room { more } else { 0 };
+        if stream.released == 0 || (more == 0 && !stream.is_worth_telling()) {
+            return 0;
         }
+        let given = std::mem::take(&mut stream.released) as i32 + more;
+        stream.recv_limit += more;
+        stream.recv_window += given;
+        self.output.window_update(key.id, given as u32);
+        more as usize
+    }
+
+    /// Announces another window for all streams, those there are included (RFC 9113 section 6.9.2): they have so much less, or more, to
+    /// send once the peer has confirmed it. At most 2,147,483,647 bytes; ignored while an earlier change is unconfirmed.
+    pub fn announce_stream_window(&mut self, bytes: u32) {
+        let bytes = bytes.min(MAX_31_BITS) as i32;
+        if self.stream_window_announced.is_none() && bytes != self.stream_window {
+            self.stream_window_announced = Some(bytes);
+            self.send_settings(&[(INITIAL_WINDOW_SIZE, bytes as u32)]);
+        }
+    }
+
+    /// Whether the peer has confirmed the last [`Connection::announce_stream_window`].
+    pub fn is_stream_window_confirmed(&self) -> bool {
+        self.stream_window_announced.is_none()
     }
 
     /// So many bytes of any stream's data were taken; the peer gets them back in its window for the connection, in batches.

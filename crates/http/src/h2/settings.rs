@@ -5,6 +5,7 @@ use super::error::{ConnectionError, Reason, protocol_error};
 use super::frame::{FrameHeader, flag};
 use super::hpack::DEFAULT_TABLE_BYTES;
 use super::sink::Sink;
+use super::streams::Direction;
 
 pub(super) const HEADER_TABLE_SIZE: u16 = 1;
 pub(super) const ENABLE_PUSH: u16 = 2;
@@ -114,7 +115,28 @@ impl Connection {
         if (self.options.hpack_table_size as usize) < DEFAULT_TABLE_BYTES {
             self.decoder.set_limit(self.options.hpack_table_size as usize);
         }
+        if self.settings_unconfirmed == 0
+            && let Some(window) = self.stream_window_announced.take()
+        {
+            self.change_stream_window(window);
+        }
         Ok(())
+    }
+
+    /// What comes from here on was sent in the knowledge of the new window.
+    fn change_stream_window(&mut self, window: i32) {
+        let change = window - self.stream_window;
+        self.stream_window = window;
+        for (key, stream) in self.streams.iter_mut() {
+            stream.recv_window = stream.recv_window.saturating_add(change);
+            stream.recv_limit = stream.recv_limit.saturating_add(change);
+            // What was too little to tell may be all there is of a smaller window, and nothing would come to be released after it.
+            if stream.recv != Direction::Ended && stream.released > 0 && stream.is_worth_telling() {
+                let given = std::mem::take(&mut stream.released);
+                stream.recv_window = stream.recv_window.saturating_add(given as i32);
+                self.output.window_update(key.id(), given);
+            }
+        }
     }
 
     /// Every stream's window changes by the difference (RFC 9113 section 6.9.2).

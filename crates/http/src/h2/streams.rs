@@ -22,8 +22,10 @@ pub(super) struct Stream {
     pub id: u32,
     /// Bytes of DATA that may be sent; negative after a change of settings.
     pub send_window: i32,
-    /// Bytes of DATA that may be received.
+    /// Bytes of DATA that may be received; negative after a change of our settings.
     pub recv_window: i32,
+    /// Most bytes that the peer may send before some are released: what `recv_window` comes to when all are.
+    pub recv_limit: i32,
     /// Bytes released and not yet told to the peer.
     pub released: u32,
     /// Bytes of DATA that `content-length` still expects.
@@ -41,6 +43,13 @@ pub(super) struct Stream {
     pub to_head: bool,
     /// The request is CONNECT.
     pub connect: bool,
+}
+
+impl Stream {
+    /// Half of the window was released: that is a batch.
+    pub(super) fn is_worth_telling(&self) -> bool {
+        i64::from(self.released) >= i64::from(self.recv_limit / 2)
+    }
 }
 
 /// Streams by slot and by id.
@@ -192,6 +201,7 @@ mod tests {
             id,
             send_window: 0,
             recv_window: 0,
+            recv_limit: 0,
             released: 0,
             expected: None,
             opened: 0,

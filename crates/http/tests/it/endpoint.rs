@@ -129,7 +129,7 @@ impl Endpoint {
             }
             Event::Data(stream, bytes, end) => {
                 self.received(stream).body.extend(&bytes);
-                self.connection.release_stream(stream, bytes.len());
+                self.connection.release_and_widen(stream, bytes.len(), 1 << 20);
                 self.connection.release_connection(bytes.len());
                 (stream, end)
             }
