@@ -9,9 +9,9 @@ pub struct Http2Options {
     /// Streams the peer may have open at once (`max_concurrent_streams`, 1024). Towards upstreams: streams opened at once on
     /// one connection, if the peer allows as many.
     pub max_concurrent_streams: u32,
-    /// What a peer may send on one stream before it is read, in bytes (512 KiB).
+    /// What a peer may come to send on one stream before it is read, in bytes (512 KiB). It begins with 64 KiB.
     pub stream_window: u32,
-    /// What a peer may send on one connection before it is read, in bytes (8 MiB).
+    /// What a peer may have on its way on one connection, in bytes (8 MiB).
     pub connection_window: u32,
     /// Largest dynamic table used to encode heads, and offered to decode them, in bytes (4096).
     pub hpack_table_bytes: u32,

@@ -27,6 +27,17 @@ pub(crate) struct Client {
     max_streams: usize,
 }
 
+/// What a new stream of a connection would find.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Offer {
+    /// The peer has said how much it takes. Until then a second stream might be one too many.
+    pub(crate) settled: bool,
+    /// Streams that are not read hold so much that others should go elsewhere; see [`super::windows`].
+    pub(crate) pressed: bool,
+    /// How much, in bytes.
+    pub(crate) held: usize,
+}
+
 impl Client {
     /// Begins to speak over a connected socket. `watchers` are told whenever it may be worth trying [`Client::can_open`] again;
     /// `on_end` is called when the connection has ended, with whether its peer broke the protocol.
@@ -76,21 +87,25 @@ impl Client {
         Ok(Stream::new(Rc::clone(&self.shared), index))
     }
 
-    /// Whether [`Client::open`] would work now.
-    pub(crate) fn can_open(&self) -> Result<(), OpenError> {
+    /// Whether [`Client::open`] would work now, and whether it should be left.
+    pub(crate) fn can_open(&self) -> Result<Offer, OpenError> {
         let core = self.shared.0.borrow();
-        if core.streams.over.is_some() || core.streams.peer_leaves {
+        // A peer that takes no stream at all may take some later; nobody waits for that, or connections to it would pile up.
+        if core.streams.over.is_some() || core.streams.peer_leaves || core.codec.takes_no_streams() {
             return Err(OpenError::GoingAway);
         }
         if core.streams.entries.len() >= self.max_streams {
             return Err(OpenError::Concurrency);
         }
-        core.codec.can_open()
+        core.codec.can_open()?;
+        let windows = &core.streams.windows;
+        Ok(Offer { settled: core.codec.is_settled(), pressed: windows.is_pressed(), held: windows.held() })
     }
 
-    /// Whether the peer has said how much it takes. Until then a second stream might be one too many.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.shared.0.borrow().codec.is_settled()
+    /// One whose driver is somebody else's concern.
+    #[cfg(test)]
+    pub(super) fn over(shared: Rc<Shared>, options: &Http2Options) -> Self {
+        Self { shared, max_streams: options.max_concurrent_streams as usize }
     }
 
     /// Waits until it may be worth trying again what the peer did not allow.

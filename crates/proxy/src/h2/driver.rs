@@ -18,6 +18,7 @@ use tokio::time::Instant;
 use super::reset::{Reset, ResetBy};
 use super::shared::{Core, KEEPALIVE_PING, Shared};
 use super::stats::{self, Counter, Gauge, Stats};
+use super::windows::WINDOW;
 use crate::conn::deadline::{after, earlier};
 use crate::conn::held;
 use crate::conn::{Buffer, Deadline};
@@ -349,7 +350,7 @@ impl Driver {
 
     fn report_unsent(&mut self, core: &Core) {
         let unsent = core.codec.output().len() + core.streams.unsent;
-        let held = unsent + core.streams.held();
+        let held = unsent + core.streams.windows.held();
         held::changed(std::mem::replace(&mut self.reported_held, held), held);
         let unsent = unsent as i64;
         if unsent != self.reported_unsent {
@@ -437,10 +438,11 @@ impl Keepalive {
     }
 }
 
-fn codec_options(options: &Http2Options, limits: &Limits) -> Options {
+pub(super) fn codec_options(options: &Http2Options, limits: &Limits) -> Options {
     Options {
         max_concurrent_streams: options.max_concurrent_streams,
-        initial_stream_window_size: options.stream_window,
+        initial_stream_window_size: WINDOW,
+        max_stream_window_size: options.stream_window,
         initial_connection_window_size: options.connection_window,
         hpack_table_size: options.hpack_table_bytes,
         max_headers: u32::try_from(limits.max_headers).unwrap_or(u32::MAX),

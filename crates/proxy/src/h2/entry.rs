@@ -23,6 +23,8 @@ pub(super) struct Entry {
     notified: bool,
     /// Body bytes that were not taken.
     pub(super) received: Chunk,
+    /// Bytes by which its window is wider than others, because its reader keeps up.
+    pub(super) widened: usize,
     /// The peer's last byte is in `received`.
     pub(super) peer_ended: bool,
     pub(super) trailers: Option<Box<Headers>>,
@@ -34,7 +36,7 @@ pub(super) struct Entry {
     pub(super) unsent: Chunk,
     pub(super) end: End,
     pub(super) reset: Option<Reset>,
-    /// The handle is gone since then; only `unsent` is left to do.
+    /// The handle is gone; only `unsent` is left to do, of which the peer has taken nothing since then.
     pub(super) orphaned: Option<Instant>,
 }
 
@@ -58,6 +60,7 @@ impl Entry {
             waker: None,
             notified: false,
             received: Chunk::default(),
+            widened: 0,
             peer_ended,
             trailers: None,
             interim: VecDeque::new(),

@@ -9,8 +9,8 @@
 //! and written at once, when the driver's turn comes. Small answers to 256 requests leave in a handful of TLS records.
 //!
 //! Back-pressure: a stream's window is given back when its bytes are taken out of the handle, the connection's when they
-//! are received, as long as little is held in all, so that a slow stream does not stop the others. What a stream sends beyond
-//! its windows waits in the handle, whose user waits for it ([`Stream::poll_sent`]); streams that wait take turns.
+//! are received, so that slow streams, however many, do not stop the others ([`windows`]). What a stream sends beyond its
+//! windows waits in the handle, whose user waits for it ([`Stream::poll_sent`]); streams that wait take turns.
 
 mod client;
 mod driver;
@@ -19,12 +19,15 @@ mod memory;
 mod reset;
 mod server;
 mod shared;
+#[cfg(test)]
+mod simulation;
 pub(crate) mod stats;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod windows;
 
-pub(crate) use client::Client;
+pub(crate) use client::{Client, Offer};
 pub(crate) use driver::Limits;
 pub(crate) use memory::{Chunk, give_request as recycle, trim};
 pub(crate) use reset::{Reset, ResetBy};

@@ -21,6 +21,7 @@ use super::entry::{Entry, MAX_INTERIM};
 use super::memory;
 use super::reset::{Reset, ResetBy};
 use super::stats::{self, Counter, Gauge, Stats};
+use super::windows::Windows;
 
 /// Payload of the PINGs that ask whether the peer is there.
 pub(super) const KEEPALIVE_PING: [u8; 8] = *b"evenkeel";
@@ -63,14 +64,8 @@ pub(super) struct Streams {
     pub(super) requests: VecDeque<(usize, RequestHead, RequestMeta)>,
     /// What was wrong with requests that did not come to be, and nobody has heard of; at most what one turn reads.
     pub(super) refused: VecDeque<Fault>,
-    /// Received bytes that streams hold.
-    held: usize,
-    /// Above so many bytes the connection's window is given back only as fast as streams are read.
-    hold_limit: usize,
-    /// Bytes of window that are due to the peer once there is less to hold.
-    withheld: usize,
-    /// Bytes of window to give back when the codec can be called again.
-    due: usize,
+    /// What the peer may send.
+    pub(super) windows: Windows,
     /// Bytes that wait in all streams' queues.
     pub(super) unsent: usize,
     /// Entries without a handle.
@@ -97,10 +92,7 @@ impl Core {
             by_slot: Vec::new(),
             requests: VecDeque::new(),
             refused: VecDeque::new(),
-            held: 0,
-            hold_limit: options.connection_window as usize / 2,
-            withheld: 0,
-            due: 0,
+            windows: Windows::new(options),
             unsent: 0,
             orphans: 0,
             over: None,
@@ -179,8 +171,12 @@ impl Core {
             let Some(entry) = self.streams.entries.get_mut(index) else { continue };
             let sent = entry.pump(&mut self.codec);
             self.streams.unsent = self.streams.unsent.saturating_sub(sent);
-            if entry.orphaned.is_some() && entry.unsent.is_empty() {
-                self.settle(index);
+            if entry.orphaned.is_some() {
+                match entry.unsent.is_empty() {
+                    true => self.settle(index),
+                    // Its peer reads on.
+                    false => entry.orphaned = Some(Instant::now()),
+                }
             }
         }
     }
@@ -198,14 +194,15 @@ impl Core {
 
     /// A stream took `count` bytes.
     pub(super) fn took(&mut self, index: usize, count: usize) {
-        let Some(entry) = self.streams.entries.get_mut(index) else { return };
+        let Some(entry) = self.streams.entries.get(index) else { return };
         if !entry.peer_ended {
             self.lend();
-            if let Some(entry) = self.streams.entries.get(index) {
-                self.codec.release_stream(entry.key, count);
+            let Streams { entries, windows, .. } = &mut self.streams;
+            if let Some(entry) = entries.get_mut(index) {
+                entry.widened += windows.release(&mut self.codec, entry.key, count, entry.received.is_empty());
             }
         }
-        self.streams.let_go(count);
+        self.streams.windows.let_go(count);
         self.give_back();
         if !self.codec.output().is_empty() {
             self.touch();
@@ -213,10 +210,9 @@ impl Core {
     }
 
     fn give_back(&mut self) {
-        let due = std::mem::take(&mut self.streams.due);
-        if due > 0 {
+        if !self.streams.windows.is_settled() {
             self.lend();
-            self.codec.release_connection(due);
+            self.streams.windows.tell(&mut self.codec);
         }
     }
 
@@ -261,10 +257,17 @@ impl Core {
         let stuck: Vec<usize> =
             self.streams.entries.iter().filter(|(_, entry)| stuck(entry)).map(|(index, _)| index).collect();
         for index in stuck {
-            self.streams.stats.inc(Counter::tx_flush_timeout);
-            self.cut(index, Reason::CANCEL);
+            self.give_up(index);
             self.streams.orphans = self.streams.orphans.saturating_sub(1);
             self.forget(index);
+        }
+    }
+
+    /// Resets a stream whose peer has not read for too long what waits for it.
+    pub(super) fn give_up(&mut self, index: usize) {
+        if self.streams.entries.get(index).is_some_and(|entry| !entry.unsent.is_empty()) {
+            self.streams.stats.inc(Counter::tx_flush_timeout);
+            self.cut(index, Reason::CANCEL);
         }
     }
 
@@ -324,11 +327,6 @@ impl Drop for Core {
 }
 
 impl Streams {
-    /// Received bytes that streams hold.
-    pub(super) fn held(&self) -> usize {
-        self.held
-    }
-
     /// The entry of a stream, unless its handle is gone.
     pub(super) fn index(&self, key: StreamKey) -> Option<usize> {
         let index = *self.by_slot.get(key.slot()).filter(|index| **index != NONE)? as usize;
@@ -360,7 +358,8 @@ impl Streams {
             *place = NONE;
         }
         self.unsent = self.unsent.saturating_sub(entry.unsent.len());
-        self.let_go(entry.received.len());
+        self.windows.let_go(entry.received.len());
+        self.windows.narrow(entry.widened);
         self.stats.shift(Gauge::streams_active, -1);
         if self.entries.is_empty() {
             self.idle_since = Some(Instant::now());
@@ -372,22 +371,6 @@ impl Streams {
         if let Some(watchers) = &self.watchers {
             watchers.notify_waiters();
         }
-    }
-
-    /// Bytes were received: their part of the connection's window goes back at once while little is held.
-    fn hold(&mut self, bytes: usize) {
-        self.held += bytes;
-        match self.held <= self.hold_limit {
-            true => self.due += bytes,
-            false => self.withheld += bytes,
-        }
-    }
-
-    fn let_go(&mut self, bytes: usize) {
-        self.held = self.held.saturating_sub(bytes);
-        let given = self.withheld.min(bytes);
-        self.withheld -= given;
-        self.due += given;
     }
 
     /// Gives up the memory that an idle connection does not need.
@@ -436,10 +419,10 @@ impl Sink for Streams {
                 entry.received.push(data);
                 entry.peer_ended |= end;
                 entry.wake();
-                self.hold(data.len());
+                self.windows.hold(data.len());
             }
             None => {
-                self.due += data.len();
+                self.windows.pass(data.len());
                 if let Some(entry) = self.entry(stream) {
                     entry.peer_ended |= end;
                 }

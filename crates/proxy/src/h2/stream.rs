@@ -160,6 +160,16 @@ impl Stream {
         result.map(Result::flatten)
     }
 
+    /// Bytes that were given to be sent and have not left the stream's queue.
+    pub(crate) fn unsent(&self) -> usize {
+        self.shared.0.borrow().streams.entries.get(self.entry).map_or(0, |entry| entry.unsent.len())
+    }
+
+    /// The peer has not read for too long: cuts the stream off, if bytes wait in its queue.
+    pub(crate) fn give_up(&mut self) {
+        self.shared.0.borrow_mut().give_up(self.entry);
+    }
+
     /// Ready when the stream was cut off.
     pub(crate) fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<Reset> {
         self.poll_entry(cx, |entry| entry.reset).map(|result| result.unwrap_or_else(|reset| reset))

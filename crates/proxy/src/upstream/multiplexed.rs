@@ -20,10 +20,14 @@ use super::host::Host;
 use super::pool::AcquireError;
 use super::stats::cluster::Counter;
 use crate::alpn::{Spoken, Wanted, leads_to_sidecar, spoken};
-use crate::h2::{self, Client, Limits, Reset, ResetBy};
+use crate::h2::{self, Client, Limits, Offer, Reset, ResetBy};
 
 /// Bytes of a response's head, where the cluster does not say; Envoy's default over HTTP/2.
 const MAX_RESPONSE_HEAD_BYTES: usize = 60 * 1024;
+
+/// Connections of a pool whose streams are not read ([`Offer::pressed`]) that new requests are spread over before they share one.
+/// Those served by any of them are none the worse for it; more connections only keep apart who reads from who does not.
+const MAX_PRESSED: usize = 8;
 
 /// One worker's connections of this kind to one host.
 #[derive(Debug, Default)]
@@ -186,25 +190,41 @@ impl Pools {
     }
 }
 
+/// Which connections will do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Choice {
+    /// One whose streams are read, if there can be one.
+    Best,
+    /// Any: there will be no other.
+    Any,
+}
+
 impl Pool {
     /// A place on a connection that has one.
-    fn place(&self, host: &Rc<Host>) -> Option<Place> {
-        let mut gone = false;
+    fn place(&self, host: &Rc<Host>, choice: Choice) -> Option<Place> {
+        let (mut gone, mut pressed) = (false, 0);
+        let mut least_held: Option<(usize, &Rc<Multiplexed>)> = None;
         let connections = self.connections.borrow();
         let found = connections.iter().find(|connection| match connection.client.can_open() {
-            Ok(()) if connection.is_too_old() => {
+            Ok(_) if connection.is_too_old() => {
                 gone = true;
                 false
             }
             // The request it was made for is on it.
-            Ok(()) => connection.client.is_settled(),
-            Err(OpenError::Concurrency) => false,
+            Ok(Offer { settled: false, .. }) | Err(OpenError::Concurrency) => false,
+            Ok(Offer { pressed: false, .. }) => true,
+            Ok(Offer { held, .. }) => {
+                pressed += 1;
+                least_held = least_held.filter(|(least, _)| *least <= held).or(Some((held, connection)));
+                false
+            }
             Err(_) => {
                 gone = true;
                 false
             }
         });
-        let found = found.cloned();
+        let will_do = choice == Choice::Any || pressed >= MAX_PRESSED;
+        let found = found.or(least_held.filter(|_| will_do).map(|(_, connection)| connection)).cloned();
         drop(connections);
         if gone {
             self.sweep();
@@ -223,7 +243,8 @@ impl Pool {
     /// The peer of some connection has yet to say how much it takes.
     fn is_settling(&self) -> bool {
         let connections = self.connections.borrow();
-        connections.iter().any(|one| one.client.can_open().is_ok() && !one.is_too_old() && !one.client.is_settled())
+        let settles = |one: &Multiplexed| matches!(one.client.can_open(), Ok(Offer { settled: false, .. }));
+        connections.iter().any(|one| settles(one) && !one.is_too_old())
     }
 
     fn sweep(&self) {
@@ -275,7 +296,7 @@ impl Cluster {
 
     fn ready(&self, host: &Rc<Host>, wanted: Wanted) -> Option<Upstream> {
         if wanted != Wanted::Http1
-            && let Some(place) = host.multiplexed.of(wanted).place(host)
+            && let Some(place) = host.multiplexed.of(wanted).place(host, Choice::Best)
         {
             return Some(Upstream::Http2(place));
         }
@@ -285,6 +306,12 @@ impl Cluster {
                 self.reuse(host).map(Upstream::Http1)
             }
         }
+    }
+
+    /// A place on a connection that was passed over for one that cannot be had.
+    fn pressed(&self, host: &Rc<Host>, wanted: Wanted) -> Option<Upstream> {
+        let shared = wanted != Wanted::Http1;
+        shared.then(|| host.multiplexed.of(wanted).place(host, Choice::Any)).flatten().map(Upstream::Http2)
     }
 
     /// The way for a request to `host`, which came in `downstream`: a connection that is there, else a new one, else (at
@@ -313,7 +340,7 @@ impl Cluster {
                 self.connect(host).await.map(Upstream::Http1)
             }
             (Need::Fresh, Wanted::SharedHttp1 | Wanted::Either) => {
-                if let Some(place) = host.multiplexed.of(wanted).place(host) {
+                if let Some(place) = host.multiplexed.of(wanted).place(host, Choice::Best) {
                     return Ok(Upstream::Http2(place));
                 }
                 let permit = self.unshared_room(host)?;
@@ -364,11 +391,17 @@ impl Cluster {
             } else {
                 let room = match self.try_room(host, priority) {
                     Some(room) => Some(room),
-                    None => self.room_or(host, priority, pool.changed.notified()).await,
+                    None => match self.pressed(host, wanted) {
+                        Some(place) => return Ok(place),
+                        None => self.room_or(host, priority, pool.changed.notified()).await,
+                    },
                 };
                 if let Some(room) = room {
                     let _connecting = Connecting::new(pool);
-                    return Ok(self.begin(host, wanted, self.establish(host, room, wanted, None).await?));
+                    return match self.establish(host, room, wanted, None).await {
+                        Ok(made) => Ok(self.begin(host, wanted, made)),
+                        Err(error) => self.pressed(host, wanted).ok_or(error.into()),
+                    };
                 }
             }
             if let Some(upstream) = self.ready(host, wanted) {

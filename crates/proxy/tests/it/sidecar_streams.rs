@@ -27,10 +27,14 @@ const MOST_IN_BETWEEN: u64 = 64 << 20;
 
 /// Waits until a count stands still.
 fn stands_still(what: &str, count: impl Fn() -> u64) {
+    stands_still_below(MOST_IN_BETWEEN, what, count);
+}
+
+fn stands_still_below(most: u64, what: &str, count: impl Fn() -> u64) {
     let (mut before, mut quiet) = (0, 0);
     eventually(what, || {
         let now = count();
-        assert!(now < MOST_IN_BETWEEN, "{what}: {now} bytes are held");
+        assert!(now < most, "{what}: {now} bytes are held");
         quiet = if now == before && now > 0 { quiet + 1 } else { 0 };
         before = now;
         (quiet > 20).then_some(())
@@ -52,6 +56,10 @@ fn nothing_is_left(mesh: &Mesh, cut_off: usize) {
     eventually("the application to see the end", || {
         (mesh.app.cut_off.load(Ordering::Relaxed) == cut_off).then_some(())
     });
+    nothing_is_in_flight(mesh);
+}
+
+fn nothing_is_in_flight(mesh: &Mesh) {
     for proxy in [&mesh.outbound, &mesh.inbound] {
         eventually("no request in flight", || {
             (stat(proxy, "cluster.next.upstream_rq_active").iter().sum::<u64>() == 0).then_some(())
@@ -124,6 +132,69 @@ fn http1_clients_wait_for_slow_readers_alone() {
     }
     others_are_served(&mesh, Version::HTTP_11);
     assert_eq!(mesh.connections(), (1, 0), "all shared one connection");
+}
+
+/// One client of HTTP/2 that asks for much and takes nothing of it, on streams without a window, and many of HTTP/1 that do not read:
+/// what they leave unread on the connection between the sidecars is not what everybody else is short of.
+#[test]
+fn hundreds_of_readers_that_stall_stall_nobody_else() {
+    const STREAMS: u32 = 200;
+    const CLIENTS: usize = 60;
+    let mesh = narrow();
+    let mut streams = H2::open(mesh.entry).expect("it accepts");
+    streams.frame(H2::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]).expect("it reads");
+    for number in 0..STREAMS {
+        let fields = GET.map(|field| if field.0 == ":path" { (":path", "/endless") } else { field });
+        let block: Vec<u8> = fields.iter().flat_map(|(name, value)| H2::field(name, value)).collect();
+        streams.frame(H2::HEADERS, H2::END_HEADERS | H2::END_STREAM, 2 * number + 1, &block).expect("it reads");
+    }
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let mut client = Connection::open(mesh.entry).expect("it accepts");
+            client.send("GET /endless HTTP/1.1\r\nhost: app.test\r\n\r\n").expect("it reads");
+            client
+        })
+        .collect();
+    let most = (u64::from(STREAMS) + CLIENTS as u64) * MOST_IN_BETWEEN;
+    stands_still_below(most, "all of them to stall", || mesh.app.produced.load(Ordering::Relaxed));
+    for version in [Version::HTTP_2, Version::HTTP_11] {
+        others_are_served(&mesh, version);
+    }
+    // Those who stall are there all the while, and hold no more than they may.
+    let active = stat(&mesh.outbound, "http.outbound.downstream_rq_active").iter().sum::<u64>();
+    assert_eq!(active, u64::from(STREAMS) + CLIENTS as u64);
+    let (shared, single) = mesh.connections();
+    assert!(shared <= 2 * 8 + 2 && single == 0, "{shared} shared connections, {single} others");
+    drop((streams, clients));
+    nothing_is_left(&mesh, STREAMS as usize + CLIENTS);
+    others_are_served(&mesh, Version::HTTP_2);
+}
+
+/// The same in the other direction: an application that does not read what it is sent.
+#[test]
+fn uploads_that_nobody_reads_stall_nobody_else() {
+    const CLIENTS: usize = 40;
+    let mesh = narrow();
+    let entry = mesh.entry;
+    let stuck: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            std::thread::spawn(move || {
+                let mut client = Connection::socket(entry).expect("it accepts");
+                client.set_write_timeout(Some(Duration::from_secs(1))).expect("a socket");
+                let head = b"POST /unread HTTP/1.1\r\nhost: app.test\r\ncontent-length: 1000000000\r\n\r\n";
+                client.write_all(head).expect("it reads");
+                let block = vec![b'z'; 100_000];
+                while client.write(&block).is_ok() {}
+                client
+            })
+        })
+        .collect();
+    let stuck: Vec<_> = stuck.into_iter().map(|client| client.join().expect("no panic")).collect();
+    for version in [Version::HTTP_2, Version::HTTP_11] {
+        others_are_served(&mesh, version);
+    }
+    drop(stuck);
+    nothing_is_in_flight(&mesh);
 }
 
 // Peers that mean harm ------------------------------------------------------------------------------------------------------
