@@ -61,6 +61,10 @@ pub struct HttpConnectionManager {
     pub idle_timeout: Option<Duration>,
     /// A stream with no activity for this long is ended with 408 or reset (5 min when unset); `None`: never.
     pub stream_idle_timeout: Option<Duration>,
+    /// Envoy's `stream_flush_timeout`, which follows `stream_idle_timeout` there as here: an answer of which bytes wait for a client that
+    /// takes none for so long is reset. Where streams may be idle for ever this is 5 min all the same: one whose bytes are not taken is
+    /// not idle, and holds what others could use.
+    pub stream_flush_timeout: Duration,
     /// The whole request must have arrived within this; `None`: no limit.
     pub request_timeout: Option<Duration>,
     /// From a request's head to the end of its response, whatever moves; 408 or reset beyond. The route's own holds instead;

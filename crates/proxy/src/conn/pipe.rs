@@ -66,6 +66,11 @@ impl<T> Sender<T> {
         wake(receiver);
     }
 
+    /// Bytes that were sent and not received.
+    pub(crate) fn held(&self) -> usize {
+        lock(&self.0).held
+    }
+
     /// Ready when there is room.
     pub(crate) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<Result<(), Closed>> {
         self.poll_until(|state| state.held < state.limit, cx)
@@ -116,6 +121,18 @@ impl<T> Receiver<T> {
         }
         if state.closed {
             return Poll::Ready(None);
+        }
+        watch(&mut state.receiver, cx.waker());
+        Poll::Pending
+    }
+}
+
+impl<T> Receiver<T> {
+    /// Ready when the sender is gone, with whether there is anything it has sent that was not received.
+    pub(crate) fn poll_left(&self, cx: &mut Context<'_>) -> Poll<bool> {
+        let mut state = lock(&self.0);
+        if state.closed {
+            return Poll::Ready(!state.queue.is_empty());
         }
         watch(&mut state.receiver, cx.waker());
         Poll::Pending

@@ -102,6 +102,10 @@ pub(super) struct Timers {
     try_idle: Option<Instant>,
     pub(super) try_idle_limit: Option<Duration>,
     route_limit: Option<Duration>,
+    /// Bytes for the client wait since then, and how many.
+    unsent: Option<(Instant, usize)>,
+    /// How long they may while none of them is taken (`stream_flush_timeout`).
+    pub(super) flush_limit: Option<Duration>,
     /// Something moved since `idle` was set.
     moved: bool,
 }
@@ -109,6 +113,19 @@ pub(super) struct Timers {
 impl Timers {
     pub(super) fn new(idle: Option<Duration>, route: Option<Duration>, request: Option<Instant>) -> Self {
         Self { idle_limit: idle, route_limit: route, request, moved: true, ..Self::default() }
+    }
+
+    /// So many bytes wait for the client, who takes them as slowly as it likes, but takes some.
+    fn watch_unsent(&mut self, now: Instant, bytes: usize) {
+        self.unsent = match self.unsent {
+            _ if bytes == 0 => None,
+            Some((since, same)) if same == bytes && !self.moved => Some((since, same)),
+            _ => Some((now, bytes)),
+        };
+    }
+
+    fn flush(&self) -> Option<Instant> {
+        self.unsent.and_then(|(since, _)| after(since, self.flush_limit))
     }
 
     /// Something moved.
@@ -123,7 +140,8 @@ impl Timers {
             self.try_idle = after(now, self.try_idle_limit);
         }
         let tries = earlier(self.per_try, self.try_idle);
-        earlier(earlier(earlier(self.route, tries), earlier(self.idle, self.request)), self.longest)
+        let moves = earlier(earlier(self.idle, self.request), self.flush());
+        earlier(earlier(earlier(self.route, tries), moves), self.longest)
     }
 
     /// A try begins; none of these limits outlasts it.
@@ -152,6 +170,8 @@ impl Timers {
             Failure::PerTryIdleTimeout
         } else if past(self.request) {
             Failure::RequestTimeout
+        } else if past(self.flush()) {
+            Failure::FlushTimeout
         } else {
             Failure::Idle { complete }
         }
@@ -211,7 +231,12 @@ impl Exchange<'_, '_> {
         match self.poll_download(cx) {
             Poll::Ready(Ok(())) if !tunnel || self.upload.finished || self.upload.refused => Poll::Ready(Ok(())),
             Poll::Ready(Err(failure)) => Poll::Ready(Err(failure)),
-            Poll::Ready(Ok(())) | Poll::Pending => self.poll_nothing(cx),
+            Poll::Ready(Ok(())) | Poll::Pending => {
+                if self.timers.flush_limit.is_some() {
+                    self.timers.watch_unsent(self.life.request.clock.now(), self.life.down.unsent());
+                }
+                self.poll_nothing(cx)
+            }
         }
     }
 
@@ -359,4 +384,39 @@ enum Stop {
     /// The upstream takes no more.
     Refused,
     Failed(Failure),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What happens, at which second, and when the client is given up after it.
+    #[test]
+    fn a_client_may_be_slow_but_takes_something() {
+        let began = Instant::now();
+        let at = |second: u64| began + Duration::from_secs(second);
+        let mut timers = Timers::new(None, None, None);
+        timers.flush_limit = Some(Duration::from_secs(300));
+        let mut check = |second, unsent, moved: bool, until: Option<u64>| {
+            if moved {
+                timers.move_on();
+            }
+            timers.watch_unsent(at(second), unsent);
+            assert_eq!(timers.next(at(second)), until.map(at), "at {second}");
+        };
+        check(0, 0, false, None);
+        check(10, 5000, false, Some(310));
+        check(200, 5000, false, Some(310));
+        // It took a byte.
+        check(309, 4999, false, Some(609));
+        // It took all of it, and there is as much again.
+        check(400, 4999, true, Some(700));
+        check(600, 4999, false, Some(700));
+        assert!(matches!(timers.passed(at(700), true), Failure::FlushTimeout));
+        let mut check = |second, unsent, until: Option<u64>| {
+            timers.watch_unsent(at(second), unsent);
+            assert_eq!(timers.next(at(second)), until.map(at), "at {second}");
+        };
+        check(699, 0, None);
+    }
 }

@@ -35,6 +35,8 @@ pub(crate) enum Failure {
         /// The request was complete: it is the answer that is late.
         complete: bool,
     },
+    /// Bytes of the answer wait for a client that takes none for too long.
+    FlushTimeout,
     /// The client closed before the response was complete.
     ClientGone,
     /// The client reset the stream with this code, or it was reset for what the client did to it.
@@ -95,7 +97,11 @@ impl Failure {
             Self::LowVersion => 426,
             Self::Idle { complete: true } | Self::LastedTooLong { complete: true } => 504,
             Self::HeadTimeout | Self::RequestTimeout | Self::Idle { .. } | Self::LastedTooLong { .. } => 408,
-            Self::ClientGone | Self::ClientReset(_) | Self::ClientMessage(_) | Self::ClientConnection => 0,
+            Self::FlushTimeout
+            | Self::ClientGone
+            | Self::ClientReset(_)
+            | Self::ClientMessage(_)
+            | Self::ClientConnection => 0,
             Self::NoRoute | Self::NotAPath => 404,
             Self::NoCluster(status) | Self::NoHealthyHost(status) => *status,
             Self::UpgradeRefused => 403,
@@ -122,6 +128,7 @@ impl Failure {
             | Self::NoRoute
             | Self::NoCluster(_)
             | Self::UpgradeRefused
+            | Self::FlushTimeout
             | Self::ClientGone
             | Self::ClientReset(_)
             | Self::ClientMessage(_)
@@ -183,7 +190,7 @@ impl Failure {
             | Self::RequestTimeout
             | Self::UpgradeRefused
             | Self::LastedTooLong { .. } => ResponseFlags::NONE,
-            Self::Idle { .. } => ResponseFlags::STREAM_IDLE_TIMEOUT,
+            Self::Idle { .. } | Self::FlushTimeout => ResponseFlags::STREAM_IDLE_TIMEOUT,
             Self::Overload => ResponseFlags::OVERLOAD_MANAGER,
             Self::ClientGone => ResponseFlags::DOWNSTREAM_CONNECTION_TERMINATION,
             Self::ClientReset(Reason::NO_ERROR) => ResponseFlags::NONE,
@@ -221,6 +228,7 @@ impl Failure {
             Self::HeadTimeout => "request_header_timeout",
             Self::RequestTimeout => "request_overall_timeout",
             Self::Idle { .. } => "stream_idle_timeout",
+            Self::FlushTimeout => "stream_flush_timeout",
             Self::LastedTooLong { .. } => "max_duration_timeout",
             Self::Overload => "overload",
             Self::ClientGone => "downstream_remote_disconnect",
@@ -290,6 +298,7 @@ impl Failure {
                 | Self::RequestTimeout
                 | Self::Idle { complete: false }
                 | Self::LastedTooLong { complete: false }
+                | Self::FlushTimeout
                 | Self::ClientGone
                 | Self::ClientConnection
                 | Self::UpgradeRefused

@@ -55,6 +55,8 @@ impl Life<'_> {
         };
         let request_until = forward.request_until.filter(|_| !paused);
         let mut timers = Timers::new(forward.idle, forward.timeout, request_until);
+        // A limit of all that may stand still is one of this, too.
+        timers.flush_limit = forward.idle.is_none().then_some(self.origin.hcm.stream_flush_timeout);
         timers.longest = forward.ends_by;
         let mut tried: Vec<Rc<Host>> = Vec::new();
         // A retry counts against `max_retries` until its try ends.

@@ -35,7 +35,7 @@ pub(super) async fn serve(origin: Origin, stream: Stream, input: Buffer, carried
         underscores: rules.underscores,
         idle_timeout: hcm.idle_timeout,
         drain_timeout: hcm.drain_timeout,
-        flush_timeout: hcm.stream_idle_timeout,
+        flush_timeout: Some(hcm.stream_flush_timeout),
         premature_resets: origin.worker.overload.premature_resets(),
     };
     // Between sidecars upgrades are carried whatever the listener says of its other clients.

@@ -145,7 +145,14 @@ fn poll_down(lending: &Lending, down: &mut Downstream<'_>, cx: &mut Context<'_>)
                 lending.up.send(Up::Gone(Failure::ClientGone), 0);
                 return Poll::Ready(());
             }
-            Poll::Pending => return Poll::Pending,
+            // A borrower that has no more patience with the client is not waited for either.
+            Poll::Pending => {
+                return lending.down.poll_left(cx).map(|unsent| {
+                    if unsent {
+                        down.give_up();
+                    }
+                });
+            }
         }
         match lending.down.poll_next(cx) {
             Poll::Pending => return Poll::Pending,

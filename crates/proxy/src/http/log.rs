@@ -89,7 +89,7 @@ pub(super) fn end(origin: &Origin, request: &mut Request, cut_off: bool) {
         stats.inc(Counter::downstream_rq_rx_reset);
     }
     let timeout = match &*request.details {
-        "stream_idle_timeout" => Some(Counter::downstream_rq_idle_timeout),
+        "stream_idle_timeout" | "stream_flush_timeout" => Some(Counter::downstream_rq_idle_timeout),
         "request_overall_timeout" => Some(Counter::downstream_rq_timeout),
         "request_header_timeout" => Some(Counter::downstream_rq_header_timeout),
         _ => None,

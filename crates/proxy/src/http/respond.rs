@@ -78,6 +78,9 @@ impl Life<'_> {
                 self.down.end(close)
             }
             Err(failure) => {
+                if matches!(failure, Failure::FlushTimeout | Failure::Idle { .. }) {
+                    self.down.give_up();
+                }
                 if failure.is_ours() {
                     self.origin.manager.http.inc(Counter::downstream_rq_tx_reset);
                 }

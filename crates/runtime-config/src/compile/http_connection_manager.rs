@@ -78,6 +78,7 @@ pub(crate) fn http_connection_manager(
         strip_port: strip_port(config),
         idle_timeout,
         stream_idle_timeout,
+        stream_flush_timeout: stream_idle_timeout.unwrap_or(DEFAULT_STREAM_IDLE_TIMEOUT),
         max_stream_duration,
         request_timeout: cx.limit("request_timeout", config.request_timeout.as_ref(), None),
         request_headers_timeout: cx.limit(

@@ -196,6 +196,10 @@ impl Http1 {
         }
     }
 
+    pub(super) fn unsent(&self) -> usize {
+        self.output.len()
+    }
+
     pub(super) fn is_flushed(&self) -> bool {
         self.output.is_sent() && !self.shutdown
     }

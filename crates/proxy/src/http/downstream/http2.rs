@@ -70,6 +70,14 @@ impl Http2 {
         self.0.finish(trailers);
     }
 
+    pub(super) fn unsent(&self) -> usize {
+        self.0.stream.unsent()
+    }
+
+    pub(super) fn give_up(&mut self) {
+        self.0.stream.give_up();
+    }
+
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.0.poll_sent(cx)
     }

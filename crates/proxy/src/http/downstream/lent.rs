@@ -115,6 +115,10 @@ impl Lent {
         }
     }
 
+    pub(super) fn unsent(&self) -> usize {
+        self.down.held()
+    }
+
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.down.poll_empty(cx).map_err(|_| io::ErrorKind::ConnectionReset.into())
     }

@@ -158,6 +158,26 @@ impl Downstream<'_> {
         }
     }
 
+    /// Bytes that were handed over and wait for the client to take what was before them.
+    pub(super) fn unsent(&self) -> usize {
+        match self {
+            Self::Http1(side) => side.unsent(),
+            Self::Http2(side) => side.unsent(),
+            Self::Lent(side) => side.unsent(),
+        }
+    }
+
+    /// The client has not taken what waits for it in time: it gets no more.
+    pub(super) fn give_up(&mut self) {
+        match self {
+            // The connection ends with the answer.
+            Self::Http1(_) => {}
+            Self::Http2(side) => side.give_up(),
+            // Whoever holds the stream sees that it was left with bytes in it.
+            Self::Lent(_) => {}
+        }
+    }
+
     /// Nothing was handed over that has not left yet.
     pub(super) fn is_flushed(&self) -> bool {
         match self {
