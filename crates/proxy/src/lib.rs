@@ -11,6 +11,7 @@ mod admin;
 mod alpn;
 pub mod balance;
 pub mod bootstrap;
+mod certificate_files;
 mod conn;
 mod control_stats;
 mod dns;

@@ -160,6 +160,11 @@ impl Builder {
         self.environment.locality = locality.map(|locality| locality_name(Some(locality)));
     }
 
+    /// The certificates that contexts use.
+    pub fn secrets(&self) -> &SecretStore {
+        &self.secrets
+    }
+
     /// A listener of LDS, new or changed.
     pub fn set_listener(&mut self, resource: &Any) -> Result<(), Rejection> {
         self.listener(resource, false)

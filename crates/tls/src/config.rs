@@ -79,7 +79,7 @@ pub enum TrustSource {
 pub enum DataSource {
     /// The bytes themselves (`inline_bytes`, `inline_string`).
     Inline(Vec<u8>),
-    /// A file, read when the context is compiled (`filename`).
+    /// A file, read when the context is compiled, and again when it has changed (`filename`).
     File(PathBuf),
 }
 

@@ -12,6 +12,7 @@
 pub mod config;
 pub mod downstream;
 pub mod error;
+mod files;
 pub mod hello;
 pub mod identity;
 mod known;
@@ -28,6 +29,7 @@ mod verify;
 
 pub use downstream::DownstreamTls;
 pub use error::{ConfigError, FailedHandshake, HandshakeError};
+pub use files::FileNews;
 pub use hello::{ClientHello, ClientHelloReader, Inspection};
 pub use identity::{Identity, IdentityError};
 pub use peer::{PeerCertificate, printable};

@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwapOption;
 use tokio::sync::watch;
 
-use crate::config::{CertificateSource, DataSource, TrustSource};
+use crate::config::{CertificateSource, TrustSource};
 use crate::error::{ConfigError, HandshakeError};
+use crate::files::{FileNews, Files};
 use crate::identity::{Identity, IdentityError};
 use crate::trust::{TrustBundle, TrustError};
 
@@ -52,14 +52,14 @@ pub struct Slot<T> {
     inner: Arc<SlotInner<T>>,
 }
 
-struct SlotInner<T> {
+pub(crate) struct SlotInner<T> {
     value: ArcSwapOption<T>,
     /// The secret that fills the slot; `None` for one with a fixed value.
     secret: Option<SdsSecret>,
 }
 
 impl<T> Slot<T> {
-    /// A slot with a value that does not change.
+    /// A slot with a value, which no secret replaces.
     pub fn fixed(value: T) -> Self {
         Self { inner: Arc::new(SlotInner { value: ArcSwapOption::from_pointee(value), secret: None }) }
     }
@@ -90,7 +90,15 @@ impl<T> Slot<T> {
         }
     }
 
-    fn store(&self, value: T) {
+    pub(crate) fn of(inner: Arc<SlotInner<T>>) -> Self {
+        Self { inner }
+    }
+
+    pub(crate) fn downgrade(&self) -> Weak<SlotInner<T>> {
+        Arc::downgrade(&self.inner)
+    }
+
+    pub(crate) fn store(&self, value: T) {
         self.inner.value.store(Some(Arc::new(value)));
     }
 }
@@ -119,6 +127,7 @@ pub struct SecretStore {
 
 struct StoreInner {
     slots: Mutex<Slots>,
+    files: Mutex<Files>,
     /// Ticks when a slot is asked for that was not there before, and when a value arrives.
     changed: watch::Sender<u64>,
 }
@@ -139,16 +148,14 @@ impl SecretStore {
     /// An empty store.
     pub fn new() -> Self {
         let (changed, _) = watch::channel(0);
-        Self { inner: Arc::new(StoreInner { slots: Mutex::default(), changed }) }
+        Self { inner: Arc::new(StoreInner { slots: Mutex::default(), files: Mutex::default(), changed }) }
     }
 
-    /// The slot of a certificate: filled at once when its source is static, later when it is SDS.
+    /// The slot of a certificate: filled at once when its source is static, later when it is SDS. What lies in files is read
+    /// anew by [`look_at_files`](Self::look_at_files).
     pub fn identity(&self, source: &CertificateSource) -> Result<Slot<Identity>, ConfigError> {
         match source {
-            CertificateSource::Static { chain, key } => {
-                let identity = Identity::from_pem(&read(chain)?, &read(key)?, SystemTime::now());
-                identity.map(Slot::fixed).map_err(ConfigError::Identity)
-            }
+            CertificateSource::Static { chain, key } => self.files().identity(chain, key),
             CertificateSource::Sds(secret) => Ok(self.slot(secret, |slots| &mut slots.identities)),
         }
     }
@@ -156,9 +163,7 @@ impl SecretStore {
     /// The slot of a trust bundle: filled at once when its source is static, later when it is SDS.
     pub fn trust(&self, source: &TrustSource) -> Result<Slot<TrustBundle>, ConfigError> {
         match source {
-            TrustSource::Static(roots) => {
-                TrustBundle::from_pem(&read(roots)?).map(Slot::fixed).map_err(ConfigError::Trust)
-            }
+            TrustSource::Static(roots) => self.files().trust(roots),
             TrustSource::Sds(secret) => Ok(self.slot(secret, |slots| &mut slots.bundles)),
         }
     }
@@ -175,6 +180,15 @@ impl SecretStore {
         let bundle = TrustBundle::from_pem(roots)?;
         self.fill(secret, bundle, |slots| &mut slots.bundles);
         Ok(())
+    }
+
+    /// Reads certificates and roots anew whose files have changed. It may wait for the disk.
+    pub fn look_at_files(&self, now: SystemTime) -> Vec<FileNews> {
+        let news = self.files().look(now);
+        if news.iter().any(|news| matches!(news, FileNews::Replaced { .. })) {
+            self.tick();
+        }
+        news
     }
 
     /// The secrets some context holds a slot of, in order; what the SDS client has to subscribe to.
@@ -219,6 +233,10 @@ impl SecretStore {
         self.inner.changed.send_modify(|count| *count = count.wrapping_add(1));
     }
 
+    fn files(&self) -> std::sync::MutexGuard<'_, Files> {
+        self.inner.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Slots> {
         // The tables stay whole whatever a panicking holder did: each change is one insertion.
         self.inner.slots.lock().unwrap_or_else(PoisonError::into_inner)
@@ -232,14 +250,3 @@ impl fmt::Debug for SecretStore {
 }
 
 type Table<T> = fn(&mut Slots) -> &mut HashMap<SdsSecret, Weak<SlotInner<T>>>;
-
-fn read(source: &DataSource) -> Result<Vec<u8>, ConfigError> {
-    match source {
-        DataSource::Inline(bytes) => Ok(bytes.clone()),
-        DataSource::File(path) => read_file(path),
-    }
-}
-
-fn read_file(path: &Path) -> Result<Vec<u8>, ConfigError> {
-    std::fs::read(path).map_err(|source| ConfigError::File { path: path.display().to_string(), source })
-}

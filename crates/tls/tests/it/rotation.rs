@@ -1,6 +1,10 @@
-use evenkeel_tls::config::{CertificateSource, TrustSource, Validation};
+use std::fs;
+use std::path::Path;
+use std::time::SystemTime;
+
+use evenkeel_tls::config::{CertificateSource, DataSource, TrustSource, Validation};
 use evenkeel_tls::secrets::SecretKind;
-use evenkeel_tls::{DownstreamTls, HandshakeError, SdsSecret, SdsServer, SecretStore};
+use evenkeel_tls::{DownstreamTls, FileNews, HandshakeError, SdsSecret, SdsServer, SecretStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::support::{INFO, TestCa, WEB, client, client_context, server_context, shake};
@@ -106,4 +110,81 @@ async fn a_root_that_is_taken_away_stops_resumption_too() {
     let (_, far) = shake(&client, &server).await;
     let error = far.err().unwrap().to_string();
     assert_eq!(error, "the peer's certificate was refused: it is not signed by a trusted root");
+}
+
+/// What the last look at the files said: `replaced`, the reason of a refusal, or nothing.
+fn look(store: &SecretStore) -> String {
+    let said = |news: FileNews| match news {
+        FileNews::Replaced { .. } => "replaced".to_owned(),
+        FileNews::Refused { reason, .. } => reason,
+    };
+    store.look_at_files(SystemTime::now()).into_iter().map(said).collect::<Vec<_>>().join("; ")
+}
+
+#[test]
+fn a_certificate_in_files_may_be_replaced_in_place() {
+    let ca = TestCa::new("root");
+    let folder = tempfile::tempdir().unwrap();
+    let [chain_file, key_file] = ["tls.crt", "tls.key"].map(|name| folder.path().join(name));
+    let write = |path: &Path, text: &str| {
+        // As `mv` puts a file into place: whatever the clock's resolution, it is another file.
+        let new = path.with_extension("new");
+        fs::write(&new, text).unwrap();
+        fs::rename(new, path).unwrap();
+    };
+    let pairs = [ca.workload(INFO), ca.workload(WEB), ca.workload(INFO), ca.workload(WEB)];
+    write(&chain_file, &pairs[0].chain);
+    write(&key_file, &pairs[0].key);
+    let store = SecretStore::new();
+    let source = || CertificateSource::Static {
+        chain: DataSource::File(chain_file.clone()),
+        key: DataSource::File(key_file.clone()),
+    };
+    let slot = store.identity(&source()).unwrap();
+    let serves = || slot.load().unwrap().certificate().uri_sans[0].clone();
+    assert_eq!((look(&store), serves()), (String::new(), INFO.to_owned()));
+    // One file after the other: half of a pair serves nobody, nor is it called wrong at once.
+    let mut changes = store.changes();
+    write(&chain_file, &pairs[1].chain);
+    assert_eq!((look(&store), serves()), (String::new(), INFO.to_owned()));
+    assert!(!changes.has_changed().unwrap());
+    // Whoever compiles a context meanwhile has what serves.
+    assert_eq!(store.identity(&source()).unwrap().load().unwrap().certificate().uri_sans[0], INFO);
+    write(&key_file, &pairs[1].key);
+    assert_eq!((look(&store), serves()), ("replaced".to_owned(), WEB.to_owned()));
+    assert!(changes.has_changed().unwrap());
+    changes.mark_unchanged();
+    // What is wrong, and stays so, is said once; the one before serves.
+    for (text, reason) in [("no certificate", "holds no `BEGIN CERTIFICATE`"), (&pairs[2].chain, "does not belong to")]
+    {
+        write(&chain_file, text);
+        assert_eq!(look(&store), "");
+        let said = look(&store);
+        assert!(said.contains(reason), "{said}");
+        assert_eq!((look(&store), serves()), (String::new(), WEB.to_owned()));
+    }
+    fs::remove_file(&key_file).unwrap();
+    look(&store);
+    assert!(look(&store).contains("tls.key"));
+    assert_eq!(serves(), WEB);
+    write(&key_file, &pairs[2].key);
+    assert_eq!((look(&store), serves()), ("replaced".to_owned(), INFO.to_owned()));
+    // As a mounted Secret changes: a link to a folder leads to another.
+    for (folder_name, pair) in [("1", &pairs[2]), ("2", &pairs[3])] {
+        fs::create_dir(folder.path().join(folder_name)).unwrap();
+        fs::write(folder.path().join(folder_name).join("tls.crt"), &pair.chain).unwrap();
+        fs::write(folder.path().join(folder_name).join("tls.key"), &pair.key).unwrap();
+    }
+    let data = folder.path().join("..data");
+    std::os::unix::fs::symlink("1", &data).unwrap();
+    let [chain, key] = ["tls.crt", "tls.key"].map(|name| DataSource::File(data.join(name)));
+    let mounted = store.identity(&CertificateSource::Static { chain, key }).unwrap();
+    std::os::unix::fs::symlink("2", folder.path().join("..new")).unwrap();
+    fs::rename(folder.path().join("..new"), &data).unwrap();
+    assert_eq!(look(&store), "replaced");
+    assert_eq!(mounted.load().unwrap().certificate().uri_sans[0], WEB);
+    // What nobody uses any more is not looked at.
+    drop((mounted, slot));
+    write(&chain_file, &pairs[0].chain);
+    assert_eq!(look(&store), "");
 }

@@ -1,0 +1,34 @@
+//! Certificates that are replaced in place: their files are looked at now and then, off the control thread.
+
+use std::time::{Duration, SystemTime};
+
+use evenkeel_tls::FileNews;
+
+use crate::state::Shared;
+
+/// Time between two looks.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Shared {
+    /// Follows the files for the life of the process.
+    pub async fn follow_certificate_files(&self) {
+        let secrets = self.state.borrow().builder.secrets().clone();
+        loop {
+            tokio::time::sleep(LOOK_INTERVAL).await;
+            let store = secrets.clone();
+            let looked = tokio::task::spawn_blocking(move || store.look_at_files(SystemTime::now())).await;
+            let news = looked.unwrap_or_default();
+            for news in &news {
+                match news {
+                    FileNews::Replaced { files } => tracing::info!(files, "certificate replaced"),
+                    FileNews::Refused { files, reason } => {
+                        tracing::error!(files, reason, "the new certificate cannot be used; the one before stays");
+                    }
+                }
+            }
+            if !news.is_empty() {
+                self.settled.notify_waiters();
+            }
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Certificates and roots that lie in files: looked at again and again, and read anew when they have changed, as whoever renews
+//! them replaces them in place (also by a link that leads elsewhere, as a mounted Secret's does).
+//!
+//! A certificate and its key are two files, which nobody can replace at once: a pair that does not belong together is looked
+//! at once more before it is called wrong. Until the new one is good, the one before serves.
+
+use std::path::Path;
+use std::sync::Weak;
+use std::time::SystemTime;
+use std::{fmt, fs, io};
+
+use crate::config::DataSource;
+use crate::error::ConfigError;
+use crate::identity::Identity;
+use crate::secrets::{Slot, SlotInner};
+use crate::trust::TrustBundle;
+
+/// What has become of files that have changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FileNews {
+    /// The next handshake uses what they hold now.
+    Replaced {
+        /// Which.
+        files: String,
+    },
+    /// They hold nothing that could be used: what they held before stays in use.
+    Refused {
+        /// Which.
+        files: String,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// All that lies in files and is in use.
+#[derive(Debug, Default)]
+pub(crate) struct Files(Vec<Entry>);
+
+#[derive(Debug)]
+struct Entry {
+    sources: Vec<DataSource>,
+    place: Place,
+    /// The files as they were when they were read last.
+    read: Vec<Option<Stamp>>,
+    /// As they were when they were found wrong at the last look.
+    doubtful: Option<Vec<Option<Stamp>>>,
+}
+
+/// Where what the files hold is used, if it still is.
+enum Place {
+    Identity(Weak<SlotInner<Identity>>),
+    Trust(Weak<SlotInner<TrustBundle>>),
+}
+
+/// A file as far as it can be told from its next version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    modified: Option<SystemTime>,
+    bytes: u64,
+    /// Device and inode: behind a link, the file it leads to.
+    file: (u64, u64),
+}
+
+impl Files {
+    /// The slot of a certificate, which others with the same files share.
+    pub fn identity(&mut self, chain: &DataSource, key: &DataSource) -> Result<Slot<Identity>, ConfigError> {
+        let sources = vec![chain.clone(), key.clone()];
+        let known = self.0.iter().filter(|entry| entry.sources == sources).find_map(|entry| match &entry.place {
+            Place::Identity(slot) => slot.upgrade(),
+            Place::Trust(_) => None,
+        });
+        if let Some(inner) = known {
+            return Ok(Slot::of(inner));
+        }
+        // Before they are read: a change in between is seen at the next look.
+        let read = stamps(&sources);
+        let slot = Slot::fixed(identity(&sources, SystemTime::now())?);
+        self.keep(Entry { sources, place: Place::Identity(slot.downgrade()), read, doubtful: None });
+        Ok(slot)
+    }
+
+    /// The same of a trust bundle.
+    pub fn trust(&mut self, roots: &DataSource) -> Result<Slot<TrustBundle>, ConfigError> {
+        let sources = vec![roots.clone()];
+        let known = self.0.iter().filter(|entry| entry.sources == sources).find_map(|entry| match &entry.place {
+            Place::Trust(slot) => slot.upgrade(),
+            Place::Identity(_) => None,
+        });
+        if let Some(inner) = known {
+            return Ok(Slot::of(inner));
+        }
+        let read = stamps(&sources);
+        let slot = Slot::fixed(trust(&sources)?);
+        self.keep(Entry { sources, place: Place::Trust(slot.downgrade()), read, doubtful: None });
+        Ok(slot)
+    }
+
+    fn keep(&mut self, entry: Entry) {
+        self.0.retain(|entry| entry.place.is_used());
+        if entry.sources.iter().any(|source| matches!(source, DataSource::File(_))) {
+            self.0.push(entry);
+        }
+    }
+
+    /// Reads what has changed.
+    pub fn look(&mut self, now: SystemTime) -> Vec<FileNews> {
+        self.0.retain(|entry| entry.place.is_used());
+        self.0.iter_mut().filter_map(|entry| entry.look(now)).collect()
+    }
+}
+
+impl Entry {
+    fn look(&mut self, now: SystemTime) -> Option<FileNews> {
+        let stamps = stamps(&self.sources);
+        if stamps == self.read {
+            self.doubtful = None;
+            return None;
+        }
+        match self.place.fill(&self.sources, now) {
+            Ok(()) => {
+                (self.read, self.doubtful) = (stamps, None);
+                Some(FileNews::Replaced { files: self.names() })
+            }
+            // It may be half of a change.
+            Err(_) if self.doubtful.as_ref() != Some(&stamps) => {
+                self.doubtful = Some(stamps);
+                None
+            }
+            Err(error) => {
+                (self.read, self.doubtful) = (stamps, None);
+                Some(FileNews::Refused { files: self.names(), reason: error.to_string() })
+            }
+        }
+    }
+
+    fn names(&self) -> String {
+        let path = |source: &DataSource| match source {
+            DataSource::File(path) => Some(path.display().to_string()),
+            DataSource::Inline(_) => None,
+        };
+        self.sources.iter().filter_map(path).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl Place {
+    fn is_used(&self) -> bool {
+        match self {
+            Self::Identity(slot) => slot.strong_count() > 0,
+            Self::Trust(slot) => slot.strong_count() > 0,
+        }
+    }
+
+    fn fill(&self, sources: &[DataSource], now: SystemTime) -> Result<(), ConfigError> {
+        match self {
+            Self::Identity(slot) => {
+                let identity = identity(sources, now)?;
+                if let Some(inner) = slot.upgrade() {
+                    Slot::of(inner).store(identity);
+                }
+            }
+            Self::Trust(slot) => {
+                let bundle = trust(sources)?;
+                if let Some(inner) = slot.upgrade() {
+                    Slot::of(inner).store(bundle);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Identity(_) => "Identity",
+            Self::Trust(_) => "Trust",
+        })
+    }
+}
+
+/// Of a chain and its key.
+fn identity(sources: &[DataSource], now: SystemTime) -> Result<Identity, ConfigError> {
+    let texts = sources.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    let [chain, key] = texts.as_slice() else {
+        return Identity::from_pem(b"", b"", now).map_err(ConfigError::Identity);
+    };
+    Identity::from_pem(chain, key, now).map_err(ConfigError::Identity)
+}
+
+fn trust(sources: &[DataSource]) -> Result<TrustBundle, ConfigError> {
+    let texts = sources.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    TrustBundle::from_pem(&texts.concat()).map_err(ConfigError::Trust)
+}
+
+fn read(source: &DataSource) -> Result<Vec<u8>, ConfigError> {
+    match source {
+        DataSource::Inline(bytes) => Ok(bytes.clone()),
+        DataSource::File(path) => {
+            fs::read(path).map_err(|source| ConfigError::File { path: path.display().to_string(), source })
+        }
+    }
+}
+
+fn stamps(sources: &[DataSource]) -> Vec<Option<Stamp>> {
+    let stamp = |source: &DataSource| match source {
+        DataSource::Inline(_) => None,
+        DataSource::File(path) => stamp(path).ok(),
+    };
+    sources.iter().map(stamp).collect()
+}
+
+fn stamp(path: &Path) -> io::Result<Stamp> {
+    use std::os::unix::fs::MetadataExt as _;
+    let metadata = fs::metadata(path)?;
+    Ok(Stamp { modified: metadata.modified().ok(), bytes: metadata.len(), file: (metadata.dev(), metadata.ino()) })
+}
