@@ -21,9 +21,13 @@ pub(crate) async fn ask(port: u16, method: Method, path: &str) -> io::Result<(St
     timeout(TIMEOUT, exchange(port, method, path)).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-/// Whether the proxy says it has all it needs to serve.
-pub(crate) async fn is_ready(port: u16) -> bool {
-    ask(port, Method::GET, "/ready").await.is_ok_and(|(status, _)| status == StatusCode::OK)
+/// Whether the proxy says it has all it needs to serve; else what it says instead, in one line.
+pub(crate) async fn ready(port: u16) -> Result<(), String> {
+    match ask(port, Method::GET, "/ready").await {
+        Ok((StatusCode::OK, _)) => Ok(()),
+        Ok((_, said)) => Err(String::from_utf8_lossy(&said).trim().replace('\n', ": ")),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 async fn exchange(port: u16, method: Method, path: &str) -> io::Result<(StatusCode, Bytes)> {

@@ -89,18 +89,18 @@ impl Watcher {
     async fn status(&self) -> Status {
         let certificate = self.certificate.borrow().clone();
         let waiting_for = if certificate.is_none() {
-            Some("a certificate from the control plane")
+            Some("a certificate from the control plane".to_owned())
         } else if self.names.as_ref().is_some_and(|names| names.current().awaits_names()) {
-            Some("the DNS names of the mesh")
+            Some("the DNS names of the mesh".to_owned())
         } else {
             match self.admin_port {
-                Some(port) if !admin::is_ready(port).await => Some("the proxy"),
-                _ => None,
+                Some(port) => admin::ready(port).await.err().map(|said| format!("the proxy ({said})")),
+                None => None,
             }
         };
         Status {
             ready: waiting_for.is_none(),
-            waiting_for: waiting_for.map(str::to_owned),
+            waiting_for,
             identity: certificate.as_ref().map(|current| current.identity.clone()),
             cert_expiry: certificate.and_then(|current| rfc3339(current.not_after)),
             proxy: self.proxy.to_owned(),

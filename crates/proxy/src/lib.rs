@@ -26,6 +26,7 @@ pub mod options;
 mod overload;
 pub mod proxy_protocol;
 pub mod random;
+mod readiness;
 pub mod response_flags;
 pub mod run;
 mod scope;

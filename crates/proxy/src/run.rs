@@ -275,6 +275,8 @@ fn spawn_keepers(shared: &Shared, pool: &Arc<WorkerPool>) {
     tokio::task::spawn_local(memory::give_back_after_changes(shared.settled.clone()));
     let certificates = shared.clone();
     tokio::task::spawn_local(async move { certificates.follow_certificate_files().await });
+    let saying = shared.clone();
+    tokio::task::spawn_local(async move { saying.say_what_is_awaited().await });
     let binding = shared.clone();
     tokio::task::spawn_local(async move { binding.retry_binds().await });
     let balancing = pool.clone();

@@ -9,6 +9,7 @@ pub(crate) mod memory;
 use std::collections::HashMap;
 use std::time::Duration;
 
+use evenkeel_runtime_config::demand::DEFAULT_HOLD;
 use evenkeel_runtime_config::{Demand, bootstrap};
 use evenkeel_xds::ResourceType;
 use tokio::sync::mpsc;
@@ -23,6 +24,8 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 const ABSENT_AFTER: Duration = Duration::from_secs(600);
 /// Names held at a time, those of which there is nothing included; the longest unused go first.
 const MAX_NAMES: usize = 20_000;
+/// How long what is remembered may hold up a start: it makes first requests quicker, and no request impossible.
+pub(crate) const REMEMBERED_HOLD: Duration = DEFAULT_HOLD;
 /// Hosts that nobody answered for are named in the log this often at most.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -31,10 +34,20 @@ const LOG_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct Scope {
     /// `None`: nothing is learned, and nothing forgotten.
     unused_after: Option<Duration>,
-    last_used: HashMap<Demand, Instant>,
+    last_used: HashMap<Demand, Use>,
     /// Changes with each name that comes or goes, and when there comes to be something of a name.
     pub revision: u64,
     logged: Option<Instant>,
+    /// When what is remembered was asked for.
+    recalled: Option<Instant>,
+}
+
+/// How a name is used.
+#[derive(Debug, Clone, Copy)]
+struct Use {
+    last: Instant,
+    /// The workload has used it itself. Otherwise it is here because it is remembered: that does not keep it remembered.
+    own: bool,
 }
 
 impl Scope {
@@ -43,7 +56,7 @@ impl Scope {
             bootstrap::Scope::Learned { unused_after, .. } => Some(*unused_after),
             bootstrap::Scope::Given | bootstrap::Scope::Full => None,
         };
-        Self { unused_after, last_used: HashMap::new(), revision: 0, logged: None }
+        Self { unused_after, last_used: HashMap::new(), revision: 0, logged: None, recalled: None }
     }
 
     pub fn is_learned(&self) -> bool {
@@ -51,9 +64,15 @@ impl Scope {
     }
 
     fn note(&mut self, demand: Demand, now: Instant) {
-        if self.last_used.insert(demand, now).is_none() {
+        let before = self.last_used.insert(demand, Use { last: now, own: true });
+        if before.is_none_or(|before| !before.own) {
             self.revision += 1;
         }
+    }
+
+    /// Whether what is remembered has been waited for as long as it may be.
+    pub fn remembered_is_overdue(&self, now: Instant) -> bool {
+        self.recalled.is_some_and(|recalled| now.duration_since(recalled) >= REMEMBERED_HOLD)
     }
 
     /// There is something now of a name that is used.
@@ -66,6 +85,18 @@ impl Scope {
             self.revision += 1;
         }
     }
+}
+
+/// One name of the scope, for the admin page.
+#[derive(Debug)]
+pub(crate) struct ScopeEntry {
+    pub demand: Demand,
+    /// What became of it.
+    pub state: &'static str,
+    /// Since it was used, or remembered.
+    pub idle: Duration,
+    /// The workload has used it; otherwise it is only remembered.
+    pub used: bool,
 }
 
 impl State {
@@ -92,11 +123,12 @@ impl State {
         demand.is_some_and(|demand| self.scope.last_used.contains_key(&demand) && !self.builder.is_present(&demand))
     }
 
-    /// Names that the workload's other replicas use: asked for before the first of them is needed.
+    /// Names that the workload's replicas have used: asked for before the first of them is needed.
     pub fn recall(&mut self, demands: Vec<Demand>) {
         let now = Instant::now();
+        self.scope.recalled = Some(now);
         for demand in demands {
-            self.scope.note(demand.clone(), now);
+            self.scope.last_used.entry(demand.clone()).or_insert(Use { last: now, own: false });
             if self.builder.demand(demand) {
                 self.stats.on_demand.inc(Counter::recalled);
             }
@@ -134,21 +166,27 @@ impl State {
 
     /// What is used, for the control plane to remember.
     pub fn used(&self) -> Vec<Demand> {
-        let present = |demand: &&Demand| self.builder.is_present(demand);
-        self.scope.last_used.keys().filter(present).cloned().collect()
+        let own = self.scope.last_used.iter().filter(|(_, used)| used.own).map(|(demand, _)| demand);
+        own.filter(|demand| self.builder.is_present(demand)).cloned().collect()
     }
 
-    /// Names, and how long ago each was used, for the admin page.
-    pub fn scope_entries(&self) -> Vec<(Demand, Duration, &'static str)> {
+    /// Names, how long ago each was used (or, if that has not come to pass, remembered), and what became of it, for the
+    /// admin page.
+    pub fn scope_entries(&self) -> Vec<ScopeEntry> {
         let state = |demand: &Demand| match demand {
             _ if self.builder.is_given_up(demand) => "given up",
             _ if !self.builder.is_answered(demand) => "asked for",
             _ if self.builder.is_present(demand) => "present",
             _ => "absent",
         };
-        let mut entries: Vec<_> =
-            self.scope.last_used.iter().map(|(name, used)| (name.clone(), used.elapsed(), state(name))).collect();
-        entries.sort_by(|a, b| a.0.cmp(&b.0));
+        let entry = |(demand, used): (&Demand, &Use)| ScopeEntry {
+            demand: demand.clone(),
+            state: state(demand),
+            idle: used.last.elapsed(),
+            used: used.own,
+        };
+        let mut entries: Vec<_> = self.scope.last_used.iter().map(entry).collect();
+        entries.sort_by(|a, b| a.demand.cmp(&b.demand));
         entries
     }
 
@@ -173,8 +211,8 @@ impl State {
     fn sweep(&mut self, now: Instant) -> bool {
         let Some(unused_after) = self.scope.unused_after else { return false };
         for used in self.builder.take_used() {
-            if let Some(last) = self.scope.last_used.get_mut(&used) {
-                *last = now;
+            if self.scope.last_used.contains_key(&used) {
+                self.scope.note(used, now);
             }
         }
         let mut idle: Vec<(Duration, Demand)> = self
@@ -183,7 +221,7 @@ impl State {
             .iter()
             // Clusters of TCP proxies are used as long as a listener leads to them.
             .filter(|(demand, _)| !matches!(demand, Demand::Cluster(_)))
-            .map(|(demand, used)| (now.duration_since(*used), demand.clone()))
+            .map(|(demand, used)| (now.duration_since(used.last), demand.clone()))
             .collect();
         idle.sort_by_key(|(last_used, ..)| std::cmp::Reverse(*last_used));
         let too_many = self.scope.last_used.len().saturating_sub(MAX_NAMES);

@@ -21,6 +21,7 @@ use tokio::sync::Notify;
 
 use crate::control_stats::{ControlStats, cluster_manager, control_plane, discovery, listener_manager, server};
 use crate::dns::Dns;
+use crate::readiness::of_each_type;
 use crate::scope::Scope;
 use crate::subscribe::{StreamKey, Subscriptions};
 use crate::upstream::HealthManager;
@@ -106,7 +107,7 @@ pub(crate) struct State {
     pub started_at: SystemTime,
     pub(crate) stats: ControlStats,
     subscriptions: Subscriptions,
-    dns: Dns,
+    pub(crate) dns: Dns,
     health: HealthManager,
     /// First answers of LDS and CDS that are still awaited.
     pub awaits: Awaits,
@@ -304,22 +305,6 @@ impl State {
         self.config.clusters.get(name).cloned()
     }
 
-    fn next_phase(&self, missing: &Interest) -> Phase {
-        let waits_for_clusters = self.awaits.clusters
-            || !missing.clusters.is_empty()
-            || !missing.endpoints.is_empty()
-            || self.dns.is_resolving();
-        let waits_for = [&missing.listeners, &missing.routes, &missing.virtual_hosts, &missing.secrets];
-        let waits = waits_for_clusters || self.awaits.listeners || waits_for.iter().any(|names| !names.is_empty());
-        match self.phase {
-            // Warming later in life does not make the process any less ready.
-            Phase::Live | Phase::Draining => self.phase,
-            _ if waits_for_clusters => Phase::PreInitializing,
-            _ if waits => Phase::Initializing,
-            _ => Phase::Live,
-        }
-    }
-
     /// Drops what is known of resources nothing refers to any more; their servers do not say that they are gone.
     fn forget_records(&mut self, interest: &Interest) {
         let names = |references: &'_ [Reference]| -> HashSet<Arc<str>> {
@@ -448,6 +433,9 @@ impl Shared {
         self.watch_timeouts(state, &missing);
         let phase = state.next_phase(&missing);
         if phase != state.phase {
+            if let (Phase::Live, Some(waits)) = (phase, state.waits_for()) {
+                tracing::warn!("what is remembered of the workload is not waited for any longer: {waits}");
+            }
             state.phase = phase;
             let elapsed_ms = state.started.elapsed().as_millis();
             tracing::info!(state = phase.as_str(), elapsed_ms, "server state");
@@ -458,14 +446,7 @@ impl Shared {
 
     /// Lets what waits for an answer go on without it when `initial_fetch_timeout` has passed.
     fn watch_timeouts(&self, state: &mut State, missing: &Interest) {
-        let kinds = [
-            (ResourceType::Cluster, &missing.clusters),
-            (ResourceType::Listener, &missing.listeners),
-            (ResourceType::VirtualHost, &missing.virtual_hosts),
-            (ResourceType::Endpoint, &missing.endpoints),
-            (ResourceType::Route, &missing.routes),
-            (ResourceType::Secret, &missing.secrets),
-        ];
+        let kinds = of_each_type(missing);
         let still_missing: HashSet<(ResourceType, &Reference)> =
             kinds.iter().flat_map(|(kind, references)| references.iter().map(|reference| (*kind, reference))).collect();
         state.timers.retain(|(kind, reference), timer| {

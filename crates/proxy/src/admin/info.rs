@@ -6,6 +6,7 @@ use http::StatusCode;
 use serde_json::json;
 
 use super::{Admin, Query, Reply};
+use crate::scope::ScopeEntry;
 use crate::state::Phase;
 use crate::worker::WorkerSnapshot;
 
@@ -16,9 +17,11 @@ pub(super) fn version() -> String {
 }
 
 pub(super) fn ready(admin: &Admin, _: &Query) -> Reply {
-    let phase = admin.shared.state.borrow().phase;
-    let status = if phase == Phase::Live { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    Reply::error(status, format!("{}\n", phase.as_str()))
+    let state = admin.shared.state.borrow();
+    let status = if state.phase == Phase::Live { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    // Envoy says the first word only.
+    let waits = state.waits_for().map_or_else(String::new, |waits| format!("waits for {waits}\n"));
+    Reply::error(status, format!("{}\n{waits}", state.phase.as_str()))
 }
 
 pub(super) fn server_info(admin: &Admin, _: &Query) -> Reply {
@@ -52,15 +55,17 @@ pub(super) fn scope(admin: &Admin, query: &Query) -> Reply {
     if query.wants_json() {
         let entries: Vec<_> = entries
             .iter()
-            .map(|(demand, idle, state)| {
-                let (kind, name) = (demand.kind().short_name(), demand.name());
-                json!({"type": kind, "name": &*name, "state": state, "unused_for_s": idle.as_secs()})
+            .map(|entry| {
+                let (kind, name) = (entry.demand.kind().short_name(), entry.demand.name());
+                let unused_s = entry.idle.as_secs();
+                json!({"type": kind, "name": &*name, "state": entry.state, "unused_for_s": unused_s, "used": entry.used})
             })
             .collect();
         return Reply::json(&json!({ "scope": entries }));
     }
-    let lines = entries.iter().map(|(demand, idle, state)| {
-        format!("{:4} {} {state}, used {} s ago\n", demand.kind().short_name(), demand.name(), idle.as_secs())
+    let lines = entries.iter().map(|ScopeEntry { demand, state, idle, used }| {
+        let (kind, what) = (demand.kind().short_name(), if *used { "used" } else { "remembered" });
+        format!("{kind:4} {} {state}, {what} {} s ago\n", demand.name(), idle.as_secs())
     });
     Reply::text(lines.collect::<String>())
 }

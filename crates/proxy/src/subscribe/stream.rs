@@ -138,6 +138,7 @@ impl Stream {
             let recalled = memory::recall(channel.clone(), &self.node).await;
             self.recalled = true;
             self.shared.state.borrow_mut().recall(recalled);
+            self.shared.limit_remembered();
             self.shared.settle();
         }
         client.on_connect();

@@ -157,7 +157,8 @@ fn a_proxy_without_its_control_plane_is_not_ready_and_says_why() {
         eventually("a failed attempt", || proxy.json("/xds")["streams"][0]["last_error"].as_str().map(str::to_owned));
     assert!(error.contains("Connection refused"), "{error}");
     let ready = proxy.get("/ready");
-    assert_eq!((ready.status, ready.text().as_str()), (503, "PRE_INITIALIZING\n"));
+    let said = "PRE_INITIALIZING\nwaits for the control plane, its first clusters, its first listeners\n";
+    assert_eq!((ready.status, ready.text().as_str()), (503, said));
 }
 
 #[test]
@@ -188,7 +189,7 @@ fn certificates_come_by_sds_and_change_under_open_connections() {
         let dump = proxy.json("/config_dump?resource=dynamic_listeners");
         dump["configs"][0]["warming_state"].is_object().then_some(())
     });
-    assert_eq!(proxy.get("/ready").text(), "INITIALIZING\n");
+    assert_eq!(proxy.get("/ready").text(), "INITIALIZING\nwaits for SDS cert\n");
     control_plane.change(|set| set.insert(ResourceType::Secret, secret(&first)));
     let address = proxy.listener("web");
     let client = |name| TlsClient { server_name: name, root_pem: ca.root_pem(), ..TlsClient::default() };

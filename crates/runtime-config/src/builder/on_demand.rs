@@ -13,7 +13,7 @@ use evenkeel_xds::Any;
 use evenkeel_xds::pb::envoy::config::route::v3 as route_pb;
 use prost::Message as _;
 
-use super::{Builder, Reference, RouteEntry, Source, check, decode};
+use super::{Awaited, Builder, Reference, RouteEntry, Source, check, decode};
 use crate::compile::Cx;
 use crate::compile::listener::CompiledListener;
 use crate::compile::route::{max_direct_response_body_bytes, own_virtual_host};
@@ -92,11 +92,12 @@ impl Builder {
         }
     }
 
-    /// Whether a configuration built now says what becomes of whoever needs this.
+    /// Whether a configuration built now says what becomes of whoever needs this. Where there is no route table, there is
+    /// no host of it either: what was used of a table that has gone since must not be waited for.
     pub fn is_answered(&self, demand: &Demand) -> bool {
         match demand {
             Demand::VirtualHost { table, host } => {
-                self.own_host(table, host).is_some_and(|own| own.published.is_some())
+                self.own_host(table, host).is_some_and(|own| own.published.is_some()) || self.lacks_table(table)
             }
             Demand::Listener(name) => {
                 self.listeners.get(name).is_some_and(|entry| entry.serving.is_some())
@@ -207,21 +208,17 @@ impl Builder {
             }
         }
         let serving = self.listeners.values().filter_map(|entry| entry.serving.as_ref());
-        used.extend(serving.filter(|listener| listener.take_used()).map(|l| Demand::Listener(l.name.clone())));
+        for listener in serving.filter(|listener| listener.take_used()) {
+            used.push(Demand::Listener(listener.name.clone()));
+            used.extend(tcp_clusters_of(listener).map(|cluster| Demand::Cluster(cluster.clone())));
+        }
         used
     }
 
     /// Clusters that TCP proxies lead to, each asked for when it is first needed.
     pub fn tcp_clusters(&self) -> HashSet<Arc<str>> {
         let versions = self.listeners.values().flat_map(|entry| entry.versions.all());
-        let chains = versions.flat_map(|version| {
-            version.compiled.listener.filter_chains.iter().chain(&version.compiled.listener.default_filter_chain)
-        });
-        let proxies = chains.filter_map(|chain| match &chain.terminal {
-            Terminal::Tcp(proxy) => Some(proxy),
-            Terminal::Http(_) => None,
-        });
-        proxies.flat_map(|proxy| proxy.clusters.iter().map(|entry| entry.cluster.clone())).collect()
+        versions.flat_map(|version| tcp_clusters_of(&version.compiled.listener)).cloned().collect()
     }
 
     /// Virtual hosts that came on their own, as received, by the names they came under.
@@ -230,6 +227,16 @@ impl Builder {
             let received = hosts.iter().filter_map(|(host, own)| Some((host, own.resource.as_ref()?)));
             received.map(move |(host, resource)| (format!("{table}/{host}"), resource))
         })
+    }
+
+    /// Whether the listeners that are wanted from the start serve, or do not exist; always, where none are.
+    pub fn basis_is_answered(&self) -> bool {
+        self.on_demand.basis.iter().all(|name| self.is_answered(&Demand::Listener(name.clone())))
+    }
+
+    /// There is no such route table, by the server's word or for want of it.
+    fn lacks_table(&self, table: &Arc<str>) -> bool {
+        !self.routes.contains_key(table) && self.given_up.contains(&Awaited::Route(table.clone()))
     }
 
     fn own_host(&self, table: &Arc<str>, host: &Arc<str>) -> Option<&OwnHost> {
@@ -433,6 +440,16 @@ impl RouteEntry {
 
 fn reference(name: &Arc<str>, initial_fetch_timeout: Option<Duration>) -> Reference {
     Reference { name: name.clone(), source: Source::Ads, initial_fetch_timeout }
+}
+
+/// Clusters that a listener's TCP proxies lead to.
+fn tcp_clusters_of(listener: &Listener) -> impl Iterator<Item = &Arc<str>> {
+    let chains = listener.filter_chains.iter().chain(&listener.default_filter_chain);
+    let proxies = chains.filter_map(|chain| match &chain.terminal {
+        Terminal::Tcp(proxy) => Some(proxy),
+        Terminal::Http(_) => None,
+    });
+    proxies.flat_map(|proxy| proxy.clusters.iter().map(|entry| &entry.cluster))
 }
 
 /// Clusters that a listener's connections go to without being asked for one by one.

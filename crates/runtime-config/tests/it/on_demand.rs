@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use evenkeel_runtime_config::{Builder, Config, Demand, Reference, RouteTable};
+use evenkeel_runtime_config::{Builder, Config, Demand, Reference, RouteTable, Source};
 use evenkeel_xds::Any;
 
 use crate::input;
@@ -159,6 +159,38 @@ fn what_is_given_up_goes_for_absent_until_an_answer_comes() {
     let config = builder.build();
     assert_eq!((serves(&config, "a"), serves(&config, "b")), ("a".to_owned(), "b".to_owned()));
     assert!(!builder.is_given_up(&demand("a")));
+}
+
+#[test]
+fn a_host_of_a_table_that_does_not_exist_is_answered() {
+    let gone = || Demand::VirtualHost { table: "9999".into(), host: "old".into() };
+    let table = Reference { name: "9999".into(), source: Source::Ads, initial_fetch_timeout: None };
+    // Either order of the answers, and either of them given up for want of one.
+    type Step<'s> = &'s dyn Fn(&mut Builder);
+    let no_table: Step<'_> = &|builder| builder.give_up_route(&table);
+    let no_host: Step<'_> = &|builder| builder.remove_virtual_host("9999/old");
+    let give_up: Step<'_> = &|builder| builder.give_up(&gone());
+    for steps in [[no_table, no_host], [no_host, no_table], [give_up, no_table], [no_table, give_up]] {
+        let mut builder = builder();
+        builder.ask_by_name([Arc::from("web")]);
+        builder.demand(gone());
+        builder.build();
+        assert_eq!(names(&builder.missing().virtual_hosts), ["9999/old"]);
+        for step in steps {
+            step(&mut builder);
+            builder.build();
+        }
+        assert!(builder.is_answered(&gone()) && !builder.is_present(&gone()));
+        assert_eq!(names(&builder.missing().virtual_hosts), [""; 0]);
+        assert_eq!(names(&builder.missing().routes), [""; 0]);
+        // The service comes back: its host is asked for all the while, and serves as soon as it is there.
+        builder.set_route(&input::route(&TABLE.replace("name: t", "name: '9999'"))).unwrap();
+        builder.set_virtual_host("9999/old", &host("old", "old", "c")).unwrap();
+        builder.set_cluster(&cluster("c")).unwrap();
+        let config = builder.build();
+        let found = config.routes["9999"].find_virtual_host(b"old").map(|host| host.name.to_string());
+        assert_eq!(found.as_deref(), Some("old"));
+    }
 }
 
 #[test]

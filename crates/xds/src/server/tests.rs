@@ -71,6 +71,38 @@ fn sends_what_is_asked_for_and_says_what_does_not_exist() {
 }
 
 #[test]
+fn every_type_says_of_a_name_that_there_is_nothing() {
+    for kind in ResourceType::ALL {
+        for there in [&[][..], &[(kind, "there", "1")]] {
+            let mut stream = delta::Stream::new(Announcement::default());
+            stream.on_snapshot(&set(1, there));
+            stream.on_request(&subscribe(kind, &["9999/gone"]), Duration::ZERO).unwrap();
+            let (texts, responses) = sent(&mut stream);
+            // Of virtual hosts Envoy wants a resource without content.
+            let said = format!("{kind} {}9999/gone", if kind == VirtualHost { '+' } else { '-' });
+            assert_eq!(texts, [said.as_str()]);
+            assert!(responses[0].resources.iter().all(|resource| resource.resource.is_none()));
+            stream.on_request(&ack(&responses[0]), Duration::ZERO).unwrap();
+            // Asked again, as by one that has forgotten the answer.
+            stream.on_request(&subscribe(kind, &["9999/gone"]), Duration::ZERO).unwrap();
+            assert_eq!(sent(&mut stream).0, [said]);
+            // State of the world can say it of clusters and listeners, by leaving them out; others get an answer too.
+            let mut stream = sotw::Stream::new(Announcement::default());
+            stream.on_snapshot(&set(1, there));
+            let request = DiscoveryRequest {
+                type_url: kind.type_url().into(),
+                resource_names: vec!["9999/gone".into()],
+                ..Default::default()
+            };
+            stream.on_request(&request, Duration::ZERO).unwrap();
+            let response = stream.poll_response(Duration::ZERO).expect("an answer").encode_to_vec();
+            let response = DiscoveryResponse::decode(&*response).unwrap();
+            assert!(response.resources.is_empty(), "{kind}");
+        }
+    }
+}
+
+#[test]
 fn an_empty_wildcard_is_answered_once() {
     let mut stream = delta::Stream::new(Announcement::default());
     stream.on_snapshot(&set(1, &[]));

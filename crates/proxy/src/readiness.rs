@@ -1,0 +1,116 @@
+//! Whether the process is ready, and what it waits for while it is not.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use evenkeel_runtime_config::Reference;
+use evenkeel_runtime_config::builder::Interest;
+use evenkeel_xds::ResourceType;
+use tokio::time::Instant;
+
+use crate::scope::REMEMBERED_HOLD;
+use crate::state::{Phase, Shared, State};
+
+/// A process that is not ready says this often what it waits for.
+const SAY_INTERVAL: Duration = Duration::from_secs(5);
+/// Names of one type that are said, in names; of the others it is said how many they are.
+const MAX_SAID: usize = 3;
+
+impl State {
+    /// Where the process is once this is missing.
+    pub fn next_phase(&self, missing: &Interest) -> Phase {
+        let waits_for_clusters = self.awaits.clusters
+            || !missing.clusters.is_empty()
+            || !missing.endpoints.is_empty()
+            || self.dns.is_resolving();
+        let waits_for = [&missing.listeners, &missing.routes, &missing.virtual_hosts, &missing.secrets];
+        let waits = waits_for_clusters || self.awaits.listeners || waits_for.iter().any(|names| !names.is_empty());
+        match self.phase {
+            // Warming later in life does not make the process any less ready.
+            Phase::Live | Phase::Draining => self.phase,
+            _ if !waits || self.waits_for_remembered_only() => Phase::Live,
+            _ if waits_for_clusters => Phase::PreInitializing,
+            _ => Phase::Initializing,
+        }
+    }
+
+    /// What is not there has been waited for long enough, as all that was wanted from the start serves.
+    fn waits_for_remembered_only(&self) -> bool {
+        self.scope.remembered_is_overdue(Instant::now())
+            && !self.awaits.clusters
+            && !self.awaits.listeners
+            && self.builder.basis_is_answered()
+    }
+
+    /// What a process that is not ready waits for, in a few words; `None`: nothing.
+    pub fn waits_for(&self) -> Option<String> {
+        if matches!(self.phase, Phase::Live | Phase::Draining) {
+            return None;
+        }
+        let mut text = String::new();
+        let mut say = |what: &str| {
+            let comma = if text.is_empty() { "" } else { ", " };
+            // Writing to a string cannot fail.
+            let _ = write!(text, "{comma}{what}");
+        };
+        if self.streams.iter().any(|(key, stream)| key.is_aggregated() && !stream.connected) {
+            say("the control plane");
+        }
+        if self.awaits.clusters {
+            say("its first clusters");
+        }
+        if self.awaits.listeners {
+            say("its first listeners");
+        }
+        let missing = self.builder.missing();
+        for (kind, references) in of_each_type(&missing) {
+            for reference in references.iter().take(MAX_SAID) {
+                say(&format!("{kind} {}", reference.name));
+            }
+            if let Some(more @ 1..) = references.len().checked_sub(MAX_SAID) {
+                say(&format!("{more} more of {kind}"));
+            }
+        }
+        if self.dns.is_resolving() {
+            say("DNS");
+        }
+        (!text.is_empty()).then_some(text)
+    }
+}
+
+/// Names by their type.
+pub(crate) fn of_each_type(interest: &Interest) -> [(ResourceType, &[Reference]); 6] {
+    [
+        (ResourceType::Cluster, &interest.clusters),
+        (ResourceType::Listener, &interest.listeners),
+        (ResourceType::VirtualHost, &interest.virtual_hosts),
+        (ResourceType::Endpoint, &interest.endpoints),
+        (ResourceType::Route, &interest.routes),
+        (ResourceType::Secret, &interest.secrets),
+    ]
+}
+
+impl Shared {
+    /// Says in the log what is waited for, until the process is ready.
+    pub async fn say_what_is_awaited(&self) {
+        loop {
+            tokio::time::sleep(SAY_INTERVAL).await;
+            let state = self.state.borrow();
+            if matches!(state.phase, Phase::Live | Phase::Draining) {
+                return;
+            }
+            if let Some(waits) = state.waits_for() {
+                tracing::warn!(state = state.phase.as_str(), "not ready: waits for {waits}");
+            }
+        }
+    }
+
+    /// Looks again when what is remembered has been waited for long enough.
+    pub fn limit_remembered(&self) {
+        let shared = self.clone();
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep(REMEMBERED_HOLD).await;
+            shared.dirty.notify_one();
+        });
+    }
+}
