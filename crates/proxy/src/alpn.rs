@@ -13,9 +13,10 @@ pub(crate) const MULTIPLEXED_HTTP1: &[u8] = b"evenkeel-h2-http/1.1";
 /// What a sidecar of Istio's offers to another for HTTP/1.1.
 const MESH_HTTP1: &[u8] = b"istio-http/1.1";
 /// The same for HTTP/2.
-const MESH_HTTP2: &[u8] = b"istio-h2";
+pub(crate) const MESH_HTTP2: &[u8] = b"istio-h2";
 const HTTP1: &[u8] = b"http/1.1";
-const HTTP2: &[u8] = b"h2";
+/// HTTP/2 (RFC 9113).
+pub(crate) const HTTP2: &[u8] = b"h2";
 
 /// What is to be spoken on a new connection to an upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

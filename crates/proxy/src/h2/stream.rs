@@ -151,6 +151,11 @@ impl Stream {
         self.act(|entry, codec| entry.send_trailers(codec, trailers));
     }
 
+    /// Tells the client that it may send the request again, whatever it is (REFUSED_STREAM, RFC 9113 section 8.7).
+    pub(crate) fn refuse(&mut self) {
+        self.shared.0.borrow_mut().cut(self.entry, Reason::REFUSED_STREAM);
+    }
+
     /// Ready when all that was given to be sent has left the stream's queue.
     pub(crate) fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Reset>> {
         let result = self.poll_entry(cx, |entry| match entry.reset {

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use evenkeel_filters::stateful_session::Session;
 use evenkeel_http::{Framing, HeaderId, ResponseInfo};
+use evenkeel_runtime_config::retry::RetryPolicy;
 use evenkeel_runtime_config::route::HostRewrite;
 
 use super::decide::{Forward, set_host};
@@ -104,6 +105,9 @@ impl Life<'_> {
                 }
                 Err(failure) => {
                     count_failure(forward, &failure);
+                    if self.is_for_another_host(&failure) && self.send_elsewhere(&failure) {
+                        return true;
+                    }
                     let reply = match self.request.attempts {
                         1 => Reply::from(&failure),
                         _ => Reply::after_retries(&failure),
@@ -112,6 +116,17 @@ impl Life<'_> {
                 }
             };
         }
+    }
+
+    /// Whether a client which is a sidecar or a gateway had better ask another host: this one got nothing of the request, or
+    /// has lost one that may be sent twice. A program that was killed costs its callers no more than what it cannot take back.
+    fn is_for_another_host(&self, failure: &Failure) -> bool {
+        let lost = match failure {
+            Failure::Connect(_) | Failure::ConnectTimeout | Failure::UpstreamRefused => true,
+            Failure::UpstreamClosed { sent } => !sent || is_idempotent(self.request.head.method()),
+            _ => false,
+        };
+        lost && self.request.tunnel.is_none() && self.origin.client_is_proxy()
     }
 
     /// One try: host, connection, request up, response head down.
@@ -160,7 +175,7 @@ impl Life<'_> {
             }
             match result {
                 Ok(info) => return Ok(Answered { up, info, guard }),
-                Err(failure) if !raced && upload.can_replay() && self.lost_race(&failure, &up) => raced = true,
+                Err(failure) if !raced && upload.can_replay() && self.lost_race(forward, &failure, &up) => raced = true,
                 Err(failure) => return Err(failure),
             }
         }
@@ -198,14 +213,23 @@ impl Life<'_> {
 
     /// Whether the upstream closed, or refused, before it looked at the request, as far as that can be told: a kept
     /// connection may be closed just when it is used again.
-    fn lost_race(&self, failure: &Failure, up: &Upstream) -> bool {
+    fn lost_race(&self, forward: &Forward<'_>, failure: &Failure, up: &Upstream) -> bool {
         match failure {
-            Failure::UpstreamRefused => true,
+            // Where the policy takes care of it, another host is asked.
+            Failure::UpstreamRefused => !self.may_retry(forward, failure),
             Failure::UpstreamClosed { .. } => {
                 up.is_reused() && (is_idempotent(self.request.head.method()) || up.is_unread())
             }
             _ => false,
         }
+    }
+
+    /// Whether the policy covers this, and a retry is left.
+    fn may_retry(&self, forward: &Forward<'_>, failure: &Failure) -> bool {
+        let covers = |policy: &RetryPolicy| {
+            retry::covers_failure(&policy.on, failure) && self.request.attempts <= policy.num_retries
+        };
+        forward.retry.as_deref().is_some_and(covers)
     }
 
     async fn exchange_heads(

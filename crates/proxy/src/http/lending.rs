@@ -164,6 +164,7 @@ fn poll_down(lending: &Lending, down: &mut Downstream<'_>, cx: &mut Context<'_>)
             }
             Poll::Ready(Some(Down::Data(data, last))) => down.send(&data, last),
             Poll::Ready(Some(Down::End(trailers))) => down.finish(&trailers),
+            Poll::Ready(Some(Down::Refused)) => _ = down.refuse(),
         }
     }
 }

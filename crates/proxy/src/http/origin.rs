@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use super::downstream::Http1;
 use super::lending::Parts;
+use crate::alpn;
 use crate::conn::deadline::after;
 use crate::listener;
 use crate::stats::http::{Counter, Gauge, Histogram};
@@ -92,6 +93,18 @@ impl Origin {
         }
         origin.shift(1);
         (side, origin)
+    }
+
+    /// The client is a sidecar or a gateway, which knows other hosts than this one.
+    pub(super) fn client_is_proxy(&self) -> bool {
+        let Some(session) = &self.session else { return false };
+        match session.alpn.as_deref() {
+            Some(alpn::MULTIPLEXED_HTTP1) => true,
+            Some(alpn::HTTP2 | alpn::MESH_HTTP2) => {
+                session.peer.as_ref().is_some_and(|peer| peer.spiffe_id().is_some())
+            }
+            _ => false,
+        }
     }
 
     /// What another worker needs to know to serve one of its streams.

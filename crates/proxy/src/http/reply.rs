@@ -157,6 +157,19 @@ impl Life<'_> {
         sent.is_ok() && self.down.end(close)
     }
 
+    /// Tells the client that the request may be sent again. The log and the statistics have what it would have been answered;
+    /// false where the client has to be answered.
+    pub(super) fn send_elsewhere(&mut self, failure: &Failure) -> bool {
+        if !self.down.refuse() {
+            return false;
+        }
+        self.response_ended = true;
+        self.request.status = failure.status();
+        self.request.flags |= failure.flags();
+        self.request.details = failure.details();
+        true
+    }
+
     async fn send_reply_body(&mut self, body: &[u8]) -> io::Result<()> {
         let limit =
             self.origin.hcm.stream_idle_timeout.map_or(REPLY_FLUSH_TIMEOUT, |idle| idle.min(REPLY_FLUSH_TIMEOUT));

@@ -18,6 +18,7 @@ mod keep_alive;
 mod lifecycle;
 mod limits;
 mod listener_updates;
+mod other_host;
 mod overload;
 mod protocols;
 mod proxy_protocol;

@@ -58,6 +58,11 @@ impl Http2 {
         head.status = status;
     }
 
+    pub(super) fn refuse(&mut self) {
+        self.0.ended = true;
+        self.0.stream.refuse();
+    }
+
     pub(super) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_flush(cx)
     }

@@ -34,6 +34,8 @@ pub(in crate::http) enum Down {
     /// Bytes, and whether they are the last.
     Data(Vec<u8>, bool),
     End(Headers),
+    /// Nothing was answered, and the request may be sent again.
+    Refused,
 }
 
 /// The stream as the borrowing worker sees it.
@@ -98,6 +100,11 @@ impl Lent {
         let tunnel = tunnel.is_some();
         self.ended = !tunnel && (bodiless || framing.is_empty());
         self.down.send(Down::Head { head: head.clone(), framing, bodiless, tunnel }, 0);
+    }
+
+    pub(super) fn refuse(&mut self) {
+        self.ended = true;
+        self.down.send(Down::Refused, 0);
     }
 
     pub(super) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

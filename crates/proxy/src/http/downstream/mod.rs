@@ -113,6 +113,16 @@ impl Downstream<'_> {
         }
     }
 
+    /// Tells the client, instead of an answer, that the request may be sent again; false where there is no word for that.
+    pub(super) fn refuse(&mut self) -> bool {
+        match self {
+            Self::Http1(_) => return false,
+            Self::Http2(side) => side.refuse(),
+            Self::Lent(side) => side.refuse(),
+        }
+        true
+    }
+
     /// Ready when [`Downstream::send`] takes at least a byte. What is held for a slow client is bounded by it.
     pub(super) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
