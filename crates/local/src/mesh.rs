@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use evenkeel_ca::TokenKey;
 use futures_util::future::join_all;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use crate::capture;
 use crate::cleanup::StateDir;
@@ -17,12 +18,13 @@ use crate::client::Call;
 use crate::egress::ground::Way;
 use crate::network::{BRIDGE_ADDRESS, MAX_PODS, NetworkError, Place, pod_address, search_list};
 use crate::plan::Plan;
-use crate::pods::{ContainerPort, Pod, Roster};
+use crate::pods::{ContainerPort, Pod, Roster, RosterView};
 use crate::preflight::Refused;
 use crate::probe::{Check, Probe};
 use crate::process::{Phase, Process, State};
 use crate::programs::{self, CONTROL_DEBUG, ProgramError};
-use crate::replica::{Replica, ReplicaSpec, TERMINATION_GRACE};
+use crate::replica::{Replica, ReplicaSpec, Retirement, TERMINATION_GRACE};
+use crate::rollout::{self, Present};
 use crate::ui::Events;
 use crate::workloads::{
     INGRESS_NAME, INGRESS_NAMESPACE, INGRESS_SERVICE_ACCOUNT, Manifest, Sidecar, Workload, ingress_labels,
@@ -34,8 +36,8 @@ pub const CLUSTER_DOMAIN: &str = "cluster.local";
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time between two looks at a control plane that is starting.
 const CONTROL_PERIOD: Duration = Duration::from_millis(20);
-/// How long replicas that replace others may take before those are stopped all the same.
-const REPLACE_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long who asks for a restart waits for its end; it goes on nevertheless.
+const RESTART_LIMIT: Duration = Duration::from_secs(20);
 
 /// Settings of the mesh where the directory brings none: as Istio's demo profile, with access logs.
 const MESH_CONFIG: &str = "\
@@ -97,6 +99,16 @@ pub struct Mesh {
     control: Option<Process>,
     egress: Option<Process>,
     replicas: watch::Sender<Replicas>,
+    /// What is to run, by namespace and name.
+    wanted: BTreeMap<(String, String), Arc<Workload>>,
+    view: RosterView,
+    /// Replicas that leave.
+    leaving: JoinSet<()>,
+    leaving_now: Vec<Weak<Replica>>,
+    /// Something could not be started: that is tried again after the next edit.
+    stalled: bool,
+    /// Not all is as it is wanted.
+    rolling: bool,
     next_index: u32,
     /// What runs, or is about to.
     manifest: Manifest,
@@ -112,14 +124,19 @@ impl Mesh {
                 .map_err(|source| MeshError::Io { what: "cannot write the mesh's settings", source })?;
         }
         let tokens = TokenKey::open(&plan.state.control()).map_err(ProgramError::from)?;
-        let replicas = watch::Sender::new(Replicas::default());
         Ok(Self {
+            view: roster.subscribe(),
             plan,
             roster,
             tokens,
             control: None,
             egress: None,
-            replicas,
+            replicas: watch::Sender::new(Replicas::default()),
+            wanted: BTreeMap::new(),
+            leaving: JoinSet::new(),
+            leaving_now: Vec::new(),
+            stalled: false,
+            rolling: false,
             next_index: 0,
             manifest: Manifest::default(),
             restarts: BTreeMap::new(),
@@ -191,7 +208,7 @@ impl Mesh {
 
     /// What stands below the table: the ways in, and where to look further.
     fn footer(&self) -> String {
-        let mut lines: Vec<String> = self.plan.host_ports.iter().map(|port| port.url()).collect();
+        let mut lines: Vec<String> = self.plan.host_ports.iter().map(|port| port.way_in()).collect();
         let state = self.plan.state.path();
         let flag =
             if state == StateDir::default_path() { String::new() } else { format!(" --state {}", state.display()) };
@@ -204,71 +221,112 @@ impl Mesh {
         lines.join("\n")
     }
 
-    /// Starts what the manifest has and is not there, then stops what is there and the manifest has no more.
+    /// From now on this is to run. What is new is started at once, as far as there may be more than before; the rest
+    /// comes to pass by [`Mesh::step`].
     pub async fn follow(&mut self, manifest: &Manifest) -> Result<(), MeshError> {
         self.manifest = manifest.clone();
-        let mut manifest = manifest.clone();
-        for workload in &mut manifest.workloads {
-            let key = (workload.namespace.clone(), workload.name.clone());
+        let wanted = manifest.workloads.iter().cloned().map(|mut workload| {
+            let key = workload.key();
             self.restarts.get(&key).into_iter().for_each(|times| workload.renew(*times));
-        }
-        let wanted: BTreeMap<(String, String), &Workload> = manifest
-            .workloads
-            .iter()
-            .flat_map(|workload| (0..workload.replicas).map(move |index| (workload, workload.pod_name(index))))
-            .map(|(workload, name)| ((workload.namespace.clone(), name), workload))
-            .collect();
-        let present = self.replicas.borrow().clone();
-        let mut fresh = Vec::new();
-        for (key, workload) in wanted.iter().filter(|(key, _)| !present.contains_key(key)) {
-            fresh.push((key.clone(), self.specify(workload, &key.1)?));
-        }
-        let started = self.start_all(fresh).await?;
-        let obsolete: Vec<_> = present
-            .iter()
-            .filter(|(key, replica)| !wanted.contains_key(key) && replica.pod.workload != INGRESS_NAME)
-            .collect();
-        if !obsolete.is_empty() {
-            self.wait_ready(&started).await;
-        }
-        let ends = obsolete.iter().map(|(_, replica)| replica.stop());
-        self.replicas.send_modify(|replicas| {
-            let kept = replicas.iter().filter(|(key, _)| !obsolete.iter().any(|(gone, _)| gone == key));
-            *replicas = Arc::new(kept.map(|(key, replica)| (key.clone(), replica.clone())).collect());
+            (key, Arc::new(workload))
         });
-        join_all(ends).await;
-        Ok(())
+        self.wanted = wanted.collect();
+        self.stalled = false;
+        self.step().await
+    }
+
+    /// Completes when there may be something for [`Mesh::step`] to do. Nothing is lost when this is dropped while it waits.
+    pub async fn changed(&mut self) {
+        tokio::select! {
+            changed = self.view.changed() => if changed.is_err() {
+                std::future::pending().await
+            },
+            Some(_) = self.leaving.join_next() => {}
+        }
+    }
+
+    /// Brings each workload as near to what is wanted of it as it may be now: see [`rollout`].
+    pub async fn step(&mut self) -> Result<(), MeshError> {
+        let states = self.view.borrow_and_update().clone();
+        let present = self.replicas.borrow().clone();
+        let theirs = present.values().map(|replica| (replica.pod.namespace.clone(), replica.pod.workload.clone()));
+        let ingress = (INGRESS_NAMESPACE.to_owned(), INGRESS_NAME.to_owned());
+        let workloads: BTreeSet<_> = self.wanted.keys().cloned().chain(theirs).filter(|key| *key != ingress).collect();
+        let (mut fresh, mut obsolete, mut rolling) = (Vec::new(), Vec::new(), false);
+        for key in workloads {
+            let workload = self.wanted.get(&key).cloned();
+            let names: Vec<String> = workload.iter().flat_map(|workload| workload.pod_names()).collect();
+            let of_it = present.keys().filter(|pod| is_of(&present, pod, &key));
+            let seen = |pod: &(String, String)| states.get(pod).is_some_and(|status| status.ready);
+            let here: Vec<Present<'_>> = of_it.map(|pod| Present { name: &pod.1, ready: seen(pod) }).collect();
+            let next = rollout::next(&names.iter().map(String::as_str).collect(), &here);
+            obsolete.extend(next.retire.iter().map(|name| (key.0.clone(), (*name).to_owned())));
+            let start = next.start.iter().map(|name| (*name).to_owned());
+            fresh.extend(workload.iter().flat_map(|workload| start.clone().map(|name| (workload.clone(), name))));
+            rolling |= here.len() != names.len() || here.iter().any(|replica| !names.iter().any(|n| n == replica.name));
+        }
+        self.rolling = rolling;
+        self.retire(&obsolete);
+        if self.stalled {
+            return Ok(());
+        }
+        let started = self.start_fresh(fresh).await;
+        self.stalled = started.is_err();
+        started
+    }
+
+    /// Waits until all is as it is wanted, for some time at most: a new replica may never be ready.
+    async fn settle(&mut self) -> Result<(), MeshError> {
+        let settled = async {
+            while self.rolling || !self.leaving.is_empty() {
+                self.changed().await;
+                self.step().await?;
+            }
+            Ok(())
+        };
+        tokio::time::timeout(RESTART_LIMIT, settled).await.unwrap_or(Ok(()))
+    }
+
+    async fn start_fresh(&mut self, fresh: Vec<(Arc<Workload>, String)>) -> Result<(), MeshError> {
+        let specs: Result<Vec<_>, MeshError> = fresh
+            .into_iter()
+            .map(|(workload, name)| Ok(((workload.namespace.clone(), name.clone()), self.specify(&workload, &name)?)))
+            .collect();
+        self.start_all(specs?).await
+    }
+
+    /// Has replicas leave, which takes its time.
+    fn retire(&mut self, obsolete: &[(String, String)]) {
+        for key in obsolete {
+            let replica = self.replicas.borrow().get(key).cloned();
+            self.replicas.send_modify(|replicas| drop(Arc::make_mut(replicas).remove(key)));
+            if let Some(replica) = replica {
+                self.leaving_now.push(Arc::downgrade(&replica));
+                self.leaving.spawn(async move { replica.stop(Retirement::Graceful).await });
+            }
+        }
+        self.leaving_now.retain(|replica| replica.strong_count() > 0);
     }
 
     /// Replaces the replicas of workloads, as (namespace, name), by new ones.
     pub async fn restart(&mut self, workloads: &BTreeSet<(String, String)>) -> Result<(), MeshError> {
         workloads.iter().for_each(|key| *self.restarts.entry(key.clone()).or_default() += 1);
         let manifest = self.manifest.clone();
-        self.follow(&manifest).await
+        self.follow(&manifest).await?;
+        self.settle().await
     }
 
     /// Lays all networks at once, since most of the time goes to waiting for `ip` and `nft`.
-    async fn start_all(
-        &mut self,
-        specs: Vec<((String, String), ReplicaSpec)>,
-    ) -> Result<Vec<(String, String)>, MeshError> {
+    async fn start_all(&mut self, specs: Vec<((String, String), ReplicaSpec)>) -> Result<(), MeshError> {
         let starts = specs.into_iter().map(|(key, spec)| {
             let (tools, roster) = (self.plan.tools.clone(), self.roster.clone());
             async move { (key, Replica::start(spec, &tools, roster).await) }
         });
-        let mut keys = Vec::new();
         for (key, replica) in join_all(starts).await {
             let replica = Arc::new(replica?);
-            self.replicas.send_modify(|replicas| drop(Arc::make_mut(replicas).insert(key.clone(), replica)));
-            keys.push(key);
+            self.replicas.send_modify(|replicas| drop(Arc::make_mut(replicas).insert(key, replica)));
         }
-        Ok(keys)
-    }
-
-    async fn wait_ready(&self, keys: &[(String, String)]) {
-        let mut view = self.roster.subscribe();
-        let all = view.wait_for(|pods| keys.iter().all(|key| pods.get(key).is_some_and(|status| status.ready)));
-        let _ = tokio::time::timeout(REPLACE_TIMEOUT, all).await;
+        Ok(())
     }
 
     fn next_address(&mut self) -> Result<(Ipv4Addr, String), MeshError> {
@@ -298,6 +356,7 @@ impl Mesh {
             proxy: programs::proxy(&self.plan, &pod, &workload.sidecar, &self.tokens)?,
             program: Some(programs::application(&self.plan, workload, &pod)),
             probe: workload.probe.clone(),
+            drain_time: self.plan.options.drain_time,
             proxy_grace: self.proxy_grace(),
             pod,
         })
@@ -348,6 +407,7 @@ impl Mesh {
             proxy,
             program: None,
             probe: Probe::new(Check::Runs),
+            drain_time: self.plan.options.drain_time,
             proxy_grace: self.proxy_grace(),
             pod,
         };
@@ -360,13 +420,20 @@ impl Mesh {
         let replicas = self.replicas.borrow().clone();
         let (gateways, others): (Vec<_>, Vec<_>) =
             replicas.values().partition(|replica| replica.pod.workload == INGRESS_NAME);
+        let leaving: Vec<Arc<Replica>> = self.leaving_now.iter().filter_map(Weak::upgrade).collect();
+        let others: Vec<&Arc<Replica>> = others.into_iter().chain(&leaving).collect();
         for group in [gateways, others] {
-            join_all(group.iter().map(|replica| replica.stop())).await;
+            join_all(group.iter().map(|replica| replica.stop(Retirement::Now))).await;
         }
         for last in [&mut self.control, &mut self.egress].into_iter().flatten() {
             last.stop(TERMINATION_GRACE).await;
         }
     }
+}
+
+/// Whether a Pod is one of a workload's.
+fn is_of(replicas: &Replicas, pod: &(String, String), workload: &(String, String)) -> bool {
+    pod.0 == workload.0 && replicas.get(pod).is_some_and(|replica| replica.pod.workload == workload.1)
 }
 
 /// Tells when a part of the mesh itself ends, what that means, and when it is back; replicas' ends stand in the table.

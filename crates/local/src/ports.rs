@@ -82,6 +82,8 @@ pub struct GatewayPort {
     pub number: u16,
     /// Its protocol, as written.
     pub protocol: String,
+    /// A host its server serves by name; none where any will do.
+    pub host: Option<String>,
     /// Where it is written.
     pub span: Span,
 }
@@ -102,6 +104,8 @@ pub struct HostPort {
     pub address: SocketAddr,
     /// `http` or `https`, for the URL.
     pub scheme: &'static str,
+    /// The server's first host that a client can name; none: any.
+    pub host: Option<String>,
     socket: OwnedFd,
 }
 
@@ -111,9 +115,15 @@ impl HostPort {
         self.socket.as_raw_fd()
     }
 
-    /// What to type into a browser.
-    pub fn url(&self) -> String {
-        format!("{}://{}/", self.scheme, self.address)
+    /// What to type into a browser, or, where the server must be asked for by name, into a shell.
+    pub fn way_in(&self) -> String {
+        match &self.host {
+            Some(host) if self.scheme == "https" => {
+                let (ip, port) = (self.address.ip(), self.address.port());
+                format!("curl --insecure --resolve {host}:{port}:{ip} https://{host}:{port}/")
+            }
+            _ => format!("{}://{}/", self.scheme, self.address),
+        }
     }
 }
 
@@ -179,7 +189,8 @@ fn open_one(port: &GatewayPort, first: bool, choices: &[PortChoice]) -> Result<H
     listener.set_nonblocking(true).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let scheme = if port.protocol.eq_ignore_ascii_case("HTTPS") { "https" } else { "http" };
-    Ok(HostPort { listener: port.listener(), address, scheme, socket: lift(listener.into()).map_err(failed)? })
+    let (socket, host) = (lift(listener.into()).map_err(failed)?, port.host.clone());
+    Ok(HostPort { listener: port.listener(), address, scheme, host, socket })
 }
 
 /// The same above [`LOWEST_DESCRIPTOR`].
@@ -194,7 +205,7 @@ mod tests {
     use super::*;
 
     fn gateway(number: u16) -> GatewayPort {
-        GatewayPort { number, protocol: "HTTP".to_owned(), span: Span::at("gateway.yaml", 9, 7) }
+        GatewayPort { number, protocol: "HTTP".to_owned(), host: None, span: Span::at("gateway.yaml", 9, 7) }
     }
 
     #[test]
@@ -212,6 +223,22 @@ mod tests {
         let open = open(&[gateway(80), gateway(443)], &free)?;
         assert_eq!(open.iter().map(|port| port.listener).collect::<Vec<_>>(), [8080, 8443]);
         assert!(open.iter().all(|port| port.descriptor() >= LOWEST_DESCRIPTOR && port.address.ip().is_loopback()));
+        Ok(())
+    }
+
+    #[test]
+    fn a_server_with_a_name_is_asked_for_by_it() -> Result<(), PortError> {
+        let way_in = |protocol: &str, host: Option<&str>| {
+            let host = host.map(str::to_owned);
+            let port = GatewayPort { protocol: protocol.to_owned(), host, ..gateway(443) };
+            let mut open = open(&[port], &[PortChoice { gateway: None, host: 0 }])?;
+            let port = open.remove(0);
+            Ok::<_, PortError>(port.way_in().replace(&port.address.port().to_string(), "PORT"))
+        };
+        assert_eq!(way_in("HTTP", Some("a.test"))?, "http://127.0.0.1:PORT/");
+        assert_eq!(way_in("HTTPS", None)?, "https://127.0.0.1:PORT/");
+        let named = "curl --insecure --resolve a.test:PORT:127.0.0.1 https://a.test:PORT/";
+        assert_eq!(way_in("HTTPS", Some("a.test"))?, named);
         Ok(())
     }
 

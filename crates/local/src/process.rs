@@ -2,10 +2,13 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use evenkeel_process::service::Notices;
-use tokio::sync::watch;
+use futures_util::FutureExt;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -19,6 +22,10 @@ pub const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 pub const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// A program that ran this long is healthy: its next crash waits [`FIRST_BACKOFF`] again.
 pub const STABLE_AFTER: Duration = Duration::from_secs(30);
+/// One that has served meanwhile ([`Process::note_served`]) need not run longer than this.
+pub const SERVED_AFTER: Duration = Duration::from_secs(1);
+/// Longest wait of a program that nobody stands in for ([`Process::hurry`]).
+pub const ALONE_BACKOFF: Duration = Duration::from_secs(1);
 
 /// What a supervised program is doing.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +64,18 @@ enum Order {
 pub struct Process {
     state: watch::Receiver<State>,
     order: watch::Sender<Order>,
+    signals: Arc<Signals>,
     task: JoinHandle<()>,
+}
+
+/// What others know of a program.
+#[derive(Debug, Default)]
+struct Signals {
+    /// It has served since it was started last.
+    served: AtomicBool,
+    /// It has served at some time.
+    has_served: AtomicBool,
+    hurry: Notify,
 }
 
 impl Process {
@@ -65,8 +83,25 @@ impl Process {
     pub fn start(program: Program) -> Self {
         let (report, state) = watch::channel(State { phase: Phase::Starting, restarts: 0, takeovers: 0 });
         let (order, orders) = watch::channel(Order::Run);
-        let task = tokio::spawn(Keeper::new(program, report, orders).run());
-        Self { state, order, task }
+        let signals = Arc::<Signals>::default();
+        let task = tokio::spawn(Keeper::new(program, report, orders, signals.clone()).run());
+        Self { state, order, signals, task }
+    }
+
+    /// The program serves: what ends it later is not what it does at its start, so it is started again soon.
+    pub fn note_served(&self) {
+        self.signals.served.store(true, Relaxed);
+        self.signals.has_served.store(true, Relaxed);
+    }
+
+    /// Whether it ever served.
+    pub fn has_served(&self) -> bool {
+        self.signals.has_served.load(Relaxed)
+    }
+
+    /// Nobody else serves in the program's place: it does not wait longer than [`ALONE_BACKOFF`] to be started again.
+    pub fn hurry(&self) {
+        self.signals.hurry.notify_one();
     }
 
     /// Follows what it is doing.
@@ -89,6 +124,28 @@ impl Process {
     }
 }
 
+impl Signals {
+    /// Waits before a start: as long as that, or less when nobody else serves.
+    async fn wait(&self, backoff: Duration) {
+        // What was said of an earlier end is over.
+        let _ = self.hurry.notified().now_or_never();
+        let crashed = Instant::now();
+        let alone = async {
+            self.hurry.notified().await;
+            tokio::time::sleep_until(crashed + backoff.min(ALONE_BACKOFF)).await;
+        };
+        tokio::select! {
+            () = tokio::time::sleep_until(crashed + backoff) => {}
+            () = alone => {}
+        }
+    }
+}
+
+/// Whether a program that has ended after this time was sound until then, so that its next start need not wait.
+fn was_sound(ran: Duration, served: bool) -> bool {
+    ran >= if served { SERVED_AFTER } else { STABLE_AFTER }
+}
+
 /// The task that keeps a program running.
 struct Keeper {
     program: Program,
@@ -96,14 +153,20 @@ struct Keeper {
     notices: Option<Notices>,
     report: watch::Sender<State>,
     orders: watch::Receiver<Order>,
+    signals: Arc<Signals>,
     /// When the present process became the program.
     since: Instant,
 }
 
 impl Keeper {
-    fn new(program: Program, report: watch::Sender<State>, orders: watch::Receiver<Order>) -> Self {
+    fn new(
+        program: Program,
+        report: watch::Sender<State>,
+        orders: watch::Receiver<Order>,
+        signals: Arc<Signals>,
+    ) -> Self {
         let notices = program.notify.as_deref().and_then(listen);
-        Self { program, notices, report, orders, since: Instant::now() }
+        Self { program, notices, report, orders, signals, since: Instant::now() }
     }
 
     async fn run(mut self) {
@@ -117,13 +180,14 @@ impl Keeper {
                 },
                 Err(error) => format!("cannot start {}: {error}", self.program.command.display()),
             };
-            tracing::warn!(log = %self.program.log.display(), "{reason}; next start in {} s", backoff.as_secs_f32());
-            self.set_phase(Phase::Crashed(reason));
-            if self.since.elapsed() >= STABLE_AFTER {
+            let served = self.signals.served.swap(false, Relaxed);
+            if was_sound(self.since.elapsed(), served) {
                 backoff = FIRST_BACKOFF;
             }
+            tracing::warn!(log = %self.program.log.display(), "{reason}; next start in {} s", backoff.as_secs_f32());
+            self.set_phase(Phase::Crashed(reason));
             tokio::select! {
-                () = tokio::time::sleep(backoff) => {}
+                () = self.signals.wait(backoff) => {}
                 _ = ordered(&mut self.orders) => return self.set_phase(Phase::Stopped),
             }
             backoff = (backoff * 2).min(MAX_BACKOFF);
@@ -247,6 +311,18 @@ mod tests {
         seen(&process, |state| state.restarts == 1 && matches!(state.phase, Phase::Running(_))).await;
         process.stop(Duration::from_secs(5)).await;
         assert_eq!(process.state().borrow().phase, Phase::Stopped);
+    }
+
+    #[test]
+    fn one_that_has_served_is_started_again_at_once() {
+        for (ran, served, expected) in [
+            (SERVED_AFTER, true, true),
+            (SERVED_AFTER, false, false),
+            (Duration::from_millis(10), true, false),
+            (STABLE_AFTER, false, true),
+        ] {
+            assert_eq!(was_sound(ran, served), expected, "{ran:?} {served}");
+        }
     }
 
     #[tokio::test]

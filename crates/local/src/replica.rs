@@ -7,6 +7,7 @@ use std::time::Duration;
 use evenkeel_process::manager::NOTIFY_SOCKET;
 use tokio::sync::watch;
 
+use crate::farewell;
 use crate::namespace::Namespace;
 use crate::network::{self, NetworkError, Place};
 use crate::pods::{Pod, PodStatus, Roster};
@@ -31,8 +32,21 @@ pub struct ReplicaSpec {
     pub program: Option<Program>,
     /// When its program is ready.
     pub probe: Probe,
+    /// Time that requests and connections have to end before the program is told to.
+    pub drain_time: Duration,
     /// Time its proxy has to drain and end.
     pub proxy_grace: Duration,
+}
+
+/// How a replica is to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Retirement {
+    /// Not yet.
+    None,
+    /// Without losing a request: see [`farewell`].
+    Graceful,
+    /// With all others: nobody is left to send requests.
+    Now,
 }
 
 /// A running replica.
@@ -46,7 +60,7 @@ pub struct Replica {
     pub surroundings: (Vec<(String, String)>, PathBuf),
     processes: watch::Receiver<Processes>,
     roster: Roster,
-    retire: watch::Sender<bool>,
+    retire: watch::Sender<Retirement>,
 }
 
 /// Process ids, for whoever wants to look or to kill.
@@ -65,7 +79,7 @@ impl Replica {
         let namespace = Arc::new(lay_network(&spec.place, tools).await?);
         let surroundings = surroundings(&spec);
         let (report, processes) = watch::channel(Processes::default());
-        let (retire, retired) = watch::channel(false);
+        let (retire, retired) = watch::channel(Retirement::None);
         let pod = spec.pod.clone();
         let life = Life { namespace: namespace.clone(), pod: pod.clone(), roster: roster.clone(), report, retired };
         life.tell(false, "starting", Counts::default());
@@ -78,9 +92,9 @@ impl Replica {
         *self.processes.borrow()
     }
 
-    /// Takes it out: not ready at once, then the program ends, then the sidecar.
-    pub async fn stop(&self) {
-        let _ = self.retire.send(true);
+    /// Takes it out: not ready at once, then the program ends, then the sidecar. What was said before can be hastened.
+    pub async fn stop(&self, how: Retirement) {
+        self.retire.send_if_modified(|before| *before < how && std::mem::replace(before, how) < how);
         // Its task holds the reporting end for as long as anything of it runs.
         let mut processes = self.processes.clone();
         while processes.changed().await.is_ok() {}
@@ -122,7 +136,7 @@ struct Life {
     pod: Arc<Pod>,
     roster: Roster,
     report: watch::Sender<Processes>,
-    retired: watch::Receiver<bool>,
+    retired: watch::Receiver<Retirement>,
 }
 
 /// Why a replica is not ready.
@@ -155,17 +169,33 @@ impl Life {
                 seen = self.ask_program(program.as_ref(), &spec.probe).await;
             }
             self.judge(&mut verdict, seen, &spec.probe, Counts::of(program.as_ref(), proxy.as_ref()));
+            self.keep_serving(verdict.is_ready(), [program.as_ref(), proxy.as_ref()]);
             self.note_processes(program.as_ref(), proxy.as_ref());
             let pause = if verdict.is_ready() { spec.probe.period } else { STARTUP_PERIOD };
             let [program_ends, proxy_ends] = &mut ends;
             tokio::select! {
-                _ = self.retired.wait_for(|retired| *retired) => break,
+                _ = self.retired.wait_for(|retired| *retired != Retirement::None) => break,
                 () = changed(program_ends) => {}
                 () = changed(proxy_ends) => {}
                 () = tokio::time::sleep(pause) => {}
             }
         }
-        self.tell(false, "stopping", Counts::of(program.as_ref(), proxy.as_ref()));
+        let counts = Counts::of(program.as_ref(), proxy.as_ref());
+        if verdict.is_ready() {
+            self.tell(false, "draining", counts);
+            let (namespace, address, mut retired) = (self.namespace.clone(), self.pod.address, self.retired.clone());
+            let leave = async {
+                farewell::unknown(address).await;
+                if proxy.is_some() {
+                    farewell::drained(&namespace, spec.drain_time).await;
+                }
+            };
+            tokio::select! {
+                () = leave => {}
+                _ = retired.wait_for(|retired| *retired == Retirement::Now) => {}
+            }
+        }
+        self.tell(false, "stopping", counts);
         if let Some(program) = &mut program {
             program.stop(TERMINATION_GRACE).await;
         }
@@ -205,6 +235,22 @@ impl Life {
         };
         let ready = verdict.after(answered, probe.failures);
         self.tell(ready, if ready { "" } else { &detail }, counts);
+    }
+
+    /// What has served is started again soon; so is what has nobody to stand in for it.
+    fn keep_serving(&self, ready: bool, processes: [Option<&Process>; 2]) {
+        let stands_in = |status: &PodStatus| {
+            let (theirs, ours) = (&status.pod, &self.pod);
+            status.ready && theirs.workload == ours.workload && theirs.namespace == ours.namespace
+        };
+        let alone = !ready && !self.roster.borrow().values().any(stands_in);
+        for process in processes.into_iter().flatten() {
+            if ready {
+                process.note_served();
+            } else if alone && process.has_served() {
+                process.hurry();
+            }
+        }
     }
 
     /// Enters the replica's condition in the roster, waking its readers only when it differs.

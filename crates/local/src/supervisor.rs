@@ -117,6 +117,9 @@ async fn live(
                 // Whoever asked may be gone.
                 let _ = done.send(mesh.restart(&workloads).await.map_err(|error| error.to_string()));
             }
+            () = mesh.changed() => if let Err(error) = mesh.step().await {
+                events.say(format!("error: {error}"));
+            },
             _ = chores.tick() => {
                 orphans.collect();
                 logs::limit(&plan.state.logs());

@@ -133,11 +133,13 @@ impl Manifest {
         if !gateway.spec.selector.iter().all(ours) {
             return;
         }
-        for port in gateway.spec.servers.iter().map(|server| &server.port) {
+        for server in &gateway.spec.servers {
+            let port = &server.port;
             if self.gateway_ports.iter().all(|other| other.number != port.number.0) {
                 self.gateway_ports.push(GatewayPort {
                     number: port.number.0,
                     protocol: port.protocol.value.clone(),
+                    host: server.hosts.iter().find_map(|host| name_of(host)),
                     span: port.number.span.clone(),
                 });
             }
@@ -145,10 +147,27 @@ impl Manifest {
     }
 }
 
+/// A name that a client can ask a server's host by: `NAMESPACE/HOST` without the namespace, and one of those that `*.HOST`
+/// stands for. None where any will do.
+fn name_of(host: &str) -> Option<String> {
+    let host = host.rsplit('/').next().filter(|host| *host != "*")?;
+    Some(host.strip_prefix("*.").map_or_else(|| host.to_owned(), |suffix| format!("www.{suffix}")))
+}
+
 impl Workload {
     /// Gives its replicas other names, as `kubectl rollout restart` does: so they are replaced.
     pub fn renew(&mut self, times: u32) {
         self.template_hash = names::digest(&format!("{} restarted {times}", self.template_hash), 9);
+    }
+
+    /// Its namespace and name.
+    pub fn key(&self) -> (String, String) {
+        (self.namespace.clone(), self.name.clone())
+    }
+
+    /// The names of all its replicas.
+    pub fn pod_names(&self) -> impl Iterator<Item = String> {
+        (0..self.replicas).map(|index| self.pod_name(index))
     }
 
     /// The name of its `index`-th replica: as a cluster's, but the same in every run.

@@ -1,12 +1,13 @@
 //! What the pages say.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use evenkeel_base::suggest;
-use evenkeel_model::Service;
+use evenkeel_model::{EndpointAddress, Service};
 use evenkeel_translate::ProxyKind;
 use evenkeel_xds::server::TypeStatus;
 use evenkeel_xds::{ResourceType, Schema, json};
@@ -42,7 +43,7 @@ pub(super) const HISTORY: &str = "/debug/history";
 pub(super) type Page = (StatusCode, &'static str, String);
 
 /// Path and what it shows.
-const INDEX: [(&str, &str); 11] = [
+const INDEX: [(&str, &str); 12] = [
     ("/metrics", "counters and gauges as Prometheus text"),
     ("/ready", "200 once the configuration is read and served"),
     ("/debug/proxies", "for a browser: which proxies are in sync, and how old changes were when each applied them"),
@@ -50,6 +51,10 @@ const INDEX: [(&str, &str); 11] = [
     ("/debug/diagnostics", "what is wrong with the configuration, with file, line and column"),
     ("/debug/registryz", "services"),
     ("/debug/endpointz", "endpoints of the services"),
+    (
+        "/debug/endpoint?address=IP",
+        "whether requests are sent to an address, and which proxies have not yet heard the latest",
+    ),
     ("/debug/configz", "routing and policy objects in force"),
     ("/debug/config_dump?proxyID=POD.NAMESPACE", "the resources of one proxy"),
     ("/debug/history?proxyID=POD.NAMESPACE&at=TIME", "what a proxy ran then, and what made it so (`evenkeel history`)"),
@@ -80,6 +85,7 @@ impl Pages {
             "/debug/registryz" => json_page(&self.registryz()),
             "/debug/endpointz" => json_page(&self.endpointz()),
             "/debug/configz" => json_page(&self.configz()),
+            "/debug/endpoint" => self.endpoint(query),
             "/debug/config_dump" => self.config_dump(query),
             _ => (StatusCode::NOT_FOUND, "text/plain", format!("there is no page `{path}`; there are:\n{}", index())),
         }
@@ -222,6 +228,32 @@ impl Pages {
             "outbound_traffic_policy": snapshot.mesh.outbound_traffic_policy.as_str(),
         }));
         Value::Array(all)
+    }
+
+    /// Whether requests are sent to an address. Nobody sends any when it does not serve and nobody is behind: then whoever is
+    /// there may end.
+    fn endpoint(&self, query: &str) -> Page {
+        let Some(address) = parameter(query, "address").and_then(|text| text.parse::<IpAddr>().ok()) else {
+            let text = "say which: /debug/endpoint?address=IP\n".to_owned();
+            return (StatusCode::BAD_REQUEST, "text/plain", text);
+        };
+        let world = self.world();
+        let snapshot = &world.snapshot;
+        let mut endpoints = snapshot
+            .services
+            .iter()
+            .flat_map(|service| service.ports.iter().map(move |port| (service, port)))
+            .flat_map(|(service, port)| snapshot.endpoints(service, port.number));
+        let serves = endpoints.any(|e| e.ready && matches!(&e.address, EndpointAddress::Ip(ip) if *ip == address));
+        // Who is told of a world is behind from then on until it has answered; before that nobody knows who will be.
+        let told = self.proxies.published() >= world.generation;
+        let reports = self.proxies.reports();
+        let behind = reports.iter().filter(|report| report.status.settled_generation < report.told);
+        json_page(&json!({
+            "address": address.to_string(),
+            "serves": serves || !told,
+            "behind": behind.map(|report| &report.client.node).collect::<Vec<_>>(),
+        }))
     }
 
     /// What a proxy ran at some time. It reads files and plays them back, which may take seconds.

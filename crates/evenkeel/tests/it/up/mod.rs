@@ -10,6 +10,7 @@ mod envoy;
 mod load;
 mod mesh;
 mod processes;
+mod rollouts;
 mod unchanged;
 mod upgrade;
 mod user;

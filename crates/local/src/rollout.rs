@@ -1,0 +1,118 @@
+//! From the replicas there are to those there should be, without a moment in which too few are ready: what comes next, of one
+//! workload, as a Deployment's `RollingUpdate` with its defaults has it.
+//!
+//! A pure function of what is seen. It is asked again whenever a replica's state has changed, so it needs no memory, and a
+//! further edit in the middle of a rollout is nothing special.
+
+use std::collections::BTreeSet;
+
+/// Replicas beyond those wanted, in percent of them, rounded up (`maxSurge`).
+const MAX_SURGE_PERCENT: usize = 25;
+/// Replicas that may be missing, in percent of those wanted, rounded down (`maxUnavailable`).
+const MAX_UNAVAILABLE_PERCENT: usize = 25;
+
+/// A replica that is there and is not being taken out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Present<'a> {
+    /// Its Pod's name.
+    pub name: &'a str,
+    /// Whether it takes requests.
+    pub ready: bool,
+}
+
+/// What to do now, by the Pods' names.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Step<'a> {
+    /// To be started.
+    pub start: Vec<&'a str>,
+    /// To be taken out.
+    pub retire: Vec<&'a str>,
+}
+
+/// What comes next where `wanted` are to be. Nothing, when that is so, or when a new one has to be ready first.
+pub fn next<'a>(wanted: &BTreeSet<&'a str>, present: &[Present<'a>]) -> Step<'a> {
+    let count = wanted.len();
+    let surge = (count * MAX_SURGE_PERCENT).div_ceil(100);
+    let least_ready = count - count * MAX_UNAVAILABLE_PERCENT / 100;
+    let old = || present.iter().filter(|replica| !wanted.contains(replica.name));
+    let missing = wanted.iter().copied().filter(|name| present.iter().all(|replica| replica.name != *name));
+    // What does not take requests is not missed. What does is, but for what is more than enough.
+    let spare = present.iter().filter(|replica| replica.ready).count().saturating_sub(least_ready);
+    let unready = old().filter(|replica| !replica.ready);
+    let retire: Vec<&str> = unready.chain(old().filter(|replica| replica.ready).take(spare)).map(|r| r.name).collect();
+    let room = (count + surge).saturating_sub(present.len() - retire.len());
+    Step { start: missing.take(room).collect(), retire }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Replicas as `new+ new- old+`: ready or not; what is to be done as `start new2, retire old`.
+    fn step(wanted: &str, present: &str) -> String {
+        let present = present.split_whitespace().map(|word| word.split_at(word.len() - 1));
+        let present: Vec<Present<'_>> = present.map(|(name, sign)| Present { name, ready: sign == "+" }).collect();
+        let Step { start, retire } = next(&wanted.split_whitespace().collect(), &present);
+        let of = |verb: &str, names: &[&str]| names.iter().map(|name| format!("{verb} {name}")).collect::<Vec<_>>();
+        [of("start", &start), of("retire", &retire)].concat().join(", ")
+    }
+
+    #[test]
+    fn new_ones_are_ready_before_old_ones_go() {
+        let check =
+            |wanted: &str, present: &str, expected: &str| assert_eq!(step(wanted, present), expected, "{present}");
+        // The first start: all at once.
+        check("a b c", "", "start a, start b, start c");
+        check("a b c", "a- b+ c-", "");
+        // One replica: the new one first.
+        check("b", "a+", "start b");
+        check("b", "a+ b-", "");
+        check("b", "a+ b+", "retire a");
+        check("b", "b+", "");
+        // Two: one after the other.
+        check("c d", "a+ b+", "start c");
+        check("c d", "a+ b+ c-", "");
+        check("c d", "a+ b+ c+", "start d, retire a");
+        check("c d", "b+ c+ d-", "");
+        check("c d", "b+ c+ d+", "retire b");
+        // A new one that is never ready leaves the old ones alone; what is not ready is not missed.
+        check("c d", "a+ b- c-", "start d, retire b");
+        // More of them may be missing for a moment: one of four.
+        check("e f g h", "a+ b+ c+ d+", "start e, start f, retire a");
+        // Another edit in the middle of it.
+        check("e", "a+ c-", "start e, retire c");
+        // Fewer, and none.
+        check("a", "a+ b+ c-", "retire c, retire b");
+        check("", "a+ b-", "retire b, retire a");
+    }
+
+    /// Whatever becomes ready or not in between, never are fewer ready than may be, and it comes to an end.
+    #[test]
+    fn every_rollout_ends_and_never_leaves_too_few() {
+        for count in 0..=9_usize {
+            let old: Vec<String> = (0..count).map(|index| format!("old{index}")).collect();
+            let new: Vec<String> = (0..count).map(|index| format!("new{index}")).collect();
+            let wanted: BTreeSet<&str> = new.iter().map(String::as_str).collect();
+            let mut present: Vec<Present<'_>> = old.iter().map(|name| Present { name, ready: true }).collect();
+            let least = count - count / 4;
+            for round in 0.. {
+                assert!(round <= 4 * count, "no end with {count}: {present:?}");
+                let step = next(&wanted, &present);
+                if step == Step::default() && present.iter().all(|replica| replica.ready) {
+                    break;
+                }
+                present.retain(|replica| !step.retire.contains(&replica.name));
+                present.extend(step.start.iter().map(|name| Present { name, ready: false }));
+                assert!(present.iter().filter(|replica| replica.ready).count() >= least, "{present:?}");
+                assert!(present.len() <= count + count.div_ceil(4), "{present:?}");
+                // One becomes ready at a time.
+                if let Some(replica) = present.iter_mut().find(|replica| !replica.ready) {
+                    replica.ready = true;
+                }
+            }
+            let mut names: Vec<&str> = present.iter().map(|replica| replica.name).collect();
+            names.sort_unstable();
+            assert_eq!(names, wanted.iter().copied().collect::<Vec<_>>());
+        }
+    }
+}
