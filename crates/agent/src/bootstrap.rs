@@ -91,8 +91,8 @@ pub fn bootstrap(options: &Options, epoch: u32) -> Result<Value, OptionsError> {
             "clusters": [
                 xds_cluster(options),
                 sds_cluster(&options.state.join(sds_socket(epoch))),
-                local_cluster("agent", options.admin_port),
-                local_cluster("prometheus_stats", options.admin_port),
+                local_cluster("agent", options.admin_port, MAX_PROBES),
+                local_cluster("prometheus_stats", options.admin_port, MAX_SCRAPES),
             ],
             "listeners": [
                 admin_listener("readiness", options.readiness_port, "/healthz/ready", "/ready", "agent"),
@@ -190,33 +190,52 @@ fn sds_cluster(socket: &Path) -> Value {
     })
 }
 
-/// A cluster of the proxy's own admin interface.
-fn local_cluster(name: &str, port: u16) -> Value {
+/// Readiness probes at a time, in requests.
+const MAX_PROBES: u32 = 16;
+/// Scrapes of the statistics at a time, in requests: together with the probes they leave room on the admin interface.
+const MAX_SCRAPES: u32 = 4;
+
+/// A cluster of the proxy's own admin interface, for so many requests at a time.
+fn local_cluster(name: &str, port: u16, requests: u32) -> Value {
     json!({
         "name": name,
         "type": "STATIC",
         "connect_timeout": "0.25s",
+        "circuit_breakers": {
+            "thresholds": [{
+                "max_connections": requests,
+                "max_pending_requests": requests,
+                "max_requests": requests,
+            }],
+        },
         "load_assignment": endpoint(name, loopback(port)),
     })
 }
 
-/// A listener that shows the world one path of the admin interface, and nothing else of it.
+/// A listener that shows the world one path of the admin interface, and nothing else of it: no query either, which could say
+/// how much there is to compute. Who asks with one is sent to the path without.
 fn admin_listener(name: &str, port: u16, path: &str, admin_path: &str, cluster: &str) -> Value {
     let router = json!({
         "name": "envoy.filters.http.router",
         "typed_config": { "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router" },
     });
-    let route = json!({
-        "match": { "path": path },
-        "route": { "cluster": cluster, "prefix_rewrite": admin_path },
-    });
+    let routes = json!([
+        {
+            "match": { "path": path, "headers": [{ "name": ":path", "string_match": { "exact": path } }] },
+            "route": { "cluster": cluster, "prefix_rewrite": admin_path },
+        },
+        {
+            "match": { "path": path },
+            "redirect": { "path_redirect": path, "response_code": "FOUND", "strip_query": true },
+        },
+    ]);
     let manager = json!({
         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "codec_type": "AUTO",
         "stat_prefix": name,
         "http_filters": [router],
         "route_config": {
-            "virtual_hosts": [{ "name": "backend", "domains": ["*"], "routes": [route] }],
+            "virtual_hosts": [{ "name": "backend", "domains": ["*"], "routes": routes }],
         },
     });
     json!({

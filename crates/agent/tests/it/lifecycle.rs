@@ -45,6 +45,11 @@ async fn check_serving(options: &Options, proxy: &str) {
     let (head, body) = get(options.stats_port, "/stats/prometheus").await;
     assert_eq!(head, "HTTP/1.1 200 OK");
     assert!(body.contains("# TYPE "), "{body}");
+    // Nobody from outside says how much there is to compute.
+    for query in ["filter=((%5Cw{100}){100}){100}", "%66ilter=x", "usedonly", "format=json"] {
+        let (head, body) = get(options.stats_port, &format!("/stats/prometheus?{query}")).await;
+        assert_eq!((head.as_str(), body.contains("# TYPE ")), ("HTTP/1.1 302 Found", false), "{query}");
+    }
     let dns = options.dns_address.unwrap();
     for name in ["info.", "info.default.", "info.default.svc.cluster.local."] {
         assert_eq!(resolve(dns, name).await, ["10.96.0.7"], "{name}");

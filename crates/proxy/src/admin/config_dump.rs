@@ -11,21 +11,20 @@ use evenkeel_xds::pb::envoy::extensions::filters::network::http_connection_manag
 };
 use evenkeel_xds::{ResourceType, Schema, pack, unpack};
 use http::StatusCode;
+use regex::Regex;
 use serde_json::{Map, Value as Json, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use super::apart::{Deadline, Drawing};
 use super::{Admin, Query, Reply};
 use crate::state::{Record, Refusal, State};
 
 /// `[redacted]` in base64, as Envoy prints private keys.
 const REDACTED_BASE64: &str = "W3JlZGFjdGVkXQ==";
 
-pub(super) fn page(admin: &Admin, query: &Query) -> Reply {
-    let name_regex = match query.regex("name_regex") {
-        Ok(regex) => regex,
-        Err(reply) => return reply,
-    };
+pub(super) fn page(admin: &Admin, query: &Query) -> Result<Drawing, Reply> {
+    let name_regex = query.regex("name_regex")?;
     let state = admin.shared.state.borrow();
     let dump = Dump { state: &state, schema: &Schema::acquire() };
     let mut configs = vec![dump.bootstrap(), dump.clusters()];
@@ -33,11 +32,17 @@ pub(super) fn page(admin: &Admin, query: &Query) -> Reply {
         configs.push(dump.endpoints());
     }
     configs.extend([dump.listeners(), dump.routes(), dump.secrets()]);
+    let resource = query.get("resource").map(str::to_owned);
+    Ok(Box::new(move |deadline| select(configs, name_regex.as_ref(), resource.as_deref(), deadline)))
+}
+
+/// What is wanted of the dump, as text.
+fn select(mut configs: Vec<Json>, name: Option<&Regex>, field: Option<&str>, deadline: &Deadline) -> Reply {
     configs.iter_mut().for_each(redact);
-    if let Some(regex) = name_regex {
-        configs.iter_mut().for_each(|config| keep_named(config, &regex));
+    if let Some(regex) = name {
+        configs.iter_mut().for_each(|config| keep_named(config, regex, deadline));
     }
-    if let Some(field) = query.get("resource") {
+    if let Some(field) = field {
         let found = configs.iter_mut().find_map(|config| config.get_mut(field).map(Json::take));
         let Some(found) = found else {
             return Reply::error(StatusCode::NOT_FOUND, format!("there are no {field} in the dump\n"));
@@ -329,14 +334,14 @@ fn redact_source(json: &mut Json) {
 }
 
 /// Keeps the entries whose resource has a matching name.
-fn keep_named(config: &mut Json, regex: &regex::Regex) {
+fn keep_named(config: &mut Json, regex: &Regex, deadline: &Deadline) {
     let Json::Object(fields) = config else { return };
     for items in fields.values_mut().filter_map(Json::as_array_mut) {
         items.retain(|item| {
             let own = item["name"].as_str();
             let nested = item.as_object().into_iter().flat_map(Map::values);
             let nested = nested.filter_map(|value| value["name"].as_str().or_else(|| value["cluster_name"].as_str()));
-            own.into_iter().chain(nested).any(|name| regex.is_match(name))
+            own.into_iter().chain(nested).any(|name| !deadline.is_over() && regex.is_match(name))
         });
     }
 }

@@ -1,9 +1,11 @@
 //! The admin interface: Envoy's pages at Envoy's paths, served by hyper on the control thread.
 
+mod apart;
 mod certs;
 mod clusters;
 mod config_dump;
 mod info;
+mod patience;
 mod stats;
 
 use std::net::SocketAddr;
@@ -21,6 +23,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 
+use apart::Drawing;
+use patience::Patient;
+
 use crate::access_log::LogHandle;
 use crate::logging::Logging;
 use crate::state::Shared;
@@ -32,6 +37,10 @@ const MAX_CONNECTIONS: usize = 64;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a request's head.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
+/// Longest regular expression in a query, in bytes.
+const MAX_REGEX_BYTES: usize = 1024;
+/// Largest program a regular expression in a query is compiled to, in bytes: what a match costs is bounded by it.
+const MAX_REGEX_PROGRAM_BYTES: usize = 256 * 1024;
 
 /// What an operator asked the process to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +117,8 @@ enum Handler {
     Now(fn(&Admin, &Query) -> Reply),
     /// `/clusters`: asks the workers.
     Clusters,
+    /// Much to write: what it needs of the control thread's state is taken there, and the rest is done apart.
+    Apart(fn(&Admin, &Query) -> Result<Drawing, Reply>),
 }
 
 const PAGES: &[Page] = &[
@@ -128,7 +139,7 @@ const PAGES: &[Page] = &[
         path: "/config_dump",
         help: "the configuration in use (?include_eds, ?resource=FIELD, ?name_regex=REGEX)",
         mutates: false,
-        handler: Handler::Now(config_dump::page),
+        handler: Handler::Apart(config_dump::page),
     },
     Page {
         path: "/drain_listeners",
@@ -189,13 +200,13 @@ const PAGES: &[Page] = &[
         path: "/stats",
         help: "statistics (?filter=REGEX, ?usedonly, ?format=json|prometheus)",
         mutates: false,
-        handler: Handler::Now(stats::page),
+        handler: Handler::Apart(stats::page),
     },
     Page {
         path: "/stats/prometheus",
         help: "statistics for Prometheus",
         mutates: false,
-        handler: Handler::Now(stats::prometheus),
+        handler: Handler::Apart(stats::prometheus),
     },
     Page {
         path: "/workers",
@@ -250,7 +261,7 @@ async fn serve_connection(stream: TcpStream, admin: Rc<Admin>) {
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(MAX_HEAD_BYTES)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(Patient::new(stream)), service);
     if let Err(error) = connection.await {
         tracing::debug!(%error, "admin: connection ended");
     }
@@ -283,6 +294,10 @@ async fn answer(admin: &Admin, method: &Method, uri: &http::Uri) -> Reply {
         Method::GET | Method::HEAD | Method::POST => match page.handler {
             Handler::Now(draw) => draw(admin, &query),
             Handler::Clusters => clusters::page(admin, &query).await,
+            Handler::Apart(begin) => match begin(admin, &query) {
+                Ok(drawing) => apart::draw(drawing).await,
+                Err(refusal) => refusal,
+            },
         },
         _ => Reply::error(StatusCode::METHOD_NOT_ALLOWED, "use GET, or POST to change something\n"),
     }
@@ -314,8 +329,16 @@ impl Query {
 
     /// The regular expression in a parameter, or what is wrong with it.
     fn regex(&self, name: &str) -> Result<Option<regex::Regex>, Reply> {
-        let invalid = |error| Reply::error(StatusCode::BAD_REQUEST, format!("{name}: {error}\n"));
-        self.get(name).map(regex::Regex::new).transpose().map_err(invalid)
+        let build = |text: &str| match text.len() <= MAX_REGEX_BYTES {
+            true => regex::RegexBuilder::new(text)
+                .size_limit(MAX_REGEX_PROGRAM_BYTES)
+                .dfa_size_limit(MAX_REGEX_PROGRAM_BYTES)
+                .build()
+                .map_err(|error| error.to_string()),
+            false => Err(format!("an expression of {} bytes; at most {MAX_REGEX_BYTES} are taken", text.len())),
+        };
+        let invalid = |reason| Reply::error(StatusCode::BAD_REQUEST, format!("{name}: {reason}\n"));
+        self.get(name).map(build).transpose().map_err(invalid)
     }
 }
 
@@ -408,6 +431,19 @@ mod tests {
         assert!(query.has("usedonly") && query.wants_json());
         assert_eq!(query.get("x"), Some("a b%zz"));
         assert!(!Query::parse("graceful=off").has("graceful"));
+    }
+
+    #[test]
+    fn expressions_in_queries_are_small() {
+        let check = |text: &str, taken: bool| {
+            let query = Query(vec![("filter".to_owned(), text.to_owned())]);
+            assert_eq!(query.regex("filter").is_ok(), taken, "{text:.60}");
+        };
+        check(r"^cluster\.(outbound|inbound)\|\d+\|.*\.upstream_rq_(total|[45]xx)$", true);
+        check("(", false);
+        check(&"a".repeat(MAX_REGEX_BYTES + 1), false);
+        check(r"((\w{100}){100}){100}", false);
+        check(r"(\pL{50}\s*){50}", false);
     }
 
     #[test]

@@ -1,52 +1,69 @@
 //! `/stats` and `/stats/prometheus`.
 
+use std::sync::Arc;
+
+use evenkeel_stats::Registry;
+use regex::Regex;
 use serde_json::{Value as Json, json};
 
+use super::apart::{Deadline, Drawing};
 use super::{Admin, Query, Reply};
 
-pub(super) fn page(admin: &Admin, query: &Query) -> Reply {
-    let filter = match query.regex("filter") {
-        Ok(filter) => filter,
-        Err(reply) => return reply,
-    };
+pub(super) fn page(admin: &Admin, query: &Query) -> Result<Drawing, Reply> {
     match query.get("format") {
         Some("prometheus") => return prometheus(admin, query),
         None | Some("" | "text" | "json") => {}
         Some(other) => {
             let reason = format!("format={other}: expected text, json or prometheus\n");
-            return Reply::error(http::StatusCode::BAD_REQUEST, reason);
+            return Err(Reply::error(http::StatusCode::BAD_REQUEST, reason));
         }
     }
-    let used_only = query.has("usedonly");
-    let state = admin.shared.state.borrow();
-    state.publish_gauges();
-    let text = state.registry.text();
-    let wanted = text.lines().filter_map(|line| line.split_once(": ")).filter(|(name, value)| {
-        filter.as_ref().is_none_or(|filter| filter.is_match(name)) && !(used_only && *value == "0")
-    });
-    if query.wants_json() {
-        let stats: Vec<Json> = wanted
-            .map(|(name, value)| {
-                let value = value.parse::<i64>().map_or_else(|_| Json::from(value), Json::from);
-                json!({"name": name, "value": value})
-            })
-            .collect();
-        return Reply::json(&json!({ "stats": stats }));
-    }
-    Reply::text(wanted.map(|(name, value)| format!("{name}: {value}\n")).collect::<String>())
+    let filter = query.regex("filter")?;
+    let (used_only, wants_json) = (query.has("usedonly"), query.wants_json());
+    let registry = up_to_date(admin);
+    Ok(Box::new(move |deadline| {
+        let text = registry.text();
+        let wanted = text
+            .lines()
+            .filter_map(|line| line.split_once(": "))
+            .filter(|(name, value)| !(used_only && *value == "0") && passes(filter.as_ref(), name, deadline));
+        if wants_json {
+            let stats: Vec<Json> = wanted
+                .map(|(name, value)| {
+                    let value = value.parse::<i64>().map_or_else(|_| Json::from(value), Json::from);
+                    json!({"name": name, "value": value})
+                })
+                .collect();
+            return Reply::json(&json!({ "stats": stats }));
+        }
+        Reply::text(wanted.map(|(name, value)| format!("{name}: {value}\n")).collect::<String>())
+    }))
 }
 
-pub(super) fn prometheus(admin: &Admin, query: &Query) -> Reply {
-    let filter = match query.regex("filter") {
-        Ok(filter) => filter,
-        Err(reply) => return reply,
-    };
+pub(super) fn prometheus(admin: &Admin, query: &Query) -> Result<Drawing, Reply> {
+    let filter = query.regex("filter")?;
+    let registry = up_to_date(admin);
+    Ok(Box::new(move |deadline| {
+        let text = registry.prometheus_text();
+        let body = match &filter {
+            None => text,
+            Some(_) => {
+                let wanted = text.lines().filter(|line| passes(filter.as_ref(), line, deadline));
+                wanted.map(|line| format!("{line}\n")).collect()
+            }
+        };
+        Reply { content_type: "text/plain; version=0.0.4; charset=utf-8", ..Reply::text(body) }
+    }))
+}
+
+/// The statistics, with what only the control thread can count.
+fn up_to_date(admin: &Admin) -> Arc<Registry> {
     let state = admin.shared.state.borrow();
     state.publish_gauges();
-    let text = state.registry.prometheus_text();
-    let body = match filter {
-        None => text,
-        Some(filter) => text.lines().filter(|line| filter.is_match(line)).map(|line| format!("{line}\n")).collect(),
-    };
-    Reply { content_type: "text/plain; version=0.0.4; charset=utf-8", ..Reply::text(body) }
+    state.registry.clone()
+}
+
+/// Whether a filter lets a line pass; none do once there is no time left, and the page is not used.
+fn passes(filter: Option<&Regex>, line: &str, deadline: &Deadline) -> bool {
+    filter.is_none_or(|filter| !deadline.is_over() && filter.is_match(line))
 }
