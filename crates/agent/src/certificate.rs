@@ -94,6 +94,8 @@ pub struct Keeper {
     current: watch::Sender<Option<Current>>,
     renew_at: SystemTime,
     material: Option<Material>,
+    /// The files for programs are not those of `material`.
+    unwritten: bool,
 }
 
 impl Keeper {
@@ -106,7 +108,7 @@ impl Keeper {
     ) -> Result<Self, ConfigError> {
         let slot = store.identity(&CertificateSource::Sds(channel::certificate_secret()))?;
         let renew_at = SystemTime::UNIX_EPOCH;
-        Ok(Self { options, secrets, store, _slot: slot, current, renew_at, material: None })
+        Ok(Self { options, secrets, store, _slot: slot, current, renew_at, material: None, unwritten: false })
     }
 
     /// Gets a certificate, trying until there is one.
@@ -129,6 +131,9 @@ impl Keeper {
         loop {
             let due = self.renew_at.duration_since(SystemTime::now()).unwrap_or_default();
             tokio::time::sleep(due.min(ROOT_CHECK)).await;
+            if self.unwritten {
+                self.write_files();
+            }
             if SystemTime::now() >= self.renew_at {
                 self.obtain().await;
             } else if let Err(error) = self.follow_roots() {
@@ -166,13 +171,24 @@ impl Keeper {
     fn publish(&mut self, material: Material) -> Result<(), CertificateError> {
         let secret = channel::certificate_secret();
         self.store.set_identity(&secret, material.chain.as_bytes(), material.key.as_bytes())?;
-        if self.options.grpc_bootstrap.is_some() {
-            let written = grpc::write_certificate(&self.options.state, &material);
-            written.map_err(|(path, source)| CertificateError::File { path, source })?;
-        }
+        // Before any file: what the proxy uses does not depend on the disk.
         self.secrets.publish(&material);
         self.material = Some(material);
+        self.write_files();
         Ok(())
+    }
+
+    /// Writes the certificate for programs that read it from files. What cannot be written is tried again; until then they
+    /// have the one of before.
+    fn write_files(&mut self) {
+        let Some(material) = self.material.as_ref().filter(|_| self.options.grpc_bootstrap.is_some()) else { return };
+        let written = grpc::write_certificate(&self.options.state, material);
+        if let Err((path, error)) = &written
+            && !self.unwritten
+        {
+            tracing::error!(path = %path.display(), %error, "the certificate is not written for programs; trying again");
+        }
+        self.unwritten = written.is_err();
     }
 }
 

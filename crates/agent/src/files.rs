@@ -1,13 +1,16 @@
-//! Files of the state directory: written whole, and gone with their owner.
+//! Files of the state directory: written when they say something new, and gone with their owner.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Writes beside the file and renames, so that nobody reads half of it.
-pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let new = path.with_extension("new");
-    std::fs::write(&new, bytes)?;
-    std::fs::rename(&new, path)
+use evenkeel_base::files::{Readers, write_atomically};
+
+/// Replaces the file whole, unless it says the same already: an agent that starts anew on a full disk needs nothing of it.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
+    match std::fs::read(path) {
+        Ok(there) if there == bytes => Ok(()),
+        _ => write_atomically(path, bytes, readers),
+    }
 }
 
 /// A file that goes with its owner.

@@ -1,14 +1,15 @@
 //! What gRPC programs without a proxy need of the agent, as Istio's template `grpc-agent` has it: the bootstrap file that
 //! `GRPC_XDS_BOOTSTRAP` names, the workload's certificate in files, and a Unix socket behind which the control plane is.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use evenkeel_base::files::{Readers, write_atomically};
 use evenkeel_proxy::Place;
 use evenkeel_tls::SecretStore;
 use serde_json::{Value, json};
@@ -73,21 +74,9 @@ pub(crate) fn write_certificate(state: &Path, material: &Material) -> Result<(),
     let files = [(CHAIN_FILE, &material.chain), (KEY_FILE, &material.key), (ROOT_FILE, &material.roots)];
     for (name, text) in files {
         let path = state.join(name);
-        write_private(&path, text).map_err(|error| (path, error))?;
+        write_atomically(&path, text.as_bytes(), Readers::Owner).map_err(|error| (path, error))?;
     }
     Ok(())
-}
-
-/// Replaces a file that only this user may read.
-fn write_private(path: &Path, text: &str) -> io::Result<()> {
-    let new = path.with_extension("new");
-    match std::fs::remove_file(&new) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-    file.write_all(text.as_bytes())?;
-    std::fs::rename(&new, path)
 }
 
 /// The way to the control plane, bound to its socket. A program's connection is passed on byte by byte inside the agent's own
@@ -126,7 +115,7 @@ impl Way {
             None => bind(&path).with_context(|| path.display().to_string())?,
         };
         let text = serde_json::to_vec_pretty(&bootstrap(options)?)?;
-        files::write_whole(file, &text).with_context(|| file.display().to_string())?;
+        files::write_whole(file, &text, Readers::All).with_context(|| file.display().to_string())?;
         Ok(Self { listener, path, options: options.clone(), store: store.clone(), place })
     }
 

@@ -28,6 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
+use evenkeel_base::files::Readers;
 use evenkeel_process::manager::Manager;
 use evenkeel_process::signals::Signals;
 use evenkeel_proxy::Place;
@@ -153,7 +154,7 @@ fn make_state_directory(state: &Path) -> anyhow::Result<()> {
 fn write_bootstrap(options: &Options, epoch: u32) -> anyhow::Result<PathBuf> {
     let path = options.state.join(BOOTSTRAP_FILE);
     let text = serde_json::to_vec_pretty(&bootstrap::bootstrap(options, epoch)?)?;
-    files::write_whole(&path, &text).with_context(|| path.display().to_string())?;
+    files::write_whole(&path, &text, Readers::All).with_context(|| path.display().to_string())?;
     Ok(path)
 }
 

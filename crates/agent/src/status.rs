@@ -5,15 +5,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use evenkeel_base::files::{Readers, write_atomically};
 use evenkeel_process::manager::Manager;
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::sync::watch;
 
+use crate::admin;
 use crate::certificate::Current;
 use crate::dns::Names;
-use crate::{admin, files};
 
 /// File of the status in the state directory.
 pub const STATUS_FILE: &str = "status.json";
@@ -111,7 +112,7 @@ impl Watcher {
 /// Replaces the file whole, so that nobody reads half of it.
 fn write(state: &Path, status: &Status) -> io::Result<()> {
     let text = serde_json::to_vec_pretty(status)?;
-    files::write_whole(&state.join(STATUS_FILE), &text)
+    write_atomically(&state.join(STATUS_FILE), &text, Readers::All)
 }
 
 fn rfc3339(time: SystemTime) -> Option<String> {

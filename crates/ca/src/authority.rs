@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::rand;
+use evenkeel_base::files::{Readers, write_atomically};
 use evenkeel_base::spiffe::SpiffeId;
 use evenkeel_tls::{Identity, IdentityError};
 use rcgen::{
@@ -141,7 +142,7 @@ impl Authority {
             Some(cert) => cert,
             None => {
                 let cert = self_sign(&key, trust_domain, now).map_err(certificate_error(&cert_path))?;
-                fs::write(&cert_path, &cert).map_err(io_error(&cert_path))?;
+                write_atomically(&cert_path, cert.as_bytes(), Readers::All).map_err(io_error(&cert_path))?;
                 cert
             }
         };

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use std::{fs, io};
 
 use evenkeel_api::Kind;
+use evenkeel_base::files::{Readers, write_atomically};
 use evenkeel_base::{Diagnostic, Diagnostics, Severity};
 use evenkeel_model::{AddressBook, Builder, Built, MeshConfig};
 use tokio::sync::watch;
@@ -481,9 +482,7 @@ fn read_book(path: &Path) -> Result<AddressBook, ConfigurationError> {
 fn write_book(path: &Path, book: &AddressBook) -> io::Result<()> {
     let _lease = Lease::take(path.parent().unwrap_or(Path::new("")), "addresses")?;
     let book = read_book(path).map_err(io::Error::other)?.joined(book);
-    let new = path.with_extension("json.new");
-    fs::write(&new, serde_json::to_vec_pretty(&book)?)?;
-    fs::rename(&new, path)
+    write_atomically(path, &serde_json::to_vec_pretty(&book)?, Readers::All)
 }
 
 #[cfg(test)]

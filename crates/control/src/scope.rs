@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 use std::{fs, io};
 
+use evenkeel_base::files::{Readers, write_atomically};
 use evenkeel_xds::scope::scope_service_server::ScopeService;
 use evenkeel_xds::scope::{Names, RecallRequest, RememberRequest, RememberResponse, Workload};
 use serde::{Deserialize, Serialize};
@@ -132,9 +133,7 @@ impl Scopes {
                 used: used.clone(),
             })
             .collect();
-        let next = self.path.with_extension("json.new");
-        fs::write(&next, serde_json::to_vec_pretty(&entries)?)?;
-        fs::rename(&next, &self.path)?;
+        write_atomically(&self.path, &serde_json::to_vec_pretty(&entries)?, Readers::All)?;
         memory.stamp = fs::metadata(&self.path).ok().as_ref().map(Stamp::of);
         Ok(())
     }

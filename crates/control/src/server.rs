@@ -1,12 +1,13 @@
 //! The control plane as a whole: one function that wires its parts together.
 
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use std::{fs, io};
 
+use evenkeel_base::files::{UntrustedError, private_directory};
 use evenkeel_base::spiffe::SpiffeError;
 use evenkeel_ca::{Authority, AuthorityError, TokenError, TokenKey};
 use evenkeel_model::MeshConfig;
@@ -82,6 +83,9 @@ pub enum ControlError {
         /// The system's word.
         reason: io::Error,
     },
+    /// Others can write to the state directory.
+    #[error("--state {0}")]
+    UntrustedState(#[from] UntrustedError),
     /// The trust domain.
     #[error("--trust-domain: {0}")]
     TrustDomain(#[from] SpiffeError),
@@ -146,7 +150,7 @@ impl ControlPlane {
         let secure_grpc = listen::bind("--secure-grpc-address", options.secure_grpc_address).await?;
         let http = listen::bind("--http-address", options.http_address).await?;
         let state = |reason| ControlError::State { path: options.state.clone(), reason };
-        fs::create_dir_all(&options.state).map_err(state)?;
+        private_directory(&options.state)?;
 
         let mut mesh = MeshConfig::default();
         if let Some(trust_domain) = &options.trust_domain {

@@ -53,7 +53,9 @@ pub fn start(level: Level) {
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(filter)
         .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
+        .with_writer(evenkeel_proxy::stderr::StandardError)
+        // They would go to standard error, and a failure there is a panic.
+        .log_internal_errors(false)
         .finish();
     // Only a second call could fail, and the first one's choice stands.
     let _ = tracing::subscriber::set_global_default(subscriber);

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use evenkeel_api::{APPLIED_ANNOTATION, DELETED_ANNOTATION, Document, Kind, documents};
+use evenkeel_base::files::{Readers, write_atomically};
 use evenkeel_control::source::files::Files;
 use nix::fcntl::{Flock, FlockArg};
 use serde_json::{Map, Value};
@@ -196,9 +197,7 @@ impl Applied {
         if deleted {
             annotate(&mut json, DELETED_ANNOTATION, "true");
         }
-        let (path, fresh) = (self.path(id), self.folder.join(".fresh"));
-        fs::write(&fresh, serde_json::to_string_pretty(&json)?)?;
-        fs::rename(fresh, path)
+        write_atomically(&self.path(id), serde_json::to_string_pretty(&json)?.as_bytes(), Readers::Owner)
     }
 
     fn forget(&self, id: &Id) -> io::Result<()> {

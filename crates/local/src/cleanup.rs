@@ -12,11 +12,12 @@
 //! ```
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io::{self, Read};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use evenkeel_base::files::{Readers, UntrustedError, check_owner, private_directory, write_atomically};
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,8 @@ use crate::pidfd::PidFd;
 pub const MAX_STATE_PATH_BYTES: usize = 80;
 /// Longest path of a replica's folder in bytes, leaving room for its socket's name.
 const MAX_POD_PATH_BYTES: usize = 107 - "/sds.sock".len();
+/// Longest record of a run that is read, in bytes: a path and two processes.
+const MAX_RECORD_BYTES: u64 = 64 * 1024;
 /// How long a killed supervisor of an earlier run may take to disappear.
 const DEATH_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -55,6 +58,9 @@ pub enum StateError {
     /// A leftover process does not end.
     #[error("process {0} of an earlier run does not end; end it yourself: kill -9 {0}")]
     Undead(i32),
+    /// Others can write to it.
+    #[error("the state directory is not safe: {0}")]
+    Untrusted(#[from] UntrustedError),
     /// Files.
     #[error("cannot use the state directory {}: {source}; choose another: --state DIR", .path.display())]
     Io {
@@ -79,13 +85,17 @@ impl StateDir {
         Ok(Self(absolute))
     }
 
-    /// Where runs keep their state unless told otherwise: `$XDG_STATE_HOME/evenkeel` or `~/.local/state/evenkeel`.
+    /// Where runs keep their state unless told otherwise: `$XDG_STATE_HOME/evenkeel` or `~/.local/state/evenkeel`, where the
+    /// home directory is the user's if `$HOME` does not name one.
     pub fn default_path() -> PathBuf {
-        let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".local/state"));
-        let base = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-        base.or_else(home)
-            .unwrap_or_else(|| std::env::temp_dir().join(format!("{}", nix::unistd::geteuid())))
-            .join("evenkeel")
+        let named = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let users = || nix::unistd::User::from_uid(nix::unistd::geteuid()).ok().flatten().map(|user| user.dir);
+        let in_home = || named("HOME").or_else(users).map(|home| home.join(".local/state"));
+        match named("XDG_STATE_HOME").or_else(in_home) {
+            Some(base) => base.join("evenkeel"),
+            // Whoever is there first owns it; `claim` refuses what is somebody else's.
+            None => std::env::temp_dir().join(format!("evenkeel-{}", nix::unistd::geteuid())),
+        }
     }
 
     /// The directory itself.
@@ -155,7 +165,7 @@ impl StateDir {
     /// Takes the directory for this run, and clears what a crashed one left; `directory` is what will be run.
     pub fn claim(&self, directory: &Path) -> Result<(Claim, Option<Leftovers>), StateError> {
         let io = |source| StateError::Io { path: self.0.clone(), source };
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.0).map_err(io)?;
+        private_directory(&self.0)?;
         let lock = OpenOptions::new()
             .create(true)
             .truncate(false)
@@ -166,8 +176,10 @@ impl StateDir {
         let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock).map_err(|_| self.busy())?;
         let leftovers = self.clear_leftovers()?;
         for folder in ["control", "runtime", "pods", "data", "logs"] {
-            fs::create_dir_all(self.0.join(folder)).map_err(io)?;
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(self.0.join(folder)).map_err(io)?;
         }
+        // Nobody else comes here, but the control plane looks for itself at where its keys are.
+        fs::set_permissions(self.control(), fs::Permissions::from_mode(0o700)).map_err(io)?;
         Ok((Claim { state: self.clone(), directory: directory.to_path_buf(), lock }, leftovers))
     }
 
@@ -179,7 +191,12 @@ impl StateDir {
     }
 
     fn read_record(&self) -> Option<Record> {
-        serde_json::from_slice(&fs::read(self.record()).ok()?).ok()
+        // It names what the next run kills: a record that somebody else may have written says nothing.
+        let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(self.record()).ok()?;
+        check_owner(&self.record(), &file.metadata().ok()?).ok()?;
+        let mut text = String::new();
+        file.by_ref().take(MAX_RECORD_BYTES).read_to_string(&mut text).ok()?;
+        serde_json::from_str(&text).ok()
     }
 
     /// Holding the lock, whatever is still here belongs to a run that did not end in order.
@@ -246,8 +263,7 @@ impl Claim {
             keeper: ProcessId::of(i32::try_from(std::process::id()).unwrap_or_default())?,
             supervisor: Some(ProcessId::of(supervisor)?),
         };
-        let mut file = OpenOptions::new().create(true).truncate(true).write(true).open(self.state.record())?;
-        file.write_all(serde_json::to_string_pretty(&record)?.as_bytes())
+        write_atomically(&self.state.record(), serde_json::to_string_pretty(&record)?.as_bytes(), Readers::Owner)
     }
 
     /// Removes what the run kept for itself and lets the directory go.
@@ -366,6 +382,45 @@ mod tests {
         assert!(!survivor.wait()?.success());
         assert!(!state.pod("web-1").exists());
         claim.release()?;
+        Ok(())
+    }
+
+    /// What is in the record is killed.
+    #[test]
+    fn a_record_that_others_may_have_written_ends_nothing() -> Result<(), Box<dyn std::error::Error>> {
+        let folder = tempfile::tempdir()?;
+        let state = StateDir::new(folder.path())?;
+        let mut victim = std::process::Command::new("sleep").arg("60").spawn()?;
+        let (claim, _) = state.claim(Path::new("/app"))?;
+        claim.record(i32::try_from(victim.id())?)?;
+        drop(claim);
+        fs::set_permissions(state.record(), fs::Permissions::from_mode(0o666))?;
+        let (claim, leftovers) = state.claim(Path::new("/app"))?;
+        assert_eq!(leftovers, Some(Leftovers { process: None, files: 1 }), "removed, and not heeded");
+
+        // Nor is one heeded that stands elsewhere.
+        claim.record(i32::try_from(victim.id())?)?;
+        drop(claim);
+        let elsewhere = folder.path().join("elsewhere");
+        fs::rename(state.record(), &elsewhere)?;
+        std::os::unix::fs::symlink(&elsewhere, state.record())?;
+        assert_eq!(state.claim(Path::new("/app"))?.1, Some(Leftovers { process: None, files: 1 }));
+        assert!(victim.try_wait()?.is_none(), "it lives");
+        victim.kill()?;
+        victim.wait()?;
+        Ok(())
+    }
+
+    #[test]
+    fn a_directory_that_others_can_write_to_is_refused() -> Result<(), Box<dyn std::error::Error>> {
+        let folder = tempfile::tempdir()?;
+        let state = StateDir::new(&folder.path().join("state"))?;
+        state.claim(Path::new("/app"))?.0.release()?;
+        let mode = |path: &Path| fs::metadata(path).map(|found| found.permissions().mode() & 0o777);
+        assert_eq!((mode(state.path())?, mode(&state.control())?), (0o700, 0o700));
+        fs::set_permissions(state.path(), fs::Permissions::from_mode(0o777))?;
+        let refused = state.claim(Path::new("/app")).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(refused.contains("has mode 0777") && refused.contains("chmod go-w"), "{refused}");
         Ok(())
     }
 

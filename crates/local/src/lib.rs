@@ -10,6 +10,7 @@ pub mod capture;
 pub mod check;
 pub mod cleanup;
 pub mod client;
+mod disk;
 pub mod egress;
 pub mod exec;
 mod exec_server;

@@ -21,10 +21,18 @@ pub fn limit(folder: &Path) {
     }
 }
 
-/// Copies and empties: its writers hold the file open, and append, so they go on at its new beginning.
+/// Copies and empties: its writers hold the file open, and append, so they go on at its new beginning. Where there is no space
+/// for a copy it is emptied all the same: it is what fills the disk.
 fn set_aside(path: &Path) -> io::Result<()> {
-    fs::copy(path, path.with_extension("log.1"))?;
-    OpenOptions::new().write(true).open(path)?.set_len(0)
+    let aside = path.with_extension("log.1");
+    // First: the copy has its space.
+    let _ = fs::remove_file(&aside);
+    let copied = fs::copy(path, &aside);
+    if copied.is_err() {
+        let _ = fs::remove_file(&aside);
+    }
+    OpenOptions::new().write(true).open(path)?.set_len(0)?;
+    copied.map(drop)
 }
 
 #[cfg(test)]

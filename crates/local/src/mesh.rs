@@ -1,12 +1,12 @@
 //! The running mesh: its control plane, its gateway and its replicas, and how they follow a manifest.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use evenkeel_base::files::{Readers, write_atomically};
 use evenkeel_ca::TokenKey;
 use futures_util::future::join_all;
 use tokio::sync::watch;
@@ -120,7 +120,7 @@ impl Mesh {
     /// Nothing started yet.
     pub fn new(plan: Arc<Plan>, roster: Roster) -> Result<Self, MeshError> {
         if !plan.manifest.has_mesh_config {
-            fs::write(plan.state.runtime().join("mesh.yaml"), MESH_CONFIG)
+            write_atomically(&plan.state.runtime().join("mesh.yaml"), MESH_CONFIG.as_bytes(), Readers::All)
                 .map_err(|source| MeshError::Io { what: "cannot write the mesh's settings", source })?;
         }
         let tokens = TokenKey::open(&plan.state.control()).map_err(ProgramError::from)?;

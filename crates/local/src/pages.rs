@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_base::files::{Readers, write_atomically};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
@@ -41,7 +42,7 @@ impl HostPages {
 
     /// Writes down where it listens, then carries connections to `pages` until aborted.
     pub async fn serve(&self, record: &Path, pages: SocketAddr) -> io::Result<()> {
-        tokio::fs::write(record, self.address.to_string()).await?;
+        write_atomically(record, self.address.to_string().as_bytes(), Readers::All)?;
         let listener = tokio::net::TcpListener::from_std(self.listener.try_clone()?)?;
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         loop {

@@ -2,13 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
+use evenkeel_base::files::{Readers, write_atomically};
 use tokio::sync::watch;
+
+/// How long after a write that failed the next is tried: what the control plane knows of replicas is then out of date.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// What does not change while a replica lives.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,16 +66,31 @@ pub type Roster = watch::Sender<BTreeMap<(String, String), PodStatus>>;
 /// A subscription to the [`Roster`].
 pub type RosterView = watch::Receiver<BTreeMap<(String, String), PodStatus>>;
 
-/// Writes the Pod objects to `folder/pods.yaml` now and after every change, until the roster is gone.
-pub async fn publish(folder: &Path, mut roster: RosterView) -> io::Result<()> {
-    let mut written = None;
+/// Writes the Pod objects to `folder/pods.yaml` now and after every change, until the roster is gone. While that fails, as on
+/// a full disk, what was written last counts; `say` hears of it once, and once when it is over.
+pub async fn publish(folder: &Path, mut roster: RosterView, say: impl Fn(String)) -> io::Result<()> {
+    let (mut written, mut failed) = (None, false);
     loop {
         let document = render(roster.borrow_and_update().values());
-        if written.as_ref() != Some(&document) {
-            replace(folder, &document)?;
-            written = Some(document);
+        if failed || written.as_ref() != Some(&document) {
+            match replace(folder, &document) {
+                Ok(()) => {
+                    written = Some(document);
+                    if std::mem::take(&mut failed) {
+                        say("the control plane is told of replicas again".to_owned());
+                    }
+                }
+                Err(error) if !std::mem::replace(&mut failed, true) => {
+                    say(format!("warning: the control plane cannot be told which replicas run: {error}; trying again"));
+                }
+                Err(_) => {}
+            }
         }
-        if roster.changed().await.is_err() {
+        let changed = match failed {
+            false => roster.changed().await,
+            true => tokio::time::timeout(RETRY, roster.changed()).await.unwrap_or(Ok(())),
+        };
+        if changed.is_err() {
             return Ok(());
         }
     }
@@ -79,10 +98,8 @@ pub async fn publish(folder: &Path, mut roster: RosterView) -> io::Result<()> {
 
 /// Renames a finished file into place, so that no reader ever sees half of one.
 fn replace(folder: &Path, document: &str) -> io::Result<()> {
-    // The name must not end in `.yaml`: whoever watches the folder would read it.
-    let fresh = folder.join("pods.new");
-    fs::write(&fresh, document)?;
-    fs::rename(fresh, folder.join("pods.yaml"))
+    // What is written beside it does not end in `.yaml`: whoever watches the folder would read it.
+    write_atomically(&folder.join("pods.yaml"), document.as_bytes(), Readers::All)
 }
 
 /// The YAML documents; scalars are quoted as JSON strings, which YAML includes.
@@ -190,9 +207,9 @@ status:
         roster.send_modify(|pods| drop(pods.insert(key.clone(), replica(false))));
         let view = roster.subscribe();
         let path = folder.path().to_path_buf();
-        let publisher = tokio::spawn(async move { publish(&path, view).await });
+        let publisher = tokio::spawn(async move { publish(&path, view, drop).await });
         tokio::task::yield_now().await;
-        let read = || fs::read_to_string(folder.path().join("pods.yaml"));
+        let read = || std::fs::read_to_string(folder.path().join("pods.yaml"));
         assert!(read()?.contains("status: \"False\""));
         roster.send_modify(|pods| drop(pods.insert(key, replica(true))));
         drop(roster);

@@ -154,10 +154,17 @@ impl Program {
     }
 
     fn open_log(&self) -> io::Result<File> {
-        if let Some(folder) = self.log.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        OpenOptions::new().create(true).append(true).open(&self.log)
+        let open = || {
+            if let Some(folder) = self.log.parent() {
+                fs::create_dir_all(folder)?;
+            }
+            OpenOptions::new().create(true).append(true).open(&self.log)
+        };
+        open().or_else(|error| {
+            // A full disk may have no room for another file: the program runs without a log rather than not at all.
+            tracing::warn!(log = %self.log.display(), %error, "a program runs without its log");
+            OpenOptions::new().write(true).open("/dev/null")
+        })
     }
 }
 

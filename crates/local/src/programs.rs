@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use evenkeel_base::files::{Readers, write_atomically};
 use evenkeel_ca::{TokenError, TokenKey};
 
 use crate::egress;
@@ -128,7 +129,7 @@ pub fn application(plan: &Plan, workload: &Workload, pod: &Pod) -> Program {
 }
 
 fn write_token(folder: &std::path::Path, pod: &Pod, tokens: &TokenKey) -> Result<PathBuf, ProgramError> {
-    use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+    use std::os::unix::fs::DirBuilderExt;
     let workload = evenkeel_ca::Workload {
         namespace: pod.namespace.clone(),
         service_account: pod.service_account.clone(),
@@ -138,8 +139,7 @@ fn write_token(folder: &std::path::Path, pod: &Pod, tokens: &TokenKey) -> Result
     let path = folder.join("token");
     let write = || -> io::Result<()> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        let mut file = fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&path)?;
-        io::Write::write_all(&mut file, token.as_bytes())
+        write_atomically(&path, token.as_bytes(), Readers::Owner)
     };
     write().map_err(|source| ProgramError::Io { path: path.clone(), source })?;
     Ok(path)

@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 
 use crate::capture;
 use crate::check;
+use crate::disk::Disk;
 use crate::egress::ground;
 use crate::exec_server::{self, Restart};
 use crate::follow;
@@ -48,12 +49,10 @@ async fn supervise(plan: Arc<Plan>) -> Result<u8, MeshError> {
     let (screen, events) = Screen::new(&plan.options.trust_domain, style);
     let screen = tokio::spawn(screen.show(roster.subscribe()));
     let (folder, view) = (plan.state.runtime(), roster.subscribe());
-    let publisher =
-        say_failure(
-            &events,
-            "telling the control plane about replicas",
-            async move { pods::publish(&folder, view).await },
-        );
+    let publisher = say_failure(&events, "telling the control plane about replicas", {
+        let events = events.clone();
+        async move { pods::publish(&folder, view, |said| events.say(said)).await }
+    });
     let mut mesh = Mesh::new(plan.clone(), roster.clone())?;
     let (ask_restart, mut restarts) = exec_server::restarts();
     let exec = exec_server::serve(plan.state.exec_socket(), mesh.replicas(), ask_restart);
@@ -108,7 +107,7 @@ async fn live(
         return Ok(check::run(mesh, plan, events).await);
     }
     let mut chores = tokio::time::interval(CHORES_PERIOD);
-    let mut orphans = Orphans::default();
+    let (mut orphans, mut disk) = (Orphans::default(), Disk::default());
     let mut follower = follow::Follower::new(plan)?;
     loop {
         tokio::select! {
@@ -123,6 +122,9 @@ async fn live(
             _ = chores.tick() => {
                 orphans.collect();
                 logs::limit(&plan.state.logs());
+                if let Some(said) = disk.look(plan.state.path()) {
+                    events.say(said);
+                }
             }
         }
     }

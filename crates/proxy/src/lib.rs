@@ -32,6 +32,7 @@ pub mod run;
 mod scope;
 mod state;
 mod stats;
+pub mod stderr;
 pub mod stream;
 mod subscribe;
 mod tcp;

@@ -10,6 +10,8 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Registry, reload};
 
+use crate::stderr::StandardError;
+
 /// Envoy's log levels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Level {
@@ -79,8 +81,12 @@ impl Logging {
     pub fn install(level: Level) -> Self {
         let (filter, handle) = reload::Layer::new(level.filter());
         let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
-        let lines =
-            tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false).with_ansi(terminal);
+        let lines = tracing_subscriber::fmt::layer()
+            .with_writer(StandardError)
+            // They would go to standard error, and a failure there is a panic.
+            .log_internal_errors(false)
+            .with_target(false)
+            .with_ansi(terminal);
         match tracing_subscriber::registry().with(filter).with(lines).try_init() {
             Ok(()) => Self { handle: Some(Arc::new(handle)) },
             Err(_) => Self::default(),

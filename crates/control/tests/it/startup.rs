@@ -41,6 +41,11 @@ async fn what_cannot_work_is_refused_at_the_start() {
     check(&|o| o.trust_domain = Some("No Domain".to_owned()), "--trust-domain: `No Domain` is not a trust domain")
         .await;
     check(&|o| o.state = "/proc/nonexistent".into(), "--state /proc/nonexistent: ").await;
+    // Others could put their keys there.
+    let open = directory.path().join("open");
+    std::fs::create_dir(&open).expect("a directory");
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).expect("ours");
+    check(&|o| o.state = open.clone(), "has mode 0777: others than its owner may put keys and records into it").await;
 }
 
 #[tokio::test]

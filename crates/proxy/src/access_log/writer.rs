@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use evenkeel_runtime_config::access_log::AccessLog;
 
@@ -17,6 +18,12 @@ use super::{Record, admits, format_line};
 const FLUSH_BYTES: usize = 64 * 1024;
 /// Buffers waiting for a slow disk; beyond them lines are dropped and counted, never waited for.
 const MAX_QUEUED_BUFFERS: usize = 64;
+/// A log that could not be written is tried again after this long.
+const RETRY: Duration = Duration::from_secs(5);
+/// How long the end of the process waits for lines on their way: a log may lead to a pipe that nobody reads.
+const LAST_WRITES: Duration = Duration::from_secs(2);
+/// Pause between two looks whether they have arrived.
+const LAST_WRITES_POLL: Duration = Duration::from_millis(1);
 
 enum Message {
     Write { path: Arc<str>, lines: Vec<u8> },
@@ -30,6 +37,7 @@ enum Message {
 pub struct LogThread {
     handle: LogHandle,
     thread: Option<JoinHandle<()>>,
+    ended: Receiver<()>,
 }
 
 impl LogThread {
@@ -40,9 +48,13 @@ impl LogThread {
     pub fn start() -> io::Result<Self> {
         let (sender, receiver) = sync_channel(MAX_QUEUED_BUFFERS);
         let handle = LogHandle { sender, dropped_lines: Arc::default() };
-        let thread =
-            std::thread::Builder::new().name("access-log".into()).spawn(move || Files::default().serve(&receiver))?;
-        Ok(Self { handle, thread: Some(thread) })
+        let files = Files { open: HashMap::new(), dropped_lines: handle.dropped_lines.clone() };
+        let (alive, ended) = channel();
+        let thread = std::thread::Builder::new().name("access-log".into()).spawn(move || {
+            files.serve(&receiver);
+            drop(alive);
+        })?;
+        Ok(Self { handle, thread: Some(thread), ended })
     }
 
     /// A handle for workers and the admin port.
@@ -53,12 +65,23 @@ impl LogThread {
 
 impl Drop for LogThread {
     fn drop(&mut self) {
-        if self.handle.sender.send(Message::Stop).is_ok()
-            && let Some(thread) = self.thread.take()
-        {
-            // A panic in the thread has been reported by the panic hook already.
-            let _ = thread.join();
+        let deadline = Instant::now() + LAST_WRITES;
+        let Some(thread) = self.thread.take() else { return };
+        let mut message = Some(Message::Stop);
+        // Its side of `ended` goes with the thread.
+        while !matches!(self.ended.recv_timeout(LAST_WRITES_POLL), Err(RecvTimeoutError::Disconnected)) {
+            if Instant::now() >= deadline {
+                // Somebody does not take the lines. The thread ends with the process.
+                return;
+            }
+            if let Some(stop) = message.take()
+                && let Err(TrySendError::Full(stop)) = self.handle.sender.try_send(stop)
+            {
+                message = Some(stop);
+            }
         }
+        // A panic in the thread has been reported by the panic hook already.
+        let _ = thread.join();
     }
 }
 
@@ -83,7 +106,7 @@ impl LogHandle {
         }
     }
 
-    /// Lines dropped because the disk was too slow, since start.
+    /// Lines dropped because the disk was too slow, or full, since start.
     pub fn dropped_lines(&self) -> u64 {
         self.dropped_lines.load(Ordering::Relaxed)
     }
@@ -153,17 +176,18 @@ fn hand_over(handle: &LogHandle, buffer: &mut Buffer) {
     }
 }
 
-#[derive(Default)]
 struct Files {
     open: HashMap<Arc<str>, Output>,
+    dropped_lines: Arc<AtomicU64>,
 }
 
-enum Output {
-    File(File),
-    Stdout,
-    Stderr,
-    /// Could not be opened; tried again after a reopen.
-    Broken,
+struct Output {
+    /// `None` while the log cannot be opened or written.
+    file: Option<File>,
+    /// When it is tried again.
+    retry: Instant,
+    /// Lines lost since it was written last.
+    lost: u64,
 }
 
 impl Files {
@@ -179,31 +203,47 @@ impl Files {
     }
 
     fn write(&mut self, path: Arc<str>, lines: &[u8]) {
-        let output = self.open.entry(path.clone()).or_insert_with(|| open(&path));
-        let written = match output {
-            Output::File(file) => file.write_all(lines),
-            Output::Stdout => io::stdout().lock().write_all(lines).and_then(|()| io::stdout().flush()),
-            Output::Stderr => io::stderr().lock().write_all(lines),
-            Output::Broken => Ok(()),
-        };
-        if let Err(error) = written {
-            tracing::error!(%path, %error, "access log not written; POST /reopen_logs tries again");
-            *output = Output::Broken;
+        let now = Instant::now();
+        let output = self.open.entry(path.clone()).or_insert_with(|| Output { file: None, retry: now, lost: 0 });
+        if let Err(error) = output.write(&path, lines, now) {
+            let count = lines.iter().filter(|byte| **byte == b'\n').count() as u64;
+            if output.lost == 0 {
+                tracing::error!(%path, %error, "access log not written: its lines are dropped and counted until it can be");
+            }
+            output.lost += count;
+            self.dropped_lines.fetch_add(count, Ordering::Relaxed);
         }
     }
 }
 
-fn open(path: &str) -> Output {
-    match path {
-        "/dev/stdout" => Output::Stdout,
-        "/dev/stderr" => Output::Stderr,
-        path => match OpenOptions::new().create(true).append(true).open(path) {
-            Ok(file) => Output::File(file),
-            Err(error) => {
-                tracing::error!(%path, %error, "access log not opened; POST /reopen_logs tries again");
-                Output::Broken
+impl Output {
+    fn write(&mut self, path: &str, lines: &[u8], now: Instant) -> io::Result<()> {
+        let file = match &mut self.file {
+            Some(file) => file,
+            None if now < self.retry => return Err(io::ErrorKind::WouldBlock.into()),
+            None => {
+                self.retry = now + RETRY;
+                self.file.insert(open(path)?)
             }
-        },
+        };
+        if let Err(error) = file.write_all(lines) {
+            self.file = None;
+            return Err(error);
+        }
+        if self.lost > 0 {
+            tracing::info!(path, lost_lines = std::mem::take(&mut self.lost), "access log is written again");
+        }
+        Ok(())
+    }
+}
+
+/// Opens a log. Standard output and error are taken as they are: under their names in `/dev` a socket cannot be opened.
+fn open(path: &str) -> io::Result<File> {
+    match path {
+        // Without the buffer that `io::stdout` has, which would keep what a full disk does not take.
+        "/dev/stdout" => Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?)),
+        "/dev/stderr" => Ok(File::from(io::stderr().as_fd().try_clone_to_owned()?)),
+        path => OpenOptions::new().create(true).append(true).open(path),
     }
 }
 
@@ -278,5 +318,51 @@ mod tests {
         worker.flush();
         drop(thread);
         assert_eq!(std::fs::read_to_string(good).expect("the file"), "201\n");
+    }
+
+    /// `/dev/full` takes nothing, as a full disk does: lines are counted, and the end is not held up.
+    #[test]
+    fn a_full_disk_costs_lines_that_are_counted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let thread = LogThread::start().expect("a thread");
+        let (handle, mut worker) = (thread.handle(), WorkerLog::new(thread.handle()));
+        let good = folder.path().join("good.log");
+        for _ in 0..3 {
+            worker.write(&log(std::path::Path::new("/dev/full"), LogFilter::All), &record(200, ResponseFlags::NONE));
+            worker.write(&log(&good, LogFilter::All), &record(201, ResponseFlags::NONE));
+            worker.flush();
+        }
+        drop(thread);
+        assert_eq!(handle.dropped_lines(), 3);
+        assert_eq!(std::fs::read_to_string(good).expect("the file"), "201\n201\n201\n");
+    }
+
+    /// There is space again: what comes then is written, without anybody's doing.
+    #[test]
+    fn a_log_that_failed_is_tried_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("later/access.log");
+        let begin = Instant::now();
+        let mut output = Output { file: None, retry: begin, lost: 0 };
+        let mut write = |text: &str, at: Duration| output.write(&path.to_string_lossy(), text.as_bytes(), begin + at);
+        write("1\n", Duration::ZERO).expect_err("there is no such folder");
+        std::fs::create_dir(folder.path().join("later")).expect("a folder");
+        write("2\n", RETRY - Duration::from_millis(1)).expect_err("not yet");
+        write("3\n", RETRY).expect("a log");
+        assert_eq!(std::fs::read_to_string(&path).expect("the file"), "3\n");
+    }
+
+    /// A pipe that nobody reads from.
+    #[test]
+    fn lines_that_nobody_takes_do_not_hold_up_the_end() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("pipe");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+        let _reader = OpenOptions::new().read(true).write(true).open(&path).expect("an end that does not read");
+        let thread = LogThread::start().expect("a thread");
+        let mut worker = WorkerLog::new(thread.handle());
+        (0..100_000).for_each(|_| worker.write(&log(&path, LogFilter::All), &record(200, ResponseFlags::NONE)));
+        worker.flush();
+        drop(thread);
     }
 }

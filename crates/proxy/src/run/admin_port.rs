@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
+use evenkeel_base::files::{Readers, write_atomically};
 use tokio::task::AbortHandle;
 
 use super::RunError;
@@ -43,7 +44,9 @@ impl AdminPort {
         let bound = self.socket.local_addr().map_err(failed)?;
         self.serve().map_err(failed)?;
         if let Some(path) = &settings.admin_address_path {
-            std::fs::write(path, bound.to_string()).map_err(|error| RunError::Write { path: path.clone(), error })?;
+            let text = bound.to_string();
+            write_atomically(path, text.as_bytes(), Readers::All)
+                .map_err(|error| RunError::Write { path: path.clone(), error })?;
         }
         tracing::info!(address = %bound, "admin interface");
         Ok(())
