@@ -4,11 +4,14 @@
 pub fn closest<'a>(written: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // A third of the letters may be wrong: enough for a swap in a short name, too little to join unrelated ones.
     let tolerance = (written.chars().count() / 3).max(1);
+    let lower = written.to_lowercase();
+    // Of those equally close the one that begins alike: slips are rare at the beginning of a word.
+    let alike = |c: &str| lower.chars().zip(c.chars()).take_while(|(a, b)| a == b).count();
     candidates
         .into_iter()
-        .map(|c| (distance(&written.to_lowercase(), &c.to_lowercase()), c))
+        .map(|c| (distance(&lower, &c.to_lowercase()), c))
         .filter(|(d, _)| *d <= tolerance)
-        .min_by_key(|(d, _)| *d)
+        .min_by_key(|(d, c)| (*d, std::cmp::Reverse(alike(&c.to_lowercase()))))
         .map(|(_, c)| c)
 }
 
@@ -73,6 +76,8 @@ mod tests {
         check("gatewais", Some("gateways"));
         check("selector", None);
         check("", None);
+        assert_eq!(closest("v2", ["v1", "w2", "v3"]), Some("v1"));
+        assert_eq!(closest("reviewz", ["previews", "review", "reviews"]), Some("review"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Edits while it runs: Deployments that come, go or scale, and what the control plane says of the files.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -140,45 +140,147 @@ fn unopened(wanted: &[GatewayPort], open: Vec<u16>) -> impl Iterator<Item = &Gat
 #[derive(Debug)]
 struct Findings {
     directory: String,
-    told: BTreeSet<String>,
+    told: BTreeMap<Key, Finding>,
     refused: BTreeSet<String>,
+    /// What proxies refuse, each with how many of them do.
+    nacks: BTreeSet<String>,
 }
+
+/// What makes a finding the same though its place has moved: severity, code, file, message.
+type Key = (String, String, String, String);
 
 #[derive(Debug, Deserialize)]
 struct Page {
     refused_files: BTreeSet<String>,
+    #[serde(default)]
+    never_accepted: BTreeSet<String>,
     diagnostics: Vec<Finding>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 struct Finding {
     severity: String,
+    code: String,
+    message: String,
+    file: String,
+    line: u32,
     rendered: String,
+}
+
+impl Finding {
+    fn key(&self) -> Key {
+        (self.severity.clone(), self.code.clone(), self.file.clone(), self.message.clone())
+    }
+}
+
+/// What the control plane says of proxies.
+#[derive(Debug, Deserialize)]
+struct Status {
+    proxies: Vec<Proxy>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Proxy {
+    proxy: String,
+    types: Vec<Type>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Type {
+    r#type: String,
+    nack: Option<Nack>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Nack {
+    message: String,
+    resources: Vec<Resource>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Resource {
+    name: String,
+    origin: Option<String>,
+}
+
+impl Status {
+    /// What proxies refuse, and who.
+    fn refusals(self) -> BTreeSet<String> {
+        let mut by: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for Proxy { proxy, types } in self.proxies {
+            let name = proxy.split('~').nth(2).unwrap_or(&proxy).to_owned();
+            for (kind, nack) in types.into_iter().filter_map(|of| Some((of.r#type, of.nack?))) {
+                let resource = |resource: Resource| match resource.origin {
+                    Some(origin) => format!("{} (from {origin})", resource.name),
+                    None => resource.name,
+                };
+                let resources: Vec<String> = nack.resources.into_iter().map(resource).collect();
+                let refused = format!("{kind} {}: {}", resources.join(", "), nack.message);
+                by.entry(refused).or_default().insert(name.clone());
+            }
+        }
+        let one = |(refused, names): (String, BTreeSet<String>)| {
+            let first = names.first().cloned().unwrap_or_default();
+            match names.len() {
+                1 => format!("{first} refuses {refused}"),
+                several => format!("{first} and {} more refuse {refused}", several.saturating_sub(1)),
+            }
+        };
+        by.into_iter().map(one).collect()
+    }
 }
 
 impl Findings {
     fn new(directory: &Path) -> Self {
-        Self { directory: format!("{}/", directory.display()), told: BTreeSet::new(), refused: BTreeSet::new() }
+        let directory = format!("{}/", directory.display());
+        Self { directory, told: BTreeMap::new(), refused: BTreeSet::new(), nacks: BTreeSet::new() }
     }
 
     /// What is new since the last time, if the control plane answers.
     async fn news(&mut self) -> Option<String> {
         let answer = Call::get("localhost", "/debug/diagnostics").send(None, CONTROL_DEBUG).await.ok()?;
         let page: Page = serde_json::from_str(&answer.body).ok()?;
-        self.compare(page)
+        let status = Call::get("localhost", "/debug/syncz").send(None, CONTROL_DEBUG).await.ok();
+        let status = status.and_then(|answer| serde_json::from_str::<Status>(&answer.body).ok());
+        let mut text = self.compare(page).unwrap_or_default();
+        text.extend(status.and_then(|status| self.compare_proxies(status.refusals())));
+        (!text.is_empty()).then_some(text)
+    }
+
+    fn compare_proxies(&mut self, refusals: BTreeSet<String>) -> Option<String> {
+        let mut text = String::new();
+        for refusal in refusals.difference(&self.nacks) {
+            text.push_str(&format!("error: {refusal}\n"));
+        }
+        if refusals.is_empty() && !self.nacks.is_empty() {
+            text.push_str("all proxies take what they are sent again\n");
+        }
+        self.nacks = refusals;
+        (!text.is_empty()).then_some(text)
     }
 
     fn compare(&mut self, page: Page) -> Option<String> {
         // What is merely good to know is for `evenkeel validate`.
         let matters = page.diagnostics.into_iter().filter(|finding| finding.severity != "info");
-        let present: BTreeSet<String> = matters.map(|finding| finding.rendered).collect();
+        let (errors, warnings): (Vec<_>, Vec<_>) = matters.partition(|finding| finding.severity == "error");
         let mut text = String::new();
-        for finding in present.difference(&self.told) {
-            text.push_str(finding.trim_end());
+        // Errors last: there the eye is.
+        for finding in warnings.iter().chain(&errors).filter(|finding| !self.told.contains_key(&finding.key())) {
+            text.push_str(finding.rendered.trim_end());
             text.push_str("\n\n");
         }
+        let present: BTreeMap<Key, Finding> =
+            warnings.into_iter().chain(errors).map(|finding| (finding.key(), finding)).collect();
+        for (_, gone) in self.told.iter().filter(|(key, gone)| gone.severity != "error" && !present.contains_key(*key))
+        {
+            text.push_str(&format!("no longer so: {} ({}:{})\n", gone.message, self.short(&gone.file), gone.line));
+        }
         for file in page.refused_files.difference(&self.refused) {
-            text.push_str(&format!("{} is refused; what it said before stays in force\n", self.short(file)));
+            let rest = match page.never_accepted.contains(file) {
+                true => "of it only what has no mistake is in force",
+                false => "what it said before stays in force",
+            };
+            text.push_str(&format!("{} is refused; {rest}\n", self.short(file)));
         }
         for file in self.refused.difference(&page.refused_files) {
             text.push_str(&format!("{} is accepted again\n", self.short(file)));
@@ -197,13 +299,57 @@ impl Findings {
 mod tests {
     use super::*;
 
+    fn finding(severity: &str, text: &str) -> Finding {
+        let text = text.to_owned();
+        let (code, file) = ("code".to_owned(), "/app/routes.yaml".to_owned());
+        Finding { severity: severity.to_owned(), code, message: text.clone(), file, line: 3, rendered: text }
+    }
+
+    #[test]
+    fn errors_come_last_and_what_is_settled_is_said() {
+        let mut findings = Findings::new(Path::new("/app"));
+        let mut check = |never: &[&str], found: &[(&str, &str)], expected: Option<&str>| {
+            let files: BTreeSet<String> = never.iter().map(|file| (*file).to_owned()).collect();
+            let diagnostics = found.iter().map(|(severity, text)| finding(severity, text)).collect();
+            let page = Page { refused_files: files.clone(), never_accepted: files, diagnostics };
+            assert_eq!(findings.compare(page).as_deref(), expected);
+        };
+        let told = "warning\n\nerror\n\nroutes.yaml is refused; of it only what has no mistake is in force\n";
+        check(&["/app/routes.yaml"], &[("error", "error"), ("warning", "warning"), ("info", "info")], Some(told));
+        check(&["/app/routes.yaml"], &[("error", "error")], Some("no longer so: warning (routes.yaml:3)\n"));
+        check(&[], &[], Some("routes.yaml is accepted again\n"));
+    }
+
+    #[test]
+    fn what_proxies_refuse_is_told_once_for_all_of_them() {
+        let mut findings = Findings::new(Path::new("/app"));
+        let mut check = |names: &[&str], expected: Option<&str>| {
+            let proxy = |name: &&str| {
+                let nack = serde_json::json!({"message": "no such file", "resources": [{"name": "0.0.0.0_8443", "origin": "gateway.yaml:3:1"}]});
+                serde_json::json!({
+                    "proxy": format!("router~10.0.0.1~{name}.shop~x"),
+                    "types": [{"type": "LDS", "nack": nack}, {"type": "CDS", "nack": null}],
+                })
+            };
+            let page = serde_json::json!({"proxies": names.iter().map(proxy).collect::<Vec<_>>()});
+            let status: Status = serde_json::from_value(page).expect("a status");
+            assert_eq!(findings.compare_proxies(status.refusals()).as_deref(), expected);
+        };
+        let refused = "LDS 0.0.0.0_8443 (from gateway.yaml:3:1): no such file\n";
+        check(&[], None);
+        check(&["gw-0"], Some(&format!("error: gw-0.shop refuses {refused}")));
+        check(&["gw-0"], None);
+        check(&["gw-0", "gw-1"], Some(&format!("error: gw-0.shop and 1 more refuse {refused}")));
+        check(&[], Some("all proxies take what they are sent again\n"));
+    }
+
     #[test]
     fn a_finding_is_told_once_and_its_end_too() {
         let mut findings = Findings::new(Path::new("/app"));
         let mut check = |refused: &[&str], rendered: &[&str], expected: Option<&str>| {
-            let finding = |text: &&str| Finding { severity: "error".to_owned(), rendered: (*text).to_owned() };
-            let diagnostics = rendered.iter().map(finding).collect();
-            let page = Page { refused_files: refused.iter().map(|file| (*file).to_owned()).collect(), diagnostics };
+            let diagnostics = rendered.iter().map(|text| finding("error", text)).collect();
+            let refused_files = refused.iter().map(|file| (*file).to_owned()).collect();
+            let page = Page { refused_files, never_accepted: BTreeSet::new(), diagnostics };
             assert_eq!(findings.compare(page).as_deref(), expected);
         };
         let told = "error: no such field\n --> routes.yaml:3:5\n\nroutes.yaml is refused; what it said before stays in force\n";

@@ -5,7 +5,7 @@ use evenkeel_base::cidr::{self, IpNet};
 use evenkeel_base::suggest::closest;
 use evenkeel_base::yaml::Node;
 
-use super::WorkloadSelector;
+use super::{WorkloadSelector, never_matching};
 use crate::decode::Context;
 
 object! {
@@ -138,6 +138,10 @@ fn check(spec: &AuthorizationPolicySpec, node: &Node, cx: &mut Context) {
     if spec.action == Some(Action::Deny) && spec.rules.is_empty() {
         let help = "add a rule; `rules: [{}]` refuses everything";
         cx.warning("no-rules", node.span_of_path("action"), "a DENY policy without rules refuses nothing", help);
+    }
+    let denies = spec.action == Some(Action::Deny);
+    for (at, rule) in node.get("rules").and_then(Node::as_sequence).into_iter().flatten().enumerate() {
+        cx.at_field("rules", |cx| cx.at_index(at, |cx| never_matching::check(rule, denies, cx)));
     }
 }
 

@@ -4,6 +4,7 @@ mod authorization_policy;
 mod destination_rule;
 mod gateway;
 mod mesh_config;
+mod never_matching;
 mod peer_authentication;
 mod service_entry;
 mod sidecar;
