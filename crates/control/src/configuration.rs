@@ -288,6 +288,7 @@ impl Configuration {
             sources: Arc::new(self.files.sources(&diagnostics)),
             diagnostics: Arc::new(diagnostics),
             refused: self.files.refused().into(),
+            never_accepted: self.files.never_accepted().into(),
         }
     }
 }

@@ -28,6 +28,8 @@ pub struct World {
     pub sources: Arc<Sources>,
     /// Files of which an older content is in force, or only part.
     pub refused: Arc<[Arc<str>]>,
+    /// Those of them that never had a content without mistakes: only part is in force.
+    pub never_accepted: Arc<[Arc<str>]>,
 }
 
 /// A moment, for measuring and for telling.

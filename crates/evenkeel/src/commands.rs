@@ -231,6 +231,10 @@ struct ValidateArguments {
     /// The same, as a flag.
     #[arg(short, long = "file", value_name = "FILE|DIR")]
     files: Vec<PathBuf>,
+
+    /// Fail on warnings, too.
+    #[arg(long)]
+    strict: bool,
 }
 
 /// Runs the command and returns the exit status.
@@ -253,8 +257,8 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             }
             Ok(0)
         }
-        Command::Validate(ValidateArguments { paths, files }) => {
-            Ok(validate::run(&[paths, files].concat(), &mut io::stdout().lock())?)
+        Command::Validate(ValidateArguments { paths, files, strict }) => {
+            Ok(validate::run(&[paths, files].concat(), strict, &mut io::stdout().lock())?)
         }
         Command::Proxy(options) => {
             evenkeel_proxy::run(&options, &mut io::stdout().lock())?;

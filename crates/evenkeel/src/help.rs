@@ -10,7 +10,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("See what it does", &["proxy-status", "proxy-config", "history"]),
     ("Run its parts one by one", &["control-plane", "agent", "proxy"]),
     ("Measure it", &["lab"]),
-    ("Else", &["version", "help"]),
+    ("Other", &["version", "help"]),
 ];
 
 /// The same command, which shows its subcommands in groups.

@@ -4,6 +4,7 @@ mod admin;
 mod allocator;
 mod apply;
 mod commands;
+mod compiled;
 mod heaps;
 mod help;
 mod history;

@@ -22,7 +22,8 @@ pub enum Output {
     Json,
 }
 
-/// Prints the status of every proxy connected to these control planes, of which some may be away: then it returns 1.
+/// Prints the status of every proxy connected to these control planes. It returns 1 if something written is not what runs: part of the
+/// files is refused, a proxy refuses what it was sent, a replica is not ready, or a control plane is away.
 ///
 /// With a name, of those proxies alone that it means.
 pub fn run(
@@ -54,7 +55,25 @@ pub fn run(
     for error in &failures {
         writeln!(std::io::stderr(), "error: {error:#}")?;
     }
-    Ok(u8::from(!failures.is_empty()))
+    let is_well = failures.is_empty() && pages.iter().all(|page| troubles(page).is_empty());
+    Ok(u8::from(!is_well))
+}
+
+/// What keeps the mesh from running what was written, a line for each.
+fn troubles(page: &Value) -> Vec<String> {
+    let texts = |name: &str| page[name].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let proxies = page["proxies"].as_array().into_iter().flatten();
+    let mut refusals: Vec<String> = proxies
+        .flat_map(|proxy| {
+            let name = pod(proxy["proxy"].as_str().unwrap_or_default());
+            let refused = types(proxy).filter(|status| !status["nack"].is_null());
+            refused.map(move |status| refusal(&name, status)).collect::<Vec<_>>()
+        })
+        .collect();
+    refusals.sort();
+    let written = texts("refused").map(|finding| format!("not in force: {finding}\n"));
+    let waiting = texts("not_ready").map(|name| format!("{name} is not ready\n"));
+    written.chain(refusals).chain(waiting).collect()
 }
 
 /// Leaves only the proxies that a name means.
@@ -79,6 +98,11 @@ fn keep(pages: &mut [Value], wanted: &str) -> anyhow::Result<()> {
     for page in pages {
         let kept = proxies(page).into_iter().filter(|proxy| fits(proxy) == Some(best)).collect();
         page["proxies"] = Value::Array(kept);
+        let is_meant = |waiting: &&Value| {
+            let (pod, namespace) = waiting.as_str().and_then(|name| name.rsplit_once('.')).unwrap_or_default();
+            fit(wanted, pod, namespace, workload_of(pod)).is_some()
+        };
+        page["not_ready"] = page["not_ready"].as_array().into_iter().flatten().filter(is_meant).cloned().collect();
     }
     Ok(())
 }
@@ -99,6 +123,10 @@ fn table(pages: &[Value]) -> String {
     let mut head: Vec<String> = ["NAME", "KIND"].iter().chain(&COLUMNS).map(ToString::to_string).collect();
     head.extend(["AGE p50", "p99", "max", "PROGRAM", "CONTROL PLANE"].map(str::to_owned));
     let (mut rows, mut notes) = (Vec::new(), Vec::new());
+    let mut wrong: Vec<String> = pages.iter().flat_map(troubles).collect();
+    // Several control planes may read the same files.
+    let mut seen = std::collections::BTreeSet::new();
+    wrong.retain(|line| seen.insert(line.clone()));
     for page in pages {
         let control_plane = page["control_plane"].as_str().unwrap_or_default();
         for proxy in page["proxies"].as_array().into_iter().flatten().filter(|proxy| is_proxy(proxy)) {
@@ -109,15 +137,15 @@ fn table(pages: &[Value]) -> String {
     }
     if rows.is_empty() {
         let names: Vec<&str> = pages.iter().filter_map(|page| page["control_plane"].as_str()).collect();
-        return format!("no proxy is connected to {}\n", names.join(" or "));
+        return format!("no proxy is connected to {}\n{}", names.join(" or "), wrong.concat());
     }
     rows.sort();
     rows.insert(0, head);
     notes.sort();
     let mut printed = aligned(&rows);
-    if !notes.is_empty() {
+    if !notes.is_empty() || !wrong.is_empty() {
         printed.push('\n');
-        printed.extend(notes.into_iter().map(|(_, remark)| remark));
+        printed.extend(notes.into_iter().map(|(_, remark)| remark).chain(wrong));
     }
     printed
 }
@@ -153,8 +181,7 @@ fn state(status: &Value) -> String {
 
 /// What is to be said of a proxy below the table.
 fn remarks(name: &str, proxy: &Value) -> Vec<String> {
-    let mut remarks: Vec<String> =
-        types(proxy).filter(|status| !status["nack"].is_null()).map(|status| refusal(name, status)).collect();
+    let mut remarks = Vec::new();
     if let Some(names) = proxy["divergence"]["names"].as_array() {
         let of = proxy["divergence"]["type"].as_str().unwrap_or_default();
         remarks.push(format!("{name} held other {of} resources than it was sent; healed: {}\n", list(names.iter())));
@@ -271,6 +298,18 @@ web-0.shop refuses RDS 80 (from routes.yaml:3:1): no such cluster
         check("sidecar~10.0.0.1~web-5d-a.shop~x", 1);
         let error = keep(&mut [page.clone()], "wbe2-6-c.shop").expect_err("none");
         assert!(error.to_string().contains("did you mean `web2-6-c.shop`?"), "{error}");
+    }
+
+    #[test]
+    fn what_was_written_and_does_not_run_is_said() {
+        let well = json!({"control_plane": "one", "proxies": [], "refused": [], "not_ready": []});
+        assert!(troubles(&well).is_empty());
+        let finding = "routes.yaml:3:5: error[unknown-field]: `spec.htpt`: there is no such field";
+        let ill = json!({"control_plane": "one", "proxies": [], "refused": [finding], "not_ready": ["web-0.shop"]});
+        let said = format!("not in force: {finding}\nweb-0.shop is not ready\n");
+        assert_eq!(troubles(&ill).concat(), said);
+        // Two that read the same files say it once.
+        assert_eq!(table(&[ill.clone(), ill]), format!("no proxy is connected to one or one\n{said}"));
     }
 
     #[test]

@@ -12,10 +12,13 @@ use evenkeel_base::{Diagnostic, Diagnostics, Severity, Sources, Span};
 use evenkeel_control::source::files::{self, Files};
 use evenkeel_model::{AddressBook, MeshConfig};
 
-/// Reads the files, prints all findings, and returns 1 if one of them is an error.
+use crate::compiled;
+
+/// Reads the files, prints all findings, and returns 1 if one of them is an error, or if `strict` a warning.
 ///
-/// Single files are checked each by itself; a directory also as a whole, since only then references can be followed.
-pub fn run(paths: &[PathBuf], out: &mut dyn Write) -> io::Result<u8> {
+/// Single files are checked each by itself; a directory also as a whole, since only then references can be followed, and as proxies
+/// would read it.
+pub fn run(paths: &[PathBuf], strict: bool, out: &mut dyn Write) -> io::Result<u8> {
     let mut read = Read::default();
     for path in paths {
         match path.is_dir() {
@@ -32,7 +35,7 @@ pub fn run(paths: &[PathBuf], out: &mut dyn Write) -> io::Result<u8> {
     let warnings = others.count(Severity::Warning);
     let (errors_text, warnings_text) = (counted(errors, "error"), counted(warnings, "warning"));
     writeln!(out, "{}: {errors_text}, {warnings_text}", counted(read.objects, "object"))?;
-    Ok(u8::from(errors > 0))
+    Ok(u8::from(errors > 0 || (strict && warnings > 0)))
 }
 
 fn split(all: Diagnostics) -> (Diagnostics, Diagnostics) {
@@ -102,6 +105,7 @@ impl Read {
         self.take(&objects, files.diagnostics());
         let (_, together) = evenkeel_model::build(&objects, &MeshConfig::default(), &mut AddressBook::default());
         self.diagnostics.extend(together);
+        self.diagnostics.extend(compiled::refusals(&objects));
         for (path, _, text) in files.texts() {
             self.sources.insert(&*path.to_string_lossy(), text);
         }
@@ -130,7 +134,7 @@ mod tests {
 
     fn checked(paths: &[PathBuf]) -> (u8, String) {
         let mut out = Vec::new();
-        let status = run(paths, &mut out).expect("written");
+        let status = run(paths, false, &mut out).expect("written");
         (status, String::from_utf8(out).expect("text"))
     }
 
@@ -157,6 +161,8 @@ mod tests {
         // A directory with nothing in it may be the wrong one.
         let (status, out) = checked(&[path("none")]);
         assert!(status == 0 && out.contains("no-files") && out.contains("1 warning"), "{out}");
+        assert_eq!(run(&[path("none")], true, &mut io::sink())?, 1, "warnings count");
+        assert_eq!(run(&[path("one")], true, &mut io::sink())?, 0);
         Ok(())
     }
 

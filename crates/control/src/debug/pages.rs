@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use evenkeel_base::suggest;
+use evenkeel_base::{Diagnostic, Severity, suggest};
 use evenkeel_model::{EndpointAddress, Service};
 use evenkeel_translate::ProxyKind;
 use evenkeel_xds::server::TypeStatus;
@@ -128,6 +128,8 @@ impl Pages {
             "control_plane": crate::discovery::identifier(),
             "generation": generation,
             "proxies": self.proxies.reports().iter().map(one).collect::<Vec<_>>(),
+            "refused": refused(&self.world()),
+            "not_ready": not_ready(&self.world()),
         })
     }
 
@@ -146,7 +148,7 @@ impl Pages {
 
     fn diagnostics(&self) -> Value {
         let world = self.world();
-        let one = |d: &evenkeel_base::Diagnostic| {
+        let one = |d: &Diagnostic| {
             json!({
                 "severity": d.severity.as_str(),
                 "code": d.code,
@@ -161,6 +163,7 @@ impl Pages {
         json!({
             "generation": world.generation,
             "refused_files": world.refused.iter().map(|file| &**file).collect::<Vec<_>>(),
+            "never_accepted": world.never_accepted.iter().map(|file| &**file).collect::<Vec<_>>(),
             "diagnostics": world.diagnostics.iter().map(one).collect::<Vec<_>>(),
         })
     }
@@ -340,6 +343,21 @@ fn type_status(report: &StreamReport, status: &TypeStatus) -> Value {
         })
     }));
     value
+}
+
+/// Most mistakes, and most replicas, that the status lists, in each.
+const MAX_LISTED: usize = 100;
+
+/// What of the files is not in force, or only as something that stands in for it.
+fn refused(world: &World) -> Vec<String> {
+    let matters = |d: &&Diagnostic| d.severity == Severity::Error || d.code == "closed";
+    world.diagnostics.iter().filter(matters).take(MAX_LISTED).map(ToString::to_string).collect()
+}
+
+/// Replicas with a proxy that take no traffic, as POD.NAMESPACE.
+fn not_ready(world: &World) -> Vec<String> {
+    let waiting = world.snapshot.workloads.iter().filter(|workload| workload.has_proxy && !workload.ready);
+    waiting.take(MAX_LISTED).map(|workload| format!("{}.{}", workload.pod, workload.namespace)).collect()
 }
 
 fn say_which(page: &str) -> Page {

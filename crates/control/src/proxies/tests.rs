@@ -72,6 +72,7 @@ fn world(generation: u64, snapshot: Arc<evenkeel_model::Snapshot>) -> World {
         diagnostics: Arc::default(),
         sources: Arc::default(),
         refused: Arc::default(),
+        never_accepted: Arc::default(),
     }
 }
 

@@ -210,6 +210,11 @@ impl Files {
         self.troubled().filter(|f| f.diagnostics.has_errors()).map(|f| f.path.clone()).collect()
     }
 
+    /// Those of them that never had a content without errors.
+    pub fn never_accepted(&self) -> Vec<Arc<str>> {
+        self.troubled().filter(|f| f.diagnostics.has_errors() && !f.was_good).map(|f| f.path.clone()).collect()
+    }
+
     /// The texts that findings point into.
     pub fn sources(&self, findings: &Diagnostics) -> Sources {
         let places =
@@ -367,6 +372,21 @@ mod tests {
         fixture.write("a.yaml", &service("a3"));
         assert_eq!(fixture.names().0, ["a3", "b2"]);
         assert!(fixture.files.refused().is_empty());
+    }
+
+    #[test]
+    fn a_link_that_leads_back_is_not_followed() {
+        let mut fixture = Fixture::new();
+        fixture.write("deep/a.yaml", &service("a"));
+        let link = |to: &str, at: &str| {
+            std::os::unix::fs::symlink(to, fixture.directory.path().join(at)).expect("a link");
+        };
+        link("..", "deep/up");
+        link(".", "deep/here");
+        link("deep", "elsewhere");
+        let (names, refresh) = fixture.names();
+        // A link to a directory beside it is one more place.
+        assert_eq!((names.as_slice(), refresh.news.len()), (["a".to_owned(), "a".to_owned()].as_slice(), 0));
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub(super) struct File {
     /// Objects of the last content without errors; until there is one, those of the present content that have none.
     pub good: Vec<Arc<Object>>,
     /// Whether there has been a content without errors.
-    was_good: bool,
+    pub was_good: bool,
     /// That content, if the present one has errors.
     pub good_text: Option<Arc<str>>,
     /// Findings about the present content.

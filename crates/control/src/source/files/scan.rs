@@ -60,6 +60,9 @@ pub(super) fn scan(roots: &[PathBuf]) -> Scan {
                 continue;
             }
             if metadata.as_ref().is_ok_and(Metadata::is_dir) {
+                if leads_back(&directory, &path) {
+                    continue;
+                }
                 match depth < MAX_DIRECTORY_DEPTH {
                     true => pending.push((path, depth + 1)),
                     false => {
@@ -76,6 +79,13 @@ pub(super) fn scan(roots: &[PathBuf]) -> Scan {
         }
     }
     scan
+}
+
+/// Whether a link leads to a directory it lies in: what is there is read already.
+fn leads_back(directory: &Path, link: &Path) -> bool {
+    let is_link = fs::symlink_metadata(link).is_ok_and(|metadata| metadata.is_symlink());
+    let real = |path: &Path| path.canonicalize().ok();
+    is_link && real(directory).zip(real(link)).is_some_and(|(directory, target)| directory.starts_with(target))
 }
 
 /// Whether a file is read, by its name.

@@ -1,0 +1,169 @@
+//! What proxies would refuse: for a proxy of each kind there is, resources are made and compiled as a proxy compiles them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use evenkeel_api::{Object, Resource};
+use evenkeel_base::{Diagnostic, Diagnostics, Span};
+use evenkeel_model::{AddressBook, Labels, MeshConfig};
+use evenkeel_runtime_config::{Builder, Environment};
+use evenkeel_tls::SecretStore;
+use evenkeel_translate::{ClientKind, ProxyKind, ProxyView, resources};
+use evenkeel_xds::{ResourceSet, ResourceType};
+
+/// Most proxies that are tried, in proxies: those of one kind differ in little.
+const MAX_PROXIES: usize = 64;
+/// Namespace of gateways that Istio installs.
+const GATEWAYS: &str = "istio-system";
+/// Addresses of workloads that do not run (RFC 5737).
+const ADDRESS: [u8; 4] = [192, 0, 2, 1];
+
+/// What the proxies of these objects would refuse.
+pub fn refusals(objects: &[Object]) -> Diagnostics {
+    let proxies = proxies(objects);
+    // A workload that runs is one with a Pod.
+    let pods: Vec<(Arc<str>, Arc<str>)> =
+        proxies.iter().enumerate().map(|(n, proxy)| (format!("pod-{n}.yaml").into(), pod(proxy).into())).collect();
+    let (pods, _) = evenkeel_api::load(&pods);
+    let (snapshot, _) =
+        evenkeel_model::build(objects.iter().chain(&pods), &MeshConfig::default(), &mut AddressBook::default());
+    let mut found = Diagnostics::new();
+    let mut told = BTreeSet::new();
+    for proxy in &proxies {
+        for (origin, message) in refused(&resources(proxy, &snapshot, 1)) {
+            if told.insert((origin.clone(), message.clone())) {
+                found.push(
+                    Diagnostic::error("refused-by-proxy", origin, message)
+                        .with_help("proxies would keep what they had under this name, if anything"),
+                );
+            }
+        }
+    }
+    found
+}
+
+/// What a proxy refuses, each with where it was written.
+fn refused(set: &ResourceSet) -> Vec<(Span, String)> {
+    let mut builder = Builder::new(Environment::process(), SecretStore::new());
+    let mut all = Vec::new();
+    for kind in ResourceType::ALL {
+        for resource in set.of(kind).values() {
+            let outcome = match kind {
+                ResourceType::Cluster => builder.set_cluster(&resource.any()),
+                ResourceType::Endpoint => builder.set_endpoints(&resource.any()),
+                ResourceType::Listener => builder.set_listener(&resource.any()),
+                ResourceType::Route => builder.set_route(&resource.any()),
+                ResourceType::VirtualHost => builder.set_virtual_host(&resource.name, &resource.any()),
+                ResourceType::Secret | ResourceType::NameTable => Ok(()),
+            };
+            let Err(rejection) = outcome else { continue };
+            let origin = resource.origin.as_deref().map_or_else(Span::built_in, span);
+            all.push((origin, format!("proxies refuse {} {}: {rejection}", kind.short_name(), resource.name)));
+        }
+    }
+    all
+}
+
+/// `file:line:column` as it is printed.
+fn span(origin: &str) -> Span {
+    let mut parts = origin.rsplitn(3, ':');
+    let (column, line) = (parts.next().and_then(|n| n.parse().ok()), parts.next().and_then(|n| n.parse().ok()));
+    match (parts.next(), line, column) {
+        (Some(file), Some(line), Some(column)) => Span::at(file, line, column),
+        _ => Span::whole_file(origin),
+    }
+}
+
+/// A sidecar for each Deployment, and a gateway for each selector of Gateways.
+fn proxies(objects: &[Object]) -> Vec<ProxyView> {
+    let mut all: Vec<ProxyView> = Vec::new();
+    for object in objects {
+        let (kind, labels, namespaces): (_, Labels, Vec<&str>) = match &object.resource {
+            Resource::Deployment(deployment) => {
+                (ProxyKind::Sidecar, deployment.spec.template.labels(), vec![&object.namespace])
+            }
+            Resource::Gateway(gateway) => {
+                (ProxyKind::Router, gateway.spec.selector.clone(), vec![&object.namespace, GATEWAYS])
+            }
+            _ => continue,
+        };
+        for namespace in namespaces {
+            let view = |number: usize| ProxyView {
+                kind,
+                addresses: vec![ADDRESS.into()],
+                pod: format!("evenkeel-validate-{number}").into(),
+                namespace: namespace.into(),
+                service_account: "default".into(),
+                labels: labels.clone(),
+                client_kind: ClientKind::EvenkeelFull,
+                takes_proxy_protocol: false,
+            };
+            let is_known =
+                |known: &ProxyView| (known.kind, &*known.namespace, &known.labels) == (kind, namespace, &labels);
+            if all.len() < MAX_PROXIES && !all.iter().any(is_known) {
+                all.push(view(all.len()));
+            }
+        }
+    }
+    all
+}
+
+/// The Pod of a proxy as YAML.
+fn pod(proxy: &ProxyView) -> String {
+    serde_json::json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": &*proxy.pod, "namespace": &*proxy.namespace, "labels": proxy.labels},
+        "spec": {"containers": [{"name": "main"}]},
+        "status": {"phase": "Running", "podIP": std::net::Ipv4Addr::from(ADDRESS).to_string()},
+    })
+    .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const APP: &str = "\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: shop}
+spec: {selector: {matchLabels: {app: web}}, template: {metadata: {labels: {app: web}}, spec: {containers: [{name: web}]}}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {selector: {app: web}, ports: [{name: http, port: 80}]}
+---
+";
+
+    fn check(more: &str, expected: &[&str]) {
+        let (objects, found) = evenkeel_api::load(&[("app.yaml".into(), format!("{APP}{more}").into())]);
+        assert!(!found.has_errors(), "{found}");
+        let found: Vec<String> = refusals(&objects).iter().map(ToString::to_string).collect();
+        assert_eq!(found.len(), expected.len(), "{found:?}");
+        found
+            .iter()
+            .zip(expected)
+            .for_each(|(found, part)| assert!(found.contains(part), "{part:?} is not in {found}"));
+        assert!(found.iter().all(|found| found.starts_with("app.yaml:")), "{found:?}");
+    }
+
+    #[test]
+    fn what_a_proxy_refuses_is_found_with_its_place() {
+        let head = "apiVersion: networking.istio.io/v1\nkind: ";
+        check("", &[]);
+        let route = |value: &str| {
+            format!(
+                "{head}VirtualService\nmetadata: {{name: web, namespace: shop}}\n\
+                 spec: {{hosts: [web], http: [{{headers: {{request: {{set: {{x-a: '{value}'}}}}}}, route: [{{destination: {{host: web}}}}]}}]}}\n"
+            )
+        };
+        check(&route("%PROTOCOL%"), &[]);
+        check(&route("%BOGUS%"), &["BOGUS"]);
+        let gateway = "{head}Gateway\nmetadata: {name: gw, namespace: shop}\nspec:\n  selector: {istio: ingressgateway}\n  servers:\n    \
+             - port: {number: 443, name: https, protocol: HTTPS}\n      hosts: ['*']\n      \
+             tls: {mode: SIMPLE, serverCertificate: /nowhere/a.pem, privateKey: /nowhere/a.key}\n";
+        check(&gateway.replace("{head}", head), &["/nowhere/a"]);
+    }
+}
