@@ -22,8 +22,8 @@ use super::phases::Life;
 use crate::conn::deadline::after;
 use crate::response_flags::ResponseFlags;
 
-/// How long a client may take to read an answer of the proxy's own. It is small: a client that reads at all has it at once, and one that
-/// does not must hold nothing.
+/// How long a client may take to read an answer of the proxy's own, if `stream_flush_timeout` does not say less. It is small: a client
+/// that reads at all has it at once, and one that does not must hold nothing.
 const REPLY_FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An answer of the proxy's own.
@@ -171,8 +171,7 @@ impl Life<'_> {
     }
 
     async fn send_reply_body(&mut self, body: &[u8]) -> io::Result<()> {
-        let limit =
-            self.origin.hcm.stream_idle_timeout.map_or(REPLY_FLUSH_TIMEOUT, |idle| idle.min(REPLY_FLUSH_TIMEOUT));
+        let limit = self.origin.hcm.stream_flush_timeout.min(REPLY_FLUSH_TIMEOUT);
         let mut until = None;
         poll_fn(|cx| {
             if !std::mem::replace(&mut self.response_ended, true) {
@@ -188,7 +187,9 @@ impl Life<'_> {
             let until = *until.get_or_insert_with(|| after(self.request.clock.now(), Some(limit)));
             self.request.clock.wait();
             ready!(self.deadline.poll(until, cx));
-            self.request.flags |= ResponseFlags::STREAM_IDLE_TIMEOUT;
+            self.request.flags |= Failure::FlushTimeout.flags();
+            self.request.details = Failure::FlushTimeout.details();
+            self.down.give_up();
             Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
         })
         .await
