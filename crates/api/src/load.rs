@@ -193,7 +193,6 @@ fn read_sound(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagn
             objects.extend(object.filter(|_| !refused));
             diagnostics.extend(cx.into_diagnostics());
             diagnostics.extend(mesh);
-            diagnostics.extend(objects.last().filter(|_| !refused).and_then(idle_config_map));
         }
         Named::Later => {
             let message =
@@ -219,15 +218,6 @@ fn read_sound(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagn
             diagnostics.push(Diagnostic::error("unknown-version", version_span, message).with_help(help));
         }
     }
-}
-
-/// Only one ConfigMap has a meaning here.
-fn idle_config_map(object: &Object) -> Option<Diagnostic> {
-    let idle = object.kind() == Kind::ConfigMap && !MeshConfig::is_in(object);
-    let message = format!("{object} has no effect: only `mesh` of the ConfigMap `istio` is read");
-    idle.then(|| {
-        Diagnostic::info("no-effect", object.origin.clone(), message).with_help("programs find it in a cluster only")
-    })
 }
 
 /// `kind: List`: its items are documents.

@@ -80,10 +80,13 @@ kinds! {
     Namespace: "" ["v1"] Cluster => kubernetes::Namespace;
     ServiceAccount: "" ["v1"] Namespaced => kubernetes::ServiceAccount;
     ConfigMap: "" ["v1"] Namespaced => kubernetes::ConfigMap;
+    Secret: "" ["v1"] Namespaced => kubernetes::Secret;
     Pod: "" ["v1"] Namespaced => kubernetes::Pod;
     Service: "" ["v1"] Namespaced => kubernetes::Service;
     EndpointSlice: "discovery.k8s.io" ["v1"] Namespaced => kubernetes::EndpointSlice;
     Deployment: "apps" ["v1"] Namespaced => kubernetes::Deployment;
+    StatefulSet: "apps" ["v1"] Namespaced => kubernetes::StatefulSet;
+    DaemonSet: "apps" ["v1"] Namespaced => kubernetes::DaemonSet;
     Gateway: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] Namespaced => istio::Gateway;
     VirtualService: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] Namespaced => istio::VirtualService;
     DestinationRule: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] Namespaced => istio::DestinationRule;
@@ -175,7 +178,6 @@ const LATER: &[(&str, &[&str])] = &[
     (
         "",
         &[
-            "Secret",
             "Endpoints",
             "Node",
             "Event",
@@ -189,7 +191,7 @@ const LATER: &[(&str, &[&str])] = &[
             "ComponentStatus",
         ],
     ),
-    ("apps", &["StatefulSet", "DaemonSet", "ReplicaSet", "ControllerRevision"]),
+    ("apps", &["ReplicaSet", "ControllerRevision"]),
     ("batch", &["Job", "CronJob"]),
     ("autoscaling", &["HorizontalPodAutoscaler"]),
     ("policy", &["PodDisruptionBudget", "PodSecurityPolicy"]),

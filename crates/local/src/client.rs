@@ -1,5 +1,6 @@
 //! A small HTTP/1.1 client that opens its sockets inside a replica's network: for readiness probes and for `--check`.
 
+use std::borrow::Cow;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -41,7 +42,7 @@ pub struct Call {
     /// The `Host` header.
     pub host: String,
     /// More headers.
-    pub headers: Vec<(&'static str, String)>,
+    pub headers: Vec<(Cow<'static, str>, String)>,
     /// Body; empty for none.
     pub body: String,
     /// Time allowed from connect to the last byte.
@@ -69,7 +70,7 @@ impl Call {
 
     /// The same with one more header.
     pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
-        self.headers.push((name, value.into()));
+        self.headers.push((name.into(), value.into()));
         self
     }
 
@@ -109,7 +110,7 @@ impl Session {
     async fn exchange(&mut self, call: &Call) -> Result<Answer, CallError> {
         let mut request = Request::builder().method(&call.method).uri(&call.path).header("host", &call.host);
         for (name, value) in &call.headers {
-            request = request.header(*name, value);
+            request = request.header(name.as_ref(), value);
         }
         let request = request.body(Full::new(Bytes::from(call.body.clone()))).map_err(http)?;
         self.sender.ready().await.map_err(http)?;

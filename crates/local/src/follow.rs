@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use evenkeel_base::Diagnostics;
 use evenkeel_control::source::files::Files;
 use evenkeel_control::source::watch::Watch;
 use serde::Deserialize;
@@ -42,6 +43,10 @@ pub struct Follower {
     /// A file has changed since they were read.
     stale: bool,
     plan: Arc<Plan>,
+    /// Findings of the manifest that have been told.
+    told: BTreeSet<String>,
+    /// To be told next.
+    pending: Option<String>,
 }
 
 impl Follower {
@@ -56,12 +61,27 @@ impl Follower {
         files.refresh(SystemTime::now());
         let findings = Findings::new(&plan.directory);
         let ask = tokio::time::interval(FINDINGS_PERIOD);
-        Ok(Self { files, watch, manifest: plan.manifest.clone(), findings, ask, stale: false, plan: plan.clone() })
+        let (_, known) = Manifest::of(&files, plan.state.path());
+        let told = known.iter().map(ToString::to_string).collect();
+        Ok(Self {
+            files,
+            watch,
+            manifest: plan.manifest.clone(),
+            findings,
+            ask,
+            stale: false,
+            plan: plan.clone(),
+            told,
+            pending: None,
+        })
     }
 
     /// The next change. Nothing is lost when this is dropped while it waits.
     pub async fn next(&mut self) -> Change {
         loop {
+            if let Some(text) = self.pending.take() {
+                return Change::Say(text);
+            }
             if self.stale {
                 while let Ok(Some(_)) = tokio::time::timeout(SETTLE, self.watch.next()).await {}
                 self.stale = false;
@@ -86,10 +106,11 @@ impl Follower {
             // What is forgotten is noticed in turn.
             return Some(Change::Say(said));
         }
-        let (manifest, findings) = Manifest::of(&self.files);
+        let (manifest, findings) = Manifest::of(&self.files, self.plan.state.path());
         if findings.has_errors() {
             return Some(Change::Say(findings.render(&self.files.sources(&findings), false)));
         }
+        self.note_news(&findings);
         if manifest == self.manifest {
             return None;
         }
@@ -99,6 +120,14 @@ impl Follower {
 }
 
 impl Follower {
+    /// Says what this machine cannot do, once.
+    fn note_news(&mut self, findings: &Diagnostics) {
+        let news: Diagnostics = findings.iter().filter(|one| !self.told.contains(&one.to_string())).cloned().collect();
+        self.told = findings.iter().map(ToString::to_string).collect();
+        let text = news.render(&self.files.sources(&news), false);
+        self.pending = (!news.is_empty()).then_some(text);
+    }
+
     /// An edit is later than what was applied before it.
     fn settle(&self) -> Option<String> {
         match self.plan.applied.as_ref()?.settle(&self.files) {

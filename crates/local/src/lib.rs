@@ -16,6 +16,7 @@ pub mod exec;
 mod exec_server;
 mod farewell;
 mod follow;
+mod grpc_health;
 mod logs;
 mod main_process;
 pub mod mesh;
@@ -40,6 +41,8 @@ pub mod supervisor;
 pub mod tools;
 pub mod ui;
 pub mod up;
+pub mod vitals;
+pub mod volumes;
 pub mod workloads;
 
 pub use plan::Options;

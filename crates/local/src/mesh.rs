@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::Ipv4Addr;
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ use crate::programs::{self, CONTROL_DEBUG, ProgramError};
 use crate::replica::{Replica, ReplicaSpec, Retirement, TERMINATION_GRACE};
 use crate::rollout::{self, Present};
 use crate::ui::Events;
+use crate::vitals::Care;
 use crate::workloads::{
     INGRESS_NAME, INGRESS_NAMESPACE, INGRESS_SERVICE_ACCOUNT, Manifest, Sidecar, Workload, ingress_labels,
 };
@@ -38,6 +40,9 @@ const CONTROL_TIMEOUT: Duration = Duration::from_secs(20);
 const CONTROL_PERIOD: Duration = Duration::from_millis(20);
 /// How long who asks for a restart waits for its end; it goes on nevertheless.
 const RESTART_LIMIT: Duration = Duration::from_secs(20);
+
+/// Label of a Pod that says which template it is made of; Kubernetes' own.
+const TEMPLATE_HASH_LABEL: &str = "pod-template-hash";
 
 /// Settings of the mesh where the directory brings none: as Istio's demo profile, with access logs.
 const MESH_CONFIG: &str = "\
@@ -225,12 +230,12 @@ impl Mesh {
     /// comes to pass by [`Mesh::step`].
     pub async fn follow(&mut self, manifest: &Manifest) -> Result<(), MeshError> {
         self.manifest = manifest.clone();
-        let wanted = manifest.workloads.iter().cloned().map(|mut workload| {
-            let key = workload.key();
-            self.restarts.get(&key).into_iter().for_each(|times| workload.renew(*times));
-            (key, Arc::new(workload))
-        });
-        self.wanted = wanted.collect();
+        let mut workloads = manifest.workloads.clone();
+        for workload in &mut workloads {
+            self.restarts.get(&workload.key()).into_iter().for_each(|times| workload.renew(*times));
+        }
+        self.keep_up(&workloads).await?;
+        self.wanted = workloads.into_iter().map(|workload| (workload.key(), Arc::new(workload))).collect();
         self.stalled = false;
         self.step().await
     }
@@ -308,6 +313,24 @@ impl Mesh {
         self.leaving_now.retain(|replica| replica.strong_count() > 0);
     }
 
+    /// Brings the volumes of those that stay up to date, and ends those of another template that are to keep their names.
+    async fn keep_up(&mut self, workloads: &[Workload]) -> Result<(), MeshError> {
+        let present = self.replicas.borrow().clone();
+        for workload in workloads {
+            for name in workload.pod_names() {
+                let key = (workload.namespace.clone(), name);
+                let Some(replica) = present.get(&key) else { continue };
+                if replica.pod.labels.get(TEMPLATE_HASH_LABEL) == Some(&workload.template_hash) {
+                    write_volumes(workload, &self.plan.state.pod(&key.1).join("volumes"))?;
+                } else {
+                    self.replicas.send_modify(|replicas| drop(Arc::make_mut(replicas).remove(&key)));
+                    replica.stop(Retirement::Graceful).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Replaces the replicas of workloads, as (namespace, name), by new ones.
     pub async fn restart(&mut self, workloads: &BTreeSet<(String, String)>) -> Result<(), MeshError> {
         workloads.iter().for_each(|key| *self.restarts.entry(key.clone()).or_default() += 1);
@@ -340,7 +363,7 @@ impl Mesh {
         let (address, link) = self.next_address()?;
         let captured = workload.sidecar != Sidecar::None;
         let mut labels = workload.labels.clone();
-        labels.insert("pod-template-hash".to_owned(), workload.template_hash.clone());
+        labels.insert(TEMPLATE_HASH_LABEL.to_owned(), workload.template_hash.clone());
         let pod = Arc::new(Pod {
             name: name.to_owned(),
             namespace: workload.namespace.clone(),
@@ -351,12 +374,22 @@ impl Mesh {
             ports: workload.ports.clone(),
             in_mesh: captured,
         });
+        let mut place = self.place(&pod, link, captured.then(|| capture::ruleset(BRIDGE_ADDRESS)));
+        place.mounts.clone_from(&workload.mounts);
+        write_volumes(workload, &place.volumes())?;
+        let mut program = programs::application(&self.plan, workload, &pod);
+        let volumes = workload.volumes.iter();
+        program
+            .environment
+            .extend(volumes.map(|volume| (volume.variable(), volume.place(&place.volumes()).display().to_string())));
         Ok(ReplicaSpec {
-            place: self.place(&pod, link, captured.then(|| capture::ruleset(BRIDGE_ADDRESS))),
+            place,
             proxy: programs::proxy(&self.plan, &pod, &workload.sidecar, &self.tokens)?,
-            program: Some(programs::application(&self.plan, workload, &pod)),
+            program: Some(program),
+            after: workload.before(name).map(|before| (workload.namespace.clone(), before)),
             probe: workload.probe.clone(),
             drain_time: self.plan.options.drain_time,
+            care: workload.care.clone(),
             proxy_grace: self.proxy_grace(),
             pod,
         })
@@ -374,6 +407,7 @@ impl Mesh {
             search: search_list(&pod.namespace, CLUSTER_DOMAIN),
             capture,
             folder: self.plan.state.pod(&pod.name),
+            mounts: Vec::new(),
             link,
             way: Way { plain: !pod.in_mesh, open: self.plan.options.egress },
         }
@@ -406,8 +440,10 @@ impl Mesh {
             place: self.place(&pod, link, None),
             proxy,
             program: None,
+            after: None,
             probe: Probe::new(Check::Runs),
             drain_time: self.plan.options.drain_time,
+            care: Care::default(),
             proxy_grace: self.proxy_grace(),
             pod,
         };
@@ -434,6 +470,11 @@ impl Mesh {
 /// Whether a Pod is one of a workload's.
 fn is_of(replicas: &Replicas, pod: &(String, String), workload: &(String, String)) -> bool {
     pod.0 == workload.0 && replicas.get(pod).is_some_and(|replica| replica.pod.workload == workload.1)
+}
+
+fn write_volumes(workload: &Workload, folder: &Path) -> Result<(), MeshError> {
+    let written = workload.volumes.iter().try_for_each(|volume| volume.write(folder));
+    written.map_err(|source| MeshError::Io { what: "cannot write a volume", source })
 }
 
 /// Tells when a part of the mesh itself ends, what that means, and when it is back; replicas' ends stand in the table.

@@ -11,6 +11,7 @@ use nix::mount::{MsFlags, mount};
 
 use crate::egress::ground::{self, Way};
 use crate::tools::{ToolError, Tools};
+use crate::volumes::{self, Mount};
 
 /// The bridge all replicas are plugged into.
 pub const BRIDGE: &str = "ek0";
@@ -76,12 +77,21 @@ pub struct Place {
     pub search: String,
     /// Rules to load, if its traffic is captured.
     pub capture: Option<String>,
+    /// What is laid over directories of the machine, from the folder `volumes` in `folder`.
+    pub mounts: Vec<Mount>,
     /// Folder for the files that are mounted over `/etc`.
     pub folder: PathBuf,
     /// Name of the cable's end at the bridge, unique in this run.
     pub link: String,
     /// How it gets out of the mesh.
     pub way: Way,
+}
+
+impl Place {
+    /// Where its volumes lie.
+    pub fn volumes(&self) -> PathBuf {
+        self.folder.join("volumes")
+    }
 }
 
 /// The resolver's search list in a pod of `namespace`, in Kubernetes' order.
@@ -102,7 +112,8 @@ pub fn settle(place: &Place, tools: &Tools) -> Result<(), NetworkError> {
         tools.nft(rules)?;
     }
     nix::unistd::sethostname(&place.host_name).map_err(|error| file("the host name", error.into()))?;
-    mount_resolver(place)
+    mount_resolver(place)?;
+    volumes::lay(&place.volumes(), &place.mounts).map_err(|error| file("a volume", error))
 }
 
 /// Plugs the bridge's end of a settled replica's cable in; runs in the mesh's own namespace.

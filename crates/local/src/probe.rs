@@ -3,8 +3,13 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+
 use crate::client::{Call, connect};
+use crate::grpc_health;
 use crate::namespace::Namespace;
+use crate::program::Program;
 
 /// How often a replica that is not ready is asked.
 pub const STARTUP_PERIOD: Duration = Duration::from_millis(50);
@@ -20,6 +25,10 @@ pub struct Probe {
     pub timeout: Duration,
     /// After how many failures in a row a ready replica is not any more (`failureThreshold`).
     pub failures: u32,
+    /// After how many successes in a row it is ready (`successThreshold`).
+    pub successes: u32,
+    /// How long after its start it is asked first (`initialDelaySeconds`).
+    pub initial_delay: Duration,
 }
 
 /// The question.
@@ -35,57 +44,143 @@ pub enum Check {
         port: u16,
         /// Path and query.
         path: String,
+        /// Headers.
+        headers: Vec<(String, String)>,
+    },
+    /// A command ends with status 0.
+    Exec(Vec<String>),
+    /// gRPC's health service says SERVING.
+    Grpc {
+        /// Port.
+        port: u16,
+        /// The service asked for; empty: the server as a whole.
+        service: String,
     },
 }
 
-impl Probe {
-    /// Asks `check` with the defaults for one machine: every second, one second to answer, three strikes.
-    pub fn new(check: Check) -> Self {
-        Self { check, period: Duration::from_secs(1), timeout: Duration::from_secs(1), failures: 3 }
+/// Where questions are asked: inside a replica, with its program's surroundings.
+#[derive(Debug, Clone, Copy)]
+pub struct Inside<'a> {
+    /// Its namespaces.
+    pub namespace: &'a Namespace,
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// Its program, beside which commands are run.
+    pub program: Option<&'a Program>,
+}
+
+impl Inside<'_> {
+    /// A connection to a port.
+    async fn connect(&self, port: u16, within: Duration) -> Result<tokio::net::TcpStream, String> {
+        let opened = connect(Some(self.namespace), SocketAddr::from((self.address, port)));
+        match tokio::time::timeout(within, opened).await {
+            Ok(Ok(stream)) => Ok(stream),
+            Ok(Err(error)) => Err(format!("port {port}: {error}")),
+            Err(_) => Err(format!("port {port}: no connection within {} s", within.as_secs_f32())),
+        }
     }
 
-    /// The sidecar's own readiness, where Istio serves it.
-    pub fn of_sidecar() -> Self {
-        Self::new(Check::Http { port: 15021, path: "/healthz/ready".to_owned() })
-    }
-
-    /// Asks once; the error says what was seen.
-    pub async fn ask(&self, namespace: &Namespace, address: Ipv4Addr) -> Result<(), String> {
-        match &self.check {
-            Check::Runs => Ok(()),
-            Check::Tcp(port) => {
-                let opened = connect(Some(namespace), SocketAddr::from((address, *port)));
-                match tokio::time::timeout(self.timeout, opened).await {
-                    Ok(Ok(_)) => Ok(()),
-                    Ok(Err(error)) => Err(format!("port {port}: {error}")),
-                    Err(_) => Err(format!("port {port}: no connection within {} s", self.timeout.as_secs_f32())),
-                }
+    /// The status a GET answers with.
+    pub async fn get(
+        &self,
+        port: u16,
+        path: &str,
+        headers: &[(String, String)],
+        within: Duration,
+    ) -> Result<u16, String> {
+        let mut call = Call::get(format!("{}:{port}", self.address), path);
+        call.timeout = within;
+        for (name, value) in headers {
+            match name.eq_ignore_ascii_case("host") {
+                true => call.host.clone_from(value),
+                false => call.headers.push((name.clone().into(), value.clone())),
             }
-            Check::Http { port, path } => {
-                let mut call = Call::get(format!("{address}:{port}"), path);
-                call.timeout = self.timeout;
-                match call.send(Some(namespace), SocketAddr::from((address, *port))).await {
-                    Ok(answer) if (200..400).contains(&answer.status.as_u16()) => Ok(()),
-                    Ok(answer) => Err(format!("GET :{port}{path} answers {}", answer.status.as_u16())),
-                    Err(error) => Err(format!("GET :{port}{path}: {error}")),
+        }
+        let answer = call.send(Some(self.namespace), SocketAddr::from((self.address, port))).await;
+        answer.map(|answer| answer.status.as_u16()).map_err(|error| format!("GET :{port}{path}: {error}"))
+    }
+
+    /// Runs a command beside the program; an error unless it ends with status 0 within the time.
+    pub async fn run(&self, command: &[String], within: Duration) -> Result<(), String> {
+        let name = command.first().cloned().unwrap_or_default();
+        let program = self.program.ok_or_else(|| format!("{name}: there is no program to run it beside"))?;
+        let mut child = program.beside(command).spawn().map_err(|error| format!("{name}: {error}"))?;
+        match tokio::time::timeout(within, child.wait()).await {
+            Ok(Ok(status)) if status.success() => Ok(()),
+            Ok(Ok(status)) => Err(format!("{name}: {status}")),
+            Ok(Err(error)) => Err(format!("{name}: {error}")),
+            Err(_) => {
+                if let Some(pid @ 2..) = child.id().and_then(|id| i32::try_from(id).ok()) {
+                    let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
                 }
+                let _ = child.wait().await;
+                Err(format!("{name}: does not end within {} s", within.as_secs_f32()))
             }
         }
     }
 }
 
-/// Counts answers: one success makes ready, `failures` misses in a row make unready.
+impl Probe {
+    /// Asks `check` with the defaults for one machine: every second, one second to answer, three strikes.
+    pub fn new(check: Check) -> Self {
+        let (period, timeout) = (Duration::from_secs(1), Duration::from_secs(1));
+        Self { check, period, timeout, failures: 3, successes: 1, initial_delay: Duration::ZERO }
+    }
+
+    /// The sidecar's own readiness, where Istio serves it.
+    pub fn of_sidecar() -> Self {
+        Self::new(Check::Http { port: 15021, path: "/healthz/ready".to_owned(), headers: Vec::new() })
+    }
+
+    /// Asks once; the error says what was seen.
+    pub async fn ask(&self, inside: &Inside<'_>) -> Result<(), String> {
+        match &self.check {
+            Check::Runs => Ok(()),
+            Check::Tcp(port) => inside.connect(*port, self.timeout).await.map(drop),
+            Check::Http { port, path, headers } => match inside.get(*port, path, headers, self.timeout).await? {
+                200..400 => Ok(()),
+                status => Err(format!("GET :{port}{path} answers {status}")),
+            },
+            Check::Exec(command) => inside.run(command, self.timeout).await,
+            Check::Grpc { port, service } => {
+                let stream = inside.connect(*port, self.timeout).await?;
+                let authority = format!("{}:{port}", inside.address);
+                let answer = tokio::time::timeout(self.timeout, grpc_health::ask(stream, &authority, service)).await;
+                let answer =
+                    answer.unwrap_or_else(|_| Err(format!("no answer within {} s", self.timeout.as_secs_f32())));
+                answer.map_err(|reason| format!("gRPC :{port}: {reason}"))
+            }
+        }
+    }
+
+    /// Time until a replica that is not ready is asked again: at once where that costs nothing.
+    pub fn startup_period(&self) -> Duration {
+        match self.check {
+            Check::Exec(_) => STARTUP_PERIOD.max(self.period / 4),
+            _ => STARTUP_PERIOD,
+        }
+    }
+}
+
+/// Counts answers: so many successes in a row make ready, so many misses in a row unready.
 #[derive(Debug, Default)]
 pub struct Verdict {
     ready: bool,
+    hits: u32,
     misses: u32,
 }
 
 impl Verdict {
     /// Takes one answer in and says whether the replica is ready now.
-    pub fn after(&mut self, answered: bool, failures: u32) -> bool {
-        self.misses = if answered { 0 } else { self.misses.saturating_add(1) };
-        self.ready = answered || (self.ready && self.misses < failures);
+    pub fn after(&mut self, answered: bool, probe: &Probe) -> bool {
+        (self.hits, self.misses) = match answered {
+            true => (self.hits.saturating_add(1), 0),
+            false => (0, self.misses.saturating_add(1)),
+        };
+        self.ready = match self.ready {
+            true => self.misses < probe.failures,
+            false => self.hits >= probe.successes.max(1),
+        };
         self.ready
     }
 
@@ -105,13 +200,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_success_makes_ready_and_only_failures_in_a_row_unready() {
-        let check = |answers: &str, expected: &str| {
+    fn successes_in_a_row_make_ready_and_only_failures_in_a_row_unready() {
+        let check_after = |successes: u32, answers: &str, expected: &str| {
+            let probe = Probe { successes, ..Probe::new(Check::Runs) };
             let mut verdict = Verdict::default();
             let seen: String =
-                answers.chars().map(|answer| if verdict.after(answer == '+', 3) { 'R' } else { '.' }).collect();
+                answers.chars().map(|answer| if verdict.after(answer == '+', &probe) { 'R' } else { '.' }).collect();
             assert_eq!(seen, expected, "{answers}");
         };
+        check_after(2, "+-++--++---", "...RRRRRRR.");
+        let check = |answers: &str, expected: &str| check_after(1, answers, expected);
         check("--+", "..R");
         check("+--+--+", "RRRRRRR");
         check("+---+", "RRR.R");

@@ -81,6 +81,15 @@ impl Program {
         }
     }
 
+    /// A command in the surroundings of this program, whose output nobody keeps.
+    pub fn beside(&self, command: &[String]) -> Self {
+        let mut words = command.iter();
+        let program = words.next().map(PathBuf::from).unwrap_or_default();
+        let arguments = words.map(OsString::from).collect();
+        let (log, listeners, notify, like) = (PathBuf::from("/dev/null"), Vec::new(), None, None);
+        Self { command: program, arguments, log, listeners, notify, like, ..self.clone() }
+    }
+
     /// The same program in the version that runs as this process: its executable, arguments, variables and working directory.
     ///
     /// # Errors

@@ -17,6 +17,7 @@ use crate::network::BRIDGE_ADDRESS;
 use crate::plan::Plan;
 use crate::pods::Pod;
 use crate::program::Program;
+use crate::workloads::environment::of_replica;
 use crate::workloads::{INGRESS_NAME, Sidecar, Workload};
 
 /// The control plane's TLS port.
@@ -120,7 +121,8 @@ pub fn application(plan: &Plan, workload: &Workload, pod: &Pod) -> Program {
         ("EVENKEEL_DATA_DIR".to_owned(), plan.state.data().display().to_string()),
     ];
     let command = &workload.command;
-    environment.extend(workload.environment.iter().chain(&command.environment).cloned());
+    environment.extend(of_replica(&workload.environment, pod));
+    environment.extend(command.environment.iter().cloned());
     let (arguments, log) = (words(["-c", &command.run]), plan.state.log(&pod.name, "app"));
     let directory = command.directory.clone().unwrap_or_else(|| plan.directory.clone());
     let mut program = Program::new("/bin/sh", arguments, directory, log);

@@ -6,18 +6,23 @@ use std::time::Duration;
 
 use evenkeel_process::manager::NOTIFY_SOCKET;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::farewell;
 use crate::namespace::Namespace;
 use crate::network::{self, NetworkError, Place};
 use crate::pods::{Pod, PodStatus, Roster};
-use crate::probe::{Probe, STARTUP_PERIOD, Verdict};
+use crate::probe::{Inside, Probe, Verdict};
 use crate::process::{Phase, Process, State};
 use crate::program::Program;
 use crate::tools::Tools;
+use crate::vitals::{self, Care, Vital, Vitals};
 
 /// Time a program has to end after SIGTERM (a pod's `terminationGracePeriodSeconds` is 30; one machine is impatient).
 pub const TERMINATION_GRACE: Duration = Duration::from_secs(5);
+
+/// Time a program has to end after a `preStop` that has taken all of it.
+const LEAST_GRACE: Duration = Duration::from_secs(2);
 
 /// What to start.
 #[derive(Debug)]
@@ -30,10 +35,14 @@ pub struct ReplicaSpec {
     pub proxy: Option<Program>,
     /// Its program; a gateway has none. Its namespace is filled in here.
     pub program: Option<Program>,
+    /// The replica, by namespace and name, that is to be ready before its program starts.
+    pub after: Option<(String, String)>,
     /// When its program is ready.
     pub probe: Probe,
     /// Time that requests and connections have to end before the program is told to.
     pub drain_time: Duration,
+    /// What else is asked of its program, and done with it.
+    pub care: Care,
     /// Time its proxy has to drain and end.
     pub proxy_grace: Duration,
 }
@@ -154,6 +163,12 @@ impl Life {
             Process::start(program)
         };
         let mut proxy = spec.proxy.map(enter);
+        let beside = spec.program.clone().map(|mut program| {
+            program.namespace = Some(self.namespace.clone());
+            program
+        });
+        let care = Caretaker { care: spec.care, program: beside.map(Arc::new) };
+        let mut vitals: Option<Vitals> = None;
         let mut held_back = spec.program;
         let mut program: Option<Process> = None;
         let mut verdict = Verdict::default();
@@ -161,17 +176,22 @@ impl Life {
             // Before asking: what ends while the questions are out must still be noticed.
             let mut ends = [program.as_ref(), proxy.as_ref()].map(subscribe);
             let mut seen = self.ask_proxy(proxy.as_ref()).await;
+            if seen.is_ok() && held_back.is_some() && !self.is_ready(spec.after.as_ref()) {
+                seen = Err(Miss::Unanswered("waits for the replica before it".to_owned()));
+            }
             if seen.is_ok() {
                 if let Some(start) = held_back.take() {
                     program = Some(enter(start));
                     continue;
                 }
-                seen = self.ask_program(program.as_ref(), &spec.probe).await;
+                seen = self.ask_program(program.as_ref(), &spec.probe, &care, &mut vitals).await;
             }
             self.judge(&mut verdict, seen, &spec.probe, Counts::of(program.as_ref(), proxy.as_ref()));
             self.keep_serving(verdict.is_ready(), [program.as_ref(), proxy.as_ref()]);
             self.note_processes(program.as_ref(), proxy.as_ref());
-            let pause = if verdict.is_ready() { spec.probe.period } else { STARTUP_PERIOD };
+            let pause = if verdict.is_ready() { spec.probe.period } else { spec.probe.startup_period() };
+            let pause =
+                vitals.as_ref().and_then(|vitals| vitals.pause(Instant::now())).map_or(pause, |due| due.min(pause));
             let [program_ends, proxy_ends] = &mut ends;
             tokio::select! {
                 _ = self.retired.wait_for(|retired| *retired != Retirement::None) => break,
@@ -197,7 +217,8 @@ impl Life {
         }
         self.tell(false, "stopping", counts);
         if let Some(program) = &mut program {
-            program.stop(TERMINATION_GRACE).await;
+            let left = care.before_stop(&self, program.pid().is_some()).await;
+            program.stop(left).await;
         }
         if let Some(proxy) = &mut proxy {
             proxy.stop(spec.proxy_grace).await;
@@ -205,10 +226,19 @@ impl Life {
         self.note_processes(None, None);
     }
 
+    /// Whether a replica that is to come first is ready.
+    fn is_ready(&self, first: Option<&(String, String)>) -> bool {
+        first.is_none_or(|first| self.roster.borrow().get(first).is_some_and(|status| status.ready))
+    }
+
+    fn inside<'a>(&'a self, program: Option<&'a Program>) -> Inside<'a> {
+        Inside { namespace: &self.namespace, address: self.pod.address, program }
+    }
+
     async fn ask_proxy(&self, proxy: Option<&Process>) -> Result<(), Miss> {
         let Some(proxy) = proxy else { return Ok(()) };
         let runs = running(proxy);
-        let answer = Probe::of_sidecar().ask(&self.namespace, self.pod.address).await;
+        let answer = Probe::of_sidecar().ask(&self.inside(None)).await;
         match (runs, answer) {
             // Running or not: one that took over without a word to us answers, too. What is started next takes over from that
             // one in turn.
@@ -218,10 +248,31 @@ impl Life {
         }
     }
 
-    async fn ask_program(&self, program: Option<&Process>, probe: &Probe) -> Result<(), Miss> {
+    async fn ask_program(
+        &self,
+        program: Option<&Process>,
+        probe: &Probe,
+        care: &Caretaker,
+        vitals: &mut Option<Vitals>,
+    ) -> Result<(), Miss> {
         let Some(program) = program else { return Ok(()) };
         running(program).map_err(Miss::Down)?;
-        probe.ask(&self.namespace, self.pod.address).await.map_err(Miss::Unanswered)
+        let Some(process) = program.pid() else { return Err(Miss::Down("starting".to_owned())) };
+        let inside = care.inside(self);
+        if vitals.as_ref().is_none_or(|vitals| vitals.process() != process) {
+            *vitals = Some(Vitals::of(&care.care, process, Instant::now()));
+            care.after_start(self);
+        }
+        let Some(present) = vitals.as_mut() else { return Ok(()) };
+        match present.ask(&inside).await {
+            Vital::Well if present.age() < probe.initial_delay => Err(Miss::Unanswered("starting".to_owned())),
+            Vital::Well => probe.ask(&inside).await.map_err(Miss::Unanswered),
+            Vital::Starting(reason) => Err(Miss::Unanswered(reason)),
+            Vital::Ill(reason) => {
+                tokio::spawn(vitals::end(process, care.grace(), program.state()));
+                Err(Miss::Down(reason))
+            }
+        }
     }
 
     fn judge(&self, verdict: &mut Verdict, seen: Result<(), Miss>, probe: &Probe, counts: Counts) {
@@ -233,7 +284,7 @@ impl Life {
                 (false, reason)
             }
         };
-        let ready = verdict.after(answered, probe.failures);
+        let ready = verdict.after(answered, probe);
         self.tell(ready, if ready { "" } else { &detail }, counts);
     }
 
@@ -266,6 +317,43 @@ impl Life {
     fn note_processes(&self, program: Option<&Process>, proxy: Option<&Process>) {
         let now = Processes { program: program.and_then(Process::pid), proxy: proxy.and_then(Process::pid) };
         self.report.send_if_modified(|before| std::mem::replace(before, now) != now);
+    }
+}
+
+/// What is done with a program, and beside what.
+struct Caretaker {
+    care: Care,
+    program: Option<Arc<Program>>,
+}
+
+impl Caretaker {
+    fn inside<'a>(&'a self, life: &'a Life) -> Inside<'a> {
+        life.inside(self.program.as_deref())
+    }
+
+    fn grace(&self) -> Duration {
+        self.care.grace.unwrap_or(TERMINATION_GRACE)
+    }
+
+    /// Does not wait: what is done at the start is done beside everything else.
+    fn after_start(&self, life: &Life) {
+        let Some(hook) = self.care.post_start.clone() else { return };
+        let (namespace, address, program) = (life.namespace.clone(), life.pod.address, self.program.clone());
+        tokio::spawn(async move {
+            let inside = Inside { namespace: &namespace, address, program: program.as_deref() };
+            vitals::post_start(&hook, &inside).await;
+        });
+    }
+
+    /// What is done before a program that runs is told to end. Returns what is left of its time to end.
+    async fn before_stop(&self, life: &Life, runs: bool) -> Duration {
+        let Some(hook) = self.care.pre_stop.as_ref().filter(|_| runs) else { return self.grace() };
+        let begun = Instant::now();
+        if let Err(reason) = hook.run(&self.inside(life), self.grace()).await {
+            tracing::warn!(pod = %life.pod.name, %reason, "preStop failed");
+        }
+        // Kubernetes, too, leaves two seconds to a program whose hook has taken all of its time.
+        self.grace().saturating_sub(begun.elapsed()).max(LEAST_GRACE)
     }
 }
 

@@ -90,7 +90,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
     let state = StateDir::new(&scratch.state)?;
     refuse_state_inside(state.path(), &user_directory)?;
     let applied = (!options.check).then(|| Applied::of(&state, &user_directory));
-    let manifest = read(&user_directory, applied.as_ref(), out)?;
+    let manifest = read(&user_directory, &state, applied.as_ref(), out)?;
     builds::run(&manifest.builds, out)?;
     let callers = HostSockets::make(if options.check { check::HOST_SOCKETS } else { 0 });
     let callers = callers.map_err(io("cannot open sockets"))?;
@@ -108,7 +108,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
         true => {
             let copy = check::prepare(&user_directory, &manifest, &state)
                 .map_err(io("cannot copy the directory for the check"))?;
-            let manifest = read(&copy, None, &mut io::sink())?;
+            let manifest = read(&copy, &state, None, &mut io::sink())?;
             (copy, manifest)
         }
         false => (user_directory.clone(), manifest),
@@ -160,7 +160,12 @@ fn refuse_state_inside(state: &Path, directory: &Path) -> Result<(), UpError> {
 
 /// Reads what is to run. Prints what this machine cannot do with it; an error in any file, and all findings are printed
 /// and nothing is started.
-fn read(directory: &Path, applied: Option<&Applied>, out: &mut dyn Write) -> Result<Manifest, UpError> {
+fn read(
+    directory: &Path,
+    state: &StateDir,
+    applied: Option<&Applied>,
+    out: &mut dyn Write,
+) -> Result<Manifest, UpError> {
     let earlier = applied.filter(|applied| applied.folder().is_dir());
     let mut files = Files::new(
         [Some(directory), earlier.map(Applied::folder)].into_iter().flatten().map(Path::to_path_buf).collect(),
@@ -171,7 +176,7 @@ fn read(directory: &Path, applied: Option<&Applied>, out: &mut dyn Write) -> Res
         settled.map_err(|source| UpError::Io { what: "cannot look through what was applied", source })?;
         files.refresh(SystemTime::now());
     }
-    let (manifest, local) = Manifest::of(&files);
+    let (manifest, local) = Manifest::of(&files, state.path());
     let mut all: Diagnostics = files.diagnostics().into_iter().chain(local.clone()).collect();
     let errors = all.count(Severity::Error);
     let told = if errors > 0 {

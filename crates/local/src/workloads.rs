@@ -1,25 +1,31 @@
 //! From the directory's objects to what this machine has to run: Deployments and the ports of its Gateways.
 
 mod commands;
+pub mod environment;
+mod probes;
 mod sidecar;
+mod texts;
+mod volumes;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
 
-use evenkeel_api::decode::IntOrString;
 use evenkeel_api::istio::Gateway;
-use evenkeel_api::kubernetes::{Deployment, PodSpec, RUN_ANNOTATION};
+use evenkeel_api::kubernetes::{PodManagementPolicy, PodSpec, PodTemplate, RUN_ANNOTATION};
 use evenkeel_api::{LOCAL_FILE, Object, Resource, in_force};
 use evenkeel_base::{Diagnostic, Diagnostics};
 use evenkeel_control::source::files::Files;
 
 pub use self::commands::{Build, Command, Commands};
+use self::environment::Variable;
 use self::sidecar::sidecar;
+use self::texts::AllTexts;
 use crate::names;
 use crate::pods::ContainerPort;
 use crate::ports::GatewayPort;
-use crate::probe::{Check, Probe};
+use crate::probe::Probe;
+use crate::vitals::Care;
+use crate::volumes::{Directory, Mount};
 
 /// Annotation of a Pod template: which proxy stands beside it, `evenkeel` (the default) or `envoy`.
 pub const PROXY_ANNOTATION: &str = "local.evenkeel.dev/proxy";
@@ -73,15 +79,37 @@ pub struct Workload {
     /// What runs it.
     pub command: Command,
     /// Variables of its containers.
-    pub environment: Vec<(String, String)>,
+    pub environment: Vec<Variable>,
     /// Ports of its containers.
     pub ports: Vec<ContainerPort>,
     /// When a replica is ready.
     pub probe: Probe,
+    /// What else is asked of its program, and done with it.
+    pub care: Care,
+    /// Its volumes.
+    pub volumes: Vec<Directory>,
+    /// Where its program finds them.
+    pub mounts: Vec<Mount>,
+    /// How its replicas are named and started.
+    pub kind: WorkloadKind,
     /// What stands beside it.
     pub sidecar: Sidecar,
     /// A digest of the template: the middle part of its Pods' names.
     pub template_hash: String,
+}
+
+/// How replicas are named and started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkloadKind {
+    /// All at once, with names that change with the template.
+    Deployment,
+    /// With names that stay: NAME-0, NAME-1, …
+    StatefulSet {
+        /// One starts when the one before is ready.
+        ordered: bool,
+    },
+    /// One on this machine.
+    DaemonSet,
 }
 
 /// All that is to run.
@@ -98,24 +126,28 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// Reads what all files say; findings concern only what this machine cannot do with it.
-    pub fn of(files: &Files) -> (Self, Diagnostics) {
+    /// Reads what all files say; findings concern only what this machine cannot do with it. `state` is the state directory, which
+    /// no volume may be laid over.
+    pub fn of(files: &Files, state: &Path) -> (Self, Diagnostics) {
         let (commands, mut diagnostics) = Commands::of(files);
-        let (manifest, found) = Self::read(&in_force(files.objects()), &commands);
+        let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let needed: Vec<PathBuf> = files.roots().iter().map(|root| real(root)).chain([real(state)]).collect();
+        let (manifest, found) = Self::read(&in_force(files.objects()), &commands, &needed);
         diagnostics.extend(found);
         (manifest, diagnostics)
     }
 
-    fn read(objects: &[Object], commands: &Commands) -> (Self, Diagnostics) {
+    fn read(objects: &[Object], commands: &Commands, needed: &[PathBuf]) -> (Self, Diagnostics) {
         let mut manifest = Self { builds: commands.builds(), ..Self::default() };
         let mut diagnostics = Diagnostics::new();
         let mut names = Vec::new();
+        let texts = AllTexts::of(objects);
         for object in objects {
+            if let Some(said) = Said::of(object) {
+                names.push((&*object.namespace, &*object.name));
+                manifest.workloads.extend(said.read(commands, &texts, needed, &mut diagnostics));
+            }
             match &object.resource {
-                Resource::Deployment(deployment) => {
-                    names.push((&*object.namespace, &*object.name));
-                    manifest.workloads.extend(read_deployment(object, deployment, commands, &mut diagnostics));
-                }
                 Resource::Gateway(gateway) => manifest.add_gateway(gateway),
                 Resource::ConfigMap(_) => {
                     manifest.has_mesh_config |= &*object.name == "istio" && &*object.namespace == INGRESS_NAMESPACE;
@@ -170,66 +202,128 @@ impl Workload {
         (0..self.replicas).map(|index| self.pod_name(index))
     }
 
+    /// The name of the replica that is to be ready before this one is started.
+    pub fn before(&self, name: &str) -> Option<String> {
+        let ordered = self.kind == WorkloadKind::StatefulSet { ordered: true };
+        let index: u32 = name.rsplit_once('-')?.1.parse().ok()?;
+        index.checked_sub(1).filter(|_| ordered).map(|before| self.pod_name(before))
+    }
+
     /// The name of its `index`-th replica: as a cluster's, but the same in every run.
     pub fn pod_name(&self, index: u32) -> String {
+        if let WorkloadKind::StatefulSet { .. } = self.kind {
+            return format!("{}-{index}", self.name);
+        }
         let suffix = names::digest(&format!("{}/{}#{index}", self.namespace, self.name), 5);
         format!("{}-{}-{suffix}", self.name, self.template_hash)
     }
 }
 
-/// A Deployment as this machine runs it; none, with a finding, if it cannot.
-fn read_deployment(
-    object: &Object,
-    deployment: &Deployment,
-    commands: &Commands,
-    diagnostics: &mut Diagnostics,
-) -> Option<Workload> {
-    let template = &deployment.spec.template;
-    let annotated = || {
-        let run = template.run_command()?.value.clone();
-        Some(Command { run, directory: None, environment: Vec::new() })
-    };
-    // What is written for this machine alone comes first.
-    let beside = commands.find(&object.namespace, &object.name);
-    let Some(command) = beside.cloned().or_else(annotated) else {
-        let message = format!("{object} says no command for this machine, so it is not started");
-        let help = format!(
-            "write `workloads: {{{}: {{command: COMMAND}}}}` in the file {LOCAL_FILE} beside it, or add the annotation \
-             `{RUN_ANNOTATION}: COMMAND` to spec.template.metadata",
-            object.name
-        );
-        diagnostics.push(Diagnostic::warning("no-local-command", object.origin.clone(), message).with_help(help));
-        return None;
-    };
-    let replicas = deployment.replicas();
-    if replicas > MAX_REPLICAS {
-        let message = format!("{object} asks for {replicas} replicas; one machine runs at most {MAX_REPLICAS} of each");
-        let finding = Diagnostic::error("too-many-replicas", object.origin.clone(), message);
-        diagnostics.push(finding.with_help("lower spec.replicas"));
-        return None;
-    }
-    let labels = template.labels();
-    Some(Workload {
-        name: object.name.to_string(),
-        namespace: object.namespace.to_string(),
-        replicas,
-        service_account: template.spec.service_account().to_owned(),
-        environment: environment(&template.spec),
-        ports: ports(&template.spec),
-        probe: probe(&template.spec),
-        sidecar: sidecar(template, &labels, diagnostics)?,
-        template_hash: names::digest(
-            &format!("{template:?}{}", beside.map(|c| format!("{c:?}")).unwrap_or_default()),
-            9,
-        ),
-        command,
-        labels,
-    })
+/// What a Deployment, a StatefulSet or a DaemonSet says.
+struct Said<'a> {
+    object: &'a Object,
+    template: &'a PodTemplate,
+    replicas: u32,
+    kind: WorkloadKind,
 }
 
-fn environment(spec: &PodSpec) -> Vec<(String, String)> {
-    let variables = spec.containers.iter().flat_map(|container| &container.env);
-    variables.map(|variable| (variable.name.clone(), variable.value.clone().unwrap_or_default())).collect()
+impl<'a> Said<'a> {
+    fn of(object: &'a Object) -> Option<Self> {
+        let (template, replicas, kind) = match &object.resource {
+            Resource::Deployment(set) => (&set.spec.template, set.replicas(), WorkloadKind::Deployment),
+            Resource::StatefulSet(set) => {
+                let ordered = set.spec.pod_management_policy != Some(PodManagementPolicy::Parallel);
+                (&set.spec.template, set.spec.replicas.unwrap_or(1), WorkloadKind::StatefulSet { ordered })
+            }
+            Resource::DaemonSet(set) => (&set.spec.template, 1, WorkloadKind::DaemonSet),
+            _ => return None,
+        };
+        Some(Self { object, template, replicas, kind })
+    }
+
+    /// As this machine runs it; none, with a finding, if it cannot.
+    fn read(
+        &self,
+        commands: &Commands,
+        texts: &AllTexts,
+        needed: &[PathBuf],
+        diagnostics: &mut Diagnostics,
+    ) -> Option<Workload> {
+        let Self { object, template, replicas, kind } = *self;
+        let place = || object.origin.clone();
+        let annotated = || {
+            let run = template.run_command()?.value.clone();
+            Some(Command { run, directory: None, environment: Vec::new() })
+        };
+        // What is written for this machine alone comes first.
+        let beside = commands.find(&object.namespace, &object.name);
+        let Some(command) = beside.cloned().or_else(annotated) else {
+            let message = format!("{object} says no command for this machine, so it is not started");
+            let help = format!(
+                "write `workloads: {{{}: {{command: COMMAND}}}}` in the file {LOCAL_FILE} beside it, or add the \
+                 annotation `{RUN_ANNOTATION}: COMMAND` to spec.template.metadata",
+                object.name
+            );
+            diagnostics.push(Diagnostic::warning("no-local-command", place(), message).with_help(help));
+            return None;
+        };
+        if replicas > MAX_REPLICAS {
+            let message =
+                format!("{object} asks for {replicas} replicas; one machine runs at most {MAX_REPLICAS} of each");
+            diagnostics.push(Diagnostic::error("too-many-replicas", place(), message).with_help("lower spec.replicas"));
+            return None;
+        }
+        let environment = environment::read(&object.namespace, template, texts);
+        let volumes = volumes::read(&object.namespace, template, texts);
+        let (environment, volumes) = match environment.and_then(|environment| Ok((environment, volumes?))) {
+            Ok(both) => both,
+            Err(reason) => {
+                let message = format!("{object} is not started: {reason}");
+                let help = "add it to the files, or say `optional: true`; it is started when it is there";
+                diagnostics.push(Diagnostic::warning("missing-value", place(), message).with_help(help));
+                return None;
+            }
+        };
+        self.note_others(diagnostics);
+        let directory = command.directory.iter().cloned();
+        let needed: Vec<PathBuf> = needed.iter().cloned().chain(directory).collect();
+        let mounts = volumes::mounts(object, template, &volumes, &needed, diagnostics);
+        let labels = template.labels();
+        let beside = beside.map(|command| format!("{command:?}")).unwrap_or_default();
+        Some(Workload {
+            name: object.name.to_string(),
+            namespace: object.namespace.to_string(),
+            replicas,
+            service_account: template.spec.service_account().to_owned(),
+            environment,
+            ports: ports(&template.spec),
+            probe: probes::readiness(&template.spec),
+            care: probes::care(&template.spec),
+            volumes,
+            mounts,
+            kind,
+            sidecar: sidecar(template, &labels, diagnostics)?,
+            template_hash: names::digest(&format!("{template:?}{beside}"), 9),
+            command,
+            labels,
+        })
+    }
+
+    /// One command stands for all containers.
+    fn note_others(&self, diagnostics: &mut Diagnostics) {
+        let containers = &self.template.spec.containers;
+        if let [first, _, ..] = containers.as_slice() {
+            let message = format!(
+                "{} has {} containers; one command stands for all of them, with the variables and ports of all and the probes of `{}`",
+                self.object,
+                containers.len(),
+                first.name
+            );
+            let help = "have the command start the others, too, or give them Deployments of their own";
+            diagnostics
+                .push(Diagnostic::warning("several-containers", self.object.origin.clone(), message).with_help(help));
+        }
+    }
 }
 
 fn ports(spec: &PodSpec) -> Vec<ContainerPort> {
@@ -243,30 +337,6 @@ fn ports(spec: &PodSpec) -> Vec<ContainerPort> {
         .collect()
 }
 
-/// The first container's `readinessProbe`; without one, its first port must accept connections.
-fn probe(spec: &PodSpec) -> Probe {
-    let first_port = || spec.tcp_ports().next().map_or(Check::Runs, |port| Check::Tcp(port.container_port.0));
-    let Some(wanted) = spec.containers.iter().find_map(|container| container.readiness_probe.as_ref()) else {
-        return Probe::new(first_port());
-    };
-    let number = |port: &IntOrString| spec.target_port(port);
-    let check = match (&wanted.http_get, &wanted.tcp_socket) {
-        (Some(get), _) => {
-            number(&get.port).map(|port| Check::Http { port, path: get.path.clone().unwrap_or_else(|| "/".to_owned()) })
-        }
-        (None, Some(socket)) => number(&socket.port).map(Check::Tcp),
-        (None, None) => None,
-    };
-    let seconds = |value: Option<u32>| value.filter(|seconds| *seconds > 0).map(|s| Duration::from_secs(u64::from(s)));
-    let defaults = Probe::new(check.unwrap_or_else(first_port));
-    Probe {
-        period: seconds(wanted.period_seconds).unwrap_or(defaults.period),
-        timeout: seconds(wanted.timeout_seconds).unwrap_or(defaults.timeout),
-        failures: wanted.failure_threshold.unwrap_or(defaults.failures).max(1),
-        ..defaults
-    }
-}
-
 /// The ingress gateway's labels as a Pod has them.
 pub fn ingress_labels() -> BTreeMap<String, String> {
     INGRESS_LABELS.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
@@ -275,11 +345,12 @@ pub fn ingress_labels() -> BTreeMap<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::probe::Check;
 
     fn read(text: &str) -> (Manifest, Diagnostics) {
         let (objects, diagnostics) = evenkeel_api::load(&[("app.yaml".into(), text.into())]);
         assert!(!diagnostics.has_errors(), "{diagnostics}");
-        Manifest::read(&objects, &Commands::default())
+        Manifest::read(&objects, &Commands::default(), &[])
     }
 
     fn deployment(annotations: &str, container: &str) -> String {
@@ -306,7 +377,7 @@ mod tests {
         check("", Check::Runs);
         check(", ports: [{containerPort: 90}]", Check::Tcp(90));
         check(", readinessProbe: {tcpSocket: {port: 91}}", Check::Tcp(91));
-        let http = Check::Http { port: 92, path: "/ok".to_owned() };
+        let http = Check::Http { port: 92, path: "/ok".to_owned(), headers: Vec::new() };
         check(", ports: [{name: web, containerPort: 92}], readinessProbe: {httpGet: {port: web, path: /ok}}", http);
     }
 

@@ -1,14 +1,18 @@
-//! ConfigMaps, of which only Istio's own is looked at.
+//! ConfigMaps: Istio's own, and those that programs get as variables or files.
 
 use std::collections::BTreeMap;
 
 use evenkeel_base::Spanned;
+
+use super::Bytes;
 
 object! {
     /// Named texts. `istio` in the root namespace holds the mesh's configuration under `mesh`.
     pub struct ConfigMap {
         /// The texts.
         data: BTreeMap<String, Spanned<String>> = "data",
+        /// Bytes, in base64.
+        binary_data: BTreeMap<String, Bytes> = "binaryData",
     }
-    inert: ["binaryData", "immutable"];
+    inert: ["immutable"];
 }

@@ -2,17 +2,32 @@
 
 mod config_map;
 mod endpoint_slice;
+mod env;
 mod namespace;
 mod pod;
+mod probe;
+mod secret;
 mod service;
+mod volume;
 mod workload;
 
 pub use config_map::ConfigMap;
 pub use endpoint_slice::{AddressType, EndpointConditions, EndpointPort, EndpointSlice, SliceEndpoint, TargetRef};
+pub use env::{
+    EnvFromSource, EnvVar, EnvVarSource, KeySelector, ObjectFieldSelector, ObjectReference, ResourceFieldSelector,
+    ResourceRequirements,
+};
 pub use namespace::{Namespace, ServiceAccount};
 pub use pod::{
-    Container, ContainerPort, EnvVar, HttpGetAction, Pod, PodCondition, PodIp, PodSpec, PodStatus, Probe,
-    ServiceAccountName, TcpSocketAction, TransportProtocol,
+    Container, ContainerPort, Pod, PodCondition, PodIp, PodSpec, PodStatus, ServiceAccountName, TransportProtocol,
 };
+pub use probe::{
+    ExecAction, GrpcAction, HttpGetAction, HttpHeader, Lifecycle, LifecycleHandler, Probe, SleepAction, TcpSocketAction,
+};
+pub use secret::{Bytes, Secret};
 pub use service::{ClusterIp, Service, ServicePort, ServiceSpec, ServiceType};
-pub use workload::{Deployment, DeploymentSpec, LabelSelector, PodTemplate, RUN_ANNOTATION};
+pub use volume::{ConfigMapVolume, EmptyDir, FileMode, KeyToPath, SecretVolume, Volume, VolumeMount};
+pub use workload::{
+    DaemonSet, DaemonSetSpec, Deployment, DeploymentSpec, LabelSelector, PodManagementPolicy, PodTemplate,
+    RUN_ANNOTATION, StatefulSet, StatefulSetSpec,
+};

@@ -2,6 +2,9 @@
 
 use std::net::IpAddr;
 
+use super::env::{EnvFromSource, EnvVar, ResourceRequirements};
+use super::probe::{Lifecycle, Probe};
+use super::volume::{Volume, VolumeMount};
 use crate::decode::{Context, Decode, IntOrString, Label, Port, Schema};
 use evenkeel_base::yaml::Node;
 use evenkeel_base::{Span, Spanned};
@@ -25,10 +28,14 @@ object! {
         service_account_name: Option<ServiceAccountName> = "serviceAccountName",
         /// Whether it shares the machine's network: then it has no proxy.
         host_network: Option<Spanned<bool>> = "hostNetwork",
+        /// Directories its programs may mount.
+        volumes: Vec<Volume> = "volumes",
+        /// Seconds it has to end; 30 if not given.
+        termination_grace_period_seconds: Option<u32> = "terminationGracePeriodSeconds",
     }
     later: ["initContainers", "serviceAccount", "hostAliases"];
     inert: [
-        "volumes", "ephemeralContainers", "restartPolicy", "terminationGracePeriodSeconds", "activeDeadlineSeconds",
+        "ephemeralContainers", "restartPolicy", "activeDeadlineSeconds",
         "dnsPolicy", "nodeSelector", "automountServiceAccountToken", "nodeName", "hostPID", "hostIPC",
         "shareProcessNamespace", "securityContext", "imagePullSecrets", "hostname", "subdomain", "affinity",
         "schedulerName", "tolerations", "priorityClassName", "priority", "dnsConfig", "readinessGates",
@@ -63,13 +70,24 @@ object! {
         ports: Vec<ContainerPort> = "ports",
         /// Its environment.
         env: Vec<EnvVar> = "env",
+        /// ConfigMaps and Secrets whose texts are variables, before those of `env`.
+        env_from: Vec<EnvFromSource> = "envFrom",
+        /// What it asks for and may have, for `resourceFieldRef` alone.
+        resources: Option<ResourceRequirements> = "resources",
+        /// When it has started: until then the other probes wait.
+        startup_probe: Option<Probe> = "startupProbe",
         /// When it takes traffic.
         readiness_probe: Option<Probe> = "readinessProbe",
+        /// When it is started again.
+        liveness_probe: Option<Probe> = "livenessProbe",
+        /// What is done at the beginning and the end of its life.
+        lifecycle: Option<Lifecycle> = "lifecycle",
+        /// Where it finds volumes.
+        volume_mounts: Vec<VolumeMount> = "volumeMounts",
     }
-    later: ["envFrom", "livenessProbe", "startupProbe", "lifecycle"];
     inert: [
-        "image", "command", "args", "workingDir", "resources", "resizePolicy", "restartPolicy", "restartPolicyRules",
-        "volumeMounts", "volumeDevices", "terminationMessagePath", "terminationMessagePolicy", "imagePullPolicy",
+        "image", "command", "args", "workingDir", "resizePolicy", "restartPolicy", "restartPolicyRules",
+        "volumeDevices", "terminationMessagePath", "terminationMessagePolicy", "imagePullPolicy",
         "securityContext", "stdin", "stdinOnce", "tty",
     ];
 }
@@ -97,55 +115,6 @@ choices! {
         /// SCTP, which the mesh does not carry
         Sctp = "SCTP",
     }
-}
-
-object! {
-    /// A variable of a program's environment.
-    pub struct EnvVar {
-        /// Its name.
-        name: String = "name",
-        /// Its value; empty if not given.
-        value: Option<String> = "value",
-    }
-    later: ["valueFrom"];
-}
-
-object! {
-    /// A question asked of a program again and again.
-    pub struct Probe {
-        /// A GET, which must answer with 200 to 399.
-        http_get: Option<HttpGetAction> = "httpGet",
-        /// A port, which must accept connections.
-        tcp_socket: Option<TcpSocketAction> = "tcpSocket",
-        /// Seconds between two questions.
-        period_seconds: Option<u32> = "periodSeconds",
-        /// Seconds to answer; 1 if not given.
-        timeout_seconds: Option<u32> = "timeoutSeconds",
-        /// Failures in a row that count; 3 if not given.
-        failure_threshold: Option<u32> = "failureThreshold",
-    }
-    later: ["exec", "grpc", "successThreshold"];
-    inert: ["initialDelaySeconds", "terminationGracePeriodSeconds"];
-}
-
-object! {
-    /// A GET as a probe.
-    pub struct HttpGetAction {
-        /// `/` if not given.
-        path: Option<String> = "path",
-        /// Its number or its name.
-        port: IntOrString = "port",
-    }
-    later: ["host", "httpHeaders", "scheme"];
-}
-
-object! {
-    /// A TCP connection as a probe.
-    pub struct TcpSocketAction {
-        /// Its number or its name.
-        port: IntOrString = "port",
-    }
-    later: ["host"];
 }
 
 object! {

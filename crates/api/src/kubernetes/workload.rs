@@ -1,4 +1,4 @@
-//! Deployments.
+//! Deployments, StatefulSets and DaemonSets.
 
 use std::collections::BTreeMap;
 
@@ -33,6 +33,67 @@ object! {
     }
     inert: ["strategy", "minReadySeconds", "revisionHistoryLimit", "paused", "progressDeadlineSeconds"];
     check: check_deployment;
+}
+
+object! {
+    /// Replicas of a Pod that keep their names: NAME-0, NAME-1, …
+    pub struct StatefulSet {
+        /// What is wanted.
+        spec: StatefulSetSpec = "spec",
+    }
+    inert: ["status"];
+}
+
+object! {
+    /// What is wanted of a StatefulSet.
+    pub struct StatefulSetSpec {
+        /// How many; 1 if not given.
+        replicas: Option<u32> = "replicas",
+        /// The Service without an address of its own through which each is found by its name.
+        service_name: Option<String> = "serviceName",
+        /// Whether one waits for the one before.
+        pod_management_policy: Option<PodManagementPolicy> = "podManagementPolicy",
+        /// Which Pods are its own.
+        selector: LabelSelector = "selector",
+        /// What a replica is.
+        template: PodTemplate = "template",
+    }
+    later: ["ordinals", "volumeClaimTemplates"];
+    inert: [
+        "updateStrategy", "minReadySeconds", "revisionHistoryLimit", "persistentVolumeClaimRetentionPolicy",
+    ];
+    check: check_stateful_set;
+}
+
+choices! {
+    /// Whether one replica waits for the one before.
+    pub enum PodManagementPolicy {
+        /// It does.
+        OrderedReady = "OrderedReady",
+        /// It does not.
+        Parallel = "Parallel",
+    }
+}
+
+object! {
+    /// One Pod on each machine.
+    pub struct DaemonSet {
+        /// What is wanted.
+        spec: DaemonSetSpec = "spec",
+    }
+    inert: ["status"];
+}
+
+object! {
+    /// What is wanted of a DaemonSet.
+    pub struct DaemonSetSpec {
+        /// Which Pods are its own.
+        selector: LabelSelector = "selector",
+        /// What a replica is.
+        template: PodTemplate = "template",
+    }
+    inert: ["updateStrategy", "minReadySeconds", "revisionHistoryLimit"];
+    check: check_daemon_set;
 }
 
 object! {
@@ -74,8 +135,20 @@ impl Deployment {
 }
 
 fn check_deployment(spec: &DeploymentSpec, node: &Node, cx: &mut Context) {
-    let labels = spec.template.labels();
-    let wanted = &spec.selector.match_labels;
+    check_selector(&spec.selector, &spec.template, node, cx);
+}
+
+fn check_stateful_set(spec: &StatefulSetSpec, node: &Node, cx: &mut Context) {
+    check_selector(&spec.selector, &spec.template, node, cx);
+}
+
+fn check_daemon_set(spec: &DaemonSetSpec, node: &Node, cx: &mut Context) {
+    check_selector(&spec.selector, &spec.template, node, cx);
+}
+
+/// What a workload selects are the Pods of its template.
+fn check_selector(selector: &LabelSelector, template: &PodTemplate, node: &Node, cx: &mut Context) {
+    let (labels, wanted) = (template.labels(), &selector.match_labels);
     let span = node.get("selector").map_or(&node.span, |n| &n.span);
     if wanted.is_empty() {
         cx.at_field("selector", |cx| {

@@ -207,7 +207,7 @@ fn announce(id: &Id, tracker: &mut Tracker) {
         Kind::VirtualService => tracker.want(Step::Route(id())),
         Kind::Sidecar => tracker.want(Step::Sidecars(id().namespace)),
         // Nothing of their own: others ask about them.
-        Kind::Deployment | Kind::ServiceAccount => {}
+        Kind::Deployment | Kind::StatefulSet | Kind::DaemonSet | Kind::ServiceAccount | Kind::Secret => {}
     }
 }
 
@@ -242,6 +242,8 @@ fn running_labels(object: &Object) -> Option<Labels> {
     match &object.resource {
         Resource::Pod(_) => Some(object.labels.clone()),
         Resource::Deployment(deployment) => Some(deployment.spec.template.labels()),
+        Resource::StatefulSet(set) => Some(set.spec.template.labels()),
+        Resource::DaemonSet(set) => Some(set.spec.template.labels()),
         _ => None,
     }
 }
@@ -256,6 +258,8 @@ pub(super) fn selector_of(object: &Object) -> Option<&Labels> {
         }
         Resource::Gateway(gateway) => Some(&gateway.spec.selector).filter(|s| !s.is_empty()),
         Resource::Deployment(deployment) => Some(&deployment.spec.selector.match_labels),
+        Resource::StatefulSet(set) => Some(&set.spec.selector.match_labels),
+        Resource::DaemonSet(set) => Some(&set.spec.selector.match_labels),
         _ => None,
     }
 }

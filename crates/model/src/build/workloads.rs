@@ -240,8 +240,9 @@ fn workload_name(cx: &Cx<'_>, pod: &Object) -> Arc<str> {
             _ => owner.name.as_str().into(),
         };
     }
-    let selecting = cx.selecting(Kind::Deployment, &pod.namespace, &pod.labels);
-    selecting.first().map_or_else(|| pod.name.clone(), |(_, deployment)| deployment.name.clone())
+    let kinds = [Kind::Deployment, Kind::StatefulSet, Kind::DaemonSet];
+    let mut selecting = kinds.into_iter().flat_map(|kind| cx.selecting(kind, &pod.namespace, &pod.labels));
+    selecting.next().map_or_else(|| pod.name.clone(), |(_, workload)| workload.name.clone())
 }
 
 fn has_proxy(pod: &Object, spec: &PodSpec) -> bool {

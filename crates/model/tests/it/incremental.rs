@@ -109,7 +109,7 @@ impl Drawn {
             ),
             _ => format!(
                 "{}spec: {{selector: {{matchLabels: {{app: {other}}}}}, template: {{metadata: {{labels: {{app: {other}}}}}, spec: {{containers: [{{name: main}}]}}}}}}\n",
-                self.meta("Deployment", "apps/v1")
+                self.meta(random.pick(&["Deployment", "StatefulSet", "DaemonSet"]), "apps/v1")
             ),
         }
     }
@@ -197,7 +197,7 @@ impl Drawn {
             2 => format!(
                 "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: istio, namespace: istio-system}}\ndata: {{mesh: 'trustDomain: td{number}.example'}}\n"
             ),
-            3 => self.meta("ServiceAccount", "v1"),
+            3 => self.meta(random.pick(&["ServiceAccount", "Secret"]), "v1"),
             _ => format!(
                 "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: {namespace}, annotations: {{networking.istio.io/exportTo: '.'}}}}\nspec: {{ports: [{{port: 80}}]}}\n"
             ),

@@ -127,21 +127,29 @@ impl Draw<'_> {
     fn of_the_cluster(&mut self) -> (String, String) {
         let Self { n, namespace, app, .. } = *self;
         let meta = format!("metadata: {{name: k{n}, namespace: {namespace}");
-        let kind = self.pick(&["EndpointSlice", "Deployment", "Namespace", "ServiceAccount"]);
+        let kind = self.pick(&[
+            "EndpointSlice",
+            "Deployment",
+            "StatefulSet",
+            "DaemonSet",
+            "Namespace",
+            "ServiceAccount",
+            "Secret",
+        ]);
         let text = match kind {
             "EndpointSlice" => format!(
                 "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\n\
                  {meta}, labels: {{kubernetes.io/service-name: s{n}}}}}\naddressType: IPv4\n\
                  ports: [{{name: http, port: 8080}}]\nendpoints: [{{addresses: [10.0.2.{n}]}}]\n"
             ),
-            "Deployment" => format!(
-                "apiVersion: apps/v1\nkind: Deployment\n{meta}}}\nspec: {{selector: {{matchLabels: {{app: {app}}}}}, \
+            "Deployment" | "StatefulSet" | "DaemonSet" => format!(
+                "apiVersion: apps/v1\nkind: {kind}\n{meta}}}\nspec: {{selector: {{matchLabels: {{app: {app}}}}}, \
                  template: {{metadata: {{labels: {{app: {app}}}}}, spec: {{containers: [{{name: main}}]}}}}}}\n"
             ),
             "Namespace" => {
                 format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {namespace}, labels: {{n: '{n}'}}}}\n")
             }
-            _ => format!("apiVersion: v1\nkind: ServiceAccount\n{meta}}}\n"),
+            _ => format!("apiVersion: v1\nkind: {kind}\n{meta}}}\n"),
         };
         (format!("{namespace}-{kind}-{n}.yaml"), text)
     }

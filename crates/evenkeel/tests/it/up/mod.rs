@@ -9,6 +9,7 @@ mod endings;
 mod envoy;
 mod load;
 mod mesh;
+mod pods;
 mod processes;
 mod rollouts;
 mod unchanged;

@@ -1,0 +1,203 @@
+//! The volumes of a program, as its Pod's template says, and where it finds them.
+
+use std::path::{Component, Path, PathBuf};
+
+use evenkeel_api::kubernetes::{FileMode, KeyToPath, PodTemplate, Volume, VolumeMount};
+use evenkeel_api::{Kind, Object};
+use evenkeel_base::{Diagnostic, Diagnostics};
+
+use super::texts::AllTexts;
+use crate::volumes::{Content, Directory, Mount, TextFile};
+
+/// Mode of files that say none.
+const DEFAULT_MODE: u32 = 0o644;
+/// Directories that a program on this machine cannot do without.
+const NEEDED: [&str; 10] = ["/", "/bin", "/sbin", "/lib", "/lib64", "/usr", "/etc", "/proc", "/sys", "/dev"];
+
+/// The volumes of a template; an error says what is not there.
+pub(super) fn read(namespace: &str, template: &PodTemplate, texts: &AllTexts) -> Result<Vec<Directory>, String> {
+    let mut all = Vec::new();
+    for volume in &template.spec.volumes {
+        let content = match volume {
+            Volume { config_map: Some(map), .. } => {
+                let files = Files { kind: Kind::ConfigMap, name: &map.name, items: &map.items, mode: map.default_mode };
+                files.read(namespace, map.optional, texts)?
+            }
+            Volume { secret: Some(secret), .. } => {
+                let (name, mode) = (&secret.secret_name, secret.default_mode);
+                let files = Files { kind: Kind::Secret, name, items: &secret.items, mode };
+                files.read(namespace, secret.optional, texts)?
+            }
+            Volume { empty_dir: Some(_), .. } => Content::Empty,
+            // Said when the file is read.
+            _ => continue,
+        };
+        all.push(Directory { name: volume.name.to_string(), content });
+    }
+    Ok(all)
+}
+
+/// The texts of an object as files.
+struct Files<'a> {
+    kind: Kind,
+    name: &'a str,
+    items: &'a [KeyToPath],
+    mode: Option<FileMode>,
+}
+
+impl Files<'_> {
+    fn read(&self, namespace: &str, optional: bool, texts: &AllTexts) -> Result<Content, String> {
+        let Self { kind, name, items, mode } = *self;
+        let mode = mode.map_or(DEFAULT_MODE, |mode| mode.0);
+        let Some(texts) = texts.get(kind, namespace, name) else {
+            let missing = || Err(format!("there is no {kind} {namespace}/{name}"));
+            return if optional { Ok(Content::Files(Vec::new())) } else { missing() };
+        };
+        if items.is_empty() {
+            let file = |(name, bytes): (&String, &Vec<u8>)| TextFile { path: name.into(), bytes: bytes.clone(), mode };
+            return Ok(Content::Files(texts.iter().map(file).collect()));
+        }
+        let mut files = Vec::new();
+        for item in items {
+            match texts.get(&item.key) {
+                Some(bytes) => {
+                    let path = inside(&item.path).ok_or_else(|| format!("`{}` leads out of the volume", item.path))?;
+                    files.push(TextFile { path, bytes: bytes.clone(), mode: item.mode.map_or(mode, |mode| mode.0) });
+                }
+                None if optional => {}
+                None => return Err(format!("the {kind} {namespace}/{name} has no `{}`", item.key)),
+            }
+        }
+        Ok(Content::Files(files))
+    }
+}
+
+/// A relative path that stays inside.
+fn inside(path: &str) -> Option<PathBuf> {
+    let path = Path::new(path);
+    let stays = path.components().all(|part| matches!(part, Component::Normal(_)));
+    (stays && path.components().next().is_some()).then(|| path.to_owned())
+}
+
+/// Where the first container finds its volumes. What cannot be mounted on this machine is a warning: there programs share the
+/// machine's files, and a volume can only be laid over a directory that exists and that nothing here needs.
+pub(super) fn mounts(
+    object: &Object,
+    template: &PodTemplate,
+    volumes: &[Directory],
+    needed: &[PathBuf],
+    diagnostics: &mut Diagnostics,
+) -> Vec<Mount> {
+    let containers = template.spec.containers.iter();
+    let wanted = containers.flat_map(|container| &container.volume_mounts);
+    let mut mounts: Vec<Mount> = Vec::new();
+    for mount in wanted {
+        let Some(volume) = volumes.iter().find(|volume| volume.name == mount.name) else { continue };
+        match place(mount, volume, needed) {
+            Ok(place) if mounts.iter().all(|other| other.path != place.path) => mounts.push(place),
+            Ok(_) => {}
+            Err(reason) => {
+                let message = format!("{object}: the volume `{}` is not mounted: {reason}", mount.name);
+                let help = format!("the program finds it at ${}", volume.variable());
+                diagnostics.push(Diagnostic::warning("not-mounted", object.origin.clone(), message).with_help(help));
+            }
+        }
+    }
+    mounts
+}
+
+fn place(mount: &VolumeMount, volume: &Directory, needed: &[PathBuf]) -> Result<Mount, String> {
+    let path = PathBuf::from(&mount.mount_path);
+    let shown = path.display();
+    if !path.is_absolute() || path.components().any(|part| part == Component::ParentDir) {
+        return Err(format!("`{shown}` is no absolute path"));
+    }
+    let sub_path = match &mount.sub_path {
+        None => None,
+        Some(below) => Some(inside(below).ok_or_else(|| format!("`{below}` leads out of the volume"))?),
+    };
+    let Ok(real) = path.canonicalize() else {
+        return Err(format!("{shown} does not exist on this machine"));
+    };
+    if NEEDED.iter().any(|known| real == Path::new(known)) || needed.iter().any(|known| known.starts_with(&real)) {
+        return Err(format!("{shown} holds what is needed here"));
+    }
+    let is_file = matches!(&volume.content, Content::Files(files) if files.iter().any(|file| Some(&file.path) == sub_path.as_ref()));
+    if is_file == real.is_dir() {
+        return Err(format!("{shown} is {}, unlike what is mounted", if is_file { "a directory" } else { "a file" }));
+    }
+    let read_only = mount.read_only || volume.content != Content::Empty;
+    Ok(Mount { volume: volume.name.clone(), path: real, sub_path, read_only })
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_api::Resource;
+
+    use super::*;
+
+    fn read_all(folder: &Path, spec: &str) -> (Result<Vec<Directory>, String>, Vec<Mount>, String) {
+        let text = format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: settings}}\ndata: {{a: one, b: two}}\n---\n\
+             apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: web}}\nspec:\n  selector: {{matchLabels: {{app: web}}}}\n  \
+             template:\n    metadata: {{labels: {{app: web}}}}\n    spec: {{{}}}\n",
+            spec.replace("FOLDER", &folder.display().to_string())
+        );
+        let (objects, found) = evenkeel_api::load(&[("app.yaml".into(), text.into())]);
+        assert!(!found.has_errors(), "{found}");
+        let Some(Resource::Deployment(deployment)) = objects.last().map(|object| &object.resource) else {
+            panic!("the last one is a Deployment")
+        };
+        let template = &deployment.spec.template;
+        let volumes = read("default", template, &AllTexts::of(&objects));
+        let mut said = Diagnostics::new();
+        let known = volumes.clone().unwrap_or_default();
+        let needed = [folder.join("needed/state")];
+        let mounts = mounts(objects.last().expect("one"), template, &known, &needed, &mut said);
+        (volumes, mounts, said.to_string())
+    }
+
+    #[test]
+    fn volumes_are_mounted_where_they_can_be_and_what_cannot_be_is_said() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let folder = folder.path().canonicalize().expect("it is there");
+        std::fs::create_dir_all(folder.join("config")).expect("our own folder");
+        std::fs::create_dir_all(folder.join("needed/state")).expect("our own folder");
+        let volumes = "volumes: [{name: settings, configMap: {name: settings, items: [{key: a, path: deep/a.txt, mode: 0400}]}}, {name: tmp, emptyDir: {}}]";
+        let mounted = |mounts: &str| {
+            read_all(&folder, &format!("{volumes}, containers: [{{name: web, volumeMounts: [{mounts}]}}]"))
+        };
+        let (found, mounts, said) = mounted("{name: settings, mountPath: FOLDER/config}");
+        let file = TextFile { path: "deep/a.txt".into(), bytes: b"one".to_vec(), mode: 0o400 };
+        assert_eq!(found.expect("all is there")[0].content, Content::Files(vec![file]));
+        assert_eq!(said, "");
+        let mount =
+            Mount { volume: "settings".to_owned(), path: folder.join("config"), sub_path: None, read_only: true };
+        assert_eq!(mounts, [mount]);
+        for (mounts, reason) in [
+            ("{name: tmp, mountPath: FOLDER/none}", "does not exist on this machine"),
+            ("{name: tmp, mountPath: FOLDER/needed}", "holds what is needed here"),
+            ("{name: tmp, mountPath: /etc}", "holds what is needed here"),
+            ("{name: tmp, mountPath: FOLDER/config, subPath: ../x}", "leads out of the volume"),
+            (
+                "{name: settings, mountPath: FOLDER/config, subPath: deep/a.txt}",
+                "is a directory, unlike what is mounted",
+            ),
+        ] {
+            let (_, mounts, said) = mounted(mounts);
+            assert!(mounts.is_empty() && said.contains(reason) && said.contains("$EVENKEEL_VOLUME_"), "{said}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_said_unless_it_is_optional() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let read =
+            |volume: &str| read_all(folder.path(), &format!("volumes: [{{name: v, {volume}}}], containers: []")).0;
+        assert_eq!(read("secret: {secretName: none}"), Err("there is no Secret default/none".to_owned()));
+        let key = "configMap: {name: settings, items: [{key: none, path: a}]}";
+        assert_eq!(read(key), Err("the ConfigMap default/settings has no `none`".to_owned()));
+        let empty = Directory { name: "v".to_owned(), content: Content::Files(Vec::new()) };
+        assert_eq!(read("secret: {secretName: none, optional: true}"), Ok(vec![empty]));
+    }
+}
