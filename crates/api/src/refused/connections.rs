@@ -102,7 +102,7 @@ pub(super) fn unknown_settings(span: &Span) -> ConfigMap {
 }
 
 fn config_map(settings: Spanned<String>) -> ConfigMap {
-    ConfigMap { data: BTreeMap::from([(MeshConfig::KEY.to_owned(), settings)]) }
+    ConfigMap { data: BTreeMap::from([(MeshConfig::KEY.to_owned(), settings)]), binary_data: BTreeMap::new() }
 }
 
 /// The settings that have no mistake. Those with one are the defaults, but that calls to nobody knows where are refused if
