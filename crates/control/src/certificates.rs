@@ -6,14 +6,16 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime};
 
 use evenkeel_base::spiffe::SpiffeId;
-use evenkeel_ca::{Authority, CsrError, DEFAULT_TTL, SignError, TokenKey};
+use evenkeel_ca::{Authority, CsrError, DEFAULT_TTL, SignError, TokenKey, Workload};
 use evenkeel_xds::istio::auth::istio_certificate_service_server::IstioCertificateService;
 use evenkeel_xds::istio::auth::{IstioCertificateRequest, IstioCertificateResponse};
 use http::HeaderMap;
+use tokio::sync::watch;
 use tonic::{Code, Extensions, Request, Response, Status};
 
 use crate::metrics::Metrics;
 use crate::quota::{Rate, host};
+use crate::world::World;
 
 /// The one method, as clients call it.
 pub const METHOD: &str = "/istio.v1.auth.IstioCertificateService/CreateCertificate";
@@ -25,10 +27,15 @@ const REFUSALS: (u32, Duration) = (50, Duration::from_millis(200));
 const ISSUED: (u32, Duration) = (30, Duration::from_secs(1));
 /// Addresses, and pods, remembered for that.
 const MAX_REMEMBERED: usize = 50_000;
+/// How long a Pod may take to become known to the control plane after it has begun to run.
+const POD_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Who asks for a certificate, by the token in the call's head.
 #[derive(Debug, Clone)]
-struct Caller(SpiffeId);
+struct Caller {
+    identity: SpiffeId,
+    workload: Workload,
+}
 
 /// The service over an authority and the key that tokens are checked with.
 pub struct Certificates {
@@ -39,6 +46,8 @@ pub struct Certificates {
     refusals: Rate<IpAddr>,
     /// By namespace and pod.
     issued: Rate<(String, String)>,
+    /// Where the Pods are that tokens are good for; none: they are good for any.
+    pods: Option<watch::Receiver<Arc<World>>>,
 }
 
 impl std::fmt::Debug for Certificates {
@@ -57,7 +66,13 @@ impl Certificates {
     ) -> Self {
         let refusals = Rate::new(REFUSALS.0, REFUSALS.1, MAX_REMEMBERED);
         let issued = Rate::new(ISSUED.0, ISSUED.1, MAX_REMEMBERED);
-        Self { authority, tokens, trust_domain, metrics, refusals, issued }
+        Self { authority, tokens, trust_domain, metrics, refusals, issued, pods: None }
+    }
+
+    /// From now on a token ends with its Pod.
+    #[must_use]
+    pub fn of_running_pods(self, pods: watch::Receiver<Arc<World>>) -> Self {
+        Self { pods: Some(pods), ..self }
     }
 
     /// Whether `address` may go on to send its request, whose head has come: its token is checked before a byte of the body
@@ -72,19 +87,19 @@ impl Certificates {
                 "too many certificate requests without a valid token; come again later",
             ));
         }
-        let identity = self.authenticate(metadata, now).inspect_err(|status| {
+        let caller = self.authenticate(metadata, now).inspect_err(|status| {
             if status.code() != Code::ResourceExhausted {
                 self.refusals.note(address, now);
                 self.metrics.csr_unauthenticated.fetch_add(1, Relaxed);
             }
             tracing::warn!(%address, reason = status.message(), "certificate request refused");
         })?;
-        extensions.insert(Caller(identity));
+        extensions.insert(caller);
         Ok(())
     }
 
-    /// The identity that the bearer token stands for.
-    fn authenticate(&self, metadata: &HeaderMap, now: Instant) -> Result<SpiffeId, Status> {
+    /// Whom the bearer token stands for.
+    fn authenticate(&self, metadata: &HeaderMap, now: Instant) -> Result<Caller, Status> {
         let token = bearer(metadata).ok_or_else(|| {
             Status::unauthenticated("a certificate request needs the metadata `authorization: Bearer TOKEN`")
         })?;
@@ -95,11 +110,29 @@ impl Certificates {
         let identity = workload
             .spiffe_id(&self.trust_domain)
             .map_err(|error| Status::unauthenticated(format!("the token names no identity: {error}")))?;
-        if !self.issued.note((workload.namespace, workload.pod), now) {
+        if !self.issued.note((workload.namespace.clone(), workload.pod.clone()), now) {
             self.metrics.csr_throttled.fetch_add(1, Relaxed);
             return Err(Status::resource_exhausted("too many certificate requests of this pod; come again later"));
         }
-        Ok(identity)
+        Ok(Caller { identity, workload })
+    }
+
+    /// Whether the token's Pod is there, with that account; a moment later than its first request is soon enough.
+    async fn runs(&self, workload: &Workload) -> Result<(), Status> {
+        let Some(mut pods) = self.pods.clone() else { return Ok(()) };
+        let (namespace, pod) = (workload.namespace.as_str().into(), workload.pod.as_str().into());
+        let is_there = |world: &Arc<World>| {
+            let known = world.snapshot.workload(&namespace, &pod);
+            known.is_some_and(|known| *known.service_account == *workload.service_account)
+        };
+        match tokio::time::timeout(POD_TIMEOUT, pods.wait_for(is_there)).await {
+            Ok(Ok(_)) => Ok(()),
+            _ => {
+                let reason =
+                    format!("the token's Pod {namespace}/{pod} is not running as `{}`", workload.service_account);
+                Err(Status::unauthenticated(reason))
+            }
+        }
     }
 
     fn issue(&self, request: &IstioCertificateRequest, identity: &SpiffeId) -> Result<Vec<String>, Status> {
@@ -136,9 +169,13 @@ impl IstioCertificateService for Certificates {
         &self,
         request: Request<IstioCertificateRequest>,
     ) -> Result<Response<IstioCertificateResponse>, Status> {
-        let Some(Caller(identity)) = request.extensions().get() else {
+        let Some(Caller { identity, workload }) = request.extensions().get() else {
             return Err(Status::unauthenticated("nobody has looked at the caller's token"));
         };
+        self.runs(workload).await.inspect_err(|status| {
+            self.metrics.csr_unauthenticated.fetch_add(1, Relaxed);
+            tracing::warn!(%identity, reason = status.message(), "certificate request refused");
+        })?;
         let cert_chain = self.issue(request.get_ref(), identity).inspect_err(|status| {
             tracing::warn!(%identity, reason = status.message(), "certificate request refused");
         })?;

@@ -34,6 +34,10 @@ pub struct Options {
     #[arg(long)]
     pub allow_plaintext_from_network: bool,
 
+    /// Issue certificates only for Pods that are in the configuration, with the service account that the token names.
+    #[arg(long)]
+    pub require_running_pod: bool,
+
     /// A further DNS name or address that the TLS port's certificate is valid for. May be repeated.
     #[arg(long = "server-name", value_name = "NAME")]
     pub server_names: Vec<String>,

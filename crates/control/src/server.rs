@@ -171,7 +171,11 @@ impl ControlPlane {
         drop(lease);
         let server_certificates = ServerCertificates::new(authority.clone(), &options.server_names)?;
         let metrics = Arc::new(Metrics::default());
-        let certificates = Arc::new(Certificates::new(authority, tokens, trust_domain, metrics.clone()));
+        let mut certificates = Certificates::new(authority, tokens, trust_domain, metrics.clone());
+        if options.require_running_pod {
+            certificates = certificates.of_running_pods(world.subscribe());
+        }
+        let certificates = Arc::new(certificates);
         let addresses = Addresses {
             grpc: local("--grpc-address", &grpc)?,
             secure_grpc: local("--secure-grpc-address", &secure_grpc)?,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use evenkeel_local::cleanup::StateDir;
-use evenkeel_local::exec::{self, ExecOptions};
+use evenkeel_local::exec::{self, ContainerName, ExecOptions};
 use evenkeel_local::ports::PortChoice;
 use evenkeel_proxy::memory;
 
@@ -58,6 +58,9 @@ enum Command {
     Logs(LogsArguments),
     /// Replace the replicas of a workload by new ones, without losing requests.
     Restart(RestartArguments),
+    /// Hold a process namespace open (`up` starts it).
+    #[command(name = evenkeel_local::init::COMMAND, hide = true)]
+    PodInit,
     /// Check files without running anything.
     Validate(ValidateArguments),
     /// Run the control plane.
@@ -203,6 +206,10 @@ struct ExecArguments {
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 
+    /// The container to run it in: `app`, the application's, or `istio-proxy`, its sidecar's.
+    #[arg(short, long, value_name = "NAME", default_value = "app")]
+    container: ContainerName,
+
     /// The command and its arguments; a shell if none is given.
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -257,6 +264,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             }
             Ok(0)
         }
+        Command::PodInit => evenkeel_local::init::run(),
         Command::Validate(ValidateArguments { paths, files, strict }) => {
             Ok(validate::run(&[paths, files].concat(), strict, &mut io::stdout().lock())?)
         }
@@ -358,7 +366,7 @@ fn workers(arguments: WorkersArguments) -> anyhow::Result<u8> {
         vec![program.into(), "proxy-config".into(), "workers".into(), "--admin".into(), admin.into()];
     command.extend(json.then(|| "--json".into()));
     let state = state.unwrap_or_else(StateDir::default_path);
-    Ok(exec::run(&ExecOptions { state, workload, namespace, command })?)
+    Ok(exec::run(&ExecOptions { state, workload, namespace, container: ContainerName::Proxy, command })?)
 }
 
 fn exec_inside(arguments: ExecArguments) -> anyhow::Result<u8> {
@@ -366,6 +374,7 @@ fn exec_inside(arguments: ExecArguments) -> anyhow::Result<u8> {
         state: arguments.state.unwrap_or_else(StateDir::default_path),
         workload: arguments.workload,
         namespace: arguments.namespace,
+        container: arguments.container,
         command: if arguments.command.is_empty() { vec!["sh".into()] } else { arguments.command },
     };
     Ok(exec::run(&options)?)

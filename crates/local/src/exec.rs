@@ -1,23 +1,28 @@
-//! `evenkeel exec WORKLOAD -- CMD…`: a command inside a replica's namespaces, as `kubectl exec` does it.
+//! `evenkeel exec WORKLOAD -- CMD…`: a command inside one of a replica's containers, as `kubectl exec` does it: it sees what the
+//! program there sees, and may do no more.
 //!
 //! The running `up` hands the namespaces out as descriptors over a Unix socket in its state directory, which only its own
 //! user can open; process ids would mean nothing across the mesh's process namespace.
 
 use std::ffi::{CString, OsString};
+use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::{ForkResult, execvp, fork};
+use nix::unistd::{ForkResult, execvp, fexecve, fork};
 use serde::{Deserialize, Serialize};
 
-use crate::namespace::{Namespace, join};
+use crate::confine::Rights;
+use crate::container::Container;
+use crate::namespace::join;
+use crate::tools::find_program;
 
 /// Longest request and answer, in bytes.
 const MAX_MESSAGE_BYTES: u64 = 256 * 1024;
@@ -33,8 +38,34 @@ pub struct ExecOptions {
     pub workload: String,
     /// Its namespace; none: whichever has it.
     pub namespace: Option<String>,
+    /// The container to run it in.
+    pub container: ContainerName,
     /// Program and arguments.
     pub command: Vec<OsString>,
+}
+
+/// One of a replica's containers, by the name that Istio gives the sidecar's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ContainerName {
+    /// The application.
+    #[default]
+    #[serde(rename = "app")]
+    Application,
+    /// The proxy with its agent.
+    #[serde(rename = "istio-proxy")]
+    Proxy,
+}
+
+impl std::str::FromStr for ContainerName {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "app" => Ok(Self::Application),
+            "istio-proxy" => Ok(Self::Proxy),
+            other => Err(format!("a replica has no container `{other}`; it has `app` and `istio-proxy`")),
+        }
+    }
 }
 
 /// Why nothing was run.
@@ -71,6 +102,8 @@ pub struct Request {
     pub namespace: Option<String>,
     /// Name of the workload or pod, in one of the forms of [`evenkeel_base::replica::fit`]; empty: all.
     pub workload: String,
+    /// Its container.
+    pub container: ContainerName,
 }
 
 /// What the answer is for.
@@ -106,6 +139,8 @@ pub enum Reply {
         environment: Vec<(String, String)>,
         /// Its program's working directory.
         directory: PathBuf,
+        /// What its program may do.
+        rights: Rights,
     },
     /// The replicas that are meant, those of the best fit.
     Replicas(Vec<Named>),
@@ -120,8 +155,10 @@ pub enum Reply {
 /// Must be called while the process has a single thread.
 pub fn run(options: &ExecOptions) -> Result<u8, ExecError> {
     let (namespace, workload) = (options.namespace.clone(), options.workload.clone());
-    let (reply, descriptors) = ask(&options.state, &Request { purpose: Purpose::Enter, namespace, workload })?;
-    let Reply::Replica { environment, directory } = reply else { return Err(unexpected(reply)) };
+    let request = Request { purpose: Purpose::Enter, namespace, workload, container: options.container };
+    let (reply, descriptors) = ask(&options.state, &request)?;
+    let Reply::Replica { environment, directory, rights } = reply else { return Err(unexpected(reply)) };
+    let brought = brought_along(options);
     enter(&descriptors).map_err(ExecError::Enter)?;
     let program = options.command.first().cloned().unwrap_or_else(|| "sh".into());
     let failed = |source: io::Error| ExecError::Command { command: program.clone(), source };
@@ -134,7 +171,10 @@ pub fn run(options: &ExecOptions) -> Result<u8, ExecError> {
     // SAFETY: single-threaded by this function's contract.
     match unsafe { fork() }.map_err(|error| failed(error.into()))? {
         ForkResult::Child => {
-            let error = become_command(&directory, &environment, &arguments);
+            let error = match rights.take_on() {
+                Ok(()) => become_command(&directory, &environment, brought, &arguments),
+                Err(error) => error,
+            };
             let _ = writeln!(io::stderr(), "error: {}", failed(error));
             std::process::exit(127)
         }
@@ -155,7 +195,23 @@ pub fn run(options: &ExecOptions) -> Result<u8, ExecError> {
     }
 }
 
-fn become_command(directory: &Path, environment: &[(String, String)], arguments: &[CString]) -> io::Error {
+/// The executable of a command for the proxy's container, from where `exec` itself is called: a newer version of the proxy, say. In there
+/// is nothing but the machine's own programs.
+fn brought_along(options: &ExecOptions) -> Option<File> {
+    let name = options.command.first().filter(|_| options.container == ContainerName::Proxy)?;
+    let path = match name.as_bytes().contains(&b'/') {
+        true => PathBuf::from(name),
+        false => find_program(name.to_str()?)?,
+    };
+    OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path).ok()
+}
+
+fn become_command(
+    directory: &Path,
+    environment: &[(String, String)],
+    brought: Option<File>,
+    arguments: &[CString],
+) -> io::Error {
     for (name, value) in environment {
         // SAFETY: the forked child has a single thread, so nobody reads the environment meanwhile.
         unsafe { std::env::set_var(name, value) };
@@ -163,6 +219,13 @@ fn become_command(directory: &Path, environment: &[(String, String)], arguments:
     let Some(program) = arguments.first() else { return io::Error::from(io::ErrorKind::InvalidInput) };
     if let Err(error) = std::env::set_current_dir(directory) {
         return error;
+    }
+    if let Some(file) = brought {
+        let variable =
+            |(name, value): (OsString, OsString)| CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).ok();
+        let variables: Vec<CString> = std::env::vars_os().filter_map(variable).collect();
+        // What cannot be run by its descriptor, as a script, is looked for inside.
+        let _ = fexecve(file, arguments, &variables);
     }
     match execvp(program, arguments) {
         Ok(never) => match never {},
@@ -176,7 +239,7 @@ fn become_command(directory: &Path, environment: &[(String, String)], arguments:
 /// When no mesh is running, or nothing of that name is in it.
 pub fn list(state: &Path, workload: &str, namespace: Option<&str>) -> Result<Vec<Named>, ExecError> {
     let (workload, namespace) = (workload.to_owned(), namespace.map(str::to_owned));
-    match ask(state, &Request { purpose: Purpose::List, namespace, workload })?.0 {
+    match ask(state, &Request { purpose: Purpose::List, namespace, workload, container: ContainerName::default() })?.0 {
         Reply::Replicas(replicas) => Ok(replicas),
         other => Err(unexpected(other)),
     }
@@ -188,7 +251,9 @@ pub fn list(state: &Path, workload: &str, namespace: Option<&str>) -> Result<Vec
 /// As [`list`].
 pub fn restart(state: &Path, workload: &str, namespace: Option<&str>) -> Result<Vec<String>, ExecError> {
     let (workload, namespace) = (workload.to_owned(), namespace.map(str::to_owned));
-    match ask(state, &Request { purpose: Purpose::Restart, namespace, workload })?.0 {
+    match ask(state, &Request { purpose: Purpose::Restart, namespace, workload, container: ContainerName::default() })?
+        .0
+    {
         Reply::Restarted(workloads) => Ok(workloads),
         other => Err(unexpected(other)),
     }
@@ -255,18 +320,20 @@ pub async fn read_request(stream: &mut tokio::net::UnixStream) -> io::Result<Req
     Ok(serde_json::from_slice(&request)?)
 }
 
-/// The supervisor's side: answers with a replica's namespaces, or with the reason why not.
-pub async fn answer(stream: tokio::net::UnixStream, reply: &Reply, namespace: Option<&Namespace>) -> io::Result<()> {
+/// The supervisor's side: answers with a container's namespaces, or with the reason why not.
+pub async fn answer(stream: tokio::net::UnixStream, reply: &Reply, container: Option<&Container>) -> io::Result<()> {
     use tokio::io::AsyncWriteExt;
     let text = serde_json::to_vec(reply)?;
-    let Some(namespace) = namespace else {
+    let Some(container) = container else {
         let mut stream = stream;
         return stream.write_all(&text).await;
     };
     let own = |kind: &str| std::fs::File::open(format!("/proc/self/ns/{kind}"));
     let (user, process) = (own("user")?, own("pid")?);
-    let [network, mount, uts] = namespace.descriptors().map(|descriptor| descriptor.as_raw_fd());
-    let raw: [RawFd; DESCRIPTORS] = [user.as_raw_fd(), process.as_raw_fd(), network, mount, uts];
+    let (namespaces, processes) = container.descriptors();
+    let [network, mount, uts] = namespaces.map(|descriptor| descriptor.as_raw_fd());
+    let process = processes.map_or(process.as_raw_fd(), |processes| processes.as_raw_fd());
+    let raw: [RawFd; DESCRIPTORS] = [user.as_raw_fd(), process, network, mount, uts];
     // One blocking message to a local peer that is already reading, off the event loop's non-blocking socket.
     let stream = stream.into_std()?;
     stream.set_nonblocking(false)?;

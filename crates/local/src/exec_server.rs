@@ -1,4 +1,5 @@
-//! The supervisor's side of `evenkeel exec`, `logs` and `restart`: says which replicas are meant, and hands out their namespaces.
+//! The supervisor's side of `evenkeel exec`, `logs` and `restart`: says which replicas are meant, and hands out their containers'
+//! namespaces.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,7 +11,7 @@ use evenkeel_base::replica::fit;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::exec::{Named, Purpose, Reply, Request, answer, read_request};
+use crate::exec::{ContainerName, Named, Purpose, Reply, Request, answer, read_request};
 use crate::mesh::Replicas;
 use crate::replica::Replica;
 use crate::workloads::INGRESS_NAME;
@@ -54,7 +55,7 @@ pub async fn serve(
         };
         let Ok(Ok(request)) = tokio::time::timeout(REQUEST_TIMEOUT, read_request(&mut stream)).await else { continue };
         let meant = meant(&replicas.borrow().clone(), &request);
-        let answered = serve_one(stream, request.purpose, meant, restarts.clone());
+        let answered = serve_one(stream, (request.purpose, request.container), meant, restarts.clone());
         // Others must not wait for a restart.
         tokio::spawn(async move {
             if let Err(error) = answered.await {
@@ -66,7 +67,7 @@ pub async fn serve(
 
 async fn serve_one(
     stream: UnixStream,
-    purpose: Purpose,
+    (purpose, container): (Purpose, ContainerName),
     meant: Result<Vec<Arc<Replica>>, String>,
     restarts: mpsc::Sender<Restart>,
 ) -> io::Result<()> {
@@ -76,8 +77,12 @@ async fn serve_one(
     };
     match (purpose, found.first()) {
         (Purpose::Enter, Some(replica)) => {
-            let (environment, directory) = replica.surroundings.clone();
-            answer(stream, &Reply::Replica { environment, directory }, Some(&replica.namespace)).await
+            let (container, surroundings) = match container {
+                ContainerName::Application => (&replica.containers.program, &replica.surroundings.program),
+                ContainerName::Proxy => (&replica.containers.proxy, &replica.surroundings.proxy),
+            };
+            let (environment, directory) = surroundings.clone();
+            answer(stream, &Reply::Replica { environment, directory, rights: container.rights }, Some(container)).await
         }
         (Purpose::Restart, Some(_)) => answer(stream, &restart(&found, &restarts).await, None).await,
         (Purpose::List, _) | (_, None) => {

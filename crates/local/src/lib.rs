@@ -4,12 +4,15 @@
 //! supervisor ([`sandbox`]); that one, inside fresh namespaces, starts the control plane, the gateway and the replicas
 //! ([`supervisor`], [`mesh`]). Everything started is this same binary, or the application.
 
+pub mod accounts;
 pub mod applied;
 pub mod builds;
 pub mod capture;
 pub mod check;
 pub mod cleanup;
 pub mod client;
+pub mod confine;
+pub mod container;
 mod disk;
 pub mod egress;
 pub mod exec;
@@ -17,9 +20,11 @@ mod exec_server;
 mod farewell;
 mod follow;
 mod grpc_health;
+pub mod init;
 mod logs;
 mod main_process;
 pub mod mesh;
+mod mounts;
 mod names;
 pub mod namespace;
 pub mod network;
@@ -38,9 +43,11 @@ pub mod replica;
 mod rollout;
 pub mod sandbox;
 pub mod supervisor;
+pub mod tokens;
 pub mod tools;
 pub mod ui;
 pub mod up;
+pub mod view;
 pub mod vitals;
 pub mod volumes;
 pub mod workloads;

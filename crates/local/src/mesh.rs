@@ -5,17 +5,18 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use evenkeel_base::files::{Readers, write_atomically};
-use evenkeel_ca::TokenKey;
 use futures_util::future::join_all;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::accounts::Accounts;
 use crate::capture;
 use crate::cleanup::StateDir;
 use crate::client::Call;
+use crate::container::ContainerError;
 use crate::egress::ground::Way;
 use crate::network::{BRIDGE_ADDRESS, MAX_PODS, NetworkError, Place, pod_address, search_list};
 use crate::plan::Plan;
@@ -23,9 +24,10 @@ use crate::pods::{ContainerPort, Pod, Roster, RosterView};
 use crate::preflight::Refused;
 use crate::probe::{Check, Probe};
 use crate::process::{Phase, Process, State};
-use crate::programs::{self, CONTROL_DEBUG, ProgramError};
-use crate::replica::{Replica, ReplicaSpec, Retirement, TERMINATION_GRACE};
+use crate::programs::{self, CONTROL_DEBUG};
+use crate::replica::{Containers, Replica, ReplicaSpec, Retirement, TERMINATION_GRACE};
 use crate::rollout::{self, Present};
+use crate::tokens::{CredentialError, Credentials, Tokens};
 use crate::ui::Events;
 use crate::vitals::Care;
 use crate::workloads::{
@@ -60,6 +62,9 @@ data:
 /// Why the mesh does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum MeshError {
+    /// What programs run in.
+    #[error(transparent)]
+    Container(#[from] ContainerError),
     /// Links, addresses, rules.
     #[error(transparent)]
     Network(#[from] NetworkError),
@@ -69,9 +74,9 @@ pub enum MeshError {
     /// The kernel.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// Tokens, command lines.
+    /// Tokens.
     #[error(transparent)]
-    Program(#[from] ProgramError),
+    Credential(#[from] CredentialError),
     /// The control plane did not come up.
     #[error("the control plane does not serve ({reason}); its log: {log}")]
     ControlPlane {
@@ -100,7 +105,8 @@ pub type Replicas = Arc<BTreeMap<(String, String), Arc<Replica>>>;
 pub struct Mesh {
     plan: Arc<Plan>,
     roster: Roster,
-    tokens: TokenKey,
+    tokens: Tokens,
+    accounts: Accounts,
     control: Option<Process>,
     egress: Option<Process>,
     replicas: watch::Sender<Replicas>,
@@ -123,17 +129,18 @@ pub struct Mesh {
 
 impl Mesh {
     /// Nothing started yet.
-    pub fn new(plan: Arc<Plan>, roster: Roster) -> Result<Self, MeshError> {
+    pub fn new(plan: Arc<Plan>, roster: Roster, accounts: Accounts) -> Result<Self, MeshError> {
         if !plan.manifest.has_mesh_config {
             write_atomically(&plan.state.runtime().join("mesh.yaml"), MESH_CONFIG.as_bytes(), Readers::All)
                 .map_err(|source| MeshError::Io { what: "cannot write the mesh's settings", source })?;
         }
-        let tokens = TokenKey::open(&plan.state.control()).map_err(ProgramError::from)?;
+        let tokens = Tokens::begin(&plan.state.control())?;
         Ok(Self {
             view: roster.subscribe(),
             plan,
             roster,
             tokens,
+            accounts,
             control: None,
             egress: None,
             replicas: watch::Sender::new(Replicas::default()),
@@ -377,16 +384,29 @@ impl Mesh {
         let mut place = self.place(&pod, link, captured.then(|| capture::ruleset(BRIDGE_ADDRESS)));
         place.mounts.clone_from(&workload.mounts);
         write_volumes(workload, &place.volumes())?;
-        let mut program = programs::application(&self.plan, workload, &pod);
+        let executable = if let Sidecar::Envoy(path) = &workload.sidecar { Some(path.as_path()) } else { None };
+        let directory = workload.command.directory.as_deref();
+        let mut applicant = self.accounts.of_application(&pod, directory).map_err(ContainerError::from)?;
+        if !workload.volumes.is_empty() {
+            applicant.container.view.own.push(place.volumes());
+        }
+        let folder = self.plan.state.pod(&pod.name);
+        let proxy = self.accounts.of_proxy(&folder, executable).map_err(ContainerError::from)?;
+        let credentials = Credentials::new(folder, &pod, proxy.rights.account);
+        if captured {
+            self.tokens.give(&credentials, SystemTime::now())?;
+        }
+        let mut program = programs::application(&self.plan, workload, &pod, &applicant);
         let volumes = workload.volumes.iter();
         program
             .environment
             .extend(volumes.map(|volume| (volume.variable(), volume.place(&place.volumes()).display().to_string())));
         Ok(ReplicaSpec {
             place,
-            proxy: programs::proxy(&self.plan, &pod, &workload.sidecar, &self.tokens)?,
+            proxy: programs::proxy(&self.plan, &pod, &workload.sidecar, &credentials),
             program: Some(program),
             after: workload.before(name).map(|before| (workload.namespace.clone(), before)),
+            containers: Containers { program: applicant.container, proxy },
             probe: workload.probe.clone(),
             drain_time: self.plan.options.drain_time,
             care: workload.care.clone(),
@@ -431,7 +451,12 @@ impl Mesh {
             ports: self.plan.host_ports.iter().map(port).collect(),
             in_mesh: true,
         });
-        let mut proxy = programs::proxy(&self.plan, &pod, &Sidecar::Evenkeel { full: true }, &self.tokens)?;
+        let applicant = self.accounts.of_application(&pod, None).map_err(ContainerError::from)?;
+        let folder = self.plan.state.pod(&pod.name);
+        let container = self.accounts.of_proxy(&folder, None).map_err(ContainerError::from)?;
+        let credentials = Credentials::new(folder, &pod, container.rights.account);
+        self.tokens.give(&credentials, SystemTime::now())?;
+        let mut proxy = programs::proxy(&self.plan, &pod, &Sidecar::Evenkeel { full: true }, &credentials);
         if let Some(proxy) = &mut proxy {
             let sockets = self.plan.host_ports.iter();
             proxy.listeners = sockets.map(|port| (port.listener.to_string(), port.descriptor())).collect();
@@ -441,6 +466,7 @@ impl Mesh {
             proxy,
             program: None,
             after: None,
+            containers: Containers { program: applicant.container, proxy: container },
             probe: Probe::new(Check::Runs),
             drain_time: self.plan.options.drain_time,
             care: Care::default(),
@@ -449,6 +475,17 @@ impl Mesh {
         };
         self.start_all(vec![((INGRESS_NAMESPACE.to_owned(), INGRESS_NAME.to_owned()), spec)]).await?;
         Ok(())
+    }
+
+    /// Replaces tokens long before they end. To be called every second or so.
+    pub fn renew_tokens(&self, now: SystemTime) {
+        for replica in self.replicas.borrow().values().filter(|replica| replica.pod.in_mesh) {
+            let account = replica.containers.proxy.rights.account;
+            let credentials = Credentials::new(self.plan.state.pod(&replica.pod.name), &replica.pod, account);
+            if let Err(error) = self.tokens.renew(&credentials, now) {
+                tracing::warn!(pod = %replica.pod.name, %error, "a token could not be renewed");
+            }
+        }
     }
 
     /// Ends everything in order: the gateway drains, then the replicas end, then the control plane.

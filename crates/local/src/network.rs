@@ -4,11 +4,13 @@ use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::mount::{MsFlags, mount};
 
+use crate::container::ContainerError;
 use crate::egress::ground::{self, Way};
 use crate::tools::{ToolError, Tools};
 use crate::volumes::{self, Mount};
@@ -46,6 +48,9 @@ pub enum NetworkError {
         /// What the system said.
         source: io::Error,
     },
+    /// What its programs run in could not be made.
+    #[error(transparent)]
+    Container(#[from] ContainerError),
     /// Namespaces could not be made.
     #[error("cannot make a network namespace: {0}")]
     Namespace(#[from] io::Error),
@@ -111,9 +116,21 @@ pub fn settle(place: &Place, tools: &Tools) -> Result<(), NetworkError> {
         tools.ip(&ground::sidecar_routes(*address, place.way))?;
         tools.nft(rules)?;
     }
+    open_to_programs()?;
     nix::unistd::sethostname(&place.host_name).map_err(|error| file("the host name", error.into()))?;
     mount_resolver(place)?;
     volumes::lay(&place.volumes(), &place.mounts).map_err(|error| file("a volume", error))
+}
+
+/// What container runtimes allow programs without privileges in a network of their own: ports below 1024, and `ping`.
+fn open_to_programs() -> Result<(), NetworkError> {
+    let set = |name: &str, value: &str| {
+        let path = Path::new("/proc/sys/net/ipv4").join(name);
+        fs::write(&path, value).map_err(|error| file(&path.display().to_string(), error))
+    };
+    set("ip_unprivileged_port_start", "0")?;
+    // Groups that a user namespace does not have are refused, and `ping` is no reason to fail.
+    set("ping_group_range", "0 2147483647").or_else(|_| set("ping_group_range", "0 0")).or(Ok(()))
 }
 
 /// Plugs the bridge's end of a settled replica's cable in; runs in the mesh's own namespace.
@@ -188,7 +205,9 @@ fn files_and_dns(switch: &str) -> String {
 fn over_etc(place: &Place, name: &str, content: &str) -> Result<(), NetworkError> {
     let source = place.folder.join(name);
     let target = Path::new("/etc").join(name);
-    fs::write(&source, content).map_err(|error| file(&source.display().to_string(), error))?;
+    fs::write(&source, content)
+        .and_then(|()| fs::set_permissions(&source, fs::Permissions::from_mode(0o644)))
+        .map_err(|error| file(&source.display().to_string(), error))?;
     mount(Some(&source), &target, None::<&str>, MsFlags::MS_BIND, None::<&str>)
         .map_err(|error| file(&format!("{} (it must exist on this machine)", target.display()), error.into()))
 }

@@ -1,6 +1,7 @@
 //! A program that is kept running: restarted after a crash, and followed to the process that takes over from it.
 
 use std::io;
+use std::os::unix::fs::lchown;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -165,7 +166,7 @@ impl Keeper {
         orders: watch::Receiver<Order>,
         signals: Arc<Signals>,
     ) -> Self {
-        let notices = program.notify.as_deref().and_then(listen);
+        let notices = listen(&program);
         Self { program, notices, report, orders, signals, since: Instant::now() }
     }
 
@@ -258,8 +259,14 @@ impl Keeper {
     }
 }
 
-fn listen(socket: &Path) -> Option<Notices> {
-    let listening = Notices::listen(socket);
+fn listen(program: &Program) -> Option<Notices> {
+    let socket = program.notify.as_deref()?;
+    let listening = Notices::listen(socket).and_then(|notices| {
+        if let Some(account) = program.container.as_ref().and_then(|container| container.rights.account) {
+            lchown(socket, Some(account.uid), Some(account.gid))?;
+        }
+        Ok(notices)
+    });
     let failed =
         |error| tracing::warn!(%error, socket = %socket.display(), "nobody can say here that it has taken over");
     listening.map_err(failed).ok()

@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::fchown;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use evenkeel_process::manager::NOTIFY_SOCKET;
 use tokio::process::{Child, Command};
 
-use crate::namespace::Namespace;
+use crate::container::Container;
 use crate::pidfd::PidFd;
 use crate::ports::lift;
 
@@ -46,8 +47,8 @@ pub struct Program {
     pub directory: PathBuf,
     /// File that receives standard output and error.
     pub log: PathBuf,
-    /// Namespaces to run in; none: those of the supervisor.
-    pub namespace: Option<Arc<Namespace>>,
+    /// What to run in; none: the supervisor's own surroundings.
+    pub container: Option<Arc<Container>>,
     /// Listening sockets to hand over, with their names (`LISTEN_FDNAMES`). Descriptors must lie above those handed over.
     pub listeners: Vec<(String, RawFd)>,
     /// Socket (`NOTIFY_SOCKET`) on which it says that another process has taken over from it; none: it does not happen.
@@ -74,7 +75,7 @@ impl Program {
             environment: Vec::new(),
             directory,
             log,
-            namespace: None,
+            container: None,
             listeners: Vec::new(),
             notify: None,
             like: None,
@@ -127,7 +128,10 @@ impl Program {
         };
         command.args(&self.arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         self.prepare(&mut command)?;
-        command.spawn()
+        match &self.container {
+            Some(container) => container.with_children_inside(|| command.spawn())?,
+            None => command.spawn(),
+        }
     }
 
     /// Environment, namespaces, directory and inherited sockets.
@@ -141,23 +145,25 @@ impl Program {
             let names: Vec<&str> = self.listeners.iter().map(|(name, _)| name.as_str()).collect();
             command.env("LISTEN_FDS", names.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
         }
-        let handles = self.namespace.as_ref().map(|namespace| namespace.handles());
+        let confined = self.container.as_ref().map(|container| (container.handles(), container.rights));
         let directory = CString::new(self.directory.as_os_str().as_bytes())?;
         let listeners: Vec<RawFd> = self.listeners.iter().map(|(_, descriptor)| *descriptor).collect();
         let move_in = move || {
             // SAFETY: setsid takes nothing and touches no memory.
             unsafe { libc::setsid() };
-            if let Some(handles) = handles {
+            if let Some((handles, rights)) = confined {
                 handles.enter()?;
+                rights.take_on()?;
             }
-            // After joining: a new mount namespace resets the working directory.
+            // After joining: a new mount namespace resets the working directory. As the program: it may be closed to others.
             // SAFETY: `directory` is a NUL-terminated string owned by this closure.
             if unsafe { libc::chdir(directory.as_ptr()) } != 0 {
                 return Err(io::Error::last_os_error());
             }
             hand_over(&listeners)
         };
-        // SAFETY: the closure allocates nothing and makes only async-signal-safe calls (setsid, setns, chdir, dup2).
+        // SAFETY: the closure allocates nothing and makes only async-signal-safe calls (setsid, setns, those of
+        // `Rights`, chdir, dup2).
         unsafe { command.pre_exec(move_in) };
         Ok(())
     }
@@ -167,9 +173,15 @@ impl Program {
             if let Some(folder) = self.log.parent() {
                 fs::create_dir_all(folder)?;
             }
-            OpenOptions::new().create(true).append(true).open(&self.log)
+            let log = OpenOptions::new().create(true).append(true).open(&self.log)?;
+            // A program that opens `/dev/stdout` opens this file, as who it is. Not so `/dev/null`.
+            let account = self.container.as_ref().and_then(|container| container.rights.account);
+            if let Some(account) = account.filter(|_| log.metadata().is_ok_and(|log| log.is_file())) {
+                fchown(&log, Some(account.uid), Some(account.gid))?;
+            }
+            Ok(log)
         };
-        open().or_else(|error| {
+        open().or_else(|error: io::Error| {
             // A full disk may have no room for another file: the program runs without a log rather than not at all.
             tracing::warn!(log = %self.log.display(), %error, "a program runs without its log");
             OpenOptions::new().write(true).open("/dev/null")

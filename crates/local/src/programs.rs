@@ -1,22 +1,21 @@
 //! The command lines of everything a run starts. All of Evenkeel is one binary: it starts itself.
 
 use std::ffi::OsString;
-use std::fs;
-use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use evenkeel_base::files::{Readers, write_atomically};
-use evenkeel_ca::{TokenError, TokenKey};
 
+use crate::accounts::Applicant;
 use crate::egress;
 use crate::network::BRIDGE_ADDRESS;
 use crate::plan::Plan;
 use crate::pods::Pod;
 use crate::program::Program;
+use crate::tokens::Credentials;
 use crate::workloads::environment::of_replica;
 use crate::workloads::{INGRESS_NAME, Sidecar, Workload};
 
@@ -26,27 +25,11 @@ pub const CONTROL_PORT: u16 = 15012;
 pub const CONTROL_DEBUG: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 15014);
 /// The name its certificate is checked for.
 pub const CONTROL_NAME: &str = "istiod.istio-system.svc";
-/// Lifetime of a workload's token: a run is not expected to last longer than a year.
-const TOKEN_TTL: Duration = Duration::from_secs(365 * 24 * 3600);
+/// Lifetime of a workload's certificate: it outlives its Pod by no more than that.
+const CERTIFICATE_TTL: Duration = Duration::from_secs(3600);
 
 /// Socket in a replica's folder on which its agents say which of them is the running one.
 const NOTIFY_FILE: &str = "notify";
-
-/// Why a program's files could not be made.
-#[derive(Debug, thiserror::Error)]
-pub enum ProgramError {
-    /// The workload's token.
-    #[error("cannot make a workload's token: {0}")]
-    Token(#[from] TokenError),
-    /// Files.
-    #[error("cannot write {}: {source}", .path.display())]
-    Io {
-        /// Which.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-}
 
 /// `evenkeel control-plane`, in the mesh's own network: replicas reach it at the bridge's address, nobody else can.
 pub fn control_plane(plan: &Plan) -> Program {
@@ -59,6 +42,7 @@ pub fn control_plane(plan: &Plan) -> Program {
     arguments.extend(words(["--secure-grpc-address", &format!("{BRIDGE_ADDRESS}:{CONTROL_PORT}")]));
     arguments.extend(words(["--http-address", &CONTROL_DEBUG.to_string()]));
     arguments.extend(words(["--server-name", CONTROL_NAME, "--server-name", &BRIDGE_ADDRESS.to_string()]));
+    arguments.push("--require-running-pod".into());
     itself(plan, arguments, plan.state.logs().join("control-plane.log"))
 }
 
@@ -72,19 +56,13 @@ pub fn egress(plan: &Plan) -> Program {
 }
 
 /// `evenkeel agent`, which runs a replica's proxy: a sidecar, or the gateway.
-pub fn proxy(
-    plan: &Plan,
-    pod: &Arc<Pod>,
-    sidecar: &Sidecar,
-    tokens: &TokenKey,
-) -> Result<Option<Program>, ProgramError> {
+pub fn proxy(plan: &Plan, pod: &Arc<Pod>, sidecar: &Sidecar, credentials: &Credentials) -> Option<Program> {
     let (envoy, full) = match sidecar {
-        Sidecar::None => return Ok(None),
+        Sidecar::None => return None,
         Sidecar::Evenkeel { full } => (None, *full),
         Sidecar::Envoy(path) => (Some(path), false),
     };
     let folder = plan.state.pod(&pod.name);
-    let token = write_token(&folder, pod, tokens)?;
     let role = if pod.workload == INGRESS_NAME { "router" } else { "sidecar" };
     let mut arguments = words(["agent", role, "--log-level", &plan.options.log_level]);
     arguments.extend(words(["--id", &format!("{}.{}", pod.name, pod.namespace), "--namespace", &pod.namespace]));
@@ -97,8 +75,9 @@ pub fn proxy(
     arguments.extend(words(["--discovery-address", &format!("{BRIDGE_ADDRESS}:{CONTROL_PORT}")]));
     arguments.extend(words(["--concurrency", &plan.options.sidecar_concurrency.to_string()]));
     arguments.extend(words(["--drain-time-s", &plan.options.drain_time.as_secs().to_string()]));
-    arguments.extend(["--root-cert".into(), plan.state.control().join(evenkeel_ca::authority::CA_CERT_FILE).into()]);
-    arguments.extend(["--token".into(), token.into(), "--state".into(), folder.clone().into()]);
+    arguments.extend(["--root-cert".into(), credentials.root().into(), "--token".into(), credentials.token().into()]);
+    arguments.extend(words(["--certificate-ttl-s", &CERTIFICATE_TTL.as_secs().to_string()]));
+    arguments.extend(["--state".into(), folder.clone().into()]);
     arguments.extend(words(["--proxy-resolver", &format!("{BRIDGE_ADDRESS}:53")]));
     if full {
         arguments.extend(words(["--scope", "full"]));
@@ -108,18 +87,19 @@ pub fn proxy(
     }
     let mut program = itself(plan, arguments, plan.state.log(&pod.name, "proxy"));
     program.notify = Some(folder.join(NOTIFY_FILE));
-    Ok(Some(program))
+    Some(program)
 }
 
 /// A replica's own program.
-pub fn application(plan: &Plan, workload: &Workload, pod: &Pod) -> Program {
+pub fn application(plan: &Plan, workload: &Workload, pod: &Pod, applicant: &Applicant) -> Program {
     let mut environment = vec![
         ("POD_NAME".to_owned(), pod.name.clone()),
         ("POD_NAMESPACE".to_owned(), pod.namespace.clone()),
         ("POD_IP".to_owned(), pod.address.to_string()),
         ("HOSTNAME".to_owned(), pod.name.clone()),
-        ("EVENKEEL_DATA_DIR".to_owned(), plan.state.data().display().to_string()),
+        ("EVENKEEL_DATA_DIR".to_owned(), applicant.data.display().to_string()),
     ];
+    environment.extend(applicant.environment.iter().cloned());
     let command = &workload.command;
     environment.extend(of_replica(&workload.environment, pod));
     environment.extend(command.environment.iter().cloned());
@@ -128,23 +108,6 @@ pub fn application(plan: &Plan, workload: &Workload, pod: &Pod) -> Program {
     let mut program = Program::new("/bin/sh", arguments, directory, log);
     program.environment = environment;
     program
-}
-
-fn write_token(folder: &std::path::Path, pod: &Pod, tokens: &TokenKey) -> Result<PathBuf, ProgramError> {
-    use std::os::unix::fs::DirBuilderExt;
-    let workload = evenkeel_ca::Workload {
-        namespace: pod.namespace.clone(),
-        service_account: pod.service_account.clone(),
-        pod: pod.name.clone(),
-    };
-    let token = tokens.mint(&workload, TOKEN_TTL, SystemTime::now())?;
-    let path = folder.join("token");
-    let write = || -> io::Result<()> {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        write_atomically(&path, token.as_bytes(), Readers::Owner)
-    };
-    write().map_err(|source| ProgramError::Io { path: path.clone(), source })?;
-    Ok(path)
 }
 
 fn itself(plan: &Plan, arguments: Vec<OsString>, log: PathBuf) -> Program {

@@ -8,6 +8,7 @@ use evenkeel_process::manager::NOTIFY_SOCKET;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::container::{Container, ContainerSpec};
 use crate::farewell;
 use crate::namespace::Namespace;
 use crate::network::{self, NetworkError, Place};
@@ -31,12 +32,14 @@ pub struct ReplicaSpec {
     pub pod: Arc<Pod>,
     /// Its place in the network.
     pub place: Place,
-    /// Its sidecar or gateway proxy; its namespace is filled in here.
+    /// Its sidecar or gateway proxy; its container is filled in here.
     pub proxy: Option<Program>,
-    /// Its program; a gateway has none. Its namespace is filled in here.
+    /// Its program; a gateway has none. Its container is filled in here.
     pub program: Option<Program>,
     /// The replica, by namespace and name, that is to be ready before its program starts.
     pub after: Option<(String, String)>,
+    /// What they run in.
+    pub containers: Containers<ContainerSpec>,
     /// When its program is ready.
     pub probe: Probe,
     /// Time that requests and connections have to end before the program is told to.
@@ -58,6 +61,15 @@ pub enum Retirement {
     Now,
 }
 
+/// One for each container of a replica; where it has no such program, for commands that are run there.
+#[derive(Debug, Clone)]
+pub struct Containers<T> {
+    /// The application's.
+    pub program: T,
+    /// The proxy's.
+    pub proxy: T,
+}
+
 /// A running replica.
 #[derive(Debug)]
 pub struct Replica {
@@ -65,8 +77,10 @@ pub struct Replica {
     pub pod: Arc<Pod>,
     /// Its namespaces.
     pub namespace: Arc<Namespace>,
+    /// What its program and its proxy run in.
+    pub containers: Containers<Arc<Container>>,
     /// What `evenkeel exec` gives its commands: variables and working directory.
-    pub surroundings: (Vec<(String, String)>, PathBuf),
+    pub surroundings: Containers<(Vec<(String, String)>, PathBuf)>,
     processes: watch::Receiver<Processes>,
     roster: Roster,
     retire: watch::Sender<Retirement>,
@@ -86,14 +100,22 @@ impl Replica {
     /// sidecars. From here on the roster tells how it is.
     pub async fn start(spec: ReplicaSpec, tools: &Tools, roster: Roster) -> Result<Self, NetworkError> {
         let namespace = Arc::new(lay_network(&spec.place, tools).await?);
+        let containers = make_containers(&namespace, spec.containers.clone()).await?;
         let surroundings = surroundings(&spec);
         let (report, processes) = watch::channel(Processes::default());
         let (retire, retired) = watch::channel(Retirement::None);
         let pod = spec.pod.clone();
-        let life = Life { namespace: namespace.clone(), pod: pod.clone(), roster: roster.clone(), report, retired };
+        let life = Life {
+            namespace: namespace.clone(),
+            containers: containers.clone(),
+            pod: pod.clone(),
+            roster: roster.clone(),
+            report,
+            retired,
+        };
         life.tell(false, "starting", Counts::default());
         tokio::spawn(life.live(spec));
-        Ok(Self { pod, namespace, surroundings, processes, roster, retire })
+        Ok(Self { pod, namespace, containers, surroundings, processes, roster, retire })
     }
 
     /// Its processes now.
@@ -111,13 +133,28 @@ impl Replica {
     }
 }
 
-/// Those of its program. A proxy that is started there to take over finds where to say later who takes over from it.
-fn surroundings(spec: &ReplicaSpec) -> (Vec<(String, String)>, PathBuf) {
-    let program = spec.program.as_ref().map(|program| (program.environment.clone(), program.directory.clone()));
-    let (mut environment, directory) = program.unwrap_or_else(|| (Vec::new(), PathBuf::from("/")));
+/// Those of its programs. A proxy that is started there to take over finds where to say later who takes over from it.
+fn surroundings(spec: &ReplicaSpec) -> Containers<(Vec<(String, String)>, PathBuf)> {
+    let of = |program: Option<&Program>| {
+        let known = program.map(|program| (program.environment.clone(), program.directory.clone()));
+        known.unwrap_or_else(|| (Vec::new(), PathBuf::from("/")))
+    };
+    let (program, mut proxy) = (of(spec.program.as_ref()), of(spec.proxy.as_ref()));
     let notify = spec.proxy.as_ref().and_then(|proxy| proxy.notify.as_ref());
-    environment.extend(notify.map(|socket| (NOTIFY_SOCKET.to_owned(), socket.display().to_string())));
-    (environment, directory)
+    proxy.0.extend(notify.map(|socket| (NOTIFY_SOCKET.to_owned(), socket.display().to_string())));
+    Containers { program, proxy }
+}
+
+async fn make_containers(
+    namespace: &Arc<Namespace>,
+    specs: Containers<ContainerSpec>,
+) -> Result<Containers<Arc<Container>>, NetworkError> {
+    let namespace = namespace.clone();
+    let made = tokio::task::spawn_blocking(move || {
+        let make = |spec| Container::create(namespace.clone(), spec).map(Arc::new);
+        Ok::<_, NetworkError>(Containers { program: make(specs.program)?, proxy: make(specs.proxy)? })
+    });
+    made.await.unwrap_or_else(|_| Err(std::io::Error::other("the thread that makes containers ended").into()))
 }
 
 fn key(pod: &Pod) -> (String, String) {
@@ -142,6 +179,7 @@ async fn lay_network(place: &Place, tools: &Tools) -> Result<Namespace, NetworkE
 /// The task that runs a replica.
 struct Life {
     namespace: Arc<Namespace>,
+    containers: Containers<Arc<Container>>,
     pod: Arc<Pod>,
     roster: Roster,
     report: watch::Sender<Processes>,
@@ -158,13 +196,14 @@ enum Miss {
 
 impl Life {
     async fn live(mut self, spec: ReplicaSpec) {
-        let enter = |mut program: Program| {
-            program.namespace = Some(self.namespace.clone());
+        let enter = |container: &Arc<Container>, mut program: Program| {
+            program.container = Some(container.clone());
             Process::start(program)
         };
-        let mut proxy = spec.proxy.map(enter);
+        let containers = self.containers.clone();
+        let mut proxy = spec.proxy.map(|proxy| enter(&containers.proxy, proxy));
         let beside = spec.program.clone().map(|mut program| {
-            program.namespace = Some(self.namespace.clone());
+            program.container = Some(containers.program.clone());
             program
         });
         let care = Caretaker { care: spec.care, program: beside.map(Arc::new) };
@@ -181,7 +220,7 @@ impl Life {
             }
             if seen.is_ok() {
                 if let Some(start) = held_back.take() {
-                    program = Some(enter(start));
+                    program = Some(enter(&containers.program, start));
                     continue;
                 }
                 seen = self.ask_program(program.as_ref(), &spec.probe, &care, &mut vitals).await;

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
+use crate::accounts::Accounts;
 use crate::capture;
 use crate::check;
 use crate::disk::Disk;
@@ -53,7 +54,9 @@ async fn supervise(plan: Arc<Plan>) -> Result<u8, MeshError> {
         let events = events.clone();
         async move { pods::publish(&folder, view, |said| events.say(said)).await }
     });
-    let mut mesh = Mesh::new(plan.clone(), roster.clone())?;
+    let (accounts, note) = Accounts::settle(plan.state.path(), &plan.state.data(), &plan.directory);
+    note.into_iter().for_each(|note| events.say(format!("note: {note}")));
+    let mut mesh = Mesh::new(plan.clone(), roster.clone(), accounts)?;
     let (ask_restart, mut restarts) = exec_server::restarts();
     let exec = exec_server::serve(plan.state.exec_socket(), mesh.replicas(), ask_restart);
     let exec = say_failure(&events, "serving `evenkeel exec`", exec);
@@ -125,6 +128,7 @@ async fn live(
                 if let Some(said) = disk.look(plan.state.path()) {
                     events.say(said);
                 }
+                mesh.renew_tokens(SystemTime::now());
             }
         }
     }

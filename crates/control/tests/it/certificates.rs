@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use evenkeel_ca::{TokenKey, Workload};
+use evenkeel_control::Options;
 use evenkeel_xds::ResourceType;
 use evenkeel_xds::client::{ConnectionError, Protocol};
 use evenkeel_xds::istio::auth::IstioCertificateRequest;
@@ -13,7 +14,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use tonic::{Code, Request, Status};
 
-use crate::fixture::{Plane, Proxy, cluster, node, service, tls_channel};
+use crate::fixture::{PATIENCE, Plane, Proxy, cluster, node, options, pod, service, tls_channel};
 
 pub const CLIENT: &str = "spiffe://cluster.local/ns/shop/sa/client";
 
@@ -136,4 +137,33 @@ async fn a_request_for_another_identity_is_refused_naming_both() {
     assert!(metrics.contains("citadel_server_authentication_failure_count 2\n"), "{metrics}");
     assert!(metrics.contains("evenkeel_csr_forbidden 1\n"), "{metrics}");
     assert!(metrics.contains("citadel_server_success_cert_issuance_count 0\n"), "{metrics}");
+}
+
+#[tokio::test]
+async fn a_token_begins_and_ends_with_its_pod_where_that_is_asked_for() {
+    let (config, state) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
+    let options = Options { require_running_pod: true, ..options(config.path(), state.path()) };
+    let plane = Plane::start_as(config, state, options).await;
+    let token = token(&plane);
+    // Asked for before the control plane has heard of the Pod.
+    let (asked, ()) = tokio::join!(request(&plane, csr(CLIENT).1, Some(&token)), async {
+        plane.write("client.yaml", &pod("client", "10.0.0.1"));
+    });
+    asked.expect("a certificate");
+    let another_account = pod("client", "10.0.0.1").replace("serviceAccountName: client", "serviceAccountName: admin");
+    for gone in [another_account, service("a")] {
+        plane.write("client.yaml", &pod("client", "10.0.0.1"));
+        request(&plane, csr(CLIENT).1, Some(&token)).await.expect("a certificate");
+        plane.write("client.yaml", &gone);
+        let refused = tokio::time::timeout(PATIENCE, async {
+            loop {
+                if let Err(status) = request(&plane, csr(CLIENT).1, Some(&token)).await {
+                    return status;
+                }
+            }
+        });
+        let status = refused.await.expect("a refusal");
+        assert_eq!(status.code(), Code::Unauthenticated);
+        assert!(status.message().contains("Pod shop/client-0 is not running as `client`"), "{status}");
+    }
 }

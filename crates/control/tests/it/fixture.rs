@@ -75,6 +75,11 @@ impl Plane {
     /// The same, with plaintext xDS at this address.
     pub async fn start_on(config: TempDir, state: TempDir, grpc_address: SocketAddr) -> Self {
         let options = Options { grpc_address, ..options(config.path(), state.path()) };
+        Self::start_as(config, state, options).await
+    }
+
+    /// The same, with these options.
+    pub async fn start_as(config: TempDir, state: TempDir, options: Options) -> Self {
         let plane = ControlPlane::start(&options).await.expect("a control plane");
         let addresses = plane.addresses;
         let (stop, stopped) = oneshot::channel::<()>();
@@ -154,6 +159,7 @@ pub fn options(config: &Path, state: &Path) -> Options {
         secure_grpc_address: any,
         http_address: any,
         allow_plaintext_from_network: false,
+        require_running_pod: false,
         server_names: Vec::new(),
     }
 }

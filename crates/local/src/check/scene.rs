@@ -95,12 +95,12 @@ impl<'a> Scene<'a> {
     }
 
     async fn run_inside(&self, replica: &Replica, command: &[&str]) -> Result<String, String> {
-        let (environment, directory) = replica.surroundings.clone();
+        let (environment, directory) = replica.surroundings.program.clone();
         let log: PathBuf = self.plan.state.pod(&replica.pod.name).join("check-output");
         let _ = std::fs::remove_file(&log);
         let arguments = command.iter().skip(1).map(|word| (*word).into()).collect();
         let mut program = Program::new(command.first().copied().unwrap_or_default(), arguments, directory, log.clone());
-        (program.environment, program.namespace) = (environment, Some(replica.namespace.clone()));
+        (program.environment, program.container) = (environment, Some(replica.containers.program.clone()));
         let mut child = program.spawn().map_err(|error| format!("cannot run {command:?}: {error}"))?;
         let ended = tokio::time::timeout(Duration::from_secs(10), child.wait()).await;
         if ended.is_err() {

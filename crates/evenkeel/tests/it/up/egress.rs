@@ -44,8 +44,10 @@ fn of_nobody_is_refused_at_once_and_does_not_stand_in_the_applications_way() {
     let mut up = Process::spawn(&mut command);
     super::wait_ready(&mut up, 1);
     let state = user.state.path().display().to_string();
-    let calls =
-        user.evenkeel(&["exec", "files", "--state", &state, "--", "python3", "-c", CALLS]).output().expect("exec runs");
+    let calls = user
+        .evenkeel(&["exec", "files", "--container", "istio-proxy", "--state", &state, "--", "python3", "-c", CALLS])
+        .output()
+        .expect("exec runs");
     let said = String::from_utf8_lossy(&calls.stdout);
     assert_eq!(
         said,

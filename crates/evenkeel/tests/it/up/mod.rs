@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod check;
+mod confinement;
 mod crashes;
 mod egress;
 mod endings;

@@ -20,7 +20,8 @@ fn newer_version(folder: &Path) -> PathBuf {
 /// An agent of this binary like the one that runs, started beside it in the replica.
 fn start(binary: &Path, running: &Running, mesh: &Mesh) -> Process {
     let state = mesh.state().display().to_string();
-    let mut command: Command = mesh.user.evenkeel(&["exec", &pod(running), "--state", &state, "--"]);
+    let mut command: Command =
+        mesh.user.evenkeel(&["exec", &pod(running), "-c", "istio-proxy", "--state", &state, "--"]);
     command.arg(binary).args(running.arguments());
     Process::spawn(&mut command)
 }

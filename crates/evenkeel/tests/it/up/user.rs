@@ -8,7 +8,7 @@ use std::process::Command;
 use super::{capitals, state};
 
 /// The traditional user and group `nobody`.
-const NOBODY: u32 = 65534;
+pub const NOBODY: u32 = 65534;
 
 /// Who runs it, with what that user can reach.
 pub struct User {

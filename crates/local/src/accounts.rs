@@ -1,0 +1,228 @@
+//! Whom programs run as: where the machine has other users to give, never whoever started `up`.
+//!
+//! Programs of the same identity (namespace and service account) share a user and a directory for their files; what the mesh takes
+//! for one, the machine does as well. Each proxy has a user of its own.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, chown};
+use std::path::{Path, PathBuf};
+
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{Uid, User};
+
+use crate::confine::{Account, Rights};
+use crate::container::ContainerSpec;
+use crate::mounts;
+use crate::pods::Pod;
+use crate::preflight::is_root;
+use crate::view::{View, ViewError};
+
+/// First users and groups to give, in order of preference: systemd leaves those from 1879048192 up unused, and a container may
+/// have few at all.
+const FIRST_IDS: [u32; 2] = [1_900_000_000, 50_000];
+/// How many are given at most: half to identities, half to proxies.
+const MAX_IDS: u32 = 10_000;
+
+/// How programs get their users.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Users {
+    /// Whoever started `up` is all there is.
+    Same,
+    /// Proxies have their own, from this one up, and applications all this one: the user who had `sudo` start `up`.
+    Invoking(Account, u32),
+    /// Each has its own, from this one up.
+    Own(u32),
+}
+
+/// The users that have been given, and what goes with them.
+#[derive(Debug)]
+pub struct Accounts {
+    users: Users,
+    state: PathBuf,
+    data: PathBuf,
+    directory: PathBuf,
+    identities: BTreeMap<(String, String), u32>,
+    proxies: u32,
+}
+
+/// What an application runs as, and with.
+#[derive(Debug, Clone)]
+pub struct Applicant {
+    /// Its container.
+    pub container: ContainerSpec,
+    /// The directory that it shares with others of its identity.
+    pub data: PathBuf,
+    /// Variables that name its user.
+    pub environment: Vec<(String, String)>,
+}
+
+impl Accounts {
+    /// Tries what this machine allows, best first: users of their own, or the one behind `sudo`. What is said is for the user: why
+    /// it is less than that.
+    pub fn settle(state: &Path, data: &Path, directory: &Path) -> (Self, Option<String>) {
+        let accounts = |users| Self {
+            users,
+            state: state.to_path_buf(),
+            data: data.to_path_buf(),
+            directory: directory.to_path_buf(),
+            identities: BTreeMap::new(),
+            proxies: 0,
+        };
+        let Some(first) = first_id().filter(|_| is_root()) else { return (accounts(Users::Same), None) };
+        let mut reason = None;
+        for users in invoking_user().map(|user| Users::Invoking(user, first)).into_iter().chain([Users::Own(first)]) {
+            match accounts(users).trial() {
+                Ok(()) => return (accounts(users), None),
+                Err(error) => reason = Some(error),
+            }
+        }
+        let note = reason.map(|error| {
+            format!(
+                "programs run as root, though without its capabilities: {error}; start it with sudo from a user who owns {}",
+                directory.display()
+            )
+        });
+        (accounts(Users::Same), note)
+    }
+
+    /// Makes the view of a first application and lets it go.
+    fn trial(mut self) -> Result<(), ViewError> {
+        let Applicant { container, .. } = self.of_identity("istio-system", "default", None)?;
+        let failed = |source| ViewError { path: self.state.clone(), source };
+        let trial = std::thread::Builder::new().name("view".to_owned()).spawn(move || {
+            let own_mounts = unshare(CloneFlags::CLONE_NEWNS);
+            own_mounts.map_err(|error| ViewError { path: PathBuf::from("/"), source: error.into() })?;
+            container.view.mount()
+        });
+        let tried = trial.map_err(failed)?.join();
+        tried.unwrap_or_else(|_| Err(failed(io::Error::other("the thread that tries a view panicked"))))
+    }
+
+    /// What a replica's application gets, which runs in `directory`; none: where all do.
+    pub fn of_application(&mut self, pod: &Pod, directory: Option<&Path>) -> Result<Applicant, ViewError> {
+        self.of_identity(&pod.namespace, &pod.service_account, directory)
+    }
+
+    fn of_identity(
+        &mut self,
+        namespace: &str,
+        service_account: &str,
+        directory: Option<&Path>,
+    ) -> Result<Applicant, ViewError> {
+        let next = u32::try_from(self.identities.len()).unwrap_or(MAX_IDS);
+        let identity = (namespace.to_owned(), service_account.to_owned());
+        let index = *self.identities.entry(identity).or_insert(next);
+        let account = match self.users {
+            Users::Same => None,
+            Users::Invoking(account, _) => Some(account),
+            Users::Own(first) => Some(nth(first, index % (MAX_IDS / 2))),
+        };
+        let data = self.data.join(format!("{namespace}.{service_account}"));
+        own_folder(&data, account).map_err(|source| ViewError { path: data.clone(), source })?;
+        let readable = if let Users::Own(_) = self.users { named_by_environment() } else { Vec::new() };
+        let elsewhere = directory.filter(|directory| !directory.starts_with(&self.directory)).map(Path::to_path_buf);
+        let own = [self.directory.clone(), data.clone()].into_iter().chain(elsewhere).collect();
+        let view = View { account, hidden: self.state.clone(), own, readable };
+        let container = ContainerSpec { view, rights: Rights::of_application(account), own_processes: true };
+        let environment = match self.users {
+            Users::Same => Vec::new(),
+            Users::Invoking(account, _) => variables(account),
+            // Its home is root's, and to be read only.
+            Users::Own(_) => vec![("XDG_CACHE_HOME".to_owned(), data.join(".cache").display().to_string())],
+        };
+        Ok(Applicant { container, data, environment })
+    }
+
+    /// What a replica's proxy gets, which has `folder` for its files. `executable`: another one than this process's.
+    pub fn of_proxy(&mut self, folder: &Path, executable: Option<&Path>) -> Result<ContainerSpec, ViewError> {
+        let account = match self.users {
+            Users::Invoking(_, first) | Users::Own(first) if may_be_run_by_others() => {
+                self.proxies += 1;
+                Some(nth(first, MAX_IDS / 2 + self.proxies % (MAX_IDS / 2)))
+            }
+            _ => None,
+        };
+        own_folder(folder, account).map_err(|source| ViewError { path: folder.to_path_buf(), source })?;
+        let view = View {
+            account,
+            hidden: self.state.clone(),
+            own: vec![folder.to_path_buf()],
+            readable: executable.and_then(Path::parent).map(Path::to_path_buf).into_iter().collect(),
+        };
+        Ok(ContainerSpec { view, rights: Rights::of_proxy(account), own_processes: false })
+    }
+}
+
+fn nth(first: u32, index: u32) -> Account {
+    Account { uid: first + index, gid: first + index }
+}
+
+/// The first of the users to give, if there are any: in a user namespace there may be one only.
+fn first_id() -> Option<u32> {
+    let has = |map: &str, first: u32| {
+        let text = fs::read_to_string(Path::new("/proc/self").join(map)).unwrap_or_default();
+        text.lines().any(|line| holds(line, first))
+    };
+    FIRST_IDS.into_iter().find(|first| has("uid_map", *first) && has("gid_map", *first))
+}
+
+/// Whether a line of a map (user_namespaces(7)) has all the users from `first` up.
+fn holds(line: &str, first: u32) -> bool {
+    let mut numbers = line.split_ascii_whitespace().map_while(|word| word.parse::<u64>().ok());
+    let (Some(start), Some(_), Some(length)) = (numbers.next(), numbers.next(), numbers.next()) else { return false };
+    start <= u64::from(first) && u64::from(first + MAX_IDS) <= start + length
+}
+
+/// The user who had `sudo` start this process.
+fn invoking_user() -> Option<Account> {
+    let number = |name: &str| std::env::var(name).ok()?.parse().ok().filter(|number| *number != 0);
+    Some(Account { uid: number("SUDO_UID")?, gid: number("SUDO_GID")? })
+}
+
+/// `sudo` may have left root's.
+fn variables(account: Account) -> Vec<(String, String)> {
+    let Ok(Some(user)) = User::from_uid(Uid::from_raw(account.uid)) else { return Vec::new() };
+    let home = user.dir.display().to_string();
+    [("HOME", home), ("USER", user.name.clone()), ("LOGNAME", user.name)]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into()
+}
+
+/// Where programs are found, and what they find themselves: the home and the directories of PATH.
+fn named_by_environment() -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let named = home.into_iter().chain(std::env::split_paths(&path));
+    named.filter(|folder| folder.is_absolute() && folder.is_dir()).collect()
+}
+
+/// Whether this very program may be run by users that are not its owner.
+fn may_be_run_by_others() -> bool {
+    fs::metadata("/proc/self/exe").is_ok_and(|file| file.mode() & 0o005 == 0o005)
+}
+
+/// A folder that is this account's alone.
+fn own_folder(folder: &Path, account: Option<Account>) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let (Some(account), now) = (account, mounts::owner(folder)?) else { return Ok(()) };
+    if now == account { Ok(()) } else { chown(folder, Some(account.uid), Some(account.gid)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_map_that_has_all_of_them_gives_users() {
+        let check = |line: &str, expected: [bool; 2]| {
+            assert_eq!(FIRST_IDS.map(|first| holds(line, first)), expected, "{line}");
+        };
+        check("         0          0 4294967295", [true, true]);
+        check("         0     100000      65536", [false, true]);
+        check("         0       1000          1", [false, false]);
+        check("", [false, false]);
+        check("0 0 many", [false, false]);
+    }
+}

@@ -1,0 +1,139 @@
+//! What one program of a replica runs in, as a container of a Pod: the replica's network and host name, a view of the files of its
+//! own, a process namespace of its own if it is an application, and no more rights than it needs.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
+use std::sync::Arc;
+
+use nix::fcntl::{OFlag, openat};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+
+use crate::confine::Rights;
+use crate::init;
+use crate::namespace::{Handles, Namespace};
+use crate::pidfd::PidFd;
+use crate::view::{View, ViewError};
+
+/// The surroundings of a program, which outlive it: it may be started in them again and again.
+#[derive(Debug)]
+pub struct Container {
+    namespace: Arc<Namespace>,
+    mount: OwnedFd,
+    processes: Option<Processes>,
+    /// What its programs may do.
+    pub rights: Rights,
+}
+
+/// What a container is to be like.
+#[derive(Debug, Clone)]
+pub struct ContainerSpec {
+    /// What its programs see of the files.
+    pub view: View,
+    /// What they may do.
+    pub rights: Rights,
+    /// Whether they see no processes but their own.
+    pub own_processes: bool,
+}
+
+/// A container that cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ContainerError {
+    /// Its files.
+    #[error(transparent)]
+    View(#[from] ViewError),
+    /// Its namespaces.
+    #[error("cannot make a container: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl Container {
+    /// Makes it in a replica. Blocks; the work is done by a thread of its own, since it is marked for life.
+    pub fn create(namespace: Arc<Namespace>, spec: ContainerSpec) -> Result<Self, ContainerError> {
+        let worker = std::thread::Builder::new().name("container".to_owned()).spawn(move || {
+            let handles = namespace.handles();
+            // Joining a mount namespace takes a thread that shares its working directory with no other.
+            unshare(CloneFlags::CLONE_FS).map_err(io::Error::from)?;
+            handles.enter()?;
+            unshare(CloneFlags::CLONE_NEWNS).map_err(io::Error::from)?;
+            spec.view.mount()?;
+            let mount = File::open("/proc/thread-self/ns/mnt")?.into();
+            let processes = spec.own_processes.then(Processes::begin).transpose()?;
+            Ok(Self { namespace, mount, processes, rights: spec.rights })
+        })?;
+        worker.join().unwrap_or_else(|_| Err(io::Error::other("the thread that makes a container panicked").into()))
+    }
+
+    /// The replica it is part of.
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// What a freshly forked child needs to move in; see [`Namespace::handles`].
+    pub fn handles(&self) -> Handles {
+        Handles { mount: self.mount.as_raw_fd(), ..self.namespace.handles() }
+    }
+
+    /// The descriptors, to hand to another process (`evenkeel exec`): network, mount, UTS, and processes if it has its own.
+    pub fn descriptors(&self) -> ([BorrowedFd<'_>; 3], Option<BorrowedFd<'_>>) {
+        let [network, _, uts] = self.namespace.descriptors();
+        ([network, self.mount.as_fd(), uts], self.processes.as_ref().map(|processes| processes.namespace.as_fd()))
+    }
+
+    /// Runs `fork` so that the child it makes is the container's; neither threads nor processes may be made in it otherwise.
+    pub fn with_children_inside<T>(&self, fork: impl FnOnce() -> T) -> io::Result<T> {
+        let Some(processes) = &self.processes else { return Ok(fork()) };
+        let home = File::open("/proc/thread-self/ns/pid")?;
+        setns(&processes.namespace, CloneFlags::CLONE_NEWPID)?;
+        let result = fork();
+        if setns(home, CloneFlags::CLONE_NEWPID).is_err() {
+            // Whatever is started from here on would be started in there; there is no way to go on.
+            std::process::abort();
+        }
+        Ok(result)
+    }
+}
+
+/// A process namespace. Dropping it ends all that is in it.
+#[derive(Debug)]
+struct Processes {
+    namespace: OwnedFd,
+    init: PidFd,
+}
+
+impl Processes {
+    /// Makes it, with its first process and its `/proc`, in this thread's mount namespace.
+    fn begin() -> io::Result<Self> {
+        // Opened while this thread finds itself in `/proc`.
+        let namespaces = File::open("/proc/thread-self/ns")?;
+        unshare(CloneFlags::CLONE_NEWPID)?;
+        let mut command = init::command();
+        // SAFETY: the closure makes system calls only, with strings that are there already.
+        unsafe { command.pre_exec(|| Ok(own_proc()?)) };
+        // Whoever collects orphans collects it.
+        let init = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let init = PidFd::open(i32::try_from(init.id()).map_err(io::Error::other)?)?;
+        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+        Ok(Self { namespace: openat(&namespaces, "pid_for_children", flags, Mode::empty())?, init })
+    }
+}
+
+/// The processes of this namespace alone, and the kernel's settings to read.
+fn own_proc() -> nix::Result<()> {
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("proc"), "/proc", Some("proc"), flags, None::<&str>)?;
+    mount(Some("/proc/sys"), "/proc/sys", None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
+    let read_only = flags | MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
+    mount(None::<&str>, "/proc/sys", None::<&str>, read_only, None::<&str>)
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        self.init.signal(Signal::SIGKILL);
+    }
+}

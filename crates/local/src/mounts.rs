@@ -1,0 +1,120 @@
+//! Mounts as objects of their own (open_tree(2), mount_setattr(2), move_mount(2)): cloned, changed, and only then put in place.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Stdio;
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+
+use crate::confine::Account;
+use crate::init;
+
+const OPEN_TREE_CLONE: libc::c_uint = 1;
+const AT_RECURSIVE: libc::c_uint = 0x8000;
+const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 4;
+const MOUNT_ATTR_RDONLY: u64 = 0x1;
+const MOUNT_ATTR_IDMAP: u64 = 0x10_0000;
+
+/// `struct mount_attr` of mount_setattr(2).
+#[repr(C)]
+#[derive(Default)]
+struct Attributes {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    user_namespace: u64,
+}
+
+/// A clone of a directory with all that is mounted below it, seen nowhere yet.
+#[derive(Debug)]
+pub(crate) struct Tree(OwnedFd);
+
+impl Tree {
+    /// Clones what is at this path now.
+    pub(crate) fn clone_of(path: &Path) -> io::Result<Self> {
+        let path = CString::new(path.as_os_str().as_bytes())?;
+        let flags = OPEN_TREE_CLONE | AT_RECURSIVE | libc::O_CLOEXEC.cast_unsigned();
+        // SAFETY: the path is a NUL-terminated string that lives through the call.
+        let tree = unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) };
+        match i32::try_from(tree) {
+            // SAFETY: the kernel just gave us this descriptor and nobody else knows it.
+            Ok(tree @ 0..) => Ok(Self(unsafe { OwnedFd::from_raw_fd(tree) })),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// What the owner `of` has on the disk is `to`'s in here, and what `to` makes is the owner's on the disk. What others have
+    /// is nobody's.
+    pub(crate) fn map_owner(&self, of: Account, to: Account) -> io::Result<()> {
+        let namespace = user_namespace(of, to)?;
+        let descriptor = u64::try_from(namespace.as_raw_fd()).unwrap_or_default();
+        self.set(&Attributes { set: MOUNT_ATTR_IDMAP, user_namespace: descriptor, ..Attributes::default() })
+    }
+
+    /// Nobody changes anything in here.
+    pub(crate) fn read_only(&self) -> io::Result<()> {
+        self.set(&Attributes { set: MOUNT_ATTR_RDONLY, ..Attributes::default() })
+    }
+
+    fn set(&self, attributes: &Attributes) -> io::Result<()> {
+        let (flags, size) = (libc::AT_EMPTY_PATH.cast_unsigned() | AT_RECURSIVE, size_of::<Attributes>());
+        // SAFETY: the empty path and the structure live through the call, which reads no more than the size given.
+        let set = unsafe {
+            libc::syscall(libc::SYS_mount_setattr, self.0.as_raw_fd(), c"".as_ptr(), flags, attributes, size)
+        };
+        if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Puts it over the directory at this path.
+    pub(crate) fn attach(self, path: &Path) -> io::Result<()> {
+        let path = CString::new(path.as_os_str().as_bytes())?;
+        let (tree, empty, flags) = (self.0.as_raw_fd(), c"", MOVE_MOUNT_F_EMPTY_PATH);
+        // SAFETY: both paths are NUL-terminated strings that live through the call.
+        let moved =
+            unsafe { libc::syscall(libc::SYS_move_mount, tree, empty.as_ptr(), libc::AT_FDCWD, path.as_ptr(), flags) };
+        if moved == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+/// An empty directory over this one, which its owner, root, fills before [`seal`].
+pub(crate) fn cover(path: &Path) -> io::Result<()> {
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    Ok(mount(Some("evenkeel"), path, Some("tmpfs"), flags, Some("mode=0755,size=64k"))?)
+}
+
+/// From now on a [`cover`] stays as it is.
+pub(crate) fn seal(path: &Path) -> io::Result<()> {
+    let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    Ok(mount(None::<&str>, path, None::<&str>, flags, None::<&str>)?)
+}
+
+/// The owner of a file.
+pub(crate) fn owner(path: &Path) -> io::Result<Account> {
+    let found = fs::metadata(path)?;
+    Ok(Account { uid: found.uid(), gid: found.gid() })
+}
+
+/// A user namespace in which `inside` is `outside`. A process has to be in it for as long as it takes to describe and to open it.
+fn user_namespace(inside: Account, outside: Account) -> io::Result<OwnedFd> {
+    let mut command = init::command();
+    // SAFETY: the closure makes one system call.
+    unsafe { command.pre_exec(|| Ok(unshare(CloneFlags::CLONE_NEWUSER)?)) };
+    let mut holder = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
+    let describe = || {
+        let folder = Path::new("/proc").join(holder.id().to_string());
+        fs::write(folder.join("uid_map"), format!("{} {} 1", inside.uid, outside.uid))?;
+        fs::write(folder.join("gid_map"), format!("{} {} 1", inside.gid, outside.gid))?;
+        fs::File::open(folder.join("ns/user")).map(OwnedFd::from)
+    };
+    let namespace = describe();
+    holder.kill()?;
+    holder.wait()?;
+    namespace
+}

@@ -1,0 +1,202 @@
+//! What a proxy proves itself with, and whom it trusts: its token and the root certificate, as files in its folder.
+//!
+//! A token is good for an hour, for one Pod and for one run of `up`: it is made anew long before it ends, the control plane
+//! refuses it once the Pod is gone, and the key it is checked with is made at the start of each run.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, fchown};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use evenkeel_ca::authority::CA_CERT_FILE;
+use evenkeel_ca::tokens::TOKEN_KEY_FILE;
+use evenkeel_ca::{TokenError, TokenKey, Workload};
+
+use crate::confine::Account;
+use crate::pods::Pod;
+
+/// Lifetime of a token; Kubernetes gives no projected token less than ten minutes, nor `istio-token` more than twelve hours.
+const LIFETIME: Duration = Duration::from_secs(3600);
+/// Age at which a token is replaced.
+const RENEW_AFTER: Duration = Duration::from_secs(1800);
+
+/// A proxy's files that cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum CredentialError {
+    /// The token.
+    #[error("cannot make a workload's token: {0}")]
+    Token(#[from] TokenError),
+    /// Files.
+    #[error("cannot write {}: {source}", .path.display())]
+    Io {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Makes tokens, with a key of this run.
+pub struct Tokens {
+    key: TokenKey,
+    root: PathBuf,
+}
+
+/// A proxy's own files.
+#[derive(Debug, Clone)]
+pub struct Credentials {
+    folder: PathBuf,
+    owner: Option<Account>,
+    workload: Workload,
+}
+
+impl Tokens {
+    /// Makes the key in the control plane's directory; what was made with the one before is worth nothing any more.
+    pub fn begin(control: &Path) -> Result<Self, CredentialError> {
+        let old = control.join(TOKEN_KEY_FILE);
+        match fs::remove_file(&old) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                return Err(CredentialError::Io { path: old, source });
+            }
+            _ => {}
+        }
+        Ok(Self { key: TokenKey::open(control)?, root: control.join(CA_CERT_FILE) })
+    }
+
+    /// Writes both files for the first time.
+    pub fn give(&self, credentials: &Credentials, now: SystemTime) -> Result<(), CredentialError> {
+        self.write_token(credentials, now)?;
+        self.follow_root(credentials)
+    }
+
+    /// Replaces what is old. To be called every second or so: the clock may jump.
+    pub fn renew(&self, credentials: &Credentials, now: SystemTime) -> Result<(), CredentialError> {
+        let written = fs::metadata(credentials.token()).and_then(|file| file.modified());
+        if written.map_or(true, |written| is_due(written, now)) {
+            self.write_token(credentials, now)?;
+        }
+        self.follow_root(credentials)
+    }
+
+    fn write_token(&self, credentials: &Credentials, now: SystemTime) -> Result<(), CredentialError> {
+        let token = self.key.mint(&credentials.workload, LIFETIME, now)?;
+        credentials.write(&credentials.token(), &token)
+    }
+
+    fn follow_root(&self, credentials: &Credentials) -> Result<(), CredentialError> {
+        let failed = |source| CredentialError::Io { path: self.root.clone(), source };
+        let root = fs::read_to_string(&self.root).map_err(failed)?;
+        let path = credentials.root();
+        if fs::read_to_string(&path).is_ok_and(|known| known == root) {
+            Ok(())
+        } else {
+            credentials.write(&path, &root)
+        }
+    }
+}
+
+impl Credentials {
+    /// Those of a Pod's proxy, which runs as `owner` and has the folder for its own.
+    pub fn new(folder: PathBuf, pod: &Pod, owner: Option<Account>) -> Self {
+        let workload = Workload {
+            namespace: pod.namespace.clone(),
+            service_account: pod.service_account.clone(),
+            pod: pod.name.clone(),
+        };
+        Self { folder, owner, workload }
+    }
+
+    /// The file of the token.
+    pub fn token(&self) -> PathBuf {
+        self.folder.join("token")
+    }
+
+    /// The file of the root certificate.
+    pub fn root(&self) -> PathBuf {
+        self.folder.join("root-cert.pem")
+    }
+
+    /// Whole or not at all. The folder is the proxy's to change: nothing in it is followed, and no file in it written to.
+    fn write(&self, path: &Path, content: &str) -> Result<(), CredentialError> {
+        let new = path.with_extension("new");
+        let write = || {
+            match fs::remove_file(&new) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+            if let Some(owner) = self.owner {
+                fchown(&file, Some(owner.uid), Some(owner.gid))?;
+            }
+            file.write_all(content.as_bytes())?;
+            fs::rename(&new, path)
+        };
+        write().map_err(|source| CredentialError::Io { path: path.to_path_buf(), source })
+    }
+}
+
+/// Whether what was written then is to be replaced; also when it claims to be from the future, as the clock has jumped.
+fn is_due(written: SystemTime, now: SystemTime) -> bool {
+    now.duration_since(written).map_or(true, |age| age >= RENEW_AFTER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files() -> Result<(tempfile::TempDir, Tokens, Credentials), Box<dyn std::error::Error>> {
+        let folder = tempfile::tempdir()?;
+        fs::write(folder.path().join(CA_CERT_FILE), "a root")?;
+        let tokens = Tokens::begin(folder.path())?;
+        let own = folder.path().join("web-1");
+        fs::create_dir(&own)?;
+        let workload = Workload { namespace: "shop".into(), service_account: "web".into(), pod: "web-1".into() };
+        Ok((folder, tokens, Credentials { folder: own, owner: None, workload }))
+    }
+
+    #[test]
+    fn a_token_is_replaced_at_half_its_life_and_a_root_when_it_changes() -> Result<(), Box<dyn std::error::Error>> {
+        let (folder, tokens, credentials) = files()?;
+        let now = SystemTime::now();
+        tokens.give(&credentials, now)?;
+        let first = fs::read_to_string(credentials.token())?;
+        assert_eq!(tokens.key.verify(&first, now)?, credentials.workload);
+        assert!(tokens.key.verify(&first, now + LIFETIME + Duration::from_secs(60)).is_err());
+        let written = fs::metadata(credentials.token())?.modified()?;
+        for (age, renewed) in
+            [(Duration::ZERO, false), (RENEW_AFTER - Duration::from_secs(1), false), (RENEW_AFTER, true)]
+        {
+            tokens.renew(&credentials, written + age)?;
+            assert_eq!(fs::read_to_string(credentials.token())? != first, renewed, "{age:?}");
+        }
+        assert!(is_due(now + Duration::from_secs(60), now), "the clock went back");
+        fs::write(folder.path().join(CA_CERT_FILE), "another root")?;
+        tokens.renew(&credentials, written)?;
+        assert_eq!(fs::read_to_string(credentials.root())?, "another root");
+        Ok(())
+    }
+
+    #[test]
+    fn tokens_of_an_earlier_run_are_worth_nothing() -> Result<(), Box<dyn std::error::Error>> {
+        let (folder, tokens, credentials) = files()?;
+        let now = SystemTime::now();
+        let old = tokens.key.mint(&credentials.workload, LIFETIME, now)?;
+        assert!(Tokens::begin(folder.path())?.key.verify(&old, now).is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn what_a_proxy_puts_in_the_way_is_not_followed() -> Result<(), Box<dyn std::error::Error>> {
+        let (folder, tokens, credentials) = files()?;
+        let victim = folder.path().join("passwd");
+        fs::write(&victim, "root")?;
+        for name in ["token", "token.new", "root-cert.pem", "root-cert.new"] {
+            std::os::unix::fs::symlink(&victim, credentials.folder.join(name))?;
+        }
+        tokens.give(&credentials, SystemTime::now())?;
+        assert_eq!(fs::read_to_string(&victim)?, "root");
+        assert!(!fs::symlink_metadata(credentials.token())?.is_symlink());
+        Ok(())
+    }
+}

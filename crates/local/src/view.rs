@@ -1,0 +1,137 @@
+//! What a program sees of the machine's files: all but the state directory, of which it sees its own part.
+//!
+//! A program with a user of its own must still reach what whoever started `up` could: its directory as if it were the owner, and,
+//! to read, what root's PATH and home name. Both by mounts that show the owner's files as the program's (idmapped mounts).
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use nix::sys::stat::{Mode, umask};
+use nix::unistd::{Gid, setfsgid, setfsuid};
+
+use crate::confine::{Account, drop_groups};
+use crate::mounts::{self, Tree};
+
+/// Sockets of the sessions of the machine's users: a session's manager runs what it is asked to, outside of the mesh.
+const SESSIONS: &str = "/run/user";
+
+/// What one program is shown.
+#[derive(Debug, Clone)]
+pub struct View {
+    /// Whom it runs as, if that is somebody else than whoever started `up`.
+    pub account: Option<Account>,
+    /// What it sees nothing of: the state directory.
+    pub hidden: PathBuf,
+    /// What it sees all the same, below the hidden directory or not. As its own, whoever the owner is.
+    pub own: Vec<PathBuf>,
+    /// Directories that it may read as their owner could.
+    pub readable: Vec<PathBuf>,
+}
+
+/// A view that cannot be made.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot show a program {}: {source}", .path.display())]
+pub struct ViewError {
+    /// What could not be shown or hidden.
+    pub path: PathBuf,
+    /// What the system said.
+    pub source: io::Error,
+}
+
+impl View {
+    /// Mounts it, in the calling thread's mount namespace. The thread is to be used for nothing else.
+    pub(crate) fn mount(&self) -> Result<(), ViewError> {
+        umask(Mode::from_bits_truncate(0o022));
+        if self.account.is_some() {
+            drop_groups().map_err(at(&self.hidden))?;
+        }
+        // Taken before anything is covered.
+        let own: Vec<_> = self.own.iter().map(|path| self.own_tree(path)).collect::<Result<_, _>>()?;
+        for path in &self.readable {
+            if let Some(closed) = self.closed(path) {
+                self.readable_tree(&closed).and_then(|tree| tree.attach(&closed)).map_err(at(&closed))?;
+            }
+        }
+        let sessions = Path::new(SESSIONS);
+        if sessions.is_dir() {
+            mounts::cover(sessions).and_then(|()| mounts::seal(sessions)).map_err(at(sessions))?;
+        }
+        let covered = self.closed(&self.hidden).unwrap_or_else(|| self.hidden.clone());
+        let (inside, outside): (Vec<_>, Vec<_>) = own.into_iter().partition(|(path, ..)| path.starts_with(&covered));
+        for (path, tree, mapped) in outside {
+            if mapped {
+                tree.attach(path).map_err(at(path))?;
+            }
+        }
+        mounts::cover(&covered).map_err(at(&covered))?;
+        make_folder(&self.hidden).map_err(at(&self.hidden))?;
+        for (path, tree, _) in inside {
+            make_folder(path).and_then(|()| tree.attach(path)).map_err(at(path))?;
+        }
+        mounts::seal(&covered).map_err(at(&covered))?;
+        match self.own.iter().find_map(|path| Some((path, self.try_out(path).err()?))) {
+            Some((path, source)) => Err(at(path)(source)),
+            None => Ok(()),
+        }
+    }
+
+    /// A directory as the program's own, and whether its owner is another one on the disk.
+    fn own_tree<'a>(&self, path: &'a Path) -> Result<(&'a Path, Tree, bool), ViewError> {
+        let make = || {
+            let (tree, owner) = (Tree::clone_of(path)?, mounts::owner(path)?);
+            let mapped = self.account.is_some_and(|account| account != owner);
+            if let Some(account) = self.account.filter(|_| mapped) {
+                tree.map_owner(owner, account)?;
+            }
+            Ok((path, tree, mapped))
+        };
+        make().map_err(at(path))
+    }
+
+    fn readable_tree(&self, path: &Path) -> io::Result<Tree> {
+        let tree = Tree::clone_of(path)?;
+        if let Some(account) = self.account {
+            tree.map_owner(mounts::owner(path)?, account)?;
+        }
+        tree.read_only()?;
+        Ok(tree)
+    }
+
+    /// The first directory on the way to this one, or this one itself, that the program may not enter.
+    fn closed(&self, path: &Path) -> Option<PathBuf> {
+        let mut way: Vec<&Path> = path.ancestors().collect();
+        way.reverse();
+        let closed = |folder: &&Path| {
+            let entered = self.as_program(|| fs::metadata(folder.join(".")));
+            entered.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+        };
+        way.into_iter().find(closed).map(Path::to_path_buf)
+    }
+
+    fn try_out(&self, path: &Path) -> io::Result<()> {
+        self.as_program(|| fs::read_dir(path).map(drop))
+    }
+
+    /// Has the file system take this thread for the program.
+    fn as_program<T>(&self, look: impl FnOnce() -> T) -> T {
+        let Some(account) = self.account else { return look() };
+        let (uid, gid) = account.ids();
+        // The group first and last: both need the rights that go with the user.
+        setfsgid(gid);
+        let before = setfsuid(uid);
+        let seen = look();
+        setfsuid(before);
+        setfsgid(Gid::from_raw(0));
+        seen
+    }
+}
+
+fn make_folder(path: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(path)
+}
+
+fn at(path: &Path) -> impl Fn(io::Error) -> ViewError {
+    move |source| ViewError { path: path.to_path_buf(), source }
+}
