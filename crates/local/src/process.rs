@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::unix::fs::lchown;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;

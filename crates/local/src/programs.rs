@@ -7,8 +7,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_base::files::{Readers, write_atomically};
-
 use crate::accounts::Applicant;
 use crate::egress;
 use crate::network::BRIDGE_ADDRESS;
