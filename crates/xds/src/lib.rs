@@ -32,14 +32,14 @@ pub mod server;
 mod simulation;
 pub mod type_url;
 
-pub use envoy_types::pb;
+pub use evenkeel_envoy_api as pb;
 pub use fields::{UnsupportedField, check_supported};
 pub use resource::{Cause, Resource, ResourceType, Version};
 pub use resource_set::{Difference, ResourceSet};
 pub use schema::Schema;
 
 /// The well-known wrapper every xDS resource and extension travels in.
-pub use envoy_types::pb::google::protobuf::Any;
+pub use pb::google::protobuf::Any;
 
 /// Wraps a message under its `type.googleapis.com/…` type URL.
 pub fn pack<M: prost::Name>(message: &M) -> Any {

@@ -2,12 +2,14 @@
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor};
+use prost::Message as _;
+use prost_reflect::{DescriptorError, DescriptorPool, DynamicMessage, MessageDescriptor};
+use prost_types::FileDescriptorSet;
 
-use crate::{Any, type_url};
+use crate::{Any, pb, type_url};
 
-/// Written by `build.rs`: the closure of `protos/roots.txt` plus Istio's messages.
-static SCHEMA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/schema.bin"));
+/// Istio's messages and our own, with what they refer to; written by `build.rs`.
+static OWN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/schema.bin"));
 
 static LOADED: Mutex<Weak<Schema>> = Mutex::new(Weak::new());
 
@@ -27,9 +29,9 @@ impl Schema {
         if let Some(schema) = loaded.upgrade() {
             return schema;
         }
-        // The set is made by build.rs and covered by a test: it can only fail to decode in a broken build, and then
-        // an empty schema says of each type that it is unknown.
-        let pool = DescriptorPool::decode(SCHEMA).unwrap_or_else(|error| {
+        // The sets are made by the build and covered by a test: they can only fail to load in a broken build, and then what is
+        // missing is said to be unknown.
+        let pool = load().unwrap_or_else(|error| {
             tracing::error!(%error, "the embedded protobuf schema does not load");
             DescriptorPool::new()
         });
@@ -50,6 +52,16 @@ impl Schema {
     }
 }
 
+/// Envoy's descriptors, and of ours those in files that Envoy's set lacks.
+fn load() -> Result<DescriptorPool, DescriptorError> {
+    let mut pool = DescriptorPool::decode(pb::DESCRIPTORS)?;
+    let own = FileDescriptorSet::decode(OWN).unwrap_or_default();
+    let known = |name: &str| pool.get_file_by_name(name).is_some();
+    let files: Vec<_> = own.file.into_iter().filter(|file| !known(file.name())).collect();
+    pool.add_file_descriptor_protos(files)?;
+    Ok(pool)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,8 +69,8 @@ mod tests {
     #[test]
     fn holds_every_root_and_istios_messages() {
         let schema = Schema::acquire();
-        let roots =
-            include_str!("../protos/roots.txt").lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let roots = include_str!("../../envoy-api/protos/roots.txt").lines().take_while(|line| *line != "# Services");
+        let roots = roots.filter(|line| !line.is_empty() && !line.starts_with('#'));
         let mut count = 0;
         for name in roots.chain(["istio.networking.nds.v1.NameTable", "istio.v1.auth.IstioCertificateRequest"]) {
             assert!(schema.message(name).is_some(), "{name}");

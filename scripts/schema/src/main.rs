@@ -1,0 +1,194 @@
+//! Cuts out of Envoy's API what this project uses: writes `crates/envoy-api/protos/envoy.bin`, the descriptors of the messages that
+//! `crates/envoy-api/protos/roots.txt` names and of everything they refer to.
+//!
+//!     cargo run --manifest-path scripts/schema/Cargo.toml
+//!
+//! Run it after a change of `roots.txt`, or with a newer `envoy-types` in Cargo.toml, and commit what it writes. Builds read that
+//! file, and so need neither the network nor `envoy-types`, whose 90,000 lines would take a minute of every first build.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+use prost::Message;
+use prost_types::field_descriptor_proto::{Label, Type};
+use prost_types::{
+    DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet, ServiceDescriptorProto,
+};
+
+const ROOTS: &str = "roots.txt";
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let protos = here.join("../../crates/envoy-api/protos");
+    let envoy = FileDescriptorSet::decode(&*fs::read(envoy_types_source(here)?.join("src/generated/types.bin"))?)?;
+    let roots = fs::read_to_string(protos.join(ROOTS))?;
+    let roots = roots.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let mut schema = prune(envoy, roots)?;
+    add_name_of_health_checks(&mut schema)?;
+    fs::write(protos.join("envoy.bin"), schema.encode_to_vec())?;
+    Ok(())
+}
+
+/// Where cargo keeps the source of `envoy-types`.
+fn envoy_types_source(here: &Path) -> Result<PathBuf, Box<dyn Error>> {
+    let cargo = env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let output =
+        Command::new(cargo).args(["metadata", "--format-version", "1", "--locked"]).current_dir(here).output()?;
+    if !output.status.success() {
+        return Err(format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr)).into());
+    }
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    let manifest = metadata["packages"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|package| package["name"] == "envoy-types")
+        .and_then(|package| package["manifest_path"].as_str())
+        .ok_or("envoy-types is not among the packages cargo metadata lists")?;
+    Ok(Path::new(manifest).parent().ok_or("manifest path has no parent")?.to_path_buf())
+}
+
+/// Keeps the top-level messages, enums and services that `roots` reach. Comments, extensions and custom options go: they are two
+/// thirds of the bytes, and nothing here reads them.
+fn prune<'a>(set: FileDescriptorSet, roots: impl Iterator<Item = &'a str>) -> Result<FileDescriptorSet, String> {
+    let owners = top_level_owners(&set);
+    let mut kept: BTreeSet<&str> = BTreeSet::new();
+    let mut used_files: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+    let mut queue = Vec::new();
+    for root in roots {
+        let owner = owners.get(root).ok_or_else(|| format!("{ROOTS}: {root} is not in envoy-types"))?;
+        queue.push(owner);
+    }
+    while let Some(owner) = queue.pop() {
+        if !kept.insert(&owner.name) {
+            continue;
+        }
+        let uses = used_files.entry(owner.file).or_default();
+        for name in owner.refers_to(&set) {
+            let target = owners.get(name.as_str()).ok_or_else(|| format!("{name} is not in envoy-types"))?;
+            uses.insert(target.file);
+            queue.push(target);
+        }
+    }
+    let name_of = |index: usize| set.file.get(index).map(|file| file.name().to_owned()).unwrap_or_default();
+    let file = used_files
+        .iter()
+        .filter_map(|(&index, uses)| {
+            let imports = uses.iter().filter(|&&used| used != index).map(|&used| name_of(used)).collect();
+            Some(keep(set.file.get(index)?, &kept, imports))
+        })
+        .collect();
+    Ok(FileDescriptorSet { file })
+}
+
+/// What is kept of one file.
+fn keep(file: &FileDescriptorProto, kept: &BTreeSet<&str>, imports: Vec<String>) -> FileDescriptorProto {
+    let is_kept = |name: &str| kept.contains(&*format!("{}.{name}", file.package()));
+    let without_options = |service: &ServiceDescriptorProto| {
+        let mut service = service.clone();
+        service.options = None;
+        service.method.iter_mut().for_each(|method| method.options = None);
+        service
+    };
+    FileDescriptorProto {
+        name: file.name.clone(),
+        package: file.package.clone(),
+        syntax: file.syntax.clone(),
+        dependency: imports,
+        message_type: file.message_type.iter().filter(|message| is_kept(message.name())).cloned().collect(),
+        enum_type: file.enum_type.iter().filter(|item| is_kept(item.name())).cloned().collect(),
+        service: file.service.iter().filter(|item| is_kept(item.name())).map(without_options).collect(),
+        ..FileDescriptorProto::default()
+    }
+}
+
+/// Envoy 1.40 tells the health checks of a cluster apart by a name, which `envoy-types` does not have yet.
+fn add_name_of_health_checks(schema: &mut FileDescriptorSet) -> Result<(), String> {
+    let files = schema.file.iter_mut().filter(|file| file.package() == "envoy.config.core.v3");
+    let mut messages = files.flat_map(|file| &mut file.message_type);
+    let check = messages.find(|message| message.name() == "HealthCheck").ok_or("there is no HealthCheck to add to")?;
+    if check.field.iter().any(|field| field.name() == "name") {
+        return Err("envoy-types has HealthCheck.name now: use that".to_owned());
+    }
+    check.field.push(FieldDescriptorProto {
+        name: Some("name".to_owned()),
+        json_name: Some("name".to_owned()),
+        number: Some(27),
+        label: Some(Label::Optional.into()),
+        r#type: Some(Type::String.into()),
+        ..FieldDescriptorProto::default()
+    });
+    Ok(())
+}
+
+/// A top-level message, enum or service.
+struct Owner {
+    /// Its full name.
+    name: String,
+    file: usize,
+    kind: Kind,
+}
+
+/// Which of its file's top-level items it is.
+enum Kind {
+    Message(usize),
+    Enum,
+    Service(usize),
+}
+
+impl Owner {
+    fn refers_to(&self, set: &FileDescriptorSet) -> Vec<String> {
+        let Some(file) = set.file.get(self.file) else { return Vec::new() };
+        match self.kind {
+            Kind::Message(index) => file.message_type.get(index).map(referenced_types).unwrap_or_default(),
+            Kind::Enum => Vec::new(),
+            Kind::Service(index) => {
+                let methods = file.service.get(index).into_iter().flat_map(|service| &service.method);
+                let types = methods.flat_map(|method| [method.input_type(), method.output_type()]);
+                types.map(|name| name.trim_start_matches('.').to_owned()).collect()
+            }
+        }
+    }
+}
+
+/// Full name of every type → the top-level type it lives in; and of every service.
+fn top_level_owners(set: &FileDescriptorSet) -> BTreeMap<String, Owner> {
+    let mut owners = BTreeMap::new();
+    for (file, content) in set.file.iter().enumerate() {
+        let full = |name: &str| format!("{}.{name}", content.package());
+        for (index, message) in content.message_type.iter().enumerate() {
+            let top = full(message.name());
+            for name in names_within(message, &top) {
+                owners.insert(name, Owner { name: top.clone(), file, kind: Kind::Message(index) });
+            }
+        }
+        for item in &content.enum_type {
+            let top = full(item.name());
+            owners.insert(top.clone(), Owner { name: top, file, kind: Kind::Enum });
+        }
+        for (index, service) in content.service.iter().enumerate() {
+            let top = full(service.name());
+            owners.insert(top.clone(), Owner { name: top, file, kind: Kind::Service(index) });
+        }
+    }
+    owners
+}
+
+fn names_within(message: &DescriptorProto, full_name: &str) -> Vec<String> {
+    let mut names = vec![full_name.to_owned()];
+    names.extend(message.enum_type.iter().map(|item| format!("{full_name}.{}", item.name())));
+    for nested in &message.nested_type {
+        names.extend(names_within(nested, &format!("{full_name}.{}", nested.name())));
+    }
+    names
+}
+
+fn referenced_types(message: &DescriptorProto) -> Vec<String> {
+    let own = message.field.iter().filter_map(|field| field.type_name.as_deref());
+    let mut names: Vec<String> = own.map(|name| name.trim_start_matches('.').to_owned()).collect();
+    names.extend(message.nested_type.iter().flat_map(referenced_types));
+    names
+}
