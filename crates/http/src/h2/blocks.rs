@@ -2,7 +2,7 @@
 
 use super::connection::{Connection, Leaving, MAX_31_BITS, Role};
 use super::error::{ConnectionError, Reason, Violation, protocol_error};
-use super::frame::{FrameHeader, flag, number};
+use super::frame::{FRAME_BYTES, FrameHeader, flag, number};
 use super::head::{self, Refusal, RequestReader, ResponseReader, TrailersReader};
 use super::hpack::HpackError;
 use super::partial::Block;
@@ -225,7 +225,7 @@ impl Connection {
         sink.count(Counter::HeaderOverflow);
         let head = ResponseHead { status: 431, ..ResponseHead::default() };
         let encoder = &mut self.encoder;
-        self.output.headers(id, true, self.peer_max_frame, |out| {
+        self.output.headers(id, true, FRAME_BYTES, |out| {
             head::encode_response(encoder, out, &head, Framing::None, false);
         });
         self.refuse(id, Reason::NO_ERROR, sink);

@@ -67,11 +67,10 @@ pub struct Connection {
     pub(super) released: u64,
     /// Window of a new stream, as the peer has confirmed it.
     pub(super) stream_window: i32,
-    /// The same, as it was announced since.
-    pub(super) stream_window_announced: Option<i32>,
+    /// The same, as it was announced last.
+    pub(super) stream_window_announced: i32,
     pub(super) peer: PeerSettings,
     pub(super) peer_initial_window: i32,
-    pub(super) peer_max_frame: usize,
 
     pub(super) preface_received: bool,
     pub(super) settings_received: bool,
@@ -125,14 +124,13 @@ impl Connection {
             recv_window: i64::from(options.initial_connection_window_size),
             released: 0,
             stream_window: options.initial_stream_window_size as i32,
-            stream_window_announced: None,
+            stream_window_announced: options.initial_stream_window_size as i32,
             peer: PeerSettings {
                 max_concurrent_streams: STREAMS_BEFORE_SETTINGS,
                 enable_connect_protocol: false,
                 max_header_list_bytes: u32::MAX,
             },
             peer_initial_window: DEFAULT_WINDOW as i32,
-            peer_max_frame: 16 * 1024,
             preface_received: role == Role::Client,
             settings_received: false,
             settings_unconfirmed: 0,

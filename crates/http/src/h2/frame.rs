@@ -81,6 +81,9 @@ pub(super) struct Output {
     control: u32,
 }
 
+/// Largest payload of a frame that is sent: every peer takes it (RFC 9113 section 4.2), and larger ones would make other streams wait.
+pub(super) const FRAME_BYTES: usize = 16 * 1024;
+
 /// Written bytes that may lie in front of those that are not.
 const SLACK_BYTES: usize = 64 * 1024;
 

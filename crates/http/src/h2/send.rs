@@ -2,7 +2,7 @@
 
 use super::connection::{Connection, Leaving, MAX_31_BITS, Role};
 use super::error::{OpenError, Reason, StreamGone};
-use super::frame::{FrameHeader, flag, kind};
+use super::frame::{FRAME_BYTES, FrameHeader, flag, kind};
 use super::head;
 use super::settings::INITIAL_WINDOW_SIZE;
 use super::sink::StreamKey;
@@ -38,7 +38,7 @@ impl Connection {
         stream.to_head = head.method() == b"HEAD";
         stream.connect = head.method() == b"CONNECT";
         let encoder = &mut self.encoder;
-        self.output.headers(id, end, self.peer_max_frame, |out| {
+        self.output.headers(id, end, FRAME_BYTES, |out| {
             head::encode_request(encoder, out, head, https, framing);
         });
         Ok(self.streams.insert(stream))
@@ -88,7 +88,7 @@ impl Connection {
     pub fn interim(&mut self, stream: StreamKey, head: &ResponseHead) -> Result<(), StreamGone> {
         self.streams.get(stream).filter(|stream| stream.send == Direction::Head).ok_or(StreamGone)?;
         let encoder = &mut self.encoder;
-        self.output.headers(stream.id, false, self.peer_max_frame, |out| {
+        self.output.headers(stream.id, false, FRAME_BYTES, |out| {
             head::encode_response(encoder, out, head, Framing::None, false);
         });
         Ok(())
@@ -111,7 +111,7 @@ impl Connection {
         let bodiless = stream.to_head || head.status == 304;
         stream.send = Direction::Body;
         let encoder = &mut self.encoder;
-        self.output.headers(key.id, end, self.peer_max_frame, |out| {
+        self.output.headers(key.id, end, FRAME_BYTES, |out| {
             head::encode_response(encoder, out, head, framing, bodiless);
         });
         if end {
@@ -152,7 +152,7 @@ impl Connection {
 
     /// DATA frames of bytes that the windows allow; one empty frame for no bytes.
     fn put_data(&mut self, key: StreamKey, data: &[u8], end: bool) {
-        let mut pieces = data.chunks(self.peer_max_frame).peekable();
+        let mut pieces = data.chunks(FRAME_BYTES).peekable();
         loop {
             let piece = pieces.next().unwrap_or_default();
             let last = pieces.peek().is_none();
@@ -237,7 +237,7 @@ impl Connection {
     pub fn send_trailers(&mut self, stream: StreamKey, trailers: &Headers) -> Result<(), StreamGone> {
         self.streams.get(stream).filter(|stream| stream.send == Direction::Body).ok_or(StreamGone)?;
         let encoder = &mut self.encoder;
-        self.output.headers(stream.id, true, self.peer_max_frame, |out| head::encode_trailers(encoder, out, trailers));
+        self.output.headers(stream.id, true, FRAME_BYTES, |out| head::encode_trailers(encoder, out, trailers));
         self.sent_end(stream);
         Ok(())
     }
@@ -291,15 +291,15 @@ impl Connection {
     /// send once the peer has confirmed it. At most 2,147,483,647 bytes; ignored while an earlier change is unconfirmed.
     pub fn announce_stream_window(&mut self, bytes: u32) {
         let bytes = bytes.min(MAX_31_BITS) as i32;
-        if self.stream_window_announced.is_none() && bytes != self.stream_window {
-            self.stream_window_announced = Some(bytes);
+        if self.is_stream_window_confirmed() && bytes != self.stream_window {
+            self.stream_window_announced = bytes;
             self.send_settings(&[(INITIAL_WINDOW_SIZE, bytes as u32)]);
         }
     }
 
     /// Whether the peer has confirmed the last [`Connection::announce_stream_window`].
     pub fn is_stream_window_confirmed(&self) -> bool {
-        self.stream_window_announced.is_none()
+        self.stream_window_announced == self.stream_window
     }
 
     /// So many bytes of any stream's data were taken; the peer gets them back in its window for the connection, in batches.

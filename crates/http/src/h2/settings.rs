@@ -79,8 +79,6 @@ impl Connection {
                 MAX_FRAME_SIZE if !(16_384..1 << 24).contains(&value) => {
                     return Err(protocol_error("invalid MAX_FRAME_SIZE"));
                 }
-                // Larger frames than the default would only make the others wait longer.
-                MAX_FRAME_SIZE => self.peer_max_frame = 16 * 1024,
                 MAX_HEADER_LIST_SIZE => self.peer.max_header_list_bytes = value,
                 ENABLE_CONNECT_PROTOCOL if value > 1 || (value == 0 && self.peer.enable_connect_protocol) => {
                     return Err(protocol_error("invalid ENABLE_CONNECT_PROTOCOL"));
@@ -115,10 +113,8 @@ impl Connection {
         if (self.options.hpack_table_size as usize) < DEFAULT_TABLE_BYTES {
             self.decoder.set_limit(self.options.hpack_table_size as usize);
         }
-        if self.settings_unconfirmed == 0
-            && let Some(window) = self.stream_window_announced.take()
-        {
-            self.change_stream_window(window);
+        if self.settings_unconfirmed == 0 && !self.is_stream_window_confirmed() {
+            self.change_stream_window(self.stream_window_announced);
         }
         Ok(())
     }

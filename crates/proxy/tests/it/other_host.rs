@@ -23,7 +23,8 @@ fn routes(policy: &str) -> String {
 
 /// A sidecar in front of a program.
 fn inbound(tls: &MeshTls, program: SocketAddr) -> Proxy {
-    let listener = http_listener("inbound", &routes(""), &tls.listener("h2, http/1.1"));
+    let listener =
+        http_listener("inbound", &routes(""), &(tls.listener("h2, http/1.1") + "traffic_direction: INBOUND"));
     let as_received = protocol("use_downstream_protocol_config: {http2_protocol_options: {}}");
     let proxy = Proxy::start_with(&static_bootstrap(&listener, &[static_cluster("next", program, &as_received)]), 1);
     proxy.wait_live();

@@ -67,7 +67,8 @@ fn a_stateful_set_has_its_variables_files_probes_order_and_end() {
     let mut command = user.evenkeel(&["up"]);
     command.arg(folder.path()).arg("--state").arg(user.state.path());
     let mut up = Process::spawn(&mut command);
-    let data = user.state.path().join("data");
+    // Of its identity.
+    let data = user.state.path().join("data/default.default");
     let there = |name: &str| eventually(name, || data.join(name).exists().then_some(()));
 
     // One after the other.
