@@ -27,13 +27,19 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    /// The example of this user: all replicas are ready, and the gateway answers.
+    /// The example of this user: all replicas are ready, and both versions answer at the gateway.
     pub fn of(user: User) -> Self {
         let among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
         let mut up = Process::spawn(&mut user.up(&[]));
         wait_ready(&mut up, REPLICAS);
         let url = url(&mut up);
-        served(&url, "/api/capitals/Iceland");
+        // Both versions: each sidecar hears of each ready replica a moment after the user does.
+        for population in [true, false] {
+            eventually("an answer of each version", || {
+                let answer = served(&url, "/api/capitals/Iceland");
+                (answer.contains("population") == population).then_some(())
+            });
+        }
         Self { user, up, url, _among_others: among_others }
     }
 
