@@ -21,7 +21,7 @@ impl State {
     pub fn next_phase(&self, missing: &Interest) -> Phase {
         let waits_for_clusters = self.awaits.clusters
             || !missing.clusters.is_empty()
-            || !missing.endpoints.is_empty()
+            || !self.builder.clusters_are_answered()
             || self.dns.is_resolving();
         let waits_for = [&missing.listeners, &missing.routes, &missing.virtual_hosts, &missing.secrets];
         let waits = waits_for_clusters || self.awaits.listeners || waits_for.iter().any(|names| !names.is_empty());

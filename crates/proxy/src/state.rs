@@ -419,8 +419,8 @@ impl Shared {
         state.note_admitted();
         let missing = state.builder.missing();
         let interest = state.builder.interest();
-        // As Envoy does: listeners are asked for once the clusters they will name are there.
-        let clusters_ready = !state.awaits.clusters && missing.endpoints.is_empty();
+        // As Envoy does: listeners are asked for once the clusters they will name are there and serve.
+        let clusters_ready = !state.awaits.clusters && state.builder.clusters_are_answered();
         state.subscriptions.update(&interest, clusters_ready, self);
         state.forget_records(&interest);
         state.dns.update(&state.builder.dns_clusters(), self);

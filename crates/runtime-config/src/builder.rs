@@ -332,6 +332,17 @@ impl Builder {
         missing
     }
 
+    /// Whether each cluster held has had the first answer to what it names; until then it warms, and a route to it fails.
+    pub fn clusters_are_answered(&self) -> bool {
+        let mut versions = self.clusters.values().flat_map(|entry| entry.versions.all());
+        versions.all(|version| self.cluster_is_answered(&version.compiled))
+    }
+
+    fn cluster_is_answered(&self, cluster: &CompiledCluster) -> bool {
+        cluster.eds.as_ref().is_none_or(|eds| self.endpoints.contains_key(&eds.name))
+            && cluster.secrets.iter().all(|secret| self.has_secret(secret))
+    }
+
     fn interest_where(
         &self,
         endpoints: impl Fn(&Reference) -> bool,
@@ -429,10 +440,7 @@ impl Builder {
     fn warm(&mut self) {
         let mut clusters = std::mem::take(&mut self.clusters);
         for entry in clusters.values_mut() {
-            let ready = |version: &Version<CompiledCluster>| {
-                version.compiled.eds.as_ref().is_none_or(|eds| self.endpoints.contains_key(&eds.name))
-                    && version.compiled.secrets.iter().all(|secret| self.has_secret(secret))
-            };
+            let ready = |version: &Version<CompiledCluster>| self.cluster_is_answered(&version.compiled);
             entry.advance(ready, &self.endpoints);
         }
         self.clusters = clusters;

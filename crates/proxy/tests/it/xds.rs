@@ -208,6 +208,33 @@ fn certificates_come_by_sds_and_change_under_open_connections() {
     assert!(names.as_array().expect("names").iter().any(|name| name["dns"] == "second.test"), "{certs}");
 }
 
+/// A proxy that starts again takes connections at once if somebody keeps its socket open: none may meet a cluster that warms.
+#[test]
+fn nobody_is_served_before_the_clusters_have_their_certificates() {
+    let ca = TestCa::new();
+    let backend = named("one");
+    let sds = "{name: roots, sds_config: {ads: {}, resource_api_version: V3}}";
+    let yaml = format!(
+        "{{name: secured, type: STATIC, connect_timeout: 1s, transport_socket: {{name: tls, typed_config: {{\"@type\": \
+         type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext, common_tls_context: \
+         {{validation_context_sds_secret_config: {sds}}}}}}}}}"
+    );
+    let mut resources = mesh(&backend);
+    resources.insert(ResourceType::Cluster, resource::<Cluster>("secured", &yaml));
+    let mut control_plane = ControlPlane::start(resources);
+    let proxy = Proxy::start(&dynamic_bootstrap(control_plane.address, "DELTA_GRPC", ""));
+    let said = "PRE_INITIALIZING\nwaits for its first listeners, SDS roots\n";
+    eventually("the other cluster to be there", || (proxy.get("/ready").text() == said).then_some(()));
+    assert_eq!(proxy.get("/listeners").text(), "");
+
+    let roots = format!(
+        "{{name: roots, validation_context: {{trusted_ca: {{inline_string: {}}}}}}}",
+        serde_json::to_string(&ca.root_pem()).expect("a string")
+    );
+    control_plane.change(|set| set.insert(ResourceType::Secret, resource::<Secret>("roots", &roots)));
+    assert_eq!(get(proxy.listener("web"), "/").text(), "one");
+}
+
 #[test]
 fn a_listener_whose_port_is_taken_is_refused_and_the_others_serve() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
