@@ -10,22 +10,24 @@ export PATH := $(HOME)/.cargo/bin:$(PATH):/usr/sbin:/sbin
 profile := $(wildcard $(CURDIR)/crates/evenkeel/default.profdata)
 optimized := $(if $(profile),-Cprofile-use=$(profile) -Cllvm-args=-no-pgo-warn-mismatch)
 release := RUSTFLAGS="$(RUSTFLAGS) $(optimized)" cargo build --release --locked
+# What a newcomer waits for is soon there instead.
+quick := cargo build --profile quick --locked
 
 .PHONY: help
 help: ## Show the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 .PHONY: demo
-demo: ## Build in release mode and run the example until Ctrl-C
+demo: ## Build quickly and run the example until Ctrl-C
 	@scripts/setup.sh demo
-	$(release) --bin evenkeel
-	target/release/evenkeel up examples/capitals
+	$(quick) --bin evenkeel
+	target/quick/evenkeel up examples/capitals
 
 .PHONY: demo-check
-demo-check: ## Build in release mode, run the example's scenario once, and say what was verified
+demo-check: ## Build quickly, run the example's scenario once, and say what was verified
 	@scripts/setup.sh demo
-	$(release) --bin evenkeel
-	target/release/evenkeel up examples/capitals --check
+	$(quick) --bin evenkeel
+	target/quick/evenkeel up examples/capitals --check
 
 # One build in the dev profile serves every test: unit, golden, interoperation and end to end. One test at a time: many load
 # every core themselves, and hold what they see against limits that a starved worker misses.
@@ -54,6 +56,7 @@ bench: ## Measure against a byte-copying relay, Envoy, HAProxy and nginx
 bench-control: ## Measure the control plane: simulated proxies by the thousand
 	@scripts/setup.sh build
 	$(release) --bin evenkeel
+	@scripts/strip.sh target/release/evenkeel
 	target/release/evenkeel lab bars $(ARGS)
 
 .PHONY: bless
@@ -61,14 +64,16 @@ bless: ## Accept the present output as the expected one in all golden files
 	BLESS=1 INSTA_UPDATE=always cargo test --workspace --locked
 
 .PHONY: build
-build: ## Build the release binary
+build: ## Build the release binary, and its debug information in a file beside it
 	@scripts/setup.sh build
 	$(release) --bin evenkeel
+	@scripts/strip.sh target/release/evenkeel
 
 # What the measurements run.
 .PHONY: programs
 programs:
 	$(release) --bin evenkeel --bin evenkeel-bench
+	@scripts/strip.sh target/release/evenkeel
 
 .PHONY: profile
 profile: ## Record what release builds are optimized for (12 minutes)

@@ -2,3 +2,4 @@
 
 mod grpc;
 mod json;
+mod protos;
