@@ -13,6 +13,7 @@ mod load;
 mod mesh;
 mod pods;
 mod processes;
+mod protocols;
 mod rollouts;
 mod stateful_sets;
 mod unchanged;
