@@ -145,7 +145,8 @@ impl Processes {
         let mut command = init::command();
         let prepare = move || {
             if again {
-                umount2("/proc", MntFlags::MNT_DETACH)?;
+                // An attempt that failed may have taken it away already.
+                let _ = umount2("/proc", MntFlags::MNT_DETACH);
             }
             Ok(own_proc()?)
         };
