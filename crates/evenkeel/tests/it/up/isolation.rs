@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::sync::PoisonError;
 use std::time::{Duration, SystemTime};
 
+use evenkeel_testkit::wait::within;
 use evenkeel_testkit::{Process, eventually};
 
 use super::processes::Running;
@@ -169,7 +170,10 @@ fn tokens_are_renewed_while_a_rollout_is_waited_for() {
     });
     let hours_ago = SystemTime::now() - Duration::from_secs(2 * 3600);
     File::options().write(true).open(&token).and_then(|file| file.set_modified(hours_ago)).expect("our own file");
-    eventually("another token", || fs::read_to_string(&token).is_ok_and(|now| now != before).then_some(()));
+    // Half of the time that the restart waits.
+    within(Duration::from_secs(10), "another token", || {
+        fs::read_to_string(&token).is_ok_and(|now| now != before).then_some(())
+    });
     assert_eq!(restart.exited(), None, "it has not waited: {}", restart.output());
     mesh.stop();
 }
