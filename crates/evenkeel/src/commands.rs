@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_local::exec::{self, ContainerName, ExecOptions};
 use evenkeel_local::ports::PortChoice;
+use evenkeel_process::secrets;
 use evenkeel_proxy::memory;
 
 use crate::apply::{self, Change, ChangeArguments};
@@ -101,6 +102,13 @@ enum Command {
     /// Measure a control plane with simulated proxies.
     #[command(subcommand)]
     Lab(evenkeel_lab::Command),
+}
+
+impl Command {
+    /// Whether it holds keys, or others' messages, in memory.
+    fn holds_secrets(&self) -> bool {
+        matches!(self, Self::Agent { .. } | Self::Proxy(_) | Self::ControlPlane { .. } | Self::Egress { .. })
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -246,6 +254,9 @@ struct ValidateArguments {
 
 /// Runs the command and returns the exit status.
 pub fn run(cli: Cli) -> anyhow::Result<u8> {
+    if cli.command.holds_secrets() {
+        secrets::hide().context("closing this process to others of its user")?;
+    }
     match cli.command {
         Command::Up(arguments) => up(arguments),
         Command::Apply(change) => apply::run(&change, Change::Apply, &mut io::stdout().lock()),

@@ -17,7 +17,12 @@ struct Cli {
 
 fn main() -> ExitCode {
     evenkeel_proxy::memory::set_collector(allocator::collect);
-    match evenkeel_proxy::run(&Cli::parse().options, &mut std::io::stdout()) {
+    let cli = Cli::parse();
+    if let Err(error) = evenkeel_process::secrets::hide() {
+        let _ = writeln!(std::io::stderr(), "error: closing this process to others of its user: {error}");
+        return ExitCode::FAILURE;
+    }
+    match evenkeel_proxy::run(&cli.options, &mut std::io::stdout()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Nothing can be done if standard error is gone.

@@ -129,21 +129,18 @@ impl Accounts {
         let environment = match self.users {
             Users::Same => Vec::new(),
             Users::Invoking(account, _) => variables(account),
-            // Its home is root's, and to be read only.
-            Users::Own(_) => vec![("XDG_CACHE_HOME".to_owned(), data.join(".cache").display().to_string())],
+            // Root's home is to be read only.
+            Users::Own(_) => vec![
+                ("HOME".to_owned(), data.display().to_string()),
+                ("XDG_CACHE_HOME".to_owned(), data.join(".cache").display().to_string()),
+            ],
         };
         Ok(Applicant { container, data, environment })
     }
 
     /// What a replica's proxy gets, which has `folder` for its files. `executable`: another one than this process's.
     pub fn of_proxy(&mut self, folder: &Path, executable: Option<&Path>) -> Result<ContainerSpec, ViewError> {
-        let account = match self.users {
-            Users::Invoking(_, first) | Users::Own(first) if may_be_run_by_others() => {
-                self.proxies += 1;
-                Some(nth(first, MAX_IDS / 2 + self.proxies % (MAX_IDS / 2)))
-            }
-            _ => None,
-        };
+        let account = self.next_own();
         own_folder(folder, account).map_err(|source| ViewError { path: folder.to_path_buf(), source })?;
         let view = View {
             account,
@@ -152,6 +149,30 @@ impl Accounts {
             readable: executable.and_then(Path::parent).map(Path::to_path_buf).into_iter().collect(),
         };
         Ok(ContainerSpec { view, rights: Rights::of_proxy(account), own_processes: false })
+    }
+
+    /// A user for one that is no application; none: there is no other than whoever started `up`.
+    fn next_own(&mut self) -> Option<Account> {
+        match self.users {
+            Users::Invoking(_, first) | Users::Own(first) if may_be_run_by_others() => {
+                self.proxies += 1;
+                Some(nth(first, MAX_IDS / 2 + self.proxies % (MAX_IDS / 2)))
+            }
+            _ => None,
+        }
+    }
+
+    /// What the name server and way out gets: nothing of the state directory.
+    pub fn of_egress(&mut self) -> ContainerSpec {
+        let account = self.next_own();
+        let view = View { account, hidden: self.state.clone(), own: Vec::new(), readable: Vec::new() };
+        ContainerSpec { view, rights: Rights::of_egress(account), own_processes: true }
+    }
+
+    /// What the control plane gets, which stays whoever started `up`: of the state directory only these.
+    pub fn of_control_plane(&self, own: Vec<PathBuf>) -> ContainerSpec {
+        let view = View { account: None, hidden: self.state.clone(), own, readable: Vec::new() };
+        ContainerSpec { view, rights: Rights::of_control_plane(), own_processes: true }
     }
 }
 

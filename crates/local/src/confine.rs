@@ -7,7 +7,11 @@ use std::io;
 use nix::unistd::{Gid, Uid};
 use serde::{Deserialize, Serialize};
 
-/// `CAP_NET_ADMIN` of capabilities(7).
+/// `CAP_DAC_READ_SEARCH` of capabilities(7).
+const DAC_READ_SEARCH: u32 = 2;
+/// `CAP_NET_BIND_SERVICE`.
+const NET_BIND_SERVICE: u32 = 10;
+/// `CAP_NET_ADMIN`.
 const NET_ADMIN: u32 = 12;
 /// More than the kernel will know for long; it says itself where its list ends.
 const MAX_CAPABILITIES: u32 = 64;
@@ -48,6 +52,16 @@ impl Rights {
     /// Those of a proxy, which marks its sockets (`SO_MARK`) so that they are not captured.
     pub fn of_proxy(account: Option<Account>) -> Self {
         Self { account, capabilities: 1 << NET_ADMIN }
+    }
+
+    /// Those of the control plane, which reads the user's files whoever owns them.
+    pub fn of_control_plane() -> Self {
+        Self { account: None, capabilities: 1 << DAC_READ_SEARCH }
+    }
+
+    /// Those of the name server and way out, which listens on port 53.
+    pub fn of_egress(account: Option<Account>) -> Self {
+        Self { account, capabilities: 1 << NET_BIND_SERVICE }
     }
 
     /// Gives up all others, for good. Only async-signal-safe calls: meant for between fork and exec.

@@ -6,10 +6,11 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use nix::fcntl::{OFlag, openat};
-use nix::mount::{MsFlags, mount};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
@@ -25,7 +26,7 @@ use crate::view::{View, ViewError};
 pub struct Container {
     namespace: Arc<Namespace>,
     mount: OwnedFd,
-    processes: Option<Processes>,
+    processes: Option<Mutex<Processes>>,
     /// What its programs may do.
     pub rights: Rights,
 }
@@ -57,16 +58,39 @@ impl Container {
     pub fn create(namespace: Arc<Namespace>, spec: ContainerSpec) -> Result<Self, ContainerError> {
         let worker = std::thread::Builder::new().name("container".to_owned()).spawn(move || {
             let handles = namespace.handles();
+            let own = own_namespaces()?;
             // Joining a mount namespace takes a thread that shares its working directory with no other.
             unshare(CloneFlags::CLONE_FS).map_err(io::Error::from)?;
             handles.enter()?;
             unshare(CloneFlags::CLONE_NEWNS).map_err(io::Error::from)?;
             spec.view.mount()?;
-            let mount = File::open("/proc/thread-self/ns/mnt")?.into();
-            let processes = spec.own_processes.then(Processes::begin).transpose()?;
-            Ok(Self { namespace, mount, processes, rights: spec.rights })
+            let mount =
+                openat(&own, "mnt", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).map_err(io::Error::from)?;
+            let processes = spec.own_processes.then(|| Processes::begin(&own, false)).transpose()?;
+            Ok(Self { namespace, mount, processes: processes.map(Mutex::new), rights: spec.rights })
         })?;
         worker.join().unwrap_or_else(|_| Err(io::Error::other("the thread that makes a container panicked").into()))
+    }
+
+    /// The process namespace, if it has its own. One whose first process has ended takes in no other any more: it is made anew.
+    fn processes(&self) -> io::Result<Option<Arc<OwnedFd>>> {
+        let Some(processes) = &self.processes else { return Ok(None) };
+        let mut processes = processes.lock().unwrap_or_else(PoisonError::into_inner);
+        if processes.init.wait(Duration::ZERO) {
+            let handles = self.handles();
+            let made = std::thread::scope(|scope| {
+                let worker =
+                    std::thread::Builder::new().name("container".to_owned()).spawn_scoped(scope, move || {
+                        let own = own_namespaces()?;
+                        unshare(CloneFlags::CLONE_FS)?;
+                        handles.enter()?;
+                        Processes::begin(&own, true)
+                    })?;
+                worker.join().unwrap_or_else(|_| Err(io::Error::other("the thread that renews a container panicked")))
+            });
+            *processes = made?;
+        }
+        Ok(Some(processes.namespace.clone()))
     }
 
     /// The replica it is part of.
@@ -80,16 +104,19 @@ impl Container {
     }
 
     /// The descriptors, to hand to another process (`evenkeel exec`): network, mount, UTS, and processes if it has its own.
-    pub fn descriptors(&self) -> ([BorrowedFd<'_>; 3], Option<BorrowedFd<'_>>) {
+    ///
+    /// # Errors
+    /// When a namespace had to be made anew, and could not be.
+    pub fn descriptors(&self) -> io::Result<([BorrowedFd<'_>; 3], Option<Arc<OwnedFd>>)> {
         let [network, _, uts] = self.namespace.descriptors();
-        ([network, self.mount.as_fd(), uts], self.processes.as_ref().map(|processes| processes.namespace.as_fd()))
+        Ok(([network, self.mount.as_fd(), uts], self.processes()?))
     }
 
     /// Runs `fork` so that the child it makes is the container's; neither threads nor processes may be made in it otherwise.
     pub fn with_children_inside<T>(&self, fork: impl FnOnce() -> T) -> io::Result<T> {
-        let Some(processes) = &self.processes else { return Ok(fork()) };
+        let Some(processes) = self.processes()? else { return Ok(fork()) };
         let home = File::open("/proc/thread-self/ns/pid")?;
-        setns(&processes.namespace, CloneFlags::CLONE_NEWPID)?;
+        setns(&processes, CloneFlags::CLONE_NEWPID)?;
         let result = fork();
         if setns(home, CloneFlags::CLONE_NEWPID).is_err() {
             // Whatever is started from here on would be started in there; there is no way to go on.
@@ -102,24 +129,34 @@ impl Container {
 /// A process namespace. Dropping it ends all that is in it.
 #[derive(Debug)]
 struct Processes {
-    namespace: OwnedFd,
+    namespace: Arc<OwnedFd>,
     init: PidFd,
 }
 
+/// This thread's namespaces, to be opened also when it does not find itself in `/proc` any more.
+fn own_namespaces() -> io::Result<File> {
+    File::open("/proc/thread-self/ns")
+}
+
 impl Processes {
-    /// Makes it, with its first process and its `/proc`, in this thread's mount namespace.
-    fn begin() -> io::Result<Self> {
-        // Opened while this thread finds itself in `/proc`.
-        let namespaces = File::open("/proc/thread-self/ns")?;
+    /// Makes it, with its first process and its `/proc`, in this thread's mount namespace. `again`: there is the `/proc` of one before.
+    fn begin(namespaces: &File, again: bool) -> io::Result<Self> {
         unshare(CloneFlags::CLONE_NEWPID)?;
         let mut command = init::command();
+        let prepare = move || {
+            if again {
+                // An attempt that failed may have taken it away already.
+                let _ = umount2("/proc", MntFlags::MNT_DETACH);
+            }
+            Ok(own_proc()?)
+        };
         // SAFETY: the closure makes system calls only, with strings that are there already.
-        unsafe { command.pre_exec(|| Ok(own_proc()?)) };
+        unsafe { command.pre_exec(prepare) };
         // Whoever collects orphans collects it.
         let init = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         let init = PidFd::open(i32::try_from(init.id()).map_err(io::Error::other)?)?;
         let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-        Ok(Self { namespace: openat(&namespaces, "pid_for_children", flags, Mode::empty())?, init })
+        Ok(Self { namespace: Arc::new(openat(namespaces, "pid_for_children", flags, Mode::empty())?), init })
     }
 }
 

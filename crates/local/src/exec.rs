@@ -330,9 +330,9 @@ pub async fn answer(stream: tokio::net::UnixStream, reply: &Reply, container: Op
     };
     let own = |kind: &str| std::fs::File::open(format!("/proc/self/ns/{kind}"));
     let (user, process) = (own("user")?, own("pid")?);
-    let (namespaces, processes) = container.descriptors();
+    let (namespaces, processes) = container.descriptors()?;
     let [network, mount, uts] = namespaces.map(|descriptor| descriptor.as_raw_fd());
-    let process = processes.map_or(process.as_raw_fd(), |processes| processes.as_raw_fd());
+    let process = processes.as_ref().map_or(process.as_raw_fd(), |processes| processes.as_raw_fd());
     let raw: [RawFd; DESCRIPTORS] = [user.as_raw_fd(), process, network, mount, uts];
     // One blocking message to a local peer that is already reading, off the event loop's non-blocking socket.
     let stream = stream.into_std()?;

@@ -16,22 +16,24 @@ use crate::accounts::Accounts;
 use crate::capture;
 use crate::cleanup::StateDir;
 use crate::client::Call;
-use crate::container::ContainerError;
+use crate::container::{Container, ContainerError, ContainerSpec};
 use crate::egress::ground::Way;
+use crate::namespace::Namespace;
 use crate::network::{BRIDGE_ADDRESS, MAX_PODS, NetworkError, Place, pod_address, search_list};
 use crate::plan::Plan;
 use crate::pods::{ContainerPort, Pod, Roster, RosterView};
 use crate::preflight::Refused;
 use crate::probe::{Check, Probe};
 use crate::process::{Phase, Process, State};
+use crate::program::Program;
 use crate::programs::{self, CONTROL_DEBUG};
 use crate::replica::{Containers, Replica, ReplicaSpec, Retirement, TERMINATION_GRACE};
-use crate::rollout::{self, Present};
+use crate::rollout::{self, Present, Step};
 use crate::tokens::{CredentialError, Credentials, Tokens};
 use crate::ui::Events;
 use crate::vitals::Care;
 use crate::workloads::{
-    INGRESS_NAME, INGRESS_NAMESPACE, INGRESS_SERVICE_ACCOUNT, Manifest, Sidecar, Workload, ingress_labels,
+    INGRESS_NAME, INGRESS_NAMESPACE, INGRESS_SERVICE_ACCOUNT, Manifest, Sidecar, Workload, WorkloadKind, ingress_labels,
 };
 
 /// DNS suffix of the mesh's services.
@@ -42,6 +44,9 @@ const CONTROL_TIMEOUT: Duration = Duration::from_secs(20);
 const CONTROL_PERIOD: Duration = Duration::from_millis(20);
 /// How long who asks for a restart waits for its end; it goes on nevertheless.
 const RESTART_LIMIT: Duration = Duration::from_secs(20);
+
+/// How often tokens are looked at.
+const RENEWAL_PERIOD: Duration = Duration::from_secs(1);
 
 /// Label of a Pod that says which template it is made of; Kubernetes' own.
 const TEMPLATE_HASH_LABEL: &str = "pod-template-hash";
@@ -101,11 +106,17 @@ pub enum MeshError {
 /// Replicas by (namespace, pod name), for `exec` and the check.
 pub type Replicas = Arc<BTreeMap<(String, String), Arc<Replica>>>;
 
+/// A replica that leaves.
+struct Leaving {
+    workload: String,
+    replica: Weak<Replica>,
+}
+
 /// The running mesh.
 pub struct Mesh {
     plan: Arc<Plan>,
     roster: Roster,
-    tokens: Tokens,
+    tokens: Arc<Tokens>,
     accounts: Accounts,
     control: Option<Process>,
     egress: Option<Process>,
@@ -113,9 +124,9 @@ pub struct Mesh {
     /// What is to run, by namespace and name.
     wanted: BTreeMap<(String, String), Arc<Workload>>,
     view: RosterView,
-    /// Replicas that leave.
-    leaving: JoinSet<()>,
-    leaving_now: Vec<Weak<Replica>>,
+    /// Replicas that leave, by namespace and name: nobody gets the name until then.
+    leaving: JoinSet<(String, String)>,
+    leaving_now: BTreeMap<(String, String), Leaving>,
     /// Something could not be started: that is tried again after the next edit.
     stalled: bool,
     /// Not all is as it is wanted.
@@ -139,14 +150,14 @@ impl Mesh {
             view: roster.subscribe(),
             plan,
             roster,
-            tokens,
+            tokens: Arc::new(tokens),
             accounts,
             control: None,
             egress: None,
             replicas: watch::Sender::new(Replicas::default()),
             wanted: BTreeMap::new(),
             leaving: JoinSet::new(),
-            leaving_now: Vec::new(),
+            leaving_now: BTreeMap::new(),
             stalled: false,
             rolling: false,
             next_index: 0,
@@ -172,7 +183,8 @@ impl Mesh {
 
     /// Starts the control plane, then the gateway and all replicas at once.
     pub async fn start(&mut self, events: &Events) -> Result<(), MeshError> {
-        let egress = Process::start(programs::egress(&self.plan));
+        let spec = self.accounts.of_egress();
+        let egress = Process::start(beside(programs::egress(&self.plan), spec).await?);
         tokio::spawn(tell_crashes(
             egress.state(),
             events.clone(),
@@ -180,7 +192,10 @@ impl Mesh {
             "its log: egress.log",
         ));
         self.egress = Some(egress);
-        let control = Process::start(programs::control_plane(&self.plan));
+        let state = &self.plan.state;
+        let own = vec![state.control(), state.runtime(), self.plan.directory.clone()];
+        let spec = self.accounts.of_control_plane(own);
+        let control = Process::start(beside(programs::control_plane(&self.plan), spec).await?);
         let state = control.state();
         self.control = Some(control);
         self.control_serves(state.clone()).await?;
@@ -241,7 +256,7 @@ impl Mesh {
         for workload in &mut workloads {
             self.restarts.get(&workload.key()).into_iter().for_each(|times| workload.renew(*times));
         }
-        self.keep_up(&workloads).await?;
+        self.keep_up(&workloads)?;
         self.wanted = workloads.into_iter().map(|workload| (workload.key(), Arc::new(workload))).collect();
         self.stalled = false;
         self.step().await
@@ -253,7 +268,10 @@ impl Mesh {
             changed = self.view.changed() => if changed.is_err() {
                 std::future::pending().await
             },
-            Some(_) = self.leaving.join_next() => {}
+            Some(left) = self.leaving.join_next() => match left {
+                Ok(key) => drop(self.leaving_now.remove(&key)),
+                Err(_) => self.leaving_now.retain(|_, leaving| leaving.replica.strong_count() > 0),
+            },
         }
     }
 
@@ -270,12 +288,21 @@ impl Mesh {
             let names: Vec<String> = workload.iter().flat_map(|workload| workload.pod_names()).collect();
             let of_it = present.keys().filter(|pod| is_of(&present, pod, &key));
             let seen = |pod: &(String, String)| states.get(pod).is_some_and(|status| status.ready);
-            let here: Vec<Present<'_>> = of_it.map(|pod| Present { name: &pod.1, ready: seen(pod) }).collect();
-            let next = rollout::next(&names.iter().map(String::as_str).collect(), &here);
+            let here: Vec<Present<'_>> = of_it
+                .map(|pod| Present {
+                    name: &pod.1,
+                    ready: seen(pod),
+                    current: workload.as_ref().is_some_and(|workload| is_made_of(&present, pod, workload)),
+                })
+                .collect();
+            let leave = self.leaving_now.iter().filter(|(pod, leaving)| pod.0 == key.0 && leaving.workload == key.1);
+            let leaving: BTreeSet<&str> = leave.map(|(pod, _)| pod.1.as_str()).collect();
+            let next = next_of(workload.as_deref(), &names, &here, &leaving);
             obsolete.extend(next.retire.iter().map(|name| (key.0.clone(), (*name).to_owned())));
             let start = next.start.iter().map(|name| (*name).to_owned());
             fresh.extend(workload.iter().flat_map(|workload| start.clone().map(|name| (workload.clone(), name))));
             rolling |= here.len() != names.len() || here.iter().any(|replica| !names.iter().any(|n| n == replica.name));
+            rolling |= here.iter().any(|replica| !replica.current);
         }
         self.rolling = rolling;
         self.retire(&obsolete);
@@ -313,25 +340,25 @@ impl Mesh {
             let replica = self.replicas.borrow().get(key).cloned();
             self.replicas.send_modify(|replicas| drop(Arc::make_mut(replicas).remove(key)));
             if let Some(replica) = replica {
-                self.leaving_now.push(Arc::downgrade(&replica));
-                self.leaving.spawn(async move { replica.stop(Retirement::Graceful).await });
+                let leaving = Leaving { workload: replica.pod.workload.clone(), replica: Arc::downgrade(&replica) };
+                self.leaving_now.insert(key.clone(), leaving);
+                let key = key.clone();
+                self.leaving.spawn(async move {
+                    replica.stop(Retirement::Graceful).await;
+                    key
+                });
             }
         }
-        self.leaving_now.retain(|replica| replica.strong_count() > 0);
     }
 
-    /// Brings the volumes of those that stay up to date, and ends those of another template that are to keep their names.
-    async fn keep_up(&mut self, workloads: &[Workload]) -> Result<(), MeshError> {
+    /// Brings the volumes of those that stay up to date.
+    fn keep_up(&self, workloads: &[Workload]) -> Result<(), MeshError> {
         let present = self.replicas.borrow().clone();
         for workload in workloads {
             for name in workload.pod_names() {
                 let key = (workload.namespace.clone(), name);
-                let Some(replica) = present.get(&key) else { continue };
-                if replica.pod.labels.get(TEMPLATE_HASH_LABEL) == Some(&workload.template_hash) {
+                if is_made_of(&present, &key, workload) {
                     write_volumes(workload, &self.plan.state.pod(&key.1).join("volumes"))?;
-                } else {
-                    self.replicas.send_modify(|replicas| drop(Arc::make_mut(replicas).remove(&key)));
-                    replica.stop(Retirement::Graceful).await;
                 }
             }
         }
@@ -368,6 +395,8 @@ impl Mesh {
 
     fn specify(&mut self, workload: &Workload, name: &str) -> Result<ReplicaSpec, MeshError> {
         let (address, link) = self.next_address()?;
+        // One of a StatefulSet leaves files to its successor that are another user's.
+        remove_folder(&self.plan.state.pod(name))?;
         let captured = workload.sidecar != Sidecar::None;
         let mut labels = workload.labels.clone();
         labels.insert(TEMPLATE_HASH_LABEL.to_owned(), workload.template_hash.clone());
@@ -477,13 +506,22 @@ impl Mesh {
         Ok(())
     }
 
-    /// Replaces tokens long before they end. To be called every second or so.
-    pub fn renew_tokens(&self, now: SystemTime) {
-        for replica in self.replicas.borrow().values().filter(|replica| replica.pod.in_mesh) {
-            let account = replica.containers.proxy.rights.account;
-            let credentials = Credentials::new(self.plan.state.pod(&replica.pod.name), &replica.pod, account);
-            if let Err(error) = self.tokens.renew(&credentials, now) {
-                tracing::warn!(pod = %replica.pod.name, %error, "a token could not be renewed");
+    /// Replaces tokens long before they end, until dropped. Beside all else that is done here, which may take its time.
+    pub fn renew_tokens(&self) -> impl Future<Output = ()> + use<> {
+        let (plan, tokens, replicas) = (self.plan.clone(), self.tokens.clone(), self.replicas.subscribe());
+        async move {
+            // Not at the time they are due: the clock may jump.
+            let mut looks = tokio::time::interval(RENEWAL_PERIOD);
+            loop {
+                looks.tick().await;
+                let (now, replicas) = (SystemTime::now(), replicas.borrow().clone());
+                for replica in replicas.values().filter(|replica| replica.pod.in_mesh) {
+                    let account = replica.containers.proxy.rights.account;
+                    let credentials = Credentials::new(plan.state.pod(&replica.pod.name), &replica.pod, account);
+                    if let Err(error) = tokens.renew(&credentials, now) {
+                        tracing::warn!(pod = %replica.pod.name, %error, "a token could not be renewed");
+                    }
+                }
             }
         }
     }
@@ -493,7 +531,8 @@ impl Mesh {
         let replicas = self.replicas.borrow().clone();
         let (gateways, others): (Vec<_>, Vec<_>) =
             replicas.values().partition(|replica| replica.pod.workload == INGRESS_NAME);
-        let leaving: Vec<Arc<Replica>> = self.leaving_now.iter().filter_map(Weak::upgrade).collect();
+        let leaving: Vec<Arc<Replica>> =
+            self.leaving_now.values().filter_map(|leaving| leaving.replica.upgrade()).collect();
         let others: Vec<&Arc<Replica>> = others.into_iter().chain(&leaving).collect();
         for group in [gateways, others] {
             join_all(group.iter().map(|replica| replica.stop(Retirement::Now))).await;
@@ -507,6 +546,53 @@ impl Mesh {
 /// Whether a Pod is one of a workload's.
 fn is_of(replicas: &Replicas, pod: &(String, String), workload: &(String, String)) -> bool {
     pod.0 == workload.0 && replicas.get(pod).is_some_and(|replica| replica.pod.workload == workload.1)
+}
+
+/// Whether a Pod is there and made of a workload's present template.
+fn is_made_of(replicas: &Replicas, pod: &(String, String), workload: &Workload) -> bool {
+    let hash = replicas.get(pod).and_then(|replica| replica.pod.labels.get(TEMPLATE_HASH_LABEL));
+    hash == Some(&workload.template_hash)
+}
+
+/// What comes next of a workload, which is to have replicas of these names; none: it is not to run any more.
+fn next_of<'a>(
+    workload: Option<&Workload>,
+    names: &'a [String],
+    here: &[Present<'a>],
+    leaving: &BTreeSet<&str>,
+) -> Step<'a> {
+    let wanted = names.iter().map(String::as_str);
+    match workload.map(|workload| workload.kind) {
+        Some(WorkloadKind::StatefulSet { ordered }) => {
+            rollout::next_of_set(&wanted.collect::<Vec<_>>(), here, leaving, ordered)
+        }
+        _ => {
+            let mut next = rollout::next(&wanted.collect(), here);
+            // After an edit and its undoing: the name is not free yet.
+            next.start.retain(|name| !leaving.contains(name));
+            next
+        }
+    }
+}
+
+/// A part of the mesh itself, in a container of its own within the mesh's network.
+async fn beside(mut program: Program, spec: ContainerSpec) -> Result<Program, MeshError> {
+    let made = tokio::task::spawn_blocking(move || {
+        let here = Namespace::of_this_thread()?;
+        Container::create(Arc::new(here), spec)
+    });
+    let ended = |_| Err(io::Error::other("the thread that makes containers ended").into());
+    program.container = Some(Arc::new(made.await.unwrap_or_else(ended)?));
+    Ok(program)
+}
+
+fn remove_folder(folder: &Path) -> Result<(), MeshError> {
+    match std::fs::remove_dir_all(folder) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(MeshError::Io { what: "cannot remove the files of an earlier replica", source })
+        }
+        _ => Ok(()),
+    }
 }
 
 fn write_volumes(workload: &Workload, folder: &Path) -> Result<(), MeshError> {

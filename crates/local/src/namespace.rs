@@ -34,7 +34,8 @@ impl Namespace {
         worker.join().unwrap_or_else(|_| Err(io::Error::other("the thread that sets a namespace up panicked").into()))
     }
 
-    fn of_this_thread() -> io::Result<Self> {
+    /// Where the calling thread is.
+    pub fn of_this_thread() -> io::Result<Self> {
         let open = |name: &str| File::open(format!("/proc/thread-self/ns/{name}")).map(OwnedFd::from);
         Ok(Self { network: open("net")?, mount: open("mnt")?, uts: open("uts")? })
     }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -104,14 +104,19 @@ pub fn search_list(namespace: &str, cluster_domain: &str) -> String {
     format!("{namespace}.svc.{cluster_domain} svc.{cluster_domain} {cluster_domain}")
 }
 
-/// Runs inside the replica's fresh namespaces: cable, address, route, rules, resolver, host name.
-pub fn settle(place: &Place, tools: &Tools) -> Result<(), NetworkError> {
+/// Runs inside the replica's fresh namespaces: cable, address, route, rules, resolver, host name. The cable's other end lands in the
+/// network `home`.
+///
+/// That is not named by the supervisor's process id: to the kernel a process is in the network of its first thread, and the supervisor's
+/// visits a replica's whenever it opens a socket there ([`crate::namespace::Namespace::within`]).
+pub fn settle(place: &Place, tools: &Tools, home: BorrowedFd<'_>) -> Result<(), NetworkError> {
     let Place { address, link, .. } = place;
-    // `netns 1` is the supervisor, process 1 of the mesh's process namespace: the other end lands in its network.
-    tools.ip(&format!(
-        "link set lo up\nlink add eth0 type veth peer name {link} netns 1\naddr add {address}/{POD_PREFIX} dev eth0\n\
-         link set eth0 up\nroute add default via {BRIDGE_ADDRESS}\n"
-    ))?;
+    tools.ip_with(home, |home| {
+        format!(
+            "link set lo up\nlink add eth0 type veth peer name {link} netns {home}\naddr add {address}/{POD_PREFIX} dev eth0\n\
+             link set eth0 up\nroute add default via {BRIDGE_ADDRESS}\n"
+        )
+    })?;
     if let Some(rules) = &place.capture {
         tools.ip(&ground::sidecar_routes(*address, place.way))?;
         tools.nft(rules)?;
@@ -218,7 +223,10 @@ fn file(what: &str, source: io::Error) -> NetworkError {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use super::*;
+    use crate::namespace::Namespace;
 
     #[test]
     fn addresses_stay_inside_the_pod_network_and_never_repeat() {
@@ -229,6 +237,42 @@ mod tests {
         assert_eq!(all.first(), Some(&Ipv4Addr::new(10, 244, 1, 1)));
         assert_eq!(all.get(250), Some(&Ipv4Addr::new(10, 244, 2, 1)));
         assert_eq!(pod_address(MAX_PODS), None);
+    }
+
+    /// Only root may make namespaces without a process of its own for them.
+    #[test]
+    fn the_cable_ends_in_the_network_it_is_laid_from() -> Result<(), Box<dyn std::error::Error>> {
+        if !crate::preflight::is_root() {
+            return Ok(());
+        }
+        let folder = tempfile::tempdir()?;
+        let place = Place {
+            address: Ipv4Addr::new(10, 244, 1, 1),
+            host_name: "web".to_owned(),
+            search: String::new(),
+            capture: None,
+            mounts: Vec::new(),
+            folder: folder.path().to_path_buf(),
+            link: "ek-test".to_owned(),
+            way: Way { plain: false, open: false },
+        };
+        // Neither the first thread of this process, nor process 1, is in this network.
+        let laid = std::thread::spawn(move || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).map_err(|error| error.to_string())?;
+            let tools = Tools::find().map_err(|error| error.to_string())?;
+            let (inner, inner_tools) = (place.clone(), tools.clone());
+            lay_bridge(&tools).map_err(|error| error.to_string())?;
+            let home = fs::File::open("/proc/thread-self/ns/net").map_err(|error| error.to_string())?;
+            let replica = Namespace::create(move || {
+                mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
+                    .map_err(io::Error::from)?;
+                settle(&inner, &inner_tools, home.as_fd())
+            });
+            let _replica = replica.map_err(|error| error.to_string())?;
+            plug_in(&place, &tools).map_err(|error| error.to_string())
+        });
+        assert_eq!(laid.join().ok(), Some(Ok(())));
+        Ok(())
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! One replica: its place in the network, its sidecar, its program, and whether it is ready.
 
+use std::fs::File;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -166,7 +168,9 @@ async fn lay_network(place: &Place, tools: &Tools) -> Result<Namespace, NetworkE
     let (outer_place, tools) = (place.clone(), tools.clone());
     let laid = tokio::task::spawn_blocking(move || {
         let (inner_place, inner_tools) = (outer_place.clone(), tools.clone());
-        let namespace = Namespace::create(move || network::settle(&inner_place, &inner_tools))?;
+        // This thread never leaves the mesh's own network.
+        let home = File::open("/proc/thread-self/ns/net")?;
+        let namespace = Namespace::create(move || network::settle(&inner_place, &inner_tools, home.as_fd()))?;
         network::plug_in(&outer_place, &tools)?;
         Ok::<_, NetworkError>(namespace)
     });

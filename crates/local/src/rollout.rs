@@ -1,7 +1,7 @@
-//! From the replicas there are to those there should be, without a moment in which too few are ready: what comes next, of one
-//! workload, as a Deployment's `RollingUpdate` with its defaults has it.
+//! From the replicas there are to those there should be: what comes next, of one workload. [`next`] as a Deployment's `RollingUpdate`
+//! with its defaults has it, without a moment in which too few are ready; [`next_of_set`] as a StatefulSet's.
 //!
-//! A pure function of what is seen. It is asked again whenever a replica's state has changed, so it needs no memory, and a
+//! Each a pure function of what is seen. It is asked again whenever a replica's state has changed, so it needs no memory, and a
 //! further edit in the middle of a rollout is nothing special.
 
 use std::collections::BTreeSet;
@@ -18,6 +18,8 @@ pub struct Present<'a> {
     pub name: &'a str,
     /// Whether it takes requests.
     pub ready: bool,
+    /// Whether it is made of the present template; where names do not tell that.
+    pub current: bool,
 }
 
 /// What to do now, by the Pods' names.
@@ -44,6 +46,42 @@ pub fn next<'a>(wanted: &BTreeSet<&'a str>, present: &[Present<'a>]) -> Step<'a>
     Step { start: missing.take(room).collect(), retire }
 }
 
+/// What comes next of a StatefulSet, whose replicas keep their names: `wanted` in the order of their ordinals. `leaving`: those that are
+/// being taken out.
+///
+/// One at a time, the highest ordinal first, and none while another is missing or not ready; a successor gets its name when it is free.
+/// Not `ordered`: only changes of the template go one by one. Where Kubernetes waits for ever, for a replica of an old template that is
+/// not ready to be ready, that one is replaced.
+pub fn next_of_set<'a>(
+    wanted: &[&'a str],
+    present: &[Present<'a>],
+    leaving: &BTreeSet<&str>,
+    ordered: bool,
+) -> Step<'a> {
+    let missing: Vec<&str> =
+        wanted.iter().copied().filter(|name| present.iter().all(|replica| replica.name != *name)).collect();
+    // Whose turn it is to have its program started is said by `Workload::before`.
+    let start: Vec<&str> = missing.iter().copied().filter(|name| !leaving.contains(name)).collect();
+    let mut condemned: Vec<&str> = present.iter().map(|r| r.name).filter(|name| !wanted.contains(name)).collect();
+    condemned.sort_by_key(|name| std::cmp::Reverse(ordinal(name)));
+    if !ordered && !condemned.is_empty() {
+        return Step { start, retire: condemned };
+    }
+    let highest_first = || wanted.iter().rev().filter_map(|name| present.iter().find(|replica| replica.name == *name));
+    let mut stale = highest_first().filter(|replica| !replica.current);
+    let retire = match highest_first().any(|replica| !replica.ready) {
+        _ if !missing.is_empty() || !leaving.is_empty() => None,
+        true => stale.find(|replica| !replica.ready).map(|replica| replica.name),
+        false => condemned.first().copied().or_else(|| stale.next().map(|replica| replica.name)),
+    };
+    Step { start, retire: retire.into_iter().collect() }
+}
+
+/// The number at the end of a name.
+fn ordinal(name: &str) -> Option<u32> {
+    name.rsplit_once('-')?.1.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -51,10 +89,58 @@ mod tests {
     /// Replicas as `new+ new- old+`: ready or not; what is to be done as `start new2, retire old`.
     fn step(wanted: &str, present: &str) -> String {
         let present = present.split_whitespace().map(|word| word.split_at(word.len() - 1));
-        let present: Vec<Present<'_>> = present.map(|(name, sign)| Present { name, ready: sign == "+" }).collect();
-        let Step { start, retire } = next(&wanted.split_whitespace().collect(), &present);
+        let present: Vec<Present<'_>> =
+            present.map(|(name, sign)| Present { name, ready: sign == "+", current: true }).collect();
+        said(&next(&wanted.split_whitespace().collect(), &present))
+    }
+
+    fn said(Step { start, retire }: &Step<'_>) -> String {
         let of = |verb: &str, names: &[&str]| names.iter().map(|name| format!("{verb} {name}")).collect::<Vec<_>>();
-        [of("start", &start), of("retire", &retire)].concat().join(", ")
+        [of("start", start), of("retire", retire)].concat().join(", ")
+    }
+
+    /// Those of a StatefulSet as `db-0+ db-1- db-2~`: ready or not, or ready and of an old template; `!` of an old one and not ready, `x`
+    /// leaving.
+    fn step_of_set(count: u32, present: &str, ordered: bool) -> String {
+        let names: Vec<String> = (0..count).map(|index| format!("db-{index}")).collect();
+        let words: Vec<(&str, &str)> = present.split_whitespace().map(|word| word.split_at(word.len() - 1)).collect();
+        let here: Vec<Present<'_>> = words
+            .iter()
+            .filter(|(_, sign)| *sign != "x")
+            .map(|(name, sign)| Present { name, ready: ["+", "~"].contains(sign), current: ["+", "-"].contains(sign) })
+            .collect();
+        let leaving = words.iter().filter(|(_, sign)| *sign == "x").map(|(name, _)| *name).collect();
+        said(&next_of_set(&names.iter().map(String::as_str).collect::<Vec<_>>(), &here, &leaving, ordered))
+    }
+
+    #[test]
+    fn a_stateful_set_changes_one_by_one_from_the_highest() {
+        let check = |count: u32, present: &str, expected: [&str; 2]| {
+            assert_eq!([true, false].map(|ordered| step_of_set(count, present, ordered)), expected, "{present}");
+        };
+        let same = |expected: &'static str| [expected; 2];
+        // The first start: programs wait for each other.
+        check(2, "", same("start db-0, start db-1"));
+        check(2, "db-0+ db-1-", same(""));
+        // Another template: the highest goes, and the next when its successor is ready.
+        check(3, "db-0~ db-1~ db-2~", same("retire db-2"));
+        check(3, "db-0~ db-1~ db-2x", same(""));
+        check(3, "db-0~ db-1~", same("start db-2"));
+        check(3, "db-0~ db-1~ db-2-", same(""));
+        check(3, "db-0~ db-1~ db-2+", same("retire db-1"));
+        check(3, "db-0~ db-1+ db-2+", same("retire db-0"));
+        check(3, "db-0+ db-1+ db-2+", same(""));
+        // What is not ready any more, or never was, stops it, unless it is what is to be replaced.
+        check(3, "db-0- db-1~ db-2+", same(""));
+        check(3, "db-0~ db-1! db-2~", same("retire db-1"));
+        // Fewer: the highest first, the next when that one is gone and the others are ready.
+        check(1, "db-0+ db-10+ db-9+", ["retire db-10", "retire db-10, retire db-9"]);
+        check(1, "db-0+ db-10x db-9+", ["", "retire db-9"]);
+        check(1, "db-0- db-9+", ["", "retire db-9"]);
+        check(0, "db-0+ db-1+", ["retire db-1", "retire db-1, retire db-0"]);
+        // Fewer before another template; more at once with it.
+        check(1, "db-0~ db-1~", same("retire db-1"));
+        check(3, "db-0~ db-1~", same("start db-2"));
     }
 
     #[test]
@@ -93,7 +179,8 @@ mod tests {
             let old: Vec<String> = (0..count).map(|index| format!("old{index}")).collect();
             let new: Vec<String> = (0..count).map(|index| format!("new{index}")).collect();
             let wanted: BTreeSet<&str> = new.iter().map(String::as_str).collect();
-            let mut present: Vec<Present<'_>> = old.iter().map(|name| Present { name, ready: true }).collect();
+            let mut present: Vec<Present<'_>> =
+                old.iter().map(|name| Present { name, ready: true, current: true }).collect();
             let least = count - count / 4;
             for round in 0.. {
                 assert!(round <= 4 * count, "no end with {count}: {present:?}");
@@ -102,7 +189,7 @@ mod tests {
                     break;
                 }
                 present.retain(|replica| !step.retire.contains(&replica.name));
-                present.extend(step.start.iter().map(|name| Present { name, ready: false }));
+                present.extend(step.start.iter().map(|name| Present { name, ready: false, current: true }));
                 assert!(present.iter().filter(|replica| replica.ready).count() >= least, "{present:?}");
                 assert!(present.len() <= count + count.div_ceil(4), "{present:?}");
                 // One becomes ready at a time.

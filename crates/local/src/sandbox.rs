@@ -129,7 +129,9 @@ fn isolate(alive: &OwnedFd, signals: &SigSet) -> Result<(), SandboxError> {
     // A group of its own, so that the terminal's Ctrl-C arrives once, through the keeper.
     setpgid(Pid::from_raw(0), Pid::from_raw(0)).map_err(io::Error::from)?;
     let refused = |what| move |error: Errno| Refused::new(what, error.into());
-    unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).map_err(refused("a network namespace"))?;
+    // The host name, too: what is not its own it could not join again.
+    unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS)
+        .map_err(refused("a network namespace"))?;
     mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>)
         .map_err(refused("private mounts"))?;
     mount(Some("proc"), "/proc", Some("proc"), MsFlags::empty(), None::<&str>)

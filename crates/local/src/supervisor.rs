@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -109,9 +109,10 @@ async fn live(
     if plan.options.check {
         return Ok(check::run(mesh, plan, events).await);
     }
-    let mut chores = tokio::time::interval(CHORES_PERIOD);
-    let (mut orphans, mut disk) = (Orphans::default(), Disk::default());
     let mut follower = follow::Follower::new(plan)?;
+    // Beside what follows, each step of which may take its time.
+    let (renewals, chores) = (tokio::spawn(mesh.renew_tokens()), tokio::spawn(do_chores(plan.clone(), events.clone())));
+    let _beside = [renewals, chores].map(AbortOnDrop);
     loop {
         tokio::select! {
             change = follower.next() => follow::apply(change, mesh, events).await,
@@ -122,14 +123,28 @@ async fn live(
             () = mesh.changed() => if let Err(error) = mesh.step().await {
                 events.say(format!("error: {error}"));
             },
-            _ = chores.tick() => {
-                orphans.collect();
-                logs::limit(&plan.state.logs());
-                if let Some(said) = disk.look(plan.state.path()) {
-                    events.say(said);
-                }
-                mesh.renew_tokens(SystemTime::now());
-            }
+        }
+    }
+}
+
+/// A task that ends with its owner.
+struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn do_chores(plan: Arc<Plan>, events: Events) {
+    let mut due = tokio::time::interval(CHORES_PERIOD);
+    let (mut orphans, mut disk) = (Orphans::default(), Disk::default());
+    loop {
+        due.tick().await;
+        orphans.collect();
+        logs::limit(&plan.state.logs());
+        if let Some(said) = disk.look(plan.state.path()) {
+            events.say(said);
         }
     }
 }

@@ -3,6 +3,8 @@
 //! Both read a whole script from standard input, so a namespace costs one process of each.
 
 use std::io::Write;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -45,12 +47,26 @@ impl Tools {
 
     /// Runs the lines of `script` as `ip` commands in the calling thread's network namespace; stops at the first that fails.
     pub fn ip(&self, script: &str) -> Result<(), ToolError> {
-        feed(&self.ip, &["-batch", "-"], script)
+        feed(Command::new(&self.ip).args(["-batch", "-"]), script)
+    }
+
+    /// The same with a network namespace that the commands may name: `script` gets its path.
+    pub fn ip_with(&self, namespace: BorrowedFd<'_>, script: impl FnOnce(&str) -> String) -> Result<(), ToolError> {
+        let number = namespace.as_raw_fd();
+        // SAFETY: takes three integers.
+        let keep_open = move || match unsafe { libc::fcntl(number, libc::F_SETFD, 0) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        };
+        let mut command = Command::new(&self.ip);
+        // SAFETY: the closure makes one system call.
+        unsafe { command.pre_exec(keep_open) };
+        feed(command.args(["-batch", "-"]), &script(&format!("/proc/self/fd/{number}")))
     }
 
     /// Loads `ruleset` in the calling thread's network namespace, whole or not at all.
     pub fn nft(&self, ruleset: &str) -> Result<(), ToolError> {
-        feed(&self.nft, &["-f", "-"], ruleset)
+        feed(Command::new(&self.nft).args(["-f", "-"]), ruleset)
     }
 }
 
@@ -73,15 +89,11 @@ fn is_executable(path: &Path) -> bool {
     path.is_file() && nix::unistd::access(path, nix::unistd::AccessFlags::X_OK).is_ok()
 }
 
-fn feed(program: &Path, arguments: &[&str], script: &str) -> Result<(), ToolError> {
-    let spawn = |source| ToolError::Spawn { program: program.to_path_buf(), source };
-    let mut child = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(spawn)?;
+fn feed(command: &mut Command, script: &str) -> Result<(), ToolError> {
+    let program = PathBuf::from(command.get_program());
+    let spawn = |source| ToolError::Spawn { program: program.clone(), source };
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().map_err(spawn)?;
     if let Some(mut stdin) = child.stdin.take() {
         // A tool that stops at the first bad line closes its end early; its own message is the one worth showing.
         let _ = stdin.write_all(script.as_bytes());
@@ -91,5 +103,5 @@ fn feed(program: &Path, arguments: &[&str], script: &str) -> Result<(), ToolErro
         return Ok(());
     }
     let message = String::from_utf8_lossy(&output.stderr).lines().collect::<Vec<_>>().join("; ");
-    Err(ToolError::Failed { program: program.to_path_buf(), message })
+    Err(ToolError::Failed { program, message })
 }

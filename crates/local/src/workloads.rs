@@ -285,6 +285,7 @@ impl<'a> Said<'a> {
             }
         };
         self.note_others(diagnostics);
+        self.note_accounts(diagnostics);
         let directory = command.directory.iter().cloned();
         let needed: Vec<PathBuf> = needed.iter().cloned().chain(directory).collect();
         let mounts = volumes::mounts(object, template, &volumes, &needed, diagnostics);
@@ -322,6 +323,21 @@ impl<'a> Said<'a> {
             let help = "have the command start the others, too, or give them Deployments of their own";
             diagnostics
                 .push(Diagnostic::warning("several-containers", self.object.origin.clone(), message).with_help(help));
+        }
+    }
+}
+
+impl Said<'_> {
+    /// Users of an image, which this machine does not have or, worse, has.
+    fn note_accounts(&self, diagnostics: &mut Diagnostics) {
+        for (field, account) in self.template.spec.accounts() {
+            let message = format!(
+                "{field} {} is not followed: it means an account of an image, and would be one of this machine here",
+                account.value
+            );
+            let help = "nothing need be done: as root `evenkeel up` gives each service account a user of its own, else programs run as \
+                        whoever started it";
+            diagnostics.push(Diagnostic::warning("no-run-as", account.span.clone(), message).with_help(help));
         }
     }
 }
@@ -403,6 +419,21 @@ mod tests {
         assert!(said.starts_with("app.yaml:11:") && said.contains("no-host-network"), "{said}");
         let (manifest, findings) = read(&text.replace("hostNetwork: true", "hostNetwork: false"));
         assert!(findings.is_empty() && manifest.workloads.iter().all(|workload| workload.sidecar != Sidecar::None));
+    }
+
+    #[test]
+    fn accounts_of_images_are_not_followed_and_that_is_said_with_their_places() {
+        let text = deployment(RUN, ", securityContext: {runAsUser: 1000, runAsNonRoot: true}").replace(
+            "    spec:\n      containers",
+            "    spec:\n      securityContext: {runAsGroup: 2000, fsGroup: 2000}\n      containers",
+        );
+        let (manifest, findings) = read(&text);
+        assert_eq!(manifest.workloads.len(), 1);
+        let said: Vec<String> = findings.iter().map(ToString::to_string).collect();
+        assert_eq!(said.len(), 2, "{findings}");
+        for (said, start) in said.iter().zip(["app.yaml:11:37: warning[no-run-as]: runAsGroup 2000", "app.yaml:12:"]) {
+            assert!(said.starts_with(start), "{said}");
+        }
     }
 
     #[test]

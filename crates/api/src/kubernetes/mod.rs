@@ -19,7 +19,8 @@ pub use env::{
 };
 pub use namespace::{Namespace, ServiceAccount};
 pub use pod::{
-    Container, ContainerPort, Pod, PodCondition, PodIp, PodSpec, PodStatus, ServiceAccountName, TransportProtocol,
+    Container, ContainerPort, Pod, PodCondition, PodIp, PodSecurityContext, PodSpec, PodStatus, SecurityContext,
+    ServiceAccountName, TransportProtocol,
 };
 pub use probe::{
     ExecAction, GrpcAction, HttpGetAction, HttpHeader, Lifecycle, LifecycleHandler, Probe, SleepAction, TcpSocketAction,

@@ -32,12 +32,14 @@ object! {
         volumes: Vec<Volume> = "volumes",
         /// Seconds it has to end; 30 if not given.
         termination_grace_period_seconds: Option<u32> = "terminationGracePeriodSeconds",
+        /// Whom its programs run as in a cluster; one machine says that it does not follow it.
+        security_context: Option<PodSecurityContext> = "securityContext",
     }
     later: ["initContainers", "serviceAccount", "hostAliases"];
     inert: [
         "ephemeralContainers", "restartPolicy", "activeDeadlineSeconds",
         "dnsPolicy", "nodeSelector", "automountServiceAccountToken", "nodeName", "hostPID", "hostIPC",
-        "shareProcessNamespace", "securityContext", "imagePullSecrets", "hostname", "subdomain", "affinity",
+        "shareProcessNamespace", "imagePullSecrets", "hostname", "subdomain", "affinity",
         "schedulerName", "tolerations", "priorityClassName", "priority", "dnsConfig", "readinessGates",
         "runtimeClassName", "enableServiceLinks", "preemptionPolicy", "overhead", "topologySpreadConstraints",
         "setHostnameAsFQDN", "os", "hostUsers", "schedulingGates", "resourceClaims", "resources", "hostnameOverride",
@@ -84,11 +86,41 @@ object! {
         lifecycle: Option<Lifecycle> = "lifecycle",
         /// Where it finds volumes.
         volume_mounts: Vec<VolumeMount> = "volumeMounts",
+        /// Whom it runs as in a cluster; before what the Pod says.
+        security_context: Option<SecurityContext> = "securityContext",
     }
     inert: [
         "image", "command", "args", "workingDir", "resizePolicy", "restartPolicy", "restartPolicyRules",
         "volumeDevices", "terminationMessagePath", "terminationMessagePolicy", "imagePullPolicy",
-        "securityContext", "stdin", "stdinOnce", "tty",
+        "stdin", "stdinOnce", "tty",
+    ];
+}
+
+object! {
+    /// Whom a Pod's programs run as, and what they may.
+    pub struct PodSecurityContext {
+        /// The user.
+        run_as_user: Option<Spanned<u32>> = "runAsUser",
+        /// The group.
+        run_as_group: Option<Spanned<u32>> = "runAsGroup",
+    }
+    inert: [
+        "seLinuxOptions", "windowsOptions", "runAsNonRoot", "supplementalGroups", "supplementalGroupsPolicy", "fsGroup",
+        "sysctls", "fsGroupChangePolicy", "seccompProfile", "appArmorProfile", "seLinuxChangePolicy",
+    ];
+}
+
+object! {
+    /// Whom a program runs as, and what it may.
+    pub struct SecurityContext {
+        /// The user.
+        run_as_user: Option<Spanned<u32>> = "runAsUser",
+        /// The group.
+        run_as_group: Option<Spanned<u32>> = "runAsGroup",
+    }
+    inert: [
+        "capabilities", "privileged", "seLinuxOptions", "windowsOptions", "runAsNonRoot", "readOnlyRootFilesystem",
+        "allowPrivilegeEscalation", "procMount", "seccompProfile", "appArmorProfile",
     ];
 }
 
@@ -164,6 +196,17 @@ impl PodSpec {
     /// Whether it shares the machine's network, and where that is written.
     pub fn shares_host_network(&self) -> Option<&Span> {
         self.host_network.as_ref().filter(|shares| shares.value).map(|shares| &shares.span)
+    }
+
+    /// The users and groups its programs run as in a cluster: the fields' names, and what they say.
+    pub fn accounts(&self) -> impl Iterator<Item = (&'static str, &Spanned<u32>)> {
+        let pod = self.security_context.iter().map(|context| (&context.run_as_user, &context.run_as_group));
+        let contexts = self.containers.iter().filter_map(|container| container.security_context.as_ref());
+        let all = pod.chain(contexts.map(|context| (&context.run_as_user, &context.run_as_group)));
+        all.flat_map(|(user, group)| {
+            let user = user.iter().map(|user| ("runAsUser", user));
+            user.chain(group.iter().map(|group| ("runAsGroup", group)))
+        })
     }
 
     /// The TCP ports of all containers.

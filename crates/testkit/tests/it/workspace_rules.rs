@@ -41,6 +41,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "tls",
             "model",
             "api",
+            "process",
             "base",
         ],
     ),

@@ -6,6 +6,7 @@ use evenkeel_testkit::Process;
 use evenkeel_testkit::tls::TestCa;
 
 use super::MACHINE;
+use super::processes::Running;
 use super::user::User;
 
 /// First a connection as the sidecar makes them (its mark is 1337) to a service's address, then the application's from the same port.
@@ -139,6 +140,11 @@ struct Mesh {
 
 impl Mesh {
     fn start(user: User, more: &str, flags: &[&str]) -> Self {
+        Self::with_sidecar(user, "", more, flags)
+    }
+
+    /// `sidecar`: annotations of the client that choose it.
+    fn with_sidecar(user: User, sidecar: &str, more: &str, flags: &[&str]) -> Self {
         let folder = super::state();
         let write = |name: &str, text: &str| {
             std::fs::write(folder.path().join(name), text).expect("it can be written");
@@ -156,12 +162,13 @@ impl Mesh {
             let ports = ", ports: [{containerPort: 8000}]";
             super::deployment(name, 1, "exec sleep 10000").replace(ports, "")
         };
+        let client = waits("client").replace("annotations:\n", &format!("annotations:\n{sidecar}"));
         let plain =
             waits("plain").replace("annotations:\n", "annotations:\n        sidecar.istio.io/inject: \"false\"\n");
         let service = "---\napiVersion: v1\nkind: Service\nmetadata: {name: files}\nspec:\n  selector: {app: files}\n  \
                        ports: [{port: 80, targetPort: 8000, name: http}]\n";
         std::fs::create_dir(folder.path().join("app")).expect("it can be made");
-        let parts = [&waits("client"), &plain, &super::deployment("files", 1, files)].map(String::as_str).join("---\n");
+        let parts = [&client, &plain, &super::deployment("files", 1, files)].map(String::as_str).join("---\n");
         write("app/app.yaml", &format!("{parts}{service}{SERVICE_ENTRIES}{more}"));
         super::user::open_to_all(folder.path());
         super::user::open_to_all(&folder.path().join("app"));
@@ -176,6 +183,13 @@ impl Mesh {
         let mut up = Process::spawn(&mut command);
         super::wait_ready(&mut up, 3);
         Self { up, user, folder }
+    }
+
+    /// What calls from a replica have seen.
+    fn made(&self, workload: &str, calls: &[&str]) -> String {
+        let mut command = self.user.evenkeel(&["exec", workload, "--state"]);
+        command.arg(self.user.state.path()).args(["--", "python3"]).arg(self.folder.path().join("calls.py"));
+        String::from_utf8_lossy(&command.args(calls).output().expect("exec runs").stdout).into_owned()
     }
 
     /// Makes the calls from a replica and compares what each has seen.
@@ -263,6 +277,52 @@ fn reaches_the_machine_without_privileges_too() {
     if user.may_isolate() {
         reaches_the_machine_and_what_it_reaches(user);
     }
+}
+
+#[test]
+fn reaches_what_the_machine_reaches_with_envoy_as_the_sidecar_too() {
+    let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let sidecar = format!(
+        "        local.evenkeel.dev/proxy: envoy\n        local.evenkeel.dev/envoy-path: {}\n",
+        evenkeel_testkit::envoy().display()
+    );
+    let mesh = Mesh::with_sidecar(User::present(), &sidecar, "", &[]);
+    mesh.calls(
+        "client",
+        &[
+            ("get host.evenkeel.internal:7001", "machine"),
+            ("get files:80", "replica"),
+            ("get web.corp:80", "outside"),
+            ("get static.corp:80", "other"),
+            ("get origin.corp:80", "outside over TLS"),
+            ("tls tls.corp:443", "outside over TLS"),
+            ("tcp tcp.corp:9000", "300000 bytes"),
+            ("get 203.0.113.11:80", "other"),
+            ("get 203.0.113.12:80", "503"),
+            ("tcp 203.0.113.10:9001", "cut off"),
+            ("name big.corp", "203.0.113.11"),
+        ],
+    );
+    mesh.stop();
+}
+
+#[test]
+fn is_there_again_after_its_process_was_killed() {
+    let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let mut mesh = Mesh::start(User::present(), "", &[]);
+    let calls =
+        [("get web.corp:80", "outside"), ("tcp tcp.corp:9000", "300000 bytes"), ("name big.corp", "203.0.113.11")];
+    mesh.calls("client", &calls);
+    let control = Running::all_of(mesh.user.state.path()).into_iter().find(Running::is_control_plane);
+    control.expect("a control plane").sibling("egress").kill();
+    mesh.up.wait_for_line("the name server and way out killed by SIGKILL; ");
+    mesh.up.wait_for_line("the name server and way out runs again");
+    evenkeel_testkit::eventually("a way out", || {
+        mesh.made("plain", &["name big.corp"]).contains("203.0").then_some(())
+    });
+    mesh.calls("client", &calls);
+    mesh.calls("plain", &calls);
+    mesh.stop();
 }
 
 #[test]

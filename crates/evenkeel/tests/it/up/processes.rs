@@ -76,6 +76,30 @@ impl Running {
         assert_eq!(unsafe { libc::kill(self.pid, libc::SIGKILL) }, 0, "{}", std::io::Error::last_os_error());
     }
 
+    /// What its parent runs besides it by this command of ours, which does not name the state directory.
+    pub fn sibling(&self, command: &str) -> Self {
+        let parent = |process: &Self| process.stat("PPid");
+        let mut all = Self::all_of(Path::new("")).into_iter();
+        let found =
+            all.find(|other| other.command.get(1).is_some_and(|w| w == command) && parent(other) == parent(self));
+        found.unwrap_or_else(|| panic!("no {command} beside {}", self.line()))
+    }
+
+    /// The process that holds its process namespace.
+    pub fn first_of_its_namespace(&self) -> Self {
+        let namespace = |process: &Self| fs::read_link(format!("/proc/{}/ns/pid", process.pid)).ok();
+        let mut all = Self::all_of(Path::new("")).into_iter();
+        let found = all.find(|other| {
+            other.command.get(1).is_some_and(|word| word == "pod-init") && namespace(other) == namespace(self)
+        });
+        found.unwrap_or_else(|| panic!("nobody holds the namespace of {}", self.line()))
+    }
+
+    fn stat(&self, name: &str) -> Option<String> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
+        status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim_start_matches(':').trim().to_owned()))
+    }
+
     /// Whether it is the control plane.
     pub fn is_control_plane(&self) -> bool {
         self.command.get(1).is_some_and(|word| word == "control-plane")
