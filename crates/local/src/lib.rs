@@ -29,6 +29,7 @@ mod names;
 pub mod namespace;
 pub mod network;
 mod orphans;
+mod output;
 pub mod pages;
 mod pidfd;
 pub mod plan;

@@ -80,9 +80,10 @@ struct Signals {
 
 impl Process {
     /// Starts `program` and keeps it running.
-    pub fn start(program: Program) -> Self {
+    pub fn start(mut program: Program) -> Self {
         let (report, state) = watch::channel(State { phase: Phase::Starting, restarts: 0, takeovers: 0 });
         let (order, orders) = watch::channel(Order::Run);
+        program.begin_output();
         let signals = Arc::<Signals>::default();
         let task = tokio::spawn(Keeper::new(program, report, orders, signals.clone()).run());
         Self { state, order, signals, task }
@@ -176,7 +177,7 @@ impl Keeper {
             let reason = match self.program.spawn() {
                 Ok(child) => match self.watch(MainProcess::started(child)).await {
                     Some(reason) => reason,
-                    None => return self.set_phase(Phase::Stopped),
+                    None => return self.leave().await,
                 },
                 Err(error) => format!("cannot start {}: {error}", self.program.command.display()),
             };
@@ -188,11 +189,17 @@ impl Keeper {
             self.set_phase(Phase::Crashed(reason));
             tokio::select! {
                 () = self.signals.wait(backoff) => {}
-                _ = ordered(&mut self.orders) => return self.set_phase(Phase::Stopped),
+                _ = ordered(&mut self.orders) => return self.leave().await,
             }
             backoff = (backoff * 2).min(MAX_BACKOFF);
             self.report.send_modify(|state| state.restarts += 1);
         }
+    }
+
+    /// It is not started again.
+    async fn leave(mut self) {
+        self.program.end_output().await;
+        self.set_phase(Phase::Stopped);
     }
 
     /// Waits for the end of the program, whichever process that is by then; `None` if it was asked to end.
@@ -317,6 +324,30 @@ mod tests {
         seen(&process, |state| state.restarts == 1 && matches!(state.phase, Phase::Running(_))).await;
         process.stop(Duration::from_secs(5)).await;
         assert_eq!(process.state().borrow().phase, Phase::Stopped);
+    }
+
+    /// `/dev/full` is a disk without space.
+    #[tokio::test]
+    async fn a_log_that_cannot_be_written_fails_no_program_that_has_a_pipe() {
+        for (log, piped) in [("/dev/full", true), ("log", true), ("/dev/full", false)] {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            let script = "for i in $(seq 50000); do echo line $i || exit 9; done; echo done > /dev/stdout && touch through; sleep 60";
+            let mut program = shell(&folder, script);
+            (program.log, program.piped) = (folder.path().join(log), piped);
+            let mut process = Process::start(program);
+            match piped {
+                true => exists(&folder, "through").await,
+                false => {
+                    drop(seen(&process, |state| state.phase == Phase::Crashed("exited with status 9".to_owned())).await)
+                }
+            }
+            process.stop(Duration::from_secs(5)).await;
+            if log == "log" {
+                let text = std::fs::read_to_string(folder.path().join(log)).expect("the log is there");
+                assert!(text.ends_with("line 49999\nline 50000\ndone\n"), "{} bytes", text.len());
+                assert_eq!(text.lines().count(), 50_001);
+            }
+        }
     }
 
     #[test]
