@@ -303,12 +303,16 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             Ok(0)
         }
         Command::ProxyStatus(arguments) => {
-            let mut control_planes = arguments.control_plane;
+            let (mut control_planes, mut replicas) = (arguments.control_plane, Vec::new());
             if control_planes.is_empty() {
                 control_planes.push(admin::control_plane(None, arguments.state.as_deref())?);
+                // Without `up` there are none to ask for.
+                let state = arguments.state.unwrap_or_else(StateDir::default_path);
+                replicas = exec::list(&state, "", None).unwrap_or_default();
             }
             Ok(proxy_status::run(
                 &control_planes,
+                &replicas,
                 arguments.proxy.as_deref(),
                 arguments.output,
                 &mut io::stdout().lock(),

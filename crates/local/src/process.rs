@@ -24,6 +24,9 @@ pub const MAX_BACKOFF: Duration = Duration::from_secs(30);
 pub const STABLE_AFTER: Duration = Duration::from_secs(30);
 /// One that has served meanwhile ([`Process::note_served`]) need not run longer than this.
 pub const SERVED_AFTER: Duration = Duration::from_secs(1);
+/// A program that has ended again and again is past it when it has run for twice as long as between its last two ends, but for
+/// [`STABLE_AFTER`] at least, and no longer than this.
+pub const PAST_AFTER: Duration = Duration::from_secs(600);
 /// Longest wait of a program that nobody stands in for ([`Process::hurry`]).
 pub const ALONE_BACKOFF: Duration = Duration::from_secs(1);
 
@@ -49,6 +52,33 @@ pub struct State {
     pub restarts: u32,
     /// How often another process has taken over from the one that was the program.
     pub takeovers: u32,
+    /// How it ended last; none: it never did.
+    pub last_end: Option<End>,
+}
+
+/// An end that nobody asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct End {
+    /// How it ended.
+    pub reason: String,
+    /// When.
+    pub at: Instant,
+    /// Time since the end before; none: there was none.
+    pub since_last: Option<Duration>,
+}
+
+impl End {
+    /// After an end before, if there was one.
+    fn new(reason: String, before: Option<&Self>) -> Self {
+        let at = Instant::now();
+        Self { reason, at, since_last: before.map(|before| at.saturating_duration_since(before.at)) }
+    }
+
+    /// Whether the program ends again and again, as of now: this was not its first end, and it has not run for long since.
+    pub fn is_of_many(&self, now: Instant) -> bool {
+        let lasts = |between: Duration| (between * 2).clamp(STABLE_AFTER, PAST_AFTER);
+        self.since_last.is_some_and(|between| now.saturating_duration_since(self.at) < lasts(between))
+    }
 }
 
 /// How to end a program.
@@ -81,7 +111,8 @@ struct Signals {
 impl Process {
     /// Starts `program` and keeps it running.
     pub fn start(mut program: Program) -> Self {
-        let (report, state) = watch::channel(State { phase: Phase::Starting, restarts: 0, takeovers: 0 });
+        let (report, state) =
+            watch::channel(State { phase: Phase::Starting, restarts: 0, takeovers: 0, last_end: None });
         let (order, orders) = watch::channel(Order::Run);
         program.begin_output();
         let signals = Arc::<Signals>::default();
@@ -186,7 +217,10 @@ impl Keeper {
                 backoff = FIRST_BACKOFF;
             }
             tracing::warn!(log = %self.program.log.display(), "{reason}; next start in {} s", backoff.as_secs_f32());
-            self.set_phase(Phase::Crashed(reason));
+            self.report.send_modify(|state| {
+                state.last_end = Some(End::new(reason.clone(), state.last_end.as_ref()));
+                state.phase = Phase::Crashed(reason);
+            });
             tokio::select! {
                 () = self.signals.wait(backoff) => {}
                 _ = ordered(&mut self.orders) => return self.leave().await,
@@ -321,9 +355,29 @@ mod tests {
         let mut process = Process::start(shell(&folder, "[ -e again ] && exec sleep 60; touch again; exit 7"));
         let crashed = seen(&process, |state| matches!(state.phase, Phase::Crashed(_))).await;
         assert_eq!(crashed.phase, Phase::Crashed("exited with status 7".to_owned()));
-        seen(&process, |state| state.restarts == 1 && matches!(state.phase, Phase::Running(_))).await;
+        let again = seen(&process, |state| state.restarts == 1 && matches!(state.phase, Phase::Running(_))).await;
+        assert_eq!(
+            again.last_end.map(|end| (end.reason, end.since_last)),
+            Some(("exited with status 7".to_owned(), None))
+        );
         process.stop(Duration::from_secs(5)).await;
         assert_eq!(process.state().borrow().phase, Phase::Stopped);
+    }
+
+    #[test]
+    fn what_ends_again_and_again_is_past_it_after_a_while() {
+        let check = |since_last: Option<u64>, runs: u64, expected: bool| {
+            let at = Instant::now();
+            let end = End { reason: String::new(), at, since_last: since_last.map(Duration::from_secs) };
+            assert_eq!(end.is_of_many(at + Duration::from_secs(runs)), expected, "{since_last:?} {runs}");
+        };
+        check(None, 0, false);
+        check(Some(0), 29, true);
+        check(Some(0), 30, false);
+        check(Some(60), 119, true);
+        check(Some(60), 120, false);
+        check(Some(3600), 599, true);
+        check(Some(3600), 600, false);
     }
 
     /// `/dev/full` is a disk without space.
