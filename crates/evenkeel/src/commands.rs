@@ -11,12 +11,13 @@ use clap::{Args, Parser, Subcommand};
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_local::exec::{self, ContainerName, ExecOptions};
 use evenkeel_local::ports::PortChoice;
+use evenkeel_local::reader::{self, Unread};
 use evenkeel_proxy::memory;
 
 use crate::apply::{self, Change, ChangeArguments};
 use crate::logging::{self, Level, LogOptions};
 use crate::logs::{self, LogsArguments};
-use crate::{admin, heaps, history, proxy_config, proxy_status, purge, validate};
+use crate::{admin, compiled, heaps, history, proxy_config, proxy_status, purge, validate};
 
 /// A service mesh: proxy, control plane, and the whole of it on one machine.
 ///
@@ -101,6 +102,21 @@ enum Command {
     /// Measure a control plane with simulated proxies.
     #[command(subcommand)]
     Lab(evenkeel_lab::Command),
+}
+
+impl Command {
+    /// Whether it is done when nobody reads any more what it prints.
+    fn only_prints(&self) -> bool {
+        matches!(
+            self,
+            Self::Logs(_)
+                | Self::Validate(_)
+                | Self::ProxyConfig(_)
+                | Self::ProxyStatus(_)
+                | Self::History(_)
+                | Self::Version
+        )
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -246,11 +262,14 @@ struct ValidateArguments {
 
 /// Runs the command and returns the exit status.
 pub fn run(cli: Cli) -> anyhow::Result<u8> {
+    if cli.command.only_prints() {
+        reader::end_with_reader();
+    }
     match cli.command {
         Command::Up(arguments) => up(arguments),
-        Command::Apply(change) => apply::run(&change, Change::Apply, &mut io::stdout().lock()),
+        Command::Apply(change) => apply::run(&change, Change::Apply, &mut Unread(io::stdout().lock())),
         Command::Delete { change, ignore_not_found } => {
-            apply::run(&change, Change::Delete { ignore_not_found }, &mut io::stdout().lock())
+            apply::run(&change, Change::Delete { ignore_not_found }, &mut Unread(io::stdout().lock()))
         }
         Command::Exec(arguments) => exec_inside(arguments),
         Command::Logs(arguments) => {
@@ -340,8 +359,9 @@ fn up(arguments: UpArguments) -> anyhow::Result<u8> {
         log_level: arguments.log_level.name(),
         drain_time: Duration::from_secs(arguments.drain_time_s),
         egress: !arguments.no_egress,
+        compile: compiled::refusals,
     };
-    Ok(evenkeel_local::run(&options, &mut io::stdout())?)
+    Ok(evenkeel_local::run(&options, &mut Unread(io::stdout()))?)
 }
 
 /// Where a proxy's admin port is unless it is told otherwise.

@@ -5,15 +5,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use evenkeel_api::in_force;
 use evenkeel_base::Diagnostics;
 use evenkeel_control::source::files::Files;
 use evenkeel_control::source::watch::Watch;
 use serde::Deserialize;
 
 use crate::client::Call;
+use crate::compiled::Compiled;
 use crate::mesh::{Mesh, MeshError};
 use crate::plan::Plan;
-use crate::ports::{self, GatewayPort};
+use crate::ports;
 use crate::programs::CONTROL_DEBUG;
 use crate::ui::Events;
 use crate::workloads::Manifest;
@@ -47,6 +49,7 @@ pub struct Follower {
     told: BTreeSet<String>,
     /// To be told next.
     pending: Option<String>,
+    compiled: Compiled,
 }
 
 impl Follower {
@@ -63,6 +66,8 @@ impl Follower {
         let ask = tokio::time::interval(FINDINGS_PERIOD);
         let (_, known) = Manifest::of(&files, plan.state.path());
         let told = known.iter().map(ToString::to_string).collect();
+        let mut compiled = Compiled::new(plan.options.compile);
+        compiled.take(in_force(files.objects()));
         Ok(Self {
             files,
             watch,
@@ -73,6 +78,7 @@ impl Follower {
             plan: plan.clone(),
             told,
             pending: None,
+            compiled,
         })
     }
 
@@ -91,7 +97,12 @@ impl Follower {
             }
             tokio::select! {
                 Some(_) = self.watch.next() => self.stale = true,
+                news = self.compiled.news() => {
+                    let found = news.found.render(&self.files.sources(&news.found), false);
+                    return Change::Say(found + &news.settled);
+                }
                 _ = self.ask.tick() => {
+                    self.compiled.look();
                     if let Some(text) = self.findings.news().await {
                         return Change::Say(text);
                     }
@@ -111,6 +122,7 @@ impl Follower {
             return Some(Change::Say(findings.render(&self.files.sources(&findings), false)));
         }
         self.note_news(&findings);
+        self.compiled.take(in_force(self.files.objects()));
         if manifest == self.manifest {
             return None;
         }
@@ -146,8 +158,8 @@ pub async fn apply(change: Change, mesh: &mut Mesh, events: &Events) {
     match change {
         Change::Say(text) => events.say(text),
         Change::Manifest(manifest) => {
-            for port in unopened(&manifest.gateway_ports, mesh.open_ports()) {
-                events.say(format!("{}: port {} opens when this is started again", port.span, port.number));
+            if let Err(error) = mesh.follow_ports(&manifest.gateway_ports, events).await {
+                events.say(format!("error: {error}"));
             }
             if let Some(conflict) = ports::conflict(&manifest.gateway_ports) {
                 events.say(format!("error: {conflict}"));
@@ -158,11 +170,6 @@ pub async fn apply(change: Change, mesh: &mut Mesh, events: &Events) {
             }
         }
     }
-}
-
-/// Host sockets can only be opened before the host's network is left.
-fn unopened(wanted: &[GatewayPort], open: Vec<u16>) -> impl Iterator<Item = &GatewayPort> {
-    wanted.iter().filter(move |port| !open.contains(&port.listener()))
 }
 
 /// The control plane's findings, each told once.

@@ -12,6 +12,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::logs;
 use crate::main_process::MainProcess;
 use crate::program::Program;
 
@@ -205,6 +206,7 @@ impl Keeper {
         let mut backoff = FIRST_BACKOFF;
         loop {
             self.since = Instant::now();
+            logs::note_start(&self.program.log);
             let reason = match self.program.spawn() {
                 Ok(child) => match self.watch(MainProcess::started(child)).await {
                     Some(reason) => reason,
@@ -383,8 +385,9 @@ mod tests {
     /// `/dev/full` is a disk without space.
     #[tokio::test]
     async fn a_log_that_cannot_be_written_fails_no_program_that_has_a_pipe() {
-        for (log, piped) in [("/dev/full", true), ("log", true), ("/dev/full", false)] {
+        for (log, piped) in [("full", true), ("log", true), ("full", false)] {
             let folder = tempfile::tempdir().expect("a temporary folder");
+            std::os::unix::fs::symlink("/dev/full", folder.path().join("full")).expect("our own folder");
             let script = "for i in $(seq 50000); do echo line $i || exit 9; done; echo done > /dev/stdout && touch through; sleep 60";
             let mut program = shell(&folder, script);
             (program.log, program.piped) = (folder.path().join(log), piped);

@@ -29,6 +29,8 @@ enum Event {
     Line(String),
     /// Lines below the table, until replaced.
     Footer(String),
+    /// The same, where there is a table.
+    TableFooter(String),
     /// Nothing more comes.
     End,
 }
@@ -42,6 +44,11 @@ impl Events {
     /// Replaces what stands below the table.
     pub fn footer(&self, text: impl Into<String>) {
         let _ = self.0.try_send(Event::Footer(text.into()));
+    }
+
+    /// The same where there is a table: elsewhere what is new in it has been said.
+    pub fn table_footer(&self, text: impl Into<String>) {
+        let _ = self.0.try_send(Event::TableFooter(text.into()));
     }
 
     /// Ends the screen, whoever else could still put events on it.
@@ -124,10 +131,11 @@ impl Screen {
     fn take(&mut self, event: Event) {
         match event {
             Event::Line(text) => self.print(&format!("{}\n", text.trim_end())),
-            Event::Footer(text) if self.live => {
+            Event::Footer(text) | Event::TableFooter(text) if self.live => {
                 self.footer = text;
                 self.print("");
             }
+            Event::TableFooter(_) => {}
             Event::Footer(_) if self.style == Style::Events => {}
             Event::Footer(text) => self.print(&format!("{}\n", text.trim_end())),
             Event::End => {}
