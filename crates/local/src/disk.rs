@@ -18,10 +18,7 @@ pub struct Disk {
 impl Disk {
     /// Looks at the disk of the state directory; a line for the user if it is full now, or no longer.
     pub fn look(&mut self, state: &Path) -> Option<String> {
-        let found = statvfs(state).ok()?;
-        #[allow(clippy::useless_conversion, reason = "the types differ between platforms")]
-        let free = u64::from(found.blocks_available()).saturating_mul(u64::from(found.fragment_size()));
-        self.judge(free, state)
+        self.judge(free_bytes(state)?, state)
     }
 
     fn judge(&mut self, free: u64, state: &Path) -> Option<String> {
@@ -38,6 +35,15 @@ impl Disk {
             false => format!("the disk of {state} has space again: logs and state are written again"),
         })
     }
+}
+
+/// What this user may still write to the disk; none where it does not say.
+pub(crate) fn free_bytes(folder: &Path) -> Option<u64> {
+    let found = statvfs(folder).ok()?;
+    #[allow(clippy::useless_conversion, reason = "the types differ between platforms")]
+    let free = u64::from(found.blocks_available()).saturating_mul(u64::from(found.fragment_size()));
+    // Some file systems count nothing.
+    (found.blocks() > 0).then_some(free)
 }
 
 #[cfg(test)]

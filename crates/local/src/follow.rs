@@ -18,7 +18,7 @@ use crate::plan::Plan;
 use crate::ports;
 use crate::programs::CONTROL_DEBUG;
 use crate::ui::Events;
-use crate::workloads::Manifest;
+use crate::workloads::{Build, Manifest};
 
 /// Quiet after a notice before files are read: editors write in several steps.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -158,6 +158,9 @@ pub async fn apply(change: Change, mesh: &mut Mesh, events: &Events) {
     match change {
         Change::Say(text) => events.say(text),
         Change::Manifest(manifest) => {
+            for build in new_builds(&mesh.manifest().builds, &manifest.builds) {
+                events.say(format!("{}: the build step `{}` is run when this is started again", build.span, build.run));
+            }
             if let Err(error) = mesh.follow_ports(&manifest.gateway_ports, events).await {
                 events.say(format!("error: {error}"));
             }
@@ -170,6 +173,12 @@ pub async fn apply(change: Change, mesh: &mut Mesh, events: &Events) {
             }
         }
     }
+}
+
+/// Steps that nobody has run: they are the machine's business, whose network has been left.
+fn new_builds<'a>(known: &'a [Build], builds: &'a [Build]) -> impl Iterator<Item = &'a Build> {
+    let is_same = |one: &Build, other: &Build| (&one.run, &one.directory) == (&other.run, &other.directory);
+    builds.iter().filter(move |build| !known.iter().any(|known| is_same(known, build)))
 }
 
 /// The control plane's findings, each told once.
@@ -339,6 +348,19 @@ mod tests {
         let text = text.to_owned();
         let (code, file) = ("code".to_owned(), "/app/routes.yaml".to_owned());
         Finding { severity: severity.to_owned(), code, message: text.clone(), file, line: 3, rendered: text }
+    }
+
+    #[test]
+    fn a_build_step_is_new_by_what_it_does_and_where_and_not_by_its_line() {
+        let build = |line: u32, run: &str, directory: &str| Build {
+            directory: directory.into(),
+            run: run.to_owned(),
+            span: evenkeel_base::Span::at("evenkeel.yaml", line, 5),
+        };
+        let known = [build(3, "make", "/a"), build(4, "make", "/b")];
+        let now = [build(9, "make", "/a"), build(10, "make all", "/b"), build(11, "make", "/c")];
+        let lines: Vec<u32> = new_builds(&known, &now).map(|build| build.span.line).collect();
+        assert_eq!(lines, [10, 11]);
     }
 
     #[test]

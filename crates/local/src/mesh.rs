@@ -163,6 +163,11 @@ impl Mesh {
         self.replicas.subscribe()
     }
 
+    /// What runs, or is about to.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
     /// How the replicas are.
     pub fn roster(&self) -> &Roster {
         &self.roster

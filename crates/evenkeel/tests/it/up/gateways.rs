@@ -20,6 +20,16 @@ fn gateway(name: &str, number: u16, tls: &str) -> String {
     )
 }
 
+const SETTINGS: &str = r#"
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: istio-system}
+data:
+  mesh: |
+    accessLogFile: /dev/stdout
+    accessLogFormat: "CUSTOM %RESPONSE_CODE%\n"
+"#;
+
 #[test]
 fn ports_open_and_close_with_their_gateways_and_what_proxies_would_refuse_is_said() {
     let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
@@ -47,6 +57,19 @@ fn ports_open_and_close_with_their_gateways_and_what_proxies_would_refuse_is_sai
     let address = two.trim_start_matches("http://").trim_end_matches('/').to_owned();
     eventually("the end of the port", || TcpStream::connect(&address).is_err().then_some(()));
     assert!(served(&one, "/").ends_with("one"));
+
+    // The mesh's settings may come, too, and go.
+    let log = user.state.path().join("logs/istio-ingressgateway.proxy.log");
+    let settings = user.state.path().join("runtime/mesh.yaml");
+    assert!(settings.exists());
+    write("settings.yaml", SETTINGS);
+    eventually("an access log in another format", || {
+        served(&one, "/");
+        fs::read_to_string(&log).unwrap_or_default().contains("CUSTOM 200").then_some(())
+    });
+    assert!(!settings.exists() && !up.output().contains("warning"), "{}", up.output());
+    fs::remove_file(folder.path().join("settings.yaml")).expect("it is there");
+    eventually("the settings there were", || settings.exists().then_some(()));
 
     // Found before any proxy has asked for it.
     write("one.yaml", &gateway("one", 9101, "").replace("VALUE", "%BOGUS%"));
