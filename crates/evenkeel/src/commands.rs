@@ -279,7 +279,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Restart(RestartArguments { workload, namespace, state }) => {
             let state = state.unwrap_or_else(StateDir::default_path);
             for name in exec::restart(&state, &workload, namespace.as_deref())? {
-                io::Write::write_fmt(&mut io::stdout(), format_args!("{name} restarted\n"))?;
+                io::Write::write_fmt(&mut Unread(io::stdout()), format_args!("{name} restarted\n"))?;
             }
             Ok(0)
         }
@@ -318,7 +318,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::ProxyConfig(ProxyConfig::Workers(arguments)) => workers(arguments),
         Command::Lab(command) => {
             let program = std::env::current_exe().context("finding this program")?;
-            evenkeel_lab::run(&command, program, &mut io::stdout())?;
+            evenkeel_lab::run(&command, program, &mut Unread(io::stdout()))?;
             Ok(0)
         }
         Command::ProxyStatus(arguments) => {

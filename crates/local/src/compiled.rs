@@ -10,13 +10,10 @@ use evenkeel_api::{Object, Resource};
 use evenkeel_base::{Diagnostic, Diagnostics};
 use tokio::task::JoinHandle;
 
-/// Says what proxies would refuse of these objects.
-type Compile = fn(&[Object]) -> Diagnostics;
-
 /// What is known, and what is being looked at.
 #[derive(Debug)]
 pub(crate) struct Compiled {
-    compile: Compile,
+    compile: fn(&[Object]) -> Diagnostics,
     objects: Arc<Vec<Object>>,
     running: Option<JoinHandle<Diagnostics>>,
     /// It has to be looked at again.
@@ -37,7 +34,7 @@ pub(crate) struct News {
 
 impl Compiled {
     /// Nothing is known yet; [`Compiled::take`] begins.
-    pub(crate) fn new(compile: Compile) -> Self {
+    pub(crate) fn new(compile: fn(&[Object]) -> Diagnostics) -> Self {
         let certificates = Certificates::default();
         Self { compile, objects: Arc::default(), running: None, stale: false, told: BTreeMap::new(), certificates }
     }
@@ -106,8 +103,14 @@ struct Certificates {
     doubtful: Option<Vec<Option<Stamp>>>,
 }
 
-/// A file as far as it can be told from its next version: when it was changed, its size, its device and inode.
-type Stamp = (Option<SystemTime>, u64, u64, u64);
+/// A file as far as it can be told from its next version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    modified: Option<SystemTime>,
+    bytes: u64,
+    /// Device and inode.
+    file: (u64, u64),
+}
 
 impl Certificates {
     fn of(objects: &[Object]) -> Self {
@@ -141,7 +144,7 @@ impl Certificates {
 
 fn stamp(file: &Path) -> Option<Stamp> {
     let found = std::fs::metadata(file).ok()?;
-    Some((found.modified().ok(), found.len(), found.dev(), found.ino()))
+    Some(Stamp { modified: found.modified().ok(), bytes: found.len(), file: (found.dev(), found.ino()) })
 }
 
 #[cfg(test)]

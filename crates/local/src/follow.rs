@@ -99,7 +99,7 @@ impl Follower {
                 Some(_) = self.watch.next() => self.stale = true,
                 news = self.compiled.news() => {
                     let found = news.found.render(&self.files.sources(&news.found), false);
-                    return Change::Say(found + &news.settled);
+                    return Change::Say(found + &news.settled.replace(&self.findings.directory, ""));
                 }
                 _ = self.ask.tick() => {
                     self.compiled.look();

@@ -9,6 +9,7 @@ mod disks;
 mod egress;
 mod endings;
 mod envoy;
+mod failing;
 mod gateways;
 mod load;
 mod mesh;
