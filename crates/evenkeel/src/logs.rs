@@ -69,14 +69,17 @@ pub fn run(arguments: &LogsArguments, out: &mut dyn Write) -> anyhow::Result<()>
     for log in &mut logs {
         log.begin(arguments.tail, out)?;
     }
-    while arguments.follow {
+    if !arguments.follow {
+        return Ok(());
+    }
+    loop {
         out.flush()?;
+        #[allow(clippy::disallowed_methods, reason = "a file tells nobody that it has grown")]
         std::thread::sleep(PERIOD);
         for log in &mut logs {
             log.go_on(out)?;
         }
     }
-    Ok(())
 }
 
 /// Of those that have been started again.

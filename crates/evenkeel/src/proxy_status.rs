@@ -351,7 +351,11 @@ web-0.shop refuses RDS 80 (from routes.yaml:3:1): no such cluster
         };
         let last_end = "exited with status 7".to_owned();
         let part = Failing { part: "program".to_owned(), runs: false, restarts: 5, last_end, seconds_ago: 3 };
-        let replicas = [replica("web-5d-a", &[part.clone()]), replica("api-6-b", &[]), replica("db-7-c", &[part])];
+        let replicas = [
+            replica("web-5d-a", std::slice::from_ref(&part)),
+            replica("api-6-b", &[]),
+            replica("db-7-c", std::slice::from_ref(&part)),
+        ];
         let proxy = |name: &str| json!({"proxy": format!("sidecar~10.0.0.1~{name}.shop~x"), "types": []});
         let page = json!({"control_plane": "one", "proxies": [proxy("web-5d-a"), proxy("api-6-b")], "failing": failing(&replicas)});
         let check = |wanted: &str, expected: &str| {
