@@ -15,6 +15,8 @@ use evenkeel_local::applied::{Applied, Outcome};
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_model::{AddressBook, MeshConfig};
 
+use crate::compiled;
+
 /// Flags of both commands.
 #[derive(Debug, Args)]
 pub struct ChangeArguments {
@@ -158,8 +160,12 @@ impl Given {
                 |o: &Object| o.kind() == object.kind() && o.name == object.name && o.namespace == object.namespace;
             self.objects.iter().any(same)
         };
+        let refused_before: BTreeSet<String> = compiled::refusals(&present).iter().map(ToString::to_string).collect();
         let others = present.into_iter().filter(|object| !is_given(object));
         let after: Vec<Object> = self.objects.iter().cloned().chain(others).collect();
+        // What proxies would not take could do nothing but harm.
+        let refused = compiled::refusals(&after).into_iter();
+        self.found.extend(refused.filter(|finding| !refused_before.contains(&finding.to_string())));
         let news = build(&after).into_iter().filter(|finding| !before.contains(&finding.to_string()));
         // What does not fit together is for the mesh to live with: the rest may be applied next.
         self.found

@@ -11,13 +11,14 @@ use clap::{Args, Parser, Subcommand};
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_local::exec::{self, ContainerName, ExecOptions};
 use evenkeel_local::ports::PortChoice;
+use evenkeel_local::reader::{self, Unread};
 use evenkeel_process::secrets;
 use evenkeel_proxy::memory;
 
 use crate::apply::{self, Change, ChangeArguments};
 use crate::logging::{self, Level, LogOptions};
 use crate::logs::{self, LogsArguments};
-use crate::{admin, heaps, history, proxy_config, proxy_status, purge, validate};
+use crate::{admin, compiled, heaps, history, proxy_config, proxy_status, purge, validate};
 
 /// A service mesh: proxy, control plane, and the whole of it on one machine.
 ///
@@ -108,6 +109,19 @@ impl Command {
     /// Whether it holds keys, or others' messages, in memory.
     fn holds_secrets(&self) -> bool {
         matches!(self, Self::Agent { .. } | Self::Proxy(_) | Self::ControlPlane { .. } | Self::Egress { .. })
+    }
+
+    /// Whether it is done when nobody reads any more what it prints.
+    fn only_prints(&self) -> bool {
+        matches!(
+            self,
+            Self::Logs(_)
+                | Self::Validate(_)
+                | Self::ProxyConfig(_)
+                | Self::ProxyStatus(_)
+                | Self::History(_)
+                | Self::Version
+        )
     }
 }
 
@@ -257,11 +271,14 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
     if cli.command.holds_secrets() {
         secrets::hide().context("closing this process to others of its user")?;
     }
+    if cli.command.only_prints() {
+        reader::end_with_reader();
+    }
     match cli.command {
         Command::Up(arguments) => up(arguments),
-        Command::Apply(change) => apply::run(&change, Change::Apply, &mut io::stdout().lock()),
+        Command::Apply(change) => apply::run(&change, Change::Apply, &mut Unread(io::stdout().lock())),
         Command::Delete { change, ignore_not_found } => {
-            apply::run(&change, Change::Delete { ignore_not_found }, &mut io::stdout().lock())
+            apply::run(&change, Change::Delete { ignore_not_found }, &mut Unread(io::stdout().lock()))
         }
         Command::Exec(arguments) => exec_inside(arguments),
         Command::Logs(arguments) => {
@@ -271,7 +288,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Restart(RestartArguments { workload, namespace, state }) => {
             let state = state.unwrap_or_else(StateDir::default_path);
             for name in exec::restart(&state, &workload, namespace.as_deref())? {
-                io::Write::write_fmt(&mut io::stdout(), format_args!("{name} restarted\n"))?;
+                io::Write::write_fmt(&mut Unread(io::stdout()), format_args!("{name} restarted\n"))?;
             }
             Ok(0)
         }
@@ -310,16 +327,20 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::ProxyConfig(ProxyConfig::Workers(arguments)) => workers(arguments),
         Command::Lab(command) => {
             let program = std::env::current_exe().context("finding this program")?;
-            evenkeel_lab::run(&command, program, &mut io::stdout())?;
+            evenkeel_lab::run(&command, program, &mut Unread(io::stdout()))?;
             Ok(0)
         }
         Command::ProxyStatus(arguments) => {
-            let mut control_planes = arguments.control_plane;
+            let (mut control_planes, mut replicas) = (arguments.control_plane, Vec::new());
             if control_planes.is_empty() {
                 control_planes.push(admin::control_plane(None, arguments.state.as_deref())?);
+                // Without `up` there are none to ask for.
+                let state = arguments.state.unwrap_or_else(StateDir::default_path);
+                replicas = exec::list(&state, "", None).unwrap_or_default();
             }
             Ok(proxy_status::run(
                 &control_planes,
+                &replicas,
                 arguments.proxy.as_deref(),
                 arguments.output,
                 &mut io::stdout().lock(),
@@ -347,8 +368,9 @@ fn up(arguments: UpArguments) -> anyhow::Result<u8> {
         log_level: arguments.log_level.name(),
         drain_time: Duration::from_secs(arguments.drain_time_s),
         egress: !arguments.no_egress,
+        compile: compiled::refusals,
     };
-    Ok(evenkeel_local::run(&options, &mut io::stdout())?)
+    Ok(evenkeel_local::run(&options, &mut Unread(io::stdout()))?)
 }
 
 /// Where a proxy's admin port is unless it is told otherwise.

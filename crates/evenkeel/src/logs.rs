@@ -34,6 +34,10 @@ pub struct LogsArguments {
     #[arg(short, long)]
     follow: bool,
 
+    /// What the run before the last restart has printed, instead of all.
+    #[arg(short, long, conflicts_with = "follow")]
+    previous: bool,
+
     /// Begin with so many lines from the end of each log [default: all].
     #[arg(long, value_name = "N")]
     tail: Option<usize>,
@@ -58,16 +62,40 @@ pub fn run(arguments: &LogsArguments, out: &mut dyn Write) -> anyhow::Result<()>
     let many = logs.len() > 1;
     for log in &mut logs {
         log.prefix = if many { format!("[{}] ", log.pod) } else { String::new() };
+    }
+    if arguments.previous {
+        return previous(&logs, arguments, out);
+    }
+    for log in &mut logs {
         log.begin(arguments.tail, out)?;
     }
-    while arguments.follow {
+    if !arguments.follow {
+        return Ok(());
+    }
+    loop {
         out.flush()?;
+        #[allow(clippy::disallowed_methods, reason = "a file tells nobody that it has grown")]
         std::thread::sleep(PERIOD);
         for log in &mut logs {
             log.go_on(out)?;
         }
     }
-    Ok(())
+}
+
+/// Of those that have been started again.
+fn previous(logs: &[Log], arguments: &LogsArguments, out: &mut dyn Write) -> anyhow::Result<()> {
+    let mut is_any = false;
+    for log in logs {
+        let Some(text) = evenkeel_local::logs::previous(&log.path)? else { continue };
+        is_any = true;
+        let lines: Vec<&[u8]> = text.split_inclusive(|byte| *byte == b'\n').collect();
+        let first = lines.len().saturating_sub(arguments.tail.unwrap_or(usize::MAX));
+        lines.iter().skip(first).try_for_each(|line| log.print(line, out))?;
+    }
+    match is_any {
+        true => Ok(()),
+        false => bail!("{} has not been started again: there is no log of an earlier run", arguments.workload),
+    }
 }
 
 fn open(arguments: &LogsArguments, state: &StateDir) -> anyhow::Result<Vec<Log>> {
@@ -183,7 +211,8 @@ mod tests {
 
     fn arguments(state: &Path, workload: &str, tail: Option<usize>, proxy: bool) -> LogsArguments {
         let (workload, state) = (workload.to_owned(), Some(state.to_owned()));
-        LogsArguments { workload, namespace: None, follow: false, tail, container: None, proxy, state }
+        let (follow, previous) = (false, false);
+        LogsArguments { workload, namespace: None, follow, previous, tail, container: None, proxy, state }
     }
 
     #[test]
@@ -204,6 +233,14 @@ mod tests {
         check("other", None, false, "five\n");
         check("other", None, true, "proxy of other-6-c\n");
         check("web", Some(2), false, "[web-5d-a] two\n[web-5d-a] three\n[web-5d-b] four\n");
+        let before = LogsArguments { previous: true, ..arguments(folder.path(), "web-5d-b", Some(1), false) };
+        let error = run(&before, &mut Vec::new()).expect_err("none");
+        assert_eq!(error.to_string(), "web-5d-b has not been started again: there is no log of an earlier run");
+        fs::write(state.log("web-5d-b", "app"), "one\ntwo\nthree\n").expect("our own folder");
+        fs::write(state.log("web-5d-b", "app").with_extension("starts"), "0\n8\n").expect("our own folder");
+        let mut out = Vec::new();
+        run(&before, &mut out).expect("it is there");
+        assert_eq!(String::from_utf8_lossy(&out), "two\n");
         let error = run(&arguments(folder.path(), "webs", None, false), &mut Vec::new()).expect_err("none");
         assert!(error.to_string().contains("known: other-6-c, web-5d-a"), "{error}");
     }

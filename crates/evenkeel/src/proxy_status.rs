@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use anyhow::{Context, bail};
 use evenkeel_base::replica::{Fit, fit, workload_of};
 use evenkeel_base::suggest::instead;
-use serde_json::Value;
+use evenkeel_local::exec::{Failing, Named};
+use serde_json::{Value, json};
 
 use crate::admin;
 
@@ -23,11 +24,13 @@ pub enum Output {
 }
 
 /// Prints the status of every proxy connected to these control planes. It returns 1 if something written is not what runs: part of the
-/// files is refused, a proxy refuses what it was sent, a replica is not ready, or a control plane is away.
+/// files is refused, a proxy refuses what it was sent, a replica is not ready, or ends again and again, or a control plane is away.
 ///
-/// With a name, of those proxies alone that it means.
+/// With a name, of those proxies alone that it means. `replicas`: those of the running mesh, of which what ends again and again is
+/// shown.
 pub fn run(
     control_planes: &[SocketAddr],
+    replicas: &[Named],
     wanted: Option<&str>,
     output: Output,
     out: &mut dyn Write,
@@ -43,6 +46,9 @@ pub fn run(
         && let Some(error) = failures.pop()
     {
         return Err(error);
+    }
+    if let Some(first) = pages.first_mut() {
+        first["failing"] = failing(replicas);
     }
     if let Some(wanted) = wanted {
         keep(&mut pages, wanted)?;
@@ -73,7 +79,29 @@ fn troubles(page: &Value) -> Vec<String> {
     refusals.sort();
     let written = texts("refused").map(|finding| format!("not in force: {finding}\n"));
     let waiting = texts("not_ready").map(|name| format!("{name} is not ready\n"));
-    written.chain(refusals).chain(waiting).collect()
+    let failing = page["failing"].as_array().into_iter().flatten().map(|part| {
+        let text = |name: &str| part[name].as_str().unwrap_or_default();
+        let state = if part["runs"] == true { "runs just now" } else { "waits to be started again" };
+        let (name, kind, last) = (text("replica"), text("part"), text("last_end"));
+        let (times, ago) = (&part["restarts"], &part["seconds_ago"]);
+        format!("{name}: its {kind} ends again and again: restarts: {times}, {state}; {ago} s ago: {last}\n")
+    });
+    written.chain(refusals).chain(waiting).chain(failing).collect()
+}
+
+/// What of the replicas ends again and again.
+fn failing(replicas: &[Named]) -> Value {
+    let part = |replica: &Named, part: &Failing| {
+        json!({
+            "replica": format!("{}.{}", replica.pod, replica.namespace),
+            "part": part.part,
+            "runs": part.runs,
+            "restarts": part.restarts,
+            "last_end": part.last_end,
+            "seconds_ago": part.seconds_ago,
+        })
+    };
+    replicas.iter().flat_map(|replica| replica.failing.iter().map(move |of_it| part(replica, of_it))).collect()
 }
 
 /// Leaves only the proxies that a name means.
@@ -98,11 +126,14 @@ fn keep(pages: &mut [Value], wanted: &str) -> anyhow::Result<()> {
     for page in pages {
         let kept = proxies(page).into_iter().filter(|proxy| fits(proxy) == Some(best)).collect();
         page["proxies"] = Value::Array(kept);
-        let is_meant = |waiting: &&Value| {
-            let (pod, namespace) = waiting.as_str().and_then(|name| name.rsplit_once('.')).unwrap_or_default();
+        let is_meant = |name: &Value| {
+            let (pod, namespace) = name.as_str().and_then(|name| name.rsplit_once('.')).unwrap_or_default();
             fit(wanted, pod, namespace, workload_of(pod)).is_some()
         };
-        page["not_ready"] = page["not_ready"].as_array().into_iter().flatten().filter(is_meant).cloned().collect();
+        let list = |name: &str| page[name].as_array().cloned().unwrap_or_default().into_iter();
+        let waiting: Value = list("not_ready").filter(|name| is_meant(name)).collect();
+        let failing: Value = list("failing").filter(|part| is_meant(&part["replica"])).collect();
+        (page["not_ready"], page["failing"]) = (waiting, failing);
     }
     Ok(())
 }
@@ -241,8 +272,6 @@ fn aligned(rows: &[Vec<String>]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -310,6 +339,34 @@ web-0.shop refuses RDS 80 (from routes.yaml:3:1): no such cluster
         assert_eq!(troubles(&ill).concat(), said);
         // Two that read the same files say it once.
         assert_eq!(table(&[ill.clone(), ill]), format!("no proxy is connected to one or one\n{said}"));
+    }
+
+    #[test]
+    fn what_ends_again_and_again_is_said_of_those_that_are_meant() {
+        let replica = |pod: &str, failing: &[Failing]| Named {
+            namespace: "shop".to_owned(),
+            workload: pod.split('-').next().unwrap_or_default().to_owned(),
+            pod: pod.to_owned(),
+            failing: failing.to_vec(),
+        };
+        let last_end = "exited with status 7".to_owned();
+        let part = Failing { part: "program".to_owned(), runs: false, restarts: 5, last_end, seconds_ago: 3 };
+        let replicas = [
+            replica("web-5d-a", std::slice::from_ref(&part)),
+            replica("api-6-b", &[]),
+            replica("db-7-c", std::slice::from_ref(&part)),
+        ];
+        let proxy = |name: &str| json!({"proxy": format!("sidecar~10.0.0.1~{name}.shop~x"), "types": []});
+        let page = json!({"control_plane": "one", "proxies": [proxy("web-5d-a"), proxy("api-6-b")], "failing": failing(&replicas)});
+        let check = |wanted: &str, expected: &str| {
+            let mut pages = [page.clone()];
+            keep(&mut pages, wanted).expect("it is there");
+            assert_eq!(troubles(&pages[0]).concat(), expected, "{wanted}");
+        };
+        check("api", "");
+        let said = "web-5d-a.shop: its program ends again and again: restarts: 5, waits to be started again; 3 s ago: exited with status 7\n";
+        check("web", said);
+        assert_eq!(troubles(&page).len(), 2);
     }
 
     #[test]

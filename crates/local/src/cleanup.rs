@@ -22,6 +22,7 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
+use crate::disk;
 use crate::names;
 use crate::pidfd::PidFd;
 
@@ -29,6 +30,8 @@ use crate::pidfd::PidFd;
 pub const MAX_STATE_PATH_BYTES: usize = 80;
 /// Longest path of a replica's folder in bytes, leaving room for its socket's name.
 const MAX_POD_PATH_BYTES: usize = 107 - "/sds.sock".len();
+/// Least space of the disk to start with, in bytes.
+const LEAST_SPACE_BYTES: u64 = 1024 * 1024;
 /// Longest record of a run that is read, in bytes: a path and two processes.
 const MAX_RECORD_BYTES: u64 = 64 * 1024;
 /// How long a killed supervisor of an earlier run may take to disappear.
@@ -60,15 +63,35 @@ pub enum StateError {
     Undead(i32),
     /// Others can write to it.
     #[error("the state directory is not safe: {0}")]
-    Untrusted(#[from] UntrustedError),
+    Untrusted(UntrustedError),
+    /// There is no space in it.
+    #[error(
+        "the disk of the state directory {} has {free} bytes left, and a mesh needs {LEAST_SPACE_BYTES} to start; make space, or choose \
+         another: --state DIR", .path.display()
+    )]
+    Full {
+        /// The directory.
+        path: PathBuf,
+        /// What is left, in bytes.
+        free: u64,
+    },
     /// Files.
-    #[error("cannot use the state directory {}: {source}; choose another: --state DIR", .path.display())]
+    #[error("cannot use the state directory {} (another: --state DIR): {source}", .path.display())]
     Io {
         /// The directory.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
     },
+}
+
+impl From<UntrustedError> for StateError {
+    fn from(error: UntrustedError) -> Self {
+        match error {
+            UntrustedError::Io { path, source } => Self::Io { path, source },
+            other => Self::Untrusted(other),
+        }
+    }
 }
 
 /// Paths below a state directory.
@@ -175,6 +198,10 @@ impl StateDir {
             .map_err(io)?;
         let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock).map_err(|_| self.busy())?;
         let leftovers = self.clear_leftovers()?;
+        // Further on it would fail at whatever is written first.
+        if let Some(free) = disk::free_bytes(&self.0).filter(|free| *free < LEAST_SPACE_BYTES) {
+            return Err(StateError::Full { path: self.0.clone(), free });
+        }
         for folder in ["control", "runtime", "pods", "data", "logs"] {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(self.0.join(folder)).map_err(io)?;
         }

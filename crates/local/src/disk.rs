@@ -1,6 +1,9 @@
 //! A disk that is full, noticed and said once: the mesh goes on without what it would write.
 
+use std::fs::File;
+use std::io;
 use std::path::Path;
+use std::time::SystemTime;
 
 use nix::sys::statvfs::statvfs;
 
@@ -9,19 +12,43 @@ const MIN_FREE_BYTES: u64 = 1024 * 1024;
 /// With this much it no longer does: or a log at the limit would make it change from second to second.
 const ENOUGH_BYTES: u64 = 4 * MIN_FREE_BYTES;
 
+/// Every how many looks it is tried whether the disk can be written at all: that changes something on it.
+const TRIALS_EVERY: u32 = 5;
+
 /// What was said of the disk last.
 #[derive(Debug, Default)]
 pub struct Disk {
     full: bool,
+    /// Writing fails for another reason than that, as after an error of the disk, when the kernel makes it read-only.
+    fails: bool,
+    looks: u32,
 }
 
 impl Disk {
-    /// Looks at the disk of the state directory; a line for the user if it is full now, or no longer.
+    /// Looks at the disk of the state directory; a line for the user if it is full now or cannot be written, or no longer so.
     pub fn look(&mut self, state: &Path) -> Option<String> {
-        let found = statvfs(state).ok()?;
-        #[allow(clippy::useless_conversion, reason = "the types differ between platforms")]
-        let free = u64::from(found.blocks_available()).saturating_mul(u64::from(found.fragment_size()));
-        self.judge(free, state)
+        self.looks = self.looks.wrapping_add(1);
+        if self.looks.is_multiple_of(TRIALS_EVERY)
+            && let Some(said) = self.judge_trial(&touch(state), state)
+        {
+            return Some(said);
+        }
+        self.judge(free_bytes(state)?, state)
+    }
+
+    fn judge_trial(&mut self, trial: &io::Result<()>, state: &Path) -> Option<String> {
+        let reason = trial.as_ref().err().filter(|error| error.kind() != io::ErrorKind::StorageFull);
+        if std::mem::replace(&mut self.fails, reason.is_some()) == reason.is_some() {
+            return None;
+        }
+        let state = state.display();
+        Some(match reason {
+            Some(reason) => format!(
+                "warning: the disk of {state} cannot be written ({reason}): calls go on; logs lose lines, and state stays as it was \
+                 written last, until it can"
+            ),
+            None => format!("the disk of {state} can be written again"),
+        })
     }
 
     fn judge(&mut self, free: u64, state: &Path) -> Option<String> {
@@ -38,6 +65,20 @@ impl Disk {
             false => format!("the disk of {state} has space again: logs and state are written again"),
         })
     }
+}
+
+/// Changes as little as can be of what is on the disk.
+fn touch(state: &Path) -> io::Result<()> {
+    File::open(state)?.set_modified(SystemTime::now())
+}
+
+/// What this user may still write to the disk; none where it does not say.
+pub(crate) fn free_bytes(folder: &Path) -> Option<u64> {
+    let found = statvfs(folder).ok()?;
+    #[allow(clippy::useless_conversion, reason = "the types differ between platforms")]
+    let free = u64::from(found.blocks_available()).saturating_mul(u64::from(found.fragment_size()));
+    // Some file systems count nothing.
+    (found.blocks() > 0).then_some(free)
 }
 
 #[cfg(test)]
@@ -61,6 +102,23 @@ mod tests {
         check(MIN_FREE_BYTES, None);
         check(ENOUGH_BYTES, Some("has space again"));
         check(ENOUGH_BYTES, None);
+    }
+
+    #[test]
+    fn a_disk_that_cannot_be_written_is_said_once_and_so_is_its_end() {
+        let mut disk = Disk::default();
+        let mut check = |failure: Option<io::ErrorKind>, expected: Option<&str>| {
+            let said = disk.judge_trial(&failure.map_or(Ok(()), |kind| Err(kind.into())), Path::new("/state"));
+            assert_eq!(said.is_some(), expected.is_some(), "{said:?}");
+            assert!(said.unwrap_or_default().contains(expected.unwrap_or_default()));
+        };
+        check(None, None);
+        check(Some(io::ErrorKind::StorageFull), None);
+        check(Some(io::ErrorKind::ReadOnlyFilesystem), Some("cannot be written (read-only filesystem"));
+        check(Some(io::ErrorKind::ReadOnlyFilesystem), None);
+        check(None, Some("can be written again"));
+        assert!(touch(tempfile::tempdir().expect("a folder").path()).is_ok());
+        assert!(touch(Path::new("/nowhere")).is_err());
     }
 
     #[test]

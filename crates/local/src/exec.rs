@@ -127,6 +127,24 @@ pub struct Named {
     pub workload: String,
     /// Its name.
     pub pod: String,
+    /// What of it ends again and again.
+    #[serde(default)]
+    pub failing: Vec<Failing>,
+}
+
+/// A part of a replica that ends again and again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failing {
+    /// `program` or `proxy`.
+    pub part: String,
+    /// Whether it runs just now.
+    pub runs: bool,
+    /// How often it was started again.
+    pub restarts: u32,
+    /// How it ended last.
+    pub last_end: String,
+    /// How long ago that was, in seconds.
+    pub seconds_ago: u64,
 }
 
 /// The answer that travels with the descriptors.

@@ -10,9 +10,11 @@ use std::time::Duration;
 use evenkeel_base::replica::fit;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
 
-use crate::exec::{ContainerName, Named, Purpose, Reply, Request, answer, read_request};
+use crate::exec::{ContainerName, Failing, Named, Purpose, Reply, Request, answer, read_request};
 use crate::mesh::Replicas;
+use crate::pods::PartEnd;
 use crate::replica::Replica;
 use crate::workloads::INGRESS_NAME;
 
@@ -86,14 +88,22 @@ async fn serve_one(
         }
         (Purpose::Restart, Some(_)) => answer(stream, &restart(&found, &restarts).await, None).await,
         (Purpose::List, _) | (_, None) => {
+            let now = Instant::now();
             let named = |replica: &Arc<Replica>| Named {
                 namespace: replica.pod.namespace.clone(),
                 workload: replica.pod.workload.clone(),
                 pod: replica.pod.name.clone(),
+                failing: replica.failing(now).into_iter().map(|part| failing(part, now)).collect(),
             };
             answer(stream, &Reply::Replicas(found.iter().map(named).collect()), None).await
         }
     }
+}
+
+fn failing(part: PartEnd, now: Instant) -> Failing {
+    let seconds_ago = now.saturating_duration_since(part.end.at).as_secs();
+    let PartEnd { part, restarts, runs, end } = part;
+    Failing { part: part.to_owned(), runs, restarts, last_end: end.reason, seconds_ago }
 }
 
 async fn restart(found: &[Arc<Replica>], restarts: &mpsc::Sender<Restart>) -> Reply {

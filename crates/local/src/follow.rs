@@ -5,18 +5,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use evenkeel_api::in_force;
 use evenkeel_base::Diagnostics;
 use evenkeel_control::source::files::Files;
 use evenkeel_control::source::watch::Watch;
 use serde::Deserialize;
 
 use crate::client::Call;
+use crate::compiled::Compiled;
 use crate::mesh::{Mesh, MeshError};
 use crate::plan::Plan;
-use crate::ports::{self, GatewayPort};
+use crate::ports;
 use crate::programs::CONTROL_DEBUG;
 use crate::ui::Events;
-use crate::workloads::Manifest;
+use crate::workloads::{Build, Manifest};
 
 /// Quiet after a notice before files are read: editors write in several steps.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -47,6 +49,7 @@ pub struct Follower {
     told: BTreeSet<String>,
     /// To be told next.
     pending: Option<String>,
+    compiled: Compiled,
 }
 
 impl Follower {
@@ -63,6 +66,8 @@ impl Follower {
         let ask = tokio::time::interval(FINDINGS_PERIOD);
         let (_, known) = Manifest::of(&files, plan.state.path());
         let told = known.iter().map(ToString::to_string).collect();
+        let mut compiled = Compiled::new(plan.options.compile);
+        compiled.take(in_force(files.objects()));
         Ok(Self {
             files,
             watch,
@@ -73,6 +78,7 @@ impl Follower {
             plan: plan.clone(),
             told,
             pending: None,
+            compiled,
         })
     }
 
@@ -91,7 +97,12 @@ impl Follower {
             }
             tokio::select! {
                 Some(_) = self.watch.next() => self.stale = true,
+                news = self.compiled.news() => {
+                    let found = news.found.render(&self.files.sources(&news.found), false);
+                    return Change::Say(found + &news.settled.replace(&self.findings.directory, ""));
+                }
                 _ = self.ask.tick() => {
+                    self.compiled.look();
                     if let Some(text) = self.findings.news().await {
                         return Change::Say(text);
                     }
@@ -111,6 +122,7 @@ impl Follower {
             return Some(Change::Say(findings.render(&self.files.sources(&findings), false)));
         }
         self.note_news(&findings);
+        self.compiled.take(in_force(self.files.objects()));
         if manifest == self.manifest {
             return None;
         }
@@ -146,8 +158,11 @@ pub async fn apply(change: Change, mesh: &mut Mesh, events: &Events) {
     match change {
         Change::Say(text) => events.say(text),
         Change::Manifest(manifest) => {
-            for port in unopened(&manifest.gateway_ports, mesh.open_ports()) {
-                events.say(format!("{}: port {} opens when this is started again", port.span, port.number));
+            for build in new_builds(&mesh.manifest().builds, &manifest.builds) {
+                events.say(format!("{}: the build step `{}` is run when this is started again", build.span, build.run));
+            }
+            if let Err(error) = mesh.follow_ports(&manifest.gateway_ports, events).await {
+                events.say(format!("error: {error}"));
             }
             if let Some(conflict) = ports::conflict(&manifest.gateway_ports) {
                 events.say(format!("error: {conflict}"));
@@ -160,9 +175,10 @@ pub async fn apply(change: Change, mesh: &mut Mesh, events: &Events) {
     }
 }
 
-/// Host sockets can only be opened before the host's network is left.
-fn unopened(wanted: &[GatewayPort], open: Vec<u16>) -> impl Iterator<Item = &GatewayPort> {
-    wanted.iter().filter(move |port| !open.contains(&port.listener()))
+/// Steps that nobody has run: they are the machine's business, whose network has been left.
+fn new_builds<'a>(known: &'a [Build], builds: &'a [Build]) -> impl Iterator<Item = &'a Build> {
+    let is_same = |one: &Build, other: &Build| (&one.run, &one.directory) == (&other.run, &other.directory);
+    builds.iter().filter(move |build| !known.iter().any(|known| is_same(known, build)))
 }
 
 /// The control plane's findings, each told once.
@@ -332,6 +348,19 @@ mod tests {
         let text = text.to_owned();
         let (code, file) = ("code".to_owned(), "/app/routes.yaml".to_owned());
         Finding { severity: severity.to_owned(), code, message: text.clone(), file, line: 3, rendered: text }
+    }
+
+    #[test]
+    fn a_build_step_is_new_by_what_it_does_and_where_and_not_by_its_line() {
+        let build = |line: u32, run: &str, directory: &str| Build {
+            directory: directory.into(),
+            run: run.to_owned(),
+            span: evenkeel_base::Span::at("evenkeel.yaml", line, 5),
+        };
+        let known = [build(3, "make", "/a"), build(4, "make", "/b")];
+        let now = [build(9, "make", "/a"), build(10, "make all", "/b"), build(11, "make", "/c")];
+        let lines: Vec<u32> = new_builds(&known, &now).map(|build| build.span.line).collect();
+        assert_eq!(lines, [10, 11]);
     }
 
     #[test]

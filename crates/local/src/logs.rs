@@ -1,11 +1,14 @@
 //! Logs of a run do not fill the disk.
 
-use std::fs::{self, OpenOptions};
-use std::io;
-use std::path::Path;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
 
 /// A log larger than this is set aside; only the last one set aside is kept, so a program takes at most twice this.
 pub const MAX_LOG_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Extension of the file that says where in a log runs begin.
+const STARTS: &str = "starts";
 
 /// Sets aside every log of the folder that is too large, as `NAME.log.1`.
 pub fn limit(folder: &Path) {
@@ -21,16 +24,67 @@ pub fn limit(folder: &Path) {
     }
 }
 
+/// Writes down where in a log the next run of its program begins, beside where the one before did. A log that cannot be written has
+/// lost that as well.
+pub(crate) fn note_start(log: &Path) {
+    let here = fs::metadata(log).map_or(0, |found| found.len());
+    let before = starts(log).last().map(|start| format!("{start}\n")).unwrap_or_default();
+    let _ = fs::write(log.with_extension(STARTS), format!("{before}{here}\n"));
+}
+
+/// What the run before the present one has printed, of what is kept; none: there was no such run.
+///
+/// # Errors
+/// When a log cannot be read.
+pub fn previous(log: &Path) -> io::Result<Option<Vec<u8>>> {
+    let (aside, own) = (set_aside_as(log), starts(log));
+    let older = fs::metadata(&aside).map_or(0, |found| found.len());
+    let all: Vec<u64> =
+        starts(&aside).into_iter().chain(own.into_iter().map(|start| older.saturating_add(start))).collect();
+    let [.., from, to] = all.as_slice() else { return Ok(None) };
+    let mut text = Vec::new();
+    for (file, first, length) in [(aside, 0, older), (log.to_owned(), older, u64::MAX)] {
+        let (from, to) = (from.saturating_sub(first), to.saturating_sub(first).min(length));
+        if from < to {
+            let mut file = File::open(file)?;
+            file.seek(SeekFrom::Start(from))?;
+            file.take(to - from).read_to_end(&mut text)?;
+        }
+    }
+    Ok(Some(text))
+}
+
+/// Where the last two runs begin in a log.
+fn starts(log: &Path) -> Vec<u64> {
+    let beside = match log.extension().is_some_and(|extension| extension == "1") {
+        // `NAME.log.1`
+        true => log.with_extension("").with_extension(format!("{STARTS}.1")),
+        false => log.with_extension(STARTS),
+    };
+    let text = fs::read_to_string(beside).unwrap_or_default();
+    text.lines().filter_map(|line| line.parse().ok()).collect()
+}
+
+fn set_aside_as(log: &Path) -> PathBuf {
+    log.with_extension("log.1")
+}
+
 /// Copies and empties: its writers hold the file open, and append, so they go on at its new beginning. Where there is no space
 /// for a copy it is emptied all the same: it is what fills the disk.
 fn set_aside(path: &Path) -> io::Result<()> {
-    let aside = path.with_extension("log.1");
+    let aside = set_aside_as(path);
+    let (starts, starts_aside) = (path.with_extension(STARTS), path.with_extension(format!("{STARTS}.1")));
     // First: the copy has its space.
     let _ = fs::remove_file(&aside);
     let copied = fs::copy(path, &aside);
     if copied.is_err() {
         let _ = fs::remove_file(&aside);
     }
+    let _ = fs::remove_file(&starts_aside);
+    let _ = match copied.is_ok() {
+        true => fs::rename(&starts, &starts_aside),
+        false => fs::remove_file(&starts),
+    };
     OpenOptions::new().write(true).open(path)?.set_len(0)?;
     copied.map(drop)
 }
@@ -38,6 +92,38 @@ fn set_aside(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_run_before_is_found_also_where_its_log_was_set_aside() -> io::Result<()> {
+        let folder = tempfile::tempdir()?;
+        let log = folder.path().join("web.app.log");
+        let say = |text: &str| {
+            let mut file = OpenOptions::new().create(true).append(true).open(&log)?;
+            io::Write::write_all(&mut file, text.as_bytes())
+        };
+        let check = |expected: Option<&str>| {
+            let found = previous(&log)?.map(|text| String::from_utf8_lossy(&text).into_owned());
+            assert_eq!(found.as_deref(), expected);
+            io::Result::Ok(())
+        };
+        check(None)?;
+        for (run, before) in [("first\n", None), ("second\n", Some("first\n")), ("third\n", Some("second\n"))] {
+            note_start(&log);
+            say(run)?;
+            check(before)?;
+        }
+        set_aside(&log)?;
+        say("still third\n")?;
+        check(Some("second\n"))?;
+        note_start(&log);
+        say("fourth\n")?;
+        check(Some("third\nstill third\n"))?;
+        note_start(&log);
+        check(Some("fourth\n"))?;
+        set_aside(&log)?;
+        set_aside(&log)?;
+        check(None)
+    }
 
     #[test]
     fn only_a_log_that_is_too_large_is_set_aside_and_its_writer_goes_on() -> io::Result<()> {

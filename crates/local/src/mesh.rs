@@ -22,6 +22,7 @@ use crate::namespace::Namespace;
 use crate::network::{BRIDGE_ADDRESS, MAX_PODS, NetworkError, Place, pod_address, search_list};
 use crate::plan::Plan;
 use crate::pods::{ContainerPort, Pod, Roster, RosterView};
+use crate::ports::GatewayPort;
 use crate::preflight::Refused;
 use crate::probe::{Check, Probe};
 use crate::process::{Phase, Process, State};
@@ -32,6 +33,7 @@ use crate::rollout::{self, Present, Step};
 use crate::tokens::{CredentialError, Credentials, Tokens};
 use crate::ui::Events;
 use crate::vitals::Care;
+use crate::ways::Ways;
 use crate::workloads::{
     INGRESS_NAME, INGRESS_NAMESPACE, INGRESS_SERVICE_ACCOUNT, Manifest, Sidecar, Workload, WorkloadKind, ingress_labels,
 };
@@ -136,16 +138,16 @@ pub struct Mesh {
     manifest: Manifest,
     /// How often workloads, as (namespace, name), have been restarted on request.
     restarts: BTreeMap<(String, String), u32>,
+    ways: Ways,
 }
 
 impl Mesh {
     /// Nothing started yet.
     pub fn new(plan: Arc<Plan>, roster: Roster, accounts: Accounts) -> Result<Self, MeshError> {
-        if !plan.manifest.has_mesh_config {
-            write_atomically(&plan.state.runtime().join("mesh.yaml"), MESH_CONFIG.as_bytes(), Readers::All)
-                .map_err(|source| MeshError::Io { what: "cannot write the mesh's settings", source })?;
-        }
+        settle_mesh_config(&plan.state, plan.manifest.has_mesh_config)?;
         let tokens = Tokens::begin(&plan.state.control())?;
+        let ways =
+            Ways::new(plan.clone()).map_err(|source| MeshError::Io { what: "cannot open ports later", source })?;
         Ok(Self {
             view: roster.subscribe(),
             plan,
@@ -163,6 +165,7 @@ impl Mesh {
             next_index: 0,
             manifest: Manifest::default(),
             restarts: BTreeMap::new(),
+            ways,
         })
     }
 
@@ -171,14 +174,14 @@ impl Mesh {
         self.replicas.subscribe()
     }
 
+    /// What runs, or is about to.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
     /// How the replicas are.
     pub fn roster(&self) -> &Roster {
         &self.roster
-    }
-
-    /// The proxy's listener ports that host sockets were opened for.
-    pub fn open_ports(&self) -> Vec<u16> {
-        self.plan.host_ports.iter().map(|port| port.listener).collect()
     }
 
     /// Starts the control plane, then the gateway and all replicas at once.
@@ -235,7 +238,7 @@ impl Mesh {
 
     /// What stands below the table: the ways in, and where to look further.
     fn footer(&self) -> String {
-        let mut lines: Vec<String> = self.plan.host_ports.iter().map(|port| port.way_in()).collect();
+        let mut lines = self.ways.lines();
         let state = self.plan.state.path();
         let flag =
             if state == StateDir::default_path() { String::new() } else { format!(" --state {}", state.display()) };
@@ -251,6 +254,7 @@ impl Mesh {
     /// From now on this is to run. What is new is started at once, as far as there may be more than before; the rest
     /// comes to pass by [`Mesh::step`].
     pub async fn follow(&mut self, manifest: &Manifest) -> Result<(), MeshError> {
+        settle_mesh_config(&self.plan.state, manifest.has_mesh_config)?;
         self.manifest = manifest.clone();
         let mut workloads = manifest.workloads.clone();
         for workload in &mut workloads {
@@ -260,6 +264,27 @@ impl Mesh {
         self.wanted = workloads.into_iter().map(|workload| (workload.key(), Arc::new(workload))).collect();
         self.stalled = false;
         self.step().await
+    }
+
+    /// From now on these are the ports of Gateways.
+    pub async fn follow_ports(&mut self, wanted: &[GatewayPort], events: &Events) -> Result<(), MeshError> {
+        let ingress = (INGRESS_NAMESPACE.to_owned(), INGRESS_NAME.to_owned());
+        let gateway = self.replicas.borrow().get(&ingress).cloned();
+        let gateway = match gateway {
+            Some(gateway) => gateway,
+            None if wanted.is_empty() => return Ok(()),
+            None => {
+                self.start_gateway().await?;
+                let Some(gateway) = self.replicas.borrow().get(&ingress).cloned() else { return Ok(()) };
+                gateway
+            }
+        };
+        let said = self.ways.follow(wanted, &gateway.namespace).await;
+        if !said.is_empty() {
+            events.say(said.join("\n"));
+            events.table_footer(self.footer());
+        }
+        Ok(())
     }
 
     /// Completes when there may be something for [`Mesh::step`] to do. Nothing is lost when this is dropped while it waits.
@@ -541,6 +566,20 @@ impl Mesh {
             last.stop(TERMINATION_GRACE).await;
         }
     }
+}
+
+/// The mesh's settings, unless the directory brings them: then these would stand against those.
+fn settle_mesh_config(state: &StateDir, has_mesh_config: bool) -> Result<(), MeshError> {
+    let file = state.runtime().join("mesh.yaml");
+    let settled = match has_mesh_config {
+        false if file.exists() => Ok(()),
+        false => write_atomically(&file, MESH_CONFIG.as_bytes(), Readers::All),
+        true => match std::fs::remove_file(&file) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        },
+    };
+    settled.map_err(|source| MeshError::Io { what: "cannot write the mesh's settings", source })
 }
 
 /// Whether a Pod is one of a workload's.

@@ -4,6 +4,9 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use evenkeel_api::Object;
+use evenkeel_base::Diagnostics;
+
 use crate::applied::Applied;
 use crate::cleanup::StateDir;
 use crate::pages::HostPages;
@@ -32,6 +35,8 @@ pub struct Options {
     pub egress: bool,
     /// How long in-flight requests may take at the end.
     pub drain_time: Duration,
+    /// Says what proxies would refuse of these objects.
+    pub compile: fn(&[Object]) -> Diagnostics,
 }
 
 /// All that was settled before the namespaces were entered.
@@ -53,6 +58,8 @@ pub struct Plan {
     pub callers: HostSockets,
     /// Where the keeper is asked for sockets of the host's network; none: there is no way out.
     pub outside: Option<OwnedFd>,
+    /// Where the keeper is asked for sockets that listen in the host's network.
+    pub doors: OwnedFd,
     /// `ip` and `nft`.
     pub tools: Tools,
     /// Where state goes.

@@ -11,6 +11,8 @@ use std::time::Duration;
 use evenkeel_base::files::{Readers, write_atomically};
 use tokio::sync::watch;
 
+use crate::process::End;
+
 /// How long after a write that failed the next is tried: what the control plane knows of replicas is then out of date.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -59,6 +61,21 @@ pub struct PodStatus {
     pub restarts: u32,
     /// How often another process has taken over from its proxy.
     pub takeovers: u32,
+    /// How its program and its proxy ended last, if they did.
+    pub ends: Vec<PartEnd>,
+}
+
+/// How a part of a replica ended last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartEnd {
+    /// `program` or `proxy`.
+    pub part: &'static str,
+    /// How often it was started again.
+    pub restarts: u32,
+    /// Whether it runs again.
+    pub runs: bool,
+    /// The end.
+    pub end: End,
 }
 
 /// All replicas by (workload's namespace, pod name); whoever needs to know subscribes.
@@ -162,7 +179,7 @@ mod tests {
             ports: vec![ContainerPort { name: Some("http".to_owned()), number: 8080, protocol: "TCP".to_owned() }],
             in_mesh: false,
         };
-        PodStatus { pod: Arc::new(pod), ready, detail: String::new(), restarts: 0, takeovers: 0 }
+        PodStatus { pod: Arc::new(pod), ready, detail: String::new(), restarts: 0, takeovers: 0, ends: Vec::new() }
     }
 
     #[test]

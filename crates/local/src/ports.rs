@@ -7,7 +7,10 @@ use std::str::FromStr;
 use std::sync::Mutex;
 
 use evenkeel_base::Span;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, Backlog, Shutdown, SockFlag, SockType, SockaddrStorage, bind, listen, shutdown, socket,
+};
 
 /// What a child is to find is kept above the descriptors that sockets are handed over as, so that no hand-over overwrites it.
 const LOWEST_DESCRIPTOR: RawFd = 64;
@@ -84,6 +87,10 @@ pub struct GatewayPort {
     pub protocol: String,
     /// A host its server serves by name; none where any will do.
     pub host: Option<String>,
+    /// The file with its server's certificate; none: it shows another one, or none.
+    pub certificate: Option<String>,
+    /// Whether clients have to show one, too.
+    pub is_mutual: bool,
     /// Where it is written.
     pub span: Span,
 }
@@ -92,6 +99,26 @@ impl GatewayPort {
     /// The port the proxy listens on: an unprivileged stand-in for those below 1024 (80 → 8080, 443 → 8443).
     pub fn listener(&self) -> u16 {
         if self.number < 1024 { self.number + 8000 } else { self.number }
+    }
+
+    /// The port on 127.0.0.1: the chosen one, or else the proxy's own. `first`: it is the first port of all Gateways.
+    pub(crate) fn on_host(&self, first: bool, choices: &[PortChoice]) -> u16 {
+        let chosen = |choice: &&PortChoice| choice.gateway == Some(self.number) || (first && choice.gateway.is_none());
+        choices.iter().find(chosen).map_or(self.listener(), |choice| choice.host)
+    }
+
+    /// That port cannot be had.
+    pub(crate) fn taken(&self, host: u16, error: &io::Error) -> PortError {
+        PortError::Taken {
+            host,
+            gateway: self.number,
+            span: self.span.clone(),
+            reason: match error.kind() {
+                io::ErrorKind::AddrInUse => "another program has it".to_owned(),
+                _ => error.to_string(),
+            },
+            suggestion: if host < 64_535 { host + 1000 } else { 18_080 },
+        }
     }
 }
 
@@ -104,27 +131,71 @@ pub struct HostPort {
     pub address: SocketAddr,
     /// `http` or `https`, for the URL.
     pub scheme: &'static str,
-    /// The server's first host that a client can name; none: any.
-    pub host: Option<String>,
+    /// The Gateway's port.
+    pub gateway: GatewayPort,
     socket: OwnedFd,
 }
 
 impl HostPort {
+    /// On a socket that listens for it.
+    pub(crate) fn of(port: &GatewayPort, listener: TcpListener) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let scheme = if port.protocol.eq_ignore_ascii_case("HTTPS") { "https" } else { "http" };
+        let socket = lift(listener.into())?;
+        Ok(Self { listener: port.listener(), address, scheme, gateway: port.clone(), socket })
+    }
+
+    /// Refuses connections from now on, whoever else has the socket.
+    pub(crate) fn close(&self) {
+        // It does not fail on a socket that listens.
+        let _ = shutdown(self.descriptor(), Shutdown::Both);
+    }
+
+    /// Takes connections again after [`HostPort::close`], unless another program has the port meanwhile.
+    pub(crate) fn reopen(&self) -> io::Result<()> {
+        // A port that the kernel chose has gone with the closing; one that was asked for is still the socket's (EINVAL).
+        match bind(self.descriptor(), &SockaddrStorage::from(self.address)) {
+            Ok(()) | Err(Errno::EINVAL) => Ok(listen(&self.socket, Backlog::MAXCONN)?),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Another descriptor of its socket.
+    pub(crate) fn listener(&self) -> io::Result<TcpListener> {
+        Ok(self.socket.try_clone()?.into())
+    }
+
     /// The socket's descriptor.
     pub fn descriptor(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 
-    /// What to type into a browser, or, where the server must be asked for by name, into a shell.
+    /// What to type into a browser, or, where the server is asked for by name or shows a certificate that no browser knows, into
+    /// a shell.
     pub fn way_in(&self) -> String {
-        match &self.host {
-            Some(host) if self.scheme == "https" => {
-                let (ip, port) = (self.address.ip(), self.address.port());
-                format!("curl --insecure --resolve {host}:{port}:{ip} https://{host}:{port}/")
-            }
-            _ => format!("{}://{}/", self.scheme, self.address),
+        if self.scheme != "https" {
+            return format!("{}://{}/", self.scheme, self.address);
         }
+        let (ip, port) = (self.address.ip(), self.address.port());
+        let (host, resolve) = match &self.gateway.host {
+            Some(host) => (host.clone(), format!(" --resolve {host}:{port}:{ip}")),
+            None => (ip.to_string(), String::new()),
+        };
+        // By an address no certificate can be checked, and of one that is the mesh's or a workload's nothing is known here.
+        let (trust, note) = match (&self.gateway.certificate, &self.gateway.host) {
+            (Some(file), Some(_)) => (format!("--cacert {}", quoted(file)), ""),
+            _ => ("-k".to_owned(), "  # -k: its certificate is not checked"),
+        };
+        let own = if self.gateway.is_mutual { " --cert YOURS.pem --key YOURS.key" } else { "" };
+        format!("curl {trust}{own}{resolve} https://{host}:{port}/{note}")
     }
+}
+
+/// As a word for a shell.
+fn quoted(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+:@%=,".contains(&byte);
+    if text.bytes().all(plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }
 
 /// Unconnected TCP sockets of the host's network. A socket stays where it was made, so that even after the host's network
@@ -173,24 +244,9 @@ pub fn conflict(gateways: &[GatewayPort]) -> Option<PortError> {
 }
 
 fn open_one(port: &GatewayPort, first: bool, choices: &[PortChoice]) -> Result<HostPort, PortError> {
-    let chosen = |choice: &&PortChoice| choice.gateway == Some(port.number) || (first && choice.gateway.is_none());
-    let host = choices.iter().find(chosen).map_or(port.listener(), |choice| choice.host);
-    let failed = |error: io::Error| PortError::Taken {
-        host,
-        gateway: port.number,
-        span: port.span.clone(),
-        reason: match error.kind() {
-            io::ErrorKind::AddrInUse => "another program has it".to_owned(),
-            _ => error.to_string(),
-        },
-        suggestion: if host < 64_535 { host + 1000 } else { 18_080 },
-    };
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, host)).map_err(failed)?;
-    listener.set_nonblocking(true).map_err(failed)?;
-    let address = listener.local_addr().map_err(failed)?;
-    let scheme = if port.protocol.eq_ignore_ascii_case("HTTPS") { "https" } else { "http" };
-    let (socket, host) = (lift(listener.into()).map_err(failed)?, port.host.clone());
-    Ok(HostPort { listener: port.listener(), address, scheme, host, socket })
+    let host = port.on_host(first, choices);
+    let opened = TcpListener::bind((Ipv4Addr::LOCALHOST, host)).and_then(|listener| HostPort::of(port, listener));
+    opened.map_err(|error| port.taken(host, &error))
 }
 
 /// The same above [`LOWEST_DESCRIPTOR`].
@@ -205,7 +261,8 @@ mod tests {
     use super::*;
 
     fn gateway(number: u16) -> GatewayPort {
-        GatewayPort { number, protocol: "HTTP".to_owned(), host: None, span: Span::at("gateway.yaml", 9, 7) }
+        let (protocol, span) = ("HTTP".to_owned(), Span::at("gateway.yaml", 9, 7));
+        GatewayPort { number, protocol, host: None, certificate: None, is_mutual: false, span }
     }
 
     #[test]
@@ -227,18 +284,37 @@ mod tests {
     }
 
     #[test]
+    fn a_port_that_is_closed_refuses_and_may_be_opened_again() -> Result<(), Box<dyn std::error::Error>> {
+        let open = open(&[gateway(80)], &[PortChoice { gateway: None, host: 0 }])?;
+        let elsewhere = open[0].listener()?;
+        let connects = || std::net::TcpStream::connect(open[0].address).is_ok();
+        assert!(connects());
+        open[0].close();
+        assert!(!connects());
+        open[0].reopen()?;
+        assert!(connects());
+        elsewhere.set_nonblocking(false)?;
+        elsewhere.accept()?;
+        Ok(())
+    }
+
+    #[test]
     fn a_server_with_a_name_is_asked_for_by_it() -> Result<(), PortError> {
-        let way_in = |protocol: &str, host: Option<&str>| {
-            let host = host.map(str::to_owned);
-            let port = GatewayPort { protocol: protocol.to_owned(), host, ..gateway(443) };
+        let check = |protocol: &str, host: Option<&str>, certificate: Option<&str>, expected: &str| {
+            let (host, certificate) = (host.map(str::to_owned), certificate.map(str::to_owned));
+            let port = GatewayPort { protocol: protocol.to_owned(), host, certificate, ..gateway(443) };
             let mut open = open(&[port], &[PortChoice { gateway: None, host: 0 }])?;
             let port = open.remove(0);
-            Ok::<_, PortError>(port.way_in().replace(&port.address.port().to_string(), "PORT"))
+            assert_eq!(port.way_in().replace(&port.address.port().to_string(), "PORT"), expected);
+            Ok::<_, PortError>(())
         };
-        assert_eq!(way_in("HTTP", Some("a.test"))?, "http://127.0.0.1:PORT/");
-        assert_eq!(way_in("HTTPS", None)?, "https://127.0.0.1:PORT/");
-        let named = "curl --insecure --resolve a.test:PORT:127.0.0.1 https://a.test:PORT/";
-        assert_eq!(way_in("HTTPS", Some("a.test"))?, named);
+        check("HTTP", Some("a.test"), None, "http://127.0.0.1:PORT/")?;
+        let unchecked = "# -k: its certificate is not checked";
+        check("HTTPS", None, Some("/a.pem"), &format!("curl -k https://127.0.0.1:PORT/  {unchecked}"))?;
+        let named = "--resolve a.test:PORT:127.0.0.1 https://a.test:PORT/";
+        check("HTTPS", Some("a.test"), Some("/a.pem"), &format!("curl --cacert /a.pem {named}"))?;
+        check("HTTPS", Some("a.test"), Some("/a b.pem"), &format!("curl --cacert '/a b.pem' {named}"))?;
+        check("HTTPS", Some("a.test"), None, &format!("curl -k {named}  {unchecked}"))?;
         Ok(())
     }
 

@@ -6,13 +6,15 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-use crate::client::{Call, connect};
+use crate::client::{Answer, Call, connect};
 use crate::grpc_health;
 use crate::namespace::Namespace;
 use crate::program::Program;
 
 /// How often a replica that is not ready is asked.
 pub const STARTUP_PERIOD: Duration = Duration::from_millis(50);
+/// How much is shown of what a replica says that is not ready, in characters.
+const MAX_SAID_CHARS: usize = 160;
 
 /// What counts as ready, from `readinessProbe` or else from the first declared port.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,14 +82,14 @@ impl Inside<'_> {
         }
     }
 
-    /// The status a GET answers with.
+    /// What a GET answers with.
     pub async fn get(
         &self,
         port: u16,
         path: &str,
         headers: &[(String, String)],
         within: Duration,
-    ) -> Result<u16, String> {
+    ) -> Result<Answer, String> {
         let mut call = Call::get(format!("{}:{port}", self.address), path);
         call.timeout = within;
         for (name, value) in headers {
@@ -97,7 +99,7 @@ impl Inside<'_> {
             }
         }
         let answer = call.send(Some(self.namespace), SocketAddr::from((self.address, port))).await;
-        answer.map(|answer| answer.status.as_u16()).map_err(|error| format!("GET :{port}{path}: {error}"))
+        answer.map_err(|error| format!("GET :{port}{path}: {error}"))
     }
 
     /// Runs a command beside the program; an error unless it ends with status 0 within the time.
@@ -137,10 +139,13 @@ impl Probe {
         match &self.check {
             Check::Runs => Ok(()),
             Check::Tcp(port) => inside.connect(*port, self.timeout).await.map(drop),
-            Check::Http { port, path, headers } => match inside.get(*port, path, headers, self.timeout).await? {
-                200..400 => Ok(()),
-                status => Err(format!("GET :{port}{path} answers {status}")),
-            },
+            Check::Http { port, path, headers } => {
+                let answer = inside.get(*port, path, headers, self.timeout).await?;
+                match answer.status.as_u16() {
+                    200..400 => Ok(()),
+                    status => Err(format!("GET :{port}{path} answers {status}{}", said(&answer.body))),
+                }
+            }
             Check::Exec(command) => inside.run(command, self.timeout).await,
             Check::Grpc { port, service } => {
                 let stream = inside.connect(*port, self.timeout).await?;
@@ -159,6 +164,19 @@ impl Probe {
             Check::Exec(_) => STARTUP_PERIOD.max(self.period / 4),
             _ => STARTUP_PERIOD,
         }
+    }
+}
+
+/// The body of an answer that is no success, which often says why, in one line behind a colon.
+fn said(body: &str) -> String {
+    let lines: Vec<&str> = body.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    // It goes to a terminal, and the program may be anybody's.
+    let line = lines.join(": ").replace(char::is_control, "");
+    let short: String = line.chars().take(MAX_SAID_CHARS).collect();
+    match (short.is_empty(), short.len() < line.len()) {
+        (true, _) => String::new(),
+        (false, false) => format!(": {short}"),
+        (false, true) => format!(": {short}…"),
     }
 }
 
@@ -213,5 +231,15 @@ mod tests {
         check("--+", "..R");
         check("+--+--+", "RRRRRRR");
         check("+---+", "RRR.R");
+    }
+
+    #[test]
+    fn what_a_replica_says_of_itself_is_shown_in_one_line() {
+        let check = |body: &str, expected: &str| assert_eq!(said(body), expected, "{body:?}");
+        check("", "");
+        check(" \r\n", "");
+        check("INITIALIZING\nwaits for VHDS 9999/old\n", ": INITIALIZING: waits for VHDS 9999/old");
+        check("no \x1b[2Jdatabase\r\n", ": no [2Jdatabase");
+        check(&"é".repeat(200), &format!(": {}…", "é".repeat(MAX_SAID_CHARS)));
     }
 }

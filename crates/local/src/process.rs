@@ -12,6 +12,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::logs;
 use crate::main_process::MainProcess;
 use crate::program::Program;
 
@@ -24,6 +25,9 @@ pub const MAX_BACKOFF: Duration = Duration::from_secs(30);
 pub const STABLE_AFTER: Duration = Duration::from_secs(30);
 /// One that has served meanwhile ([`Process::note_served`]) need not run longer than this.
 pub const SERVED_AFTER: Duration = Duration::from_secs(1);
+/// A program that has ended again and again is past it when it has run for twice as long as between its last two ends, but for
+/// [`STABLE_AFTER`] at least, and no longer than this.
+pub const PAST_AFTER: Duration = Duration::from_secs(600);
 /// Longest wait of a program that nobody stands in for ([`Process::hurry`]).
 pub const ALONE_BACKOFF: Duration = Duration::from_secs(1);
 
@@ -49,6 +53,33 @@ pub struct State {
     pub restarts: u32,
     /// How often another process has taken over from the one that was the program.
     pub takeovers: u32,
+    /// How it ended last; none: it never did.
+    pub last_end: Option<End>,
+}
+
+/// An end that nobody asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct End {
+    /// How it ended.
+    pub reason: String,
+    /// When.
+    pub at: Instant,
+    /// Time since the end before; none: there was none.
+    pub since_last: Option<Duration>,
+}
+
+impl End {
+    /// After an end before, if there was one.
+    fn new(reason: String, before: Option<&Self>) -> Self {
+        let at = Instant::now();
+        Self { reason, at, since_last: before.map(|before| at.saturating_duration_since(before.at)) }
+    }
+
+    /// Whether the program ends again and again, as of now: this was not its first end, and it has not run for long since.
+    pub fn is_of_many(&self, now: Instant) -> bool {
+        let lasts = |between: Duration| (between * 2).clamp(STABLE_AFTER, PAST_AFTER);
+        self.since_last.is_some_and(|between| now.saturating_duration_since(self.at) < lasts(between))
+    }
 }
 
 /// How to end a program.
@@ -80,9 +111,11 @@ struct Signals {
 
 impl Process {
     /// Starts `program` and keeps it running.
-    pub fn start(program: Program) -> Self {
-        let (report, state) = watch::channel(State { phase: Phase::Starting, restarts: 0, takeovers: 0 });
+    pub fn start(mut program: Program) -> Self {
+        let (report, state) =
+            watch::channel(State { phase: Phase::Starting, restarts: 0, takeovers: 0, last_end: None });
         let (order, orders) = watch::channel(Order::Run);
+        program.begin_output();
         let signals = Arc::<Signals>::default();
         let task = tokio::spawn(Keeper::new(program, report, orders, signals.clone()).run());
         Self { state, order, signals, task }
@@ -173,10 +206,11 @@ impl Keeper {
         let mut backoff = FIRST_BACKOFF;
         loop {
             self.since = Instant::now();
+            logs::note_start(&self.program.log);
             let reason = match self.program.spawn() {
                 Ok(child) => match self.watch(MainProcess::started(child)).await {
                     Some(reason) => reason,
-                    None => return self.set_phase(Phase::Stopped),
+                    None => return self.leave().await,
                 },
                 Err(error) => format!("cannot start {}: {error}", self.program.command.display()),
             };
@@ -185,14 +219,23 @@ impl Keeper {
                 backoff = FIRST_BACKOFF;
             }
             tracing::warn!(log = %self.program.log.display(), "{reason}; next start in {} s", backoff.as_secs_f32());
-            self.set_phase(Phase::Crashed(reason));
+            self.report.send_modify(|state| {
+                state.last_end = Some(End::new(reason.clone(), state.last_end.as_ref()));
+                state.phase = Phase::Crashed(reason);
+            });
             tokio::select! {
                 () = self.signals.wait(backoff) => {}
-                _ = ordered(&mut self.orders) => return self.set_phase(Phase::Stopped),
+                _ = ordered(&mut self.orders) => return self.leave().await,
             }
             backoff = (backoff * 2).min(MAX_BACKOFF);
             self.report.send_modify(|state| state.restarts += 1);
         }
+    }
+
+    /// It is not started again.
+    async fn leave(mut self) {
+        self.program.end_output().await;
+        self.set_phase(Phase::Stopped);
     }
 
     /// Waits for the end of the program, whichever process that is by then; `None` if it was asked to end.
@@ -314,9 +357,54 @@ mod tests {
         let mut process = Process::start(shell(&folder, "[ -e again ] && exec sleep 60; touch again; exit 7"));
         let crashed = seen(&process, |state| matches!(state.phase, Phase::Crashed(_))).await;
         assert_eq!(crashed.phase, Phase::Crashed("exited with status 7".to_owned()));
-        seen(&process, |state| state.restarts == 1 && matches!(state.phase, Phase::Running(_))).await;
+        let again = seen(&process, |state| state.restarts == 1 && matches!(state.phase, Phase::Running(_))).await;
+        assert_eq!(
+            again.last_end.map(|end| (end.reason, end.since_last)),
+            Some(("exited with status 7".to_owned(), None))
+        );
         process.stop(Duration::from_secs(5)).await;
         assert_eq!(process.state().borrow().phase, Phase::Stopped);
+    }
+
+    #[test]
+    fn what_ends_again_and_again_is_past_it_after_a_while() {
+        let check = |since_last: Option<u64>, runs: u64, expected: bool| {
+            let at = Instant::now();
+            let end = End { reason: String::new(), at, since_last: since_last.map(Duration::from_secs) };
+            assert_eq!(end.is_of_many(at + Duration::from_secs(runs)), expected, "{since_last:?} {runs}");
+        };
+        check(None, 0, false);
+        check(Some(0), 29, true);
+        check(Some(0), 30, false);
+        check(Some(60), 119, true);
+        check(Some(60), 120, false);
+        check(Some(3600), 599, true);
+        check(Some(3600), 600, false);
+    }
+
+    /// `/dev/full` is a disk without space.
+    #[tokio::test]
+    async fn a_log_that_cannot_be_written_fails_no_program_that_has_a_pipe() {
+        for (log, piped) in [("full", true), ("log", true), ("full", false)] {
+            let folder = tempfile::tempdir().expect("a temporary folder");
+            std::os::unix::fs::symlink("/dev/full", folder.path().join("full")).expect("our own folder");
+            let script = "for i in $(seq 50000); do echo line $i || exit 9; done; echo done > /dev/stdout && touch through; sleep 60";
+            let mut program = shell(&folder, script);
+            (program.log, program.piped) = (folder.path().join(log), piped);
+            let mut process = Process::start(program);
+            match piped {
+                true => exists(&folder, "through").await,
+                false => {
+                    drop(seen(&process, |state| state.phase == Phase::Crashed("exited with status 9".to_owned())).await)
+                }
+            }
+            process.stop(Duration::from_secs(5)).await;
+            if log == "log" {
+                let text = std::fs::read_to_string(folder.path().join(log)).expect("the log is there");
+                assert!(text.ends_with("line 49999\nline 50000\ndone\n"), "{} bytes", text.len());
+                assert_eq!(text.lines().count(), 50_001);
+            }
+        }
     }
 
     #[test]

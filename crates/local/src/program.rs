@@ -15,6 +15,7 @@ use evenkeel_process::manager::NOTIFY_SOCKET;
 use tokio::process::{Child, Command};
 
 use crate::container::Container;
+use crate::output::Output;
 use crate::pidfd::PidFd;
 use crate::ports::lift;
 
@@ -47,12 +48,16 @@ pub struct Program {
     pub directory: PathBuf,
     /// File that receives standard output and error.
     pub log: PathBuf,
+    /// It gets a pipe to print to, which is copied to the log, as it may not bear that printing fails. Else it writes there itself.
+    pub piped: bool,
     /// What to run in; none: the supervisor's own surroundings.
     pub container: Option<Arc<Container>>,
     /// Listening sockets to hand over, with their names (`LISTEN_FDNAMES`). Descriptors must lie above those handed over.
     pub listeners: Vec<(String, RawFd)>,
     /// Socket (`NOTIFY_SOCKET`) on which it says that another process has taken over from it; none: it does not happen.
     pub notify: Option<PathBuf>,
+    /// The pipe, while it is kept running.
+    output: Option<Arc<Output>>,
     /// The process whose like it is.
     like: Option<Arc<Seen>>,
 }
@@ -75,9 +80,11 @@ impl Program {
             environment: Vec::new(),
             directory,
             log,
+            piped: false,
             container: None,
             listeners: Vec::new(),
             notify: None,
+            output: None,
             like: None,
         }
     }
@@ -88,7 +95,8 @@ impl Program {
         let program = words.next().map(PathBuf::from).unwrap_or_default();
         let arguments = words.map(OsString::from).collect();
         let (log, listeners, notify, like) = (PathBuf::from("/dev/null"), Vec::new(), None, None);
-        Self { command: program, arguments, log, listeners, notify, like, ..self.clone() }
+        let (piped, output) = (false, None);
+        Self { command: program, arguments, log, piped, listeners, notify, output, like, ..self.clone() }
     }
 
     /// The same program in the version that runs as this process: its executable, arguments, variables and working directory.
@@ -111,10 +119,32 @@ impl Program {
         Ok(Self { command, arguments, environment: Vec::new(), directory, like, ..self.clone() })
     }
 
+    /// Makes the pipe that it is to print to, if it is to have one.
+    pub(crate) fn begin_output(&mut self) {
+        if !self.piped {
+            return;
+        }
+        let account = self.container.as_ref().and_then(|container| container.rights.account);
+        match Output::begin(&self.log, account) {
+            Ok(output) => self.output = Some(Arc::new(output)),
+            Err(error) => tracing::warn!(log = %self.log.display(), %error, "a program writes to its log itself"),
+        }
+    }
+
+    /// Waits until what it has printed is in the log; to be called when it has ended for good.
+    pub(crate) async fn end_output(&mut self) {
+        if let Some(output) = self.output.take().and_then(Arc::into_inner) {
+            output.end().await;
+        }
+    }
+
     /// Starts it once, as leader of a session of its own: a terminal's Ctrl-C reaches the supervisor only, which then
     /// ends programs in order.
     pub fn spawn(&self) -> io::Result<Child> {
-        let log = self.open_log()?;
+        let output = match &self.output {
+            Some(output) => output.writer()?,
+            None => self.open_log()?.into(),
+        };
         let mut command = match &self.like {
             None => Command::new(&self.command),
             Some(seen) => {
@@ -126,7 +156,7 @@ impl Program {
                 command
             }
         };
-        command.args(&self.arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        command.args(&self.arguments).stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
         self.prepare(&mut command)?;
         match &self.container {
             Some(container) => container.with_children_inside(|| command.spawn())?,

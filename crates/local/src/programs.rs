@@ -105,6 +105,7 @@ pub fn application(plan: &Plan, workload: &Workload, pod: &Pod, applicant: &Appl
     let directory = command.directory.clone().unwrap_or_else(|| plan.directory.clone());
     let mut program = Program::new("/bin/sh", arguments, directory, log);
     program.environment = environment;
+    program.piped = true;
     program
 }
 

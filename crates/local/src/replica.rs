@@ -14,7 +14,7 @@ use crate::container::{Container, ContainerSpec};
 use crate::farewell;
 use crate::namespace::Namespace;
 use crate::network::{self, NetworkError, Place};
-use crate::pods::{Pod, PodStatus, Roster};
+use crate::pods::{PartEnd, Pod, PodStatus, Roster};
 use crate::probe::{Inside, Probe, Verdict};
 use crate::process::{Phase, Process, State};
 use crate::program::Program;
@@ -115,7 +115,7 @@ impl Replica {
             report,
             retired,
         };
-        life.tell(false, "starting", Counts::default());
+        life.tell(false, "starting", &Counts::default());
         tokio::spawn(life.live(spec));
         Ok(Self { pod, namespace, containers, surroundings, processes, roster, retire })
     }
@@ -123,6 +123,13 @@ impl Replica {
     /// Its processes now.
     pub fn processes(&self) -> Processes {
         *self.processes.borrow()
+    }
+
+    /// What of it ends again and again, as of now.
+    pub fn failing(&self, now: Instant) -> Vec<PartEnd> {
+        let roster = self.roster.borrow();
+        let ends = roster.get(&key(&self.pod)).into_iter().flat_map(|status| &status.ends);
+        ends.filter(|part| part.end.is_of_many(now)).cloned().collect()
     }
 
     /// Takes it out: not ready at once, then the program ends, then the sidecar. What was said before can be hastened.
@@ -229,7 +236,7 @@ impl Life {
                 }
                 seen = self.ask_program(program.as_ref(), &spec.probe, &care, &mut vitals).await;
             }
-            self.judge(&mut verdict, seen, &spec.probe, Counts::of(program.as_ref(), proxy.as_ref()));
+            self.judge(&mut verdict, seen, &spec.probe, &Counts::of(program.as_ref(), proxy.as_ref()));
             self.keep_serving(verdict.is_ready(), [program.as_ref(), proxy.as_ref()]);
             self.note_processes(program.as_ref(), proxy.as_ref());
             let pause = if verdict.is_ready() { spec.probe.period } else { spec.probe.startup_period() };
@@ -245,7 +252,7 @@ impl Life {
         }
         let counts = Counts::of(program.as_ref(), proxy.as_ref());
         if verdict.is_ready() {
-            self.tell(false, "draining", counts);
+            self.tell(false, "draining", &counts);
             let (namespace, address, mut retired) = (self.namespace.clone(), self.pod.address, self.retired.clone());
             let leave = async {
                 farewell::unknown(address).await;
@@ -258,7 +265,7 @@ impl Life {
                 _ = retired.wait_for(|retired| *retired == Retirement::Now) => {}
             }
         }
-        self.tell(false, "stopping", counts);
+        self.tell(false, "stopping", &counts);
         if let Some(program) = &mut program {
             let left = care.before_stop(&self, program.pid().is_some()).await;
             program.stop(left).await;
@@ -318,7 +325,7 @@ impl Life {
         }
     }
 
-    fn judge(&self, verdict: &mut Verdict, seen: Result<(), Miss>, probe: &Probe, counts: Counts) {
+    fn judge(&self, verdict: &mut Verdict, seen: Result<(), Miss>, probe: &Probe, counts: &Counts) {
         let (answered, detail) = match seen {
             Ok(()) => (true, String::new()),
             Err(Miss::Unanswered(reason)) => (false, reason),
@@ -348,9 +355,9 @@ impl Life {
     }
 
     /// Enters the replica's condition in the roster, waking its readers only when it differs.
-    fn tell(&self, ready: bool, detail: &str, counts: Counts) {
-        let Counts { restarts, takeovers } = counts;
-        let status = PodStatus { pod: self.pod.clone(), ready, detail: detail.to_owned(), restarts, takeovers };
+    fn tell(&self, ready: bool, detail: &str, counts: &Counts) {
+        let Counts { restarts, takeovers, ends } = counts.clone();
+        let status = PodStatus { pod: self.pod.clone(), ready, detail: detail.to_owned(), restarts, takeovers, ends };
         self.roster.send_if_modified(|pods| {
             let before = pods.insert(key(&self.pod), status.clone());
             before.as_ref() != Some(&status)
@@ -410,12 +417,14 @@ fn running(process: &Process) -> Result<(), String> {
 }
 
 /// What has happened to a replica's processes.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 struct Counts {
     /// Restarts of its program, or of its proxy if it has no program.
     restarts: u32,
     /// Processes that took over from its proxy.
     takeovers: u32,
+    /// How each ended last.
+    ends: Vec<PartEnd>,
 }
 
 impl Counts {
@@ -423,8 +432,15 @@ impl Counts {
         Self {
             restarts: program.or(proxy).map_or(0, |process| process.state().borrow().restarts),
             takeovers: proxy.map_or(0, |proxy| proxy.state().borrow().takeovers),
+            ends: [("program", program), ("proxy", proxy)].into_iter().filter_map(last_end).collect(),
         }
     }
+}
+
+fn last_end((part, process): (&'static str, Option<&Process>)) -> Option<PartEnd> {
+    let state = process?.state().borrow().clone();
+    let runs = matches!(state.phase, Phase::Running(_));
+    Some(PartEnd { part, restarts: state.restarts, runs, end: state.last_end? })
 }
 
 fn subscribe(process: Option<&Process>) -> Option<watch::Receiver<State>> {

@@ -22,6 +22,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Gid, Pid, Uid, fork, getegid, geteuid, pipe, setpgid};
 
+use futures_util::future::join_all;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -53,13 +54,13 @@ pub enum Ending {
 
 /// Splits in two. The supervisor runs `supervise` inside fresh namespaces and ends with the status it returns; the keeper
 /// calls `started` with the supervisor's process id and waits for its end, passing on the signals that mean "stop". Meanwhile it
-/// makes the sockets of the machine's network that `broker` is asked for.
+/// makes the sockets of the machine's network that the `brokers` are asked for.
 ///
 /// Must be called while the process has a single thread.
 pub fn run(
     supervise: impl FnOnce() -> u8,
     started: impl FnOnce(Pid) -> io::Result<()>,
-    broker: Option<Broker>,
+    brokers: Vec<Broker>,
 ) -> Result<Ending, SandboxError> {
     let (uid, gid) = (geteuid(), getegid());
     let signals = keeper_signals();
@@ -69,7 +70,7 @@ pub fn run(
     // SAFETY: single-threaded by this function's contract, so the child may use everything it inherits.
     match unsafe { fork() }.map_err(io::Error::from)? {
         ForkResult::Child => {
-            drop((keeper_end, broker));
+            drop((keeper_end, brokers));
             let status = match isolate(&alive, &signals) {
                 Ok(()) => i32::from(supervise()),
                 Err(error) => {
@@ -82,7 +83,7 @@ pub fn run(
         ForkResult::Parent { child } => {
             drop(alive);
             started(child)?;
-            let ending = keep(child, &signals, broker)?;
+            let ending = keep(child, &signals, brokers)?;
             drop(keeper_end);
             Ok(ending)
         }
@@ -155,16 +156,16 @@ fn exit_if_orphaned(alive: &OwnedFd) -> io::Result<()> {
 /// Waits for the supervisor's end and passes signals on, each exactly once.
 ///
 /// All on this thread: the kernel lets a process that has left its process namespace to its children start no other.
-fn keep(child: Pid, signals: &SigSet, broker: Option<Broker>) -> io::Result<Ending> {
+fn keep(child: Pid, signals: &SigSet, brokers: Vec<Broker>) -> io::Result<Ending> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let serving = async {
             crate::egress::raise_descriptors();
-            if let Some(broker) = broker
-                && let Err(error) = broker.serve().await
-            {
-                let _ =
-                    io::Write::write_fmt(&mut io::stderr(), format_args!("error: the way out has ended: {error}\n"));
+            for served in join_all(brokers.into_iter().map(Broker::serve)).await {
+                if let Err(error) = served {
+                    let told = format!("error: sockets of the machine are no longer made: {error}\n");
+                    let _ = io::Write::write_all(&mut io::stderr(), told.as_bytes());
+                }
             }
             std::future::pending().await
         };

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
+use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::pods::{PodStatus, RosterView};
 
@@ -12,6 +14,10 @@ use crate::pods::{PodStatus, RosterView};
 const DEFAULT_SIZE: (usize, usize) = (120, 50);
 /// Events that may wait for the screen; more are dropped, as the programs' logs have them all.
 const MAX_WAITING_EVENTS: usize = 256;
+/// A replica that has not been ready for so long is told of off a terminal, and again after twice as long each time…
+const FIRST_WAIT: Duration = Duration::from_secs(10);
+/// …up to this.
+const MAX_WAIT: Duration = Duration::from_secs(600);
 
 /// Hands events to the screen.
 #[derive(Debug, Clone)]
@@ -23,6 +29,8 @@ enum Event {
     Line(String),
     /// Lines below the table, until replaced.
     Footer(String),
+    /// The same, where there is a table.
+    TableFooter(String),
     /// Nothing more comes.
     End,
 }
@@ -36,6 +44,11 @@ impl Events {
     /// Replaces what stands below the table.
     pub fn footer(&self, text: impl Into<String>) {
         let _ = self.0.try_send(Event::Footer(text.into()));
+    }
+
+    /// The same where there is a table: elsewhere what is new in it has been said.
+    pub fn table_footer(&self, text: impl Into<String>) {
+        let _ = self.0.try_send(Event::TableFooter(text.into()));
     }
 
     /// Ends the screen, whoever else could still put events on it.
@@ -64,6 +77,16 @@ pub struct Screen {
     footer: String,
     drawn: usize,
     shown: BTreeMap<(String, String), PodStatus>,
+    /// Those of them that are not ready, off a terminal.
+    waits: BTreeMap<(String, String), Wait>,
+}
+
+/// How long a replica has not been ready.
+#[derive(Debug)]
+struct Wait {
+    since: Instant,
+    /// When that is told next.
+    next: Instant,
 }
 
 impl Screen {
@@ -72,14 +95,26 @@ impl Screen {
         let (sender, events) = mpsc::channel(MAX_WAITING_EVENTS);
         let live = style == Style::Live && std::io::stdout().is_terminal();
         let (trust_domain, footer, shown) = (trust_domain.to_owned(), String::new(), BTreeMap::new());
-        (Self { events, trust_domain, style, live, footer, drawn: 0, shown }, Events(sender))
+        let waits = BTreeMap::new();
+        (Self { events, trust_domain, style, live, footer, drawn: 0, shown, waits }, Events(sender))
     }
 
     /// Shows the roster and events until [`Events::end`].
     pub async fn show(mut self, mut roster: RosterView) {
         let mut roster_open = true;
         loop {
+            let next = self.waits.values().map(|wait| wait.next).min();
+            let overdue = async {
+                match next {
+                    Some(next) => tokio::time::sleep_until(next).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
+                () = overdue => {
+                    let lines = self.overdue(Instant::now());
+                    self.print(&lines);
+                }
                 event = self.events.recv() => match event {
                     Some(Event::End) | None => return self.leave(),
                     Some(event) => self.take(event),
@@ -96,10 +131,11 @@ impl Screen {
     fn take(&mut self, event: Event) {
         match event {
             Event::Line(text) => self.print(&format!("{}\n", text.trim_end())),
-            Event::Footer(text) if self.live => {
+            Event::Footer(text) | Event::TableFooter(text) if self.live => {
                 self.footer = text;
                 self.print("");
             }
+            Event::TableFooter(_) => {}
             Event::Footer(_) if self.style == Style::Events => {}
             Event::Footer(text) => self.print(&format!("{}\n", text.trim_end())),
             Event::End => {}
@@ -110,7 +146,29 @@ impl Screen {
         let quiet = self.live || self.style == Style::Events;
         let lines = if quiet { String::new() } else { self.differences(&pods) };
         self.shown = pods;
+        if !quiet {
+            self.note_waits(Instant::now());
+        }
         self.print(&lines);
+    }
+
+    fn note_waits(&mut self, now: Instant) {
+        self.waits.retain(|key, _| self.shown.get(key).is_some_and(|status| !status.ready));
+        for key in self.shown.iter().filter(|(_, status)| !status.ready).map(|(key, _)| key) {
+            self.waits.entry(key.clone()).or_insert(Wait { since: now, next: now + FIRST_WAIT });
+        }
+    }
+
+    /// A line for each replica that has not been ready for long, with the reason.
+    fn overdue(&mut self, now: Instant) -> String {
+        let mut out = String::new();
+        for (key, wait) in self.waits.iter_mut().filter(|(_, wait)| wait.next <= now) {
+            let Some(status) = self.shown.get(key) else { continue };
+            let waited = now.saturating_duration_since(wait.since);
+            wait.next = now + waited.clamp(FIRST_WAIT, MAX_WAIT);
+            let _ = writeln!(out, "not ready  {} for {} s: {}", status.pod.name, waited.as_secs(), status.detail);
+        }
+        out
     }
 
     /// Off a terminal: one line per replica that became ready, stopped being so, was started again, or has another proxy.
@@ -248,7 +306,7 @@ mod tests {
             in_mesh: true,
         };
         let detail = "exited with status 7".to_owned();
-        let status = PodStatus { pod: Arc::new(pod), ready, detail, restarts: 2, takeovers: 1 };
+        let status = PodStatus { pod: Arc::new(pod), ready, detail, restarts: 2, takeovers: 1, ends: Vec::new() };
         let (mut screen, _) = Screen::new("cluster.local", Style::Live);
         screen.shown = BTreeMap::from([(("shop".to_owned(), "web-1".to_owned()), status)]);
         screen.footer = "http://127.0.0.1:8080/".to_owned();
@@ -290,6 +348,29 @@ mod tests {
         assert!(table.contains("\n  web-16 ") && table.contains("\n  and 22 more"), "{table}");
         let table = screen.table(200, 46);
         assert!(table.lines().count() == 44 && !table.contains("more"), "{table}");
+    }
+
+    #[test]
+    fn without_a_terminal_a_replica_that_is_not_ready_is_told_of_at_growing_intervals() {
+        let mut screen = screen(false);
+        let begin = Instant::now();
+        let mut told = Vec::new();
+        screen.note_waits(begin);
+        for second in 0..2000 {
+            let now = begin + Duration::from_secs(second);
+            screen.note_waits(now);
+            match &*screen.overdue(now) {
+                "" => {}
+                line => {
+                    assert_eq!(line, format!("not ready  web-1 for {second} s: exited with status 7\n"));
+                    told.push(second);
+                }
+            }
+        }
+        assert_eq!(told, [10, 20, 40, 80, 160, 320, 640, 1240, 1840]);
+        screen.shown.values_mut().for_each(|status| status.ready = true);
+        screen.note_waits(begin);
+        assert!(screen.waits.is_empty());
     }
 
     #[test]

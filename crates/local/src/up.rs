@@ -120,6 +120,8 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
         .transpose()
         .map_err(io("cannot open a way out of the mesh"))?
         .unzip();
+    let (ways_in, doors) = Broker::of_ways_in().map_err(io("cannot open sockets"))?;
+    let brokers = broker.into_iter().chain([ways_in]).collect();
     let options_of_run = options.clone();
     let plan = Plan {
         options: options_of_run,
@@ -130,11 +132,12 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
         host_pages,
         callers,
         outside,
+        doors,
         tools,
         state,
     };
     let supervise = || supervisor::run(plan);
-    let ending = sandbox::run(supervise, |supervisor| claim.record(supervisor.as_raw()), broker)?;
+    let ending = sandbox::run(supervise, |supervisor| claim.record(supervisor.as_raw()), brokers)?;
     finish(options, ending, claim, scratch, &before, out).map_err(io("cannot clean up"))
 }
 

@@ -10,7 +10,7 @@ mod volumes;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use evenkeel_api::istio::Gateway;
+use evenkeel_api::istio::{Gateway, ServerTlsMode};
 use evenkeel_api::kubernetes::{PodManagementPolicy, PodSpec, PodTemplate, RUN_ANNOTATION};
 use evenkeel_api::{LOCAL_FILE, Object, Resource, in_force};
 use evenkeel_base::{Diagnostic, Diagnostics};
@@ -166,12 +166,15 @@ impl Manifest {
             return;
         }
         for server in &gateway.spec.servers {
-            let port = &server.port;
+            let (port, tls) = (&server.port, server.tls.as_ref());
+            let mode = tls.and_then(|tls| tls.mode);
             if self.gateway_ports.iter().all(|other| other.number != port.number.0) {
                 self.gateway_ports.push(GatewayPort {
                     number: port.number.0,
                     protocol: port.protocol.value.clone(),
                     host: server.hosts.iter().find_map(|host| name_of(host)),
+                    certificate: tls.and_then(|tls| tls.server_certificate.clone()),
+                    is_mutual: matches!(mode, Some(ServerTlsMode::Mutual | ServerTlsMode::IstioMutual)),
                     span: port.number.span.clone(),
                 });
             }

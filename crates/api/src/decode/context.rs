@@ -144,6 +144,9 @@ impl Context {
                 None => self.unknown_field(entry, fields),
                 // An empty value says nothing, so nothing is lost.
                 Some(_) if entry.value.is_null() => {}
+                Some(field) if field.status == Status::Later && says_nothing(entry, mapping) => {
+                    self.note_status(entry, Status::Inert);
+                }
                 Some(field) => self.note_status(entry, field.status),
             }
         }
@@ -197,4 +200,18 @@ impl Context {
             }),
         })
     }
+}
+
+/// What Kubernetes itself writes where nothing is said, as `kubectl get -o yaml` shows it, into fields that do not work.
+const DEFAULTS: [(&str, &str); 3] =
+    [("internalTrafficPolicy", "Cluster"), ("scheme", "HTTP"), ("sessionAffinity", "None")];
+
+/// Whether a field asks for nothing: it is empty, has its default, or repeats another.
+fn says_nothing(entry: &Entry, siblings: &Mapping) -> bool {
+    if entry.value.as_sequence().is_some_and(<[Node]>::is_empty) {
+        return true;
+    }
+    let (key, Some(value)) = (&*entry.key, entry.value.as_str()) else { return false };
+    let repeats = || siblings.get("serviceAccountName").and_then(Node::as_str) == Some(value);
+    DEFAULTS.contains(&(key, value)) || (key == "serviceAccount" && repeats())
 }

@@ -120,3 +120,13 @@ fn the_lab_goes_on_with_its_terminal_and_ends_without() {
     let gone = |process: &u32| !Path::new(&format!("/proc/{process}")).exists();
     assert!(started.iter().all(gone), "{started:?}: {}", interactive.output());
 }
+
+#[test]
+fn what_only_prints_ends_as_other_programs_do_when_nobody_reads() {
+    use std::os::unix::process::ExitStatusExt as _;
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    let output = command.arg("version").stdout(writer).output().expect("it runs");
+    assert_eq!((output.status.signal(), String::from_utf8_lossy(&output.stderr)), (Some(libc::SIGPIPE), "".into()));
+}

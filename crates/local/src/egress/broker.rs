@@ -31,6 +31,8 @@ pub enum Transport {
     Tcp,
     /// UDP, for DNS.
     Udp,
+    /// TCP, to be connected to: a socket that listens on a loopback address.
+    Listen,
 }
 
 /// A socket that is asked for.
@@ -38,7 +40,7 @@ pub enum Transport {
 pub struct Request {
     /// Its kind.
     pub transport: Transport,
-    /// Whom to connect it with, as the machine addresses it.
+    /// Whom to connect it with, as the machine addresses it, or where it listens.
     pub to: SocketAddr,
 }
 
@@ -47,6 +49,7 @@ impl std::fmt::Display for Request {
         let transport = match self.transport {
             Transport::Tcp => "tcp",
             Transport::Udp => "udp",
+            Transport::Listen => "listen",
         };
         write!(f, "{transport} {}", self.to)
     }
@@ -60,6 +63,7 @@ impl FromStr for Request {
         let transport = match transport {
             "tcp" => Transport::Tcp,
             "udp" => Transport::Udp,
+            "listen" => Transport::Listen,
             _ => return Err(Errno::EINVAL),
         };
         Ok(Self { transport, to: to.parse().map_err(|_| Errno::EINVAL)? })
@@ -70,14 +74,32 @@ impl FromStr for Request {
 #[derive(Debug)]
 pub struct Broker {
     requests: OwnedFd,
-    own: Vec<SocketAddr>,
+    role: Role,
+}
+
+/// What may be asked for.
+#[derive(Debug)]
+enum Role {
+    /// Connections, but to what `up` itself serves on the machine for its user alone.
+    WayOut(Vec<SocketAddr>),
+    /// Sockets that listen on loopback.
+    WaysIn,
 }
 
 impl Broker {
     /// The keeper's side, and the descriptor for the mesh's. `own`: what `up` itself serves on the machine for its user alone.
     pub fn new(own: Vec<SocketAddr>) -> io::Result<(Self, OwnedFd)> {
+        Self::of(Role::WayOut(own))
+    }
+
+    /// The same for ways in, which the supervisor alone may ask for.
+    pub fn of_ways_in() -> io::Result<(Self, OwnedFd)> {
+        Self::of(Role::WaysIn)
+    }
+
+    fn of(role: Role) -> io::Result<(Self, OwnedFd)> {
         let (requests, mesh) = channel::pair()?;
-        Ok((Self { requests, own }, lift(mesh)?))
+        Ok((Self { requests, role }, lift(mesh)?))
     }
 
     /// Serves until dropped.
@@ -86,13 +108,13 @@ impl Broker {
     /// When the descriptor cannot be watched; nothing is served then.
     pub async fn serve(self) -> io::Result<()> {
         let requests = End::new(self.requests)?;
-        let (own, slots) = (Arc::new(self.own), Arc::new(Semaphore::new(MAX_CONNECTING)));
+        let (role, slots) = (Arc::new(self.role), Arc::new(Semaphore::new(MAX_CONNECTING)));
         loop {
             match requests.receive().await {
                 Ok(Some(message)) => {
-                    let (own, slot) = (own.clone(), slots.clone().try_acquire_owned());
+                    let (role, slot) = (role.clone(), slots.clone().try_acquire_owned());
                     tokio::spawn(async move {
-                        answer(message, slot.is_ok(), &own).await;
+                        answer(message, slot.is_ok(), &role).await;
                         drop(slot);
                     });
                 }
@@ -104,14 +126,14 @@ impl Broker {
 }
 
 /// Answers with the socket, or with the error's number; to nobody if nobody waits any more.
-async fn answer(message: Message, has_slot: bool, own: &[SocketAddr]) {
+async fn answer(message: Message, has_slot: bool, role: &Role) {
     let Some(reply) = message.descriptor.and_then(|reply| End::new(reply).ok()) else { return };
     let made = async {
         if !has_slot {
             return Err(Errno::EAGAIN);
         }
         let request: Request = message.text.parse()?;
-        connect(request, own).await.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))
+        make(request, role).await.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))
     };
     let made = tokio::select! {
         made = made => made,
@@ -125,12 +147,22 @@ async fn answer(message: Message, has_slot: bool, own: &[SocketAddr]) {
     drop(sent);
 }
 
-async fn connect(Request { transport, to }: Request, own: &[SocketAddr]) -> io::Result<OwnedFd> {
-    // The control plane's pages say all of the configuration, and whoever reads them is taken for the machine's user.
-    if to.ip().is_loopback() && own.iter().any(|address| address.port() == to.port()) {
-        return Err(Errno::ECONNREFUSED.into());
+async fn make(Request { transport, to }: Request, role: &Role) -> io::Result<OwnedFd> {
+    match role {
+        Role::WaysIn if transport == Transport::Listen && to.ip().is_loopback() => {
+            let listener = std::net::TcpListener::bind(to)?;
+            listener.set_nonblocking(true)?;
+            return Ok(listener.into());
+        }
+        Role::WaysIn => return Err(Errno::EPERM.into()),
+        // The control plane's pages say all of the configuration, and whoever reads them is taken for the machine's user.
+        Role::WayOut(own) if to.ip().is_loopback() && own.iter().any(|address| address.port() == to.port()) => {
+            return Err(Errno::ECONNREFUSED.into());
+        }
+        Role::WayOut(_) => {}
     }
     match transport {
+        Transport::Listen => Err(Errno::EPERM.into()),
         Transport::Tcp => {
             let socket = if to.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
             let connected = tokio::time::timeout(CONNECT_TIMEOUT, socket.connect(to)).await;
@@ -157,6 +189,7 @@ mod tests {
         };
         check("tcp 192.0.2.1:80", Transport::Tcp, "192.0.2.1:80");
         check("udp [2001:db8::1]:53", Transport::Udp, "[2001:db8::1]:53");
+        check("listen 127.0.0.1:80", Transport::Listen, "127.0.0.1:80");
         for nonsense in ["", "tcp", "tcp ", "sctp 192.0.2.1:80", "tcp example.com:80", "tcp 192.0.2.1:80 "] {
             assert_eq!(nonsense.parse::<Request>(), Err(Errno::EINVAL), "{nonsense:?}");
         }

@@ -21,7 +21,7 @@ mod dns;
 mod gateway;
 pub mod ground;
 mod hosts;
-mod outside;
+pub(crate) mod outside;
 mod services;
 
 use std::io;

@@ -1,7 +1,7 @@
 //! The mesh's side of the way out: asks the keeper for sockets of the machine's network.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 
 use tokio::net::{TcpStream, UdpSocket};
@@ -39,6 +39,14 @@ impl Outside {
         UdpSocket::from_std(socket.into())
     }
 
+    /// A socket of the machine's network that listens on this loopback address.
+    ///
+    /// # Errors
+    /// Those of `bind(2)` there.
+    pub async fn listen(&self, to: SocketAddr) -> io::Result<TcpListener> {
+        Ok(self.ask(Request { transport: Transport::Listen, to }).await?.into())
+    }
+
     async fn ask(&self, request: Request) -> io::Result<OwnedFd> {
         let (own, keepers) = channel::pair()?;
         self.keeper.send(&request.to_string(), Some(keepers.as_fd())).await?;
@@ -55,17 +63,36 @@ impl Outside {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
-
     use super::super::broker::Broker;
     use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[tokio::test]
+    async fn sockets_that_listen_are_for_who_may_ask_for_them_on_loopback_and_for_nothing_else() -> io::Result<()> {
+        let (free, any) = (SocketAddr::from(([127, 0, 0, 1], 0)), SocketAddr::from(([0, 0, 0, 0], 0)));
+        for (made, listens) in [(Broker::of_ways_in()?, true), (Broker::new(Vec::new())?, false)] {
+            let (broker, mesh) = made;
+            tokio::spawn(broker.serve());
+            let outside = Outside::new(mesh)?;
+            let opened = outside.listen(free).await;
+            assert_eq!(opened.is_ok(), listens, "{opened:?}");
+            assert!(outside.listen(any).await.is_err());
+            let Ok(opened) = opened else { continue };
+            let address = opened.local_addr()?;
+            let taken = outside.listen(address).await.map_err(|error| error.kind());
+            assert!(matches!(taken, Err(io::ErrorKind::AddrInUse)), "{taken:?}");
+            assert!(outside.tcp(address).await.is_err());
+            drop(opened);
+            outside.listen(address).await?;
+        }
+        Ok(())
+    }
 
     #[tokio::test]
     async fn sockets_come_connected_and_failures_as_what_they_are() -> io::Result<()> {
-        let server = TcpListener::bind("127.0.0.1:0").await?;
+        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         let address = server.local_addr()?;
-        let (private, closed) = (TcpListener::bind("127.0.0.1:0").await?, TcpListener::bind("127.0.0.1:0").await?);
+        let (private, closed) = (TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?);
         let (private_address, closed_address) = (private.local_addr()?, closed.local_addr()?);
         drop(closed);
         let (broker, mesh) = Broker::new(vec![private_address])?;

@@ -82,6 +82,10 @@ fn tutorials_steps_are_followed_on_the_example_and_survive_a_restart() {
     let nowhere = v3.replace("subset: v3", "subset: v4");
     let (status, said) = evenkeel(state, &["apply", "-f", "-"], &nowhere);
     assert!(status == 0 && said.contains("missing-subset") && said.contains("configured"), "{said}");
+    let bogus = v3.replace("    - route:", "    - headers: {request: {set: {x-a: '%BOGUS%'}}}\n      route:");
+    let (status, said) = evenkeel(state, &["apply", "-f", "-"], &bogus);
+    let parts = ["standard input:", "refused-by-proxy", "BOGUS", "nothing was changed"];
+    assert!(status == 1 && parts.iter().all(|part| said.contains(part)), "{said}");
     evenkeel(state, &["apply", "-f", "-"], &v3);
     let (status, said) = evenkeel(
         state,
@@ -129,7 +133,9 @@ fn tutorials_steps_are_followed_on_the_example_and_survive_a_restart() {
     let gateway = example().join("gateway.yaml").display().to_string();
     let (status, said) = evenkeel(state, &["delete", "-f", &gateway], "");
     assert!(status == 0 && said.contains("gateway.networking.istio.io/bookinfo-gateway deleted"), "{said}");
+    up.wait_for_line("is closed: no Gateway has port");
     evenkeel(state, &["apply", "-f", &gateway], "");
+    up.wait_for_line("is open: http://");
     eventually("stars and none", || {
         let pages: Vec<String> = (0..12).map(|_| get(&url, PAGE)).collect();
         let has = |what: &str| pages.iter().any(|page| page.contains(what));

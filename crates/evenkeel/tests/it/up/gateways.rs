@@ -1,0 +1,85 @@
+//! Gateways that come, go, and ask for what proxies refuse, while the mesh runs.
+
+use std::fs;
+use std::net::TcpStream;
+use std::sync::PoisonError;
+
+use evenkeel_testkit::{Process, eventually};
+
+use super::mesh::served;
+use super::user::User;
+use super::{MACHINE, PATIENCE, state, wait_ready};
+
+fn gateway(name: &str, number: u16, tls: &str) -> String {
+    let protocol = if tls.is_empty() { "HTTP" } else { "HTTPS" };
+    format!(
+        "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {{name: {name}}}\nspec:\n  \
+         selector: {{istio: ingressgateway}}\n  servers:\n    - port: {{number: {number}, name: p, protocol: {protocol}}}\n      \
+         hosts: ['*']\n{tls}---\napiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {{name: {name}}}\nspec:\n  \
+         hosts: ['*']\n  gateways: [{name}]\n  http: [{{headers: {{request: {{set: {{x-a: 'VALUE'}}}}}}, directResponse: {{status: 200, body: {{string: {name}}}}}}}]\n"
+    )
+}
+
+const SETTINGS: &str = r#"
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: istio-system}
+data:
+  mesh: |
+    accessLogFile: /dev/stdout
+    accessLogFormat: "CUSTOM %RESPONSE_CODE%\n"
+"#;
+
+#[test]
+fn ports_open_and_close_with_their_gateways_and_what_proxies_would_refuse_is_said() {
+    let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let (user, folder) = (User::present(), state());
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).expect("it can be written");
+    write("web.yaml", &super::deployment("web", 1, "exec python3 -m http.server --bind 0.0.0.0 8000"));
+    let mut command = user.evenkeel(&["up"]);
+    command.arg(folder.path()).arg("--state").arg(user.state.path());
+    let mut up = Process::spawn(command.args(["--gateway-port", "9101=0", "--gateway-port", "9102=0"]));
+    wait_ready(&mut up, 1);
+    let opened = |up: &mut Process, number: u16| {
+        let line = up.wait_for_line(&format!("port {number} is open: http://"));
+        line.rsplit(' ').next().unwrap_or_default().trim().to_owned()
+    };
+    // The first one brings the gateway itself.
+    write("one.yaml", &gateway("one", 9101, ""));
+    let one = opened(&mut up, 9101);
+    wait_ready(&mut up, 2);
+    assert!(served(&one, "/").ends_with("one"));
+    write("two.yaml", &gateway("two", 9102, ""));
+    let two = opened(&mut up, 9102);
+    assert!(served(&two, "/").ends_with("two"));
+    fs::remove_file(folder.path().join("two.yaml")).expect("it is there");
+    up.wait_for_line("is closed: no Gateway has port 9102 any more");
+    let address = two.trim_start_matches("http://").trim_end_matches('/').to_owned();
+    eventually("the end of the port", || TcpStream::connect(&address).is_err().then_some(()));
+    assert!(served(&one, "/").ends_with("one"));
+
+    // The mesh's settings may come, too, and go.
+    let log = user.state.path().join("logs/istio-ingressgateway.proxy.log");
+    let settings = user.state.path().join("runtime/mesh.yaml");
+    assert!(settings.exists());
+    write("settings.yaml", SETTINGS);
+    eventually("an access log in another format", || {
+        served(&one, "/");
+        fs::read_to_string(&log).unwrap_or_default().contains("CUSTOM 200").then_some(())
+    });
+    assert!(!settings.exists() && !up.output().contains("warning"), "{}", up.output());
+    fs::remove_file(folder.path().join("settings.yaml")).expect("it is there");
+    eventually("the settings there were", || settings.exists().then_some(()));
+
+    // Found before any proxy has asked for it.
+    write("one.yaml", &gateway("one", 9101, "").replace("VALUE", "%BOGUS%"));
+    up.wait_for_line("BOGUS");
+    up.wait_for_line("refused-by-proxy");
+    write("one.yaml", &gateway("one", 9101, ""));
+    up.wait_for_line("no longer so: ");
+    let tls = "      tls: {mode: SIMPLE, serverCertificate: /nowhere/a.pem, privateKey: /nowhere/a.key}\n";
+    write("three.yaml", &gateway("three", 9103, tls));
+    up.wait_for_line("/nowhere/a.");
+    up.signal(libc::SIGINT);
+    assert!(up.wait_for_exit(PATIENCE).success(), "{}", up.output());
+}

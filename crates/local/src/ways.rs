@@ -1,0 +1,147 @@
+//! Ports of Gateways that come and go while it runs.
+//!
+//! The gateway is handed the sockets that are open when it is started, and no others later: connections to a port that comes after
+//! that are carried to it, from inside its network, so that it sees them come from 127.0.0.1 as it does all others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+use crate::client::connect;
+use crate::egress::outside::Outside;
+use crate::namespace::Namespace;
+use crate::plan::Plan;
+use crate::ports::{GatewayPort, HostPort};
+
+/// Connections that are carried for one port at a time; more wait in the kernel's backlog.
+const MAX_CONNECTIONS: usize = 1024;
+/// Pause after an accept that failed for want of file descriptors or memory.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+
+/// The ways in as they are now.
+#[derive(Debug)]
+pub(crate) struct Ways {
+    plan: Arc<Plan>,
+    keeper: Outside,
+    /// Those of the start that no Gateway has any more, by the proxy's port.
+    closed: BTreeSet<u16>,
+    late: BTreeMap<u16, Late>,
+}
+
+/// One that came later.
+#[derive(Debug)]
+struct Late {
+    port: HostPort,
+    carrying: JoinHandle<()>,
+}
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        self.port.close();
+        self.carrying.abort();
+    }
+}
+
+impl Ways {
+    /// As they are at the start. Within a runtime.
+    pub(crate) fn new(plan: Arc<Plan>) -> io::Result<Self> {
+        let keeper = Outside::new(plan.doors.try_clone()?)?;
+        Ok(Self { plan, keeper, closed: BTreeSet::new(), late: BTreeMap::new() })
+    }
+
+    /// What to type for each that is open.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let first = self.plan.host_ports.iter().filter(|port| !self.closed.contains(&port.listener));
+        first.chain(self.late.values().map(|late| &late.port)).map(HostPort::way_in).collect()
+    }
+
+    /// Opens and closes what Gateways now ask for; says what has become of it.
+    pub(crate) async fn follow(&mut self, wanted: &[GatewayPort], gateway: &Arc<Namespace>) -> Vec<String> {
+        let mut said = Vec::new();
+        let is_wanted = |listener: u16| wanted.iter().any(|port| port.listener() == listener);
+        let closes = |port: &HostPort| {
+            format!("{} is closed: no Gateway has port {} any more", port.address, port.gateway.number)
+        };
+        for late in self.late.extract_if(.., |listener, _| !is_wanted(*listener)) {
+            said.push(closes(&late.1.port));
+        }
+        for port in &self.plan.host_ports {
+            if !is_wanted(port.listener) && self.closed.insert(port.listener) {
+                port.close();
+                said.push(closes(port));
+            }
+        }
+        for port in wanted {
+            match self.open(port, gateway).await {
+                Ok(None) => {}
+                Ok(Some(way)) => said.push(format!("{}: port {} is open: {way}", port.span, port.number)),
+                Err(error) => said.push(format!("error: {error}")),
+            }
+        }
+        said
+    }
+
+    /// Opens it unless it is open; then what to type.
+    async fn open(
+        &mut self,
+        port: &GatewayPort,
+        gateway: &Arc<Namespace>,
+    ) -> Result<Option<String>, crate::ports::PortError> {
+        let listener = port.listener();
+        if let Some(known) = self.plan.host_ports.iter().find(|known| known.listener == listener) {
+            if !self.closed.contains(&listener) {
+                return Ok(None);
+            }
+            known.reopen().map_err(|error| port.taken(known.address.port(), &error))?;
+            self.closed.remove(&listener);
+            return Ok(Some(known.way_in()));
+        }
+        if self.late.contains_key(&listener) {
+            return Ok(None);
+        }
+        let first = self.plan.host_ports.is_empty() && self.late.is_empty();
+        let host = port.on_host(first, &self.plan.options.gateway_ports);
+        let opened = async {
+            let socket = self.keeper.listen(SocketAddr::from((Ipv4Addr::LOCALHOST, host))).await?;
+            let opened = HostPort::of(port, socket)?;
+            Ok((TcpListener::from_std(opened.listener()?)?, opened))
+        };
+        let (socket, opened) = opened.await.map_err(|error: io::Error| port.taken(host, &error))?;
+        let way = opened.way_in();
+        let carrying = tokio::spawn(serve(socket, gateway.clone(), listener));
+        self.late.insert(listener, Late { port: opened, carrying });
+        Ok(Some(way))
+    }
+}
+
+/// Carries connections to the gateway until aborted.
+async fn serve(socket: TcpListener, gateway: Arc<Namespace>, listener: u16) {
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    while let Ok(slot) = slots.clone().acquire_owned().await {
+        match socket.accept().await {
+            Ok((stream, _)) => {
+                let gateway = gateway.clone();
+                tokio::spawn(async move {
+                    carry(stream, &gateway, listener).await;
+                    drop(slot);
+                });
+            }
+            Err(_) => tokio::time::sleep(ACCEPT_RETRY).await,
+        }
+    }
+}
+
+/// How long a connection may be idle is the gateway's business.
+async fn carry(mut from: TcpStream, gateway: &Namespace, listener: u16) {
+    let to = SocketAddr::from((Ipv4Addr::LOCALHOST, listener));
+    if let Ok(mut to) = connect(Some(gateway), to).await {
+        let _ = (from.set_nodelay(true), to.set_nodelay(true));
+        let _ = tokio::io::copy_bidirectional(&mut from, &mut to).await;
+    }
+}
