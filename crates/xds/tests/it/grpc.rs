@@ -337,8 +337,9 @@ async fn calls_that_are_stuck_do_not_hold_up_the_ads_stream() {
             let request = Request::post(format!("http://{}/test.Stuck/Call", harness.address))
                 .header("content-type", "application/grpc")
                 .body(Body::new(Endless(taken)));
-            let call = Service::call(&mut harness.channel.clone(), request.unwrap());
-            tokio::spawn(call);
+            let mut channel = harness.channel.clone();
+            poll_fn(|cx| Service::poll_ready(&mut channel, cx)).await.unwrap();
+            tokio::spawn(Service::call(&mut channel, request.unwrap()));
             // As much as a stream's window, one after the other: together far more than the connection's.
             seen.wait_for(|taken| *taken >= 240 * 1024).await.unwrap();
         }
