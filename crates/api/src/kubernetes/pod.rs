@@ -32,12 +32,16 @@ object! {
         volumes: Vec<Volume> = "volumes",
         /// Seconds it has to end; 30 if not given.
         termination_grace_period_seconds: Option<u32> = "terminationGracePeriodSeconds",
+        /// Its name under the Service that `subdomain` names; the Pods of a StatefulSet have theirs.
+        hostname: Option<Label> = "hostname",
+        /// The headless Service it is found under by `HOSTNAME.SUBDOMAIN`.
+        subdomain: Option<Label> = "subdomain",
     }
     later: ["initContainers", "serviceAccount", "hostAliases"];
     inert: [
         "ephemeralContainers", "restartPolicy", "activeDeadlineSeconds",
         "dnsPolicy", "nodeSelector", "automountServiceAccountToken", "nodeName", "hostPID", "hostIPC",
-        "shareProcessNamespace", "securityContext", "imagePullSecrets", "hostname", "subdomain", "affinity",
+        "shareProcessNamespace", "securityContext", "imagePullSecrets", "affinity",
         "schedulerName", "tolerations", "priorityClassName", "priority", "dnsConfig", "readinessGates",
         "runtimeClassName", "enableServiceLinks", "preemptionPolicy", "overhead", "topologySpreadConstraints",
         "setHostnameAsFQDN", "os", "hostUsers", "schedulingGates", "resourceClaims", "resources", "hostnameOverride",
