@@ -672,6 +672,33 @@ mod tests {
     }
 
     #[test]
+    fn what_an_unreadable_directory_held_can_be_recalled() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let mut fixture = Fixture::new();
+        fixture.write("sub/b.yaml", &service("b2"));
+        let mode = |name: &str, mode: u32| {
+            let path = fixture.directory.path().join(name);
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a mode");
+        };
+        mode("", 0o755);
+        mode("sub", 0o000);
+        let names = |files: &Files| files.objects().iter().map(|o| o.name.to_string()).collect::<Vec<_>>();
+        let look = |files: &mut Files| {
+            without_privileges(|| files.refresh(SystemTime::now()));
+            (names(files), files.refused().len(), files.never_accepted().len())
+        };
+        assert_eq!(look(&mut fixture.files), (vec!["sub".to_owned(), "sub".to_owned()], 1, 1));
+        let mut result = Refresh::default();
+        assert!(fixture.files.recall(&fixture.directory.path().join("sub/b.yaml"), &service("b"), &mut result));
+        assert_eq!(names(&fixture.files), ["b"]);
+        // The history is to know it again after the next start.
+        assert_eq!(fixture.files.texts().map(|(_, _, present)| present.to_owned()).collect::<Vec<_>>(), [service("b")]);
+        assert_eq!(look(&mut fixture.files), (vec!["b".to_owned()], 1, 0));
+        mode("sub", 0o755);
+        assert_eq!(look(&mut fixture.files), (vec!["b2".to_owned()], 0, 0));
+    }
+
+    #[test]
     fn what_is_nested_too_deep_is_not_known_either() {
         let mut fixture = Fixture::new();
         fixture.write(&format!("{}a.yaml", "d/".repeat(MAX_DIRECTORY_DEPTH + 1)), &service("a"));
