@@ -111,7 +111,7 @@ pub fn unreadable_objects(path: &Arc<str>, text: Option<&str>, finding: &Diagnos
     let refusal = Refusal::of(finding);
     match text {
         Some(text) => refused::of_text(text, &Span::whole_file(path.clone()), &Arc::new(refusal)),
-        None => vec![refused::everything(path, refusal)],
+        None => refused::everything(path, refusal),
     }
 }
 

@@ -13,14 +13,14 @@ use evenkeel_base::{Diagnostic, Diagnostics, Severity};
 use evenkeel_model::{AddressBook, Builder, Built, MeshConfig};
 use tokio::sync::watch;
 
-use crate::history::log::{Change as Written, Checkpoint, EventLog, FileText, Running, Writer, unix_micros};
+use crate::history::log::{Change as Written, Checkpoint, EventLog, FileText, Running, Writer, texts, unix_micros};
 use crate::lease::Lease;
 use crate::memory;
 use crate::metrics::{Event, Metrics, Trigger};
 use crate::proxies::{Proxies, Settled};
 use crate::shrunk::{Advice, Shrunk};
 use crate::source::debounce::{Change, Debounce, DebounceOptions, Lane};
-use crate::source::files::{Difference, Files, Refresh};
+use crate::source::files::{Difference, Files, RECALLED, Refresh};
 use crate::source::watch::{Notice, Watch};
 use crate::world::{Cause, Noticed, World};
 
@@ -106,7 +106,8 @@ impl Configuration {
     /// Reads everything for the first time.
     pub fn first(&mut self) -> World {
         let _apart = memory::apart();
-        let refresh = self.files.refresh(SystemTime::now());
+        let mut refresh = self.files.refresh(SystemTime::now());
+        self.recall(&mut refresh);
         let causes = Cause::of(&refresh.objects);
         self.events = refresh.events;
         let built = self.builder.apply(refresh.changed);
@@ -115,6 +116,26 @@ impl Configuration {
         self.history_written(begun);
         self.tell(refresh.news, &built);
         self.world(1, Noticed::now(), causes, built)
+    }
+
+    /// Puts in force what files said last without errors that are refused now: before a restart it was.
+    fn recall(&mut self, refresh: &mut Refresh) {
+        let refused: Vec<PathBuf> = self.files.never_accepted().iter().map(|path| PathBuf::from(&**path)).collect();
+        if refused.is_empty() {
+            return;
+        }
+        let texts = match texts(&self.state, |path| refused.iter().any(|refused| path.starts_with(refused))) {
+            Ok(texts) => texts,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+            Err(error) => {
+                tracing::warn!(%error, "the history cannot be read for what refused files said last without errors");
+                return;
+            }
+        };
+        for (path, texts) in texts {
+            _ = texts.iter().rev().any(|text| self.files.recall(&path, text, refresh));
+        }
+        refresh.news.extend(self.files.diagnostics().into_iter().filter(|finding| finding.code == RECALLED));
     }
 
     /// Reads what has changed. `None` when nothing is new.

@@ -106,6 +106,22 @@ pub struct Admitted {
     _place: Option<Share<SpiffeId>>,
 }
 
+/// One that waits for its turn is counted for as long as it does: until it has it, or is gone.
+struct Waiting<'m>(&'m Metrics);
+
+impl<'m> Waiting<'m> {
+    fn new(metrics: &'m Metrics) -> Self {
+        metrics.waiting_streams.fetch_add(1, Relaxed);
+        Self(metrics)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting_streams.fetch_sub(1, Relaxed);
+    }
+}
+
 impl Stream {
     /// Tells it that its resources are others now.
     fn tell(&mut self, world: &World) {
@@ -193,9 +209,9 @@ impl Proxies {
         if matches!(place, Some(None)) {
             return Err(ConnectError::TooManyOfIdentity);
         }
-        self.metrics.waiting_streams.fetch_add(1, Relaxed);
+        let waiting = Waiting::new(&self.metrics);
         let first_push = self.admission.admit().await;
-        self.metrics.waiting_streams.fetch_sub(1, Relaxed);
+        drop(waiting);
         let first_push = first_push.ok_or(ConnectError::Closed)?;
         Ok(Admitted { first_push, _place: place.flatten() })
     }

@@ -39,6 +39,12 @@ impl<K: Eq + Hash + Clone> Quota<K> {
         Some(Share { quota: self.clone(), key })
     }
 
+    /// How many are taken.
+    #[cfg(test)]
+    pub fn taken(&self) -> usize {
+        self.lock().all
+    }
+
     fn lock(&self) -> MutexGuard<'_, Taken<K>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }

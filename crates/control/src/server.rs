@@ -46,8 +46,10 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_STREAMS_PER_CONNECTION: u32 = 32;
 /// Largest request message of a connection's ADS stream, in bytes: a proxy may name very many resources.
 const MAX_REQUEST_BYTES: usize = 16 * 1024 * 1024;
-/// Largest request message of all other calls, in bytes: a workload's scope, or what a further ADS stream asks for.
+/// Largest request message of all other calls, in bytes: a workload's scope, whose names have 1 KiB at most.
 const MAX_CALL_BYTES: usize = 4 * 1024 * 1024;
+/// Largest request message of a further ADS stream of a connection, which neither Envoy nor gRPC opens, in bytes.
+const MAX_FURTHER_REQUEST_BYTES: usize = 1024 * 1024;
 
 const LIMITS: Limits = Limits {
     max_streams: MAX_STREAMS_PER_CONNECTION,
@@ -207,7 +209,7 @@ impl ControlPlane {
         let pages = Arc::new(Pages::new(world.subscribe(), proxies.clone(), metrics.clone(), state));
         let discovery = Discovery::new(proxies.clone(), metrics.clone(), self.parts.certificates.clone());
         let discovery = Arc::new(discovery);
-        let ads = || AdsServer::new(discovery.clone()).max_decoding_message_size(MAX_CALL_BYTES);
+        let ads = || AdsServer::new(discovery.clone()).max_decoding_message_size(MAX_FURTHER_REQUEST_BYTES);
         let certificates = IstioCertificateServiceServer::from_arc(self.parts.certificates)
             .max_decoding_message_size(certificates::MAX_MESSAGE_BYTES);
         let scopes = self.parts.scopes;

@@ -203,6 +203,8 @@ pub struct Endpoint {
     pub port: u16,
     /// Whether it takes traffic.
     pub ready: bool,
+    /// The name it has under that of the service, where that is headless: `web-0`.
+    pub host_name: Option<Arc<str>>,
     /// Its labels, which subsets select by.
     pub labels: Labels,
     /// The workload behind it, as Istio's `WORKLOAD_NAME`; the service's name if unknown.

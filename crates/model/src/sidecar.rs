@@ -27,6 +27,8 @@ pub struct Sidecar {
     pub inbound_pool: Option<ConnectionPool>,
     /// What happens to calls of anything else; none given = what the mesh says.
     pub outbound_policy: Option<SidecarOutboundPolicy>,
+    /// It stands in for one that is refused: whatever others say, calls of anything else are refused to whom it selects.
+    pub refused: bool,
     /// Where it was written.
     pub origin: Span,
 }

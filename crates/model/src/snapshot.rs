@@ -225,6 +225,18 @@ impl Snapshot {
         selecting.or_else(|| of_all(namespace)).or_else(|| of_all(&self.mesh.root_namespace))
     }
 
+    /// Whether a Sidecar that is refused closes the way out of the mesh to a workload: one that selects it in its namespace, one of
+    /// the root namespace unless its own has one for it, or one of which nobody knows where it belongs.
+    pub fn is_registry_only(&self, namespace: &str, workload: &impl Selectable) -> bool {
+        let refused = |wanted: &str| {
+            let all = of_namespace(&self.sidecars, wanted, |sidecar| &sidecar.namespace);
+            all.iter().any(|sidecar| sidecar.refused && workload.selected_by(&sidecar.selector))
+        };
+        let root = &*self.mesh.root_namespace;
+        let is_of_root = || self.sidecar_for(namespace, workload).is_none_or(|sidecar| &*sidecar.namespace == root);
+        refused(namespace) || refused("") || refused(root) && is_of_root()
+    }
+
     /// The Gateways whose selector fits a router, in the order of precedence.
     pub fn gateways_for(&self, router: &impl Selectable) -> Vec<&Arc<Gateway>> {
         self.gateways.iter().filter(|gateway| router.selected_by(&gateway.selector)).collect()

@@ -41,6 +41,8 @@ pub struct Workload {
     pub namespace: Arc<str>,
     /// The name of what made the Pod (a Deployment), else the Pod's own; Istio's `WORKLOAD_NAME`.
     pub workload_name: Arc<str>,
+    /// Its host name and the name of the headless Service it is found under by that.
+    pub host_name: Option<(Arc<str>, Arc<str>)>,
     /// Its addresses; none until it runs.
     pub addresses: Vec<IpAddr>,
     /// Its labels.

@@ -1,5 +1,7 @@
 //! What the control thread counts, under Envoy's names.
 
+use std::cell::Cell;
+
 use evenkeel_stats::{Registry, Scope, ScopeName, Writer, layout};
 use evenkeel_xds::ResourceType;
 
@@ -63,6 +65,16 @@ layout! {
     }
 }
 
+layout! {
+    /// `access_logs.file_access_log.`: lines that a full disk, or one that is too slow, has cost.
+    pub mod file_access_log {
+        counters { logs_dropped }
+        gauges {}
+        histograms {}
+        statuses None
+    }
+}
+
 /// Writers of the control thread.
 pub(crate) struct ControlStats {
     pub server: Writer<server::Stats>,
@@ -70,6 +82,9 @@ pub(crate) struct ControlStats {
     pub clusters: Writer<cluster_manager::Stats>,
     pub control_plane: Writer<control_plane::Stats>,
     pub on_demand: Writer<on_demand::Stats>,
+    file_access_log: Writer<file_access_log::Stats>,
+    /// What of it is counted.
+    logs_dropped: Cell<u64>,
     discovery: [Writer<discovery::Stats>; ResourceType::ALL.len()],
 }
 
@@ -81,11 +96,19 @@ impl ControlStats {
             clusters: registry.scope(ScopeName::plain("cluster_manager.")).writer(),
             control_plane: registry.scope(ScopeName::plain("control_plane.")).writer(),
             on_demand: registry.scope(ScopeName::plain("on_demand.")).writer(),
+            file_access_log: registry.scope(ScopeName::plain("access_logs.file_access_log.")).writer(),
+            logs_dropped: Cell::new(0),
             discovery: ResourceType::ALL.map(|kind| {
                 let scope: Scope<discovery::Stats> = registry.scope(ScopeName::plain(discovery_prefix(kind)));
                 scope.writer()
             }),
         }
+    }
+
+    /// So many lines of access logs were dropped since the start.
+    pub fn publish_dropped(&self, lines: u64) {
+        let counted = self.logs_dropped.replace(lines);
+        self.file_access_log.add(file_access_log::Counter::logs_dropped, lines.saturating_sub(counted));
     }
 
     pub fn discovery(&self, kind: ResourceType) -> &Writer<discovery::Stats> {

@@ -287,3 +287,19 @@ impl Shared {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_remembered_is_waited_for_no_longer_than_its_limit() {
+        let mut scope = Scope::new(&bootstrap::Scope::Full);
+        let now = Instant::now();
+        assert!(!scope.remembered_is_overdue(now + 10 * REMEMBERED_HOLD), "nothing is remembered");
+        scope.recalled = Some(now);
+        assert!(!scope.remembered_is_overdue(now));
+        assert!(!scope.remembered_is_overdue(now + REMEMBERED_HOLD - Duration::from_nanos(1)));
+        assert!(scope.remembered_is_overdue(now + REMEMBERED_HOLD));
+    }
+}

@@ -46,6 +46,15 @@ impl Rules {
         &self.policies
     }
 
+    /// The first policy that says by its only permission that it matches nothing: it stands there for its name.
+    pub fn idle(&self) -> Option<&Policy> {
+        let is_idle = |policy: &&Policy| match policy.permissions.as_slice() {
+            [Permission::Not(inner)] => matches!(**inner, Permission::Any),
+            _ => false,
+        };
+        self.policies.iter().find(is_idle)
+    }
+
     /// The first policy, in the order of names, for which `matches` is true. Only those are asked that may match this peer and path
     /// (without its query; `None` where there is no request), so the cost does not grow with their number.
     pub fn first_match(

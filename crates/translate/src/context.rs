@@ -112,6 +112,11 @@ impl<'a> Context<'a> {
         self.client.sidecar.as_deref()
     }
 
+    /// See [`Client::registry_only`]. Not noted either.
+    pub fn registry_only(&self) -> bool {
+        self.client.registry_only
+    }
+
     /// The proxy's first address. What asks for it is made for this proxy alone.
     pub fn address(&self) -> Option<IpAddr> {
         self.ask(Question::Workload);

@@ -21,6 +21,8 @@ pub struct Client {
     pub workload: Option<Arc<Workload>>,
     /// The Sidecar that holds for it; a router has none.
     pub sidecar: Option<Arc<Sidecar>>,
+    /// Calls of what no service describes are refused, whatever Sidecar and mesh say: a Sidecar is refused that may say so.
+    pub registry_only: bool,
 }
 
 /// A question about a proxy.
@@ -65,7 +67,8 @@ impl Client {
         let labels = workload.map_or(&view.labels, |workload| &workload.labels);
         let is_sidecar = view.kind == ProxyKind::Sidecar;
         let sidecar = snapshot.sidecar_for(&view.namespace, labels).filter(|_| is_sidecar);
-        Self { workload: workload.cloned(), sidecar: sidecar.cloned(), view }
+        let registry_only = is_sidecar && snapshot.is_registry_only(&view.namespace, labels);
+        Self { workload: workload.cloned(), sidecar: sidecar.cloned(), registry_only, view }
     }
 
     /// Labels that selectors look at: the registry's, else those the proxy brought.

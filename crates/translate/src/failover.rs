@@ -136,6 +136,7 @@ mod tests {
             port: 80,
             ready: true,
             labels: Default::default(),
+            host_name: None,
             workload_name: "w".into(),
             namespace: "n".into(),
             identity: None,

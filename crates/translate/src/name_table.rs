@@ -1,8 +1,9 @@
 //! The DNS table of the agent (Istio's NDS): names of services with their virtual addresses.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use evenkeel_model::{EndpointAddress, Service};
+use evenkeel_model::{Endpoint, EndpointAddress, Service};
 use evenkeel_xds::{Resource, ResourceType};
 use prost::Message;
 
@@ -36,17 +37,55 @@ pub struct NameInfo {
     pub namespace: String,
 }
 
-/// The name of a service: an entry of the table, or a table with nothing else in it that answers to the host and its
-/// shorter forms.
+/// The names of a service and of its Pods: entries of the table, or for each a table with nothing else in it that answers
+/// to the host and its shorter forms.
 pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
     let Some(info) = name_info(context, service) else { return };
-    let host = service.host.to_string();
+    let short_names = service.short_names(&context);
+    for (pod, info) in pods(context, service) {
+        let under = short_names.iter().map(|name| format!("{pod}.{name}")).collect();
+        give(context, format!("{pod}.{}", service.host), info, under, out);
+    }
+    give(context, service.host.to_string(), info, short_names, out);
+}
+
+fn give(context: Context<'_>, host: String, info: NameInfo, aliases: Vec<String>, out: &mut Output) {
     if context.wants_whole_tables() {
         return out.give(Collection::Names, Part::Name(host, info));
     }
     let packed = any_named(NAME_TABLE, &NameTable { table: BTreeMap::from([(host.clone(), info)]) });
-    let aliases = service.short_names(&context).into_iter().map(Into::into);
+    let aliases = aliases.into_iter().map(Into::into);
     out.resources.push((ResourceType::NameTable, Resource::new(host, &packed).with_aliases(aliases)));
+}
+
+/// The Pods that have a name under that of a headless Service, as those of a StatefulSet: `web-0.web.shop.svc.cluster.local`.
+fn pods(context: Context<'_>, service: &Service) -> BTreeMap<Arc<str>, NameInfo> {
+    let mut found: BTreeMap<Arc<str>, NameInfo> = BTreeMap::new();
+    if !service.headless || !service.is_kubernetes() {
+        return found;
+    }
+    for endpoint in ready_endpoints(context, service) {
+        let (Some(pod), EndpointAddress::Ip(ip)) = (&endpoint.host_name, &endpoint.address) else { continue };
+        let info =
+            found.entry(pod.clone()).or_insert_with(|| of_kubernetes(service, format!("{pod}.{}", service.name)));
+        info.ips.push(ip.to_string());
+    }
+    for info in found.values_mut() {
+        info.ips.sort();
+        info.ips.dedup();
+    }
+    found
+}
+
+/// Those of all its ports.
+fn ready_endpoints<'a>(context: Context<'a>, service: &'a Service) -> impl Iterator<Item = &'a Endpoint> {
+    let all = service.ports.iter().flat_map(move |port| context.snapshot.endpoints(service, port.number));
+    all.filter(|endpoint| endpoint.ready)
+}
+
+fn of_kubernetes(service: &Service, shortname: String) -> NameInfo {
+    let namespace = service.namespace.to_string();
+    NameInfo { ips: Vec::new(), registry: "Kubernetes".to_owned(), shortname, namespace }
 }
 
 /// The table of one proxy: every service it may call that has an address. As from Istio it has no name.
@@ -63,8 +102,7 @@ pub fn table(parts: &[&Part], out: &mut Output) {
 pub fn name_info(context: Context<'_>, service: &Service) -> Option<NameInfo> {
     let mut ips: Vec<String> = service.vips().map(|vip| vip.to_string()).collect();
     if service.headless {
-        let ready = service.ports.iter().flat_map(|p| context.snapshot.endpoints(service, p.number));
-        let addresses = ready.filter(|e| e.ready).filter_map(|e| match &e.address {
+        let addresses = ready_endpoints(context, service).filter_map(|e| match &e.address {
             EndpointAddress::Ip(ip) => Some(ip.to_string()),
             _ => None,
         });
@@ -75,14 +113,8 @@ pub fn name_info(context: Context<'_>, service: &Service) -> Option<NameInfo> {
     if ips.is_empty() {
         return None;
     }
-    let kubernetes = service.is_kubernetes();
-    Some(match kubernetes {
-        true => NameInfo {
-            ips,
-            registry: "Kubernetes".to_owned(),
-            shortname: service.name.to_string(),
-            namespace: service.namespace.to_string(),
-        },
+    Some(match service.is_kubernetes() {
+        true => NameInfo { ips, ..of_kubernetes(service, service.name.to_string()) },
         false => NameInfo { ips, registry: "External".to_owned(), ..Default::default() },
     })
 }

@@ -76,7 +76,12 @@ fn rules(context: Context<'_>, layer: Layer) -> Vec<RbacRules> {
     }
     // DENY policies that match nothing need no filter; ALLOW policies that match nothing refuse everything.
     let deny = (!deny.is_empty()).then_some(deny);
-    let allow = (!allowing.is_empty()).then(|| compile(&allowing));
+    let allow = (!allowing.is_empty()).then(|| {
+        let mut allow = compile(&allowing);
+        // Beside others, a policy that is refused is named by a rule that nothing matches.
+        allow.extend(allowing.iter().filter(|policy| policy.refused).map(|policy| (name_of(policy), nothing())));
+        allow
+    });
     let deny = deny.map(|policies| RbacRules { action: Action::Deny as i32, policies });
     let allow = allow.map(|policies| RbacRules { action: Action::Allow as i32, policies });
     deny.into_iter().chain(allow).collect()
@@ -95,6 +100,16 @@ fn compile(policies: &[&AuthorizationPolicy], mesh: &MeshConfig, layer: Layer) -
         }
     }
     compiled
+}
+
+/// A rule that nothing matches. Our proxy names it when no other of an ALLOW filter matched; Envoy says `none`.
+fn nothing() -> Policy {
+    let any = Permission { rule: Some(PermissionRule::Any(true)) };
+    Policy {
+        permissions: vec![Permission { rule: Some(PermissionRule::NotRule(Box::new(any))) }],
+        principals: vec![Principal { identifier: Some(Identifier::Any(true)) }],
+        ..Default::default()
+    }
 }
 
 /// What calls that are denied name in their details, with the number of the rule.

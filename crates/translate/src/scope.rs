@@ -138,6 +138,9 @@ impl<'a> Context<'a> {
 
     /// What happens to traffic that no service claims.
     pub fn outbound_policy(&self) -> &'a SidecarOutboundPolicy {
+        if self.registry_only() {
+            return &SidecarOutboundPolicy::RegistryOnly;
+        }
         let own = self.sidecar().and_then(|sidecar| sidecar.outbound_policy.as_ref());
         own.unwrap_or_else(|| match self.snapshot.mesh().outbound_traffic_policy {
             OutboundTrafficPolicy::AllowAny => &SidecarOutboundPolicy::AllowAny,

@@ -41,6 +41,8 @@ pub struct Table {
     cluster_domain: Box<str>,
     /// Names are asked for one by one; these have been.
     answers: Option<Answers>,
+    /// It is one that the control plane has sent, be it without a name.
+    sent: bool,
 }
 
 impl Table {
@@ -57,7 +59,8 @@ impl Table {
     /// Builds the table as a workload at `search` sees it. Cluster services are also known as `name.ns` and
     /// `name.ns.svc`, and as `name` within their own namespace; a host written out in full wins over a short form.
     pub fn new(hosts: impl IntoIterator<Item = HostEntry>, search: &SearchDomain) -> Self {
-        let mut table = Self { cluster_domain: search.cluster_domain.to_ascii_lowercase().into(), ..Self::default() };
+        let cluster_domain = search.cluster_domain.to_ascii_lowercase().into();
+        let mut table = Self { cluster_domain, sent: true, ..Self::default() };
         let mut short_forms = Vec::new();
         for entry in hosts {
             let ips: Arc<[IpAddr]> = entry.ips.into();
@@ -121,7 +124,7 @@ impl Table {
 
     /// The control plane has not sent its names yet. One that is asked for each of them owes nothing.
     pub fn awaits_names(&self) -> bool {
-        self.answers.is_none() && self.is_empty()
+        self.answers.is_none() && !self.sent
     }
 }
 
@@ -172,6 +175,15 @@ mod tests {
         check("shop", None);
         check("", None);
         check(".", None);
+    }
+
+    #[test]
+    fn names_are_awaited_until_there_is_a_table_be_it_empty() {
+        let search = SearchDomain { namespace: "shop".into(), cluster_domain: "cluster.local".into() };
+        assert!(Table::default().awaits_names());
+        assert!(!Table::new([], &search).awaits_names() && Table::new([], &search).is_empty());
+        assert!(!table().awaits_names());
+        assert!(!Table::learned(Answers::new(), "cluster.local").awaits_names());
     }
 
     #[test]

@@ -34,12 +34,16 @@ object! {
         termination_grace_period_seconds: Option<u32> = "terminationGracePeriodSeconds",
         /// Whom its programs run as in a cluster; one machine says that it does not follow it.
         security_context: Option<PodSecurityContext> = "securityContext",
+        /// Its name under the Service that `subdomain` names; the Pods of a StatefulSet have theirs.
+        hostname: Option<Label> = "hostname",
+        /// The headless Service it is found under by `HOSTNAME.SUBDOMAIN`.
+        subdomain: Option<Label> = "subdomain",
     }
     later: ["initContainers", "serviceAccount", "hostAliases"];
     inert: [
         "ephemeralContainers", "restartPolicy", "activeDeadlineSeconds",
         "dnsPolicy", "nodeSelector", "automountServiceAccountToken", "nodeName", "hostPID", "hostIPC",
-        "shareProcessNamespace", "imagePullSecrets", "hostname", "subdomain", "affinity",
+        "shareProcessNamespace", "imagePullSecrets", "affinity",
         "schedulerName", "tolerations", "priorityClassName", "priority", "dnsConfig", "readinessGates",
         "runtimeClassName", "enableServiceLinks", "preemptionPolicy", "overhead", "topologySpreadConstraints",
         "setHostnameAsFQDN", "os", "hostUsers", "schedulingGates", "resourceClaims", "resources", "hostnameOverride",

@@ -7,6 +7,7 @@
 
 mod authorization;
 mod connections;
+mod sidecar;
 mod text;
 
 use std::collections::BTreeMap;
@@ -49,8 +50,10 @@ impl fmt::Display for Refusal {
 
 /// The API group of the security kinds.
 const SECURITY: &str = "security.istio.io";
+/// That of Sidecars.
+const NETWORKING: &str = "networking.istio.io";
 /// The kinds that guard workloads.
-const GUARDS: [Kind; 2] = [Kind::AuthorizationPolicy, Kind::PeerAuthentication];
+const GUARDS: [Kind; 3] = [Kind::AuthorizationPolicy, Kind::PeerAuthentication, Kind::Sidecar];
 
 /// What stands in for a document that is refused; nothing, if it guards nothing.
 pub(crate) fn stand_ins(document: &Node, refusal: &Arc<Refusal>) -> Vec<Object> {
@@ -80,11 +83,16 @@ pub(crate) fn guards(document: &Node) -> bool {
     may_guard(document) && !stand_ins(document, &Arc::new(refusal)).is_empty()
 }
 
-/// The stand-in for everything that could be in a file nobody can read: the mesh is closed.
-pub(crate) fn everything(path: &Arc<str>, refusal: Refusal) -> Object {
-    let name = path.rsplit('/').next().unwrap_or_default();
-    let resource = Resource::AuthorizationPolicy(Arc::new(authorization::everything(BTreeMap::new())));
-    made(name.into(), "".into(), Span::whole_file(path.clone()), resource, Arc::new(refusal))
+/// The stand-ins for everything that could be in a file or directory nobody can read: the mesh is closed.
+pub(crate) fn everything(path: &Arc<str>, refusal: Refusal) -> Vec<Object> {
+    let name: Arc<str> = path.rsplit('/').next().unwrap_or_default().into();
+    let refusal = Arc::new(refusal);
+    let closed = [
+        Resource::AuthorizationPolicy(Arc::new(authorization::everything(BTreeMap::new()))),
+        Resource::Sidecar(Arc::new(sidecar::registry_only())),
+    ];
+    let object = |resource| made(name.clone(), "".into(), Span::whole_file(path.clone()), resource, refusal.clone());
+    closed.into_iter().map(object).collect()
 }
 
 /// The kind that is meant, if an object of it can close something.
@@ -106,15 +114,29 @@ fn kind_of(document: &Mapping) -> Option<Kind> {
             match guard(kind) {
                 Some(guard) => Some(guard),
                 None if is_known(kind) => None,
-                None => meant().or_else(|| of_security().then_some(Kind::AuthorizationPolicy)),
+                None => meant()
+                    .or_else(|| of_security().then_some(Kind::AuthorizationPolicy))
+                    .or_else(|| looks_like_a_sidecar(document).then_some(Kind::Sidecar)),
             }
         }
         None => {
             let named = |kind: &Kind| document.iter().any(|entry| entry.value.as_str() == Some(kind.as_str()));
             let of_security = group.is_some_and(|group| closest(group, [SECURITY]).is_some());
-            GUARDS.into_iter().find(named).or_else(|| of_security.then_some(Kind::AuthorizationPolicy))
+            let by_name = GUARDS.into_iter().find(named);
+            by_name
+                .or_else(|| of_security.then_some(Kind::AuthorizationPolicy))
+                .or_else(|| looks_like_a_sidecar(document).then_some(Kind::Sidecar))
         }
     }
+}
+
+/// No other kind of its group has this field.
+fn looks_like_a_sidecar(document: &Mapping) -> bool {
+    let version = near(document, "apiVersion").and_then(Node::as_str);
+    let group = version.map(|version| version.split('/').next().unwrap_or_default());
+    let spec = near(document, "spec").and_then(Node::as_mapping);
+    group.is_some_and(|group| closest(group, [NETWORKING]).is_some())
+        && spec.is_some_and(|spec| near(spec, "outboundTrafficPolicy").is_some())
 }
 
 fn resource(kind: Kind, document: &Mapping) -> Option<Resource> {
@@ -129,6 +151,7 @@ fn resource(kind: Kind, document: &Mapping) -> Option<Resource> {
         Kind::DestinationRule => {
             connections::destination_rule(document).map(|rule| Resource::DestinationRule(Arc::new(rule)))
         }
+        Kind::Sidecar => sidecar::sidecar(document).map(|sidecar| Resource::Sidecar(Arc::new(sidecar))),
         _ => None,
     }
 }
@@ -163,7 +186,10 @@ fn name_at(span: &Span) -> Arc<str> {
 
 /// Labels that can be read, which select what was meant and perhaps more.
 fn selector(document: &Mapping) -> BTreeMap<String, String> {
-    let labels = document.get("spec").and_then(|spec| spec.get("selector")).and_then(|s| s.get("matchLabels"));
+    labels(document.get("spec").and_then(|spec| spec.get("selector")).and_then(|s| s.get("matchLabels")))
+}
+
+fn labels(labels: Option<&Node>) -> BTreeMap<String, String> {
     let pair = |(name, value): (&str, &Node)| Some((name.to_owned(), value.as_str()?.to_owned()));
     let entries = labels.and_then(Node::as_mapping).into_iter().flatten();
     entries.filter_map(|entry| pair((&*entry.key, &entry.value))).collect()

@@ -36,6 +36,12 @@ fn of_resource(object: &Object) -> String {
             let whom = if nobody { "nobody" } else { "as written" };
             format!(" {} {} {whom}", rule.spec.host.value, tls.mode.map_or("", ClientTlsMode::as_str))
         }
+        Resource::Sidecar(sidecar) => {
+            let spec = &sidecar.spec;
+            let selected = spec.workload_selector.iter().map(|s| labels(&s.labels)).collect::<String>();
+            let mode = spec.outbound_traffic_policy.as_ref().and_then(|policy| policy.mode).expect("a mode");
+            format!("{selected} {} {}/{}", mode.as_str(), spec.ingress.len(), spec.egress.len())
+        }
         Resource::ConfigMap(_) => {
             let (settings, _) = MeshConfig::of_object(object).expect("settings");
             let mode = settings.outbound_traffic_policy.and_then(|policy| policy.mode);
@@ -244,4 +250,73 @@ fn settings_of_the_mesh_that_can_be_read_hold() {
     check("outboundTrafficPolicy: {mode: REGISTRYONLY}", "REGISTRY_ONLY");
     check("outboundTraficPolicy: {mode: REGISTRY_ONLY}", "REGISTRY_ONLY");
     check("trustDomain: [", "REGISTRY_ONLY");
+}
+
+#[test]
+fn a_sidecar_closes_the_way_out_unless_it_can_be_read_that_it_does_not() {
+    let head = "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: web, namespace: shop}\n";
+    let spec = |spec: &str| format!("{head}spec: {{{spec}}}\n");
+    let closed = "Sidecar shop/web REGISTRY_ONLY 0/0";
+    let selector = "workloadSelector: {labels: {app: web}}";
+    let only = "outboundTrafficPolicy: {mode: REGISTRY_ONLY}";
+    let own = "egress: [{hosts: ['./*']}]";
+    check(&spec(&format!("{only}, {own}")), &[]);
+    // It says so.
+    check(&spec(&format!("{only}, {own}, bogus: 1")), &["Sidecar shop/web REGISTRY_ONLY 0/1"]);
+    check(
+        &spec(&format!("{only}, egress: [{{hosts: [nowhere]}}], {selector}")),
+        &["Sidecar shop/web app=web REGISTRY_ONLY 0/0"],
+    );
+    check(
+        &spec(&format!("{only}, {own}, ingress: [{{port: {{number: 80, protocol: HTTP}}}}], x: 1")),
+        &["Sidecar shop/web REGISTRY_ONLY 1/1"],
+    );
+    // It may have said so.
+    check(&spec("outboundTrafficPolicy: {mode: REGISTRYONLY}"), &[closed]);
+    check(&spec("outboundTrafficPolicy: {mode: ALLOW_ANY, x: 1}"), &[closed]);
+    check(&spec("outboundTraficPolicy: {mode: ALLOW_ANY}"), &[closed]);
+    check(&spec(&format!("{own}, outboundPolicy: {{}}")), &["Sidecar shop/web REGISTRY_ONLY 0/1"]);
+    check(&format!("{head}spek: {{{only}}}\n"), &[closed]);
+    // What was to be judged elsewhere goes nowhere.
+    check(&spec("outboundTrafficPolicy: {mode: ALLOW_ANY, egressProxy: {host: egress.shop.svc}}, x: 1"), &[closed]);
+    // It says something else, or leaves it to the mesh.
+    check(&spec("outboundTrafficPolicy: {mode: ALLOW_ANY}, bogus: 1"), &[]);
+    check(&spec("egress: [{hosts: [nowhere]}]"), &[]);
+    // Whatever is wrong around it.
+    let body = format!("metadata: {{name: web, namespace: shop}}\nspec: {{{only}}}\n");
+    for head in [
+        "apiVersion: networking.istio.io/v7\nkind: Sidecar\n",
+        "apiVersion: networking.istio.io/v1\nkind: Sidecars\n",
+        "apiVersion: networking.istio.io/v1\n",
+        "kind: Sidecar\n",
+        "apiVersion: networking.istio.io/v1\nkid: Sidecar\n",
+    ] {
+        check(&format!("{head}{body}"), &[closed]);
+    }
+    check(&format!("{head}spec: {{{only}\n"), &["Sidecar shop/policies.yaml:1 REGISTRY_ONLY 0/0"]);
+    let unread =
+        super::everything(&"a/b.yaml".into(), Refusal { place: Span::whole_file("b.yaml"), message: String::new() });
+    let unread: Vec<String> =
+        unread.iter().map(|object| format!("{:?}{}", object.namespace, of_resource(object))).collect();
+    assert_eq!(unread, ["\"\" DENY 0/0/0", "\"\" REGISTRY_ONLY 0/0"]);
+}
+
+/// Tokens are not looked at: whatever asks for what is in one is closed, and a RequestAuthentication alone opens nothing that a
+/// caller without a token does not have.
+#[test]
+fn what_asks_for_tokens_is_closed() {
+    let tokens = "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: t, namespace: shop}\nspec: {jwtRulez: [}]}\n";
+    check(&tokens.replace("}]", "]"), &[]);
+    for (action, rest) in [("ALLOW", ""), ("DENY", " 0/0/0")] {
+        for source in ["requestPrincipals: ['*']", "notRequestPrincipals: ['*']"] {
+            let rules = format!("action: {action}\nrules: [{{from: [{{source: {{{source}}}}}]}}]");
+            check(&policy(&rules), &[&format!("AuthorizationPolicy shop/web {action}{rest}")]);
+        }
+        for key in ["request.auth.principal", "request.auth.claims[iss]"] {
+            for values in ["values", "notValues"] {
+                let rules = format!("action: {action}\nrules: [{{when: [{{key: '{key}', {values}: [a]}}]}}]");
+                check(&policy(&rules), &[&format!("AuthorizationPolicy shop/web {action}{rest}")]);
+            }
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use evenkeel_base::Span;
 
-use super::{Refusal, SECURITY, authorization, connections, made, name_at};
+use super::{Refusal, SECURITY, authorization, connections, made, name_at, sidecar};
 use crate::istio::MeshConfig;
 use crate::{Kind, Object, Resource};
 
@@ -23,6 +23,9 @@ pub(crate) fn of_text(text: &str, span: &Span, refusal: &Arc<Refusal>) -> Vec<Ob
     } else if speaks_of(policy) || speaks_of(SECURITY) {
         let everything = authorization::everything(Default::default());
         found.push((name_at(span), Resource::AuthorizationPolicy(Arc::new(everything))));
+    }
+    if speaks_of(Kind::Sidecar.as_str()) {
+        found.push((name_at(span), Resource::Sidecar(Arc::new(sidecar::registry_only()))));
     }
     let is_named = |name: &str| lines().any(|line| values_of(line, "name").any(|value| value == name));
     if speaks_of(Kind::ConfigMap.as_str()) && is_named(MeshConfig::CONFIG_MAP) {

@@ -6,7 +6,7 @@
 //! Control planes that share the directory write segments of their own. Who writes one has a lock on it, so that another
 //! that drops the oldest leaves it there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Write};
 use std::net::IpAddr;
@@ -29,6 +29,10 @@ const MAX_SEGMENT_CHANGES: usize = 2_000;
 const MAX_PROXIES: usize = 20_000;
 /// Segments that are kept, in files; those being written stay, however old they are.
 const MAX_SEGMENTS: usize = 8;
+/// Past texts of one file that are looked through for a good one, in texts.
+const MAX_PAST_TEXTS: usize = 256;
+/// Those of all files, in bytes.
+const MAX_PAST_BYTES: usize = 64 * 1024 * 1024;
 
 /// One event.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -404,6 +408,61 @@ pub fn read(state: &Path) -> io::Result<Vec<Vec<Record>>> {
         all.push(records);
     }
     Ok(all)
+}
+
+/// What some files have said, in the order of time, since they came to be last.
+pub fn texts(state: &Path, wanted: impl Fn(&Path) -> bool) -> io::Result<BTreeMap<PathBuf, VecDeque<String>>> {
+    let mut all = PastTexts::default();
+    for path in segments(&state.join(DIRECTORY))? {
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            // Dropped since the names were read.
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        for record in bytes.split_inclusive(|byte| *byte == b'\n').map_while(read_line) {
+            match record {
+                Record::Checkpoint(checkpoint) => {
+                    all.files.retain(|path, _| checkpoint.files.contains_key(path));
+                    for (path, text) in checkpoint.files.into_iter().filter(|(path, _)| wanted(path)) {
+                        text.good.into_iter().chain([text.present]).for_each(|text| all.add(&path, text));
+                    }
+                }
+                Record::Change(change) => {
+                    for (path, text) in change.files.into_iter().filter(|(path, _)| wanted(path)) {
+                        match text {
+                            Some(text) => all.add(&path, text),
+                            None => drop(all.files.remove(&path)),
+                        }
+                    }
+                }
+                Record::Run { .. } | Record::Moved { .. } => {}
+            }
+        }
+    }
+    Ok(all.files)
+}
+
+#[derive(Default)]
+struct PastTexts {
+    files: BTreeMap<PathBuf, VecDeque<String>>,
+    /// Of all of them, and of those of files that have gone.
+    bytes: usize,
+}
+
+impl PastTexts {
+    /// Beyond the limits the oldest of the file goes.
+    fn add(&mut self, path: &Path, text: String) {
+        let texts = self.files.entry(path.to_owned()).or_default();
+        if texts.back() == Some(&text) {
+            return;
+        }
+        self.bytes += text.len();
+        texts.push_back(text);
+        while texts.len() > MAX_PAST_TEXTS || self.bytes > MAX_PAST_BYTES && texts.len() > 1 {
+            self.bytes -= texts.pop_front().map_or(0, |text| text.len());
+        }
+    }
 }
 
 fn read_line(line: &[u8]) -> Option<Record> {

@@ -235,3 +235,23 @@ async fn what_is_built_anew_replaces_what_streams_hold() {
     mesh.write("s1.yaml", &whole_service(1).replace("198.51.", "203.0."));
     assert_eq!(all.each_ref().map(Proxy::is_told), [true, false]);
 }
+
+#[tokio::test]
+async fn who_goes_while_it_waits_is_counted_no_more() {
+    let (_worlds, world) = watch::channel(Arc::new(world(1, Arc::default())));
+    let proxies = Proxies::new(world, Arc::default(), PublishOptions { first_pushes: 1, compare: false });
+    let waiting = || proxies.metrics.waiting_streams.load(Relaxed);
+    let first = proxies.admit(None).await.expect("leave");
+    let id = SpiffeId::new("cluster.local", "shop", "web").expect("an identity");
+    let mut second = Box::pin(proxies.admit(Some(&id)));
+    let pending = std::future::poll_fn(|cx| std::task::Poll::Ready(second.as_mut().poll(cx).is_pending())).await;
+    assert!(pending, "it has to wait");
+    assert_eq!(waiting(), 1);
+    drop(second);
+    assert_eq!(waiting(), 0);
+    // Nor does it keep its place among those of its identity, or the turn.
+    assert_eq!(proxies.by_identity.taken(), 0);
+    drop(first);
+    proxies.admit(None).await.expect("leave");
+    assert_eq!(waiting(), 0);
+}

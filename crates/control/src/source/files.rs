@@ -14,8 +14,8 @@ use std::{fs, io};
 use evenkeel_api::{Kind, Object, Resource};
 use evenkeel_base::{Diagnostic, Diagnostics, Sources};
 
-pub use self::file::Stamp;
 use self::file::{File, Parsed};
+pub use self::file::{RECALLED, Stamp};
 pub use self::ignore::IGNORE_FILE;
 use self::ignore::Ignored;
 pub use self::refresh::Refresh;
@@ -36,11 +36,18 @@ pub struct Files {
     troubled: BTreeSet<PathBuf>,
     /// Findings about directories rather than files.
     directories: Diagnostics,
+    /// Directories that have been read whole once, and of which some file may be known.
+    read_once: BTreeSet<PathBuf>,
+    /// What stands in for those that never have.
+    closed: BTreeMap<PathBuf, Closed>,
     /// What the ignore files leave out.
     ignored: Ignored,
     /// What was parsed to tell a difference, until it is taken in.
     parsed: BTreeMap<PathBuf, Parsed>,
 }
+
+/// A directory nobody knows the content of, and what stands in for what it may hold.
+type Closed = (Arc<Path>, Vec<Arc<Object>>);
 
 /// What is different in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +69,8 @@ impl Files {
             files: BTreeMap::new(),
             troubled: BTreeSet::new(),
             directories: Diagnostics::new(),
+            read_once: BTreeSet::new(),
+            closed: BTreeMap::new(),
             ignored: Ignored::default(),
             parsed: BTreeMap::new(),
         }
@@ -79,11 +88,13 @@ impl Files {
         let mut result = Refresh::default();
         // A link may lead somewhere else by now.
         self.real_roots = real(&self.roots);
-        let Scan { found, unreadable, diagnostics, ignored } = scan(&self.roots);
-        (self.directories, self.ignored) = (diagnostics, ignored);
-        let is_gone = |path: &PathBuf| {
-            !found.contains_key(path) && !unreadable.iter().any(|directory| path.starts_with(directory))
-        };
+        let Scan { found, read, unreadable, ignored } = scan(&self.roots);
+        (self.directories, self.ignored) = (unreadable.values().cloned().collect(), ignored);
+        let is_unread = |path: &PathBuf| unreadable.keys().any(|directory| path.starts_with(directory));
+        self.read_once.retain(&is_unread);
+        self.read_once.extend(read);
+        let is_gone = |path: &PathBuf| !found.contains_key(path) && !is_unread(path);
+        self.close_unread(&unreadable, &mut result);
         let gone: Vec<PathBuf> = self.files.keys().filter(|path| is_gone(path)).cloned().collect();
         for path in gone {
             self.remove(&path, &mut result);
@@ -99,6 +110,36 @@ impl Files {
         let news = self.diagnostics().into_iter().filter(|d| !before.contains(&d.to_string()));
         result.news = news.collect();
         result
+    }
+
+    /// Of a directory that has never been read nobody knows what it guards. A root that is missing holds nothing.
+    fn close_unread(&mut self, unreadable: &BTreeMap<PathBuf, Diagnostic>, result: &mut Refresh) {
+        let is_unknown = |path: &PathBuf| {
+            let is_missing = fs::symlink_metadata(path).is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
+            !is_missing && !self.read_once.contains(path)
+        };
+        let unknown: BTreeMap<_, _> = unreadable.iter().filter(|(path, _)| is_unknown(path)).collect();
+        let opened: Vec<PathBuf> = self.closed.keys().filter(|path| !unknown.contains_key(path)).cloned().collect();
+        for path in opened {
+            self.open(&path, result);
+        }
+        for (path, finding) in unknown {
+            if self.closed.contains_key(path) {
+                continue;
+            }
+            let objects = evenkeel_api::unreadable_objects(&path.to_string_lossy().into(), None, finding);
+            let (key, objects): Closed = (path.as_path().into(), objects.into_iter().map(Arc::new).collect());
+            result.files_changed = true;
+            result.objects_of(&key, &[], &objects);
+            self.closed.insert(path.clone(), (key, objects));
+        }
+    }
+
+    /// Nothing stands in for a directory any more.
+    fn open(&mut self, path: &Path, result: &mut Refresh) {
+        let Some((key, objects)) = self.closed.remove(path) else { return };
+        result.files_changed = true;
+        result.objects_of(&key, &objects, &[]);
     }
 
     /// Reads these files only, as notices name them. Where that could miss something (a directory came or went, a limit
@@ -155,7 +196,12 @@ impl Files {
         self.files = files.iter().map(|(path, file)| (path.clone(), file.renewed())).collect();
         self.troubled = self.troubled.iter().cloned().collect();
         self.real_roots = self.real_roots.clone();
-        self.files.values().map(|file| (file.key.clone(), file.good.clone())).collect()
+        for (key, objects) in self.closed.values_mut() {
+            *objects = objects.iter().map(|object| Arc::new((**object).clone())).collect();
+            *key = (&**key).into();
+        }
+        let closed = self.closed.values().cloned();
+        self.files.values().map(|file| (file.key.clone(), file.good.clone())).chain(closed).collect()
     }
 
     fn remove(&mut self, path: &Path, result: &mut Refresh) {
@@ -197,7 +243,8 @@ impl Files {
 
     /// The last good objects of all files, in the order of their paths.
     pub fn objects(&self) -> Vec<Object> {
-        self.files.values().flat_map(|file| &file.good).map(|object| (**object).clone()).collect()
+        let closed = self.closed.values().flat_map(|(_, objects)| objects);
+        self.files.values().flat_map(|file| &file.good).chain(closed).map(|object| (**object).clone()).collect()
     }
 
     /// Findings about the present content of all files.
@@ -205,14 +252,39 @@ impl Files {
         self.directories.iter().chain(self.troubled().flat_map(|f| f.diagnostics.iter())).cloned().collect()
     }
 
-    /// The files of which an older content is in force, or only part, because the present one has errors.
+    /// The files and directories of which an older content is in force, or only part, because the present one has errors.
     pub fn refused(&self) -> Vec<Arc<str>> {
-        self.troubled().filter(|f| f.diagnostics.has_errors()).map(|f| f.path.clone()).collect()
+        let directories = self.directories.iter().map(|finding| finding.span.file.clone());
+        self.troubled().filter(|f| f.diagnostics.has_errors()).map(|f| f.path.clone()).chain(directories).collect()
     }
 
     /// Those of them that never had a content without errors.
     pub fn never_accepted(&self) -> Vec<Arc<str>> {
-        self.troubled().filter(|f| f.diagnostics.has_errors() && !f.was_good).map(|f| f.path.clone()).collect()
+        let closed = self.closed.keys().map(|path| path.to_string_lossy().into());
+        let never = |file: &&File| file.diagnostics.has_errors() && !file.was_good;
+        self.troubled().filter(never).map(|file| file.path.clone()).chain(closed).collect()
+    }
+
+    /// Takes a text as what a file said last without errors, if nothing of that is known: one that is refused, or one in a
+    /// directory that cannot be read. False if the text has errors itself.
+    pub fn recall(&mut self, path: &Path, text: &str, result: &mut Refresh) -> bool {
+        if self.leaves_out(path) || self.files.get(path).is_some_and(|file| file.was_good) {
+            return true;
+        }
+        let parsed = Parsed::of(path.to_string_lossy().into(), text.into());
+        if parsed.diagnostics.has_errors() {
+            return false;
+        }
+        let file = self.files.entry(path.to_owned()).or_insert_with(|| File::new(path));
+        file.recall(parsed, result);
+        self.note_trouble(path);
+        let around = self.closed.keys().find(|directory| path.starts_with(directory)).cloned();
+        if let Some(directory) = around {
+            // What was known of it stays in force, as if it had been read before.
+            self.open(&directory, result);
+            self.read_once.insert(directory);
+        }
+        true
     }
 
     /// The texts that findings point into.
@@ -548,6 +620,116 @@ mod tests {
         fs::rename(&away, fixture.directory.path()).expect("a moved directory");
         assert_eq!(names, ["a"], "but a root that is gone takes nothing along");
         assert_eq!(refresh.news.len(), 1, "{:?}", refresh.news);
+    }
+
+    /// Does something as a user to whom modes mean something.
+    fn without_privileges<T>(what: impl FnOnce() -> T) -> T {
+        use nix::unistd::{Uid, setfsuid};
+        let before = setfsuid(Uid::from_raw(65_534));
+        let done = what();
+        setfsuid(before);
+        done
+    }
+
+    #[test]
+    fn a_directory_that_was_never_read_closes_the_mesh_until_it_is() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let mut fixture = Fixture::new();
+        fixture.write("a.yaml", &service("a"));
+        fixture.write("sub/deep/b.yaml", &service("b"));
+        let mode = |name: &str, mode: u32| {
+            let path = fixture.directory.path().join(name);
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a mode");
+        };
+        let look = |files: &mut Files| {
+            let refresh = without_privileges(|| files.refresh(SystemTime::now()));
+            let objects = files.objects();
+            let shown = objects.iter().map(|o| format!("{o}{}", if o.refused.is_some() { " closed" } else { "" }));
+            (shown.collect::<Vec<_>>(), refresh.files_changed, files.refused().len(), files.never_accepted().len())
+        };
+        let closed = |name: &str| {
+            let shown = ["AuthorizationPolicy", "Sidecar"].map(|kind| format!("{kind} {name} closed"));
+            [vec!["Service default/a".to_owned()], shown.to_vec()].concat()
+        };
+        let open = vec!["Service default/a".to_owned(), "Service default/b".to_owned()];
+        mode("", 0o755);
+        mode("sub", 0o000);
+        assert_eq!(look(&mut fixture.files), (closed("sub"), true, 1, 1));
+        assert_eq!(look(&mut fixture.files), (closed("sub"), false, 1, 1), "told once");
+        let before = fixture.files.objects();
+        fixture.files.renew();
+        assert_eq!(format!("{before:?}"), format!("{:?}", fixture.files.objects()));
+        // It can be listed, but nothing in it can be looked at.
+        mode("sub", 0o744);
+        assert_eq!(look(&mut fixture.files), (closed("deep"), true, 1, 1));
+        mode("sub", 0o755);
+        assert_eq!(look(&mut fixture.files), (open.clone(), true, 0, 0));
+        // What was read of it stays.
+        mode("sub/deep", 0o000);
+        assert_eq!(look(&mut fixture.files), (open, false, 1, 0));
+        fs::remove_dir_all(fixture.directory.path().join("sub")).expect("a removed directory");
+        assert_eq!(look(&mut fixture.files), (vec!["Service default/a".to_owned()], true, 0, 0));
+    }
+
+    #[test]
+    fn what_an_unreadable_directory_held_can_be_recalled() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let mut fixture = Fixture::new();
+        fixture.write("sub/b.yaml", &service("b2"));
+        let mode = |name: &str, mode: u32| {
+            let path = fixture.directory.path().join(name);
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a mode");
+        };
+        mode("", 0o755);
+        mode("sub", 0o000);
+        let names = |files: &Files| files.objects().iter().map(|o| o.name.to_string()).collect::<Vec<_>>();
+        let look = |files: &mut Files| {
+            without_privileges(|| files.refresh(SystemTime::now()));
+            (names(files), files.refused().len(), files.never_accepted().len())
+        };
+        assert_eq!(look(&mut fixture.files), (vec!["sub".to_owned(), "sub".to_owned()], 1, 1));
+        let mut result = Refresh::default();
+        assert!(fixture.files.recall(&fixture.directory.path().join("sub/b.yaml"), &service("b"), &mut result));
+        assert_eq!(names(&fixture.files), ["b"]);
+        // The history is to know it again after the next start.
+        assert_eq!(fixture.files.texts().map(|(_, _, present)| present.to_owned()).collect::<Vec<_>>(), [service("b")]);
+        assert_eq!(look(&mut fixture.files), (vec!["b".to_owned()], 1, 0));
+        mode("sub", 0o755);
+        assert_eq!(look(&mut fixture.files), (vec!["b2".to_owned()], 0, 0));
+    }
+
+    #[test]
+    fn what_is_nested_too_deep_is_not_known_either() {
+        let mut fixture = Fixture::new();
+        fixture.write(&format!("{}a.yaml", "d/".repeat(MAX_DIRECTORY_DEPTH + 1)), &service("a"));
+        assert_eq!(fixture.names().0, ["d", "d"], "stand-ins");
+        assert_eq!(fixture.files.never_accepted().len(), 1);
+    }
+
+    #[test]
+    fn what_a_refused_file_said_last_can_be_recalled() {
+        let mut fixture = Fixture::new();
+        let broken = "apiVersion: v1\nkind: Service\nmetadata: {name: x}\nspec: {prots: []}\n";
+        fixture.write("a.yaml", broken);
+        fixture.write("b.yaml", &service("b"));
+        assert_eq!(fixture.names().0, ["b"]);
+        let path = |name: &str| fixture.directory.path().join(name);
+        let (a, b) = (path("a.yaml"), path("b.yaml"));
+        let mut result = Refresh::default();
+        assert!(!fixture.files.recall(&a, broken, &mut result) && !result.objects_changed());
+        assert!(fixture.files.recall(&a, &service("a"), &mut result) && result.objects_changed());
+        assert!(fixture.files.recall(&b, &service("older"), &mut result));
+        let names = |files: &Files| files.objects().iter().map(|o| o.name.to_string()).collect::<Vec<_>>();
+        assert_eq!(names(&fixture.files), ["a", "b"]);
+        assert_eq!((fixture.files.refused().len(), fixture.files.never_accepted().len()), (1, 0));
+        assert_eq!(fixture.files.texts().next().and_then(|(_, good, _)| good), Some(&*service("a")));
+        let found = fixture.files.diagnostics().to_string();
+        assert!(found.contains("recalled"), "{found}");
+        fixture.write("a.yaml", &broken.replace("prots", "prts"));
+        assert_eq!(fixture.names().0, ["a", "b"]);
+        fixture.write("a.yaml", &service("a2"));
+        assert_eq!(fixture.names().0, ["a2", "b"]);
+        assert!(fixture.files.diagnostics().is_empty());
     }
 
     #[test]

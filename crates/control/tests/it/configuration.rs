@@ -1,7 +1,5 @@
 //! Edits, good and bad.
 
-use std::time::{Duration, Instant};
-
 use evenkeel_xds::ResourceType;
 use evenkeel_xds::client::Protocol;
 
@@ -54,18 +52,20 @@ async fn a_comment_is_no_change_for_proxies() {
     assert_eq!(plane.json("/debug/syncz").await["generation"], before);
 }
 
+/// That an edit waits for nothing is the debounce's own test, whose clock is the test's: here each is followed, none is merged with
+/// another that waits, and none is pushed twice.
 #[tokio::test]
-async fn an_edit_takes_effect_within_a_second() {
+async fn each_edit_takes_effect_by_itself() {
     let plane = Plane::start(&[("a.yaml", service("a"))]).await;
     let mut proxy = plane.client(Protocol::Delta, "client").await;
     proxy.until_held(ResourceType::Cluster, &cluster("a")).await;
-    let start = Instant::now();
+    let generation = async || plane.json("/debug/syncz").await["generation"].as_u64().expect("a number");
+    let before = generation().await;
     for i in 0..5 {
         plane.write("b.yaml", &service(&format!("b{i}")));
         proxy.until_held(ResourceType::Cluster, &cluster(&format!("b{i}"))).await;
     }
-    // Five edits one after the other: each within the second an edit may take.
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert_eq!(generation().await, before + 5);
 }
 
 #[tokio::test]

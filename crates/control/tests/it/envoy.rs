@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_stream::wrappers::TcpListenerStream;
 
-use crate::fixture::{PATIENCE, Plane, pod, service};
+use crate::fixture::{Plane, pod, service};
 
 /// Envoy's listeners take ports 15001 and 15006 of this machine: one Envoy at a time.
 static PORTS: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -131,9 +131,8 @@ async fn envoy_takes_everything_and_follows_edits() {
         let envoy = Process::spawn(&mut command);
 
         let live = async || {
-            let reached = tokio::time::timeout(PATIENCE / 2, plane.until("/debug/syncz", settled)).await;
-            if reached.is_err() {
-                panic!("{api_type}: Envoy is not live: {}\n{}", plane.page("/debug/syncz").await, envoy.output());
+            if let Err(page) = plane.look_for("/debug/syncz", settled).await {
+                panic!("{api_type}: Envoy is not live: {page}\n{}", envoy.output());
             }
         };
         live().await;

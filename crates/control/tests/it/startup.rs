@@ -72,6 +72,45 @@ async fn a_restart_keeps_the_root_and_the_addresses() {
 }
 
 #[tokio::test]
+async fn a_restart_keeps_what_a_refused_file_said_last() {
+    let broken = service("a").replace("ports", "prots");
+    let plane = Plane::start(&[("a.yaml", service("a")), ("b.yaml", service("b"))]).await;
+    for edit in [broken.clone(), format!("{broken}# again\n")] {
+        plane.write("a.yaml", &edit);
+        let is_refused = |page: &str| (!page.contains("\"refused_files\": []")).then_some(());
+        plane.until("/debug/diagnostics", is_refused).await;
+    }
+    // It was never good since it came to be again.
+    std::fs::remove_file(plane.config.path().join("b.yaml")).expect("a removed file");
+    plane.until("/debug/registryz", |page| (!page.contains("\"b.shop")).then_some(())).await;
+    plane.write("b.yaml", &service("b").replace("ports", "prots"));
+    plane.until("/debug/diagnostics", |page| page.contains("b.yaml").then_some(())).await;
+
+    // What was recalled once is recalled again.
+    let (mut config, mut state) = plane.stop().await;
+    for _ in 0..2 {
+        let plane = Plane::start_in(config, state).await;
+        let mut proxy = plane.client(Protocol::Delta, "client").await;
+        proxy.until_held(ResourceType::Cluster, &cluster("a")).await;
+        assert!(!proxy.holds(ResourceType::Cluster, &cluster("b")));
+        let page = plane.json("/debug/diagnostics").await;
+        let found = page["diagnostics"].as_array().expect("findings").iter();
+        let recalled: Vec<_> = found.filter(|finding| finding["code"] == "recalled").collect();
+        assert!(recalled.len() == 1 && recalled[0]["file"].as_str().is_some_and(|f| f.ends_with("a.yaml")), "{page}");
+        assert_eq!(page["refused_files"].as_array().map(Vec::len), Some(2), "{page}");
+        let never = page["never_accepted"].as_array().expect("files");
+        assert!(never.len() == 1 && never[0].as_str().is_some_and(|file| file.ends_with("b.yaml")), "{page}");
+        drop(proxy);
+        (config, state) = plane.stop().await;
+    }
+    let plane = Plane::start_in(config, state).await;
+    plane.write("a.yaml", &service("a2"));
+    let mut proxy = plane.client(Protocol::Delta, "client").await;
+    proxy.until_held(ResourceType::Cluster, &cluster("a2")).await;
+    assert!(!plane.page("/debug/diagnostics").await.contains("recalled"));
+}
+
+#[tokio::test]
 async fn shutdown_ends_open_streams() {
     let plane = Plane::start(&[("a.yaml", service("a"))]).await;
     let mut proxy = plane.client(Protocol::Delta, "client").await;

@@ -29,7 +29,7 @@ pub struct Subject<'s, R> {
 pub struct Outcome<'r> {
     /// Whether the subject may go on.
     pub allowed: bool,
-    /// The first policy that matched, in the order of names.
+    /// The first policy that matched, in the order of names. If no ALLOW policy did: the one that is there to be named then.
     pub policy: Option<&'r Policy>,
 }
 
@@ -43,7 +43,8 @@ pub fn evaluate<'r, R: RequestView>(rules: &'r Rules, subject: &Subject<'_, R>) 
         RbacAction::Deny => policy.is_none(),
         RbacAction::Log => true,
     };
-    Outcome { allowed, policy }
+    let to_blame = || (rules.action == RbacAction::Allow).then(|| rules.idle()).flatten();
+    Outcome { allowed, policy: policy.or_else(to_blame) }
 }
 
 /// A [`Subject`] with what several policies ask of it.

@@ -107,6 +107,15 @@ fn actions_decide_as_envoy_does() {
         let got = decide(filter(action, vec![reads()]), &connection(peer), request);
         assert_eq!(got, expected, "{action:?} {peer:?} {}", request.method);
     }
+    // A policy that matches nothing is there for its name.
+    let idle = |action| {
+        let never = Permission::Not(Box::new(Permission::Any));
+        filter(action, vec![reads(), policy("ns[default]-policy[z]-refused", never, Principal::Any)])
+    };
+    let refused = Some("rbac_access_denied_matched_policy[ns[default]-policy[z]-refused]".to_owned());
+    assert_eq!(decide(idle(RbacAction::Allow), &connection(Some(WEB)), &get), None);
+    assert_eq!(decide(idle(RbacAction::Allow), &connection(Some(WEB)), &delete), refused);
+    assert_eq!(decide(idle(RbacAction::Deny), &connection(Some(WEB)), &delete), None);
     // A set of ALLOW rules without policies allows nothing, one of DENY rules everything.
     assert_eq!(decide(filter(RbacAction::Allow, vec![]), &connection(None), &get), none);
     assert_eq!(decide(filter(RbacAction::Deny, vec![]), &connection(None), &get), None);
@@ -298,6 +307,7 @@ fn a_large_set_decides_as_its_policies_do_one_by_one() {
                 let subject =
                     Subject { connection: &connection, remote: connection.direct_remote.ip(), request: Some(&request) };
                 let one_by_one = rules.policies().iter().find(|policy| Evaluation::of(&subject).matches(policy));
+                let one_by_one = one_by_one.or_else(|| rules.idle());
                 let indexed = evaluate(&rules, &subject).policy;
                 assert_eq!(
                     indexed.map(|policy| &policy.name),

@@ -127,6 +127,10 @@ fn of_workload(
     by_port: &mut EndpointsByPort,
 ) {
     let Some(address) = workload.addresses.first() else { return };
+    let is_here = |subdomain: &Arc<str>| {
+        service.headless && *subdomain == service.name && workload.namespace == service.namespace
+    };
+    let host_name = workload.host_name.as_ref().filter(|(_, subdomain)| is_here(subdomain)).map(|(name, _)| name);
     for service_port in carried(service) {
         let Some(port) = service_port.target.number_on(workload, service_port.number) else { continue };
         let mode = cx.mtls_mode(&workload.namespace, &workload.labels, port);
@@ -134,6 +138,7 @@ fn of_workload(
             address: EndpointAddress::Ip(*address),
             port,
             ready: workload.ready || not_ready_too,
+            host_name: host_name.cloned(),
             labels: workload.labels.clone(),
             workload_name: workload.workload_name.clone(),
             namespace: workload.namespace.clone(),
@@ -151,6 +156,7 @@ fn bare(service: &Service, address: EndpointAddress, port: u16) -> Endpoint {
         address,
         port,
         ready: true,
+        host_name: None,
         labels: Labels::new(),
         workload_name: service.name.clone(),
         namespace: service.namespace.clone(),

@@ -131,7 +131,7 @@ impl Objects {
         let mut changed = Vec::new();
         for (id, before) in touched {
             tracker.want(Step::Duplicates(id.clone()));
-            if matches!(id.kind, Kind::AuthorizationPolicy | Kind::PeerAuthentication) {
+            if matches!(id.kind, Kind::AuthorizationPolicy | Kind::PeerAuthentication | Kind::Sidecar) {
                 // What is ignored closes what it would have judged.
                 announce(&id, tracker);
             }

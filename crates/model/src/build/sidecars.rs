@@ -8,15 +8,15 @@ use evenkeel_api::istio::{self, CaptureMode, EgressHost, OutboundTrafficPolicyMo
 use evenkeel_api::{Kind, Object, Resource};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::closest;
-use evenkeel_base::{Diagnostic, Diagnostics, Spanned};
+use evenkeel_base::{Diagnostic, Diagnostics, Span, Spanned};
 
 use super::destination_rules::connection_pool;
 use super::objects::note_idle_selector;
 use super::tracking::{Cx, Fact};
-use super::{kept, shared};
+use super::{kept, refused, shared};
 use crate::{
-    Destination, DestinationState, EgressListener, Imports, IngressEndpoint, IngressListener, Protocol, Sidecar,
-    SidecarOutboundPolicy,
+    Destination, DestinationState, EgressListener, Imports, IngressEndpoint, IngressListener, Labels, Protocol,
+    Sidecar, SidecarOutboundPolicy,
 };
 
 /// Sidecars by namespace.
@@ -28,10 +28,18 @@ pub(super) struct Table {
 
 /// The Sidecars of a namespace, in the order of precedence: of those with the same selector the first.
 pub(super) fn sidecars(cx: &Cx<'_>, namespace: &Arc<str>, found: &mut Diagnostics) -> Vec<Sidecar> {
-    let mut built: Vec<Sidecar> = Vec::new();
+    let (mut built, mut stand_ins): (Vec<Sidecar>, Vec<Sidecar>) = Default::default();
     for (_, object) in cx.objects_in(Kind::Sidecar, namespace) {
+        for other in refused::ignored(cx, object) {
+            let Resource::Sidecar(ignored) = &other.resource else { continue };
+            stand_ins.extend(closed(cx, other, &ignored.spec, found));
+        }
         let Resource::Sidecar(written) = &object.resource else { continue };
-        let selector = written.spec.workload_selector.as_ref().map(|s| s.labels.clone()).unwrap_or_default();
+        if object.refused.is_some() {
+            stand_ins.extend(closed(cx, object, &written.spec, found));
+            continue;
+        }
+        let selector = selector(&written.spec);
         note_idle_selector(cx, object, &selector, found);
         if let Some(first) = built.iter().find(|first| first.selector == selector) {
             let whom = if selector.is_empty() { "the whole namespace" } else { "the same workloads" };
@@ -46,25 +54,47 @@ pub(super) fn sidecars(cx: &Cx<'_>, namespace: &Arc<str>, found: &mut Diagnostic
         for host in written.spec.egress.iter().flat_map(|listener| &listener.hosts) {
             note_unknown_import(cx, object, host, found);
         }
-        built.push(Sidecar {
-            name: object.name.clone(),
-            namespace: namespace.clone(),
-            selector,
-            egress: egress(&written.spec),
-            ingress: written.spec.ingress.iter().map(ingress).collect(),
-            inbound_pool: written.spec.inbound_connection_pool.as_ref().map(connection_pool),
-            outbound_policy: outbound_policy(cx, object, &written.spec, found),
-            origin: object.origin.clone(),
-        });
+        built.push(sidecar(cx, object, &written.spec, found));
     }
+    // What is sound goes first: of those that are refused only what they close holds beside it.
+    built.extend(stand_ins);
     built
+}
+
+fn sidecar(cx: &Cx<'_>, object: &Object, spec: &SidecarSpec, found: &mut Diagnostics) -> Sidecar {
+    Sidecar {
+        name: object.name.clone(),
+        namespace: object.namespace.clone(),
+        selector: selector(spec),
+        egress: egress(spec),
+        ingress: spec.ingress.iter().map(ingress).collect(),
+        inbound_pool: spec.inbound_connection_pool.as_ref().map(connection_pool),
+        outbound_policy: outbound_policy(cx, object, spec, found),
+        refused: false,
+        origin: object.origin.clone(),
+    }
+}
+
+fn selector(spec: &SidecarSpec) -> Labels {
+    spec.workload_selector.as_ref().map(|selector| selector.labels.clone()).unwrap_or_default()
+}
+
+/// What stands in for one that is refused, or that is ignored because its name is taken; nothing if it lets anything pass.
+fn closed(cx: &Cx<'_>, object: &Object, spec: &SidecarSpec, found: &mut Diagnostics) -> Option<Sidecar> {
+    let written = sidecar(cx, object, spec, &mut Diagnostics::new());
+    if matches!(written.outbound_policy, None | Some(SidecarOutboundPolicy::AllowAny)) {
+        return None;
+    }
+    found.push(refused::closed(object, "its workloads call nothing that no service describes (REGISTRY_ONLY)"));
+    Some(Sidecar { outbound_policy: Some(SidecarOutboundPolicy::RegistryOnly), refused: true, ..written })
 }
 
 impl Table {
     pub(super) fn set(&mut self, namespace: &Arc<str>, new: Vec<Sidecar>) {
         let old = self.sidecars.remove(namespace).unwrap_or_default();
-        let by_name: HashMap<&str, &Arc<Sidecar>> = old.iter().map(|s| (&*s.name, s)).collect();
-        let new: Vec<_> = new.into_iter().map(|s| kept(by_name.get(&*s.name.clone()).copied(), s)).collect();
+        // Several may have one name, but no two are written in one place.
+        let by_place: HashMap<&Span, &Arc<Sidecar>> = old.iter().map(|s| (&s.origin, s)).collect();
+        let new: Vec<_> = new.into_iter().map(|s| kept(by_place.get(&s.origin.clone()).copied(), s)).collect();
         self.changed |= old.len() != new.len() || !old.iter().zip(&new).all(|(a, b)| Arc::ptr_eq(a, b));
         if !new.is_empty() {
             self.sidecars.insert(namespace.clone(), new);

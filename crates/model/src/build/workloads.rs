@@ -55,6 +55,7 @@ pub(super) fn workload(cx: &Cx<'_>, id: &Id, found: &mut Diagnostics) -> Option<
         pod: object.name.clone(),
         namespace: object.namespace.clone(),
         workload_name: workload_name(cx, object),
+        host_name: host_name(cx, object, &pod.spec),
         addresses: pod.status.as_ref().map(|s| s.addresses()).unwrap_or_default(),
         labels: object.labels.clone(),
         service_account: account.into(),
@@ -243,6 +244,26 @@ fn workload_name(cx: &Cx<'_>, pod: &Object) -> Arc<str> {
     let kinds = [Kind::Deployment, Kind::StatefulSet, Kind::DaemonSet];
     let mut selecting = kinds.into_iter().flat_map(|kind| cx.selecting(kind, &pod.namespace, &pod.labels));
     selecting.next().map_or_else(|| pod.name.clone(), |(_, workload)| workload.name.clone())
+}
+
+/// What the Pod itself says, or else the template of what made it. The Pods of a StatefulSet are called as they are.
+fn host_name(cx: &Cx<'_>, pod: &Object, spec: &PodSpec) -> Option<(Arc<str>, Arc<str>)> {
+    let written = |spec: &PodSpec| Some((spec.hostname.as_ref()?.0.clone(), spec.subdomain.as_ref()?.0.clone()));
+    let of_template = || {
+        let kinds = [Kind::Deployment, Kind::StatefulSet];
+        let mut selecting = kinds.into_iter().flat_map(|kind| cx.selecting(kind, &pod.namespace, &pod.labels));
+        selecting.find_map(|(_, object)| match &object.resource {
+            Resource::Deployment(set) => written(&set.spec.template.spec),
+            Resource::StatefulSet(set) => {
+                let service = set.spec.service_name.as_deref().filter(|name| !name.is_empty())?;
+                let number = pod.name.strip_prefix(&*object.name)?.strip_prefix('-')?;
+                let is_numbered = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+                is_numbered.then(|| (pod.name.clone(), service.into()))
+            }
+            _ => None,
+        })
+    };
+    written(spec).or_else(of_template)
 }
 
 fn has_proxy(pod: &Object, spec: &PodSpec) -> bool {

@@ -1,13 +1,15 @@
 //! `/clusters`: limits of each cluster, and what was counted for each of its endpoints.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use evenkeel_runtime_config::Config;
 use evenkeel_runtime_config::cluster::{Cluster, Discovery, Endpoint, EndpointAddress, Health};
 use evenkeel_xds::ResourceType;
 use serde_json::{Value as Json, json};
 
+use super::apart::{Deadline, Drawing};
 use super::{Admin, Query, Reply};
 use crate::upstream::{ClusterSnapshot, HealthFlags, HostSnapshot};
 
@@ -25,25 +27,38 @@ struct Counts {
 const COUNTERS: [&str; 8] =
     ["cx_active", "cx_connect_fail", "cx_total", "rq_active", "rq_error", "rq_success", "rq_timeout", "rq_total"];
 
-pub(super) async fn page(admin: &Admin, query: &Query) -> Reply {
+pub(super) async fn page(admin: &Admin, query: &Query) -> Drawing {
     let pool = admin.shared.state.borrow().pool.clone();
-    let snapshots = pool.clusters().await.into_iter().flatten();
+    let snapshots = pool.clusters().await;
+    let state = admin.shared.state.borrow();
+    let of_api = |(kind, name): &(ResourceType, String)| (*kind == ResourceType::Cluster).then(|| name.clone());
+    let of_api: HashSet<String> = state.records.keys().filter_map(of_api).collect();
+    let (config, wants_json) = (state.config.clone(), query.wants_json());
+    Box::new(move |deadline| draw(&config, &of_api, snapshots, wants_json, deadline))
+}
+
+fn draw(
+    config: &Config,
+    of_api: &HashSet<String>,
+    snapshots: Vec<Vec<ClusterSnapshot>>,
+    wants_json: bool,
+    deadline: &Deadline,
+) -> Reply {
     let mut counts: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Counts>> = BTreeMap::new();
-    for ClusterSnapshot { name, hosts } in snapshots {
+    for ClusterSnapshot { name, hosts } in snapshots.into_iter().flatten() {
         let cluster = counts.entry(name).or_default();
         for host in hosts {
             add(cluster.entry(host.address.clone()).or_default(), &host);
         }
     }
-    let state = admin.shared.state.borrow();
-    let mut clusters: Vec<_> = state.config.clusters.values().collect();
+    let mut clusters: Vec<_> = config.clusters.values().collect();
     clusters.sort_by(|a, b| a.name.cmp(&b.name));
-    let api = |name: &str| state.records.contains_key(&(ResourceType::Cluster, name.to_owned()));
-    let rows = clusters.iter().map(|cluster| {
+    // What is drawn too late is not used.
+    let rows = clusters.iter().take_while(|_| !deadline.is_over()).map(|cluster| {
         let hosts = counts.remove(&cluster.name).unwrap_or_default();
-        (&***cluster, api(&cluster.name), hosts)
+        (&***cluster, of_api.contains(&*cluster.name), hosts)
     });
-    if query.wants_json() {
+    if wants_json {
         let statuses: Vec<Json> = rows.map(|(cluster, api, hosts)| status(cluster, api, &hosts)).collect();
         return Reply::json(&json!({ "cluster_statuses": statuses }));
     }

@@ -5,6 +5,7 @@ use evenkeel_xds::json::to_json;
 use http::StatusCode;
 use serde_json::json;
 
+use super::apart::Drawing;
 use super::{Admin, Query, Reply};
 use crate::scope::ScopeEntry;
 use crate::state::Phase;
@@ -50,9 +51,13 @@ pub(super) fn server_info(admin: &Admin, _: &Query) -> Reply {
 }
 
 /// What the workload uses: each name, how long ago it was used, and what became of it.
-pub(super) fn scope(admin: &Admin, query: &Query) -> Reply {
-    let entries = admin.shared.state.borrow().scope_entries();
-    if query.wants_json() {
+pub(super) fn scope(admin: &Admin, query: &Query) -> Result<Drawing, Reply> {
+    let (entries, wants_json) = (admin.shared.state.borrow().scope_entries(), query.wants_json());
+    Ok(Box::new(move |_| draw_scope(&entries, wants_json)))
+}
+
+fn draw_scope(entries: &[ScopeEntry], wants_json: bool) -> Reply {
+    if wants_json {
         let entries: Vec<_> = entries
             .iter()
             .map(|entry| {

@@ -115,7 +115,7 @@ struct Page {
 enum Handler {
     /// Drawn from the control thread's own state.
     Now(fn(&Admin, &Query) -> Reply),
-    /// `/clusters`: asks the workers.
+    /// `/clusters`: asks the workers, and then there is much to write.
     Clusters,
     /// Much to write: what it needs of the control thread's state is taken there, and the rest is done apart.
     Apart(fn(&Admin, &Query) -> Result<Drawing, Reply>),
@@ -188,7 +188,7 @@ const PAGES: &[Page] = &[
         path: "/scope",
         help: "what the workload uses, in a proxy that asks for it when it does (?format=json)",
         mutates: false,
-        handler: Handler::Now(info::scope),
+        handler: Handler::Apart(info::scope),
     },
     Page {
         path: "/server_info",
@@ -293,7 +293,7 @@ async fn answer(admin: &Admin, method: &Method, uri: &http::Uri) -> Reply {
         }
         Method::GET | Method::HEAD | Method::POST => match page.handler {
             Handler::Now(draw) => draw(admin, &query),
-            Handler::Clusters => clusters::page(admin, &query).await,
+            Handler::Clusters => apart::draw(clusters::page(admin, &query).await).await,
             Handler::Apart(begin) => match begin(admin, &query) {
                 Ok(drawing) => apart::draw(drawing).await,
                 Err(refusal) => refusal,

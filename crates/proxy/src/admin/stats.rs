@@ -60,6 +60,7 @@ pub(super) fn prometheus(admin: &Admin, query: &Query) -> Result<Drawing, Reply>
 fn up_to_date(admin: &Admin) -> Arc<Registry> {
     let state = admin.shared.state.borrow();
     state.publish_gauges();
+    state.stats.publish_dropped(admin.log.dropped_lines());
     state.registry.clone()
 }
 

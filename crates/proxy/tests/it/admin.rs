@@ -8,7 +8,7 @@ use evenkeel_testkit::wait::poll;
 use evenkeel_testkit::{Backend, Connection, eventually};
 use serde_json::Value as Json;
 
-use crate::harness::{Proxy, answering, get, http_listener};
+use crate::harness::{Proxy, answering, get, http_listener, stat, static_bootstrap};
 
 fn bootstrap(backend: u16) -> String {
     let listener = http_listener("web", &answering("hello"), "");
@@ -275,4 +275,24 @@ fn names_are_resolved_before_the_proxy_is_ready() {
     for line in ["named::127.0.0.1:80::hostname::localhost", "literal::127.0.0.9:80::health_flags::healthy"] {
         assert!(clusters.lines().any(|l| l == line), "{line} not in\n{clusters}");
     }
+}
+
+/// `/dev/full` takes nothing, as a full disk does.
+#[test]
+fn lines_that_a_full_disk_costs_are_counted() {
+    let access_log = "access_log: [{name: file, typed_config: {\"@type\": \
+         type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog, path: /dev/full}}]";
+    let web = http_listener("web", &format!("{}\n      {access_log}", answering("hello")), "");
+    let proxy = Proxy::start(&static_bootstrap(&web, &[]));
+    proxy.wait_live();
+    const NAME: &str = "access_logs.file_access_log.logs_dropped";
+    assert_eq!(stat(&proxy, NAME), [0]);
+    for _ in 0..3 {
+        assert_eq!(get(proxy.listener("web"), "/").text(), "hello");
+    }
+    eventually("three lines", || (stat(&proxy, NAME) == [3]).then_some(()));
+    assert_eq!(stat(&proxy, NAME), [3], "each is counted once");
+    let prometheus = proxy.get("/stats/prometheus").text();
+    let line = prometheus.lines().find(|line| line.starts_with("envoy_access_logs_file_access_log_logs_dropped"));
+    assert!(line.is_some_and(|line| line.ends_with(" 3")), "{line:?}");
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use evenkeel_testkit::tls::TlsClient;
-use evenkeel_testkit::{Backend, Identity, Reply, TestCa, eventually};
+use evenkeel_testkit::{Backend, Connection, Identity, Reply, TestCa, eventually};
 use evenkeel_xds::pb::envoy::config::cluster::v3::Cluster;
 use evenkeel_xds::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
 use evenkeel_xds::pb::envoy::config::listener::v3::Listener;
@@ -161,27 +161,62 @@ fn a_proxy_without_its_control_plane_is_not_ready_and_says_why() {
     assert_eq!((ready.status, ready.text().as_str()), (503, said));
 }
 
+/// A transport socket whose certificate `cert` comes by SDS.
+fn tls_by_sds(timeout: &str) -> String {
+    let sds = format!(
+        "{{name: cert, sds_config: {{resource_api_version: V3, {timeout}api_config_source: {{api_type: GRPC, \
+         transport_api_version: V3, grpc_services: [{{envoy_grpc: {{cluster_name: xds-grpc}}}}]}}}}}}"
+    );
+    format!(
+        "  transport_socket:\n    name: tls\n    typed_config:\n      \"@type\": \
+         type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext\n      \
+         common_tls_context: {{tls_certificate_sds_secret_configs: [{sds}]}}\n"
+    )
+}
+
+/// The secret `cert`.
+fn secret(identity: &Identity) -> Arc<Resource> {
+    let quoted = |text: &str| serde_json::to_string(text).expect("a string");
+    let yaml = format!(
+        "{{name: cert, tls_certificate: {{certificate_chain: {{inline_string: {}}}, private_key: {{inline_string: {}}}}}}}",
+        quoted(&identity.cert_pem),
+        quoted(&identity.key_pem)
+    );
+    resource::<Secret>("cert", &yaml)
+}
+
+/// As in Envoy: after `initial_fetch_timeout` a listener goes on without its certificate, and fails handshakes.
+#[test]
+fn a_secret_that_is_not_there_holds_up_a_listener_until_its_timeout() {
+    let ca = TestCa::new();
+    let identity = ca.for_dns(&["web.test"]);
+    let tls = tls_by_sds("initial_fetch_timeout: 0.2s, ");
+    let web = resource::<Listener>("web", &http_listener("web", &answering("hello"), &tls));
+    let mut control_plane = ControlPlane::start(set(vec![(ResourceType::Listener, web)]));
+    let proxy = Proxy::start(&dynamic_bootstrap(control_plane.address, "DELTA_GRPC", ""));
+    proxy.wait_live();
+    let address = proxy.listener("web");
+    let client = TlsClient { server_name: "web.test", root_pem: ca.root_pem(), ..TlsClient::default() };
+    assert!(client.open(address).is_err(), "there is nothing to shake hands with");
+    assert!(Connection::open(address).and_then(|mut plain| plain.get("test", "/", "")).is_err(), "nor without");
+    let counted = proxy.get("/stats?filter=downstream_context_secrets_not_ready").text();
+    assert!(!counted.trim_end().ends_with(": 0"), "{counted}");
+
+    control_plane.change(|set| set.insert(ResourceType::Secret, secret(&identity)));
+    let mut open = eventually("a handshake", || client.open(address).ok());
+    assert_eq!(open.get("test", "/", "").expect("an answer").text(), "hello");
+    // What is in use stays when it is taken away.
+    control_plane.change(|set| drop(set.remove(ResourceType::Secret, "cert")));
+    let generation = control_plane.generation();
+    control_plane.wait_status("an answer", |status| status.is_live(generation));
+    assert!(client.open(address).is_ok());
+}
+
 #[test]
 fn certificates_come_by_sds_and_change_under_open_connections() {
     let ca = TestCa::new();
     let (first, second) = (ca.for_dns(&["first.test", "web.test"]), ca.for_dns(&["second.test", "web.test"]));
-    let sds = "{name: cert, sds_config: {resource_api_version: V3, api_config_source: {api_type: GRPC, \
-               transport_api_version: V3, grpc_services: [{envoy_grpc: {cluster_name: xds-grpc}}]}}}";
-    let tls = format!(
-        "  transport_socket:\n    name: tls\n    typed_config:\n      \"@type\": \
-         type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext\n      \
-         common_tls_context: {{tls_certificate_sds_secret_configs: [{sds}]}}\n"
-    );
-    let secret = |identity: &Identity| {
-        let quoted = |text: &str| serde_json::to_string(text).expect("a string");
-        let yaml = format!(
-            "{{name: cert, tls_certificate: {{certificate_chain: {{inline_string: {}}}, private_key: {{inline_string: {}}}}}}}",
-            quoted(&identity.cert_pem),
-            quoted(&identity.key_pem)
-        );
-        resource::<Secret>("cert", &yaml)
-    };
-    let web = resource::<Listener>("web", &http_listener("web", &answering("hello"), &tls));
+    let web = resource::<Listener>("web", &http_listener("web", &answering("hello"), &tls_by_sds("")));
     let mut control_plane = ControlPlane::start(set(vec![(ResourceType::Listener, web)]));
     let proxy = Proxy::start(&dynamic_bootstrap(control_plane.address, "DELTA_GRPC", ""));
     // The listener warms: no certificate, no socket.

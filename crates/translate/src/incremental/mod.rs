@@ -33,22 +33,25 @@ pub struct Translator {
     work: Work,
 }
 
-/// Kinds and Sidecar. Proxies that differ in one of these share no units.
+/// Kinds and Sidecars. Proxies that differ in one of these share no units.
 #[derive(Debug, Clone)]
 struct GroupKey {
     kinds: (ProxyKind, ClientKind),
     /// Compared by pointer: one that did not change is the same.
     sidecar: Option<Arc<Sidecar>>,
+    /// See [`Client::registry_only`].
+    registry_only: bool,
 }
 
 impl GroupKey {
     fn of(client: &Client) -> Self {
         let view = &client.view;
-        Self { kinds: (view.kind, view.client_kind), sidecar: client.sidecar.clone() }
+        let (sidecar, registry_only) = (client.sidecar.clone(), client.registry_only);
+        Self { kinds: (view.kind, view.client_kind), sidecar, registry_only }
     }
 
-    fn parts(&self) -> (&(ProxyKind, ClientKind), Option<*const Sidecar>) {
-        (&self.kinds, self.sidecar.as_ref().map(Arc::as_ptr))
+    fn parts(&self) -> (&(ProxyKind, ClientKind), Option<*const Sidecar>, bool) {
+        (&self.kinds, self.sidecar.as_ref().map(Arc::as_ptr), self.registry_only)
     }
 }
 

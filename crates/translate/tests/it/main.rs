@@ -7,6 +7,7 @@ mod fleet;
 mod golden;
 mod grpc;
 mod incremental;
+mod names;
 mod own_proxy;
 mod refused;
 mod scenario;

@@ -45,9 +45,19 @@ pub enum RequestError {
         /// The type asked for.
         kind: crate::ResourceType,
     },
+    /// A name that nothing has.
+    #[error("a {kind} name of {bytes} bytes; at most {limit} are taken", limit = MAX_NAME_BYTES)]
+    NameTooLong {
+        /// The type asked for.
+        kind: crate::ResourceType,
+        /// Its length.
+        bytes: usize,
+    },
 }
 
 /// Names one stream may subscribe to per type.
 pub const MAX_NAMES_PER_TYPE: usize = 100_000;
+/// Longest name a stream may subscribe to, in bytes: a route table's and a host's, or two paths.
+pub const MAX_NAME_BYTES: usize = 1024;
 /// Bytes kept of a client's rejection message.
 pub const MAX_NACK_BYTES: usize = 16 * 1024;

@@ -256,6 +256,8 @@ pub(super) fn accept<P: Protocol>(
             tracing::debug!(node, %error, "xDS request not served");
             Ok(())
         }
-        Err(error @ RequestError::TooManyNames { .. }) => Err(GrpcStatus::resource_exhausted(error.to_string())),
+        Err(error @ (RequestError::TooManyNames { .. } | RequestError::NameTooLong { .. })) => {
+            Err(GrpcStatus::resource_exhausted(error.to_string()))
+        }
     }
 }

@@ -12,7 +12,7 @@ use imbl::OrdSet;
 
 use super::interest::affected;
 use super::refusal::Refusals;
-use super::{MAX_NAMES_PER_TYPE, RequestError};
+use super::{MAX_NAME_BYTES, MAX_NAMES_PER_TYPE, RequestError};
 use crate::resource_set::{TypeSet, differences};
 use crate::{Resource, ResourceType, Version};
 
@@ -151,6 +151,9 @@ impl Subscription {
         }
         if self.names.len() >= MAX_NAMES_PER_TYPE {
             return Err(RequestError::TooManyNames { kind: self.kind });
+        }
+        if name.len() > MAX_NAME_BYTES {
+            return Err(RequestError::NameTooLong { kind: self.kind, bytes: name.len() });
         }
         // The set's own copy of the name, where it has one: thousands of streams ask for the same.
         let name = target.resources.get_key_value(name).map_or_else(|| Arc::from(name), |(name, _)| name.clone());

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use prost::Message as _;
 
-use super::{Announcement, REOFFER_FIRST, delta, sotw};
+use super::{Announcement, MAX_NAME_BYTES, MAX_NAMES_PER_TYPE, REOFFER_FIRST, RequestError, delta, sotw};
 use crate::pb::envoy::service::discovery::v3::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
 };
@@ -405,4 +405,28 @@ fn named_listeners_and_clusters_are_listed_whole_as_what_is_left_out_is_gone() {
         stream.on_snapshot(&set(4, &[(kind, "b", "b1"), (kind, "other", "o3")]));
         assert_eq!(listed(&mut stream, &names), [""; 0]);
     }
+}
+
+#[test]
+fn names_are_limited_in_number_and_length() {
+    let names = |count: usize| (0..count).map(|n| n.to_string()).collect::<Vec<_>>();
+    let kind = ResourceType::Endpoint;
+    let subscribe = |names: Vec<String>| {
+        let delta = DeltaDiscoveryRequest {
+            type_url: kind.type_url().to_owned(),
+            resource_names_subscribe: names.clone(),
+            ..Default::default()
+        };
+        let sotw =
+            DiscoveryRequest { type_url: kind.type_url().to_owned(), resource_names: names, ..Default::default() };
+        let delta = delta::Stream::new(Announcement::default()).on_request(&delta, Duration::ZERO);
+        let sotw = sotw::Stream::new(Announcement::default()).on_request(&sotw, Duration::ZERO);
+        assert_eq!(delta, sotw);
+        delta
+    };
+    assert_eq!(subscribe(names(MAX_NAMES_PER_TYPE)), Ok(()));
+    assert_eq!(subscribe(names(MAX_NAMES_PER_TYPE + 1)), Err(RequestError::TooManyNames { kind }));
+    assert_eq!(subscribe(vec!["a".repeat(MAX_NAME_BYTES)]), Ok(()));
+    let bytes = MAX_NAME_BYTES + 1;
+    assert_eq!(subscribe(vec!["a".repeat(bytes)]), Err(RequestError::NameTooLong { kind, bytes }));
 }

@@ -78,7 +78,7 @@ async fn serve(transport: Transport) -> Harness {
             tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
         }
         Transport::Own => {
-            let others = Routes::new(AdsServer::new(source.clone())).prepare();
+            let others = Routes::new(AdsServer::new(source.clone())).add_service(Stuck).prepare();
             tokio::spawn(accept(listener, source, others, stopped));
         }
     }
@@ -274,6 +274,119 @@ async fn a_server_that_stops_says_so() {
         harness.stop.send(true).unwrap();
         let error = stream.next().await.unwrap_err();
         assert!(error.to_string().contains("shutting down"), "{error}");
+    })
+    .await;
+}
+
+/// A service that never reads what it is called with.
+#[derive(Clone)]
+struct Stuck;
+
+impl tonic::server::NamedService for Stuck {
+    const NAME: &'static str = "test.Stuck";
+}
+
+impl Service<Request<Body>> for Stuck {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Response<Body>, Infallible>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        Box::pin(async move {
+            let _kept = request;
+            std::future::pending().await
+        })
+    }
+}
+
+/// A body without end, and how much of it has been taken.
+struct Endless(watch::Sender<usize>);
+
+impl tonic::codegen::Body for Endless {
+    type Data = bytes::Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<bytes::Bytes>, Infallible>>> {
+        let piece = bytes::Bytes::from_static(&[7; 8 * 1024]);
+        self.0.send_modify(|taken| *taken += piece.len());
+        Poll::Ready(Some(Ok(http_body::Frame::data(piece))))
+    }
+}
+
+/// Calls that nobody reads take the windows of their own streams, not that of the connection: its ADS stream goes on.
+#[tokio::test]
+async fn calls_that_are_stuck_do_not_hold_up_the_ads_stream() {
+    const CALLS: usize = 8;
+    within(async {
+        let mut harness = serve(Transport::Own).await;
+        let mut client = client(Protocol::Delta, "known");
+        let mut stream = open(&harness, &mut client).await;
+        let update = client.on_response(stream.next().await.unwrap()).unwrap();
+        client.answer(&update, &[]);
+        stream.send(client.poll_request().unwrap()).await.unwrap();
+        harness.status.wait_for(|status| status.is_live(1)).await.unwrap();
+        for _ in 0..CALLS {
+            let (taken, mut seen) = watch::channel(0);
+            let request = Request::post(format!("http://{}/test.Stuck/Call", harness.address))
+                .header("content-type", "application/grpc")
+                .body(Body::new(Endless(taken)));
+            let mut channel = harness.channel.clone();
+            poll_fn(|cx| Service::poll_ready(&mut channel, cx)).await.unwrap();
+            tokio::spawn(Service::call(&mut channel, request.unwrap()));
+            // As much as a stream's window, one after the other: together far more than the connection's.
+            seen.wait_for(|taken| *taken >= 240 * 1024).await.unwrap();
+        }
+        // A request far larger than what would be left of the window, and its answer.
+        let names: Vec<String> = (0..20_000).map(|index| format!("a-cluster-with-a-long-name-{index}")).collect();
+        names.iter().for_each(|name| client.subscribe(ResourceType::Endpoint, name.as_str()));
+        stream.send(client.poll_request().unwrap()).await.unwrap();
+        harness
+            .status
+            .wait_for(|status| status.of(ResourceType::Endpoint).is_some_and(|of| of.names == 20_000))
+            .await
+            .unwrap();
+        harness.resources.send(clusters(2, &[("a", 2)])).unwrap();
+        let mut kinds = std::collections::BTreeSet::new();
+        while kinds.len() < 2 {
+            let update = client.on_response(stream.next().await.unwrap()).unwrap();
+            client.answer(&update, &[]);
+            stream.send(client.poll_request().unwrap()).await.unwrap();
+            kinds.insert(update.kind);
+        }
+        harness.status.wait_for(|status| status.is_live(2)).await.unwrap();
+    })
+    .await;
+}
+
+/// What a further ADS stream is sent is taken by another task: the client's windows open then, though nothing else happens on
+/// the connection.
+#[tokio::test]
+async fn a_further_ads_stream_gets_its_window_back() {
+    within(async {
+        let harness = serve(Transport::Own).await;
+        let mut first = client(Protocol::Delta, "known");
+        let mut stream = open(&harness, &mut first).await;
+        stream.next().await.unwrap();
+        let mut second = Client::new(Protocol::Delta, Node { id: "known".into(), ..Default::default() });
+        let names: Vec<String> = (0..60_000).map(|index| format!("a-cluster-with-a-long-name-{index}")).collect();
+        names.iter().for_each(|name| second.subscribe(ResourceType::Cluster, name.as_str()));
+        second.on_connect();
+        // One message of 2 MiB, eight times the window.
+        let mut further = open(&harness, &mut second).await;
+        harness.resources.send(clusters(2, &[(names[59_999].as_str(), 1)])).unwrap();
+        loop {
+            let update = second.on_response(further.next().await.unwrap()).unwrap();
+            if update.added.iter().any(|added| *added.name == names[59_999]) {
+                break;
+            }
+        }
     })
     .await;
 }

@@ -8,13 +8,16 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use evenkeel_api::Object;
-use evenkeel_base::{Diagnostic, Diagnostics};
+use evenkeel_base::{Diagnostic, Diagnostics, Span};
 
 use super::refresh::Refresh;
 use super::scan::{read_lossy, read_text};
 
 /// A file modified this recently is read again even if its stamp is unchanged: the clock of the file system is coarse.
 const RACY_AGE: Duration = Duration::from_secs(2);
+
+/// The code of the finding that an older content of a file is in force that was read before a restart.
+pub const RECALLED: &str = "recalled";
 
 /// What a text says.
 #[derive(Debug)]
@@ -114,7 +117,7 @@ impl File {
         parsed: Option<Parsed>,
         result: &mut Refresh,
     ) {
-        let first = self.stamp.is_none() && self.diagnostics.is_empty();
+        let first = self.stamp.is_none();
         self.stamp = metadata.ok().map(Stamp::of);
         let text = match read_text(path) {
             Ok(text) => text,
@@ -127,7 +130,7 @@ impl File {
                 return;
             }
         };
-        if *text == *self.text && !first && !self.diagnostics.iter().any(|d| d.code == "unreadable-file") {
+        if *text == *self.text && !first {
             return;
         }
         let parsed = parsed.filter(|parsed| *parsed.text == *text);
@@ -150,6 +153,23 @@ impl File {
         if !self.good.is_empty() {
             result.objects_of(&self.key, &[], &self.good);
         }
+    }
+
+    /// It said this when it was without errors last, as the history has it.
+    pub fn recall(&mut self, parsed: Parsed, result: &mut Refresh) {
+        let Parsed { text, objects, .. } = parsed;
+        let new: Vec<Arc<Object>> = objects.into_iter().map(Arc::new).collect();
+        result.files_changed = true;
+        result.objects_of(&self.key, &self.good, &new);
+        (self.good, self.was_good) = (new, true);
+        // Of one that cannot be read nothing else is known.
+        match self.text.is_empty() {
+            true => self.text = text,
+            false => self.good_text = Some(text),
+        }
+        let message = "what this file said last without errors is in force; the history has it";
+        let finding = Diagnostic::warning(RECALLED, Span::whole_file(self.path.clone()), message);
+        self.diagnostics.push(finding.with_help("correct what is refused"));
     }
 
     /// The file says this now.

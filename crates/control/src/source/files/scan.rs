@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use evenkeel_base::limits::MAX_FILE_BYTES;
-use evenkeel_base::{Diagnostic, Diagnostics, Severity, Span};
+use evenkeel_base::{Diagnostic, Severity, Span};
 
 use super::ignore::Ignored;
 
@@ -14,6 +14,8 @@ use super::ignore::Ignored;
 pub const MAX_FILES: usize = 20_000;
 /// Deepest nesting of configuration directories, in levels.
 pub(super) const MAX_DIRECTORY_DEPTH: usize = 32;
+/// The system's number for a link that leads round in circles.
+const ELOOP: i32 = 40;
 /// File names read as configuration end in one of these.
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 
@@ -22,12 +24,27 @@ const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 pub(super) struct Scan {
     /// The files.
     pub found: BTreeMap<PathBuf, io::Result<Metadata>>,
-    /// Directories whose content is unknown: what was known of it stays.
-    pub unreadable: Vec<PathBuf>,
-    /// What is wrong with directories.
-    pub diagnostics: Diagnostics,
+    /// Directories that were read whole.
+    pub read: Vec<PathBuf>,
+    /// Directories whose content is unknown, with the reason: what was known of it stays.
+    pub unreadable: BTreeMap<PathBuf, Diagnostic>,
     /// What is left out.
     pub ignored: Ignored,
+}
+
+impl Scan {
+    /// A directory, or what may be one, cannot be read.
+    fn cannot_read(&mut self, directory: &Path, reason: &io::Error) {
+        let message = format!("cannot read the directory: {reason}");
+        let finding = Diagnostic::error("unreadable-file", Span::whole_file(directory.to_string_lossy()), message);
+        let help = "check that it exists and may be read; what was read of it before stays in force";
+        self.leave_out(directory, finding.with_help(help));
+    }
+
+    /// A directory is not read, or not to its end.
+    fn leave_out(&mut self, directory: &Path, finding: Diagnostic) {
+        self.unreadable.insert(directory.to_owned(), finding);
+    }
 }
 
 /// All configuration files below the roots.
@@ -40,17 +57,19 @@ pub(super) fn scan(roots: &[PathBuf]) -> Scan {
             // Removed since its parent was read; a root that is gone is more likely an accident.
             Err(reason) if reason.kind() == io::ErrorKind::NotFound && depth > 0 => continue,
             Err(reason) => {
-                let message = format!("cannot read the directory: {reason}");
-                let finding =
-                    Diagnostic::error("unreadable-file", Span::whole_file(directory.to_string_lossy()), message);
-                let help = "check that it exists and may be read; what was read of it before stays in force";
-                scan.diagnostics.push(finding.with_help(help));
-                scan.unreadable.push(directory);
+                scan.cannot_read(&directory, &reason);
                 continue;
             }
         };
         scan.ignored.enter(&directory);
-        for path in entries.filter_map(Result::ok).map(|entry| entry.path()) {
+        for entry in entries {
+            let path = match entry {
+                Ok(entry) => entry.path(),
+                Err(reason) => {
+                    scan.cannot_read(&directory, &reason);
+                    break;
+                }
+            };
             let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
             if hidden {
                 continue;
@@ -66,19 +85,34 @@ pub(super) fn scan(roots: &[PathBuf]) -> Scan {
                 match depth < MAX_DIRECTORY_DEPTH {
                     true => pending.push((path, depth + 1)),
                     false => {
-                        scan.diagnostics.push(limit(&path, "directories are nested deeper than", MAX_DIRECTORY_DEPTH));
+                        let finding = limit(&path, "directories are nested deeper than", MAX_DIRECTORY_DEPTH);
+                        scan.leave_out(&path, finding);
                     }
                 }
             } else if is_configuration(&path) {
                 if scan.found.len() >= MAX_FILES {
-                    scan.diagnostics.push(limit(&directory, "there are more files than", MAX_FILES));
+                    for directory in pending.into_iter().map(|(directory, _)| directory).chain([directory]) {
+                        scan.leave_out(&directory, limit(&directory, "there are more files than", MAX_FILES));
+                    }
                     return scan;
                 }
                 scan.found.insert(path, metadata);
+            } else if let Err(reason) = metadata
+                && may_lead_somewhere(&reason)
+            {
+                scan.cannot_read(&path, &reason);
             }
+        }
+        if !scan.unreadable.contains_key(&directory) {
+            scan.read.push(directory);
         }
     }
     scan
+}
+
+/// Whether what cannot be looked at may be a directory: it has not gone, and is no link that leads nowhere or round in circles.
+fn may_lead_somewhere(reason: &io::Error) -> bool {
+    reason.kind() != io::ErrorKind::NotFound && reason.raw_os_error() != Some(ELOOP)
 }
 
 /// Whether a link leads to a directory it lies in: what is there is read already.

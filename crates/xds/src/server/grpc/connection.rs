@@ -111,7 +111,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: Others + 'static> 
         Self {
             io,
             codec: h2::Connection::server(limits.codec(stranger)),
-            inbox: Inbox::new(budget, limits.max_call_bytes),
+            inbox: Inbox::new(budget, limits.max_call_bytes, stranger),
             source,
             unread: Vec::new(),
             unflushed: false,
@@ -261,7 +261,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: Others + 'static> 
             self.codec.reset(key, Reason::ENHANCE_YOUR_CALM);
             self.inbox.calls.forget(key);
         }
-        let unwanted = std::mem::take(&mut self.inbox.unwanted);
+        let unwanted = std::mem::take(&mut self.inbox.unwanted) + self.inbox.calls.take_left();
         if unwanted > 0 {
             self.codec.release_connection(unwanted);
         }
@@ -437,8 +437,8 @@ impl Ads {
 }
 
 impl Inbox {
-    fn new(budget: Arc<Budget>, max_call_bytes: usize) -> Self {
-        let calls = Calls::new(budget.clone(), max_call_bytes);
+    fn new(budget: Arc<Budget>, max_call_bytes: usize, stranger: bool) -> Self {
+        let calls = Calls::new(budget.clone(), max_call_bytes, stranger);
         Self { budget, ads: None, calls, opened: Vec::new(), overdrawn: Vec::new(), unwanted: 0, heard: false }
     }
 }

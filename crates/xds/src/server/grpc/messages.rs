@@ -4,6 +4,7 @@ use prost::Message;
 use tonic::Status as GrpcStatus;
 
 use super::budget::Share;
+use super::shape;
 
 /// Bytes of a message's prefix: a flag and the length.
 const PREFIX_BYTES: usize = 5;
@@ -61,7 +62,11 @@ impl Messages {
             return Some(Err(GrpcStatus::resource_exhausted(text)));
         }
         let body = self.start + PREFIX_BYTES;
-        let message = M::decode(self.buffer.get(body..body + length)?);
+        let message = self.buffer.get(body..body + length)?;
+        if let Err(reason) = shape::check(message) {
+            return Some(Err(GrpcStatus::resource_exhausted(reason)));
+        }
+        let message = M::decode(message);
         self.start = body + length;
         if self.start == self.buffer.len() {
             self.empty();

@@ -18,6 +18,7 @@ mod life;
 mod messages;
 mod others;
 mod outgoing;
+mod shape;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};

@@ -48,7 +48,9 @@ pub(super) struct Calls {
     budget: Arc<Budget>,
     /// Largest request message a service takes, in bytes.
     max_bytes: usize,
-    /// Bytes of calls that are gone, to be given back to the client's window for the connection.
+    /// What calls hold is withheld from the connection's window, too.
+    withheld: bool,
+    /// Bytes to be given back to the client's window for the connection.
     left: usize,
     steps: FuturesUnordered<Abortable<BoxFuture<'static, Step>>>,
 }
@@ -57,7 +59,8 @@ pub(super) struct Calls {
 struct Call {
     /// Where the request's body goes; gone with its end.
     input: Option<mpsc::UnboundedSender<Bytes>>,
-    /// Bytes of it that have come and were not given back to the client's windows.
+    /// Bytes of it that have come and were not given back to the stream's window. The connection's window gets them back at
+    /// once (see [`Calls::new`]), or calls that nobody reads would keep the ADS stream from being answered.
     owed: usize,
     /// Those of them that the service has taken.
     taken: Arc<AtomicUsize>,
@@ -76,10 +79,17 @@ enum Step {
 }
 
 impl Calls {
-    /// There are none. What services keep of requests, at most `max_bytes` of each, comes out of `budget`.
-    pub(super) fn new(budget: Arc<Budget>, max_bytes: usize) -> Self {
+    /// There are none. What services keep of requests, at most `max_bytes` of each, and what waits for them comes out of
+    /// `budget`. If it is `withheld` from the connection's window it is no more than that window altogether; else no more than
+    /// the window of each stream.
+    pub(super) fn new(budget: Arc<Budget>, max_bytes: usize, withheld: bool) -> Self {
         let (open, took, steps) = Default::default();
-        Self { open, took, budget, max_bytes, left: 0, steps }
+        Self { open, took, budget, max_bytes, withheld, left: 0, steps }
+    }
+
+    /// Bytes to be given back to the client's window for the connection.
+    pub(super) fn take_left(&mut self) -> usize {
+        std::mem::take(&mut self.left)
     }
 
     /// Notes a call before its head is looked at, so that its body finds it.
@@ -98,7 +108,10 @@ impl Calls {
         let Some(call) = self.open.get_mut(&key) else { return Taken::Unknown };
         call.owed += data.len();
         call.received = call.received.saturating_add(data.len());
-        if !call.share.set(call.received.min(self.max_bytes)) {
+        if !self.withheld {
+            self.left += data.len();
+        }
+        if !call.share.set(call.received.min(self.max_bytes).max(call.owed)) {
             return Taken::NoMemory;
         }
         // What nobody takes any more is given back below as if it had been taken.
@@ -116,7 +129,7 @@ impl Calls {
     pub(super) fn forget(&mut self, key: StreamKey) {
         if let Some(call) = self.open.remove(&key) {
             call.abort.abort();
-            self.left += call.owed;
+            self.left += if self.withheld { call.owed } else { 0 };
         }
     }
 
@@ -169,13 +182,15 @@ impl Calls {
                 Err(_aborted) => {}
             }
         }
-        let mut released = std::mem::take(&mut self.left);
+        let mut released = self.take_left();
         for (key, call) in &mut self.open {
             let taken = call.taken.swap(0, Ordering::Relaxed);
             if taken > 0 {
                 call.owed = call.owed.saturating_sub(taken);
+                // It becomes less, which is always granted.
+                _ = call.share.set(call.received.min(self.max_bytes).max(call.owed));
                 codec.release_stream(*key, taken);
-                released += taken;
+                released += if self.withheld { taken } else { 0 };
             }
         }
         if released > 0 {
