@@ -159,10 +159,8 @@ pub fn parse_request(
     if scanned.options > MAX_CONNECTION_OPTIONS || scanned.names_proxies_own {
         return Err(HeadError::Connection);
     }
-    // It ends at this hop, and no request does without.
-    if scanned.names_host {
-        return Err(HeadError::MissingHost);
-    }
+    // What Connection names ends at this hop: then there is none.
+    let host = host.filter(|_| !scanned.names_host);
     let https_target = set_target(head, target, host, rules.absolute_urls)?;
     let framing = match scanned.framing(head.version)? {
         // What a tunnel is asked for with would be content to one reader and the tunnel's first bytes to the next.
