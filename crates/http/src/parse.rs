@@ -159,6 +159,8 @@ pub fn parse_request(
     if scanned.options > MAX_CONNECTION_OPTIONS || scanned.names_proxies_own {
         return Err(HeadError::Connection);
     }
+    // What Connection names ends at this hop: then there is none.
+    let host = host.filter(|_| !scanned.names_host);
     let https_target = set_target(head, target, host, rules.absolute_urls)?;
     let framing = match scanned.framing(head.version)? {
         // What a tunnel is asked for with would be content to one reader and the tunnel's first bytes to the next.
@@ -444,6 +446,8 @@ struct Scanned {
     options: usize,
     /// One of them names what proxies tell each other.
     names_proxies_own: bool,
+    /// One of them names `Host`.
+    names_host: bool,
 }
 
 impl Scanned {
@@ -465,6 +469,7 @@ impl Scanned {
                 for token in connection_options(header.value) {
                     self.options += 1;
                     self.names_proxies_own |= self.options <= MAX_CONNECTION_OPTIONS && is_between_proxies(token);
+                    self.names_host |= token.eq_ignore_ascii_case(b"host");
                     self.close |= token.eq_ignore_ascii_case(b"close");
                     self.keep_alive |= token.eq_ignore_ascii_case(b"keep-alive");
                     self.upgrade |= token.eq_ignore_ascii_case(b"upgrade");
@@ -622,6 +627,7 @@ mod tests {
         check("GET / HTTP/1.1\r\nHost: a\nX: b\r\n\r\n", E::BareLineFeed);
         check("\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", E::BareLineFeed);
         check("GET / HTTP/1.1\r\n\r\n", E::MissingHost);
+        check(&post("Connection: close, Host\r\n"), E::MissingHost);
         check("GET http://a/ HTTP/1.1\r\n\r\n", E::MissingHost);
         check("GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", E::DuplicateHost);
         check("GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", E::InvalidAuthority);

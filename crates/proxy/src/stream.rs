@@ -66,13 +66,18 @@ impl Stream {
         }
     }
 
-    /// This end's address; `None` for Unix sockets.
-    pub fn local_addr(&self) -> Option<SocketAddr> {
+    /// The TCP connection beneath; `None` for Unix sockets.
+    pub fn tcp(&self) -> Option<&TcpStream> {
         match self {
-            Self::Tcp(stream) => stream.local_addr().ok(),
-            Self::Tls(stream) => stream.get_ref().local_addr().ok(),
+            Self::Tcp(stream) => Some(stream),
+            Self::Tls(stream) => Some(stream.get_ref()),
             Self::Unix(_) => None,
         }
+    }
+
+    /// This end's address; `None` for Unix sockets.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.tcp()?.local_addr().ok()
     }
 
     /// Makes closing it a reset (RST) instead of an end in order.

@@ -223,12 +223,30 @@ impl Connection {
     /// Answers 431 (RFC 9113 section 10.5.1), and takes no body.
     fn answer_too_large(&mut self, id: u32, sink: &mut impl Sink) {
         sink.count(Counter::HeaderOverflow);
-        let head = ResponseHead { status: 431, ..ResponseHead::default() };
+        self.answer(id, 431);
+        self.refuse(id, Reason::NO_ERROR, sink);
+    }
+
+    /// Ends the connection because what [`Connection::begun`] has told of did not come. A request whose head it was is answered with 408
+    /// (RFC 9110 section 15.5.9); true if there was one.
+    pub fn end_late(&mut self, input: &[u8]) -> bool {
+        let late = self.begun(input).filter(|id| self.role == Role::Server && id % 2 == 1 && *id > self.last_peer_id);
+        if let Some(id) = late {
+            self.last_peer_id = id;
+            self.answer(id, 408);
+            self.output.reset(id, Reason::NO_ERROR);
+        }
+        self.goaway(Reason::NO_ERROR, b"");
+        late.is_some()
+    }
+
+    /// An answer that is its head alone.
+    fn answer(&mut self, id: u32, status: u16) {
+        let head = ResponseHead { status, ..ResponseHead::default() };
         let encoder = &mut self.encoder;
         self.output.headers(id, true, FRAME_BYTES, |out| {
             head::encode_response(encoder, out, &head, Framing::None, false);
         });
-        self.refuse(id, Reason::NO_ERROR, sink);
     }
 
     fn response_block(

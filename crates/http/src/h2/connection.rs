@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::PREFACE;
 use super::error::{ConnectionError, Reason};
 use super::floods::Floods;
-use super::frame::{Output, flag, kind};
+use super::frame::{FrameHeader, Output, flag, kind};
 use super::hpack::{Decoder, Encoder};
 use super::options::Options;
 use super::partial::{Block, PartialData};
@@ -271,6 +271,18 @@ impl Connection {
         if how != Gone::Ended {
             self.graveyard.bury(key.id, how);
         }
+    }
+
+    /// What has begun to arrive and is not whole, of what a peer sends in one go: 0 for what a connection begins with, or the stream of a header
+    /// block. `input` is what [`Connection::receive`] has left.
+    pub fn begun(&self, input: &[u8]) -> Option<u32> {
+        if !self.settings_received {
+            return (self.preface_received || !input.is_empty()).then_some(0);
+        }
+        if let Some(block) = &self.block {
+            return Some(block.stream);
+        }
+        FrameHeader::parse(input).filter(|header| header.kind == kind::HEADERS).map(|header| header.stream)
     }
 
     /// Whether the peer's SETTINGS have arrived: before that, what it takes is a guess.

@@ -45,6 +45,8 @@ pub(crate) struct Limits {
     pub(crate) max_headers: usize,
     /// What happens to header names with underscores.
     pub(crate) underscores: Underscores,
+    /// What a connection begins with, and each head, has so long from its first byte; `None`: for ever.
+    pub(crate) head_timeout: Option<Duration>,
     /// A connection without streams is ended after this long; `None`: never.
     pub(crate) idle_timeout: Option<Duration>,
     /// Between the two GOAWAYs of a connection that is asked to end.
@@ -63,6 +65,10 @@ pub(super) struct Driver {
     phase: Phase,
     /// What the peer broke, when that ended the connection.
     pub(super) violation: Option<Violation>,
+    /// It ended because a request's head did not arrive in time.
+    pub(super) head_was_late: bool,
+    /// What has begun to arrive, as [`Codec::begun`] says, and when.
+    begun: Option<(u32, Instant)>,
     deadline: Deadline,
     limits: Limits,
     keepalive: Option<Keepalive>,
@@ -115,6 +121,8 @@ impl Driver {
             input,
             phase: Phase::Open,
             violation: None,
+            head_was_late: false,
+            begun: None,
             deadline: Deadline::default(),
             limits,
             keepalive: options.keepalive.clone().map(Keepalive::new),
@@ -236,7 +244,18 @@ impl Driver {
         Pin::new(&mut self.socket).poll_flush(cx)
     }
 
+    /// By when what has begun to arrive has to be there.
+    fn whole_until(&mut self, core: &Core) -> Option<Instant> {
+        let limit = self.limits.head_timeout?;
+        let begun = core.codec.begun(self.input.bytes());
+        if begun != self.begun.map(|(what, _)| what) {
+            self.begun = begun.map(|what| (what, Instant::now()));
+        }
+        self.begun.and_then(|(_, since)| after(since, Some(limit)))
+    }
+
     fn poll_timers(&mut self, core: &mut Core, cx: &mut Context<'_>) {
+        let whole_until = self.whole_until(core);
         loop {
             let idle_since = core.streams.idle_since;
             let idle_until = idle_since.and_then(|since| after(since, self.limits.idle_timeout));
@@ -247,7 +266,7 @@ impl Driver {
             }
             let keepalive = self.keepalive.as_mut().and_then(Keepalive::next);
             let next = earlier(earlier(idle_until, keepalive), earlier(self.drained_at, self.next_look_at_orphans));
-            let next = earlier(next, shrink_at);
+            let next = earlier(next, earlier(shrink_at, whole_until));
             if self.deadline.poll(next, cx).is_pending() {
                 return;
             }
@@ -258,6 +277,12 @@ impl Driver {
                 core.codec.goaway(Reason::NO_ERROR, b"");
                 self.stats.inc(Counter::goaway_sent);
                 return self.end(core, End::Idle);
+            }
+            if past(whole_until) {
+                core.lend();
+                self.head_was_late = core.codec.end_late(self.input.bytes());
+                self.stats.inc(Counter::goaway_sent);
+                return self.end(core, End::Late);
             }
             if past(shrink_at) {
                 self.shrunk = idle_since;
@@ -305,7 +330,7 @@ impl Driver {
 
     fn end(&mut self, core: &mut Core, end: End) {
         let reason = match &end {
-            End::Lost | End::Idle => Reason::NO_ERROR,
+            End::Lost | End::Idle | End::Late => Reason::NO_ERROR,
             End::Broken(error) => {
                 stats::count_violation(&self.stats, error);
                 self.violation = Some(error.violation);
@@ -323,7 +348,7 @@ impl Driver {
                     violation: Violation::OutboundFlood | Violation::OutboundControlFlood,
                     ..
                 }) => Phase::Closed,
-                End::Idle | End::Broken(_) => closing(),
+                End::Idle | End::Late | End::Broken(_) => closing(),
             };
         }
     }
@@ -379,6 +404,8 @@ enum End {
     Lost,
     /// Nobody used it.
     Idle,
+    /// What the peer had begun to send did not come.
+    Late,
     /// The peer broke the protocol or a limit.
     Broken(ConnectionError),
 }

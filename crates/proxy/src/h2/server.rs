@@ -87,6 +87,11 @@ impl Server {
         self.driver.was_broken()
     }
 
+    /// Whether the connection has ended because a request's head did not arrive in time.
+    pub(crate) fn head_was_late(&self) -> bool {
+        self.driver.head_was_late
+    }
+
     /// Asks the client to open no more streams. Those there are go on, then the connection ends.
     pub(crate) fn drain(&mut self) {
         self.driver.drain();

@@ -83,6 +83,7 @@ fn end(server: bool, options: &Http2Options) -> End {
         max_head_bytes: 60 * 1024,
         max_headers: 100,
         underscores: Underscores::Allow,
+        head_timeout: None,
         idle_timeout: None,
         drain_timeout: std::time::Duration::ZERO,
         flush_timeout: None,

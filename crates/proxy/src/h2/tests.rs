@@ -28,6 +28,7 @@ fn limits() -> Limits {
         max_head_bytes: 60 * 1024,
         max_headers: 100,
         underscores: Underscores::Allow,
+        head_timeout: None,
         idle_timeout: None,
         drain_timeout: Duration::from_secs(5),
         flush_timeout: Some(Duration::from_secs(300)),

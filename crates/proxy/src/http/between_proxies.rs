@@ -97,9 +97,13 @@ const PROXIES: u64 = bit(HeaderId::EnvoyAttemptCount)
     | bit(HeaderId::EnvoyOriginalDstHost)
     | bit(HeaderId::EnvoyOriginalPath);
 
-const fn bit(id: HeaderId) -> u64 {
-    1 << id as u8
+/// A well-known header as one bit of many.
+pub(super) const fn bit(id: HeaderId) -> u64 {
+    1 << (id as u8 % 64)
 }
+
+/// Each has a bit of its own, [`HeaderId::Other`] with the highest number included.
+const _: () = assert!((HeaderId::Other as u8) < 64);
 
 #[cfg(test)]
 mod tests {

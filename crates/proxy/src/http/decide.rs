@@ -248,7 +248,8 @@ impl<'l> Life<'l> {
             affinity,
             timeout: timeout.filter(|_| request.tunnel.is_none()),
             ends_by: after(request.started, longest.or(origin.hcm.max_stream_duration)),
-            idle: positive(action.idle_timeout.or(origin.hcm.stream_idle_timeout)),
+            idle: positive(action.idle_timeout.or(origin.hcm.stream_idle_timeout))
+                .filter(|limit| *limit != Duration::MAX),
             request_until: after(request.started, positive(origin.hcm.request_timeout)),
         }))
     }

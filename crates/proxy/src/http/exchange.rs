@@ -102,8 +102,8 @@ pub(super) struct Timers {
     try_idle: Option<Instant>,
     pub(super) try_idle_limit: Option<Duration>,
     route_limit: Option<Duration>,
-    /// Bytes for the client wait since then, and how many.
-    unsent: Option<(Instant, usize)>,
+    /// Bytes for the client wait, of which it has taken none since then; the other number is another when it has.
+    backlog: Option<(Instant, u64)>,
     /// How long they may while none of them is taken (`stream_flush_timeout`).
     pub(super) flush_limit: Option<Duration>,
     /// Something moved since `idle` was set.
@@ -115,17 +115,16 @@ impl Timers {
         Self { idle_limit: idle, route_limit: route, request, moved: true, ..Self::default() }
     }
 
-    /// So many bytes wait for the client, who takes them as slowly as it likes, but takes some.
-    fn watch_unsent(&mut self, now: Instant, bytes: usize) {
-        self.unsent = match self.unsent {
-            _ if bytes == 0 => None,
-            Some((since, same)) if same == bytes && !self.moved => Some((since, same)),
-            _ => Some((now, bytes)),
-        };
+    /// What waits for the client, who takes it as slowly as it likes, but takes some.
+    fn watch_backlog(&mut self, now: Instant, backlog: Option<u64>) {
+        self.backlog = backlog.map(|backlog| match self.backlog {
+            Some((since, same)) if same == backlog && !self.moved => (since, same),
+            _ => (now, backlog),
+        });
     }
 
     fn flush(&self) -> Option<Instant> {
-        self.unsent.and_then(|(since, _)| after(since, self.flush_limit))
+        self.backlog.and_then(|(since, _)| after(since, self.flush_limit))
     }
 
     /// Something moved.
@@ -233,7 +232,7 @@ impl Exchange<'_, '_> {
             Poll::Ready(Err(failure)) => Poll::Ready(Err(failure)),
             Poll::Ready(Ok(())) | Poll::Pending => {
                 if self.timers.flush_limit.is_some() {
-                    self.timers.watch_unsent(self.life.request.clock.now(), self.life.down.unsent());
+                    self.timers.watch_backlog(self.life.request.clock.now(), self.life.down.backlog());
                 }
                 self.poll_nothing(cx)
             }
@@ -353,10 +352,10 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// Nothing moves: watches for a client that goes away once its request is handed over, and for the time. Ready only when it failed.
+    /// Nothing moves: watches for a client that goes away once its request is handed over, or no longer taken, and for the time. Ready only
+    /// when it failed.
     fn poll_nothing<T>(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, Failure>> {
-        if self.upload.ended
-            && !self.upload.refused
+        if (self.upload.ended || self.upload.refused)
             && let Poll::Ready(failure) = self.life.down.poll_gone(cx)
         {
             return Poll::Ready(Err(failure));
@@ -401,7 +400,7 @@ mod tests {
             if moved {
                 timers.move_on();
             }
-            timers.watch_unsent(at(second), unsent);
+            timers.watch_backlog(at(second), Some(unsent).filter(|unsent| *unsent > 0));
             assert_eq!(timers.next(at(second)), until.map(at), "at {second}");
         };
         check(0, 0, false, None);
@@ -414,7 +413,7 @@ mod tests {
         check(600, 4999, false, Some(700));
         assert!(matches!(timers.passed(at(700), true), Failure::FlushTimeout));
         let mut check = |second, unsent, until: Option<u64>| {
-            timers.watch_unsent(at(second), unsent);
+            timers.watch_backlog(at(second), Some(unsent).filter(|unsent| *unsent > 0));
             assert_eq!(timers.next(at(second)), until.map(at), "at {second}");
         };
         check(699, 0, None);

@@ -128,6 +128,8 @@ impl Http1Connection {
         let idle_since = *self.idle_since.get_or_insert_with(|| self.clock.now());
         let mut idle_until = earlier(after(idle_since, self.origin.hcm.idle_timeout), self.origin.until);
         let mut drains = false;
+        // What the last answer's end waits for since when.
+        let mut backlog = None;
         loop {
             // RFC 9112 section 2.2: a server ignores empty lines before a request.
             while self.side.input.bytes().starts_with(b"\r\n") {
@@ -136,7 +138,7 @@ impl Http1Connection {
             if !self.side.input.is_empty() {
                 return Next::Request;
             }
-            match poll_fn(|cx| self.poll_idle(idle_until, drains, cx)).await {
+            match poll_fn(|cx| self.poll_idle(idle_until, drains, &mut backlog, cx)).await {
                 Idle::More(More::Bytes) => {}
                 Idle::More(More::End) => return Next::End,
                 Idle::More(More::Late) => {
@@ -149,6 +151,10 @@ impl Http1Connection {
                     return Next::End;
                 }
                 Idle::Leave(to) => return Next::Leave(to),
+                Idle::Stuck => {
+                    self.origin.manager.http.inc(Counter::downstream_rq_idle_timeout);
+                    return Next::End;
+                }
                 // A client that is about to send is answered with `Connection: close`; one that is not is left.
                 Idle::Drains => {
                     drains = true;
@@ -165,8 +171,6 @@ impl Http1Connection {
         let rules = rules(hcm);
         let mut scan = HeadScan::default();
         let first_byte = request.started;
-        let late = earlier(after(first_byte, hcm.request_headers_timeout), after(first_byte, hcm.request_timeout));
-        let until = earlier(late, after(first_byte, hcm.stream_idle_timeout));
         loop {
             match parse_request(self.side.input.bytes(), &mut scan, rules, &mut request.head) {
                 Ok(Some(info)) => {
@@ -186,6 +190,9 @@ impl Http1Connection {
                     return Err(Failure::Head(error));
                 }
             }
+            // Hardly any head comes in parts: only those that do are worth a deadline.
+            let late = earlier(after(first_byte, hcm.request_headers_timeout), after(first_byte, hcm.request_timeout));
+            let until = earlier(late, after(first_byte, hcm.stream_idle_timeout));
             let room = rules.limits.max_head_bytes.max(BLOCK_BYTES) + 1;
             request.clock.wait();
             match poll_fn(|cx| poll_more(&mut self.side, &mut self.deadline, until, room, cx)).await {
@@ -211,10 +218,21 @@ impl Http1Connection {
         }
     }
 
-    fn poll_idle(&mut self, until: Option<Instant>, drains: bool, cx: &mut Context<'_>) -> Poll<Idle> {
+    fn poll_idle(
+        &mut self,
+        until: Option<Instant>,
+        drains: bool,
+        backlog: &mut Option<(Instant, u64)>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Idle> {
         let more = poll_more(&mut self.side, &mut self.deadline, until, BLOCK_BYTES, cx);
         if more.is_pending() {
             self.clock.wait();
+            if let Some(now) = self.side.backlog()
+                && self.poll_stuck(now, backlog, cx).is_ready()
+            {
+                return Poll::Ready(Idle::Stuck);
+            }
             self.origin.registration.watch(cx.waker());
             match self.origin.registration.errand() {
                 // Nothing of an answer is left behind.
@@ -227,6 +245,15 @@ impl Http1Connection {
         }
         more.map(Idle::More)
     }
+
+    /// The end of the last answer was to leave by itself and has not. Ready when the client has taken nothing of it for too long.
+    fn poll_stuck(&mut self, now: u64, backlog: &mut Option<(Instant, u64)>, cx: &mut Context<'_>) -> Poll<()> {
+        let since = match *backlog {
+            Some((since, before)) if before == now => since,
+            _ => backlog.insert((self.clock.now(), now)).0,
+        };
+        self.deadline.poll(after(since, Some(self.origin.hcm.stream_flush_timeout)), cx)
+    }
 }
 
 /// What a connection without a request is waiting for.
@@ -234,6 +261,8 @@ enum Idle {
     More(More),
     /// It is to go on elsewhere.
     Leave(Errand),
+    /// Its client does not take the end of an answer.
+    Stuck,
     /// It is to end when nothing more comes.
     Drains,
 }

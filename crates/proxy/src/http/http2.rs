@@ -33,6 +33,7 @@ pub(super) async fn serve(origin: Origin, stream: Stream, input: Buffer, carried
         max_head_bytes: rules.limits.max_head_bytes,
         max_headers: rules.limits.max_headers,
         underscores: rules.underscores,
+        head_timeout: hcm.request_headers_timeout,
         idle_timeout: hcm.idle_timeout,
         drain_timeout: hcm.drain_timeout,
         flush_timeout: Some(hcm.stream_flush_timeout),
@@ -63,6 +64,12 @@ pub(super) async fn serve(origin: Origin, stream: Stream, input: Buffer, carried
             }
             if server.reset_too_many() {
                 origin.manager.http.inc(Counter::downstream_rq_too_many_premature_resets);
+            }
+            if server.head_was_late() {
+                let mut request = Request::begin(Clock::new());
+                request.head.version = carried;
+                request.status = Failure::HeadTimeout.status();
+                end(origin, request, &Failure::HeadTimeout);
             }
             return;
         };

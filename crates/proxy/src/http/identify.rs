@@ -9,7 +9,7 @@ use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::hcm::StripPort;
 use evenkeel_runtime_config::view::ConnectionView;
 
-use super::between_proxies::is_taken_off;
+use super::between_proxies::{bit, is_taken_off};
 use super::client_cert;
 use crate::random::Random;
 
@@ -17,6 +17,7 @@ use crate::random::Random;
 /// has said.
 const LISTS: [HeaderId; 4] =
     [HeaderId::ForwardedFor, HeaderId::Via, HeaderId::ForwardedClientCert, HeaderId::RequestId];
+const LISTS_BITS: u64 = bit(LISTS[0]) | bit(LISTS[1]) | bit(LISTS[2]) | bit(LISTS[3]);
 
 /// Brings the request's headers into the form filters and upstreams may trust. Returns the client's address.
 pub(super) fn identify(
@@ -27,18 +28,18 @@ pub(super) fn identify(
     random: &Random,
 ) -> SocketAddr {
     let direct = connection.remote;
-    // Bits by place in `LISTS`.
-    let (seen, repeated) = (Cell::new(0_u8), Cell::new(0_u8));
-    head.headers.remove_where(|id, name| match LISTS.iter().position(|list| *list == id) {
-        Some(at) => {
-            repeated.set(repeated.get() | (seen.get() & (1 << at)));
-            seen.set(seen.get() | (1 << at));
-            false
+    let (seen, repeated) = (Cell::new(0), Cell::new(0));
+    head.headers.remove_where(|id, name| {
+        let list = bit(id) & LISTS_BITS;
+        if list != 0 {
+            repeated.set(repeated.get() | (seen.get() & list));
+            seen.set(seen.get() | list);
+            return false;
         }
-        None => is_taken_off(id, name, hcm.use_remote_address),
+        is_taken_off(id, name, hcm.use_remote_address)
     });
-    for (at, id) in LISTS.into_iter().enumerate() {
-        if repeated.get() & (1 << at) != 0 {
+    if repeated.get() != 0 {
+        for id in LISTS.into_iter().filter(|id| repeated.get() & bit(*id) != 0) {
             head.headers.join(id, b",");
         }
     }

@@ -44,7 +44,12 @@ const NAMES: [&[u8]; 8] = [
 impl Asked {
     /// Reads the headers and takes them off. `None`, for nearly all requests: there is none.
     pub(super) fn take(headers: &mut Headers) -> Option<Self> {
-        if !headers.iter().any(|(_, name, _)| name.starts_with(PREFIX) && NAMES.contains(&name)) {
+        let is_asked = |id, name: &[u8]| match id {
+            HeaderId::EnvoyRetryOn | HeaderId::EnvoyMaxRetries | HeaderId::EnvoyHedgeOnPerTryTimeout => true,
+            HeaderId::Other => name.starts_with(PREFIX) && NAMES.contains(&name),
+            _ => false,
+        };
+        if !headers.any(is_asked) {
             return None;
         }
         let mut asked = Self::default();
@@ -303,6 +308,19 @@ mod tests {
         let mut head = ResponseHead { status, ..ResponseHead::default() };
         headers.iter().for_each(|(name, value)| head.headers.append(name.as_bytes(), value.as_bytes()));
         head
+    }
+
+    #[test]
+    fn none_is_overlooked() {
+        for name in NAMES {
+            let mut headers = Headers::default();
+            headers.append(name, b"1");
+            assert!(Asked::take(&mut headers).is_some() && headers.is_empty(), "{}", name.escape_ascii());
+        }
+        let mut headers = Headers::default();
+        headers.append(b"x-envoy-other", b"1");
+        headers.append(b"via", b"1");
+        assert_eq!(Asked::take(&mut headers), None);
     }
 
     #[test]

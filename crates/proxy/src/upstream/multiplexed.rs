@@ -433,6 +433,7 @@ impl Cluster {
             underscores: Underscores::Allow,
             max_head_bytes: config.http.max_response_headers_bytes.unwrap_or(MAX_RESPONSE_HEAD_BYTES),
             max_headers: config.http.max_headers_count,
+            head_timeout: None,
             idle_timeout: config.http.idle_timeout,
             drain_timeout: std::time::Duration::ZERO,
             flush_timeout: None,

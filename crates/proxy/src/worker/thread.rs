@@ -19,7 +19,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::access_log::{LogHandle, WorkerLog};
 use crate::balance::{Balance, Seat};
-use crate::conn::{burst, deadline};
+use crate::conn::{burst, deadline, hangup};
 use crate::h2::stats as h2;
 use crate::handover::Parcel;
 use crate::http::LentStream;
@@ -180,6 +180,7 @@ async fn run(seed: Seed, mut inbox: mpsc::Receiver<Message>) {
     let worker = Worker::new(seed);
     let housekeeping = spawn_local(housekeeping(Rc::clone(&worker)));
     spawn_local(burst::run());
+    spawn_local(hangup::run());
     let mut accepting: FastMap<ListenerKey, Vec<oneshot::Sender<()>>> = FastMap::default();
     while let Some(message) = inbox.recv().await {
         match message {
@@ -219,6 +220,7 @@ async fn housekeeping(worker: Rc<Worker>) {
     loop {
         let now = ticks.tick().await;
         deadline::tick(now);
+        hangup::tick();
         worker.log.borrow_mut().flush();
         worker.upstreams.sweep(now);
         worker.publish_memory();

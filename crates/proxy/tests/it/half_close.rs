@@ -1,5 +1,7 @@
 //! A client that ends its direction of an HTTP/1 connection and waits for its answers, and one that has left.
 
+use std::io::Write as _;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::Duration;
 
 use evenkeel_testkit::{Backend, Connection, Reply, eventually};
@@ -58,4 +60,62 @@ fn who_has_left_is_not_waited_for() {
     eventually("the request to end", || (stat(&proxy, "cluster.slow.upstream_rq_active") == [0]).then_some(()));
     let counted = || (stat(&proxy, "http.web.downstream_rq_rx_reset") == [1]).then_some(());
     eventually("it to be counted", counted);
+}
+
+/// Behind what its client has sent and nobody reads yet: requests in advance, or a body that an upstream does not take.
+#[test]
+fn who_has_left_behind_unread_bytes_is_not_waited_for() {
+    type Leave = fn(TcpStream);
+    let leaves: [Leave; 2] = [drop, |client| {
+        socket2::SockRef::from(&client).set_linger(Some(Duration::ZERO)).expect("an option");
+    }];
+    let in_advance = "GET /next HTTP/1.1\r\nhost: test\r\n\r\n".repeat(1500);
+    // Not even the client's end has room behind this.
+    let body = format!("POST / HTTP/1.1\r\nhost: test\r\ncontent-length: 900000000\r\n\r\n{}", "x".repeat(32 << 20));
+    for (what, bytes) in [("requests", &in_advance), ("a body", &body)] {
+        for leave in leaves {
+            // Its backlog takes connections, and nobody reads them.
+            let deaf = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+            let (_slow, address) = match what {
+                "requests" => {
+                    let slow = Backend::start(|_| Reply::After(Duration::from_secs(60), Box::new(Reply::text("late"))));
+                    let address = slow.address();
+                    (Some(slow), address)
+                }
+                _ => (None, deaf.local_addr().expect("an address")),
+            };
+            let bootstrap = static_bootstrap(&http_listener("web", ROUTES, ""), &[static_cluster("slow", address, "")]);
+            let proxy = Proxy::start(&bootstrap);
+            proxy.wait_live();
+            let mut client = Connection::socket(proxy.listener("web")).expect("it accepts");
+            client.set_write_timeout(Some(Duration::from_millis(500))).expect("an option");
+            // What is too much for all buffers is cut off there.
+            let _ = client.write_all(bytes.as_bytes());
+            eventually(&format!("{what} to be under way"), || {
+                (stat(&proxy, "cluster.slow.upstream_rq_active") == [1]).then_some(())
+            });
+            leave(client);
+            eventually(&format!("the request with {what} to end"), || {
+                (stat(&proxy, "cluster.slow.upstream_rq_active") == [0]).then_some(())
+            });
+            assert_eq!(stat(&proxy, "http.web.downstream_rq_active"), [0], "{what}");
+        }
+    }
+}
+
+#[test]
+fn who_waits_behind_many_requests_gets_all_answers() {
+    const REQUESTS: usize = 1500;
+    let (proxy, _backend) = stage(Duration::ZERO);
+    let client = Connection::socket(proxy.listener("web")).expect("it accepts");
+    let mut sender = client.try_clone().expect("a descriptor");
+    let sending = std::thread::spawn(move || {
+        let requests = "GET /next HTTP/1.1\r\nhost: test\r\n\r\n".repeat(REQUESTS);
+        sender.write_all(requests.as_bytes()).expect("it reads");
+        sender.shutdown(Shutdown::Write).expect("it is open");
+    });
+    let mut client = Connection::over(client.try_clone().expect("a descriptor"), client);
+    let answers = std::iter::from_fn(|| client.response().ok()).filter(|answer| answer.text() == "/next").count();
+    sending.join().expect("no panic");
+    assert_eq!(answers, REQUESTS);
 }

@@ -56,6 +56,10 @@ fn nothing_is_left(mesh: &Mesh, cut_off: usize) {
     eventually("the application to see the end", || {
         (mesh.app.cut_off.load(Ordering::Relaxed) == cut_off).then_some(())
     });
+    nothing_is_in_flight(mesh);
+}
+
+fn nothing_is_in_flight(mesh: &Mesh) {
     for proxy in [&mesh.outbound, &mesh.inbound] {
         eventually("no request in flight", || {
             (stat(proxy, "cluster.next.upstream_rq_active").iter().sum::<u64>() == 0).then_some(())
@@ -190,6 +194,7 @@ fn uploads_that_nobody_reads_stall_nobody_else() {
         others_are_served(&mesh, version);
     }
     drop(stuck);
+    nothing_is_in_flight(&mesh);
 }
 
 // Peers that mean harm ------------------------------------------------------------------------------------------------------

@@ -4,16 +4,21 @@ use std::io::{ErrorKind, Write as _};
 use std::time::Duration;
 
 use evenkeel_testkit::http::Ending;
-use evenkeel_testkit::{Connection, Http2Frames as H2, eventually};
+use evenkeel_testkit::{Backend, Connection, Http2Frames as H2, Reply, eventually};
 
-use crate::harness::{Proxy, answering, http_listener, stat, static_bootstrap};
+use crate::harness::{Proxy, answering, http_listener, stat, static_bootstrap, static_cluster};
 
 /// How long what ends after [`LIMITS`] may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 const LIMITS: &str = "request_headers_timeout: 0.2s\n      stream_idle_timeout: 0.2s";
 
 fn start(body: &str, listener: &str) -> Proxy {
-    let routes = format!("{}\n      {LIMITS}", answering(body))
+    start_with(body, listener, "")
+}
+
+/// `manager` are more fields of the connection manager.
+fn start_with(body: &str, listener: &str, manager: &str) -> Proxy {
+    let routes = format!("{}\n      {LIMITS}\n      {manager}", answering(body))
         .replace("name: local,", "name: local, max_direct_response_body_size_bytes: 65536,");
     let proxy = Proxy::start(&static_bootstrap(&http_listener("web", &routes, listener), &[]));
     proxy.wait_live();
@@ -30,6 +35,105 @@ fn a_beginning_is_not_waited_for() {
         // What may be a request's is answered as one.
         let end = end.unwrap_or_else(|error| panic!("{beginning:?}: {error}"));
         assert!(end.is_empty() || end.starts_with("HTTP/1.1 408 "), "{beginning:?}: {end}");
+    }
+}
+
+/// The beginning of an HTTP/2 connection, or of a head on it: GOAWAY says which request there was, if it was one.
+#[test]
+fn an_http2_beginning_is_not_waited_for() {
+    let listener = start("hello", "");
+    let known = start_with("hello", "", "codec_type: HTTP2");
+    let settings = H2::bytes(H2::SETTINGS, 0, 0, b"");
+    let get = H2::get_bytes(1);
+    let part = |flags| [settings.clone(), H2::bytes(H2::HEADERS, flags, 1, &[0x82, 0x84])].concat();
+    let continued = [part(H2::END_STREAM), H2::bytes(H2::CONTINUATION, 0, 1, &[0x86])].concat();
+    let cut = [&settings[..], &get[..get.len() - 1]].concat();
+    let open = H2::bytes(H2::HEADERS, H2::END_HEADERS, 1, &[0x83, 0x84, 0x86, 0x01, 1, b'a']);
+    let trailers = [settings.clone(), open, H2::bytes(H2::HEADERS, H2::END_STREAM, 1, b"")].concat();
+    let mut late = 0;
+    for (what, proxy, frames, is_request) in [
+        ("no SETTINGS", &listener, Vec::new(), false),
+        ("half of SETTINGS", &listener, settings[..5].to_vec(), false),
+        ("no END_HEADERS", &listener, part(H2::END_STREAM), true),
+        ("no last CONTINUATION", &listener, continued, true),
+        ("half of a HEADERS frame", &listener, cut, true),
+        ("trailers without END_HEADERS", &listener, trailers, false),
+    ] {
+        let mut client = H2::open(proxy.listener("web")).expect("it accepts");
+        client.send(&frames).expect("it reads");
+        let (mut statuses, mut last) = (0, None);
+        while let Ok(Some(frame)) = client.next_frame() {
+            statuses += u32::from(frame.kind == H2::HEADERS && frame.payload.ends_with(b"408"));
+            if frame.kind == H2::GOAWAY {
+                last = frame.payload.first_chunk().copied().map(u32::from_be_bytes);
+            }
+        }
+        assert_eq!(statuses, u32::from(is_request), "{what}");
+        assert_eq!(last, Some(u32::from(what.starts_with("trailers") || is_request)), "{what}");
+        late += u64::from(is_request);
+        assert_eq!(stat(proxy, "http.web.downstream_rq_header_timeout"), [late], "{what}");
+    }
+    let mut client = Connection::open(known.listener("web")).expect("it accepts");
+    client.send("PRI * HTTP/2.0\r\n").expect("it reads");
+    let end = client.read_to_end().expect("it ends");
+    assert!(end.len() > 17 && end[end.len() - 17 + 3] == H2::GOAWAY, "half a preface: {end:?}");
+}
+
+/// Those that have all they owe may do nothing for as long as others.
+#[test]
+fn whole_heads_are_not_late() {
+    let proxy = start("hello", "");
+    let mut client = H2::open(proxy.listener("web")).expect("it accepts");
+    client.frame(H2::SETTINGS, 0, 0, b"").expect("it reads");
+    let mut others = H2::open(proxy.listener("web")).expect("it accepts");
+    // Longer than its head might take.
+    others.end().expect("it ends");
+    client.frame(H2::PING, 0, 0, b"and then").expect("it reads");
+    while client.next_frame().expect("a frame").expect("the connection lives").kind != H2::PING {}
+}
+
+/// Answers of an upstream that are not read, however much of them there is, where streams may be idle for ever; the last bytes of an
+/// answer are left to themselves over HTTP/1.
+#[test]
+fn an_answer_of_an_upstream_that_is_not_read_is_given_up() {
+    const CLIENTS: usize = 10;
+    let backend = Backend::start(|request| {
+        let size = request.target.trim_start_matches('/').parse().expect("a number");
+        Reply::text("x".repeat(size))
+    });
+    let routes = format!(
+        "route_config: {{name: local, virtual_hosts: [{{name: all, domains: [\"*\"], routes: [{{match: {{prefix: /}}, \
+         route: {{cluster: backend, idle_timeout: 0s, timeout: 0s}}}}]}}]}}\n      {LIMITS}"
+    );
+    let clusters = [static_cluster("backend", backend.address(), "")];
+    let bootstrap = static_bootstrap(&http_listener("web", &routes, ""), &clusters);
+    for size in [30 << 20, 12 << 10] {
+        let proxy = Proxy::start_with(&bootstrap, 1);
+        proxy.wait_live();
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|_| {
+                let mut client = Connection::socket(proxy.listener("web")).expect("it accepts");
+                client.set_write_timeout(Some(Duration::from_secs(1))).expect("an option");
+                // As many as it takes to fill what lies between.
+                let requests = format!("GET /{size} HTTP/1.1\r\nhost: a\r\n\r\n").repeat(1000);
+                let _ = client.write_all(requests.as_bytes());
+                client
+            })
+            .collect();
+        eventually("HTTP/1 clients to be given up", || {
+            (stat(&proxy, "http.web.downstream_cx_active") == [0]).then_some(())
+        });
+        assert_eq!(stat(&proxy, "http.web.downstream_rq_idle_timeout"), [CLIENTS as u64], "{size}");
+        drop(clients);
+
+        let mut client = H2::open(proxy.listener("web")).expect("it accepts");
+        client.frame(H2::SETTINGS, 0, 0, b"").expect("it reads");
+        let path = H2::field(":path", &format!("/{size}"));
+        let head = [&[0x82, 0x86, 0x01, 1, b'a'][..], &path[..]].concat();
+        let whole = H2::END_STREAM | H2::END_HEADERS;
+        (0..100).for_each(|number| client.frame(H2::HEADERS, whole, 2 * number + 1, &head).expect("it reads"));
+        eventually("HTTP/2 streams to be reset", || (stat(&proxy, "http2.tx_flush_timeout") != [0]).then_some(()));
+        eventually("no stream to be left", || (stat(&proxy, "http2.streams_active") == [0]).then_some(()));
     }
 }
 

@@ -64,6 +64,7 @@ fn defaults_are_envoys() {
     assert_eq!(&*m.server_name, "envoy");
     assert_eq!(m.idle_timeout, Some(Duration::from_secs(3600)));
     assert_eq!(m.stream_idle_timeout, Some(Duration::from_secs(300)));
+    assert_eq!(m.stream_flush_timeout, Duration::from_secs(300));
     assert_eq!((m.request_timeout, m.request_headers_timeout), (None, Some(Duration::from_secs(60))));
     assert_eq!((m.max_request_headers_bytes, m.max_headers_count), (60 * 1024, 100));
     assert_eq!((m.underscores, m.absolute_urls), (HeadersWithUnderscores::Allow, true));
@@ -110,6 +111,7 @@ fn every_field_of_a_connection_manager_arrives() {
     assert!(m.normalize_path && m.merge_slashes);
     assert_eq!((m.escaped_slashes, m.strip_port), (EscapedSlashes::UnescapeAndRedirect, StripPort::Any));
     assert_eq!((m.stream_idle_timeout, m.request_timeout), (None, Some(Duration::from_secs(3))));
+    assert_eq!(m.stream_flush_timeout, Duration::from_secs(300), "an answer may not wait for ever all the same");
     assert_eq!(m.request_headers_timeout, Some(Duration::from_millis(500)));
     assert_eq!((m.max_request_headers_bytes, m.max_headers_count), (96 * 1024, 50));
     assert_eq!((m.underscores, m.absolute_urls), (HeadersWithUnderscores::Drop, false));

@@ -134,6 +134,8 @@ fn hop_by_hop() -> Vec<Case> {
             "200",
         ),
         Case::get("hop-by-hop: nine named", "actions.test", "/", "Connection: 1,2,3,4,5,6,7,8,9\r\n9: x\r\n", "200"),
+        Case::get("hop-by-hop: cookies named", "actions.test", "/", "Connection: Cookie\r\nCookie: a=b\r\n", "200"),
+        refused("hop-by-hop: the host named", "Host, close"),
         refused("hop-by-hop: ten named", "1,2,3,4,5,6,7,8,9,10"),
         refused("hop-by-hop: the client's address named", "close, X-Forwarded-For"),
         refused("hop-by-hop: the scheme named", "x-forwarded-proto"),

@@ -25,15 +25,31 @@ const HEADER: usize = 16;
 const STATE: usize = HEADER + 1;
 const INODE: std::ops::Range<usize> = HEADER + 68..HEADER + 72;
 
-/// Whether the client, whose end has arrived, has only ended its own direction. False where that cannot be known: it is elsewhere,
-/// or the kernel does not say.
-pub(super) fn is_half_closed(stream: &TcpStream) -> bool {
+/// What a client has done with its socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ClientSocket {
+    /// It has ended its own direction, and no more.
+    HalfClosed,
+    /// Nobody has it any more.
+    Closed,
+    /// None of these.
+    Open,
+    /// That cannot be known: it is elsewhere, or the kernel does not say.
+    Unknown,
+}
+
+/// What the client at the other end has done.
+pub(super) fn client_socket(stream: &TcpStream) -> ClientSocket {
     let Ok((client, local)) = stream.peer_addr().and_then(|client| Ok((client, stream.local_addr()?))) else {
-        return false;
+        return ClientSocket::Unknown;
     };
     let dialled = original_destination(stream, local).unwrap_or(local);
-    state_of(client, dialled)
-        .is_ok_and(|state| state.is_some_and(|(state, inode)| FIN_WAIT.contains(&state) && inode != 0))
+    match state_of(client, dialled) {
+        Ok(Some((_, 0))) => ClientSocket::Closed,
+        Ok(Some((state, _))) if FIN_WAIT.contains(&state) => ClientSocket::HalfClosed,
+        Ok(Some(_)) => ClientSocket::Open,
+        Ok(None) | Err(_) => ClientSocket::Unknown,
+    }
 }
 
 /// State and inode of this network namespace's TCP socket from `local` to `peer`.
@@ -97,13 +113,13 @@ mod tests {
     use super::*;
 
     /// What is thought of a client that has done `act` to its connection.
-    async fn after(host: &str, act: impl FnOnce(std::net::TcpStream) -> Option<std::net::TcpStream>) -> bool {
+    async fn after(host: &str, act: impl FnOnce(std::net::TcpStream) -> Option<std::net::TcpStream>) -> ClientSocket {
         let listener = TcpListener::bind((host, 0)).await.expect("loopback can be listened on");
         let client = std::net::TcpStream::connect(listener.local_addr().expect("an address")).expect("it listens");
         let (stream, _) = listener.accept().await.expect("one waits");
         let kept = act(client);
         stream.readable().await.expect("its end arrives");
-        let answer = is_half_closed(&stream);
+        let answer = client_socket(&stream);
         drop(kept);
         answer
     }
@@ -115,12 +131,17 @@ mod tests {
                 client.shutdown(Shutdown::Write).expect("it can be ended");
                 Some(client)
             });
-            assert!(listens.await, "{host}");
+            assert_eq!(listens.await, ClientSocket::HalfClosed, "{host}");
             let gone = after(host, |client| {
                 drop(client);
                 None
             });
-            assert!(!gone.await, "{host}");
+            assert!(matches!(gone.await, ClientSocket::Closed | ClientSocket::Unknown), "{host}");
+            let sends = after(host, |mut client| {
+                client.write_all(b"more").expect("it is open");
+                Some(client)
+            });
+            assert_eq!(sends.await, ClientSocket::Open, "{host}");
         }
     }
 }

@@ -11,8 +11,9 @@ use evenkeel_runtime_config::HttpConnectionManager;
 use tokio::io::AsyncWrite;
 
 use super::Answer;
-use super::half_close::is_half_closed;
+use super::half_close::{ClientSocket, client_socket};
 use crate::conn::buffer::BLOCK_BYTES;
+use crate::conn::hangup::{Hangup, Sign};
 use crate::conn::{Buffer, Outgoing};
 use crate::http::failure::Failure;
 use crate::http::framed::{BodyWriter, FramedBody, Piece, Take};
@@ -27,6 +28,8 @@ const LINGER_BYTES: usize = 256 * 1024;
 /// The connection, and where in the current message it is.
 pub(in crate::http) struct Http1 {
     output: Outgoing,
+    /// Watches `stream` while the current message's client waits and is not read.
+    hangup: Option<Box<Hangup>>,
     pub(in crate::http) stream: Stream,
     pub(in crate::http) input: Buffer,
     body: FramedBody,
@@ -58,6 +61,7 @@ impl Http1 {
             stream,
             input,
             output: Outgoing::default(),
+            hangup: None,
             body: FramedBody::new(Framing::None, false),
             writer: BodyWriter::new(Framing::None, false),
             requests,
@@ -106,11 +110,11 @@ impl Http1 {
         }
     }
 
-    /// Reads ahead, within a block: the next request, or the end.
+    /// Reads ahead, within a block: the next request, or the end. What comes behind that is watched for.
     pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
         while !(self.tunnel || self.half_closed) && self.input.len() < BLOCK_BYTES {
             match ready!(self.input.poll_receive(&mut self.stream, BLOCK_BYTES, cx)) {
-                Ok(0) if matches!(&self.stream, Stream::Tcp(stream) if is_half_closed(stream)) => {
+                Ok(0) if self.client_listens() => {
                     self.half_closed = true;
                     self.keep_alive &= !self.input.is_empty();
                 }
@@ -118,7 +122,35 @@ impl Http1 {
                 Ok(_) => {}
             }
         }
-        Poll::Pending
+        self.poll_hangup(cx)
+    }
+
+    /// Whether the client, whose end has arrived, waits for its answers. Over TLS its end is that of both directions.
+    fn client_listens(&self) -> bool {
+        matches!(&self.stream, Stream::Tcp(stream) if client_socket(stream) == ClientSocket::HalfClosed)
+    }
+
+    /// Watches for a client that leaves behind bytes that are not read.
+    fn poll_hangup(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
+        let Some(stream) = self.stream.tcp() else { return Poll::Pending };
+        if self.hangup.is_none() {
+            self.hangup = Hangup::watch(stream).map(Box::new);
+        }
+        let Some(hangup) = &self.hangup else { return Poll::Pending };
+        loop {
+            match ready!(hangup.poll(cx)) {
+                Sign::Reset => return Poll::Ready(Failure::ClientGone),
+                // What it has sent into a tunnel is for the other end, whether it waits for an answer or not.
+                Sign::End | Sign::Look if self.tunnel => hangup.stop_looking(),
+                Sign::End if self.client_listens() => self.half_closed = true,
+                Sign::End => return Poll::Ready(Failure::ClientGone),
+                Sign::Look => match client_socket(stream) {
+                    ClientSocket::Closed => return Poll::Ready(Failure::ClientGone),
+                    ClientSocket::Unknown => hangup.stop_looking(),
+                    ClientSocket::Open | ClientSocket::HalfClosed => {}
+                },
+            }
+        }
     }
 
     pub(super) fn received_all(&self) -> bool {
@@ -196,8 +228,11 @@ impl Http1 {
         }
     }
 
-    pub(super) fn unsent(&self) -> usize {
-        self.output.len()
+    /// As [`super::Downstream::backlog`]; what is to leave with others in a moment does not wait for the client. The last bytes may wait
+    /// within TLS.
+    pub(in crate::http) fn backlog(&self) -> Option<u64> {
+        let waits = !self.output.is_sent() && !self.output.is_in_burst();
+        waits.then(|| self.stream.ciphertext_sent().wrapping_sub(self.output.len() as u64))
     }
 
     pub(super) fn is_flushed(&self) -> bool {
@@ -211,6 +246,7 @@ impl Http1 {
 
     pub(super) fn end(&mut self, close: bool) -> bool {
         let whole = self.body.is_done() && !self.tunnel;
+        self.hangup = None;
         self.linger |= close || !whole;
         !close && whole
     }

@@ -168,12 +168,13 @@ impl Downstream<'_> {
         }
     }
 
-    /// Bytes that were handed over and wait for the client to take what was before them.
-    pub(super) fn unsent(&self) -> usize {
+    /// Where something that was handed over waits for the client to take what was before it: a number that changes whenever it has taken
+    /// some.
+    pub(super) fn backlog(&self) -> Option<u64> {
         match self {
-            Self::Http1(side) => side.unsent(),
-            Self::Http2(side) => side.unsent(),
-            Self::Lent(side) => side.unsent(),
+            Self::Http1(side) => side.backlog(),
+            Self::Http2(side) => backlog(side.unsent()),
+            Self::Lent(side) => backlog(side.unsent()),
         }
     }
 
@@ -212,4 +213,8 @@ impl Downstream<'_> {
             Self::Http2(_) | Self::Lent(_) => true,
         }
     }
+}
+
+fn backlog(unsent: usize) -> Option<u64> {
+    (unsent > 0).then_some(unsent as u64)
 }
