@@ -197,8 +197,8 @@ fn mount_resolver(place: &Place) -> Result<(), NetworkError> {
 
 /// The search list of a resolv.conf: its last `search` or `domain` counts.
 fn search_of(resolv_conf: &str) -> &str {
-    let lists = resolv_conf.lines().filter_map(|line| line.split_once([' ', '\t']));
-    let last = lists.filter(|(word, _)| ["search", "domain"].contains(word)).last();
+    let mut from_last = resolv_conf.lines().rev().filter_map(|line| line.split_once([' ', '\t']));
+    let last = from_last.find(|(word, _)| ["search", "domain"].contains(word));
     last.map_or("", |(_, list)| list.trim()).trim_end_matches('.')
 }
 

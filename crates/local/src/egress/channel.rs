@@ -68,8 +68,10 @@ fn receive(end: &OwnedFd) -> io::Result<Option<Message>> {
         let message = recvmsg::<()>(end.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
         for control in message.cmsgs()? {
             if let ControlMessageOwned::ScmRights(received) = control {
-                // SAFETY: the kernel installed these descriptors for us in this very call.
-                descriptor = received.into_iter().map(|raw| unsafe { OwnedFd::from_raw_fd(raw) }).last();
+                for raw in received {
+                    // SAFETY: the kernel installed these descriptors for us in this very call. All are owned, so that none stays open.
+                    descriptor = Some(unsafe { OwnedFd::from_raw_fd(raw) });
+                }
             }
         }
         message.bytes
