@@ -33,7 +33,7 @@ pub(super) fn destination_rule(document: &Mapping) -> Option<DestinationRule> {
     tls_settings(spec, &mut all);
     let is_off =
         |tls: &&Node| sound::<ClientTlsSettings>(tls).is_some_and(|tls| tls.mode == Some(ClientTlsMode::Disable));
-    all.retain(|tls| !is_off(&tls));
+    all.retain(|tls| !is_off(tls));
     let of_all = spec.at_path("trafficPolicy.tls");
     let tls = match all.as_slice() {
         [] => return None,

@@ -74,7 +74,7 @@ impl Attacker {
     /// Writes what there is, and reads once.
     async fn turn(&mut self) -> io::Result<()> {
         self.flush().await?;
-        let mut buffer = [0; 16 * 1024];
+        let mut buffer = vec![0; 16 * 1024];
         let read = tokio::time::timeout(PATIENCE, self.io.read(&mut buffer)).await.expect("something in time")?;
         if read == 0 {
             self.heard.gone = true;
