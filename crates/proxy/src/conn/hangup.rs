@@ -37,9 +37,8 @@ struct Client {
     waker: Waker,
     ended: bool,
     reset: bool,
-    look: bool,
-    /// It can be looked for.
-    is_near: bool,
+    /// It should be looked for; `None`: that is in vain.
+    look: Option<bool>,
 }
 
 /// What is known of a client.
@@ -88,9 +87,9 @@ pub(crate) fn tick() {
             if looks == 0 {
                 return;
             }
-            if let Some(client) = watch.clients.get_mut(watch.next_look).filter(|client| client.is_near) {
+            if let Some(client) = watch.clients.get_mut(watch.next_look).filter(|client| client.look.is_some()) {
                 looks -= 1;
-                client.look = true;
+                client.look = Some(true);
                 client.waker.wake_by_ref();
             }
         }
@@ -104,8 +103,7 @@ impl Hangup {
         let socket = stream.as_raw_fd();
         WATCH.with_borrow_mut(|watch| {
             let epoll = watch.epoll.as_ref()?;
-            let client =
-                Client { waker: Waker::noop().clone(), ended: false, reset: false, look: false, is_near: true };
+            let client = Client { waker: Waker::noop().clone(), ended: false, reset: false, look: Some(false) };
             let key = watch.clients.insert(client);
             if control(epoll, libc::EPOLL_CTL_ADD, socket, key).is_err() {
                 watch.clients.remove(key);
@@ -124,7 +122,8 @@ impl Hangup {
             if std::mem::take(&mut client.ended) {
                 return Poll::Ready(Sign::End);
             }
-            if std::mem::take(&mut client.look) {
+            if client.look == Some(true) {
+                client.look = Some(false);
                 return Poll::Ready(Sign::Look);
             }
             if !client.waker.will_wake(cx.waker()) {
@@ -137,7 +136,7 @@ impl Hangup {
 
     /// It is in vain to look for this client.
     pub(crate) fn stop_looking(&self) {
-        self.with(|client| client.is_near = false);
+        self.with(|client| client.look = None);
     }
 
     /// `None` during thread exit, when the list may be gone.
