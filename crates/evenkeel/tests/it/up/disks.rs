@@ -31,10 +31,14 @@ fn a_state_directory_that_cannot_be_written_is_said_in_a_line_and_one_that_fills
     let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
     let (app, folder) = (state(), state());
     let shown = folder.path().display().to_string();
-    // It prints without end, and ends with 9 should that fail.
-    let run = "python3 -m http.server --bind 0.0.0.0 8000 & \
-               while printf '%08000d\\n' $((i=i+1)) || exit 9; do sleep 0.0001; done";
-    fs::write(app.path().join("web.yaml"), super::deployment("web", 1, run)).expect("it can be written");
+    // It prints without end, less once it is asked to be quiet, and ends with 9 should that fail.
+    let quiet = app.path().join("quiet");
+    let run = format!(
+        "python3 -m http.server --bind 0.0.0.0 8000 & while printf '%08000d\\n' $((i=i+1)) || exit 9; \
+         do [ -e {} ] && sleep 1; sleep 0.0001; done",
+        quiet.display()
+    );
+    fs::write(app.path().join("web.yaml"), super::deployment("web", 1, &run)).expect("it can be written");
     for (options, before, expected) in [
         ("ro", "true", format!("error: cannot use the state directory {shown} (another: --state DIR): Read-only")),
         ("size=64k", "true", format!("error: the disk of the state directory {shown} has ")),
@@ -51,6 +55,7 @@ fn a_state_directory_that_cannot_be_written_is_said_in_a_line_and_one_that_fills
     let state = format!("/proc/{}/root{shown}", up.pid());
     let logs = || fs::read_dir(format!("{state}/logs")).expect("the logs are there").flatten();
     let log = logs().find(|log| log.file_name().to_string_lossy().ends_with(".app.log")).expect("the program's").path();
+    fs::write(&quiet, "").expect("it can be written");
     fs::OpenOptions::new().write(true).truncate(true).open(&log).expect("our own file");
     up.wait_for_line("has space again");
     evenkeel_testkit::eventually("what was lost", || {
