@@ -53,6 +53,14 @@ fn a_state_directory_that_cannot_be_written_is_said_in_a_line_and_one_that_fills
     up.wait_for_line("is full (");
     up.wait_for_line("calls go on");
     let state = format!("/proc/{}/root{shown}", up.pid());
+    // Said while there is a little left: lines are lost when nothing is.
+    let (filler, page) = (format!("{state}/filler"), [0; 4096]);
+    evenkeel_testkit::eventually("nothing to be left", || {
+        let full = fs::write(&filler, page).is_err();
+        fs::remove_file(&filler).expect("our own file");
+        full.then_some(())
+    });
+    std::thread::sleep(std::time::Duration::from_millis(200));
     let logs = || fs::read_dir(format!("{state}/logs")).expect("the logs are there").flatten();
     let log = logs().find(|log| log.file_name().to_string_lossy().ends_with(".app.log")).expect("the program's").path();
     fs::write(&quiet, "").expect("it can be written");
