@@ -38,7 +38,8 @@ static_resources:
             patience = PATIENCE.as_secs(),
             admin = address(self.admin),
             listen = address(self.listen),
-            direction = if self.protocol == Protocol::Mesh { "\n    traffic_direction: INBOUND" } else { "" },
+            // Whoever shows a certificate is a sidecar's client.
+            direction = self.downstream_tls.map_or("", |_| "\n    traffic_direction: INBOUND"),
             upstream = address(self.upstream),
             filter = if self.protocol == Protocol::Tcp { self.tcp_proxy() } else { self.connection_manager() },
             downstream_tls = self.downstream_tls.map_or_else(String::new, |tls| self.downstream_tls(tls)),
