@@ -31,7 +31,7 @@ impl Schema {
         }
         // The sets are made by the build and covered by a test: they can only fail to load in a broken build, and then what is
         // missing is said to be unknown.
-        let pool = load().unwrap_or_else(|error| {
+        let pool = load_apart().unwrap_or_else(|error| {
             tracing::error!(%error, "the embedded protobuf schema does not load");
             DescriptorPool::new()
         });
@@ -50,6 +50,14 @@ impl Schema {
         let descriptor = self.message(type_url::message_name(&any.type_url))?;
         Some(DynamicMessage::decode(descriptor, &*any.value))
     }
+}
+
+/// Loads in a thread of its own. An allocator keeps each thread's blocks in pages of that thread: when the descriptors go, whole pages
+/// become free, and not the greater part of many in which something that stays was put between them.
+fn load_apart() -> Result<DescriptorPool, DescriptorError> {
+    let loading = std::thread::Builder::new().name("schema".to_owned()).spawn(load);
+    // Where there is no thread to be had, memory is the smaller worry.
+    loading.ok().and_then(|thread| thread.join().ok()).unwrap_or_else(load)
 }
 
 /// Envoy's descriptors, and of ours those in files that Envoy's set lacks.
