@@ -127,6 +127,12 @@ impl Timers {
         self.backlog.and_then(|(since, _)| after(since, self.flush_limit))
     }
 
+    /// The whole request has come.
+    pub(super) fn complete(&mut self, now: Instant) {
+        self.request = None;
+        self.route = self.route.or(after(now, self.route_limit));
+    }
+
     /// Something moved.
     pub(super) fn move_on(&mut self) {
         self.moved = true;
@@ -321,8 +327,7 @@ impl Exchange<'_, '_> {
                 self.upload.ended = true;
                 let now = request.clock.now();
                 request.received_all.get_or_insert(now);
-                self.timers.request = None;
-                self.timers.route = self.timers.route.or(after(now, self.timers.route_limit));
+                self.timers.complete(now);
             }
             Piece::Nothing => {
                 ready!(self.poll_flushed(cx))?;

@@ -1,7 +1,9 @@
 //! The request on its way up: a host, a connection to it, the request over it, until there is an answer or no try is left.
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::{Poll, ready};
 use std::time::{Duration, SystemTime};
 
 use evenkeel_filters::stateful_session::Session;
@@ -84,8 +86,13 @@ impl Life<'_> {
                         retrying = Some(permit);
                         let pause = self.back_off(forward, attempt.is_ok());
                         drop(attempt);
-                        Box::pin(tokio::time::sleep(pause)).await;
-                        self.request.clock.wait();
+                        let paused = Box::pin(self.unless_over(&mut timers, tokio::time::sleep(pause))).await;
+                        if let Err(failure) = paused {
+                            if matches!(failure, Failure::ResponseTimeout) {
+                                forward.cluster.stats().inc(cluster::Counter::upstream_rq_timeout);
+                            }
+                            return self.give_up(forward, failure).await;
+                        }
                         self.announce_time_left(forward);
                         continue;
                     }
@@ -103,19 +110,49 @@ impl Life<'_> {
                     }
                     self.respond(forward, answered, &mut upload, &mut timers).await
                 }
-                Err(failure) => {
-                    count_failure(forward, &failure);
-                    if self.is_for_another_host(&failure) && self.send_elsewhere(&failure) {
-                        return true;
-                    }
-                    let reply = match self.request.attempts {
-                        1 => Reply::from(&failure),
-                        _ => Reply::after_retries(&failure),
-                    };
-                    self.reply(reply, Some(forward.levels)).await
-                }
+                Err(failure) => self.give_up(forward, failure).await,
             };
         }
+    }
+
+    /// No try is left, and there is no answer but the proxy's own.
+    async fn give_up(&mut self, forward: &Forward<'_>, failure: Failure) -> bool {
+        count_failure(forward, &failure);
+        if self.is_for_another_host(&failure) && self.send_elsewhere(&failure) {
+            return true;
+        }
+        let reply = match self.request.attempts {
+            1 => Reply::from(&failure),
+            _ => Reply::after_retries(&failure),
+        };
+        self.reply(reply, Some(forward.levels)).await
+    }
+
+    /// Waits for what has to come before an exchange can begin, unless the client leaves meanwhile or a time limit passes.
+    async fn unless_over<T>(&mut self, timers: &mut Timers, awaited: impl Future<Output = T>) -> Result<T, Failure> {
+        let mut awaited = pin!(awaited);
+        self.request.clock.wait();
+        let complete = self.down.received_all();
+        if complete {
+            let now = self.request.clock.now();
+            self.request.received_all.get_or_insert(now);
+            timers.complete(now);
+        }
+        poll_fn(|cx| {
+            if let Poll::Ready(come) = awaited.as_mut().poll(cx) {
+                self.request.clock.wait();
+                return Poll::Ready(Ok(come));
+            }
+            if let Poll::Ready(failure) = self.down.poll_gone(cx) {
+                return Poll::Ready(Err(failure));
+            }
+            let clock = &mut self.request.clock;
+            let until = timers.next(clock.now());
+            clock.wait();
+            ready!(self.deadline.poll(until, cx));
+            Poll::Ready(Err(timers.passed(clock.now(), complete)))
+        })
+        .await
     }
 
     /// Whether a client which is a sidecar or a gateway had better ask another host: this one got nothing of the request, or
@@ -162,7 +199,7 @@ impl Life<'_> {
             let mut up = match ready.map(|way| self.upstream(forward, way)) {
                 Some(up) => up,
                 // Few requests wait for a connection; those that do not need no room for it.
-                None => Box::pin(self.connect(forward, &host, raced)).await?,
+                None => Box::pin(self.connect(forward, timers, &host, raced)).await?,
             };
             forward.cluster.report_connected(&host);
             self.request.upstream_local = up.local_addr();
@@ -182,20 +219,26 @@ impl Life<'_> {
     }
 
     /// A connection that is not waiting in the pool.
-    async fn connect(&mut self, forward: &Forward<'_>, host: &Rc<Host>, raced: bool) -> Result<Upstream, Failure> {
+    async fn connect(
+        &mut self,
+        forward: &Forward<'_>,
+        timers: &mut Timers,
+        host: &Rc<Host>,
+        raced: bool,
+    ) -> Result<Upstream, Failure> {
         let (version, priority) = (self.request.head.version, forward.action.priority);
-        let connected = match raced {
-            _ if forward.terminates_connect(self.request) => {
-                forward.cluster.connect_tcp(host, &self.origin.view).await.map(Way::Http1)
+        let (is_tcp, is_tunnel) = (forward.terminates_connect(self.request), self.request.tunnel.is_some());
+        let view = &self.origin.view;
+        let connecting = async {
+            match raced {
+                _ if is_tcp => forward.cluster.connect_tcp(host, view).await.map(Way::Http1),
+                _ if host.names_clients() => forward.cluster.acquire_naming(host, version, view).await,
+                _ if is_tunnel => forward.cluster.acquire_for(host, version, Need::Tunnel, priority).await,
+                true => forward.cluster.acquire_for(host, version, Need::Fresh, priority).await,
+                false => forward.cluster.acquire(host, version, priority).await,
             }
-            _ if host.names_clients() => forward.cluster.acquire_naming(host, version, &self.origin.view).await,
-            _ if self.request.tunnel.is_some() => {
-                forward.cluster.acquire_for(host, version, Need::Tunnel, priority).await
-            }
-            true => forward.cluster.acquire_for(host, version, Need::Fresh, priority).await,
-            false => forward.cluster.acquire(host, version, priority).await,
         };
-        self.request.clock.wait();
+        let connected = self.unless_over(timers, connecting).await?;
         let way = connected.map_err(Failure::from).inspect_err(|failure| {
             if let Failure::Connect(reason) = failure {
                 self.request.transport_failure.clone_from(reason);

@@ -30,4 +30,5 @@ mod slow_clients;
 mod streams;
 mod tcp;
 mod upgrade;
+mod waits;
 mod xds;
