@@ -46,6 +46,39 @@ impl Diagnostics {
         }
         text
     }
+
+    /// What is merely good to know, and all else.
+    pub fn split_infos(self) -> (Self, Self) {
+        let (mut infos, mut others) = (Self::new(), Self::new());
+        for finding in self {
+            if finding.severity == Severity::Info { &mut infos } else { &mut others }.push(finding);
+        }
+        (infos, others)
+    }
+
+    /// One line for all findings that say the same, with the first place: a cluster's files hold much that has no effect here, and
+    /// what is wrong with them should not be lost in it.
+    pub fn in_short(&self) -> String {
+        let mut places: BTreeMap<(&str, &str, &str), Vec<&Span>> = BTreeMap::new();
+        for finding in self {
+            let said = (finding.severity.as_str(), finding.code, &*finding.message);
+            places.entry(said).or_default().push(&finding.span);
+        }
+        let mut text = String::new();
+        for ((severity, code, message), spans) in &places {
+            let first = spans.first().map(ToString::to_string).unwrap_or_default();
+            let others = match spans.len().saturating_sub(1) {
+                0 => String::new(),
+                1 => " and 1 place more".to_owned(),
+                others => format!(" and {others} places more"),
+            };
+            text.push_str(&format!("{severity}[{code}]: {message} ({first}{others})\n"));
+        }
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text
+    }
 }
 
 impl Diagnostic {

@@ -1,7 +1,5 @@
 //! `evenkeel validate`: what the control plane would say of files, without running anything.
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,45 +26,14 @@ pub fn run(paths: &[PathBuf], strict: bool, out: &mut dyn Write) -> io::Result<u
     }
     read.diagnostics.sort();
     let colour = io::stdout().is_terminal();
-    let (infos, others): (Diagnostics, Diagnostics) = split(read.diagnostics);
+    let (infos, others) = read.diagnostics.split_infos();
     out.write_all(others.render(&read.sources, colour).as_bytes())?;
-    out.write_all(in_short(&infos).as_bytes())?;
+    out.write_all(infos.in_short().as_bytes())?;
     let errors = others.count(Severity::Error);
     let warnings = others.count(Severity::Warning);
     let (errors_text, warnings_text) = (counted(errors, "error"), counted(warnings, "warning"));
     writeln!(out, "{}: {errors_text}, {warnings_text}", counted(read.objects, "object"))?;
     Ok(u8::from(errors > 0 || (strict && warnings > 0)))
-}
-
-fn split(all: Diagnostics) -> (Diagnostics, Diagnostics) {
-    let (mut infos, mut others) = (Diagnostics::new(), Diagnostics::new());
-    for finding in all {
-        if finding.severity == Severity::Info { &mut infos } else { &mut others }.push(finding);
-    }
-    (infos, others)
-}
-
-/// What is good to know, one line for all that says the same: a cluster's files hold much that has no effect here, and what
-/// is wrong with them should not be lost in it.
-fn in_short(infos: &Diagnostics) -> String {
-    let mut places: BTreeMap<(&str, &str), Vec<&Span>> = BTreeMap::new();
-    for info in infos {
-        places.entry((info.code, &info.message)).or_default().push(&info.span);
-    }
-    let mut text = String::new();
-    for ((code, message), spans) in &places {
-        let first = spans.first().map(ToString::to_string).unwrap_or_default();
-        let others = match spans.len().saturating_sub(1) {
-            0 => String::new(),
-            others => format!(" and {} more", counted(others, "place")),
-        };
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "info[{code}]: {message} ({first}{others})");
-    }
-    if !text.is_empty() {
-        text.push('\n');
-    }
-    text
 }
 
 #[derive(Default)]

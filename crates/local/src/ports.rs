@@ -129,7 +129,7 @@ pub struct HostPort {
     pub listener: u16,
     /// Where it listens on the host.
     pub address: SocketAddr,
-    /// `http` or `https`, for the URL.
+    /// Of the URL: `http` or `https`; `tcp` where no browser is served.
     pub scheme: &'static str,
     /// The Gateway's port.
     pub gateway: GatewayPort,
@@ -141,7 +141,7 @@ impl HostPort {
     pub(crate) fn of(port: &GatewayPort, listener: TcpListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let scheme = if port.protocol.eq_ignore_ascii_case("HTTPS") { "https" } else { "http" };
+        let scheme = scheme(&port.protocol);
         let socket = lift(listener.into())?;
         Ok(Self { listener: port.listener(), address, scheme, gateway: port.clone(), socket })
     }
@@ -174,8 +174,10 @@ impl HostPort {
     /// What to type into a browser, or, where the server is asked for by name or shows a certificate that no browser knows, into
     /// a shell.
     pub fn way_in(&self) -> String {
-        if self.scheme != "https" {
-            return format!("{}://{}/", self.scheme, self.address);
+        match self.scheme {
+            "https" => {}
+            "tcp" => return format!("{} (TCP)", self.address),
+            scheme => return format!("{scheme}://{}/", self.address),
         }
         let (ip, port) = (self.address.ip(), self.address.port());
         let (host, resolve) = match &self.gateway.host {
@@ -189,6 +191,16 @@ impl HostPort {
         };
         let own = if self.gateway.is_mutual { " --cert YOURS.pem --key YOURS.key" } else { "" };
         format!("curl {trust}{own}{resolve} https://{host}:{port}/{note}")
+    }
+}
+
+/// Of a server's protocol, in Istio's words. Under `TLS` clients of any protocol pass through, most of them HTTPS.
+fn scheme(protocol: &str) -> &'static str {
+    let is_one_of = |names: &[&str]| names.iter().any(|name| protocol.eq_ignore_ascii_case(name));
+    match () {
+        () if is_one_of(&["HTTPS", "TLS"]) => "https",
+        () if is_one_of(&["TCP", "MONGO", "MYSQL", "REDIS"]) => "tcp",
+        () => "http",
     }
 }
 
@@ -309,12 +321,15 @@ mod tests {
             Ok::<_, PortError>(())
         };
         check("HTTP", Some("a.test"), None, "http://127.0.0.1:PORT/")?;
+        check("GRPC", None, None, "http://127.0.0.1:PORT/")?;
+        check("TCP", None, None, "127.0.0.1:PORT (TCP)")?;
         let unchecked = "# -k: its certificate is not checked";
         check("HTTPS", None, Some("/a.pem"), &format!("curl -k https://127.0.0.1:PORT/  {unchecked}"))?;
         let named = "--resolve a.test:PORT:127.0.0.1 https://a.test:PORT/";
         check("HTTPS", Some("a.test"), Some("/a.pem"), &format!("curl --cacert /a.pem {named}"))?;
         check("HTTPS", Some("a.test"), Some("/a b.pem"), &format!("curl --cacert '/a b.pem' {named}"))?;
         check("HTTPS", Some("a.test"), None, &format!("curl -k {named}  {unchecked}"))?;
+        check("tls", Some("a.test"), None, &format!("curl -k {named}  {unchecked}"))?;
         Ok(())
     }
 

@@ -184,12 +184,14 @@ fn read(
     let errors = all.count(Severity::Error);
     let told = if errors > 0 {
         all.sort();
-        &all
+        all.clone()
     } else {
         // The others are the control plane's to tell, together with what it finds in the files as a whole.
-        &local
+        local
     };
-    let _ = out.write_all(told.render(&files.sources(told), preflight::is_terminal()).as_bytes());
+    let (infos, others) = told.split_infos();
+    let _ = out.write_all(infos.in_short().as_bytes());
+    let _ = out.write_all(others.render(&files.sources(&others), preflight::is_terminal()).as_bytes());
     if errors > 0 {
         let count = if errors == 1 { "1 error".to_owned() } else { format!("{errors} errors") };
         return Err(UpError::Refused { directory: directory.to_path_buf(), count });

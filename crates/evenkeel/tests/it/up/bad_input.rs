@@ -1,12 +1,13 @@
 //! What a user gets wrong is answered in one line, with a way out, before anything starts.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use evenkeel_testkit::Process;
 
-use super::user::User;
+use super::user::{User, open_to_all};
 use super::{PATIENCE, capitals, entries, state};
 
 /// Runs `up` on a directory with these files and expects it to refuse in these words.
@@ -40,6 +41,31 @@ const DEPLOYMENT: &str = "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  na
 fn a_directory_that_is_none() {
     refuses(Path::new("/nowhere/at/all"), &[], &["error: /nowhere/at/all is not a directory with YAML files"]);
     refuses(&capitals().join("gateway.yaml"), &[], &["name the directory it is in"]);
+}
+
+/// What is in it may be what closes a workload: neither command takes the rest for all.
+#[test]
+fn a_directory_within_that_cannot_be_read() {
+    let (user, folder) = (User::unprivileged(), tempfile::tempdir().expect("a temporary directory"));
+    let closed = folder.path().join("policies");
+    fs::create_dir(&closed).expect("our own folder");
+    fs::write(folder.path().join("web.yaml"), DEPLOYMENT).expect("our own folder");
+    open_to_all(folder.path());
+    open_to_all(&folder.path().join("web.yaml"));
+    fs::set_permissions(&closed, Permissions::from_mode(0)).expect("our own folder");
+    let directory = folder.path().display().to_string();
+    for arguments in [vec!["validate", &directory], vec!["up", &directory, "--state", "STATE"]] {
+        let state = user.state.path().display().to_string();
+        let arguments: Vec<_> =
+            arguments.into_iter().map(|word| if word == "STATE" { &*state } else { word }).collect();
+        let mut process = Process::spawn(&mut user.evenkeel(&arguments));
+        let status = process.wait_for_exit(PATIENCE);
+        let output = process.output();
+        assert_eq!(status.code(), Some(1), "{output}");
+        assert!(output.contains("error[unreadable-file]: cannot read the directory: Permission denied"), "{output}");
+        assert!(output.contains(&*closed.to_string_lossy()), "{output}");
+        assert_eq!(entries(user.state.path()), Vec::<String>::new(), "something was started");
+    }
 }
 
 #[test]
