@@ -71,7 +71,9 @@ fn an_http2_beginning_is_not_waited_for() {
         assert_eq!(statuses, u32::from(is_request), "{what}");
         assert_eq!(last, Some(u32::from(what.starts_with("trailers") || is_request)), "{what}");
         late += u64::from(is_request);
-        assert_eq!(stat(proxy, "http.web.downstream_rq_header_timeout"), [late], "{what}");
+        eventually(&format!("{what} to be counted"), || {
+            (stat(proxy, "http.web.downstream_rq_header_timeout") == [late]).then_some(())
+        });
     }
     let mut client = Connection::open(known.listener("web")).expect("it accepts");
     client.send("PRI * HTTP/2.0\r\n").expect("it reads");
@@ -120,10 +122,10 @@ fn an_answer_of_an_upstream_that_is_not_read_is_given_up() {
                 client
             })
             .collect();
-        eventually("HTTP/1 clients to be given up", || {
-            (stat(&proxy, "http.web.downstream_cx_active") == [0]).then_some(())
+        eventually(&format!("HTTP/1 clients to be given up on {size} bytes"), || {
+            let given_up = stat(&proxy, "http.web.downstream_rq_idle_timeout") == [CLIENTS as u64];
+            (given_up && stat(&proxy, "http.web.downstream_cx_active") == [0]).then_some(())
         });
-        assert_eq!(stat(&proxy, "http.web.downstream_rq_idle_timeout"), [CLIENTS as u64], "{size}");
         drop(clients);
 
         let mut client = H2::open(proxy.listener("web")).expect("it accepts");

@@ -1,6 +1,6 @@
 """Calls that a program in the mesh makes, one line for each: what it asked for, and what it saw."""
 
-import http.client, socket, ssl, sys
+import errno, http.client, socket, ssl, sys
 
 
 def get(to, path='/', host=None, tls=False):
@@ -57,5 +57,6 @@ for call in sys.argv[1:]:
     except (ConnectionResetError, BrokenPipeError, http.client.RemoteDisconnected, ssl.SSLError):
         seen = 'cut off'
     except OSError as error:
-        seen = error.strerror or type(error).__name__
+        # ENOTCONN: the reset has come before this end was to be shut.
+        seen = 'cut off' if error.errno == errno.ENOTCONN else error.strerror or type(error).__name__
     print(f'{call}: {seen}', flush=True)

@@ -114,10 +114,7 @@ impl Http1 {
     pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
         while !(self.tunnel || self.half_closed) && self.input.len() < BLOCK_BYTES {
             match ready!(self.input.poll_receive(&mut self.stream, BLOCK_BYTES, cx)) {
-                Ok(0) if self.client_listens() => {
-                    self.half_closed = true;
-                    self.keep_alive &= !self.input.is_empty();
-                }
+                Ok(0) if self.client_listens() => self.half_closed = true,
                 Ok(0) | Err(_) => return Poll::Ready(Failure::ClientGone),
                 Ok(_) => {}
             }
@@ -241,7 +238,8 @@ impl Http1 {
 
     pub(super) fn must_close(&self, max_requests: Option<u32>) -> bool {
         // What is left of a request that is answered already is not waited for.
-        !self.keep_alive || !self.received_all() || max_requests.is_some_and(|most| most > 0 && self.requests >= most)
+        let last = self.half_closed && self.input.is_empty();
+        last || !self.keep_alive || !self.received_all() || max_requests.is_some_and(|most| most > 0 && self.requests >= most)
     }
 
     pub(super) fn end(&mut self, close: bool) -> bool {
