@@ -8,11 +8,17 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod buffer;
+pub mod cors;
+pub mod fault;
 pub mod grpc_stats;
 mod http;
 mod network;
 pub mod rbac;
 pub mod stateful_session;
 
-pub use http::{Answer, Body, Decision, HttpFilter, HttpFilters, Kept, LocalReply, Position, RequestContext};
+pub use http::{
+    Body, ClusterScope, Data, Decision, FilterFacts, FilterStreams, Flow, Form, HeadView, HostOverride, HttpFilters,
+    Pause, Reply, RequestContext, ResponseContext, RouteContext, Services, Setup, StateObject, TrailersContext, Wait,
+    Woken,
+};
 pub use network::{Closed, NetworkFilter, NetworkFilters};

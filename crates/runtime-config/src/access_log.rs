@@ -80,12 +80,12 @@ pub enum GrpcStatusFormat {
     Number,
 }
 
-/// How `%FILTER_STATE(envoy.filters.http.grpc_stats)%` is written.
+/// How `%FILTER_STATE%` is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GrpcMessagesFormat {
-    /// `TYPED`: the JSON form of Envoy's `FilterObject`.
+pub enum FilterStateFormat {
+    /// `TYPED`: JSON.
     Typed,
-    /// `PLAIN`: the client's and the server's number of messages, with a comma between them.
+    /// `PLAIN`: the object's own text.
     Plain,
 }
 
@@ -158,13 +158,20 @@ pub enum Operator {
     RequestId,
     Hostname,
     FilterChainName,
-    /// The messages of a call of gRPC, where `envoy.filters.http.grpc_stats` keeps them (`FILTER_STATE`).
-    GrpcMessages(GrpcMessagesFormat),
+    /// What an HTTP filter keeps under this key (`FILTER_STATE`).
+    FilterState(Box<str>, FilterStateFormat),
+    /// What a filter has found out (`DYNAMIC_METADATA`).
+    DynamicMetadata {
+        /// The filter.
+        filter: Box<str>,
+        /// Keys, from the outermost object in; none: all of it.
+        path: Vec<Box<str>>,
+    },
     /// What a proxy that was asked for a tunnel answered: `%FILTER_STATE(envoy.tcp_proxy.propagate_response_headers)%`.
     TunnelHeaders,
     /// What it said at the tunnel's end: `%FILTER_STATE(envoy.tcp_proxy.propagate_response_trailers)%`.
     TunnelTrailers,
-    /// Dynamic metadata, filter state and others that this build never sets: prints `-`.
+    /// Filter state and others that this build never sets: prints `-`.
     Unset,
 }
 

@@ -1,6 +1,6 @@
 //! Format strings of access logs and header values: `%OPERATOR(argument):length%` with literals between.
 
-use crate::access_log::{Format, FormatPart, GrpcMessagesFormat, GrpcStatusFormat, Operator, Precision, TimePoint};
+use crate::access_log::{FilterStateFormat, Format, FormatPart, GrpcStatusFormat, Operator, Precision, TimePoint};
 
 /// Envoy's own format, used when a file access log has none.
 pub const ENVOY_DEFAULT_FORMAT: &str = "[%START_TIME%] \"%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%\" \
@@ -152,8 +152,9 @@ impl<'t> Command<'t> {
                 return Ok(Resolved::Literal(value));
             }
             "FILTER_STATE" if self.argument.is_some() => self.filter_state()?,
-            // Nothing in this build sets these, so `-` is the truth.
-            "DYNAMIC_METADATA" | "UPSTREAM_FILTER_STATE" if self.argument.is_some() => Operator::Unset,
+            "DYNAMIC_METADATA" => self.dynamic_metadata()?,
+            // Nothing in this build sets it, so `-` is the truth.
+            "UPSTREAM_FILTER_STATE" if self.argument.is_some() => Operator::Unset,
             name => return Err(FormatError::Unknown { at: self.at, name: name.into() }),
         }))
     }
@@ -170,22 +171,35 @@ impl<'t> Command<'t> {
         Ok(make(first.into(), second.map(Into::into)))
     }
 
-    /// Two filters keep such a state; of others `-` is the truth. None has fields, and a tunnel's no plain form, as in Envoy.
+    /// What filters keep has no fields.
     fn filter_state(&self) -> Result<Operator, FormatError> {
         let argument = self.argument.unwrap_or_default();
         let (key, format) = argument.split_once(':').unwrap_or((argument, "TYPED"));
         let format = match format {
-            "TYPED" => GrpcMessagesFormat::Typed,
-            "PLAIN" => GrpcMessagesFormat::Plain,
+            "TYPED" => FilterStateFormat::Typed,
+            "PLAIN" => FilterStateFormat::Plain,
             field if field.starts_with("FIELD:") => return Ok(Operator::Unset),
             _ => return Err(self.wrong_argument("takes a key, and TYPED, PLAIN or FIELD:NAME behind a colon")),
         };
         Ok(match (key, format) {
-            ("envoy.filters.http.grpc_stats", format) => Operator::GrpcMessages(format),
-            ("envoy.tcp_proxy.propagate_response_headers", GrpcMessagesFormat::Typed) => Operator::TunnelHeaders,
-            ("envoy.tcp_proxy.propagate_response_trailers", GrpcMessagesFormat::Typed) => Operator::TunnelTrailers,
-            _ => Operator::Unset,
+            ("envoy.tcp_proxy.propagate_response_headers", FilterStateFormat::Typed) => Operator::TunnelHeaders,
+            ("envoy.tcp_proxy.propagate_response_trailers", FilterStateFormat::Typed) => Operator::TunnelTrailers,
+            // These have no plain form, as in Envoy.
+            ("envoy.tcp_proxy.propagate_response_headers" | "envoy.tcp_proxy.propagate_response_trailers", _) => {
+                Operator::Unset
+            }
+            (key, format) => Operator::FilterState(key.into(), format),
         })
+    }
+
+    fn dynamic_metadata(&self) -> Result<Operator, FormatError> {
+        let mut names = self.argument.unwrap_or_default().split(':');
+        match names.next().filter(|filter| !filter.is_empty()) {
+            Some(filter) => {
+                Ok(Operator::DynamicMetadata { filter: filter.into(), path: names.map(Into::into).collect() })
+            }
+            None => Err(self.wrong_argument("takes a filter's name, and keys behind colons")),
+        }
     }
 
     fn common_duration(&self) -> Result<Operator, FormatError> {

@@ -5,11 +5,12 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::hcm::{HttpConnectionManager, HttpFilter, RouteSource};
+use crate::hcm::{HttpConnectionManager, HttpFilterConfig, RouteSource};
 use crate::listener::{ChainInput, FilterChain, NetworkFilter, Terminal};
-use crate::rbac::RbacFilter;
+use crate::rbac::{RbacFilter, RbacPerRoute};
 use crate::rewrite::https_location;
 use crate::route::{HeaderAddition, HeaderEdits, HostRewrite, Route, RouteAction, RouteTable, VirtualHost};
+use crate::route_filters::RouteFilters;
 use crate::route_match::RouteSelection;
 use crate::view::{ConnectionView, RequestView};
 use crate::{Cluster, Config, Demand};
@@ -239,7 +240,7 @@ impl<'t> Trace<'t> {
             return;
         }
         let selection = table.select(request, self.call.random);
-        if !self.http_filters(manager, &selection, request) {
+        if !self.http_filters(manager, table, &selection, request) {
             return;
         }
         match selection {
@@ -262,24 +263,32 @@ impl<'t> Trace<'t> {
     fn http_filters(
         &mut self,
         manager: &HttpConnectionManager,
+        table: &RouteTable,
         selection: &RouteSelection<'_>,
         request: &PlainRequest,
     ) -> bool {
-        let per_route = match selection {
-            RouteSelection::Route(_, route) => route.filters.rbac.as_deref(),
-            _ => None,
+        let says = match selection {
+            RouteSelection::Route(_, route) => {
+                let cluster = match &route.action {
+                    RouteAction::Forward(action) => action.pick_cluster(self.call.random),
+                    _ => None,
+                };
+                RouteFilters::new(table, route, cluster)
+            }
+            _ => RouteFilters::default(),
         };
-        let mut rules = manager.filters.iter().filter_map(|filter| match filter {
-            HttpFilter::Rbac(filter) => Some(filter),
+        let mut filters =
+            manager.filters.iter().filter(|filter| !says.disabled(&filter.name).unwrap_or(filter.disabled));
+        filters.all(|filter| match &filter.config {
+            HttpFilterConfig::Rbac(own) => {
+                let rules = match says.most_specific::<RbacPerRoute>(&filter.name) {
+                    Some(per_route) => per_route.filter.as_ref(),
+                    None => Some(&**own),
+                };
+                rules.is_none_or(|rules| self.verdict(self.authorizer.request(rules, self.call.connection, request)))
+            }
             // What else there is lets every call pass, or decides by more than the call.
-            _ => None,
-        });
-        rules.all(|filter| {
-            let filter = match per_route {
-                Some(per_route) => per_route.filter.as_ref(),
-                None => Some(&**filter),
-            };
-            filter.is_none_or(|filter| self.verdict(self.authorizer.request(filter, self.call.connection, request)))
+            _ => true,
         })
     }
 

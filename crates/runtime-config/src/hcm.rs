@@ -8,7 +8,7 @@ use crate::http2::Http2Options;
 use crate::listener::OnDemandClusters;
 use crate::route::RouteTable;
 
-pub use crate::http_filters::HttpFilter;
+pub use crate::http_filters::HttpFilterConfig;
 
 /// One HTTP connection manager.
 #[derive(Debug)]
@@ -98,6 +98,17 @@ pub struct HttpConnectionManager {
     pub proper_case_response_headers: bool,
     /// The value of `via` to append; empty: none.
     pub via: Option<Arc<str>>,
+}
+
+/// An HTTP filter before the router.
+#[derive(Debug)]
+pub struct HttpFilter {
+    /// Its name, by which routes configure it.
+    pub name: Arc<str>,
+    /// It is off unless a route switches it on (`disabled`).
+    pub disabled: bool,
+    /// What it is.
+    pub config: HttpFilterConfig,
 }
 
 /// `codec_type`.

@@ -9,38 +9,67 @@ use evenkeel_xds::pb::google::protobuf::Any;
 use prost::Name;
 
 use crate::compile::{self, Cx, type_name};
+use crate::route_filters::PerRoute;
 
-/// The registry: each filter's name and compiled type, its message, and what compiles that.
+/// Most HTTP filters of one connection manager: which of them are on is one word per request.
+pub(crate) const MAX_HTTP_FILTERS: usize = u64::BITS as usize;
+
+/// The registry: each filter's name and compiled type, its message, and what compiles that; then, where routes may configure it,
+/// the message for that and what compiles it.
 macro_rules! http_filters {
-    ($($(#[$doc:meta])* $name:ident($compiled:ty) = $message:ty, $compile:path;)*) => {
-        /// An HTTP filter before the router.
+    ($(
+        $(#[$doc:meta])* $name:ident($compiled:ty) = $message:ty, $compile:path
+        $(, per route $route_message:ty, $compile_route:path)?;
+    )*) => {
+        /// What an HTTP filter before the router is, and does.
         #[derive(Debug)]
-        pub enum HttpFilter {
+        pub enum HttpFilterConfig {
             $($(#[$doc])* $name(Arc<$compiled>),)*
         }
 
-        /// Compiles the message of a filter, whichever it is.
-        pub(crate) fn http_filter(cx: &mut Cx<'_>, any: &Any) -> Option<HttpFilter> {
+        /// Compiles the message of a filter, whichever it is; `Some(None)`: there is no such filter, and it is `optional`.
+        pub(crate) fn http_filter(cx: &mut Cx<'_>, any: &Any, optional: bool) -> Option<Option<HttpFilterConfig>> {
             let name = type_name(&any.type_url);
             $(
                 if name == <$message>::full_name() {
                     let message: $message = cx.unpack(any)?;
-                    return Some(HttpFilter::$name(Arc::new($compile(cx, &message)?)));
+                    return Some(Some(HttpFilterConfig::$name(Arc::new($compile(cx, &message)?))));
                 }
             )*
-            cx.fail(format!("{name} is no HTTP filter"))
+            if optional { Some(None) } else { cx.fail(format!("{name} is no HTTP filter")) }
+        }
+
+        /// Compiles what a route says to a filter; `Some(None)`: there is no such message, and it is `optional`.
+        pub(crate) fn per_route(cx: &mut Cx<'_>, any: &Any, optional: bool) -> Option<Option<Arc<dyn PerRoute>>> {
+            let name = type_name(&any.type_url);
+            $($(
+                if name == <$route_message>::full_name() {
+                    let message: $route_message = cx.unpack(any)?;
+                    return Some(Some(Arc::new($compile_route(cx, &message)?)));
+                }
+            )?)*
+            if optional { Some(None) } else { cx.fail(format!("{name} is no configuration for one route")) }
         }
     };
 }
 
 http_filters! {
     /// `envoy.filters.http.buffer`.
-    Buffer(crate::buffer::Buffer) = messages::buffer::v3::Buffer, compile::buffer::buffer;
+    Buffer(crate::buffer::Buffer) = messages::buffer::v3::Buffer, compile::buffer::buffer,
+        per route messages::buffer::v3::BufferPerRoute, compile::buffer::per_route;
+    /// `envoy.filters.http.cors`.
+    Cors(crate::cors::Cors) = messages::cors::v3::Cors, compile::cors::cors,
+        per route messages::cors::v3::CorsPolicy, compile::cors::policy;
+    /// `envoy.filters.http.fault`.
+    Fault(crate::fault::Fault) = messages::fault::v3::HttpFault, compile::fault::fault,
+        per route messages::fault::v3::HttpFault, compile::fault::per_route;
     /// `envoy.filters.http.grpc_stats`.
     GrpcStats(crate::grpc_stats::GrpcStats) = messages::grpc_stats::v3::FilterConfig, compile::grpc_stats::grpc_stats;
     /// `envoy.filters.http.rbac`.
-    Rbac(crate::rbac::RbacFilter) = messages::rbac::v3::Rbac, compile::rbac::http_filter;
+    Rbac(crate::rbac::RbacFilter) = messages::rbac::v3::Rbac, compile::rbac::http_filter,
+        per route messages::rbac::v3::RbacPerRoute, compile::rbac::per_route;
     /// `envoy.filters.http.stateful_session`.
     StatefulSession(crate::stateful_session::StatefulSession) = messages::stateful_session::v3::StatefulSession,
-        compile::stateful_session::stateful_session;
+        compile::stateful_session::stateful_session,
+        per route messages::stateful_session::v3::StatefulSessionPerRoute, compile::stateful_session::per_route;
 }

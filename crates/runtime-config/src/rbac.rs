@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::dynamic_metadata::MetadataMatcher;
 use crate::matching::{CidrSet, HeaderMatcher, StringMatcher};
 use crate::rbac_index::PolicyIndex;
 use crate::view::PeerIdentity;
@@ -112,6 +113,8 @@ pub enum Permission {
     DestinationPortRange(u16, u32),
     /// SNI.
     RequestedServerName(StringMatcher),
+    /// What filters before this one have found out.
+    Metadata(MetadataMatcher),
 }
 
 /// `Principal`.
@@ -135,4 +138,6 @@ pub enum Principal {
     Header(HeaderMatcher),
     /// The path without its query.
     UrlPath(StringMatcher),
+    /// What filters before this one have found out.
+    Metadata(MetadataMatcher),
 }

@@ -109,6 +109,7 @@ pub fn https_location(request: &impl RequestView) -> Vec<u8> {
         query_parameters: Vec::new(),
         fraction_ppm: 1_000_000,
         grpc_only: false,
+        dynamic_metadata: Vec::new(),
     };
     action.location(&any, request)
 }

@@ -5,15 +5,14 @@ use std::time::Duration;
 
 use regex::bytes::Regex;
 
-use crate::buffer::BufferPerRoute;
 use crate::cluster::MetadataMatch;
 use crate::domains::DomainIndex;
+use crate::dynamic_metadata::MetadataMatcher;
 use crate::growing::Growing;
 use crate::hash_policy::HashPolicies;
 use crate::matching::{HeaderMatcher, QueryParameterMatcher};
-use crate::rbac::RbacPerRoute;
 use crate::retry::RetryPolicy;
-use crate::stateful_session::StatefulSessionPerRoute;
+use crate::route_filters::FilterOverrides;
 
 /// A route configuration.
 #[derive(Debug, Clone)]
@@ -28,6 +27,8 @@ pub struct RouteTable {
     pub ignore_port_in_host_matching: bool,
     /// Header edits for every route.
     pub headers: Arc<HeaderEdits>,
+    /// What it says to filters (`typed_per_filter_config`), where neither virtual host nor route does.
+    pub filters: FilterOverrides,
     /// Virtual hosts come one by one (`vhds`): all of them, those above included.
     pub growing: Option<Growing>,
     /// Header edits run from the table to the route (`most_specific_header_mutations_wins`) instead of route first.
@@ -89,21 +90,10 @@ pub struct Route {
     pub action: RouteAction,
     /// Header edits.
     pub headers: HeaderEdits,
-    /// What filters do on this route (`typed_per_filter_config`, its virtual host's included).
-    pub filters: PerRouteFilters,
+    /// What it says to filters (`typed_per_filter_config`), and its virtual host does.
+    pub filters: FilterOverrides,
     /// `metadata.filter_metadata.istio.config` or other origin of the user's object, for `/config_dump` and explanations.
     pub origin: Option<Arc<str>>,
-}
-
-/// Configuration of filters for one route, in place of their own.
-#[derive(Debug, Clone, Default)]
-pub struct PerRouteFilters {
-    /// `BufferPerRoute`.
-    pub buffer: Option<BufferPerRoute>,
-    /// `RBACPerRoute`.
-    pub rbac: Option<Arc<RbacPerRoute>>,
-    /// `StatefulSessionPerRoute`.
-    pub session: Option<StatefulSessionPerRoute>,
 }
 
 /// `RouteMatch`.
@@ -121,6 +111,8 @@ pub struct RouteMatch {
     pub fraction_ppm: u32,
     /// Only gRPC requests (`content-type: application/grpc…`).
     pub grpc_only: bool,
+    /// All must match. There is none before a filter has set some and has the route chosen again.
+    pub dynamic_metadata: Vec<MetadataMatcher>,
 }
 
 /// How the path is matched; the query string is left aside except by `Regex` on Envoy's terms (path only).
@@ -226,6 +218,8 @@ pub struct WeightedCluster {
     pub host_rewrite: Option<Box<str>>,
     /// Metadata of the subset they go to: the route's and this entry's.
     pub metadata_match: Option<MetadataMatch>,
+    /// What it says to filters (`typed_per_filter_config`).
+    pub filters: FilterOverrides,
 }
 
 /// How `:authority` is rewritten.

@@ -75,6 +75,7 @@ impl RouteMatch {
             && (!self.grpc_only || is_grpc(request))
             && self.headers.iter().all(|header| header.matches(request))
             && self.query_parameters.iter().all(|parameter| parameter.matches(query))
+            && self.dynamic_metadata.iter().all(|metadata| metadata.matches(request.dynamic_metadata()))
     }
 }
 

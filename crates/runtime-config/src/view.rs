@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::cookie;
+use crate::dynamic_metadata::DynamicMetadata;
 
 /// The request head as matchers see it.
 pub trait RequestView {
@@ -25,6 +26,10 @@ pub trait RequestView {
     fn any_value(&self, name: &str, wanted: impl FnMut(&[u8]) -> bool) -> Option<bool>
     where
         Self: Sized;
+    /// What filters have found out about it.
+    fn dynamic_metadata(&self) -> Option<&DynamicMetadata> {
+        None
+    }
     /// The value of a cookie, without quotes around it.
     fn cookie(&self, name: &str) -> Option<Vec<u8>> {
         let lines = self.header("cookie")?;

@@ -14,7 +14,7 @@ use evenkeel_http::{
 use evenkeel_proxy::bootstrap;
 use evenkeel_proxy::options::{BootstrapSource, NodeOverrides};
 use evenkeel_runtime_config::explain::PlainRequest;
-use evenkeel_runtime_config::hcm::{HttpFilter, RouteSource};
+use evenkeel_runtime_config::hcm::{HttpFilterConfig, RouteSource};
 use evenkeel_runtime_config::listener::Terminal;
 use evenkeel_runtime_config::rbac::Rules;
 use evenkeel_runtime_config::route_match::RouteSelection;
@@ -241,8 +241,8 @@ impl Fixture {
         });
         let manager = managers.next().context("a connection manager")?;
         let RouteSource::Static(routes) = &manager.routes else { bail!("routes are in the file") };
-        let rules = manager.filters.iter().find_map(|filter| match filter {
-            HttpFilter::Rbac(filter) => filter.rules.clone(),
+        let rules = manager.filters.iter().find_map(|filter| match &filter.config {
+            HttpFilterConfig::Rbac(filter) => filter.rules.clone(),
             _ => None,
         });
         let peer = PeerIdentity { uri_sans: vec![CLIENT_IDENTITY.to_owned()], ..PeerIdentity::default() };

@@ -3,10 +3,8 @@
 use std::sync::Arc;
 
 use evenkeel_runtime_config::buffer::{Buffer, BufferPerRoute};
-use evenkeel_runtime_config::view::RequestView;
-use evenkeel_stats::{Registry, ScopeName};
 
-use crate::http::{Body, Decision, Filter, Kept, RequestContext};
+use crate::http::{Body, Decision, Filter, Hooks, RequestContext, Setup};
 
 /// `envoy.filters.http.buffer`.
 #[derive(Debug)]
@@ -16,15 +14,17 @@ pub struct HttpFilter {
 
 impl Filter for HttpFilter {
     type Config = Buffer;
+    type State = ();
+    const HOOKS: Hooks = Hooks::REQUEST_HEAD;
 
-    fn new(config: Arc<Self::Config>, _: &Registry, _: &ScopeName) -> Self {
+    fn new(config: Arc<Self::Config>, _: &Setup<'_>) -> Self {
         Self { config }
     }
 
-    async fn on_request<R: RequestView>(&self, context: &RequestContext<'_, R>, _: &mut Kept) -> Decision {
-        let buffer = match context.route.and_then(|route| route.filters.buffer) {
+    fn request_head(&self, (): &mut (), context: &mut RequestContext<'_>) -> Decision {
+        let buffer = match context.per_route() {
             None => *self.config,
-            Some(BufferPerRoute::Buffer(buffer)) => buffer,
+            Some(BufferPerRoute::Buffer(buffer)) => *buffer,
             Some(BufferPerRoute::Disabled) => return Decision::Continue,
         };
         let max_bytes = buffer.max_request_bytes as usize;

@@ -1,6 +1,7 @@
 //! One call, counted as it goes by.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +12,9 @@ use evenkeel_stats::Writer;
 
 use super::counts::{ClusterCalls, Counter, Stats, UpstreamTime, count_end};
 use super::frames::Frames;
+use crate::http::{Form, StateObject};
 
-/// A call of gRPC on its way through the proxy, which shows it what goes by.
+/// A call of gRPC on its way through the proxy, which is shown what goes by.
 #[derive(Debug)]
 pub struct Call {
     config: Arc<GrpcStats>,
@@ -22,28 +24,62 @@ pub struct Call {
     answered: bool,
     /// `None`: it goes to no cluster, or names no method.
     counts: Option<Rc<Writer<Stats>>>,
+    /// For access logs, if they get them.
+    messages: Option<Rc<Messages>>,
+}
+
+/// The messages of a call so far.
+#[derive(Debug, Default)]
+pub struct Messages {
+    /// The client's.
+    pub request: Cell<u64>,
+    /// The server's.
+    pub response: Cell<u64>,
+}
+
+impl StateObject for Messages {
+    /// Envoy's `FilterObject`: as JSON it leaves out what is 0 and writes 64-bit numbers as strings.
+    fn write(&self, form: Form, out: &mut Vec<u8>) -> bool {
+        let counts = [self.request.get(), self.response.get()];
+        let names = match form {
+            _ if counts == [0, 0] => return false,
+            Form::Typed => ["requestMessageCount", "responseMessageCount"],
+            Form::TypedJson => ["request_message_count", "response_message_count"],
+            Form::Plain => {
+                out.extend_from_slice(format!("{},{}", counts[0], counts[1]).as_bytes());
+                return true;
+            }
+        };
+        let fields = names.iter().zip(counts).filter(|(_, count)| *count > 0);
+        let fields: Vec<_> = fields.map(|(name, count)| format!("\"{name}\":\"{count}\"")).collect();
+        out.extend_from_slice(format!("{{{}}}", fields.join(",")).as_bytes());
+        true
+    }
 }
 
 impl Call {
-    pub(super) fn new(config: Arc<GrpcStats>) -> Self {
-        Self { config, request: Frames::default(), response: Frames::default(), answered: false, counts: None }
-    }
-
-    /// It goes to this cluster, with this path as the client sent it.
-    pub fn goes_to(&mut self, cluster: &ClusterCalls, path: &[u8]) {
-        let Some(method) = method_of(path) else { return };
-        self.counts = Some(match &self.config.methods {
+    /// A call to this path, as the client sent it. `cluster`: where it is counted.
+    pub(super) fn new(config: Arc<GrpcStats>, cluster: Option<&ClusterCalls>, path: &[u8]) -> Self {
+        let counts = cluster.zip(method_of(path)).map(|(cluster, method)| match &config.methods {
             Methods::All { replace_dots } => cluster.of(&method, *replace_dots),
             Methods::Listed(listed) if listed.contains(&*method) => cluster.of(&method, false),
             Methods::Listed(_) => cluster.others(),
         });
-        // Its body may have been collected before.
-        self.count(Counter::RequestMessages, self.request.begun());
+        let messages = config.emit_filter_state.then(Rc::default);
+        Self { config, request: Frames::default(), response: Frames::default(), answered: false, counts, messages }
+    }
+
+    /// The messages so far, of the client and of the server, for access logs; `None`: logs do not get them.
+    pub(super) fn messages(&self) -> Option<Rc<Messages>> {
+        self.messages.clone()
     }
 
     /// A piece of the request.
     pub fn sends(&mut self, data: &[u8]) {
         let messages = self.request.take(data);
+        if let Some(all) = &self.messages {
+            all.request.set(self.request.begun());
+        }
         self.count(Counter::RequestMessages, messages);
     }
 
@@ -59,6 +95,9 @@ impl Call {
     pub fn receives(&mut self, data: &[u8]) {
         if self.answered {
             let messages = self.response.take(data);
+            if let Some(all) = &self.messages {
+                all.response.set(self.response.begun());
+            }
             self.count(Counter::ResponseMessages, messages);
         }
     }
@@ -68,12 +107,6 @@ impl Call {
     pub fn ends(&mut self, trailers: &Headers, time: Option<Duration>) {
         self.count_status(trailers);
         self.record(time.filter(|_| !trailers.is_empty()));
-    }
-
-    /// The messages so far, of the client and of the server, for access logs; `None`: there is none, or logs do not get them.
-    pub fn messages(&self) -> Option<[u64; 2]> {
-        let messages = [self.request.begun(), self.response.begun()];
-        (self.config.emit_filter_state && messages != [0, 0]).then_some(messages)
     }
 
     fn record(&self, time: Option<Duration>) {

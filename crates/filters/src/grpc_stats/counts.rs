@@ -8,6 +8,8 @@ use std::sync::Arc;
 use evenkeel_runtime_config::FastMap;
 use evenkeel_stats::{Layout, Registry, ScopeName, Writer};
 
+use crate::http::ClusterScope;
+
 /// Methods one worker counts apart, per cluster: clients choose their names. Calls of others are counted without their names.
 const MAX_METHODS: usize = 1_000;
 /// Statuses of gRPC, from 0 on, that have counters. Another counts as a failure.
@@ -107,9 +109,9 @@ pub struct ClusterCalls {
 }
 
 impl ClusterCalls {
-    /// Those of a cluster, under the name of its statistics.
-    pub fn new(registry: Arc<Registry>, cluster: &str) -> Self {
-        let outer = ScopeName::tagged("cluster", "envoy_cluster_name", cluster);
+    /// Those of a cluster.
+    pub(super) fn new(cluster: &ClusterScope) -> Self {
+        let (registry, outer) = (Arc::clone(&cluster.registry), cluster.name.clone());
         Self { registry, outer, methods: Default::default(), others: OnceCell::new() }
     }
 

@@ -1,13 +1,16 @@
-//! Which requests are calls of gRPC. The proxy then shows the [`Call`] what goes by.
+//! Which requests are calls of gRPC. The filter then shows the [`Call`] what goes by.
 
 use std::sync::Arc;
 
+use evenkeel_http::HeaderId;
 use evenkeel_runtime_config::grpc_stats::GrpcStats;
-use evenkeel_runtime_config::view::RequestView;
-use evenkeel_stats::{Registry, ScopeName};
 
 use super::call::{Call, is_grpc};
-use crate::http::{Decision, Filter, Kept, RequestContext};
+use super::counts::ClusterCalls;
+use crate::http::{Data, Decision, Filter, Flow, Hooks, RequestContext, ResponseContext, Setup, TrailersContext};
+
+/// What access logs find the messages of a call under.
+const MESSAGES: &str = "envoy.filters.http.grpc_stats";
 
 /// `envoy.filters.http.grpc_stats`.
 #[derive(Debug)]
@@ -17,15 +20,53 @@ pub struct HttpFilter {
 
 impl Filter for HttpFilter {
     type Config = GrpcStats;
+    /// `None`: it is no call of gRPC.
+    type State = Option<Box<Call>>;
+    const HOOKS: Hooks = Hooks::REQUEST_HEAD
+        .and(Hooks::REQUEST_DATA)
+        .and(Hooks::RESPONSE_HEAD)
+        .and(Hooks::RESPONSE_DATA)
+        .and(Hooks::RESPONSE_TRAILERS);
 
-    fn new(config: Arc<Self::Config>, _: &Registry, _: &ScopeName) -> Self {
+    fn new(config: Arc<Self::Config>, _: &Setup<'_>) -> Self {
         Self { config }
     }
 
-    async fn on_request<R: RequestView>(&self, context: &RequestContext<'_, R>, kept: &mut Kept) -> Decision {
-        if context.request.header("content-type").is_some_and(|kind| is_grpc(&kind)) {
-            kept.call = Some(Call::new(Arc::clone(&self.config)));
+    fn request_head(&self, call: &mut Self::State, context: &mut RequestContext<'_>) -> Decision {
+        if context.head.headers.get(HeaderId::ContentType).is_some_and(is_grpc) {
+            let cluster = context.route.cluster.and_then(|cluster| context.services.cluster(cluster));
+            let calls = cluster.map(|cluster| cluster.get(ClusterCalls::new));
+            let new = Call::new(Arc::clone(&self.config), calls.as_deref(), context.head.path());
+            if let Some(messages) = new.messages() {
+                context.facts.set_object(MESSAGES, messages);
+            }
+            *call = Some(Box::new(new));
         }
         Decision::Continue
+    }
+
+    fn request_data(&self, call: &mut Self::State, data: &[u8]) {
+        if let Some(call) = call {
+            call.sends(data);
+        }
+    }
+
+    fn response_head(&self, call: &mut Self::State, context: &mut ResponseContext<'_>) {
+        if let Some(call) = call {
+            call.is_answered(context.head, context.ends, context.since_request);
+        }
+    }
+
+    fn response_data(&self, call: &mut Self::State, data: &mut Data<'_>) -> Flow {
+        if let Some(call) = call {
+            call.receives(&data.bytes);
+        }
+        Flow::Continue
+    }
+
+    fn response_trailers(&self, call: &mut Self::State, context: &mut TrailersContext<'_>) {
+        if let Some(call) = call {
+            call.ends(context.trailers, context.since_request);
+        }
     }
 }

@@ -7,6 +7,4 @@ mod frames;
 #[cfg(test)]
 mod tests;
 
-pub use call::Call;
-pub use counts::ClusterCalls;
 pub use filter::HttpFilter;

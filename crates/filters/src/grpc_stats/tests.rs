@@ -8,24 +8,35 @@ use evenkeel_http::{Headers, ResponseHead};
 use evenkeel_runtime_config::grpc_stats::{GrpcStats, Methods};
 use evenkeel_stats::Registry;
 
-use super::call::is_grpc;
-use super::{Call, ClusterCalls};
+use super::call::{Call, Messages, is_grpc};
+use super::counts::ClusterCalls;
+use crate::http::{ClusterScope, Form, StateObject};
 
 const MESSAGE: &[u8] = &[0, 0, 0, 0, 1, 7];
 
 /// The statistics of the cluster `c` after one call with two messages to this path, one message back, and this status.
 fn counted(methods: Methods, path: &str, status: &str) -> Vec<String> {
     let registry = Registry::new();
-    let cluster = ClusterCalls::new(Arc::clone(&registry), "c");
-    let mut call = Call::new(Arc::new(GrpcStats { methods, upstream_time: false, emit_filter_state: true }));
-    call.goes_to(&cluster, path.as_bytes());
+    let cluster = ClusterCalls::new(&ClusterScope::new(Arc::clone(&registry), "c"));
+    let config = Arc::new(GrpcStats { methods, upstream_time: false, emit_filter_state: true });
+    let mut call = Call::new(config, Some(&cluster), path.as_bytes());
     call.sends(&[MESSAGE, MESSAGE].concat());
     call.is_answered(&head("application/grpc"), false, None);
     call.receives(MESSAGE);
     let mut trailers = Headers::default();
     trailers.append(b"grpc-status", status.as_bytes());
     call.ends(&trailers, Some(Duration::ZERO));
-    assert_eq!(call.messages(), Some([2, 1]));
+    let messages = call.messages().unwrap();
+    for (form, expected) in [
+        (Form::Plain, "2,1"),
+        (Form::Typed, "{\"requestMessageCount\":\"2\",\"responseMessageCount\":\"1\"}"),
+        (Form::TypedJson, "{\"request_message_count\":\"2\",\"response_message_count\":\"1\"}"),
+    ] {
+        let mut text = Vec::new();
+        assert!(messages.write(form, &mut text));
+        assert_eq!(String::from_utf8(text).unwrap(), expected);
+    }
+    assert!(!Messages::default().write(Form::Plain, &mut Vec::new()), "nothing to say");
     registry.text().lines().map(|line| line.replace("cluster.c.grpc.", "")).collect()
 }
 
@@ -82,17 +93,16 @@ fn only_zero_is_success_and_only_known_statuses_have_names() {
 #[test]
 fn clients_cannot_make_names_without_end() {
     let registry = Registry::new();
-    let cluster = ClusterCalls::new(Arc::clone(&registry), "c");
+    let cluster = ClusterCalls::new(&ClusterScope::new(Arc::clone(&registry), "c"));
     let config = Arc::new(GrpcStats {
         methods: Methods::All { replace_dots: false },
         upstream_time: false,
         emit_filter_state: false,
     });
     for n in 0..2_000 {
-        let mut call = Call::new(Arc::clone(&config));
-        call.goes_to(&cluster, format!("/s/m{n}").as_bytes());
+        let mut call = Call::new(Arc::clone(&config), Some(&cluster), format!("/s/m{n}").as_bytes());
         call.sends(MESSAGE);
-        assert_eq!(call.messages(), None);
+        assert!(call.messages().is_none());
     }
     let text = registry.text();
     assert!(text.contains("cluster.c.grpc.s.m999.request_message_count: 1\n"), "{text}");

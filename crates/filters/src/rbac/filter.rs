@@ -4,16 +4,19 @@ use std::borrow::Cow;
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use evenkeel_runtime_config::cluster::MetadataValue;
 use evenkeel_runtime_config::explain::{Authorizer, PlainRequest, Verdict};
-use evenkeel_runtime_config::rbac::RbacFilter;
+use evenkeel_runtime_config::rbac::{RbacFilter, RbacPerRoute};
 use evenkeel_runtime_config::view::{ConnectionView, RequestView};
 use evenkeel_stats::{Registry, ScopeName, Writer, layout};
 
 use super::{Outcome, Subject, denied_details, evaluate};
-use crate::http::{Decision, Filter, Kept, LocalReply, RequestContext};
+use crate::http::{Decision, Filter, Hooks, Reply, RequestContext, Setup};
 use crate::network::Closed;
 
 const FORBIDDEN: u16 = 403;
+/// What dynamic metadata of the filter stands under, whatever its name.
+const NAMESPACE: &str = "envoy.filters.http.rbac";
 const DENIED_BODY: &str = "RBAC: access denied";
 
 layout! {
@@ -35,37 +38,45 @@ pub struct HttpFilter {
 
 impl Filter for HttpFilter {
     type Config = RbacFilter;
+    type State = ();
+    const HOOKS: Hooks = Hooks::REQUEST_HEAD;
 
-    fn new(config: Arc<RbacFilter>, registry: &Registry, outer: &ScopeName) -> Self {
-        let counts = Counts::new(registry, outer, &config.stat_prefix, &config.shadow_stat_prefix);
+    fn new(config: Arc<RbacFilter>, setup: &Setup<'_>) -> Self {
+        let counts = Counts::new(setup.registry, setup.outer, &config.stat_prefix, &config.shadow_stat_prefix);
         Self { config, counts }
     }
 
-    async fn on_request<R: RequestView>(&self, context: &RequestContext<'_, R>, _: &mut Kept) -> Decision {
-        self.decide(context)
-    }
-}
-
-impl HttpFilter {
     /// Decides about a request by the route's rules, or by the filter's own when the route has none.
-    fn decide<R: RequestView>(&self, context: &RequestContext<'_, R>) -> Decision {
-        let config = match context.route_rbac() {
+    fn request_head(&self, (): &mut (), context: &mut RequestContext<'_>) -> Decision {
+        let config = match context.per_route::<RbacPerRoute>() {
             None => &*self.config,
             Some(per_route) => match &per_route.filter {
                 None => return Decision::Continue,
                 Some(config) => config,
             },
         };
-        let subject =
-            Subject { connection: context.connection, remote: context.remote, request: Some(context.request) };
-        match self.counts.decide(config, &subject) {
+        let view = context.view();
+        let subject = Subject { connection: context.connection, remote: context.remote, request: Some(&view) };
+        let shadow = self.counts.decide_in_shadow(config, &subject);
+        let decided = self.counts.decide(config, &subject);
+        if let Some(outcome) = shadow {
+            let fields = said(&outcome, &config.shadow_stat_prefix, "shadow");
+            context.facts.metadata.merge(NAMESPACE, &fields);
+        }
+        match decided {
             Ok(()) => Decision::Continue,
             // Envoy sets no response flag here; the details say it all.
-            Err(details) => {
-                Decision::LocalReply(LocalReply { status: FORBIDDEN, body: DENIED_BODY, details, flag: None })
-            }
+            Err(details) => Decision::Reply(Reply::new(FORBIDDEN, DENIED_BODY, details)),
         }
     }
+}
+
+/// What logs and later filters can read of an outcome.
+fn said(outcome: &Outcome<'_>, prefix: &str, kind: &str) -> Vec<(Box<str>, MetadataValue)> {
+    let text = |name: &str, text: &str| (format!("{prefix}{kind}_{name}").into(), MetadataValue::Text(text.into()));
+    let result = text("engine_result", if outcome.allowed { "allowed" } else { "denied" });
+    let policy = outcome.policy.map(|policy| text("effective_policy_id", &policy.name));
+    policy.into_iter().chain([result]).collect()
 }
 
 /// `envoy.filters.network.rbac`.
@@ -85,7 +96,9 @@ impl NetworkFilter {
 
     /// Decides about a connection.
     pub fn on_connection(&self, connection: &ConnectionView) -> Result<(), Closed> {
-        self.counts.decide(&self.config, &Subject::of_connection(connection)).map_err(|details| Closed { details })
+        let subject = Subject::of_connection(connection);
+        self.counts.decide_in_shadow(&self.config, &subject);
+        self.counts.decide(&self.config, &subject).map_err(|details| Closed { details })
     }
 }
 
@@ -113,14 +126,21 @@ impl Counts {
         Self { enforced: scope(prefix), shadow: scope(shadow_prefix) }
     }
 
+    /// Shadow rules are only counted.
+    fn decide_in_shadow<'r, R: RequestView>(
+        &self,
+        config: &'r RbacFilter,
+        subject: &Subject<'_, R>,
+    ) -> Option<Outcome<'r>> {
+        let outcome = evaluate(config.shadow_rules.as_deref()?, subject);
+        self.shadow.inc(match outcome.allowed {
+            true => stats::Counter::shadow_allowed,
+            false => stats::Counter::shadow_denied,
+        });
+        Some(outcome)
+    }
+
     fn decide<R: RequestView>(&self, config: &RbacFilter, subject: &Subject<'_, R>) -> Result<(), String> {
-        if let Some(rules) = &config.shadow_rules {
-            let outcome = evaluate(rules, subject);
-            self.shadow.inc(match outcome.allowed {
-                true => stats::Counter::shadow_allowed,
-                false => stats::Counter::shadow_denied,
-            });
-        }
         let Some(rules) = &config.rules else { return Ok(()) };
         let outcome = evaluate(rules, subject);
         if outcome.allowed {

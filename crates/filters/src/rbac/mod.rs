@@ -7,6 +7,7 @@ mod tests;
 use std::borrow::Cow;
 use std::net::IpAddr;
 
+use evenkeel_runtime_config::dynamic_metadata::MetadataMatcher;
 use evenkeel_runtime_config::matching::{StringMatcher, split_path};
 use evenkeel_runtime_config::rbac::{Permission, Policy, Principal, RbacAction, Rules};
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity, RequestView};
@@ -84,6 +85,7 @@ impl<'e, R: RequestView> Evaluation<'e, R> {
             Permission::RequestedServerName(name) => {
                 name.matches(self.connection.server_name.as_deref().unwrap_or_default().as_bytes())
             }
+            Permission::Metadata(matcher) => self.metadata_matches(matcher),
         }
     }
 
@@ -102,7 +104,12 @@ impl<'e, R: RequestView> Evaluation<'e, R> {
             Principal::RemoteIp(ranges) => ranges.contains(self.remote),
             Principal::Header(header) => self.request.is_some_and(|request| header.matches(request)),
             Principal::UrlPath(path) => self.path_matches(path),
+            Principal::Metadata(matcher) => self.metadata_matches(matcher),
         }
+    }
+
+    fn metadata_matches(&self, matcher: &MetadataMatcher) -> bool {
+        matcher.matches(self.request.and_then(|request| request.dynamic_metadata()))
     }
 
     fn path_matches(&self, matcher: &StringMatcher) -> bool {

@@ -1,21 +1,21 @@
 //! Each row: rules, who asks for what, and what Envoy would do.
 
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
+use evenkeel_runtime_config::cluster::MetadataValue;
+use evenkeel_runtime_config::dynamic_metadata::{MetadataMatcher, ValueMatcher};
 use evenkeel_runtime_config::explain::PlainRequest;
 use evenkeel_runtime_config::matching::{CidrSet, HeaderMatcher, HeaderValueMatcher, StringMatcher, full_match_regex};
 use evenkeel_runtime_config::rbac::{Permission, Policy, Principal, RbacAction, RbacFilter, RbacPerRoute, Rules};
-use evenkeel_runtime_config::route::{HeaderEdits, PathMatch, PerRouteFilters, Route, RouteAction, RouteMatch};
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
 use evenkeel_runtime_config::{hcm, listener};
-use evenkeel_stats::{Registry, ScopeName};
+use evenkeel_stats::Registry;
 use evenkeel_testkit::Random;
 
 use super::{Evaluation, Subject, evaluate};
-use crate::{Body, Decision, HttpFilters, Kept, LocalReply, NetworkFilters, Position, RequestContext};
+use crate::http::fixture::Fixture;
+use crate::{Body, Decision, NetworkFilters, Reply};
 
 const WEB: &str = "spiffe://cluster.local/ns/default/sa/web";
 
@@ -57,33 +57,28 @@ fn filter(action: RbacAction, policies: Vec<Policy>) -> RbacFilter {
     RbacFilter { stat_prefix: "".into(), rules, shadow_rules: None, shadow_stat_prefix: "".into() }
 }
 
-fn ready<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => value,
-        Poll::Pending => panic!("a filter that asks nobody does not wait"),
-    }
-}
-
-fn http(config: RbacFilter, registry: &Registry) -> HttpFilters {
-    let outer = ScopeName::tagged("http", "envoy_http_conn_manager_prefix", "inbound");
-    HttpFilters::new(&[hcm::HttpFilter::Rbac(Arc::new(config))], registry, &outer)
-}
-
-fn ask(filters: &HttpFilters, context: &RequestContext<'_, PlainRequest>) -> Decision {
-    ready(filters.on_request(&mut Position::default(), context, &mut Kept::default()))
+fn http(config: RbacFilter) -> Fixture {
+    Fixture::new(hcm::HttpFilterConfig::Rbac(Arc::new(config)))
 }
 
 /// `None`: passes; otherwise the details of the 403.
-fn decide(config: RbacFilter, connection: &ConnectionView, request: &PlainRequest) -> Option<String> {
-    let remote = connection.direct_remote.ip();
-    let context = RequestContext { connection, remote, request, route: None, body: Body::Empty };
-    match ask(&http(config, &Registry::new()), &context) {
+fn ask(mut filter: Fixture, connection: &ConnectionView, request: &PlainRequest) -> Option<String> {
+    filter.connection = connection.clone();
+    filter.request(request);
+    match filter.ask(Body::Empty) {
         Decision::Continue => None,
-        Decision::LocalReply(LocalReply { status: 403, body: "RBAC: access denied", details, flag: None }) => {
-            Some(details)
+        Decision::Reply(reply) => {
+            assert_eq!(reply, Reply::new(403, "RBAC: access denied", reply.details.clone()));
+            Some(reply.details.into())
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// As above, where the client is at the other end of the connection.
+fn decide(config: RbacFilter, connection: &ConnectionView, request: &PlainRequest) -> Option<String> {
+    let filter = Fixture { remote: connection.direct_remote.ip(), ..http(config) };
+    ask(filter, connection, request)
 }
 
 #[test]
@@ -184,14 +179,8 @@ fn remote_ip_is_the_client_not_the_socket() {
     let request = PlainRequest::new("GET", "info", "/");
     let principal = Principal::RemoteIp(ranges("192.0.2.0/24"));
     let config = filter(RbacAction::Allow, vec![policy("p", Permission::Any, principal)]);
-    let context = RequestContext {
-        connection: &connection(None),
-        remote: "192.0.2.1".parse().unwrap(),
-        request: &request,
-        route: None,
-        body: Body::Empty,
-    };
-    assert_eq!(ask(&http(config, &Registry::new()), &context), Decision::Continue);
+    let filter = Fixture { remote: "192.0.2.1".parse().unwrap(), ..http(config) };
+    assert_eq!(ask(filter, &connection(None), &request), None);
 }
 
 #[test]
@@ -211,15 +200,16 @@ fn shadow_rules_are_counted_and_decide_nothing() {
         shadow_rules: Some(everyone(RbacAction::Deny)),
         shadow_stat_prefix: "istio_dry_run_deny_".into(),
     };
-    let registry = Registry::new();
-    let filters = http(config, &registry);
-    let (connection, request) = (connection(None), PlainRequest::new("GET", "i", "/"));
-    let remote = connection.direct_remote.ip();
-    let context = RequestContext { connection: &connection, remote, request: &request, route: None, body: Body::Empty };
-    assert_eq!(ask(&filters, &context), Decision::Continue);
-    let text = registry.text();
+    let mut filter = http(config);
+    assert!(matches!(filter.ask(Body::Empty), Decision::Continue));
+    let text = filter.registry.text();
     for line in ["http.inbound.rbac.allowed: 1", "http.inbound.rbac.istio_dry_run_deny_shadow_denied: 1"] {
         assert!(text.contains(line), "{line} not in\n{text}");
+    }
+    for (key, expected) in [("engine_result", "denied"), ("effective_policy_id", "p")] {
+        let path = [format!("istio_dry_run_deny_shadow_{key}").into()];
+        let value = filter.facts.metadata.get("envoy.filters.http.rbac", &path);
+        assert_eq!(value, Some(&MetadataValue::Text(expected.into())), "{key}");
     }
 }
 
@@ -234,36 +224,33 @@ fn a_route_replaces_the_rules_or_switches_them_off() {
         (allow_all(), Some(RbacPerRoute { filter: Some(deny_all()) }), false),
     ] {
         let text = format!("{per_route:?}");
-        let route = route(per_route);
-        let (connection, request) = (connection(None), PlainRequest::new("GET", "i", "/"));
-        let remote = connection.direct_remote.ip();
-        let context = RequestContext {
-            connection: &connection,
-            remote,
-            request: &request,
-            route: Some(&route),
-            body: Body::Empty,
+        let filter = match per_route {
+            Some(per_route) => http(filter).told(per_route),
+            None => http(filter),
         };
-        let decision = ask(&http(filter, &Registry::new()), &context);
-        assert_eq!(decision == Decision::Continue, passes, "{text}");
+        let details = ask(filter, &connection(None), &PlainRequest::new("GET", "i", "/"));
+        assert_eq!(details.is_none(), passes, "{text}");
     }
 }
 
-fn route(rbac: Option<RbacPerRoute>) -> Route {
-    Route {
-        name: "r".into(),
-        matches: RouteMatch {
-            path: PathMatch::Prefix("/".into()),
-            case_sensitive: true,
-            headers: vec![],
-            query_parameters: vec![],
-            fraction_ppm: 1_000_000,
-            grpc_only: false,
-        },
-        action: RouteAction::DirectResponse { status: 200, body: Arc::from(&b""[..]) },
-        headers: HeaderEdits::default(),
-        filters: PerRouteFilters { rbac: rbac.map(Arc::new), ..PerRouteFilters::default() },
-        origin: None,
+#[test]
+fn policies_may_go_by_what_filters_have_found_out() {
+    let matcher = |key: &str| MetadataMatcher {
+        filter: "jwt".into(),
+        path: vec![key.into()],
+        value: ValueMatcher::String(exact("x")),
+        invert: false,
+    };
+    for (permission, principal, passes) in [
+        (Permission::Metadata(matcher("a")), Principal::Any, true),
+        (Permission::Metadata(matcher("b")), Principal::Any, false),
+        (Permission::Any, Principal::Metadata(matcher("a")), true),
+        (Permission::Any, Principal::Metadata(matcher("b")), false),
+    ] {
+        let text = format!("{permission:?} {principal:?}");
+        let mut filter = http(filter(RbacAction::Allow, vec![policy("p", permission, principal)]));
+        filter.facts.metadata.merge("jwt", &[("a".into(), MetadataValue::Text("x".into()))]);
+        assert_eq!(matches!(filter.ask(Body::Empty), Decision::Continue), passes, "{text}");
     }
 }
 

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use evenkeel_runtime_config::cookie::Cookie;
 use evenkeel_runtime_config::stateful_session::{SessionState, StatefulSession, StatefulSessionPerRoute};
 use evenkeel_runtime_config::view::RequestView;
-use evenkeel_stats::{Registry, ScopeName};
 
 use super::address;
-use crate::http::{Answer, Decision, Filter, Kept, RequestContext};
+use crate::http::{Decision, Filter, Hooks, HostOverride, RequestContext, ResponseContext, Setup};
 
 /// `envoy.filters.http.stateful_session`.
 #[derive(Debug)]
@@ -21,68 +20,55 @@ pub struct HttpFilter {
 #[derive(Debug)]
 pub struct Session {
     config: Arc<StatefulSession>,
-    /// The host that serves it; `None`: it begins.
-    address: Option<String>,
-}
-
-impl Session {
-    /// The address of the host that serves it, if one did.
-    pub fn address(&self) -> Option<&str> {
-        self.address.as_deref()
-    }
-
-    /// No other host will do.
-    pub fn strict(&self) -> bool {
-        self.config.strict
-    }
-
-    /// The answer when no other host will do and this one is gone.
-    pub fn status_on_missing_host(&self) -> u16 {
-        self.config.status_on_missing_host
-    }
+    /// The host that is to serve it; `None`: it begins.
+    host: Option<Rc<HostOverride>>,
 }
 
 impl Filter for HttpFilter {
     type Config = StatefulSession;
+    type State = Option<Session>;
+    const HOOKS: Hooks = Hooks::REQUEST_HEAD.and(Hooks::RESPONSE_HEAD);
 
-    fn new(config: Arc<Self::Config>, _: &Registry, _: &ScopeName) -> Self {
+    fn new(config: Arc<Self::Config>, _: &Setup<'_>) -> Self {
         Self { config }
     }
 
-    async fn on_request<R: RequestView>(&self, context: &RequestContext<'_, R>, kept: &mut Kept) -> Decision {
-        let config = match context.route.and_then(|route| route.filters.session.as_ref()) {
+    fn request_head(&self, session: &mut Self::State, context: &mut RequestContext<'_>) -> Decision {
+        let config = match context.per_route() {
             None => &self.config,
             Some(StatefulSessionPerRoute::Session(config)) => config,
             Some(StatefulSessionPerRoute::Disabled) => return Decision::Continue,
         };
+        let request = context.view();
         let address = match &config.state {
             None => return Decision::Continue,
-            Some(SessionState::Cookie(cookie)) if !covers(cookie, context.request.path()) => return Decision::Continue,
+            Some(SessionState::Cookie(cookie)) if !covers(cookie, request.path()) => return Decision::Continue,
             Some(SessionState::Cookie(cookie)) => {
-                context.request.cookie(&cookie.name).and_then(|value| address::of_cookie(&value))
+                request.cookie(&cookie.name).and_then(|value| address::of_cookie(&value))
             }
-            Some(SessionState::Header(name)) => {
-                context.request.header(name).and_then(|value| address::of_header(&value))
-            }
+            Some(SessionState::Header(name)) => request.header(name).and_then(|value| address::of_header(&value)),
         };
-        kept.session = Some(Rc::new(Session { config: Arc::clone(config), address }));
+        let (strict, status_if_gone) = (config.strict, config.status_on_missing_host);
+        let host = address.map(|address| Rc::new(HostOverride { address, strict, status_if_gone }));
+        context.facts.host_override.clone_from(&host);
+        *session = Some(Session { config: Arc::clone(config), host });
         Decision::Continue
     }
 
-    fn on_response(&self, answer: &mut Answer<'_>, kept: &Kept) {
-        let Some(session) = kept.session.as_deref() else { return };
-        if session.address() == Some(answer.host) {
+    fn response_head(&self, session: &mut Self::State, context: &mut ResponseContext<'_>) {
+        let Some((session, host)) = session.as_ref().zip(context.host) else { return };
+        if session.host.as_ref().is_some_and(|wanted| wanted.address == host) {
             return;
         }
-        let headers = &mut answer.head.headers;
+        let headers = &mut context.head.headers;
         match &session.config.state {
             Some(SessionState::Cookie(cookie)) => {
-                if let Some(value) = address::in_cookie(answer.host) {
+                if let Some(value) = address::in_cookie(host) {
                     headers.append(b"set-cookie", cookie.set(&value).as_bytes());
                 }
             }
             Some(SessionState::Header(name)) => {
-                headers.set_name(name.as_bytes(), address::in_header(answer.host).as_bytes());
+                headers.set_name(name.as_bytes(), address::in_header(host).as_bytes());
             }
             None => {}
         }

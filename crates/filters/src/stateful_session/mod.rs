@@ -5,4 +5,4 @@ mod filter;
 #[cfg(test)]
 mod tests;
 
-pub use filter::{HttpFilter, Session};
+pub use filter::HttpFilter;

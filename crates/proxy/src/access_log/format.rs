@@ -4,9 +4,11 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use evenkeel_filters::Form;
 use evenkeel_runtime_config::access_log::{
-    Format, FormatPart, GrpcMessagesFormat, GrpcStatusFormat, JsonFormat, LogFormat, Operator, Precision, TimePoint,
+    FilterStateFormat, Format, FormatPart, GrpcStatusFormat, JsonFormat, LogFormat, Operator, Precision, TimePoint,
 };
+use evenkeel_runtime_config::cluster::MetadataValue;
 use evenkeel_tls::printable;
 
 use super::record::{HeadLookup, Record};
@@ -22,8 +24,8 @@ trait Sink {
     /// What has no form but its text: addresses, lists, times.
     fn text(&mut self, write: impl FnOnce(&mut Vec<u8>));
 
-    /// Messages of a call, from the client and to it, as an object.
-    fn messages(&mut self, messages: [u64; 2]);
+    /// How objects are written in it.
+    fn form(&self) -> Form;
 
     /// What is JSON already.
     fn json(&mut self, json: &str);
@@ -85,8 +87,8 @@ impl Sink for Text<'_> {
         write(self.0);
     }
 
-    fn messages(&mut self, messages: [u64; 2]) {
-        messages_object(messages, ["requestMessageCount", "responseMessageCount"], self.0);
+    fn form(&self) -> Form {
+        Form::Typed
     }
 
     fn json(&mut self, json: &str) {
@@ -117,8 +119,8 @@ impl Sink for Json<'_> {
     }
 
     // In JSON Envoy spells the fields as in protobuf.
-    fn messages(&mut self, messages: [u64; 2]) {
-        messages_object(messages, ["request_message_count", "response_message_count"], self.0);
+    fn form(&self) -> Form {
+        Form::TypedJson
     }
 
     fn json(&mut self, json: &str) {
@@ -140,7 +142,9 @@ impl Sink for Presence {
 
     fn text(&mut self, _: impl FnOnce(&mut Vec<u8>)) {}
 
-    fn messages(&mut self, _: [u64; 2]) {}
+    fn form(&self) -> Form {
+        Form::TypedJson
+    }
 
     fn json(&mut self, _: &str) {}
 }
@@ -221,19 +225,6 @@ fn json_value(whole: &Format, record: &Record<'_>, out: &mut Vec<u8>) {
     let mut text = Vec::new();
     format(whole, record, &mut text);
     json_string(&text, out);
-}
-
-/// `FilterObject` as JSON, which leaves out what is 0 and writes 64-bit numbers as strings.
-fn messages_object(messages: [u64; 2], names: [&str; 2], out: &mut Vec<u8>) {
-    out.push(b'{');
-    for (name, count) in names.iter().zip(messages).filter(|(_, count)| *count > 0) {
-        if !out.ends_with(b"{") {
-            out.push(b',');
-        }
-        // Writing to a Vec cannot fail.
-        _ = write!(out, "\"{name}\":\"{count}\"");
-    }
-    out.push(b'}');
 }
 
 fn json_string(bytes: &[u8], out: &mut Vec<u8>) {
@@ -355,16 +346,51 @@ fn value(operator: &Operator, record: &Record<'_>, sink: &mut impl Sink) {
         Operator::ConnectionId => sink.number(record.connection_id),
         Operator::RequestId => sink.header(record.request, "x-request-id", None),
         Operator::Hostname => sink.string(hostname()),
-        Operator::GrpcMessages(format) => match (record.grpc_messages, format) {
-            (None, _) => sink.absent(),
-            (Some(messages), GrpcMessagesFormat::Typed) => sink.messages(messages),
-            (Some([sent, received]), GrpcMessagesFormat::Plain) => {
-                sink.text(|out| _ = write!(out, "{sent},{received}"));
-            }
-        },
+        Operator::FilterState(key, format) => filter_state(key, *format, record, sink),
+        Operator::DynamicMetadata { filter, path } => dynamic_metadata(filter, path, record, sink),
         Operator::TunnelHeaders => json_of(record.tunnel_headers, sink),
         Operator::TunnelTrailers => json_of(record.tunnel_trailers, sink),
         Operator::VirtualClusterName | Operator::Unset => sink.absent(),
+    }
+}
+
+fn filter_state(key: &str, format: FilterStateFormat, record: &Record<'_>, sink: &mut impl Sink) {
+    let mut text = Vec::new();
+    let form = if format == FilterStateFormat::Plain { Form::Plain } else { sink.form() };
+    let object = record.filters.and_then(|filters| filters.object(key));
+    if !object.is_some_and(|object| object.write(form, &mut text)) {
+        return sink.absent();
+    }
+    match format {
+        FilterStateFormat::Plain => sink.bytes(&text),
+        FilterStateFormat::Typed => sink.json(&String::from_utf8_lossy(&text)),
+    }
+}
+
+/// Strings as they are, everything else as JSON.
+fn dynamic_metadata(filter: &str, path: &[Box<str>], record: &Record<'_>, sink: &mut impl Sink) {
+    match record.filters.and_then(|filters| filters.metadata.get(filter, path)) {
+        None => sink.absent(),
+        Some(MetadataValue::Text(text)) => sink.bytes(text.as_bytes()),
+        Some(value) => sink.json(&metadata_json(value).to_string()),
+    }
+}
+
+fn metadata_json(value: &MetadataValue) -> serde_json::Value {
+    use serde_json::Value;
+    match value {
+        MetadataValue::Null => Value::Null,
+        MetadataValue::Bool(value) => (*value).into(),
+        MetadataValue::Number(bits) => match f64::from_bits(*bits) {
+            // The largest whole number that is exact.
+            whole if whole.fract() == 0.0 && whole.abs() < 9_007_199_254_740_992.0 => (whole as i64).into(),
+            number => number.into(),
+        },
+        MetadataValue::Text(text) => (**text).into(),
+        MetadataValue::List(values) => values.iter().map(metadata_json).collect(),
+        MetadataValue::Object(fields) => {
+            Value::Object(fields.iter().map(|(name, value)| (name.to_string(), metadata_json(value))).collect())
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
+use evenkeel_filters::FilterFacts;
 use evenkeel_runtime_config::listener::FilterChain;
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_tls::Session;
@@ -77,8 +78,8 @@ pub struct Record<'a> {
     pub route_name: Option<&'a str>,
     pub filter_chain_name: Option<&'a str>,
     pub connection_id: u64,
-    /// Messages of a call of gRPC, the client's and the server's.
-    pub grpc_messages: Option<[u64; 2]>,
+    /// What HTTP filters have left.
+    pub filters: Option<&'a FilterFacts>,
     /// What a proxy that was asked for a tunnel answered, and said at its end: JSON.
     pub tunnel_headers: Option<&'a str>,
     pub tunnel_trailers: Option<&'a str>,
@@ -121,7 +122,7 @@ impl Record<'_> {
             route_name: None,
             filter_chain_name: None,
             connection_id: 0,
-            grpc_messages: None,
+            filters: None,
             tunnel_headers: None,
             tunnel_trailers: None,
         }

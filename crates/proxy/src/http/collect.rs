@@ -4,14 +4,13 @@ use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
 
 use evenkeel_http::Framing;
-use evenkeel_runtime_config::route::{Route, RouteAction};
+use evenkeel_runtime_config::route::Route;
 
 use super::exchange::Timers;
 use super::failure::Failure;
 use super::framed::Piece;
 use super::phases::Life;
 use crate::conn::HeldBytes;
-use crate::conn::deadline::after;
 use crate::stats::http::Counter;
 
 impl Life<'_> {
@@ -40,15 +39,7 @@ impl Life<'_> {
     async fn receive_all(&mut self, max_bytes: usize, route: Option<&Route>) -> Result<HeldBytes, Failure> {
         // Nobody else could: the upstream learns of the request when its body is here.
         self.send_continue();
-        let hcm = &*self.origin.hcm;
-        let (idle, longest) = match route.map(|route| &route.action) {
-            Some(RouteAction::Forward(action)) => (action.idle_timeout, action.max_stream_duration),
-            _ => (None, None),
-        };
-        let (idle, started) = (idle.or(hcm.stream_idle_timeout), self.request.started);
-        let positive = |limit: &std::time::Duration| !limit.is_zero();
-        let mut timers = Timers::new(idle.filter(positive), None, after(started, hcm.request_timeout.filter(positive)));
-        timers.longest = after(started, longest.or(hcm.max_stream_duration));
+        let mut timers = self.waiting_timers(route);
         let mut body = HeldBytes::default();
         poll_fn(|cx| self.poll_collect(&mut body, max_bytes, &mut timers, cx)).await?;
         Ok(body)

@@ -5,11 +5,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_filters::{Decision, Kept, Position, RequestContext};
 use evenkeel_http::{Framing, HeaderId, RequestHead, path};
 use evenkeel_runtime_config::hcm::{EscapedSlashes, RouteSource};
 use evenkeel_runtime_config::rewrite::{https_location, path_as_location};
-use evenkeel_runtime_config::route::{ForwardAction, HostRewrite, Route, RouteAction, RouteTable, VirtualHost};
+use evenkeel_runtime_config::route::{
+    ForwardAction, HostRewrite, Route, RouteAction, RouteTable, VirtualHost, WeightedCluster,
+};
 use evenkeel_runtime_config::route_match::RouteSelection;
 use evenkeel_runtime_config::{Config, Demand, HttpConnectionManager};
 use tokio::time::Instant;
@@ -17,6 +18,7 @@ use tokio::time::Instant;
 use super::affinity::Affinity;
 use super::edits::Levels;
 use super::failure::Failure;
+use super::filters::Filtered;
 use super::grpc;
 use super::identify::identify;
 use super::log::record;
@@ -64,10 +66,28 @@ impl Forward<'_> {
 
 /// A route and what it belongs to.
 #[derive(Clone, Copy)]
-struct Matched<'c> {
-    table: &'c RouteTable,
+pub(super) struct Matched<'c> {
+    pub(super) table: &'c RouteTable,
     host: &'c VirtualHost,
-    route: &'c Route,
+    pub(super) route: &'c Route,
+    /// The cluster it goes to, when the route forwards.
+    pub(super) leg: Option<&'c WeightedCluster>,
+}
+
+impl<'c> Matched<'c> {
+    /// `None`: there is no route.
+    fn of(table: &'c RouteTable, selection: RouteSelection<'c>, random: u64) -> Option<Self> {
+        let RouteSelection::Route(host, route) = selection else { return None };
+        let leg = match &route.action {
+            RouteAction::Forward(action) => action.pick_cluster(random),
+            RouteAction::Redirect(_) | RouteAction::DirectResponse { .. } => None,
+        };
+        Some(Self { table, host, route, leg })
+    }
+
+    fn levels(self) -> Levels<'c> {
+        Levels::new(self.table, self.host, self.route, self.leg)
+    }
 }
 
 impl<'l> Life<'l> {
@@ -87,47 +107,46 @@ impl<'l> Life<'l> {
                 Err(reply) => return Plan::Reply(reply, None),
             },
         };
-        let random = origin.worker.random.next();
+        let random = *request.random.get_or_insert_with(|| origin.worker.random.next());
         let Some(table) = route_table(hcm, config) else {
             stats.inc(Counter::no_route);
             return fail(Failure::NoRoute).closing(request.head.method() == b"CONNECT");
         };
-        if hcm.on_demand.is_some()
-            && !request.unheld
-            && let Some(demand) = table.unanswered(request.head.authority())
-        {
-            return Plan::Hold(demand);
-        }
-        let selection = table.select(&request.view(), random);
-        let matched = match selection {
-            RouteSelection::Route(host, route) => Matched { table, host, route },
-            RouteSelection::TlsRedirect(_) => {
+        let (selection, matched) = loop {
+            if hcm.on_demand.is_some()
+                && !self.request.unheld
+                && let Some(demand) = table.unanswered(self.request.head.authority())
+            {
+                return Plan::Hold(demand);
+            }
+            let selection = table.select(&self.request.view(), random);
+            let matched = Matched::of(table, selection, random);
+            self.request.route_name = matched.map(|matched| Arc::clone(&matched.route.name));
+            match self.filter(client, matched).await {
+                Filtered::Passes => break (selection, matched),
+                Filtered::Rerouted => {}
+                Filtered::Answered(reply) => return Plan::Reply(reply, matched.map(Matched::levels)),
+            }
+        };
+        let request = &*self.request;
+        let Some(matched) = matched else {
+            if let RouteSelection::TlsRedirect(_) = selection {
                 let location = https_location(&request.view());
                 return Plan::Reply(Reply::redirect(301, location, "tls_redirect"), None);
             }
-            RouteSelection::NotFound(_) => {
-                if let Some(reply) = self.filter(client, None).await {
-                    return Plan::Reply(reply, None);
-                }
-                stats.inc(Counter::no_route);
-                let upgrade = matches!(self.request.tunnel, Some(Tunnel::Upgrade(_)));
-                return match upgrade && refuses_tunnel(self.request, hcm, None) {
-                    true => fail(Failure::UpgradeRefused),
-                    false => fail(Failure::NoRoute).closing(self.request.head.method() == b"CONNECT"),
-                };
-            }
+            stats.inc(Counter::no_route);
+            let upgrade = matches!(request.tunnel, Some(Tunnel::Upgrade(_)));
+            return match upgrade && refuses_tunnel(request, hcm, None) {
+                true => fail(Failure::UpgradeRefused),
+                false => fail(Failure::NoRoute).closing(request.head.method() == b"CONNECT"),
+            };
         };
-        request.route_name = Some(Arc::clone(&matched.route.name));
-        let levels = Levels::new(table, matched.host, matched.route, None);
-        if let Some(reply) = self.filter(client, Some(matched.route)).await {
-            self.count_refused_call(matched.route, random);
-            return Plan::Reply(reply, Some(levels));
-        }
+        let levels = matched.levels();
         let action = match &matched.route.action {
             RouteAction::Forward(action) => action,
             RouteAction::Redirect(redirect) => {
                 stats.inc(Counter::rq_redirect);
-                let location = redirect.location(&matched.route.matches, &self.request.view());
+                let location = redirect.location(&matched.route.matches, &request.view());
                 return Plan::Reply(Reply::redirect(redirect.status, location, "direct_response"), Some(levels));
             }
             RouteAction::DirectResponse { status, body } => {
@@ -135,76 +154,33 @@ impl<'l> Life<'l> {
                 return Plan::Reply(Reply::direct(*status, body), Some(levels));
             }
         };
-        if refuses_tunnel(self.request, hcm, Some(action)) {
+        if refuses_tunnel(request, hcm, Some(action)) {
             return Plan::Reply(Reply::from(&Failure::UpgradeRefused), Some(levels));
         }
-        if let Some(demand) = self.unanswered_cluster(action, config, random) {
+        if let Some(demand) = self.unanswered_cluster(matched.leg, config) {
             return Plan::Hold(demand);
         }
-        self.route_to(matched, action, random)
+        self.route_to(matched, action)
     }
 
     /// The cluster to ask for first (`odcds`).
-    fn unanswered_cluster(&self, action: &ForwardAction, config: &Config, random: u64) -> Option<Demand> {
+    fn unanswered_cluster(&self, leg: Option<&WeightedCluster>, config: &Config) -> Option<Demand> {
         self.origin.hcm.on_demand?.clusters?;
-        let leg = action.pick_cluster(random).filter(|_| !self.request.unheld)?;
+        let leg = leg.filter(|_| !self.request.unheld)?;
         config.unanswered_cluster(&leg.cluster)
     }
 
-    /// Asks the filters; a reply when one of them answers.
-    async fn filter(&mut self, client: SocketAddr, route: Option<&Route>) -> Option<Reply> {
-        let origin = self.origin;
-        let filters = &origin.manager.filters;
-        if filters.is_empty() {
-            return None;
-        }
-        let (mut position, mut kept) = (Position::default(), Kept::default());
-        let reply = loop {
-            let (view, body) = (self.request.view(), self.request.body_so_far());
-            let context = RequestContext { connection: &origin.view, remote: client.ip(), request: &view, route, body };
-            match filters.on_request(&mut position, &context, &mut kept).await {
-                Decision::Continue => break None,
-                Decision::LocalReply(reply) => break Some(Reply::from(reply)),
-                // Boxed: few requests wait for their bodies, and those that do not need no room for it.
-                Decision::Collect { max_bytes } => {
-                    if let Err(failure) = Box::pin(self.collect(max_bytes, route)).await {
-                        break Some(Reply::from(&failure));
-                    }
-                }
-            }
-        };
-        if let Some((call, body)) = kept.call.as_mut().zip(self.request.body.as_deref()) {
-            call.sends(body);
-        }
-        self.request.kept = kept;
-        reply
-    }
-
-    /// A call that a filter answers counts where it would have gone.
-    fn count_refused_call(&mut self, route: &Route, random: u64) {
-        let Some(call) = &mut self.request.kept.call else { return };
-        let RouteAction::Forward(action) = &route.action else { return };
-        let leg = action.pick_cluster(random);
-        if let Some(cluster) = leg.and_then(|leg| self.origin.worker.upstreams.cluster(&leg.cluster)) {
-            call.goes_to(cluster.grpc_calls(), self.request.head.path());
-        }
-    }
-
     /// The cluster, and the head as the upstream gets it.
-    fn route_to<'c>(&mut self, matched: Matched<'c>, action: &'c ForwardAction, random: u64) -> Plan<'c> {
-        let Matched { table, host, route } = matched;
+    fn route_to<'c>(&mut self, matched: Matched<'c>, action: &'c ForwardAction) -> Plan<'c> {
+        let Matched { host, route, leg, .. } = matched;
         let (origin, request) = (self.origin, &mut *self.request);
-        let leg = action.pick_cluster(random);
-        let levels = Levels::new(table, host, route, leg);
+        let levels = matched.levels();
         let Some((leg, cluster)) = leg.and_then(|leg| Some((leg, origin.worker.upstreams.cluster(&leg.cluster)?)))
         else {
             origin.manager.http.inc(Counter::no_cluster);
             return Plan::Reply(Reply::from(&Failure::NoCluster(action.cluster_not_found_status)), Some(levels));
         };
         request.cluster_name = Some(Arc::clone(&leg.cluster));
-        if let Some(call) = &mut request.kept.call {
-            call.goes_to(cluster.grpc_calls(), request.head.path());
-        }
         let affinity = Affinity::new(action, leg, &cluster, request, &origin.view);
         let positive = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
         let by_header = retry::Asked::take(&mut request.head.headers);

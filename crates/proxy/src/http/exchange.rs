@@ -1,12 +1,15 @@
 //! Bytes between the two sides of one request: both directions at once, each only as fast as its reader.
 
 use std::io;
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters, Pause, Wait};
 use evenkeel_runtime_config::HttpConnectionManager;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep, sleep};
 
+use super::downstream::Downstream;
 use super::failure::Failure;
 use super::framed::Piece;
 use super::phases::Life;
@@ -189,10 +192,23 @@ pub(super) struct Exchange<'e, 'l> {
     pub(super) up: &'e mut Upstream,
     pub(super) upload: &'e mut Upload,
     pub(super) timers: &'e mut Timers,
-    pub(super) interim: u32,
+    interim: u32,
+    /// A filter keeps some of the answer's body back, until then.
+    held: Option<Held>,
+    /// The filters have seen the end of the answer's body.
+    filtered_end: bool,
 }
 
-impl Exchange<'_, '_> {
+impl<'e, 'l> Exchange<'e, 'l> {
+    pub(super) fn new(
+        life: &'e mut Life<'l>,
+        up: &'e mut Upstream,
+        upload: &'e mut Upload,
+        timers: &'e mut Timers,
+    ) -> Self {
+        Self { life, up, upload, timers, interim: 0, held: None, filtered_end: false }
+    }
+
     /// Sends the request and waits for the response head, whichever comes first; the rest of the request goes on later.
     pub(super) fn poll_head(
         &mut self,
@@ -250,21 +266,43 @@ impl Exchange<'_, '_> {
             if ready!(self.life.down.poll_room(cx)).is_err() {
                 return Poll::Ready(Err(self.life.down.why_gone(cx)));
             }
+            if let Some(held) = &mut self.held {
+                // What was let go of does not wait for the rest.
+                if let Poll::Ready(Err(_)) = self.life.down.poll_flush(cx) {
+                    return Poll::Ready(Err(self.life.down.why_gone(cx)));
+                }
+                ready!(held.poll(cx));
+                self.resume();
+                continue;
+            }
+            let origin = self.life.origin;
             let request = &mut *self.life.request;
             let down = &mut self.life.down;
+            let filtered = request.filters.sees_response_data();
+            let (held, filtered_end) = (&mut self.held, &mut self.filtered_end);
             let mut take = |data: &[u8], last: bool| {
-                request.bytes_sent += data.len() as u64;
-                if let Some(call) = &mut request.kept.call {
-                    call.receives(data);
+                if filtered {
+                    *filtered_end |= last;
+                    let mut data = Data { bytes: data.into(), ends: last, now: request.clock.now().into_std() };
+                    let flow = origin.manager.filters.response_data(&mut request.filters, &mut data);
+                    request.bytes_sent += data.bytes.len() as u64;
+                    *held = let_go(down, &data, flow);
+                } else {
+                    request.bytes_sent += data.len() as u64;
+                    down.send(data, last);
                 }
-                down.send(data, last);
             };
             match self.up.piece(&mut request.response_trailers, &mut take, cx)? {
                 Piece::Data => self.timers.moved = true,
+                Piece::End if filtered && !self.filtered_end && request.response_trailers.is_empty() => {
+                    self.filtered_end = true;
+                    let end = Data { bytes: b"".into(), ends: true, now: request.clock.now().into_std() };
+                    self.filter_data(end, HttpFilters::response_data);
+                }
                 Piece::End => {
                     if !std::mem::replace(&mut self.life.response_ended, true) {
-                        request.end_call();
-                        self.life.down.finish(&request.response_trailers);
+                        self.life.filter_response_end();
+                        self.life.down.finish(&self.life.request.response_trailers);
                     }
                     return self.life.down.poll_flush_end(cx).map_err(|_| self.life.down.why_gone(cx));
                 }
@@ -275,6 +313,26 @@ impl Exchange<'_, '_> {
                 }
             }
         }
+    }
+
+    /// The filter that kept some of the answer back lets go of it.
+    fn resume(&mut self) {
+        let clock = &mut self.life.request.clock;
+        clock.wait();
+        let more = Data { bytes: b"".into(), ends: false, now: clock.now().into_std() };
+        self.timers.moved = true;
+        self.filter_data(more, HttpFilters::resume_response);
+    }
+
+    fn filter_data(
+        &mut self,
+        mut data: Data<'_>,
+        pass: impl FnOnce(&HttpFilters, &mut FilterStreams, &mut Data<'_>) -> Flow,
+    ) {
+        let request = &mut *self.life.request;
+        let flow = pass(&self.life.origin.manager.filters, &mut request.filters, &mut data);
+        request.bytes_sent += data.bytes.len() as u64;
+        self.held = let_go(&mut self.life.down, &data, flow);
     }
 
     /// Moves the request on. Ready only when it failed.
@@ -310,12 +368,13 @@ impl Exchange<'_, '_> {
             return self.life.down.poll_gone(cx).map(|failure| Err(Stop::Failed(failure)));
         }
         ready!(self.poll_room(cx))?;
+        let origin = self.life.origin;
         let request = &mut *self.life.request;
         let (up, upload) = (&mut *self.up, &mut *self.upload);
         let mut take = |data: &[u8], last: bool| {
             request.bytes_received += data.len() as u64;
-            if let Some(call) = &mut request.kept.call {
-                call.sends(data);
+            if request.filters.sees_request_data() {
+                origin.manager.filters.request_data(&mut request.filters, data);
             }
             upload.keep(data);
             up.send(data, last);
@@ -323,6 +382,7 @@ impl Exchange<'_, '_> {
         match self.life.down.piece(&mut request.trailers, &mut take, cx).map_err(Stop::Failed)? {
             Piece::Data => {}
             Piece::End => {
+                origin.manager.filters.request_trailers(&mut request.filters, &mut request.trailers);
                 self.up.finish(&request.trailers);
                 self.upload.ended = true;
                 let now = request.clock.now();
@@ -380,6 +440,35 @@ impl Exchange<'_, '_> {
             request.response.headers.remove_hop_by_hop();
             self.life.down.send_interim(&request.response);
         }
+    }
+}
+
+/// Sends what the filters let go of, and says what they wait for if they have kept some back.
+fn let_go(down: &mut Downstream<'_>, data: &Data<'_>, flow: Flow) -> Option<Held> {
+    if !data.bytes.is_empty() {
+        down.send(&data.bytes, data.ends);
+    }
+    match flow {
+        Flow::Continue => None,
+        Flow::Pause(pause) => Some(Held::new(pause)),
+    }
+}
+
+/// What a filter waits for that keeps some of an answer back.
+pub(super) struct Held {
+    wait: Option<Wait>,
+    limit: Pin<Box<Sleep>>,
+}
+
+impl Held {
+    pub(super) fn new(pause: Pause) -> Self {
+        Self { wait: pause.wait, limit: Box::pin(sleep(pause.limit)) }
+    }
+
+    /// Ready when the filter is to be asked again.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let ready = self.wait.as_mut().is_some_and(|wait| wait.as_mut().poll(cx).is_ready());
+        if ready { Poll::Ready(()) } else { self.limit.as_mut().poll(cx) }
     }
 }
 

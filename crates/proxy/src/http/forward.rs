@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::{Poll, ready};
 use std::time::{Duration, SystemTime};
 
-use evenkeel_filters::stateful_session::Session;
+use evenkeel_filters::HostOverride;
 use evenkeel_http::{Framing, HeaderId, ResponseInfo};
 use evenkeel_runtime_config::retry::RetryPolicy;
 use evenkeel_runtime_config::route::HostRewrite;
@@ -177,10 +177,10 @@ impl Life<'_> {
         if self.request.attempts == 1 {
             forward.cluster.drop_share()?;
         }
-        // A session's host is asked once: a retry is to go elsewhere.
-        let session = self.request.kept.session.clone().filter(|_| self.request.attempts == 1);
+        // The host a filter wants is asked once: a retry is to go elsewhere.
+        let wanted = self.request.facts.host_override.clone().filter(|_| self.request.attempts == 1);
         let target = Target {
-            override_host: session.as_deref().and_then(override_host),
+            override_host: wanted.as_deref().map(override_host),
             original_dst: Some(self.origin.view.local),
             previous: tried,
             retry: forward.retry.as_deref().filter(|_| self.request.attempts > 1),
@@ -303,7 +303,7 @@ impl Life<'_> {
             side.send_head(self.request)?;
         }
         let hcm = &*self.origin.hcm;
-        let mut exchange = Exchange { life: self, up, upload, timers, interim: 0 };
+        let mut exchange = Exchange::new(self, up, upload, timers);
         poll_fn(|cx| exchange.poll_head(hcm, cx)).await
     }
 
@@ -405,9 +405,8 @@ fn count_failure(forward: &Forward<'_>, failure: &Failure) {
     }
 }
 
-fn override_host(session: &Session) -> Option<OverrideHost<'_>> {
-    let (strict, status_if_gone) = (session.strict(), session.status_on_missing_host());
-    session.address().map(|address| OverrideHost { address, strict, status_if_gone })
+fn override_host(wanted: &HostOverride) -> OverrideHost<'_> {
+    OverrideHost { address: &wanted.address, strict: wanted.strict, status_if_gone: wanted.status_if_gone }
 }
 
 /// RFC 9110 section 9.2.2.

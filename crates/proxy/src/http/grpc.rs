@@ -48,10 +48,10 @@ pub(super) fn status(request: &Request) -> Option<u8> {
 }
 
 /// Makes the head of a reply one that gRPC clients understand: 200, and the status and what it means beside it. No body follows.
-pub(super) fn reply_head(headers: &mut Headers, status: u16, message: &[u8]) {
+pub(super) fn reply_head(headers: &mut Headers, status: u32, message: &[u8]) {
     headers.set(HeaderId::ContentType, b"application/grpc");
     let mut digits = itoa::Buffer::new();
-    headers.append_id(HeaderId::GrpcStatus, digits.format(status_of_http(status)).as_bytes());
+    headers.append_id(HeaderId::GrpcStatus, digits.format(status).as_bytes());
     if !message.is_empty() {
         headers.append(b"grpc-message", &percent_encoded(message));
     }

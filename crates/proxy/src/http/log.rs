@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use evenkeel_filters::grpc_stats::Call;
 use evenkeel_http::Version;
 use tokio::time::Instant;
 
@@ -51,7 +50,7 @@ fn record_after<T>(duration: Duration, origin: &Origin, request: &Request, f: im
     record.downstream_remote_address = Some(request.client.unwrap_or(view.remote));
     record.route_name = request.route_name.as_deref().filter(|name| !name.is_empty());
     record.connection_id = origin.id;
-    record.grpc_messages = request.kept.call.as_ref().and_then(Call::messages);
+    record.filters = Some(&request.facts);
     f(&record)
 }
 
@@ -67,6 +66,7 @@ impl Life<'_> {
 /// was received, whoever cut it off.
 pub(super) fn end(origin: &Origin, request: &mut Request, cut_off: bool) {
     let stats = &origin.manager.http;
+    origin.manager.filters.complete(&mut request.filters, &mut request.facts);
     stats.shift(Gauge::downstream_rq_active, -1);
     origin.registration.worked(request.bytes_received + request.bytes_sent);
     // Over HTTP/1 no request follows one that breaks the protocol; HTTP/2 counts its connections as they end.

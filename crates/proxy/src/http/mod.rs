@@ -11,6 +11,7 @@ mod downstream;
 mod edits;
 mod exchange;
 mod failure;
+mod filters;
 mod forward;
 mod framed;
 mod grpc;

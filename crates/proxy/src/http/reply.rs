@@ -7,13 +7,14 @@ use std::io;
 use std::task::{Poll, ready};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use evenkeel_filters::LocalReply;
+use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters};
 use evenkeel_http::{Framing, HeaderId, Headers};
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::hcm::ServerHeader;
 
 use super::downstream::Answer;
 use super::edits::Levels;
+use super::exchange::Held;
 use super::failure::Failure;
 use super::grpc;
 use super::identify::append_via;
@@ -32,9 +33,22 @@ pub(super) struct Reply {
     pub(super) body: Cow<'static, [u8]>,
     /// What else the head says: `location` of a redirect, why the proxy refuses.
     pub(super) header: Option<(&'static [u8], Cow<'static, [u8]>)>,
+    /// What only the answers of filters have.
+    pub(super) of_filter: Option<Box<OfFilter>>,
     pub(super) flags: ResponseFlags,
     pub(super) details: Cow<'static, str>,
     pub(super) close: bool,
+}
+
+/// What only the answers of filters have.
+#[derive(Default)]
+pub(super) struct OfFilter {
+    /// Further fields of the head.
+    headers: Vec<(Cow<'static, str>, Vec<u8>)>,
+    /// The status of gRPC, where it is not the one that stands for the status.
+    grpc_status: Option<u32>,
+    /// Neither translated for clients of gRPC nor edited by the route.
+    verbatim: bool,
 }
 
 impl Reply {
@@ -44,6 +58,7 @@ impl Reply {
             status,
             body: Cow::Borrowed(b""),
             header: Some((b"location", location.into())),
+            of_filter: None,
             flags: ResponseFlags::NONE,
             details: details.into(),
             close: false,
@@ -61,6 +76,7 @@ impl Reply {
             status,
             body: body.to_vec().into(),
             header: None,
+            of_filter: None,
             flags: ResponseFlags::NONE,
             details: "direct_response".into(),
             close: false,
@@ -68,14 +84,16 @@ impl Reply {
     }
 }
 
-impl From<LocalReply> for Reply {
-    fn from(reply: LocalReply) -> Self {
+impl From<evenkeel_filters::Reply> for Reply {
+    fn from(reply: evenkeel_filters::Reply) -> Self {
+        let evenkeel_filters::Reply { status, headers, body, details, flag, grpc_status, verbatim } = reply;
         Self {
-            status: reply.status,
-            body: reply.body.as_bytes().into(),
+            status,
+            body,
             header: None,
-            flags: reply.flag.and_then(ResponseFlags::from_short_name).unwrap_or_default(),
-            details: reply.details.into(),
+            of_filter: Some(Box::new(OfFilter { headers, grpc_status, verbatim })),
+            flags: flag.and_then(ResponseFlags::from_short_name).unwrap_or_default(),
+            details,
             close: false,
         }
     }
@@ -87,6 +105,7 @@ impl From<&Failure> for Reply {
             status: failure.status(),
             body: into_bytes(failure.body()),
             header: failure.header().map(|(name, value)| (name, value.into())),
+            of_filter: None,
             flags: failure.flags(),
             details: failure.details(),
             close: failure.ends_connection(),
@@ -106,32 +125,40 @@ impl Life<'_> {
     pub(super) async fn reply(&mut self, mut reply: Reply, levels: Option<Levels<'_>>) -> bool {
         let (origin, request) = (self.origin, &mut *self.request);
         let hcm = &*origin.hcm;
-        request.status = if request.grpc && reply.status != 0 { 200 } else { reply.status };
+        let OfFilter { headers, grpc_status, verbatim } =
+            reply.of_filter.take().map_or_else(Default::default, |own| *own);
+        let grpc = request.grpc && !verbatim;
+        request.status = if grpc && reply.status != 0 { 200 } else { reply.status };
         request.flags |= reply.flags;
         request.details = reply.details;
         if reply.status == 0 {
             return false;
         }
         request.response.clear();
-        request.response.status = if request.grpc { 200 } else { reply.status };
-        let headers = &mut request.response.headers;
+        request.response.status = if grpc { 200 } else { reply.status };
+        let fields = &mut request.response.headers;
         let mut digits = itoa::Buffer::new();
-        if request.grpc {
-            grpc::reply_head(headers, reply.status, &reply.body);
+        if grpc {
+            let status = grpc_status.unwrap_or_else(|| grpc::status_of_http(reply.status).into());
+            grpc::reply_head(fields, status, &reply.body);
             reply.body = Cow::Borrowed(b"");
         } else if !reply.body.is_empty() {
-            headers.append_id(HeaderId::ContentLength, digits.format(reply.body.len()).as_bytes());
+            fields.append_id(HeaderId::ContentLength, digits.format(reply.body.len()).as_bytes());
         }
-        if !reply.body.is_empty() {
-            headers.append_id(HeaderId::ContentType, b"text/plain");
+        if !reply.body.is_empty() && !headers.iter().any(|(name, _)| name == "content-type") {
+            fields.append_id(HeaderId::ContentType, b"text/plain");
         }
         if let Some((name, value)) = &reply.header {
-            headers.append(name, value);
+            fields.append(name, value);
         }
-        if let Some(levels) = levels.filter(|levels| !levels.is_empty()) {
+        headers.iter().for_each(|(name, value)| fields.append(name.as_bytes(), value));
+        if let Some(levels) = levels.filter(|levels| !verbatim && !levels.is_empty()) {
             let values = record(origin, request, |record| levels.response_values(record));
             levels.edit_response(&mut request.response.headers, values);
         }
+        self.filter_response(reply.body.is_empty(), true);
+        let request = &mut *self.request;
+        request.status = request.response.status;
         finish_response(&mut request.response.headers, hcm, true);
         if self.down.received_all() {
             request.received_all.get_or_insert(request.clock.now());
@@ -149,11 +176,13 @@ impl Life<'_> {
             // Where HTTP/1.0 is off it is not spoken either.
             http_10: hcm.accept_http_10 && request.is_http_10(),
         };
-        if let Some(call) = &mut request.kept.call {
-            call.is_answered(&request.response, true, None);
-        }
         self.down.send_head(&mut request.response, answer);
-        let sent = self.send_reply_body(if answer.bodiless { b"" } else { &reply.body }).await;
+        let body: &[u8] = if answer.bodiless { b"" } else { &*reply.body };
+        let sent = match !body.is_empty() && self.request.filters.sees_response_data() {
+            // Boxed: few answers of the proxy's own are held back.
+            true => Box::pin(self.send_filtered_body(body)).await,
+            false => self.send_reply_body(body).await,
+        };
         sent.is_ok() && self.down.end(close)
     }
 
@@ -168,6 +197,35 @@ impl Life<'_> {
         self.request.flags |= failure.flags();
         self.request.details = failure.details();
         true
+    }
+
+    /// As [`Life::send_reply_body`], as fast as the filters let go of it.
+    async fn send_filtered_body(&mut self, body: &[u8]) -> io::Result<()> {
+        let mut pass: fn(&HttpFilters, &mut FilterStreams, &mut Data<'_>) -> Flow = HttpFilters::response_data;
+        let mut data = Data { bytes: body.into(), ends: true, now: self.request.clock.now().into_std() };
+        loop {
+            let request = &mut *self.request;
+            let flow = pass(&self.origin.manager.filters, &mut request.filters, &mut data);
+            if !data.bytes.is_empty() {
+                request.bytes_sent += data.bytes.len() as u64;
+                self.down.send(&data.bytes, false);
+            }
+            let Flow::Pause(pause) = flow else { return self.send_reply_body(b"").await };
+            let mut held = Held::new(pause);
+            poll_fn(|cx| {
+                if let Poll::Ready(Err(error)) = self.down.poll_flush(cx) {
+                    return Poll::Ready(Err(error));
+                }
+                match self.down.poll_gone(cx) {
+                    Poll::Ready(_) => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+                    Poll::Pending => held.poll(cx).map(Ok),
+                }
+            })
+            .await?;
+            self.request.clock.wait();
+            pass = HttpFilters::resume_response;
+            data = Data { bytes: b"".into(), ends: false, now: self.request.clock.now().into_std() };
+        }
     }
 
     async fn send_reply_body(&mut self, body: &[u8]) -> io::Result<()> {

@@ -5,9 +5,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use evenkeel_filters::{Body, Kept};
-use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, RequestInfo, ResponseHead, Version};
-use evenkeel_runtime_config::cookie;
+use evenkeel_filters::{FilterFacts, FilterStreams, HeadView};
+use evenkeel_http::{Framing, Headers, RequestHead, RequestInfo, ResponseHead, Version};
 use evenkeel_runtime_config::view::RequestView;
 use tokio::time::Instant;
 
@@ -59,8 +58,12 @@ pub(super) struct Request {
     pub(super) upstream_local: Option<std::net::SocketAddr>,
     pub(super) transport_failure: String,
     pub(super) attempts: u32,
-    /// What filters found out about it.
-    pub(super) kept: Kept,
+    /// What filters keep of it for themselves.
+    pub(super) filters: FilterStreams,
+    /// What filters leave for others.
+    pub(super) facts: FilterFacts,
+    /// Decides between weighted clusters and fractions, however often the route is chosen.
+    pub(super) random: Option<u64>,
     /// All of its body, if a filter wanted that, until it goes on.
     pub(super) body: Option<HeldBytes>,
     /// The upstream's response head said `chunked`, for answers to HEAD.
@@ -115,7 +118,9 @@ impl Request {
             upstream_local: None,
             transport_failure: String::new(),
             attempts: 0,
-            kept: Kept::default(),
+            filters: FilterStreams::default(),
+            facts: FilterFacts::default(),
+            random: None,
             body: None,
             head_chunked: false,
             held: None,
@@ -139,12 +144,14 @@ impl Request {
             response: std::mem::take(&mut self.response),
             trailers: std::mem::take(&mut self.trailers),
             response_trailers: std::mem::take(&mut self.response_trailers),
+            filters: std::mem::take(&mut self.filters),
             ..Self::new(self.clock)
         };
         self.head.clear();
         self.response.clear();
         self.trailers.clear();
         self.response_trailers.clear();
+        self.filters.clear();
         // During thread exit the pool may be gone; then the request is freed.
         let _ = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
@@ -161,26 +168,9 @@ impl Request {
         self.head.version = version;
     }
 
-    /// The head with its scheme.
+    /// The head as matchers see it.
     pub(super) fn view(&self) -> HeadView<'_> {
-        HeadView(&self.head)
-    }
-
-    /// What filters may see of its body.
-    pub(super) fn body_so_far(&self) -> Body<'_> {
-        match &self.body {
-            Some(body) => Body::Whole(body),
-            None if self.tunnel.is_some() || self.info.framing.is_empty() => Body::Empty,
-            None => Body::Coming,
-        }
-    }
-
-    /// The upstream's answer is complete; a call of gRPC is counted.
-    pub(super) fn end_call(&mut self) {
-        if let Some(call) = &mut self.kept.call {
-            let now = self.clock.now();
-            call.ends(&self.response_trailers, self.received_all.map(|at| now.duration_since(at)));
-        }
+        HeadView::new(&self.head, &self.facts.metadata)
     }
 
     /// The client speaks HTTP/1.0.
@@ -194,68 +184,15 @@ impl Request {
     }
 }
 
-/// A request head as matchers see it.
-pub(super) struct HeadView<'r>(pub(super) &'r RequestHead);
-
-impl RequestView for HeadView<'_> {
-    fn method(&self) -> &[u8] {
-        self.0.method()
-    }
-
-    fn path(&self) -> &[u8] {
-        self.0.path()
-    }
-
-    fn authority(&self) -> &[u8] {
-        self.0.authority()
-    }
-
-    fn scheme(&self) -> &[u8] {
-        self.0.headers.get(HeaderId::ForwardedProto).unwrap_or(b"http")
-    }
-
-    fn header(&self, name: &str) -> Option<Cow<'_, [u8]>> {
-        match name {
-            ":method" => return Some(self.method().into()),
-            ":path" => return Some(self.path().into()),
-            ":authority" | "host" => return Some(self.authority().into()),
-            ":scheme" => return Some(self.scheme().into()),
-            _ => {}
-        }
-        let first = self.0.headers.find(name.as_bytes())?;
-        let mut all =
-            self.0.headers.iter().filter(|(_, n, _)| *n == name.as_bytes()).map(|(_, _, value)| value).skip(1);
-        let Some(second) = all.next() else { return Some(first.into()) };
-        let mut joined = [first, second].join(&b","[..]);
-        for value in all {
-            joined.push(b',');
-            joined.extend_from_slice(value);
-        }
-        Some(joined.into())
-    }
-
-    fn any_value(&self, name: &str, mut wanted: impl FnMut(&[u8]) -> bool) -> Option<bool> {
-        if name.starts_with(':') || name == "host" {
-            return self.header(name).map(|value| wanted(&value));
-        }
-        let first = self.0.headers.find(name.as_bytes())?;
-        Some(wanted(first) || self.0.headers.find_all(name.as_bytes()).skip(1).any(wanted))
-    }
-
-    fn cookie(&self, name: &str) -> Option<Vec<u8>> {
-        cookie::find(self.0.headers.find_all(b"cookie"), name).map(<[u8]>::to_vec)
-    }
-}
-
 impl HeadLookup for HeadView<'_> {
     fn lookup(&self, name: &str) -> Option<&[u8]> {
         // CONNECT has no path, and a head that was refused nothing at all.
         match name {
-            ":method" => there(self.0.method()),
-            ":path" => there(self.0.path()),
-            ":authority" | "host" => there(self.0.authority()),
+            ":method" => there(self.head.method()),
+            ":path" => there(self.head.path()),
+            ":authority" | "host" => there(self.head.authority()),
             ":scheme" => Some(self.scheme()),
-            name => self.0.headers.find(name.as_bytes()),
+            name => self.head.headers.find(name.as_bytes()),
         }
     }
 }

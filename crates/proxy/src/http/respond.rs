@@ -40,8 +40,9 @@ impl Life<'_> {
         let headers = &mut self.request.response.headers;
         self.request.head_chunked = headers.contains(HeaderId::TransferEncoding);
         headers.remove_hop_by_hop();
-        self.ask_filters(info.framing.is_empty());
         self.edit_response(forward);
+        self.filter_response(info.framing.is_empty(), false);
+        finish_response(&mut self.request.response.headers, &self.origin.hcm, false);
         timers.end_tries();
         if tunnel.is_some() {
             // A tunnel has no length (RFC 9110 section 9.3.6).
@@ -57,7 +58,7 @@ impl Life<'_> {
             self.origin.manager.http.shift(Gauge::downstream_cx_upgrades_active, 1);
         }
         let result = {
-            let mut exchange = Exchange { life: self, up: &mut up, upload, timers, interim: 0 };
+            let mut exchange = Exchange::new(self, &mut up, upload, timers);
             poll_fn(|cx| exchange.poll_body(opened, cx)).await
         };
         if opened {
@@ -129,21 +130,7 @@ impl Life<'_> {
         close
     }
 
-    /// `complete`: the head is all there is.
-    fn ask_filters(&mut self, complete: bool) {
-        let request = &mut *self.request;
-        if let Some(call) = &mut request.kept.call {
-            let now = request.clock.now();
-            let time = request.received_all.map(|at| now.duration_since(at));
-            call.is_answered(&request.response, complete, time);
-        }
-        let filters = &self.origin.manager.filters;
-        if let Some(host) = self.request.host.as_ref().filter(|_| !filters.is_empty()) {
-            let mut answer = evenkeel_filters::Answer { host: &host.label, head: &mut self.request.response };
-            filters.on_response(&mut answer, &self.request.kept);
-        }
-    }
-
+    /// What the router adds, and the route changes, before the filters see the head.
     fn edit_response(&mut self, forward: &Forward<'_>) {
         let (hcm, request) = (&*self.origin.hcm, &mut *self.request);
         let headers = &mut request.response.headers;
@@ -168,7 +155,6 @@ impl Life<'_> {
             let values = record(self.origin, request, |record| forward.levels.response_values(record));
             forward.levels.edit_response(&mut request.response.headers, values);
         }
-        finish_response(&mut request.response.headers, hcm, false);
     }
 }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_filters::grpc_stats::ClusterCalls;
+use evenkeel_filters::ClusterScope;
 use evenkeel_http::{Headers, Limits};
 use evenkeel_runtime_config::FastMap;
 use evenkeel_runtime_config::cluster::{
@@ -57,8 +57,8 @@ pub struct Cluster {
     registry: Arc<Registry>,
     /// Statistics of HTTP/2 connections, once there was one.
     http2_stats: OnceCell<Rc<Writer<h2::stats::Stats>>>,
-    /// Statistics of gRPC, once a call was to be counted.
-    grpc_calls: OnceCell<Box<ClusterCalls>>,
+    /// What filters keep, once one has asked.
+    filter_scope: OnceCell<Rc<ClusterScope>>,
 }
 
 impl Drop for Cluster {
@@ -99,7 +99,7 @@ impl Cluster {
             epoch: Cell::default(),
             registry,
             http2_stats: OnceCell::new(),
-            grpc_calls: OnceCell::new(),
+            filter_scope: OnceCell::new(),
         };
         cluster.arrange(&config);
         cluster
@@ -137,10 +137,10 @@ impl Cluster {
         Rc::clone(self.http2_stats.get_or_init(make))
     }
 
-    /// This worker's counters of calls of gRPC.
-    pub fn grpc_calls(&self) -> &ClusterCalls {
-        let make = || Box::new(ClusterCalls::new(Arc::clone(&self.registry), &self.config.borrow().stat_name));
-        self.grpc_calls.get_or_init(make)
+    /// What filters keep and count of its requests, on this worker.
+    pub fn filter_scope(&self) -> Rc<ClusterScope> {
+        let make = || Rc::new(ClusterScope::new(Arc::clone(&self.registry), &self.config.borrow().stat_name));
+        Rc::clone(self.filter_scope.get_or_init(make))
     }
 
     pub(super) fn update(&self, wanted: &Arc<Config>) {

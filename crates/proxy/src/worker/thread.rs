@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use evenkeel_filters::{HttpFilters, NetworkFilters};
+use evenkeel_filters::{HttpFilters, NetworkFilters, Setup};
 use evenkeel_runtime_config::listener::{FilterChain, ProxyProtocolVersion};
 use evenkeel_runtime_config::{Demand, FastMap, HttpConnectionManager};
 use evenkeel_stats::{Registry, Scope, ScopeName, Writer};
@@ -470,7 +470,7 @@ impl LocalGeneration {
         let (_, manager) = known.entry(Arc::as_ptr(config).addr()).or_insert_with(|| {
             let scope = self.shared.http_scopes.get(&config.stat_prefix).cloned().unwrap_or_else(Scope::detached);
             let name = stats::http_name(&config.stat_prefix);
-            let filters = HttpFilters::new(&config.filters, &worker.registry, &name);
+            let filters = HttpFilters::new(&config.filters, &Setup { registry: &worker.registry, outer: &name });
             let http2 = Rc::new(worker.registry.scope(h2::downstream_name()).writer());
             let http1 = worker.registry.scope(ScopeName::plain("http1.")).writer();
             (Arc::downgrade(config), Rc::new(HttpManager { http: scope.writer(), filters, http1, http2 }))

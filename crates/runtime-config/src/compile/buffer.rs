@@ -12,7 +12,7 @@ pub(crate) fn buffer(cx: &mut Cx<'_>, config: &filter::Buffer) -> Option<Buffer>
     }
 }
 
-pub(super) fn per_route(cx: &mut Cx<'_>, config: &filter::BufferPerRoute) -> Option<BufferPerRoute> {
+pub(crate) fn per_route(cx: &mut Cx<'_>, config: &filter::BufferPerRoute) -> Option<BufferPerRoute> {
     use filter::buffer_per_route::Override;
     match &config.r#override {
         Some(Override::Disabled(true)) => Some(BufferPerRoute::Disabled),

@@ -13,9 +13,9 @@ use super::cluster::max_requests;
 use super::{Cx, http2, route, source, type_name};
 use crate::hcm::{
     ClientCertDetails, Codec, EscapedSlashes, ForwardClientCert, HeadersWithUnderscores, HttpConnectionManager,
-    HttpFilter, OnDemand, RouteSource, ServerHeader, StripPort,
+    HttpFilter, HttpFilterConfig, OnDemand, RouteSource, ServerHeader, StripPort,
 };
-use crate::http_filters::http_filter;
+use crate::http_filters::{MAX_HTTP_FILTERS, http_filter};
 use crate::http2::Http2Options;
 
 const GRPC_STATS: &str = "envoy.extensions.filters.http.grpc_stats.v3.FilterConfig";
@@ -221,11 +221,13 @@ fn http_filters(
             return cx.fail_at("typed_config", "is required");
         };
         cx.at("typed_config", |cx| match type_name(&any.type_url) {
+            ROUTER if is_last && filter.disabled => cx.fail("the router cannot be disabled"),
             ROUTER if is_last => {
                 router = true;
                 Some(None)
             }
             ROUTER => cx.fail("the router must be the last HTTP filter"),
+            ON_DEMAND if filter.disabled => cx.fail("cannot be disabled"),
             // Wherever it stands: a route is looked for once, before the first filter.
             ON_DEMAND => {
                 let config: on_demand_filter::OnDemand = cx.unpack(any)?;
@@ -238,17 +240,28 @@ fn http_filters(
                 *on_demand = Some(OnDemand { clusters });
                 Some(None)
             }
-            _ => http_filter(cx, any).map(Some),
+            _ => {
+                let config = http_filter(cx, any, filter.is_optional)?;
+                let (name, disabled) = (filter.name.as_str().into(), filter.disabled);
+                Some(config.map(|config| HttpFilter { name, disabled, config }))
+            }
         })
     });
-    let counting = compiled.iter().filter(|filter| matches!(filter, Some(HttpFilter::GrpcStats(_)))).count();
+    let counting = compiled.iter().filter(|filter| is_grpc_stats(filter.as_ref())).count();
     if counting > 1 {
         return cx.fail_at("http_filters", format!("{GRPC_STATS} may be there once: two would count every call twice"));
     }
     if !router && compiled.len() == filters.len() {
         return cx.fail_at("http_filters", "the last one must be envoy.filters.http.router");
     }
+    if compiled.len() > MAX_HTTP_FILTERS {
+        return cx.fail_at("http_filters", format!("there may be {MAX_HTTP_FILTERS} at most"));
+    }
     Some(compiled.into_iter().flatten().collect())
+}
+
+fn is_grpc_stats(filter: Option<&HttpFilter>) -> bool {
+    filter.is_some_and(|filter| matches!(filter.config, HttpFilterConfig::GrpcStats(_)))
 }
 
 fn server_header(cx: &mut Cx<'_>, value: i32) -> Option<ServerHeader> {

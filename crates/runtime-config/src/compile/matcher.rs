@@ -4,6 +4,7 @@ use evenkeel_xds::pb::envoy::config::route::v3 as route;
 use evenkeel_xds::pb::envoy::r#type::matcher::v3 as matcher;
 
 use super::Cx;
+use crate::dynamic_metadata::{MetadataMatcher, ValueMatcher};
 use crate::matching::{
     HeaderMatcher, HeaderValueMatcher, QueryParameterMatcher, StringMatcher, full_match_regex, search_regex,
 };
@@ -102,4 +103,46 @@ pub(crate) fn query_parameter(cx: &mut Cx<'_>, m: &route::QueryParameterMatcher)
         Some(Specifier::PresentMatch(true)) | None => None,
     };
     Some(QueryParameterMatcher { name, value })
+}
+
+/// `MetadataMatcher`.
+pub(crate) fn metadata(cx: &mut Cx<'_>, m: &matcher::MetadataMatcher) -> Option<MetadataMatcher> {
+    use matcher::metadata_matcher::path_segment::Segment;
+    let filter = cx.non_empty("filter", &m.filter)?.into();
+    let path = cx.each("path", &m.path, |cx, segment| match &segment.segment {
+        Some(Segment::Key(key)) => cx.non_empty("key", key).map(Into::into),
+        None => cx.fail_at("key", "is required"),
+    });
+    let value = cx.required("value", m.value.as_ref())?;
+    let value = cx.at("value", |cx| value_matcher(cx, value))?;
+    (path.len() == m.path.len()).then_some(MetadataMatcher { filter, path, value, invert: m.invert })
+}
+
+/// Depth is bounded by the decoder of the message it came in.
+fn value_matcher(cx: &mut Cx<'_>, m: &matcher::ValueMatcher) -> Option<ValueMatcher> {
+    use matcher::double_matcher::MatchPattern as Number;
+    use matcher::list_matcher::MatchPattern as List;
+    use matcher::value_matcher::MatchPattern;
+    Some(match &m.match_pattern {
+        Some(MatchPattern::NullMatch(_)) => ValueMatcher::Null,
+        Some(MatchPattern::DoubleMatch(number)) => match &number.match_pattern {
+            Some(Number::Exact(number)) => ValueMatcher::Number(*number),
+            Some(Number::Range(range)) => ValueMatcher::Range { start: range.start, end: range.end },
+            None => return cx.fail_at("double_match", "one of range, exact is required"),
+        },
+        Some(MatchPattern::StringMatch(text)) => ValueMatcher::String(string(cx, "string_match", text)?),
+        Some(MatchPattern::BoolMatch(wanted)) => ValueMatcher::Bool(*wanted),
+        Some(MatchPattern::PresentMatch(present)) => ValueMatcher::Present(*present),
+        Some(MatchPattern::ListMatch(list)) => match &list.match_pattern {
+            Some(List::OneOf(one)) => {
+                ValueMatcher::OneOf(Box::new(cx.at("list_match.one_of", |cx| value_matcher(cx, one))?))
+            }
+            None => return cx.fail_at("list_match", "one_of is required"),
+        },
+        Some(MatchPattern::OrMatch(any)) => ValueMatcher::Or(cx.at("or_match", |cx| {
+            let matchers = cx.each("value_matchers", &any.value_matchers, value_matcher);
+            (matchers.len() == any.value_matchers.len()).then_some(matchers)
+        })?),
+        None => return cx.fail("a kind of match is required"),
+    })
 }

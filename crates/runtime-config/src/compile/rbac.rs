@@ -6,11 +6,12 @@ use evenkeel_xds::pb::envoy::config::core::v3::CidrRange;
 use evenkeel_xds::pb::envoy::config::rbac::v3 as rbac;
 use evenkeel_xds::pb::envoy::extensions::filters::http::rbac::v3 as http;
 use evenkeel_xds::pb::envoy::extensions::filters::network::rbac::v3 as network;
-use evenkeel_xds::pb::envoy::r#type::matcher::v3::{PathMatcher, path_matcher};
+use evenkeel_xds::pb::envoy::r#type::matcher::v3::{MetadataMatcher as MetadataMatcherPb, PathMatcher, path_matcher};
 
 use super::Cx;
 use super::address::{cidr, port_number};
-use super::matcher::{header, string};
+use super::matcher::{header, metadata, string};
+use crate::dynamic_metadata::MetadataMatcher;
 use crate::matching::{CidrSet, StringMatcher};
 use crate::rbac::{Permission, Policy, Principal, RbacAction, RbacFilter, RbacPerRoute, Rules};
 
@@ -89,6 +90,7 @@ fn policy(cx: &mut Cx<'_>, name: &str, policy: &rbac::Policy, layer: Layer) -> O
     Some(Policy { name: name.into(), permissions, principals })
 }
 
+#[allow(deprecated)] // `metadata` is still what Istio sends.
 fn permission(cx: &mut Cx<'_>, permission: &rbac::Permission, layer: Layer) -> Option<Permission> {
     use rbac::permission::Rule;
     match &permission.rule {
@@ -122,6 +124,8 @@ fn permission(cx: &mut Cx<'_>, permission: &rbac::Permission, layer: Layer) -> O
         Some(Rule::RequestedServerName(name)) => {
             string(cx, "requested_server_name", name).map(Permission::RequestedServerName)
         }
+        Some(Rule::Metadata(matcher)) => dynamic_metadata(cx, "metadata", matcher, layer).map(Permission::Metadata),
+        Some(Rule::SourcedMetadata(sourced)) => sourced_metadata(cx, sourced, layer).map(Permission::Metadata),
         _ => cx.fail("a rule is required"),
     }
 }
@@ -135,6 +139,7 @@ fn permissions(cx: &mut Cx<'_>, field: &str, set: &rbac::permission::Set, layer:
     })
 }
 
+#[allow(deprecated)] // As above.
 fn principal(cx: &mut Cx<'_>, principal: &rbac::Principal, layer: Layer) -> Option<Principal> {
     use rbac::principal::Identifier;
     match &principal.identifier {
@@ -163,6 +168,10 @@ fn principal(cx: &mut Cx<'_>, principal: &rbac::Principal, layer: Layer) -> Opti
             Some(Principal::Header(matcher))
         }
         Some(Identifier::UrlPath(path)) => url_path(cx, path, layer).map(Principal::UrlPath),
+        Some(Identifier::Metadata(matcher)) => {
+            dynamic_metadata(cx, "metadata", matcher, layer).map(Principal::Metadata)
+        }
+        Some(Identifier::SourcedMetadata(sourced)) => sourced_metadata(cx, sourced, layer).map(Principal::Metadata),
         _ => cx.fail("an identifier is required"),
     }
 }
@@ -183,6 +192,25 @@ fn url_path(cx: &mut Cx<'_>, path: &PathMatcher, layer: Layer) -> Option<StringM
             Some(path_matcher::Rule::Path(matcher)) => string(cx, "path", matcher),
             None => cx.fail_at("path", "is required"),
         }
+    })
+}
+
+fn dynamic_metadata(
+    cx: &mut Cx<'_>,
+    field: &str,
+    matcher: &MetadataMatcherPb,
+    layer: Layer,
+) -> Option<MetadataMatcher> {
+    cx.at(field, |cx| of_request(cx, layer).and_then(|()| metadata(cx, matcher)))
+}
+
+fn sourced_metadata(cx: &mut Cx<'_>, sourced: &rbac::SourcedMetadata, layer: Layer) -> Option<MetadataMatcher> {
+    cx.at("sourced_metadata", |cx| {
+        if sourced.metadata_source != rbac::MetadataSource::Dynamic as i32 {
+            return cx.fail_at("metadata_source", "only DYNAMIC is supported");
+        }
+        let matcher = cx.required("metadata_matcher", sourced.metadata_matcher.as_ref())?;
+        dynamic_metadata(cx, "metadata_matcher", matcher, layer)
     })
 }
 

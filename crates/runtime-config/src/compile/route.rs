@@ -4,9 +4,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use evenkeel_xds::pb::envoy::config::route::v3 as route;
-use evenkeel_xds::pb::envoy::extensions::filters::http::buffer::v3 as buffer_filter;
-use evenkeel_xds::pb::envoy::extensions::filters::http::rbac::v3 as rbac_filter;
-use evenkeel_xds::pb::envoy::extensions::filters::http::stateful_session::v3 as session_filter;
 use evenkeel_xds::pb::envoy::r#type::v3::{FractionalPercent, fractional_percent::DenominatorType};
 use evenkeel_xds::pb::google::protobuf::Any;
 
@@ -15,11 +12,13 @@ use super::listener::origin;
 use super::retry::retry_policy;
 use super::route_action::route_action;
 use super::source::Source;
-use super::{Cx, buffer, matcher, rbac, stateful_session, type_name};
+use super::{Cx, matcher, type_name};
 use crate::domains::DomainIndex;
 use crate::growing::Growing;
+use crate::http_filters::per_route;
 use crate::retry::RetryPolicy;
-use crate::route::{PathMatch, PerRouteFilters, RequireTls, Route, RouteMatch, RouteTable, VirtualHost};
+use crate::route::{PathMatch, RequireTls, Route, RouteMatch, RouteTable, VirtualHost};
+use crate::route_filters::{FilterOverride, FilterOverrides};
 
 /// Largest direct response body in bytes, unless `max_direct_response_body_size_bytes` says otherwise.
 const DEFAULT_MAX_DIRECT_RESPONSE_BODY_BYTES: u32 = 4096;
@@ -28,7 +27,7 @@ const DEFAULT_MAX_DIRECT_RESPONSE_BODY_BYTES: u32 = 4096;
 pub(crate) struct Inherited<'h> {
     pub max_direct_response_body_bytes: u32,
     pub retry: Option<&'h Arc<RetryPolicy>>,
-    pub filters: Option<&'h PerRouteFilters>,
+    pub filters: &'h FilterOverrides,
     pub validate_clusters: bool,
 }
 
@@ -46,10 +45,11 @@ pub(crate) fn route_table(cx: &mut Cx<'_>, table: &route::RouteConfiguration, in
     if inline == Inline::No {
         cx.non_empty("name", &table.name)?;
     }
+    let filters = filter_overrides(cx, &table.typed_per_filter_config, &FilterOverrides::default());
     let inherited = Inherited {
         max_direct_response_body_bytes: max_direct_response_body_bytes(table),
         retry: None,
-        filters: None,
+        filters: &FilterOverrides::default(),
         validate_clusters: table.validate_clusters.as_ref().map_or(inline == Inline::Yes, |validate| validate.value),
     };
     let headers = Arc::new(edits(cx, &header_fields!(table)));
@@ -74,6 +74,7 @@ pub(crate) fn route_table(cx: &mut Cx<'_>, table: &route::RouteConfiguration, in
         virtual_hosts,
         ignore_port_in_host_matching: table.ignore_port_in_host_matching,
         headers,
+        filters: filters?,
         growing,
         most_specific_wins: table.most_specific_header_mutations_wins,
     })
@@ -105,7 +106,8 @@ pub(crate) fn own_virtual_host(
         Ok(()) => Some(()),
         Err(error) => cx.fail(format!("{domain:?}: {error}")),
     });
-    let inherited = Inherited { max_direct_response_body_bytes, retry: None, filters: None, validate_clusters: false };
+    let filters = &FilterOverrides::default();
+    let inherited = Inherited { max_direct_response_body_bytes, retry: None, filters, validate_clusters: false };
     virtual_host(cx, host, &inherited)
 }
 
@@ -147,8 +149,8 @@ fn virtual_host(cx: &mut Cx<'_>, host: &route::VirtualHost, table: &Inherited<'_
         Err(_) => return cx.fail_at("require_tls", format!("unknown value {}", host.require_tls)),
     };
     let retry = retry_policy(cx, host.retry_policy.as_ref())?.map(Arc::new);
-    let filters = per_route_filters(cx, &host.typed_per_filter_config, None)?;
-    let inherited = Inherited { retry: retry.as_ref(), filters: Some(&filters), ..*table };
+    let filters = filter_overrides(cx, &host.typed_per_filter_config, table.filters)?;
+    let inherited = Inherited { retry: retry.as_ref(), filters: &filters, ..*table };
     let routes = cx.each("routes", &host.routes, |cx, route| compile_route(cx, route, &inherited).map(Arc::new));
     Some(VirtualHost {
         name,
@@ -166,7 +168,7 @@ fn compile_route(cx: &mut Cx<'_>, route: &route::Route, inherited: &Inherited<'_
     let matches = cx.required("match", route.r#match.as_ref())?;
     let matches = cx.at("match", |cx| route_match(cx, matches));
     let headers = edits(cx, &header_fields!(route));
-    let filters = per_route_filters(cx, &route.typed_per_filter_config, inherited.filters)?;
+    let filters = filter_overrides(cx, &route.typed_per_filter_config, inherited.filters)?;
     let matches = matches?;
     let action = route_action(cx, route, inherited)?;
     Some(Route {
@@ -179,55 +181,49 @@ fn compile_route(cx: &mut Cx<'_>, route: &route::Route, inherited: &Inherited<'_
     })
 }
 
-const BUFFER_PER_ROUTE: &str = "envoy.extensions.filters.http.buffer.v3.BufferPerRoute";
-const RBAC_PER_ROUTE: &str = "envoy.extensions.filters.http.rbac.v3.RBACPerRoute";
-const SESSION_PER_ROUTE: &str = "envoy.extensions.filters.http.stateful_session.v3.StatefulSessionPerRoute";
+const FILTER_CONFIG: &str = "envoy.config.route.v3.FilterConfig";
 
-/// `typed_per_filter_config`; what it does not say is `outer`'s.
-fn per_route_filters(
+/// `typed_per_filter_config`, before what is inherited from `outer`.
+pub(super) fn filter_overrides(
     cx: &mut Cx<'_>,
     configs: &HashMap<String, Any>,
-    outer: Option<&PerRouteFilters>,
-) -> Option<PerRouteFilters> {
-    let mut own = PerRouteFilters::default();
-    cx.at("typed_per_filter_config", |cx| {
-        for (filter, any) in configs {
-            cx.element(format_args!("{filter:?}"), |cx| match type_name(&any.type_url) {
-                BUFFER_PER_ROUTE if own.buffer.is_some() => cx.fail("the buffer is configured twice"),
-                BUFFER_PER_ROUTE => {
-                    let config: buffer_filter::BufferPerRoute = cx.unpack(any)?;
-                    own.buffer = Some(buffer::per_route(cx, &config)?);
-                    Some(())
-                }
-                RBAC_PER_ROUTE if own.rbac.is_some() => cx.fail("RBAC is configured twice"),
-                RBAC_PER_ROUTE => {
-                    let config: rbac_filter::RbacPerRoute = cx.unpack(any)?;
-                    own.rbac = Some(Arc::new(rbac::per_route(cx, &config)?));
-                    Some(())
-                }
-                SESSION_PER_ROUTE if own.session.is_some() => cx.fail("the stateful session is configured twice"),
-                SESSION_PER_ROUTE => {
-                    let config: session_filter::StatefulSessionPerRoute = cx.unpack(any)?;
-                    own.session = Some(stateful_session::per_route(cx, &config)?);
-                    Some(())
-                }
-                name => cx.fail(format!("{name} is no configuration for one route")),
-            })?;
-        }
-        Some(())
-    })?;
-    let outer = outer.cloned().unwrap_or_default();
-    Some(PerRouteFilters {
-        buffer: own.buffer.or(outer.buffer),
-        rbac: own.rbac.or(outer.rbac),
-        session: own.session.or(outer.session),
-    })
+    outer: &FilterOverrides,
+) -> Option<FilterOverrides> {
+    // Problems come in the same order every time.
+    let mut configs: Vec<_> = configs.iter().collect();
+    configs.sort_by_key(|(filter, _)| *filter);
+    let count = configs.len();
+    let own: Vec<_> = cx.at("typed_per_filter_config", |cx| {
+        let compiled = configs
+            .into_iter()
+            .filter_map(|(filter, any)| cx.element(format_args!("{filter:?}"), |cx| filter_override(cx, filter, any)));
+        compiled.collect()
+    });
+    (own.len() == count).then(|| FilterOverrides::new(own, outer))
+}
+
+fn filter_override(cx: &mut Cx<'_>, filter: &str, any: &Any) -> Option<FilterOverride> {
+    let says = |disabled, config| FilterOverride { filter: filter.into(), disabled, config };
+    if type_name(&any.type_url) != FILTER_CONFIG {
+        return per_route(cx, any, false).map(|config| says(false, config));
+    }
+    let wrapped: route::FilterConfig = cx.unpack(any)?;
+    if wrapped.disabled {
+        return Some(says(true, None));
+    }
+    let config = cx.required("config", wrapped.config.as_ref())?;
+    // An empty one only switches the filter on.
+    if config.type_url.is_empty() {
+        return Some(says(false, None));
+    }
+    cx.at("config", |cx| per_route(cx, config, wrapped.is_optional)).map(|config| says(false, config))
 }
 
 fn route_match(cx: &mut Cx<'_>, m: &route::RouteMatch) -> Option<RouteMatch> {
     let path = path_match(cx, m);
     let headers = cx.each("headers", &m.headers, matcher::header);
     let query_parameters = cx.each("query_parameters", &m.query_parameters, matcher::query_parameter);
+    let dynamic_metadata = cx.each("dynamic_metadata", &m.dynamic_metadata, matcher::metadata);
     let fraction = match m.runtime_fraction.as_ref().map(|runtime| runtime.default_value.as_ref()) {
         None => Some(PARTS_PER_MILLION),
         Some(None) => Some(0),
@@ -240,6 +236,7 @@ fn route_match(cx: &mut Cx<'_>, m: &route::RouteMatch) -> Option<RouteMatch> {
         query_parameters,
         fraction_ppm: fraction?,
         grpc_only: m.grpc.is_some(),
+        dynamic_metadata,
     })
 }
 

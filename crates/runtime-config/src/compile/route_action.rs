@@ -10,7 +10,7 @@ use super::address::data_source;
 use super::hash_policy::hash_policies;
 use super::headers::{edits, header_fields};
 use super::retry::retry_policy;
-use super::route::Inherited;
+use super::route::{Inherited, filter_overrides};
 use super::subset::lb_metadata;
 use super::{Cx, matcher};
 use crate::cluster::MetadataMatch;
@@ -18,6 +18,7 @@ use crate::route::{
     ForwardAction, GrpcTimeout, HeaderEdits, HostRewrite, Priority, RedirectAction, RedirectPath, RouteAction,
     WeightedCluster,
 };
+use crate::route_filters::FilterOverrides;
 
 const DEFAULT_ROUTE_TIMEOUT: Duration = Duration::from_secs(15);
 
@@ -195,7 +196,8 @@ fn clusters(cx: &mut Cx<'_>, action: &route::RouteAction, inherited: &Inherited<
             let cluster = cluster_name(cx, "cluster", name, inherited)?;
             let headers = HeaderEdits::default();
             let metadata_match = criteria(&lb_metadata(action.metadata_match.as_ref()), None);
-            Some(vec![WeightedCluster { cluster, weight: 1, headers, host_rewrite: None, metadata_match }])
+            let filters = FilterOverrides::default();
+            Some(vec![WeightedCluster { cluster, weight: 1, headers, host_rewrite: None, metadata_match, filters }])
         }
         Some(ClusterSpecifier::WeightedClusters(weighted)) => cx.at("weighted_clusters", |cx| {
             let of_route = lb_metadata(action.metadata_match.as_ref());
@@ -225,7 +227,9 @@ fn weighted_cluster(
     };
     let weight = entry.weight.as_ref().map_or(0, |weight| weight.value);
     let metadata_match = criteria(of_route, entry.metadata_match.as_ref());
-    Some(WeightedCluster { cluster, weight, headers: edits(cx, &header_fields!(entry)), host_rewrite, metadata_match })
+    let filters = filter_overrides(cx, &entry.typed_per_filter_config, &FilterOverrides::default())?;
+    let headers = edits(cx, &header_fields!(entry));
+    Some(WeightedCluster { cluster, weight, headers, host_rewrite, metadata_match, filters })
 }
 
 /// The route's metadata under that of one of its clusters; `None`: any host will do.

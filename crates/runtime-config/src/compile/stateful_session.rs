@@ -27,7 +27,7 @@ pub(crate) fn stateful_session(cx: &mut Cx<'_>, config: &filter::StatefulSession
     Some(StatefulSession { state, strict: config.strict, status_on_missing_host })
 }
 
-pub(super) fn per_route(cx: &mut Cx<'_>, config: &filter::StatefulSessionPerRoute) -> Option<StatefulSessionPerRoute> {
+pub(crate) fn per_route(cx: &mut Cx<'_>, config: &filter::StatefulSessionPerRoute) -> Option<StatefulSessionPerRoute> {
     use filter::stateful_session_per_route::Override;
     match &config.r#override {
         Some(Override::Disabled(true)) => Some(StatefulSessionPerRoute::Disabled),

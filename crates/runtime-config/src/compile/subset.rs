@@ -110,6 +110,11 @@ pub(crate) fn lb_metadata(metadata: Option<&Metadata>) -> MetadataMatch {
     fields.map(metadata_match).unwrap_or_default()
 }
 
+/// All fields of an object, by name.
+pub(super) fn fields(fields: &Struct) -> Vec<(Box<str>, MetadataValue)> {
+    metadata_match(fields).iter().cloned().collect()
+}
+
 fn metadata_match(fields: &Struct) -> MetadataMatch {
     MetadataMatch::new(fields.fields.iter().map(|(name, value)| (name.as_str().into(), metadata_value(value))))
 }
@@ -122,9 +127,6 @@ fn metadata_value(value: &Value) -> MetadataValue {
         Some(Kind::NumberValue(value)) => MetadataValue::Number(value.to_bits()),
         Some(Kind::StringValue(value)) => MetadataValue::Text(value.as_str().into()),
         Some(Kind::ListValue(list)) => MetadataValue::List(list.values.iter().map(metadata_value).collect()),
-        Some(Kind::StructValue(fields)) => {
-            let fields = metadata_match(fields);
-            MetadataValue::Object(fields.iter().cloned().collect())
-        }
+        Some(Kind::StructValue(fields)) => MetadataValue::Object(self::fields(fields)),
     }
 }

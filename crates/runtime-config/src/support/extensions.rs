@@ -11,6 +11,7 @@ const fn part(name: &'static str, full: &'static [&'static str]) -> MessageSuppo
     MessageSupport { name, role: Part, full, values: &[], no_effect: &[] }
 }
 
+const NO_RUNTIME: &str = "there is no runtime layer; the configured value holds";
 const NO_TRACING: &str = "there is no tracing, and it does nothing else";
 
 #[rustfmt::skip]
@@ -44,7 +45,8 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
         no_effect: &[],
     },
     part("envoy.extensions.filters.network.http_connection_manager.v3.Rds", &["route_config_name", "config_source"]),
-    part("envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter", &["name", "typed_config"]),
+    part("envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter",
+        &["name", "typed_config", "is_optional", "disabled"]),
     part("envoy.extensions.filters.network.http_connection_manager.v3.RequestIDExtension", &["typed_config"]),
     part("envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager.UpgradeConfig",
         &["upgrade_type", "enabled"]),
@@ -103,6 +105,27 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     },
     extension("envoy.extensions.filters.http.buffer.v3.Buffer", &["max_request_bytes"]),
     extension("envoy.extensions.filters.http.buffer.v3.BufferPerRoute", &["disabled", "buffer"]),
+    extension("envoy.extensions.filters.http.cors.v3.Cors", &[]),
+    extension("envoy.extensions.filters.http.cors.v3.CorsPolicy",
+        &["allow_origin_string_match", "allow_methods", "allow_headers", "expose_headers", "max_age", "allow_credentials",
+          "filter_enabled", "shadow_enabled", "allow_private_network_access", "forward_not_matching_preflights"]),
+    MessageSupport {
+        name: "envoy.extensions.filters.http.fault.v3.HTTPFault",
+        role: Extension,
+        full: &["delay", "abort", "upstream_cluster", "headers", "downstream_nodes", "max_active_faults", "response_rate_limit",
+            "disable_downstream_cluster_stats", "filter_metadata"],
+        values: &[],
+        no_effect: &[(NO_RUNTIME, &["delay_percent_runtime", "abort_percent_runtime", "delay_duration_runtime",
+            "abort_http_status_runtime", "max_active_faults_runtime", "response_rate_limit_percent_runtime",
+            "abort_grpc_status_runtime"])],
+    },
+    part("envoy.extensions.filters.http.fault.v3.FaultAbort", &["http_status", "grpc_status", "header_abort", "percentage"]),
+    part("envoy.extensions.filters.http.fault.v3.FaultAbort.HeaderAbort", &[]),
+    part("envoy.extensions.filters.common.fault.v3.FaultDelay", &["fixed_delay", "header_delay", "percentage"]),
+    part("envoy.extensions.filters.common.fault.v3.FaultDelay.HeaderDelay", &[]),
+    part("envoy.extensions.filters.common.fault.v3.FaultRateLimit", &["fixed_limit", "header_limit", "percentage"]),
+    part("envoy.extensions.filters.common.fault.v3.FaultRateLimit.FixedLimit", &["limit_kbps"]),
+    part("envoy.extensions.filters.common.fault.v3.FaultRateLimit.HeaderLimit", &[]),
     extension("envoy.extensions.filters.http.grpc_stats.v3.FilterConfig",
         &["emit_filter_state", "stats_for_all_methods", "individual_method_stats_allowlist", "enable_upstream_stats",
           "replace_dots_in_grpc_service_name"]),
@@ -123,6 +146,7 @@ pub(super) static MESSAGES: &[MessageSupport] = &[
     extension("envoy.extensions.http.stateful_session.header.v3.HeaderBasedSessionState", &["name"]),
 
     // Routes
+    extension("envoy.config.route.v3.FilterConfig", &["config", "is_optional", "disabled"]),
     extension("envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate", &[]),
     extension("envoy.extensions.retry.host.omit_host_metadata.v3.OmitHostMetadataConfig", &["metadata_match"]),
     extension("envoy.extensions.retry.priority.previous_priorities.v3.PreviousPrioritiesConfig", &["update_frequency"]),

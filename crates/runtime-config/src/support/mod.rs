@@ -87,11 +87,33 @@ pub fn check(resource: &Any) -> Vec<Problem> {
     }
 }
 
+/// Messages with an extension that may be unknown where `is_optional` is set, and the field that holds it.
+const OPTIONAL: [(&str, &str); 2] = [
+    ("envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter", "typed_config"),
+    ("envoy.config.route.v3.FilterConfig", "config"),
+];
+
+/// Takes back that the extension beside `is_optional`, at this path, is not supported as a whole.
+fn forgive(problems: &mut Vec<Problem>, holder: &str, path: &str) {
+    let Some((_, field)) = OPTIONAL.iter().find(|(name, _)| *name == holder) else { return };
+    let extension = path.strip_suffix("is_optional").map(|beside| format!("{beside}{field}"));
+    problems.retain(|problem| Some(&problem.path) != extension.as_ref());
+}
+
 /// The unsupported fields of a resource, by the descriptors. [`check`] comes to the same, faster.
 pub fn named_problems(schema: &Schema, resource: &Any) -> Vec<Problem> {
     let mut problems = Vec::new();
     walk_any(schema, resource, &mut |path, visit| {
         let reason = match visit {
+            // What is optional may be unknown: it was visited just before.
+            Visit::Field { message: name, field: "is_optional" }
+                if OPTIONAL.iter().any(|(holder, _)| *holder == name) =>
+            {
+                forgive(&mut problems, name, path);
+                return Descend::No;
+            }
+            // An empty one only switches the filter on.
+            Visit::OpaqueAny { type_url: "" } if path.ends_with("].config") => return Descend::No,
             Visit::Field { message: name, field } => match message(name).and_then(|message| message.field(field)) {
                 Some(Support::NoEffect(_)) => return Descend::No,
                 Some(_) => return Descend::Yes,

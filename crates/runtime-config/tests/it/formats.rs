@@ -16,6 +16,10 @@ fn operator(operator: Operator) -> FormatPart {
     FormatPart::Operator { operator, max_length: None }
 }
 
+fn metadata(path: &[&str]) -> Operator {
+    Operator::DynamicMetadata { filter: "a".into(), path: path.iter().map(|key| Box::from(*key)).collect() }
+}
+
 #[test]
 fn operators_with_arguments_lengths_and_literals() {
     for (text, expected) in [
@@ -39,7 +43,8 @@ fn operators_with_arguments_lengths_and_literals() {
         ),
         ("[%ENVIRONMENT(POD)%]", vec![literal("[web-0]")]),
         ("%ENVIRONMENT(POD):3%%ENVIRONMENT(NONE)%", vec![literal("web-")]),
-        ("%DYNAMIC_METADATA(a:b)%", vec![operator(Operator::Unset)]),
+        ("%DYNAMIC_METADATA(a:b:c)%", vec![operator(metadata(&["b", "c"]))]),
+        ("%DYNAMIC_METADATA(a)%", vec![operator(metadata(&[]))]),
         ("%FILTER_STATE(envoy.tcp_proxy.propagate_response_headers)%", vec![operator(Operator::TunnelHeaders)]),
         ("%FILTER_STATE(envoy.tcp_proxy.propagate_response_trailers:TYPED)%", vec![operator(Operator::TunnelTrailers)]),
         ("%FILTER_STATE(envoy.tcp_proxy.propagate_response_trailers:PLAIN)%", vec![operator(Operator::Unset)]),
@@ -65,6 +70,10 @@ fn mistakes_are_named_with_their_place() {
              DS_TX_END, ON_DEMAND_BEG and ON_DEMAND_END, and ms, us or ns",
         ),
         ("%REQ()%", "at byte 0: operator %REQ% takes a header name, or two: %REQ(FIRST?SECOND)%"),
+        (
+            "%DYNAMIC_METADATA()%",
+            "at byte 0: operator %DYNAMIC_METADATA% takes a filter's name, and keys behind colons",
+        ),
         ("%PROTOCOL(x)%", "at byte 0: operator %PROTOCOL% takes no argument"),
     ] {
         assert_eq!(parse(text).unwrap_err().to_string(), expected, "{text:?}");

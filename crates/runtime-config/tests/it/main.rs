@@ -7,6 +7,7 @@ mod fields;
 mod filter_chains;
 mod formats;
 mod http2;
+mod http_filters;
 mod input;
 mod listeners;
 mod load_balancing;

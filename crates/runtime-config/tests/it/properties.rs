@@ -205,6 +205,7 @@ proptest! {
         let matched = RouteMatch {
             path: PathMatch::Prefix("/abc".into()), case_sensitive: true, headers: vec![], query_parameters: vec![],
             fraction_ppm: 1_000_000, grpc_only: false,
+                dynamic_metadata: vec![],
         };
         prop_assert!(action.location(&matched, &request).starts_with(b"http://"));
     }

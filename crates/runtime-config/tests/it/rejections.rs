@@ -108,7 +108,7 @@ fn listeners() {
 #[test]
 fn connection_managers() {
     let router = format!("http_filters: [{{ name: r, typed_config: {{ \"@type\": {ROUTER} }} }}]");
-    let fault = "type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault";
+    let lua = "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua";
     let at = "filter_chains[0].filters[0].typed_config";
     let grpc_stats = |config: &str| {
         format!("{{ name: g, typed_config: {{ \"@type\": type.googleapis.com/{GRPC_STATS}, {config} }} }}")
@@ -129,10 +129,10 @@ fn connection_managers() {
         ),
         (
             format!(
-                "stat_prefix: s, route_config: {{}}, http_filters: [{{ name: f, typed_config: {{ \"@type\": {fault} }} }}]"
+                "stat_prefix: s, route_config: {{}}, http_filters: [{{ name: f, typed_config: {{ \"@type\": {lua} }} }}]"
             ),
             vec![format!(
-                "{at}.http_filters[0].typed_config: extension envoy.extensions.filters.http.fault.v3.HTTPFault is not supported"
+                "{at}.http_filters[0].typed_config: extension envoy.extensions.filters.http.lua.v3.Lua is not supported"
             )],
         ),
         (

@@ -223,6 +223,9 @@ impl Reader<'_> {
 
     fn any(&mut self, descriptor: &MessageDescriptor, node: &Node, depth: usize) -> Option<DynamicMessage> {
         let Some(mapping) = node.as_mapping() else { return self.wrong_type("a mapping with \"@type\"", node) };
+        if mapping.0.is_empty() {
+            return Some(DynamicMessage::new(descriptor.clone()));
+        }
         let Some(url) = mapping.get("@type").and_then(Node::as_str) else {
             let text = format!("{}: expected \"@type\", the type URL of the message", self.path);
             return self.error("xds.any", &node.span, text);

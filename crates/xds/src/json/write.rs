@@ -36,6 +36,9 @@ fn expand(schema: &Schema, url: &str, bytes: &[u8], depth: usize) -> Json {
         .and_then(|descriptor| DynamicMessage::decode(descriptor, bytes).ok())
         .filter(|_| depth < MAX_DEPTH);
     let mut object = Map::new();
+    if url.is_empty() && bytes.is_empty() {
+        return Json::Object(object);
+    }
     object.insert("@type".into(), url.into());
     match decoded {
         Some(message) => match write_message(schema, &message, depth) {

@@ -3,7 +3,9 @@
 
 mod back_off;
 mod buffer;
+mod cors;
 mod exchange;
+mod faults;
 mod flags;
 mod flags_http2;
 mod grpc_health;

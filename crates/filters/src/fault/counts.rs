@@ -1,0 +1,104 @@
+//! What is counted, under Envoy's names: `http.PREFIX.fault.`, and by the cluster a request comes from
+//! `http.PREFIX.fault.CLUSTER.`.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use evenkeel_runtime_config::FastMap;
+use evenkeel_stats::{Layout, Registry, ScopeName, Writer, layout};
+
+/// Clusters one worker counts apart: clients choose their names. Further ones are not counted apart.
+const MAX_CLUSTERS: usize = 1_000;
+
+layout! {
+    /// `http.PREFIX.fault.`
+    pub mod stats {
+        counters { aborts_injected, delays_injected, faults_overflow, response_rl_injected }
+        gauges { active_faults }
+        histograms {}
+        statuses None
+    }
+}
+
+/// What is counted by the cluster a request comes from.
+#[derive(Debug)]
+pub(super) struct OfCluster;
+
+/// A counter of [`OfCluster`].
+#[derive(Debug, Clone, Copy)]
+#[allow(non_camel_case_types)]
+pub(super) enum Injected {
+    aborts_injected,
+    delays_injected,
+}
+
+/// There are none.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Nothing {}
+
+impl From<Injected> for usize {
+    fn from(counter: Injected) -> Self {
+        counter as Self
+    }
+}
+
+impl From<Nothing> for usize {
+    fn from(nothing: Nothing) -> Self {
+        match nothing {}
+    }
+}
+
+impl Layout for OfCluster {
+    type Counter = Injected;
+    type Gauge = Nothing;
+    type Histogram = Nothing;
+    const COUNTERS: &'static [&'static str] = &["aborts_injected", "delays_injected"];
+    const GAUGES: &'static [&'static str] = &[];
+    const HISTOGRAMS: &'static [&'static str] = &[];
+    const STATUS_PREFIX: Option<&'static str> = None;
+    const ONCE_COUNTED: bool = true;
+}
+
+/// One worker's counters of one filter.
+#[derive(Debug)]
+pub(super) struct Counts {
+    pub(super) all: Writer<stats::Stats>,
+    registry: Arc<Registry>,
+    /// `http.PREFIX.fault.`
+    name: ScopeName,
+    clusters: RefCell<FastMap<Box<str>, Rc<Writer<OfCluster>>>>,
+}
+
+impl Counts {
+    /// `outer`: `http.PREFIX.`
+    pub(super) fn new(registry: &Arc<Registry>, outer: &ScopeName) -> Self {
+        let name = ScopeName {
+            dotted: format!("{}fault.", outer.dotted),
+            family: format!("{}fault_", outer.family),
+            tags: outer.tags.clone(),
+        };
+        let all = registry.scope(name.clone()).writer();
+        Self { all, registry: Arc::clone(registry), name, clusters: RefCell::default() }
+    }
+
+    /// Counters of requests from a cluster.
+    pub(super) fn of_cluster(&self, cluster: &str) -> Option<Rc<Writer<OfCluster>>> {
+        let mut clusters = self.clusters.borrow_mut();
+        if let Some(known) = clusters.get(cluster) {
+            return Some(Rc::clone(known));
+        }
+        if clusters.len() >= MAX_CLUSTERS {
+            return None;
+        }
+        let tag = ("envoy_fault_downstream_cluster", cluster.to_owned());
+        let name = ScopeName {
+            dotted: format!("{}{cluster}.", self.name.dotted),
+            family: self.name.family.clone(),
+            tags: [self.name.tags.clone(), vec![tag]].concat(),
+        };
+        let writer = Rc::new(self.registry.scope::<OfCluster>(name).writer());
+        clusters.insert(cluster.into(), Rc::clone(&writer));
+        Some(writer)
+    }
+}

@@ -1,0 +1,232 @@
+//! Which requests suffer, and how. Delays and aborts are drawn apart: a request may suffer both.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_http::{HeaderId, Headers};
+use evenkeel_runtime_config::fault::{AbortStatus, Fault};
+use evenkeel_runtime_config::fraction::Fraction;
+use evenkeel_stats::Writer;
+
+use super::counts::{Counts, Injected, OfCluster, stats};
+use super::limiter::Limiter;
+use crate::http::{Data, Decision, Filter, FilterFacts, Flow, Hooks, Pause, Reply, RequestContext, Setup};
+
+const DELAY: &[u8] = b"x-envoy-fault-delay-request";
+const DELAY_SHARE: &[u8] = b"x-envoy-fault-delay-request-percentage";
+const ABORT: &[u8] = b"x-envoy-fault-abort-request";
+const ABORT_GRPC: &[u8] = b"x-envoy-fault-abort-grpc-request";
+const ABORT_SHARE: &[u8] = b"x-envoy-fault-abort-request-percentage";
+const THROUGHPUT: &[u8] = b"x-envoy-fault-throughput-response";
+const THROUGHPUT_SHARE: &[u8] = b"x-envoy-fault-throughput-response-percentage";
+
+/// `envoy.filters.http.fault`.
+#[derive(Debug)]
+pub struct HttpFilter {
+    config: Arc<Fault>,
+    counts: Counts,
+}
+
+/// What a request suffers.
+#[derive(Debug, Default)]
+pub struct Suffering(Option<Box<Suffers>>);
+
+#[derive(Debug)]
+struct Suffers {
+    fault: Arc<Fault>,
+    /// Counters of the cluster it comes from.
+    from: Option<Rc<Writer<OfCluster>>>,
+    /// It counts as one that suffers now.
+    active: bool,
+    limiter: Option<Limiter>,
+}
+
+impl Filter for HttpFilter {
+    type Config = Fault;
+    type State = Suffering;
+    const HOOKS: Hooks = Hooks::REQUEST_HEAD.and(Hooks::RESPONSE_DATA).and(Hooks::COMPLETE);
+
+    fn new(config: Arc<Fault>, setup: &Setup<'_>) -> Self {
+        Self { config, counts: Counts::new(setup.registry, setup.outer) }
+    }
+
+    fn request_head(&self, state: &mut Suffering, context: &mut RequestContext<'_>) -> Decision {
+        if context.woken.is_some()
+            && let Some(suffers) = &mut state.0
+        {
+            return self.after_delay(suffers, context);
+        }
+        let fault = context.per_route::<Arc<Fault>>().unwrap_or(&self.config);
+        if !applies(fault, context) {
+            return Decision::Continue;
+        }
+        let from = match fault.disable_downstream_cluster_stats || self.config.disable_downstream_cluster_stats {
+            true => None,
+            false => self.downstream_cluster(&context.head.headers),
+        };
+        let fault = Arc::clone(fault);
+        let suffers = state.0.insert(Box::new(Suffers { fault, from, active: false, limiter: None }));
+        self.limit_answer(suffers, context);
+        if let Some(delay) = delay(&suffers.fault, context)
+            && self.begin(suffers)
+        {
+            self.count(suffers, Injected::delays_injected);
+            note("DI", suffers, context);
+            return Decision::Pause(Pause::for_time(delay));
+        }
+        match abort(&suffers.fault, context) {
+            Some(reply) if self.begin(suffers) => self.abort(suffers, context, reply),
+            _ => Decision::Continue,
+        }
+    }
+
+    fn response_data(&self, state: &mut Suffering, data: &mut Data<'_>) -> Flow {
+        let limiter = state.0.as_mut().and_then(|suffers| suffers.limiter.as_mut());
+        limiter.map_or(Flow::Continue, |limiter| limiter.pass(data))
+    }
+
+    fn complete(&self, state: &mut Suffering, _: &mut FilterFacts) {
+        if let Some(suffers) = &mut state.0 {
+            self.end(suffers);
+        }
+    }
+}
+
+impl HttpFilter {
+    fn downstream_cluster(&self, headers: &Headers) -> Option<Rc<Writer<OfCluster>>> {
+        let name = headers.get(HeaderId::EnvoyDownstreamServiceCluster)?;
+        let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty())?;
+        self.counts.of_cluster(name)
+    }
+
+    fn limit_answer(&self, suffers: &mut Suffers, context: &RequestContext<'_>) {
+        let Some(limit) = &suffers.fault.rate_limit else { return };
+        let headers = &context.head.headers;
+        let share = if limit.fixed_kib.is_some() { limit.share } else { asked(limit.share, headers, THROUGHPUT_SHARE) };
+        if !share.covers(|| context.services.random()) {
+            return;
+        }
+        let kib = limit.fixed_kib.or_else(|| number(headers, THROUGHPUT).filter(|kib| *kib > 0));
+        if let Some(kib) = kib
+            && self.begin(suffers)
+        {
+            self.counts.all.inc(stats::Counter::response_rl_injected);
+            suffers.limiter = Some(Limiter::new(kib, context.now));
+        }
+    }
+
+    fn after_delay(&self, suffers: &mut Suffers, context: &mut RequestContext<'_>) -> Decision {
+        if let Some(reply) = abort(&suffers.fault, context) {
+            return self.abort(suffers, context, reply);
+        }
+        if suffers.fault.rate_limit.is_none() {
+            self.end(suffers);
+        }
+        Decision::Continue
+    }
+
+    fn abort(&self, suffers: &mut Suffers, context: &mut RequestContext<'_>, reply: Reply) -> Decision {
+        self.count(suffers, Injected::aborts_injected);
+        note("FI", suffers, context);
+        Decision::Reply(reply)
+    }
+
+    fn count(&self, suffers: &Suffers, injected: Injected) {
+        self.counts.all.inc(match injected {
+            Injected::aborts_injected => stats::Counter::aborts_injected,
+            Injected::delays_injected => stats::Counter::delays_injected,
+        });
+        if let Some(from) = &suffers.from {
+            from.inc(injected);
+        }
+    }
+
+    /// Counts the request as one that suffers; false when there are too many. Other workers' may be seen a moment late.
+    fn begin(&self, suffers: &mut Suffers) -> bool {
+        if suffers.active {
+            return true;
+        }
+        let active = || self.counts.all.scope().gauge(stats::Gauge::active_faults);
+        if suffers.fault.max_active.is_some_and(|most| active() >= i64::from(most)) {
+            self.counts.all.inc(stats::Counter::faults_overflow);
+            return false;
+        }
+        self.counts.all.shift(stats::Gauge::active_faults, 1);
+        suffers.active = true;
+        true
+    }
+
+    fn end(&self, suffers: &mut Suffers) {
+        if std::mem::take(&mut suffers.active) {
+            self.counts.all.shift(stats::Gauge::active_faults, -1);
+        }
+    }
+}
+
+/// Whether the fault is meant for the request.
+fn applies(fault: &Fault, context: &RequestContext<'_>) -> bool {
+    let cluster = || context.route.cluster.is_some_and(|cluster| **cluster == *fault.upstream_cluster);
+    let node = || {
+        let node = context.head.headers.get(HeaderId::EnvoyDownstreamServiceNode);
+        node.is_some_and(|node| fault.downstream_nodes.iter().any(|wanted| **wanted == *node))
+    };
+    (fault.upstream_cluster.is_empty() || cluster())
+        && (fault.downstream_nodes.is_empty() || node())
+        && fault.headers.iter().all(|header| header.matches(&context.view()))
+}
+
+/// How long the request is held back, if it is.
+fn delay(fault: &Fault, context: &RequestContext<'_>) -> Option<Duration> {
+    let delay = fault.delay.as_ref()?;
+    let headers = &context.head.headers;
+    let share = if delay.fixed.is_some() { delay.share } else { asked(delay.share, headers, DELAY_SHARE) };
+    if !share.covers(|| context.services.random()) {
+        return None;
+    }
+    let duration = delay.fixed.or_else(|| number(headers, DELAY).map(Duration::from_millis))?;
+    // Envoy counts in whole milliseconds.
+    (duration.as_millis() > 0).then_some(duration)
+}
+
+/// What the request is answered, if it is.
+fn abort(fault: &Fault, context: &RequestContext<'_>) -> Option<Reply> {
+    let abort = fault.abort.as_ref()?;
+    let headers = &context.head.headers;
+    let by_header = abort.status == AbortStatus::Header;
+    let share = if by_header { asked(abort.share, headers, ABORT_SHARE) } else { abort.share };
+    if !share.covers(|| context.services.random()) {
+        return None;
+    }
+    let (status, grpc_status) = match abort.status {
+        AbortStatus::Http(status) => (status, None),
+        AbortStatus::Grpc(status) => (200, Some(status)),
+        AbortStatus::Header => {
+            let status = number(headers, ABORT).and_then(|status| u16::try_from(status).ok());
+            match status.filter(|status| (200..600).contains(status)) {
+                Some(status) => (status, None),
+                None => (200, Some(number(headers, ABORT_GRPC)?.try_into().ok()?)),
+            }
+        }
+    };
+    Some(Reply { grpc_status, ..Reply::new(status, "fault filter abort", "fault_filter_abort") })
+}
+
+/// The flag and the metadata of a request that suffers.
+fn note(flag: &'static str, suffers: &Suffers, context: &mut RequestContext<'_>) {
+    context.facts.flags.push(flag);
+    // Its place is there even if there is nothing in it, as in Envoy.
+    let filter = context.filter();
+    context.facts.metadata.merge(filter, &suffers.fault.metadata);
+}
+
+/// A share of which the request may ask for less.
+fn asked(share: Fraction, headers: &Headers, name: &[u8]) -> Fraction {
+    let less = number(headers, name).and_then(|asked| u32::try_from(asked).ok());
+    less.map_or(share, |asked| share.at_most(asked))
+}
+
+/// The first value counts.
+fn number(headers: &Headers, name: &[u8]) -> Option<u64> {
+    std::str::from_utf8(headers.find(name)?).ok()?.trim().parse().ok()
+}

@@ -1,0 +1,71 @@
+//! Lets an answer's body go at a rate: a bucket of tokens, a byte each, from which is taken every 50 ms.
+
+use std::time::{Duration, Instant};
+
+use crate::http::{Data, Flow, Pause};
+
+/// How often what was kept is let go, as in Envoy.
+const INTERVAL: Duration = Duration::from_millis(50);
+
+/// One answer's limit.
+#[derive(Debug)]
+pub(super) struct Limiter {
+    /// Bytes a second, and the most that are saved up.
+    rate: f64,
+    tokens: f64,
+    counted: Instant,
+    /// What waits: a piece at most, for no more is read meanwhile.
+    kept: Vec<u8>,
+    /// Nothing comes after it.
+    ends: bool,
+}
+
+impl Limiter {
+    pub(super) fn new(kib_per_second: u64, now: Instant) -> Self {
+        let rate = kib_per_second as f64 * 1024.0;
+        Self { rate, tokens: rate * INTERVAL.as_secs_f64(), counted: now, kept: Vec::new(), ends: false }
+    }
+
+    /// Takes a piece, and leaves of it what may go.
+    pub(super) fn pass(&mut self, data: &mut Data<'_>) -> Flow {
+        self.kept.extend_from_slice(&data.bytes);
+        self.ends |= data.ends;
+        let passed = data.now.saturating_duration_since(self.counted);
+        self.counted = data.now;
+        self.tokens = (self.tokens + passed.as_secs_f64() * self.rate).min(self.rate);
+        let goes = self.kept.len().min(self.tokens as usize);
+        self.tokens -= goes as f64;
+        let rest = self.kept.split_off(goes);
+        data.bytes = std::mem::replace(&mut self.kept, rest).into();
+        data.ends = self.ends && self.kept.is_empty();
+        match self.kept.is_empty() {
+            true => Flow::Continue,
+            false => Flow::Pause(Pause::for_time(INTERVAL)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_goes_at_its_rate_whatever_pieces_it_comes_in() {
+        let began = Instant::now();
+        let mut limiter = Limiter::new(1, began);
+        let mut check = |millis: u64, bytes: &[u8], ends: bool, expected: (usize, bool, bool)| {
+            let now = began + Duration::from_millis(millis);
+            let mut data = Data { bytes: bytes.into(), ends, now };
+            let paused = matches!(limiter.pass(&mut data), Flow::Pause(_));
+            assert_eq!((data.bytes.len(), data.ends, paused), expected, "after {millis} ms");
+        };
+        // 51 bytes are there at once, and 51 more every 50 ms.
+        check(0, &[1; 100], false, (51, false, true));
+        check(50, b"", false, (49, false, false));
+        check(60, &[1; 10], false, (10, false, false));
+        // What is saved up is the rate of one second at most.
+        check(10_000, &[1; 2000], true, (1024, false, true));
+        check(10_500, b"", false, (512, false, true));
+        check(11_000, b"", false, (464, true, false));
+    }
+}

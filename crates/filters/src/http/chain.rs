@@ -1,0 +1,226 @@
+//! One worker's filters of one connection manager: which have which hook, and the order they are called in.
+
+use std::sync::Arc;
+
+use evenkeel_http::Headers;
+use evenkeel_runtime_config::hcm;
+use evenkeel_runtime_config::route_filters::RouteFilters;
+
+use super::contract::{Data, Decision, Flow, RequestContext, ResponseContext, TrailersContext, Woken};
+use super::facts::FilterFacts;
+use super::{Hooks, HttpFilter, Setup, Slot};
+
+/// One worker's filters of one connection manager, before the router.
+#[derive(Debug)]
+pub struct HttpFilters {
+    filters: Vec<Entry>,
+    /// The hooks there are.
+    hooks: Hooks,
+}
+
+#[derive(Debug)]
+struct Entry {
+    name: Arc<str>,
+    /// Off unless a route switches it on.
+    disabled: bool,
+    hooks: Hooks,
+    filter: HttpFilter,
+}
+
+/// What the filters keep of one request, and where it stands among them.
+#[derive(Default)]
+pub struct FilterStreams {
+    /// One for each filter; none before [`HttpFilters::begin`].
+    slots: Vec<Slot>,
+    /// Filters that are off, as bits.
+    off: u64,
+    /// The hooks that are left: none before [`HttpFilters::begin`].
+    hooks: Hooks,
+    /// The filter that is asked next for the request's head.
+    position: usize,
+    /// How its pause ended.
+    woken: Option<Woken>,
+    /// All have let it pass, and seen the body if it was collected.
+    passed: bool,
+    /// The filter that keeps some of the answer's body back.
+    holder: usize,
+}
+
+impl FilterStreams {
+    /// Forgets the request and keeps the memory.
+    pub fn clear(&mut self) {
+        let mut slots = std::mem::take(&mut self.slots);
+        slots.clear();
+        *self = Self { slots, ..Self::default() };
+    }
+
+    /// Some filter has seen the request.
+    pub fn is_begun(&self) -> bool {
+        !self.slots.is_empty()
+    }
+
+    /// The pause of the filter that stands next is over.
+    pub fn wake(&mut self, woken: Woken) {
+        self.woken = Some(woken);
+    }
+
+    /// All filters have let the request pass; true when this is said for the first time.
+    pub fn pass(&mut self) -> bool {
+        !std::mem::replace(&mut self.passed, true)
+    }
+
+    /// Some filter looks at the request's body.
+    #[inline]
+    pub fn sees_request_data(&self) -> bool {
+        self.hooks.has(Hooks::REQUEST_DATA)
+    }
+
+    /// Some filter looks at the answer's body.
+    #[inline]
+    pub fn sees_response_data(&self) -> bool {
+        self.hooks.has(Hooks::RESPONSE_DATA)
+    }
+
+    /// Some filter looks at the answer's head.
+    #[inline]
+    pub fn sees_response_head(&self) -> bool {
+        self.hooks.has(Hooks::RESPONSE_HEAD)
+    }
+
+    /// Some filter looks at the answer's end.
+    #[inline]
+    pub fn sees_response_trailers(&self) -> bool {
+        self.hooks.has(Hooks::RESPONSE_TRAILERS)
+    }
+}
+
+impl HttpFilters {
+    /// Makes a worker's filters.
+    pub fn new(filters: &[hcm::HttpFilter], setup: &Setup<'_>) -> Self {
+        let entry = |config: &hcm::HttpFilter| {
+            let filter = HttpFilter::new(&config.config, setup);
+            Entry { name: Arc::clone(&config.name), disabled: config.disabled, hooks: filter.hooks(), filter }
+        };
+        let filters: Vec<_> = filters.iter().map(entry).collect();
+        let hooks = filters.iter().fold(Hooks::default(), |all, entry| all.and(entry.hooks));
+        Self { filters, hooks }
+    }
+
+    /// There is nothing to ask.
+    pub fn is_empty(&self) -> bool {
+        self.filters.is_empty()
+    }
+
+    /// A request comes. Which filters are off is decided now, by the route it has now.
+    pub fn begin(&self, streams: &mut FilterStreams, route: &RouteFilters<'_>) {
+        streams.slots.extend(self.filters.iter().map(|entry| entry.filter.slot()));
+        streams.hooks = self.hooks;
+        let bits = (0..u64::BITS).map(|bit| 1_u64 << bit);
+        for (entry, bit) in self.filters.iter().zip(bits) {
+            let told = if route.is_empty() { None } else { route.disabled(&entry.name) };
+            if told.unwrap_or(entry.disabled) {
+                streams.off |= bit;
+            }
+        }
+    }
+
+    /// Asks the filters about the request's head, in order, from where the request stands, until one does not let it go on.
+    /// After [`Decision::Reroute`] the next one is asked.
+    pub fn request_head<'r>(&'r self, streams: &mut FilterStreams, context: &mut RequestContext<'r>) -> Decision {
+        while let Some((entry, slot)) = self.filters.get(streams.position).zip(streams.slots.get_mut(streams.position))
+        {
+            let asked = entry.hooks.has(Hooks::REQUEST_HEAD) && streams.off >> streams.position & 1 == 0;
+            context.filter = &entry.name;
+            context.woken = streams.woken.take();
+            let decision = match asked {
+                true => entry.filter.request_head(slot, context),
+                false => Decision::Continue,
+            };
+            match decision {
+                Decision::Continue => streams.position += 1,
+                Decision::Reroute => {
+                    streams.position += 1;
+                    return decision;
+                }
+                Decision::Reply(_) | Decision::Pause(_) | Decision::Collect { .. } => return decision,
+            }
+        }
+        Decision::Continue
+    }
+
+    /// Shows the filters a piece of the request's body.
+    pub fn request_data(&self, streams: &mut FilterStreams, data: &[u8]) {
+        self.each(Hooks::REQUEST_DATA, streams, |entry, slot| entry.filter.request_data(slot, data));
+    }
+
+    /// Shows the filters the request's trailers, if there are any.
+    pub fn request_trailers(&self, streams: &mut FilterStreams, trailers: &mut Headers) {
+        if !streams.hooks.has(Hooks::REQUEST_TRAILERS) || trailers.is_empty() {
+            return;
+        }
+        self.each(Hooks::REQUEST_TRAILERS, streams, |entry, slot| entry.filter.request_trailers(slot, trailers));
+    }
+
+    /// Shows the filters the head of an answer: the last filter first.
+    pub fn response_head(&self, streams: &mut FilterStreams, context: &mut ResponseContext<'_>) {
+        self.each_back(Hooks::RESPONSE_HEAD, streams, |entry, slot| entry.filter.response_head(slot, context));
+    }
+
+    /// Passes a piece of an answer's body through the filters. When one keeps some back, the others have seen what it let go.
+    pub fn response_data(&self, streams: &mut FilterStreams, data: &mut Data<'_>) -> Flow {
+        let all = streams.slots.len();
+        self.pass(all, streams, data)
+    }
+
+    /// Asks the filter again that has kept some back, and passes what it lets go through the filters after it. `data` is empty.
+    pub fn resume_response(&self, streams: &mut FilterStreams, data: &mut Data<'_>) -> Flow {
+        let holder = streams.holder;
+        self.pass(holder + 1, streams, data)
+    }
+
+    fn pass(&self, from: usize, streams: &mut FilterStreams, data: &mut Data<'_>) -> Flow {
+        let mut pause = None;
+        for at in (0..from).rev() {
+            let Some((entry, slot)) = self.filters.get(at).zip(streams.slots.get_mut(at)) else { continue };
+            if !entry.hooks.has(Hooks::RESPONSE_DATA) || streams.off >> at & 1 != 0 {
+                continue;
+            }
+            if let Flow::Pause(asked) = entry.filter.response_data(slot, data) {
+                // The nearest to the upstream: what it lets go later has to pass the others.
+                if pause.is_none() {
+                    streams.holder = at;
+                    pause = Some(asked);
+                }
+            }
+        }
+        pause.map_or(Flow::Continue, Flow::Pause)
+    }
+
+    /// Shows the filters the end of an answer.
+    pub fn response_trailers(&self, streams: &mut FilterStreams, context: &mut TrailersContext<'_>) {
+        self.each_back(Hooks::RESPONSE_TRAILERS, streams, |entry, slot| entry.filter.response_trailers(slot, context));
+    }
+
+    /// Tells the filters that the request is over.
+    pub fn complete(&self, streams: &mut FilterStreams, facts: &mut FilterFacts) {
+        self.each(Hooks::COMPLETE, streams, |entry, slot| entry.filter.complete(slot, facts));
+    }
+
+    fn each(&self, hook: Hooks, streams: &mut FilterStreams, mut call: impl FnMut(&Entry, &mut Slot)) {
+        if streams.hooks.has(hook) {
+            let off = streams.off;
+            let all = self.filters.iter().zip(&mut streams.slots).enumerate();
+            all.filter(|(at, (entry, _))| entry.hooks.has(hook) && off >> at & 1 == 0)
+                .for_each(|(_, (entry, slot))| call(entry, slot));
+        }
+    }
+
+    fn each_back(&self, hook: Hooks, streams: &mut FilterStreams, mut call: impl FnMut(&Entry, &mut Slot)) {
+        if streams.hooks.has(hook) {
+            let off = streams.off;
+            let all = self.filters.iter().zip(&mut streams.slots).enumerate().rev();
+            all.filter(|(at, (entry, _))| entry.hooks.has(hook) && off >> at & 1 == 0)
+                .for_each(|(_, (entry, slot))| call(entry, slot));
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! One filter and one request, for tests.
+
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use evenkeel_http::{RequestHead, ResponseHead};
+use evenkeel_runtime_config::explain::PlainRequest;
+use evenkeel_runtime_config::hcm;
+use evenkeel_runtime_config::route_filters::{FilterOverride, FilterOverrides, PerRoute, RouteFilters};
+use evenkeel_runtime_config::view::ConnectionView;
+use evenkeel_stats::{Registry, ScopeName};
+
+use super::{
+    Body, ClusterScope, Decision, FilterFacts, FilterStreams, HttpFilters, RequestContext, ResponseContext,
+    RouteContext, Services, Setup,
+};
+
+/// The name of the one filter.
+const NAME: &str = "the filter";
+
+/// A filter with a request on its way through it.
+pub(crate) struct Fixture {
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) filters: HttpFilters,
+    pub(crate) streams: FilterStreams,
+    pub(crate) facts: FilterFacts,
+    pub(crate) connection: ConnectionView,
+    pub(crate) remote: IpAddr,
+    pub(crate) cluster: Arc<str>,
+    pub(crate) head: RequestHead,
+    /// What is drawn.
+    pub(crate) random: u64,
+    pub(crate) now: Instant,
+    pub(crate) says: Vec<FilterOverride>,
+}
+
+impl Fixture {
+    pub(crate) fn new(config: hcm::HttpFilterConfig) -> Self {
+        Self::chain(&[hcm::HttpFilter { name: NAME.into(), disabled: false, config }])
+    }
+
+    /// Several filters.
+    pub(crate) fn chain(filters: &[hcm::HttpFilter]) -> Self {
+        let registry = Registry::new();
+        let outer = ScopeName::tagged("http", "envoy_http_conn_manager_prefix", "inbound");
+        let setup = Setup { registry: &registry, outer: &outer };
+        let filters = HttpFilters::new(filters, &setup);
+        let nowhere: SocketAddr = "127.0.0.1:1".parse().unwrap();
+        Self {
+            registry,
+            filters,
+            streams: FilterStreams::default(),
+            facts: FilterFacts::default(),
+            connection: ConnectionView::plaintext(nowhere, nowhere),
+            remote: nowhere.ip(),
+            cluster: "c".into(),
+            head: head(&PlainRequest::new("GET", "a", "/")),
+            random: 0,
+            now: Instant::now(),
+            says: Vec::new(),
+        }
+    }
+
+    /// A level outside those there are says this to the filter.
+    pub(crate) fn told(mut self, config: impl PerRoute) -> Self {
+        self.says.push(FilterOverride { filter: NAME.into(), disabled: false, config: Some(Arc::new(config)) });
+        self
+    }
+
+    /// The request is this one, and a new one.
+    pub(crate) fn request(&mut self, request: &PlainRequest) {
+        self.head = head(request);
+        self.streams.clear();
+        self.facts = FilterFacts::default();
+    }
+
+    /// What the filter says of the request.
+    pub(crate) fn ask(&mut self, body: Body<'_>) -> Decision {
+        let says = FilterOverrides::new(self.says.clone(), &FilterOverrides::default());
+        let route = RouteContext { route: None, cluster: Some(&self.cluster), filters: RouteFilters::of(&says) };
+        let worker = Worker { registry: Arc::clone(&self.registry), random: self.random };
+        if !self.streams.is_begun() {
+            self.filters.begin(&mut self.streams, &route.filters);
+        }
+        let (client, request) = ((&self.connection, self.remote), (&mut self.head, body));
+        let mut context = RequestContext::new(client, request, route, &mut self.facts, (&worker, self.now));
+        self.filters.request_head(&mut self.streams, &mut context)
+    }
+
+    /// What the filter makes of an answer.
+    pub(crate) fn answer(&mut self, mut head: ResponseHead, local: bool) -> ResponseHead {
+        let mut context =
+            ResponseContext { head: &mut head, host: Some("10.0.0.1:80"), local, ends: false, since_request: None };
+        self.filters.response_head(&mut self.streams, &mut context);
+        head
+    }
+}
+
+fn head(request: &PlainRequest) -> RequestHead {
+    let mut head = RequestHead::default();
+    head.set_method(request.method.as_bytes());
+    head.set_authority(request.authority.as_bytes());
+    head.set_path(request.path.as_bytes());
+    request.headers.iter().for_each(|(name, value)| head.headers.append(name.as_bytes(), value.as_bytes()));
+    head
+}
+
+struct Worker {
+    registry: Arc<Registry>,
+    random: u64,
+}
+
+impl Services for Worker {
+    fn cluster(&self, name: &str) -> Option<Rc<ClusterScope>> {
+        Some(Rc::new(ClusterScope::new(Arc::clone(&self.registry), name)))
+    }
+
+    fn random(&self) -> u64 {
+        self.random
+    }
+}

@@ -1,0 +1,158 @@
+//! What HTTP filters find out about a request, for policies, routes and logs: dynamic metadata, by the filters' names.
+
+use crate::cluster::MetadataValue;
+use crate::matching::StringMatcher;
+
+/// The names and values of an object, by name.
+pub type Fields = Vec<(Box<str>, MetadataValue)>;
+
+/// Dynamic metadata of one request. Most requests have none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DynamicMetadata(Vec<(Box<str>, MetadataValue)>);
+
+impl DynamicMetadata {
+    /// Adds fields under a filter's name; of equal names the last holds.
+    pub fn merge(&mut self, filter: &str, fields: &[(Box<str>, MetadataValue)]) {
+        let place = self.0.iter().position(|(known, _)| **known == *filter).unwrap_or_else(|| {
+            self.0.push((filter.into(), MetadataValue::Object(Vec::new())));
+            self.0.len() - 1
+        });
+        let Some((_, MetadataValue::Object(all))) = self.0.get_mut(place) else { return };
+        for (name, value) in fields {
+            match all.binary_search_by(|(known, _)| known.cmp(name)) {
+                Ok(at) => all[at].1 = value.clone(),
+                Err(at) => all.insert(at, (name.clone(), value.clone())),
+            }
+        }
+    }
+
+    /// The value at the end of `path`, below a filter's name.
+    pub fn get(&self, filter: &str, path: &[Box<str>]) -> Option<&MetadataValue> {
+        let mut value = self.0.iter().find(|(known, _)| **known == *filter).map(|(_, value)| value)?;
+        for key in path {
+            let MetadataValue::Object(fields) = value else { return None };
+            value = &fields.iter().find(|(known, _)| known == key)?.1;
+        }
+        Some(value)
+    }
+
+    /// No filter has left any.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// `envoy.type.matcher.v3.MetadataMatcher`.
+#[derive(Debug, Clone)]
+pub struct MetadataMatcher {
+    /// The filter's name.
+    pub filter: Box<str>,
+    /// Keys, from the outermost object in.
+    pub path: Vec<Box<str>>,
+    /// What the value must be.
+    pub value: ValueMatcher,
+    /// The match is inverted.
+    pub invert: bool,
+}
+
+/// `envoy.type.matcher.v3.ValueMatcher`. No kind but `Present(false)` matches a value that is absent.
+#[derive(Debug, Clone)]
+pub enum ValueMatcher {
+    /// `null`.
+    Null,
+    /// This number.
+    Number(f64),
+    /// A number within `[start, end)`.
+    Range {
+        /** First value inside. */
+        start: f64,
+        /** First value beyond. */
+        end: f64,
+    },
+    /// A string.
+    String(StringMatcher),
+    /// `true` or `false`.
+    Bool(bool),
+    /// There is a value (`true`), or none (`false`).
+    Present(bool),
+    /// A list of which one element matches.
+    OneOf(Box<ValueMatcher>),
+    /// One of these matches.
+    Or(Vec<ValueMatcher>),
+}
+
+impl MetadataMatcher {
+    /// Whether the metadata matches.
+    pub fn matches(&self, metadata: Option<&DynamicMetadata>) -> bool {
+        let value = metadata.and_then(|metadata| metadata.get(&self.filter, &self.path));
+        self.value.matches(value) != self.invert
+    }
+}
+
+impl ValueMatcher {
+    fn matches(&self, value: Option<&MetadataValue>) -> bool {
+        match (self, value) {
+            (Self::Present(present), value) => value.is_some() == *present,
+            (Self::Or(any), value) => any.iter().any(|matcher| matcher.matches(value)),
+            (Self::Null, Some(MetadataValue::Null)) => true,
+            (Self::Number(wanted), Some(MetadataValue::Number(bits))) => f64::from_bits(*bits) == *wanted,
+            (Self::Range { start, end }, Some(MetadataValue::Number(bits))) => {
+                (*start..*end).contains(&f64::from_bits(*bits))
+            }
+            (Self::String(matcher), Some(MetadataValue::Text(text))) => matcher.matches(text.as_bytes()),
+            (Self::Bool(wanted), Some(MetadataValue::Bool(value))) => value == wanted,
+            (Self::OneOf(matcher), Some(MetadataValue::List(values))) => {
+                values.iter().any(|value| matcher.matches(Some(value)))
+            }
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> MetadataValue {
+        MetadataValue::Text(text.into())
+    }
+
+    #[test]
+    fn matchers_look_at_one_value() {
+        let mut metadata = DynamicMetadata::default();
+        assert!(metadata.is_empty());
+        metadata.merge("f", &[("b".into(), MetadataValue::Bool(true)), ("a".into(), text("old"))]);
+        let inner = MetadataValue::Object(vec![("n".into(), MetadataValue::Number(2.5_f64.to_bits()))]);
+        metadata.merge("f", &[("a".into(), text("new")), ("o".into(), inner), ("z".into(), MetadataValue::Null)]);
+        metadata.merge("g", &[("l".into(), MetadataValue::List(vec![text("x"), text("y")]))]);
+        let exact = |text: &str| {
+            ValueMatcher::String(StringMatcher::Exact { value: text.as_bytes().into(), ignore_case: false })
+        };
+        for (filter, path, value, expected) in [
+            ("f", &["a"][..], exact("new"), true),
+            ("f", &["a"], exact("old"), false),
+            ("f", &["b"], ValueMatcher::Bool(true), true),
+            ("f", &["o", "n"], ValueMatcher::Range { start: 2.5, end: 3.0 }, true),
+            ("f", &["o", "n"], ValueMatcher::Range { start: 2.0, end: 2.5 }, false),
+            ("f", &["o", "n"], ValueMatcher::Number(2.5), true),
+            ("f", &["o", "m"], ValueMatcher::Present(false), true),
+            ("f", &["a", "n"], ValueMatcher::Present(true), false),
+            ("f", &["z"], ValueMatcher::Null, true),
+            ("f", &["y"], ValueMatcher::Null, false),
+            ("f", &[], ValueMatcher::Present(true), true),
+            ("g", &["l"], ValueMatcher::OneOf(Box::new(exact("y"))), true),
+            ("g", &["l"], exact("y"), false),
+            ("g", &["l"], ValueMatcher::Or(vec![exact("y"), ValueMatcher::Present(true)]), true),
+            ("h", &["l"], ValueMatcher::Present(true), false),
+        ] {
+            let path: Vec<_> = path.iter().map(|key| Box::from(*key)).collect();
+            let text = format!("{filter} {path:?} {value:?}");
+            let matcher = MetadataMatcher { filter: filter.into(), path, value, invert: false };
+            assert_eq!(matcher.matches(Some(&metadata)), expected, "{text}");
+            let inverted = MetadataMatcher { invert: true, ..matcher };
+            assert_eq!(inverted.matches(Some(&metadata)), !expected, "{text}");
+        }
+        let present = ValueMatcher::Present(true);
+        assert!(!MetadataMatcher { filter: "f".into(), path: vec![], value: present, invert: false }.matches(None));
+    }
+}

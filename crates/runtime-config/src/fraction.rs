@@ -1,0 +1,54 @@
+//! `envoy.type.v3.FractionalPercent`, compiled.
+
+/// A share of requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fraction {
+    /// So many,
+    pub numerator: u32,
+    /// of this many; never 0.
+    pub denominator: u32,
+}
+
+impl Fraction {
+    /// No request.
+    pub const NONE: Self = Self { numerator: 0, denominator: 100 };
+    /// All requests.
+    pub const ALL: Self = Self { numerator: 100, denominator: 100 };
+
+    /// Whether a request is among them. `random` is drawn where that is not certain.
+    pub fn covers(self, random: impl FnOnce() -> u64) -> bool {
+        match self.numerator {
+            0 => false,
+            all if all >= self.denominator => true,
+            some => random() % u64::from(self.denominator.max(1)) < u64::from(some),
+        }
+    }
+
+    /// At most so many.
+    pub fn at_most(self, numerator: u32) -> Self {
+        Self { numerator: self.numerator.min(numerator), ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_drawn_only_where_it_matters() {
+        let of = |numerator, denominator| Fraction { numerator, denominator };
+        for (fraction, random, expected) in [
+            (of(0, 100), None, false),
+            (of(100, 100), None, true),
+            (of(150, 100), None, true),
+            (of(30, 100), Some(129), true),
+            (of(30, 100), Some(130), false),
+            (of(1, 1_000_000), Some(3_000_000), true),
+            (of(1, 1_000_000), Some(1), false),
+            (of(30, 100).at_most(20), Some(20), false),
+            (of(30, 100).at_most(50), Some(29), true),
+        ] {
+            assert_eq!(fraction.covers(|| random.unwrap()), expected, "{fraction:?} {random:?}");
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! HTTP filters of a connection manager, and what routes say to them by name.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use evenkeel_runtime_config::cluster::MetadataValue;
+use evenkeel_runtime_config::dynamic_metadata::DynamicMetadata;
+use evenkeel_runtime_config::explain::PlainRequest;
+use evenkeel_runtime_config::fault::{AbortStatus, Fault};
+use evenkeel_runtime_config::hcm::{HttpConnectionManager, RouteSource};
+use evenkeel_runtime_config::listener::Terminal;
+use evenkeel_runtime_config::route::RouteAction;
+use evenkeel_runtime_config::route_filters::RouteFilters;
+use evenkeel_runtime_config::route_match::RouteSelection;
+use evenkeel_runtime_config::view::RequestView;
+
+use crate::input;
+
+const HCM: &str =
+    "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
+const ROUTER: &str = "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router";
+const FAULT: &str = "type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault";
+/// In the schema, and not supported.
+const JWT: &str = "type.googleapis.com/envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication";
+const WRAPPED: &str = "type.googleapis.com/envoy.config.route.v3.FilterConfig";
+
+/// A connection manager with these filters before the router, and this route table.
+fn manager(filters: &str, table: &str) -> Result<Arc<HttpConnectionManager>, String> {
+    let text = format!(
+        "name: l
+address: {{ socket_address: {{ address: 127.0.0.1, port_value: 80 }} }}
+filter_chains:
+- filters:
+  - name: hcm
+    typed_config:
+      \"@type\": {HCM}
+      stat_prefix: s
+      http_filters:
+{filters}      - {{ name: r, typed_config: {{ \"@type\": {ROUTER} }} }}
+      route_config:
+        validate_clusters: false
+{}",
+        input::indent(table, 8)
+    );
+    let mut builder = input::builder();
+    builder.set_listener(&input::listener(&text)).map_err(|rejection| rejection.to_string())?;
+    match &builder.build().listeners["l"].filter_chains[0].terminal {
+        Terminal::Http(manager) => Ok(Arc::clone(manager)),
+        Terminal::Tcp(_) => panic!("a connection manager was configured"),
+    }
+}
+
+fn fault(status: u16) -> String {
+    format!("{{ \"@type\": {FAULT}, abort: {{ http_status: {status} }} }}")
+}
+
+#[test]
+fn each_level_says_its_own_to_the_filter_of_its_name() {
+    let wrapped = |rest: &str| format!("{{ \"@type\": {WRAPPED}, {rest} }}");
+    let table = format!(
+        "typed_per_filter_config: {{ f: {}, g: {} }}
+virtual_hosts:
+- name: h
+  domains: [\"*\"]
+  typed_per_filter_config: {{ f: {} }}
+  routes:
+  - {{ match: {{ path: /host }}, route: {{ cluster: c }} }}
+  - {{ match: {{ path: /route }}, route: {{ cluster: c }}, typed_per_filter_config: {{ f: {} }} }}
+  - {{ match: {{ path: /off }}, route: {{ cluster: c }}, typed_per_filter_config: {{ f: {}, g: {} }} }}
+  - {{ match: {{ path: /on }}, route: {{ cluster: c }}, typed_per_filter_config: {{ f: {}, g: {} }} }}
+  - match: {{ path: /cluster }}
+    route: {{ weighted_clusters: {{ clusters: [ {{ name: c, weight: 1, typed_per_filter_config: {{ f: {} }} }} ] }} }}
+    typed_per_filter_config: {{ f: {} }}
+",
+        fault(501),
+        fault(502),
+        fault(503),
+        fault(504),
+        wrapped("disabled: true"),
+        wrapped("disabled: true"),
+        wrapped("config: {}"),
+        wrapped(&format!("config: {}", fault(505))),
+        fault(506),
+        fault(507),
+    );
+    let filters = format!(
+        "      - {{ name: f, typed_config: {{ \"@type\": {FAULT} }} }}
+      - {{ name: g, disabled: true, typed_config: {{ \"@type\": {FAULT} }} }}
+"
+    );
+    let manager = manager(&filters, &table).unwrap_or_else(|error| panic!("{error}"));
+    let flags: Vec<_> = manager.filters.iter().map(|filter| (&*filter.name, filter.disabled)).collect();
+    assert_eq!(flags, [("f", false), ("g", true)]);
+    let RouteSource::Static(table) = &manager.routes else { panic!("the table is inline") };
+    for (path, f, g) in [
+        ("/host", (Some(false), 503), (Some(false), 502)),
+        ("/route", (Some(false), 504), (Some(false), 502)),
+        ("/off", (Some(true), 503), (Some(true), 502)),
+        ("/on", (Some(false), 503), (Some(false), 505)),
+        ("/cluster", (Some(false), 506), (Some(false), 502)),
+    ] {
+        let RouteSelection::Route(_, route) = table.select(&PlainRequest::new("GET", "a", path), 0) else {
+            panic!("{path} has a route")
+        };
+        let RouteAction::Forward(action) = &route.action else { panic!("{path} forwards") };
+        let says = RouteFilters::new(table, route, action.pick_cluster(0));
+        let status = |name: &str| match says.most_specific::<Arc<Fault>>(name).and_then(|fault| fault.abort) {
+            Some(abort) => abort.status,
+            None => panic!("{path}: nothing for {name}"),
+        };
+        assert_eq!((says.disabled("f"), status("f")), (f.0, AbortStatus::Http(f.1)), "{path}");
+        assert_eq!((says.disabled("g"), status("g")), (g.0, AbortStatus::Http(g.1)), "{path}");
+        assert_eq!(says.disabled("r"), None, "{path}");
+    }
+}
+
+/// A request about which filters have found something out.
+struct Known(PlainRequest, DynamicMetadata);
+
+impl RequestView for Known {
+    fn method(&self) -> &[u8] {
+        self.0.method()
+    }
+
+    fn path(&self) -> &[u8] {
+        self.0.path()
+    }
+
+    fn authority(&self) -> &[u8] {
+        self.0.authority()
+    }
+
+    fn scheme(&self) -> &[u8] {
+        self.0.scheme()
+    }
+
+    fn header(&self, name: &str) -> Option<Cow<'_, [u8]>> {
+        self.0.header(name)
+    }
+
+    fn any_value(&self, name: &str, wanted: impl FnMut(&[u8]) -> bool) -> Option<bool> {
+        self.0.any_value(name, wanted)
+    }
+
+    fn dynamic_metadata(&self) -> Option<&DynamicMetadata> {
+        Some(&self.1)
+    }
+}
+
+#[test]
+fn routes_may_go_by_what_filters_have_found_out() {
+    let table = "virtual_hosts:
+- name: h
+  domains: [\"*\"]
+  routes:
+  - match:
+      prefix: /
+      dynamic_metadata:
+      - { filter: jwt, path: [ { key: claims }, { key: team } ], value: { or_match: { value_matchers: [ { string_match: { exact: blue } }, { bool_match: true } ] } } }
+      - { filter: jwt, path: [ { key: left } ], value: { present_match: true }, invert: true }
+    route: { cluster: blue }
+  - { match: { prefix: / }, route: { cluster: other } }
+";
+    let manager = manager("", table).unwrap_or_else(|error| panic!("{error}"));
+    let RouteSource::Static(table) = &manager.routes else { panic!("the table is inline") };
+    let cluster = |fields: &[(Box<str>, MetadataValue)]| {
+        let mut metadata = DynamicMetadata::default();
+        metadata.merge("jwt", fields);
+        let RouteSelection::Route(_, route) = table.select(&Known(PlainRequest::new("GET", "a", "/"), metadata), 0)
+        else {
+            panic!("every request has a route")
+        };
+        let RouteAction::Forward(action) = &route.action else { panic!("every route forwards") };
+        action.clusters[0].cluster.to_string()
+    };
+    let claims = |team: MetadataValue| ("claims".into(), MetadataValue::Object(vec![("team".into(), team)]));
+    let text = |text: &str| MetadataValue::Text(text.into());
+    assert_eq!(cluster(&[]), "other");
+    assert_eq!(cluster(&[claims(text("blue"))]), "blue");
+    assert_eq!(cluster(&[claims(MetadataValue::Bool(true))]), "blue");
+    assert_eq!(cluster(&[claims(text("red"))]), "other");
+    assert_eq!(cluster(&[claims(text("blue")), ("left".into(), MetadataValue::Null)]), "other");
+}
+
+#[test]
+fn what_is_optional_may_be_unknown_but_not_wrong() {
+    let filter = |rest: &str| format!("      - {{ name: f, {rest} }}\n");
+    let table = |config: &str| {
+        format!(
+            "virtual_hosts: [{{ name: h, domains: [\"*\"], typed_per_filter_config: {{ f: {config} }}, routes: [] }}]\n"
+        )
+    };
+    let wrapped = |rest: &str| table(&format!("{{ \"@type\": {WRAPPED}, {rest} }}"));
+    let unknown = format!("{{ \"@type\": {JWT} }}");
+    let no_table = "virtual_hosts: []\n".to_owned();
+    let at = "filter_chains[0].filters[0].typed_config";
+    let jwt = "envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication is not supported";
+    let host = format!("{at}.route_config.virtual_hosts[0].typed_per_filter_config[\"f\"]");
+    for (filters, table, expected) in [
+        (
+            filter(&format!("typed_config: {unknown}")),
+            no_table.clone(),
+            Some(format!("{at}.http_filters[0].typed_config: extension {jwt}")),
+        ),
+        (filter(&format!("typed_config: {unknown}, is_optional: true")), no_table.clone(), None),
+        (
+            filter(&format!("typed_config: {{ \"@type\": {FAULT}, delay: {{}} }}, is_optional: true")),
+            no_table.clone(),
+            Some(format!("{at}.http_filters[0].typed_config.delay: one of fixed_delay, header_delay is required")),
+        ),
+        (String::new(), wrapped(&format!("config: {unknown}, is_optional: true")), None),
+        (String::new(), wrapped(&format!("config: {unknown}")), Some(format!("{host}.config: extension {jwt}"))),
+        (String::new(), table(&unknown), Some(format!("{host}: extension {jwt}"))),
+        (String::new(), wrapped("is_optional: true"), Some(format!("{host}.config: is required"))),
+        (
+            String::new(),
+            wrapped(&format!("config: {{ \"@type\": {ROUTER} }}")),
+            Some(format!(
+                "{host}.config: envoy.extensions.filters.http.router.v3.Router is no configuration for one route"
+            )),
+        ),
+        (
+            (0..64).map(|n| format!("      - {{ name: f{n}, typed_config: {{ \"@type\": {FAULT} }} }}\n")).collect(),
+            no_table.clone(),
+            Some(format!("{at}.http_filters: there may be 64 at most")),
+        ),
+    ] {
+        match (manager(&filters, &table), expected) {
+            (Ok(manager), None) => assert!(manager.filters.is_empty()),
+            (Err(error), Some(expected)) => assert!(error.contains(&expected), "{expected}\nis not in\n{error}"),
+            (outcome, expected) => panic!("{expected:?}: {:?}\n{filters}{table}", outcome.err()),
+        }
+    }
+}
