@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use evenkeel_base::grpc::is_grpc;
 use evenkeel_runtime_config::grpc_stats::GrpcStats;
 use evenkeel_runtime_config::view::RequestView;
 use evenkeel_stats::{Registry, ScopeName};
 
-use super::call::{Call, is_grpc};
+use super::call::Call;
 use crate::http::{Decision, Filter, Kept, RequestContext};
 
 /// `envoy.filters.http.grpc_stats`.
