@@ -7,6 +7,7 @@ pub mod cidr;
 pub mod diagnostic;
 pub mod duration;
 pub mod files;
+pub mod grpc;
 pub mod hostname;
 pub mod limits;
 mod render;

@@ -8,6 +8,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod buffer;
+pub mod callouts;
 pub mod cors;
 pub mod fault;
 pub mod grpc_stats;

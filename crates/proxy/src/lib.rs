@@ -11,6 +11,7 @@ mod admin;
 mod alpn;
 pub mod balance;
 pub mod bootstrap;
+pub mod callouts;
 mod certificate_files;
 mod conn;
 mod control_stats;

@@ -10,7 +10,7 @@ use crate::domains::DomainIndex;
 use crate::dynamic_metadata::MetadataMatcher;
 use crate::growing::Growing;
 use crate::hash_policy::HashPolicies;
-use crate::matching::{HeaderMatcher, QueryParameterMatcher};
+use crate::matching::{HeaderMatcher, QueryParameterMatcher, StringMatcher};
 use crate::retry::RetryPolicy;
 use crate::route_filters::FilterOverrides;
 
@@ -57,13 +57,20 @@ pub struct VirtualHost {
 }
 
 impl VirtualHost {
-    /// The clusters its routes may choose, each once or more.
+    /// The clusters its routes may choose or mirror to, each once or more.
     pub fn clusters(&self) -> impl Iterator<Item = &Arc<str>> {
         let actions = self.routes.iter().filter_map(|route| match &route.action {
             RouteAction::Forward(action) => Some(action),
             _ => None,
         });
-        actions.flat_map(|action| action.clusters.iter().map(|leg| &leg.cluster))
+        actions.flat_map(|action| {
+            let mirrors = action.mirrors.iter().flat_map(|mirrors| mirrors.iter());
+            let mirrored = mirrors.filter_map(|mirror| match &mirror.cluster {
+                MirrorCluster::Named(cluster) => Some(cluster),
+                MirrorCluster::Header(_) => None,
+            });
+            action.clusters.iter().map(|leg| &leg.cluster).chain(mirrored)
+        })
     }
 }
 
@@ -182,6 +189,43 @@ pub struct ForwardAction {
     pub connect_terminates: bool,
     /// What a request's hash is made of, for clusters that choose endpoints by it.
     pub hash_policies: HashPolicies,
+    /// Who else gets its requests: the route's `request_mirror_policies`, else its virtual host's, else its table's.
+    pub mirrors: Option<Arc<[MirrorPolicy]>>,
+}
+
+/// `RequestMirrorPolicy`: a copy of a request goes to this cluster, and its answer nowhere.
+#[derive(Debug)]
+pub struct MirrorPolicy {
+    /// Which cluster.
+    pub cluster: MirrorCluster,
+    /// Share of requests, in millionths (`runtime_fraction`). Policies of one request are compared with the same random number.
+    pub fraction_ppm: u32,
+    /// Copies say so in `:authority`: `-shadow` stands before the port.
+    pub appends_suffix: bool,
+    /// `:authority` of copies, in place of the request's.
+    pub host: Option<Box<str>>,
+    /// Edits of copies' headers, in order.
+    pub edits: Vec<HeaderMutation>,
+}
+
+/// How a mirror's cluster is found.
+#[derive(Debug)]
+pub enum MirrorCluster {
+    /// By this name.
+    Named(Arc<str>),
+    /// By the name in this request header (lower case). A request without it is not mirrored.
+    Header(Box<str>),
+}
+
+/// `HeaderMutation`.
+#[derive(Debug)]
+pub enum HeaderMutation {
+    /// Removes this header (lower case).
+    Remove(Box<str>),
+    /// Removes headers whose names match.
+    RemoveMatching(StringMatcher),
+    /// Adds one, or replaces it.
+    Add(HeaderAddition),
 }
 
 /// `core.v3.RoutingPriority`.

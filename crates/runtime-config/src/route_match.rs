@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use evenkeel_base::grpc;
+
 use crate::demand::Demand;
 use crate::matching::split_path;
 use crate::route::{ForwardAction, PathMatch, RequireTls, Route, RouteMatch, RouteTable, VirtualHost, WeightedCluster};
@@ -111,8 +113,7 @@ impl ForwardAction {
 
 /// gRPC by its content type.
 pub fn is_grpc(request: &impl RequestView) -> bool {
-    let Some(value) = request.header("content-type") else { return false };
-    value.strip_prefix(b"application/grpc").is_some_and(|rest| matches!(rest.first(), None | Some(b'+')))
+    request.header("content-type").is_some_and(|kind| grpc::is_grpc(&kind))
 }
 
 fn starts_with(value: &[u8], prefix: &[u8], case_sensitive: bool) -> bool {

@@ -6,12 +6,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_base::grpc::{Frames, is_grpc};
 use evenkeel_http::{HeaderId, Headers, ResponseHead};
 use evenkeel_runtime_config::grpc_stats::{GrpcStats, Methods};
 use evenkeel_stats::Writer;
 
 use super::counts::{ClusterCalls, Counter, Stats, UpstreamTime, count_end};
-use super::frames::Frames;
 use crate::http::{Form, StateObject};
 
 /// A call of gRPC on its way through the proxy, which is shown what goes by.
@@ -130,12 +130,6 @@ impl Call {
             count_end(counts, status);
         }
     }
-}
-
-/// Whether messages of this content type are gRPC's.
-pub(super) fn is_grpc(content_type: &[u8]) -> bool {
-    let rest = content_type.strip_prefix(b"application/grpc");
-    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+')))
 }
 
 /// `SERVICE/METHOD` of a path that has these two parts.

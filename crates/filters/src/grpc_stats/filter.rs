@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use evenkeel_base::grpc::is_grpc;
 use evenkeel_http::HeaderId;
 use evenkeel_runtime_config::grpc_stats::GrpcStats;
 
-use super::call::{Call, is_grpc};
+use super::call::Call;
 use super::counts::ClusterCalls;
 use crate::http::{Data, Decision, Filter, Flow, Hooks, RequestContext, ResponseContext, Setup, TrailersContext};
 

@@ -3,7 +3,6 @@
 mod call;
 mod counts;
 mod filter;
-mod frames;
 #[cfg(test)]
 mod tests;
 

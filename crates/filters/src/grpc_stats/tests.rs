@@ -8,7 +8,7 @@ use evenkeel_http::{Headers, ResponseHead};
 use evenkeel_runtime_config::grpc_stats::{GrpcStats, Methods};
 use evenkeel_stats::Registry;
 
-use super::call::{Call, Messages, is_grpc};
+use super::call::{Call, Messages};
 use super::counts::ClusterCalls;
 use crate::http::{ClusterScope, Form, StateObject};
 
@@ -108,18 +108,4 @@ fn clients_cannot_make_names_without_end() {
     assert!(text.contains("cluster.c.grpc.s.m999.request_message_count: 1\n"), "{text}");
     assert!(text.contains("cluster.c.grpc.request_message_count: 1000\n"), "{text}");
     assert_eq!(text.lines().count(), 1_001);
-}
-
-#[test]
-fn content_types_of_grpc() {
-    for (kind, expected) in [
-        ("application/grpc", true),
-        ("application/grpc+proto", true),
-        ("application/grpc;charset=utf-8", false),
-        ("application/grpc-web", false),
-        ("application/json", false),
-        ("", false),
-    ] {
-        assert_eq!(is_grpc(kind.as_bytes()), expected, "{kind}");
-    }
 }

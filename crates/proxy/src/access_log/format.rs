@@ -4,6 +4,7 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use evenkeel_base::grpc::{STATUS_NAMES, is_grpc, status_of_http};
 use evenkeel_filters::Form;
 use evenkeel_runtime_config::access_log::{
     FilterStateFormat, Format, FormatPart, GrpcStatusFormat, JsonFormat, LogFormat, Operator, Precision, TimePoint,
@@ -13,7 +14,6 @@ use evenkeel_tls::printable;
 
 use super::record::{HeadLookup, Record};
 use super::time;
-use crate::http::status_of_http;
 use crate::response_flags::ResponseFlags;
 
 /// Takes what an operator yields, as what it is.
@@ -248,26 +248,7 @@ fn is_absent(node: &JsonFormat, record: &Record<'_>) -> bool {
 
 /// By the trailers, else by the headers, else by what the answer's status stands for; only of requests of gRPC.
 fn grpc_status(format: GrpcStatusFormat, record: &Record<'_>, sink: &mut impl Sink) {
-    const NAMES: [(&str, &str); 17] = [
-        ("OK", "OK"),
-        ("Canceled", "CANCELLED"),
-        ("Unknown", "UNKNOWN"),
-        ("InvalidArgument", "INVALID_ARGUMENT"),
-        ("DeadlineExceeded", "DEADLINE_EXCEEDED"),
-        ("NotFound", "NOT_FOUND"),
-        ("AlreadyExists", "ALREADY_EXISTS"),
-        ("PermissionDenied", "PERMISSION_DENIED"),
-        ("ResourceExhausted", "RESOURCE_EXHAUSTED"),
-        ("FailedPrecondition", "FAILED_PRECONDITION"),
-        ("Aborted", "ABORTED"),
-        ("OutOfRange", "OUT_OF_RANGE"),
-        ("Unimplemented", "UNIMPLEMENTED"),
-        ("Internal", "INTERNAL"),
-        ("Unavailable", "UNAVAILABLE"),
-        ("DataLoss", "DATA_LOSS"),
-        ("Unauthenticated", "UNAUTHENTICATED"),
-    ];
-    let is_grpc = record.request.lookup("content-type").is_some_and(|kind| kind.starts_with(b"application/grpc"));
+    let is_grpc = record.request.lookup("content-type").is_some_and(is_grpc);
     let status = record.trailers.lookup("grpc-status").or_else(|| record.response.lookup("grpc-status"));
     let number = match status {
         _ if !is_grpc => return sink.absent(),
@@ -275,7 +256,7 @@ fn grpc_status(format: GrpcStatusFormat, record: &Record<'_>, sink: &mut impl Si
         None if record.response_code == 0 => return sink.absent(),
         None => Some(status_of_http(record.response_code).into()),
     };
-    match (format, number.and_then(|number| NAMES.get(number))) {
+    match (format, number.and_then(|number| STATUS_NAMES.get(number))) {
         (GrpcStatusFormat::Camel, Some((camel, _))) => sink.bytes(camel.as_bytes()),
         (GrpcStatusFormat::Snake, Some((_, snake))) => sink.bytes(snake.as_bytes()),
         _ => sink.number_of(number.map(|number| number as u64)),
@@ -639,6 +620,8 @@ mod tests {
         check(Record { response_code: 200, ..call() }, "Unknown 2");
         check(Record { response: &SAID, ..call() }, "NotFound 5");
         check(Record { trailers: &SAID, ..call() }, "NotFound 5");
+        const WEB: Head = Head(&[("content-type", "application/grpc-web")]);
+        check(Record { request: &WEB, trailers: &SAID, ..record() }, "- -");
     }
 
     #[test]

@@ -5,7 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_http::{Framing, HeaderId, RequestHead, path};
+use evenkeel_base::grpc::is_grpc;
+use evenkeel_http::{Framing, HeaderId, path};
 use evenkeel_runtime_config::hcm::{EscapedSlashes, RouteSource};
 use evenkeel_runtime_config::rewrite::{https_location, path_as_location};
 use evenkeel_runtime_config::route::{
@@ -240,11 +241,6 @@ impl Plan<'_> {
     }
 }
 
-fn is_grpc(head: &RequestHead) -> bool {
-    let rest = head.headers.get(HeaderId::ContentType).and_then(|kind| kind.strip_prefix(b"application/grpc"));
-    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b'+')))
-}
-
 /// The tunnel the request asks for.
 fn asked_tunnel(request: &mut Request, random: &Random) -> Option<Tunnel> {
     // Extended CONNECT (RFC 8441 section 5) is an upgrade to everything behind this.
@@ -349,7 +345,7 @@ fn prepare(request: &mut Request, origin: &Origin) -> Result<SocketAddr, Reply> 
     request.head.headers.remove_hop_by_hop();
     let client = identify(&mut request.head, hcm, &origin.view, &origin.peer_text, &origin.worker.random);
     request.client = Some(client);
-    request.grpc = is_grpc(&request.head);
+    request.grpc = request.head.headers.get(HeaderId::ContentType).is_some_and(is_grpc);
     Ok(client)
 }
 

@@ -12,6 +12,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::downstream::Downstream;
 use super::failure::Failure;
 use super::framed::Piece;
+use super::mirror::Mirrors;
 use super::phases::Life;
 use super::upstream::{Arrived, Upstream};
 use crate::conn::HeldBytes;
@@ -21,7 +22,7 @@ use crate::conn::deadline::{after, earlier};
 /// Largest request body that can be sent again, in bytes. It is handed over in one piece then.
 const MAX_REPLAY_BYTES: usize = 64 * 1024;
 /// Interim responses (1xx) an upstream may send before its answer: one that has much to do says so every few seconds.
-const MAX_INTERIM: u32 = 100;
+pub(super) const MAX_INTERIM: u32 = 100;
 
 /// The request on its way up.
 pub(super) struct Upload {
@@ -39,13 +40,15 @@ pub(super) struct Upload {
     refused: bool,
     /// The upstream must agree first: what the client sends belongs to the tunnel it asks for.
     paused: bool,
+    /// Copies that are not complete.
+    pub(super) mirrors: Option<Box<Mirrors>>,
 }
 
 impl Upload {
     /// `keep`: the request may be tried again. `paused`: nothing is sent before [`Upload::open_tunnel`].
     pub(super) fn new(keep: bool, paused: bool) -> Self {
         let replay = (keep || paused).then(HeldBytes::default);
-        Self { replay, replayed: 0, begun: false, ended: false, finished: false, refused: false, paused }
+        Self { replay, replayed: 0, begun: false, ended: false, finished: false, refused: false, paused, mirrors: None }
     }
 
     /// A body that was collected: it can be sent as often as it has to be.
@@ -72,6 +75,11 @@ impl Upload {
     /// From here on the client's bytes go to the tunnel.
     pub(super) fn open_tunnel(&mut self) {
         *self = Self::new(false, false);
+    }
+
+    /// What is known of a body that was collected.
+    pub(super) fn known(&self) -> Option<&[u8]> {
+        self.replay.as_deref()
     }
 
     fn keep(&mut self, data: &[u8]) {
@@ -338,6 +346,9 @@ impl<'e, 'l> Exchange<'e, 'l> {
     /// Moves the request on. Ready only when it failed.
     fn poll_upload(&mut self, cx: &mut Context<'_>) -> Poll<Failure> {
         while !(self.upload.refused || self.upload.finished) {
+            if let Some(mirrors) = &mut self.upload.mirrors {
+                ready!(mirrors.poll_turn(cx));
+            }
             match ready!(self.poll_upload_step(cx)) {
                 Ok(()) => self.timers.moved = true,
                 Err(Stop::Refused) => self.upload.refused = true,
@@ -377,6 +388,9 @@ impl<'e, 'l> Exchange<'e, 'l> {
                 origin.manager.filters.request_data(&mut request.filters, data);
             }
             upload.keep(data);
+            if let Some(mirrors) = &mut upload.mirrors {
+                mirrors.send(data);
+            }
             up.send(data, last);
         };
         match self.life.down.piece(&mut request.trailers, &mut take, cx).map_err(Stop::Failed)? {
@@ -385,6 +399,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
                 origin.manager.filters.request_trailers(&mut request.filters, &mut request.trailers);
                 self.up.finish(&request.trailers);
                 self.upload.ended = true;
+                self.upload.mirrors.take().into_iter().for_each(|mirrors| mirrors.finish(&request.trailers));
                 let now = request.clock.now();
                 request.received_all.get_or_insert(now);
                 self.timers.complete(now);

@@ -16,12 +16,11 @@ use super::exchange::{Exchange, Timers, Upload};
 use super::failure::Failure;
 use super::phases::Life;
 use super::reply::Reply;
-use super::request::Request;
 use super::retry::{self, BackOff};
 use super::upstream::Upstream;
 use crate::response_flags::ResponseFlags;
 use crate::upstream::cluster_stats as cluster;
-use crate::upstream::{Host, Need, OverrideHost, RequestGuard, Target, Upstream as Way};
+use crate::upstream::{Cluster, Host, Need, OverrideHost, RequestGuard, Target, Upstream as Way};
 
 /// Largest request body that is kept until the answer comes, in bytes, when nothing but the end of a kept connection could
 /// make it go out again.
@@ -72,7 +71,7 @@ impl Life<'_> {
             let attempt = self.attempt(forward, &mut upload, &mut timers, &tried).await;
             self.report(forward, &attempt);
             if let Err(failure) = &attempt {
-                count_failed_try(self.request, forward, failure);
+                count_failed_try(&forward.cluster, self.request.host.as_ref(), failure);
             }
             if let Some(host) = self.request.host.as_ref().filter(|_| forward.retry.is_some()) {
                 tried.push(Rc::clone(host));
@@ -117,7 +116,7 @@ impl Life<'_> {
 
     /// No try is left, and there is no answer but the proxy's own.
     async fn give_up(&mut self, forward: &Forward<'_>, failure: Failure) -> bool {
-        count_failure(forward, &failure);
+        count_failure(&forward.cluster, &failure);
         if self.is_for_another_host(&failure) && self.send_elsewhere(&failure) {
             return true;
         }
@@ -191,6 +190,9 @@ impl Life<'_> {
         loop {
             let host = forward.cluster.pick(&target)?;
             self.request.host = Some(Rc::clone(&host));
+            if forward.action.mirrors.is_some() && self.request.attempts == 1 && !raced {
+                upload.mirrors = self.mirror(forward, upload.known());
+            }
             let guard = forward.cluster.begin_request(&host, forward.action.priority).map_err(|_| Failure::Overflow)?;
             let ready = match raced || self.request.tunnel.is_some() {
                 true => None,
@@ -205,7 +207,7 @@ impl Life<'_> {
             self.request.upstream_local = up.local_addr();
             let result = self.exchange_heads(forward, &mut up, upload, timers).await;
             if let Err(failure) = &result {
-                count_reset(forward, &up, failure);
+                count_reset(&forward.cluster, &up, failure);
             }
             if matches!(result, Err(Failure::UpstreamClosed { .. })) {
                 up.lost_race(self.request.clock.now());
@@ -368,7 +370,7 @@ impl Life<'_> {
 }
 
 /// Counts how a try was cut off, before or after its answer began. Connections that many share count their own ends.
-pub(super) fn count_reset(forward: &Forward<'_>, up: &Upstream, failure: &Failure) {
+pub(super) fn count_reset(cluster: &Cluster, up: &Upstream, failure: &Failure) {
     let counter = match (up, failure) {
         (_, Failure::UpstreamReset) => cluster::Counter::upstream_rq_rx_reset,
         (Upstream::Http1(_), Failure::UpstreamProtocol) => cluster::Counter::upstream_cx_protocol_error,
@@ -376,19 +378,19 @@ pub(super) fn count_reset(forward: &Forward<'_>, up: &Upstream, failure: &Failur
         (Upstream::Http2(_), Failure::UpstreamClosed { .. }) => cluster::Counter::upstream_rq_pending_failure_eject,
         (Upstream::Http2(_), _) => cluster::Counter::upstream_rq_tx_reset,
     };
-    forward.cluster.stats().inc(counter);
+    cluster.stats().inc(counter);
 }
 
 /// Counts what went wrong with a try, whether or not there is another.
-fn count_failed_try(request: &Request, forward: &Forward<'_>, failure: &Failure) {
-    let stats = forward.cluster.stats();
+pub(super) fn count_failed_try(cluster: &Cluster, host: Option<&Rc<Host>>, failure: &Failure) {
+    let stats = cluster.stats();
     match failure {
         Failure::ResponseTimeout => stats.inc(cluster::Counter::upstream_rq_timeout),
         Failure::PerTryTimeout => stats.inc(cluster::Counter::upstream_rq_per_try_timeout),
         Failure::PerTryIdleTimeout => stats.inc(cluster::Counter::upstream_rq_per_try_idle_timeout),
         _ => {}
     }
-    if let Some(host) = &request.host {
+    if let Some(host) = host {
         host.count_failure(matches!(
             failure,
             Failure::ResponseTimeout | Failure::PerTryTimeout | Failure::PerTryIdleTimeout
@@ -397,8 +399,8 @@ fn count_failed_try(request: &Request, forward: &Forward<'_>, failure: &Failure)
 }
 
 /// Counts the end of a request without an answer.
-fn count_failure(forward: &Forward<'_>, failure: &Failure) {
-    let stats = forward.cluster.stats();
+pub(super) fn count_failure(cluster: &Cluster, failure: &Failure) {
+    let stats = cluster.stats();
     if failure.status() != 0 {
         stats.status(failure.status());
         stats.inc(cluster::Counter::upstream_rq_completed);
@@ -410,6 +412,6 @@ fn override_host(wanted: &HostOverride) -> OverrideHost<'_> {
 }
 
 /// RFC 9110 section 9.2.2.
-fn is_idempotent(method: &[u8]) -> bool {
+pub(super) fn is_idempotent(method: &[u8]) -> bool {
     matches!(method, b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE" | b"PUT" | b"DELETE")
 }

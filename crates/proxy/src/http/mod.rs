@@ -2,6 +2,7 @@
 
 pub(crate) mod affinity;
 mod between_proxies;
+pub(crate) mod call;
 mod client_cert;
 mod clock;
 mod collect;
@@ -21,6 +22,7 @@ mod http2;
 mod identify;
 mod lending;
 mod log;
+mod mirror;
 mod origin;
 mod phases;
 mod reply;
@@ -33,5 +35,6 @@ mod websocket;
 
 pub(crate) use connection::serve;
 pub(crate) use edits::add_headers;
-pub(crate) use grpc::status_of_http;
+pub(crate) use failure::Failure;
 pub(crate) use lending::{LentStream, serve_lent};
+pub(crate) use retry::announce_timeout;

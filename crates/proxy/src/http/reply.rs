@@ -7,6 +7,7 @@ use std::io;
 use std::task::{Poll, ready};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use evenkeel_base::grpc::status_of_http;
 use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters};
 use evenkeel_http::{Framing, HeaderId, Headers};
 use evenkeel_runtime_config::HttpConnectionManager;
@@ -139,7 +140,7 @@ impl Life<'_> {
         let fields = &mut request.response.headers;
         let mut digits = itoa::Buffer::new();
         if grpc {
-            let status = grpc_status.unwrap_or_else(|| grpc::status_of_http(reply.status).into());
+            let status = grpc_status.unwrap_or_else(|| status_of_http(reply.status).into());
             grpc::reply_head(fields, status, &reply.body);
             reply.body = Cow::Borrowed(b"");
         } else if !reply.body.is_empty() {

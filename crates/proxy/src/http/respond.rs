@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::rc::Rc;
 
+use evenkeel_base::grpc::http_of_status;
 use evenkeel_http::{Framing, HeaderId, ResponseInfo};
 
 use super::decide::Forward;
@@ -16,8 +17,8 @@ use super::phases::Life;
 use super::reply::{Reply, finish_response};
 use super::request::{Request, Tunnel};
 use crate::stats::http::{Counter, Gauge};
-use crate::upstream::Host;
 use crate::upstream::cluster_stats as cluster;
+use crate::upstream::{Cluster, Host};
 
 impl Life<'_> {
     /// True when the connection may carry another request.
@@ -30,7 +31,7 @@ impl Life<'_> {
     ) -> bool {
         let Answered { mut up, info, guard } = answered;
         let answers_later = self.request.grpc && self.request.response.status == 200 && !info.framing.is_empty();
-        count_response(self.request, forward, (!answers_later).then_some(up.host()));
+        count_response(self.request, &forward.cluster, (!answers_later).then_some(up.host()));
         let tunnel = self.opened_tunnel().filter(|_| upload.may_become_tunnel());
         if self.request.response.status == 101 && tunnel.is_none() {
             let reply = Reply::from(&Failure::UpstreamProtocol);
@@ -67,7 +68,7 @@ impl Life<'_> {
         if answers_later {
             // How a call of gRPC ended is known from its trailers only.
             let status = if result.is_ok() { grpc::status(self.request).unwrap_or_default() } else { 2 };
-            up.host().count_response(grpc::http_of_status(status));
+            up.host().count_response(http_of_status(status));
         }
         drop(guard);
         let now = self.request.clock.now();
@@ -85,7 +86,7 @@ impl Life<'_> {
                 if failure.is_ours() {
                     self.origin.manager.http.inc(Counter::downstream_rq_tx_reset);
                 }
-                count_reset(forward, &up, &failure);
+                count_reset(&forward.cluster, &up, &failure);
                 self.request.flags |= failure.flags();
                 let details = failure.details_after_head();
                 if !details.is_empty() {
@@ -158,13 +159,13 @@ impl Life<'_> {
     }
 }
 
-fn count_response(request: &Request, forward: &Forward<'_>, host: Option<&Rc<Host>>) {
+pub(super) fn count_response(request: &Request, cluster: &Cluster, host: Option<&Rc<Host>>) {
     let status = request.response.status;
     if let Some(host) = host {
         let grpc = grpc::status(request).filter(|_| request.grpc);
-        host.count_response(grpc.map_or(status, grpc::http_of_status));
+        host.count_response(grpc.map_or(status, http_of_status));
     }
-    let stats = forward.cluster.stats();
+    let stats = cluster.stats();
     stats.inc(cluster::Counter::upstream_rq_completed);
     stats.status(status);
     stats.inc(match status / 100 {

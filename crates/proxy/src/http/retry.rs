@@ -3,13 +3,13 @@
 use std::ops::Deref;
 use std::time::Duration;
 
+use evenkeel_base::grpc::{format_timeout, http_of_status, parse_status};
 use evenkeel_http::{HeaderId, Headers, ResponseHead};
 use evenkeel_runtime_config::matching::{HeaderMatcher, HeaderValueMatcher};
 use evenkeel_runtime_config::retry::{RateLimitedBackOff, RetryOn, RetryPolicy};
 use evenkeel_runtime_config::view::RequestView;
 
 use super::failure::Failure;
-use super::grpc;
 use crate::upstream::Outcome;
 
 /// Statuses and header names a request may add to the policy; further ones are left aside.
@@ -265,30 +265,18 @@ pub(super) fn outcome_of(failure: &Failure) -> Option<Outcome> {
 }
 
 /// Tells the server of the limit that will be kept, and a gRPC server in its own words where the route says so.
-pub(super) fn announce_timeout(headers: &mut Headers, timeout: Duration, to_grpc: bool) {
+pub(crate) fn announce_timeout(headers: &mut Headers, timeout: Duration, to_grpc: bool) {
     let mut digits = itoa::Buffer::new();
     headers.set(HeaderId::EnvoyExpectedRqTimeoutMs, digits.format(timeout.as_millis()).as_bytes());
     if to_grpc {
-        headers.set_name(b"grpc-timeout", grpc::format_timeout(timeout).as_bytes());
+        headers.set_name(b"grpc-timeout", format_timeout(timeout).as_bytes());
     }
 }
 
 /// What an answer says of the host: its status, or for gRPC the status that its `grpc-status` stands for.
 pub(super) fn outcome_of_response(response: &ResponseHead) -> Outcome {
-    let grpc = response.headers.get(HeaderId::GrpcStatus).map(|status| match status {
-        b"0" => 200,
-        b"1" => 499,
-        b"3" | b"9" | b"11" => 400,
-        b"4" => 504,
-        b"5" => 404,
-        b"6" | b"10" => 409,
-        b"7" => 403,
-        b"8" => 429,
-        b"12" => 501,
-        b"14" => 503,
-        b"16" => 401,
-        _ => 500,
-    });
+    let grpc =
+        response.headers.get(HeaderId::GrpcStatus).map(|status| parse_status(status).map_or(500, http_of_status));
     Outcome::Answered(grpc.unwrap_or(response.status))
 }
 

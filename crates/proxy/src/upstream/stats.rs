@@ -16,7 +16,7 @@ evenkeel_stats::layout! {
             upstream_rq_retry_backoff_ratelimited, upstream_rq_rx_reset, upstream_rq_tx_reset,
             upstream_rq_pending_total, upstream_rq_pending_overflow, upstream_rq_pending_failure_eject,
             upstream_rq_retry, upstream_rq_retry_success, upstream_rq_retry_overflow,
-            upstream_rq_retry_limit_exceeded, lb_healthy_panic, lb_subsets_selected, lb_subsets_fallback,
+            upstream_rq_retry_limit_exceeded, retry_or_shadow_abandoned, lb_healthy_panic, lb_subsets_selected, lb_subsets_fallback,
             lb_subsets_fallback_panic, lb_subsets_created, lb_subsets_removed, upstream_rq_drop_overload,
             membership_change, update_success,
         }

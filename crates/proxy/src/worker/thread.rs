@@ -19,6 +19,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::access_log::{LogHandle, WorkerLog};
 use crate::balance::{Balance, Seat};
+use crate::callouts::WorkerCallouts;
 use crate::conn::{burst, deadline, hangup};
 use crate::h2::stats as h2;
 use crate::handover::Parcel;
@@ -68,7 +69,9 @@ pub(crate) struct Worker {
     pub(crate) overload: Arc<Overload>,
     pub(crate) log: RefCell<WorkerLog>,
     pub(crate) stats: Writer<worker::Stats>,
-    pub(crate) upstreams: Upstreams,
+    pub(crate) upstreams: Rc<Upstreams>,
+    /// Calls of the proxy's own.
+    pub(crate) callouts: WorkerCallouts,
     pub(crate) random: Random,
     pub(super) roster: Roster,
     pub(super) drains: Drains,
@@ -240,6 +243,8 @@ async fn housekeeping(worker: Rc<Worker>) {
 
 impl Worker {
     fn new(seed: Seed) -> Rc<Self> {
+        let upstreams = Upstreams::new(seed.breakers, Arc::clone(&seed.registry), seed.index == 0);
+        let upstreams = Rc::new(upstreams);
         Rc::new(Self {
             index: seed.index,
             balance: seed.balance,
@@ -247,7 +252,8 @@ impl Worker {
             overload: seed.overload,
             log: RefCell::new(WorkerLog::new(seed.log)),
             stats: seed.stats,
-            upstreams: Upstreams::new(seed.breakers, Arc::clone(&seed.registry), seed.index == 0),
+            callouts: WorkerCallouts::new(Rc::clone(&upstreams)),
+            upstreams,
             random: Random::from_system(),
             roster: Roster::default(),
             drains: Drains::default(),

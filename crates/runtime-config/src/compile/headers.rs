@@ -1,10 +1,11 @@
 //! Header edits: additions with templates, removals.
 
+use evenkeel_xds::pb::envoy::config::common::mutation_rules::v3 as mutation_rules;
 use evenkeel_xds::pb::envoy::config::core::v3 as core;
 
-use super::Cx;
+use super::{Cx, matcher};
 use crate::access_log::Format;
-use crate::route::{AppendAction, HeaderAddition, HeaderEdits};
+use crate::route::{AppendAction, HeaderAddition, HeaderEdits, HeaderMutation};
 
 /// The four header fields every level of a route configuration has.
 pub(crate) struct HeaderFields<'m> {
@@ -38,6 +39,22 @@ pub(crate) fn edits(cx: &mut Cx<'_>, fields: &HeaderFields<'_>) -> HeaderEdits {
 
 fn removals(cx: &mut Cx<'_>, field: &str, names: &[String]) -> Vec<Box<str>> {
     cx.each(field, names, |cx, name| Some(modifiable(cx, name)?.into()))
+}
+
+/// `HeaderMutation`.
+pub(crate) fn mutation(cx: &mut Cx<'_>, mutation: &mutation_rules::HeaderMutation) -> Option<HeaderMutation> {
+    use mutation_rules::header_mutation::Action;
+    match &mutation.action {
+        Some(Action::Remove(name)) => {
+            cx.at("remove", |cx| modifiable(cx, name)).map(|name| HeaderMutation::Remove(name.into()))
+        }
+        Some(Action::Append(option)) => cx.at("append", |cx| addition(cx, option)).map(HeaderMutation::Add),
+        Some(Action::RemoveOnMatch(remove)) => cx.at("remove_on_match", |cx| {
+            let names = cx.required("key_matcher", remove.key_matcher.as_ref())?;
+            matcher::string(cx, "key_matcher", names).map(HeaderMutation::RemoveMatching)
+        }),
+        None => cx.fail("one of remove, append, remove_on_match is required"),
+    }
 }
 
 /// One header that is added.

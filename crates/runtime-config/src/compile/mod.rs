@@ -21,6 +21,7 @@ pub(crate) mod http_connection_manager;
 pub(crate) mod listener;
 mod load_balancer;
 pub(crate) mod matcher;
+mod mirror;
 pub(crate) mod outlier_detection;
 pub(crate) mod proxy_protocol;
 pub(crate) mod rbac;

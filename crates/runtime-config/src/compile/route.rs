@@ -9,6 +9,7 @@ use evenkeel_xds::pb::google::protobuf::Any;
 
 use super::headers::{edits, header_fields};
 use super::listener::origin;
+use super::mirror::mirror_policies;
 use super::retry::retry_policy;
 use super::route_action::route_action;
 use super::source::Source;
@@ -17,7 +18,7 @@ use crate::domains::DomainIndex;
 use crate::growing::Growing;
 use crate::http_filters::per_route;
 use crate::retry::RetryPolicy;
-use crate::route::{PathMatch, RequireTls, Route, RouteMatch, RouteTable, VirtualHost};
+use crate::route::{MirrorPolicy, PathMatch, RequireTls, Route, RouteMatch, RouteTable, VirtualHost};
 use crate::route_filters::{FilterOverride, FilterOverrides};
 
 /// Largest direct response body in bytes, unless `max_direct_response_body_size_bytes` says otherwise.
@@ -29,6 +30,7 @@ pub(crate) struct Inherited<'h> {
     pub retry: Option<&'h Arc<RetryPolicy>>,
     pub filters: &'h FilterOverrides,
     pub validate_clusters: bool,
+    pub mirrors: Option<&'h Arc<[MirrorPolicy]>>,
 }
 
 /// Where a route table stands.
@@ -51,7 +53,13 @@ pub(crate) fn route_table(cx: &mut Cx<'_>, table: &route::RouteConfiguration, in
         retry: None,
         filters: &FilterOverrides::default(),
         validate_clusters: table.validate_clusters.as_ref().map_or(inline == Inline::Yes, |validate| validate.value),
+        mirrors: None,
     };
+    if table.vhds.is_some() && !table.request_mirror_policies.is_empty() {
+        return cx.fail_at("request_mirror_policies", "not supported beside vhds; virtual hosts may have their own");
+    }
+    let mirrors = mirror_policies(cx, &table.request_mirror_policies, &inherited)?;
+    let inherited = Inherited { mirrors: mirrors.as_ref(), ..inherited };
     let headers = Arc::new(edits(cx, &header_fields!(table)));
     let virtual_hosts =
         cx.each("virtual_hosts", &table.virtual_hosts, |cx, host| virtual_host(cx, host, &inherited).map(Arc::new));
@@ -106,8 +114,13 @@ pub(crate) fn own_virtual_host(
         Ok(()) => Some(()),
         Err(error) => cx.fail(format!("{domain:?}: {error}")),
     });
-    let filters = &FilterOverrides::default();
-    let inherited = Inherited { max_direct_response_body_bytes, retry: None, filters, validate_clusters: false };
+    let inherited = Inherited {
+        max_direct_response_body_bytes,
+        retry: None,
+        filters: &FilterOverrides::default(),
+        validate_clusters: false,
+        mirrors: None,
+    };
     virtual_host(cx, host, &inherited)
 }
 
@@ -150,7 +163,8 @@ fn virtual_host(cx: &mut Cx<'_>, host: &route::VirtualHost, table: &Inherited<'_
     };
     let retry = retry_policy(cx, host.retry_policy.as_ref())?.map(Arc::new);
     let filters = filter_overrides(cx, &host.typed_per_filter_config, table.filters)?;
-    let inherited = Inherited { retry: retry.as_ref(), filters: &filters, ..*table };
+    let mirrors = mirror_policies(cx, &host.request_mirror_policies, table)?;
+    let inherited = Inherited { retry: retry.as_ref(), filters: &filters, mirrors: mirrors.as_ref(), ..*table };
     let routes = cx.each("routes", &host.routes, |cx, route| compile_route(cx, route, &inherited).map(Arc::new));
     Some(VirtualHost {
         name,
@@ -240,7 +254,7 @@ fn route_match(cx: &mut Cx<'_>, m: &route::RouteMatch) -> Option<RouteMatch> {
     })
 }
 
-const PARTS_PER_MILLION: u32 = 1_000_000;
+pub(super) const PARTS_PER_MILLION: u32 = 1_000_000;
 
 pub(super) fn parts_per_million(cx: &mut Cx<'_>, fraction: &FractionalPercent) -> Option<u32> {
     let scale = match DenominatorType::try_from(fraction.denominator) {

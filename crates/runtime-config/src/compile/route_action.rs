@@ -9,6 +9,7 @@ use evenkeel_xds::pb::envoy::config::route::v3 as route;
 use super::address::data_source;
 use super::hash_policy::hash_policies;
 use super::headers::{edits, header_fields};
+use super::mirror::mirror_policies;
 use super::retry::retry_policy;
 use super::route::{Inherited, filter_overrides};
 use super::subset::lb_metadata;
@@ -128,6 +129,7 @@ fn forward(cx: &mut Cx<'_>, action: &route::RouteAction, inherited: &Inherited<'
     });
     let connect_terminates = action.upgrade_configs.iter().any(|upgrade| upgrade.connect_config.is_some());
     let hash_policies = hash_policies(cx, &action.hash_policy);
+    let mirrors = mirror_policies(cx, &action.request_mirror_policies, inherited)?;
     let clusters = clusters?;
     Some(ForwardAction {
         // The sum was checked against u32::MAX.
@@ -147,6 +149,7 @@ fn forward(cx: &mut Cx<'_>, action: &route::RouteAction, inherited: &Inherited<'
         upgrades,
         connect_terminates,
         hash_policies: hash_policies?,
+        mirrors,
     })
 }
 
@@ -238,7 +241,7 @@ pub(crate) fn criteria(of_route: &MetadataMatch, own: Option<&core::Metadata>) -
     (!both.is_empty()).then_some(both)
 }
 
-fn cluster_name(cx: &mut Cx<'_>, field: &str, name: &str, inherited: &Inherited<'_>) -> Option<Arc<str>> {
+pub(super) fn cluster_name(cx: &mut Cx<'_>, field: &str, name: &str, inherited: &Inherited<'_>) -> Option<Arc<str>> {
     let name = cx.non_empty(field, name)?;
     let unknown = inherited.validate_clusters && cx.known_clusters.is_some_and(|known| !known(name));
     if unknown {

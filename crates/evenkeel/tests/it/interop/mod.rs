@@ -19,6 +19,7 @@ mod hostile;
 mod http2;
 mod malformed;
 mod messages;
+mod mirroring;
 mod outliers;
 mod proxy;
 mod retries;

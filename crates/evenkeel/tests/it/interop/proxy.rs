@@ -187,7 +187,7 @@ fn name_of(port: Port) -> &'static str {
 }
 
 /// The source address of a packet that leaves the machine; loopback's when there is no way out. Nothing is sent.
-fn own_address() -> String {
+pub fn own_address() -> String {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a UDP socket");
     let address = socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).and_then(|()| socket.local_addr());
     address.map_or_else(|_| Ipv4Addr::LOCALHOST.to_string(), |address| address.ip().to_string())

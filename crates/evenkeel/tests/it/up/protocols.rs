@@ -166,7 +166,8 @@ fn nothing_is_lost_over_http2_and_tcp_while_replicas_are_replaced() {
     up.wait_for_line("Ctrl-C stops everything");
     let output = up.output();
     // The ways in come first, in the order of the gateway's ports.
-    let of_line = |line: &str| line.trim().trim_start_matches("http://").trim_end_matches("/").trim_end_matches(" (TCP)").parse();
+    let of_line =
+        |line: &str| line.trim().trim_start_matches("http://").trim_end_matches("/").trim_end_matches(" (TCP)").parse();
     let ways = output.lines().filter_map(|line| of_line(line).ok());
     let [http, tcp]: [SocketAddr; 2] = ways.take(2).collect::<Vec<_>>().try_into().expect("two ways in");
     let (stop, greeted, echoed) = (AtomicBool::new(false), Account::default(), Account::default());

@@ -239,7 +239,9 @@ impl Http1 {
     pub(super) fn must_close(&self, max_requests: Option<u32>) -> bool {
         // What is left of a request that is answered already is not waited for.
         let last = self.half_closed && self.input.is_empty();
-        last || !self.keep_alive || !self.received_all() || max_requests.is_some_and(|most| most > 0 && self.requests >= most)
+        last || !self.keep_alive
+            || !self.received_all()
+            || max_requests.is_some_and(|most| most > 0 && self.requests >= most)
     }
 
     pub(super) fn end(&mut self, close: bool) -> bool {

@@ -1,6 +1,7 @@
 //! `GrpcHealthCheck`: `grpc.health.v1.Health/Check` answers `SERVING`.
 
 use bytes::Bytes;
+use evenkeel_base::grpc;
 use evenkeel_runtime_config::health_check::GrpcProbe;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue, TE, USER_AGENT};
 use http::{HeaderMap, Method, Request, StatusCode, Uri};
@@ -73,12 +74,11 @@ impl Prober {
         let authority = target.authority(&self.probe.authority);
         let uri = Uri::builder().scheme("http").authority(authority).path_and_query(PATH).build().ok()?;
         let message = HealthCheckRequest { service: self.probe.service.to_string() }.encode_to_vec();
-        let mut body = vec![0];
-        body.extend_from_slice(&u32::try_from(message.len()).ok()?.to_be_bytes());
-        body.extend_from_slice(&message);
+        let mut body = Vec::new();
+        grpc::frame(&message, &mut body);
         let mut request = Request::builder().method(Method::POST).uri(uri).body(Full::from(body)).ok()?;
         let headers = request.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(grpc::CONTENT_TYPE));
         headers.insert(TE, HeaderValue::from_static("trailers"));
         headers.insert(USER_AGENT, HeaderValue::from_static("Envoy/HC"));
         for (name, value) in &self.probe.metadata {
@@ -91,18 +91,12 @@ impl Prober {
 fn judge(status: StatusCode, head: &HeaderMap, trailers: Option<&HeaderMap>, body: &[u8]) -> Verdict {
     // A head with a status of the call is the whole answer: there is no message that could say anything.
     let grpc_status = trailers.and_then(|trailers| trailers.get("grpc-status"));
-    let fine = status == StatusCode::OK && is_grpc(head) && grpc_status.is_some_and(|status| status.as_bytes() == b"0");
+    let is_grpc = head.get(CONTENT_TYPE).is_some_and(|kind| grpc::is_grpc(kind.as_bytes()));
+    let fine = status == StatusCode::OK && is_grpc && grpc_status.is_some_and(|status| status.as_bytes() == b"0");
     match only_message(body) {
         Some(message) if fine && message.status == SERVING => Verdict::Healthy { degraded: false },
         _ => Verdict::Unhealthy { retriable: false },
     }
-}
-
-/// `application/grpc`, or with what its messages are in: `application/grpc+proto`.
-fn is_grpc(head: &HeaderMap) -> bool {
-    let content_type = head.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-    let rest = content_type.and_then(|content_type| content_type.strip_prefix(b"application/grpc"));
-    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"+"))
 }
 
 /// The one message of an answer that says anything. Empty ones say nothing, and what is cut short is none.

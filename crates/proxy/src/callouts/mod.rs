@@ -1,0 +1,241 @@
+//! Calls of the proxy's own ([`evenkeel_filters::callouts`]): over the worker's connections to a cluster of the configuration, each on a
+//! task of the worker. [`stream`] is what the task and its handle share; a call's way up is in `http/call.rs`.
+
+pub(crate) mod stream;
+
+use std::cell::{Cell, RefCell};
+use std::future::ready;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use evenkeel_filters::callouts::{
+    CallOptions, Callout, CalloutError, Callouts, HttpAnswer, HttpCall, HttpStream, Problem,
+};
+use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, ResponseHead};
+use tokio::task::{JoinHandle, spawn_local};
+use tokio::time::Instant;
+
+use crate::conn::buffer::BLOCK_BYTES;
+use crate::conn::deadline::after;
+use crate::http::call::{Broken, Call, Sent, Sink, Source, TooLarge, Until, Wanted};
+use crate::http::{Failure, announce_timeout};
+use crate::random::Random;
+use crate::upstream::Upstreams;
+
+/// Calls one worker has under way at once, mirrored requests among them; further ones fail at once ([`Problem::TooManyCalls`]). The
+/// circuit breakers of their clusters are lower, most often.
+pub const MAX_CALLS_PER_WORKER: usize = 4096;
+
+/// One worker's calls.
+#[derive(Debug)]
+pub struct WorkerCallouts {
+    upstreams: Rc<Upstreams>,
+    random: Rc<Random>,
+    active: Rc<Cell<usize>>,
+}
+
+/// Counts a call for as long as it lasts.
+#[derive(Debug)]
+pub(crate) struct Active(Rc<Cell<usize>>);
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        self.0.set(self.0.get().saturating_sub(1));
+    }
+}
+
+/// A task that ends with its handle.
+#[derive(Debug)]
+pub(crate) struct Task<T>(JoinHandle<T>);
+
+impl<T> Task<T> {
+    pub(crate) fn spawn(task: impl Future<Output = T> + 'static) -> Self
+    where
+        T: 'static,
+    {
+        Self(spawn_local(task))
+    }
+}
+
+impl<T> Drop for Task<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Future for Task<Result<HttpAnswer, CalloutError>> {
+    type Output = Result<HttpAnswer, CalloutError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(cx).map(|joined| joined.unwrap_or_else(|_| Err(stopped())))
+    }
+}
+
+impl WorkerCallouts {
+    /// Calls over these clusters.
+    pub fn new(upstreams: Rc<Upstreams>) -> Self {
+        Self { upstreams, random: Rc::new(Random::from_system()), active: Rc::default() }
+    }
+
+    /// Calls under way.
+    pub fn active(&self) -> usize {
+        self.active.get()
+    }
+
+    /// A call that may begin.
+    pub(crate) fn begin(
+        &self,
+        cluster: &str,
+        mut head: RequestHead,
+        framing: Framing,
+        options: &CallOptions,
+    ) -> Result<(Call, Active), CalloutError> {
+        let Some(cluster) = self.upstreams.cluster(cluster) else {
+            let missing = Failure::NoCluster(503);
+            return Err(CalloutError::new(Problem::UnknownCluster, missing.status(), missing.details()));
+        };
+        if self.active.get() >= MAX_CALLS_PER_WORKER {
+            return Err(CalloutError::new(Problem::TooManyCalls, 503, "too_many_callouts"));
+        }
+        self.active.set(self.active.get() + 1);
+        if head.authority().is_empty() {
+            head.set_authority(cluster.config().name.as_bytes());
+        }
+        if options.envoy_headers {
+            head.headers.set(HeaderId::EnvoyInternal, b"true");
+            options.timeout.into_iter().for_each(|timeout| announce_timeout(&mut head.headers, timeout, false));
+        }
+        let wanted = Wanted {
+            retry: options.retry.clone(),
+            hash: options.hash,
+            metadata_match: options.metadata_match.clone(),
+            names_itself: options.envoy_headers,
+        };
+        let call = Call::new(cluster, head, framing, wanted, Rc::clone(&self.random));
+        Ok((call, Active(Rc::clone(&self.active))))
+    }
+}
+
+impl Callouts for WorkerCallouts {
+    fn http(&self, call: HttpCall) -> Callout {
+        let HttpCall { cluster, head, body, options } = call;
+        let framing = if body.is_empty() { Framing::None } else { Framing::Length(body.len() as u64) };
+        let (call, active) = match self.begin(&cluster, head, framing, &options) {
+            Ok(begun) => begun,
+            Err(error) => return Callout::new(ready(Err(error))),
+        };
+        Callout::new(Task::spawn(async move {
+            let _active = active;
+            let mut source = Whole { body, given: 0 };
+            let mut sink = Collected { answer: HttpAnswer::default(), max_bytes: options.max_answer_bytes };
+            // The request is here as a whole.
+            let until = Until::at(after(Instant::now(), options.timeout));
+            match call.run(&mut source, &mut sink, &until).await {
+                Ok(()) => Ok(sink.answer),
+                Err(broken) => Err(error_of(&broken, sink.answer.head.status != 0)),
+            }
+        }))
+    }
+
+    fn stream(&self, cluster: &Arc<str>, head: RequestHead, options: CallOptions) -> Box<dyn HttpStream> {
+        let up = Rc::new(stream::Uplink::new(options.timeout));
+        let down = Rc::<RefCell<stream::Downlink>>::default();
+        let task = match self.begin(cluster, head, Framing::Chunked, &options) {
+            Err(error) => {
+                down.borrow_mut().finish(Err(error));
+                None
+            }
+            Ok((call, active)) => {
+                let (mut source, mut sink) = (stream::Outgoing(Rc::clone(&up)), stream::Incoming(Rc::clone(&down)));
+                Some(Task::spawn(async move {
+                    let _active = active;
+                    let uplink = Rc::clone(&source.0);
+                    let result = call.run(&mut source, &mut sink, &uplink.until).await;
+                    let mut down = sink.0.borrow_mut();
+                    let answered = down.is_answered();
+                    down.finish(result.map_err(|broken| error_of(&broken, answered)));
+                    source.0.close();
+                }))
+            }
+        };
+        Box::new(stream::Handle::new(up, down, task))
+    }
+}
+
+/// A body that is here as a whole.
+struct Whole {
+    body: Vec<u8>,
+    given: usize,
+}
+
+impl Source for Whole {
+    fn poll_piece(&mut self, take: &mut dyn FnMut(&[u8]), _: &mut Context<'_>) -> Poll<Sent> {
+        let rest = self.body.get(self.given..).unwrap_or_default();
+        let piece = rest.get(..BLOCK_BYTES).unwrap_or(rest);
+        if piece.is_empty() {
+            return Poll::Ready(Sent::End(Headers::default()));
+        }
+        take(piece);
+        self.given += piece.len();
+        Poll::Ready(Sent::Piece)
+    }
+
+    fn can_rewind(&self) -> bool {
+        true
+    }
+
+    fn rewind(&mut self) {
+        self.given = 0;
+    }
+}
+
+/// An answer that is collected.
+struct Collected {
+    answer: HttpAnswer,
+    max_bytes: usize,
+}
+
+impl Sink for Collected {
+    fn head(&mut self, head: &ResponseHead) {
+        self.answer.head = head.clone();
+    }
+
+    fn poll_room(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Ready(())
+    }
+
+    fn data(&mut self, data: &[u8]) -> Result<(), TooLarge> {
+        if self.answer.body.len() + data.len() > self.max_bytes {
+            return Err(TooLarge);
+        }
+        self.answer.body.extend_from_slice(data);
+        Ok(())
+    }
+
+    fn end(&mut self, trailers: &Headers) {
+        self.answer.trailers = trailers.clone();
+    }
+}
+
+fn stopped() -> CalloutError {
+    CalloutError::new(Problem::Stopped, 503, "the worker ends")
+}
+
+/// `answered`: the answer's head had come.
+fn error_of(broken: &Broken, answered: bool) -> CalloutError {
+    let failure = match broken {
+        Broken::Failed(failure) => failure,
+        Broken::TooLarge => return CalloutError::new(Problem::TooLarge, 502, "response_payload_too_large"),
+    };
+    let problem = match failure {
+        Failure::NoHealthyHost(_) => Problem::NoHealthyHost,
+        Failure::Overflow | Failure::DropOverload | Failure::UnconditionalDropOverload => Problem::Refused,
+        Failure::Connect(_) | Failure::ConnectTimeout => Problem::Connect,
+        Failure::ResponseTimeout | Failure::PerTryTimeout | Failure::PerTryIdleTimeout => Problem::Timeout,
+        _ => Problem::Reset,
+    };
+    let details = if answered { failure.details_after_head() } else { failure.details() };
+    CalloutError::new(problem, failure.status(), details)
+}

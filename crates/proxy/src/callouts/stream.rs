@@ -1,0 +1,253 @@
+//! What the task of a streamed call shares with its handle: bytes for each direction, and who waits for them. All of it is of one
+//! thread.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use evenkeel_filters::callouts::{CalloutError, HttpStream, MAX_STREAM_BYTES, Problem};
+use evenkeel_http::{Headers, ResponseHead};
+use tokio::time::Instant;
+
+use super::{Task, stopped};
+use crate::conn::buffer::BLOCK_BYTES;
+use crate::conn::deadline::after;
+use crate::http::call::{Sent, Sink, Source, TooLarge, Until};
+
+/// The request's body on its way to the task.
+#[derive(Debug)]
+pub(crate) struct Uplink {
+    state: RefCell<Queue>,
+    /// From the end of the request on.
+    timeout: Option<Duration>,
+    /// The call must be over by then.
+    pub(crate) until: Until,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    data: VecDeque<u8>,
+    /// The end was given.
+    ended: bool,
+    trailers: Headers,
+    /// A byte was taken by the task.
+    begun: bool,
+    /// Nobody takes any more.
+    closed: bool,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+impl Uplink {
+    pub(crate) fn new(timeout: Option<Duration>) -> Self {
+        Self { state: RefCell::default(), timeout, until: Until::default() }
+    }
+
+    /// Bytes that wait for the task.
+    pub(crate) fn waiting(&self) -> usize {
+        self.state.borrow().data.len()
+    }
+
+    pub(crate) fn send(&self, data: &[u8]) {
+        let mut state = self.state.borrow_mut();
+        if !state.ended && !state.closed {
+            state.data.extend(data);
+            wake(&mut state.reader);
+        }
+    }
+
+    /// Ends the request; its time begins.
+    pub(crate) fn finish(&self, trailers: Headers) {
+        let mut state = self.state.borrow_mut();
+        if !std::mem::replace(&mut state.ended, true) {
+            state.trailers = trailers;
+            self.until.set(after(Instant::now(), self.timeout));
+            wake(&mut state.reader);
+        }
+    }
+
+    /// The task ends.
+    pub(crate) fn close(&self) {
+        let mut state = self.state.borrow_mut();
+        state.closed = true;
+        state.data = VecDeque::new();
+        wake(&mut state.writer);
+    }
+
+    fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.state.borrow_mut();
+        if state.closed || state.data.len() < MAX_STREAM_BYTES {
+            return Poll::Ready(());
+        }
+        watch(&mut state.writer, cx);
+        Poll::Pending
+    }
+}
+
+/// The task's end of an [`Uplink`].
+pub(crate) struct Outgoing(pub(crate) Rc<Uplink>);
+
+impl Source for Outgoing {
+    fn poll_piece(&mut self, take: &mut dyn FnMut(&[u8]), cx: &mut Context<'_>) -> Poll<Sent> {
+        let mut state = self.0.state.borrow_mut();
+        let (first, _) = state.data.as_slices();
+        let count = first.len().min(BLOCK_BYTES);
+        if count > 0 {
+            take(first.get(..count).unwrap_or_default());
+            state.data.drain(..count);
+            state.begun = true;
+            if state.data.len() < MAX_STREAM_BYTES {
+                wake(&mut state.writer);
+            }
+            return Poll::Ready(Sent::Piece);
+        }
+        if state.ended {
+            return Poll::Ready(Sent::End(state.trailers.clone()));
+        }
+        watch(&mut state.reader, cx);
+        Poll::Pending
+    }
+
+    fn can_rewind(&self) -> bool {
+        !self.0.state.borrow().begun
+    }
+
+    fn rewind(&mut self) {}
+}
+
+/// The answer on its way to the handle.
+#[derive(Debug, Default)]
+pub(super) struct Downlink {
+    head: Option<ResponseHead>,
+    answered: bool,
+    data: Vec<u8>,
+    trailers: Headers,
+    /// Nothing more comes.
+    over: Option<Result<(), CalloutError>>,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+impl Downlink {
+    /// The head of the answer has come.
+    pub(super) fn is_answered(&self) -> bool {
+        self.answered
+    }
+
+    pub(super) fn finish(&mut self, result: Result<(), CalloutError>) {
+        self.over.get_or_insert(result);
+        wake(&mut self.reader);
+    }
+}
+
+/// The task's end of a [`Downlink`].
+pub(super) struct Incoming(pub(super) Rc<RefCell<Downlink>>);
+
+impl Sink for Incoming {
+    fn head(&mut self, head: &ResponseHead) {
+        let mut down = self.0.borrow_mut();
+        (down.head, down.answered) = (Some(head.clone()), true);
+        wake(&mut down.reader);
+    }
+
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut down = self.0.borrow_mut();
+        if down.data.len() < MAX_STREAM_BYTES {
+            return Poll::Ready(());
+        }
+        watch(&mut down.writer, cx);
+        Poll::Pending
+    }
+
+    fn data(&mut self, data: &[u8]) -> Result<(), TooLarge> {
+        let mut down = self.0.borrow_mut();
+        down.data.extend_from_slice(data);
+        wake(&mut down.reader);
+        Ok(())
+    }
+
+    fn end(&mut self, trailers: &Headers) {
+        self.0.borrow_mut().trailers = trailers.clone();
+    }
+}
+
+/// What the caller holds.
+pub(super) struct Handle {
+    up: Rc<Uplink>,
+    down: Rc<RefCell<Downlink>>,
+    /// Dropping it cancels the call. `None`: it never began.
+    _task: Option<Task<()>>,
+}
+
+impl Handle {
+    pub(super) fn new(up: Rc<Uplink>, down: Rc<RefCell<Downlink>>, task: Option<Task<()>>) -> Self {
+        Self { up, down, _task: task }
+    }
+}
+
+impl HttpStream for Handle {
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), CalloutError>> {
+        match &self.down.borrow().over {
+            Some(Err(error)) => return Poll::Ready(Err(error.clone())),
+            Some(Ok(())) => return Poll::Ready(Err(CalloutError::new(Problem::Reset, 503, "the answer has ended"))),
+            None => {}
+        }
+        self.up.poll_ready(cx).map(Ok)
+    }
+
+    fn send(&mut self, data: &[u8]) {
+        self.up.send(data);
+    }
+
+    fn finish(&mut self, trailers: Headers) {
+        self.up.finish(trailers);
+    }
+
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<ResponseHead, CalloutError>> {
+        let mut down = self.down.borrow_mut();
+        if let Some(head) = down.head.take() {
+            return Poll::Ready(Ok(head));
+        }
+        match &down.over {
+            Some(over) => Poll::Ready(Err(over.clone().err().unwrap_or_else(stopped))),
+            None => {
+                watch(&mut down.reader, cx);
+                Poll::Pending
+            }
+        }
+    }
+
+    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Vec<u8>>, CalloutError>> {
+        let mut down = self.down.borrow_mut();
+        if !down.data.is_empty() {
+            wake(&mut down.writer);
+            return Poll::Ready(Ok(Some(std::mem::take(&mut down.data))));
+        }
+        match &down.over {
+            Some(over) => Poll::Ready(over.clone().map(|()| None)),
+            None => {
+                watch(&mut down.reader, cx);
+                Poll::Pending
+            }
+        }
+    }
+
+    fn trailers(&mut self) -> Headers {
+        std::mem::take(&mut self.down.borrow_mut().trailers)
+    }
+}
+
+fn watch(waker: &mut Option<Waker>, cx: &Context<'_>) {
+    match waker {
+        Some(known) => known.clone_from(cx.waker()),
+        None => *waker = Some(cx.waker().clone()),
+    }
+}
+
+fn wake(waker: &mut Option<Waker>) {
+    if let Some(waker) = waker.take() {
+        waker.wake();
+    }
+}

@@ -1,0 +1,490 @@
+//! A request of the proxy's own, which has no client: the same way up as any other ([`super::forward`]), between a [`Source`] of its body
+//! and a [`Sink`] for its answer.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::{Duration, SystemTime};
+
+use evenkeel_base::grpc::{http_of_status, is_grpc};
+use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, ResponseHead, ResponseInfo};
+use evenkeel_runtime_config::cluster::MetadataMatch;
+use evenkeel_runtime_config::retry::RetryPolicy;
+use evenkeel_runtime_config::route::Priority;
+use tokio::time::Instant;
+
+use super::clock::Clock;
+use super::exchange::MAX_INTERIM;
+use super::failure::Failure;
+use super::forward::{count_failed_try, count_failure, count_reset, is_idempotent};
+use super::framed::Piece;
+use super::request::Request;
+use super::respond::count_response;
+use super::retry::{self, BackOff};
+use super::upstream::{Arrived, Upstream};
+use super::{grpc, retry::Policy};
+use crate::conn::Deadline;
+use crate::random::Random;
+use crate::upstream::cluster_stats::{Counter, Histogram};
+use crate::upstream::{Cluster, Host, Need, RequestGuard, Target};
+
+/// Where a call's body comes from.
+pub(crate) trait Source {
+    /// Gives the next piece that is there to `take`.
+    fn poll_piece(&mut self, take: &mut dyn FnMut(&[u8]), cx: &mut Context<'_>) -> Poll<Sent>;
+
+    /// All that was given can be given again.
+    fn can_rewind(&self) -> bool;
+
+    /// Begins again.
+    fn rewind(&mut self);
+}
+
+/// What a [`Source`] had to give.
+pub(crate) enum Sent {
+    Piece,
+    /// Nothing more; these are the trailers.
+    End(Headers),
+}
+
+/// Where a call's answer goes.
+pub(crate) trait Sink {
+    /// The answer's head. It comes once.
+    fn head(&mut self, head: &ResponseHead);
+
+    /// Ready when it takes more of the body.
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+
+    /// A piece of the body.
+    ///
+    /// # Errors
+    /// It is too much.
+    fn data(&mut self, data: &[u8]) -> Result<(), TooLarge>;
+
+    /// The body is complete.
+    fn end(&mut self, trailers: &Headers);
+}
+
+/// The answer's body is longer than it may be.
+#[derive(Debug)]
+pub(crate) struct TooLarge;
+
+/// Why a call has no answer, or not all of it.
+#[derive(Debug)]
+pub(crate) enum Broken {
+    Failed(Failure),
+    TooLarge,
+}
+
+impl<F: Into<Failure>> From<F> for Broken {
+    fn from(failure: F) -> Self {
+        Self::Failed(failure.into())
+    }
+}
+
+/// When a call must be over.
+#[derive(Debug, Default)]
+pub(crate) struct Until {
+    at: Cell<Option<Instant>>,
+    /// The task, until it is known.
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Until {
+    /// At this time, where there is one.
+    pub(crate) fn at(at: Option<Instant>) -> Self {
+        Self { at: Cell::new(at), waker: RefCell::default() }
+    }
+
+    /// It is known now.
+    pub(crate) fn set(&self, at: Option<Instant>) {
+        self.at.set(at);
+        self.waker.take().into_iter().for_each(Waker::wake);
+    }
+
+    fn poll(&self, deadline: &mut Deadline, cx: &mut Context<'_>) -> Poll<()> {
+        if self.at.get().is_none() {
+            self.waker.replace(Some(cx.waker().clone()));
+        }
+        deadline.poll(self.at.get(), cx)
+    }
+}
+
+/// What a call asks of its cluster.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    pub(crate) retry: Option<Arc<RetryPolicy>>,
+    pub(crate) hash: Option<u64>,
+    pub(crate) metadata_match: Option<Arc<MetadataMatch>>,
+    /// Tell the host in `x-forwarded-for` who asks: this end of the connection.
+    pub(crate) names_itself: bool,
+}
+
+/// A call before its answer.
+pub(crate) struct Call {
+    cluster: Rc<Cluster>,
+    request: Option<Box<Request>>,
+    wanted: Wanted,
+    random: Rc<Random>,
+}
+
+/// A response head, and the exchange it came on.
+struct Answered {
+    up: Upstream,
+    info: ResponseInfo,
+    guard: RequestGuard,
+    upload: Upload,
+}
+
+/// How much of the request has gone up in one try.
+#[derive(Debug, Default)]
+struct Upload {
+    ended: bool,
+    /// The host has all of it.
+    finished: bool,
+    /// The host takes no more; its answer may still come.
+    refused: bool,
+}
+
+impl Call {
+    pub(crate) fn new(
+        cluster: Rc<Cluster>,
+        head: RequestHead,
+        framing: Framing,
+        wanted: Wanted,
+        random: Rc<Random>,
+    ) -> Self {
+        let mut request = Request::begin(Clock::new());
+        request.grpc = head.headers.get(HeaderId::ContentType).is_some_and(is_grpc);
+        request.head = head;
+        request.info.framing = framing;
+        Self { cluster, request: Some(request), wanted, random }
+    }
+
+    /// Makes the call. Dropping the future cancels it.
+    pub(crate) async fn run(
+        mut self,
+        source: &mut impl Source,
+        sink: &mut impl Sink,
+        until: &Until,
+    ) -> Result<(), Broken> {
+        let Some(mut request) = self.request.take() else { return Ok(()) };
+        let mut running = Running { call: &self, request: &mut request, named: false, answered: false };
+        let mut deadline = Deadline::default();
+        let result = {
+            let mut tries = pin!(running.tries(source, sink));
+            poll_fn(|cx| match tries.as_mut().poll(cx) {
+                Poll::Ready(result) => Poll::Ready(Some(result)),
+                Poll::Pending => until.poll(&mut deadline, cx).map(|()| None),
+            })
+            .await
+        };
+        let answered = running.answered;
+        let result = result.unwrap_or_else(|| {
+            let late = Failure::ResponseTimeout;
+            if !answered {
+                running.report(Err(&late));
+                count_failed_try(&self.cluster, running.request.host.as_ref(), &late);
+            }
+            Err(late.into())
+        });
+        if let Err(Broken::Failed(failure)) = &result
+            && !answered
+        {
+            count_failure(&self.cluster, failure);
+        }
+        request.recycle();
+        result
+    }
+}
+
+/// A call while it is made.
+struct Running<'c> {
+    call: &'c Call,
+    request: &'c mut Request,
+    /// `x-forwarded-for` says who asks.
+    named: bool,
+    /// The answer's head was given to the sink.
+    answered: bool,
+}
+
+impl<'c> Running<'c> {
+    async fn tries(&mut self, source: &mut impl Source, sink: &mut impl Sink) -> Result<(), Broken> {
+        let call = self.call;
+        let cluster = &*call.cluster;
+        cluster.drop_share().map_err(Failure::from)?;
+        let policy = retry::effective(call.wanted.retry.as_deref(), None, &self.request.view());
+        let mut tried: Vec<Rc<Host>> = Vec::new();
+        // A retry counts against `max_retries` until its try ends.
+        let mut retrying = None;
+        loop {
+            self.request.attempts += 1;
+            let attempt = match policy.as_ref().and_then(|policy| policy.per_try_timeout) {
+                None => self.attempt(source, &tried, policy.as_ref()).await,
+                Some(limit) => {
+                    let limited = tokio::time::timeout(limit, self.attempt(source, &tried, policy.as_ref())).await;
+                    limited.unwrap_or(Err(Failure::PerTryTimeout))
+                }
+            };
+            self.report(attempt.as_ref());
+            if let Err(failure) = &attempt {
+                count_failed_try(cluster, self.request.host.as_ref(), failure);
+            }
+            tried.extend(self.request.host.clone().filter(|_| policy.is_some()));
+            if let Some(policy) = policy.as_ref().filter(|policy| self.wants_another(policy, &attempt, source)) {
+                drop(retrying.take());
+                if let Ok(permit) = cluster.begin_retry(Priority::Default, attempt.is_err()) {
+                    retrying = Some(permit);
+                    let pause = self.back_off(policy, attempt.is_ok());
+                    drop(attempt);
+                    tokio::time::sleep(pause).await;
+                    continue;
+                }
+            }
+            let answered = attempt?;
+            if self.request.attempts > 1 {
+                cluster.stats().inc(Counter::upstream_rq_retry_success);
+            }
+            return self.respond(answered, source, sink).await;
+        }
+    }
+
+    /// One try: host, connection, request up, response head down.
+    async fn attempt(
+        &mut self,
+        source: &mut impl Source,
+        tried: &[Rc<Host>],
+        policy: Option<&Policy<'_>>,
+    ) -> Result<Answered, Failure> {
+        let call = self.call;
+        let (cluster, version) = (&*call.cluster, self.request.head.version);
+        let target = Target {
+            previous: tried,
+            retry: policy.filter(|_| self.request.attempts > 1).map(|policy| &**policy),
+            hash: call.wanted.hash,
+            metadata_match: call.wanted.metadata_match.as_deref(),
+            ..Target::default()
+        };
+        // The race between a request and the end of the connection it was to use is run once more, whatever the policy.
+        let mut raced = false;
+        loop {
+            let host = cluster.pick(&target)?;
+            self.request.host = Some(Rc::clone(&host));
+            let guard = cluster.begin_request(&host, Priority::Default).map_err(|_| Failure::Overflow)?;
+            let way = match cluster.try_acquire(&host, version).filter(|_| !raced) {
+                Some(way) => way,
+                None if raced => cluster.acquire_for(&host, version, Need::Fresh, Priority::Default).await?,
+                None => cluster.acquire(&host, version, Priority::Default).await?,
+            };
+            let mut up = Upstream::new(way, cluster);
+            cluster.report_connected(&host);
+            self.name_itself(up.local_addr());
+            source.rewind();
+            let mut upload = Upload::default();
+            match self.exchange_heads(&mut up, source, &mut upload).await {
+                Ok(info) => return Ok(Answered { up, info, guard, upload }),
+                Err(failure) => {
+                    count_reset(cluster, &up, &failure);
+                    if matches!(failure, Failure::UpstreamClosed { .. }) {
+                        up.lost_race(Instant::now());
+                    }
+                    if raced || !source.can_rewind() || !self.lost_race(&failure, &up) {
+                        return Err(failure);
+                    }
+                    raced = true;
+                }
+            }
+        }
+    }
+
+    /// Whether the host closed, or refused, before it looked at the request, as far as that can be told.
+    fn lost_race(&self, failure: &Failure, up: &Upstream) -> bool {
+        match failure {
+            Failure::UpstreamRefused => true,
+            Failure::UpstreamClosed { .. } => {
+                up.is_reused() && (is_idempotent(self.request.head.method()) || up.is_unread())
+            }
+            _ => false,
+        }
+    }
+
+    fn name_itself(&mut self, local: Option<SocketAddr>) {
+        if let Some(local) = local.filter(|_| self.call.wanted.names_itself && !self.named) {
+            self.named = true;
+            let address = local.ip().to_string();
+            self.request.head.headers.append_to_list(HeaderId::ForwardedFor, address.as_bytes());
+        }
+    }
+
+    async fn exchange_heads(
+        &mut self,
+        up: &mut Upstream,
+        source: &mut impl Source,
+        upload: &mut Upload,
+    ) -> Result<ResponseInfo, Failure> {
+        up.send_head(self.request)?;
+        let mut interim = 0;
+        poll_fn(|cx| {
+            upload.poll(up, source, cx);
+            loop {
+                match ready!(up.poll_head(self.request, cx))? {
+                    Arrived::Final(_) if self.request.response.status == 101 => {
+                        return Poll::Ready(Err(Failure::UpstreamProtocol));
+                    }
+                    Arrived::Final(info) => return Poll::Ready(Ok(info)),
+                    Arrived::Interim if interim >= MAX_INTERIM => return Poll::Ready(Err(Failure::UpstreamProtocol)),
+                    Arrived::Interim => interim += 1,
+                }
+            }
+        })
+        .await
+    }
+
+    /// The answer, with what is left of the request.
+    async fn respond(
+        &mut self,
+        answered: Answered,
+        source: &mut impl Source,
+        sink: &mut impl Sink,
+    ) -> Result<(), Broken> {
+        let Answered { mut up, info, guard, mut upload } = answered;
+        let cluster = &*self.call.cluster;
+        let request = &mut *self.request;
+        // How a call of gRPC ended is known from its trailers only.
+        let answers_later = request.grpc && request.response.status == 200 && !info.framing.is_empty();
+        count_response(request, cluster, (!answers_later).then_some(up.host()));
+        request.response.headers.remove_hop_by_hop();
+        self.answered = true;
+        sink.head(&request.response);
+        let result = poll_fn(|cx| {
+            upload.poll(&mut up, source, cx);
+            poll_answer(&mut up, &mut request.response_trailers, sink, cx)
+        })
+        .await;
+        if answers_later {
+            let status = if result.is_ok() { grpc::status(request).unwrap_or_default() } else { 2 };
+            up.host().count_response(http_of_status(status));
+        }
+        drop(guard);
+        let now = Instant::now();
+        let millis = now.duration_since(request.started).as_millis() as u64;
+        cluster.stats().record(Histogram::upstream_rq_time, millis);
+        match &result {
+            Ok(()) => up.release(cluster, upload.finished, now),
+            Err(Broken::Failed(failure)) => count_reset(cluster, &up, failure),
+            Err(Broken::TooLarge) => {}
+        }
+        result
+    }
+
+    /// Tells outlier detection how a try ended.
+    fn report(&self, attempt: Result<&Answered, &Failure>) {
+        let Some(host) = &self.request.host else { return };
+        let cluster = &self.call.cluster;
+        let headers = &self.request.response.headers;
+        let outcome = match attempt {
+            Ok(_) => {
+                headers.get(HeaderId::KeepAlive).into_iter().for_each(|value| host.keep_alive().announced(value));
+                cluster.heed_health_header(host, headers);
+                Some(retry::outcome_of_response(&self.request.response))
+            }
+            Err(failure) => retry::outcome_of(failure),
+        };
+        outcome.into_iter().for_each(|outcome| cluster.report(host, outcome));
+    }
+
+    fn wants_another(&self, policy: &RetryPolicy, attempt: &Result<Answered, Failure>, source: &impl Source) -> bool {
+        let covered = match attempt {
+            Ok(_) => retry::covers_response(policy, &self.request.response),
+            Err(failure) => retry::covers_failure(&policy.on, failure),
+        };
+        if !covered || !source.can_rewind() {
+            return false;
+        }
+        let left = self.request.attempts <= policy.num_retries;
+        if !left {
+            self.call.cluster.stats().inc(Counter::upstream_rq_retry_limit_exceeded);
+        }
+        left
+    }
+
+    /// How long to wait before the next try. `answered`: there is a response, which may say so.
+    fn back_off(&self, policy: &RetryPolicy, answered: bool) -> Duration {
+        let response = answered.then_some(&self.request.response);
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let random = self.call.random.next();
+        let (pause, kind) = retry::back_off(policy, response, self.request.attempts, since_1970, random);
+        self.call.cluster.stats().inc(match kind {
+            BackOff::Exponential => Counter::upstream_rq_retry_backoff_exponential,
+            BackOff::RateLimited => Counter::upstream_rq_retry_backoff_ratelimited,
+        });
+        pause
+    }
+}
+
+impl Upload {
+    /// Moves the request on, as far as that goes.
+    fn poll(&mut self, up: &mut Upstream, source: &mut impl Source, cx: &mut Context<'_>) {
+        while !(self.finished || self.refused) {
+            let step = match self.ended {
+                true => up.poll_flush_end(cx).map_ok(|()| self.finished = true),
+                false => self.poll_piece(up, source, cx),
+            };
+            match step {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(_)) => self.refused = true,
+                Poll::Pending => return,
+            }
+        }
+    }
+
+    fn poll_piece(
+        &mut self,
+        up: &mut Upstream,
+        source: &mut impl Source,
+        cx: &mut Context<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        ready!(up.poll_room(cx))?;
+        match source.poll_piece(&mut |data| up.send(data, false), cx) {
+            Poll::Ready(Sent::Piece) => Poll::Ready(Ok(())),
+            Poll::Ready(Sent::End(trailers)) => {
+                up.finish(&trailers);
+                self.ended = true;
+                Poll::Ready(Ok(()))
+            }
+            // All that is there goes out, and only then is there a wait for more.
+            Poll::Pending => match up.poll_flush(cx) {
+                Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+                Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
+            },
+        }
+    }
+}
+
+fn poll_answer(
+    up: &mut Upstream,
+    trailers: &mut Headers,
+    sink: &mut impl Sink,
+    cx: &mut Context<'_>,
+) -> Poll<Result<(), Broken>> {
+    loop {
+        ready!(sink.poll_room(cx));
+        let mut fits = Ok(());
+        let piece = up.piece(trailers, &mut |data, _| fits = sink.data(data), cx)?;
+        if let Err(TooLarge) = fits {
+            return Poll::Ready(Err(Broken::TooLarge));
+        }
+        match piece {
+            Piece::Data => {}
+            Piece::End => {
+                sink.end(trailers);
+                return Poll::Ready(Ok(()));
+            }
+            Piece::Nothing => ready!(up.poll_receive(cx))?,
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Copies of requests for other clusters (`request_mirror_policies`). A copy is a call of the proxy's own: the original neither waits for
+//! it nor fails with it, and its answer goes nowhere.
+//!
+//! The copy begins when the original has a host, with the head as the route has made it, and gets the body as the original does. Once the
+//! client's request is complete the copy is on its own; a request that breaks off before takes its copies with it. A mirror that reads more
+//! slowly than the original is cut when too much waits for it ([`MAX_WAITING_BYTES`]), where Envoy would slow the client down.
+
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use evenkeel_filters::callouts::CallOptions;
+use evenkeel_http::{Framing, Headers, RequestHead, ResponseHead};
+use evenkeel_runtime_config::route::{HeaderMutation, MirrorCluster, MirrorPolicy};
+use tokio::task::{JoinHandle, spawn_local};
+
+use super::call::{Sink, TooLarge};
+use super::decide::Forward;
+use super::edits;
+use super::log::record;
+use super::phases::Life;
+use crate::callouts::stream::{Outgoing, Uplink};
+use crate::upstream::Cluster;
+use crate::upstream::cluster_stats::Counter;
+
+/// Bytes of a request's body that wait for one mirror; with more the mirror is cut, and `retry_or_shadow_abandoned` of the original's
+/// cluster counts it.
+const MAX_WAITING_BYTES: usize = 1024 * 1024;
+
+/// Bytes of a body after which mirrors have a turn to hand on what they got, so that those which read as fast are not cut for what came in
+/// one turn of the original.
+const TURN_BYTES: usize = 128 * 1024;
+
+/// The copies of a request that is not complete yet.
+pub(super) struct Mirrors {
+    mirrors: Vec<Mirror>,
+    /// The original's.
+    cluster: Rc<Cluster>,
+    /// Bytes since the last turn of the mirrors.
+    since_turn: usize,
+}
+
+struct Mirror {
+    uplink: Rc<Uplink>,
+    /// `None` once the mirror is on its own.
+    task: Option<JoinHandle<()>>,
+}
+
+impl Drop for Mirror {
+    fn drop(&mut self) {
+        self.task.take().into_iter().for_each(|task| task.abort());
+    }
+}
+
+impl Mirrors {
+    /// Another piece of the request's body.
+    pub(super) fn send(&mut self, data: &[u8]) {
+        let cluster = &self.cluster;
+        self.since_turn += data.len();
+        self.mirrors.retain(|mirror| {
+            let fits = mirror.uplink.waiting() + data.len() <= MAX_WAITING_BYTES;
+            if fits {
+                mirror.uplink.send(data);
+            } else {
+                cluster.stats().inc(Counter::retry_or_shadow_abandoned);
+            }
+            fits
+        });
+    }
+
+    /// Pending, once in a while, until other tasks had a turn.
+    pub(super) fn poll_turn(&mut self, cx: &Context<'_>) -> Poll<()> {
+        if self.since_turn < TURN_BYTES {
+            return Poll::Ready(());
+        }
+        self.since_turn = 0;
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// The request is complete.
+    pub(super) fn finish(mut self, trailers: &Headers) {
+        for mirror in &mut self.mirrors {
+            mirror.uplink.finish(trailers.clone());
+            mirror.task = None;
+        }
+    }
+}
+
+impl Life<'_> {
+    /// Begins the copies of a request, which has a host; `None`: there are none, or they are complete. `body`: what was collected of it.
+    pub(super) fn mirror(&mut self, forward: &Forward<'_>, body: Option<&[u8]>) -> Option<Box<Mirrors>> {
+        let policies = forward.action.mirrors.as_deref().filter(|_| self.request.tunnel.is_none())?;
+        let random = self.origin.worker.random.next() % 1_000_000;
+        let chosen = policies.iter().filter(|policy| random < u64::from(policy.fraction_ppm));
+        let mirrors: Vec<_> = chosen.filter_map(|policy| self.begin_mirror(policy, forward)).collect();
+        if mirrors.is_empty() {
+            return None;
+        }
+        let mut mirrors = Mirrors { mirrors, cluster: Rc::clone(&forward.cluster), since_turn: 0 };
+        body.into_iter().for_each(|body| mirrors.send(body));
+        if self.request.info.framing.is_empty() {
+            mirrors.finish(&Headers::default());
+            return None;
+        }
+        Some(Box::new(mirrors))
+    }
+
+    fn begin_mirror(&mut self, policy: &MirrorPolicy, forward: &Forward<'_>) -> Option<Mirror> {
+        let framing = match self.request.info.framing {
+            Framing::UntilClose => return None,
+            framing => framing,
+        };
+        let head = self.mirrored_head(policy);
+        let name = match &policy.cluster {
+            MirrorCluster::Named(name) => name.as_bytes(),
+            MirrorCluster::Header(header) => self.request.head.headers.find(header.as_bytes())?,
+        };
+        let name = std::str::from_utf8(name).ok()?;
+        let options = CallOptions { timeout: forward.timeout, ..CallOptions::default() };
+        let (call, active) = self.origin.worker.callouts.begin(name, head, framing, &options).ok()?;
+        let uplink = Rc::new(Uplink::new(options.timeout));
+        let mut source = Outgoing(Rc::clone(&uplink));
+        let task = spawn_local(async move {
+            let _active = active;
+            let uplink = Rc::clone(&source.0);
+            // What becomes of it is in its cluster's statistics.
+            _ = call.run(&mut source, &mut Nowhere, &uplink.until).await;
+            uplink.close();
+        });
+        Some(Mirror { uplink, task: Some(task) })
+    }
+
+    fn mirrored_head(&mut self, policy: &MirrorPolicy) -> RequestHead {
+        let mut head = self.request.head.clone();
+        if !policy.edits.is_empty() {
+            record(self.origin, self.request, |record| {
+                for edit in &policy.edits {
+                    match edit {
+                        HeaderMutation::Remove(name) => head.headers.remove_name(name.as_bytes()),
+                        HeaderMutation::RemoveMatching(names) => {
+                            head.headers.remove_where(|_, name| names.matches(name))
+                        }
+                        HeaderMutation::Add(addition) => {
+                            edits::add_headers(&mut head.headers, std::slice::from_ref(addition), record);
+                        }
+                    }
+                }
+            });
+        }
+        if let Some(host) = &policy.host {
+            head.set_authority(host.as_bytes());
+        }
+        if policy.appends_suffix {
+            let host = shadow_host(head.authority());
+            head.set_authority(&host);
+        }
+        head
+    }
+}
+
+/// The host with `-shadow` before its port, if it has one.
+fn shadow_host(host: &[u8]) -> Vec<u8> {
+    let colon = host.iter().rposition(|byte| *byte == b':');
+    let port = colon.filter(|colon| {
+        let digits = host.get(colon + 1..).unwrap_or_default();
+        digits.iter().all(u8::is_ascii_digit) && !host.get(..*colon).unwrap_or_default().contains(&b':')
+            || host.get(..*colon).is_some_and(|name| name.ends_with(b"]"))
+    });
+    let (name, port) = host.split_at(port.unwrap_or(host.len()));
+    [name, b"-shadow", port].concat()
+}
+
+/// Where a mirror's answer goes.
+struct Nowhere;
+
+impl Sink for Nowhere {
+    fn head(&mut self, _: &ResponseHead) {}
+
+    fn poll_room(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Ready(())
+    }
+
+    fn data(&mut self, _: &[u8]) -> Result<(), TooLarge> {
+        Ok(())
+    }
+
+    fn end(&mut self, _: &Headers) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shadow_host;
+
+    #[test]
+    fn the_suffix_stands_before_the_port() {
+        for (host, expected) in [
+            ("a.test", "a.test-shadow"),
+            ("a.test:80", "a.test-shadow:80"),
+            ("[::1]:80", "[::1]-shadow:80"),
+            ("[::1]", "[::1]-shadow"),
+            ("a.test:", "a.test-shadow:"),
+            ("", "-shadow"),
+        ] {
+            assert_eq!(String::from_utf8_lossy(&shadow_host(host.as_bytes())), expected, "{host}");
+        }
+    }
+}

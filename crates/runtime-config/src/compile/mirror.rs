@@ -1,0 +1,47 @@
+//! `RequestMirrorPolicy`: who gets copies of requests.
+
+use std::sync::Arc;
+
+use evenkeel_xds::pb::envoy::config::route::v3::route_action::RequestMirrorPolicy;
+
+use super::Cx;
+use super::headers::mutation;
+use super::route::{Inherited, PARTS_PER_MILLION, parts_per_million};
+use super::route_action::cluster_name;
+use crate::route::{MirrorCluster, MirrorPolicy};
+
+/// The policies of one level; without any, those of the level above.
+pub(super) fn mirror_policies(
+    cx: &mut Cx<'_>,
+    own: &[RequestMirrorPolicy],
+    inherited: &Inherited<'_>,
+) -> Option<Option<Arc<[MirrorPolicy]>>> {
+    if own.is_empty() {
+        return Some(inherited.mirrors.cloned());
+    }
+    let policies = cx.each("request_mirror_policies", own, |cx, policy| mirror_policy(cx, policy, inherited));
+    (policies.len() == own.len()).then(|| Some(policies.into()))
+}
+
+fn mirror_policy(cx: &mut Cx<'_>, policy: &RequestMirrorPolicy, inherited: &Inherited<'_>) -> Option<MirrorPolicy> {
+    let cluster = match (policy.cluster.as_str(), policy.cluster_header.as_str()) {
+        ("", "") => return cx.fail("one of cluster, cluster_header is required"),
+        (name, "") => MirrorCluster::Named(cluster_name(cx, "cluster", name, inherited)?),
+        ("", header) => MirrorCluster::Header(header.to_ascii_lowercase().into()),
+        _ => return cx.fail_at("cluster_header", "cannot stand beside cluster"),
+    };
+    let fraction_ppm = match policy.runtime_fraction.as_ref().map(|runtime| runtime.default_value.as_ref()) {
+        None => PARTS_PER_MILLION,
+        Some(None) => 0,
+        Some(Some(fraction)) => cx.at("runtime_fraction.default_value", |cx| parts_per_million(cx, fraction))?,
+    };
+    let edits = cx.each("request_headers_mutations", &policy.request_headers_mutations, mutation);
+    let host = policy.host_rewrite_literal.as_str();
+    Some(MirrorPolicy {
+        cluster,
+        fraction_ppm,
+        appends_suffix: !policy.disable_shadow_host_suffix_append,
+        host: (!host.is_empty()).then(|| host.into()),
+        edits,
+    })
+}
