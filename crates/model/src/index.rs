@@ -6,7 +6,7 @@ use std::sync::Arc;
 use evenkeel_base::hostname::Hostname;
 use imbl::OrdMap;
 
-use crate::build::Rank;
+use crate::derive::Rank;
 use crate::{DestinationRule, GatewayRef, List, Ordered, VirtualService, Workload};
 
 /// Objects by a host that may be a wildcard, those of one host in the order of precedence.

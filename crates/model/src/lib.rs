@@ -4,8 +4,8 @@
 //! object keeps the place in the user's file it came from.
 
 mod address_book;
-mod build;
 mod changes;
+mod derive;
 pub mod destination_rule;
 pub mod gateway;
 mod index;
@@ -23,8 +23,8 @@ pub mod visibility;
 pub mod workload;
 
 pub use address_book::AddressBook;
-pub use build::{Builder, Built, Place, build};
 pub use changes::Changes;
+pub use derive::{Builder, Built, Place, build};
 pub use destination_rule::{
     ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, Http2Keepalive, LbPolicy, LoadBalancer, LocalityLb,
     OutlierDetection, ProxyProtocol, RetryBudget, Shares, Subset, TcpKeepalive, TrafficPolicy, Warmup,
