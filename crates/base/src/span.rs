@@ -5,11 +5,13 @@ use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
+use crate::ObjectRef;
+
 /// A range of characters in a named file. Lines and columns count from 1, columns in characters;
-/// line 0 stands for the file as a whole.
+/// line 0 stands for the file as a whole, or for an object that was written in none.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Span {
-    /// The path as the user gave it.
+    /// The path as the user gave it; of an object that was written in no file its [reference](ObjectRef).
     pub file: Arc<str>,
     /// First line, from 1; 0 = the whole file.
     pub line: u32,
@@ -30,6 +32,11 @@ impl Span {
     /// What the program made up itself, e.g. a default policy.
     pub fn built_in() -> Self {
         Self::whole_file("<built-in>")
+    }
+
+    /// An object that was written in no file, by its reference.
+    pub fn of_object(object: &ObjectRef) -> Self {
+        Self::whole_file(object.to_string())
     }
 
     /// One position without extent.

@@ -16,6 +16,8 @@ pub mod service;
 pub mod sidecar;
 pub mod snapshot;
 mod sorted;
+mod source;
+mod status;
 pub mod tracked;
 pub mod traffic;
 pub mod virtual_service;
@@ -24,7 +26,7 @@ pub mod workload;
 
 pub use address_book::AddressBook;
 pub use changes::Changes;
-pub use derive::{Builder, Built, Place, build};
+pub use derive::{Builder, Built, build};
 pub use destination_rule::{
     ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, Http2Keepalive, LbPolicy, LoadBalancer, LocalityLb,
     OutlierDetection, ProxyProtocol, RetryBudget, Shares, Subset, TcpKeepalive, TrafficPolicy, Warmup,
@@ -37,6 +39,8 @@ pub use service::{Endpoint, EndpointAddress, Protocol, Resolution, Service, Serv
 pub use sidecar::{EgressListener, Imports, IngressEndpoint, IngressListener, Sidecar, SidecarOutboundPolicy};
 pub use snapshot::Snapshot;
 pub use sorted::SortedMap;
+pub use source::{Address, Entry, LastGood, Place, Source, SourceEvent, Taken};
+pub use status::{Condition, Status, StatusSink};
 pub use tracked::{Key, Reads, Tracked};
 pub use traffic::{HeaderMatch, HeaderOperations, Headers, StringMatch};
 pub use virtual_service::{

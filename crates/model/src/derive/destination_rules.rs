@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_api::istio::{self, ClientTlsMode, H2UpgradePolicy, ProxyProtocolVersion, SimpleLb};
-use evenkeel_api::{Object, Resource};
+use evenkeel_api::{Object, ObjectKey, Resource};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::closest;
 use evenkeel_base::{Diagnostic, Diagnostics, Span};
 
-use super::objects::{Id, Place};
 use super::step::Step;
 use super::tracking::{Cx, Fact, Tracker};
 use super::{kept, labels_text, refused, shared};
@@ -18,7 +17,7 @@ use crate::destination_rule::{RuleClient, applicable};
 use crate::index::wildcards_over;
 use crate::{
     ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, Http2Keepalive, Labels, LbPolicy, List,
-    LoadBalancer, LocalityLb, MeshConfig, OutlierDetection, ProxyProtocol, RetryBudget, Service, SortedMap, Subset,
+    LoadBalancer, LocalityLb, MeshConfig, OutlierDetection, Place, ProxyProtocol, RetryBudget, Service, SortedMap, Subset,
     TcpKeepalive, TrafficPolicy, Visibility, Warmup,
 };
 
@@ -29,14 +28,14 @@ type Placed = (Place, Arc<DestinationRule>);
 /// DestinationRules as written, and merged.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    drafts: HashMap<Id, Placed>,
-    by_host: BTreeMap<RulesKey, SortedMap<Place, (Id, Arc<DestinationRule>)>>,
+    drafts: HashMap<ObjectKey, Placed>,
+    by_host: BTreeMap<RulesKey, SortedMap<Place, (ObjectKey, Arc<DestinationRule>)>>,
     merged: HashMap<RulesKey, Vec<Placed>>,
     changed: BTreeSet<RulesKey>,
 }
 
 /// What one object says.
-pub(super) fn draft(cx: &Cx<'_>, id: &Id, found: &mut Diagnostics) -> Option<(Place, DestinationRule)> {
+pub(super) fn draft(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place, DestinationRule)> {
     let (place, object) = cx.placed(id)?;
     let Resource::DestinationRule(rule) = &object.resource else { return None };
     let new = destination_rule(object, &rule.spec, cx.mesh())?;
@@ -64,7 +63,7 @@ pub(super) fn merged(cx: &Cx<'_>, key: &RulesKey, found: &mut Diagnostics) -> Ve
 }
 
 impl Table {
-    pub(super) fn set_draft(&mut self, id: &Id, new: Option<(Place, DestinationRule)>, tracker: &mut Tracker) {
+    pub(super) fn set_draft(&mut self, id: &ObjectKey, new: Option<(Place, DestinationRule)>, tracker: &mut Tracker) {
         let old = self.drafts.remove(id);
         let new = new.map(|(place, rule)| (place, kept(old.as_ref().map(|(_, rule)| rule), rule)));
         let same = match (&old, &new) {
@@ -191,7 +190,7 @@ fn merge(first: &mut DestinationRule, second: &DestinationRule, object: &Object,
                 .with_help("write one DestinationRule per host")
         }
     };
-    found.push(diagnostic.with_related(first.origin.clone(), related));
+    found.push(diagnostic.with_related(first.origin.clone(), related).about(object.reference()));
 }
 
 fn note_missing_host(cx: &Cx<'_>, object: &Object, rule: &DestinationRule, span: &Span, found: &mut Diagnostics) {
@@ -199,7 +198,8 @@ fn note_missing_host(cx: &Cx<'_>, object: &Object, rule: &DestinationRule, span:
     if covered.is_empty() {
         let message = format!("{object}: no Service has the host `{}`, so nothing uses this rule", rule.host);
         let help = missing_host_help(cx, &rule.host, &object.namespace);
-        found.push(Diagnostic::warning("missing-service", span.clone(), message).with_help(help));
+        let finding = Diagnostic::warning("missing-service", span.clone(), message);
+        found.push(finding.with_help(help).about(object.reference()));
         return;
     }
     // Only where Pods are the endpoints, and there are any, is there something to compare with.
@@ -217,7 +217,8 @@ fn note_missing_host(cx: &Cx<'_>, object: &Object, rule: &DestinationRule, span:
         let labels = labels_text(&subset.labels);
         let message = format!("the subset `{}` selects `{labels}`, which no Deployment or Pod has", subset.name);
         let help = "routes to it answer 503; compare it with the labels of the Pod templates";
-        found.push(Diagnostic::warning("selects-nothing", subset.origin.clone(), message).with_help(help));
+        let finding = Diagnostic::warning("selects-nothing", subset.origin.clone(), message);
+        found.push(finding.with_help(help).about(object.reference()));
     }
 }
 

@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use evenkeel_api::istio::WorkloadEntry;
 use evenkeel_api::kubernetes::{EndpointSlice, ServiceSpec, SliceEndpoint};
-use evenkeel_api::{Kind, Resource};
+use evenkeel_api::{Kind, ObjectKey, Resource};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::spiffe::SpiffeId;
 use evenkeel_base::{Diagnostic, Diagnostics};
 use imbl::OrdMap;
 
 use super::kept;
-use super::objects::Id;
 use super::step::ServiceKey;
 use super::tracking::Cx;
 use crate::service::EndpointsByPort;
@@ -58,25 +57,28 @@ pub(super) fn endpoints(cx: &Cx<'_>, (namespace, host): &ServiceKey) -> Option<E
 }
 
 /// Says why an EndpointSlice is of no use, if it is not.
-pub(super) fn note_slice(cx: &Cx<'_>, id: &Id, found: &mut Diagnostics) {
+pub(super) fn note_slice(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) {
     let Some(object) = cx.object(id) else { return };
     let Some(name) = EndpointSlice::service_name(&object.labels) else {
         let message = format!("{object} names no Service, so nothing uses it");
         let help = "add the label `kubernetes.io/service-name: NAME`";
-        found.push(Diagnostic::warning("selects-nothing", object.origin.clone(), message).with_help(help));
+        let finding = Diagnostic::warning("selects-nothing", object.origin.clone(), message);
+        found.push(finding.with_help(help).about(object.reference()));
         return;
     };
     let host = Hostname::of_service(name, &object.namespace, &cx.mesh().cluster_domain);
     let Some((_, service)) = cx.service_in(&host, &object.namespace) else {
         let message = format!("{object} belongs to the Service `{name}`, which does not exist in this namespace");
-        found.push(Diagnostic::warning("missing-service", object.origin.clone(), message).with_help("add the Service"));
+        let finding = Diagnostic::warning("missing-service", object.origin.clone(), message);
+        found.push(finding.with_help("add the Service").about(object.reference()));
         return;
     };
     if spec_of(cx, service).is_some_and(|spec| !spec.selector.is_empty()) {
         let message =
             format!("{object} is ignored: the Service `{name}` has a selector, its endpoints are the Pods it selects");
         let help = "remove the Service's selector, or the EndpointSlice";
-        found.push(Diagnostic::info("no-effect", object.origin.clone(), message).with_help(help));
+        let finding = Diagnostic::info("no-effect", object.origin.clone(), message);
+        found.push(finding.with_help(help).about(object.reference()));
     }
 }
 
@@ -102,7 +104,7 @@ impl Table {
 
 /// The Service of this name as written.
 fn spec_of<'t>(cx: &Cx<'t>, service: &Service) -> Option<&'t ServiceSpec> {
-    let id = Id { kind: Kind::Service, namespace: service.namespace.clone(), name: service.name.clone() };
+    let id = ObjectKey { kind: Kind::Service, namespace: service.namespace.clone(), name: service.name.clone() };
     match &cx.object(&id)?.resource {
         Resource::Service(service) => Some(&service.spec),
         _ => None,

@@ -36,8 +36,10 @@ pub(super) fn gateways(cx: &Cx<'_>, found: &mut Diagnostics) -> Vec<(Arc<Object>
             origin: object.origin.clone(),
         };
         for server in written.spec.servers.iter().filter_map(|s| server(s, &object.namespace)) {
-            let server = admit(server, &gateway, &built, found);
+            let mut said = Diagnostics::new();
+            let server = admit(server, &gateway, &built, &mut said);
             gateway.servers.extend(server);
+            found.extend(said.into_iter().map(|finding| finding.about(object.reference())));
         }
         built.push(gateway);
         objects.push(object.clone());

@@ -34,7 +34,8 @@ pub(super) fn settings(cx: &Cx<'_>, defaults: &MeshConfig, found: &mut Diagnosti
             continue;
         }
         let message = format!("{object} has no effect: settings of the mesh are read in the namespace `{root}`");
-        found.push(Diagnostic::warning("no-effect", object.origin.clone(), message).with_help("move it there"));
+        let finding = Diagnostic::warning("no-effect", object.origin.clone(), message);
+        found.push(finding.with_help("move it there").about(object.reference()));
     }
     mesh
 }

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use evenkeel_api::istio::{self, AuthorizationPolicySpec, PeerAuthenticationSpec, WorkloadSelector};
-use evenkeel_api::{Kind, Object, Resource};
+use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::{Diagnostic, Diagnostics, Span, Spanned};
 
-use super::objects::{Id, note_idle_selector};
+use super::objects::note_idle_selector;
 use super::tracking::{Cx, Fact, Tracker};
 use super::{kept, refused, shared};
 use crate::policy::{Condition, ConditionKey, Operation, PathMatch, Rule, Source};
@@ -19,7 +19,7 @@ pub(super) struct Table {
     peers: BTreeMap<Arc<str>, Vec<Arc<PeerAuthentication>>>,
     peers_changed: bool,
     /// Of each name the one in force, and what stands in for others.
-    authorization: BTreeMap<Id, Vec<Arc<AuthorizationPolicy>>>,
+    authorization: BTreeMap<ObjectKey, Vec<Arc<AuthorizationPolicy>>>,
     authorization_changed: bool,
 }
 
@@ -48,7 +48,8 @@ pub(super) fn peer_authentications(
             let message =
                 format!("{object} is ignored: in the root namespace only the mode of the whole mesh can be set");
             let help = "remove the selector, or move it to the namespace of the workloads";
-            found.push(Diagnostic::warning("no-effect", object.origin.clone(), message).with_help(help));
+            let finding = Diagnostic::warning("no-effect", object.origin.clone(), message);
+            found.push(finding.with_help(help).about(object.reference()));
             continue;
         }
         note_idle_selector(cx, object, &policy.selector, found);
@@ -61,7 +62,7 @@ pub(super) fn peer_authentications(
 }
 
 /// The AuthorizationPolicy of an object, and what stands in for others of the same name.
-pub(super) fn authorization_policies(cx: &Cx<'_>, id: &Id, found: &mut Diagnostics) -> Vec<AuthorizationPolicy> {
+pub(super) fn authorization_policies(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Vec<AuthorizationPolicy> {
     let Some(object) = cx.object(id) else { return Vec::new() };
     let mut policies = Vec::new();
     for (object, is_ignored) in std::iter::once((object, false)).chain(refused::ignored(cx, object).map(|o| (o, true)))
@@ -110,7 +111,7 @@ impl Table {
         }
     }
 
-    pub(super) fn set_authorization(&mut self, id: &Id, new: Vec<AuthorizationPolicy>) {
+    pub(super) fn set_authorization(&mut self, id: &ObjectKey, new: Vec<AuthorizationPolicy>) {
         let old = self.authorization.remove(id).unwrap_or_default();
         let new = new.into_iter().enumerate().map(|(at, policy)| kept(old.get(at), policy));
         let new: Vec<Arc<AuthorizationPolicy>> = new.collect();
@@ -152,6 +153,7 @@ fn overridden(object: &Object, policy: &PeerAuthentication, first: &PeerAuthenti
     let whom = if policy.selector.is_empty() { "the whole namespace" } else { "the same workloads" };
     let message = format!("{object} is ignored: `{}` already applies to {whom}", first.name);
     Diagnostic::warning("overridden", object.origin.clone(), message)
+        .about(object.reference())
         .with_help("merge the two")
         .with_related(first.origin.clone(), "this one applies")
 }

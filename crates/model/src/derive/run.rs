@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use evenkeel_api::Kind;
+use evenkeel_api::{Kind, ObjectKey};
 use evenkeel_base::Diagnostics;
 use evenkeel_base::hostname::Hostname;
 
-use super::objects::{self, Id};
+use super::objects;
 use super::step::{ServiceKey, Step};
 use super::tracking::{Cx, Fact, Key, Tracker};
 use super::{
@@ -68,7 +68,7 @@ impl Run<'_> {
         made
     }
 
-    fn duplicates(&mut self, id: &Id) -> bool {
+    fn duplicates(&mut self, id: &ObjectKey) -> bool {
         self.read(|cx, found| {
             objects::note_duplicates(cx, id, found);
             cx.claims(id).len() > 1
@@ -91,7 +91,7 @@ impl Run<'_> {
         true
     }
 
-    fn service(&mut self, id: &Id) -> bool {
+    fn service(&mut self, id: &ObjectKey) -> bool {
         let drafts = self.read(|cx, found| services::drafts(cx, id, found));
         let keep = drafts.is_some();
         let Tables { services, addresses, .. } = self.tables;
@@ -129,14 +129,14 @@ impl Run<'_> {
         keep
     }
 
-    fn policy(&mut self, id: &Id) -> bool {
+    fn policy(&mut self, id: &ObjectKey) -> bool {
         let policies = self.read(|cx, found| policies::authorization_policies(cx, id, found));
         let keep = !policies.is_empty();
         self.tables.policies.set_authorization(id, policies);
         keep
     }
 
-    fn workload(&mut self, id: &Id) -> bool {
+    fn workload(&mut self, id: &ObjectKey) -> bool {
         let (workload, keep) = self.read(|cx, found| (workloads::workload(cx, id, found), cx.object(id).is_some()));
         self.tables.workloads.set(id, workload, self.tracker);
         keep
@@ -158,14 +158,14 @@ impl Run<'_> {
         keep
     }
 
-    fn slice(&mut self, id: &Id) -> bool {
+    fn slice(&mut self, id: &ObjectKey) -> bool {
         self.read(|cx, found| {
             endpoints::note_slice(cx, id, found);
             cx.object(id).is_some()
         })
     }
 
-    fn rule(&mut self, id: &Id) -> bool {
+    fn rule(&mut self, id: &ObjectKey) -> bool {
         let (draft, keep) = self.read(|cx, found| (destination_rules::draft(cx, id, found), cx.object(id).is_some()));
         self.tables.rules.set_draft(id, draft, self.tracker);
         keep
@@ -184,7 +184,7 @@ impl Run<'_> {
         true
     }
 
-    fn route(&mut self, id: &Id) -> bool {
+    fn route(&mut self, id: &ObjectKey) -> bool {
         let whole = self.read(|cx, found| virtual_services::whole(cx, id, found));
         let keep = whole.is_some();
         self.tables.routes.set_whole(id, whole, self.tracker);
@@ -205,7 +205,7 @@ impl Run<'_> {
         keep
     }
 
-    fn parts(&mut self, id: &Id) -> bool {
+    fn parts(&mut self, id: &ObjectKey) -> bool {
         let (parts, keep) = self.read(|cx, _| (virtual_services::parts(cx, id), cx.object(id).is_some()));
         self.tables.routes.set_parts(id, parts);
         keep

@@ -46,6 +46,7 @@ pub(super) fn sidecars(cx: &Cx<'_>, namespace: &Arc<str>, found: &mut Diagnostic
             let message = format!("{object} is ignored: `{}` already applies to {whom}", first.name);
             found.push(
                 Diagnostic::warning("overridden", object.origin.clone(), message)
+                    .about(object.reference())
                     .with_help("merge the two")
                     .with_related(first.origin.clone(), "this one applies"),
             );
@@ -178,7 +179,8 @@ fn egress_proxy(cx: &Cx<'_>, object: &Object, written: &istio::Destination, foun
         let code = if service.is_none() { "missing-service" } else { "missing-port" };
         let message = format!("{object}: {problem}; what should pass answers 503");
         let help = "add it, or correct `egressProxy`";
-        found.push(Diagnostic::warning(code, written.host.span.clone(), message).with_help(help));
+        let finding = Diagnostic::warning(code, written.host.span.clone(), message).with_help(help);
+        found.push(finding.about(object.reference()));
     }
     let (subset, origin) = (written.subset.as_ref().map(|subset| shared(subset)), written.host.span.clone());
     Destination { host, subset, port, state, origin }
@@ -203,7 +205,8 @@ fn note_unknown_import(cx: &Cx<'_>, object: &Object, written: &Spanned<String>, 
         None => "add the service, or correct the name".to_owned(),
     };
     let message = format!("{object}: there is no Service `{host}`; nothing is imported by it");
-    found.push(Diagnostic::warning("missing-service", written.span.clone(), message).with_help(help));
+    let finding = Diagnostic::warning("missing-service", written.span.clone(), message).with_help(help);
+    found.push(finding.about(object.reference()));
 }
 
 fn near(cx: &Cx<'_>, host: &Hostname) -> Option<Hostname> {

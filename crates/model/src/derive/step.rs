@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use evenkeel_api::ObjectKey;
 use evenkeel_base::hostname::Hostname;
 
-use super::objects::Id;
 use crate::GatewayRef;
 
 /// A namespace and a host: one service.
@@ -14,13 +14,13 @@ pub(super) type ServiceKey = (Arc<str>, Hostname);
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Step {
     /// Whether a name is used twice.
-    Duplicates(Id),
+    Duplicates(ObjectKey),
     /// Settings of the mesh.
     Mesh,
     /// Labels of the namespaces.
     Namespaces,
     /// What a Service or ServiceEntry says of its hosts.
-    Service(Id),
+    Service(ObjectKey),
     /// Whether a host needs an address.
     Want(Hostname),
     /// Addresses of hosts that need one.
@@ -30,29 +30,29 @@ pub(super) enum Step {
     /// The PeerAuthentications of a namespace.
     Peers(Arc<str>),
     /// The AuthorizationPolicies of a name.
-    Policy(Id),
+    Policy(ObjectKey),
     /// The workload of a Pod.
-    Workload(Id),
+    Workload(ObjectKey),
     /// Two Services at odds over a port.
     Conflict(Hostname, Hostname, u16),
     /// The endpoints of a service.
     Endpoints(ServiceKey),
     /// Whether an EndpointSlice is of use.
-    Slice(Id),
+    Slice(ObjectKey),
     /// What a DestinationRule says.
-    Rule(Id),
+    Rule(ObjectKey),
     /// The DestinationRules of a namespace for a host, merged.
     Rules(Arc<str>, Hostname),
     /// All Gateways.
     Gateways,
     /// What a VirtualService says.
-    Route(Id),
+    Route(ObjectKey),
     /// Whose routes a host has at a gateway.
     GatewayHost(GatewayRef, Hostname),
     /// Whose routes a host has in the mesh.
     MeshHost(Hostname),
     /// What is left of a VirtualService then.
-    Parts(Id),
+    Parts(ObjectKey),
     /// The Sidecars of a namespace.
     Sidecars(Arc<str>),
 }

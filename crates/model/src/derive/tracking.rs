@@ -6,10 +6,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
-use evenkeel_api::Kind;
+use evenkeel_api::{Kind, ObjectKey};
 
 use super::Tables;
-use super::objects::Id;
 use super::step::Step;
 use crate::workload::Labels;
 
@@ -17,7 +16,7 @@ use crate::workload::Labels;
 #[derive(Debug, Clone, Copy, Hash)]
 pub(super) enum Fact<'a> {
     /// The object in force under an id, and its place in the order of precedence.
-    Object(&'a Id),
+    Object(&'a ObjectKey),
     /// All objects of a kind, in the order of precedence.
     Objects(Kind),
     /// Those of one namespace.
@@ -59,7 +58,7 @@ pub(super) enum Fact<'a> {
     /// All Gateways.
     Gateways,
     /// The VirtualService of an object as a whole.
-    Whole(&'a Id),
+    Whole(&'a ObjectKey),
     /// Who claims a host in the mesh.
     MeshHost(&'a str),
     /// Who is granted it.

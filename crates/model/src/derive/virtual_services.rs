@@ -3,16 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use evenkeel_api::{Object, Resource, istio};
+use evenkeel_api::{Object, ObjectKey, Resource, istio};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::closest;
 use evenkeel_base::{Diagnostic, Diagnostics, Span, Spanned};
 
-use super::objects::{Id, Place};
 use super::routes;
 use super::step::Step;
 use super::tracking::{Cx, Fact, Tracker};
-use crate::{GatewayRef, List, SortedMap, VirtualService, Visibility};
+use crate::{GatewayRef, List, Place, SortedMap, VirtualService, Visibility};
 
 /// A VirtualService as it is written.
 #[derive(Debug, Clone)]
@@ -23,7 +22,7 @@ pub(super) struct Whole {
 }
 
 /// Who names a host, in the order of precedence; the number is the host's position there.
-type Claimants = SortedMap<(Place, usize), Id>;
+type Claimants = SortedMap<(Place, usize), ObjectKey>;
 /// A place in the list of VirtualServices: one may appear there in two parts.
 pub(crate) type Rank = (Place, usize);
 
@@ -33,12 +32,12 @@ type AtGateway = (GatewayRef, Rank);
 /// VirtualServices and their hosts.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    wholes: HashMap<Id, Whole>,
+    wholes: HashMap<ObjectKey, Whole>,
     in_mesh: BTreeMap<Hostname, Claimants>,
     at_gateways: BTreeMap<(GatewayRef, Hostname), Claimants>,
     /// The claims that hold.
     granted: HashMap<Hostname, Box<[(Place, usize)]>>,
-    parts: HashMap<Id, Vec<(Rank, Arc<VirtualService>)>>,
+    parts: HashMap<ObjectKey, Vec<(Rank, Arc<VirtualService>)>>,
     /// In the order of precedence.
     listed: BTreeMap<Rank, Arc<VirtualService>>,
     by_host: BTreeMap<Hostname, SortedMap<Rank, Arc<VirtualService>>>,
@@ -52,7 +51,7 @@ pub(super) struct Table {
 }
 
 /// What an object says.
-pub(super) fn whole(cx: &Cx<'_>, id: &Id, found: &mut Diagnostics) -> Option<(Place, Arc<Object>, VirtualService)> {
+pub(super) fn whole(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place, Arc<Object>, VirtualService)> {
     let (place, object) = cx.placed(id)?;
     let Resource::VirtualService(written) = &object.resource else { return None };
     let whole = virtual_service(cx, object, &written.spec, found);
@@ -74,6 +73,7 @@ pub(super) fn note_merged(cx: &Cx<'_>, gateway: &GatewayRef, host: &Hostname, fo
             format!("{first} also routes `{host}` at the Gateway {gateway}; its routes come before those of {object}");
         found.push(
             Diagnostic::info("merged", span.clone(), message)
+                .about(object.reference())
                 .with_help("the first route that matches is taken, one without a match comes last")
                 .with_related(first_span.clone(), "these routes come first"),
         );
@@ -110,6 +110,7 @@ pub(super) fn granted(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> 
                         first.owner
                     ),
                 )
+                .about(object.reference())
                 .with_help("write the routes of a host into one VirtualService")
                 .with_related(first.span.clone(), "this one applies"),
             ),
@@ -124,7 +125,7 @@ pub(super) fn granted(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> 
 }
 
 /// What is left of a VirtualService: in the mesh the hosts it is granted, at gateways all.
-pub(super) fn parts(cx: &Cx<'_>, id: &Id) -> Vec<(Rank, Arc<VirtualService>)> {
+pub(super) fn parts(cx: &Cx<'_>, id: &ObjectKey) -> Vec<(Rank, Arc<VirtualService>)> {
     let Some(Whole { place, service: whole, .. }) = cx.whole(id) else { return Vec::new() };
     let (mesh, gateways): (Vec<_>, Vec<_>) = whole.gateways.iter().cloned().partition(|g| *g == GatewayRef::Mesh);
     let is_granted = |(at, host): &(usize, &Spanned<Hostname>)| {
@@ -147,7 +148,7 @@ pub(super) fn parts(cx: &Cx<'_>, id: &Id) -> Vec<(Rank, Arc<VirtualService>)> {
 impl Table {
     pub(super) fn set_whole(
         &mut self,
-        id: &Id,
+        id: &ObjectKey,
         new: Option<(Place, Arc<Object>, VirtualService)>,
         tracker: &mut Tracker,
     ) {
@@ -172,7 +173,7 @@ impl Table {
         self.wholes.extend(new.map(|new| (id.clone(), new)));
     }
 
-    fn claim(&mut self, id: &Id, whole: &Whole, is_there: bool, tracker: &mut Tracker) {
+    fn claim(&mut self, id: &ObjectKey, whole: &Whole, is_there: bool, tracker: &mut Tracker) {
         let service = &whole.service;
         for (at, host) in service.hosts.iter().map(|host| &host.value).enumerate() {
             if service.applies_at(&GatewayRef::Mesh) {
@@ -207,7 +208,7 @@ impl Table {
         }
     }
 
-    pub(super) fn set_parts(&mut self, id: &Id, new: Vec<(Rank, Arc<VirtualService>)>) {
+    pub(super) fn set_parts(&mut self, id: &ObjectKey, new: Vec<(Rank, Arc<VirtualService>)>) {
         let old = self.parts.remove(id).unwrap_or_default();
         let whole = self.wholes.get(id);
         // A part is made anew only if the whole is, or the part is another.
@@ -283,7 +284,7 @@ fn same_written(a: &VirtualService, b: &VirtualService) -> bool {
     a == b && spans(a) == spans(b)
 }
 
-fn put<K: Ord + Clone>(claims: &mut BTreeMap<K, Claimants>, key: K, rank: Rank, id: &Id, is_there: bool) {
+fn put<K: Ord + Clone>(claims: &mut BTreeMap<K, Claimants>, key: K, rank: Rank, id: &ObjectKey, is_there: bool) {
     let here = claims.entry(key.clone()).or_default();
     match is_there {
         true => drop(here.insert(rank, id.clone())),
@@ -319,7 +320,7 @@ fn take_ranked<K: Ord>(lists: &mut BTreeMap<K, SortedMap<Rank, Arc<VirtualServic
 }
 
 impl<'t> Cx<'t> {
-    fn whole(&self, id: &Id) -> Option<&'t Whole> {
+    fn whole(&self, id: &ObjectKey) -> Option<&'t Whole> {
         self.read(Fact::Whole(id)).routes.wholes.get(id)
     }
 }
@@ -378,7 +379,8 @@ fn note_gateways(
                     None => "add the Gateway, or correct the name".to_owned(),
                 };
                 let message = format!("{object}: there is no Gateway `{reference}`");
-                diagnostics.push(Diagnostic::warning("missing-gateway", written.span.clone(), message).with_help(help));
+                let finding = Diagnostic::warning("missing-gateway", written.span.clone(), message).with_help(help);
+                diagnostics.push(finding.about(object.reference()));
             }
         }
     }
@@ -391,7 +393,8 @@ fn note_gateways(
             let hosts: Vec<String> = served.map(|h| format!("`{}`", h.value)).collect();
             let message = format!("{object}: none of its gateways serves `{}`", host.value);
             let help = format!("they serve {}", if hosts.is_empty() { "nothing".to_owned() } else { hosts.join(", ") });
-            diagnostics.push(Diagnostic::warning("host-not-served", host.span.clone(), message).with_help(help));
+            let finding = Diagnostic::warning("host-not-served", host.span.clone(), message).with_help(help);
+            diagnostics.push(finding.about(object.reference()));
         }
     }
 }

@@ -5,13 +5,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_api::kubernetes::PodSpec;
-use evenkeel_api::{Kind, Object, Resource};
+use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::spiffe::SpiffeId;
 use evenkeel_base::{Diagnostic, Diagnostics};
 
 use super::kept;
-use super::objects::Id;
 use super::step::{ServiceKey, Step};
 use super::tracking::{Cx, Fact, Tracker};
 use crate::workload::Pod;
@@ -38,7 +37,7 @@ pub(super) struct Table {
 }
 
 /// The workload of a Pod.
-pub(super) fn workload(cx: &Cx<'_>, id: &Id, found: &mut Diagnostics) -> Option<Workload> {
+pub(super) fn workload(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<Workload> {
     let object = cx.object(id)?;
     let Resource::Pod(pod) = &object.resource else { return None };
     let account = pod.spec.service_account();
@@ -47,7 +46,8 @@ pub(super) fn workload(cx: &Cx<'_>, id: &Id, found: &mut Diagnostics) -> Option<
         Err(error) => {
             let message = format!("{object} cannot have an identity: {error}");
             let help = "check the trust domain of the mesh and the Pod's service account";
-            found.push(Diagnostic::error("bad-identity", object.origin.clone(), message).with_help(help));
+            let finding = Diagnostic::error("bad-identity", object.origin.clone(), message).with_help(help);
+            found.push(finding.about(object.reference()));
             return None;
         }
     };
@@ -119,11 +119,16 @@ fn conflicts(workload: &Workload) -> BTreeMap<Odds, Diagnostic> {
 /// What the first workload that finds two Services at odds says of it.
 pub(super) fn conflict(cx: &Cx<'_>, odds: &Odds) -> Option<Diagnostic> {
     let conflicts = &cx.read(Fact::Conflict(odds.0.as_str(), odds.1.as_str(), odds.2)).workloads.conflicts;
-    conflicts.get(odds)?.values().next().cloned()
+    let finding = conflicts.get(odds)?.values().next()?.clone();
+    let owner = cx.services_of(&odds.0).iter().find(|(_, service)| service.origin == finding.span);
+    Some(match owner.and_then(|(id, _)| cx.object(id)) {
+        Some(object) => finding.about(object.reference()),
+        None => finding,
+    })
 }
 
 impl Table {
-    pub(super) fn set(&mut self, id: &Id, new: Option<Workload>, tracker: &mut Tracker) {
+    pub(super) fn set(&mut self, id: &ObjectKey, new: Option<Workload>, tracker: &mut Tracker) {
         let pod: Pod = (id.namespace.clone(), id.name.clone());
         let old = self.workloads.remove(&pod);
         let new = new.map(|workload| kept(old.as_ref(), workload));

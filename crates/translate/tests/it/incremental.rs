@@ -32,7 +32,7 @@ impl Mesh {
             assert!(!found.has_errors(), "{name}:\n{found}\n{text}");
             (Path::new(&name).into(), objects.into_iter().map(Arc::new).collect())
         });
-        let snapshot = self.builder.apply(changed.collect::<Vec<_>>()).snapshot;
+        let snapshot = self.builder.apply_files(changed.collect::<Vec<_>>()).snapshot;
         self.generation += 1;
         (snapshot, Cause { generation: self.generation, time_us: 0 })
     }
@@ -111,8 +111,8 @@ fn after_every_change_it_is_as_if_made_from_nothing() {
 
 /// Built from nothing all is as it was, causes included, and nothing is shared with what was before.
 fn is_the_same_anew(mesh: &mut Mesh, translator: &mut Fleet, views: &[ProxyView]) {
-    let files = mesh.builder.files();
-    let snapshot = mesh.builder.rebuild(files).snapshot;
+    let told = mesh.builder.told();
+    let snapshot = mesh.builder.rebuild(told).snapshot;
     assert!(snapshot == *translator.snapshot() && !Arc::ptr_eq(&snapshot, translator.snapshot()));
     let before: Vec<_> =
         views.iter().filter_map(|view| Some((view, translator.view_of(view)?, translator.set_of(view)?))).collect();
