@@ -45,6 +45,9 @@ pub struct Snapshot {
     pub sidecars: List<Sidecar>,
     /// All AuthorizationPolicies, ordered by namespace and name.
     pub authorization_policies: List<AuthorizationPolicy>,
+    /// What tests make of a kind that is not supported yet.
+    #[cfg(test)]
+    pub(crate) examples: List<crate::derive::example::Example>,
     /// Where queries look first.
     pub(crate) index: Index,
 }

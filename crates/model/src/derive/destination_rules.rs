@@ -10,14 +10,15 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::closest;
 use evenkeel_base::{Diagnostic, Diagnostics, Span};
 
-use super::step::Step;
+use super::run::Run;
+use super::step::{Results, Step};
 use super::tracking::{Cx, Fact, Tracker};
-use super::{kept, labels_text, refused, shared};
+use super::{kept, labels_text, refused, set, shared};
 use crate::destination_rule::{RuleClient, applicable};
 use crate::index::wildcards_over;
 use crate::{
     ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, Http2Keepalive, Labels, LbPolicy, List,
-    LoadBalancer, LocalityLb, MeshConfig, OutlierDetection, Place, ProxyProtocol, RetryBudget, Service, SortedMap, Subset,
+    LoadBalancer, LocalityLb, MeshConfig, OutlierDetection, Place, ProxyProtocol, RetryBudget, Service, Snapshot, SortedMap, Subset,
     TcpKeepalive, TrafficPolicy, Visibility, Warmup,
 };
 
@@ -34,8 +35,39 @@ pub(super) struct Table {
     changed: BTreeSet<RulesKey>,
 }
 
+pub(super) fn object_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
+    let (draft, keep) = run.read(|cx, found| (draft(cx, key, found), cx.object(key).is_some()));
+    run.tables.rules.set_draft(key, draft, run.tracker);
+    keep
+}
+
+pub(super) fn merge_step(run: &mut Run<'_>, namespace: &Arc<str>, host: &Hostname) -> bool {
+    let key = (namespace.clone(), host.clone());
+    let merged = run.read(|cx, found| merged(cx, &key, found));
+    let keep = !merged.is_empty();
+    run.tables.rules.set_merged(&key, merged, run.tracker);
+    keep
+}
+
+impl Results for Table {
+    fn publish(&mut self, next: &mut Snapshot) -> bool {
+        let mut changed = false;
+        for ((namespace, host), rules) in self.changed() {
+            changed |= next.destination_rules.set(&(namespace.clone(), host.clone()), rules.clone());
+            next.index.note_rules(&namespace, &host, !rules.is_empty());
+            let mut of_namespace = next.index.rules.get(&namespace).cloned().unwrap_or_default();
+            set(&mut of_namespace, host, rules);
+            match of_namespace.is_empty() {
+                true => drop(next.index.rules.remove(&namespace)),
+                false => drop(next.index.rules.insert(namespace, of_namespace)),
+            }
+        }
+        changed
+    }
+}
+
 /// What one object says.
-pub(super) fn draft(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place, DestinationRule)> {
+fn draft(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place, DestinationRule)> {
     let (place, object) = cx.placed(id)?;
     let Resource::DestinationRule(rule) = &object.resource else { return None };
     let new = destination_rule(object, &rule.spec, cx.mesh())?;
@@ -48,7 +80,7 @@ pub(super) fn draft(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Opt
 }
 
 /// The rules of a namespace for a host, those for the same workloads merged.
-pub(super) fn merged(cx: &Cx<'_>, key: &RulesKey, found: &mut Diagnostics) -> Vec<(Place, DestinationRule)> {
+fn merged(cx: &Cx<'_>, key: &RulesKey, found: &mut Diagnostics) -> Vec<(Place, DestinationRule)> {
     let mut merged: Vec<(Place, DestinationRule)> = Vec::new();
     let drafts = &cx.read(Fact::RuleDrafts(&key.0, key.1.as_str())).rules.by_host;
     for (place, (id, draft)) in drafts.get(key).into_iter().flat_map(SortedMap::iter) {
@@ -63,7 +95,7 @@ pub(super) fn merged(cx: &Cx<'_>, key: &RulesKey, found: &mut Diagnostics) -> Ve
 }
 
 impl Table {
-    pub(super) fn set_draft(&mut self, id: &ObjectKey, new: Option<(Place, DestinationRule)>, tracker: &mut Tracker) {
+    fn set_draft(&mut self, id: &ObjectKey, new: Option<(Place, DestinationRule)>, tracker: &mut Tracker) {
         let old = self.drafts.remove(id);
         let new = new.map(|(place, rule)| (place, kept(old.as_ref().map(|(_, rule)| rule), rule)));
         let same = match (&old, &new) {
@@ -91,7 +123,7 @@ impl Table {
         self.drafts.extend(new.map(|new| (id.clone(), new)));
     }
 
-    pub(super) fn set_merged(&mut self, key: &RulesKey, new: Vec<(Place, DestinationRule)>, tracker: &mut Tracker) {
+    fn set_merged(&mut self, key: &RulesKey, new: Vec<(Place, DestinationRule)>, tracker: &mut Tracker) {
         let old = self.merged.remove(key).unwrap_or_default();
         let draft = |place: &Place| self.by_host.get(key)?.get(place).map(|(_, draft)| draft);
         let before = |place: &Place| old.iter().find(|(p, _)| p == place).map(|(_, rule)| rule);
@@ -113,7 +145,7 @@ impl Table {
     }
 
     /// The hosts for which a namespace has other rules than last time, with those it has now.
-    pub(super) fn changed(&mut self) -> Vec<(RulesKey, List<DestinationRule>)> {
+    fn changed(&mut self) -> Vec<(RulesKey, List<DestinationRule>)> {
         let changed = std::mem::take(&mut self.changed);
         let now = |key: &RulesKey| self.merged.get(key).into_iter().flatten().map(|(_, rule)| rule.clone()).collect();
         changed.into_iter().map(|key| (key.clone(), now(&key))).collect()

@@ -12,11 +12,13 @@ use evenkeel_base::{Diagnostic, Diagnostics};
 use imbl::OrdMap;
 
 use super::kept;
-use super::step::ServiceKey;
+use super::run::Run;
+use super::step::{Results, ServiceKey};
 use super::tracking::Cx;
 use crate::service::EndpointsByPort;
 use crate::{
-    Endpoint, EndpointAddress, Labels, MtlsMode, Protocol, Resolution, Service, ServicePort, TargetPort, Workload,
+    Endpoint, EndpointAddress, Labels, MtlsMode, Protocol, Resolution, Service, ServicePort, Snapshot, TargetPort,
+    Workload,
 };
 
 /// Endpoints by service.
@@ -25,8 +27,32 @@ pub(super) struct Table {
     endpoints: OrdMap<ServiceKey, Arc<EndpointsByPort>>,
 }
 
+pub(super) fn service_step(run: &mut Run<'_>, service: &ServiceKey) -> bool {
+    let (endpoints, keep) =
+        run.read(|cx, _| (endpoints(cx, service), cx.service_in(&service.1, &service.0).is_some()));
+    run.tables.endpoints.set(service, endpoints);
+    keep
+}
+
+pub(super) fn slice_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
+    run.read(|cx, found| {
+        note_slice(cx, key, found);
+        cx.object(key).is_some()
+    })
+}
+
+impl Results for Table {
+    fn publish(&mut self, next: &mut Snapshot) -> bool {
+        let changed = !self.endpoints.ptr_eq(&next.endpoints);
+        if changed {
+            next.endpoints = self.endpoints.clone();
+        }
+        changed
+    }
+}
+
 /// The endpoints of a service.
-pub(super) fn endpoints(cx: &Cx<'_>, (namespace, host): &ServiceKey) -> Option<EndpointsByPort> {
+fn endpoints(cx: &Cx<'_>, (namespace, host): &ServiceKey) -> Option<EndpointsByPort> {
     let (id, service) = cx.service_in(host, namespace)?;
     let spec = spec_of(cx, service);
     let mut by_port = EndpointsByPort::default();
@@ -57,7 +83,7 @@ pub(super) fn endpoints(cx: &Cx<'_>, (namespace, host): &ServiceKey) -> Option<E
 }
 
 /// Says why an EndpointSlice is of no use, if it is not.
-pub(super) fn note_slice(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) {
+fn note_slice(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) {
     let Some(object) = cx.object(id) else { return };
     let Some(name) = EndpointSlice::service_name(&object.labels) else {
         let message = format!("{object} names no Service, so nothing uses it");
@@ -83,7 +109,7 @@ pub(super) fn note_slice(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) {
 }
 
 impl Table {
-    pub(super) fn set(&mut self, key: &ServiceKey, new: Option<EndpointsByPort>) {
+    fn set(&mut self, key: &ServiceKey, new: Option<EndpointsByPort>) {
         let old = self.endpoints.get(key);
         match (old, new) {
             (Some(old), Some(new)) if **old == new => {}
@@ -94,11 +120,6 @@ impl Table {
             (Some(_), None) => drop(self.endpoints.remove(key)),
             (None, None) => {}
         }
-    }
-
-    /// All endpoints.
-    pub(super) fn all(&self) -> OrdMap<ServiceKey, Arc<EndpointsByPort>> {
-        self.endpoints.clone()
     }
 }
 

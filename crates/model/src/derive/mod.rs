@@ -1,7 +1,7 @@
 //! From a user's objects to the [`Snapshot`], with what only shows when they are seen together.
 //!
-//! The work is cut into small steps (`step.rs` lists them, `run.rs` does them), each about one object, host or service.
-//! A step asks for what it needs (`tracking.rs` writes the questions down), and what it makes goes into a table. When an
+//! The work is cut into small steps (`step.rs` is the table of them, the other files do them), each about one object, host or
+//! service. A step asks for what it needs (`tracking.rs` writes the questions down), and what it makes goes into a table. When an
 //! object changes, the steps that asked about it are due; when one of these makes something else than before, those that
 //! asked about that are due too; everything else stays as it is, its pointers included.
 
@@ -30,15 +30,15 @@ use evenkeel_api::Object;
 use evenkeel_base::{Diagnostic, Diagnostics, ObjectRef, SourceId};
 
 use self::run::Outcome;
-use self::step::Step;
+use self::step::{Step, Tables};
 use self::tracking::Tracker;
 use crate::address_book::Allotment;
 use crate::{AddressBook, Labels, List, MeshConfig, Snapshot, Source, SourceEvent, Status};
 
 pub(crate) use self::virtual_services::Rank;
 
-/// Builds the snapshot of all objects, in the order of precedence: where two claim the same, the earlier one wins. `mesh` holds the settings that a ConfigMap `istio` does not override; `book` the
-/// addresses given so far, and afterwards those given now.
+/// Builds the snapshot of all objects, in the order of precedence: where two claim the same, the earlier one wins. `mesh` holds
+/// the settings that a ConfigMap `istio` does not override; `book` the addresses given so far, and afterwards those given now.
 ///
 /// An error here means that one object, or part of it, is left out; everything else is in the snapshot.
 pub fn build<'a>(
@@ -91,23 +91,6 @@ impl Built {
             own.for_each(|(object, status)| sink.write(object, status));
         }
     }
-}
-
-/// What the steps have made.
-#[derive(Debug, Default)]
-struct Tables {
-    objects: objects::Objects,
-    mesh: MeshConfig,
-    namespaces: Arc<BTreeMap<Arc<str>, Labels>>,
-    services: services::Table,
-    addresses: Allotment,
-    policies: policies::Table,
-    workloads: workloads::Table,
-    endpoints: endpoints::Table,
-    rules: destination_rules::Table,
-    gateways: gateways::Table,
-    routes: virtual_services::Table,
-    sidecars: sidecars::Table,
 }
 
 impl Builder {
@@ -178,11 +161,7 @@ impl Builder {
     }
 
     /// A new builder of all this.
-    fn fresh(
-        &self,
-        book: AddressBook,
-        told: impl IntoIterator<Item = (SourceId, SourceEvent)>,
-    ) -> (Self, Built) {
+    fn fresh(&self, book: AddressBook, told: impl IntoIterator<Item = (SourceId, SourceEvent)>) -> (Self, Built) {
         let mut fresh = Self::new(self.defaults.clone(), book).checked(false);
         let built = fresh.apply(told);
         (fresh, built)
@@ -228,55 +207,7 @@ impl Builder {
     fn publish(&mut self) {
         let Self { tables, built, .. } = self;
         let mut next = (*built.snapshot).clone();
-        let mut changed = tables.mesh != next.mesh || tables.namespaces != next.namespaces;
-        next.mesh.clone_from(&tables.mesh);
-        next.namespaces.clone_from(&tables.namespaces);
-        for (host, services) in tables.services.changed() {
-            changed |= next.services.set(&host, services);
-        }
-        for (pod, workload) in tables.workloads.changed() {
-            changed |= next.workloads.set(&pod, workload);
-        }
-        changed |= renew(&mut next.gateways, tables.gateways.changed());
-        changed |= renew(&mut next.peer_authentications, tables.policies.peers_changed());
-        changed |= renew(&mut next.authorization_policies, tables.policies.authorization_changed());
-        for (rank, service) in tables.routes.changed() {
-            changed |= next.virtual_services.set(&rank, service);
-        }
-        changed |= renew(&mut next.sidecars, tables.sidecars.changed());
-        let endpoints = tables.endpoints.all();
-        if !endpoints.ptr_eq(&next.endpoints) {
-            next.endpoints = endpoints;
-            changed = true;
-        }
-        for ((namespace, host), rules) in tables.rules.changed() {
-            changed |= next.destination_rules.set(&(namespace.clone(), host.clone()), rules.clone());
-            next.index.note_rules(&namespace, &host, !rules.is_empty());
-            let mut of_namespace = next.index.rules.get(&namespace).cloned().unwrap_or_default();
-            set(&mut of_namespace, host, rules);
-            match of_namespace.is_empty() {
-                true => drop(next.index.rules.remove(&namespace)),
-                false => drop(next.index.rules.insert(namespace, of_namespace)),
-            }
-        }
-        for (host, services) in tables.routes.changed_hosts() {
-            set(&mut next.index.virtual_services, host, services);
-        }
-        for (host, services) in tables.routes.changed_destinations() {
-            set(&mut next.index.routes_to, host, services);
-        }
-        for ((gateway, rank), service) in tables.routes.changed_at_gateways() {
-            let mut here = next.index.at_gateway.get(&gateway).cloned().unwrap_or_default();
-            here.set(&rank, service);
-            match here.is_empty() {
-                true => drop(next.index.at_gateway.remove(&gateway)),
-                false => drop(next.index.at_gateway.insert(gateway, here)),
-            }
-        }
-        for (address, workloads) in tables.workloads.changed_addresses() {
-            set(&mut next.index.workloads, address, workloads.into_iter().collect());
-        }
-        if changed {
+        if tables.publish(&mut next) {
             built.snapshot = Arc::new(next);
         }
         if std::mem::take(&mut self.findings_changed) {
@@ -335,3 +266,6 @@ fn labels_text(labels: &Labels) -> String {
 fn shared(text: &str) -> Arc<str> {
     text.into()
 }
+
+#[cfg(test)]
+pub(crate) mod example;

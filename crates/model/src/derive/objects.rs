@@ -10,8 +10,9 @@ use evenkeel_base::suggest::closest;
 use evenkeel_base::{Diagnostic, Diagnostics, SourceId};
 
 use super::labels_text;
+use super::run::Run;
 use super::statuses::Statuses;
-use super::step::Step;
+use super::step::{self, Results, Step};
 use super::tracking::{Cx, Fact, Tracker, first_label, label_key};
 use crate::source::EntryId;
 use crate::workload::selects;
@@ -222,24 +223,7 @@ fn announce(id: &ObjectKey, tracker: &mut Tracker) {
     tracker.changed(Fact::Object(id));
     tracker.changed(Fact::Objects(id.kind));
     tracker.changed(Fact::ObjectsIn(id.kind, &id.namespace));
-    let id = || id.clone();
-    match id().kind {
-        Kind::ConfigMap => tracker.want(Step::Mesh),
-        Kind::Namespace => tracker.want(Step::Namespaces),
-        Kind::Service | Kind::ServiceEntry => tracker.want(Step::Service(id())),
-        Kind::Pod => tracker.want(Step::Workload(id())),
-        Kind::EndpointSlice => tracker.want(Step::Slice(id())),
-        Kind::PeerAuthentication => tracker.want(Step::Peers(id().namespace)),
-        Kind::AuthorizationPolicy => tracker.want(Step::Policy(id())),
-        Kind::DestinationRule => tracker.want(Step::Rule(id())),
-        Kind::Gateway => tracker.want(Step::Gateways),
-        Kind::VirtualService => tracker.want(Step::Route(id())),
-        Kind::Sidecar => tracker.want(Step::Sidecars(id().namespace)),
-        // Nothing of their own: others ask about them.
-        Kind::Deployment | Kind::StatefulSet | Kind::DaemonSet | Kind::ServiceAccount | Kind::Secret => {}
-        // Known, and not supported yet.
-        Kind::KubernetesGateway => {}
-    }
+    step::announce(id, tracker);
 }
 
 fn put<V>(map: &mut BTreeMap<Place, V>, place: &Place, value: V, is_there: bool) {
@@ -380,8 +364,17 @@ impl<'t> Cx<'t> {
     }
 }
 
+impl Results for Objects {}
+
+pub(super) fn duplicates_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
+    run.read(|cx, found| {
+        note_duplicates(cx, key, found);
+        cx.claims(key).len() > 1
+    })
+}
+
 /// Says which objects are ignored because their name is taken.
-pub(super) fn note_duplicates(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) {
+fn note_duplicates(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) {
     // What was applied stands over what is written on purpose.
     let mut claims = cx.claims(id).iter().filter(|(_, object)| !object.is_applied());
     let Some((_, first)) = claims.next() else { return };

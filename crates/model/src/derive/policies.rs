@@ -8,10 +8,14 @@ use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::{Diagnostic, Diagnostics, Span, Spanned};
 
 use super::objects::note_idle_selector;
+use super::run::Run;
+use super::step::Results;
 use super::tracking::{Cx, Fact, Tracker};
-use super::{kept, refused, shared};
+use super::{kept, refused, renew, shared};
 use crate::policy::{Condition, ConditionKey, Operation, PathMatch, Rule, Source};
-use crate::{AuthorizationAction, AuthorizationPolicy, Labels, MtlsMode, PeerAuthentication, StringMatch};
+use crate::{
+    AuthorizationAction, AuthorizationPolicy, Labels, MtlsMode, PeerAuthentication, Snapshot, StringMatch,
+};
 
 /// Policies.
 #[derive(Debug, Default)]
@@ -23,8 +27,31 @@ pub(super) struct Table {
     authorization_changed: bool,
 }
 
+pub(super) fn peers_step(run: &mut Run<'_>, namespace: &Arc<str>) -> bool {
+    let (peers, keep) = run.read(|cx, found| {
+        let peers = peer_authentications(cx, namespace, found);
+        (peers, !cx.objects_in(Kind::PeerAuthentication, namespace).is_empty())
+    });
+    run.tables.policies.set_peers(namespace, peers, run.tracker);
+    keep
+}
+
+pub(super) fn authorization_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
+    let policies = run.read(|cx, found| authorization_policies(cx, key, found));
+    let keep = !policies.is_empty();
+    run.tables.policies.set_authorization(key, policies);
+    keep
+}
+
+impl Results for Table {
+    fn publish(&mut self, next: &mut Snapshot) -> bool {
+        let peers = renew(&mut next.peer_authentications, self.peers_changed());
+        renew(&mut next.authorization_policies, self.authorization_changed()) || peers
+    }
+}
+
 /// The PeerAuthentications of a namespace, in the order of precedence.
-pub(super) fn peer_authentications(
+fn peer_authentications(
     cx: &Cx<'_>,
     namespace: &Arc<str>,
     found: &mut Diagnostics,
@@ -62,7 +89,7 @@ pub(super) fn peer_authentications(
 }
 
 /// The AuthorizationPolicy of an object, and what stands in for others of the same name.
-pub(super) fn authorization_policies(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Vec<AuthorizationPolicy> {
+fn authorization_policies(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Vec<AuthorizationPolicy> {
     let Some(object) = cx.object(id) else { return Vec::new() };
     let mut policies = Vec::new();
     for (object, is_ignored) in std::iter::once((object, false)).chain(refused::ignored(cx, object).map(|o| (o, true)))
@@ -97,7 +124,7 @@ fn effect(policy: &AuthorizationPolicy) -> &'static str {
 }
 
 impl Table {
-    pub(super) fn set_peers(&mut self, namespace: &Arc<str>, new: Vec<PeerAuthentication>, tracker: &mut Tracker) {
+    fn set_peers(&mut self, namespace: &Arc<str>, new: Vec<PeerAuthentication>, tracker: &mut Tracker) {
         let old = self.peers.remove(namespace).unwrap_or_default();
         // Several may have one name, but no two are written in one place.
         let by_place: HashMap<&Span, &Arc<PeerAuthentication>> = old.iter().map(|p| (&p.origin, p)).collect();
@@ -111,7 +138,7 @@ impl Table {
         }
     }
 
-    pub(super) fn set_authorization(&mut self, id: &ObjectKey, new: Vec<AuthorizationPolicy>) {
+    fn set_authorization(&mut self, id: &ObjectKey, new: Vec<AuthorizationPolicy>) {
         let old = self.authorization.remove(id).unwrap_or_default();
         let new = new.into_iter().enumerate().map(|(at, policy)| kept(old.get(at), policy));
         let new: Vec<Arc<AuthorizationPolicy>> = new.collect();
@@ -122,12 +149,12 @@ impl Table {
     }
 
     /// All PeerAuthentications by namespace; if there are others than last time.
-    pub(super) fn peers_changed(&mut self) -> Option<impl Iterator<Item = Arc<PeerAuthentication>> + use<'_>> {
+    fn peers_changed(&mut self) -> Option<impl Iterator<Item = Arc<PeerAuthentication>> + use<'_>> {
         std::mem::take(&mut self.peers_changed).then(|| self.peers.values().flatten().cloned())
     }
 
     /// All AuthorizationPolicies by namespace and name; if there are others than last time.
-    pub(super) fn authorization_changed(&mut self) -> Option<impl Iterator<Item = Arc<AuthorizationPolicy>> + use<'_>> {
+    fn authorization_changed(&mut self) -> Option<impl Iterator<Item = Arc<AuthorizationPolicy>> + use<'_>> {
         std::mem::take(&mut self.authorization_changed).then(|| {
             let mut all: Vec<_> = self.authorization.values().flatten().cloned().collect();
             // One that nobody can read the place of is counted to the root namespace.

@@ -13,13 +13,14 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_base::{Diagnostic, Diagnostics, Span};
 
 use super::objects::note_idle_selector;
-use super::step::Step;
+use super::run::Run;
+use super::step::{Results, Step, Tables};
 use super::tracking::{Cx, Fact, Tracker};
 use super::{kept, shared};
 use crate::address_book::{Allotment, Range, SERVICE_ENTRIES, SERVICES};
 use crate::index::wildcards_over;
 use crate::service::preferred;
-use crate::{List, MeshConfig, Place, Protocol, Resolution, Service, ServicePort, SortedMap, TargetPort, Visibility};
+use crate::{List, MeshConfig, Place, Protocol, Resolution, Service, ServicePort, Snapshot, SortedMap, TargetPort, Visibility};
 
 /// The annotation by which a Service says who sees it.
 const EXPORT_TO_ANNOTATION: &str = "networking.istio.io/exportTo";
@@ -57,8 +58,49 @@ pub(super) struct Table {
     changed: BTreeSet<Hostname>,
 }
 
+pub(super) fn object_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
+    let drafts = run.read(|cx, found| drafts(cx, key, found));
+    let keep = drafts.is_some();
+    let Tables { services, addresses, .. } = &mut *run.tables;
+    services.set_drafts(key, drafts, addresses, run.tracker);
+    keep
+}
+
+pub(super) fn want_step(run: &mut Run<'_>, host: &Hostname) -> bool {
+    let (range, keep) = run.read(|cx, _| (want(cx, host), is_described(cx, host)));
+    run.tables.addresses.want(host.as_str(), range);
+    run.tracker.want(Step::Addresses);
+    keep
+}
+
+pub(super) fn addresses_step(run: &mut Run<'_>) -> bool {
+    for host in run.tables.addresses.allot() {
+        run.tracker.changed(Fact::Address(&host));
+    }
+    true
+}
+
+pub(super) fn host_step(run: &mut Run<'_>, host: &Hostname) -> bool {
+    let listed = run.read(|cx, found| listed(cx, host, found));
+    let keep = !listed.is_empty();
+    run.tables.services.set_listed(host, listed, run.tracker);
+    keep
+}
+
+impl Results for Allotment {}
+
+impl Results for Table {
+    fn publish(&mut self, next: &mut Snapshot) -> bool {
+        let mut changed = false;
+        for (host, services) in self.changed() {
+            changed |= next.services.set(&host, services);
+        }
+        changed
+    }
+}
+
 /// What one object says of its hosts.
-pub(super) fn drafts(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place, Vec<Draft>)> {
+fn drafts(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place, Vec<Draft>)> {
     let (place, object) = cx.placed(id)?;
     let drafts = match &object.resource {
         Resource::Service(service) => {
@@ -80,7 +122,7 @@ pub(super) fn drafts(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Op
 }
 
 /// Which range a host's address is to come from, if it needs one.
-pub(super) fn want(cx: &Cx<'_>, host: &Hostname) -> Option<Range> {
+fn want(cx: &Cx<'_>, host: &Hostname) -> Option<Range> {
     let wanted = cx.drafts_of(host).filter_map(|(id, draft)| match &draft.address {
         Address::Wanted(range) => Some(*range),
         // Another Service has it already.
@@ -92,12 +134,12 @@ pub(super) fn want(cx: &Cx<'_>, host: &Hostname) -> Option<Range> {
 }
 
 /// Whether any object says something of a host.
-pub(super) fn is_described(cx: &Cx<'_>, host: &Hostname) -> bool {
+fn is_described(cx: &Cx<'_>, host: &Hostname) -> bool {
     cx.drafts_of(host).next().is_some()
 }
 
 /// The services of a host, ordered by namespace. One namespace can describe a host once; of several the first stays.
-pub(super) fn listed(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> Vec<(ObjectKey, Service)> {
+fn listed(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> Vec<(ObjectKey, Service)> {
     let mut listed: Vec<(ObjectKey, Service)> = Vec::new();
     for (id, draft) in cx.drafts_of(host) {
         let mut service = draft.service.clone();
@@ -146,7 +188,7 @@ fn taken(cx: &Cx<'_>, address: IpAddr, span: &Span) -> Option<Diagnostic> {
 }
 
 impl Table {
-    pub(super) fn set_drafts(
+    fn set_drafts(
         &mut self,
         id: &ObjectKey,
         drafts: Option<(Place, Vec<Draft>)>,
@@ -205,7 +247,7 @@ impl Table {
         self.drafts.extend(drafts.map(|drafts| (id.clone(), drafts)));
     }
 
-    pub(super) fn set_listed(&mut self, host: &Hostname, listed: Vec<(ObjectKey, Service)>, tracker: &mut Tracker) {
+    fn set_listed(&mut self, host: &Hostname, listed: Vec<(ObjectKey, Service)>, tracker: &mut Tracker) {
         let old = self.listed.remove(host).unwrap_or_default();
         let before = |namespace: &str| old.iter().find(|(_, s)| *s.namespace == *namespace).map(|(_, service)| service);
         let new: Vec<(ObjectKey, Arc<Service>)> =
@@ -231,7 +273,7 @@ impl Table {
     }
 
     /// The hosts that have other services than last time, with those they have now, ordered by namespace.
-    pub(super) fn changed(&mut self) -> Vec<(Hostname, List<Service>)> {
+    fn changed(&mut self) -> Vec<(Hostname, List<Service>)> {
         let changed = std::mem::take(&mut self.changed);
         let now = |host: &Hostname| self.listed.get(host).into_iter().flatten().map(|(_, s)| s.clone()).collect();
         changed.into_iter().map(|host| (host.clone(), now(&host))).collect()

@@ -12,11 +12,13 @@ use evenkeel_base::{Diagnostic, Diagnostics, Span, Spanned};
 
 use super::destination_rules::connection_pool;
 use super::objects::note_idle_selector;
+use super::run::Run;
+use super::step::Results;
 use super::tracking::{Cx, Fact};
-use super::{kept, refused, shared};
+use super::{kept, refused, renew, shared};
 use crate::{
     Destination, DestinationState, EgressListener, Imports, IngressEndpoint, IngressListener, Labels, Protocol,
-    Sidecar, SidecarOutboundPolicy,
+    Sidecar, SidecarOutboundPolicy, Snapshot,
 };
 
 /// Sidecars by namespace.
@@ -26,8 +28,22 @@ pub(super) struct Table {
     changed: bool,
 }
 
+pub(super) fn namespace_step(run: &mut Run<'_>, namespace: &Arc<str>) -> bool {
+    let (sidecars, keep) = run.read(|cx, found| {
+        (sidecars(cx, namespace, found), !cx.objects_in(Kind::Sidecar, namespace).is_empty())
+    });
+    run.tables.sidecars.set(namespace, sidecars);
+    keep
+}
+
+impl Results for Table {
+    fn publish(&mut self, next: &mut Snapshot) -> bool {
+        renew(&mut next.sidecars, self.changed())
+    }
+}
+
 /// The Sidecars of a namespace, in the order of precedence: of those with the same selector the first.
-pub(super) fn sidecars(cx: &Cx<'_>, namespace: &Arc<str>, found: &mut Diagnostics) -> Vec<Sidecar> {
+fn sidecars(cx: &Cx<'_>, namespace: &Arc<str>, found: &mut Diagnostics) -> Vec<Sidecar> {
     let (mut built, mut stand_ins): (Vec<Sidecar>, Vec<Sidecar>) = Default::default();
     for (_, object) in cx.objects_in(Kind::Sidecar, namespace) {
         for other in refused::ignored(cx, object) {
@@ -91,7 +107,7 @@ fn closed(cx: &Cx<'_>, object: &Object, spec: &SidecarSpec, found: &mut Diagnost
 }
 
 impl Table {
-    pub(super) fn set(&mut self, namespace: &Arc<str>, new: Vec<Sidecar>) {
+    fn set(&mut self, namespace: &Arc<str>, new: Vec<Sidecar>) {
         let old = self.sidecars.remove(namespace).unwrap_or_default();
         // Several may have one name, but no two are written in one place.
         let by_place: HashMap<&Span, &Arc<Sidecar>> = old.iter().map(|s| (&s.origin, s)).collect();
@@ -103,7 +119,7 @@ impl Table {
     }
 
     /// All Sidecars by namespace; if there are others than last time.
-    pub(super) fn changed(&mut self) -> Option<impl Iterator<Item = Arc<Sidecar>> + use<'_>> {
+    fn changed(&mut self) -> Option<impl Iterator<Item = Arc<Sidecar>> + use<'_>> {
         std::mem::take(&mut self.changed).then(|| self.sidecars.values().flatten().cloned())
     }
 }

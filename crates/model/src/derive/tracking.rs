@@ -8,8 +8,7 @@ use std::net::IpAddr;
 
 use evenkeel_api::{Kind, ObjectKey};
 
-use super::Tables;
-use super::step::Step;
+use super::step::{Step, Tables};
 use crate::workload::Labels;
 
 /// Something a step can ask about. Whoever changes the answer says so with [`Tracker::changed`].

@@ -9,9 +9,11 @@ use evenkeel_base::suggest::closest;
 use evenkeel_base::{Diagnostic, Diagnostics, Span, Spanned};
 
 use super::routes;
-use super::step::Step;
+use super::run::Run;
+use super::set;
+use super::step::{Results, Step};
 use super::tracking::{Cx, Fact, Tracker};
-use crate::{GatewayRef, List, Place, SortedMap, VirtualService, Visibility};
+use crate::{GatewayRef, List, Place, Snapshot, SortedMap, VirtualService, Visibility};
 
 /// A VirtualService as it is written.
 #[derive(Debug, Clone)]
@@ -50,8 +52,59 @@ pub(super) struct Table {
     changed_at_gateways: BTreeSet<AtGateway>,
 }
 
+pub(super) fn object_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
+    let whole = run.read(|cx, found| whole(cx, key, found));
+    let keep = whole.is_some();
+    run.tables.routes.set_whole(key, whole, run.tracker);
+    keep
+}
+
+pub(super) fn gateway_host_step(run: &mut Run<'_>, gateway: &GatewayRef, host: &Hostname) -> bool {
+    run.read(|cx, found| {
+        note_merged(cx, gateway, host, found);
+        is_claimed_at(cx, gateway, host)
+    })
+}
+
+pub(super) fn mesh_host_step(run: &mut Run<'_>, host: &Hostname) -> bool {
+    let granted = run.read(|cx, found| granted(cx, host, found));
+    let keep = !granted.is_empty();
+    run.tables.routes.set_granted(host, granted, run.tracker);
+    keep
+}
+
+pub(super) fn parts_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
+    let (parts, keep) = run.read(|cx, _| (parts(cx, key), cx.object(key).is_some()));
+    run.tables.routes.set_parts(key, parts);
+    keep
+}
+
+impl Results for Table {
+    fn publish(&mut self, next: &mut Snapshot) -> bool {
+        let mut changed = false;
+        for (rank, service) in self.changed() {
+            changed |= next.virtual_services.set(&rank, service);
+        }
+        for (host, services) in self.changed_hosts() {
+            set(&mut next.index.virtual_services, host, services);
+        }
+        for (host, services) in self.changed_destinations() {
+            set(&mut next.index.routes_to, host, services);
+        }
+        for ((gateway, rank), service) in self.changed_at_gateways() {
+            let mut here = next.index.at_gateway.get(&gateway).cloned().unwrap_or_default();
+            here.set(&rank, service);
+            match here.is_empty() {
+                true => drop(next.index.at_gateway.remove(&gateway)),
+                false => drop(next.index.at_gateway.insert(gateway, here)),
+            }
+        }
+        changed
+    }
+}
+
 /// What an object says.
-pub(super) fn whole(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place, Arc<Object>, VirtualService)> {
+fn whole(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place, Arc<Object>, VirtualService)> {
     let (place, object) = cx.placed(id)?;
     let Resource::VirtualService(written) = &object.resource else { return None };
     let whole = virtual_service(cx, object, &written.spec, found);
@@ -60,7 +113,7 @@ pub(super) fn whole(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Opt
 }
 
 /// At a gateway the routes of all who name a host are merged.
-pub(super) fn note_merged(cx: &Cx<'_>, gateway: &GatewayRef, host: &Hostname, found: &mut Diagnostics) {
+fn note_merged(cx: &Cx<'_>, gateway: &GatewayRef, host: &Hostname, found: &mut Diagnostics) {
     let claimants =
         cx.read(Fact::GatewayHost(gateway, host.as_str())).routes.at_gateways.get(&(gateway.clone(), host.clone()));
     let mut claims = claimants.into_iter().flat_map(SortedMap::iter).filter_map(|((_, at), id)| {
@@ -81,13 +134,13 @@ pub(super) fn note_merged(cx: &Cx<'_>, gateway: &GatewayRef, host: &Hostname, fo
 }
 
 /// Whether a VirtualService names a host at a gateway.
-pub(super) fn is_claimed_at(cx: &Cx<'_>, gateway: &GatewayRef, host: &Hostname) -> bool {
+fn is_claimed_at(cx: &Cx<'_>, gateway: &GatewayRef, host: &Hostname) -> bool {
     let claims = &cx.read(Fact::GatewayHost(gateway, host.as_str())).routes.at_gateways;
     claims.contains_key(&(gateway.clone(), host.clone()))
 }
 
 /// Who has a host in the mesh: those that no earlier one with common viewers has taken it from.
-pub(super) fn granted(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> Box<[(Place, usize)]> {
+fn granted(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> Box<[(Place, usize)]> {
     struct Claim<'t> {
         owner: &'t Arc<Object>,
         visibility: &'t Visibility,
@@ -125,7 +178,7 @@ pub(super) fn granted(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> 
 }
 
 /// What is left of a VirtualService: in the mesh the hosts it is granted, at gateways all.
-pub(super) fn parts(cx: &Cx<'_>, id: &ObjectKey) -> Vec<(Rank, Arc<VirtualService>)> {
+fn parts(cx: &Cx<'_>, id: &ObjectKey) -> Vec<(Rank, Arc<VirtualService>)> {
     let Some(Whole { place, service: whole, .. }) = cx.whole(id) else { return Vec::new() };
     let (mesh, gateways): (Vec<_>, Vec<_>) = whole.gateways.iter().cloned().partition(|g| *g == GatewayRef::Mesh);
     let is_granted = |(at, host): &(usize, &Spanned<Hostname>)| {
@@ -146,7 +199,7 @@ pub(super) fn parts(cx: &Cx<'_>, id: &ObjectKey) -> Vec<(Rank, Arc<VirtualServic
 }
 
 impl Table {
-    pub(super) fn set_whole(
+    fn set_whole(
         &mut self,
         id: &ObjectKey,
         new: Option<(Place, Arc<Object>, VirtualService)>,
@@ -198,7 +251,7 @@ impl Table {
     }
 
     /// Whether there is anything to grant.
-    pub(super) fn set_granted(&mut self, host: &Hostname, new: Box<[(Place, usize)]>, tracker: &mut Tracker) {
+    fn set_granted(&mut self, host: &Hostname, new: Box<[(Place, usize)]>, tracker: &mut Tracker) {
         let old = self.granted.remove(host).unwrap_or_default();
         if old != new {
             tracker.changed(Fact::Granted(host.as_str()));
@@ -208,7 +261,7 @@ impl Table {
         }
     }
 
-    pub(super) fn set_parts(&mut self, id: &ObjectKey, new: Vec<(Rank, Arc<VirtualService>)>) {
+    fn set_parts(&mut self, id: &ObjectKey, new: Vec<(Rank, Arc<VirtualService>)>) {
         let old = self.parts.remove(id).unwrap_or_default();
         let whole = self.wholes.get(id);
         // A part is made anew only if the whole is, or the part is another.
@@ -252,25 +305,25 @@ impl Table {
     }
 
     /// The places in the order of precedence that others than last time may have, with who has them now.
-    pub(super) fn changed(&mut self) -> Vec<(Rank, Option<Arc<VirtualService>>)> {
+    fn changed(&mut self) -> Vec<(Rank, Option<Arc<VirtualService>>)> {
         let changed = std::mem::take(&mut self.changed);
         changed.into_iter().map(|rank| (rank.clone(), self.listed.get(&rank).cloned())).collect()
     }
 
     /// The hosts that others than last time name, with who names them now.
-    pub(super) fn changed_hosts(&mut self) -> Vec<(Hostname, List<VirtualService>)> {
+    fn changed_hosts(&mut self) -> Vec<(Hostname, List<VirtualService>)> {
         let changed = std::mem::take(&mut self.changed_hosts);
         changed.into_iter().map(|host| (host.clone(), take_ranked(&mut self.by_host, &host))).collect()
     }
 
     /// The services that others than last time lead to, with who does now.
-    pub(super) fn changed_destinations(&mut self) -> Vec<(Hostname, List<VirtualService>)> {
+    fn changed_destinations(&mut self) -> Vec<(Hostname, List<VirtualService>)> {
         let changed = std::mem::take(&mut self.changed_destinations);
         changed.into_iter().map(|host| (host.clone(), take_ranked(&mut self.by_destination, &host))).collect()
     }
 
     /// The same of the places of those that name a gateway, each gateway for itself.
-    pub(super) fn changed_at_gateways(&mut self) -> Vec<(AtGateway, Option<Arc<VirtualService>>)> {
+    fn changed_at_gateways(&mut self) -> Vec<(AtGateway, Option<Arc<VirtualService>>)> {
         let changed = std::mem::take(&mut self.changed_at_gateways);
         let now =
             |(gateway, rank): &AtGateway| self.listed.get(rank).filter(|part| part.gateways.contains(gateway)).cloned();
