@@ -260,12 +260,7 @@ fn read_list(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagno
 }
 
 /// Reads an object, and what it is called, which may be known even if the rest cannot be read.
-fn read_object(
-    kind: Kind,
-    document: Node,
-    kind_span: Span,
-    cx: &mut Context,
-) -> (Option<ObjectKey>, Option<Object>) {
+fn read_object(kind: Kind, document: Node, kind_span: Span, cx: &mut Context) -> (Option<ObjectKey>, Option<Object>) {
     let Node { value: Value::Mapping(Mapping(mut entries)), span } = document else { return (None, None) };
     let metadata = entries.iter().position(|e| &*e.key == "metadata").map(|i| entries.remove(i));
     entries.retain(|e| !matches!(&*e.key, "apiVersion" | "kind"));

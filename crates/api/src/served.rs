@@ -6,14 +6,14 @@ use evenkeel_base::yaml::Node;
 use evenkeel_base::{Diagnostics, Severity, SourceId, Span};
 use serde_json::Value;
 
-use crate::{Object, ObjectKey};
 use crate::load::{DEFAULT_NAMESPACE, read_document};
 use crate::resource::kind_named;
+use crate::{Object, ObjectKey};
 
 /// Reads an object as an API server gives it. As with [`load`](crate::load), one with an error gives no object, or if it
 /// guards something one that stands in for it. Findings name the object by its reference.
 pub fn load_object(source: &SourceId, json: &Value) -> (Vec<Object>, Diagnostics) {
-    let place = Span::whole_file(reference(source, json));
+    let place = Span::of_object(reference(source, json));
     let (mut objects, mut found) = (Vec::new(), Diagnostics::new());
     read_document(Node::from_json(json, &place), &mut objects, &mut found);
     let generation = json.pointer("/metadata/generation").and_then(Value::as_i64);

@@ -5,13 +5,11 @@ use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::ObjectRef;
-
 /// A range of characters in a named file. Lines and columns count from 1, columns in characters;
 /// line 0 stands for the file as a whole, or for an object that was written in none.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Span {
-    /// The path as the user gave it; of an object that was written in no file its [reference](ObjectRef).
+    /// The path as the user gave it; of an object that was written in no file its [reference](crate::ObjectRef).
     pub file: Arc<str>,
     /// First line, from 1; 0 = the whole file.
     pub line: u32,
@@ -35,8 +33,13 @@ impl Span {
     }
 
     /// An object that was written in no file, by its reference.
-    pub fn of_object(object: &ObjectRef) -> Self {
-        Self::whole_file(object.to_string())
+    pub fn of_object(reference: impl Into<Arc<str>>) -> Self {
+        Self { column: 1, ..Self::whole_file(reference) }
+    }
+
+    /// Whether it is the [reference](crate::ObjectRef) of an object that was written in no file.
+    pub fn is_object(&self) -> bool {
+        self.line == 0 && self.column > 0
     }
 
     /// One position without extent.

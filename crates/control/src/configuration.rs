@@ -488,7 +488,7 @@ fn classify(files: &mut Files, notice: &Notice) -> Option<Change> {
 fn count(world: &World, metrics: &Metrics) {
     let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
     metrics.services.store(number(world.snapshot.services.len()), Relaxed);
-    metrics.virtual_services.store(number(world.snapshot.virtual_services.len()), Relaxed);
+    metrics.virtual_services.store(number(world.snapshot.route_sets.len()), Relaxed);
     metrics.refused_files.store(number(world.refused.len()), Relaxed);
 }
 

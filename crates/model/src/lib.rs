@@ -12,6 +12,7 @@ mod index;
 mod list;
 pub mod mesh;
 pub mod policy;
+pub mod route_set;
 pub mod service;
 pub mod sidecar;
 pub mod snapshot;
@@ -20,7 +21,6 @@ mod source;
 mod status;
 pub mod tracked;
 pub mod traffic;
-pub mod virtual_service;
 pub mod visibility;
 pub mod workload;
 
@@ -35,6 +35,10 @@ pub use gateway::{Gateway, GatewayHost, Server, ServerProtocol, ServerTls, Serve
 pub use list::{Grouped, List, Ordered};
 pub use mesh::{MeshConfig, OutboundTrafficPolicy};
 pub use policy::{AuthorizationAction, AuthorizationPolicy, MtlsMode, PeerAuthentication};
+pub use route_set::{
+    Destination, DestinationState, DirectResponse, GatewayRef, HttpAction, HttpMatch, HttpRoute, L4Match, L4Route,
+    Redirect, RedirectPort, RetryPolicy, Rewrite, RouteSet, TlsRoute, WeightedDestination,
+};
 pub use service::{Endpoint, EndpointAddress, Protocol, Resolution, Service, ServicePort, TargetPort};
 pub use sidecar::{EgressListener, Imports, IngressEndpoint, IngressListener, Sidecar, SidecarOutboundPolicy};
 pub use snapshot::Snapshot;
@@ -43,9 +47,5 @@ pub use source::{Address, Entry, LastGood, Place, Source, SourceEvent, Taken};
 pub use status::{Condition, Status, StatusSink};
 pub use tracked::{Key, Reads, Tracked};
 pub use traffic::{HeaderMatch, HeaderOperations, Headers, StringMatch};
-pub use virtual_service::{
-    Destination, DestinationState, DirectResponse, GatewayRef, HttpAction, HttpMatch, HttpRoute, L4Match, L4Route,
-    Redirect, RedirectPort, RetryPolicy, Rewrite, TlsRoute, VirtualService, WeightedDestination,
-};
 pub use visibility::{Viewer, Visibility};
 pub use workload::{ContainerPort, Labels, Selectable, Workload};

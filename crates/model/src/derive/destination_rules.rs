@@ -18,8 +18,8 @@ use crate::destination_rule::{RuleClient, applicable};
 use crate::index::wildcards_over;
 use crate::{
     ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, Http2Keepalive, Labels, LbPolicy, List,
-    LoadBalancer, LocalityLb, MeshConfig, OutlierDetection, Place, ProxyProtocol, RetryBudget, Service, Snapshot, SortedMap, Subset,
-    TcpKeepalive, TrafficPolicy, Visibility, Warmup,
+    LoadBalancer, LocalityLb, MeshConfig, OutlierDetection, Place, ProxyProtocol, RetryBudget, Service, Snapshot,
+    SortedMap, Subset, TcpKeepalive, TrafficPolicy, Visibility, Warmup,
 };
 
 /// The rules of a namespace for a host.

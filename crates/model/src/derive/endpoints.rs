@@ -28,8 +28,7 @@ pub(super) struct Table {
 }
 
 pub(super) fn service_step(run: &mut Run<'_>, service: &ServiceKey) -> bool {
-    let (endpoints, keep) =
-        run.read(|cx, _| (endpoints(cx, service), cx.service_in(&service.1, &service.0).is_some()));
+    let (endpoints, keep) = run.read(|cx, _| (endpoints(cx, service), cx.service_in(&service.1, &service.0).is_some()));
     run.tables.endpoints.set(service, endpoints);
     keep
 }

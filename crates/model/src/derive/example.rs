@@ -67,7 +67,7 @@ mod tests {
     use evenkeel_api::{Kind, Object, gateway_api};
 
     use super::super::Builder;
-    use super::super::step::{announced, Step};
+    use super::super::step::{Step, announced};
     use crate::{AddressBook, Built, MeshConfig};
 
     use super::*;
@@ -88,7 +88,8 @@ mod tests {
         Arc::make_mut(&mut twin).resource = Resource::KubernetesGateway(Arc::new(gateway_api::Gateway {}));
         // Compares with what is made from nothing after each change.
         let mut builder = Builder::new(MeshConfig::default(), AddressBook::default()).checked(true);
-        let mut apply = |path: &str, objects: Vec<Arc<Object>>| builder.apply_files([(Path::new(path).into(), objects)]);
+        let mut apply =
+            |path: &str, objects: Vec<Arc<Object>>| builder.apply_files([(Path::new(path).into(), objects)]);
         let shown = |built: &Built| {
             let examples = built.snapshot.examples.iter().map(|e| format!("{} {}", e.name, e.has_twin));
             (examples.collect::<Vec<_>>(), built.diagnostics.len())

@@ -10,8 +10,8 @@ use evenkeel_base::{Diagnostic, Diagnostics, Spanned};
 
 use super::run::Run;
 use super::step::Results;
-use super::{renew, shared};
 use super::tracking::{Cx, Fact, Tracker};
+use super::{renew, shared};
 use crate::gateway::{ServerCertificate, TlsVersion};
 use crate::workload::selects;
 use crate::{Gateway, GatewayHost, Labels, Server, ServerProtocol, ServerTls, ServerTlsMode, Snapshot};

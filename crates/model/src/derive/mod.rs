@@ -12,6 +12,7 @@ mod mesh;
 mod objects;
 mod policies;
 mod refused;
+mod route_sets;
 mod routes;
 mod run;
 mod services;
@@ -35,7 +36,7 @@ use self::tracking::Tracker;
 use crate::address_book::Allotment;
 use crate::{AddressBook, Labels, List, MeshConfig, Snapshot, Source, SourceEvent, Status};
 
-pub(crate) use self::virtual_services::Rank;
+pub(crate) use self::route_sets::Rank;
 
 /// Builds the snapshot of all objects, in the order of precedence: where two claim the same, the earlier one wins. `mesh` holds
 /// the settings that a ConfigMap `istio` does not override; `book` the addresses given so far, and afterwards those given now.

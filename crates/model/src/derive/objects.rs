@@ -71,7 +71,9 @@ impl Objects {
     pub(super) fn take(&mut self, source: &SourceId, event: SourceEvent, tracker: &mut Tracker) {
         match event {
             SourceEvent::Upsert(entry) => self.set(source, entry, tracker),
-            SourceEvent::Delete(address) => self.set(source, Entry { address, created: 0, objects: Vec::new() }, tracker),
+            SourceEvent::Delete(address) => {
+                self.set(source, Entry { address, created: 0, objects: Vec::new() }, tracker)
+            }
             SourceEvent::Resync => {
                 let told = self.sources.entry(source.clone()).or_default();
                 told.untold = Some(told.entries.keys().cloned().collect());
@@ -343,7 +345,12 @@ impl<'t> Cx<'t> {
     }
 
     /// The objects of a kind that select Pods with these labels in this namespace, in the order of precedence.
-    pub(super) fn selecting(&self, kind: Kind, namespace: &str, labels: &Labels) -> Vec<(&'t ObjectKey, &'t Arc<Object>)> {
+    pub(super) fn selecting(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        labels: &Labels,
+    ) -> Vec<(&'t ObjectKey, &'t Arc<Object>)> {
         let namespace = selecting_namespace(kind, namespace);
         let mut found: Vec<(&Place, &ObjectKey, &Arc<Object>)> = Vec::new();
         let pairs = labels.iter().map(|(name, value)| (name.as_str(), value.as_str()));

@@ -13,9 +13,7 @@ use super::step::Results;
 use super::tracking::{Cx, Fact, Tracker};
 use super::{kept, refused, renew, shared};
 use crate::policy::{Condition, ConditionKey, Operation, PathMatch, Rule, Source};
-use crate::{
-    AuthorizationAction, AuthorizationPolicy, Labels, MtlsMode, PeerAuthentication, Snapshot, StringMatch,
-};
+use crate::{AuthorizationAction, AuthorizationPolicy, Labels, MtlsMode, PeerAuthentication, Snapshot, StringMatch};
 
 /// Policies.
 #[derive(Debug, Default)]
@@ -51,11 +49,7 @@ impl Results for Table {
 }
 
 /// The PeerAuthentications of a namespace, in the order of precedence.
-fn peer_authentications(
-    cx: &Cx<'_>,
-    namespace: &Arc<str>,
-    found: &mut Diagnostics,
-) -> Vec<PeerAuthentication> {
+fn peer_authentications(cx: &Cx<'_>, namespace: &Arc<str>, found: &mut Diagnostics) -> Vec<PeerAuthentication> {
     let mut built: Vec<PeerAuthentication> = Vec::new();
     for (_, object) in cx.objects_in(Kind::PeerAuthentication, namespace) {
         let Resource::PeerAuthentication(policy) = &object.resource else { continue };

@@ -24,8 +24,7 @@ pub(super) fn closed(object: &Object, effect: &str) -> Diagnostic {
 /// source has a lower rank, stands over them, which is no mistake.
 pub(super) fn ignored<'t>(cx: &Cx<'t>, first: &'t Arc<Object>) -> impl Iterator<Item = &'t Arc<Object>> + use<'t> {
     let claims = cx.claims(&first.key());
-    let is_mistake = |object: &&Arc<Object>| {
-        !first.is_applied() && object.source == first.source && !object.says_the_same(first)
-    };
+    let is_mistake =
+        |object: &&Arc<Object>| !first.is_applied() && object.source == first.source && !object.says_the_same(first);
     claims.iter().skip(1).map(|(_, object)| object).filter(is_mistake)
 }

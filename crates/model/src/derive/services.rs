@@ -20,7 +20,9 @@ use super::{kept, shared};
 use crate::address_book::{Allotment, Range, SERVICE_ENTRIES, SERVICES};
 use crate::index::wildcards_over;
 use crate::service::preferred;
-use crate::{List, MeshConfig, Place, Protocol, Resolution, Service, ServicePort, Snapshot, SortedMap, TargetPort, Visibility};
+use crate::{
+    List, MeshConfig, Place, Protocol, Resolution, Service, ServicePort, Snapshot, SortedMap, TargetPort, Visibility,
+};
 
 /// The annotation by which a Service says who sees it.
 const EXPORT_TO_ANNOTATION: &str = "networking.istio.io/exportTo";

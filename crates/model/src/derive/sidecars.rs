@@ -29,9 +29,8 @@ pub(super) struct Table {
 }
 
 pub(super) fn namespace_step(run: &mut Run<'_>, namespace: &Arc<str>) -> bool {
-    let (sidecars, keep) = run.read(|cx, found| {
-        (sidecars(cx, namespace, found), !cx.objects_in(Kind::Sidecar, namespace).is_empty())
-    });
+    let (sidecars, keep) =
+        run.read(|cx, found| (sidecars(cx, namespace, found), !cx.objects_in(Kind::Sidecar, namespace).is_empty()));
     run.tables.sidecars.set(namespace, sidecars);
     keep
 }

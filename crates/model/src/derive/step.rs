@@ -13,7 +13,7 @@ use super::example;
 use super::run::Run;
 use super::tracking::Tracker;
 use super::{
-    destination_rules, endpoints, gateways, mesh, objects, policies, services, sidecars, virtual_services, workloads,
+    destination_rules, endpoints, gateways, mesh, objects, policies, route_sets, services, sidecars, workloads,
 };
 use crate::address_book::Allotment;
 use crate::{GatewayRef, MeshConfig, Snapshot};
@@ -177,15 +177,15 @@ derived! {
         /// All Gateways.
         Gateways = gateways::all_step, for Gateway by all;
     }
-    routes: virtual_services::Table {
-        /// What a VirtualService says.
-        Route(key: ObjectKey) = virtual_services::object_step, for VirtualService by id;
+    routes: route_sets::Table {
+        /// What an object with routes says.
+        Route(key: ObjectKey) = route_sets::object_step, for VirtualService by id;
         /// Whose routes a host has at a gateway.
-        GatewayHost(gateway: GatewayRef, host: Hostname) = virtual_services::gateway_host_step;
+        GatewayHost(gateway: GatewayRef, host: Hostname) = route_sets::gateway_host_step;
         /// Whose routes a host has in the mesh.
-        MeshHost(host: Hostname) = virtual_services::mesh_host_step;
-        /// What is left of a VirtualService then.
-        Parts(key: ObjectKey) = virtual_services::parts_step;
+        MeshHost(host: Hostname) = route_sets::mesh_host_step;
+        /// What is left of an object's routes then.
+        Parts(key: ObjectKey) = route_sets::parts_step;
     }
     sidecars: sidecars::Table {
         /// The Sidecars of a namespace.

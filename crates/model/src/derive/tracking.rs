@@ -56,7 +56,7 @@ pub(super) enum Fact<'a> {
     Gateway(&'a str, &'a str),
     /// All Gateways.
     Gateways,
-    /// The VirtualService of an object as a whole.
+    /// The routes of an object as a whole.
     Whole(&'a ObjectKey),
     /// Who claims a host in the mesh.
     MeshHost(&'a str),

@@ -1,389 +1,21 @@
-//! VirtualServices: resolved, and each host of the mesh given to one.
+//! VirtualServices as route sets.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
-
-use evenkeel_api::{Object, ObjectKey, Resource, istio};
+use evenkeel_api::{Object, istio};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::closest;
-use evenkeel_base::{Diagnostic, Diagnostics, Span, Spanned};
+use evenkeel_base::{Diagnostic, Diagnostics, Spanned};
 
 use super::routes;
-use super::run::Run;
-use super::set;
-use super::step::{Results, Step};
-use super::tracking::{Cx, Fact, Tracker};
-use crate::{GatewayRef, List, Place, Snapshot, SortedMap, VirtualService, Visibility};
+use super::tracking::Cx;
+use crate::{GatewayRef, RouteSet, Visibility};
 
-/// A VirtualService as it is written.
-#[derive(Debug, Clone)]
-pub(super) struct Whole {
-    place: Place,
-    object: Arc<Object>,
-    service: Arc<VirtualService>,
-}
-
-/// Who names a host, in the order of precedence; the number is the host's position there.
-type Claimants = SortedMap<(Place, usize), ObjectKey>;
-/// A place in the list of VirtualServices: one may appear there in two parts.
-pub(crate) type Rank = (Place, usize);
-
-/// A place in the order of what a gateway has.
-type AtGateway = (GatewayRef, Rank);
-
-/// VirtualServices and their hosts.
-#[derive(Debug, Default)]
-pub(super) struct Table {
-    wholes: HashMap<ObjectKey, Whole>,
-    in_mesh: BTreeMap<Hostname, Claimants>,
-    at_gateways: BTreeMap<(GatewayRef, Hostname), Claimants>,
-    /// The claims that hold.
-    granted: HashMap<Hostname, Box<[(Place, usize)]>>,
-    parts: HashMap<ObjectKey, Vec<(Rank, Arc<VirtualService>)>>,
-    /// In the order of precedence.
-    listed: BTreeMap<Rank, Arc<VirtualService>>,
-    by_host: BTreeMap<Hostname, SortedMap<Rank, Arc<VirtualService>>>,
-    by_destination: BTreeMap<Hostname, SortedMap<Rank, Arc<VirtualService>>>,
-    /// Places in `listed` that have changed.
-    changed: BTreeSet<Rank>,
-    changed_hosts: BTreeSet<Hostname>,
-    changed_destinations: BTreeSet<Hostname>,
-    /// Gateways with the places in `listed` that may have changed there.
-    changed_at_gateways: BTreeSet<AtGateway>,
-}
-
-pub(super) fn object_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
-    let whole = run.read(|cx, found| whole(cx, key, found));
-    let keep = whole.is_some();
-    run.tables.routes.set_whole(key, whole, run.tracker);
-    keep
-}
-
-pub(super) fn gateway_host_step(run: &mut Run<'_>, gateway: &GatewayRef, host: &Hostname) -> bool {
-    run.read(|cx, found| {
-        note_merged(cx, gateway, host, found);
-        is_claimed_at(cx, gateway, host)
-    })
-}
-
-pub(super) fn mesh_host_step(run: &mut Run<'_>, host: &Hostname) -> bool {
-    let granted = run.read(|cx, found| granted(cx, host, found));
-    let keep = !granted.is_empty();
-    run.tables.routes.set_granted(host, granted, run.tracker);
-    keep
-}
-
-pub(super) fn parts_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
-    let (parts, keep) = run.read(|cx, _| (parts(cx, key), cx.object(key).is_some()));
-    run.tables.routes.set_parts(key, parts);
-    keep
-}
-
-impl Results for Table {
-    fn publish(&mut self, next: &mut Snapshot) -> bool {
-        let mut changed = false;
-        for (rank, service) in self.changed() {
-            changed |= next.virtual_services.set(&rank, service);
-        }
-        for (host, services) in self.changed_hosts() {
-            set(&mut next.index.virtual_services, host, services);
-        }
-        for (host, services) in self.changed_destinations() {
-            set(&mut next.index.routes_to, host, services);
-        }
-        for ((gateway, rank), service) in self.changed_at_gateways() {
-            let mut here = next.index.at_gateway.get(&gateway).cloned().unwrap_or_default();
-            here.set(&rank, service);
-            match here.is_empty() {
-                true => drop(next.index.at_gateway.remove(&gateway)),
-                false => drop(next.index.at_gateway.insert(gateway, here)),
-            }
-        }
-        changed
-    }
-}
-
-/// What an object says.
-fn whole(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place, Arc<Object>, VirtualService)> {
-    let (place, object) = cx.placed(id)?;
-    let Resource::VirtualService(written) = &object.resource else { return None };
-    let whole = virtual_service(cx, object, &written.spec, found);
-    note_gateways(cx, object, &whole, &written.spec, found);
-    Some((place.clone(), object.clone(), whole))
-}
-
-/// At a gateway the routes of all who name a host are merged.
-fn note_merged(cx: &Cx<'_>, gateway: &GatewayRef, host: &Hostname, found: &mut Diagnostics) {
-    let claimants =
-        cx.read(Fact::GatewayHost(gateway, host.as_str())).routes.at_gateways.get(&(gateway.clone(), host.clone()));
-    let mut claims = claimants.into_iter().flat_map(SortedMap::iter).filter_map(|((_, at), id)| {
-        let whole = cx.whole(id)?;
-        Some((&whole.object, &whole.service.hosts.get(at % whole.service.hosts.len().max(1))?.span))
-    });
-    let Some((first, first_span)) = claims.next() else { return };
-    for (object, span) in claims {
-        let message =
-            format!("{first} also routes `{host}` at the Gateway {gateway}; its routes come before those of {object}");
-        found.push(
-            Diagnostic::info("merged", span.clone(), message)
-                .about(object.reference())
-                .with_help("the first route that matches is taken, one without a match comes last")
-                .with_related(first_span.clone(), "these routes come first"),
-        );
-    }
-}
-
-/// Whether a VirtualService names a host at a gateway.
-fn is_claimed_at(cx: &Cx<'_>, gateway: &GatewayRef, host: &Hostname) -> bool {
-    let claims = &cx.read(Fact::GatewayHost(gateway, host.as_str())).routes.at_gateways;
-    claims.contains_key(&(gateway.clone(), host.clone()))
-}
-
-/// Who has a host in the mesh: those that no earlier one with common viewers has taken it from.
-fn granted(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> Box<[(Place, usize)]> {
-    struct Claim<'t> {
-        owner: &'t Arc<Object>,
-        visibility: &'t Visibility,
-        span: &'t Span,
-    }
-    let mut claims: Vec<Claim<'_>> = Vec::new();
-    let mut granted = Vec::new();
-    for (rank, id) in
-        cx.read(Fact::MeshHost(host.as_str())).routes.in_mesh.get(host).into_iter().flat_map(SortedMap::iter)
-    {
-        let Some(Whole { object, service, .. }) = cx.whole(id) else { continue };
-        let Some(span) = service.hosts.get(rank.1).map(|host| &host.span) else { continue };
-        match claims.iter().find(|claim| claim.visibility.overlaps(&service.export_to)) {
-            Some(first) => found.push(
-                Diagnostic::warning(
-                    "duplicate-host",
-                    span.clone(),
-                    format!(
-                        "{} already routes `{host}` in the mesh; the routes of {object} for it are ignored",
-                        first.owner
-                    ),
-                )
-                .about(object.reference())
-                .with_help("write the routes of a host into one VirtualService")
-                .with_related(first.span.clone(), "this one applies"),
-            ),
-            None => {
-                claims.push(Claim { owner: object, visibility: &service.export_to, span });
-                granted.push(rank.clone());
-            }
-        }
-    }
-    // In the order of the claims, which is theirs.
-    granted.into()
-}
-
-/// What is left of a VirtualService: in the mesh the hosts it is granted, at gateways all.
-fn parts(cx: &Cx<'_>, id: &ObjectKey) -> Vec<(Rank, Arc<VirtualService>)> {
-    let Some(Whole { place, service: whole, .. }) = cx.whole(id) else { return Vec::new() };
-    let (mesh, gateways): (Vec<_>, Vec<_>) = whole.gateways.iter().cloned().partition(|g| *g == GatewayRef::Mesh);
-    let is_granted = |(at, host): &(usize, &Spanned<Hostname>)| {
-        let granted = cx.read(Fact::Granted(host.as_str())).routes.granted.get(&host.value);
-        granted.is_some_and(|granted| granted.binary_search(&(place.clone(), *at)).is_ok())
-    };
-    let free: Vec<_> = match mesh.is_empty() {
-        true => Vec::new(),
-        false => whole.hosts.iter().enumerate().filter(is_granted).map(|(_, host)| host.clone()).collect(),
-    };
-    if free.len() == whole.hosts.len() || mesh.is_empty() {
-        return vec![((place.clone(), 0), whole.clone())];
-    }
-    let in_mesh = (!free.is_empty()).then(|| VirtualService { hosts: free, gateways: mesh, ..(**whole).clone() });
-    let at_gateways = (!gateways.is_empty()).then(|| VirtualService { gateways, ..(**whole).clone() });
-    let parts = in_mesh.into_iter().map(|part| (0, part)).chain(at_gateways.into_iter().map(|part| (1, part)));
-    parts.map(|(at, part)| ((place.clone(), at), Arc::new(part))).collect()
-}
-
-impl Table {
-    fn set_whole(
-        &mut self,
-        id: &ObjectKey,
-        new: Option<(Place, Arc<Object>, VirtualService)>,
-        tracker: &mut Tracker,
-    ) {
-        let old = self.wholes.remove(id);
-        let new = new.map(|(place, object, service)| {
-            // Of an object that was written anew the service is new too: places in it may be others.
-            let same = old.as_ref().filter(|old| Arc::ptr_eq(&old.object, &object) && *old.service == service);
-            Whole { place, object, service: same.map_or_else(|| Arc::new(service), |old| old.service.clone()) }
-        });
-        let same = match (&old, &new) {
-            (Some(old), Some(new)) => old.place == new.place && Arc::ptr_eq(&old.service, &new.service),
-            (old, new) => old.is_none() && new.is_none(),
-        };
-        if !same {
-            for (is_there, whole) in [(false, &old), (true, &new)] {
-                let Some(whole) = whole else { continue };
-                self.claim(id, whole, is_there, tracker);
-            }
-            tracker.changed(Fact::Whole(id));
-            tracker.want(Step::Parts(id.clone()));
-        }
-        self.wholes.extend(new.map(|new| (id.clone(), new)));
-    }
-
-    fn claim(&mut self, id: &ObjectKey, whole: &Whole, is_there: bool, tracker: &mut Tracker) {
-        let service = &whole.service;
-        for (at, host) in service.hosts.iter().map(|host| &host.value).enumerate() {
-            if service.applies_at(&GatewayRef::Mesh) {
-                put(&mut self.in_mesh, host.clone(), (whole.place.clone(), at), id, is_there);
-                tracker.changed(Fact::MeshHost(host.as_str()));
-                tracker.want(Step::MeshHost(host.clone()));
-            }
-            let named = service.gateways.iter().filter(|g| **g != GatewayRef::Mesh);
-            for (number, gateway) in named.enumerate() {
-                // One that names a gateway or a host twice claims it twice.
-                let rank = (whole.place.clone(), number * service.hosts.len() + at);
-                put(&mut self.at_gateways, (gateway.clone(), host.clone()), rank, id, is_there);
-                tracker.changed(Fact::GatewayHost(gateway, host.as_str()));
-                tracker.want(Step::GatewayHost(gateway.clone(), host.clone()));
-            }
-        }
-    }
-
-    /// Whether anybody claims a host in the mesh.
-    pub(super) fn claims(&self, host: &Hostname) -> bool {
-        self.in_mesh.contains_key(host)
-    }
-
-    /// Whether there is anything to grant.
-    fn set_granted(&mut self, host: &Hostname, new: Box<[(Place, usize)]>, tracker: &mut Tracker) {
-        let old = self.granted.remove(host).unwrap_or_default();
-        if old != new {
-            tracker.changed(Fact::Granted(host.as_str()));
-        }
-        if !new.is_empty() {
-            self.granted.insert(host.clone(), new);
-        }
-    }
-
-    fn set_parts(&mut self, id: &ObjectKey, new: Vec<(Rank, Arc<VirtualService>)>) {
-        let old = self.parts.remove(id).unwrap_or_default();
-        let whole = self.wholes.get(id);
-        // A part is made anew only if the whole is, or the part is another.
-        let kept = |(rank, part): (Rank, Arc<VirtualService>)| {
-            let is_whole = whole.is_some_and(|whole| Arc::ptr_eq(&whole.service, &part));
-            let before = old.iter().find(|(before, old)| *before == rank && same_written(old, &part));
-            let part = before.filter(|_| !is_whole).map_or(part, |(_, old)| old.clone());
-            (rank, part)
-        };
-        let new: Vec<_> = new.into_iter().map(kept).collect();
-        let same = old.len() == new.len() && old.iter().zip(&new).all(|(a, b)| a.0 == b.0 && Arc::ptr_eq(&a.1, &b.1));
-        if !same {
-            for (is_there, parts) in [(false, &old), (true, &new)] {
-                parts.iter().for_each(|(rank, part)| self.list(rank, part, is_there));
-            }
-        }
-        if !new.is_empty() {
-            self.parts.insert(id.clone(), new);
-        }
-    }
-
-    fn list(&mut self, rank: &Rank, part: &Arc<VirtualService>, is_there: bool) {
-        match is_there {
-            true => drop(self.listed.insert(rank.clone(), part.clone())),
-            false if self.listed.get(rank).is_some_and(|listed| Arc::ptr_eq(listed, part)) => {
-                drop(self.listed.remove(rank));
-            }
-            false => {}
-        }
-        self.changed.insert(rank.clone());
-        for host in part.hosts.iter().map(|host| &host.value) {
-            put_ranked(self.by_host.entry(host.clone()).or_default(), rank, part, is_there);
-            self.changed_hosts.insert(host.clone());
-        }
-        // A part of no host in the mesh leads nobody there.
-        for destination in part.destinations().filter(|_| part.applies_at(&GatewayRef::Mesh)) {
-            put_ranked(self.by_destination.entry(destination.host.clone()).or_default(), rank, part, is_there);
-            self.changed_destinations.insert(destination.host.clone());
-        }
-        self.changed_at_gateways.extend(part.gateways.iter().map(|gateway| (gateway.clone(), rank.clone())));
-    }
-
-    /// The places in the order of precedence that others than last time may have, with who has them now.
-    fn changed(&mut self) -> Vec<(Rank, Option<Arc<VirtualService>>)> {
-        let changed = std::mem::take(&mut self.changed);
-        changed.into_iter().map(|rank| (rank.clone(), self.listed.get(&rank).cloned())).collect()
-    }
-
-    /// The hosts that others than last time name, with who names them now.
-    fn changed_hosts(&mut self) -> Vec<(Hostname, List<VirtualService>)> {
-        let changed = std::mem::take(&mut self.changed_hosts);
-        changed.into_iter().map(|host| (host.clone(), take_ranked(&mut self.by_host, &host))).collect()
-    }
-
-    /// The services that others than last time lead to, with who does now.
-    fn changed_destinations(&mut self) -> Vec<(Hostname, List<VirtualService>)> {
-        let changed = std::mem::take(&mut self.changed_destinations);
-        changed.into_iter().map(|host| (host.clone(), take_ranked(&mut self.by_destination, &host))).collect()
-    }
-
-    /// The same of the places of those that name a gateway, each gateway for itself.
-    fn changed_at_gateways(&mut self) -> Vec<(AtGateway, Option<Arc<VirtualService>>)> {
-        let changed = std::mem::take(&mut self.changed_at_gateways);
-        let now =
-            |(gateway, rank): &AtGateway| self.listed.get(rank).filter(|part| part.gateways.contains(gateway)).cloned();
-        changed.into_iter().map(|at| (at.clone(), now(&at))).collect()
-    }
-}
-
-/// Whether two parts are the same, and of the same text.
-fn same_written(a: &VirtualService, b: &VirtualService) -> bool {
-    let spans = |service: &VirtualService| service.hosts.iter().map(|host| host.span.clone()).collect::<Vec<_>>();
-    a == b && spans(a) == spans(b)
-}
-
-fn put<K: Ord + Clone>(claims: &mut BTreeMap<K, Claimants>, key: K, rank: Rank, id: &ObjectKey, is_there: bool) {
-    let here = claims.entry(key.clone()).or_default();
-    match is_there {
-        true => drop(here.insert(rank, id.clone())),
-        // Another object may stand there by now.
-        false if here.get(&rank) == Some(id) => drop(here.remove(&rank)),
-        false => {}
-    }
-    if here.is_empty() {
-        claims.remove(&key);
-    }
-}
-
-fn put_ranked(
-    list: &mut SortedMap<Rank, Arc<VirtualService>>,
-    rank: &Rank,
-    part: &Arc<VirtualService>,
-    is_there: bool,
-) {
-    match is_there {
-        true => drop(list.insert(rank.clone(), part.clone())),
-        false if list.get(rank).is_some_and(|listed| Arc::ptr_eq(listed, part)) => drop(list.remove(rank)),
-        false => {}
-    }
-}
-
-/// The list of a key, which is dropped if there is none.
-fn take_ranked<K: Ord>(lists: &mut BTreeMap<K, SortedMap<Rank, Arc<VirtualService>>>, key: &K) -> List<VirtualService> {
-    let list: List<VirtualService> = lists.get(key).into_iter().flat_map(SortedMap::values).cloned().collect();
-    if list.is_empty() {
-        lists.remove(key);
-    }
-    list
-}
-
-impl<'t> Cx<'t> {
-    fn whole(&self, id: &ObjectKey) -> Option<&'t Whole> {
-        self.read(Fact::Whole(id)).routes.wholes.get(id)
-    }
-}
-
-fn virtual_service(
+/// The routes of a VirtualService, every name resolved.
+pub(super) fn route_set(
     cx: &Cx<'_>,
     object: &Object,
     spec: &istio::VirtualServiceSpec,
     diagnostics: &mut Diagnostics,
-) -> VirtualService {
+) -> RouteSet {
     let namespace = &*object.namespace;
     let resolve = |host: &Spanned<Hostname>| {
         let full = Hostname::resolve(host.as_str(), namespace, &cx.mesh().cluster_domain);
@@ -395,7 +27,8 @@ fn virtual_service(
     };
     let mut reader = routes::Reader { cx, object, gateways: &gateways, diagnostics };
     let (http, tls, tcp) = (reader.http(&spec.http), reader.tls(&spec.tls), reader.tcp(&spec.tcp));
-    VirtualService {
+    let made = RouteSet {
+        kind: object.kind(),
         name: object.name.clone(),
         namespace: object.namespace.clone(),
         hosts: spec.hosts.iter().map(resolve).collect(),
@@ -405,14 +38,16 @@ fn virtual_service(
         tcp,
         origin: object.origin.clone(),
         gateways,
-    }
+    };
+    note_gateways(cx, object, &made, spec, diagnostics);
+    made
 }
 
 /// Checks that the gateways exist and serve the hosts.
 fn note_gateways(
     cx: &Cx<'_>,
     object: &Object,
-    service: &VirtualService,
+    service: &RouteSet,
     spec: &istio::VirtualServiceSpec,
     diagnostics: &mut Diagnostics,
 ) {

@@ -273,7 +273,7 @@ fn random_edits_build_what_building_anew_does() {
             }
             equal_values_are_the_same(&last, &built.snapshot);
             last = built.snapshot;
-            let is_of_use = last.services.len() > 3 && !last.virtual_services.is_empty() && !last.sidecars.is_empty();
+            let is_of_use = last.services.len() > 3 && !last.route_sets.is_empty() && !last.sidecars.is_empty();
             steps_of_use += u32::from(is_of_use);
         }
         assert!(steps_of_use > EDITS / 8, "{seed}: the run is of no use in all but {steps_of_use} steps");
@@ -381,9 +381,9 @@ fn one_service_more_touches_nothing_else() {
     let before = apply(&mut builder, "none.yaml", "");
     let after = apply(&mut builder, "t.yaml", &whole_service(999));
     let (old, new) = (&before.snapshot, &after.snapshot);
-    assert_eq!((old.services.len() + 1, old.virtual_services.len() + 1), (new.services.len(), new.virtual_services.len()));
+    assert_eq!((old.services.len() + 1, old.route_sets.len() + 1), (new.services.len(), new.route_sets.len()));
     assert!(old.services.iter().all(|s| new.services.iter().any(|t| Arc::ptr_eq(s, t))));
-    assert!(old.virtual_services.iter().all(|s| new.virtual_services.iter().any(|t| Arc::ptr_eq(s, t))));
+    assert!(old.route_sets.iter().all(|s| new.route_sets.iter().any(|t| Arc::ptr_eq(s, t))));
     assert!(old.workloads.same(&new.workloads) && old.gateways.same(&new.gateways));
     assert!(old.endpoints.iter().all(|(key, e)| new.endpoints.get(key).is_some_and(|f| Arc::ptr_eq(e, f))));
     assert!(Arc::ptr_eq(&before.diagnostics, &after.diagnostics), "nothing new to say");
