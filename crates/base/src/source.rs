@@ -2,7 +2,6 @@
 
 use std::cmp::Ordering;
 use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::sync::{Arc, LazyLock};
 
 /// Which source counts where several have an object of one name: the one of the lowest rank.
@@ -13,7 +12,7 @@ pub struct Rank(pub u8);
 const RANK_OF_FILES: Rank = Rank(100);
 
 /// A source of objects: its name and its rank. Cloning it copies one pointer. Ordered by rank.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct SourceId(Arc<Named>);
 
 #[derive(PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,14 +44,6 @@ impl SourceId {
     }
 }
 
-impl PartialEq for SourceId {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
-    }
-}
-
-impl Eq for SourceId {}
-
 impl PartialOrd for SourceId {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
@@ -65,12 +56,6 @@ impl Ord for SourceId {
             true => Ordering::Equal,
             false => self.0.cmp(&other.0),
         }
-    }
-}
-
-impl Hash for SourceId {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.hash(state);
     }
 }
 

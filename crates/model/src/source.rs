@@ -155,7 +155,7 @@ pub struct Place {
 }
 
 /// An entry among those of all sources.
-#[derive(Debug, Clone, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct EntryId(Arc<Identity>);
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -181,14 +181,6 @@ impl EntryId {
     }
 }
 
-impl PartialEq for EntryId {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
-    }
-}
-
-impl Eq for EntryId {}
-
 impl PartialOrd for EntryId {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
@@ -201,5 +193,61 @@ impl Ord for EntryId {
             true => Ordering::Equal,
             false => self.0.cmp(&other.0),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_base::Rank;
+
+    use super::*;
+
+    fn object(annotation: &str) -> Object {
+        let text = format!(
+            "apiVersion: v1\nkind: Service\nmetadata: {{name: a, annotations: {{{annotation}}}}}\nspec: {{}}\n"
+        );
+        let (mut objects, found) = evenkeel_api::load(&[("a.yaml".into(), text.into())]);
+        assert!(!found.has_errors(), "{found}");
+        objects.remove(0)
+    }
+
+    #[test]
+    fn places_are_ordered_by_rank_age_address_and_position() {
+        let (written, applied) = (object(""), object("local.evenkeel.dev/applied-over: x"));
+        let (first, files) = (SourceId::new("first", Rank(1)), SourceId::files());
+        let place = |source: &SourceId, created, path: &str, position, object: &Object| {
+            EntryId::new(source, created, &Address::File(Path::new(path).into())).place(position, object)
+        };
+        let all = [
+            place(&files, 0, "z.yaml", 3, &applied),
+            place(&first, 1, "z.yaml", 7, &written),
+            place(&first, 2, "a.yaml", 0, &written),
+            place(&files, 0, "a/b.yaml", 1, &written),
+            place(&files, 0, "a/b.yaml", 2, &written),
+            place(&files, 0, "a-b.yaml", 0, &written),
+        ];
+        assert!(all.is_sorted(), "{all:#?}");
+        // It stands in a dozen indexes for each object.
+        assert_eq!(size_of::<Place>(), 16);
+    }
+
+    #[test]
+    fn what_was_good_stays_until_all_is_good_again() {
+        let service = |name: &str| {
+            let mut object = object("");
+            object.name = name.into();
+            object
+        };
+        let names = |held: &LastGood| held.objects().iter().map(|object| object.name.to_string()).collect::<Vec<_>>();
+        let mut held = LastGood::default();
+        let is = |taken: Taken, text: &str| assert_eq!(format!("{taken:?}").split('(').next(), Some(text));
+        is(held.take(vec![service("a")], true), "Changed");
+        assert!(!held.was_good() && names(&held) == ["a"], "until then what can be used is");
+        is(held.take(vec![service("b")], false), "Changed");
+        let before = held.objects().to_vec();
+        is(held.take(vec![service("b")], false), "Same");
+        assert!(Arc::ptr_eq(&before[0], &held.objects()[0]));
+        is(held.take(vec![service("c")], true), "Refused");
+        assert!(held.was_good() && names(&held) == ["b"]);
     }
 }
