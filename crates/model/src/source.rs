@@ -203,9 +203,8 @@ mod tests {
     use super::*;
 
     fn object(annotation: &str) -> Object {
-        let text = format!(
-            "apiVersion: v1\nkind: Service\nmetadata: {{name: a, annotations: {{{annotation}}}}}\nspec: {{}}\n"
-        );
+        let meta = format!("{{name: a, annotations: {{{annotation}}}}}");
+        let text = format!("apiVersion: v1\nkind: ServiceAccount\nmetadata: {meta}\n");
         let (mut objects, found) = evenkeel_api::load(&[("a.yaml".into(), text.into())]);
         assert!(!found.has_errors(), "{found}");
         objects.remove(0)
