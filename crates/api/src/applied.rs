@@ -33,7 +33,7 @@ impl Object {
 pub fn in_force(objects: Vec<Object>) -> Vec<Object> {
     let (applied, written): (Vec<Object>, Vec<Object>) = objects.into_iter().partition(Object::is_applied);
     let mut names = BTreeSet::new();
-    let mut first = |object: &Object| names.insert((object.kind(), object.namespace.clone(), object.name.clone()));
+    let mut first = |object: &Object| names.insert(object.key());
     let mut all: Vec<Object> = applied.into_iter().chain(written).filter(|object| first(object)).collect();
     all.retain(|object| !object.is_deletion());
     all

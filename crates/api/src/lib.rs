@@ -6,6 +6,7 @@
 mod applied;
 #[macro_use]
 pub mod decode;
+pub mod gateway_api;
 pub mod istio;
 pub mod kubernetes;
 mod load;
@@ -13,10 +14,12 @@ mod local;
 mod object;
 mod refused;
 mod resource;
+mod served;
 
 pub use applied::{APPLIED_ANNOTATION, DELETED_ANNOTATION, Document, documents, in_force};
 pub use load::{SKIPPED, load, unreadable, unreadable_objects};
 pub use local::{LOCAL_FILE, LocalFile, LocalWorkload, is_local_file, read_local};
-pub use object::{Object, ObjectMeta, ObjectName, OwnerReference};
+pub use object::{Object, ObjectKey, ObjectMeta, ObjectName, OwnerReference};
 pub use refused::Refusal;
 pub use resource::{Kind, Resource};
+pub use served::load_object;

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use evenkeel_base::limits::{MAX_DIAGNOSTICS_PER_FILE, MAX_FINDINGS_PER_FILE};
 use evenkeel_base::yaml::{self, Mapping, Node, Parsed, Value};
-use evenkeel_base::{Diagnostic, Diagnostics, Severity, Span};
+use evenkeel_base::{Diagnostic, Diagnostics, Severity, SourceId, Span};
 
 use crate::decode::{Context, Decode};
 use crate::istio::MeshConfig;
 use crate::local::{is_local_file, read_local};
 use crate::refused::{self, Refusal};
 use crate::resource::{Named, named};
-use crate::{Kind, Object, ObjectMeta};
+use crate::{Kind, Object, ObjectKey, ObjectMeta};
 
 /// Namespace of objects that name none.
 pub(crate) const DEFAULT_NAMESPACE: &str = "default";
@@ -134,7 +134,7 @@ fn limited(found: Diagnostics, path: &str) -> impl IntoIterator<Item = Diagnosti
 }
 
 /// Reads a document, or what stands in for it if it is refused.
-fn read_document(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagnostics) {
+pub(crate) fn read_document(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagnostics) {
     if diagnostics.len() >= MAX_FINDINGS_PER_FILE {
         // Once is enough to refuse the file.
         if diagnostics.iter().next_back().is_none_or(|last| last.code != "file-not-read") {
@@ -187,12 +187,13 @@ fn read_sound(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagn
     match named(api_version, kind) {
         Named::Supported(kind) => {
             let mut cx = Context::new(kind.owner());
-            let object = read_object(kind, document, kind_span, &mut cx);
+            let (key, object) = read_object(kind, document, kind_span, &mut cx);
             let mesh = object.as_ref().and_then(MeshConfig::read).map(|(_, found)| found).unwrap_or_default();
             let refused = cx.has_errors() || mesh.has_errors();
             objects.extend(object.filter(|_| !refused));
-            diagnostics.extend(cx.into_diagnostics());
-            diagnostics.extend(mesh);
+            let found = cx.into_diagnostics().into_iter().chain(mesh);
+            let reference = key.map(|key| Arc::new(key.at(&SourceId::files())));
+            diagnostics.extend(found.map(|finding| Diagnostic { object: reference.clone(), ..finding }));
         }
         Named::Later => {
             let message =
@@ -258,8 +259,9 @@ fn read_list(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagno
     }
 }
 
-fn read_object(kind: Kind, document: Node, kind_span: Span, cx: &mut Context) -> Option<Object> {
-    let Node { value: Value::Mapping(Mapping(mut entries)), span } = document else { return None };
+/// Reads an object, and what it is called, which may be known even if the rest cannot be read.
+fn read_object(kind: Kind, document: Node, kind_span: Span, cx: &mut Context) -> (Option<ObjectKey>, Option<Object>) {
+    let Node { value: Value::Mapping(Mapping(mut entries)), span } = document else { return (None, None) };
     let metadata = entries.iter().position(|e| &*e.key == "metadata").map(|i| entries.remove(i));
     entries.retain(|e| !matches!(&*e.key, "apiVersion" | "kind"));
     let body = Node { value: Value::Mapping(Mapping(entries)), span };
@@ -271,23 +273,27 @@ fn read_object(kind: Kind, document: Node, kind_span: Span, cx: &mut Context) ->
         }
     };
     let resource = kind.decode(&body, cx);
-    let (name, origin, meta) = meta?;
+    let Some((name, origin, meta)) = meta else { return (None, None) };
     let namespace: Arc<str> = match (&meta.namespace, kind.is_namespaced()) {
         (_, false) => "".into(),
         (Some(namespace), true) => namespace.0.clone(),
         (None, true) => DEFAULT_NAMESPACE.into(),
     };
-    Some(Object {
+    let key = ObjectKey { kind, namespace: namespace.clone(), name: name.clone() };
+    let object = resource.map(|resource| Object {
         name,
         namespace,
         labels: meta.labels,
         annotations: meta.annotations,
         owners: meta.owner_references,
-        resource: resource?,
+        resource,
         origin,
+        source: SourceId::files(),
+        generation: None,
         text: 0,
         refused: None,
-    })
+    });
+    (Some(key), object)
 }
 
 fn read_meta(kind: Kind, node: &Node, cx: &mut Context) -> Option<(Arc<str>, Span, ObjectMeta)> {

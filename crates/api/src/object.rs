@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use evenkeel_base::{Span, Spanned};
+use evenkeel_base::{ObjectRef, SourceId, Span, Spanned};
 
 use crate::decode::{Context, Decode, Label, Schema};
 use crate::{Kind, Refusal, Resource};
 use evenkeel_base::yaml::Node;
 
-/// One object of a user's file.
+/// One object of a user.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Object {
     /// Its name.
@@ -25,9 +25,13 @@ pub struct Object {
     pub owners: Vec<OwnerReference>,
     /// What it says.
     pub resource: Resource,
-    /// Where its name was written.
+    /// Where its name was written; of an object of an API server its reference.
     pub origin: Span,
-    /// The hash of its text and of the line it begins at; not of what follows it.
+    /// Where it comes from.
+    pub source: SourceId,
+    /// How often what it says was changed (`metadata.generation`), where an API server counts that.
+    pub generation: Option<i64>,
+    /// The hash of its text and of the line it begins at; not of what follows it. 0 without lines.
     pub(crate) text: u64,
     /// Why the document was refused, if this only stands in for what it would have judged.
     pub refused: Option<Arc<Refusal>>,
@@ -49,6 +53,40 @@ impl Object {
     /// Its kind.
     pub fn kind(&self) -> Kind {
         self.resource.kind()
+    }
+
+    /// What it is called among all objects.
+    pub fn key(&self) -> ObjectKey {
+        ObjectKey { kind: self.kind(), namespace: self.namespace.clone(), name: self.name.clone() }
+    }
+
+    /// What names it in messages, besides where it was written.
+    pub fn reference(&self) -> ObjectRef {
+        self.key().at(&self.source)
+    }
+}
+
+/// What an object is called among all: by group and kind (a [`Kind`] is both), namespace and name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectKey {
+    /// Its group and kind.
+    pub kind: Kind,
+    /// Its namespace; empty for kinds without.
+    pub namespace: Arc<str>,
+    /// Its name.
+    pub name: Arc<str>,
+}
+
+impl ObjectKey {
+    /// The object of this key that comes from a source.
+    pub fn at(&self, source: &SourceId) -> ObjectRef {
+        ObjectRef {
+            group: self.kind.group(),
+            kind: self.kind.as_str(),
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            source: source.clone(),
+        }
     }
 }
 

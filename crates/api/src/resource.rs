@@ -1,4 +1,5 @@
-//! All kinds: which there are, and what is known of those there are not.
+//! All kinds: which there are, and what is known of those there are not. A kind is a group and a name in it: two groups may
+//! each have a `Gateway`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,12 +8,13 @@ use evenkeel_base::suggest::{closest, one_of};
 use evenkeel_base::yaml::Node;
 
 use crate::decode::{Context, Decode, Schema};
-use crate::{istio, kubernetes};
+use crate::{gateway_api, istio, kubernetes};
 
-/// Declares the kinds: variant, API group, versions, whether it lives in a namespace, type.
+/// Declares the kinds: variant (and the kind as written, where another group has one of that name), API group, versions,
+/// whether it lives in a namespace, `later` if it is known but not supported yet, type.
 macro_rules! kinds {
-    ($( $kind:ident: $group:literal [$($version:literal),+] $scope:ident => $ty:ty; )*) => {
-        /// A supported kind.
+    ($( $kind:ident $(as $name:literal)?: $group:literal [$($version:literal),+] $scope:ident $($stage:ident)? => $ty:ty; )*) => {
+        /// A kind of an API group.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Kind {
             $( #[doc = concat!("`", stringify!($kind), "` of the API group `", $group, "`.")] $kind, )*
@@ -25,12 +27,17 @@ macro_rules! kinds {
         }
 
         impl Kind {
-            /// Every supported kind.
+            /// Every kind.
             pub const ALL: &'static [Kind] = &[$( Kind::$kind, )*];
 
-            /// The kind as written.
+            /// The kind as written. Another group may have one of the same name.
             pub fn as_str(self) -> &'static str {
-                match self { $( Self::$kind => stringify!($kind), )* }
+                match self { $( Self::$kind => written!($kind $($name)?), )* }
+            }
+
+            /// Whether documents of this kind are read. The others are named in a warning and left out.
+            pub fn is_supported(self) -> bool {
+                match self { $( Self::$kind => is_supported!($($stage)?), )* }
             }
 
             /// Its API group; empty for Kubernetes' core.
@@ -70,6 +77,26 @@ macro_rules! kinds {
     };
 }
 
+/// A kind as written.
+macro_rules! written {
+    ($kind:ident) => {
+        stringify!($kind)
+    };
+    ($kind:ident $name:literal) => {
+        $name
+    };
+}
+
+/// Whether a row of the table says `later`.
+macro_rules! is_supported {
+    () => {
+        true
+    };
+    (later) => {
+        false
+    };
+}
+
 /// Where a kind's objects live.
 enum Scope {
     Cluster,
@@ -94,6 +121,7 @@ kinds! {
     Sidecar: "networking.istio.io" ["v1", "v1beta1", "v1alpha3"] Namespaced => istio::Sidecar;
     PeerAuthentication: "security.istio.io" ["v1", "v1beta1"] Namespaced => istio::PeerAuthentication;
     AuthorizationPolicy: "security.istio.io" ["v1", "v1beta1"] Namespaced => istio::AuthorizationPolicy;
+    KubernetesGateway as "Gateway": "gateway.networking.k8s.io" ["v1", "v1beta1"] Namespaced later => gateway_api::Gateway;
 }
 
 impl fmt::Display for Kind {
@@ -130,20 +158,25 @@ impl Kind {
     }
 }
 
+/// The kind of this name in this group, supported or not.
+pub(crate) fn kind_named(group: &str, kind: &str) -> Option<Kind> {
+    Kind::ALL.iter().copied().find(|known| known.as_str() == kind && known.group() == group)
+}
+
 /// Looks up a kind.
 pub(crate) fn named(api_version: &str, kind: &str) -> Named {
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-    let same = Kind::ALL.iter().find(|k| k.as_str() == kind && k.group() == group);
-    if let Some(found) = same {
+    let same = kind_named(group, kind);
+    if let Some(found) = same.filter(|found| found.is_supported()) {
         return match found.versions().contains(&version) {
-            true => Named::Supported(*found),
+            true => Named::Supported(found),
             false => Named::OtherVersion(format!(
                 "supported: {}",
                 one_of(found.api_versions().collect::<Vec<_>>().iter().map(String::as_str))
             )),
         };
     }
-    if is_later(group, kind) {
+    if same.is_some() || is_later(group, kind) {
         return Named::Later;
     }
     misspelt(group, kind).map_or_else(
@@ -225,7 +258,6 @@ const LATER: &[(&str, &[&str])] = &[
         "gateway.networking.k8s.io",
         &[
             "GatewayClass",
-            "Gateway",
             "HTTPRoute",
             "GRPCRoute",
             "TLSRoute",

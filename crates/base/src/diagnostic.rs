@@ -1,8 +1,9 @@
 //! What is wrong with a user's input, where, and the way out.
 
 use std::fmt;
+use std::sync::Arc;
 
-use crate::Span;
+use crate::{ObjectRef, Span};
 
 /// How much a diagnostic matters. Ordered: `Error` is the greatest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,8 +42,10 @@ pub struct Diagnostic {
     pub code: &'static str,
     /// What is wrong, in one sentence, naming the field's full path.
     pub message: String,
-    /// Where.
+    /// Where: in a file its lines, else the object by its reference.
     pub span: Span,
+    /// The object it is about; none if it is about a file as a whole, or about what could not be read as an object.
+    pub object: Option<Arc<ObjectRef>>,
     /// What was expected, or what to do.
     pub help: Option<String>,
     /// Other places that take part, e.g. the first of two equal names.
@@ -52,7 +55,7 @@ pub struct Diagnostic {
 impl Diagnostic {
     /// A finding without help; add it with [`Diagnostic::with_help`].
     pub fn new(severity: Severity, code: &'static str, span: Span, message: impl Into<String>) -> Self {
-        Self { severity, code, message: message.into(), span, help: None, related: Vec::new() }
+        Self { severity, code, message: message.into(), span, object: None, help: None, related: Vec::new() }
     }
 
     /// A finding that refuses the document.
@@ -68,6 +71,12 @@ impl Diagnostic {
     /// A finding that is good to know.
     pub fn info(code: &'static str, span: Span, message: impl Into<String>) -> Self {
         Self::new(Severity::Info, code, span, message)
+    }
+
+    /// Says which object it is about.
+    pub fn about(mut self, object: impl Into<Arc<ObjectRef>>) -> Self {
+        self.object = Some(object.into());
+        self
     }
 
     /// Adds what was expected, or the way out.

@@ -1,4 +1,4 @@
-//! What every crate speaks: positions in files, diagnostics, YAML with spans, durations, SPIFFE ids, CIDRs, limits
+//! What every crate speaks: positions in files, sources of objects, diagnostics, YAML with spans, durations, SPIFFE ids, CIDRs, limits
 
 // Nothing here panics on bytes from outside: what cannot be is an error, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
@@ -12,6 +12,7 @@ pub mod hostname;
 pub mod limits;
 mod render;
 pub mod replica;
+pub mod source;
 pub mod span;
 pub mod spiffe;
 pub mod suggest;
@@ -20,4 +21,5 @@ pub mod yaml;
 
 pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 pub use render::Sources;
+pub use source::{ObjectRef, Rank, SourceId};
 pub use span::{Span, Spanned};

@@ -6,10 +6,10 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 /// A range of characters in a named file. Lines and columns count from 1, columns in characters;
-/// line 0 stands for the file as a whole.
+/// line 0 stands for the file as a whole, or for an object that was written in none.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Span {
-    /// The path as the user gave it.
+    /// The path as the user gave it; of an object that was written in no file its [reference](crate::ObjectRef).
     pub file: Arc<str>,
     /// First line, from 1; 0 = the whole file.
     pub line: u32,
@@ -30,6 +30,16 @@ impl Span {
     /// What the program made up itself, e.g. a default policy.
     pub fn built_in() -> Self {
         Self::whole_file("<built-in>")
+    }
+
+    /// An object that was written in no file, by its reference.
+    pub fn of_object(reference: impl Into<Arc<str>>) -> Self {
+        Self { column: 1, ..Self::whole_file(reference) }
+    }
+
+    /// Whether it is the [reference](crate::ObjectRef) of an object that was written in no file.
+    pub fn is_object(&self) -> bool {
+        self.line == 0 && self.column > 0
     }
 
     /// One position without extent.

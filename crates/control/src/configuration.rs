@@ -10,7 +10,7 @@ use std::{fs, io};
 use evenkeel_api::Kind;
 use evenkeel_base::files::{Readers, write_atomically};
 use evenkeel_base::{Diagnostic, Diagnostics, Severity};
-use evenkeel_model::{AddressBook, Builder, Built, MeshConfig};
+use evenkeel_model::{AddressBook, Builder, Built, MeshConfig, Source};
 use tokio::sync::watch;
 
 use crate::history::log::{Change as Written, Checkpoint, EventLog, FileText, Running, Writer, texts, unix_micros};
@@ -110,7 +110,7 @@ impl Configuration {
         self.recall(&mut refresh);
         let causes = Cause::of(&refresh.objects);
         self.events = refresh.events;
-        let built = self.builder.apply(refresh.changed);
+        let built = self.builder.apply(self.files.tell());
         self.store_book();
         let begun = self.history.begin(self.checkpoint(1));
         self.history_written(begun);
@@ -147,9 +147,9 @@ impl Configuration {
         if !refresh.files_changed && refresh.news.is_empty() {
             return None;
         }
-        let Refresh { changed: files, objects, news, read, events, .. } = refresh;
+        let Refresh { objects, news, read, events, .. } = refresh;
         self.events = events;
-        let built = self.builder.apply(files);
+        let built = self.builder.apply(self.files.tell());
         self.store_book();
         self.tell(news, &built);
         // A comment, or a mistake that is refused, leaves what proxies see as it is.
@@ -195,7 +195,7 @@ impl Configuration {
     fn rebuild(&mut self, world: &watch::Sender<Arc<World>>, proxies: &Proxies) {
         memory::renew();
         let _apart = memory::apart();
-        let built = self.builder.rebuild(self.files.renew());
+        let built = self.builder.rebuild([(self.files.id().clone(), self.files.renew())]);
         self.told = built.diagnostics;
         let causes = world.borrow().causes.iter().map(Cause::renewed).collect();
         let next = World { snapshot: built.snapshot, causes, ..World::clone(&world.borrow()) };
@@ -280,7 +280,9 @@ impl Configuration {
         self.stored.note(self.builder.book(), Instant::now());
     }
 
+    /// Tells the authors of objects what is to be said of them: those of files in the log.
     fn tell(&mut self, news: Vec<Diagnostic>, built: &Built) {
+        built.write_statuses(&mut [&mut self.files]);
         let mut findings: Diagnostics = news.into_iter().collect();
         if !Arc::ptr_eq(&self.told, &built.diagnostics) {
             findings.extend(built.diagnostics.iter().filter(|d| !self.told.iter().any(|told| told == *d)).cloned());
@@ -298,7 +300,7 @@ impl Configuration {
     }
 
     fn world(&self, generation: u64, noticed: Noticed, causes: Arc<[Cause]>, built: Built) -> World {
-        let mut diagnostics = self.files.diagnostics();
+        let mut diagnostics = self.files.findings();
         diagnostics.extend(built.diagnostics.iter().cloned());
         diagnostics.sort();
         World {
@@ -486,7 +488,7 @@ fn classify(files: &mut Files, notice: &Notice) -> Option<Change> {
 fn count(world: &World, metrics: &Metrics) {
     let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
     metrics.services.store(number(world.snapshot.services.len()), Relaxed);
-    metrics.virtual_services.store(number(world.snapshot.virtual_services.len()), Relaxed);
+    metrics.virtual_services.store(number(world.snapshot.route_sets.len()), Relaxed);
     metrics.refused_files.store(number(world.refused.len()), Relaxed);
 }
 

@@ -18,13 +18,13 @@ fn main() -> std::io::Result<()> {
         let mut builder = Builder::new(MeshConfig::default(), AddressBook::default()).checked(false);
         let all: Vec<_> = (0..services).map(|n| (Path::new(&path(n)).into(), objects(n))).collect();
         let start = Instant::now();
-        builder.apply(all);
+        builder.apply_files(all);
         let first = start.elapsed();
         let mut took: Vec<_> = (0..ADDED)
             .map(|n| {
                 let added = objects(20_000 + n);
                 let start = Instant::now();
-                builder.apply([(Path::new(&path(20_000 + n)).into(), added)]);
+                builder.apply_files([(Path::new(&path(20_000 + n)).into(), added)]);
                 start.elapsed()
             })
             .collect();

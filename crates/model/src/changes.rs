@@ -10,7 +10,7 @@ use evenkeel_base::hostname::Hostname;
 use imbl::ordmap::DiffItem;
 
 use crate::workload::Pod;
-use crate::{DestinationRule, Key, List, Service, Snapshot, VirtualService, Workload};
+use crate::{DestinationRule, Key, List, RouteSet, Service, Snapshot, Workload};
 
 /// What is different between two snapshots.
 #[derive(Debug, Clone, Default)]
@@ -25,7 +25,7 @@ pub struct Changes {
     pub sidecars: bool,
     /// Hosts of which a service came, went or changed.
     pub services: BTreeSet<Hostname>,
-    /// Hosts, wildcards too, that a VirtualService which came, went or changed has or had.
+    /// Hosts, wildcards too, that a route set which came, went or changed has or had.
     pub routed: BTreeSet<Hostname>,
     /// Hosts, wildcards too, of DestinationRules that came, went or changed.
     rules: BTreeSet<Hostname>,
@@ -44,8 +44,8 @@ impl Changes {
         for (old, new) in old.destination_rules.differing(&new.destination_rules) {
             differing(&old, &new).into_iter().for_each(|rule| all.add_rule(rule));
         }
-        for ruling in old.virtual_services.differing(&new.virtual_services) {
-            all.add_virtual_service(ruling);
+        for ruling in old.route_sets.differing(&new.route_sets) {
+            all.add_route_set(ruling);
         }
         for workload in old.workloads.differing(&new.workloads) {
             all.add_workload(workload);
@@ -93,13 +93,13 @@ impl Changes {
         self.rules.insert(rule.host.clone());
     }
 
-    fn add_virtual_service(&mut self, ruling: &VirtualService) {
+    fn add_route_set(&mut self, ruling: &RouteSet) {
         for host in &ruling.hosts {
-            self.exact.insert(Key::VirtualServices(host.value.clone()));
+            self.exact.insert(Key::RouteSets(host.value.clone()));
             self.routed.insert(host.value.clone());
         }
-        self.exact.extend(ruling.destinations().map(|to| Key::VirtualServicesTo(to.host.clone())));
-        self.exact.extend(ruling.gateways.iter().cloned().map(Key::VirtualServicesAt));
+        self.exact.extend(ruling.destinations().map(|to| Key::RouteSetsTo(to.host.clone())));
+        self.exact.extend(ruling.gateways.iter().cloned().map(Key::RouteSetsAt));
     }
 
     /// Whether nothing is different.
@@ -114,7 +114,7 @@ impl Changes {
             || match key {
                 Key::Mesh => self.mesh,
                 Key::DestinationRules(host) => covered(&self.rules, host),
-                Key::VirtualServices(host) => covered(&self.routed, host),
+                Key::RouteSets(host) => covered(&self.routed, host),
                 _ => false,
             }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::{Span, Spanned};
 
-use crate::{Labels, VirtualService};
+use crate::{Labels, RouteSet};
 
 /// Servers on the routers a selector names.
 #[derive(Debug, Clone, PartialEq)]
@@ -73,7 +73,7 @@ impl fmt::Display for ServerProtocol {
 /// A host of a server, `[namespace/]host`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GatewayHost {
-    /// Only VirtualServices of this namespace may bind; none = any (`*`).
+    /// Only route sets of this namespace may bind; none = any (`*`).
     pub namespace: Option<Arc<str>>,
     /// The host; may be a wildcard.
     pub host: Hostname,
@@ -160,9 +160,9 @@ impl GatewayHost {
         self.namespace.as_deref().is_none_or(|own| own == namespace) && self.host.covers(host)
     }
 
-    /// The name under which a VirtualService's host is served here, if it is: the more specific of the two.
-    pub fn intersection<'a>(&'a self, virtual_service: &VirtualService, host: &'a Hostname) -> Option<&'a Hostname> {
-        let namespace_fits = self.namespace.as_deref().is_none_or(|own| own == &*virtual_service.namespace);
+    /// The name under which a route set's host is served here, if it is: the more specific of the two.
+    pub fn intersection<'a>(&'a self, route_set: &RouteSet, host: &'a Hostname) -> Option<&'a Hostname> {
+        let namespace_fits = self.namespace.as_deref().is_none_or(|own| own == &*route_set.namespace);
         match namespace_fits {
             true if self.host.covers(host) => Some(host),
             true if host.covers(&self.host) => Some(&self.host),

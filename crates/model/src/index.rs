@@ -6,8 +6,8 @@ use std::sync::Arc;
 use evenkeel_base::hostname::Hostname;
 use imbl::OrdMap;
 
-use crate::build::Rank;
-use crate::{DestinationRule, GatewayRef, List, Ordered, VirtualService, Workload};
+use crate::derive::Rank;
+use crate::{DestinationRule, GatewayRef, List, Ordered, RouteSet, Workload};
 
 /// Objects by a host that may be a wildcard, those of one host in the order of precedence.
 pub(crate) type ByHost<T> = OrdMap<Hostname, List<T>>;
@@ -15,11 +15,11 @@ pub(crate) type ByHost<T> = OrdMap<Hostname, List<T>>;
 /// The indexes of one snapshot. They share all that did not change with the snapshot before.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Index {
-    pub(crate) virtual_services: ByHost<VirtualService>,
+    pub(crate) route_sets: ByHost<RouteSet>,
     /// By the services they lead to; in the order of precedence.
-    pub(crate) routes_to: ByHost<VirtualService>,
+    pub(crate) routes_to: ByHost<RouteSet>,
     /// In the order of precedence.
-    pub(crate) at_gateway: OrdMap<GatewayRef, Ordered<Rank, VirtualService>>,
+    pub(crate) at_gateway: OrdMap<GatewayRef, Ordered<Rank, RouteSet>>,
     /// The namespaces that have rules for a host.
     pub(crate) ruling_namespaces: OrdMap<Hostname, Arc<[Arc<str>]>>,
     /// By namespace.

@@ -4,27 +4,29 @@
 //! object keeps the place in the user's file it came from.
 
 mod address_book;
-mod build;
 mod changes;
+mod derive;
 pub mod destination_rule;
 pub mod gateway;
 mod index;
 mod list;
 pub mod mesh;
 pub mod policy;
+pub mod route_set;
 pub mod service;
 pub mod sidecar;
 pub mod snapshot;
 mod sorted;
+mod source;
+mod status;
 pub mod tracked;
 pub mod traffic;
-pub mod virtual_service;
 pub mod visibility;
 pub mod workload;
 
 pub use address_book::AddressBook;
-pub use build::{Builder, Built, Place, build};
 pub use changes::Changes;
+pub use derive::{Builder, Built, build};
 pub use destination_rule::{
     ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, Http2Keepalive, LbPolicy, LoadBalancer, LocalityLb,
     OutlierDetection, ProxyProtocol, RetryBudget, Shares, Subset, TcpKeepalive, TrafficPolicy, Warmup,
@@ -33,15 +35,17 @@ pub use gateway::{Gateway, GatewayHost, Server, ServerProtocol, ServerTls, Serve
 pub use list::{Grouped, List, Ordered};
 pub use mesh::{MeshConfig, OutboundTrafficPolicy};
 pub use policy::{AuthorizationAction, AuthorizationPolicy, MtlsMode, PeerAuthentication};
+pub use route_set::{
+    Destination, DestinationState, DirectResponse, GatewayRef, HttpAction, HttpMatch, HttpRoute, L4Match, L4Route,
+    Redirect, RedirectPort, RetryPolicy, Rewrite, RouteSet, TlsRoute, WeightedDestination,
+};
 pub use service::{Endpoint, EndpointAddress, Protocol, Resolution, Service, ServicePort, TargetPort};
 pub use sidecar::{EgressListener, Imports, IngressEndpoint, IngressListener, Sidecar, SidecarOutboundPolicy};
 pub use snapshot::Snapshot;
 pub use sorted::SortedMap;
+pub use source::{Address, Entry, LastGood, Place, Source, SourceEvent, Taken};
+pub use status::{Condition, Status, StatusSink};
 pub use tracked::{Key, Reads, Tracked};
 pub use traffic::{HeaderMatch, HeaderOperations, Headers, StringMatch};
-pub use virtual_service::{
-    Destination, DestinationState, DirectResponse, GatewayRef, HttpAction, HttpMatch, HttpRoute, L4Match, L4Route,
-    Redirect, RedirectPort, RetryPolicy, Rewrite, TlsRoute, VirtualService, WeightedDestination,
-};
 pub use visibility::{Viewer, Visibility};
 pub use workload::{ContainerPort, Labels, Selectable, Workload};

@@ -8,7 +8,7 @@ use evenkeel_base::Span;
 use evenkeel_base::hostname::Hostname;
 
 use crate::workload::InboundPort;
-use crate::{ConnectionPool, Destination, Labels, Protocol, Service, VirtualService, Workload};
+use crate::{ConnectionPool, Destination, Labels, Protocol, RouteSet, Service, Workload};
 
 /// What the proxies of a namespace see of the mesh, and what leads to their workloads.
 #[derive(Debug, Clone, PartialEq)]
@@ -118,9 +118,9 @@ impl Imports {
         self.hosts_in(namespace, client).any(|import| import.covers(host))
     }
 
-    /// Whether a proxy in `client` sees a VirtualService. As in Istio one of its hosts has to be imported from its own namespace; that
+    /// Whether a proxy in `client` sees a route set. As in Istio one of its hosts has to be imported from its own namespace; that
     /// of a wildcard is by any name under it.
-    pub fn include_routes(&self, routes: &VirtualService, client: &str) -> bool {
+    pub fn include_routes(&self, routes: &RouteSet, client: &str) -> bool {
         let meets = |import: &Hostname| routes.hosts.iter().any(|host| import.covers(host) || host.covers(import));
         self.hosts_in(&routes.namespace, client).any(meets)
     }
@@ -149,13 +149,13 @@ impl Sidecar {
         service.ports.iter().any(|port| self.imports_port(service, port.number, client))
     }
 
-    /// Whether a proxy in `client` follows a VirtualService for calls to this port.
-    pub fn imports_routes(&self, routes: &VirtualService, port: u16, client: &str) -> bool {
+    /// Whether a proxy in `client` follows a route set for calls to this port.
+    pub fn imports_routes(&self, routes: &RouteSet, port: u16, client: &str) -> bool {
         self.egress(port).is_some_and(|listener| listener.imports.include_routes(routes, client))
     }
 
-    /// Whether a proxy in `client` follows a VirtualService for calls to any port.
-    pub fn imports_routes_anywhere(&self, routes: &VirtualService, client: &str) -> bool {
+    /// Whether a proxy in `client` follows a route set for calls to any port.
+    pub fn imports_routes_anywhere(&self, routes: &RouteSet, client: &str) -> bool {
         self.egress.iter().any(|listener| listener.imports.include_routes(routes, client))
     }
 

@@ -15,7 +15,7 @@ use crate::service::{EndpointsByPort, preferred};
 use crate::workload::{Pod, Selectable, selects};
 use crate::{
     AuthorizationAction, AuthorizationPolicy, DestinationRule, Endpoint, Gateway, GatewayRef, Grouped, Labels, List,
-    MeshConfig, MtlsMode, Ordered, PeerAuthentication, Place, Service, Sidecar, Viewer, VirtualService, Workload,
+    MeshConfig, MtlsMode, Ordered, PeerAuthentication, Place, RouteSet, Service, Sidecar, Viewer, Workload,
 };
 
 /// Everything the control plane knows at one moment. Never changed: the next one shares with it all that
@@ -32,9 +32,9 @@ pub struct Snapshot {
     pub endpoints: OrdMap<(Arc<str>, Hostname), Arc<EndpointsByPort>>,
     /// All workloads, ordered by namespace and Pod.
     pub workloads: Ordered<Pod, Workload>,
-    /// All VirtualServices, in the order of precedence. Where two claim a host in the mesh, the later one appears there
+    /// All route sets, in the order of precedence. Where two claim a host in the mesh, the later one appears there
     /// without it.
-    pub virtual_services: Ordered<(Place, usize), VirtualService>,
+    pub route_sets: Ordered<(Place, usize), RouteSet>,
     /// All DestinationRules by namespace and host, there in the order of precedence; those for one host are already merged.
     pub destination_rules: Grouped<(Arc<str>, Hostname), DestinationRule>,
     /// All Gateways, in the order of precedence.
@@ -45,6 +45,9 @@ pub struct Snapshot {
     pub sidecars: List<Sidecar>,
     /// All AuthorizationPolicies, ordered by namespace and name.
     pub authorization_policies: List<AuthorizationPolicy>,
+    /// What tests make of a kind that is not supported yet.
+    #[cfg(test)]
+    pub(crate) examples: List<crate::derive::example::Example>,
     /// Where queries look first.
     pub(crate) index: Index,
 }
@@ -120,26 +123,22 @@ impl Snapshot {
         self.workloads.get(&(namespace.clone(), pod.clone()))
     }
 
-    /// The VirtualServices that apply at `gateway` and that a proxy sees, in order of precedence.
-    pub fn virtual_services_at(
-        &self,
-        gateway: &GatewayRef,
-        proxy: &(impl Viewer + ?Sized),
-    ) -> Vec<&Arc<VirtualService>> {
+    /// The route sets that apply at `gateway` and that a proxy sees, in order of precedence.
+    pub fn route_sets_at(&self, gateway: &GatewayRef, proxy: &(impl Viewer + ?Sized)) -> Vec<&Arc<RouteSet>> {
         let here = self.index.at_gateway.get(gateway).into_iter().flat_map(Ordered::iter);
         here.filter(|v| v.export_to.seen_by(proxy)).collect()
     }
 
     /// Of those, the ones that serve `host` by its name or a wildcard, the most specific first. In the mesh only the
     /// first is used; a gateway merges the routes of those with the same host.
-    pub fn virtual_services_for(
+    pub fn route_sets_for(
         &self,
         gateway: &GatewayRef,
         proxy: &(impl Viewer + ?Sized),
         host: &Hostname,
-    ) -> Vec<&Arc<VirtualService>> {
-        let mut found: Vec<&Arc<VirtualService>> = Vec::new();
-        for service in covering(&self.index.virtual_services, host) {
+    ) -> Vec<&Arc<RouteSet>> {
+        let mut found: Vec<&Arc<RouteSet>> = Vec::new();
+        for service in covering(&self.index.route_sets, host) {
             // One with several hosts that cover this one counts by the most specific.
             let is_new = !found.iter().any(|other| Arc::ptr_eq(other, service));
             if is_new && service.applies_at(gateway) && service.export_to.seen_by(proxy) {
@@ -149,24 +148,24 @@ impl Snapshot {
         found
     }
 
-    /// The VirtualServices with exactly this host, in the order of precedence.
-    pub fn virtual_services_naming(&self, host: &Hostname) -> Vec<&Arc<VirtualService>> {
-        self.index.virtual_services.get(host.as_str()).into_iter().flatten().collect()
+    /// The route sets with exactly this host, in the order of precedence.
+    pub fn route_sets_naming(&self, host: &Hostname) -> Vec<&Arc<RouteSet>> {
+        self.index.route_sets.get(host.as_str()).into_iter().flatten().collect()
     }
 
-    /// The VirtualServices that lead to exactly this host, in the order of precedence.
-    pub fn virtual_services_to(&self, host: &Hostname) -> &[Arc<VirtualService>] {
+    /// The route sets that lead to exactly this host, in the order of precedence.
+    pub fn route_sets_to(&self, host: &Hostname) -> &[Arc<RouteSet>] {
         self.index.routes_to.get(host.as_str()).map_or(&[], |list| list)
     }
 
-    /// The places of VirtualServices in the order of precedence, by their addresses. One walk finds them all: where there are
+    /// The places of route sets in the order of precedence, by their addresses. One walk finds them all: where there are
     /// thousands, one for each comparison of a sort would be millions of steps.
     pub fn precedence<'a>(
         &self,
-        rulings: impl IntoIterator<Item = &'a Arc<VirtualService>>,
-    ) -> HashMap<*const VirtualService, usize> {
+        rulings: impl IntoIterator<Item = &'a Arc<RouteSet>>,
+    ) -> HashMap<*const RouteSet, usize> {
         let wanted: HashSet<_> = rulings.into_iter().map(Arc::as_ptr).collect();
-        let all = self.virtual_services.iter().map(Arc::as_ptr).enumerate();
+        let all = self.route_sets.iter().map(Arc::as_ptr).enumerate();
         let found = all.filter(|(_, ruling)| wanted.contains(ruling));
         found.map(|(place, ruling)| (ruling, place)).take(wanted.len()).collect()
     }

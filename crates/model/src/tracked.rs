@@ -9,7 +9,7 @@ use evenkeel_base::hostname::Hostname;
 use crate::workload::Selectable;
 use crate::{
     AuthorizationPolicy, DestinationRule, Endpoint, Gateway, GatewayRef, Labels, MeshConfig, MtlsMode,
-    PeerAuthentication, Service, Snapshot, Viewer, VirtualService,
+    PeerAuthentication, RouteSet, Service, Snapshot, Viewer,
 };
 
 /// What an answer was made of. Two snapshots that agree on all keys of an answer give the same answer.
@@ -25,12 +25,12 @@ pub enum Key {
     Endpoints(Arc<str>, Hostname),
     /// The DestinationRules whose host covers this one.
     DestinationRules(Hostname),
-    /// The VirtualServices with a host that covers this one.
-    VirtualServices(Hostname),
-    /// The VirtualServices that lead to this host.
-    VirtualServicesTo(Hostname),
-    /// The VirtualServices that apply at a gateway, and all about them.
-    VirtualServicesAt(GatewayRef),
+    /// The route sets with a host that covers this one.
+    RouteSets(Hostname),
+    /// The route sets that lead to this host.
+    RouteSetsTo(Hostname),
+    /// The route sets that apply at a gateway, and all about them.
+    RouteSetsAt(GatewayRef),
     /// The Gateways.
     Gateways,
     /// Those of them that pass TLS on to the service its SNI names.
@@ -136,40 +136,35 @@ impl<'a> Tracked<'a> {
         self.reads.note(Key::Endpoints(service.namespace.clone(), service.host.clone()));
     }
 
-    /// See [`Snapshot::virtual_services_at`]. Made anew when any of them changes.
-    pub fn virtual_services_at(self, gateway: &GatewayRef, proxy: &impl Viewer) -> Vec<&'a Arc<VirtualService>> {
-        self.reads.note(Key::VirtualServicesAt(gateway.clone()));
-        self.snapshot.virtual_services_at(gateway, proxy)
+    /// See [`Snapshot::route_sets_at`]. Made anew when any of them changes.
+    pub fn route_sets_at(self, gateway: &GatewayRef, proxy: &impl Viewer) -> Vec<&'a Arc<RouteSet>> {
+        self.reads.note(Key::RouteSetsAt(gateway.clone()));
+        self.snapshot.route_sets_at(gateway, proxy)
     }
 
-    /// See [`Snapshot::virtual_services_for`].
-    pub fn virtual_services_for(
-        self,
-        gateway: &GatewayRef,
-        proxy: &impl Viewer,
-        host: &Hostname,
-    ) -> Vec<&'a Arc<VirtualService>> {
-        self.reads.note(Key::VirtualServices(host.clone()));
-        self.snapshot.virtual_services_for(gateway, proxy, host)
+    /// See [`Snapshot::route_sets_for`].
+    pub fn route_sets_for(self, gateway: &GatewayRef, proxy: &impl Viewer, host: &Hostname) -> Vec<&'a Arc<RouteSet>> {
+        self.reads.note(Key::RouteSets(host.clone()));
+        self.snapshot.route_sets_for(gateway, proxy, host)
     }
 
-    /// See [`Snapshot::virtual_services_naming`].
-    pub fn virtual_services_naming(self, host: &Hostname) -> Vec<&'a Arc<VirtualService>> {
-        self.reads.note(Key::VirtualServices(host.clone()));
-        self.snapshot.virtual_services_naming(host)
+    /// See [`Snapshot::route_sets_naming`].
+    pub fn route_sets_naming(self, host: &Hostname) -> Vec<&'a Arc<RouteSet>> {
+        self.reads.note(Key::RouteSets(host.clone()));
+        self.snapshot.route_sets_naming(host)
     }
 
-    /// See [`Snapshot::virtual_services_to`].
-    pub fn virtual_services_to(self, host: &Hostname) -> &'a [Arc<VirtualService>] {
-        self.reads.note(Key::VirtualServicesTo(host.clone()));
-        self.snapshot.virtual_services_to(host)
+    /// See [`Snapshot::route_sets_to`].
+    pub fn route_sets_to(self, host: &Hostname) -> &'a [Arc<RouteSet>] {
+        self.reads.note(Key::RouteSetsTo(host.clone()));
+        self.snapshot.route_sets_to(host)
     }
 
     /// See [`Snapshot::precedence`]. Nothing is noted: two keep their order, or one of them has changed.
     pub fn precedence<'b>(
         self,
-        rulings: impl IntoIterator<Item = &'b Arc<VirtualService>>,
-    ) -> HashMap<*const VirtualService, usize> {
+        rulings: impl IntoIterator<Item = &'b Arc<RouteSet>>,
+    ) -> HashMap<*const RouteSet, usize> {
         self.snapshot.precedence(rulings)
     }
 

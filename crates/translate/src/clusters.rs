@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use evenkeel_api::Kind;
 use evenkeel_base::Span;
 use evenkeel_model::service::ServicePort;
 use evenkeel_model::workload::InboundPort;
@@ -148,7 +149,7 @@ pub fn passed_on(
 
 fn set_origin(rule: Option<&DestinationRule>, cluster: &mut Cluster) {
     if let Some(rule) = rule {
-        let path = origin::config_path("destination-rule", &rule.namespace, &rule.name);
+        let path = origin::config_path(Kind::DestinationRule, &rule.namespace, &rule.name);
         cluster.metadata = Some(metadata("istio", "config", &path));
     }
 }

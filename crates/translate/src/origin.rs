@@ -1,5 +1,6 @@
 //! How resources say which object of the user caused them.
 
+use evenkeel_api::Kind;
 use evenkeel_base::Span;
 use evenkeel_model::{DestinationRule, Service, Subset};
 
@@ -10,6 +11,34 @@ pub fn of_cluster(service: &Service, rule: Option<&DestinationRule>, subset: Opt
 }
 
 /// Istio's path of an object, as in `metadata.filter_metadata.istio.config` of clusters and routes.
-pub fn config_path(kind: &str, namespace: &str, name: &str) -> String {
-    format!("/apis/networking.istio.io/v1/namespaces/{namespace}/{kind}/{name}")
+pub fn config_path(kind: Kind, namespace: &str, name: &str) -> String {
+    let (group, version) = (kind.group(), kind.versions().first().copied().unwrap_or("v1"));
+    format!("/apis/{group}/{version}/namespaces/{namespace}/{}/{name}", dashed(kind.as_str()))
+}
+
+/// `virtual-service` of `VirtualService`.
+fn dashed(kind: &str) -> String {
+    let mut text = String::with_capacity(kind.len() + 2);
+    let mut last_is_lower = false;
+    for letter in kind.chars() {
+        if letter.is_ascii_uppercase() && last_is_lower {
+            text.push('-');
+        }
+        last_is_lower = letter.is_ascii_lowercase();
+        text.push(letter.to_ascii_lowercase());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_have_the_paths_that_istio_gives_them() {
+        let check = |kind, expected: &str| assert_eq!(config_path(kind, "shop", "a"), expected);
+        check(Kind::VirtualService, "/apis/networking.istio.io/v1/namespaces/shop/virtual-service/a");
+        check(Kind::DestinationRule, "/apis/networking.istio.io/v1/namespaces/shop/destination-rule/a");
+        check(Kind::KubernetesGateway, "/apis/gateway.networking.k8s.io/v1/namespaces/shop/gateway/a");
+    }
 }

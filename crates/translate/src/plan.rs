@@ -1,6 +1,6 @@
 //! What a proxy's resources are made of: units, each made by one function from what it asks.
 //!
-//! There is one unit for each service and for each host of VirtualServices, so that a change to one of them is work for
+//! There is one unit for each service and for each host of route sets, so that a change to one of them is work for
 //! that unit alone. Where several services share a resource (the route table of a port, the listener of an address),
 //! their units give parts of it, and an assembly, a unit as well, puts the parts together.
 
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use evenkeel_base::Span;
 use evenkeel_base::hostname::Hostname;
-use evenkeel_model::{Snapshot, VirtualService};
+use evenkeel_model::{RouteSet, Snapshot};
 use evenkeel_xds::{Any, Resource, ResourceType};
 use prost::Name;
 
@@ -31,7 +31,7 @@ pub enum Unit {
     Gateways,
     /// What leads to the service of this host.
     Service(Hostname),
-    /// What VirtualServices say of this host beyond the traffic of a service.
+    /// What route sets say of this host beyond the traffic of a service.
     Routed(Hostname),
     /// What is put together from the parts other units gave.
     Assembly(Collection),
@@ -69,7 +69,7 @@ pub enum Part {
     VirtualHost(routes::HostPart),
     /// A server of a router that has the route configuration, or the listener.
     Server(u16, Span),
-    /// What a VirtualService, or the server itself, says of a host.
+    /// What a route set, or the server itself, says of a host.
     GatewayRoutes(GatewayRoutes),
     /// A name.
     Name(String, NameInfo),
@@ -92,7 +92,7 @@ impl Part {
     }
 }
 
-/// What a VirtualService, or the server itself, says of a host of a router.
+/// What a route set, or the server itself, says of a host of a router.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GatewayRoutes {
     /// Place of the server among those with the same route configuration.
@@ -102,7 +102,7 @@ pub struct GatewayRoutes {
     /// Whether plain requests are sent to https.
     pub https_redirect: bool,
     /// Whose routes these are; `None`: the server's.
-    pub ruling: Option<Arc<VirtualService>>,
+    pub ruling: Option<Arc<RouteSet>>,
     /// The routes, in order.
     pub routes: Vec<Route>,
     /// Where the user asked for it.
@@ -137,7 +137,7 @@ impl Output {
 
 /// Notes where the user asked for a resource.
 pub fn with_origin(resource: Resource, origin: Option<Span>) -> Resource {
-    match origin.filter(|span| span.line > 0) {
+    match origin.filter(|span| span.line > 0 || span.is_object()) {
         Some(origin) => resource.with_origin(origin.to_string()),
         None => resource,
     }
@@ -160,7 +160,7 @@ impl Unit {
     /// The units that there are because of what is in the mesh.
     pub fn of_mesh(snapshot: &Snapshot) -> impl Iterator<Item = Self> {
         let services = snapshot.services.iter().map(|service| Self::Service(service.host.clone()));
-        let hosts = snapshot.virtual_services.iter().flat_map(|ruling| &ruling.hosts);
+        let hosts = snapshot.route_sets.iter().flat_map(|ruling| &ruling.hosts);
         services.chain(hosts.map(|host| Self::Routed(host.value.clone())))
     }
 
@@ -168,7 +168,7 @@ impl Unit {
     pub fn exists(&self, snapshot: &Snapshot) -> bool {
         match self {
             Self::Service(host) => !snapshot.services_of(host.as_str()).is_empty(),
-            Self::Routed(host) => !snapshot.virtual_services_naming(host).is_empty(),
+            Self::Routed(host) => !snapshot.route_sets_naming(host).is_empty(),
             Self::Basics | Self::Inbound | Self::Gateways | Self::Assembly(_) => true,
         }
     }

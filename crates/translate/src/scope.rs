@@ -8,8 +8,8 @@ use evenkeel_base::hostname::Hostname;
 use evenkeel_model::service::ServicePort;
 use evenkeel_model::workload::InboundPort;
 use evenkeel_model::{
-    Destination, GatewayRef, LbPolicy, LoadBalancer, OutboundTrafficPolicy, Resolution, Service, Sidecar,
-    SidecarOutboundPolicy, VirtualService,
+    Destination, GatewayRef, LbPolicy, LoadBalancer, OutboundTrafficPolicy, Resolution, RouteSet, Service, Sidecar,
+    SidecarOutboundPolicy,
 };
 
 use crate::context::{Carried, Context};
@@ -37,12 +37,12 @@ impl<'a> Context<'a> {
         imported.or_else(|| self.snapshot.service(host, self).filter(|_| self.is_led_to(sidecar, host, None)))
     }
 
-    /// Whether a VirtualService the proxy follows, or its outbound policy, leads to a host, and to this port of it.
+    /// Whether a route set the proxy follows, or its outbound policy, leads to a host, and to this port of it.
     fn is_led_to(&self, sidecar: &Sidecar, host: &Hostname, port: Option<u16>) -> bool {
         let namespace = self.namespace();
         let is_port = |to: &Destination| to.port.is_none() || port.is_none() || to.port == port;
         let is_there = |to: &Destination| to.host == *host && is_port(to);
-        let leads = |routes: &Arc<VirtualService>| {
+        let leads = |routes: &Arc<RouteSet>| {
             routes.applies_at(&GatewayRef::Mesh)
                 && routes.export_to.seen_by(self)
                 && sidecar.imports_routes_anywhere(routes, namespace)
@@ -52,7 +52,7 @@ impl<'a> Context<'a> {
             Some(SidecarOutboundPolicy::EgressProxy(to)) => is_there(to),
             _ => false,
         };
-        is_egress_proxy || self.snapshot.virtual_services_to(host).iter().any(leads)
+        is_egress_proxy || self.snapshot.route_sets_to(host).iter().any(leads)
     }
 
     /// The ports of a service that are carried, and how: those the workload may call, and those it may be led to.
@@ -118,14 +118,14 @@ impl<'a> Context<'a> {
         listener.is_some_and(|listener| listener.bind == Some(address))
     }
 
-    /// Whether the proxy follows a VirtualService for calls to this port.
-    pub fn follows(&self, routes: &VirtualService, port: u16) -> bool {
+    /// Whether the proxy follows a route set for calls to this port.
+    pub fn follows(&self, routes: &RouteSet, port: u16) -> bool {
         self.sidecar().is_none_or(|sidecar| sidecar.imports_routes(routes, port, self.namespace()))
     }
 
-    /// The VirtualService that rules the traffic of a service's port in the mesh.
-    pub fn virtual_service(&self, service: &Service, port: u16) -> Option<&'a Arc<VirtualService>> {
-        let found = self.snapshot.virtual_services_for(&GatewayRef::Mesh, self, &service.host);
+    /// The route set that rules the traffic of a service's port in the mesh.
+    pub fn route_set(&self, service: &Service, port: u16) -> Option<&'a Arc<RouteSet>> {
+        let found = self.snapshot.route_sets_for(&GatewayRef::Mesh, self, &service.host);
         found.into_iter().find(|routes| self.follows(routes, port))
     }
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use evenkeel_base::suggest::closest;
 use evenkeel_base::yaml::{Mapping, Node, Scalar, Value};
-use evenkeel_base::{Diagnostic, Span};
+use evenkeel_base::{Diagnostic, SourceId, Span};
 
 use crate::decode::{Context, Decode};
 use crate::resource::is_known;
@@ -173,6 +173,8 @@ fn made(name: Arc<str>, namespace: Arc<str>, origin: Span, resource: Resource, r
         owners: Vec::new(),
         resource,
         origin,
+        source: SourceId::files(),
+        generation: None,
         text: 0,
         refused: Some(refusal),
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use evenkeel_api::Kind;
 use evenkeel_api::decode::{Decode, Field, Schema, Status};
-use evenkeel_api::{istio, kubernetes};
+use evenkeel_api::{gateway_api, istio, kubernetes};
 
 /// Calls `visit` with the path and table of every struct below a schema.
 fn walk(path: &str, schema: &Schema, visit: &mut impl FnMut(&str, &'static [Field])) {
@@ -42,13 +42,22 @@ fn schemas() -> Vec<(&'static str, Schema)> {
         ("Sidecar", istio::Sidecar::schema()),
         ("PeerAuthentication", istio::PeerAuthentication::schema()),
         ("AuthorizationPolicy", istio::AuthorizationPolicy::schema()),
+        ("Gateway (gateway.networking.k8s.io)", gateway_api::Gateway::schema()),
     ]
 }
 
 #[test]
 fn every_kind_is_checked_here() {
-    let names: Vec<&str> = schemas().into_iter().map(|(name, _)| name).collect();
+    let names: Vec<&str> = schemas().into_iter().map(|(name, _)| name.split(' ').next().unwrap_or(name)).collect();
     assert_eq!(names, Kind::ALL.iter().map(|k| k.as_str()).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_kind_is_a_group_and_a_name() {
+    let keys: BTreeSet<(&str, &str)> = Kind::ALL.iter().map(|kind| (kind.group(), kind.as_str())).collect();
+    assert_eq!(keys.len(), Kind::ALL.len());
+    let gateways: Vec<&str> = Kind::ALL.iter().filter(|k| k.as_str() == "Gateway").map(|k| k.group()).collect();
+    assert_eq!(gateways, ["networking.istio.io", "gateway.networking.k8s.io"]);
 }
 
 #[test]

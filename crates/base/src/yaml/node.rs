@@ -163,6 +163,32 @@ impl Node {
         }
     }
 
+    /// A value that was written in no file: all of it is at `span`.
+    pub fn from_json(json: &serde_json::Value, span: &Span) -> Self {
+        use serde_json::Value as Json;
+        let scalar = |text: String, quoted: bool, ty| Value::Scalar(Scalar { text: text.into(), quoted, ty });
+        let value = match json {
+            Json::Null => scalar("null".to_owned(), false, ScalarType::Null),
+            Json::Bool(value) => scalar(value.to_string(), false, ScalarType::Bool(*value)),
+            Json::String(text) => scalar(text.clone(), true, ScalarType::Str),
+            Json::Number(number) => {
+                let whole = number.as_i128().map(ScalarType::Int);
+                let ty = whole.or_else(|| number.as_f64().map(ScalarType::Float)).unwrap_or(ScalarType::Str);
+                scalar(number.to_string(), false, ty)
+            }
+            Json::Array(items) => Value::Sequence(items.iter().map(|item| Self::from_json(item, span)).collect()),
+            Json::Object(entries) => {
+                let entry = |(key, value): (&String, &Json)| Entry {
+                    key: key.as_str().into(),
+                    key_span: span.clone(),
+                    value: Self::from_json(value, span),
+                };
+                Value::Mapping(Mapping(entries.iter().map(entry).collect()))
+            }
+        };
+        Self { value, span: span.clone() }
+    }
+
     /// The node at a path such as `static_resources.listeners[0].name`. A step that is not found as written is looked
     /// up in the other of protobuf's two spellings (`static_resources`, `staticResources`).
     pub fn at_path(&self, path: &str) -> Option<&Node> {

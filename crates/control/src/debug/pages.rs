@@ -217,7 +217,7 @@ impl Pages {
         let mut add = |kind: &str, namespace: &str, name: &str, origin: &evenkeel_base::Span| {
             all.push(json!({ "kind": kind, "namespace": namespace, "name": name, "origin": origin.to_string() }));
         };
-        snapshot.virtual_services.iter().for_each(|o| add("VirtualService", &o.namespace, &o.name, &o.origin));
+        snapshot.route_sets.iter().for_each(|o| add(o.kind.as_str(), &o.namespace, &o.name, &o.origin));
         snapshot.destination_rules.iter().for_each(|o| add("DestinationRule", &o.namespace, &o.name, &o.origin));
         snapshot.gateways.iter().for_each(|o| add("Gateway", &o.namespace, &o.name, &o.origin));
         snapshot.sidecars.iter().for_each(|o| add("Sidecar", &o.namespace, &o.name, &o.origin));

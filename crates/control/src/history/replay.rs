@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use evenkeel_model::{Builder, MeshConfig, Snapshot};
+use evenkeel_model::{Builder, MeshConfig, Snapshot, Source};
 use evenkeel_translate::Translator;
 use evenkeel_xds::{Cause, Resource, ResourceSet, ResourceType};
 
@@ -93,19 +93,17 @@ impl Playback {
         let mesh = MeshConfig { trust_domain: checkpoint.trust_domain.as_str().into(), ..MeshConfig::default() };
         let mut builder = Builder::new(mesh, checkpoint.addresses).checked(false);
         let mut files = Files::new(Vec::new());
-        let mut changed = Vec::new();
         for (path, text) in checkpoint.files {
             let good = text.good.into_iter().chain([text.present]);
-            changed.extend(good.filter_map(|text| files.replay(&path, Some(&text))));
+            good.for_each(|text| files.replay(&path, Some(&text)));
         }
-        let snapshot = builder.apply(changed).snapshot;
+        let snapshot = builder.apply(files.tell()).snapshot;
         Self { files, builder, snapshot }
     }
 
     fn take(&mut self, change: &Change) {
-        let files = change.files.iter();
-        let changed: Vec<_> = files.filter_map(|(path, text)| self.files.replay(path, text.as_deref())).collect();
-        self.snapshot = self.builder.apply(changed).snapshot;
+        change.files.iter().for_each(|(path, text)| self.files.replay(path, text.as_deref()));
+        self.snapshot = self.builder.apply(self.files.tell()).snapshot;
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use evenkeel_model::{AddressBook, Builder, Labels, MeshConfig, Snapshot};
+use evenkeel_model::{AddressBook, Builder, Labels, MeshConfig, Snapshot, Source};
 use evenkeel_testkit::Random;
 use evenkeel_translate::ProxyView;
 use evenkeel_translate::view::{ClientKind, ProxyKind};
@@ -67,8 +67,8 @@ impl Live {
 
     fn edit(&mut self, path: &str, text: Option<&str>) {
         self.now += 1_000;
-        let changed = self.files.replay(Path::new(path), text);
-        let snapshot = self.builder.apply(changed).snapshot;
+        self.files.replay(Path::new(path), text);
+        let snapshot = self.builder.apply(self.files.tell()).snapshot;
         self.generation += u64::from(!Arc::ptr_eq(&snapshot, &self.snapshot));
         self.snapshot = snapshot;
         let files = BTreeMap::from([(PathBuf::from(path), text.map(str::to_owned))]);

@@ -21,14 +21,14 @@ impl Mesh {
     fn new(services: usize) -> Self {
         let mut builder = Builder::new(MeshConfig::default(), AddressBook::default()).checked(false);
         let files = (0..services).map(|n| (format!("s{n}.yaml"), whole_service(n)));
-        let snapshot = builder.apply(files.map(|(name, text)| parsed(&name, &text)).collect::<Vec<_>>()).snapshot;
+        let snapshot = builder.apply_files(files.map(|(name, text)| parsed(&name, &text)).collect::<Vec<_>>()).snapshot;
         let (worlds, world) = watch::channel(Arc::new(world(1, snapshot)));
         let options = PublishOptions { first_pushes: 100, compare: true };
         Self { builder, worlds, proxies: Proxies::new(world, Arc::default(), options) }
     }
 
     fn write(&mut self, name: &str, text: &str) {
-        let snapshot = self.builder.apply(vec![parsed(name, text)]).snapshot;
+        let snapshot = self.builder.apply_files(vec![parsed(name, text)]).snapshot;
         let generation = self.worlds.borrow().generation + 1;
         self.worlds.send_replace(Arc::new(world(generation, snapshot)));
         self.proxies.publish();
@@ -219,8 +219,8 @@ async fn what_is_built_anew_replaces_what_streams_hold() {
     let mut mesh = Mesh::new(3);
     let mut all = [Proxy::new(&mesh, 1, "a", &[1]).await, Proxy::new(&mesh, 2, "b", &[0]).await];
     let before = all.each_mut().map(Proxy::look);
-    let files = mesh.builder.files();
-    let snapshot = mesh.builder.rebuild(files).snapshot;
+    let told = mesh.builder.told();
+    let snapshot = mesh.builder.rebuild(told).snapshot;
     let generation = mesh.worlds.borrow().generation;
     mesh.worlds.send_replace(Arc::new(world(generation, snapshot)));
     mesh.proxies.rebuild();

@@ -12,7 +12,8 @@ use std::time::SystemTime;
 use std::{fs, io};
 
 use evenkeel_api::{Kind, Object, Resource};
-use evenkeel_base::{Diagnostic, Diagnostics, Sources};
+use evenkeel_base::{Diagnostic, Diagnostics, SourceId, Sources};
+use evenkeel_model::{Address, Entry, Source, SourceEvent};
 
 use self::file::{File, Parsed};
 pub use self::file::{RECALLED, Stamp};
@@ -44,6 +45,9 @@ pub struct Files {
     ignored: Ignored,
     /// What was parsed to tell a difference, until it is taken in.
     parsed: BTreeMap<PathBuf, Parsed>,
+    /// What the model has not been told yet.
+    told: Vec<SourceEvent>,
+    id: SourceId,
 }
 
 /// A directory nobody knows the content of, and what stands in for what it may hold.
@@ -73,6 +77,8 @@ impl Files {
             closed: BTreeMap::new(),
             ignored: Ignored::default(),
             parsed: BTreeMap::new(),
+            told: Vec::new(),
+            id: SourceId::files(),
         }
     }
 
@@ -109,6 +115,7 @@ impl Files {
         self.parsed.clear();
         let news = self.diagnostics().into_iter().filter(|d| !before.contains(&d.to_string()));
         result.news = news.collect();
+        self.told.append(&mut result.told);
         result
     }
 
@@ -161,6 +168,7 @@ impl Files {
                 }
             }
         }
+        self.told.append(&mut result.told);
         result
     }
 
@@ -174,9 +182,8 @@ impl Files {
         self.files.get(path).map(|file| &*file.text)
     }
 
-    /// Takes a text as that of a file (none: it is gone), without reading anything. Yields the file's objects if some
-    /// changed.
-    pub fn replay(&mut self, path: &Path, text: Option<&str>) -> Option<(Arc<Path>, Vec<Arc<Object>>)> {
+    /// Takes a text as that of a file (none: it is gone), without reading anything.
+    pub fn replay(&mut self, path: &Path, text: Option<&str>) {
         let mut result = Refresh::default();
         match text {
             None => self.remove(path, &mut result),
@@ -186,12 +193,12 @@ impl Files {
                 self.note_trouble(path);
             }
         }
-        result.changed.pop()
+        self.told.append(&mut result.told);
     }
 
     /// Reads all that is known anew from the texts known: equal to what there was, which nothing shares memory with. Yields all
-    /// files with their objects.
-    pub fn renew(&mut self) -> Vec<(Arc<Path>, Vec<Arc<Object>>)> {
+    /// of it.
+    pub fn renew(&mut self) -> SourceEvent {
         let files = std::mem::take(&mut self.files);
         self.files = files.iter().map(|(path, file)| (path.clone(), file.renewed())).collect();
         self.troubled = self.troubled.iter().cloned().collect();
@@ -201,7 +208,11 @@ impl Files {
             *key = (&**key).into();
         }
         let closed = self.closed.values().cloned();
-        self.files.values().map(|file| (file.key.clone(), file.good.clone())).chain(closed).collect()
+        let files = self.files.values().map(|file| (file.key.clone(), file.held.objects().to_vec()));
+        let entry = |(path, objects)| Entry { address: Address::File(path), created: 0, objects };
+        let entries = files.chain(closed).filter(|(_, objects)| !objects.is_empty()).map(entry);
+        self.told.clear();
+        SourceEvent::Snapshot(entries.collect())
     }
 
     fn remove(&mut self, path: &Path, result: &mut Refresh) {
@@ -209,8 +220,8 @@ impl Files {
         self.note_trouble(path);
         result.files_changed = true;
         result.read.push(file.key.clone());
-        if !file.good.is_empty() {
-            result.objects_of(&file.key, &file.good, &[]);
+        if !file.held.objects().is_empty() {
+            result.objects_of(&file.key, file.held.objects(), &[]);
         }
     }
 
@@ -244,7 +255,12 @@ impl Files {
     /// The last good objects of all files, in the order of their paths.
     pub fn objects(&self) -> Vec<Object> {
         let closed = self.closed.values().flat_map(|(_, objects)| objects);
-        self.files.values().flat_map(|file| &file.good).chain(closed).map(|object| (**object).clone()).collect()
+        self.files
+            .values()
+            .flat_map(|file| file.held.objects())
+            .chain(closed)
+            .map(|object| (**object).clone())
+            .collect()
     }
 
     /// Findings about the present content of all files.
@@ -261,14 +277,14 @@ impl Files {
     /// Those of them that never had a content without errors.
     pub fn never_accepted(&self) -> Vec<Arc<str>> {
         let closed = self.closed.keys().map(|path| path.to_string_lossy().into());
-        let never = |file: &&File| file.diagnostics.has_errors() && !file.was_good;
+        let never = |file: &&File| file.diagnostics.has_errors() && !file.held.was_good();
         self.troubled().filter(never).map(|file| file.path.clone()).chain(closed).collect()
     }
 
     /// Takes a text as what a file said last without errors, if nothing of that is known: one that is refused, or one in a
     /// directory that cannot be read. False if the text has errors itself.
     pub fn recall(&mut self, path: &Path, text: &str, result: &mut Refresh) -> bool {
-        if self.leaves_out(path) || self.files.get(path).is_some_and(|file| file.was_good) {
+        if self.leaves_out(path) || self.files.get(path).is_some_and(|file| file.held.was_good()) {
             return true;
         }
         let parsed = Parsed::of(path.to_string_lossy().into(), text.into());
@@ -284,6 +300,7 @@ impl Files {
             self.open(&directory, result);
             self.read_once.insert(directory);
         }
+        self.told.append(&mut result.told);
         true
     }
 
@@ -302,7 +319,9 @@ impl Files {
     /// Whether a file holds only endpoints, so that a change of it cannot change anything else.
     pub fn holds_only_endpoints(&self, path: &Path) -> bool {
         let file = self.files.get(&self.as_given(path));
-        file.is_some_and(|file| !file.good.is_empty() && file.good.iter().all(|object| is_endpoints(object)))
+        file.is_some_and(|file| {
+            !file.held.objects().is_empty() && file.held.objects().iter().all(|object| is_endpoints(object))
+        })
     }
 
     /// What is different in a file that was written.
@@ -319,7 +338,7 @@ impl Files {
             return Difference::None;
         }
         let parsed = Parsed::of(path.to_string_lossy().into(), text.into());
-        let old = known.map_or(&[][..], |file| &file.good);
+        let old = known.map_or(&[][..], |file| file.held.objects());
         let rest = |object: &&Object| !is_endpoints(object);
         let (old, new) = (old.iter().map(|o| &**o).filter(rest), parsed.objects.iter().filter(rest));
         let same = !parsed.diagnostics.has_errors()
@@ -336,6 +355,20 @@ impl Files {
         let mut roots = self.roots.iter().zip(&self.real_roots);
         let below = |(root, real): (&PathBuf, &PathBuf)| path.strip_prefix(real).ok().map(|rest| root.join(rest));
         roots.find_map(below).unwrap_or_else(|| path.to_owned())
+    }
+}
+
+impl Source for Files {
+    fn id(&self) -> &SourceId {
+        &self.id
+    }
+
+    fn events(&mut self) -> Vec<SourceEvent> {
+        std::mem::take(&mut self.told)
+    }
+
+    fn findings(&self) -> Diagnostics {
+        self.diagnostics()
     }
 }
 
@@ -398,7 +431,7 @@ mod tests {
         fixture.write(".hidden.yaml", "{");
         let (names, refresh) = fixture.names();
         assert_eq!(names, ["b", "c", "a"]);
-        assert!(refresh.objects_changed() && refresh.news.is_empty());
+        assert!(refresh.objects_changed && refresh.news.is_empty());
         assert!(!fixture.names().1.files_changed, "nothing is new the second time");
     }
 
@@ -510,16 +543,18 @@ mod tests {
             let texts = fixture.files.texts().map(|text| format!("{text:?}")).collect::<Vec<_>>();
             (texts, fixture.files.diagnostics().to_string(), fixture.files.refused())
         };
-        let kept =
-            |fixture: &Fixture| fixture.files.files.values().flat_map(|file| file.good.clone()).collect::<Vec<_>>();
+        let kept = |fixture: &Fixture| {
+            fixture.files.files.values().flat_map(|file| file.held.objects().to_vec()).collect::<Vec<_>>()
+        };
         let (before, old) = (told(&fixture), kept(&fixture));
-        let renewed: Vec<_> = fixture.files.renew().into_iter().flat_map(|(_, objects)| objects).collect();
+        let SourceEvent::Snapshot(renewed) = fixture.files.renew() else { panic!("all of it") };
+        let renewed: Vec<_> = renewed.into_iter().flat_map(|entry| entry.objects).collect();
         assert_eq!(told(&fixture), before);
         assert_eq!(old.len(), 3);
         assert!(renewed.len() == 3 && renewed.iter().zip(&old).all(|(new, old)| new.same_as_written(old)));
         assert!(!renewed.iter().zip(&old).any(|(new, old)| Arc::ptr_eq(new, old)));
         assert!(renewed.iter().zip(kept(&fixture)).all(|(given, kept)| Arc::ptr_eq(given, &kept)));
-        assert!(!fixture.names().1.objects_changed());
+        assert!(!fixture.names().1.objects_changed);
         fixture.write("broken.yaml", &service("mended"));
         assert_eq!(fixture.names().0, ["mended", "sound", "too"]);
     }
@@ -602,7 +637,7 @@ mod tests {
 
         fs::remove_file(fixture.directory.path().join("a.yaml")).expect("a removed file");
         let (names, refresh) = fixture.names();
-        assert!(names.is_empty() && refresh.objects_changed());
+        assert!(names.is_empty() && refresh.objects_changed);
     }
 
     #[test]
@@ -716,8 +751,8 @@ mod tests {
         let path = |name: &str| fixture.directory.path().join(name);
         let (a, b) = (path("a.yaml"), path("b.yaml"));
         let mut result = Refresh::default();
-        assert!(!fixture.files.recall(&a, broken, &mut result) && !result.objects_changed());
-        assert!(fixture.files.recall(&a, &service("a"), &mut result) && result.objects_changed());
+        assert!(!fixture.files.recall(&a, broken, &mut result) && !result.objects_changed);
+        assert!(fixture.files.recall(&a, &service("a"), &mut result) && result.objects_changed);
         assert!(fixture.files.recall(&b, &service("older"), &mut result));
         let names = |files: &Files| files.objects().iter().map(|o| o.name.to_string()).collect::<Vec<_>>();
         assert_eq!(names(&fixture.files), ["a", "b"]);

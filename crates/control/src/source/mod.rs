@@ -3,3 +3,6 @@
 pub mod debounce;
 pub mod files;
 pub mod watch;
+
+#[cfg(test)]
+mod tests;

@@ -18,7 +18,7 @@ fn yaml_fields_page_is_the_decoders_tables() {
          - *refused*: without it the rest would mean something else (let more pass, for one), so the object is refused;\n\
          - *no effect*: it means something only in a Kubernetes cluster.\n",
     );
-    for kind in Kind::ALL {
+    for kind in Kind::ALL.iter().filter(|kind| kind.is_supported()) {
         let group = if kind.group().is_empty() { "core".to_owned() } else { kind.group().to_owned() };
         let _ = writeln!(page, "\n## {} ({group}: {})\n", kind.as_str(), kind.versions().join(", "));
         let mut rows = Rows::default();

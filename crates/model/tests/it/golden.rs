@@ -25,6 +25,7 @@ fn snapshots_are_as_expected() {
     assert!(names.len() > 4, "{names:?}");
     for name in names {
         let (snapshot, diagnostics) = build(&folder().join(&name));
+        assert!(diagnostics.iter().all(|finding| finding.object.is_some()), "{name}: each is about an object");
         let shown = format!("{}---\n{}", findings(&diagnostics), in_short(&snapshot));
         evenkeel_testkit::golden::check(folder().join(format!("{name}.txt")), &shown);
     }

@@ -4,8 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use evenkeel_api::{Kind, Object};
-use evenkeel_model::{AddressBook, Builder, Built, Changes, List, MeshConfig, Snapshot, Workload};
+use evenkeel_api::{Kind, Object, ObjectKey, Resource, load_object};
+use evenkeel_base::{Rank, SourceId};
+use evenkeel_model::{
+    Address, AddressBook, Builder, Built, Changes, List, MeshConfig, Snapshot, SourceEvent, Workload,
+};
 use evenkeel_testkit::Random;
 use evenkeel_testkit::objects::{GATEWAY, whole_service};
 
@@ -20,7 +23,7 @@ fn objects(path: &str, text: &str) -> Vec<Arc<Object>> {
 }
 
 fn apply(builder: &mut Builder, path: &str, text: &str) -> Built {
-    builder.apply([(Path::new(path).into(), objects(path, text))])
+    builder.apply_files([(Path::new(path).into(), objects(path, text))])
 }
 
 /// One document of any kind, with names few enough that they meet.
@@ -232,7 +235,7 @@ fn every_kind_is_written() {
     let documents = (0..1_000).map(|_| document(&mut random));
     let written: BTreeSet<Kind> =
         documents.flat_map(|text| objects("one.yaml", &text)).map(|object| object.resource.kind()).collect();
-    let missing: Vec<_> = Kind::ALL.iter().filter(|kind| !written.contains(*kind)).collect();
+    let missing: Vec<_> = Kind::ALL.iter().filter(|kind| kind.is_supported() && !written.contains(*kind)).collect();
     assert!(missing.is_empty(), "`document` writes no {missing:?}");
 }
 
@@ -242,9 +245,11 @@ fn random_edits_build_what_building_anew_does() {
         let mut random = Random::new(seed);
         let mut builder = Builder::new(MeshConfig::default(), AddressBook::default()).checked(true);
         let mut files: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        // One run has no other source, in one it stands over files, in the others below.
+        let mut served = (seed > 1).then(|| Served::new(if seed == 2 { Rank(1) } else { Rank(200) }));
         let mut last = builder.apply([]).snapshot;
         let mut steps_of_use = 0;
-        for _ in 0..EDITS {
+        for step in 0..EDITS {
             let changes = 1 + random.below(3);
             let mut changed = BTreeMap::new();
             for _ in 0..changes {
@@ -253,15 +258,84 @@ fn random_edits_build_what_building_anew_does() {
                 edit(&mut random, documents);
                 changed.insert(path, documents.join("---\n"));
             }
-            let changed = changed.iter().map(|(path, text)| (Path::new(path).into(), objects(path, text)));
+            let of_file = |(path, text): (&String, &String)| {
+                (SourceId::files(), SourceEvent::of_file(Path::new(path).into(), objects(path, text)))
+            };
+            let mut events: Vec<_> = changed.iter().map(of_file).collect();
+            if let Some(served) = &mut served {
+                events.extend(served.edit(&mut random).into_iter().map(|event| (served.id.clone(), event)));
+            }
             // A checked builder compares by itself, and panics.
-            let built = builder.apply(changed.collect::<Vec<_>>());
+            let built = builder.apply(events);
+            if let Some(served) = served.as_ref().filter(|_| step % 10 == 0) {
+                let in_files = files.iter().map(|(path, documents)| objects(path, &documents.join("---\n")).len());
+                assert_eq!(builder.objects(), served.objects() + in_files.sum::<usize>());
+            }
             equal_values_are_the_same(&last, &built.snapshot);
             last = built.snapshot;
-            let is_of_use = last.services.len() > 3 && !last.virtual_services.is_empty() && !last.sidecars.is_empty();
+            let is_of_use = last.services.len() > 3 && !last.route_sets.is_empty() && !last.sidecars.is_empty();
             steps_of_use += u32::from(is_of_use);
         }
         assert!(steps_of_use > EDITS / 8, "{seed}: the run is of no use in all but {steps_of_use} steps");
+    }
+}
+
+/// A source that has no files: objects by their keys, some older than others.
+struct Served {
+    id: SourceId,
+    known: BTreeMap<ObjectKey, (i64, serde_json::Value)>,
+}
+
+impl Served {
+    fn new(rank: Rank) -> Self {
+        Self { id: SourceId::new("served", rank), known: BTreeMap::new() }
+    }
+
+    /// Objects that come, change and go; now and then all is told once more.
+    fn edit(&mut self, random: &mut Random) -> Vec<SourceEvent> {
+        match random.below(6) {
+            0 => Vec::new(),
+            1 if !self.known.is_empty() => {
+                let key = self.known.keys().nth(random.below(self.known.len())).cloned().expect("one of them");
+                self.known.remove(&key);
+                vec![SourceEvent::Delete(Address::Object(key.into()))]
+            }
+            // Some have gone unnoticed.
+            2 => {
+                self.known.retain(|_, _| !random.once_in(4));
+                let told = self.known.iter().map(|(key, value)| self.upsert(key, value));
+                std::iter::once(SourceEvent::Resync).chain(told).chain([SourceEvent::Synced]).collect()
+            }
+            3 => {
+                self.known.retain(|_, _| !random.once_in(4));
+                let told = self.known.iter().map(|(key, value)| self.upsert(key, value));
+                let entries = told.filter_map(|event| match event {
+                    SourceEvent::Upsert(entry) => Some(entry),
+                    // It has a mistake.
+                    _ => None,
+                });
+                vec![SourceEvent::Snapshot(entries.collect())]
+            }
+            _ => {
+                let path: Arc<str> = "one.yaml".into();
+                let json = evenkeel_api::documents(&path, &document(random)).remove(0).json;
+                let key = ObjectKey::of_json(&json).expect("a kind that is known");
+                let value = (i64::try_from(random.below(3)).expect("few"), json);
+                let event = self.upsert(&key, &value);
+                self.known.insert(key, value);
+                vec![event]
+            }
+        }
+    }
+
+    /// How many there are, without those that have a mistake.
+    fn objects(&self) -> usize {
+        self.known.values().map(|(_, json)| load_object(&self.id, json).0.len()).sum()
+    }
+
+    fn upsert(&self, key: &ObjectKey, (created, json): &(i64, serde_json::Value)) -> SourceEvent {
+        let (objects, _) = load_object(&self.id, json);
+        SourceEvent::of_object(key.clone(), *created, objects.into_iter().map(Arc::new).collect())
     }
 }
 
@@ -307,12 +381,9 @@ fn one_service_more_touches_nothing_else() {
     let before = apply(&mut builder, "none.yaml", "");
     let after = apply(&mut builder, "t.yaml", &whole_service(999));
     let (old, new) = (&before.snapshot, &after.snapshot);
-    assert_eq!(
-        (old.services.len() + 1, old.virtual_services.len() + 1),
-        (new.services.len(), new.virtual_services.len())
-    );
+    assert_eq!((old.services.len() + 1, old.route_sets.len() + 1), (new.services.len(), new.route_sets.len()));
     assert!(old.services.iter().all(|s| new.services.iter().any(|t| Arc::ptr_eq(s, t))));
-    assert!(old.virtual_services.iter().all(|s| new.virtual_services.iter().any(|t| Arc::ptr_eq(s, t))));
+    assert!(old.route_sets.iter().all(|s| new.route_sets.iter().any(|t| Arc::ptr_eq(s, t))));
     assert!(old.workloads.same(&new.workloads) && old.gateways.same(&new.gateways));
     assert!(old.endpoints.iter().all(|(key, e)| new.endpoints.get(key).is_some_and(|f| Arc::ptr_eq(e, f))));
     assert!(Arc::ptr_eq(&before.diagnostics, &after.diagnostics), "nothing new to say");
@@ -346,4 +417,34 @@ fn one_pod_otherwise_touches_nothing_else() {
     assert_eq!(changes.pods.into_iter().collect::<Vec<_>>(), [("shop".into(), "p7".into())]);
     let addresses: Vec<String> = changes.addresses.iter().map(ToString::to_string).collect();
     assert_eq!(addresses, ["10.0.0.7", "10.0.1.7"]);
+}
+
+/// Istio's Gateway and the Gateway API's have one name and are two kinds.
+#[test]
+fn two_kinds_of_one_name_live_side_by_side() {
+    let text = |port: u16| {
+        format!(
+            "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {{name: front, namespace: shop}}\n\
+             spec: {{selector: {{app: front}}, servers: [{{port: {{number: {port}, name: http, protocol: HTTP}}, hosts: ['*']}}]}}\n"
+        )
+    };
+    let istio = |port| objects("istio.yaml", &text(port)).remove(0);
+    let mut kubernetes = istio(80);
+    let resource = Resource::KubernetesGateway(Arc::new(evenkeel_api::gateway_api::Gateway {}));
+    Arc::make_mut(&mut kubernetes).resource = resource;
+    let ports = |built: &Built| {
+        assert_eq!(built.diagnostics.to_string(), "", "neither takes the other's name");
+        let gateways = &built.snapshot.gateways;
+        gateways.iter().flat_map(|gateway| &gateway.servers).map(|server| server.port).collect::<Vec<_>>()
+    };
+    let mut builder = Builder::new(MeshConfig::default(), AddressBook::default()).checked(true);
+    let file = |path: &str, objects: Vec<Arc<Object>>| (Arc::from(Path::new(path)), objects);
+    let built = builder.apply_files([file("a.yaml", vec![kubernetes.clone()]), file("b.yaml", vec![istio(80)])]);
+    assert_eq!((ports(&built), builder.objects()), (vec![80], 2));
+    assert_eq!(ports(&builder.apply_files([file("b.yaml", vec![istio(81)])])), [81]);
+    assert_eq!(ports(&builder.apply_files([file("a.yaml", Vec::new())])), [81]);
+    assert_eq!(
+        ports(&builder.apply_files([file("a.yaml", vec![kubernetes]), file("b.yaml", Vec::new())])),
+        Vec::<u16>::new()
+    );
 }

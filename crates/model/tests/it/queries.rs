@@ -209,7 +209,7 @@ fn the_most_specific_host_comes_first() {
     );
     let check = |gateway: &GatewayRef, host: &str, expected: &[&str]| {
         let host = Hostname::parse(host).expect("a host");
-        let found = snapshot.virtual_services_for(gateway, "default", &host);
+        let found = snapshot.route_sets_for(gateway, "default", &host);
         assert_eq!(found.iter().map(|v| &*v.name).collect::<Vec<_>>(), expected, "{host} at {gateway}");
     };
     let front = GatewayRef::parse("front", "default");
@@ -260,7 +260,7 @@ fn any_line_may_be_missing_or_double() {
         evenkeel_model::build(&objects, &MeshConfig::default(), &mut AddressBook::default()).0
     };
     let whole = build(&lines);
-    assert_eq!((whole.services.len(), whole.virtual_services.len(), whole.gateways.len()), (4, 1, 1));
+    assert_eq!((whole.services.len(), whole.route_sets.len(), whole.gateways.len()), (4, 1, 1));
     for at in 0..lines.len() {
         for copies in [0, 2] {
             let changed: Vec<&str> =

@@ -1,4 +1,4 @@
-//! Where a gRPC client's calls go: the routes of VirtualServices, in what gRPC knows of them (gRFCs A28, A31, A42, A44).
+//! Where a gRPC client's calls go: the routes of route sets, in what gRPC knows of them (gRFCs A28, A31, A42, A44).
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::pb::config::route::{
 use crate::pb::matcher::string_matcher::MatchPattern;
 use crate::plan::Output;
 use crate::proto::u32_value;
-use crate::routes::{action, matches, virtual_service};
+use crate::routes::{action, matches, route_set};
 
 /// The method of every gRPC call.
 const METHOD: &str = "POST";
@@ -38,9 +38,9 @@ pub fn name(service: &Service, port: u16) -> String {
 pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output) {
     for callable in context.callable(service) {
         let port = callable.port.as_ref();
-        let ruling = context.virtual_service(service, port.number).filter(|ruling| !ruling.http.is_empty());
+        let ruling = context.route_set(service, port.number).filter(|ruling| !ruling.http.is_empty());
         let routes = match ruling {
-            Some(ruling) => virtual_service::routes(context, ruling, &GatewayRef::Mesh, port.number),
+            Some(ruling) => route_set::routes(context, ruling, &GatewayRef::Mesh, port.number),
             None => vec![default_route(context, service, port)],
         };
         let host = VirtualHost {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use evenkeel_base::Span;
-use evenkeel_model::{Gateway, GatewayRef, L4Match, Server, ServerProtocol, VirtualService};
+use evenkeel_model::{Gateway, GatewayRef, L4Match, RouteSet, Server, ServerProtocol};
 use evenkeel_xds::ResourceType;
 
 use super::outbound::to_destinations;
@@ -188,15 +188,15 @@ fn applies(context: Context<'_>, reference: &GatewayRef, server: &Server, condit
     condition.applies_to(reference, &context) && condition.port.is_none_or(|port| port == server.port)
 }
 
-/// The VirtualServices bound to a server by one of its hosts.
+/// The route sets bound to a server by one of its hosts.
 fn bound<'a>(
     context: Context<'a>,
     reference: &'a GatewayRef,
     server: &'a Server,
-) -> impl Iterator<Item = &'a VirtualService> {
-    let serves = |ruling: &VirtualService| {
+) -> impl Iterator<Item = &'a RouteSet> {
+    let serves = |ruling: &RouteSet| {
         ruling.hosts.iter().any(|h| server.hosts.iter().any(|s| s.value.intersection(ruling, &h.value).is_some()))
     };
-    let all = context.snapshot.virtual_services_at(reference, &context);
+    let all = context.snapshot.route_sets_at(reference, &context);
     all.into_iter().map(AsRef::as_ref).filter(move |ruling| serves(ruling))
 }

@@ -199,11 +199,11 @@ fn shared_by(context: Context<'_>, address: &str, number: u16, is_bound: bool, p
     out.add(ResourceType::Listener, &name, &made, origin);
 }
 
-/// Filter chains that carry a service's bytes: those a VirtualService asks for, then one for the rest.
+/// Filter chains that carry a service's bytes: those a route set asks for, then one for the rest.
 fn l4_chains(context: Context<'_>, service: &Arc<Service>, port: &ServicePort) -> Vec<FilterChain> {
     let place = context.place(port.number);
     let mut chains = Vec::new();
-    if let Some(ruling) = context.virtual_service(service, port.number) {
+    if let Some(ruling) = context.route_set(service, port.number) {
         let applies =
             |m: &L4Match| m.applies_to(&GatewayRef::Mesh, &context) && m.port.is_none_or(|p| p == port.number);
         let tls = ruling.tls.iter().filter(|_| port.protocol.is_tls());

@@ -104,7 +104,7 @@ pub fn status(status: u32) -> route::Action {
     route::Action::DirectResponse(DirectResponseAction { status, ..Default::default() })
 }
 
-/// The action of a VirtualService's route.
+/// The action of a route set's route.
 pub fn action(place: Place<'_>, action: &HttpAction) -> route::Action {
     match action {
         HttpAction::Route { destinations, rewrite, timeout, retries } => {

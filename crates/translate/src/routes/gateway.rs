@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use evenkeel_base::Span;
 use evenkeel_base::hostname::Hostname;
-use evenkeel_model::{Gateway, GatewayRef, Server, ServerProtocol, VirtualService};
+use evenkeel_model::{Gateway, GatewayRef, RouteSet, Server, ServerProtocol};
 use evenkeel_xds::ResourceType;
 
-use super::{give_host, hosts_of, put_together, require_tls, virtual_host, virtual_service};
+use super::{give_host, hosts_of, put_together, require_tls, route_set, virtual_host};
 use crate::context::Context;
 use crate::listeners::gateway::{bound_port, https_route, terminates_tls};
 use crate::names;
@@ -26,9 +26,9 @@ pub fn servers(context: Context<'_>, out: &mut Output) {
     }
 }
 
-/// What the VirtualServices that name a host say of it at a router.
+/// What the route sets that name a host say of it at a router.
 pub fn of_host(context: Context<'_>, host: &Hostname, out: &mut Output) {
-    let naming = context.snapshot.virtual_services_naming(host);
+    let naming = context.snapshot.route_sets_naming(host);
     let naming: Vec<_> = naming.into_iter().filter(|r| r.export_to.seen_by(&context)).collect();
     if naming.is_empty() {
         return;
@@ -38,7 +38,7 @@ pub fn of_host(context: Context<'_>, host: &Hostname, out: &mut Output) {
         for ruling in naming.iter().filter(|r| !r.http.is_empty() && r.applies_at(&reference)) {
             let served = server.hosts.iter().find_map(|h| h.value.intersection(ruling, host));
             let Some(served) = served else { continue };
-            let routes = virtual_service::routes(context, ruling, &reference, server.port);
+            let routes = route_set::routes(context, ruling, &reference, server.port);
             let (ruling, origin) = (Some((*ruling).clone()), ruling.origin.clone());
             give(&table, served.clone(), place, server, ruling, routes, origin, out);
         }
@@ -68,7 +68,7 @@ fn give(
     host: Hostname,
     place: usize,
     server: &Server,
-    ruling: Option<Arc<VirtualService>>,
+    ruling: Option<Arc<RouteSet>>,
     routes: Vec<Route>,
     origin: Span,
     out: &mut Output,
@@ -87,16 +87,16 @@ pub fn virtual_host_of(context: Context<'_>, table: &Arc<str>, host: &Hostname, 
     let mut all: Vec<GatewayRoutes> = parts.iter().filter_map(routes).collect();
     if all.len() > 1 {
         let places = context.snapshot.precedence(all.iter().filter_map(|of| of.ruling.as_ref()));
-        let place = |ruling: &Arc<VirtualService>| places.get(&Arc::as_ptr(ruling)).copied().unwrap_or(usize::MAX);
+        let place = |ruling: &Arc<RouteSet>| places.get(&Arc::as_ptr(ruling)).copied().unwrap_or(usize::MAX);
         // A server's own word comes first.
         all.sort_by_key(|of| (of.server, of.ruling.as_ref().map(place)));
     }
     let Some(first) = all.first() else { return };
     let name = names::virtual_host(host.as_str(), first.port);
     let (origin, https_redirect) = (first.origin.clone(), all.iter().any(|of| of.https_redirect));
-    // Several VirtualServices may add to one host: what always holds goes last, or it would hide the rest.
+    // Several route sets may add to one host: what always holds goes last, or it would hide the rest.
     let routes = all.into_iter().flat_map(|of| of.routes);
-    let (last, mut routes): (Vec<Route>, Vec<Route>) = routes.partition(virtual_service::holds_always);
+    let (last, mut routes): (Vec<Route>, Vec<Route>) = routes.partition(route_set::holds_always);
     routes.extend(last);
     let made = virtual_host(name, vec![host.to_string()], routes);
     let made = if https_redirect { require_tls(made) } else { made };

@@ -7,7 +7,7 @@ pub mod outbound;
 pub mod action;
 mod headers;
 pub mod matches;
-pub mod virtual_service;
+pub mod route_set;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub struct HostPart {
     encoded: Option<Vec<u8>>,
     /// Whether it answers with bodies for which Envoy's limit has to be raised.
     large: bool,
-    /// The VirtualService that rules it.
+    /// The route set that rules it.
     ruled_by: Option<Span>,
     /// The service it leads to.
     service: Option<Span>,

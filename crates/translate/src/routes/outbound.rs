@@ -6,10 +6,10 @@ use std::sync::Arc;
 use evenkeel_base::Span;
 use evenkeel_base::hostname::Hostname;
 use evenkeel_model::service::ServicePort;
-use evenkeel_model::{GatewayRef, Service, SidecarOutboundPolicy, VirtualService};
+use evenkeel_model::{GatewayRef, RouteSet, Service, SidecarOutboundPolicy};
 use evenkeel_xds::ResourceType;
 
-use super::{action, give_host, hosts_of, matches, put_together, virtual_host, virtual_service};
+use super::{action, give_host, hosts_of, matches, put_together, route_set, virtual_host};
 use crate::clusters::outbound_name;
 use crate::context::{Carried, Context};
 use crate::names;
@@ -19,7 +19,7 @@ use crate::scope::Callable;
 use crate::sessions;
 use crate::tls::Inner;
 
-/// The port under which hosts that only a VirtualService knows can be called.
+/// The port under which hosts that only a route set knows can be called.
 const UNREGISTERED_HOST_PORT: u16 = 80;
 
 /// What a service adds: a virtual host in the route configuration of each of its HTTP ports, named `PORT`; for a port
@@ -44,19 +44,19 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
     }
 }
 
-/// A host of VirtualServices that no service has.
+/// A host of route sets that no service has.
 pub fn of_unregistered(context: Context<'_>, host: &Hostname, out: &mut Output) {
-    let seen = |ruling: &&&Arc<VirtualService>| {
+    let seen = |ruling: &&&Arc<RouteSet>| {
         ruling.applies_at(&GatewayRef::Mesh)
             && ruling.export_to.seen_by(&context)
             && context.follows(ruling, UNREGISTERED_HOST_PORT)
     };
-    let all = context.snapshot.virtual_services_naming(host);
+    let all = context.snapshot.route_sets_naming(host);
     let Some(ruling) = all.iter().find(seen) else { return };
     if context.may_call_any_under(host) {
         return;
     }
-    let routes = virtual_service::routes(context, ruling, &GatewayRef::Mesh, UNREGISTERED_HOST_PORT);
+    let routes = route_set::routes(context, ruling, &GatewayRef::Mesh, UNREGISTERED_HOST_PORT);
     if !routes.is_empty() {
         let name = names::virtual_host(host.as_str(), UNREGISTERED_HOST_PORT);
         let table = UNREGISTERED_HOST_PORT.to_string().into();
@@ -65,7 +65,7 @@ pub fn of_unregistered(context: Context<'_>, host: &Hostname, out: &mut Output) 
     }
 }
 
-/// The route configuration of a port. Hosts that only VirtualServices know need a service with the port: without one
+/// The route configuration of a port. Hosts that only route sets know need a service with the port: without one
 /// nobody listens there.
 pub fn table(context: Context<'_>, name: &str, parts: &[&Part], out: &mut Output) {
     let hosts = hosts_of(parts);
@@ -86,13 +86,13 @@ pub fn own_route_name(service: &Service, port: u16) -> String {
     names::virtual_host(service.host.as_str(), port)
 }
 
-/// The virtual host of a service, and the VirtualService that rules it, if one does.
+/// The virtual host of a service, and the route set that rules it, if one does.
 fn service_host(context: Context<'_>, service: &Service, port: &ServicePort) -> (VirtualHost, Option<Span>) {
     let name = names::virtual_host(service.host.as_str(), port.number);
-    let ruling = context.virtual_service(service, port.number).filter(|v| !v.http.is_empty());
+    let ruling = context.route_set(service, port.number).filter(|v| !v.http.is_empty());
     let (routes, origin) = match ruling {
         Some(ruling) => {
-            (virtual_service::routes(context, ruling, &GatewayRef::Mesh, port.number), Some(ruling.origin.clone()))
+            (route_set::routes(context, ruling, &GatewayRef::Mesh, port.number), Some(ruling.origin.clone()))
         }
         None => {
             let cluster = outbound_name(port, "", service, Inner::Http);

@@ -1,9 +1,12 @@
 //! What is kept up to date is what would be made from nothing, after every change; and a change is little work.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use evenkeel_model::{AddressBook, Builder, MeshConfig, Snapshot};
+use evenkeel_api::{ObjectKey, load_object};
+use evenkeel_base::{Rank, SourceId};
+use evenkeel_model::{Address, AddressBook, Builder, MeshConfig, Snapshot, SourceEvent};
 use evenkeel_testkit::Random;
 use evenkeel_testkit::objects::{GATEWAY, whole_service};
 use evenkeel_translate::{ClientKind, ProxyKind, ProxyView};
@@ -18,11 +21,36 @@ const STEPS: u32 = 60;
 pub struct Mesh {
     builder: Builder,
     generation: u64,
+    /// What comes from another source than files, by the file it would be in.
+    served: BTreeMap<String, ObjectKey>,
 }
 
 impl Mesh {
     pub fn new() -> Self {
-        Self { builder: Builder::new(MeshConfig::default(), AddressBook::default()).checked(false), generation: 0 }
+        let builder = Builder::new(MeshConfig::default(), AddressBook::default()).checked(false);
+        Self { builder, generation: 0, served: BTreeMap::new() }
+    }
+
+    /// Writes the object of a file (no text: removes it) as a source without files tells of it.
+    fn serve(&mut self, name: &str, text: &str) -> (Arc<Snapshot>, Cause) {
+        let source = SourceId::new("served", Rank(200));
+        let document = evenkeel_api::documents(&name.into(), text).pop();
+        let served = document.map(|document| {
+            let (objects, found) = load_object(&source, &document.json);
+            assert!(!found.has_errors(), "{name}:\n{found}\n{text}");
+            (ObjectKey::of_json(&document.json).expect("a kind that is known"), objects)
+        });
+        let before = self.served.remove(name);
+        let gone = before.filter(|key| served.as_ref().is_none_or(|(now, _)| now != key));
+        let gone = gone.map(|key| SourceEvent::Delete(Address::Object(key.into())));
+        let came = served.map(|(key, objects)| {
+            self.served.insert(name.to_owned(), key.clone());
+            SourceEvent::of_object(key, 0, objects.into_iter().map(Arc::new).collect())
+        });
+        let events: Vec<_> = gone.into_iter().chain(came).map(|event| (source.clone(), event)).collect();
+        let snapshot = self.builder.apply(events).snapshot;
+        self.generation += 1;
+        (snapshot, Cause { generation: self.generation, time_us: 0 })
     }
 
     /// Writes files (no text: removes them), and gives the next snapshot and its cause.
@@ -32,7 +60,7 @@ impl Mesh {
             assert!(!found.has_errors(), "{name}:\n{found}\n{text}");
             (Path::new(&name).into(), objects.into_iter().map(Arc::new).collect())
         });
-        let snapshot = self.builder.apply(changed.collect::<Vec<_>>()).snapshot;
+        let snapshot = self.builder.apply_files(changed.collect::<Vec<_>>()).snapshot;
         self.generation += 1;
         (snapshot, Cause { generation: self.generation, time_us: 0 })
     }
@@ -86,7 +114,11 @@ fn after_every_change_it_is_as_if_made_from_nothing() {
         let views = views();
         for step in 0..STEPS {
             let (name, text) = edit(&mut random);
-            let (snapshot, cause) = mesh.write([(name.clone(), text.as_str())]);
+            // In two runs each second object comes from another source.
+            let (snapshot, cause) = match seed > 4 && step % 2 == 0 {
+                true => mesh.serve(&name, &text),
+                false => mesh.write([(name.clone(), text.as_str())]),
+            };
             let told = translator.update(snapshot, cause);
             // Proxies come while the mesh changes, and one goes and comes back.
             if let Some(view) = views.get(step as usize / 3) {
@@ -111,8 +143,8 @@ fn after_every_change_it_is_as_if_made_from_nothing() {
 
 /// Built from nothing all is as it was, causes included, and nothing is shared with what was before.
 fn is_the_same_anew(mesh: &mut Mesh, translator: &mut Fleet, views: &[ProxyView]) {
-    let files = mesh.builder.files();
-    let snapshot = mesh.builder.rebuild(files).snapshot;
+    let told = mesh.builder.told();
+    let snapshot = mesh.builder.rebuild(told).snapshot;
     assert!(snapshot == *translator.snapshot() && !Arc::ptr_eq(&snapshot, translator.snapshot()));
     let before: Vec<_> =
         views.iter().filter_map(|view| Some((view, translator.view_of(view)?, translator.set_of(view)?))).collect();
@@ -396,4 +428,15 @@ fn namespaces_share_what_is_the_same_for_them() {
     assert!(change(cluster_service("d")) <= 8);
     let set = translator.set_of(&in_namespace("d")).expect("it joined");
     assert!(set.lookup(ResourceType::VirtualHost, "80/web").is_some());
+}
+
+/// Resources of an object without lines say by its reference where they come from.
+#[test]
+fn what_comes_from_no_file_is_named_by_its_reference() {
+    let mut mesh = Mesh::new();
+    let text = "apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: shop}\nspec: {ports: [{name: http, port: 80}]}\n";
+    let (snapshot, cause) = mesh.serve("a.yaml", text);
+    let set = evenkeel_translate::resources(&views()[0], &snapshot, cause.generation);
+    let cluster = set.get(ResourceType::Cluster, "outbound|80||a.shop.svc.cluster.local").expect("the Service's");
+    assert_eq!(cluster.origin.as_deref(), Some("served/Service/shop/a"));
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use evenkeel_api::Object;
 use evenkeel_base::{Diagnostic, Diagnostics, Span};
+use evenkeel_model::{LastGood, Taken};
 
 use super::refresh::Refresh;
 use super::scan::{read_lossy, read_text};
@@ -50,9 +51,7 @@ pub(super) struct File {
     /// Its present text.
     pub text: Arc<str>,
     /// Objects of the last content without errors; until there is one, those of the present content that have none.
-    pub good: Vec<Arc<Object>>,
-    /// Whether there has been a content without errors.
-    pub was_good: bool,
+    pub held: LastGood,
     /// That content, if the present one has errors.
     pub good_text: Option<Arc<str>>,
     /// Findings about the present content.
@@ -76,8 +75,7 @@ impl File {
             key: path.into(),
             stamp: None,
             text: "".into(),
-            good: Vec::new(),
-            was_good: false,
+            held: LastGood::default(),
             good_text: None,
             diagnostics: Diagnostics::new(),
         }
@@ -89,14 +87,13 @@ impl File {
         let (path, text, good_text) = (anew(&self.path), anew(&self.text), self.good_text.as_ref().map(anew));
         let parsed = Parsed::of(path.clone(), good_text.clone().unwrap_or_else(|| text.clone()));
         let unread = text.is_empty() && parsed.objects.is_empty();
-        let good = if unread { self.good.iter().map(|o| (**o).clone()).collect() } else { parsed.objects };
+        let good = if unread { self.held.objects().iter().map(|o| (**o).clone()).collect() } else { parsed.objects };
         Self {
             path,
             key: (&*self.key).into(),
             stamp: self.stamp,
             text,
-            good: good.into_iter().map(Arc::new).collect(),
-            was_good: self.was_good,
+            held: LastGood::new(good.into_iter().map(Arc::new).collect(), self.held.was_good()),
             good_text,
             diagnostics: self.diagnostics.clone(),
         }
@@ -139,7 +136,7 @@ impl File {
 
     /// Of a file that has never been read nobody knows what it guards.
     fn close(&mut self, path: &Path, finding: &Diagnostic, result: &mut Refresh) {
-        if !self.text.is_empty() || !self.good.is_empty() {
+        if !self.text.is_empty() || !self.held.objects().is_empty() {
             return;
         }
         let text = match read_lossy(path) {
@@ -149,9 +146,9 @@ impl File {
             Err(_) => None,
         };
         let objects = evenkeel_api::unreadable_objects(&self.path, text.as_deref(), finding);
-        self.good = objects.into_iter().map(Arc::new).collect();
-        if !self.good.is_empty() {
-            result.objects_of(&self.key, &[], &self.good);
+        self.held = LastGood::new(objects.into_iter().map(Arc::new).collect(), false);
+        if !self.held.objects().is_empty() {
+            result.objects_of(&self.key, &[], self.held.objects());
         }
     }
 
@@ -160,8 +157,8 @@ impl File {
         let Parsed { text, objects, .. } = parsed;
         let new: Vec<Arc<Object>> = objects.into_iter().map(Arc::new).collect();
         result.files_changed = true;
-        result.objects_of(&self.key, &self.good, &new);
-        (self.good, self.was_good) = (new, true);
+        result.objects_of(&self.key, self.held.objects(), &new);
+        self.held = LastGood::new(new, true);
         // Of one that cannot be read nothing else is known.
         match self.text.is_empty() {
             true => self.text = text,
@@ -179,23 +176,14 @@ impl File {
         let Parsed { text, objects, diagnostics } = parsed;
         let before = std::mem::replace(&mut self.text, text);
         self.diagnostics = diagnostics;
-        let sound = !self.diagnostics.has_errors();
-        // What was whole once stays until it is whole again; before, what can be used of it is.
-        if self.was_good && !sound {
-            self.good_text.get_or_insert(before);
-            return;
+        match self.held.take(objects, self.diagnostics.has_errors()) {
+            Taken::Refused => _ = self.good_text.get_or_insert(before),
+            Taken::Same => self.good_text = None,
+            Taken::Changed(old) => {
+                self.good_text = None;
+                result.objects_of(&self.key, &old, self.held.objects());
+            }
         }
-        self.was_good |= sound;
-        self.good_text = None;
-        // Positions count as a change: resources name them as their origin.
-        let old = std::mem::take(&mut self.good);
-        let same = |at: usize, new: &Object| old.get(at).filter(|old| old.same_as_written(new)).cloned();
-        let new = objects.into_iter().enumerate().map(|(at, new)| same(at, &new).unwrap_or_else(|| Arc::new(new)));
-        let new: Vec<Arc<Object>> = new.collect();
-        if old.len() != new.len() || !old.iter().zip(&new).all(|(a, b)| Arc::ptr_eq(a, b)) {
-            result.objects_of(&self.key, &old, &new);
-        }
-        self.good = new;
     }
 }
 

@@ -6,15 +6,18 @@ use std::sync::Arc;
 
 use evenkeel_api::{Kind, Object};
 use evenkeel_base::Diagnostic;
+use evenkeel_model::SourceEvent;
 
 use crate::metrics::Event;
 
 /// What a look at files found.
 #[derive(Debug, Default)]
 pub struct Refresh {
-    /// Files of which some object appeared, changed or vanished, with the objects they have now.
-    pub changed: Vec<(Arc<Path>, Vec<Arc<Object>>)>,
-    /// Those objects.
+    /// What the model has not been told yet.
+    pub(super) told: Vec<SourceEvent>,
+    /// Some object appeared, changed or vanished.
+    pub objects_changed: bool,
+    /// Those that did.
     pub objects: Vec<Arc<Object>>,
     /// What became of them, by kind.
     pub events: BTreeMap<(Kind, Event), u64>,
@@ -27,24 +30,20 @@ pub struct Refresh {
 }
 
 impl Refresh {
-    /// Whether some object appeared, changed or vanished.
-    pub fn objects_changed(&self) -> bool {
-        !self.changed.is_empty()
-    }
-
     /// The objects of a file are others now.
     pub(super) fn objects_of(&mut self, file: &Arc<Path>, old: &[Arc<Object>], new: &[Arc<Object>]) {
-        let name = |object: &Arc<Object>| (object.kind(), object.namespace.clone(), object.name.clone());
-        let (before, now): (HashSet<_>, HashSet<_>) = (old.iter().map(name).collect(), new.iter().map(name).collect());
+        let keys = |objects: &[Arc<Object>]| objects.iter().map(|object| object.key()).collect::<HashSet<_>>();
+        let (before, now) = (keys(old), keys(new));
         let kept: HashSet<_> = old.iter().map(Arc::as_ptr).collect();
         for object in new.iter().filter(|object| !kept.contains(&Arc::as_ptr(object))) {
-            let event = if before.contains(&name(object)) { Event::Update } else { Event::Add };
+            let event = if before.contains(&object.key()) { Event::Update } else { Event::Add };
             self.note(object, event);
         }
-        for object in old.iter().filter(|object| !now.contains(&name(object))) {
+        for object in old.iter().filter(|object| !now.contains(&object.key())) {
             self.note(object, Event::Delete);
         }
-        self.changed.push((file.clone(), new.to_vec()));
+        self.objects_changed = true;
+        self.told.push(SourceEvent::of_file(file.clone(), new.to_vec()));
     }
 
     fn note(&mut self, object: &Arc<Object>, event: Event) {

@@ -144,7 +144,7 @@ fn evenkeel_and_envoy_mirror_alike() {
         }
         let complete = || {
             let arrived = [1, 2].map(|mirror| backends[mirror].requests().len());
-            (arrived == [0, 1].map(|mirror| ROWS.iter().map(|row| row.copies[mirror]).sum())).then_some(())
+            (arrived == [0, 1].map(|mirror| ROWS.iter().map(|row| row.copies[mirror]).sum::<usize>())).then_some(())
         };
         let all = wait::poll(PATIENCE, complete).is_some();
         let look = || (copies(&backends), counted(admin));

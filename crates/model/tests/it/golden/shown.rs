@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use evenkeel_base::Diagnostics;
-use evenkeel_model::{Destination, Endpoint, HttpAction, Service, Snapshot, VirtualService, WeightedDestination};
+use evenkeel_model::{Destination, Endpoint, HttpAction, RouteSet, Service, Snapshot, WeightedDestination};
 
 pub(super) fn findings(diagnostics: &Diagnostics) -> String {
     let mut shown = String::new();
@@ -47,8 +47,8 @@ pub(super) fn in_short(snapshot: &Snapshot) -> String {
             let _ = writeln!(shown, "  {} {}: {}", server.port, server.protocol, hosts.join(", "));
         }
     }
-    for service in snapshot.virtual_services.iter() {
-        let _ = write!(shown, "{}", of_virtual_service(service));
+    for service in snapshot.route_sets.iter() {
+        let _ = write!(shown, "{}", of_route_set(service));
     }
     shown
 }
@@ -63,7 +63,7 @@ fn of_endpoint(e: &Endpoint) -> String {
     format!("{}:{}{flags}", e.address, e.port)
 }
 
-fn of_virtual_service(service: &VirtualService) -> String {
+fn of_route_set(service: &RouteSet) -> String {
     let hosts: Vec<_> = service.hosts.iter().map(|h| h.as_str()).collect();
     let mut shown = format!("routes {}/{} for {hosts:?} at {:?}\n", service.namespace, service.name, service.gateways);
     for route in &service.http {

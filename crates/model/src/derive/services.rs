@@ -7,19 +7,22 @@ use std::sync::Arc;
 use evenkeel_api::decode::IntOrString;
 use evenkeel_api::istio::{self, Location, ServiceEntrySpec};
 use evenkeel_api::kubernetes::{self, ClusterIp, ServiceType, TransportProtocol};
-use evenkeel_api::{Kind, Object, Resource};
+use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::cidr::IpNet;
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::{Diagnostic, Diagnostics, Span};
 
-use super::objects::{Id, Place, note_idle_selector};
-use super::step::Step;
+use super::objects::note_idle_selector;
+use super::run::Run;
+use super::step::{Results, Step, Tables};
 use super::tracking::{Cx, Fact, Tracker};
 use super::{kept, shared};
 use crate::address_book::{Allotment, Range, SERVICE_ENTRIES, SERVICES};
 use crate::index::wildcards_over;
 use crate::service::preferred;
-use crate::{List, MeshConfig, Protocol, Resolution, Service, ServicePort, SortedMap, TargetPort, Visibility};
+use crate::{
+    List, MeshConfig, Place, Protocol, Resolution, Service, ServicePort, Snapshot, SortedMap, TargetPort, Visibility,
+};
 
 /// The annotation by which a Service says who sees it.
 const EXPORT_TO_ANNOTATION: &str = "networking.istio.io/exportTo";
@@ -48,17 +51,58 @@ type Rank = (Arc<str>, Kind, Place, usize);
 /// Services and how they came about.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    drafts: HashMap<Id, (Place, Vec<Arc<Draft>>)>,
-    by_host: BTreeMap<Hostname, SortedMap<Rank, (Id, Arc<Draft>)>>,
+    drafts: HashMap<ObjectKey, (Place, Vec<Arc<Draft>>)>,
+    by_host: BTreeMap<Hostname, SortedMap<Rank, (ObjectKey, Arc<Draft>)>>,
     /// Who claims an address, the first of whom gets it.
-    pins: HashMap<IpAddr, SortedMap<Place, (Id, Span)>>,
-    listed: BTreeMap<Hostname, Vec<(Id, Arc<Service>)>>,
+    pins: HashMap<IpAddr, SortedMap<Place, (ObjectKey, Span)>>,
+    listed: BTreeMap<Hostname, Vec<(ObjectKey, Arc<Service>)>>,
     /// Hosts in `listed` that have others than last time.
     changed: BTreeSet<Hostname>,
 }
 
+pub(super) fn object_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
+    let drafts = run.read(|cx, found| drafts(cx, key, found));
+    let keep = drafts.is_some();
+    let Tables { services, addresses, .. } = &mut *run.tables;
+    services.set_drafts(key, drafts, addresses, run.tracker);
+    keep
+}
+
+pub(super) fn want_step(run: &mut Run<'_>, host: &Hostname) -> bool {
+    let (range, keep) = run.read(|cx, _| (want(cx, host), is_described(cx, host)));
+    run.tables.addresses.want(host.as_str(), range);
+    run.tracker.want(Step::Addresses);
+    keep
+}
+
+pub(super) fn addresses_step(run: &mut Run<'_>) -> bool {
+    for host in run.tables.addresses.allot() {
+        run.tracker.changed(Fact::Address(&host));
+    }
+    true
+}
+
+pub(super) fn host_step(run: &mut Run<'_>, host: &Hostname) -> bool {
+    let listed = run.read(|cx, found| listed(cx, host, found));
+    let keep = !listed.is_empty();
+    run.tables.services.set_listed(host, listed, run.tracker);
+    keep
+}
+
+impl Results for Allotment {}
+
+impl Results for Table {
+    fn publish(&mut self, next: &mut Snapshot) -> bool {
+        let mut changed = false;
+        for (host, services) in self.changed() {
+            changed |= next.services.set(&host, services);
+        }
+        changed
+    }
+}
+
 /// What one object says of its hosts.
-pub(super) fn drafts(cx: &Cx<'_>, id: &Id, found: &mut Diagnostics) -> Option<(Place, Vec<Draft>)> {
+fn drafts(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place, Vec<Draft>)> {
     let (place, object) = cx.placed(id)?;
     let drafts = match &object.resource {
         Resource::Service(service) => {
@@ -80,7 +124,7 @@ pub(super) fn drafts(cx: &Cx<'_>, id: &Id, found: &mut Diagnostics) -> Option<(P
 }
 
 /// Which range a host's address is to come from, if it needs one.
-pub(super) fn want(cx: &Cx<'_>, host: &Hostname) -> Option<Range> {
+fn want(cx: &Cx<'_>, host: &Hostname) -> Option<Range> {
     let wanted = cx.drafts_of(host).filter_map(|(id, draft)| match &draft.address {
         Address::Wanted(range) => Some(*range),
         // Another Service has it already.
@@ -92,38 +136,46 @@ pub(super) fn want(cx: &Cx<'_>, host: &Hostname) -> Option<Range> {
 }
 
 /// Whether any object says something of a host.
-pub(super) fn is_described(cx: &Cx<'_>, host: &Hostname) -> bool {
+fn is_described(cx: &Cx<'_>, host: &Hostname) -> bool {
     cx.drafts_of(host).next().is_some()
 }
 
 /// The services of a host, ordered by namespace. One namespace can describe a host once; of several the first stays.
-pub(super) fn listed(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> Vec<(Id, Service)> {
-    let mut listed: Vec<(Id, Service)> = Vec::new();
+fn listed(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> Vec<(ObjectKey, Service)> {
+    let mut listed: Vec<(ObjectKey, Service)> = Vec::new();
     for (id, draft) in cx.drafts_of(host) {
         let mut service = draft.service.clone();
         match &draft.address {
             Address::Pinned(address, _) if cx.is_granted(*address, id) => service.addresses = vec![(*address).into()],
             Address::Pinned(address, span) => {
-                found.extend(taken(cx, *address, span));
+                found.extend(taken(cx, *address, span).map(|finding| about(cx, id, finding)));
                 service.addresses = cx.address(host).into_iter().collect();
             }
             Address::Wanted(_) => service.addresses = cx.address(host).into_iter().collect(),
             Address::AsWritten => {}
         }
         match listed.last().filter(|(_, last)| last.namespace == service.namespace) {
-            Some((_, first)) => found.push(
-                Diagnostic::error(
+            Some((_, first)) => {
+                let finding = Diagnostic::error(
                     "duplicate-host",
                     service.origin.clone(),
                     format!("`{}` is already described in this namespace; this one is ignored", service.host),
                 )
                 .with_help("merge the two")
-                .with_related(first.origin.clone(), "first described here"),
-            ),
+                .with_related(first.origin.clone(), "first described here");
+                found.push(about(cx, id, finding));
+            }
             None => listed.push((id.clone(), service)),
         }
     }
     listed
+}
+
+fn about(cx: &Cx<'_>, id: &ObjectKey, finding: Diagnostic) -> Diagnostic {
+    match cx.object(id) {
+        Some(object) => finding.about(object.reference()),
+        None => finding,
+    }
 }
 
 fn taken(cx: &Cx<'_>, address: IpAddr, span: &Span) -> Option<Diagnostic> {
@@ -138,9 +190,9 @@ fn taken(cx: &Cx<'_>, address: IpAddr, span: &Span) -> Option<Diagnostic> {
 }
 
 impl Table {
-    pub(super) fn set_drafts(
+    fn set_drafts(
         &mut self,
-        id: &Id,
+        id: &ObjectKey,
         drafts: Option<(Place, Vec<Draft>)>,
         addresses: &mut Allotment,
         tracker: &mut Tracker,
@@ -197,10 +249,10 @@ impl Table {
         self.drafts.extend(drafts.map(|drafts| (id.clone(), drafts)));
     }
 
-    pub(super) fn set_listed(&mut self, host: &Hostname, listed: Vec<(Id, Service)>, tracker: &mut Tracker) {
+    fn set_listed(&mut self, host: &Hostname, listed: Vec<(ObjectKey, Service)>, tracker: &mut Tracker) {
         let old = self.listed.remove(host).unwrap_or_default();
         let before = |namespace: &str| old.iter().find(|(_, s)| *s.namespace == *namespace).map(|(_, service)| service);
-        let new: Vec<(Id, Arc<Service>)> =
+        let new: Vec<(ObjectKey, Arc<Service>)> =
             listed.into_iter().map(|(id, service)| (id, kept(before(&service.namespace.clone()), service))).collect();
         let same = old.len() == new.len() && old.iter().zip(&new).all(|(a, b)| a.0 == b.0 && Arc::ptr_eq(&a.1, &b.1));
         if !same {
@@ -223,7 +275,7 @@ impl Table {
     }
 
     /// The hosts that have other services than last time, with those they have now, ordered by namespace.
-    pub(super) fn changed(&mut self) -> Vec<(Hostname, List<Service>)> {
+    fn changed(&mut self) -> Vec<(Hostname, List<Service>)> {
         let changed = std::mem::take(&mut self.changed);
         let now = |host: &Hostname| self.listed.get(host).into_iter().flatten().map(|(_, s)| s.clone()).collect();
         changed.into_iter().map(|host| (host.clone(), now(&host))).collect()
@@ -241,15 +293,15 @@ impl Draft {
 }
 
 impl<'t> Cx<'t> {
-    fn drafts_of(&self, host: &Hostname) -> impl Iterator<Item = &'t (Id, Arc<Draft>)> + use<'t> {
+    fn drafts_of(&self, host: &Hostname) -> impl Iterator<Item = &'t (ObjectKey, Arc<Draft>)> + use<'t> {
         self.read(Fact::Drafts(host.as_str())).services.by_host.get(host).into_iter().flat_map(SortedMap::values)
     }
 
-    fn pinned_by(&self, address: IpAddr) -> Option<&'t (Id, Span)> {
+    fn pinned_by(&self, address: IpAddr) -> Option<&'t (ObjectKey, Span)> {
         self.read(Fact::Pin(address)).services.pins.get(&address)?.values().next()
     }
 
-    fn is_granted(&self, address: IpAddr, id: &Id) -> bool {
+    fn is_granted(&self, address: IpAddr, id: &ObjectKey) -> bool {
         self.pinned_by(address).is_some_and(|(owner, _)| owner == id)
     }
 
@@ -259,12 +311,12 @@ impl<'t> Cx<'t> {
     }
 
     /// All services of exactly this host with the objects they come from, whoever sees them.
-    pub(super) fn services_of(&self, host: &Hostname) -> &'t [(Id, Arc<Service>)] {
+    pub(super) fn services_of(&self, host: &Hostname) -> &'t [(ObjectKey, Arc<Service>)] {
         self.read(Fact::Host(host.as_str())).services.listed.get(host).map_or(&[], Vec::as_slice)
     }
 
     /// The service of a host in a namespace.
-    pub(super) fn service_in(&self, host: &Hostname, namespace: &str) -> Option<&'t (Id, Arc<Service>)> {
+    pub(super) fn service_in(&self, host: &Hostname, namespace: &str) -> Option<&'t (ObjectKey, Arc<Service>)> {
         self.services_of(host).iter().find(|(_, service)| *service.namespace == *namespace)
     }
 
@@ -289,7 +341,7 @@ impl<'t> Cx<'t> {
     }
 
     /// The services that an object became, unless others took their place, ordered by host.
-    pub(super) fn services_from(&self, id: &Id) -> Vec<&'t Arc<Service>> {
+    pub(super) fn services_from(&self, id: &ObjectKey) -> Vec<&'t Arc<Service>> {
         // What hosts an object has is in the object itself.
         let drafts = self.read(Fact::Object(id)).services.drafts.get(id).into_iter().flat_map(|(_, drafts)| drafts);
         let mut found: Vec<&Arc<Service>> = drafts

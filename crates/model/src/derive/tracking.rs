@@ -6,18 +6,16 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
-use evenkeel_api::Kind;
+use evenkeel_api::{Kind, ObjectKey};
 
-use super::Tables;
-use super::objects::Id;
-use super::step::Step;
+use super::step::{Step, Tables};
 use crate::workload::Labels;
 
 /// Something a step can ask about. Whoever changes the answer says so with [`Tracker::changed`].
 #[derive(Debug, Clone, Copy, Hash)]
 pub(super) enum Fact<'a> {
     /// The object in force under an id, and its place in the order of precedence.
-    Object(&'a Id),
+    Object(&'a ObjectKey),
     /// All objects of a kind, in the order of precedence.
     Objects(Kind),
     /// Those of one namespace.
@@ -58,8 +56,8 @@ pub(super) enum Fact<'a> {
     Gateway(&'a str, &'a str),
     /// All Gateways.
     Gateways,
-    /// The VirtualService of an object as a whole.
-    Whole(&'a Id),
+    /// The routes of an object as a whole.
+    Whole(&'a ObjectKey),
     /// Who claims a host in the mesh.
     MeshHost(&'a str),
     /// Who is granted it.

@@ -1,48 +1,47 @@
-//! VirtualServices: resolved, and each host of the mesh given to one.
+//! Route sets: each host of the mesh given to one, those of a gateway merged.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use evenkeel_api::{Object, Resource, istio};
+use evenkeel_api::{Object, ObjectKey, Resource};
 use evenkeel_base::hostname::Hostname;
-use evenkeel_base::suggest::closest;
 use evenkeel_base::{Diagnostic, Diagnostics, Span, Spanned};
 
-use super::objects::{Id, Place};
-use super::routes;
-use super::step::Step;
+use super::run::Run;
+use super::step::{Results, Step};
 use super::tracking::{Cx, Fact, Tracker};
-use crate::{GatewayRef, List, SortedMap, VirtualService, Visibility};
+use super::{set, virtual_services};
+use crate::{GatewayRef, List, Place, RouteSet, Snapshot, SortedMap, Visibility};
 
-/// A VirtualService as it is written.
+/// The routes of an object as it is written.
 #[derive(Debug, Clone)]
 pub(super) struct Whole {
     place: Place,
     object: Arc<Object>,
-    service: Arc<VirtualService>,
+    service: Arc<RouteSet>,
 }
 
 /// Who names a host, in the order of precedence; the number is the host's position there.
-type Claimants = SortedMap<(Place, usize), Id>;
-/// A place in the list of VirtualServices: one may appear there in two parts.
+type Claimants = SortedMap<(Place, usize), ObjectKey>;
+/// A place in the list of route sets: those of one object may appear there in two parts.
 pub(crate) type Rank = (Place, usize);
 
 /// A place in the order of what a gateway has.
 type AtGateway = (GatewayRef, Rank);
 
-/// VirtualServices and their hosts.
+/// Route sets and their hosts.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    wholes: HashMap<Id, Whole>,
+    wholes: HashMap<ObjectKey, Whole>,
     in_mesh: BTreeMap<Hostname, Claimants>,
     at_gateways: BTreeMap<(GatewayRef, Hostname), Claimants>,
     /// The claims that hold.
     granted: HashMap<Hostname, Box<[(Place, usize)]>>,
-    parts: HashMap<Id, Vec<(Rank, Arc<VirtualService>)>>,
+    parts: HashMap<ObjectKey, Vec<(Rank, Arc<RouteSet>)>>,
     /// In the order of precedence.
-    listed: BTreeMap<Rank, Arc<VirtualService>>,
-    by_host: BTreeMap<Hostname, SortedMap<Rank, Arc<VirtualService>>>,
-    by_destination: BTreeMap<Hostname, SortedMap<Rank, Arc<VirtualService>>>,
+    listed: BTreeMap<Rank, Arc<RouteSet>>,
+    by_host: BTreeMap<Hostname, SortedMap<Rank, Arc<RouteSet>>>,
+    by_destination: BTreeMap<Hostname, SortedMap<Rank, Arc<RouteSet>>>,
     /// Places in `listed` that have changed.
     changed: BTreeSet<Rank>,
     changed_hosts: BTreeSet<Hostname>,
@@ -51,17 +50,69 @@ pub(super) struct Table {
     changed_at_gateways: BTreeSet<AtGateway>,
 }
 
-/// What an object says.
-pub(super) fn whole(cx: &Cx<'_>, id: &Id, found: &mut Diagnostics) -> Option<(Place, Arc<Object>, VirtualService)> {
+pub(super) fn object_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
+    let whole = run.read(|cx, found| whole(cx, key, found));
+    let keep = whole.is_some();
+    run.tables.routes.set_whole(key, whole, run.tracker);
+    keep
+}
+
+pub(super) fn gateway_host_step(run: &mut Run<'_>, gateway: &GatewayRef, host: &Hostname) -> bool {
+    run.read(|cx, found| {
+        note_merged(cx, gateway, host, found);
+        is_claimed_at(cx, gateway, host)
+    })
+}
+
+pub(super) fn mesh_host_step(run: &mut Run<'_>, host: &Hostname) -> bool {
+    let granted = run.read(|cx, found| granted(cx, host, found));
+    let keep = !granted.is_empty();
+    run.tables.routes.set_granted(host, granted, run.tracker);
+    keep
+}
+
+pub(super) fn parts_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
+    let (parts, keep) = run.read(|cx, _| (parts(cx, key), cx.object(key).is_some()));
+    run.tables.routes.set_parts(key, parts);
+    keep
+}
+
+impl Results for Table {
+    fn publish(&mut self, next: &mut Snapshot) -> bool {
+        let mut changed = false;
+        for (rank, service) in self.changed() {
+            changed |= next.route_sets.set(&rank, service);
+        }
+        for (host, services) in self.changed_hosts() {
+            set(&mut next.index.route_sets, host, services);
+        }
+        for (host, services) in self.changed_destinations() {
+            set(&mut next.index.routes_to, host, services);
+        }
+        for ((gateway, rank), service) in self.changed_at_gateways() {
+            let mut here = next.index.at_gateway.get(&gateway).cloned().unwrap_or_default();
+            here.set(&rank, service);
+            match here.is_empty() {
+                true => drop(next.index.at_gateway.remove(&gateway)),
+                false => drop(next.index.at_gateway.insert(gateway, here)),
+            }
+        }
+        changed
+    }
+}
+
+/// The routes an object says, of whichever kind it is.
+fn whole(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place, Arc<Object>, RouteSet)> {
     let (place, object) = cx.placed(id)?;
-    let Resource::VirtualService(written) = &object.resource else { return None };
-    let whole = virtual_service(cx, object, &written.spec, found);
-    note_gateways(cx, object, &whole, &written.spec, found);
+    let whole = match &object.resource {
+        Resource::VirtualService(written) => virtual_services::route_set(cx, object, &written.spec, found),
+        _ => return None,
+    };
     Some((place.clone(), object.clone(), whole))
 }
 
 /// At a gateway the routes of all who name a host are merged.
-pub(super) fn note_merged(cx: &Cx<'_>, gateway: &GatewayRef, host: &Hostname, found: &mut Diagnostics) {
+fn note_merged(cx: &Cx<'_>, gateway: &GatewayRef, host: &Hostname, found: &mut Diagnostics) {
     let claimants =
         cx.read(Fact::GatewayHost(gateway, host.as_str())).routes.at_gateways.get(&(gateway.clone(), host.clone()));
     let mut claims = claimants.into_iter().flat_map(SortedMap::iter).filter_map(|((_, at), id)| {
@@ -74,20 +125,21 @@ pub(super) fn note_merged(cx: &Cx<'_>, gateway: &GatewayRef, host: &Hostname, fo
             format!("{first} also routes `{host}` at the Gateway {gateway}; its routes come before those of {object}");
         found.push(
             Diagnostic::info("merged", span.clone(), message)
+                .about(object.reference())
                 .with_help("the first route that matches is taken, one without a match comes last")
                 .with_related(first_span.clone(), "these routes come first"),
         );
     }
 }
 
-/// Whether a VirtualService names a host at a gateway.
-pub(super) fn is_claimed_at(cx: &Cx<'_>, gateway: &GatewayRef, host: &Hostname) -> bool {
+/// Whether a route set names a host at a gateway.
+fn is_claimed_at(cx: &Cx<'_>, gateway: &GatewayRef, host: &Hostname) -> bool {
     let claims = &cx.read(Fact::GatewayHost(gateway, host.as_str())).routes.at_gateways;
     claims.contains_key(&(gateway.clone(), host.clone()))
 }
 
 /// Who has a host in the mesh: those that no earlier one with common viewers has taken it from.
-pub(super) fn granted(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> Box<[(Place, usize)]> {
+fn granted(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> Box<[(Place, usize)]> {
     struct Claim<'t> {
         owner: &'t Arc<Object>,
         visibility: &'t Visibility,
@@ -110,6 +162,7 @@ pub(super) fn granted(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> 
                         first.owner
                     ),
                 )
+                .about(object.reference())
                 .with_help("write the routes of a host into one VirtualService")
                 .with_related(first.span.clone(), "this one applies"),
             ),
@@ -123,8 +176,8 @@ pub(super) fn granted(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> 
     granted.into()
 }
 
-/// What is left of a VirtualService: in the mesh the hosts it is granted, at gateways all.
-pub(super) fn parts(cx: &Cx<'_>, id: &Id) -> Vec<(Rank, Arc<VirtualService>)> {
+/// What is left of a route set: in the mesh the hosts it is granted, at gateways all.
+fn parts(cx: &Cx<'_>, id: &ObjectKey) -> Vec<(Rank, Arc<RouteSet>)> {
     let Some(Whole { place, service: whole, .. }) = cx.whole(id) else { return Vec::new() };
     let (mesh, gateways): (Vec<_>, Vec<_>) = whole.gateways.iter().cloned().partition(|g| *g == GatewayRef::Mesh);
     let is_granted = |(at, host): &(usize, &Spanned<Hostname>)| {
@@ -138,19 +191,14 @@ pub(super) fn parts(cx: &Cx<'_>, id: &Id) -> Vec<(Rank, Arc<VirtualService>)> {
     if free.len() == whole.hosts.len() || mesh.is_empty() {
         return vec![((place.clone(), 0), whole.clone())];
     }
-    let in_mesh = (!free.is_empty()).then(|| VirtualService { hosts: free, gateways: mesh, ..(**whole).clone() });
-    let at_gateways = (!gateways.is_empty()).then(|| VirtualService { gateways, ..(**whole).clone() });
+    let in_mesh = (!free.is_empty()).then(|| RouteSet { hosts: free, gateways: mesh, ..(**whole).clone() });
+    let at_gateways = (!gateways.is_empty()).then(|| RouteSet { gateways, ..(**whole).clone() });
     let parts = in_mesh.into_iter().map(|part| (0, part)).chain(at_gateways.into_iter().map(|part| (1, part)));
     parts.map(|(at, part)| ((place.clone(), at), Arc::new(part))).collect()
 }
 
 impl Table {
-    pub(super) fn set_whole(
-        &mut self,
-        id: &Id,
-        new: Option<(Place, Arc<Object>, VirtualService)>,
-        tracker: &mut Tracker,
-    ) {
+    fn set_whole(&mut self, id: &ObjectKey, new: Option<(Place, Arc<Object>, RouteSet)>, tracker: &mut Tracker) {
         let old = self.wholes.remove(id);
         let new = new.map(|(place, object, service)| {
             // Of an object that was written anew the service is new too: places in it may be others.
@@ -172,7 +220,7 @@ impl Table {
         self.wholes.extend(new.map(|new| (id.clone(), new)));
     }
 
-    fn claim(&mut self, id: &Id, whole: &Whole, is_there: bool, tracker: &mut Tracker) {
+    fn claim(&mut self, id: &ObjectKey, whole: &Whole, is_there: bool, tracker: &mut Tracker) {
         let service = &whole.service;
         for (at, host) in service.hosts.iter().map(|host| &host.value).enumerate() {
             if service.applies_at(&GatewayRef::Mesh) {
@@ -197,7 +245,7 @@ impl Table {
     }
 
     /// Whether there is anything to grant.
-    pub(super) fn set_granted(&mut self, host: &Hostname, new: Box<[(Place, usize)]>, tracker: &mut Tracker) {
+    fn set_granted(&mut self, host: &Hostname, new: Box<[(Place, usize)]>, tracker: &mut Tracker) {
         let old = self.granted.remove(host).unwrap_or_default();
         if old != new {
             tracker.changed(Fact::Granted(host.as_str()));
@@ -207,11 +255,11 @@ impl Table {
         }
     }
 
-    pub(super) fn set_parts(&mut self, id: &Id, new: Vec<(Rank, Arc<VirtualService>)>) {
+    fn set_parts(&mut self, id: &ObjectKey, new: Vec<(Rank, Arc<RouteSet>)>) {
         let old = self.parts.remove(id).unwrap_or_default();
         let whole = self.wholes.get(id);
         // A part is made anew only if the whole is, or the part is another.
-        let kept = |(rank, part): (Rank, Arc<VirtualService>)| {
+        let kept = |(rank, part): (Rank, Arc<RouteSet>)| {
             let is_whole = whole.is_some_and(|whole| Arc::ptr_eq(&whole.service, &part));
             let before = old.iter().find(|(before, old)| *before == rank && same_written(old, &part));
             let part = before.filter(|_| !is_whole).map_or(part, |(_, old)| old.clone());
@@ -229,7 +277,7 @@ impl Table {
         }
     }
 
-    fn list(&mut self, rank: &Rank, part: &Arc<VirtualService>, is_there: bool) {
+    fn list(&mut self, rank: &Rank, part: &Arc<RouteSet>, is_there: bool) {
         match is_there {
             true => drop(self.listed.insert(rank.clone(), part.clone())),
             false if self.listed.get(rank).is_some_and(|listed| Arc::ptr_eq(listed, part)) => {
@@ -251,25 +299,25 @@ impl Table {
     }
 
     /// The places in the order of precedence that others than last time may have, with who has them now.
-    pub(super) fn changed(&mut self) -> Vec<(Rank, Option<Arc<VirtualService>>)> {
+    fn changed(&mut self) -> Vec<(Rank, Option<Arc<RouteSet>>)> {
         let changed = std::mem::take(&mut self.changed);
         changed.into_iter().map(|rank| (rank.clone(), self.listed.get(&rank).cloned())).collect()
     }
 
     /// The hosts that others than last time name, with who names them now.
-    pub(super) fn changed_hosts(&mut self) -> Vec<(Hostname, List<VirtualService>)> {
+    fn changed_hosts(&mut self) -> Vec<(Hostname, List<RouteSet>)> {
         let changed = std::mem::take(&mut self.changed_hosts);
         changed.into_iter().map(|host| (host.clone(), take_ranked(&mut self.by_host, &host))).collect()
     }
 
     /// The services that others than last time lead to, with who does now.
-    pub(super) fn changed_destinations(&mut self) -> Vec<(Hostname, List<VirtualService>)> {
+    fn changed_destinations(&mut self) -> Vec<(Hostname, List<RouteSet>)> {
         let changed = std::mem::take(&mut self.changed_destinations);
         changed.into_iter().map(|host| (host.clone(), take_ranked(&mut self.by_destination, &host))).collect()
     }
 
     /// The same of the places of those that name a gateway, each gateway for itself.
-    pub(super) fn changed_at_gateways(&mut self) -> Vec<(AtGateway, Option<Arc<VirtualService>>)> {
+    fn changed_at_gateways(&mut self) -> Vec<(AtGateway, Option<Arc<RouteSet>>)> {
         let changed = std::mem::take(&mut self.changed_at_gateways);
         let now =
             |(gateway, rank): &AtGateway| self.listed.get(rank).filter(|part| part.gateways.contains(gateway)).cloned();
@@ -278,12 +326,12 @@ impl Table {
 }
 
 /// Whether two parts are the same, and of the same text.
-fn same_written(a: &VirtualService, b: &VirtualService) -> bool {
-    let spans = |service: &VirtualService| service.hosts.iter().map(|host| host.span.clone()).collect::<Vec<_>>();
+fn same_written(a: &RouteSet, b: &RouteSet) -> bool {
+    let spans = |service: &RouteSet| service.hosts.iter().map(|host| host.span.clone()).collect::<Vec<_>>();
     a == b && spans(a) == spans(b)
 }
 
-fn put<K: Ord + Clone>(claims: &mut BTreeMap<K, Claimants>, key: K, rank: Rank, id: &Id, is_there: bool) {
+fn put<K: Ord + Clone>(claims: &mut BTreeMap<K, Claimants>, key: K, rank: Rank, id: &ObjectKey, is_there: bool) {
     let here = claims.entry(key.clone()).or_default();
     match is_there {
         true => drop(here.insert(rank, id.clone())),
@@ -296,12 +344,7 @@ fn put<K: Ord + Clone>(claims: &mut BTreeMap<K, Claimants>, key: K, rank: Rank, 
     }
 }
 
-fn put_ranked(
-    list: &mut SortedMap<Rank, Arc<VirtualService>>,
-    rank: &Rank,
-    part: &Arc<VirtualService>,
-    is_there: bool,
-) {
+fn put_ranked(list: &mut SortedMap<Rank, Arc<RouteSet>>, rank: &Rank, part: &Arc<RouteSet>, is_there: bool) {
     match is_there {
         true => drop(list.insert(rank.clone(), part.clone())),
         false if list.get(rank).is_some_and(|listed| Arc::ptr_eq(listed, part)) => drop(list.remove(rank)),
@@ -310,8 +353,8 @@ fn put_ranked(
 }
 
 /// The list of a key, which is dropped if there is none.
-fn take_ranked<K: Ord>(lists: &mut BTreeMap<K, SortedMap<Rank, Arc<VirtualService>>>, key: &K) -> List<VirtualService> {
-    let list: List<VirtualService> = lists.get(key).into_iter().flat_map(SortedMap::values).cloned().collect();
+fn take_ranked<K: Ord>(lists: &mut BTreeMap<K, SortedMap<Rank, Arc<RouteSet>>>, key: &K) -> List<RouteSet> {
+    let list: List<RouteSet> = lists.get(key).into_iter().flat_map(SortedMap::values).cloned().collect();
     if list.is_empty() {
         lists.remove(key);
     }
@@ -319,79 +362,7 @@ fn take_ranked<K: Ord>(lists: &mut BTreeMap<K, SortedMap<Rank, Arc<VirtualServic
 }
 
 impl<'t> Cx<'t> {
-    fn whole(&self, id: &Id) -> Option<&'t Whole> {
+    fn whole(&self, id: &ObjectKey) -> Option<&'t Whole> {
         self.read(Fact::Whole(id)).routes.wholes.get(id)
-    }
-}
-
-fn virtual_service(
-    cx: &Cx<'_>,
-    object: &Object,
-    spec: &istio::VirtualServiceSpec,
-    diagnostics: &mut Diagnostics,
-) -> VirtualService {
-    let namespace = &*object.namespace;
-    let resolve = |host: &Spanned<Hostname>| {
-        let full = Hostname::resolve(host.as_str(), namespace, &cx.mesh().cluster_domain);
-        Spanned::new(full.unwrap_or_else(|_| host.value.clone()), host.span.clone())
-    };
-    let gateways: Vec<GatewayRef> = match spec.gateways.is_empty() {
-        true => vec![GatewayRef::Mesh],
-        false => spec.gateways.iter().map(|g| GatewayRef::parse(g, namespace)).collect(),
-    };
-    let mut reader = routes::Reader { cx, object, gateways: &gateways, diagnostics };
-    let (http, tls, tcp) = (reader.http(&spec.http), reader.tls(&spec.tls), reader.tcp(&spec.tcp));
-    VirtualService {
-        name: object.name.clone(),
-        namespace: object.namespace.clone(),
-        hosts: spec.hosts.iter().map(resolve).collect(),
-        export_to: Visibility::from_export_to(spec.export_to.iter().map(|e| e.as_str()), namespace),
-        http,
-        tls,
-        tcp,
-        origin: object.origin.clone(),
-        gateways,
-    }
-}
-
-/// Checks that the gateways exist and serve the hosts.
-fn note_gateways(
-    cx: &Cx<'_>,
-    object: &Object,
-    service: &VirtualService,
-    spec: &istio::VirtualServiceSpec,
-    diagnostics: &mut Diagnostics,
-) {
-    let mut found = Vec::new();
-    for (written, reference) in spec.gateways.iter().zip(&service.gateways) {
-        let GatewayRef::Named { namespace, name } = reference else { continue };
-        match cx.gateway(namespace, name) {
-            Some(gateway) => found.push(gateway),
-            None => {
-                let names: Vec<String> = cx.gateways().map(|g| format!("{}/{}", g.namespace, g.name)).collect();
-                let elsewhere = cx.gateways().position(|g| g.name == *name).and_then(|i| names.get(i));
-                let near = elsewhere
-                    .map(String::as_str)
-                    .or_else(|| closest(&reference.to_string(), names.iter().map(String::as_str)));
-                let help = match near {
-                    Some(near) => format!("did you mean `{near}`?"),
-                    None => "add the Gateway, or correct the name".to_owned(),
-                };
-                let message = format!("{object}: there is no Gateway `{reference}`");
-                diagnostics.push(Diagnostic::warning("missing-gateway", written.span.clone(), message).with_help(help));
-            }
-        }
-    }
-    if found.is_empty() || service.applies_at(&GatewayRef::Mesh) {
-        return;
-    }
-    for host in &service.hosts {
-        let served = found.iter().flat_map(|g| &g.servers).flat_map(|s| &s.hosts);
-        if !served.clone().any(|h| h.intersection(service, &host.value).is_some()) {
-            let hosts: Vec<String> = served.map(|h| format!("`{}`", h.value)).collect();
-            let message = format!("{object}: none of its gateways serves `{}`", host.value);
-            let help = format!("they serve {}", if hosts.is_empty() { "nothing".to_owned() } else { hosts.join(", ") });
-            diagnostics.push(Diagnostic::warning("host-not-served", host.span.clone(), message).with_help(help));
-        }
     }
 }

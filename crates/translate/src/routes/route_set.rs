@@ -1,6 +1,6 @@
-//! A VirtualService's HTTP routes as Envoy's.
+//! A route set's HTTP routes as Envoy's.
 
-use evenkeel_model::{GatewayRef, HttpMatch, HttpRoute, VirtualService};
+use evenkeel_model::{GatewayRef, HttpMatch, HttpRoute, RouteSet};
 
 use super::action::{self, Place};
 use super::{headers, matches};
@@ -12,16 +12,16 @@ use crate::proto::metadata;
 use crate::sessions;
 
 /// The routes that can hold for this proxy at `gateway` for requests to `port`, in order; nothing follows one that always holds.
-pub fn routes(context: Context<'_>, virtual_service: &VirtualService, gateway: &GatewayRef, port: u16) -> Vec<Route> {
+pub fn routes(context: Context<'_>, route_set: &RouteSet, gateway: &GatewayRef, port: u16) -> Vec<Route> {
     let place = context.place(port);
     let mut all = Vec::new();
-    for http in &virtual_service.http {
+    for http in &route_set.http {
         if http.matches.is_empty() {
-            all.push(route(place, virtual_service, http, None));
+            all.push(route(place, route_set, http, None));
             break;
         }
         let applies = |m: &&HttpMatch| m.applies_to(gateway, &context) && m.port.is_none_or(|p| p == port);
-        all.extend(http.matches.iter().filter(applies).map(|m| route(place, virtual_service, http, Some(m))));
+        all.extend(http.matches.iter().filter(applies).map(|m| route(place, route_set, http, Some(m))));
         if all.last().is_some_and(holds_always) {
             break;
         }
@@ -34,7 +34,7 @@ pub fn holds_always(route: &Route) -> bool {
     route.r#match.as_ref().is_some_and(matches::is_everything)
 }
 
-fn route(place: Place<'_>, virtual_service: &VirtualService, http: &HttpRoute, condition: Option<&HttpMatch>) -> Route {
+fn route(place: Place<'_>, route_set: &RouteSet, http: &HttpRoute, condition: Option<&HttpMatch>) -> Route {
     let mut action = action::action(place, &http.action);
     if let (route::Action::Route(forward), Some(authority)) = (&mut action, headers::authority(&http.headers.request)) {
         forward.host_rewrite_specifier.get_or_insert(HostRewriteSpecifier::HostRewriteLiteral(authority));
@@ -42,7 +42,7 @@ fn route(place: Place<'_>, virtual_service: &VirtualService, http: &HttpRoute, c
     let lone = action::lone_destination(&http.action).map(|d| &d.headers);
     let requests = || [Some(&http.headers.request), lone.map(|h| &h.request)].into_iter().flatten();
     let responses = || [Some(&http.headers.response), lone.map(|h| &h.response)].into_iter().flatten();
-    let config = origin::config_path("virtual-service", &virtual_service.namespace, &virtual_service.name);
+    let config = origin::config_path(route_set.kind, &route_set.namespace, &route_set.name);
     Route {
         name: name(http, condition),
         r#match: Some(condition.map_or_else(matches::everything, matches::route_match)),

@@ -5,17 +5,17 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_api::kubernetes::PodSpec;
-use evenkeel_api::{Kind, Object, Resource};
+use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::spiffe::SpiffeId;
 use evenkeel_base::{Diagnostic, Diagnostics};
 
-use super::kept;
-use super::objects::Id;
-use super::step::{ServiceKey, Step};
+use super::run::Run;
+use super::step::{Results, ServiceKey, Step};
 use super::tracking::{Cx, Fact, Tracker};
+use super::{kept, set};
 use crate::workload::Pod;
-use crate::{ContainerPort, Labels, Service, Workload};
+use crate::{ContainerPort, Labels, Service, Snapshot, Workload};
 
 /// Says whether a sidecar accepts mutual TLS: `istio` or `disabled`. What injection writes.
 const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
@@ -37,8 +37,36 @@ pub(super) struct Table {
     changed_addresses: BTreeSet<IpAddr>,
 }
 
+pub(super) fn pod_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
+    let (workload, keep) = run.read(|cx, found| (workload(cx, key, found), cx.object(key).is_some()));
+    run.tables.workloads.set(key, workload, run.tracker);
+    keep
+}
+
+pub(super) fn conflict_step(run: &mut Run<'_>, overruled: &Hostname, first: &Hostname, port: &u16) -> bool {
+    run.read(|cx, found| {
+        let conflict = conflict(cx, &(overruled.clone(), first.clone(), *port));
+        let keep = conflict.is_some();
+        found.extend(conflict);
+        keep
+    })
+}
+
+impl Results for Table {
+    fn publish(&mut self, next: &mut Snapshot) -> bool {
+        let mut changed = false;
+        for (pod, workload) in self.changed() {
+            changed |= next.workloads.set(&pod, workload);
+        }
+        for (address, workloads) in self.changed_addresses() {
+            set(&mut next.index.workloads, address, workloads.into_iter().collect());
+        }
+        changed
+    }
+}
+
 /// The workload of a Pod.
-pub(super) fn workload(cx: &Cx<'_>, id: &Id, found: &mut Diagnostics) -> Option<Workload> {
+fn workload(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<Workload> {
     let object = cx.object(id)?;
     let Resource::Pod(pod) = &object.resource else { return None };
     let account = pod.spec.service_account();
@@ -47,7 +75,8 @@ pub(super) fn workload(cx: &Cx<'_>, id: &Id, found: &mut Diagnostics) -> Option<
         Err(error) => {
             let message = format!("{object} cannot have an identity: {error}");
             let help = "check the trust domain of the mesh and the Pod's service account";
-            found.push(Diagnostic::error("bad-identity", object.origin.clone(), message).with_help(help));
+            let finding = Diagnostic::error("bad-identity", object.origin.clone(), message).with_help(help);
+            found.push(finding.about(object.reference()));
             return None;
         }
     };
@@ -117,13 +146,18 @@ fn conflicts(workload: &Workload) -> BTreeMap<Odds, Diagnostic> {
 }
 
 /// What the first workload that finds two Services at odds says of it.
-pub(super) fn conflict(cx: &Cx<'_>, odds: &Odds) -> Option<Diagnostic> {
+fn conflict(cx: &Cx<'_>, odds: &Odds) -> Option<Diagnostic> {
     let conflicts = &cx.read(Fact::Conflict(odds.0.as_str(), odds.1.as_str(), odds.2)).workloads.conflicts;
-    conflicts.get(odds)?.values().next().cloned()
+    let finding = conflicts.get(odds)?.values().next()?.clone();
+    let owner = cx.services_of(&odds.0).iter().find(|(_, service)| service.origin == finding.span);
+    Some(match owner.and_then(|(id, _)| cx.object(id)) {
+        Some(object) => finding.about(object.reference()),
+        None => finding,
+    })
 }
 
 impl Table {
-    pub(super) fn set(&mut self, id: &Id, new: Option<Workload>, tracker: &mut Tracker) {
+    fn set(&mut self, id: &ObjectKey, new: Option<Workload>, tracker: &mut Tracker) {
         let pod: Pod = (id.namespace.clone(), id.name.clone());
         let old = self.workloads.remove(&pod);
         let new = new.map(|workload| kept(old.as_ref(), workload));
@@ -190,7 +224,7 @@ impl Table {
     }
 
     /// The Pods whose workloads are others than last time, with what they are now.
-    pub(super) fn changed(&mut self) -> impl Iterator<Item = (Pod, Option<Arc<Workload>>)> + use<'_> {
+    fn changed(&mut self) -> impl Iterator<Item = (Pod, Option<Arc<Workload>>)> + use<'_> {
         let changed = std::mem::take(&mut self.changed);
         changed.into_iter().map(|pod| {
             let workload = self.workloads.get(&pod).cloned();
@@ -199,7 +233,7 @@ impl Table {
     }
 
     /// The addresses at which there are others than last time, with who is there now.
-    pub(super) fn changed_addresses(&mut self) -> Vec<(IpAddr, Vec<Arc<Workload>>)> {
+    fn changed_addresses(&mut self) -> Vec<(IpAddr, Vec<Arc<Workload>>)> {
         let changed = std::mem::take(&mut self.changed_addresses);
         let at = |address: &IpAddr| {
             let pods = self.by_address.get(address).into_iter().flatten();

@@ -12,11 +12,13 @@ use evenkeel_base::{Diagnostic, Diagnostics, Span, Spanned};
 
 use super::destination_rules::connection_pool;
 use super::objects::note_idle_selector;
+use super::run::Run;
+use super::step::Results;
 use super::tracking::{Cx, Fact};
-use super::{kept, refused, shared};
+use super::{kept, refused, renew, shared};
 use crate::{
     Destination, DestinationState, EgressListener, Imports, IngressEndpoint, IngressListener, Labels, Protocol,
-    Sidecar, SidecarOutboundPolicy,
+    Sidecar, SidecarOutboundPolicy, Snapshot,
 };
 
 /// Sidecars by namespace.
@@ -26,8 +28,21 @@ pub(super) struct Table {
     changed: bool,
 }
 
+pub(super) fn namespace_step(run: &mut Run<'_>, namespace: &Arc<str>) -> bool {
+    let (sidecars, keep) =
+        run.read(|cx, found| (sidecars(cx, namespace, found), !cx.objects_in(Kind::Sidecar, namespace).is_empty()));
+    run.tables.sidecars.set(namespace, sidecars);
+    keep
+}
+
+impl Results for Table {
+    fn publish(&mut self, next: &mut Snapshot) -> bool {
+        renew(&mut next.sidecars, self.changed())
+    }
+}
+
 /// The Sidecars of a namespace, in the order of precedence: of those with the same selector the first.
-pub(super) fn sidecars(cx: &Cx<'_>, namespace: &Arc<str>, found: &mut Diagnostics) -> Vec<Sidecar> {
+fn sidecars(cx: &Cx<'_>, namespace: &Arc<str>, found: &mut Diagnostics) -> Vec<Sidecar> {
     let (mut built, mut stand_ins): (Vec<Sidecar>, Vec<Sidecar>) = Default::default();
     for (_, object) in cx.objects_in(Kind::Sidecar, namespace) {
         for other in refused::ignored(cx, object) {
@@ -46,6 +61,7 @@ pub(super) fn sidecars(cx: &Cx<'_>, namespace: &Arc<str>, found: &mut Diagnostic
             let message = format!("{object} is ignored: `{}` already applies to {whom}", first.name);
             found.push(
                 Diagnostic::warning("overridden", object.origin.clone(), message)
+                    .about(object.reference())
                     .with_help("merge the two")
                     .with_related(first.origin.clone(), "this one applies"),
             );
@@ -90,7 +106,7 @@ fn closed(cx: &Cx<'_>, object: &Object, spec: &SidecarSpec, found: &mut Diagnost
 }
 
 impl Table {
-    pub(super) fn set(&mut self, namespace: &Arc<str>, new: Vec<Sidecar>) {
+    fn set(&mut self, namespace: &Arc<str>, new: Vec<Sidecar>) {
         let old = self.sidecars.remove(namespace).unwrap_or_default();
         // Several may have one name, but no two are written in one place.
         let by_place: HashMap<&Span, &Arc<Sidecar>> = old.iter().map(|s| (&s.origin, s)).collect();
@@ -102,7 +118,7 @@ impl Table {
     }
 
     /// All Sidecars by namespace; if there are others than last time.
-    pub(super) fn changed(&mut self) -> Option<impl Iterator<Item = Arc<Sidecar>> + use<'_>> {
+    fn changed(&mut self) -> Option<impl Iterator<Item = Arc<Sidecar>> + use<'_>> {
         std::mem::take(&mut self.changed).then(|| self.sidecars.values().flatten().cloned())
     }
 }
@@ -178,7 +194,8 @@ fn egress_proxy(cx: &Cx<'_>, object: &Object, written: &istio::Destination, foun
         let code = if service.is_none() { "missing-service" } else { "missing-port" };
         let message = format!("{object}: {problem}; what should pass answers 503");
         let help = "add it, or correct `egressProxy`";
-        found.push(Diagnostic::warning(code, written.host.span.clone(), message).with_help(help));
+        let finding = Diagnostic::warning(code, written.host.span.clone(), message).with_help(help);
+        found.push(finding.about(object.reference()));
     }
     let (subset, origin) = (written.subset.as_ref().map(|subset| shared(subset)), written.host.span.clone());
     Destination { host, subset, port, state, origin }
@@ -203,7 +220,8 @@ fn note_unknown_import(cx: &Cx<'_>, object: &Object, written: &Spanned<String>, 
         None => "add the service, or correct the name".to_owned(),
     };
     let message = format!("{object}: there is no Service `{host}`; nothing is imported by it");
-    found.push(Diagnostic::warning("missing-service", written.span.clone(), message).with_help(help));
+    let finding = Diagnostic::warning("missing-service", written.span.clone(), message).with_help(help);
+    found.push(finding.about(object.reference()));
 }
 
 fn near(cx: &Cx<'_>, host: &Hostname) -> Option<Hostname> {

@@ -1,42 +1,22 @@
-//! The objects of all files, each name once per kind, and what is asked of them often.
+//! The objects of all sources, each name once per group, kind and namespace, and what is asked of them often.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use evenkeel_api::istio::MeshConfig;
 use evenkeel_api::kubernetes::EndpointSlice;
-use evenkeel_api::{Kind, Object, Resource};
+use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::suggest::closest;
-use evenkeel_base::{Diagnostic, Diagnostics};
+use evenkeel_base::{Diagnostic, Diagnostics, SourceId};
 
 use super::labels_text;
-use super::step::Step;
+use super::run::Run;
+use super::statuses::Statuses;
+use super::step::{self, Results, Step};
 use super::tracking::{Cx, Fact, Tracker, first_label, label_key};
-use crate::Labels;
+use crate::source::EntryId;
 use crate::workload::selects;
-
-/// The name of an object among all.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Id {
-    pub(super) kind: Kind,
-    pub(super) namespace: Arc<str>,
-    pub(super) name: Arc<str>,
-}
-
-impl Id {
-    pub(super) fn of(object: &Object) -> Self {
-        Self { kind: object.kind(), namespace: object.namespace.clone(), name: object.name.clone() }
-    }
-}
-
-/// A place in the order of precedence: what was applied to a running mesh, then by the path of the file, there by position.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Place {
-    written: bool,
-    file: Arc<Path>,
-    position: usize,
-}
+use crate::{Address, Entry, Labels, Place, SourceEvent};
 
 /// An object and its place.
 pub(super) type Placed = (Place, Arc<Object>);
@@ -47,57 +27,109 @@ type ServiceKey = (Arc<str>, Arc<str>);
 /// All objects.
 #[derive(Debug, Default)]
 pub(super) struct Objects {
-    files: HashMap<Arc<Path>, Vec<Arc<Object>>>,
+    sources: BTreeMap<SourceId, Told>,
+    pub(super) statuses: Statuses,
     /// All of one id, the one in force first.
-    claims: BTreeMap<Id, Vec<Placed>>,
+    claims: BTreeMap<ObjectKey, Vec<Placed>>,
     in_force: BTreeMap<Kind, BTreeMap<Place, Arc<Object>>>,
     /// Labels of Pods and of the templates of Deployments, by namespace.
     running: BTreeMap<Arc<str>, BTreeMap<Place, Labels>>,
     /// Where in `running` a label is found.
     running_with: HashMap<u64, BTreeSet<Place>>,
     /// Objects that select by labels, under the first label they want.
-    selecting: HashMap<u64, BTreeMap<Place, Id>>,
+    selecting: HashMap<u64, BTreeMap<Place, ObjectKey>>,
     /// EndpointSlices by namespace and Service.
     slices: BTreeMap<ServiceKey, BTreeMap<Place, Arc<Object>>>,
+}
+
+/// What a source has told.
+#[derive(Debug, Default)]
+struct Told {
+    entries: HashMap<Address, (EntryId, Vec<Arc<Object>>)>,
+    /// While it tells all it has once more: what it has not told again so far.
+    untold: Option<HashSet<Address>>,
 }
 
 impl Objects {
     /// How many there are, those not in force included.
     pub(super) fn len(&self) -> usize {
-        self.files.values().map(Vec::len).sum()
+        self.sources.values().flat_map(|told| told.entries.values()).map(|(_, objects)| objects.len()).sum()
     }
 
-    /// All files with their objects.
-    pub(super) fn files(&self) -> Vec<(Arc<Path>, Vec<Arc<Object>>)> {
-        self.files.iter().map(|(path, objects)| (path.clone(), objects.clone())).collect()
+    /// All that all sources have.
+    pub(super) fn told(&self) -> Vec<(SourceId, SourceEvent)> {
+        let entry = |(address, (id, objects)): (&Address, &(EntryId, Vec<Arc<Object>>))| Entry {
+            address: address.clone(),
+            created: id.created(),
+            objects: objects.clone(),
+        };
+        let all = |told: &Told| SourceEvent::Snapshot(told.entries.iter().map(entry).collect());
+        self.sources.iter().map(|(source, told)| (source.clone(), all(told))).collect()
     }
 
-    /// Takes the objects a file has now; none: the file is gone.
-    pub(super) fn set_file(&mut self, path: &Arc<Path>, objects: Vec<Arc<Object>>, tracker: &mut Tracker) {
-        let old = self.files.remove(path).unwrap_or_default();
-        let mut touched: BTreeMap<Id, Option<Placed>> = BTreeMap::new();
+    /// Takes what a source tells.
+    pub(super) fn take(&mut self, source: &SourceId, event: SourceEvent, tracker: &mut Tracker) {
+        match event {
+            SourceEvent::Upsert(entry) => self.set(source, entry, tracker),
+            SourceEvent::Delete(address) => {
+                self.set(source, Entry { address, created: 0, objects: Vec::new() }, tracker)
+            }
+            SourceEvent::Resync => {
+                let told = self.sources.entry(source.clone()).or_default();
+                told.untold = Some(told.entries.keys().cloned().collect());
+            }
+            SourceEvent::Synced => {
+                let untold = self.sources.get_mut(source).and_then(|told| told.untold.take());
+                for address in untold.into_iter().flatten() {
+                    self.set(source, Entry { address, created: 0, objects: Vec::new() }, tracker);
+                }
+            }
+            SourceEvent::Snapshot(entries) => {
+                self.take(source, SourceEvent::Resync, tracker);
+                entries.into_iter().for_each(|entry| self.set(source, entry, tracker));
+                self.take(source, SourceEvent::Synced, tracker);
+            }
+        }
+    }
+
+    /// Takes what an entry has now; no objects: it is gone.
+    fn set(&mut self, source: &SourceId, entry: Entry, tracker: &mut Tracker) {
+        let Entry { address, created, objects } = entry;
+        let told = match self.sources.get_mut(source) {
+            Some(told) => told,
+            None => self.sources.entry(source.clone()).or_default(),
+        };
+        if let Some(untold) = &mut told.untold {
+            untold.remove(&address);
+        }
+        let old = told.entries.remove(&address);
+        // One that has another age has another place.
+        let known = old.as_ref().map(|(id, _)| id).filter(|id| objects.is_empty() || id.created() == created);
+        let moved = known.is_none();
+        let id = known.cloned().unwrap_or_else(|| EntryId::new(source, created, &address));
+        let (before, old) = old.unwrap_or_else(|| (id.clone(), Vec::new()));
         let unchanged = |position: usize| match (old.get(position), objects.get(position)) {
-            (Some(old), Some(new)) => Arc::ptr_eq(old, new) || old.same_as_written(new),
+            (Some(old), Some(new)) => !moved && (Arc::ptr_eq(old, new) || old.same_as_written(new)),
             _ => false,
         };
-        let place = |position, object: &Object| Place { written: !object.is_applied(), file: path.clone(), position };
         let changed: Vec<usize> = (0..old.len().max(objects.len())).filter(|p| !unchanged(*p)).collect();
+        let mut touched: BTreeMap<ObjectKey, Option<Placed>> = BTreeMap::new();
         for position in &changed {
             if let Some(gone) = old.get(*position) {
-                let id = Id::of(gone);
-                let before = self.standing(&id).cloned();
-                touched.entry(id.clone()).or_insert(before);
-                self.drop_claim(&id, &place(*position, gone));
+                let key = gone.key();
+                touched.entry(key.clone()).or_insert_with(|| self.standing(&key).cloned());
+                self.drop_claim(&key, &before.place(*position, gone));
+                self.statuses.set(gone, false);
             }
         }
         for position in &changed {
             if let Some(new) = objects.get(*position) {
-                let id = Id::of(new);
-                let before = self.standing(&id).cloned();
-                touched.entry(id.clone()).or_insert(before);
-                let (place, claims) = (place(*position, new), self.claims.entry(id).or_default());
+                let key = new.key();
+                touched.entry(key.clone()).or_insert_with(|| self.standing(&key).cloned());
+                let (place, claims) = (id.place(*position, new), self.claims.entry(key).or_default());
                 let at = claims.partition_point(|(p, _)| *p < place);
                 claims.insert(at, (place, new.clone()));
+                self.statuses.set(new, true);
             }
         }
         // Of what did not change the old object stays, and with it all that was made of it.
@@ -106,18 +138,18 @@ impl Objects {
             .enumerate()
             .map(|(p, new)| old.get(p).filter(|_| changed.binary_search(&p).is_err()).cloned().unwrap_or(new))
             .collect();
-        if !now.is_empty() {
-            self.files.insert(path.clone(), now);
+        if let Some(told) = self.sources.get_mut(source).filter(|_| !now.is_empty()) {
+            told.entries.insert(address, (id, now));
         }
         self.settle(touched, tracker);
     }
 
     /// The object in force under an id: the first one, unless that says that there is none.
-    fn standing(&self, id: &Id) -> Option<&Placed> {
+    fn standing(&self, id: &ObjectKey) -> Option<&Placed> {
         self.claims.get(id)?.first().filter(|(_, object)| !object.is_deletion())
     }
 
-    fn drop_claim(&mut self, id: &Id, place: &Place) {
+    fn drop_claim(&mut self, id: &ObjectKey, place: &Place) {
         let Some(claims) = self.claims.get_mut(id) else { return };
         claims.retain(|(p, _)| p != place);
         if claims.is_empty() {
@@ -126,7 +158,7 @@ impl Objects {
     }
 
     /// Brings the indexes up to date with who has each id now.
-    fn settle(&mut self, touched: BTreeMap<Id, Option<Placed>>, tracker: &mut Tracker) {
+    fn settle(&mut self, touched: BTreeMap<ObjectKey, Option<Placed>>, tracker: &mut Tracker) {
         let same = |a: &Placed, b: &Placed| a.0 == b.0 && Arc::ptr_eq(&a.1, &b.1);
         let mut changed = Vec::new();
         for (id, before) in touched {
@@ -150,7 +182,7 @@ impl Objects {
         }
     }
 
-    fn index(&mut self, id: &Id, place: &Place, object: &Arc<Object>, is_there: bool, tracker: &mut Tracker) {
+    fn index(&mut self, id: &ObjectKey, place: &Place, object: &Arc<Object>, is_there: bool, tracker: &mut Tracker) {
         put(self.in_force.entry(id.kind).or_default(), place, object.clone(), is_there);
         if let Some(labels) = running_labels(object) {
             for (name, value) in &labels {
@@ -189,26 +221,11 @@ impl Objects {
 }
 
 /// Says that there is another object under an id.
-fn announce(id: &Id, tracker: &mut Tracker) {
+fn announce(id: &ObjectKey, tracker: &mut Tracker) {
     tracker.changed(Fact::Object(id));
     tracker.changed(Fact::Objects(id.kind));
     tracker.changed(Fact::ObjectsIn(id.kind, &id.namespace));
-    let id = || id.clone();
-    match id().kind {
-        Kind::ConfigMap => tracker.want(Step::Mesh),
-        Kind::Namespace => tracker.want(Step::Namespaces),
-        Kind::Service | Kind::ServiceEntry => tracker.want(Step::Service(id())),
-        Kind::Pod => tracker.want(Step::Workload(id())),
-        Kind::EndpointSlice => tracker.want(Step::Slice(id())),
-        Kind::PeerAuthentication => tracker.want(Step::Peers(id().namespace)),
-        Kind::AuthorizationPolicy => tracker.want(Step::Policy(id())),
-        Kind::DestinationRule => tracker.want(Step::Rule(id())),
-        Kind::Gateway => tracker.want(Step::Gateways),
-        Kind::VirtualService => tracker.want(Step::Route(id())),
-        Kind::Sidecar => tracker.want(Step::Sidecars(id().namespace)),
-        // Nothing of their own: others ask about them.
-        Kind::Deployment | Kind::StatefulSet | Kind::DaemonSet | Kind::ServiceAccount | Kind::Secret => {}
-    }
+    step::announce(id, tracker);
 }
 
 fn put<V>(map: &mut BTreeMap<Place, V>, place: &Place, value: V, is_there: bool) {
@@ -274,17 +291,17 @@ fn selecting_namespace(kind: Kind, namespace: &str) -> &str {
 
 impl<'t> Cx<'t> {
     /// The object in force under an id.
-    pub(super) fn object(&self, id: &Id) -> Option<&'t Arc<Object>> {
+    pub(super) fn object(&self, id: &ObjectKey) -> Option<&'t Arc<Object>> {
         self.placed(id).map(|(_, object)| object)
     }
 
     /// The object in force under an id, and its place.
-    pub(super) fn placed(&self, id: &Id) -> Option<&'t Placed> {
+    pub(super) fn placed(&self, id: &ObjectKey) -> Option<&'t Placed> {
         self.read(Fact::Object(id)).objects.standing(id)
     }
 
     /// All objects under an id.
-    pub(super) fn claims(&self, id: &Id) -> &'t [Placed] {
+    pub(super) fn claims(&self, id: &ObjectKey) -> &'t [Placed] {
         self.read(Fact::Object(id)).objects.claims.get(id).map_or(&[], Vec::as_slice)
     }
 
@@ -296,7 +313,7 @@ impl<'t> Cx<'t> {
     /// Those of one namespace.
     pub(super) fn objects_in(&self, kind: Kind, namespace: &Arc<str>) -> Vec<&'t Placed> {
         let claims = &self.read(Fact::ObjectsIn(kind, namespace)).objects.claims;
-        let first = Id { kind, namespace: namespace.clone(), name: "".into() };
+        let first = ObjectKey { kind, namespace: namespace.clone(), name: "".into() };
         let here = claims.range(first..).take_while(|(id, _)| id.kind == kind && id.namespace == *namespace);
         let first = |(_, claims): (_, &'t Vec<Placed>)| claims.first().filter(|(_, object)| !object.is_deletion());
         let mut placed: Vec<&Placed> = here.filter_map(first).collect();
@@ -328,9 +345,14 @@ impl<'t> Cx<'t> {
     }
 
     /// The objects of a kind that select Pods with these labels in this namespace, in the order of precedence.
-    pub(super) fn selecting(&self, kind: Kind, namespace: &str, labels: &Labels) -> Vec<(&'t Id, &'t Arc<Object>)> {
+    pub(super) fn selecting(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        labels: &Labels,
+    ) -> Vec<(&'t ObjectKey, &'t Arc<Object>)> {
         let namespace = selecting_namespace(kind, namespace);
-        let mut found: Vec<(&Place, &Id, &Arc<Object>)> = Vec::new();
+        let mut found: Vec<(&Place, &ObjectKey, &Arc<Object>)> = Vec::new();
         let pairs = labels.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         for (name, value) in std::iter::once(("", "")).chain(pairs) {
             let objects = &self.read(Fact::Selecting(namespace, name, value)).objects;
@@ -349,18 +371,38 @@ impl<'t> Cx<'t> {
     }
 }
 
+impl Results for Objects {}
+
+pub(super) fn duplicates_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
+    run.read(|cx, found| {
+        note_duplicates(cx, key, found);
+        cx.claims(key).len() > 1
+    })
+}
+
 /// Says which objects are ignored because their name is taken.
-pub(super) fn note_duplicates(cx: &Cx<'_>, id: &Id, found: &mut Diagnostics) {
+fn note_duplicates(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) {
     // What was applied stands over what is written on purpose.
     let mut claims = cx.claims(id).iter().filter(|(_, object)| !object.is_applied());
     let Some((_, first)) = claims.next() else { return };
     for (_, object) in claims {
-        let message = format!("{object} is defined twice; this one is ignored");
-        found.push(
-            Diagnostic::error("duplicate-object", object.origin.clone(), message)
-                .with_help("remove or rename one of the two")
-                .with_related(first.origin.clone(), "first defined here"),
-        );
+        let finding = match object.source == first.source {
+            true => {
+                let message = format!("{object} is defined twice; this one is ignored");
+                Diagnostic::error("duplicate-object", object.origin.clone(), message)
+                    .with_help("remove or rename one of the two")
+                    .with_related(first.origin.clone(), "first defined here")
+            }
+            // So does the rank of a source.
+            false => {
+                let (own, other) = (&object.source, &first.source);
+                let message = format!("{object} of {own} is ignored: that of {other} stands over it");
+                Diagnostic::info("overruled-object", object.origin.clone(), message)
+                    .with_help("remove one of the two, unless this is what you want")
+                    .with_related(first.origin.clone(), "this one applies")
+            }
+        };
+        found.push(finding.about(object.reference()));
     }
 }
 
@@ -381,7 +423,8 @@ pub(super) fn note_idle_selector(cx: &Cx<'_>, object: &Object, selector: &Labels
         None => "compare it with the labels of the Pod templates".to_owned(),
     };
     let message = format!("{object} selects `{text}`, which no Deployment or Pod has");
-    found.push(Diagnostic::warning("selects-nothing", object.origin.clone(), message).with_help(help));
+    let finding = Diagnostic::warning("selects-nothing", object.origin.clone(), message);
+    found.push(finding.with_help(help).about(object.reference()));
 }
 
 /// ConfigMaps that hold settings of the mesh.

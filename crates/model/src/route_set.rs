@@ -1,9 +1,10 @@
-//! VirtualServices with every name resolved.
+//! Routes with every name resolved, whatever kind of object they were written as: VirtualServices today.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_api::Kind;
 use evenkeel_base::cidr::IpNet;
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::{Span, Spanned};
@@ -11,12 +12,14 @@ use evenkeel_base::{Span, Spanned};
 use crate::workload::Selectable;
 use crate::{HeaderMatch, Headers, Labels, StringMatch, Viewer, Visibility};
 
-/// Routes for hosts.
+/// Routes for hosts. Kinds that say where requests go are made into these, and only these are read when proxies are told.
 #[derive(Debug, Clone, PartialEq)]
-pub struct VirtualService {
-    /// Its name.
+pub struct RouteSet {
+    /// The kind of the object it was made of.
+    pub kind: Kind,
+    /// That object's name.
     pub name: Arc<str>,
-    /// Its namespace.
+    /// That object's namespace.
     pub namespace: Arc<str>,
     /// The hosts it serves, as full names.
     pub hosts: Vec<Spanned<Hostname>>,
@@ -34,7 +37,7 @@ pub struct VirtualService {
     pub origin: Span,
 }
 
-/// Where a VirtualService applies.
+/// Where a route set applies.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum GatewayRef {
     /// Sidecars (`mesh`).
@@ -137,7 +140,7 @@ pub struct HttpMatch {
     pub source_labels: Labels,
     /// The namespace the client's workload must be in; only for `mesh`.
     pub source_namespace: Option<Arc<str>>,
-    /// Where this condition applies; empty = wherever the VirtualService does.
+    /// Where this condition applies; empty = wherever the route set does.
     pub gateways: Vec<GatewayRef>,
     /// Where it was written.
     pub origin: Span,
@@ -256,7 +259,7 @@ pub struct L4Match {
     pub source_labels: Labels,
     /// The namespace the client's workload must be in; only for `mesh`.
     pub source_namespace: Option<Arc<str>>,
-    /// Where this condition applies; empty = wherever the VirtualService does.
+    /// Where this condition applies; empty = wherever the route set does.
     pub gateways: Vec<GatewayRef>,
 }
 
@@ -282,7 +285,7 @@ pub struct TlsRoute {
     pub origin: Span,
 }
 
-impl VirtualService {
+impl RouteSet {
     /// Whether it applies at `gateway`.
     pub fn applies_at(&self, gateway: &GatewayRef) -> bool {
         self.gateways.contains(gateway)

@@ -5,19 +5,20 @@ use std::sync::Arc;
 
 use evenkeel_api::istio::WorkloadEntry;
 use evenkeel_api::kubernetes::{EndpointSlice, ServiceSpec, SliceEndpoint};
-use evenkeel_api::{Kind, Resource};
+use evenkeel_api::{Kind, ObjectKey, Resource};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::spiffe::SpiffeId;
 use evenkeel_base::{Diagnostic, Diagnostics};
 use imbl::OrdMap;
 
 use super::kept;
-use super::objects::Id;
-use super::step::ServiceKey;
+use super::run::Run;
+use super::step::{Results, ServiceKey};
 use super::tracking::Cx;
 use crate::service::EndpointsByPort;
 use crate::{
-    Endpoint, EndpointAddress, Labels, MtlsMode, Protocol, Resolution, Service, ServicePort, TargetPort, Workload,
+    Endpoint, EndpointAddress, Labels, MtlsMode, Protocol, Resolution, Service, ServicePort, Snapshot, TargetPort,
+    Workload,
 };
 
 /// Endpoints by service.
@@ -26,8 +27,31 @@ pub(super) struct Table {
     endpoints: OrdMap<ServiceKey, Arc<EndpointsByPort>>,
 }
 
+pub(super) fn service_step(run: &mut Run<'_>, service: &ServiceKey) -> bool {
+    let (endpoints, keep) = run.read(|cx, _| (endpoints(cx, service), cx.service_in(&service.1, &service.0).is_some()));
+    run.tables.endpoints.set(service, endpoints);
+    keep
+}
+
+pub(super) fn slice_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
+    run.read(|cx, found| {
+        note_slice(cx, key, found);
+        cx.object(key).is_some()
+    })
+}
+
+impl Results for Table {
+    fn publish(&mut self, next: &mut Snapshot) -> bool {
+        let changed = !self.endpoints.ptr_eq(&next.endpoints);
+        if changed {
+            next.endpoints = self.endpoints.clone();
+        }
+        changed
+    }
+}
+
 /// The endpoints of a service.
-pub(super) fn endpoints(cx: &Cx<'_>, (namespace, host): &ServiceKey) -> Option<EndpointsByPort> {
+fn endpoints(cx: &Cx<'_>, (namespace, host): &ServiceKey) -> Option<EndpointsByPort> {
     let (id, service) = cx.service_in(host, namespace)?;
     let spec = spec_of(cx, service);
     let mut by_port = EndpointsByPort::default();
@@ -58,30 +82,33 @@ pub(super) fn endpoints(cx: &Cx<'_>, (namespace, host): &ServiceKey) -> Option<E
 }
 
 /// Says why an EndpointSlice is of no use, if it is not.
-pub(super) fn note_slice(cx: &Cx<'_>, id: &Id, found: &mut Diagnostics) {
+fn note_slice(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) {
     let Some(object) = cx.object(id) else { return };
     let Some(name) = EndpointSlice::service_name(&object.labels) else {
         let message = format!("{object} names no Service, so nothing uses it");
         let help = "add the label `kubernetes.io/service-name: NAME`";
-        found.push(Diagnostic::warning("selects-nothing", object.origin.clone(), message).with_help(help));
+        let finding = Diagnostic::warning("selects-nothing", object.origin.clone(), message);
+        found.push(finding.with_help(help).about(object.reference()));
         return;
     };
     let host = Hostname::of_service(name, &object.namespace, &cx.mesh().cluster_domain);
     let Some((_, service)) = cx.service_in(&host, &object.namespace) else {
         let message = format!("{object} belongs to the Service `{name}`, which does not exist in this namespace");
-        found.push(Diagnostic::warning("missing-service", object.origin.clone(), message).with_help("add the Service"));
+        let finding = Diagnostic::warning("missing-service", object.origin.clone(), message);
+        found.push(finding.with_help("add the Service").about(object.reference()));
         return;
     };
     if spec_of(cx, service).is_some_and(|spec| !spec.selector.is_empty()) {
         let message =
             format!("{object} is ignored: the Service `{name}` has a selector, its endpoints are the Pods it selects");
         let help = "remove the Service's selector, or the EndpointSlice";
-        found.push(Diagnostic::info("no-effect", object.origin.clone(), message).with_help(help));
+        let finding = Diagnostic::info("no-effect", object.origin.clone(), message);
+        found.push(finding.with_help(help).about(object.reference()));
     }
 }
 
 impl Table {
-    pub(super) fn set(&mut self, key: &ServiceKey, new: Option<EndpointsByPort>) {
+    fn set(&mut self, key: &ServiceKey, new: Option<EndpointsByPort>) {
         let old = self.endpoints.get(key);
         match (old, new) {
             (Some(old), Some(new)) if **old == new => {}
@@ -93,16 +120,11 @@ impl Table {
             (None, None) => {}
         }
     }
-
-    /// All endpoints.
-    pub(super) fn all(&self) -> OrdMap<ServiceKey, Arc<EndpointsByPort>> {
-        self.endpoints.clone()
-    }
 }
 
 /// The Service of this name as written.
 fn spec_of<'t>(cx: &Cx<'t>, service: &Service) -> Option<&'t ServiceSpec> {
-    let id = Id { kind: Kind::Service, namespace: service.namespace.clone(), name: service.name.clone() };
+    let id = ObjectKey { kind: Kind::Service, namespace: service.namespace.clone(), name: service.name.clone() };
     match &cx.object(&id)?.resource {
         Resource::Service(service) => Some(&service.spec),
         _ => None,

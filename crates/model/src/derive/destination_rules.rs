@@ -5,21 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_api::istio::{self, ClientTlsMode, H2UpgradePolicy, ProxyProtocolVersion, SimpleLb};
-use evenkeel_api::{Object, Resource};
+use evenkeel_api::{Object, ObjectKey, Resource};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::suggest::closest;
 use evenkeel_base::{Diagnostic, Diagnostics, Span};
 
-use super::objects::{Id, Place};
-use super::step::Step;
+use super::run::Run;
+use super::step::{Results, Step};
 use super::tracking::{Cx, Fact, Tracker};
-use super::{kept, labels_text, refused, shared};
+use super::{kept, labels_text, refused, set, shared};
 use crate::destination_rule::{RuleClient, applicable};
 use crate::index::wildcards_over;
 use crate::{
     ClientTls, ConnectionPool, DestinationRule, HashKey, HashTable, Http2Keepalive, Labels, LbPolicy, List,
-    LoadBalancer, LocalityLb, MeshConfig, OutlierDetection, ProxyProtocol, RetryBudget, Service, SortedMap, Subset,
-    TcpKeepalive, TrafficPolicy, Visibility, Warmup,
+    LoadBalancer, LocalityLb, MeshConfig, OutlierDetection, Place, ProxyProtocol, RetryBudget, Service, Snapshot,
+    SortedMap, Subset, TcpKeepalive, TrafficPolicy, Visibility, Warmup,
 };
 
 /// The rules of a namespace for a host.
@@ -29,14 +29,45 @@ type Placed = (Place, Arc<DestinationRule>);
 /// DestinationRules as written, and merged.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    drafts: HashMap<Id, Placed>,
-    by_host: BTreeMap<RulesKey, SortedMap<Place, (Id, Arc<DestinationRule>)>>,
+    drafts: HashMap<ObjectKey, Placed>,
+    by_host: BTreeMap<RulesKey, SortedMap<Place, (ObjectKey, Arc<DestinationRule>)>>,
     merged: HashMap<RulesKey, Vec<Placed>>,
     changed: BTreeSet<RulesKey>,
 }
 
+pub(super) fn object_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
+    let (draft, keep) = run.read(|cx, found| (draft(cx, key, found), cx.object(key).is_some()));
+    run.tables.rules.set_draft(key, draft, run.tracker);
+    keep
+}
+
+pub(super) fn merge_step(run: &mut Run<'_>, namespace: &Arc<str>, host: &Hostname) -> bool {
+    let key = (namespace.clone(), host.clone());
+    let merged = run.read(|cx, found| merged(cx, &key, found));
+    let keep = !merged.is_empty();
+    run.tables.rules.set_merged(&key, merged, run.tracker);
+    keep
+}
+
+impl Results for Table {
+    fn publish(&mut self, next: &mut Snapshot) -> bool {
+        let mut changed = false;
+        for ((namespace, host), rules) in self.changed() {
+            changed |= next.destination_rules.set(&(namespace.clone(), host.clone()), rules.clone());
+            next.index.note_rules(&namespace, &host, !rules.is_empty());
+            let mut of_namespace = next.index.rules.get(&namespace).cloned().unwrap_or_default();
+            set(&mut of_namespace, host, rules);
+            match of_namespace.is_empty() {
+                true => drop(next.index.rules.remove(&namespace)),
+                false => drop(next.index.rules.insert(namespace, of_namespace)),
+            }
+        }
+        changed
+    }
+}
+
 /// What one object says.
-pub(super) fn draft(cx: &Cx<'_>, id: &Id, found: &mut Diagnostics) -> Option<(Place, DestinationRule)> {
+fn draft(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place, DestinationRule)> {
     let (place, object) = cx.placed(id)?;
     let Resource::DestinationRule(rule) = &object.resource else { return None };
     let new = destination_rule(object, &rule.spec, cx.mesh())?;
@@ -49,7 +80,7 @@ pub(super) fn draft(cx: &Cx<'_>, id: &Id, found: &mut Diagnostics) -> Option<(Pl
 }
 
 /// The rules of a namespace for a host, those for the same workloads merged.
-pub(super) fn merged(cx: &Cx<'_>, key: &RulesKey, found: &mut Diagnostics) -> Vec<(Place, DestinationRule)> {
+fn merged(cx: &Cx<'_>, key: &RulesKey, found: &mut Diagnostics) -> Vec<(Place, DestinationRule)> {
     let mut merged: Vec<(Place, DestinationRule)> = Vec::new();
     let drafts = &cx.read(Fact::RuleDrafts(&key.0, key.1.as_str())).rules.by_host;
     for (place, (id, draft)) in drafts.get(key).into_iter().flat_map(SortedMap::iter) {
@@ -64,7 +95,7 @@ pub(super) fn merged(cx: &Cx<'_>, key: &RulesKey, found: &mut Diagnostics) -> Ve
 }
 
 impl Table {
-    pub(super) fn set_draft(&mut self, id: &Id, new: Option<(Place, DestinationRule)>, tracker: &mut Tracker) {
+    fn set_draft(&mut self, id: &ObjectKey, new: Option<(Place, DestinationRule)>, tracker: &mut Tracker) {
         let old = self.drafts.remove(id);
         let new = new.map(|(place, rule)| (place, kept(old.as_ref().map(|(_, rule)| rule), rule)));
         let same = match (&old, &new) {
@@ -92,7 +123,7 @@ impl Table {
         self.drafts.extend(new.map(|new| (id.clone(), new)));
     }
 
-    pub(super) fn set_merged(&mut self, key: &RulesKey, new: Vec<(Place, DestinationRule)>, tracker: &mut Tracker) {
+    fn set_merged(&mut self, key: &RulesKey, new: Vec<(Place, DestinationRule)>, tracker: &mut Tracker) {
         let old = self.merged.remove(key).unwrap_or_default();
         let draft = |place: &Place| self.by_host.get(key)?.get(place).map(|(_, draft)| draft);
         let before = |place: &Place| old.iter().find(|(p, _)| p == place).map(|(_, rule)| rule);
@@ -114,7 +145,7 @@ impl Table {
     }
 
     /// The hosts for which a namespace has other rules than last time, with those it has now.
-    pub(super) fn changed(&mut self) -> Vec<(RulesKey, List<DestinationRule>)> {
+    fn changed(&mut self) -> Vec<(RulesKey, List<DestinationRule>)> {
         let changed = std::mem::take(&mut self.changed);
         let now = |key: &RulesKey| self.merged.get(key).into_iter().flatten().map(|(_, rule)| rule.clone()).collect();
         changed.into_iter().map(|key| (key.clone(), now(&key))).collect()
@@ -191,7 +222,7 @@ fn merge(first: &mut DestinationRule, second: &DestinationRule, object: &Object,
                 .with_help("write one DestinationRule per host")
         }
     };
-    found.push(diagnostic.with_related(first.origin.clone(), related));
+    found.push(diagnostic.with_related(first.origin.clone(), related).about(object.reference()));
 }
 
 fn note_missing_host(cx: &Cx<'_>, object: &Object, rule: &DestinationRule, span: &Span, found: &mut Diagnostics) {
@@ -199,7 +230,8 @@ fn note_missing_host(cx: &Cx<'_>, object: &Object, rule: &DestinationRule, span:
     if covered.is_empty() {
         let message = format!("{object}: no Service has the host `{}`, so nothing uses this rule", rule.host);
         let help = missing_host_help(cx, &rule.host, &object.namespace);
-        found.push(Diagnostic::warning("missing-service", span.clone(), message).with_help(help));
+        let finding = Diagnostic::warning("missing-service", span.clone(), message);
+        found.push(finding.with_help(help).about(object.reference()));
         return;
     }
     // Only where Pods are the endpoints, and there are any, is there something to compare with.
@@ -217,7 +249,8 @@ fn note_missing_host(cx: &Cx<'_>, object: &Object, rule: &DestinationRule, span:
         let labels = labels_text(&subset.labels);
         let message = format!("the subset `{}` selects `{labels}`, which no Deployment or Pod has", subset.name);
         let help = "routes to it answer 503; compare it with the labels of the Pod templates";
-        found.push(Diagnostic::warning("selects-nothing", subset.origin.clone(), message).with_help(help));
+        let finding = Diagnostic::warning("selects-nothing", subset.origin.clone(), message);
+        found.push(finding.with_help(help).about(object.reference()));
     }
 }
 

@@ -8,11 +8,13 @@ use evenkeel_api::{Kind, Object, Resource};
 use evenkeel_base::hostname::Hostname;
 use evenkeel_base::{Diagnostic, Diagnostics, Spanned};
 
-use super::shared;
+use super::run::Run;
+use super::step::Results;
 use super::tracking::{Cx, Fact, Tracker};
+use super::{renew, shared};
 use crate::gateway::{ServerCertificate, TlsVersion};
 use crate::workload::selects;
-use crate::{Gateway, GatewayHost, Labels, Server, ServerProtocol, ServerTls, ServerTlsMode};
+use crate::{Gateway, GatewayHost, Labels, Server, ServerProtocol, ServerTls, ServerTlsMode, Snapshot};
 
 /// Gateways in the order of precedence, each with its object. They are few, and one can take a port from another: they
 /// are built together.
@@ -22,8 +24,20 @@ pub(super) struct Table {
     changed: bool,
 }
 
+pub(super) fn all_step(run: &mut Run<'_>) -> bool {
+    let gateways = run.read(gateways);
+    run.tables.gateways.set(gateways, run.tracker);
+    true
+}
+
+impl Results for Table {
+    fn publish(&mut self, next: &mut Snapshot) -> bool {
+        renew(&mut next.gateways, self.changed())
+    }
+}
+
 /// All Gateways, without the servers that cannot stand beside others.
-pub(super) fn gateways(cx: &Cx<'_>, found: &mut Diagnostics) -> Vec<(Arc<Object>, Gateway)> {
+fn gateways(cx: &Cx<'_>, found: &mut Diagnostics) -> Vec<(Arc<Object>, Gateway)> {
     let mut objects = Vec::new();
     let mut built: Vec<Gateway> = Vec::new();
     for object in cx.objects(Kind::Gateway) {
@@ -36,8 +50,10 @@ pub(super) fn gateways(cx: &Cx<'_>, found: &mut Diagnostics) -> Vec<(Arc<Object>
             origin: object.origin.clone(),
         };
         for server in written.spec.servers.iter().filter_map(|s| server(s, &object.namespace)) {
-            let server = admit(server, &gateway, &built, found);
+            let mut said = Diagnostics::new();
+            let server = admit(server, &gateway, &built, &mut said);
             gateway.servers.extend(server);
+            found.extend(said.into_iter().map(|finding| finding.about(object.reference())));
         }
         built.push(gateway);
         objects.push(object.clone());
@@ -46,7 +62,7 @@ pub(super) fn gateways(cx: &Cx<'_>, found: &mut Diagnostics) -> Vec<(Arc<Object>
 }
 
 impl Table {
-    pub(super) fn set(&mut self, new: Vec<(Arc<Object>, Gateway)>, tracker: &mut Tracker) {
+    fn set(&mut self, new: Vec<(Arc<Object>, Gateway)>, tracker: &mut Tracker) {
         let old = std::mem::take(&mut self.gateways);
         let before: HashMap<_, _> = old.iter().map(|(object, gateway)| (Arc::as_ptr(object), gateway)).collect();
         // Of an object that was written anew the gateway is new too: places in it may be others.
@@ -74,7 +90,7 @@ impl Table {
     }
 
     /// All Gateways in the order of precedence; if there are others than last time.
-    pub(super) fn changed(&mut self) -> Option<impl Iterator<Item = Arc<Gateway>> + use<'_>> {
+    fn changed(&mut self) -> Option<impl Iterator<Item = Arc<Gateway>> + use<'_>> {
         std::mem::take(&mut self.changed).then(|| self.gateways.iter().map(|(_, gateway)| gateway.clone()))
     }
 }

@@ -223,7 +223,8 @@ impl Reader<'_, '_> {
     }
 
     fn warn(&mut self, code: &'static str, span: &evenkeel_base::Span, message: String, help: String) {
-        self.diagnostics.push(Diagnostic::warning(code, span.clone(), message).with_help(help));
+        let finding = Diagnostic::warning(code, span.clone(), message).with_help(help);
+        self.diagnostics.push(finding.about(self.object.reference()));
     }
 }
 

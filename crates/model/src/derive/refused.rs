@@ -5,7 +5,6 @@ use std::sync::Arc;
 use evenkeel_api::Object;
 use evenkeel_base::Diagnostic;
 
-use super::objects::Id;
 use super::tracking::Cx;
 
 /// Says what an object closes that stands in for a document that is refused, or that is ignored because its name is taken.
@@ -13,7 +12,7 @@ pub(super) fn closed(object: &Object, effect: &str) -> Diagnostic {
     let whole = object.namespace.is_empty();
     let what = if whole { "what this file holds".to_owned() } else { object.to_string() };
     let message = format!("{what} is refused; until it is corrected, {effect}");
-    let finding = Diagnostic::warning("closed", object.origin.clone(), message);
+    let finding = Diagnostic::warning("closed", object.origin.clone(), message).about(object.reference());
     let finding = finding.with_help("correct the mistake, or remove the document");
     match &object.refused {
         Some(refusal) => finding.with_related(refusal.place.clone(), "refused for this"),
@@ -21,10 +20,11 @@ pub(super) fn closed(object: &Object, effect: &str) -> Diagnostic {
     }
 }
 
-/// The objects that are ignored because this one has their name, but for those that say the same. One that was applied stands
-/// over them, which is no mistake.
+/// The objects that are ignored because this one has their name, but for those that say the same. One that was applied, or whose
+/// source has a lower rank, stands over them, which is no mistake.
 pub(super) fn ignored<'t>(cx: &Cx<'t>, first: &'t Arc<Object>) -> impl Iterator<Item = &'t Arc<Object>> + use<'t> {
-    let claims = cx.claims(&Id::of(first));
-    let is_mistake = |object: &&Arc<Object>| !first.is_applied() && !object.says_the_same(first);
+    let claims = cx.claims(&first.key());
+    let is_mistake =
+        |object: &&Arc<Object>| !first.is_applied() && object.source == first.source && !object.says_the_same(first);
     claims.iter().skip(1).map(|(_, object)| object).filter(is_mistake)
 }

@@ -1,18 +1,61 @@
 //! Settings of the mesh.
 
-use evenkeel_base::{Diagnostic, Diagnostics};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use evenkeel_api::Kind;
 use evenkeel_api::istio::{self, AccessLogEncoding, OutboundTrafficPolicyMode};
+use evenkeel_base::{Diagnostic, Diagnostics};
 
 use super::objects::mesh_settings;
 use super::refused;
 use super::routes::retries_of;
+use super::run::Run;
 use super::shared;
+use super::step::Results;
 use super::tracking::Cx;
-use crate::{MeshConfig, OutboundTrafficPolicy};
+use crate::{Labels, MeshConfig, OutboundTrafficPolicy, Snapshot};
+
+/// Labels of the namespaces that are declared.
+#[derive(Debug, Default)]
+pub(super) struct Namespaces(Arc<BTreeMap<Arc<str>, Labels>>);
+
+pub(super) fn settings_step(run: &mut Run<'_>) -> bool {
+    let defaults = run.defaults;
+    let mesh = run.read(|cx, found| settings(cx, defaults, found));
+    if mesh != run.tables.mesh {
+        run.tables.mesh = mesh;
+        run.tracker.all_changed();
+    }
+    true
+}
+
+pub(super) fn namespaces_step(run: &mut Run<'_>) -> bool {
+    let labels = run.read(|cx, _| cx.objects(Kind::Namespace).map(|o| (o.name.clone(), o.labels.clone())).collect());
+    run.tables.namespaces = Namespaces(Arc::new(labels));
+    true
+}
+
+impl Results for MeshConfig {
+    fn publish(&mut self, next: &mut Snapshot) -> bool {
+        let changed = *self != next.mesh;
+        if changed {
+            next.mesh.clone_from(self);
+        }
+        changed
+    }
+}
+
+impl Results for Namespaces {
+    fn publish(&mut self, next: &mut Snapshot) -> bool {
+        let changed = self.0 != next.namespaces;
+        next.namespaces.clone_from(&self.0);
+        changed
+    }
+}
 
 /// The defaults, overridden by what the ConfigMap `istio` of the root namespace says.
-pub(super) fn settings(cx: &Cx<'_>, defaults: &MeshConfig, found: &mut Diagnostics) -> MeshConfig {
+fn settings(cx: &Cx<'_>, defaults: &MeshConfig, found: &mut Diagnostics) -> MeshConfig {
     let mut mesh = defaults.clone();
     let root = defaults.root_namespace.clone();
     for object in mesh_settings(cx) {
@@ -34,7 +77,8 @@ pub(super) fn settings(cx: &Cx<'_>, defaults: &MeshConfig, found: &mut Diagnosti
             continue;
         }
         let message = format!("{object} has no effect: settings of the mesh are read in the namespace `{root}`");
-        found.push(Diagnostic::warning("no-effect", object.origin.clone(), message).with_help("move it there"));
+        let finding = Diagnostic::warning("no-effect", object.origin.clone(), message);
+        found.push(finding.with_help("move it there").about(object.reference()));
     }
     mesh
 }

@@ -1,7 +1,7 @@
 //! From a user's objects to the [`Snapshot`], with what only shows when they are seen together.
 //!
-//! The work is cut into small steps (`step.rs` lists them, `run.rs` does them), each about one object, host or service.
-//! A step asks for what it needs (`tracking.rs` writes the questions down), and what it makes goes into a table. When an
+//! The work is cut into small steps (`step.rs` is the table of them, the other files do them), each about one object, host or
+//! service. A step asks for what it needs (`tracking.rs` writes the questions down), and what it makes goes into a table. When an
 //! object changes, the steps that asked about it are due; when one of these makes something else than before, those that
 //! asked about that are due too; everything else stays as it is, its pointers included.
 
@@ -12,10 +12,12 @@ mod mesh;
 mod objects;
 mod policies;
 mod refused;
+mod route_sets;
 mod routes;
 mod run;
 mod services;
 mod sidecars;
+mod statuses;
 mod step;
 mod tracking;
 mod virtual_services;
@@ -26,20 +28,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use evenkeel_api::Object;
-use evenkeel_base::{Diagnostic, Diagnostics};
+use evenkeel_base::{Diagnostic, Diagnostics, ObjectRef, SourceId};
 
 use self::run::Outcome;
-use self::step::Step;
+use self::step::{Step, Tables};
 use self::tracking::Tracker;
 use crate::address_book::Allotment;
-use crate::{AddressBook, Labels, List, MeshConfig, Snapshot};
+use crate::{AddressBook, Labels, List, MeshConfig, Snapshot, Source, SourceEvent, Status};
 
-pub use self::objects::Place;
-pub(crate) use self::virtual_services::Rank;
+pub(crate) use self::route_sets::Rank;
 
-/// Builds the snapshot of all objects, in the order of precedence (files in the order of their names): where two claim
-/// the same, the earlier one wins. `mesh` holds the settings that a ConfigMap `istio` does not override; `book` the
-/// addresses given so far, and afterwards those given now.
+/// Builds the snapshot of all objects, in the order of precedence: where two claim the same, the earlier one wins. `mesh` holds
+/// the settings that a ConfigMap `istio` does not override; `book` the addresses given so far, and afterwards those given now.
 ///
 /// An error here means that one object, or part of it, is left out; everything else is in the snapshot.
 pub fn build<'a>(
@@ -49,7 +49,7 @@ pub fn build<'a>(
 ) -> (Snapshot, Diagnostics) {
     let mut builder = Builder::new(mesh.clone(), std::mem::take(book)).checked(false);
     let objects = objects.into_iter().cloned().map(Arc::new).collect();
-    let built = builder.apply([(Path::new("").into(), objects)]);
+    let built = builder.apply_files([(Path::new("").into(), objects)]);
     *book = builder.tables.addresses.into_book();
     drop(builder.built);
     let diagnostics = Arc::unwrap_or_clone(built.diagnostics);
@@ -78,23 +78,20 @@ pub struct Built {
     pub snapshot: Arc<Snapshot>,
     /// The same as before, if there is nothing else to say.
     pub diagnostics: Arc<Diagnostics>,
+    /// The statuses that are others than before.
+    pub statuses: Arc<[(ObjectRef, Arc<Status>)]>,
 }
 
-/// What the steps have made.
-#[derive(Debug, Default)]
-struct Tables {
-    objects: objects::Objects,
-    mesh: MeshConfig,
-    namespaces: Arc<BTreeMap<Arc<str>, Labels>>,
-    services: services::Table,
-    addresses: Allotment,
-    policies: policies::Table,
-    workloads: workloads::Table,
-    endpoints: endpoints::Table,
-    rules: destination_rules::Table,
-    gateways: gateways::Table,
-    routes: virtual_services::Table,
-    sidecars: sidecars::Table,
+impl Built {
+    /// Writes the statuses that are others than before to the sources they belong to.
+    pub fn write_statuses(&self, sources: &mut [&mut dyn Source]) {
+        for source in sources {
+            let id = source.id().clone();
+            let Some(sink) = source.status_sink() else { continue };
+            let own = self.statuses.iter().filter(|(object, _)| object.source == id);
+            own.for_each(|(object, status)| sink.write(object, status));
+        }
+    }
 }
 
 impl Builder {
@@ -121,12 +118,12 @@ impl Builder {
         Self { checked, ..self }
     }
 
-    /// Takes the objects that changed files have now (none: the file is gone), and builds the next snapshot. Precedence
-    /// goes by path, and within a file by position.
-    pub fn apply(&mut self, changed: impl IntoIterator<Item = (Arc<Path>, Vec<Arc<Object>>)>) -> Built {
+    /// Takes what sources tell, and builds the next snapshot. Where two claim the same, the one counts that is first by
+    /// [`Place`](crate::Place).
+    pub fn apply(&mut self, events: impl IntoIterator<Item = (SourceId, SourceEvent)>) -> Built {
         let before = self.checked.then(|| self.book().clone());
-        for (path, objects) in changed {
-            self.tables.objects.set_file(&path, objects, &mut self.tracker);
+        for (source, event) in events {
+            self.tables.objects.take(&source, event, &mut self.tracker);
         }
         while let Some(step) = self.tracker.next() {
             self.run(step);
@@ -143,30 +140,37 @@ impl Builder {
         self.tables.objects.len()
     }
 
-    /// All files with their objects.
-    pub fn files(&self) -> Vec<(Arc<Path>, Vec<Arc<Object>>)> {
-        self.tables.objects.files()
+    /// Takes the objects that changed files have now (none: the file is gone), and builds the next snapshot.
+    pub fn apply_files(&mut self, changed: impl IntoIterator<Item = (Arc<Path>, Vec<Arc<Object>>)>) -> Built {
+        let files = SourceId::files();
+        let event = |(path, objects)| (files.clone(), SourceEvent::of_file(path, objects));
+        self.apply(changed.into_iter().map(event))
+    }
+
+    /// All that the sources have told and that is there: what makes another builder the same.
+    pub fn told(&self) -> Vec<(SourceId, SourceEvent)> {
+        self.tables.objects.told()
     }
 
     /// Builds everything anew: tables that held much more stay as large as they were, and what is left of it lies where
-    /// it lay. `files` are all there are, with objects equal to those there were. The snapshot is equal to the one before, and shares
-    /// nothing with it.
-    pub fn rebuild(&mut self, files: Vec<(Arc<Path>, Vec<Arc<Object>>)>) -> Built {
-        let (fresh, built) = self.fresh(self.book().clone(), files);
+    /// it lay. `told` is all there is, with objects equal to those there were. The snapshot is equal to the one before, and
+    /// shares nothing with it.
+    pub fn rebuild(&mut self, told: impl IntoIterator<Item = (SourceId, SourceEvent)>) -> Built {
+        let (fresh, built) = self.fresh(self.book().clone(), told);
         *self = fresh.checked(self.checked);
         built
     }
 
-    /// A new builder of these files.
-    fn fresh(&self, book: AddressBook, files: Vec<(Arc<Path>, Vec<Arc<Object>>)>) -> (Self, Built) {
+    /// A new builder of all this.
+    fn fresh(&self, book: AddressBook, told: impl IntoIterator<Item = (SourceId, SourceEvent)>) -> (Self, Built) {
         let mut fresh = Self::new(self.defaults.clone(), book).checked(false);
-        let built = fresh.apply(files);
+        let built = fresh.apply(told);
         (fresh, built)
     }
 
     /// Panics unless building everything anew gives the same.
     fn compare_with_new(&self, book: AddressBook) {
-        let (fresh, built) = self.fresh(book, self.files());
+        let (fresh, built) = self.fresh(book, self.told());
         assert!(built.snapshot == self.built.snapshot, "{}", first_difference(&built.snapshot, &self.built.snapshot));
         assert_eq!(built.diagnostics.to_string(), self.built.diagnostics.to_string());
         assert_eq!(fresh.book(), self.book());
@@ -187,14 +191,16 @@ impl Builder {
     }
 
     fn note(&mut self, step: &Step, found: Diagnostics) {
-        let before = self.findings.get(step);
-        if before.map_or(&[][..], Vec::as_slice).iter().eq(&found) {
+        let before = self.findings.get(step).map_or(&[][..], Vec::as_slice);
+        if before.iter().eq(&found) {
             return;
         }
         self.findings_changed = true;
+        let found: Vec<Diagnostic> = found.into_iter().collect();
+        self.tables.objects.statuses.found(step, before, &found);
         match found.is_empty() {
             true => drop(self.findings.remove(step)),
-            false => drop(self.findings.insert(step.clone(), found.into_iter().collect())),
+            false => drop(self.findings.insert(step.clone(), found)),
         }
     }
 
@@ -202,55 +208,7 @@ impl Builder {
     fn publish(&mut self) {
         let Self { tables, built, .. } = self;
         let mut next = (*built.snapshot).clone();
-        let mut changed = tables.mesh != next.mesh || tables.namespaces != next.namespaces;
-        next.mesh.clone_from(&tables.mesh);
-        next.namespaces.clone_from(&tables.namespaces);
-        for (host, services) in tables.services.changed() {
-            changed |= next.services.set(&host, services);
-        }
-        for (pod, workload) in tables.workloads.changed() {
-            changed |= next.workloads.set(&pod, workload);
-        }
-        changed |= renew(&mut next.gateways, tables.gateways.changed());
-        changed |= renew(&mut next.peer_authentications, tables.policies.peers_changed());
-        changed |= renew(&mut next.authorization_policies, tables.policies.authorization_changed());
-        for (rank, service) in tables.routes.changed() {
-            changed |= next.virtual_services.set(&rank, service);
-        }
-        changed |= renew(&mut next.sidecars, tables.sidecars.changed());
-        let endpoints = tables.endpoints.all();
-        if !endpoints.ptr_eq(&next.endpoints) {
-            next.endpoints = endpoints;
-            changed = true;
-        }
-        for ((namespace, host), rules) in tables.rules.changed() {
-            changed |= next.destination_rules.set(&(namespace.clone(), host.clone()), rules.clone());
-            next.index.note_rules(&namespace, &host, !rules.is_empty());
-            let mut of_namespace = next.index.rules.get(&namespace).cloned().unwrap_or_default();
-            set(&mut of_namespace, host, rules);
-            match of_namespace.is_empty() {
-                true => drop(next.index.rules.remove(&namespace)),
-                false => drop(next.index.rules.insert(namespace, of_namespace)),
-            }
-        }
-        for (host, services) in tables.routes.changed_hosts() {
-            set(&mut next.index.virtual_services, host, services);
-        }
-        for (host, services) in tables.routes.changed_destinations() {
-            set(&mut next.index.routes_to, host, services);
-        }
-        for ((gateway, rank), service) in tables.routes.changed_at_gateways() {
-            let mut here = next.index.at_gateway.get(&gateway).cloned().unwrap_or_default();
-            here.set(&rank, service);
-            match here.is_empty() {
-                true => drop(next.index.at_gateway.remove(&gateway)),
-                false => drop(next.index.at_gateway.insert(gateway, here)),
-            }
-        }
-        for (address, workloads) in tables.workloads.changed_addresses() {
-            set(&mut next.index.workloads, address, workloads.into_iter().collect());
-        }
-        if changed {
+        if tables.publish(&mut next) {
             built.snapshot = Arc::new(next);
         }
         if std::mem::take(&mut self.findings_changed) {
@@ -258,6 +216,7 @@ impl Builder {
             diagnostics.sort();
             built.diagnostics = Arc::new(diagnostics);
         }
+        built.statuses = tables.objects.statuses.changed(&self.findings);
     }
 }
 
@@ -308,3 +267,6 @@ fn labels_text(labels: &Labels) -> String {
 fn shared(text: &str) -> Arc<str> {
     text.into()
 }
+
+#[cfg(test)]
+pub(crate) mod example;

@@ -4,14 +4,16 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use evenkeel_api::istio::{self, AuthorizationPolicySpec, PeerAuthenticationSpec, WorkloadSelector};
-use evenkeel_api::{Kind, Object, Resource};
+use evenkeel_api::{Kind, Object, ObjectKey, Resource};
 use evenkeel_base::{Diagnostic, Diagnostics, Span, Spanned};
 
-use super::objects::{Id, note_idle_selector};
+use super::objects::note_idle_selector;
+use super::run::Run;
+use super::step::Results;
 use super::tracking::{Cx, Fact, Tracker};
-use super::{kept, refused, shared};
+use super::{kept, refused, renew, shared};
 use crate::policy::{Condition, ConditionKey, Operation, PathMatch, Rule, Source};
-use crate::{AuthorizationAction, AuthorizationPolicy, Labels, MtlsMode, PeerAuthentication, StringMatch};
+use crate::{AuthorizationAction, AuthorizationPolicy, Labels, MtlsMode, PeerAuthentication, Snapshot, StringMatch};
 
 /// Policies.
 #[derive(Debug, Default)]
@@ -19,16 +21,35 @@ pub(super) struct Table {
     peers: BTreeMap<Arc<str>, Vec<Arc<PeerAuthentication>>>,
     peers_changed: bool,
     /// Of each name the one in force, and what stands in for others.
-    authorization: BTreeMap<Id, Vec<Arc<AuthorizationPolicy>>>,
+    authorization: BTreeMap<ObjectKey, Vec<Arc<AuthorizationPolicy>>>,
     authorization_changed: bool,
 }
 
+pub(super) fn peers_step(run: &mut Run<'_>, namespace: &Arc<str>) -> bool {
+    let (peers, keep) = run.read(|cx, found| {
+        let peers = peer_authentications(cx, namespace, found);
+        (peers, !cx.objects_in(Kind::PeerAuthentication, namespace).is_empty())
+    });
+    run.tables.policies.set_peers(namespace, peers, run.tracker);
+    keep
+}
+
+pub(super) fn authorization_step(run: &mut Run<'_>, key: &ObjectKey) -> bool {
+    let policies = run.read(|cx, found| authorization_policies(cx, key, found));
+    let keep = !policies.is_empty();
+    run.tables.policies.set_authorization(key, policies);
+    keep
+}
+
+impl Results for Table {
+    fn publish(&mut self, next: &mut Snapshot) -> bool {
+        let peers = renew(&mut next.peer_authentications, self.peers_changed());
+        renew(&mut next.authorization_policies, self.authorization_changed()) || peers
+    }
+}
+
 /// The PeerAuthentications of a namespace, in the order of precedence.
-pub(super) fn peer_authentications(
-    cx: &Cx<'_>,
-    namespace: &Arc<str>,
-    found: &mut Diagnostics,
-) -> Vec<PeerAuthentication> {
+fn peer_authentications(cx: &Cx<'_>, namespace: &Arc<str>, found: &mut Diagnostics) -> Vec<PeerAuthentication> {
     let mut built: Vec<PeerAuthentication> = Vec::new();
     for (_, object) in cx.objects_in(Kind::PeerAuthentication, namespace) {
         let Resource::PeerAuthentication(policy) = &object.resource else { continue };
@@ -48,7 +69,8 @@ pub(super) fn peer_authentications(
             let message =
                 format!("{object} is ignored: in the root namespace only the mode of the whole mesh can be set");
             let help = "remove the selector, or move it to the namespace of the workloads";
-            found.push(Diagnostic::warning("no-effect", object.origin.clone(), message).with_help(help));
+            let finding = Diagnostic::warning("no-effect", object.origin.clone(), message);
+            found.push(finding.with_help(help).about(object.reference()));
             continue;
         }
         note_idle_selector(cx, object, &policy.selector, found);
@@ -61,7 +83,7 @@ pub(super) fn peer_authentications(
 }
 
 /// The AuthorizationPolicy of an object, and what stands in for others of the same name.
-pub(super) fn authorization_policies(cx: &Cx<'_>, id: &Id, found: &mut Diagnostics) -> Vec<AuthorizationPolicy> {
+fn authorization_policies(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Vec<AuthorizationPolicy> {
     let Some(object) = cx.object(id) else { return Vec::new() };
     let mut policies = Vec::new();
     for (object, is_ignored) in std::iter::once((object, false)).chain(refused::ignored(cx, object).map(|o| (o, true)))
@@ -96,7 +118,7 @@ fn effect(policy: &AuthorizationPolicy) -> &'static str {
 }
 
 impl Table {
-    pub(super) fn set_peers(&mut self, namespace: &Arc<str>, new: Vec<PeerAuthentication>, tracker: &mut Tracker) {
+    fn set_peers(&mut self, namespace: &Arc<str>, new: Vec<PeerAuthentication>, tracker: &mut Tracker) {
         let old = self.peers.remove(namespace).unwrap_or_default();
         // Several may have one name, but no two are written in one place.
         let by_place: HashMap<&Span, &Arc<PeerAuthentication>> = old.iter().map(|p| (&p.origin, p)).collect();
@@ -110,7 +132,7 @@ impl Table {
         }
     }
 
-    pub(super) fn set_authorization(&mut self, id: &Id, new: Vec<AuthorizationPolicy>) {
+    fn set_authorization(&mut self, id: &ObjectKey, new: Vec<AuthorizationPolicy>) {
         let old = self.authorization.remove(id).unwrap_or_default();
         let new = new.into_iter().enumerate().map(|(at, policy)| kept(old.get(at), policy));
         let new: Vec<Arc<AuthorizationPolicy>> = new.collect();
@@ -121,12 +143,12 @@ impl Table {
     }
 
     /// All PeerAuthentications by namespace; if there are others than last time.
-    pub(super) fn peers_changed(&mut self) -> Option<impl Iterator<Item = Arc<PeerAuthentication>> + use<'_>> {
+    fn peers_changed(&mut self) -> Option<impl Iterator<Item = Arc<PeerAuthentication>> + use<'_>> {
         std::mem::take(&mut self.peers_changed).then(|| self.peers.values().flatten().cloned())
     }
 
     /// All AuthorizationPolicies by namespace and name; if there are others than last time.
-    pub(super) fn authorization_changed(&mut self) -> Option<impl Iterator<Item = Arc<AuthorizationPolicy>> + use<'_>> {
+    fn authorization_changed(&mut self) -> Option<impl Iterator<Item = Arc<AuthorizationPolicy>> + use<'_>> {
         std::mem::take(&mut self.authorization_changed).then(|| {
             let mut all: Vec<_> = self.authorization.values().flatten().cloned().collect();
             // One that nobody can read the place of is counted to the root namespace.
@@ -152,6 +174,7 @@ fn overridden(object: &Object, policy: &PeerAuthentication, first: &PeerAuthenti
     let whom = if policy.selector.is_empty() { "the whole namespace" } else { "the same workloads" };
     let message = format!("{object} is ignored: `{}` already applies to {whom}", first.name);
     Diagnostic::warning("overridden", object.origin.clone(), message)
+        .about(object.reference())
         .with_help("merge the two")
         .with_related(first.origin.clone(), "this one applies")
 }

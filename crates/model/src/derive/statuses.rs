@@ -1,0 +1,73 @@
+//! Statuses of objects whose source has a place for them: one that counts generations.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use evenkeel_api::Object;
+use evenkeel_base::{Diagnostic, ObjectRef};
+
+use super::step::Step;
+use crate::Status;
+
+/// The objects that have a status. Where all come from files there is none, and nothing is done here.
+#[derive(Debug, Default)]
+pub(super) struct Statuses {
+    objects: HashMap<ObjectRef, Known>,
+    /// Of which the generation or a finding is another than last time.
+    touched: BTreeSet<ObjectRef>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// `None`: it is gone.
+    generation: Option<i64>,
+    /// The steps that have said something about it.
+    found_by: BTreeSet<Step>,
+    status: Option<Arc<Status>>,
+}
+
+impl Statuses {
+    /// An object came, or goes.
+    pub(super) fn set(&mut self, object: &Object, is_there: bool) {
+        let Some(generation) = object.generation else { return };
+        let reference = object.reference();
+        self.objects.entry(reference.clone()).or_default().generation = is_there.then_some(generation);
+        self.touched.insert(reference);
+    }
+
+    /// A step has found other things than last time.
+    pub(super) fn found(&mut self, step: &Step, before: &[Diagnostic], now: &[Diagnostic]) {
+        if self.objects.is_empty() {
+            return;
+        }
+        for (is_there, finding) in before.iter().map(|f| (false, f)).chain(now.iter().map(|f| (true, f))) {
+            let Some(object) = finding.object.as_deref() else { continue };
+            let Some(known) = self.objects.get_mut(object) else { continue };
+            match is_there {
+                true => _ = known.found_by.insert(step.clone()),
+                false => _ = known.found_by.remove(step),
+            }
+            self.touched.insert(object.clone());
+        }
+    }
+
+    /// The statuses that are others than last time.
+    pub(super) fn changed(&mut self, findings: &BTreeMap<Step, Vec<Diagnostic>>) -> Arc<[(ObjectRef, Arc<Status>)]> {
+        let mut changed = Vec::new();
+        for object in std::mem::take(&mut self.touched) {
+            let Some(known) = self.objects.get_mut(&object) else { continue };
+            if known.generation.is_none() {
+                self.objects.remove(&object);
+                continue;
+            }
+            let found = known.found_by.iter().filter_map(|step| findings.get(step)).flatten();
+            let status = Status::of(known.generation, found.filter(|f| f.object.as_deref() == Some(&object)));
+            if known.status.as_deref() != Some(&status) {
+                let status = Arc::new(status);
+                known.status = Some(status.clone());
+                changed.push((object, status));
+            }
+        }
+        changed.into()
+    }
+}

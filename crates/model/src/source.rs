@@ -1,0 +1,252 @@
+//! Sources: what they tell of their objects, and which of several counts.
+//!
+//! The model knows no files and no API server. A source gives its objects in *entries*, each of which comes, changes and goes
+//! as a whole: a file with all objects in it, or one object of an API server.
+
+use std::cmp::Ordering;
+use std::path::Path;
+use std::sync::Arc;
+
+use evenkeel_api::{Object, ObjectKey};
+use evenkeel_base::{Diagnostics, SourceId};
+
+use crate::StatusSink;
+
+/// Where objects come from: configuration directories, the API server of a cluster.
+pub trait Source {
+    /// Its name and rank.
+    fn id(&self) -> &SourceId;
+
+    /// What has happened since it was asked last, in order.
+    fn events(&mut self) -> Vec<SourceEvent>;
+
+    /// What is wrong with what it has, as far as each object by itself shows.
+    fn findings(&self) -> Diagnostics;
+
+    /// Where statuses of its objects are written; `None`: they have none, as in files.
+    fn status_sink(&mut self) -> Option<&mut dyn StatusSink> {
+        None
+    }
+
+    /// The [events](Self::events), with the source's name: what [`Builder::apply`](crate::Builder::apply) takes.
+    fn tell(&mut self) -> Vec<(SourceId, SourceEvent)> {
+        let id = self.id().clone();
+        self.events().into_iter().map(|event| (id.clone(), event)).collect()
+    }
+}
+
+/// What is in force of an entry: what it says, and if that has errors what it said last without. Every source refuses so.
+#[derive(Debug, Default)]
+pub struct LastGood {
+    objects: Vec<Arc<Object>>,
+    was_good: bool,
+}
+
+/// What came of what an entry says.
+#[derive(Debug)]
+pub enum Taken {
+    /// It is refused: what was without errors stays in force.
+    Refused,
+    /// What is in force is the same.
+    Same,
+    /// Other objects are in force than these.
+    Changed(Vec<Arc<Object>>),
+}
+
+impl LastGood {
+    /// These objects are in force; `was_good`: they were without errors.
+    pub fn new(objects: Vec<Arc<Object>>, was_good: bool) -> Self {
+        Self { objects, was_good }
+    }
+
+    /// The objects in force.
+    pub fn objects(&self) -> &[Arc<Object>] {
+        &self.objects
+    }
+
+    /// Whether it ever was without errors. Until then those of its objects are in force that can be used, and what stands in
+    /// for others.
+    pub fn was_good(&self) -> bool {
+        self.was_good
+    }
+
+    /// The entry says this now, with errors or without. Objects that are written as they were stay the same.
+    pub fn take(&mut self, objects: Vec<Object>, has_errors: bool) -> Taken {
+        if self.was_good && has_errors {
+            return Taken::Refused;
+        }
+        self.was_good |= !has_errors;
+        // Positions count as a change: resources name them as their origin.
+        let old = std::mem::take(&mut self.objects);
+        let same = |at: usize, new: &Object| old.get(at).filter(|old| old.same_as_written(new)).cloned();
+        let new = objects.into_iter().enumerate().map(|(at, new)| same(at, &new).unwrap_or_else(|| Arc::new(new)));
+        self.objects = new.collect();
+        match old.len() == self.objects.len() && old.iter().zip(&self.objects).all(|(a, b)| Arc::ptr_eq(a, b)) {
+            true => Taken::Same,
+            false => Taken::Changed(old),
+        }
+    }
+}
+
+/// What a source tells.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SourceEvent {
+    /// All it has. What it had before and is not here is gone.
+    Snapshot(Vec<Entry>),
+    /// An entry that is new, or another than before.
+    Upsert(Entry),
+    /// An entry that is gone.
+    Delete(Address),
+    /// It may have missed something and tells all it has once more, up to [`Synced`](Self::Synced). What it had stays in
+    /// force meanwhile.
+    Resync,
+    /// It has told all it has: what it had before and has not told again is gone.
+    Synced,
+}
+
+impl SourceEvent {
+    /// A file has these objects now; none: it is gone.
+    pub fn of_file(path: Arc<Path>, objects: Vec<Arc<Object>>) -> Self {
+        Self::of(Address::File(path), 0, objects)
+    }
+
+    /// An API server has this object now: what [`load_object`](evenkeel_api::load_object) made of it, or what stays in force
+    /// of it ([`LastGood`]), which may be nothing; and when it was created.
+    pub fn of_object(key: ObjectKey, created: i64, objects: Vec<Arc<Object>>) -> Self {
+        Self::of(Address::Object(Arc::new(key)), created, objects)
+    }
+
+    fn of(address: Address, created: i64, objects: Vec<Arc<Object>>) -> Self {
+        match objects.is_empty() {
+            true => Self::Delete(address),
+            false => Self::Upsert(Entry { address, created, objects }),
+        }
+    }
+}
+
+/// What a source tells, changes and deletes as a whole.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// What it is called.
+    pub address: Address,
+    /// When it was created, in seconds since 1970, where the source knows: of two that claim the same the older one counts.
+    /// 0 where it does not.
+    pub created: i64,
+    /// Its objects: of two of one name the first counts.
+    pub objects: Vec<Arc<Object>>,
+}
+
+/// What a source calls an entry. Entries of one age count in this order.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Address {
+    /// A file, by its path.
+    File(Arc<Path>),
+    /// An object, by its key.
+    Object(Arc<ObjectKey>),
+}
+
+/// A place in the order of precedence: what was applied to a running mesh, then by the rank of the source, there by age and
+/// address of the entry, there by position. Cloning it copies a pointer.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    written: bool,
+    entry: EntryId,
+    position: u32,
+}
+
+/// An entry among those of all sources.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct EntryId(Arc<Identity>);
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Identity {
+    source: SourceId,
+    created: i64,
+    address: Address,
+}
+
+impl EntryId {
+    pub(crate) fn new(source: &SourceId, created: i64, address: &Address) -> Self {
+        Self(Arc::new(Identity { source: source.clone(), created, address: address.clone() }))
+    }
+
+    pub(crate) fn created(&self) -> i64 {
+        self.0.created
+    }
+
+    /// The place of the entry's object at a position.
+    pub(crate) fn place(&self, position: usize, object: &Object) -> Place {
+        let position = u32::try_from(position).unwrap_or(u32::MAX);
+        Place { written: !object.is_applied(), entry: self.clone(), position }
+    }
+}
+
+impl PartialOrd for EntryId {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for EntryId {
+    fn cmp(&self, other: &Self) -> Ordering {
+        match Arc::ptr_eq(&self.0, &other.0) {
+            true => Ordering::Equal,
+            false => self.0.cmp(&other.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_base::Rank;
+
+    use super::*;
+
+    fn object(annotation: &str) -> Object {
+        let meta = format!("{{name: a, annotations: {{{annotation}}}}}");
+        let text = format!("apiVersion: v1\nkind: ServiceAccount\nmetadata: {meta}\n");
+        let (mut objects, found) = evenkeel_api::load(&[("a.yaml".into(), text.into())]);
+        assert!(!found.has_errors(), "{found}");
+        objects.remove(0)
+    }
+
+    #[test]
+    fn places_are_ordered_by_rank_age_address_and_position() {
+        let (written, applied) = (object(""), object("local.evenkeel.dev/applied-over: x"));
+        let (first, files) = (SourceId::new("first", Rank(1)), SourceId::files());
+        let place = |source: &SourceId, created, path: &str, position, object: &Object| {
+            EntryId::new(source, created, &Address::File(Path::new(path).into())).place(position, object)
+        };
+        let all = [
+            place(&files, 0, "z.yaml", 3, &applied),
+            place(&first, 1, "z.yaml", 7, &written),
+            place(&first, 2, "a.yaml", 0, &written),
+            place(&files, 0, "a/b.yaml", 1, &written),
+            place(&files, 0, "a/b.yaml", 2, &written),
+            place(&files, 0, "a-b.yaml", 0, &written),
+        ];
+        assert!(all.is_sorted(), "{all:#?}");
+        // It stands in a dozen indexes for each object.
+        assert_eq!(size_of::<Place>(), 16);
+    }
+
+    #[test]
+    fn what_was_good_stays_until_all_is_good_again() {
+        let service = |name: &str| {
+            let mut object = object("");
+            object.name = name.into();
+            object
+        };
+        let names = |held: &LastGood| held.objects().iter().map(|object| object.name.to_string()).collect::<Vec<_>>();
+        let mut held = LastGood::default();
+        let is = |taken: Taken, text: &str| assert_eq!(format!("{taken:?}").split('(').next(), Some(text));
+        is(held.take(vec![service("a")], true), "Changed");
+        assert!(!held.was_good() && names(&held) == ["a"], "until then what can be used is");
+        is(held.take(vec![service("b")], false), "Changed");
+        let before = held.objects().to_vec();
+        is(held.take(vec![service("b")], false), "Same");
+        assert!(Arc::ptr_eq(&before[0], &held.objects()[0]));
+        is(held.take(vec![service("c")], true), "Refused");
+        assert!(held.was_good() && names(&held) == ["b"]);
+    }
+}
