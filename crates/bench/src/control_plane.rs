@@ -7,8 +7,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use evenkeel_xds::json::read_text;
 use evenkeel_xds::pb::envoy::config::cluster::v3::Cluster;
-use evenkeel_xds::pb::envoy::config::core::v3::Node;
-use evenkeel_xds::pb::envoy::config::endpoint::v3::ClusterLoadAssignment;
+use evenkeel_xds::pb::envoy::config::core::v3::socket_address::PortSpecifier;
+use evenkeel_xds::pb::envoy::config::core::v3::{Address, Node, SocketAddress, address};
+use evenkeel_xds::pb::envoy::config::endpoint::v3::lb_endpoint::HostIdentifier;
+use evenkeel_xds::pb::envoy::config::endpoint::v3::{ClusterLoadAssignment, Endpoint, LbEndpoint, LocalityLbEndpoints};
 use evenkeel_xds::pb::envoy::config::listener::v3::Listener;
 use evenkeel_xds::pb::envoy::config::route::v3::RouteConfiguration;
 use evenkeel_xds::server::{AdsServer, Session, Source, Status};
@@ -112,7 +114,7 @@ static_resources:
             Change::Endpoints => {
                 let [.., a, b] = self.changes.to_be_bytes();
                 let address = SocketAddr::from(([10, 254, a, b], 80));
-                self.set.insert(ResourceType::Endpoint, endpoints(&cluster_name(CHANGED), address)?);
+                self.set.insert(ResourceType::Endpoint, endpoints(&cluster_name(CHANGED), address));
             }
             Change::Routes => self.set.insert(ResourceType::Route, routes(self.changes)?),
         }
@@ -147,7 +149,7 @@ pub fn resources(services: usize, listen: SocketAddr, upstream: SocketAddr) -> R
         set.insert(ResourceType::Cluster, Arc::new(Resource::from_message(&*name, &cluster)));
         let [.., b, c] = u32::try_from(number)?.to_be_bytes();
         let address = if number == USED { upstream } else { SocketAddr::from(([10, 255, b, c], 80)) };
-        set.insert(ResourceType::Endpoint, endpoints(&name, address)?);
+        set.insert(ResourceType::Endpoint, endpoints(&name, address));
     }
     set.insert(ResourceType::Listener, listener(listen)?);
     set.insert(ResourceType::Route, routes(0)?);
@@ -164,10 +166,22 @@ fn socket(address: SocketAddr) -> String {
 }
 
 /// One host of a cluster.
-pub fn endpoints(cluster: &str, address: SocketAddr) -> Result<Arc<Resource>> {
-    let endpoint = format!("{{endpoint: {{address: {}}}}}", socket(address));
-    let yaml = format!("{{cluster_name: \"{cluster}\", endpoints: [{{lb_endpoints: [{endpoint}]}}]}}");
-    Ok(Arc::new(Resource::from_message(cluster, &read::<ClusterLoadAssignment>(&yaml)?)))
+pub fn endpoints(cluster: &str, address: SocketAddr) -> Arc<Resource> {
+    let socket = SocketAddress {
+        address: address.ip().to_string(),
+        port_specifier: Some(PortSpecifier::PortValue(u32::from(address.port()))),
+        ..SocketAddress::default()
+    };
+    let address = Address { address: Some(address::Address::SocketAddress(socket)) };
+    let endpoint = Endpoint { address: Some(address), ..Endpoint::default() };
+    let host = LbEndpoint { host_identifier: Some(HostIdentifier::Endpoint(endpoint)), ..LbEndpoint::default() };
+    let locality = LocalityLbEndpoints { lb_endpoints: vec![host], ..LocalityLbEndpoints::default() };
+    let assignment = ClusterLoadAssignment {
+        cluster_name: cluster.to_owned(),
+        endpoints: vec![locality],
+        ..ClusterLoadAssignment::default()
+    };
+    Arc::new(Resource::from_message(cluster, &assignment))
 }
 
 /// The route table; `version` is in one of its hosts' answers.
