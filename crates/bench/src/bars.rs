@@ -6,13 +6,14 @@ use serde_json::{Value, json};
 use crate::measure::{Sample, Spread, Table, show};
 use crate::metric::Metric;
 use crate::metric::Metric::{
-    ConnectionsPerCpuSecond, CpuUsPerRequest, KibEach, MbPerCpuSecond, P50Us, P99Us, ReadyMs, RequestsPerSecond,
-    ResidentMib,
+    ConnectionsPerCpuSecond, CpuMsPerChange, CpuUsPerRequest, KibEach, MbPerCpuSecond, P50Us, P99Us, ReadyMs,
+    RequestsPerSecond, ResidentMib,
 };
 use crate::peers::{DIRECT, ENVOY, EVENKEEL, HAPROXY, NGINX, RELAY};
 use crate::scenarios::{
-    ENVOY_HTTP1, EVENKEEL_MESH, EVENKEEL_RULES, GRPC_CASE, HTTP_CASE, IDLE_CASE, LATENCY_CASE, PLAIN_CASE, POLICY_CASE,
-    RESUMED_CASE, SIDECAR, STARTUP_CASE, STREAM_CASE, TLS_CASE, X25519_CASE,
+    AT_REST, CHANGING, ENDPOINTS_CASE, ENVOY_HTTP1, EVENKEEL_500, EVENKEEL_10000, EVENKEEL_MESH, EVENKEEL_RULES,
+    GRPC_CASE, HTTP_CASE, IDLE_CASE, LATENCY_CASE, PLAIN_CASE, POLICY_CASE, REQUESTS_CASE, RESUMED_CASE, ROUTES_CASE,
+    SIDECAR, STARTUP_CASE, STREAM_CASE, TLS_CASE, X25519_CASE,
 };
 
 /// One bar.
@@ -88,6 +89,11 @@ pub const BARS: &[Bar] = &[
     bar("tcp", "64 streams, mutual TLS", Ratio(EVENKEEL, ENVOY), MbPerCpuSecond, AtLeast(1.0)),
     bar("handshakes", X25519_CASE, Ratio(EVENKEEL, ENVOY), ConnectionsPerCpuSecond, AtLeast(1.0)),
     bar("handshakes", RESUMED_CASE, Ratio(EVENKEEL, ENVOY), ConnectionsPerCpuSecond, AtLeast(1.0)),
+    bar("change", ENDPOINTS_CASE, Own(EVENKEEL_500), CpuMsPerChange, AtMost(0.3)),
+    bar("change", ENDPOINTS_CASE, Ratio(EVENKEEL_10000, EVENKEEL_500), CpuMsPerChange, AtMost(1.5)),
+    bar("change", ROUTES_CASE, Own(EVENKEEL_500), CpuMsPerChange, AtMost(0.3)),
+    bar("change", ROUTES_CASE, Ratio(EVENKEEL_10000, EVENKEEL_500), CpuMsPerChange, AtMost(1.5)),
+    bar("change", REQUESTS_CASE, Ratio(CHANGING, AT_REST), P99Us, AtMost(1.1)),
     bar("policy", POLICY_CASE, Ratio(EVENKEEL_RULES[1], EVENKEEL_RULES[0]), CpuUsPerRequest, AtMost(1.03)),
 ];
 

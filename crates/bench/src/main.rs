@@ -7,6 +7,7 @@
 mod backend;
 mod bars;
 mod config;
+mod control_plane;
 mod epoll;
 mod frames;
 mod instructions;

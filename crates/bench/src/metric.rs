@@ -30,6 +30,8 @@ pub enum Metric {
     ResidentMib,
     /// Resident memory of one idle connection or stream more, in KiB.
     KibEach,
+    /// User and system time per change of the configuration, in milliseconds.
+    CpuMsPerChange,
 }
 
 /// What one turn measured.
@@ -50,6 +52,7 @@ impl Metric {
             Self::ReadyMs => "ready after ms",
             Self::ResidentMib => "resident MiB",
             Self::KibEach => "KiB each",
+            Self::CpuMsPerChange => "CPU ms/change",
         }
     }
 
@@ -57,6 +60,7 @@ impl Metric {
     pub fn digits(self) -> usize {
         match self {
             Self::CpuUsPerRequest | Self::ResidentMib | Self::KibEach => 1,
+            Self::CpuMsPerChange => 3,
             _ => 0,
         }
     }

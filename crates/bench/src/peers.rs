@@ -236,7 +236,12 @@ impl Setup {
 
     /// Starts Evenkeel's or Envoy's proxy, as the first word of `name` says, without waiting for it.
     pub fn start_proxy(&self, name: &str, file: &str, proxy: &Proxy<'_>) -> Result<Pinned> {
-        let path = self.write(&format!("{file}.yaml"), &proxy.bootstrap())?;
+        self.start_with(name, file, &proxy.bootstrap())
+    }
+
+    /// The same with a bootstrap file of any content.
+    pub fn start_with(&self, name: &str, file: &str, bootstrap: &str) -> Result<Pinned> {
+        let path = self.write(&format!("{file}.yaml"), bootstrap)?;
         let mut args = vec!["-c".to_owned(), path.display().to_string()];
         args.extend(["--concurrency", "1", "-l", "error"].map(str::to_owned));
         let program = match name.split(' ').next() {

@@ -17,20 +17,24 @@ const SAY_INTERVAL: Duration = Duration::from_secs(5);
 const MAX_SAID: usize = 3;
 
 impl State {
-    /// Where the process is once this is missing.
-    pub fn next_phase(&self, missing: &Interest) -> Phase {
+    /// Where the process is by what is missing.
+    pub fn next_phase(&self) -> Phase {
+        // Warming later in life does not make the process any less ready.
+        if matches!(self.phase, Phase::Live | Phase::Draining) {
+            return self.phase;
+        }
+        let missing = self.builder.missing();
         let waits_for_clusters = self.awaits.clusters
             || !missing.clusters.is_empty()
             || !self.builder.clusters_are_answered()
             || self.dns.is_resolving();
         let waits_for = [&missing.listeners, &missing.routes, &missing.virtual_hosts, &missing.secrets];
         let waits = waits_for_clusters || self.awaits.listeners || waits_for.iter().any(|names| !names.is_empty());
-        match self.phase {
-            // Warming later in life does not make the process any less ready.
-            Phase::Live | Phase::Draining => self.phase,
-            _ if !waits || self.waits_for_remembered_only() => Phase::Live,
-            _ if waits_for_clusters => Phase::PreInitializing,
-            _ => Phase::Initializing,
+        match waits {
+            false => Phase::Live,
+            true if self.waits_for_remembered_only() => Phase::Live,
+            true if waits_for_clusters => Phase::PreInitializing,
+            true => Phase::Initializing,
         }
     }
 

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use evenkeel_runtime_config::builder::{Builder, Interest};
+use evenkeel_runtime_config::builder::{Asked, Builder};
 use evenkeel_runtime_config::{Config, Demand, Reference, Source};
 use evenkeel_stats::Registry;
 use evenkeel_xds::client::{Rejected, Update};
@@ -101,6 +101,8 @@ pub(crate) struct State {
     pub registry: Arc<Registry>,
     pub bootstrap: pb::Bootstrap,
     pub records: BTreeMap<(ResourceType, String), Record>,
+    /// Those of resources that came since the last build, which nobody may have asked for.
+    received: Vec<(ResourceType, String)>,
     pub streams: BTreeMap<StreamKey, StreamState>,
     pub phase: Phase,
     pub started: Instant,
@@ -159,6 +161,7 @@ impl State {
             registry: parts.registry,
             bootstrap: parts.bootstrap,
             records: BTreeMap::new(),
+            received: Vec::new(),
             streams: BTreeMap::new(),
             phase: Phase::PreInitializing,
             started: Instant::now(),
@@ -191,6 +194,7 @@ impl State {
             } else {
                 Err(format!("expected a {}, found {:?}", kind.type_url(), received.any.type_url))
             };
+            self.received.push((kind, received.name.clone()));
             let record = self.records.entry((kind, received.name.clone())).or_default();
             match result {
                 Ok(()) => {
@@ -306,22 +310,21 @@ impl State {
     }
 
     /// Drops what is known of resources nothing refers to any more; their servers do not say that they are gone.
-    fn forget_records(&mut self, interest: &Interest) {
-        let names = |references: &'_ [Reference]| -> HashSet<Arc<str>> {
-            references.iter().map(|reference| reference.name.clone()).collect()
-        };
-        let (endpoints, routes, secrets) =
-            (names(&interest.endpoints), names(&interest.routes), names(&interest.secrets));
+    fn forget_records(&mut self, asked: &[Asked]) {
         let by_name = self.scope.is_learned();
-        let (clusters, listeners) = (names(&interest.clusters), names(&interest.listeners));
-        self.records.retain(|(kind, name), _| match kind {
-            ResourceType::Cluster if by_name => clusters.contains(&**name),
-            ResourceType::Listener if by_name => listeners.contains(&**name),
-            ResourceType::Endpoint => endpoints.contains(&**name),
-            ResourceType::Route => routes.contains(&**name),
-            ResourceType::Secret => secrets.contains(&**name),
-            _ => true,
-        });
+        let dropped = asked.iter().filter(|asked| !asked.wanted).map(|asked| (asked.kind, asked.name.to_string()));
+        for key in dropped.chain(std::mem::take(&mut self.received)) {
+            let is_asked_for = match key.0 {
+                ResourceType::Cluster | ResourceType::Listener => !by_name || self.builder.asks_for(key.0, &key.1),
+                ResourceType::Endpoint | ResourceType::Route | ResourceType::Secret => {
+                    self.builder.asks_for(key.0, &key.1)
+                }
+                ResourceType::VirtualHost | ResourceType::NameTable => true,
+            };
+            if !is_asked_for {
+                self.records.remove(&key);
+            }
+        }
     }
 
     /// Tries listeners again that could not be bound: their addresses may be free by now.
@@ -417,21 +420,24 @@ impl Shared {
         let state = &mut *guard;
         let config = state.builder.build();
         state.note_admitted();
-        let missing = state.builder.missing();
-        let interest = state.builder.interest();
+        let asked = state.builder.take_asked();
         // As Envoy does: listeners are asked for once the clusters they will name are there and serve.
         let clusters_ready = !state.awaits.clusters && state.builder.clusters_are_answered();
-        state.subscriptions.update(&interest, clusters_ready, self);
-        state.forget_records(&interest);
-        state.dns.update(&state.builder.dns_clusters(), self);
+        state.subscriptions.update(&asked, clusters_ready, self);
+        state.forget_records(&asked);
+        if state.builder.take_dns_changed() {
+            state.dns.update(&state.builder.dns_clusters(), self);
+        }
         if !Arc::ptr_eq(&config, &state.config) {
-            state.health.update(&config);
+            state.health.update(&config, &state.config);
             let errors = state.pool.apply(&config);
             state.config = config;
             state.note_bind_errors(errors);
         }
-        self.watch_timeouts(state, &missing);
-        let phase = state.next_phase(&missing);
+        if state.builder.take_missing_changed() {
+            self.watch_timeouts(state);
+        }
+        let phase = state.next_phase();
         if phase != state.phase {
             if let (Phase::Live, Some(waits)) = (phase, state.waits_for()) {
                 tracing::warn!("what is remembered of the workload is not waited for any longer: {waits}");
@@ -445,8 +451,9 @@ impl Shared {
     }
 
     /// Lets what waits for an answer go on without it when `initial_fetch_timeout` has passed.
-    fn watch_timeouts(&self, state: &mut State, missing: &Interest) {
-        let kinds = of_each_type(missing);
+    fn watch_timeouts(&self, state: &mut State) {
+        let missing = state.builder.missing();
+        let kinds = of_each_type(&missing);
         let still_missing: HashSet<(ResourceType, &Reference)> =
             kinds.iter().flat_map(|(kind, references)| references.iter().map(|reference| (*kind, reference))).collect();
         state.timers.retain(|(kind, reference), timer| {

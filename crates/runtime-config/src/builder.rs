@@ -3,13 +3,23 @@
 //! A resource that is refused leaves the one before it in place. One that is accepted *warms* first: a listener serves
 //! when its route tables and secrets are there, a cluster when its endpoints and secrets are; until then the version
 //! before it goes on serving. [`Builder::build`] shares with the configuration before it all that did not change.
+//!
+//! A change costs what the change is, however much is held. Resources are a graph: each names what it waits for
+//! ([`names`]). What arrives marks whoever names it as dirty ([`graph`]), and a build looks at nothing else
+//! ([`warm`]). The configuration's maps share all but the entries that changed. Debug builds look at everything after
+//! each build and compare.
 
+#[cfg(debug_assertions)]
+mod check;
 mod contender;
 mod endpoints;
 mod entry;
+mod graph;
+mod names;
 mod on_demand;
+mod warm;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -27,7 +37,7 @@ use evenkeel_xds::{Any, ResourceType};
 use prost::Name;
 
 use crate::cluster::{BindConfig, Discovery, DnsOptions, DnsResolver, DnsTarget};
-use crate::compile::cluster::{CompiledCluster, cluster};
+use crate::compile::cluster::cluster;
 use crate::compile::endpoint::{AddressKind, Assignment, assignment, locality_name};
 use crate::compile::listener::{CompiledListener, KnownChains, listener};
 use crate::compile::route::{Inline, route_table};
@@ -42,6 +52,8 @@ use crate::{Config, FastMap, support};
 
 use contender::{Contender, Contenders};
 use entry::{ClusterEntry, ListenerEntry, Version, Versions};
+use graph::Graph;
+pub use names::Asked;
 use on_demand::OnDemand;
 
 /// What was received so far, and what is built from it. Lives on the control thread.
@@ -61,6 +73,9 @@ pub struct Builder {
     given_up: HashSet<Awaited>,
     contenders: Contenders,
     on_demand: OnDemand,
+    graph: Graph,
+    /// What `current` becomes with the next build.
+    next: Config,
     current: Arc<Config>,
 }
 
@@ -78,6 +93,15 @@ struct RouteEntry {
 enum HeldSlot {
     Certificate(Slot<Identity>),
     Trust(Slot<TrustBundle>),
+}
+
+impl HeldSlot {
+    fn is_filled(&self) -> bool {
+        match self {
+            Self::Certificate(slot) => slot.missing().is_none(),
+            Self::Trust(slot) => slot.missing().is_none(),
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -141,6 +165,8 @@ impl Builder {
             given_up: HashSet::new(),
             contenders: Contenders::default(),
             on_demand: OnDemand::default(),
+            graph: Graph::default(),
+            next: Config::default(),
             current: Arc::new(Config::default()),
         }
     }
@@ -197,11 +223,15 @@ impl Builder {
         cx.known_clusters = Some(&known);
         let table =
             check("RouteConfiguration", &message.name, resource, cx, |cx| route_table(cx, &message, Inline::No))?;
-        self.given_up.remove(&Awaited::Route(table.name.clone()));
-        let serving = self.routes.remove(&table.name).and_then(|entry| entry.table);
         let name = table.name.clone();
+        self.given_up.remove(&Awaited::Route(name.clone()));
+        let before = self.table_references(&name);
+        let serving = self.routes.remove(&name).and_then(|entry| entry.table);
         let entry = RouteEntry { resource: resource.clone(), table: serving, warming: Some(Arc::new(table)) };
-        self.routes.insert(name, entry);
+        self.routes.insert(name.clone(), entry);
+        self.relink_table(&name, &before);
+        self.graph.dirty.routes.insert(name.clone());
+        self.arrived(ResourceType::Route, &name);
         Ok(())
     }
 
@@ -214,14 +244,18 @@ impl Builder {
             cx.non_empty("cluster_name", &message.cluster_name)?;
             assignment(cx, &message, AddressKind::Address)
         })?;
-        self.endpoints.insert(message.cluster_name.into(), Arc::new(assigned));
+        let name: Arc<str> = message.cluster_name.into();
+        self.endpoints.insert(name.clone(), Arc::new(assigned));
+        self.arrived(ResourceType::Endpoint, &name);
         Ok(())
     }
 
     /// The addresses a name of a DNS cluster resolved to; none when the resolution failed and nothing is known.
     pub fn set_dns_endpoints(&mut self, cluster: &str, host: &str, addresses: &[IpAddr]) {
-        if let Some(entry) = self.clusters.get_mut(cluster) {
-            entry.set_resolved(host, addresses);
+        if let Some(entry) = self.clusters.get_mut(cluster)
+            && entry.set_resolved(host, addresses)
+        {
+            self.graph.dirty.clusters.insert(cluster.into());
         }
     }
 
@@ -237,11 +271,16 @@ impl Builder {
         let name = SdsSecret { name: message.name.clone(), server };
         let held = self.store_secret(&name, value).map_err(|(path, reason)| Rejection {
             kind: "Secret",
-            name: message.name,
+            name: message.name.clone(),
             problems: vec![Problem { path: path.into(), reason }],
         })?;
+        // Whoever uses it takes the new one by itself; whoever waits for it is to be looked at.
+        let awaited = !self.has_secret(&name);
         self.given_up.remove(&Awaited::Secret(name.clone()));
         self.delivered.insert(name, held);
+        if awaited {
+            self.arrived(ResourceType::Secret, &message.name.into());
+        }
         Ok(())
     }
 
@@ -269,7 +308,7 @@ impl Builder {
     pub fn remove_listener(&mut self, name: &str) {
         self.contenders.remove(name);
         if self.listeners.get(name).is_none_or(|entry| !entry.is_static) {
-            self.listeners.remove(name);
+            self.drop_listener(&name.into());
             self.note_absent(Demand::Listener(name.into()));
         }
     }
@@ -277,7 +316,7 @@ impl Builder {
     /// CDS no longer lists this cluster. Static clusters stay.
     pub fn remove_cluster(&mut self, name: &str) {
         if self.clusters.get(name).is_none_or(|entry| !entry.is_static) {
-            self.clusters.remove(name);
+            self.drop_cluster(&name.into());
             self.note_absent(Demand::Cluster(name.into()));
         }
     }
@@ -286,89 +325,63 @@ impl Builder {
     pub fn remove_endpoints(&mut self, name: &str) {
         if let Some(assigned) = self.endpoints.get_mut(name) {
             *assigned = Arc::new(Assignment::default());
+            self.arrived(ResourceType::Endpoint, &name.into());
         }
     }
 
     /// The initial fetch timeout of an EDS name has passed: its clusters go on without endpoints.
     pub fn give_up_endpoints(&mut self, reference: &Reference) {
         self.endpoints.entry(reference.name.clone()).or_default();
+        self.arrived(ResourceType::Endpoint, &reference.name);
     }
 
     /// The initial fetch timeout of an RDS name has passed: its listeners go on and answer 404.
     pub fn give_up_route(&mut self, reference: &Reference) {
         self.given_up.insert(Awaited::Route(reference.name.clone()));
+        self.arrived(ResourceType::Route, &reference.name);
     }
 
     /// The initial fetch timeout of an SDS name has passed: whoever needs it goes on and fails handshakes.
     pub fn give_up_secret(&mut self, reference: &Reference) {
         self.given_up.insert(Awaited::Secret(secret_of(reference)));
+        self.arrived(ResourceType::Secret, &reference.name);
     }
 
     /// Every name to subscribe to.
     pub fn interest(&self) -> Interest {
-        let mut interest = self.interest_where(|_| true, |_| true, |_| true);
-        interest.clusters = self.wanted_clusters();
-        interest.listeners = self.wanted_listeners();
-        interest.virtual_hosts = self.wanted_virtual_hosts();
-        let likely = self.likely_endpoints(&interest.clusters);
-        interest.endpoints = distinct(interest.endpoints.iter().chain(&likely), |_| true);
-        interest
+        self.graph.names.interest()
     }
 
     /// Names whose first answer has not come yet: warming waits for these.
     pub fn missing(&self) -> Interest {
-        let mut missing = self.interest_where(
-            |eds| !self.endpoints.contains_key(&eds.name),
-            |rds| !self.has_route(rds),
-            |sds| !self.has_secret(sds),
-        );
-        let unanswered = |kind, mut references: Vec<Reference>| {
-            references.retain(|r| Demand::of(kind, &r.name).is_some_and(|demand| !self.is_answered(&demand)));
-            references
-        };
-        missing.clusters = unanswered(ResourceType::Cluster, self.wanted_clusters());
-        missing.listeners = unanswered(ResourceType::Listener, self.wanted_listeners());
-        missing.virtual_hosts = unanswered(ResourceType::VirtualHost, self.wanted_virtual_hosts());
-        missing
+        self.graph.names.missing()
     }
 
-    /// Whether each cluster held has had the first answer to what it names; until then it warms, and a route to it fails.
+    /// Whether [`Self::missing`] differs from what it was when this was called last.
+    pub fn take_missing_changed(&mut self) -> bool {
+        self.graph.names.take_missing_changed()
+    }
+
+    /// What is different about [`Self::interest`] since this was called last.
+    pub fn take_asked(&mut self) -> Vec<Asked> {
+        self.graph.names.take_asked()
+    }
+
+    /// Whether this is among the names to subscribe to.
+    pub fn asks_for(&self, kind: ResourceType, name: &str) -> bool {
+        self.graph.names.asks(kind, &name.into())
+    }
+
+    /// Whether each cluster held has had the first answer to what it names, as of the last build; until then it warms, and a
+    /// route to it fails.
     pub fn clusters_are_answered(&self) -> bool {
-        let mut versions = self.clusters.values().flat_map(|entry| entry.versions.all());
-        versions.all(|version| self.cluster_is_answered(&version.compiled))
-    }
-
-    fn cluster_is_answered(&self, cluster: &CompiledCluster) -> bool {
-        cluster.eds.as_ref().is_none_or(|eds| self.endpoints.contains_key(&eds.name))
-            && cluster.secrets.iter().all(|secret| self.has_secret(secret))
-    }
-
-    fn interest_where(
-        &self,
-        endpoints: impl Fn(&Reference) -> bool,
-        routes: impl Fn(&Reference) -> bool,
-        secrets: impl Fn(&Reference) -> bool,
-    ) -> Interest {
-        let clusters = || self.clusters.values().flat_map(|entry| entry.versions.all());
-        let listeners = || self.listeners.values().flat_map(|entry| entry.versions.all());
-        let cluster_secrets = clusters().flat_map(|version| &version.compiled.secrets);
-        let listener_secrets = listeners().flat_map(|version| &version.compiled.references.secrets);
-        let tables: Vec<Reference> = self.wanted_tables().collect();
-        let named = listeners().flat_map(|version| &version.compiled.references.routes);
-        Interest {
-            clusters: Vec::new(),
-            listeners: Vec::new(),
-            virtual_hosts: Vec::new(),
-            endpoints: distinct(clusters().filter_map(|version| version.compiled.eds.as_ref()), endpoints),
-            routes: distinct(named.chain(&tables), routes),
-            secrets: distinct(cluster_secrets.chain(listener_secrets), secrets),
-        }
+        self.graph.unanswered.is_empty()
     }
 
     /// Clusters whose names have to be resolved, in their newest version.
     pub fn dns_clusters(&self) -> Vec<DnsCluster> {
-        let newest = self.clusters.values().filter_map(|entry| entry.versions.newest());
-        let clusters = newest.map(|version| &version.compiled.cluster);
+        let clusters = self.graph.dns.iter().filter_map(|name| self.clusters.get(name)?.versions.newest());
+        let clusters = clusters.map(|version| &version.compiled.cluster);
         clusters
             .filter_map(|cluster| match &cluster.discovery {
                 Discovery::StrictDns(targets) | Discovery::LogicalDns(targets) => Some(DnsCluster {
@@ -380,6 +393,11 @@ impl Builder {
                 _ => None,
             })
             .collect()
+    }
+
+    /// Whether [`Self::dns_clusters`] may differ from what it was when this was called last.
+    pub fn take_dns_changed(&mut self) -> bool {
+        std::mem::take(&mut self.graph.dns_changed)
     }
 
     /// Listeners held, serving and warming.
@@ -411,98 +429,6 @@ impl Builder {
         self.contenders.take_admitted()
     }
 
-    /// The configuration to serve from now on. The same `Arc` as before when nothing changed.
-    pub fn build(&mut self) -> Arc<Config> {
-        self.forget_unreferenced();
-        self.warm();
-        if self.admit_contenders() {
-            self.warm();
-        }
-        let next = Config {
-            generation: self.current.generation + 1,
-            listeners: self
-                .listeners
-                .iter()
-                .filter_map(|(name, entry)| Some((name.clone(), entry.serving.clone()?)))
-                .collect(),
-            routes: self.routes.iter().filter_map(|(name, entry)| Some((name.clone(), entry.table.clone()?))).collect(),
-            clusters: self.clusters.iter().filter_map(|(name, entry)| Some((name.clone(), entry.serving()?))).collect(),
-            by_name: self.asks_by_name(),
-            absent: self.absent().cloned().collect(),
-        };
-        if !next.same_as(&self.current) {
-            self.current = Arc::new(next);
-        }
-        self.current.clone()
-    }
-
-    /// Lets resources serve whose dependencies have come.
-    fn warm(&mut self) {
-        let mut clusters = std::mem::take(&mut self.clusters);
-        for entry in clusters.values_mut() {
-            let ready = |version: &Version<CompiledCluster>| self.cluster_is_answered(&version.compiled);
-            entry.advance(ready, &self.endpoints);
-        }
-        self.clusters = clusters;
-        self.warm_routes();
-        self.grow();
-        let mut listeners = std::mem::take(&mut self.listeners);
-        for entry in listeners.values_mut() {
-            entry.advance(|version| {
-                version.compiled.references.routes.iter().all(|route| self.has_route(route))
-                    && self.has_clusters_of(&version.compiled)
-                    && version.compiled.references.secrets.iter().all(|secret| self.has_secret(secret))
-            });
-        }
-        self.listeners = listeners;
-    }
-
-    /// Takes in listeners that were refused for an address which is free by now; true when there were any.
-    fn admit_contenders(&mut self) -> bool {
-        let mut admitted = false;
-        for contender in self.contenders.take() {
-            if self.holder_of(contender.address, &contender.name).is_some() {
-                self.contenders.add(contender);
-            } else if self.listener(&contender.resource, false).is_ok() {
-                self.contenders.note_admitted(contender.name);
-                admitted = true;
-            }
-        }
-        admitted
-    }
-
-    /// Drops what no resource refers to any more; its subscription ends with it.
-    fn forget_unreferenced(&mut self) {
-        let interest = self.interest();
-        let endpoints: HashSet<&str> = interest.endpoints.iter().map(|eds| &*eds.name).collect();
-        let routes: HashSet<&str> = interest.routes.iter().map(|rds| &*rds.name).collect();
-        let secrets: HashSet<SdsSecret> = interest.secrets.iter().map(secret_of).collect();
-        self.forget_unnamed(&interest.listeners, &interest.clusters);
-        self.endpoints.retain(|name, _| endpoints.contains(&**name));
-        self.routes.retain(|name, _| routes.contains(&**name));
-        self.delivered.retain(|name, _| secrets.contains(name));
-        self.given_up.retain(|awaited| match awaited {
-            Awaited::Route(name) => routes.contains(&**name),
-            Awaited::Secret(secret) => secrets.contains(secret),
-        });
-    }
-
-    fn has_route(&self, reference: &Reference) -> bool {
-        // A table whose clusters are not asked for by name waits for nothing.
-        let has_table = |entry: &RouteEntry| entry.table.is_some() || !self.asks_by_name();
-        self.routes.get(&reference.name).is_some_and(has_table)
-            || self.given_up.contains(&Awaited::Route(reference.name.clone()))
-    }
-
-    fn has_secret(&self, reference: &Reference) -> bool {
-        let secret = secret_of(reference);
-        let there = self.delivered.get(&secret).is_some_and(|slot| match slot {
-            HeldSlot::Certificate(slot) => slot.missing().is_none(),
-            HeldSlot::Trust(slot) => slot.missing().is_none(),
-        });
-        there || self.given_up.contains(&Awaited::Secret(secret))
-    }
-
     fn listener(&mut self, resource: &Any, is_static: bool) -> Result<(), Rejection> {
         let mut message: listener_pb::Listener = decode("Listener", resource)?;
         if is_static && message.name.is_empty() {
@@ -526,9 +452,16 @@ impl Builder {
             }
             return Err(rejection);
         }
-        let entry = self.listeners.entry(compiled.listener.name.clone()).or_default();
+        let name = compiled.listener.name.clone();
+        let before = self.listener_edges(&name);
+        let entry = self.listeners.entry(name.clone()).or_default();
         entry.is_static = is_static;
         entry.versions.set(Version { resource: resource.clone(), compiled: Arc::new(compiled) });
+        self.relink_listener(&name, &before);
+        self.graph.dirty.listeners.insert(name.clone());
+        self.refresh(ResourceType::Listener, &name);
+        // Whoever needs it waits for it from now on.
+        self.set_absent(&Demand::Listener(name), false);
         Ok(())
     }
 
@@ -546,9 +479,10 @@ impl Builder {
 
     /// The listener that has a socket at `address`, other than the one of this name.
     fn holder_of(&self, address: SocketAddr, name: &str) -> Option<&Arc<Listener>> {
-        let others = self.listeners.iter().filter(|(other, _)| ***other != *name);
-        let mut versions = others.flat_map(|(_, entry)| entry.versions.all()).map(|version| &version.compiled.listener);
-        versions.find(|held| held.bind_to_port && held.address == address)
+        let others = self.graph.addresses.get(&address)?.iter().filter(|other| ***other != *name);
+        let mut versions = others.filter_map(|other| self.listeners.get(other)).flat_map(|entry| entry.versions.all());
+        let holds = |held: &&Arc<Listener>| held.bind_to_port && held.address == address;
+        versions.find_map(|version| Some(&version.compiled.listener).filter(holds))
     }
 
     fn cluster(&mut self, resource: &Any, is_static: bool) -> Result<(), Rejection> {
@@ -561,9 +495,16 @@ impl Builder {
         let cx = Cx::new(&self.environment);
         let compiled =
             check("Cluster", &message.name, resource, cx, |cx| cluster(cx, &message, &resource.value, &self.secrets))?;
-        let entry = self.clusters.entry(compiled.cluster.name.clone()).or_default();
+        let name = compiled.cluster.name.clone();
+        let before = self.cluster_references(&name);
+        let entry = self.clusters.entry(name.clone()).or_default();
         entry.is_static = is_static;
         entry.versions.set(Version { resource: resource.clone(), compiled: Arc::new(compiled) });
+        self.relink_cluster(&name, &before);
+        self.graph.dirty.clusters.insert(name.clone());
+        self.refresh(ResourceType::Cluster, &name);
+        // Whoever needs it waits for it from now on.
+        self.set_absent(&Demand::Cluster(name), false);
         Ok(())
     }
 }
@@ -590,20 +531,6 @@ fn address_name(listener: &listener_pb::Listener) -> String {
         },
         _ => String::new(),
     }
-}
-
-fn distinct<'r>(
-    references: impl Iterator<Item = &'r Reference>,
-    wanted: impl Fn(&Reference) -> bool,
-) -> Vec<Reference> {
-    let mut seen = BTreeSet::new();
-    let mut distinct: Vec<Reference> = references
-        .filter(|reference| wanted(reference))
-        .filter(|reference| seen.insert((&reference.name, &reference.source)))
-        .cloned()
-        .collect();
-    distinct.sort_by(|a, b| (&a.name, &a.source).cmp(&(&b.name, &b.source)));
-    distinct
 }
 
 fn refuse_static(kind: &'static str, name: &str, is_static: bool, held_static: bool) -> Result<(), Rejection> {

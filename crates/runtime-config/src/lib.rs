@@ -49,7 +49,8 @@ pub mod stateful_session;
 pub mod support;
 pub mod view;
 
-use std::collections::{HashMap, HashSet};
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -69,22 +70,46 @@ pub use route::RouteTable;
 /// A map with the fast hash the request path uses.
 pub type FastMap<K, V> = HashMap<K, V, FxBuildHasher>;
 
-/// Everything a worker needs, immutable. Unchanged parts are shared (same `Arc`) with the configuration before it, so a
-/// worker finds what changed by comparing pointers.
+/// A map whose clones share all that did not change.
+pub type PersistentMap<K, V> = imbl::GenericHashMap<K, V, FxBuildHasher, imbl::shared_ptr::DefaultSharedPtr>;
+/// A set whose clones share all that did not change.
+pub type PersistentSet<V> = imbl::GenericHashSet<V, FxBuildHasher, imbl::shared_ptr::DefaultSharedPtr>;
+
+/// Everything a worker needs, immutable. Unchanged parts are shared (same `Arc`) with the configuration before it, and
+/// `changes` names the others.
 #[derive(Debug, Clone, Default)]
 pub struct Config {
     /// Counts up by one with each swap.
     pub generation: u64,
+    /// What is different from the configuration whose `generation` is one less.
+    pub changes: Changes,
     /// Warmed listeners by name.
-    pub listeners: FastMap<Arc<str>, Arc<Listener>>,
+    pub listeners: PersistentMap<Arc<str>, Arc<Listener>>,
     /// Route tables obtained by RDS, by route configuration name. Inline tables live in their connection manager.
-    pub routes: FastMap<Arc<str>, Arc<RouteTable>>,
+    pub routes: PersistentMap<Arc<str>, Arc<RouteTable>>,
     /// Warmed clusters by name.
-    pub clusters: FastMap<Arc<str>, Arc<Cluster>>,
+    pub clusters: PersistentMap<Arc<str>, Arc<Cluster>>,
     /// Listeners and clusters are asked for by name: one that is neither above nor `absent` may exist.
     pub by_name: bool,
     /// Listeners and clusters that were asked for and do not exist.
-    pub absent: HashSet<Demand, FxBuildHasher>,
+    pub absent: PersistentSet<Demand>,
+}
+
+/// Names of what is new, changed or gone, in order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Listeners.
+    pub listeners: Vec<Arc<str>>,
+    /// Route tables.
+    pub routes: Vec<Arc<str>>,
+    /// Clusters.
+    pub clusters: Vec<Arc<str>>,
+}
+
+impl Changes {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.listeners.is_empty() && self.routes.is_empty() && self.clusters.is_empty()
+    }
 }
 
 impl Config {
@@ -133,16 +158,32 @@ impl Config {
         (!self.clusters.contains_key(name) && !self.absent.contains(&demand)).then_some(demand)
     }
 
-    /// Whether both hold the very same parts.
-    fn same_as(&self, other: &Self) -> bool {
-        same(&self.listeners, &other.listeners)
-            && same(&self.routes, &other.routes)
-            && same(&self.clusters, &other.clusters)
-            && self.absent == other.absent
-            && self.by_name == other.by_name
+    /// Names of listeners that are not what they were in `before`.
+    pub fn changed_listeners(&self, before: &Self) -> Cow<'_, [Arc<str>]> {
+        match self.follows(before) {
+            true => Cow::Borrowed(&self.changes.listeners),
+            false => Cow::Owned(changed(&before.listeners, &self.listeners)),
+        }
+    }
+
+    /// Names of clusters that are not what they were in `before`.
+    pub fn changed_clusters(&self, before: &Self) -> Cow<'_, [Arc<str>]> {
+        match self.follows(before) {
+            true => Cow::Borrowed(&self.changes.clusters),
+            false => Cow::Owned(changed(&before.clusters, &self.clusters)),
+        }
+    }
+
+    /// Whether `changes` says what is different from `before`.
+    fn follows(&self, before: &Self) -> bool {
+        self.generation == before.generation + 1
     }
 }
 
-fn same<T>(a: &FastMap<Arc<str>, Arc<T>>, b: &FastMap<Arc<str>, Arc<T>>) -> bool {
-    a.len() == b.len() && a.iter().all(|(name, value)| b.get(name).is_some_and(|other| Arc::ptr_eq(value, other)))
+/// Compares all there is.
+fn changed<T>(before: &PersistentMap<Arc<str>, Arc<T>>, now: &PersistentMap<Arc<str>, Arc<T>>) -> Vec<Arc<str>> {
+    let is_same = |name: &Arc<str>, value: &Arc<T>| now.get(name).is_some_and(|other| Arc::ptr_eq(value, other));
+    let other = before.iter().filter(|(name, value)| !is_same(name, value)).map(|(name, _)| name);
+    let new = now.keys().filter(|name| !before.contains_key(*name));
+    other.chain(new).cloned().collect()
 }

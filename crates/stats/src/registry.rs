@@ -12,9 +12,19 @@ use crate::scope::{Scope, ScopeCore, ScopeName};
 /// All scopes that somebody still owns.
 #[derive(Default)]
 pub struct Registry {
-    scopes: Mutex<BTreeMap<String, Weak<ScopeCore>>>,
+    scopes: Mutex<Scopes>,
     carried: Mutex<Carried>,
 }
+
+#[derive(Default)]
+struct Scopes {
+    by_name: BTreeMap<String, Weak<ScopeCore>>,
+    /// With so many it is looked which of them are gone: half of them may be, so that a look costs each new one little.
+    look_at: usize,
+}
+
+/// With fewer scopes it is not looked which of them are gone.
+const FEWEST_TO_LOOK_AT: usize = 64;
 
 /// What another process counted before, by the metrics' full names.
 #[derive(Default)]
@@ -87,14 +97,17 @@ impl Registry {
     /// The scope of that name, made when there is none. It is reported for as long as somebody holds it.
     pub fn scope<L: Layout>(&self, name: ScopeName) -> Scope<L> {
         let mut scopes = self.scopes.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = scopes.get(&name.dotted).and_then(Weak::upgrade).filter(|core| core.has_layout::<L>());
+        let known = scopes.by_name.get(&name.dotted).and_then(Weak::upgrade).filter(|core| core.has_layout::<L>());
         if let Some(core) = known {
             return Scope::from_core(core);
         }
-        scopes.retain(|_, scope| scope.strong_count() > 0);
+        if scopes.by_name.len() >= scopes.look_at {
+            scopes.by_name.retain(|_, scope| scope.strong_count() > 0);
+            scopes.look_at = (2 * scopes.by_name.len()).max(FEWEST_TO_LOOK_AT);
+        }
         let key = name.dotted.clone();
         let scope = Scope::from_core(Arc::new(ScopeCore::new::<L>(name)));
-        scopes.insert(key, Arc::downgrade(scope.core()));
+        scopes.by_name.insert(key, Arc::downgrade(scope.core()));
         scope
     }
 
@@ -102,7 +115,7 @@ impl Registry {
     pub fn samples(&self) -> Vec<Sample> {
         let scopes: Vec<_> = {
             let scopes = self.scopes.lock().unwrap_or_else(PoisonError::into_inner);
-            scopes.values().filter_map(Weak::upgrade).collect()
+            scopes.by_name.values().filter_map(Weak::upgrade).collect()
         };
         let mut samples = Vec::new();
         let carried = self.carried.lock().unwrap_or_else(PoisonError::into_inner);

@@ -22,7 +22,7 @@ use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
 use evenkeel_runtime_config::{Builder, Config, Environment, RouteTable};
 use evenkeel_tls::SecretStore;
 
-use super::{Counts, callgrind};
+use super::{Counts, callgrind, changes};
 use crate::config::policy::CLIENT_IDENTITY;
 use crate::config::{Protocol, Proxy};
 
@@ -33,16 +33,24 @@ const VIRTUAL_HOSTS: usize = 100;
 
 /// The functions below, and what they are called in the record.
 const CASES: &[(&str, &str)] = &[
-    ("h1_parse_request", "h1 request: parse a head of 11 fields"),
-    ("h1_encode_request", "h1 request: encode it"),
-    ("h1_parse_response", "h1 response: parse a head of 6 fields"),
-    ("h1_encode_response", "h1 response: encode it"),
-    ("h2_client_send", "h2 request: encode the same"),
-    ("h2_server_receive", "h2 request: decode it"),
-    ("h2_server_send", "h2 response: encode the same with 1 KiB of data"),
-    ("h2_client_receive", "h2 response: decode it"),
-    ("select_route", "route: the third of one of 100 virtual hosts"),
-    ("evaluate_policy", "rbac: the last of 100 rules allows"),
+    ("cases::h1_parse_request", "h1 request: parse a head of 11 fields"),
+    ("cases::h1_encode_request", "h1 request: encode it"),
+    ("cases::h1_parse_response", "h1 response: parse a head of 6 fields"),
+    ("cases::h1_encode_response", "h1 response: encode it"),
+    ("cases::h2_client_send", "h2 request: encode the same"),
+    ("cases::h2_server_receive", "h2 request: decode it"),
+    ("cases::h2_server_send", "h2 response: encode the same with 1 KiB of data"),
+    ("cases::h2_client_receive", "h2 response: decode it"),
+    ("cases::select_route", "route: the third of one of 100 virtual hosts"),
+    ("cases::evaluate_policy", "rbac: the last of 100 rules allows"),
+];
+
+/// Those in [`changes`].
+const CHANGES: &[(&str, &str)] = &[
+    ("changes::endpoints_of_few", changes::OF_FEW),
+    ("changes::endpoints_of_many", changes::OF_MANY),
+    ("changes::routes_of_few", changes::ROUTES_OF_FEW),
+    ("changes::routes_of_many", changes::ROUTES_OF_MANY),
 ];
 
 const REQUEST: &[u8] = b"GET /api/v1/items/42?verbose=1 HTTP/1.1\r\n\
@@ -68,11 +76,11 @@ const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\n\
 /// Runs [`run`] under callgrind and reads what each case took.
 pub fn count(folder: &Path) -> Result<Counts> {
     let profile = callgrind::run(&folder.join("cases.callgrind"), &std::env::current_exe()?, &["counted-cases"])?;
-    CASES
-        .iter()
-        .map(|(function, what)| {
-            Ok(((*what).to_owned(), profile.inclusive(&format!("cases::{function}"))? / ITERATIONS))
-        })
+    let cases = CASES.iter().map(|case| (case, ITERATIONS));
+    let changes = CHANGES.iter().map(|case| (case, changes::ITERATIONS));
+    cases
+        .chain(changes)
+        .map(|((function, what), iterations)| Ok(((*what).to_owned(), profile.inclusive(function)? / iterations)))
         .collect()
 }
 
@@ -87,7 +95,7 @@ pub fn run() -> Result<()> {
         ensure!(select_route(&fixture.routes, black_box(&hosts)), "no route");
         ensure!(evaluate_policy(&fixture.rules, &fixture.connection, black_box(&hello)), "denied");
     }
-    Ok(())
+    changes::run()
 }
 
 fn http1() -> Result<()> {

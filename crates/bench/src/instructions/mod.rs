@@ -7,6 +7,7 @@
 
 mod callgrind;
 pub mod cases;
+mod changes;
 mod counted;
 mod hop;
 mod pair;
@@ -88,7 +89,7 @@ impl Recorded {
     /// that the record would hide the next growth.
     pub fn complaints(&self, now: &Self) -> Vec<String> {
         let same = self.compiler == now.compiler;
-        let mut complaints = Vec::new();
+        let mut complaints = changes::complaints(&now.counts);
         for (name, &count) in &now.counts {
             let Some(&before) = self.counts.get(name) else {
                 complaints.push(format!("{name}: {count}, not recorded yet"));

@@ -1,5 +1,6 @@
 //! Every row of the project's speed table as a scenario: who takes part, what load, what is measured.
 
+mod change;
 mod handshakes;
 mod hop;
 mod http2;
@@ -10,6 +11,7 @@ mod policy;
 mod startup;
 mod tcp;
 
+pub use change::{AT_REST, CHANGING, ENDPOINTS_CASE, EVENKEEL_500, EVENKEEL_10000, REQUESTS_CASE, ROUTES_CASE};
 pub use handshakes::{RESUMED_CASE, X25519_CASE};
 pub use http2::{GRPC_CASE, HTTP_CASE};
 pub use latency::CASE as LATENCY_CASE;
@@ -64,6 +66,7 @@ pub const ALL: &[Scenario] = &[
     tcp::SCENARIO,
     handshakes::SCENARIO,
     policy::SCENARIO,
+    change::SCENARIO,
 ];
 
 /// When what only starting up needed is given back, after ready.

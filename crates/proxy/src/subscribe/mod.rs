@@ -3,17 +3,21 @@
 mod channel;
 mod stream;
 
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::sync::Arc;
 
+use evenkeel_runtime_config::Source;
 use evenkeel_runtime_config::bootstrap::{Bootstrap, Scope};
-use evenkeel_runtime_config::builder::Interest;
-use evenkeel_runtime_config::{Reference, Source};
+use evenkeel_runtime_config::builder::Asked;
 use evenkeel_xds::ResourceType;
+use evenkeel_xds::client::Client;
 use evenkeel_xds::client::connection::Service;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
+use self::stream::StreamError;
 use crate::state::Shared;
 
 /// One stream.
@@ -56,11 +60,65 @@ impl std::fmt::Display for StreamKey {
     }
 }
 
-/// What a stream asks for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// What a stream asks for: written here, and read by the stream's task.
+#[derive(Debug, Default)]
 pub(crate) struct Wanted {
-    pub all: BTreeSet<ResourceType>,
-    pub names: BTreeMap<ResourceType, BTreeSet<Arc<str>>>,
+    all: RefCell<BTreeSet<ResourceType>>,
+    names: RefCell<BTreeSet<(ResourceType, Arc<str>)>>,
+    /// Names that changed since the task looked last, and whether they were wanted then.
+    changed: RefCell<BTreeMap<(ResourceType, Arc<str>), bool>>,
+    /// Something changed.
+    news: Notify,
+    /// Nobody wants the stream any more.
+    ended: Cell<bool>,
+}
+
+impl Wanted {
+    fn set(&self, kind: ResourceType, name: &Arc<str>, wanted: bool) {
+        let name = (kind, name.clone());
+        let mut names = self.names.borrow_mut();
+        let was = match wanted {
+            true => !names.insert(name.clone()),
+            false => names.remove(&name),
+        };
+        if was != wanted {
+            self.changed.borrow_mut().entry(name).or_insert(was);
+            self.news.notify_one();
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.all.borrow().is_empty() && self.names.borrow().is_empty()
+    }
+
+    fn end(&self) {
+        self.ended.set(true);
+        self.news.notify_one();
+    }
+
+    /// Waits until something has changed; an error when the stream is not wanted any more.
+    async fn changed(&self) -> Result<(), StreamError> {
+        if !self.ended.get() {
+            self.news.notified().await;
+        }
+        if self.ended.get() { Err(StreamError::Unwanted) } else { Ok(()) }
+    }
+
+    /// Passes on what changed.
+    fn tell(&self, client: &mut Client) {
+        self.all.borrow().iter().for_each(|kind| client.subscribe_all(*kind));
+        let names = self.names.borrow();
+        for (name, was) in self.changed.take() {
+            let (kind, text) = (name.0, &*name.1);
+            // One that was dropped and is wanted again is to be told anew: what was known of it may be forgotten.
+            if was {
+                client.unsubscribe(kind, text);
+            }
+            if names.contains(&name) {
+                client.subscribe(kind, text);
+            }
+        }
+    }
 }
 
 /// All streams, and what the bootstrap says of them.
@@ -71,7 +129,9 @@ pub(crate) struct Subscriptions {
     lds: Option<Source>,
     cds: Option<Source>,
     scope: Scope,
-    streams: BTreeMap<StreamKey, watch::Sender<Wanted>>,
+    /// Types of which everything is asked for.
+    whole: BTreeSet<ResourceType>,
+    streams: BTreeMap<StreamKey, Rc<Wanted>>,
 }
 
 impl Subscriptions {
@@ -82,70 +142,67 @@ impl Subscriptions {
             lds: bootstrap.lds.clone(),
             cds: bootstrap.cds.clone(),
             scope: bootstrap.scope.clone(),
+            whole: BTreeSet::new(),
             streams: BTreeMap::new(),
         }
     }
 
-    /// Starts, changes and ends streams so that all of `interest` is asked for.
-    pub fn update(&mut self, interest: &Interest, clusters_ready: bool, shared: &Shared) {
-        let wanted = self.wanted(interest, clusters_ready);
-        // A stream whose sender goes, ends.
-        self.streams.retain(|key, _| wanted.contains_key(key));
-        for (key, wanted) in wanted {
-            if let Some(sender) = self.streams.get(&key) {
-                sender.send_if_modified(|current| {
-                    let changed = *current != wanted;
-                    *current = wanted;
-                    changed
-                });
-                continue;
+    /// Starts, changes and ends streams so that what `asked` says is asked for, and all of the types that are asked for whole.
+    pub fn update(&mut self, asked: &[Asked], clusters_ready: bool, shared: &Shared) {
+        for (kind, source) in self.wholes(clusters_ready) {
+            if self.whole.insert(kind)
+                && let Some(stream) = self.stream(stream_of(kind, &source, None), shared)
+            {
+                stream.all.borrow_mut().insert(kind);
+                stream.news.notify_one();
             }
-            let Some((cluster, delta)) = self.server_of(&key) else { continue };
-            let (sender, receiver) = watch::channel(wanted);
-            let stream = stream::Stream {
-                key: key.clone(),
-                cluster,
-                delta,
-                node: self.node.clone(),
-                wanted: receiver,
-                shared: shared.clone(),
-                recalled: false,
-            };
-            tokio::task::spawn_local(stream.run());
-            self.streams.insert(key, sender);
+        }
+        let key = |asked: &Asked| stream_of(asked.kind, &asked.source, Some(&asked.name));
+        for asked in asked.iter().filter(|asked| asked.wanted) {
+            if let Some(stream) = self.stream(key(asked), shared) {
+                stream.set(asked.kind, &asked.name, true);
+            }
+        }
+        for asked in asked.iter().filter(|asked| !asked.wanted) {
+            let key = key(asked);
+            let Some(stream) = self.streams.get(&key) else { continue };
+            stream.set(asked.kind, &asked.name, false);
+            if stream.is_empty() {
+                stream.end();
+                self.streams.remove(&key);
+            }
         }
     }
 
-    fn wanted(&self, interest: &Interest, clusters_ready: bool) -> BTreeMap<StreamKey, Wanted> {
-        let mut wanted: BTreeMap<StreamKey, Wanted> = BTreeMap::new();
-        let mut add_all = |kind, source: &Option<Source>| {
-            if let Some(source) = source {
-                wanted.entry(stream_of(kind, source, None)).or_default().all.insert(kind);
-            }
+    fn wholes(&self, clusters_ready: bool) -> Vec<(ResourceType, Source)> {
+        let (cds, lds) = match self.scope.is_learned() {
+            true => (None, None),
+            false => (self.cds.clone(), self.lds.clone().filter(|_| clusters_ready)),
         };
-        if !self.scope.is_learned() {
-            add_all(ResourceType::Cluster, &self.cds);
-            if clusters_ready {
-                add_all(ResourceType::Listener, &self.lds);
-            }
+        let vhds = self.ads.as_ref().filter(|_| self.scope == Scope::Full).map(|_| Source::Ads);
+        let all = [(ResourceType::Cluster, cds), (ResourceType::Listener, lds), (ResourceType::VirtualHost, vhds)];
+        all.into_iter().filter_map(|(kind, source)| Some((kind, source?))).collect()
+    }
+
+    /// The stream of that key, started if there is none; `None` when the bootstrap names no server for it.
+    fn stream(&mut self, key: StreamKey, shared: &Shared) -> Option<Rc<Wanted>> {
+        if let Some(stream) = self.streams.get(&key) {
+            return Some(Rc::clone(stream));
         }
-        if self.scope == Scope::Full {
-            add_all(ResourceType::VirtualHost, &self.ads.as_ref().map(|_| Source::Ads));
-        }
-        let mut add_names = |kind, references: &[Reference]| {
-            for reference in references {
-                let key = stream_of(kind, &reference.source, Some(&reference.name));
-                let names = wanted.entry(key).or_default().names.entry(kind).or_default();
-                names.insert(reference.name.clone());
-            }
+        let (cluster, delta) = self.server_of(&key)?;
+        let wanted = Rc::<Wanted>::default();
+        let stream = stream::Stream {
+            key: key.clone(),
+            cluster,
+            delta,
+            node: self.node.clone(),
+            wanted: Rc::clone(&wanted),
+            shared: shared.clone(),
+            recalled: false,
         };
-        add_names(ResourceType::Cluster, &interest.clusters);
-        add_names(ResourceType::Listener, &interest.listeners);
-        add_names(ResourceType::VirtualHost, &interest.virtual_hosts);
-        add_names(ResourceType::Endpoint, &interest.endpoints);
-        add_names(ResourceType::Route, &interest.routes);
-        add_names(ResourceType::Secret, &interest.secrets);
-        wanted
+        tokio::task::spawn_local(stream.run());
+        self.streams.insert(key, Rc::clone(&wanted));
+        Some(wanted)
     }
 
     fn server_of(&self, key: &StreamKey) -> Option<(Arc<str>, bool)> {

@@ -1,6 +1,7 @@
 //! One xDS stream's life: connect, ask, apply, answer, and all over again when it breaks.
 
 use std::hash::{BuildHasher as _, RandomState};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,7 +10,6 @@ use evenkeel_xds::client::{Backoff, Client, Connection, Protocol, Rejected, Upda
 use evenkeel_xds::evenkeel;
 use evenkeel_xds::pb::envoy::config::core::v3::Node;
 use evenkeel_xds::pb::google::protobuf::value::Kind;
-use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tonic::transport::Channel;
 
@@ -27,7 +27,7 @@ pub(super) struct Stream {
     pub cluster: Arc<str>,
     pub delta: bool,
     pub node: Node,
-    pub wanted: watch::Receiver<Wanted>,
+    pub wanted: Rc<Wanted>,
     pub shared: Shared,
     /// What the workload's replicas use was asked for.
     pub recalled: bool,
@@ -57,7 +57,7 @@ const REPORT_SECONDS: std::ops::RangeInclusive<f64> = 0.1..=3600.0;
 
 /// Why a stream ended.
 #[derive(Debug, thiserror::Error)]
-enum StreamError {
+pub(super) enum StreamError {
     #[error(transparent)]
     Channel(#[from] ChannelError),
     #[error("the server did not accept the stream within {} s", OPEN_TIMEOUT.as_secs())]
@@ -131,7 +131,7 @@ impl Stream {
     ) -> Result<std::convert::Infallible, StreamError> {
         let channel = tokio::select! {
             channel = channel::connect(&self.shared, &self.cluster, attempt) => channel?,
-            error = unwanted(&mut self.wanted) => return Err(error),
+            error = unwanted(&self.wanted) => return Err(error),
         };
         let learns = self.key.is_aggregated() && self.shared.state.borrow().scope.is_learned();
         if learns && !self.recalled {
@@ -142,7 +142,7 @@ impl Stream {
             self.shared.settle();
         }
         client.on_connect();
-        self.ask(client);
+        self.wanted.tell(client);
         let Some(first) = client.poll_request() else { return Err(StreamError::Unwanted) };
         let _remembering = learns.then(|| Remembering::start(&self.shared, &channel, &self.node));
         let open = Connection::open(channel, self.key.service(), first);
@@ -165,7 +165,7 @@ impl Stream {
                     if learns || matches!(update.kind, ResourceType::Cluster | ResourceType::Listener) {
                         // The names they bring are asked for before they are answered: see the client's order.
                         self.shared.settle();
-                        self.ask(client);
+                        self.wanted.tell(client);
                         rejected.extend(self.shared.state.borrow().unbound(&update));
                     } else {
                         self.shared.dirty.notify_one();
@@ -176,21 +176,10 @@ impl Stream {
                 }
                 _ = reports.tick(), if interval.is_some() => client.report(),
                 changed = self.wanted.changed() => {
-                    changed.map_err(|_| StreamError::Unwanted)?;
-                    self.ask(client);
+                    changed?;
+                    self.wanted.tell(client);
                 }
             }
-        }
-    }
-
-    fn ask(&mut self, client: &mut Client) {
-        let wanted = self.wanted.borrow_and_update();
-        for kind in &wanted.all {
-            client.subscribe_all(*kind);
-        }
-        for kind in ResourceType::ALL {
-            let names = wanted.names.get(&kind).into_iter().flatten();
-            client.set_names(kind, names.map(|name| &**name));
         }
     }
 }
@@ -223,8 +212,8 @@ fn report_interval(node: &Node) -> Option<Duration> {
     }
 }
 
-/// Ends when the sender is gone.
-async fn unwanted(wanted: &mut watch::Receiver<Wanted>) -> StreamError {
+/// Ends when nobody wants the stream any more.
+async fn unwanted(wanted: &Wanted) -> StreamError {
     while wanted.changed().await.is_ok() {}
     StreamError::Unwanted
 }

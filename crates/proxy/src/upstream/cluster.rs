@@ -1,6 +1,7 @@
 //! One worker's part of a cluster: its hosts, which of them is picked, and what is counted. Its connections are in [`super::pool`].
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use evenkeel_runtime_config::cluster::{
 use evenkeel_runtime_config::outlier_detection::OutlierDetection;
 use evenkeel_runtime_config::route::Priority;
 use evenkeel_stats::{Registry, Scope, Writer};
+use rustc_hash::FxBuildHasher;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -36,6 +38,19 @@ const MAX_ORIGINAL_DESTINATIONS: usize = 10_000;
 /// Bytes of a response's head, where the cluster does not say; Envoy's default over HTTP/1.
 const MAX_RESPONSE_HEAD_BYTES: usize = 80 * 1024;
 
+/// Names of one worker's clusters that have something to sweep; the others are left alone.
+pub(super) type Busy = RefCell<HashSet<Arc<str>, FxBuildHasher>>;
+
+/// What a worker's clusters have in common.
+#[derive(Debug, Clone)]
+pub(super) struct Common {
+    pub random: Rc<Random>,
+    pub registry: Arc<Registry>,
+    pub busy: Rc<Busy>,
+    /// This worker reports what is true of the whole process (`membership_*`).
+    pub reports_membership: bool,
+}
+
 /// One worker's part of a cluster.
 #[derive(Debug)]
 pub struct Cluster {
@@ -54,6 +69,9 @@ pub struct Cluster {
     pub(super) answering: Cell<bool>,
     /// Goes up when connections made before must not be used again.
     pub(super) epoch: Cell<u64>,
+    /// There is something to sweep: its name is among `busy`.
+    is_busy: Cell<bool>,
+    busy: Rc<Busy>,
     registry: Arc<Registry>,
     /// Statistics of HTTP/2 connections, once there was one.
     http2_stats: OnceCell<Rc<Writer<h2::stats::Stats>>>,
@@ -69,14 +87,8 @@ impl Drop for Cluster {
 }
 
 impl Cluster {
-    pub(super) fn new(
-        config: Arc<Config>,
-        group: Arc<SharedCluster>,
-        scope: Scope<Stats>,
-        random: Rc<Random>,
-        registry: Arc<Registry>,
-        reports_membership: bool,
-    ) -> Self {
+    pub(super) fn new(config: Arc<Config>, group: Arc<SharedCluster>, scope: Scope<Stats>, common: Common) -> Self {
+        let Common { random, registry, busy, reports_membership } = common;
         group.set_limits(&config.circuit_breakers);
         let shared = Shared {
             stats: scope.writer(),
@@ -97,6 +109,8 @@ impl Cluster {
             reports_membership,
             answering: Cell::default(),
             epoch: Cell::default(),
+            is_busy: Cell::default(),
+            busy,
             registry,
             http2_stats: OnceCell::new(),
             filter_scope: OnceCell::new(),
@@ -160,6 +174,9 @@ impl Cluster {
 
     /// Takes over the endpoints, keeping the hosts that are still there.
     fn arrange(&self, config: &Config) {
+        if follows_health(config) {
+            self.note_busy();
+        }
         self.outliers.replace(self.group.outliers());
         self.group.set_limits(&config.circuit_breakers);
         let before = self.hosts.borrow().clone();
@@ -336,6 +353,7 @@ impl Cluster {
         let endpoint = Arc::new(Endpoint::at(EndpointAddress::Socket(address)));
         let host = Host::new(&endpoint, config.transport.clone());
         if original.len() < MAX_ORIGINAL_DESTINATIONS {
+            self.note_busy();
             original.insert(address, host.clone());
         } else {
             host.removed.set(true);
@@ -380,7 +398,16 @@ impl Cluster {
         self.group.counts(priority).try_acquire(resource, thresholds)
     }
 
-    pub(super) fn sweep(&self, now: Instant) {
+    /// From now on there is something to sweep.
+    #[inline]
+    pub(super) fn note_busy(&self) {
+        if !self.is_busy.replace(true) {
+            self.busy.borrow_mut().insert(self.config.borrow().name.clone());
+        }
+    }
+
+    /// Tidies up; false when there is nothing to come back for.
+    pub(super) fn sweep(&self, now: Instant) -> bool {
         self.follow_health(&self.config.borrow());
         let limit = self.config.borrow().http.idle_timeout;
         let hosts = self.hosts.borrow().clone();
@@ -390,6 +417,11 @@ impl Cluster {
             self.sweep_host(host, now, limit);
             Rc::strong_count(host) > 1 || !host.idle.borrow().is_empty() || host.multiplexed.in_use()
         });
+        let is_busy = !original.is_empty()
+            || follows_health(&self.config.borrow())
+            || hosts.hosts.iter().any(|host| host.is_busy());
+        self.is_busy.set(is_busy);
+        is_busy
     }
 
     fn sweep_host(&self, host: &Host, now: Instant, limit: Option<Duration>) {
@@ -424,6 +456,11 @@ impl Cluster {
         let all = hosts.hosts.iter().chain(original.values());
         ClusterSnapshot { name: config.name.clone(), hosts: all.map(|host| HostSnapshot::of(host)).collect() }
     }
+}
+
+/// Hosts' health changes by itself.
+fn follows_health(config: &Config) -> bool {
+    config.health_checks.is_some() || config.outlier_detection.is_some()
 }
 
 /// The transport of an endpoint: that of the match it was resolved to, else the cluster's.

@@ -98,6 +98,11 @@ impl Host {
         self.multiplexed.close();
     }
 
+    /// It has a connection, or room for some.
+    pub(super) fn is_busy(&self) -> bool {
+        self.counts.cx_active.get() > 0 || self.pool.borrow().is_some() || self.multiplexed.in_use()
+    }
+
     /// Connections to it begin with who the client is.
     pub fn names_clients(&self) -> bool {
         matches!(self.transport, Transport::ProxyProtocol(_))

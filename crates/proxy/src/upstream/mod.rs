@@ -46,6 +46,7 @@ pub use snapshot::{ClusterSnapshot, HostSnapshot};
 pub use stats::cluster as cluster_stats;
 pub use target::{OverrideHost, PickError, Target};
 
+use self::cluster::Common;
 use crate::random::Random;
 
 /// How often [`Upstreams::sweep`] wants to be called.
@@ -56,53 +57,46 @@ pub const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 pub struct Upstreams {
     clusters: RefCell<FastMap<Arc<str>, Rc<Cluster>>>,
     shared: Arc<SharedClusters>,
-    registry: Arc<Registry>,
-    random: Rc<Random>,
-    /// This worker reports what is true of the whole process (`membership_*`).
-    reports_membership: bool,
+    common: Common,
 }
 
 impl Upstreams {
     /// No clusters yet. Exactly one worker must report memberships.
     pub fn new(shared: Arc<SharedClusters>, registry: Arc<Registry>, reports_membership: bool) -> Self {
-        Self {
-            clusters: RefCell::default(),
-            shared,
-            registry,
-            random: Rc::new(Random::from_system()),
-            reports_membership,
+        let random = Rc::new(Random::from_system());
+        let common = Common { random, registry, busy: Rc::default(), reports_membership };
+        Self { clusters: RefCell::default(), shared, common }
+    }
+
+    /// Takes over a configuration after the one before: clusters that did not change keep everything and are not looked at,
+    /// changed ones keep the pools of endpoints that are still there, removed ones end with the last request that uses them.
+    pub fn apply(&self, config: &Config, before: &Config) {
+        for name in &*config.changed_clusters(before) {
+            self.take_over(name, config.clusters.get(name));
         }
     }
 
-    /// Takes over a configuration: clusters that did not change keep everything, changed ones keep the pools of endpoints
-    /// that are still there, removed ones end with the last request that uses them.
-    pub fn apply(&self, config: &Config) {
+    fn take_over(&self, name: &Arc<str>, wanted: Option<&Arc<evenkeel_runtime_config::Cluster>>) {
         let mut clusters = self.clusters.borrow_mut();
-        clusters.retain(|name, cluster| {
-            let keep = config.clusters.contains_key(name);
-            if !keep {
+        let cluster = match (clusters.get(name), wanted) {
+            (None, None) => return,
+            (Some(cluster), None) => {
                 cluster.close_idle();
+                clusters.remove(name);
+                return;
             }
-            keep
-        });
-        for (name, wanted) in &config.clusters {
-            match clusters.get(name) {
-                Some(cluster) => {
-                    cluster.update(wanted);
-                    Cluster::answer_other_workers(cluster);
-                }
-                None => {
-                    let group = self.shared.cluster(name);
-                    let scope = stats::scope(&self.registry, &wanted.stat_name);
-                    let random = self.random.clone();
-                    let registry = self.registry.clone();
-                    let cluster = Cluster::new(wanted.clone(), group, scope, random, registry, self.reports_membership);
-                    let cluster = Rc::new(cluster);
-                    Cluster::answer_other_workers(&cluster);
-                    clusters.insert(name.clone(), cluster);
-                }
+            (Some(cluster), Some(wanted)) => {
+                cluster.update(wanted);
+                Rc::clone(cluster)
             }
-        }
+            (None, Some(wanted)) => {
+                let group = self.shared.cluster(name);
+                let scope = stats::scope(&self.common.registry, &wanted.stat_name);
+                let cluster = Cluster::new(wanted.clone(), group, scope, self.common.clone());
+                Rc::clone(clusters.entry(name.clone()).or_insert(Rc::new(cluster)))
+            }
+        };
+        Cluster::answer_other_workers(&cluster);
     }
 
     /// The cluster of that name.
@@ -110,9 +104,14 @@ impl Upstreams {
         self.clusters.borrow().get(name).cloned()
     }
 
-    /// Closes idle connections that are too old or that the peer closed; forgets original destinations nobody uses.
+    /// Closes idle connections that are too old or that the peer closed; forgets original destinations nobody uses. Clusters
+    /// that had no connection since are not looked at.
     pub fn sweep(&self, now: Instant) {
-        self.clusters.borrow().values().for_each(|cluster| cluster.sweep(now));
+        let clusters = self.clusters.borrow();
+        let mut busy = self.common.busy.take();
+        busy.retain(|name| clusters.get(name).is_some_and(|cluster| cluster.sweep(now)));
+        // What became busy meanwhile.
+        self.common.busy.borrow_mut().extend(busy);
     }
 
     /// Closes all idle connections, when the worker ends.

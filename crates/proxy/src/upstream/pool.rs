@@ -161,6 +161,7 @@ impl Cluster {
                 AcquireError::Overflow(overflow)
             })?;
             host.pool.replace(Some(permit));
+            self.note_busy();
         }
         Ok(())
     }
@@ -208,6 +209,7 @@ impl Cluster {
 
     fn count_open(&self, host: &Rc<Host>, room: Room, epoch: u64) -> OpenConnection {
         self.group.note_traffic();
+        self.note_busy();
         bump(&host.counts.cx_total);
         bump(&host.counts.cx_active);
         self.shared.stats.inc(Counter::upstream_cx_total);

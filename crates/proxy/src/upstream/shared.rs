@@ -12,12 +12,22 @@ use super::balance::SharedTables;
 use super::breaker::{Counts, breaker_stats};
 use super::health::{HostHealth, OutlierDetector};
 
+/// With fewer clusters it is not looked which of them are gone.
+const FEWEST_TO_LOOK_AT: usize = 64;
+
 /// All clusters, shared by the workers and the control thread. Locked when configuration changes, never by a request.
 #[derive(Debug, Default)]
 pub struct SharedClusters {
-    clusters: Mutex<FastMap<Arc<str>, Weak<SharedCluster>>>,
+    clusters: Mutex<KnownClusters>,
     /// Hash tables of all of them.
     tables: Arc<SharedTables>,
+}
+
+#[derive(Debug, Default)]
+struct KnownClusters {
+    by_name: FastMap<Arc<str>, Weak<SharedCluster>>,
+    /// With so many it is looked which of them are gone: half of them may be, so that a look costs each new one little.
+    look_at: usize,
 }
 
 /// One cluster.
@@ -46,12 +56,15 @@ impl SharedClusters {
     /// The cluster of that name; it lives as long as some thread has it.
     pub fn cluster(&self, name: &Arc<str>) -> Arc<SharedCluster> {
         let mut clusters = lock(&self.clusters);
-        if let Some(cluster) = clusters.get(name).and_then(Weak::upgrade) {
+        if let Some(cluster) = clusters.by_name.get(name).and_then(Weak::upgrade) {
             return cluster;
         }
-        clusters.retain(|_, cluster| cluster.strong_count() > 0);
+        if clusters.by_name.len() >= clusters.look_at {
+            clusters.by_name.retain(|_, cluster| cluster.strong_count() > 0);
+            clusters.look_at = (2 * clusters.by_name.len()).max(FEWEST_TO_LOOK_AT);
+        }
         let cluster = Arc::new(SharedCluster { tables: self.tables.clone(), ..SharedCluster::default() });
-        clusters.insert(name.clone(), Arc::downgrade(&cluster));
+        clusters.by_name.insert(name.clone(), Arc::downgrade(&cluster));
         cluster
     }
 }

@@ -1,71 +1,114 @@
 //! One configuration with the run-time parts that outlive it: what [`super::WorkerPool::apply`] hands to every worker.
 
+use std::hash::Hash;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use evenkeel_runtime_config::listener::{FilterChain, Terminal};
-use evenkeel_runtime_config::{Config, FastMap, Listener};
+use evenkeel_runtime_config::{Config, Listener, PersistentMap};
 use evenkeel_stats::{Registry, Scope};
 
 use crate::listener::socket::ListenerKey;
 use crate::stats::{self, http, listener, tcp};
 
-/// A configuration and the statistics that belong to it.
+/// A configuration and the statistics that belong to it. Its maps share with those of the generation before all but what changed.
 #[derive(Debug, Default)]
 pub struct Generation {
     /// The configuration.
     pub config: Arc<Config>,
     /// Listeners that own a socket.
-    pub(crate) bound: FastMap<ListenerKey, Arc<Listener>>,
+    pub(crate) bound: PersistentMap<ListenerKey, Arc<Listener>>,
     /// Listeners that only take connections handed over, by address.
-    pub(crate) handed_over: FastMap<SocketAddr, Arc<Listener>>,
+    pub(crate) handed_over: PersistentMap<SocketAddr, Arc<Listener>>,
     /// Statistics by listener address.
-    pub(crate) listener_scopes: FastMap<SocketAddr, Scope<listener::Stats>>,
+    pub(super) listener_scopes: Scopes<SocketAddr, listener::Stats>,
     /// Statistics by prefix.
-    pub(crate) http_scopes: FastMap<Arc<str>, Scope<http::Stats>>,
+    pub(super) http_scopes: Scopes<Arc<str>, http::Stats>,
     /// Statistics by prefix.
-    pub(crate) tcp_scopes: FastMap<Arc<str>, Scope<tcp::Stats>>,
+    pub(super) tcp_scopes: Scopes<Arc<str>, tcp::Stats>,
 }
+
+/// Scopes that are kept as long as something uses them.
+#[derive(Debug)]
+pub(super) struct Scopes<K, S>(PersistentMap<K, (Scope<S>, usize)>);
 
 impl Generation {
     pub(crate) fn next(config: &Arc<Config>, before: &Self, registry: &Registry) -> Self {
-        let mut next = Self { config: Arc::clone(config), ..Self::default() };
-        for listener in config.listeners.values() {
-            let address = listener.address;
-            if listener.bind_to_port {
-                next.bound.insert(ListenerKey::of(listener), Arc::clone(listener));
-            } else {
-                next.handed_over.insert(address, Arc::clone(listener));
-            }
-            let scope = before.listener_scopes.get(&address).cloned();
-            let scope = scope.unwrap_or_else(|| registry.scope(stats::listener_name(address)));
-            next.listener_scopes.insert(address, scope);
-            next.add_chain_scopes(listener, registry);
-        }
+        let mut next = Self {
+            config: Arc::clone(config),
+            bound: before.bound.clone(),
+            handed_over: before.handed_over.clone(),
+            listener_scopes: before.listener_scopes.clone(),
+            http_scopes: before.http_scopes.clone(),
+            tcp_scopes: before.tcp_scopes.clone(),
+        };
+        let changed = config.changed_listeners(&before.config);
+        let (gone, new) = (
+            || changed.iter().filter_map(|name| before.config.listeners.get(name)),
+            || changed.iter().filter_map(|name| config.listeners.get(name)),
+        );
+        // A listener may take the address of one that leaves, and goes on with its statistics.
+        gone().for_each(|listener| next.remove(listener));
+        new().for_each(|listener| next.add(listener));
+        new().for_each(|listener| next.use_scopes(listener, registry));
+        gone().for_each(|listener| next.release_scopes(listener));
         next
     }
 
-    /// Filter chains of all listeners.
-    pub(super) fn chains(&self) -> impl Iterator<Item = &Arc<FilterChain>> {
-        let listeners = self.config.listeners.values();
-        listeners.flat_map(|listener| listener.filter_chains.iter().chain(&listener.default_filter_chain))
+    fn add(&mut self, listener: &Arc<Listener>) {
+        match listener.bind_to_port {
+            true => self.bound.insert(ListenerKey::of(listener), Arc::clone(listener)),
+            false => self.handed_over.insert(listener.address, Arc::clone(listener)),
+        };
     }
 
-    fn add_chain_scopes(&mut self, listener: &Listener, registry: &Registry) {
-        for chain in listener.filter_chains.iter().chain(&listener.default_filter_chain) {
+    fn remove(&mut self, listener: &Arc<Listener>) {
+        let is_it = |held: Option<&Arc<Listener>>| held.is_some_and(|held| Arc::ptr_eq(held, listener));
+        let (key, address) = (ListenerKey::of(listener), listener.address);
+        if is_it(self.bound.get(&key)) {
+            self.bound.remove(&key);
+        }
+        if is_it(self.handed_over.get(&address)) {
+            self.handed_over.remove(&address);
+        }
+    }
+
+    fn use_scopes(&mut self, listener: &Listener, registry: &Registry) {
+        let address = listener.address;
+        self.listener_scopes.enter(address, || registry.scope(stats::listener_name(address)));
+        for chain in chains(listener) {
             match &chain.terminal {
                 Terminal::Http(hcm) => {
-                    self.http_scopes
-                        .entry(Arc::clone(&hcm.stat_prefix))
-                        .or_insert_with(|| registry.scope(stats::http_name(&hcm.stat_prefix)));
+                    let prefix = &hcm.stat_prefix;
+                    self.http_scopes.enter(prefix.clone(), || registry.scope(stats::http_name(prefix)));
                 }
                 Terminal::Tcp(proxy) => {
-                    self.tcp_scopes
-                        .entry(Arc::clone(&proxy.stat_prefix))
-                        .or_insert_with(|| registry.scope(stats::tcp_name(&proxy.stat_prefix)));
+                    let prefix = &proxy.stat_prefix;
+                    self.tcp_scopes.enter(prefix.clone(), || registry.scope(stats::tcp_name(prefix)));
                 }
             }
         }
+    }
+
+    fn release_scopes(&mut self, listener: &Listener) {
+        self.listener_scopes.leave(&listener.address);
+        for chain in chains(listener) {
+            match &chain.terminal {
+                Terminal::Http(hcm) => self.http_scopes.leave(&hcm.stat_prefix),
+                Terminal::Tcp(proxy) => self.tcp_scopes.leave(&proxy.stat_prefix),
+            }
+        }
+    }
+
+    /// Filter chains that listeners of `before` had and none has any more.
+    pub(super) fn removed_chains<'g>(&self, before: &'g Self) -> Vec<&'g Arc<FilterChain>> {
+        let changed = self.config.changed_listeners(&before.config);
+        let removed = changed.iter().filter_map(|name| {
+            let kept: Vec<_> = self.config.listeners.get(name).into_iter().flat_map(|l| chains(l)).collect();
+            let is_kept = move |chain: &&Arc<FilterChain>| kept.iter().any(|kept| Arc::ptr_eq(kept, chain));
+            Some(chains(before.config.listeners.get(name)?).filter(move |chain| !is_kept(chain)))
+        });
+        removed.flatten().collect()
     }
 
     /// The listener that serves a redirected connection: that of its original destination, else that of any address with
@@ -76,5 +119,45 @@ impl Generation {
             SocketAddr::V6(_) => (std::net::Ipv6Addr::UNSPECIFIED, destination.port()).into(),
         };
         self.handed_over.get(&destination).or_else(|| self.handed_over.get(&any))
+    }
+}
+
+fn chains(listener: &Listener) -> impl Iterator<Item = &Arc<FilterChain>> {
+    listener.filter_chains.iter().chain(&listener.default_filter_chain)
+}
+
+impl<K: Eq + Hash + Clone, S> Scopes<K, S> {
+    pub(super) fn get(&self, key: &K) -> Option<&Scope<S>> {
+        self.0.get(key).map(|(scope, _)| scope)
+    }
+
+    /// One user more.
+    fn enter(&mut self, key: K, make: impl FnOnce() -> Scope<S>) {
+        match self.0.get_mut(&key) {
+            Some((_, users)) => *users += 1,
+            None => _ = self.0.insert(key, (make(), 1)),
+        }
+    }
+
+    /// One user less.
+    fn leave(&mut self, key: &K) {
+        if let Some((_, users)) = self.0.get_mut(key) {
+            *users -= 1;
+            if *users == 0 {
+                self.0.remove(key);
+            }
+        }
+    }
+}
+
+impl<K: Clone, S> Clone for Scopes<K, S> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<K, S> Default for Scopes<K, S> {
+    fn default() -> Self {
+        Self(PersistentMap::default())
     }
 }

@@ -406,8 +406,7 @@ impl WorkerPool {
 impl PoolState {
     fn change_sockets(&mut self) -> SocketChange {
         let stopped = self.stopped;
-        let listeners = self.current.config.listeners.values();
-        let open = listeners.filter(|listener| listener.bind_to_port && !stopped.covers(Some(listener.direction)));
+        let open = self.current.bound.values().filter(|listener| !stopped.covers(Some(listener.direction)));
         self.sockets.change(open)
     }
 }

@@ -1,7 +1,6 @@
 //! One worker: its thread, its inbox, and what its connections share.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -98,6 +97,12 @@ type ByAddress<C, M> = RefCell<FastMap<usize, (Weak<C>, Rc<M>)>>;
 /// A [`Generation`] as one worker uses it.
 pub(crate) struct LocalGeneration {
     pub(crate) shared: Arc<Generation>,
+    made: Rc<Made>,
+}
+
+/// What one worker has made for listeners. A generation goes on with that of the one before.
+#[derive(Default)]
+struct Made {
     connection_stats: RefCell<FastMap<SocketAddr, Rc<ConnectionStats>>>,
     managers: ByAddress<HttpConnectionManager, HttpManager>,
     chains: ByAddress<FilterChain, NetworkFilters>,
@@ -395,8 +400,8 @@ impl Worker {
     }
 
     fn configure(&self, generation: Arc<Generation>) {
-        self.upstreams.apply(&generation.config);
         let before = self.generation();
+        self.upstreams.apply(&generation.config, &before.shared.config);
         let next = LocalGeneration::next(generation, &before);
         self.drain_removed(&before.shared, &next.shared);
         self.local.replace(Rc::new(next));
@@ -405,10 +410,9 @@ impl Worker {
 
     /// Connections of filter chains that the new configuration does not have any more end, as Envoy's do.
     fn drain_removed(&self, before: &Generation, now: &Generation) {
-        let kept: HashSet<_> = now.chains().map(Arc::as_ptr).collect();
-        let mut removed = before.chains().filter(|chain| !kept.contains(&Arc::as_ptr(chain))).peekable();
-        if removed.peek().is_some() {
-            self.drains.add(removed, Instant::now() + self.drain_time);
+        let removed = now.removed_chains(before);
+        if !removed.is_empty() {
+            self.drains.add(removed.into_iter(), Instant::now() + self.drain_time);
             self.roster.wake_all();
         }
     }
@@ -421,40 +425,25 @@ impl Worker {
 
 impl LocalGeneration {
     fn empty() -> Self {
-        Self {
-            shared: Arc::default(),
-            connection_stats: RefCell::default(),
-            managers: RefCell::default(),
-            chains: RefCell::default(),
-            tcp_stats: RefCell::default(),
-            proxy_protocol_stats: RefCell::default(),
-        }
+        Self { shared: Arc::default(), made: Rc::default() }
     }
 
     /// Takes over this worker's statistics writers where the new generation still has them.
     fn next(shared: Arc<Generation>, before: &Self) -> Self {
-        let next = Self { shared, ..Self::empty() };
-        carry(&before.connection_stats, &next.connection_stats, |key| next.shared.listener_scopes.contains_key(key));
-        before.forget_unused();
-        next.managers.borrow_mut().clone_from(&before.managers.borrow());
-        next.chains.borrow_mut().clone_from(&before.chains.borrow());
-        carry(&before.tcp_stats, &next.tcp_stats, |key| next.shared.tcp_scopes.contains_key(key));
-        let filters = || next.shared.bound.values().filter_map(|bound| bound.listener_filters.proxy_protocol.as_ref());
-        carry(&before.proxy_protocol_stats, &next.proxy_protocol_stats, |prefix| {
-            filters().any(|filter| filter.stat_prefix == *prefix)
-        });
-        next
+        if !shared.config.changed_listeners(&before.shared.config).is_empty() {
+            before.made.forget_others(&shared);
+        }
+        Self { shared, made: Rc::clone(&before.made) }
     }
 
     /// Drops what was made for configuration that is gone, and that no connection uses any more.
     fn forget_unused(&self) {
-        self.managers.borrow_mut().retain(|_, (config, _)| config.strong_count() > 0);
-        self.chains.borrow_mut().retain(|_, (config, _)| config.strong_count() > 0);
+        self.made.forget_unused();
     }
 
     /// Statistics of the listener at `address`.
     pub(crate) fn connection_stats(&self, worker: &Worker, address: SocketAddr) -> Rc<ConnectionStats> {
-        let mut known = self.connection_stats.borrow_mut();
+        let mut known = self.made.connection_stats.borrow_mut();
         let stats = known.entry(address).or_insert_with(|| {
             let scope = self.shared.listener_scopes.get(&address).cloned();
             let scope = scope.unwrap_or_else(Scope::detached);
@@ -472,7 +461,7 @@ impl LocalGeneration {
 
     /// This worker's side of a connection manager.
     pub(crate) fn manager(&self, worker: &Worker, config: &Arc<HttpConnectionManager>) -> Rc<HttpManager> {
-        let mut known = self.managers.borrow_mut();
+        let mut known = self.made.managers.borrow_mut();
         let (_, manager) = known.entry(Arc::as_ptr(config).addr()).or_insert_with(|| {
             let scope = self.shared.http_scopes.get(&config.stat_prefix).cloned().unwrap_or_else(Scope::detached);
             let name = stats::http_name(&config.stat_prefix);
@@ -486,7 +475,7 @@ impl LocalGeneration {
 
     /// This worker's network filters of a filter chain.
     pub(crate) fn network_filters(&self, worker: &Worker, chain: &Arc<FilterChain>) -> Rc<NetworkFilters> {
-        let mut known = self.chains.borrow_mut();
+        let mut known = self.made.chains.borrow_mut();
         let (_, filters) = known.entry(Arc::as_ptr(chain).addr()).or_insert_with(|| {
             (Arc::downgrade(chain), Rc::new(NetworkFilters::new(&chain.network_filters, &worker.registry)))
         });
@@ -495,14 +484,14 @@ impl LocalGeneration {
 
     /// Statistics of the `proxy_protocol` listener filter.
     pub(crate) fn proxy_protocol_stats(&self, worker: &Worker, prefix: &str) -> Rc<ProxyProtocolStats> {
-        let mut known = self.proxy_protocol_stats.borrow_mut();
+        let mut known = self.made.proxy_protocol_stats.borrow_mut();
         let stats = known.entry(prefix.into());
         Rc::clone(stats.or_insert_with(|| Rc::new(ProxyProtocolStats::new(&worker.registry, prefix))))
     }
 
     /// Statistics of a TCP proxy.
     pub(crate) fn tcp_stats(&self, prefix: &Arc<str>) -> Rc<TcpStats> {
-        let mut known = self.tcp_stats.borrow_mut();
+        let mut known = self.made.tcp_stats.borrow_mut();
         let stats = known.entry(Arc::clone(prefix)).or_insert_with(|| {
             Rc::new(self.shared.tcp_scopes.get(prefix).cloned().unwrap_or_else(Scope::detached).writer())
         });
@@ -510,13 +499,20 @@ impl LocalGeneration {
     }
 }
 
-/// Copies the entries that are still wanted.
-fn carry<K, V>(from: &RefCell<FastMap<K, Rc<V>>>, to: &RefCell<FastMap<K, Rc<V>>>, wanted: impl Fn(&K) -> bool)
-where
-    K: Clone + Eq + std::hash::Hash,
-{
-    let mut to = to.borrow_mut();
-    for (key, value) in from.borrow().iter().filter(|(key, _)| wanted(key)) {
-        to.insert(key.clone(), Rc::clone(value));
+impl Made {
+    /// Drops what was made for listeners that `generation` does not have.
+    fn forget_others(&self, generation: &Generation) {
+        let scopes = &generation.listener_scopes;
+        self.connection_stats.borrow_mut().retain(|address, _| scopes.get(address).is_some());
+        self.tcp_stats.borrow_mut().retain(|prefix, _| generation.tcp_scopes.get(prefix).is_some());
+        let filters = || generation.bound.values().filter_map(|bound| bound.listener_filters.proxy_protocol.as_ref());
+        let is_wanted = |prefix: &str| filters().any(|filter| *filter.stat_prefix == *prefix);
+        self.proxy_protocol_stats.borrow_mut().retain(|prefix, _| is_wanted(prefix));
+        self.forget_unused();
+    }
+
+    fn forget_unused(&self) {
+        self.managers.borrow_mut().retain(|_, (config, _)| config.strong_count() > 0);
+        self.chains.borrow_mut().retain(|_, (config, _)| config.strong_count() > 0);
     }
 }

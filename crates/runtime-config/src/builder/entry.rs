@@ -1,16 +1,19 @@
 //! What is held of one listener or cluster: the version that serves and the one that warms.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use evenkeel_xds::Any;
+use evenkeel_xds::{Any, ResourceType};
 
-use super::Held;
 use super::endpoints::{fit, resolve};
+use super::names::References;
+use super::on_demand::clusters_of;
+use super::{Held, Reference, Source};
 use crate::cluster::Discovery;
 use crate::compile::cluster::CompiledCluster;
 use crate::compile::endpoint::Assignment;
 use crate::compile::listener::CompiledListener;
+use crate::demand::DEFAULT_HOLD;
 use crate::listener::Listener;
 use crate::{Cluster, FastMap};
 
@@ -44,6 +47,11 @@ impl<T> Versions<T> {
         self.active.iter().chain(&self.warming)
     }
 
+    /// There is a version that does not serve yet.
+    pub fn is_warming(&self) -> bool {
+        self.warming.is_some()
+    }
+
     pub fn newest(&self) -> Option<&Version<T>> {
         self.warming.as_ref().or(self.active.as_ref())
     }
@@ -74,6 +82,27 @@ pub(super) struct ListenerEntry {
 }
 
 impl ListenerEntry {
+    /// What its versions name. `by_name`: clusters and listeners are asked for, too.
+    pub fn references(&self, by_name: bool) -> References {
+        let mut references = References::new();
+        for version in self.versions.all() {
+            let CompiledListener { listener, references: named, .. } = &*version.compiled;
+            name_all(&mut references, ResourceType::Route, &named.routes);
+            name_all(&mut references, ResourceType::Secret, &named.secrets);
+            if by_name {
+                name_on_demand(&mut references, ResourceType::Listener, &listener.companions);
+                name_on_demand(&mut references, ResourceType::Cluster, clusters_of(listener));
+            }
+        }
+        references
+    }
+
+    /// Where its versions have sockets.
+    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        let listeners = self.versions.all().map(|version| &version.compiled.listener);
+        listeners.filter(|listener| listener.bind_to_port).map(|listener| listener.address)
+    }
+
     pub fn advance(&mut self, ready: impl Fn(&Version<CompiledListener>) -> bool) {
         self.versions.advance(ready);
         self.serving = self.versions.active.as_ref().map(|version| version.compiled.listener.clone());
@@ -100,18 +129,31 @@ struct Built {
 }
 
 impl ClusterEntry {
+    /// What its versions name.
+    pub fn references(&self) -> References {
+        let mut references = References::new();
+        for version in self.versions.all() {
+            name_all(&mut references, ResourceType::Endpoint, &version.compiled.eds);
+            name_all(&mut references, ResourceType::Secret, &version.compiled.secrets);
+        }
+        references
+    }
+
     pub fn serving(&self) -> Option<Arc<Cluster>> {
         self.built.as_ref().map(|built| built.cluster.clone())
     }
 
-    pub fn set_resolved(&mut self, host: &str, addresses: &[IpAddr]) {
+    /// True when that is news.
+    pub fn set_resolved(&mut self, host: &str, addresses: &[IpAddr]) -> bool {
         let mut addresses = addresses.to_vec();
         addresses.sort_unstable();
         addresses.dedup();
-        if self.resolved.get(host) != Some(&addresses) {
+        let is_news = self.resolved.get(host) != Some(&addresses);
+        if is_news {
             self.resolved.insert(host.into(), addresses);
             self.resolved_assignment = None;
         }
+        is_news
     }
 
     /// Lets the warming version serve when it is ready, and gives the active one its current endpoints.
@@ -178,4 +220,20 @@ impl CompiledCluster {
 /// Every name has an answer, be it an empty one.
 fn is_resolved(compiled: &CompiledCluster, resolved: &FastMap<Box<str>, Vec<IpAddr>>) -> bool {
     compiled.assignment.targets.iter().all(|target| resolved.contains_key(&*target.host))
+}
+
+/// Adds what is named with a source.
+fn name_all<'r>(references: &mut References, kind: ResourceType, named: impl IntoIterator<Item = &'r Reference>) {
+    for Reference { name, source, initial_fetch_timeout } in named {
+        references.entry((kind, name.clone(), source.clone())).or_insert(*initial_fetch_timeout);
+    }
+}
+
+/// Adds what is asked for because it is named.
+pub(super) fn name_on_demand<'n>(
+    references: &mut References,
+    kind: ResourceType,
+    names: impl IntoIterator<Item = &'n Arc<str>>,
+) {
+    references.extend(names.into_iter().map(|name| ((kind, name.clone(), Source::Ads), Some(DEFAULT_HOLD))));
 }

@@ -7,13 +7,14 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
-use evenkeel_xds::Any;
 use evenkeel_xds::pb::envoy::config::route::v3 as route_pb;
+use evenkeel_xds::{Any, ResourceType};
 use prost::Message as _;
 
-use super::{Awaited, Builder, Reference, RouteEntry, Source, check, decode};
+use super::entry::name_on_demand;
+use super::names::{Holder, Name, References};
+use super::{Awaited, Builder, RouteEntry, Source, check, decode};
 use crate::compile::Cx;
 use crate::compile::listener::CompiledListener;
 use crate::compile::route::{max_direct_response_body_bytes, own_virtual_host};
@@ -23,7 +24,7 @@ use crate::hcm::RouteSource;
 use crate::listener::Terminal;
 use crate::rejection::{Problem, Rejection};
 use crate::route::{RouteTable, VirtualHost};
-use crate::{FastMap, Listener};
+use crate::{FastMap, Listener, PersistentSet};
 
 /// Everything that is asked for by name.
 #[derive(Debug, Default)]
@@ -34,7 +35,7 @@ pub(super) struct OnDemand {
     basis: Vec<Arc<str>>,
     demanded: BTreeSet<Demand>,
     /// Listeners and clusters there are none of, by the server's word or for want of it.
-    absent: HashSet<Demand>,
+    absent: PersistentSet<Demand>,
     tables: FastMap<Arc<str>, FastMap<Arc<str>, OwnHost>>,
     /// Virtual hosts that have something to publish, by table and host.
     pending: Vec<(Arc<str>, Arc<str>)>,
@@ -52,16 +53,43 @@ struct OwnHost {
     given_up: bool,
 }
 
+impl OnDemand {
+    pub fn asks_by_name(&self) -> bool {
+        self.by_name
+    }
+
+    /// Names of listeners and clusters there are none of, for the configuration.
+    pub fn absent(&self) -> &PersistentSet<Demand> {
+        &self.absent
+    }
+
+    pub fn is_absent(&self, demand: &Demand) -> bool {
+        self.absent.contains(demand)
+    }
+}
+
 impl Builder {
     /// Listeners and clusters are asked for by name from now on, `basis` first, and others as they are demanded or named.
+    /// To be called before there is any resource.
     pub fn ask_by_name(&mut self, basis: impl IntoIterator<Item = Arc<str>>) {
         self.on_demand.by_name = true;
-        self.on_demand.basis.extend(basis);
+        for name in basis {
+            self.graph.names.add((ResourceType::Listener, name.clone(), Source::Ads), Holder::Basis, None);
+            self.refresh(ResourceType::Listener, &name);
+            self.on_demand.basis.push(name);
+        }
     }
 
     /// Something is needed. True when it was not asked for before.
     pub fn demand(&mut self, demand: Demand) -> bool {
-        self.on_demand.demanded.insert(demand)
+        let new = self.on_demand.demanded.insert(demand.clone());
+        if new {
+            for (name, holder) in demanded_names(&demand) {
+                self.graph.names.add(name.clone(), holder, Some(DEFAULT_HOLD));
+                self.refresh(name.0, &name.1);
+            }
+        }
+        new
     }
 
     /// What was demanded so far and not withdrawn.
@@ -74,21 +102,28 @@ impl Builder {
         if !self.on_demand.demanded.remove(demand) {
             return;
         }
-        self.on_demand.absent.remove(demand);
         match demand {
             Demand::VirtualHost { table, host } => {
+                let before = self.host_references(table, host);
                 if let Some(hosts) = self.on_demand.tables.get_mut(table) {
                     hosts.remove(host);
                 }
-                if let Some(table) = self.routes.get_mut(table).and_then(RouteEntry::growing) {
-                    table.answers.remove(host.as_bytes());
+                self.relink_host(table, host, &before);
+                if let Some(growing) = self.routes.get_mut(table).and_then(RouteEntry::growing) {
+                    growing.answers.remove(host.as_bytes());
+                    self.graph.touched.routes.insert(table.clone());
                 }
             }
-            Demand::Listener(name) => {
-                self.listeners.remove(name);
-            }
             // Whether another still names it is seen when the next configuration is built.
-            Demand::Cluster(_) => {}
+            Demand::Listener(_) | Demand::Cluster(_) => {}
+        }
+        for (name, holder) in demanded_names(demand) {
+            self.graph.names.remove(&name, &holder, Some(DEFAULT_HOLD));
+            self.refresh(name.0, &name.1);
+        }
+        // Whoever else names it is not told again that there is none.
+        if !self.graph.names.asks(demand.kind(), &demand.name()) {
+            self.set_absent(demand, false);
         }
     }
 
@@ -145,7 +180,7 @@ impl Builder {
                     }
                 }
             }
-            Demand::Listener(_) => _ = self.on_demand.absent.insert(demand.clone()),
+            Demand::Listener(_) => self.set_absent(demand, true),
             Demand::Cluster(name) => self.give_up_cluster(name),
         }
     }
@@ -153,8 +188,22 @@ impl Builder {
     fn give_up_cluster(&mut self, name: &Arc<str>) {
         let demand = Demand::Cluster(name.clone());
         if !self.is_answered(&demand) {
-            self.on_demand.absent.insert(demand);
+            self.set_absent(&demand, true);
         }
+    }
+
+    /// There is none of this listener or cluster, or nothing is known of it any more.
+    pub(super) fn set_absent(&mut self, demand: &Demand, absent: bool) {
+        let on_demand = &mut self.on_demand;
+        if on_demand.absent.contains(demand) == absent {
+            return;
+        }
+        match absent {
+            true => on_demand.absent.insert(demand.clone()),
+            false => on_demand.absent.remove(demand),
+        };
+        self.graph.touched.absent.insert(demand.clone());
+        self.arrived(demand.kind(), &demand.name());
     }
 
     /// A virtual host of VHDS, new or changed, under the name it was asked for by or its own: `TABLE/HOST`.
@@ -173,10 +222,12 @@ impl Builder {
         let max_body = self.routes.get(&table).map_or(u32::MAX, RouteEntry::max_direct_response_body_bytes);
         let cx = Cx::new(&self.environment);
         let compiled = check(kind, name, resource, cx, |cx| own_virtual_host(cx, &message, max_body))?;
+        let before = self.host_references(&table, &host);
         let own = self.own_host_mut(&table, &host);
         own.resource = Some(resource.clone());
         own.newest = Some(Arc::new(compiled));
         own.given_up = false;
+        self.relink_host(&table, &host, &before);
         self.on_demand.pending.push((table, host));
         Ok(())
     }
@@ -185,15 +236,17 @@ impl Builder {
     pub fn remove_virtual_host(&mut self, name: &str) {
         let Some((table, host)) = split_virtual_host(name) else { return };
         let (table, host): (Arc<str>, Arc<str>) = (table.into(), host.into());
+        let before = self.host_references(&table, &host);
         let own = self.own_host_mut(&table, &host);
         (own.resource, own.newest, own.given_up) = (None, None, false);
+        self.relink_host(&table, &host, &before);
         self.on_demand.pending.push((table, host));
     }
 
     /// The server says that it has no listener or cluster of this name.
     pub(super) fn note_absent(&mut self, demand: Demand) {
         if self.on_demand.by_name || self.on_demand.demanded.contains(&demand) {
-            self.on_demand.absent.insert(demand);
+            self.set_absent(&demand, true);
         }
     }
 
@@ -250,69 +303,36 @@ impl Builder {
 
 /// Interest and warming.
 impl Builder {
-    /// Listeners to ask for by name.
-    pub(super) fn wanted_listeners(&self) -> Vec<Reference> {
-        let on_demand = &self.on_demand;
-        // Without the first ones there is nothing to serve: they are waited for.
-        let basis = on_demand.basis.iter().map(|name| reference(name, None));
-        let demanded = on_demand.demanded.iter().filter_map(|demand| match demand {
-            Demand::Listener(name) => Some(reference(name, Some(DEFAULT_HOLD))),
-            _ => None,
-        });
-        let held = self.listeners.values().flat_map(|entry| entry.versions.all());
-        let companions = held.flat_map(|version| &version.compiled.listener.companions);
-        let companions = companions.filter(|_| on_demand.by_name).map(|name| reference(name, Some(DEFAULT_HOLD)));
-        basis.chain(demanded).chain(companions).collect()
-    }
-
-    /// Virtual hosts to ask for by name.
-    pub(super) fn wanted_virtual_hosts(&self) -> Vec<Reference> {
-        let hosts = self.on_demand.demanded.iter().filter(|demand| matches!(demand, Demand::VirtualHost { .. }));
-        hosts.map(|demand| reference(&demand.name(), Some(DEFAULT_HOLD))).collect()
-    }
-
-    /// Route tables of virtual hosts that were demanded, which may be known before any listener names them.
-    pub(super) fn wanted_tables(&self) -> impl Iterator<Item = Reference> {
-        let tables = self.on_demand.demanded.iter().filter_map(|demand| match demand {
-            Demand::VirtualHost { table, .. } => Some(table),
-            _ => None,
-        });
-        tables.collect::<BTreeSet<_>>().into_iter().map(|table| reference(table, Some(DEFAULT_HOLD)))
-    }
-
-    /// Clusters to ask for by name: those that were demanded, and those that anything held may choose.
-    pub(super) fn wanted_clusters(&self) -> Vec<Reference> {
-        let demanded = self.on_demand.demanded.iter().filter_map(|demand| match demand {
-            Demand::Cluster(name) => Some(name),
-            _ => None,
-        });
-        let mut names: BTreeSet<&Arc<str>> = demanded.collect();
-        if self.on_demand.by_name {
-            self.add_named_clusters(&mut names);
+    /// What virtual hosts of their own, demands and the listeners wanted from the start name.
+    #[cfg(debug_assertions)]
+    pub(super) fn for_each_own_host(&self, add: &mut impl FnMut(Holder, References)) {
+        for (table, host) in self.on_demand.tables.iter().flat_map(|(t, hosts)| hosts.keys().map(move |h| (t, h))) {
+            add(Holder::VirtualHost(table.clone(), host.clone()), self.host_references(table, host));
         }
-        names.retain(|name| !self.clusters.get(*name).is_some_and(|entry| entry.is_static));
-        names.into_iter().map(|name| reference(name, Some(DEFAULT_HOLD))).collect()
+        for (name, holder) in self.on_demand.demanded.iter().flat_map(demanded_names) {
+            add(holder, References::from([(name, Some(DEFAULT_HOLD))]));
+        }
+        for name in &self.on_demand.basis {
+            let key = (ResourceType::Listener, name.clone(), Source::Ads);
+            add(Holder::Basis, References::from([(key, None)]));
+        }
     }
 
-    fn add_named_clusters<'b>(&'b self, names: &mut BTreeSet<&'b Arc<str>>) {
-        for version in self.listeners.values().flat_map(|entry| entry.versions.all()) {
-            names.extend(clusters_of(&version.compiled.listener));
-        }
-        for table in self.routes.values().flat_map(|entry| entry.table.iter().chain(&entry.warming)) {
-            names.extend(clusters_of_table(table));
-        }
-        for own in self.on_demand.tables.values().flat_map(FastMap::values) {
+    fn host_references(&self, table: &Arc<str>, host: &Arc<str>) -> References {
+        let mut references = References::new();
+        if let Some(own) = self.own_host(table, host).filter(|_| self.on_demand.by_name) {
             let published = own.published.iter().flatten();
-            names.extend(own.newest.iter().chain(published).flat_map(|host| host.clusters()));
+            let clusters = own.newest.iter().chain(published).flat_map(|host| host.clusters());
+            name_on_demand(&mut references, ResourceType::Cluster, clusters);
         }
+        references
     }
 
-    /// Endpoints are asked for together with their cluster, which nearly always has the name of its endpoints.
-    pub(super) fn likely_endpoints(&self, clusters: &[Reference]) -> Vec<Reference> {
-        let unknown = |name: &Arc<str>| {
-            !self.clusters.contains_key(name) && !self.on_demand.absent.contains(&Demand::Cluster(name.clone()))
-        };
-        clusters.iter().filter(|cluster| unknown(&cluster.name)).map(|c| reference(&c.name, None)).collect()
+    fn relink_host(&mut self, table: &Arc<str>, host: &Arc<str>, before: &References) {
+        let after = self.host_references(table, host);
+        self.relink(&Holder::VirtualHost(table.clone(), host.clone()), before, &after);
+        let demand = Demand::VirtualHost { table: table.clone(), host: host.clone() };
+        self.refresh(ResourceType::VirtualHost, &demand.name());
     }
 
     /// Whether every cluster has been answered; always, when they are not asked for by name.
@@ -325,28 +345,24 @@ impl Builder {
         !self.on_demand.by_name || self.has_clusters(clusters_of(&compiled.listener))
     }
 
-    /// Lets route tables serve whose clusters have been answered.
-    pub(super) fn warm_routes(&mut self) {
-        let ready: Vec<Arc<str>> = self
-            .routes
-            .iter()
-            .filter(|(_, entry)| {
-                entry.warming.as_ref().is_some_and(|table| self.has_clusters(clusters_of_table(table)))
-            })
-            .map(|(name, _)| name.clone())
-            .collect();
-        for name in ready {
-            if let Some(entry) = self.routes.get_mut(&name) {
-                entry.table = entry.warming.take();
-            }
-            // A new table begins with what the one before had.
-            let hosts = self.on_demand.tables.get(&name).into_iter().flatten();
-            let published: Vec<_> =
-                hosts.filter_map(|(host, own)| Some((host.clone(), own.published.clone()?))).collect();
-            for (host, published) in published {
-                self.put(&name, &host, published);
-            }
+    /// Lets a route table serve if its clusters have been answered.
+    pub(super) fn warm_table(&mut self, name: &Arc<str>) {
+        let warming = self.routes.get(name).and_then(|entry| entry.warming.as_ref());
+        if !warming.is_some_and(|table| self.has_clusters(clusters_of_table(table))) {
+            return;
         }
+        let before = self.table_references(name);
+        if let Some(entry) = self.routes.get_mut(name) {
+            entry.table = entry.warming.take();
+        }
+        self.relink_table(name, &before);
+        // A new table begins with what the one before had.
+        let hosts = self.on_demand.tables.get(name).into_iter().flatten();
+        let published: Vec<_> = hosts.filter_map(|(host, own)| Some((host.clone(), own.published.clone()?))).collect();
+        for (host, published) in published {
+            self.put(name, &host, published);
+        }
+        self.arrived(ResourceType::Route, name);
     }
 
     /// Publishes virtual hosts whose clusters have been answered.
@@ -361,12 +377,14 @@ impl Builder {
                 continue;
             }
             self.put(&table, &host, newest.clone());
+            let before = self.host_references(&table, &host);
             match newest {
                 None if !self.is_demanded(&table, &host) => {
                     self.on_demand.tables.get_mut(&table).and_then(|hosts| hosts.remove(&host));
                 }
                 newest => self.own_host_mut(&table, &host).published = Some(newest),
             }
+            self.relink_host(&table, &host, &before);
         }
     }
 
@@ -379,6 +397,7 @@ impl Builder {
         let asked_for = self.is_demanded(table, name);
         let before = self.own_host(table, name).and_then(|own| own.published.clone().flatten());
         let Some(growing) = self.routes.get_mut(table).and_then(RouteEntry::growing) else { return };
+        self.graph.touched.routes.insert(table.clone());
         if asked_for {
             growing.answers.insert(name.as_bytes().into(), Arc::new(Answer::new(host)));
             return;
@@ -397,26 +416,22 @@ impl Builder {
     }
 
     /// Drops what nothing asks for by name any more.
-    pub(super) fn forget_unnamed(&mut self, listeners: &[Reference], clusters: &[Reference]) {
+    pub(super) fn forget_unnamed(&mut self, kind: ResourceType, name: &Arc<str>) {
         if !self.on_demand.by_name {
             return;
         }
-        let names = |references: &'_ [Reference]| -> HashSet<Arc<str>> {
-            references.iter().map(|reference| reference.name.clone()).collect()
+        let is_static = match kind {
+            ResourceType::Cluster => self.clusters.get(name).is_some_and(|entry| entry.is_static),
+            _ => self.listeners.get(name).is_some_and(|entry| entry.is_static),
         };
-        let (listeners, clusters) = (names(listeners), names(clusters));
-        self.listeners.retain(|name, entry| entry.is_static || listeners.contains(name));
-        self.clusters.retain(|name, entry| entry.is_static || clusters.contains(name));
-        self.on_demand.absent.retain(|absent| match absent {
-            Demand::Listener(name) => listeners.contains(name),
-            Demand::Cluster(name) => clusters.contains(name),
-            Demand::VirtualHost { .. } => false,
-        });
-    }
-
-    /// Names of listeners and clusters there are none of, for the configuration.
-    pub(super) fn absent(&self) -> impl Iterator<Item = &Demand> {
-        self.on_demand.absent.iter()
+        match (kind, is_static) {
+            (ResourceType::Cluster, false) => self.drop_cluster(name),
+            (ResourceType::Listener, false) => self.drop_listener(name),
+            _ => {}
+        }
+        if let Some(demand) = Demand::of(kind, name) {
+            self.set_absent(&demand, false);
+        }
     }
 
     /// Whether listeners and clusters are asked for by name.
@@ -426,6 +441,14 @@ impl Builder {
 }
 
 impl RouteEntry {
+    /// What its versions name.
+    pub(super) fn references(&self) -> References {
+        let mut references = References::new();
+        let tables = self.table.iter().chain(&self.warming);
+        name_on_demand(&mut references, ResourceType::Cluster, tables.flat_map(|table| clusters_of_table(table)));
+        references
+    }
+
     fn growing(&mut self) -> Option<&mut crate::growing::Growing> {
         let table = self.table.as_mut()?;
         table.growing.as_ref()?;
@@ -438,8 +461,15 @@ impl RouteEntry {
     }
 }
 
-fn reference(name: &Arc<str>, initial_fetch_timeout: Option<Duration>) -> Reference {
-    Reference { name: name.clone(), source: Source::Ads, initial_fetch_timeout }
+/// What is asked for on account of a demand: it, and the route table of a virtual host, which may be known before any
+/// listener names it.
+fn demanded_names(demand: &Demand) -> Vec<(Name, Holder)> {
+    let mut names = vec![((demand.kind(), demand.name(), Source::Ads), Holder::Demand)];
+    if let Demand::VirtualHost { table, host } = demand {
+        let holder = Holder::VirtualHost(table.clone(), host.clone());
+        names.push(((ResourceType::Route, table.clone(), Source::Ads), holder));
+    }
+    names
 }
 
 /// Clusters that a listener's TCP proxies lead to.
@@ -453,7 +483,7 @@ fn tcp_clusters_of(listener: &Listener) -> impl Iterator<Item = &Arc<str>> {
 }
 
 /// Clusters that a listener's connections go to without being asked for one by one.
-fn clusters_of(listener: &Listener) -> impl Iterator<Item = &Arc<str>> {
+pub(super) fn clusters_of(listener: &Listener) -> impl Iterator<Item = &Arc<str>> {
     let chains = listener.filter_chains.iter().chain(&listener.default_filter_chain);
     chains.flat_map(|chain| {
         let (tcp, table) = match &chain.terminal {

@@ -2,6 +2,7 @@
 
 mod bootstrap;
 mod builder;
+mod changes;
 mod explanation;
 mod fields;
 mod filter_chains;

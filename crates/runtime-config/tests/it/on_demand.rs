@@ -202,12 +202,12 @@ fn listeners_are_asked_for_along_with_those_that_name_them() {
     };
     builder.set_listener(&input::listener(&naming("a,b"))).unwrap();
     builder.build();
-    assert_eq!(names(&builder.interest().listeners), ["web", "a", "b"]);
+    assert_eq!(names(&builder.interest().listeners), ["a", "b", "web"]);
     builder.set_listener(&input::listener(&naming("b"))).unwrap();
     builder.set_route(&input::route(TABLE)).unwrap();
     builder.build();
     builder.build();
-    assert_eq!(names(&builder.interest().listeners), ["web", "b"]);
+    assert_eq!(names(&builder.interest().listeners), ["b", "web"]);
 }
 
 #[test]

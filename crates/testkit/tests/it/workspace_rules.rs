@@ -45,8 +45,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "base",
         ],
     ),
-    ("bench", &["ca", "proxy", "filters", "runtime-config", "http", "tls"]),
-    ("fuzz", &["proxy", "runtime-config", "http", "tls", "xds"]),
+    ("bench", &["ca", "proxy", "filters", "runtime-config", "http", "stats", "tls", "xds"]),
+    ("fuzz", &["proxy", "runtime-config", "http", "stats", "tls", "xds"]),
     ("testkit", &["base"]),
 ];
 

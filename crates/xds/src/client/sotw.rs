@@ -1,6 +1,6 @@
 //! The state-of-the-world protocol, seen from the client.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::{Received, Rejected, ResponseError, SPEAKING_ORDER, Update, error_detail, resource_name};
 use crate::pb::envoy::config::core::v3::Node;
@@ -106,7 +106,8 @@ impl Client {
             })
             .collect();
         // Only a full listing says what is gone.
-        let gone = |name: &&String| state.wildcard && !added.iter().any(|received| received.name == **name);
+        let names: HashSet<&str> = added.iter().map(|received| received.name.as_str()).collect();
+        let gone = |name: &&String| state.wildcard && !names.contains(name.as_str());
         let listed = state.held.keys().chain(state.refused.iter().filter(|name| !state.held.contains_key(*name)));
         let removed = listed.filter(gone).cloned().collect();
         Ok(Update { kind, added, removed, nonce: response.nonce, version: response.version_info })

@@ -106,33 +106,27 @@ impl HealthManager {
         }
     }
 
-    /// Follows the configuration. To be called before the workers get it.
-    pub fn update(&mut self, config: &Config) {
-        let watched = |cluster: &Cluster| cluster.outlier_detection.is_some() || cluster.health_checks.is_some();
-        self.clusters.retain(|name, known| {
-            let keep = config.clusters.get(name).is_some_and(|cluster| watched(cluster));
-            if !keep {
-                known.stop();
-            }
-            keep
-        });
-        for (name, cluster) in config.clusters.iter().filter(|(_, cluster)| watched(cluster)) {
-            match self.clusters.get_mut(name) {
-                Some(known) if Arc::ptr_eq(&known.config, cluster) => {}
-                Some(known) => known.update(cluster.clone(), &self.registry),
-                None => {
-                    let mut known = Watched {
-                        config: cluster.clone(),
-                        shared: self.shared.cluster(name),
-                        hosts: Vec::new(),
-                        outliers: None,
-                        checks: None,
-                    };
-                    known.update(cluster.clone(), &self.registry);
-                    self.clusters.insert(name.clone(), known);
-                }
-            }
+    /// Follows the configuration after the one before. To be called before the workers get it.
+    pub fn update(&mut self, config: &Config, before: &Config) {
+        for name in &*config.changed_clusters(before) {
+            self.follow(name, config.clusters.get(name));
         }
+    }
+
+    fn follow(&mut self, name: &Arc<str>, cluster: Option<&Arc<Cluster>>) {
+        let watched = |cluster: &&Arc<Cluster>| cluster.outlier_detection.is_some() || cluster.health_checks.is_some();
+        let Some(cluster) = cluster.filter(watched) else {
+            self.clusters.remove(name).into_iter().for_each(|mut known| known.stop());
+            return;
+        };
+        let known = self.clusters.entry(name.clone()).or_insert_with(|| Watched {
+            config: cluster.clone(),
+            shared: self.shared.cluster(name),
+            hosts: Vec::new(),
+            outliers: None,
+            checks: None,
+        });
+        known.update(cluster.clone(), &self.registry);
     }
 }
 

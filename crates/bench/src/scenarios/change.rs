@@ -1,0 +1,146 @@
+//! What a change of the configuration costs a proxy that holds many services, and what clients notice of changes.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::{Context, Scenario, Unit, pause, under_load};
+use crate::control_plane::{Change, ControlPlane};
+use crate::load::open_loop;
+use crate::measure::{Contest, Findings};
+use crate::metric::{Metric, Values};
+use crate::peers::{Backend, Peer, Setup, free_address};
+
+/// The row with few services.
+pub const EVENKEEL_500: &str = "evenkeel, 500 services";
+/// The row with many.
+pub const EVENKEEL_10000: &str = "evenkeel, 10,000 services";
+/// Who takes part in the tables of one change, and with how many services.
+const HOLDERS: [(&str, usize); 6] = [
+    (EVENKEEL_500, 500),
+    ("evenkeel, 2,000 services", 2000),
+    (EVENKEEL_10000, 10_000),
+    ("envoy, 500 services", 500),
+    ("envoy, 2,000 services", 2000),
+    ("envoy, 10,000 services", 10_000),
+];
+/// The row of requests while nothing changes.
+pub const AT_REST: &str = "evenkeel at rest";
+/// The row of requests while much changes.
+pub const CHANGING: &str = "evenkeel changing";
+/// Services of the proxies that requests go through.
+const LOADED_SERVICES: usize = 5000;
+/// Requests per second.
+const REQUEST_RATE: u32 = 1000;
+/// Connections they are spread over.
+const CONNECTIONS: usize = 16;
+/// From one change to the next under load: twenty a second.
+const CHANGE_INTERVAL: Duration = Duration::from_millis(50);
+/// Between two changes that are counted.
+const AFTER_CHANGE: Duration = Duration::from_millis(5);
+/// Until what a start has left to do is done.
+const SETTLING: Duration = Duration::from_secs(3);
+
+/// The table of endpoint changes.
+pub const ENDPOINTS_CASE: &str = "the endpoints of one service";
+/// The table of route changes.
+pub const ROUTES_CASE: &str = "a route table of 10 hosts";
+/// The table of requests.
+pub const REQUESTS_CASE: &str = "1,000 requests/s, 5,000 services, 20 changes/s or none";
+
+/// The scenario.
+pub const SCENARIO: Scenario = Scenario { name: "change", title: "Changes of the configuration", bases: &[], run };
+
+fn run(cx: &mut Context<'_>, findings: &mut Findings) -> Result<()> {
+    let (_backend, upstream) = cx.setup.start_backend(Backend::Http1)?;
+    let mut subjects = Vec::new();
+    for (name, services) in HOLDERS {
+        start(cx.setup, name, services, upstream, findings, &mut subjects);
+    }
+    let peers: Vec<_> = subjects.iter().map(|subject: &Subject| subject.peer.name).collect();
+    for (case, change) in [(ENDPOINTS_CASE, Change::Endpoints), (ROUTES_CASE, Change::Routes)] {
+        let contest = Contest { scenario: SCENARIO.name, case, peers: peers.clone() };
+        findings.measure(&contest, cx.plan, cx.progress, |index, time| subjects[index].changes(change, time))?;
+    }
+    drop(subjects);
+    let mut subjects = Vec::new();
+    for name in [AT_REST, CHANGING] {
+        start(cx.setup, name, LOADED_SERVICES, upstream, findings, &mut subjects);
+    }
+    let peers = subjects.iter().map(|subject| subject.peer.name).collect();
+    let contest = Contest { scenario: SCENARIO.name, case: REQUESTS_CASE, peers };
+    findings.measure(&contest, cx.plan, cx.progress, |index, time| subjects[index].requests(time))
+}
+
+/// A proxy with the control plane it follows.
+struct Subject {
+    peer: Peer,
+    control_plane: ControlPlane,
+}
+
+fn start(
+    setup: &Setup,
+    name: &'static str,
+    services: usize,
+    upstream: std::net::SocketAddr,
+    findings: &mut Findings,
+    subjects: &mut Vec<Subject>,
+) {
+    if !setup.is_wanted(name) && !setup.is_wanted(name.split(',').next().unwrap_or_default()) {
+        return;
+    }
+    match Subject::start(setup, name, services, upstream) {
+        Ok(subject) => subjects.push(subject),
+        Err(reason) => findings.absent(SCENARIO.name, name, &reason),
+    }
+}
+
+impl Subject {
+    fn start(setup: &Setup, name: &'static str, services: usize, upstream: std::net::SocketAddr) -> Result<Self> {
+        let (listen, admin) = (free_address()?, free_address()?);
+        let control_plane = ControlPlane::start(services, listen, upstream)?;
+        let program = name.split([',', ' ']).next().unwrap_or_default();
+        let mut process = setup.start_with(program, name, &control_plane.bootstrap("changing", admin))?;
+        process.wait_until_ready(admin)?;
+        process.wait_for_port(listen)?;
+        control_plane.wait_accepted()?;
+        pause(SETTLING);
+        Ok(Self { peer: Peer { name, entry: listen, processes: vec![process] }, control_plane })
+    }
+
+    /// One change after the other, each accepted before the next.
+    fn changes(&mut self, change: Change, time: Duration) -> Result<Values> {
+        let cpu = |subject: &Self| subject.peer.processes.iter().map(|process| process.cpu()).sum::<Result<Duration>>();
+        let (before, start) = (cpu(self)?, Instant::now());
+        let mut changes = 0u32;
+        while start.elapsed() < time {
+            self.control_plane.change(change)?;
+            self.control_plane.wait_accepted()?;
+            changes += 1;
+            // What is done after the answer belongs to the change.
+            pause(AFTER_CHANGE);
+        }
+        let spent = cpu(self)?.saturating_sub(before);
+        Ok(Values::from([(Metric::CpuMsPerChange, spent.as_secs_f64() * 1e3 / f64::from(changes))]))
+    }
+
+    fn requests(&mut self, time: Duration) -> Result<Values> {
+        let (peer, control_plane) = (&self.peer, &mut self.control_plane);
+        let ended = AtomicBool::new(peer.name != CHANGING);
+        std::thread::scope(|scope| {
+            let changing = scope.spawn(|| -> Result<()> {
+                while !ended.load(Ordering::Relaxed) {
+                    control_plane.change(Change::Endpoints)?;
+                    pause(CHANGE_INTERVAL);
+                }
+                Ok(())
+            });
+            let values =
+                under_load(peer, Unit::Request, || open_loop::run(peer.entry, CONNECTIONS, REQUEST_RATE, time));
+            ended.store(true, Ordering::Relaxed);
+            changing.join().unwrap_or_else(|_| anyhow::bail!("changing panicked"))?;
+            values
+        })
+    }
+}

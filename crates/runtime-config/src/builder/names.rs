@@ -1,0 +1,232 @@
+//! Who names what: the edges of the graph along which a change spreads, and with them what is asked for and still awaited.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_xds::ResourceType;
+use rustc_hash::FxBuildHasher;
+
+use super::{Interest, Reference, Source};
+
+/// Who names something.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Holder {
+    /// It is wanted from the start.
+    Basis,
+    /// A worker needs it.
+    Demand,
+    /// The cluster of this name is asked for, and nearly always its endpoints have the same name.
+    Likely,
+    Cluster(Arc<str>),
+    Listener(Arc<str>),
+    Table(Arc<str>),
+    /// By table and host.
+    VirtualHost(Arc<str>, Arc<str>),
+}
+
+/// What is named: its type, its name, and where it comes from.
+pub(super) type Name = (ResourceType, Arc<str>, Source);
+
+/// Everything one holder names, each with its `initial_fetch_timeout`.
+pub(super) type References = BTreeMap<Name, Option<Duration>>;
+
+/// A name that is asked for from now on, or not any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asked {
+    /// Type of the resource.
+    pub kind: ResourceType,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Where it comes from.
+    pub source: Source,
+    /// It is asked for now; otherwise it was before.
+    pub wanted: bool,
+}
+
+/// All names, and who has them.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    all: BTreeMap<Name, Named>,
+    /// Asked for, and without a first answer.
+    missing: BTreeSet<Name>,
+    missing_changed: bool,
+    /// Whether a name was asked for when this was taken last, of those that changed since.
+    asked_before: BTreeMap<Name, bool>,
+}
+
+#[derive(Debug, Default)]
+struct Named {
+    holders: HashSet<Holder, FxBuildHasher>,
+    /// How many holders have which timeout.
+    timeouts: Vec<(Option<Duration>, usize)>,
+    asked: bool,
+}
+
+impl Named {
+    /// Whoever waits least decides when nobody waits any longer.
+    fn timeout(&self) -> Option<Duration> {
+        self.timeouts.iter().filter_map(|(timeout, _)| *timeout).min()
+    }
+
+    fn count(&mut self, timeout: Option<Duration>) {
+        match self.timeouts.iter_mut().find(|(known, _)| *known == timeout) {
+            Some((_, count)) => *count += 1,
+            None => self.timeouts.push((timeout, 1)),
+        }
+    }
+
+    fn discount(&mut self, timeout: Option<Duration>) {
+        if let Some(at) = self.timeouts.iter().position(|(known, _)| *known == timeout) {
+            self.timeouts[at].1 -= 1;
+            if self.timeouts[at].1 == 0 {
+                self.timeouts.swap_remove(at);
+            }
+        }
+    }
+}
+
+impl Names {
+    /// `holder` names it.
+    pub fn add(&mut self, name: Name, holder: Holder, timeout: Option<Duration>) {
+        let is_missing = self.missing.contains(&name);
+        let named = self.all.entry(name).or_default();
+        let before = named.timeout();
+        if named.holders.insert(holder) {
+            named.count(timeout);
+            self.missing_changed |= is_missing && before != named.timeout();
+        }
+    }
+
+    /// `holder` does not name it any more, if it did.
+    pub fn remove(&mut self, name: &Name, holder: &Holder, timeout: Option<Duration>) {
+        let Some(named) = self.all.get_mut(name) else { return };
+        let before = named.timeout();
+        if named.holders.remove(holder) {
+            named.discount(timeout);
+            self.missing_changed |= before != named.timeout() && self.missing.contains(name);
+        }
+    }
+
+    /// The timeout of one holder changed.
+    pub fn retime(&mut self, name: &Name, before: Option<Duration>, now: Option<Duration>) {
+        if let Some(named) = self.all.get_mut(name) {
+            named.discount(before);
+            named.count(now);
+            self.missing_changed |= self.missing.contains(name);
+        }
+    }
+
+    /// Where the resources of this name come from.
+    pub fn sources(&self, kind: ResourceType, name: &Arc<str>) -> Vec<Source> {
+        self.of(kind, name).map(|((_, _, source), _)| source.clone()).collect()
+    }
+
+    /// Whether anybody names it, or did until a moment ago.
+    pub fn knows(&self, kind: ResourceType, name: &Arc<str>) -> bool {
+        self.of(kind, name).next().is_some()
+    }
+
+    /// Whether anybody names it, wherever it comes from.
+    pub fn has(&self, kind: ResourceType, name: &Arc<str>) -> bool {
+        self.of(kind, name).any(|(_, named)| !named.holders.is_empty())
+    }
+
+    /// Whether somebody asks for it.
+    pub fn asks(&self, kind: ResourceType, name: &Arc<str>) -> bool {
+        self.of(kind, name).any(|(_, named)| named.asked)
+    }
+
+    /// Whoever names it.
+    pub fn holders(&self, kind: ResourceType, name: &Arc<str>) -> Vec<Holder> {
+        self.of(kind, name).flat_map(|(_, named)| &named.holders).cloned().collect()
+    }
+
+    fn of(&self, kind: ResourceType, name: &Arc<str>) -> impl Iterator<Item = (&Name, &Named)> {
+        let from = (kind, name.clone(), Source::Ads);
+        self.all.range(from..).take_while(move |((k, n, _), _)| *k == kind && n == name)
+    }
+
+    /// Notes whether it is asked for, and whether the first answer is there. What nobody names is forgotten.
+    pub fn note(&mut self, name: &Name, asked: bool, answered: bool) {
+        let Some(named) = self.all.get_mut(name) else { return };
+        // What is only likely to be named is not waited for.
+        let answered = answered || named.holders.iter().all(|holder| *holder == Holder::Likely);
+        let unused = named.holders.is_empty();
+        let asked = asked && !unused;
+        let before = std::mem::replace(&mut named.asked, asked);
+        if before != asked {
+            self.asked_before.entry(name.clone()).or_insert(before);
+        }
+        if unused {
+            self.all.remove(name);
+        }
+        self.missing_changed |= match asked && !answered {
+            true => self.missing.insert(name.clone()),
+            false => self.missing.remove(name),
+        };
+    }
+
+    /// Everything named, and who names it.
+    #[cfg(debug_assertions)]
+    pub fn edges(&self) -> BTreeMap<Name, BTreeSet<Holder>> {
+        self.all.iter().map(|(name, named)| (name.clone(), named.holders.iter().cloned().collect())).collect()
+    }
+
+    /// What is asked for.
+    pub fn interest(&self) -> Interest {
+        let asked = self.all.iter().filter(|(_, named)| named.asked);
+        Interest::of(asked.map(|(name, named)| (name.0, reference(name, named))))
+    }
+
+    /// The part of it that has had no first answer.
+    pub fn missing(&self) -> Interest {
+        let missing = self.missing.iter().filter_map(|name| Some((name.0, reference(name, self.all.get(name)?))));
+        Interest::of(missing)
+    }
+
+    /// Whether [`Self::missing`] differs from what it was when this was called last.
+    pub fn take_missing_changed(&mut self) -> bool {
+        std::mem::take(&mut self.missing_changed)
+    }
+
+    /// What is different about [`Self::interest`] since this was called last.
+    pub fn take_asked(&mut self) -> Vec<Asked> {
+        let changed = std::mem::take(&mut self.asked_before);
+        let asked = changed.into_iter().filter_map(|(key, before)| {
+            let wanted = self.all.get(&key).is_some_and(|named| named.asked);
+            let (kind, name, source) = key;
+            (before != wanted).then_some(Asked { kind, name, source, wanted })
+        });
+        asked.collect()
+    }
+}
+
+fn reference((_, name, source): &Name, named: &Named) -> Reference {
+    Reference { name: name.clone(), source: source.clone(), initial_fetch_timeout: named.timeout() }
+}
+
+impl Interest {
+    fn of(all: impl Iterator<Item = (ResourceType, Reference)>) -> Self {
+        let mut interest = Self::default();
+        for (kind, reference) in all {
+            match kind {
+                ResourceType::Cluster => interest.clusters.push(reference),
+                ResourceType::Listener => interest.listeners.push(reference),
+                ResourceType::VirtualHost => interest.virtual_hosts.push(reference),
+                ResourceType::Endpoint => interest.endpoints.push(reference),
+                ResourceType::Route => interest.routes.push(reference),
+                ResourceType::Secret => interest.secrets.push(reference),
+                ResourceType::NameTable => {}
+            }
+        }
+        interest
+    }
+
+    #[cfg(debug_assertions)]
+    pub(super) fn of_references(references: &References) -> Self {
+        Self::of(references.iter().map(|((kind, name, source), timeout)| {
+            (*kind, Reference { name: name.clone(), source: source.clone(), initial_fetch_timeout: *timeout })
+        }))
+    }
+}
