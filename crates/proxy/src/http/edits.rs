@@ -68,7 +68,7 @@ pub(crate) fn add_headers(headers: &mut Headers, additions: &[HeaderAddition], r
     edit(headers, &[], additions, &mut values);
 }
 
-fn value(addition: &HeaderAddition, record: &Record<'_>) -> Vec<u8> {
+pub(super) fn value(addition: &HeaderAddition, record: &Record<'_>) -> Vec<u8> {
     let mut value = Vec::new();
     access_log::format_header(&addition.value, record, &mut value);
     value
@@ -83,19 +83,22 @@ fn edit(
     for name in remove {
         headers.remove_name(name.as_bytes());
     }
-    for (addition, value) in add.iter().zip(values) {
-        if value.is_empty() && !addition.keep_empty_value {
-            continue;
-        }
-        let name = addition.name.to_ascii_lowercase();
-        let name = name.as_bytes();
-        let exists = headers.find(name).is_some();
-        match addition.action {
-            AppendAction::AppendIfExistsOrAdd => headers.append(name, &value),
-            AppendAction::AddIfAbsent if !exists => headers.append(name, &value),
-            AppendAction::OverwriteIfExistsOrAdd => headers.set_name(name, &value),
-            AppendAction::OverwriteIfExists if exists => headers.set_name(name, &value),
-            AppendAction::AddIfAbsent | AppendAction::OverwriteIfExists => {}
-        }
+    add.iter().zip(values).for_each(|(addition, value)| self::add(headers, addition, &value));
+}
+
+/// Adds one header with this value.
+pub(super) fn add(headers: &mut Headers, addition: &HeaderAddition, value: &[u8]) {
+    if value.is_empty() && !addition.keep_empty_value {
+        return;
+    }
+    let name = addition.name.to_ascii_lowercase();
+    let name = name.as_bytes();
+    let exists = headers.find(name).is_some();
+    match addition.action {
+        AppendAction::AppendIfExistsOrAdd => headers.append(name, value),
+        AppendAction::AddIfAbsent if !exists => headers.append(name, value),
+        AppendAction::OverwriteIfExistsOrAdd => headers.set_name(name, value),
+        AppendAction::OverwriteIfExists if exists => headers.set_name(name, value),
+        AppendAction::AddIfAbsent | AppendAction::OverwriteIfExists => {}
     }
 }

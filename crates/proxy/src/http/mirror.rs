@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use evenkeel_filters::callouts::CallOptions;
-use evenkeel_http::{Framing, Headers, RequestHead, ResponseHead};
+use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, ResponseHead};
 use evenkeel_runtime_config::route::{HeaderMutation, MirrorCluster, MirrorPolicy};
 use tokio::task::{JoinHandle, spawn_local};
 
@@ -110,7 +110,10 @@ impl Life<'_> {
             Framing::UntilClose => return None,
             framing => framing,
         };
-        let head = self.mirrored_head(policy);
+        let mut head = self.mirrored_head(policy);
+        if forward.host.include_request_attempt_count {
+            head.headers.set(HeaderId::EnvoyAttemptCount, b"1");
+        }
         let name = match &policy.cluster {
             MirrorCluster::Named(name) => name.as_bytes(),
             MirrorCluster::Header(header) => self.request.head.headers.find(header.as_bytes())?,
@@ -132,20 +135,18 @@ impl Life<'_> {
 
     fn mirrored_head(&mut self, policy: &MirrorPolicy) -> RequestHead {
         let mut head = self.request.head.clone();
-        if !policy.edits.is_empty() {
-            record(self.origin, self.request, |record| {
-                for edit in &policy.edits {
-                    match edit {
-                        HeaderMutation::Remove(name) => head.headers.remove_name(name.as_bytes()),
-                        HeaderMutation::RemoveMatching(names) => {
-                            head.headers.remove_where(|_, name| names.matches(name))
-                        }
-                        HeaderMutation::Add(addition) => {
-                            edits::add_headers(&mut head.headers, std::slice::from_ref(addition), record);
-                        }
-                    }
+        for edit in &policy.edits {
+            match edit {
+                HeaderMutation::Remove(name) => head.headers.remove_name(name.as_bytes()),
+                HeaderMutation::RemoveMatching(names) => head.headers.remove_where(|_, name| names.matches(name)),
+                HeaderMutation::Add(addition) => {
+                    // Its value is made of what the edits before have left of the copy.
+                    std::mem::swap(&mut self.request.head, &mut head);
+                    let value = record(self.origin, self.request, |record| edits::value(addition, record));
+                    std::mem::swap(&mut self.request.head, &mut head);
+                    edits::add(&mut head.headers, addition, &value);
                 }
-            });
+            }
         }
         if let Some(host) = &policy.host {
             head.set_authority(host.as_bytes());

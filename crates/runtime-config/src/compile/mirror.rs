@@ -32,7 +32,7 @@ fn mirror_policy(cx: &mut Cx<'_>, policy: &RequestMirrorPolicy, inherited: &Inhe
     };
     let fraction_ppm = match policy.runtime_fraction.as_ref().map(|runtime| runtime.default_value.as_ref()) {
         None => PARTS_PER_MILLION,
-        Some(None) => 0,
+        Some(None) => return cx.fail_at("runtime_fraction.default_value", "is required"),
         Some(Some(fraction)) => cx.at("runtime_fraction.default_value", |cx| parts_per_million(cx, fraction))?,
     };
     let edits = cx.each("request_headers_mutations", &policy.request_headers_mutations, mutation);
@@ -40,7 +40,8 @@ fn mirror_policy(cx: &mut Cx<'_>, policy: &RequestMirrorPolicy, inherited: &Inhe
     Some(MirrorPolicy {
         cluster,
         fraction_ppm,
-        appends_suffix: !policy.disable_shadow_host_suffix_append,
+        // A host of its own stays as it is.
+        appends_suffix: !policy.disable_shadow_host_suffix_append && host.is_empty(),
         host: (!host.is_empty()).then(|| host.into()),
         edits,
     })
