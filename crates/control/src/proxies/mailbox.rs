@@ -50,7 +50,7 @@ pub(super) enum Work {
     /// Return free memory to the system.
     GiveBack,
     /// Take in a proxy.
-    Join(Join),
+    Join(Box<Join>),
     #[cfg(test)]
     Ask(Question),
 }
@@ -179,13 +179,13 @@ impl Notes {
             return Some(Work::Rebuild(std::mem::take(&mut self.rebuild)));
         }
         if join_first && let Some(join) = self.joins.pop_front() {
-            return Some(Work::Join(join));
+            return Some(Work::Join(Box::new(join)));
         }
         if std::mem::take(&mut self.publish) {
             return Some(Work::Publish);
         }
         if let Some(join) = self.joins.pop_front() {
-            return Some(Work::Join(join));
+            return Some(Work::Join(Box::new(join)));
         }
         std::mem::take(&mut self.give_back).then_some(Work::GiveBack)
     }

@@ -10,7 +10,7 @@ use evenkeel_xds::pb::envoy::service::discovery::v3::DeltaDiscoveryRequest;
 use evenkeel_xds::server::{Announcement, delta};
 use tokio::sync::oneshot;
 
-use super::mailbox::{Join, Work};
+use super::mailbox::Work;
 use super::*;
 use crate::world::Noticed;
 
@@ -351,7 +351,7 @@ async fn a_full_mailbox_keeps_those_waiting_who_come() {
     assert_eq!(mailbox.waiting(), 2);
     // One is taken: there is room for the next.
     match mailbox.next(false) {
-        Some(Work::Join(Join { answer, .. })) => assert!(answer.send(Err(ConnectError::TooMany)).is_ok()),
+        Some(Work::Join(join)) => assert!(join.answer.send(Err(ConnectError::TooMany)).is_ok()),
         work => panic!("a join, not {work:?}"),
     }
     for join in &mut joining[2..] {

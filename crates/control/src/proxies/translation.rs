@@ -75,7 +75,7 @@ impl Translation {
                     join_first = true;
                 }
                 Work::Join(join) => {
-                    self.join(join);
+                    self.join(*join);
                     join_first = false;
                 }
                 Work::Leave(views) => views.iter().for_each(|view| self.translator.leave(view)),

@@ -3,7 +3,7 @@
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Wake, Waker};
 use std::thread::{self, Thread};
 
 use tokio::sync::mpsc::{self, error::TrySendError};
@@ -36,7 +36,7 @@ pub(super) fn send<T>(inbox: &mpsc::Sender<T>, message: T) -> u32 {
     // A task that has used up its share of a turn would be sent away at every look, and never come to an end of its turn here.
     let mut sent = pin!(unconstrained(inbox.send(message)));
     let mut looks = 1;
-    while let Poll::Pending = sent.as_mut().poll(&mut Context::from_waker(&waker)) {
+    while sent.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
         while !sleeper.woken.swap(false, Ordering::Acquire) {
             thread::park();
         }
