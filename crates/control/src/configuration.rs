@@ -163,8 +163,8 @@ impl Configuration {
         Some(world)
     }
 
-    /// Reads what has changed, and tells whom it concerns.
-    fn act(
+    /// Reads what has changed, and tells whom it concerns. What changes meanwhile is noticed, and waits.
+    async fn act(
         &mut self,
         changed: &Changed,
         trigger: Trigger,
@@ -174,25 +174,34 @@ impl Configuration {
     ) {
         // What they run is about to be replaced; it is written down when they know.
         let (now, settled) = (SystemTime::now(), proxies.take_settled());
-        let last = world.borrow().clone();
-        let apart = memory::apart();
-        if let Some(next) = self.next(&last, changed) {
-            count(&next, metrics);
-            metrics.noticed(std::mem::take(&mut self.events));
-            let pushed = next.generation != last.generation;
-            tracing::info!(generation = next.generation, changed = pushed, "configuration read");
-            world.send_replace(Arc::new(next));
-            if pushed {
-                metrics.triggered(trigger);
-                proxies.publish();
-            }
+        if self.read(changed, world, metrics) {
+            metrics.triggered(trigger);
+            proxies.publish().await;
         }
-        drop(apart);
         self.remember_proxies(now, settled);
     }
 
+    /// Reads what has changed. Whether there is another world for proxies.
+    fn read(&mut self, changed: &Changed, world: &watch::Sender<Arc<World>>, metrics: &Metrics) -> bool {
+        let last = world.borrow().clone();
+        let _apart = memory::apart();
+        let Some(next) = self.next(&last, changed) else { return false };
+        count(&next, metrics);
+        metrics.noticed(std::mem::take(&mut self.events));
+        let differs = next.generation != last.generation;
+        tracing::info!(generation = next.generation, changed = differs, "configuration read");
+        world.send_replace(Arc::new(next));
+        differs
+    }
+
     /// Builds anew what is left of a configuration of which most has gone.
-    fn rebuild(&mut self, world: &watch::Sender<Arc<World>>, proxies: &Proxies) {
+    async fn rebuild(&mut self, world: &watch::Sender<Arc<World>>, proxies: &Proxies) {
+        self.build_anew(world);
+        proxies.rebuild().await;
+        tracing::info!(objects = self.builder.objects(), "built anew what is left of the configuration");
+    }
+
+    fn build_anew(&mut self, world: &watch::Sender<Arc<World>>) {
         memory::renew();
         let _apart = memory::apart();
         let built = self.builder.rebuild([(self.files.id().clone(), self.files.renew())]);
@@ -200,8 +209,6 @@ impl Configuration {
         let causes = world.borrow().causes.iter().map(Cause::renewed).collect();
         let next = World { snapshot: built.snapshot, causes, ..World::clone(&world.borrow()) };
         world.send_replace(Arc::new(next));
-        proxies.rebuild();
-        tracing::info!(objects = self.builder.objects(), "built anew what is left of the configuration");
     }
 
     /// Writes down what was read.
@@ -420,7 +427,7 @@ pub async fn keep(
                         Trigger::Config
                     }
                 };
-                configuration.act(&changed, trigger, &world, &proxies, &metrics);
+                configuration.act(&changed, trigger, &world, &proxies, &metrics).await;
             }
             notice = watch.next() => {
                 let Some(notice) = notice else { return };
@@ -439,10 +446,10 @@ pub async fn keep(
                     Advice::Nothing => {}
                     Advice::Rebuild => {
                         memory::at_once(true);
-                        configuration.rebuild(&world, &proxies);
+                        configuration.rebuild(&world, &proxies).await;
                         memory::at_once(false);
                     }
-                    Advice::GiveBack => memory::give_back(),
+                    Advice::GiveBack => proxies.give_back(),
                 }
             }
         }

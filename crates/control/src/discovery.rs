@@ -97,7 +97,7 @@ impl Source for Discovery {
             ConnectError::Closed => Status::unavailable(error.to_string()),
         };
         let admitted = self.proxies.admit(client.identity.as_ref()).await.map_err(refused)?;
-        let session = self.proxies.connect(client, admitted).map_err(refused)?;
+        let session = self.proxies.connect(client, admitted).await.map_err(refused)?;
         let causes = evenkeel_xds::evenkeel::is_evenkeel(node);
         Ok(session.announced(Announcement { identifier: self.identifier.clone(), causes }))
     }

@@ -22,6 +22,8 @@ pub struct Allocator {
     pub at_once: fn(bool),
     /// Returns what is free to the system, each thread before it goes to sleep.
     pub give_back: fn(),
+    /// Returns what this thread has free to the system.
+    pub collect: fn(),
 }
 
 /// Tells the control plane what the program's allocator can do; without, nothing is done. The first call counts.
@@ -67,7 +69,14 @@ pub(crate) fn at_once(at_once: bool) {
     }
 }
 
-/// Has all threads give back what they have free: a thread does before it goes to sleep, so each is woken.
+/// Has this thread, which is none of the runtime's, give back what it has free.
+pub(crate) fn collect() {
+    if let Some(allocator) = ALLOCATOR.get() {
+        (allocator.collect)();
+    }
+}
+
+/// Has all threads of the runtime give back what they have free: a thread does before it goes to sleep, so each is woken.
 pub(crate) fn give_back() {
     let Some(allocator) = ALLOCATOR.get() else { return };
     (allocator.give_back)();

@@ -45,7 +45,7 @@ pub enum Trigger {
 pub struct Metrics {
     /// Connected xDS streams.
     pub streams: AtomicI64,
-    /// xDS streams that wait until others have got their first resources.
+    /// xDS streams that wait until others have got their first resources, or for the translator.
     pub waiting_streams: AtomicI64,
     /// Resources that differed from what is made from nothing.
     pub mismatches: AtomicU64,
@@ -53,6 +53,8 @@ pub struct Metrics {
     pub rebuilds: AtomicU64,
     /// Streams refused because of who asked.
     pub refused_streams: AtomicU64,
+    /// Streams ended because those of their identity kept too many names subscribed.
+    pub streams_over_names: AtomicU64,
     /// Services in the snapshot.
     pub services: AtomicI64,
     /// VirtualServices in the snapshot.
@@ -185,9 +187,10 @@ impl Metrics {
         all.observe(&CONVERGENCE_BOUNDS, after);
     }
 
-    /// A proxy's new resources were handed to its stream, this long after the configuration changed.
-    pub fn queued(&self, after: Duration) {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).observe(&CONVERGENCE_BOUNDS, after);
+    /// New resources were handed to the streams of so many proxies, this long after the configuration changed.
+    pub fn queued(&self, after: Duration, proxies: u64) {
+        let mut all = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        all.add(&CONVERGENCE_BOUNDS, after.as_secs_f64(), proxies);
     }
 
     fn of(&self, kind: ResourceType, change: impl FnOnce(&mut PerType)) {
@@ -209,6 +212,7 @@ impl Metrics {
         counter("pilot_total_xds_internal_errors", &self.mismatches);
         counter("evenkeel_config_rebuilds", &self.rebuilds);
         counter("evenkeel_xds_refused_streams", &self.refused_streams);
+        counter("evenkeel_xds_streams_over_names", &self.streams_over_names);
         counter("citadel_server_csr_count", &self.csr);
         counter("citadel_server_success_cert_issuance_count", &self.csr_issued);
         counter("citadel_server_csr_parsing_err_count", &self.csr_unreadable);

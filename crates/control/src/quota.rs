@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// Counts what is taken: so much altogether, so much by one.
 #[derive(Debug)]
-pub struct Quota<K: Eq + Hash> {
+pub struct Quota<K: Eq + Hash + Clone> {
     max: usize,
     max_each: usize,
     taken: Mutex<Taken<K>>,
@@ -29,14 +29,13 @@ impl<K: Eq + Hash + Clone> Quota<K> {
 
     /// One more for `key` until the share is dropped; `None` at a limit.
     pub fn take(self: &Arc<Self>, key: K) -> Option<Share<K>> {
-        let mut taken = self.lock();
-        let its = taken.by.get(&key).copied().unwrap_or(0);
-        if taken.all >= self.max || its >= self.max_each {
-            return None;
-        }
-        taken.all += 1;
-        taken.by.insert(key.clone(), its + 1);
-        Some(Share { quota: self.clone(), key })
+        let mut share = self.nothing(key);
+        share.resize(1).then_some(share)
+    }
+
+    /// A share for `key` with nothing in it yet.
+    pub fn nothing(self: &Arc<Self>, key: K) -> Share<K> {
+        Share { quota: self.clone(), key, size: 0 }
     }
 
     /// How many are taken.
@@ -50,24 +49,45 @@ impl<K: Eq + Hash + Clone> Quota<K> {
     }
 }
 
-/// One of a quota.
+/// Part of a quota.
 #[derive(Debug)]
-pub struct Share<K: Eq + Hash> {
+pub struct Share<K: Eq + Hash + Clone> {
     quota: Arc<Quota<K>>,
     key: K,
+    size: usize,
 }
 
-impl<K: Eq + Hash> Drop for Share<K> {
-    fn drop(&mut self) {
-        let mut taken = self.quota.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        taken.all = taken.all.saturating_sub(1);
-        let left = taken.by.get_mut(&self.key).map(|its| {
-            *its = its.saturating_sub(1);
-            *its
-        });
-        if left == Some(0) {
-            taken.by.remove(&self.key);
+impl<K: Eq + Hash + Clone> Share<K> {
+    /// Whose it is.
+    pub fn key(&self) -> &K {
+        &self.key
+    }
+
+    /// Has it be of this size; false, and it stays as it is, where that is more than before and beyond a limit.
+    pub fn resize(&mut self, size: usize) -> bool {
+        if size == self.size {
+            return true;
         }
+        let mut taken = self.quota.lock();
+        let others = taken.by.get(&self.key).map_or(0, |its| its - self.size);
+        let all = taken.all - self.size + size;
+        if size > self.size && (all > self.quota.max || others + size > self.quota.max_each) {
+            return false;
+        }
+        taken.all = all;
+        match others + size {
+            0 => _ = taken.by.remove(&self.key),
+            its => _ = taken.by.insert(self.key.clone(), its),
+        }
+        drop(taken);
+        self.size = size;
+        true
+    }
+}
+
+impl<K: Eq + Hash + Clone> Drop for Share<K> {
+    fn drop(&mut self) {
+        self.resize(0);
     }
 }
 
@@ -149,6 +169,25 @@ mod tests {
         assert!(quota.take("greedy").is_some());
         drop(held);
         assert!(quota.lock().by.is_empty(), "who has nothing is forgotten");
+    }
+
+    #[test]
+    fn shares_grow_and_shrink_within_the_limits() {
+        let quota = Quota::new(100, 60);
+        let (mut one, mut two, mut other) = (quota.nothing("a"), quota.nothing("a"), quota.nothing("b"));
+        let check = |expected: bool, all: usize, share: &mut Share<_>, size| {
+            assert_eq!(share.resize(size), expected, "{size}");
+            assert_eq!(quota.taken(), all, "{size}");
+        };
+        check(true, 40, &mut one, 40);
+        check(false, 40, &mut two, 21);
+        check(true, 60, &mut two, 20);
+        check(false, 60, &mut other, 41);
+        check(true, 100, &mut other, 40);
+        check(true, 90, &mut one, 30);
+        check(true, 100, &mut two, 30);
+        drop((one, two));
+        assert_eq!((quota.taken(), quota.lock().by.len()), (40, 1));
     }
 
     #[test]

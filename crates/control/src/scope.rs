@@ -133,8 +133,10 @@ impl Scopes {
                 used: used.clone(),
             })
             .collect();
+        // Proxies that say what they use do not wait for the disk.
+        drop(memory);
         write_atomically(&self.path, &serde_json::to_vec_pretty(&entries)?, Readers::All)?;
-        memory.stamp = fs::metadata(&self.path).ok().as_ref().map(Stamp::of);
+        self.lock().stamp = fs::metadata(&self.path).ok().as_ref().map(Stamp::of);
         Ok(())
     }
 

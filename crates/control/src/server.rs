@@ -103,6 +103,12 @@ pub enum ControlError {
     /// The gRPC server.
     #[error("the gRPC server failed: {0}")]
     Grpc(#[from] tokio::task::JoinError),
+    /// There is no thread for the translator.
+    #[error("no thread for the translator: {0}")]
+    Thread(io::Error),
+    /// The translator panicked. It is a defect; what it keeps of the proxies cannot be relied on any more.
+    #[error("the translator failed, please report this: {0}")]
+    Translator(String),
 }
 
 /// A control plane whose sockets are bound and whose configuration is read.
@@ -183,7 +189,7 @@ impl ControlPlane {
             secure_grpc: local("--secure-grpc-address", &secure_grpc)?,
             http: local("--http-address", &http)?,
         };
-        let proxies = Proxies::new(world.subscribe(), metrics.clone(), publish);
+        let proxies = Proxies::new(world.subscribe(), metrics.clone(), publish).map_err(ControlError::Thread)?;
         let parts = Parts {
             grpc,
             secure_grpc,
@@ -242,8 +248,9 @@ impl ControlPlane {
                 manager.stopping();
                 None
             }
-            result = &mut plain => Some(result),
-            result = &mut secure => Some(result),
+            result = &mut plain => Some(result.map_err(ControlError::Grpc)),
+            result = &mut secure => Some(result.map_err(ControlError::Grpc)),
+            reason = proxies.failed() => Some(Err(ControlError::Translator(reason))),
         };
         keeper.abort();
         proxies.close();
@@ -254,8 +261,7 @@ impl ControlPlane {
         catching_up.abort();
         scopes.write(SystemTime::now());
         match failed {
-            Some(Ok(())) => Ok(()),
-            Some(Err(error)) => Err(ControlError::Grpc(error)),
+            Some(result) => result,
             None => {
                 let drained = async {
                     let _ = plain.await;

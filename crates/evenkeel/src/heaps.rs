@@ -28,7 +28,7 @@ unsafe extern "C" {
 }
 
 /// What a control plane may ask for.
-pub(crate) const ALLOCATOR: Allocator = Allocator { enter, leave, renew, at_once: purge::at_once, give_back };
+pub(crate) const ALLOCATOR: Allocator = Allocator { enter, leave, renew, at_once: purge::at_once, give_back, collect };
 
 #[derive(Debug, Clone, Copy)]
 struct Heap(*mut c_void);

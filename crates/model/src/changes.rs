@@ -7,8 +7,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_base::hostname::Hostname;
+use evenkeel_base::spiffe::SpiffeId;
 use imbl::ordmap::DiffItem;
 
+use crate::service::{EndpointsByPort, all_take_mtls};
 use crate::workload::Pod;
 use crate::{DestinationRule, Key, List, RouteSet, Service, Snapshot, Workload};
 
@@ -81,10 +83,16 @@ impl Changes {
     fn add_endpoints(&mut self, old: &Snapshot, new: &Snapshot) {
         // Shared parts of the two maps are not looked at.
         for item in old.endpoints.diff(&new.endpoints) {
-            let (DiffItem::Add(place, _) | DiffItem::Remove(place, _) | DiffItem::Update { new: (place, _), .. }) =
-                item;
+            let (place, old, new) = match item {
+                DiffItem::Add(place, new) => (place, None, Some(&**new)),
+                DiffItem::Remove(place, old) => (place, Some(&**old), None),
+                DiffItem::Update { old: (_, old), new: (place, new) } => (place, Some(&**old), Some(&**new)),
+            };
             let (namespace, host) = place;
             self.exact.insert(Key::Endpoints(namespace.clone(), host.clone()));
+            if peers(old) != peers(new) {
+                self.exact.insert(Key::Peers(namespace.clone(), host.clone()));
+            }
         }
     }
 
@@ -129,6 +137,16 @@ impl Changes {
     pub fn reach_wide(&self) -> bool {
         wildcards(&self.rules).chain(wildcards(&self.routed)).next().is_some()
     }
+}
+
+/// What [`Key::Peers`] stands for: identities, and ports all of whose endpoints take mutual TLS.
+fn peers(by_port: Option<&EndpointsByPort>) -> (BTreeSet<&SpiffeId>, BTreeSet<u16>) {
+    let (mut identities, mut mutual) = (BTreeSet::new(), BTreeSet::new());
+    for (port, endpoints) in by_port.into_iter().flat_map(EndpointsByPort::iter) {
+        identities.extend(endpoints.iter().filter_map(|endpoint| endpoint.identity.as_ref()));
+        mutual.extend(all_take_mtls(endpoints).then_some(*port));
+    }
+    (identities, mutual)
 }
 
 /// The wildcards that cover a host, itself included if it is one: of `a.b.c` these are `*.b.c`, `*.c` and `*`.

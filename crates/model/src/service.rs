@@ -301,6 +301,11 @@ pub(crate) fn preferred<'a>(
 /// Endpoints of one service by the number of its port.
 pub type EndpointsByPort = SortedMap<u16, Vec<Endpoint>>;
 
+/// Whether there are any, and all of them take mutual TLS of the mesh.
+pub(crate) fn all_take_mtls(endpoints: &[Endpoint]) -> bool {
+    !endpoints.is_empty() && endpoints.iter().all(|endpoint| endpoint.mtls)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

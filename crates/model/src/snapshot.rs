@@ -11,7 +11,7 @@ use imbl::OrdMap;
 use crate::destination_rule::{RuleClient, applicable};
 use crate::index::{Index, covering, under_hosts_covering};
 use crate::policy;
-use crate::service::{EndpointsByPort, preferred};
+use crate::service::{EndpointsByPort, all_take_mtls, preferred};
 use crate::workload::{Pod, Selectable, selects};
 use crate::{
     AuthorizationAction, AuthorizationPolicy, DestinationRule, Endpoint, Gateway, GatewayRef, Grouped, Labels, List,
@@ -111,6 +111,11 @@ impl Snapshot {
         let known =
             by_port.into_iter().flat_map(|by_port| by_port.values()).flatten().filter_map(|e| e.identity.as_ref());
         known.map(ToString::to_string).chain(service.subject_alt_names.iter().map(|s| s.to_string())).collect()
+    }
+
+    /// Whether a service's port has endpoints, all of which take mutual TLS of the mesh.
+    pub fn all_take_mtls(&self, service: &Service, port: u16) -> bool {
+        all_take_mtls(self.endpoints(service, port))
     }
 
     /// The workload with this address.

@@ -23,6 +23,8 @@ pub enum Key {
     ServicesUnder(Hostname),
     /// The endpoints of the service of this namespace and host.
     Endpoints(Arc<str>, Hostname),
+    /// Whom a client meets there: their identities, and on which ports all of them take mutual TLS.
+    Peers(Arc<str>, Hostname),
     /// The DestinationRules whose host covers this one.
     DestinationRules(Hostname),
     /// The route sets with a host that covers this one.
@@ -126,10 +128,20 @@ impl<'a> Tracked<'a> {
         self.snapshot.ready_endpoints(service, port, labels)
     }
 
-    /// See [`Snapshot::identities`].
+    /// See [`Snapshot::identities`]. An endpoint that comes or goes seldom changes them.
     pub fn identities(self, service: &Service) -> BTreeSet<String> {
-        self.note_endpoints(service);
+        self.note_peers(service);
         self.snapshot.identities(service)
+    }
+
+    /// See [`Snapshot::all_take_mtls`].
+    pub fn all_take_mtls(self, service: &Service, port: u16) -> bool {
+        self.note_peers(service);
+        self.snapshot.all_take_mtls(service, port)
+    }
+
+    fn note_peers(self, service: &Service) {
+        self.reads.note(Key::Peers(service.namespace.clone(), service.host.clone()));
     }
 
     fn note_endpoints(self, service: &Service) {

@@ -72,8 +72,27 @@ pub fn inbounds(context: Context<'_>, out: &mut Output) {
     }
 }
 
-/// The clusters of a service: one per port, subset and kind of bytes.
+/// Whether a service's clusters contain its endpoints: the names that each proxy resolves.
+pub fn contain_endpoints(service: &Service) -> bool {
+    matches!(service.resolution, Resolution::Dns | Resolution::DnsRoundRobin)
+}
+
+/// The clusters of a service that learn of its endpoints elsewhere.
 pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
+    if !contain_endpoints(service) {
+        each(context, service, out);
+    }
+}
+
+/// The clusters of a service that contain its endpoints.
+pub fn with_endpoints(context: Context<'_>, service: &Service, out: &mut Output) {
+    if contain_endpoints(service) {
+        each(context, service, out);
+    }
+}
+
+/// One per port, subset and kind of bytes.
+fn each(context: Context<'_>, service: &Service, out: &mut Output) {
     let rule = context.destination_rule(service).map(AsRef::as_ref);
     for (port, carried) in context.ports(service) {
         let subsets = rule.into_iter().flat_map(|r| r.subsets.iter().map(Some));
@@ -413,8 +432,7 @@ fn auto_mtls(
         return;
     }
     // An original destination has no metadata to match on: mutual TLS only if every endpoint we know of takes it.
-    let endpoints = context.snapshot.endpoints(service, port.number);
-    if !endpoints.is_empty() && endpoints.iter().all(|e| e.mtls) {
+    if context.snapshot.all_take_mtls(service, port.number) {
         cluster.transport_socket = Some(mutual);
     }
 }

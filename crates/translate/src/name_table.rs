@@ -37,9 +37,22 @@ pub struct NameInfo {
     pub namespace: String,
 }
 
-/// The names of a service and of its Pods: entries of the table, or for each a table with nothing else in it that answers
-/// to the host and its shorter forms.
+/// The name of a service that has addresses of its own.
 pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
+    if !service.headless {
+        names(context, service, out);
+    }
+}
+
+/// The names of a headless service, whose addresses are those of its endpoints, and of its Pods.
+pub fn of_endpoints(context: Context<'_>, service: &Service, out: &mut Output) {
+    if service.headless {
+        names(context, service, out);
+    }
+}
+
+/// Entries of the table, or for each a table with nothing else in it that answers to the host and its shorter forms.
+fn names(context: Context<'_>, service: &Service, out: &mut Output) {
     let Some(info) = name_info(context, service) else { return };
     let short_names = service.short_names(&context);
     for (pod, info) in pods(context, service) {

@@ -77,7 +77,8 @@ impl ResourceType {
         matches!(self, Self::VirtualHost | Self::NameTable)
     }
 
-    pub(crate) const fn index(self) -> usize {
+    /// Its place in [`ALL`](Self::ALL).
+    pub const fn index(self) -> usize {
         self as usize
     }
 }

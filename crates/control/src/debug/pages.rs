@@ -36,8 +36,10 @@ pub struct Pages {
 /// A proxy that has not answered a response for so long counts as one that does not answer.
 const ACK_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The page that is made off the runtime's threads.
+/// The page that reads the history on disk.
 pub(super) const HISTORY: &str = "/debug/history";
+/// The page that probes ask for.
+pub(super) const READY: &str = "/ready";
 
 /// Status, content type, body.
 pub(super) type Page = (StatusCode, &'static str, String);
@@ -76,7 +78,7 @@ impl Pages {
     pub fn page(&self, path: &str, query: &str) -> Page {
         match path {
             "/metrics" => (StatusCode::OK, "text/plain; version=0.0.4", self.metrics()),
-            "/ready" => (StatusCode::OK, "text/plain", "ready\n".to_owned()),
+            READY => (StatusCode::OK, "text/plain", "ready\n".to_owned()),
             "/debug" | "/debug/" | "/" => (StatusCode::OK, "text/plain", index()),
             "/debug/proxies" => (StatusCode::OK, "text/html; charset=utf-8", convergence::page(&self.syncz())),
             "/debug/syncz" => json_page(&self.syncz()),
@@ -140,7 +142,7 @@ impl Pages {
                 "address": report.client.peer.map(|address| address.to_string()),
                 "identity": report.client.identity.as_ref().map(ToString::to_string),
                 "connected_at": report.client.since.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
-                "resources": report.resources.len(),
+                "resources": report.resources().len(),
             })
         };
         json!({ "proxies": self.proxies.reports().iter().map(one).collect::<Vec<_>>() })
@@ -295,8 +297,9 @@ impl Pages {
         };
         let schema = Schema::acquire();
         let mut dump = serde_json::Map::new();
+        let resources = report.resources();
         dump.insert("proxy".to_owned(), json!(report.client.node));
-        dump.insert("generation".to_owned(), json!(report.resources.generation));
+        dump.insert("generation".to_owned(), json!(resources.generation));
         for kind in ResourceType::ALL {
             let one = |resource: &Arc<evenkeel_xds::Resource>| {
                 json!({
@@ -306,7 +309,7 @@ impl Pages {
                     "resource": json::any_to_json(&schema, &resource.any()),
                 })
             };
-            let all: Vec<Value> = report.resources.of(kind).values().map(one).collect();
+            let all: Vec<Value> = resources.of(kind).values().map(one).collect();
             if !all.is_empty() {
                 dump.insert(kind.short_name().to_owned(), Value::Array(all));
             }

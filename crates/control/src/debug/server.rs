@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use super::Pages;
-use super::pages::{HISTORY, Page};
+use super::pages::{HISTORY, Page, READY};
 
 /// Connections at a time; more wait in the kernel's backlog.
 const MAX_CONNECTIONS: usize = 256;
@@ -25,20 +25,24 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 /// Questions about the past that are worked on at a time; more wait their turn.
 const MAX_HISTORIES: usize = 1;
+/// Other pages that are written at a time; more wait their turn.
+const MAX_PAGES: usize = 2;
+/// How long a page waits for its turn.
+const TURN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause after an accept that failed for want of file descriptors or memory.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// Serves the pages until the task is dropped.
 pub async fn serve(listener: TcpListener, pages: Arc<Pages>) {
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let histories = Arc::new(Semaphore::new(MAX_HISTORIES));
+    let turns = Arc::new(Turns { pages: Semaphore::new(MAX_PAGES), histories: Semaphore::new(MAX_HISTORIES) });
     loop {
         let Ok(slot) = slots.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, address)) => {
-                let (pages, histories) = (pages.clone(), histories.clone());
+                let (pages, turns) = (pages.clone(), turns.clone());
                 tokio::spawn(async move {
-                    connection(stream, address, &pages, &histories).await;
+                    connection(stream, address, &pages, &turns).await;
                     drop(slot);
                 });
             }
@@ -50,9 +54,16 @@ pub async fn serve(listener: TcpListener, pages: Arc<Pages>) {
     }
 }
 
-async fn connection(stream: TcpStream, address: SocketAddr, pages: &Arc<Pages>, histories: &Semaphore) {
+/// Whose page is written next.
+#[derive(Debug)]
+struct Turns {
+    pages: Semaphore,
+    histories: Semaphore,
+}
+
+async fn connection(stream: TcpStream, address: SocketAddr, pages: &Arc<Pages>, turns: &Turns) {
     let service = service_fn(async |request: Request<Incoming>| {
-        let (status, kind, body) = answer(pages, histories, &request).await;
+        let (status, kind, body) = answer(pages, turns, &request).await;
         Ok::<_, Infallible>(response(status, kind, body))
     });
     let served = hyper::server::conn::http1::Builder::new()
@@ -66,18 +77,27 @@ async fn connection(stream: TcpStream, address: SocketAddr, pages: &Arc<Pages>, 
     }
 }
 
-async fn answer<B>(pages: &Arc<Pages>, histories: &Semaphore, request: &Request<B>) -> Page {
+async fn answer<B>(pages: &Arc<Pages>, turns: &Turns, request: &Request<B>) -> Page {
     let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return (StatusCode::METHOD_NOT_ALLOWED, "text/plain", "only GET is served here\n".to_owned());
     }
-    if path != HISTORY {
+    // Whoever asks whether it lives gets his answer whatever others ask.
+    if path == READY {
         return pages.page(path, query);
     }
-    let _turn = histories.acquire().await;
-    let (pages, query) = (pages.clone(), query.to_owned());
-    let made = tokio::task::spawn_blocking(move || pages.history(&query)).await;
-    made.unwrap_or_else(|error| (StatusCode::INTERNAL_SERVER_ERROR, "text/plain", format!("{error}\n")))
+    let turn = if path == HISTORY { turns.histories.acquire() } else { turns.pages.acquire() };
+    let Ok(_turn) = tokio::time::timeout(TURN_TIMEOUT, turn).await else {
+        let text = "other pages are being written; ask again later\n".to_owned();
+        return (StatusCode::SERVICE_UNAVAILABLE, "text/plain", text);
+    };
+    // Off the runtime's threads: a page of ten thousand proxies takes as long as telling a thousand of a change.
+    let (pages, path, query) = (pages.clone(), path.to_owned(), query.to_owned());
+    let made = tokio::task::spawn_blocking(move || match &*path {
+        HISTORY => pages.history(&query),
+        _ => pages.page(&path, &query),
+    });
+    made.await.unwrap_or_else(|error| (StatusCode::INTERNAL_SERVER_ERROR, "text/plain", format!("{error}\n")))
 }
 
 fn response(status: StatusCode, kind: &'static str, body: String) -> Response<Full<Bytes>> {

@@ -1,12 +1,16 @@
 use std::path::Path;
+use std::pin::pin;
+use std::task::Poll;
 
 use evenkeel_model::{AddressBook, Builder, MeshConfig};
 use evenkeel_testkit::objects::whole_service;
-use evenkeel_translate::{ClientKind, ProxyKind};
+use evenkeel_translate::{ClientKind, ProxyKind, Translator};
 use evenkeel_xds::ResourceType;
 use evenkeel_xds::pb::envoy::service::discovery::v3::DeltaDiscoveryRequest;
 use evenkeel_xds::server::{Announcement, delta};
+use tokio::sync::oneshot;
 
+use super::mailbox::Work;
 use super::*;
 use crate::world::Noticed;
 
@@ -24,36 +28,52 @@ impl Mesh {
         let snapshot = builder.apply_files(files.map(|(name, text)| parsed(&name, &text)).collect::<Vec<_>>()).snapshot;
         let (worlds, world) = watch::channel(Arc::new(world(1, snapshot)));
         let options = PublishOptions { first_pushes: 100, compare: true };
-        Self { builder, worlds, proxies: Proxies::new(world, Arc::default(), options) }
+        let proxies = Proxies::new(world, Arc::default(), options).expect("a thread");
+        Self { builder, worlds, proxies }
     }
 
+<<<<<<< HEAD
     fn write(&mut self, name: &str, text: &str) {
         let snapshot = self.builder.apply_files(vec![parsed(name, text)]).snapshot;
+=======
+    async fn write(&mut self, name: &str, text: &str) {
+        self.change(name, text);
+        self.proxies.publish().await;
+        self.check_invariants().await;
+    }
+
+    /// Another world, which nobody is told of yet.
+    fn change(&mut self, name: &str, text: &str) {
+        let snapshot = self.builder.apply(vec![parsed(name, text)]).snapshot;
+>>>>>>> h-control
         let generation = self.worlds.borrow().generation + 1;
         self.worlds.send_replace(Arc::new(world(generation, snapshot)));
-        self.proxies.publish();
-        self.check_invariants();
+    }
+
+    /// Asks the translator, when it has forgotten those who have gone.
+    async fn ask<T: Send + 'static>(&self, question: impl FnOnce(&mut Translator) -> T + Send + 'static) -> T {
+        let (told, answer) = oneshot::channel();
+        self.proxies.mailbox.ask(move |translator| _ = told.send(question(translator)));
+        answer.await.expect("an answer")
+    }
+
+    /// Keeps the translator busy until the value is dropped.
+    async fn busy(&self) -> std::sync::mpsc::Sender<()> {
+        let (free, wait) = std::sync::mpsc::channel();
+        let (begun, begins) = oneshot::channel();
+        self.proxies.mailbox.ask(move |_| {
+            _ = begun.send(());
+            _ = wait.recv();
+        });
+        begins.await.expect("it is busy");
+        free
     }
 
     /// Every stream is to hold what the translator says, and nothing is kept for streams that are gone.
-    fn check_invariants(&self) {
+    async fn check_invariants(&self) {
         assert_eq!(self.proxies.metrics.mismatches.load(Relaxed), 0);
-        let (translator, state) = (lock(&self.proxies.translator), lock(&self.proxies.state));
-        let mut classes = BTreeMap::new();
-        for (id, stream) in &state.streams {
-            let known = translator.joined(&stream.client.view).expect("it joined");
-            let (holding, shared) = state.held_by(*id).expect("it is there");
-            let (held, known) = (holding.over(&shared), known.set());
-            assert!(
-                held.diff(&known).next().is_none() && held.generation == known.generation,
-                "{}",
-                stream.client.node
-            );
-            *classes.entry(holding.class).or_insert(0) += 1;
-        }
-        let counted: BTreeMap<_, _> = state.classes.iter().map(|(id, class)| (*id, class.streams)).collect();
-        assert_eq!(counted, classes);
-        assert_eq!(state.by_view.values().map(BTreeSet::len).sum::<usize>(), state.streams.len());
+        let streams = self.proxies.streams.clone();
+        self.ask(move |translator| streams.check_invariants(translator)).await;
     }
 }
 
@@ -76,6 +96,21 @@ fn world(generation: u64, snapshot: Arc<evenkeel_model::Snapshot>) -> World {
     }
 }
 
+fn client(number: u8, app: &str) -> Client {
+    let view = ProxyView {
+        kind: ProxyKind::Sidecar,
+        addresses: vec![[10, 1, 0, number].into()],
+        pod: format!("w-{number}").into(),
+        namespace: "shop".into(),
+        service_account: "default".into(),
+        labels: [("app".to_owned(), app.to_owned())].into(),
+        client_kind: ClientKind::EvenkeelLearned,
+        takes_proxy_protocol: false,
+    };
+    let (node, program) = (format!("w-{number}"), String::new());
+    Client { node, program, view, peer: None, identity: None, since: SystemTime::now() }
+}
+
 /// A proxy that subscribes to clusters by name.
 struct Proxy {
     session: Session,
@@ -84,26 +119,8 @@ struct Proxy {
 
 impl Proxy {
     async fn new(mesh: &Mesh, number: u8, app: &str, services: &[usize]) -> Self {
-        let view = ProxyView {
-            kind: ProxyKind::Sidecar,
-            addresses: vec![[10, 1, 0, number].into()],
-            pod: format!("w-{number}").into(),
-            namespace: "shop".into(),
-            service_account: "default".into(),
-            labels: [("app".to_owned(), app.to_owned())].into(),
-            client_kind: ClientKind::EvenkeelLearned,
-            takes_proxy_protocol: false,
-        };
-        let client = Client {
-            node: format!("w-{number}"),
-            program: String::new(),
-            view,
-            peer: None,
-            identity: None,
-            since: SystemTime::now(),
-        };
         let first = mesh.proxies.admit(None).await.expect("leave");
-        let session = mesh.proxies.connect(client, first).expect("a session");
+        let session = mesh.proxies.connect(client(number, app), first).await.expect("a session");
         let mut proxy = Self { session, stream: delta::Stream::new(Announcement::default()) };
         proxy.look();
         for kind in [ResourceType::Cluster, ResourceType::Endpoint] {
@@ -116,7 +133,7 @@ impl Proxy {
         }
         proxy.stream.note_interest(&proxy.session.interest);
         proxy.look();
-        mesh.check_invariants();
+        mesh.check_invariants().await;
         proxy
     }
 
@@ -156,26 +173,27 @@ async fn only_those_whom_a_change_concerns_are_told() {
         Proxy::new(&mesh, 2, "a", &[0, 1]).await,
         Proxy::new(&mesh, 3, "b", &[1, 2, 3]).await,
     ];
-    let mut check = |mesh: &mut Mesh, name: &str, text: &str, expected: [bool; 3]| {
-        mesh.write(name, text);
+    let moved = whole_service(1).replace("198.51.", "203.0.");
+    for (name, text, expected) in [
+        ("s1.yaml", moved, [false, true, true]),
+        ("s9.yaml", whole_service(9), [false; 3]),
+        ("s3.yaml", whole_service(3), [false, false, true]),
+        ("s0.yaml", String::new(), [true, true, false]),
+    ] {
+        mesh.write(name, &text).await;
         let found = all.each_ref().map(Proxy::is_told);
         all.iter_mut().zip(found).filter(|(_, told)| *told).for_each(|(proxy, _)| drop(proxy.look()));
         assert_eq!(found, expected, "{text}");
-    };
-    let moved = |n: usize| whole_service(n).replace("198.51.", "203.0.");
-    check(&mut mesh, "s1.yaml", &moved(1), [false, true, true]);
-    check(&mut mesh, "s9.yaml", &whole_service(9), [false; 3]);
-    check(&mut mesh, "s3.yaml", &whole_service(3), [false, false, true]);
-    check(&mut mesh, "s0.yaml", "", [true, true, false]);
+    }
     assert_eq!(told(&mesh), [5, 5, 4]);
     // What they were not told of they find when they look, and some time later they are told to.
     assert!(all[0].endpoints(9).is_some());
     assert!(!all[1].is_told() && !all[2].is_told());
-    mesh.proxies.tell_those_behind();
+    mesh.proxies.streams.tell_those_behind();
     assert!(all.iter().all(Proxy::is_told));
     assert_eq!(told(&mesh), [5, 5, 4], "nothing was said of a change");
     all.iter_mut().for_each(|proxy| drop(proxy.look()));
-    mesh.proxies.tell_those_behind();
+    mesh.proxies.streams.tell_those_behind();
     assert!(!all.iter().any(Proxy::is_told), "once");
 }
 
@@ -192,25 +210,25 @@ async fn proxies_that_change_their_class_follow_the_new_one() {
         Proxy::new(&mesh, 2, "b", &[0, 1]).await,
         Proxy::new(&mesh, 3, "b", &[2]).await,
     ];
-    let classes = |mesh: &Mesh| lock(&mesh.proxies.state).classes.len();
+    let classes = |mesh: &Mesh| mesh.proxies.streams.classes();
     assert_eq!(classes(&mesh), 1);
-    mesh.write("rule.yaml", RULE_FOR_B);
+    mesh.write("rule.yaml", RULE_FOR_B).await;
     assert_eq!(classes(&mesh), 2);
     assert_eq!(all.each_ref().map(Proxy::is_told), [false, true, false]);
     let clusters = all.each_mut().map(|proxy| proxy.look().get(ResourceType::Cluster, &cluster(1)).cloned());
     assert!(clusters[1] == clusters[2] && clusters[0] != clusters[1]);
-    mesh.write("s0.yaml", &whole_service(0).replace("198.51.", "203.0."));
+    mesh.write("s0.yaml", &whole_service(0).replace("198.51.", "203.0.")).await;
     assert_eq!(all.each_ref().map(Proxy::is_told), [false, true, false]);
     // One comes that splits a class by being there, and one that joins it.
     let others = [Proxy::new(&mesh, 4, "c", &[1]).await, Proxy::new(&mesh, 5, "b", &[1]).await];
-    mesh.write("rule.yaml", "");
+    mesh.write("rule.yaml", "").await;
     all.iter_mut().for_each(|proxy| drop(proxy.look()));
-    mesh.write("s2.yaml", &whole_service(2).replace("198.51.", "203.0."));
+    mesh.write("s2.yaml", &whole_service(2).replace("198.51.", "203.0.")).await;
     assert_eq!(all.each_ref().map(Proxy::is_told), [false, false, true]);
     drop(all);
-    mesh.check_invariants();
+    mesh.check_invariants().await;
     drop(others);
-    mesh.check_invariants();
+    mesh.check_invariants().await;
     assert_eq!(classes(&mesh), 0);
 }
 
@@ -223,8 +241,8 @@ async fn what_is_built_anew_replaces_what_streams_hold() {
     let snapshot = mesh.builder.rebuild(told).snapshot;
     let generation = mesh.worlds.borrow().generation;
     mesh.worlds.send_replace(Arc::new(world(generation, snapshot)));
-    mesh.proxies.rebuild();
-    mesh.check_invariants();
+    mesh.proxies.rebuild().await;
+    mesh.check_invariants().await;
     assert!(all.iter().all(Proxy::is_told), "they let go of what was");
     for (proxy, before) in all.iter_mut().zip(before) {
         let now = proxy.look();
@@ -232,20 +250,20 @@ async fn what_is_built_anew_replaces_what_streams_hold() {
         let (now, before) = (now.of(ResourceType::Cluster), before.of(ResourceType::Cluster));
         assert!(now.values().zip(before.values()).all(|(now, before)| !Arc::ptr_eq(now, before)));
     }
-    mesh.write("s1.yaml", &whole_service(1).replace("198.51.", "203.0."));
+    mesh.write("s1.yaml", &whole_service(1).replace("198.51.", "203.0.")).await;
     assert_eq!(all.each_ref().map(Proxy::is_told), [true, false]);
 }
 
 #[tokio::test]
 async fn who_goes_while_it_waits_is_counted_no_more() {
     let (_worlds, world) = watch::channel(Arc::new(world(1, Arc::default())));
-    let proxies = Proxies::new(world, Arc::default(), PublishOptions { first_pushes: 1, compare: false });
+    let options = PublishOptions { first_pushes: 1, compare: false };
+    let proxies = Proxies::new(world, Arc::default(), options).expect("a thread");
     let waiting = || proxies.metrics.waiting_streams.load(Relaxed);
     let first = proxies.admit(None).await.expect("leave");
     let id = SpiffeId::new("cluster.local", "shop", "web").expect("an identity");
     let mut second = Box::pin(proxies.admit(Some(&id)));
-    let pending = std::future::poll_fn(|cx| std::task::Poll::Ready(second.as_mut().poll(cx).is_pending())).await;
-    assert!(pending, "it has to wait");
+    assert!(is_pending(second.as_mut()).await, "it has to wait");
     assert_eq!(waiting(), 1);
     drop(second);
     assert_eq!(waiting(), 0);
@@ -254,4 +272,176 @@ async fn who_goes_while_it_waits_is_counted_no_more() {
     drop(first);
     proxies.admit(None).await.expect("leave");
     assert_eq!(waiting(), 0);
+}
+
+/// Polls it once.
+async fn is_pending(mut future: std::pin::Pin<&mut impl Future>) -> bool {
+    std::future::poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_pending())).await
+}
+
+#[tokio::test]
+async fn nobody_waits_for_the_translator_but_who_joins() {
+    let mut mesh = Mesh::new(3);
+    let mut proxy = Proxy::new(&mesh, 1, "a", &[0, 1]).await;
+    let other = Proxy::new(&mesh, 2, "a", &[0]).await;
+    let busy = mesh.busy().await;
+    // All that streams and pages do goes on meanwhile.
+    assert!(proxy.endpoints(1).is_some());
+    (proxy.session.on_status)(Status::default());
+    drop(other);
+    assert_eq!((mesh.proxies.reports().len(), mesh.proxies.take_settled().len()), (1, 0));
+    mesh.proxies.streams.tell_those_behind();
+    // Of several worlds only the last is followed.
+    let before = mesh.proxies.published();
+    for n in 0..3 {
+        mesh.change("s1.yaml", &whole_service(1).replace("198.51.", &format!("203.{n}.")));
+        let mut publishing = pin!(mesh.proxies.publish());
+        assert!(is_pending(publishing.as_mut()).await);
+    }
+    let admitted = mesh.proxies.admit(None).await.expect("leave");
+    let mut joining = pin!(mesh.proxies.connect(client(3, "a"), admitted));
+    assert!(is_pending(joining.as_mut()).await);
+    assert_eq!(mesh.proxies.metrics.waiting_streams.load(Relaxed), 1);
+    assert_eq!(mesh.proxies.published(), before);
+    drop(busy);
+    let _session = joining.await.expect("a session");
+    mesh.check_invariants().await;
+    assert_eq!(mesh.proxies.published(), before + 3);
+    assert_eq!(told(&mesh), [before + 3, before + 3]);
+    assert_eq!(mesh.proxies.metrics.waiting_streams.load(Relaxed), 0);
+}
+
+#[tokio::test]
+async fn who_goes_while_it_joins_leaves_nothing_behind() {
+    let mesh = Mesh::new(1);
+    for answered in [false, true] {
+        let busy = mesh.busy().await;
+        let admitted = mesh.proxies.admit(None).await.expect("leave");
+        let mut joining = Box::pin(mesh.proxies.connect(client(1, "a"), admitted));
+        assert!(is_pending(joining.as_mut()).await);
+        match answered {
+            // The answer is there, and nobody looks at it.
+            true => {
+                drop(busy);
+                while mesh.proxies.reports().is_empty() {
+                    tokio::task::yield_now().await;
+                }
+                drop(joining);
+            }
+            false => {
+                drop(joining);
+                drop(busy);
+            }
+        }
+        mesh.check_invariants().await;
+        assert_eq!((mesh.proxies.reports().len(), mesh.proxies.streams.classes()), (0, 0), "answered: {answered}");
+        let view = client(1, "a").view;
+        assert!(mesh.ask(move |translator| translator.joined(&view).is_none()).await, "answered: {answered}");
+    }
+}
+
+#[tokio::test]
+async fn a_full_mailbox_keeps_those_waiting_who_come() {
+    let mesh = Mesh::new(1);
+    let busy = mesh.busy().await;
+    let mailbox = Arc::new(Mailbox::with_room(2));
+    let mut joining = Vec::new();
+    for number in 0..5 {
+        let admitted = mesh.proxies.admit(None).await.expect("leave");
+        joining.push(Box::pin(mailbox.join(client(number, "a"), admitted)));
+    }
+    for join in &mut joining {
+        assert!(is_pending(join.as_mut()).await);
+    }
+    assert_eq!(mailbox.waiting(), 2);
+    // One is taken: there is room for the next.
+    match mailbox.next(false) {
+        Some(Work::Join(join)) => assert!(join.answer.send(Err(ConnectError::TooMany)).is_ok()),
+        work => panic!("a join, not {work:?}"),
+    }
+    for join in &mut joining[2..] {
+        assert!(is_pending(join.as_mut()).await);
+    }
+    assert_eq!(mailbox.waiting(), 2);
+    mailbox.close();
+    for (number, join) in joining.into_iter().enumerate() {
+        let expected = if number == 0 { ConnectError::TooMany } else { ConnectError::Closed };
+        assert_eq!(join.await.expect_err("no session"), expected, "{number}");
+    }
+    assert!(mailbox.next(false).is_none());
+    drop(busy);
+}
+
+#[tokio::test]
+async fn the_world_comes_before_those_who_join_but_not_for_ever() {
+    let mesh = Mesh::new(1);
+    let mailbox = Arc::new(Mailbox::default());
+    let mut joining = Vec::new();
+    for number in 0..3 {
+        let admitted = mesh.proxies.admit(None).await.expect("leave");
+        joining.push(Box::pin(mailbox.join(client(number, "a"), admitted)));
+    }
+    for join in &mut joining {
+        assert!(is_pending(join.as_mut()).await);
+    }
+    let mut order = String::new();
+    for _ in 0..6 {
+        // There is another world again and again.
+        mailbox.publish();
+        mailbox.publish();
+        order.push(match mailbox.next(order.ends_with('p')) {
+            Some(Work::Publish) => 'p',
+            Some(Work::Join(_)) => 'j',
+            _ => '?',
+        });
+    }
+    assert_eq!(order, "pjpjpj");
+    mailbox.left(Arc::new(client(9, "a").view));
+    assert!(matches!(mailbox.next(false), Some(Work::Leave(views)) if views.len() == 1), "those who go come first");
+}
+
+#[tokio::test]
+async fn a_translator_that_panics_is_told_of() {
+    let mesh = Mesh::new(1);
+    let proxy = Proxy::new(&mesh, 1, "a", &[0]).await;
+    let mut failed = pin!(mesh.proxies.failed());
+    assert!(is_pending(failed.as_mut()).await);
+    mesh.proxies.mailbox.ask(|_| panic!("for the test"));
+    assert_eq!(failed.await, "for the test");
+    let admitted = mesh.proxies.admit(None).await.expect("leave");
+    let refused = mesh.proxies.connect(client(2, "a"), admitted).await.expect_err("nobody can come any more");
+    assert_eq!(refused, ConnectError::Closed);
+    mesh.proxies.publish().await;
+    mesh.proxies.rebuild().await;
+    drop(proxy);
+}
+
+#[tokio::test]
+async fn the_streams_of_an_identity_share_what_their_names_may_take() {
+    let mesh = Mesh::new(1);
+    let session = async |number: u8, account: Option<&str>| {
+        let identity = account.map(|name| SpiffeId::new("cluster.local", "shop", name).expect("an identity"));
+        let admitted = mesh.proxies.admit(identity.as_ref()).await.expect("leave");
+        let client = Client { identity, ..client(number, "a") };
+        mesh.proxies.connect(client, admitted).await.expect("a session")
+    };
+    let over = || mesh.proxies.metrics.streams_over_names.load(Relaxed);
+    let half = MAX_NAME_BYTES_PER_IDENTITY / 2;
+    let (mut one, mut two) = (session(1, Some("web")).await, session(2, Some("web")).await);
+    let mut other = session(3, Some("other")).await;
+    let mut nobody = session(4, None).await;
+    assert!((one.on_names)(half).is_ok() && (two.on_names)(half).is_ok());
+    let refused = (two.on_names)(half + 1).expect_err("too much");
+    assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
+    assert_eq!(
+        refused.message(),
+        "streams of spiffe://cluster.local/ns/shop/sa/web may keep names of 512 MiB subscribed at a time"
+    );
+    assert_eq!(over(), 1);
+    assert!((other.on_names)(2 * half).is_ok() && (nobody.on_names)(3 * half).is_ok());
+    // What is given up, or gone, is there for the others.
+    assert!((one.on_names)(half - 1).is_ok() && (two.on_names)(half + 1).is_ok());
+    drop(two);
+    assert!((one.on_names)(2 * half).is_ok());
+    assert_eq!(over(), 1);
 }

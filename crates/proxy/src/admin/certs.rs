@@ -9,15 +9,22 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde_json::{Value as Json, json};
 
+use super::apart::{Deadline, Drawing};
 use super::config_dump::rfc3339;
 use super::{Admin, Query, Reply};
 
 const DAY_SECONDS: u64 = 24 * 60 * 60;
 
-pub(super) fn page(admin: &Admin, _: &Query) -> Reply {
+pub(super) fn page(admin: &Admin, _: &Query) -> Result<Drawing, Reply> {
     let state = admin.shared.state.borrow();
-    let secrets = state.records.values().filter_map(|record| record.public_secret.as_ref());
-    let certificates: Vec<Json> = secrets
+    let secrets: Vec<Secret> = state.records.values().filter_map(|record| record.public_secret.clone()).collect();
+    Ok(Box::new(move |deadline| draw(&secrets, deadline)))
+}
+
+fn draw(secrets: &[Secret], deadline: &Deadline) -> Reply {
+    // What is drawn too late is not used.
+    let in_time = secrets.iter().take_while(|_| !deadline.is_over());
+    let certificates: Vec<Json> = in_time
         .filter_map(|secret| {
             let (certificates, roots) = match secret.r#type.as_ref()? {
                 Type::TlsCertificate(tls) => (described(secret, tls.certificate_chain.as_ref()), Vec::new()),

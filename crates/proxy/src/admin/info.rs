@@ -1,15 +1,16 @@
 //! `/ready`, `/server_info`, `/listeners`, `/scope`, `/workers`, `/xds`.
 
-use evenkeel_xds::Schema;
 use evenkeel_xds::json::to_json;
+use evenkeel_xds::{ResourceType, Schema};
 use http::StatusCode;
 use serde_json::json;
 
 use super::apart::Drawing;
 use super::{Admin, Query, Reply};
 use crate::scope::ScopeEntry;
-use crate::state::Phase;
-use crate::worker::WorkerSnapshot;
+use crate::state::{Phase, Record, StreamState};
+use crate::subscribe::StreamKey;
+use crate::worker::{BoundListener, WorkerSnapshot};
 
 /// `evenkeel/VERSION`, in the shape Envoy's version has there.
 pub(super) fn version() -> String {
@@ -75,9 +76,16 @@ fn draw_scope(entries: &[ScopeEntry], wants_json: bool) -> Reply {
     Reply::text(lines.collect::<String>())
 }
 
-pub(super) fn listeners(admin: &Admin, query: &Query) -> Reply {
-    let listeners = admin.shared.state.borrow().pool.listeners();
-    if query.wants_json() {
+pub(super) fn listeners(admin: &Admin, query: &Query) -> Result<Drawing, Reply> {
+    let (mut listeners, wants_json) = (admin.shared.state.borrow().pool.bound(), query.wants_json());
+    Ok(Box::new(move |_| {
+        listeners.sort_by(|a, b| a.name.cmp(&b.name));
+        draw_listeners(&listeners, wants_json)
+    }))
+}
+
+fn draw_listeners(listeners: &[BoundListener], wants_json: bool) -> Reply {
+    if wants_json {
         let statuses: Vec<_> = listeners
             .iter()
             .map(|listener| {
@@ -93,11 +101,13 @@ pub(super) fn listeners(admin: &Admin, query: &Query) -> Reply {
     )
 }
 
-pub(super) fn workers(admin: &Admin, query: &Query) -> Reply {
-    let (workers, looks) = {
-        let state = admin.shared.state.borrow();
-        (state.pool.workers(), state.pool.looks())
-    };
+pub(super) fn workers(admin: &Admin, query: &Query) -> Result<Drawing, Reply> {
+    let state = admin.shared.state.borrow();
+    let (workers, looks, wants_json) = (state.pool.workers(), state.pool.looks(), query.wants_json());
+    Ok(Box::new(move |_| draw_workers(&workers, looks, wants_json)))
+}
+
+fn draw_workers(workers: &[WorkerSnapshot], looks: u32, wants_json: bool) -> Reply {
     let columns: [(&str, Column); 7] = [
         ("connections_active", |worker| f64::from(worker.connections_active)),
         ("connections_total", |worker| worker.connections_total as f64),
@@ -108,7 +118,7 @@ pub(super) fn workers(admin: &Admin, query: &Query) -> Reply {
         ("busy_%", |worker| worker.busy_share * 100.0),
     ];
     let uneven = |column: Column| max_over_mean(workers.iter().map(column));
-    if query.wants_json() {
+    if wants_json {
         let rows: Vec<_> = workers
             .iter()
             .map(|worker| {
@@ -134,7 +144,7 @@ pub(super) fn workers(admin: &Admin, query: &Query) -> Reply {
         format!("{first:>8}{}\n", cells.collect::<String>())
     };
     let mut text = line("worker", columns.map(|(name, _)| name.to_owned()));
-    for worker in &workers {
+    for worker in workers {
         let cells = columns.map(|(name, column)| match name {
             "busy_s" => format!("{:.3}", column(worker)),
             "busy_%" => format!("{:.1}", column(worker)),
@@ -158,28 +168,57 @@ fn max_over_mean(values: impl Iterator<Item = f64> + Clone) -> Option<f64> {
     (sum > 0.0).then(|| max * values.count() as f64 / sum)
 }
 
-pub(super) fn xds(admin: &Admin, _: &Query) -> Reply {
+pub(super) fn xds(admin: &Admin, _: &Query) -> Result<Drawing, Reply> {
     let state = admin.shared.state.borrow();
-    let streams: Vec<_> = state
-        .streams
-        .iter()
-        .map(|(key, stream)| {
-            json!({"stream": key.to_string(), "connected": stream.connected, "last_error": stream.last_error})
+    let of_stream = |(key, stream): (&StreamKey, &StreamState)| Stream {
+        key: key.clone(),
+        connected: stream.connected,
+        last_error: stream.last_error.clone(),
+    };
+    let of_record = |((kind, name), record): (&(ResourceType, String), &Record)| {
+        let refused = record.refused.as_ref()?;
+        Some(Refused {
+            kind: *kind,
+            name: name.clone(),
+            reason: refused.reason.clone(),
+            version: refused.version.clone(),
+            in_use: record.version.clone(),
         })
-        .collect();
-    let refused: Vec<_> = state
-        .records
-        .iter()
-        .filter_map(|((kind, name), record)| {
-            let refused = record.refused.as_ref()?;
-            Some(json!({
-                "type": kind.short_name(),
-                "name": name,
-                "reason": refused.reason,
-                "version_refused": refused.version,
-                "version_in_use": record.version,
-            }))
+    };
+    let streams: Vec<Stream> = state.streams.iter().map(of_stream).collect();
+    let refused: Vec<Refused> = state.records.iter().filter_map(of_record).collect();
+    Ok(Box::new(move |_| draw_xds(&streams, &refused)))
+}
+
+/// A stream to a control plane.
+struct Stream {
+    key: StreamKey,
+    connected: bool,
+    last_error: Option<String>,
+}
+
+/// A resource that was refused.
+struct Refused {
+    kind: ResourceType,
+    name: String,
+    reason: String,
+    version: String,
+    in_use: String,
+}
+
+fn draw_xds(streams: &[Stream], refused: &[Refused]) -> Reply {
+    let stream = |stream: &Stream| json!({"stream": stream.key.to_string(), "connected": stream.connected, "last_error": stream.last_error});
+    let refusal = |refused: &Refused| {
+        json!({
+            "type": refused.kind.short_name(),
+            "name": refused.name,
+            "reason": refused.reason,
+            "version_refused": refused.version,
+            "version_in_use": refused.in_use,
         })
-        .collect();
-    Reply::json(&json!({ "streams": streams, "refused": refused }))
+    };
+    Reply::json(&json!({
+        "streams": streams.iter().map(stream).collect::<Vec<_>>(),
+        "refused": refused.iter().map(refusal).collect::<Vec<_>>(),
+    }))
 }

@@ -127,7 +127,7 @@ const PAGES: &[Page] = &[
         path: "/certs",
         help: "certificates in use and when they expire",
         mutates: false,
-        handler: Handler::Now(certs::page),
+        handler: Handler::Apart(certs::page),
     },
     Page {
         path: "/clusters",
@@ -163,7 +163,7 @@ const PAGES: &[Page] = &[
         path: "/listeners",
         help: "bound listeners (?format=json)",
         mutates: false,
-        handler: Handler::Now(info::listeners),
+        handler: Handler::Apart(info::listeners),
     },
     Page {
         path: "/logging",
@@ -212,13 +212,13 @@ const PAGES: &[Page] = &[
         path: "/workers",
         help: "load of each worker (?format=json)",
         mutates: false,
-        handler: Handler::Now(info::workers),
+        handler: Handler::Apart(info::workers),
     },
     Page {
         path: "/xds",
         help: "streams to the control plane, and what was refused",
         mutates: false,
-        handler: Handler::Now(info::xds),
+        handler: Handler::Apart(info::xds),
     },
 ];
 
@@ -444,6 +444,13 @@ mod tests {
         check(&"a".repeat(MAX_REGEX_BYTES + 1), false);
         check(r"((\w{100}){100}){100}", false);
         check(r"(\pL{50}\s*){50}", false);
+    }
+
+    /// The control thread serves `/ready` and the streams to the control plane meanwhile.
+    #[test]
+    fn what_grows_with_the_configuration_is_written_apart() {
+        let now = PAGES.iter().filter(|page| !page.mutates && matches!(page.handler, Handler::Now(_)));
+        assert_eq!(now.map(|page| page.path).collect::<Vec<_>>(), ["/", "/ready", "/server_info"]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod drains;
 mod generation;
 mod hold;
 mod orders;
+mod parked;
 mod rebalance;
 mod rest;
 mod roster;
@@ -387,6 +388,13 @@ impl WorkerPool {
 
     /// Bound listeners, by name.
     pub fn listeners(&self) -> Vec<BoundListener> {
+        let mut listeners = self.bound();
+        listeners.sort_by(|a, b| a.name.cmp(&b.name));
+        listeners
+    }
+
+    /// Bound listeners in no order.
+    pub(crate) fn bound(&self) -> Vec<BoundListener> {
         let state = self.lock();
         let mut listeners = Vec::new();
         for listener in state.current.config.listeners.values() {
@@ -394,7 +402,6 @@ impl WorkerPool {
                 listeners.push(BoundListener { name: Arc::clone(&listener.name), address });
             }
         }
-        listeners.sort_by(|a, b| a.name.cmp(&b.name));
         listeners
     }
 
@@ -420,13 +427,6 @@ impl Drop for WorkerPool {
 impl Handle {
     /// Waits for room rather than lose a message: the control thread may be late, a worker must not be out of step.
     fn tell(&self, message: Message) {
-        let mut message = message;
-        loop {
-            match self.inbox.try_send(message) {
-                Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => return,
-                Err(mpsc::error::TrySendError::Full(back)) => message = back,
-            }
-            std::thread::yield_now();
-        }
+        _ = parked::send(&self.inbox, message);
     }
 }

@@ -8,6 +8,7 @@ use evenkeel_model::{
 use evenkeel_xds::ResourceType;
 
 use super::endpoints;
+use crate::clusters::contain_endpoints;
 use crate::context::Context;
 use crate::pb::config::cluster::circuit_breakers::Thresholds;
 use crate::pb::config::cluster::cluster::{
@@ -24,23 +25,53 @@ use crate::{names, origin, tls};
 /// The most entries gRPC takes for a ring, in entries.
 const MAX_RING_ENTRIES: u32 = 8 * 1024 * 1024;
 
-/// The clusters of a service, each with its endpoints.
+/// The clusters of a service that learn of its endpoints elsewhere.
 pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
+    if !contain_endpoints(service) {
+        clusters(context, service, out);
+    }
+}
+
+/// The service's endpoints, or the clusters that contain them.
+pub fn of_endpoints(context: Context<'_>, service: &Service, out: &mut Output) {
+    if contain_endpoints(service) {
+        return clusters(context, service, out);
+    }
+    for_each(context, service, |port, subset, policy| {
+        let name = name(service, port, subset);
+        let assigned = endpoints::assigned(context, &name, service, port, labels(subset), policy);
+        out.add(ResourceType::Endpoint, &name, &assigned, Some(service.origin.clone()));
+    });
+}
+
+fn clusters(context: Context<'_>, service: &Service, out: &mut Output) {
+    let rule = context.destination_rule(service).map(AsRef::as_ref);
+    for_each(context, service, |port, subset, policy| {
+        if let Some(cluster) = cluster(context, service, port, subset, policy) {
+            let origin = origin::of_cluster(service, rule, subset);
+            out.add(ResourceType::Cluster, &cluster.name, &cluster, Some(origin));
+        }
+    });
+}
+
+/// Each port of a service, whole and by subset, with what is said of connections to it.
+fn for_each(
+    context: Context<'_>,
+    service: &Service,
+    mut each: impl FnMut(&ServicePort, Option<&Subset>, &TrafficPolicy),
+) {
     let rule = context.destination_rule(service).map(AsRef::as_ref);
     for (port, _) in context.ports(service) {
         let subsets = rule.into_iter().flat_map(|rule| rule.subsets.iter().map(Some));
         for subset in std::iter::once(None).chain(subsets) {
             let policy = rule.map(|rule| rule.policy_for(subset.map(|subset| &*subset.name), port.number));
-            let policy = policy.unwrap_or_default();
-            let Some(cluster) = cluster(context, service, &port, subset, &policy) else { continue };
-            if cluster.eds_cluster_config.is_some() {
-                let assigned = endpoints::assigned(context, &cluster.name, service, &port, labels(subset), &policy);
-                out.add(ResourceType::Endpoint, &cluster.name, &assigned, Some(service.origin.clone()));
-            }
-            let origin = origin::of_cluster(service, rule, subset);
-            out.add(ResourceType::Cluster, &cluster.name, &cluster, Some(origin));
+            each(&port, subset, &policy.unwrap_or_default());
         }
     }
+}
+
+fn name(service: &Service, port: &ServicePort, subset: Option<&Subset>) -> String {
+    names::outbound_cluster(port.number, subset.map_or("", |subset| &*subset.name), &service.host)
 }
 
 /// The labels of a subset's endpoints.
@@ -57,7 +88,7 @@ fn cluster(
     subset: Option<&Subset>,
     policy: &TrafficPolicy,
 ) -> Option<Cluster> {
-    let name = names::outbound_cluster(port.number, subset.map_or("", |subset| &*subset.name), &service.host);
+    let name = name(service, port, subset);
     let mut cluster = Cluster {
         circuit_breakers: Some(most_requests(policy)),
         transport_socket: transport_socket(context, service, policy),

@@ -31,6 +31,10 @@ pub fn generate(unit: &Unit, context: Context<'_>, parts: &[&Part], out: &mut Ou
             routes::of_service(context, service, out);
             clusters::of_service(context, service, out);
         }
+        Unit::Endpoints(host) => {
+            let Some(service) = context.service(host).filter(|service| !service.host.is_wildcard()) else { return };
+            clusters::of_endpoints(context, service, out);
+        }
         Unit::Assembly(Collection::Target(_)) => of_address(parts, out),
         // It captures nothing and serves no Gateway; hosts without a service lead nowhere.
         Unit::Basics | Unit::Gateways | Unit::Routed(_) | Unit::Assembly(_) => {}

@@ -122,7 +122,7 @@ impl Class {
         if changes.mesh {
             return self.everything(snapshot);
         }
-        let services = changes.services.iter().cloned().map(Unit::Service);
+        let services = changes.services.iter().flat_map(Unit::of_service);
         let mut touched: BTreeSet<Unit> = services.chain(changes.routed.iter().cloned().map(Unit::Routed)).collect();
         for key in changes.exact() {
             // Basics come before all other units.

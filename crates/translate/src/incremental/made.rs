@@ -55,6 +55,10 @@ pub struct Work {
     pub pool: Pool,
     /// Units made so far.
     pub made: u64,
+    /// Resources made so far, of each type, those that came out as they were included.
+    pub resources: [u64; ResourceType::ALL.len()],
+    /// Parts given to collections so far.
+    pub parts: u64,
     /// Proxies whose workloads were looked up so far, for a change.
     pub looked_up: u64,
     /// Classes made so far.
@@ -87,6 +91,8 @@ impl Maker<'_> {
         let (reads, facts) = (Reads::new(), Facts::new());
         let mut out = Output::default();
         unit.generate(Context::new(client, Tracked::new(self.snapshot, &reads), &facts), parts, &mut out);
+        out.resources.iter().for_each(|(kind, _)| self.work.resources[kind.index()] += 1);
+        self.work.parts += out.parts.len() as u64;
         let answers = facts.into_questions().into_iter().map(|question| {
             let answer = client.answer(&question);
             (question, answer)

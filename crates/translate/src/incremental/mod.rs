@@ -187,6 +187,16 @@ impl Translator {
         self.work.made
     }
 
+    /// How many resources of a type were made so far, those that came out as they were included.
+    pub fn resources_made(&self, kind: ResourceType) -> u64 {
+        self.work.resources[kind.index()]
+    }
+
+    /// How many parts of tables, listeners and the like were made so far.
+    pub fn parts_made(&self) -> u64 {
+        self.work.parts
+    }
+
     /// How many proxies a change was looked at for, so far.
     pub fn proxies_looked_up(&self) -> u64 {
         self.work.looked_up

@@ -55,7 +55,6 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
     for Callable { port, carried, bind } in context.callable(service) {
         let port = port.as_ref();
         let any_address = Collection::Port(port.number);
-        let addresses = own_addresses(context, service, port);
         match (bind, carried) {
             (Some(address), Carried::Tcp) => {
                 let chains = sni_chains(context, service, port);
@@ -64,18 +63,45 @@ pub fn of_service(context: Context<'_>, service: &Arc<Service>, out: &mut Output
             (Some(address), _) => out.give(Collection::Egress(address, port.number), Part::Http(origin())),
             (None, Carried::Http) => out.give(any_address, Part::Http(origin())),
             (None, Carried::Auto) if !Context::has_vips(service) => out.give(any_address, Part::Http(origin())),
-            // A headless service's endpoints are called by their own addresses; it may have none that are ready.
-            (None, Carried::Tcp) if addresses.is_empty() && !service.headless => {
+            // Its endpoints are called by their own addresses.
+            (None, Carried::Tcp) if service.headless => {}
+            (None, Carried::Tcp) if !Context::has_vips(service) => {
                 out.give(any_address, Part::Tcp(sni_chains(context, service, port), origin()));
             }
             (None, Carried::Tcp | Carried::Auto) => {
-                for (address, bound) in addresses {
-                    let made = at_address(context, address, bound, service, port, carried);
-                    let made = with_origin(Resource::from_message(&*made.name, &made), Some(origin()));
-                    out.give(Collection::Address(address, bound), Part::Listener(made));
-                }
+                let addresses = service.vips().map(|vip| (vip, port.number));
+                give_addresses(context, service, port, carried, addresses, out);
             }
         }
+    }
+}
+
+/// What a headless service adds: a listener for each of its endpoints on ports of bytes.
+pub fn of_endpoints(context: Context<'_>, service: &Arc<Service>, out: &mut Output) {
+    if !service.headless {
+        return;
+    }
+    for Callable { port, carried, bind } in context.callable(service) {
+        if carried == Carried::Tcp && bind.is_none() {
+            let addresses = endpoint_addresses(context, service, port.number);
+            give_addresses(context, service, &port, carried, addresses, out);
+        }
+    }
+}
+
+/// Listeners of addresses, each with its port, at which only this service is called.
+fn give_addresses(
+    context: Context<'_>,
+    service: &Arc<Service>,
+    port: &ServicePort,
+    carried: Carried,
+    addresses: impl Iterator<Item = (IpAddr, u16)>,
+    out: &mut Output,
+) {
+    for (address, bound) in addresses {
+        let made = at_address(context, address, bound, service, port, carried);
+        let made = with_origin(Resource::from_message(&*made.name, &made), Some(service.origin.clone()));
+        out.give(Collection::Address(address, bound), Part::Listener(made));
     }
 }
 
@@ -86,21 +112,20 @@ pub fn of_address(parts: &[&Part], out: &mut Output) {
     }
 }
 
-/// Addresses at which only this service is called, with the port there: its virtual ones, or those of a headless
-/// service's endpoints.
-fn own_addresses(context: Context<'_>, service: &Service, port: &ServicePort) -> Vec<(IpAddr, u16)> {
-    if !service.headless {
-        return service.vips().map(|vip| (vip, port.number)).collect();
-    }
-    let endpoints = context.snapshot.endpoints(service, port.number).iter().filter(|e| e.ready);
-    let address = |e: &evenkeel_model::Endpoint| match e.address {
+/// Addresses of the endpoints of a service's port that are ready, with the port there.
+fn endpoint_addresses<'a>(
+    context: Context<'a>,
+    service: &Service,
+    port: u16,
+) -> impl Iterator<Item = (IpAddr, u16)> + use<'a> {
+    let endpoints = context.snapshot.endpoints(service, port).iter().filter(|e| e.ready);
+    endpoints.filter_map(move |e| match e.address {
         // The workload's own address: it would call itself through the mesh.
         EndpointAddress::Ip(ip) if !context.has_address(ip) && !context.is_egress_address(ip, e.port) => {
             Some((ip, e.port))
         }
         _ => None,
-    };
-    endpoints.filter_map(address).collect()
+    })
 }
 
 /// The listener of one address of a service.

@@ -19,10 +19,10 @@ use crate::{clusters, endpoints, http, names, rbac};
 /// for a certificate.
 const MESH_PROTOCOLS: [&str; 5] = ["istio", "istio-peer-exchange", "istio-http/1.0", "istio-http/1.1", "istio-h2"];
 
-/// Chains, clusters and endpoints of a service, if a server of the router passes on to it.
+/// Chains and clusters of a service, if a server of the router passes on to it.
 pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
-    let listens_on = router_ports(context, service);
-    if listens_on.is_empty() || service.external || service.resolution == Resolution::Passthrough {
+    let listens_on = passed_on_at(context, service);
+    if listens_on.is_empty() {
         return;
     }
     let rule = context.destination_rule(service).map(AsRef::as_ref);
@@ -30,17 +30,12 @@ pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
     for (port, _) in context.ports(service) {
         let subsets = rule.into_iter().flat_map(|rule| rule.subsets.iter().map(Some));
         for subset in std::iter::once(None).chain(subsets) {
-            let (cluster, origin) = clusters::passed_on(context, service, &port, rule, subset);
-            out.add(ResourceType::Cluster, &cluster.name, &cluster, origin);
+            if !clusters::contain_endpoints(service) {
+                let (cluster, origin) = clusters::passed_on(context, service, &port, rule, subset);
+                out.add(ResourceType::Cluster, &cluster.name, &cluster, origin);
+            }
             let subset_name = subset.map(|subset| &*subset.name);
             let policy = rule.map(|rule| rule.policy_for(subset_name, port.number)).unwrap_or_default();
-            if service.resolution == Resolution::Static {
-                // A workload without a proxy cannot end the mesh's TLS.
-                let takes = |endpoint: &Endpoint| {
-                    endpoint.mtls && subset.is_none_or(|subset| selects(&subset.labels, &endpoint.labels))
-                };
-                endpoints::of_cluster(context, (service, port.number), &cluster.name, &policy, takes, out);
-            }
             let name = names::sni_dnat_cluster(port.number, subset_name.unwrap_or_default(), &service.host);
             let wanted = FilterChainMatch {
                 server_names: vec![name.clone()],
@@ -57,8 +52,37 @@ pub fn of_service(context: Context<'_>, service: &Service, out: &mut Output) {
     }
 }
 
+/// The endpoints of these clusters, and the clusters that contain theirs.
+pub fn of_endpoints(context: Context<'_>, service: &Service, out: &mut Output) {
+    if passed_on_at(context, service).is_empty() {
+        return;
+    }
+    let rule = context.destination_rule(service).map(AsRef::as_ref);
+    for (port, _) in context.ports(service) {
+        let subsets = rule.into_iter().flat_map(|rule| rule.subsets.iter().map(Some));
+        for subset in std::iter::once(None).chain(subsets) {
+            if clusters::contain_endpoints(service) {
+                let (cluster, origin) = clusters::passed_on(context, service, &port, rule, subset);
+                out.add(ResourceType::Cluster, &cluster.name, &cluster, origin);
+                continue;
+            }
+            let subset_name = subset.map(|subset| &*subset.name);
+            let policy = rule.map(|rule| rule.policy_for(subset_name, port.number)).unwrap_or_default();
+            let name = names::sni_dnat_cluster(port.number, subset_name.unwrap_or_default(), &service.host);
+            // A workload without a proxy cannot end the mesh's TLS.
+            let takes = |endpoint: &Endpoint| {
+                endpoint.mtls && subset.is_none_or(|subset| selects(&subset.labels, &endpoint.labels))
+            };
+            endpoints::of_cluster(context, (service, port.number), &name, &policy, takes, out);
+        }
+    }
+}
+
 /// The ports of the router whose servers pass on to the service.
-fn router_ports(context: Context<'_>, service: &Service) -> BTreeSet<u16> {
+fn passed_on_at(context: Context<'_>, service: &Service) -> BTreeSet<u16> {
+    if service.external || service.resolution == Resolution::Passthrough {
+        return BTreeSet::new();
+    }
     let gateways = context.snapshot.passing_gateways_for(&context);
     let servers = gateways.iter().flat_map(|gateway| &gateway.servers).filter(|server| server.passes_by_service());
     let serves =

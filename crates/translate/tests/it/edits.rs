@@ -106,7 +106,13 @@ impl Draw<'_> {
     fn pod(&mut self) -> (String, String) {
         let Self { namespace, app, .. } = *self;
         let pod = self.pick(&["a-0", "b-0", "c-0", "z-0"]);
-        let labels = self.pick(&["", ", version: v1", ", topology.kubernetes.io/region: north"]);
+        let labels = self.pick(&[
+            "",
+            ", version: v1",
+            ", topology.kubernetes.io/region: north",
+            ", security.istio.io/tlsMode: disabled",
+        ]);
+        let account = self.pick(&["default", "default", "other"]);
         let ready = self.pick(&["True", "False"]);
         let address = match (pod, namespace) {
             ("a-0", "shop") => "10.0.0.1",
@@ -117,7 +123,7 @@ impl Draw<'_> {
         };
         let text = format!(
             "apiVersion: v1\nkind: Pod\nmetadata: {{name: {pod}, namespace: {namespace}, labels: {{app: {app}{labels}}}}}\n\
-             spec: {{serviceAccountName: default, containers: [{{name: {app}}}]}}\n\
+             spec: {{serviceAccountName: {account}, containers: [{{name: {app}}}]}}\n\
              status: {{podIP: {address}, conditions: [{{type: Ready, status: \"{ready}\"}}]}}\n"
         );
         (format!("{namespace}-pod-{pod}.yaml"), text)

@@ -1,12 +1,12 @@
 //! Proxies that follow what a translator says of its changes, as the control plane does: from that alone each comes to hold what
 //! it should.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use evenkeel_model::Snapshot;
 use evenkeel_translate::{Changed, ClassId, Holding, Joined, Mismatch, ProxyView, Translator};
-use evenkeel_xds::{Cause, ResourceSet};
+use evenkeel_xds::{Cause, ResourceSet, ResourceType};
 
 /// A translator and those that joined it.
 pub struct Fleet {
@@ -22,6 +22,26 @@ pub struct Told {
     pub now: Arc<ResourceSet>,
 }
 
+/// What was made: units, parts of what several of them give to, and resources by type.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Work {
+    pub units: u64,
+    pub parts: u64,
+    pub resources: BTreeMap<&'static str, u64>,
+}
+
+impl Work {
+    /// What was made since; of the types only those of which anything was.
+    pub fn since(&self, before: &Self) -> Self {
+        let resources = self.resources.iter().map(|(kind, count)| (*kind, count - before.resources[kind]));
+        Self {
+            units: self.units - before.units,
+            parts: self.parts - before.parts,
+            resources: resources.filter(|(_, count)| *count > 0).collect(),
+        }
+    }
+}
+
 impl Fleet {
     pub fn new(snapshot: Arc<Snapshot>, cause: Cause) -> Self {
         Self { translator: Translator::new(snapshot, cause), proxies: HashMap::new(), classes: HashMap::new() }
@@ -29,6 +49,16 @@ impl Fleet {
 
     pub fn units_made(&self) -> u64 {
         self.translator.units_made()
+    }
+
+    /// What was made so far.
+    pub fn work(&self) -> Work {
+        let of = |kind: ResourceType| (kind.short_name(), self.translator.resources_made(kind));
+        Work {
+            units: self.translator.units_made(),
+            parts: self.translator.parts_made(),
+            resources: ResourceType::ALL.map(of).into(),
+        }
     }
 
     pub fn proxies_looked_up(&self) -> u64 {

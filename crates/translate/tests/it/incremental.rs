@@ -93,7 +93,7 @@ fn views() -> Vec<ProxyView> {
     all
 }
 
-fn envoys() -> Vec<ProxyView> {
+pub fn envoys() -> Vec<ProxyView> {
     vec![
         view(ProxyKind::Sidecar, "a-0.shop", "10.0.0.1", &[("app", "a")]),
         view(ProxyKind::Sidecar, "b-0.shop", "10.0.0.2", &[("app", "b")]),

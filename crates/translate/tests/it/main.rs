@@ -3,6 +3,7 @@
 mod bootstrap;
 mod decisions;
 mod edits;
+mod endpoints;
 mod fleet;
 mod golden;
 mod grpc;

@@ -77,6 +77,11 @@ impl Stream {
         self.state.note_interest(interest);
     }
 
+    /// What the names asked for take, in bytes.
+    pub fn name_bytes(&self) -> usize {
+        self.state.name_bytes()
+    }
+
     /// The next response to send, until there is none.
     pub fn poll_response(&mut self, now: Duration) -> Option<Response> {
         let listed = self.state.take_listing_requests();

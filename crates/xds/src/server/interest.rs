@@ -146,6 +146,8 @@ impl Interests {
                 false => streams.extend(all[kind].names.get(&key.hash).into_iter().flatten()),
             }
         }
+        // Streams that say what they ask for wait no longer than they have to.
+        drop(all);
         streams.sort_unstable();
         streams.dedup();
         streams

@@ -65,6 +65,11 @@ impl Stream {
         self.state.note_interest(interest);
     }
 
+    /// What the names asked for take, in bytes.
+    pub fn name_bytes(&self) -> usize {
+        self.state.name_bytes()
+    }
+
     /// The next response to send, until there is none.
     pub fn poll_response(&mut self, now: Duration) -> Option<Response> {
         let push = self.state.next_push(now, true)?;

@@ -110,6 +110,11 @@ impl State {
         interest.note(&self.subscriptions);
     }
 
+    /// What the names asked for take, in bytes.
+    pub fn name_bytes(&self) -> usize {
+        self.subscriptions.iter().map(Subscription::name_bytes).sum()
+    }
+
     /// Whether this is the set the client is to hold.
     pub fn aims_at(&self, resources: &Arc<ResourceSet>) -> bool {
         self.resources.as_ref().is_some_and(|aim| Arc::ptr_eq(aim, resources))

@@ -43,6 +43,8 @@ pub struct Session {
     pub interest: Interest,
     /// Called after each request and push with where the stream stands.
     pub on_status: Box<dyn FnMut(Status) + Send>,
+    /// Called after each request with what the names take that the stream asks for, in bytes. An error ends the stream.
+    pub on_names: Box<dyn FnMut(usize) -> Result<(), GrpcStatus> + Send>,
     /// What the server says of itself.
     pub announcement: Announcement,
 }
@@ -92,7 +94,8 @@ impl Session {
     /// A session nobody observes.
     pub fn new(resources: impl Into<Resources>) -> Self {
         let (interest, announcement) = (Interest::default(), Announcement::default());
-        Self { resources: resources.into(), interest, on_status: Box::new(drop), announcement }
+        let (on_status, on_names) = (Box::new(drop), Box::new(|_| Ok(())));
+        Self { resources: resources.into(), interest, on_status, on_names, announcement }
     }
 
     /// The same, with what it asks for known to others.
@@ -104,6 +107,12 @@ impl Session {
     /// The same, observed.
     pub fn observed(mut self, on_status: impl FnMut(Status) + Send + 'static) -> Self {
         self.on_status = Box::new(on_status);
+        self
+    }
+
+    /// The same, with a limit to what its names take together with those of other streams.
+    pub fn limited(mut self, on_names: impl FnMut(usize) -> Result<(), GrpcStatus> + Send + 'static) -> Self {
+        self.on_names = Box::new(on_names);
         self
     }
 
@@ -144,6 +153,7 @@ pub(super) trait Protocol: Send + 'static {
     fn on_request(&mut self, request: &Self::Request, now: Duration) -> Result<(), RequestError>;
     fn on_snapshot(&mut self, resources: &Arc<ResourceSet>);
     fn note_interest(&self, interest: &Interest);
+    fn name_bytes(&self) -> usize;
     fn poll_response(&mut self, now: Duration) -> Option<Response>;
     fn next_timer(&self, now: Duration) -> Option<Duration>;
     fn status(&self) -> Status;
@@ -168,6 +178,9 @@ macro_rules! protocol {
             }
             fn note_interest(&self, interest: &Interest) {
                 self.note_interest(interest);
+            }
+            fn name_bytes(&self) -> usize {
+                self.name_bytes()
             }
             fn poll_response(&mut self, now: Duration) -> Option<Response> {
                 self.poll_response(now)
@@ -203,7 +216,7 @@ pub(super) async fn run<S: Source, P: Protocol>(
         session = source.connect(node, extensions) => session?,
         () = carrier.gone() => return Ok(()),
     };
-    let Session { mut resources, interest, mut on_status, announcement } = session;
+    let Session { mut resources, interest, mut on_status, mut on_names, announcement } = session;
     let id = node.id.clone();
     let start = Instant::now();
     let mut stream = P::new(announcement);
@@ -212,6 +225,7 @@ pub(super) async fn run<S: Source, P: Protocol>(
     drop(set);
     accept(&mut stream, &first, start.elapsed(), &id)?;
     drop(first);
+    on_names(stream.name_bytes())?;
     loop {
         // In this order: whoever replaces the resources meanwhile knows what is asked for, or is found by the look.
         stream.note_interest(&interest);
@@ -227,10 +241,12 @@ pub(super) async fn run<S: Source, P: Protocol>(
             request = carrier.next() => {
                 let Some(request) = request? else { return Ok(()) };
                 accept(&mut stream, &request, start.elapsed(), &id)?;
+                on_names(stream.name_bytes())?;
                 // What has come with it is answered with it.
                 for _ in 1..REQUESTS_AT_ONCE {
                     let Some(more) = carrier.next_now() else { break };
                     accept(&mut stream, &more?, start.elapsed(), &id)?;
+                    on_names(stream.name_bytes())?;
                 }
             }
             changed = resources.changed() => {

@@ -20,6 +20,14 @@ use crate::{Resource, ResourceType, Version};
 /// keeps the first response of a large mesh below what clients accept ([`crate::client::connection::MAX_RESPONSE_BYTES`]).
 pub(super) const MAX_RESPONSE_BYTES: usize = 16 * 1024 * 1024;
 
+/// What a name takes beside its own bytes, in bytes: its places among those asked for and among those not sent yet.
+const NAME_OVERHEAD: usize = 64;
+
+/// What a name takes, in bytes; less, where it is the name of a resource, which many streams share.
+fn cost(name: &str) -> usize {
+    name.len() + NAME_OVERHEAD
+}
+
 /// One type on one stream.
 #[derive(Debug)]
 pub(super) struct Subscription {
@@ -28,6 +36,8 @@ pub(super) struct Subscription {
     pub requested: bool,
     pub wildcard: bool,
     names: OrdSet<Arc<str>>,
+    /// See [`name_bytes`](Self::name_bytes).
+    name_bytes: usize,
     /// What the client holds, as far as it wants it and `behind` says nothing else.
     seen: TypeSet,
     behind: BTreeMap<Arc<str>, Behind>,
@@ -126,6 +136,7 @@ impl Subscription {
             requested: false,
             wildcard: false,
             names: OrdSet::new(),
+            name_bytes: 0,
             seen: TypeSet::default(),
             behind: BTreeMap::new(),
             refusals: Refusals::default(),
@@ -138,6 +149,11 @@ impl Subscription {
 
     pub fn names(&self) -> &OrdSet<Arc<str>> {
         &self.names
+    }
+
+    /// What the names take, in bytes.
+    pub fn name_bytes(&self) -> usize {
+        self.name_bytes
     }
 
     pub fn wants(&self, name: &str) -> bool {
@@ -163,6 +179,7 @@ impl Subscription {
             // Not among all there is: by this name it was not asked for before.
             self.behind.entry(name.clone()).or_insert(Behind { held: Held::Nothing, forced: false });
         }
+        self.name_bytes += cost(&name);
         self.names.insert(name);
         Ok(true)
     }
@@ -182,8 +199,9 @@ impl Subscription {
     /// Takes a name out.
     pub fn unsubscribe(&mut self, name: &str) {
         let held = self.held(name);
-        if self.names.remove(name).is_none() {
-            return;
+        match self.names.remove(name) {
+            Some(name) => self.name_bytes -= cost(&name),
+            None => return,
         }
         match (self.wildcard, held) {
             (true, Held::Absent | Held::Nothing) => _ = self.behind.remove(name),
@@ -220,6 +238,7 @@ impl Subscription {
         let wanted: BTreeSet<&str> = names.collect();
         if !self.names.iter().all(|name| wanted.contains(&**name)) {
             self.names = self.names.iter().filter(|name| wanted.contains(&***name)).cloned().collect();
+            self.name_bytes = self.names.iter().map(|name| cost(name)).sum();
         }
         self.drop_unwanted();
         let mut more = false;
@@ -494,7 +513,13 @@ impl Subscription {
     }
 
     fn without_state(&self) -> Self {
-        Self { requested: true, wildcard: self.wildcard, names: self.names.clone(), ..Self::new(self.kind) }
+        Self {
+            requested: true,
+            wildcard: self.wildcard,
+            names: self.names.clone(),
+            name_bytes: self.name_bytes,
+            ..Self::new(self.kind)
+        }
     }
 
     /// Whether a state-of-the-world client takes what a response leaves out for gone: of everything it asked for as a whole,
@@ -547,6 +572,8 @@ impl Subscription {
         let kind = self.kind;
         assert!(self.requested || self.behind.is_empty(), "{kind}: sent without a request");
         assert!(self.requested || self.in_flight.is_none(), "{kind}: in flight without a request");
+        let bytes: usize = self.names.iter().map(|name| cost(name)).sum();
+        assert_eq!(self.name_bytes, bytes, "{kind}: names");
     }
 }
 

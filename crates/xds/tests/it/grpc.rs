@@ -37,7 +37,11 @@ impl Source for OneSet {
             return Err(tonic::Status::permission_denied(format!("node {:?} is not known", node.id)));
         }
         let status = self.status.clone();
-        Ok(Session::new(self.resources.clone()).observed(move |now| _ = status.send(now)))
+        let limit = |bytes| match bytes {
+            ..=NAME_BYTES => Ok(()),
+            _ => Err(tonic::Status::resource_exhausted(format!("names of {bytes} bytes"))),
+        };
+        Ok(Session::new(self.resources.clone()).observed(move |now| _ = status.send(now)).limited(limit))
     }
 }
 
@@ -102,6 +106,8 @@ async fn accept(
     }
 }
 
+/// What the names of a stream may take.
+const NAME_BYTES: usize = 6 * 1024 * 1024;
 /// What unfinished messages of a client may hold.
 const MEMORY_BYTES: usize = 32 * 1024 * 1024;
 
@@ -235,6 +241,37 @@ async fn large_messages_pass_in_both_directions() {
             assert_eq!(update.added.len(), names.len(), "{transport:?}");
         };
         within(large).await;
+    }
+}
+
+/// Whoever keeps more names subscribed than he may is told so, also where each request was small.
+#[tokio::test]
+async fn a_stream_that_keeps_too_many_names_ends() {
+    for transport in BOTH {
+        let refused = async {
+            let harness = serve(transport).await;
+            let mut client = client(Protocol::Delta, "known");
+            let mut stream = open(&harness, &mut client).await;
+            let mut rounds = 0..;
+            let error = loop {
+                let response = match stream.next().await {
+                    Ok(response) => response,
+                    Err(error) => break error,
+                };
+                let update = client.on_response(response).unwrap();
+                client.answer(&update, &[]);
+                let round = rounds.next().unwrap();
+                for name in 0..20_000 {
+                    client.subscribe(ResourceType::Endpoint, &format!("round-{round}-with-a-long-name-{name}"));
+                }
+                while let Some(request) = client.poll_request() {
+                    stream.send(request).await.unwrap();
+                }
+            };
+            assert!(error.to_string().contains("names of"), "{transport:?}: {error}");
+            assert_eq!(rounds.start, 4, "{transport:?}");
+        };
+        within(refused).await;
     }
 }
 

@@ -1,0 +1,156 @@
+//! The translator on a thread of its own: no task waits for it but for an answer it asked for.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::{io, thread};
+
+use evenkeel_translate::{Changed, Translator};
+use tokio::sync::watch;
+
+use super::cause;
+use super::mailbox::{Join, Mailbox, Work};
+use super::streams::Streams;
+use crate::memory;
+use crate::metrics::Metrics;
+use crate::world::World;
+
+/// The translator, and all it needs.
+#[derive(Debug)]
+pub(super) struct Translation {
+    translator: Translator,
+    world: watch::Receiver<Arc<World>>,
+    mailbox: Arc<Mailbox>,
+    streams: Arc<Streams>,
+    metrics: Arc<Metrics>,
+    compare: bool,
+    published: watch::Sender<u64>,
+}
+
+/// How others follow it.
+#[derive(Debug)]
+pub(super) struct Following {
+    /// Generation of the world whose resources have been handed out.
+    pub published: watch::Receiver<u64>,
+    /// Why it ended before its time.
+    pub failure: watch::Receiver<Option<String>>,
+}
+
+impl Translation {
+    /// Starts the thread. It ends when the mailbox is closed.
+    ///
+    /// Should the translator panic, what it keeps of the proxies is half of one world and half of another: nothing can be
+    /// made of it, and no proxy can come any more. So the mailbox is closed, and `failure` says why; whoever runs it ends.
+    pub fn start(
+        world: watch::Receiver<Arc<World>>,
+        mailbox: Arc<Mailbox>,
+        streams: Arc<Streams>,
+        metrics: Arc<Metrics>,
+        compare: bool,
+    ) -> io::Result<Following> {
+        let first = world.borrow().clone();
+        let (published, followed) = watch::channel(first.generation);
+        let (failed, failure) = watch::channel(None);
+        let translator = Translator::new(first.snapshot.clone(), cause(&first));
+        drop(first);
+        let translation = Self { translator, world, mailbox: mailbox.clone(), streams, metrics, compare, published };
+        thread::Builder::new().name("translator".to_owned()).spawn(move || {
+            let ended = catch_unwind(AssertUnwindSafe(|| translation.run()));
+            // Those who wait for an answer get none.
+            mailbox.close();
+            if let Err(panic) = ended {
+                failed.send_replace(Some(text(&*panic)));
+            }
+        })?;
+        Ok(Following { published: followed, failure })
+    }
+
+    fn run(mut self) {
+        let mut join_first = false;
+        while let Some(work) = self.mailbox.next(join_first) {
+            match work {
+                Work::Publish => {
+                    self.publish();
+                    join_first = true;
+                }
+                Work::Join(join) => {
+                    self.join(*join);
+                    join_first = false;
+                }
+                Work::Leave(views) => views.iter().for_each(|view| self.translator.leave(view)),
+                Work::Rebuild(waiting) => {
+                    self.rebuild();
+                    // Who asked may not wait any more.
+                    waiting.into_iter().for_each(|done| _ = done.send(()));
+                }
+                Work::GiveBack => memory::collect(),
+                #[cfg(test)]
+                Work::Ask(question) => question.0(&mut self.translator),
+            }
+        }
+    }
+
+    fn join(&mut self, join: Join) {
+        let Join { client, admitted, answer, .. } = join;
+        if answer.is_closed() {
+            return;
+        }
+        if let Err(error) = self.streams.have_room() {
+            _ = answer.send(Err(error));
+            return;
+        }
+        // It stays with the stream, whatever becomes of the configuration.
+        let view = Arc::new(client.view.clone());
+        let apart = memory::apart();
+        let joined = self.translator.join(view);
+        drop(apart);
+        // Where its client has gone meanwhile the registration is dropped, which takes it out again.
+        _ = answer.send(self.streams.register(client, admitted, joined, &self.mailbox));
+    }
+
+    /// Tells the proxies that the present world concerns.
+    fn publish(&mut self) {
+        let _apart = memory::apart();
+        let world = self.world.borrow_and_update().clone();
+        let changed = self.translator.update(world.snapshot.clone(), cause(&world));
+        self.hand_out(changed, &world);
+        if self.compare {
+            let (mismatches, healed) = self.translator.verify();
+            for mismatch in &mismatches {
+                tracing::error!(%mismatch, generation = world.generation, "a change was followed wrongly; please report this");
+            }
+            self.metrics.mismatches.fetch_add(mismatches.len() as u64, Relaxed);
+            self.hand_out(healed, &world);
+        }
+        self.published.send_replace(world.generation);
+    }
+
+    /// Makes anew what proxies hold, of a snapshot that is the same but for where it lies in memory; nothing is sent.
+    fn rebuild(&mut self) {
+        let _apart = memory::apart();
+        let world = self.world.borrow_and_update().clone();
+        let changed = self.translator.rebuild(world.snapshot.clone());
+        let differing = changed.proxies.iter().filter(|change| !change.touched.is_empty());
+        for change in differing.clone() {
+            let (namespace, pod) = (&change.now.view.namespace, &change.now.view.pod);
+            tracing::error!("what was made from nothing for {namespace}/{pod} differs; please report this");
+        }
+        self.metrics.mismatches.fetch_add(differing.count() as u64, Relaxed);
+        self.hand_out(changed, &world);
+        self.metrics.rebuilds.fetch_add(1, Relaxed);
+        // What they have seen is the old.
+        self.streams.tell_all();
+    }
+
+    fn hand_out(&self, changed: Changed, world: &World) {
+        let told = self.streams.hand_out(changed, world);
+        self.metrics.queued(world.noticed.instant.elapsed(), told);
+    }
+}
+
+/// What a panic says.
+fn text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it does not say why".to_owned())
+}
