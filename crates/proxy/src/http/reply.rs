@@ -178,7 +178,7 @@ impl Life<'_> {
             http_10: hcm.accept_http_10 && request.is_http_10(),
         };
         self.down.send_head(&mut request.response, answer);
-        let body: &[u8] = if answer.bodiless { b"" } else { &*reply.body };
+        let body: &[u8] = if answer.bodiless { b"" } else { &reply.body };
         let sent = match !body.is_empty() && self.request.filters.sees_response_data() {
             // Boxed: few answers of the proxy's own are held back.
             true => Box::pin(self.send_filtered_body(body)).await,
