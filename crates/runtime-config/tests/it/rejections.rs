@@ -165,7 +165,7 @@ fn connection_managers() {
 /// A route's match, the rest of the route, and what is said of it, behind the route's own path.
 type BadRoute = (&'static str, &'static str, &'static [&'static str]);
 
-const BAD_ROUTES: [BadRoute; 14] = [
+const BAD_ROUTES: [BadRoute; 15] = [
     ("{}", "route: { cluster: c }", &[".match: one of prefix, path"]),
     (
         "{ safe_regex: { regex: \"a(\" } }",
@@ -209,13 +209,12 @@ const BAD_ROUTES: [BadRoute; 14] = [
     ),
     (
         "{ prefix: / }",
-        "route: { cluster: c, request_mirror_policies: [ {}, { cluster: c, cluster_header: x }, { cluster: c, runtime_fraction: { \
-         default_value: { numerator: 1, denominator: 7 } } }, { cluster: c, request_headers_mutations: [ {}, { remove: \":path\" }, { \
+        "route: { cluster: c, request_mirror_policies: [ {}, { cluster: c, cluster_header: x }, { cluster: c, runtime_fraction: {} }, { cluster: c, request_headers_mutations: [ {}, { remove: \":path\" }, { \
          remove_on_match: {} } ] } ] }",
         &[
             ".route.request_mirror_policies[0]: one of cluster, cluster_header is required",
             ".route.request_mirror_policies[1].cluster_header: cannot stand beside cluster",
-            ".route.request_mirror_policies[2].runtime_fraction.default_value.denominator: unknown value 7",
+            ".route.request_mirror_policies[2].runtime_fraction.default_value: is required",
             ".route.request_mirror_policies[3].request_headers_mutations[0]: one of remove, append, remove_on_match is required",
             ".route.request_mirror_policies[3].request_headers_mutations[1].remove: \":path\" cannot be edited",
             ".route.request_mirror_policies[3].request_headers_mutations[2].remove_on_match.key_matcher: is required",
