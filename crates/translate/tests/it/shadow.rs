@@ -332,8 +332,9 @@ fn details(config: &Config, steps: &[Step], case: &Case) -> (String, String) {
     });
     let host = table.zip(case.request.as_ref()).map(|(name, request)| {
         let own = || {
-            let chains = config.listeners.values().flat_map(|l| l.filter_chains.iter().chain(&l.default_filter_chain));
-            chains.clone().find_map(|chain| match &chain.terminal {
+            let mut chains =
+                config.listeners.values().flat_map(|l| l.filter_chains.iter().chain(&l.default_filter_chain));
+            chains.find_map(|chain| match &chain.terminal {
                 Terminal::Http(manager) => match &manager.routes {
                     RouteSource::Static(table) if table.name == *name => Some(table),
                     _ => None,
