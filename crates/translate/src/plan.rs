@@ -1,12 +1,7 @@
 //! What a proxy's resources are made of: units, each made by one function from what it asks.
 //!
-<<<<<<< HEAD
-//! There is one unit for each service and for each host of route sets, so that a change to one of them is work for
-//! that unit alone. Where several services share a resource (the route table of a port, the listener of an address),
-=======
-//! There is one unit for each service, one for its endpoints, which change most often, and one for each host of VirtualServices,
-//! so that a change to one of them is work for that unit alone. Where several services share a resource (the route table of a port, the listener of an address),
->>>>>>> h-control
+//! There is one unit for each service, one for its endpoints, which change most often, and one for each host of route sets, so that a
+//! change to one of them is work for that unit alone. Where several services share a resource (the route table of a port, the listener of an address),
 //! their units give parts of it, and an assembly, a unit as well, puts the parts together.
 
 use std::net::IpAddr;
@@ -36,13 +31,9 @@ pub enum Unit {
     Gateways,
     /// What leads to the service of this host, wherever its endpoints are.
     Service(Hostname),
-<<<<<<< HEAD
-    /// What route sets say of this host beyond the traffic of a service.
-=======
     /// The service's endpoints, and what contains them: nothing else is made anew when one comes or goes.
     Endpoints(Hostname),
-    /// What VirtualServices say of this host beyond the traffic of a service.
->>>>>>> h-control
+    /// What route sets say of this host beyond the traffic of a service.
     Routed(Hostname),
     /// What is put together from the parts other units gave.
     Assembly(Collection),
@@ -170,13 +161,8 @@ impl Unit {
 
     /// The units that there are because of what is in the mesh.
     pub fn of_mesh(snapshot: &Snapshot) -> impl Iterator<Item = Self> {
-<<<<<<< HEAD
-        let services = snapshot.services.iter().map(|service| Self::Service(service.host.clone()));
-        let hosts = snapshot.route_sets.iter().flat_map(|ruling| &ruling.hosts);
-=======
         let services = snapshot.services.iter().flat_map(|service| Self::of_service(&service.host));
-        let hosts = snapshot.virtual_services.iter().flat_map(|ruling| &ruling.hosts);
->>>>>>> h-control
+        let hosts = snapshot.route_sets.iter().flat_map(|ruling| &ruling.hosts);
         services.chain(hosts.map(|host| Self::Routed(host.value.clone())))
     }
 
@@ -188,13 +174,8 @@ impl Unit {
     /// Whether what it is about is in the mesh.
     pub fn exists(&self, snapshot: &Snapshot) -> bool {
         match self {
-<<<<<<< HEAD
-            Self::Service(host) => !snapshot.services_of(host.as_str()).is_empty(),
-            Self::Routed(host) => !snapshot.route_sets_naming(host).is_empty(),
-=======
             Self::Service(host) | Self::Endpoints(host) => !snapshot.services_of(host.as_str()).is_empty(),
-            Self::Routed(host) => !snapshot.virtual_services_naming(host).is_empty(),
->>>>>>> h-control
+            Self::Routed(host) => !snapshot.route_sets_naming(host).is_empty(),
             Self::Basics | Self::Inbound | Self::Gateways | Self::Assembly(_) => true,
         }
     }

@@ -32,10 +32,6 @@ impl Mesh {
         Self { builder, worlds, proxies }
     }
 
-<<<<<<< HEAD
-    fn write(&mut self, name: &str, text: &str) {
-        let snapshot = self.builder.apply_files(vec![parsed(name, text)]).snapshot;
-=======
     async fn write(&mut self, name: &str, text: &str) {
         self.change(name, text);
         self.proxies.publish().await;
@@ -44,8 +40,7 @@ impl Mesh {
 
     /// Another world, which nobody is told of yet.
     fn change(&mut self, name: &str, text: &str) {
-        let snapshot = self.builder.apply(vec![parsed(name, text)]).snapshot;
->>>>>>> h-control
+        let snapshot = self.builder.apply_files(vec![parsed(name, text)]).snapshot;
         let generation = self.worlds.borrow().generation + 1;
         self.worlds.send_replace(Arc::new(world(generation, snapshot)));
     }
