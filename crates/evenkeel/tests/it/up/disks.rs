@@ -60,7 +60,8 @@ fn a_state_directory_that_cannot_be_written_is_said_in_a_line_and_one_that_fills
         fs::remove_file(&filler).expect("our own file");
         full.then_some(())
     });
-    // Whether a line was lost shows only when there is space again; it prints one every few milliseconds.
+    // It prints a line every few milliseconds.
+    #[allow(clippy::disallowed_methods, reason = "whether a line was lost shows only when there is space again")]
     std::thread::sleep(std::time::Duration::from_millis(200));
     let logs = || fs::read_dir(format!("{state}/logs")).expect("the logs are there").flatten();
     let log = logs().find(|log| log.file_name().to_string_lossy().ends_with(".app.log")).expect("the program's").path();
