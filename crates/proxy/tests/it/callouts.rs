@@ -183,14 +183,16 @@ struct Client {
     upstreams: Rc<Upstreams>,
     callouts: WorkerCallouts,
     registry: Arc<Registry>,
+    config: Arc<Config>,
 }
 
 impl Client {
     fn new(clusters: &[String]) -> Self {
         let registry = Registry::new();
         let upstreams = Rc::new(Upstreams::new(Arc::new(SharedClusters::default()), Arc::clone(&registry), true));
-        upstreams.apply(&config(clusters));
-        Self { callouts: WorkerCallouts::new(Rc::clone(&upstreams)), upstreams, registry }
+        let config = config(clusters);
+        upstreams.apply(&config, &Config::default());
+        Self { callouts: WorkerCallouts::new(Rc::clone(&upstreams)), upstreams, registry, config }
     }
 
     async fn ask(&self, call: HttpCall) -> Result<HttpAnswer, Problem> {
@@ -422,7 +424,7 @@ fn a_cluster_may_go_during_a_call() {
     each(|_server, client, _| async move {
         let call = client.callouts.http(to("/slow"));
         tokio::task::yield_now().await;
-        client.upstreams.apply(&config(&[]));
+        client.upstreams.apply(&config(&[]), &client.config);
         let answer = timeout(LIMIT, call).await.expect("in time").expect("an answer");
         assert_eq!(text(&answer), "slow");
         assert_eq!(client.ask(to("/slow")).await.expect_err("it is gone"), Problem::UnknownCluster);
