@@ -168,6 +168,11 @@ impl Timers {
         self.moved = true;
     }
 
+    /// A try is over; the next one has limits of its own.
+    pub(super) fn end_try(&mut self) {
+        (self.per_try, self.try_idle, self.try_idle_limit) = (None, None, None);
+    }
+
     /// An answer is on its way: the limit of a try no longer matters. It must not stop either, though.
     pub(super) fn end_tries(&mut self) {
         self.per_try = None;

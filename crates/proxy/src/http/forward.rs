@@ -85,6 +85,7 @@ impl Life<'_> {
                         retrying = Some(permit);
                         let pause = self.back_off(forward, attempt.is_ok());
                         drop(attempt);
+                        timers.end_try();
                         let paused = Box::pin(self.unless_over(&mut timers, tokio::time::sleep(pause))).await;
                         if let Err(failure) = paused {
                             if matches!(failure, Failure::ResponseTimeout) {

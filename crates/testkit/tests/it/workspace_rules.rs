@@ -68,8 +68,9 @@ const IMPURE_NAMES: &[&str] = &[
     "std::thread::",
 ];
 
-/// Files and folders of crate `xds` that do its input and output; every other file there is a state machine or a table, and pure.
-const XDS_IO: &[&str] = &["client/connection.rs", "server/service.rs", "server/stream.rs", "server/grpc"];
+/// Files and folders of crate `xds` that do its input and output, and the one that loads the descriptors, apart for the allocator's sake;
+/// every other file there is a state machine or a table, and pure.
+const XDS_IO: &[&str] = &["client/connection.rs", "schema.rs", "server/service.rs", "server/stream.rs", "server/grpc"];
 
 #[test]
 fn crates_depend_only_along_the_allowed_edges() {
