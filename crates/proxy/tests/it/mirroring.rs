@@ -91,6 +91,7 @@ fn a_mirror_that_reads_gets_all_of_a_large_body() {
     // At the pace of a network, which is slower than that of a reader.
     for piece in vec![b'x'; BYTES].chunks(256 * 1024) {
         client.send(piece).expect("it reads all of it");
+        #[allow(clippy::disallowed_methods, reason = "the pace of a network")]
         std::thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(client.response().expect("an answer").text(), BYTES.to_string());

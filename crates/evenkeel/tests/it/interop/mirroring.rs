@@ -151,6 +151,7 @@ fn evenkeel_and_envoy_mirror_alike() {
         let mut last = look();
         // Answers of the last copies are on their way.
         wait::poll(PATIENCE, || {
+            #[allow(clippy::disallowed_methods, reason = "whether more is coming shows only later")]
             std::thread::sleep(Duration::from_millis(100));
             let next = look();
             let same = next == last;

@@ -52,7 +52,7 @@ fn a_directory_within_that_cannot_be_read() {
     fs::write(folder.path().join("web.yaml"), DEPLOYMENT).expect("our own folder");
     open_to_all(folder.path());
     open_to_all(&folder.path().join("web.yaml"));
-    fs::set_permissions(&closed, Permissions::from_mode(0)).expect("our own folder");
+    fs::set_permissions(&closed, Permissions::from_mode(0o000)).expect("our own folder");
     let directory = folder.path().display().to_string();
     for arguments in [vec!["validate", &directory], vec!["up", &directory, "--state", "STATE"]] {
         let state = user.state.path().display().to_string();
