@@ -123,6 +123,10 @@ impl<'l> Life<'l> {
             let selection = table.select(&self.request.view(), random);
             let matched = Matched::of(table, selection, random);
             self.request.route_name = matched.map(|matched| Arc::clone(&matched.route.name));
+            // Before the filters: what they let pass goes where they were told, not where a later route table says.
+            if let Some(demand) = matched.and_then(|matched| self.unanswered_cluster(matched.leg?, config)) {
+                return Plan::Hold(demand);
+            }
             match self.filter(client, matched).await {
                 Filtered::Passes => break (selection, matched),
                 Filtered::Rerouted => {}
@@ -158,17 +162,13 @@ impl<'l> Life<'l> {
         if refuses_tunnel(request, hcm, Some(action)) {
             return Plan::Reply(Reply::from(&Failure::UpgradeRefused), Some(levels));
         }
-        if let Some(demand) = self.unanswered_cluster(matched.leg, config) {
-            return Plan::Hold(demand);
-        }
         self.route_to(matched, action)
     }
 
     /// The cluster to ask for first (`odcds`).
-    fn unanswered_cluster(&self, leg: Option<&WeightedCluster>, config: &Config) -> Option<Demand> {
+    fn unanswered_cluster(&self, leg: &WeightedCluster, config: &Config) -> Option<Demand> {
         self.origin.hcm.on_demand?.clusters?;
-        let leg = leg.filter(|_| !self.request.unheld)?;
-        config.unanswered_cluster(&leg.cluster)
+        if self.request.unheld { None } else { config.unanswered_cluster(&leg.cluster) }
     }
 
     /// The cluster, and the head as the upstream gets it.
