@@ -8,15 +8,12 @@
 
 pub mod access_log;
 mod admin;
-mod alpn;
 pub mod balance;
 pub mod bootstrap;
 pub mod callouts;
 mod certificate_files;
-mod conn;
 mod control_stats;
 mod dns;
-mod h2;
 pub mod handover;
 mod http;
 mod inherit;
@@ -25,8 +22,6 @@ pub mod logging;
 pub mod memory;
 pub mod options;
 mod overload;
-pub mod proxy_protocol;
-pub mod random;
 mod readiness;
 pub mod response_flags;
 pub mod run;
@@ -34,10 +29,8 @@ mod scope;
 mod state;
 mod stats;
 pub mod stderr;
-pub mod stream;
 mod subscribe;
 mod tcp;
-pub mod upstream;
 pub mod worker;
 
 pub use options::{Options, Settings};

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use evenkeel_runtime_config::builder::{Asked, Builder};
 use evenkeel_runtime_config::{Config, Demand, Reference, Source};
 use evenkeel_stats::Registry;
+use evenkeel_upstream::HealthManager;
 use evenkeel_xds::client::{Rejected, Update};
 use evenkeel_xds::pb::envoy::config::bootstrap::v3 as pb;
 use evenkeel_xds::pb::envoy::config::core::v3::{DataSource, data_source::Specifier};
@@ -24,7 +25,6 @@ use crate::dns::Dns;
 use crate::readiness::of_each_type;
 use crate::scope::Scope;
 use crate::subscribe::{StreamKey, Subscriptions};
-use crate::upstream::HealthManager;
 use crate::worker::{BindError, WorkerPool};
 
 /// Between two attempts to bind a listener whose address is taken.

@@ -15,6 +15,10 @@ use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, ResponseHead, Respo
 use evenkeel_runtime_config::cluster::MetadataMatch;
 use evenkeel_runtime_config::retry::RetryPolicy;
 use evenkeel_runtime_config::route::Priority;
+use evenkeel_upstream::cluster_stats::{Counter, Histogram};
+use evenkeel_upstream::conn::Deadline;
+use evenkeel_upstream::random::Random;
+use evenkeel_upstream::{Cluster, Host, Need, RequestGuard, Target};
 use tokio::time::Instant;
 
 use super::clock::Clock;
@@ -27,10 +31,6 @@ use super::respond::count_response;
 use super::retry::{self, BackOff};
 use super::upstream::{Arrived, Upstream};
 use super::{grpc, retry::Policy};
-use crate::conn::Deadline;
-use crate::random::Random;
-use crate::upstream::cluster_stats::{Counter, Histogram};
-use crate::upstream::{Cluster, Host, Need, RequestGuard, Target};
 
 /// Where a call's body comes from.
 pub(crate) trait Source {

@@ -5,12 +5,12 @@ use std::task::{Context, Poll, ready};
 
 use evenkeel_http::Framing;
 use evenkeel_runtime_config::route::Route;
+use evenkeel_upstream::conn::HeldBytes;
 
 use super::exchange::Timers;
 use super::failure::Failure;
 use super::framed::Piece;
 use super::phases::Life;
-use crate::conn::HeldBytes;
 use crate::stats::http::Counter;
 
 impl Life<'_> {

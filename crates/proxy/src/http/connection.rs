@@ -7,13 +7,13 @@ use evenkeel_http::Version;
 use evenkeel_http::h2::PREFACE;
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::hcm::Codec;
+use evenkeel_upstream::alpn::{Spoken, spoken_by_client};
+use evenkeel_upstream::stream::Stream;
 
 use super::http1::{Beginning, Http1Connection, Next};
 use super::http2;
 use super::origin::{Origin, Protocol};
-use crate::alpn::{Spoken, spoken_by_client};
 use crate::listener::{self, Leaving, Terminating};
-use crate::stream::Stream;
 use crate::worker::{Errand, Registration, Worker};
 
 /// Serves a connection to its end, or until it is to go on elsewhere.

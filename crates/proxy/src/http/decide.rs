@@ -14,6 +14,9 @@ use evenkeel_runtime_config::route::{
 };
 use evenkeel_runtime_config::route_match::RouteSelection;
 use evenkeel_runtime_config::{Config, Demand, HttpConnectionManager};
+use evenkeel_upstream::Cluster;
+use evenkeel_upstream::conn::deadline::after;
+use evenkeel_upstream::random::Random;
 use tokio::time::Instant;
 
 use super::affinity::Affinity;
@@ -29,10 +32,7 @@ use super::reply::Reply;
 use super::request::{Request, Tunnel};
 use super::retry::Policy;
 use super::{retry, websocket};
-use crate::conn::deadline::after;
-use crate::random::Random;
 use crate::stats::http::Counter;
-use crate::upstream::Cluster;
 
 /// What becomes of a request.
 pub(super) enum Plan<'c> {

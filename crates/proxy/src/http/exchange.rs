@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters, Pause, Wait};
 use evenkeel_runtime_config::HttpConnectionManager;
+use evenkeel_upstream::conn::HeldBytes;
+use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
+use evenkeel_upstream::conn::deadline::{after, earlier};
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::downstream::Downstream;
@@ -15,9 +18,6 @@ use super::framed::Piece;
 use super::mirror::Mirrors;
 use super::phases::Life;
 use super::upstream::{Arrived, Upstream};
-use crate::conn::HeldBytes;
-use crate::conn::buffer::BLOCK_BYTES;
-use crate::conn::deadline::{after, earlier};
 
 /// Largest request body that can be sent again, in bytes. It is handed over in one piece then.
 const MAX_REPLAY_BYTES: usize = 64 * 1024;

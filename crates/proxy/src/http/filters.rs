@@ -12,6 +12,7 @@ use evenkeel_filters::{
 };
 use evenkeel_runtime_config::route::{Route, RouteAction};
 use evenkeel_runtime_config::route_filters::RouteFilters;
+use evenkeel_upstream::conn::deadline::{after, earlier};
 use tokio::time::Instant;
 
 use super::decide::Matched;
@@ -20,7 +21,6 @@ use super::failure::Failure;
 use super::phases::Life;
 use super::reply::Reply;
 use super::request::Request;
-use crate::conn::deadline::{after, earlier};
 use crate::response_flags::ResponseFlags;
 use crate::worker::Worker;
 

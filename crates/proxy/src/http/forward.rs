@@ -10,6 +10,8 @@ use evenkeel_filters::HostOverride;
 use evenkeel_http::{Framing, HeaderId, ResponseInfo};
 use evenkeel_runtime_config::retry::RetryPolicy;
 use evenkeel_runtime_config::route::HostRewrite;
+use evenkeel_upstream::cluster_stats as cluster;
+use evenkeel_upstream::{Cluster, Host, Need, OverrideHost, RequestGuard, Target, Upstream as Way};
 
 use super::decide::{Forward, set_host};
 use super::exchange::{Exchange, Timers, Upload};
@@ -19,8 +21,6 @@ use super::reply::Reply;
 use super::retry::{self, BackOff};
 use super::upstream::Upstream;
 use crate::response_flags::ResponseFlags;
-use crate::upstream::cluster_stats as cluster;
-use crate::upstream::{Cluster, Host, Need, OverrideHost, RequestGuard, Target, Upstream as Way};
 
 /// Largest request body that is kept until the answer comes, in bytes, when nothing but the end of a kept connection could
 /// make it go out again.

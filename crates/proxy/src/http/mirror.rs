@@ -11,6 +11,8 @@ use std::task::{Context, Poll};
 use evenkeel_filters::callouts::CallOptions;
 use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, ResponseHead};
 use evenkeel_runtime_config::route::{HeaderMutation, MirrorCluster, MirrorPolicy};
+use evenkeel_upstream::Cluster;
+use evenkeel_upstream::cluster_stats::Counter;
 use tokio::task::{JoinHandle, spawn_local};
 
 use super::call::{Sink, TooLarge};
@@ -19,8 +21,6 @@ use super::edits;
 use super::log::record;
 use super::phases::Life;
 use crate::callouts::stream::{Outgoing, Uplink};
-use crate::upstream::Cluster;
-use crate::upstream::cluster_stats::Counter;
 
 /// Bytes of a request's body that wait for one mirror; with more the mirror is cut, and `retry_or_shadow_abandoned` of the original's
 /// cluster counts it.

@@ -11,6 +11,7 @@
 //! The client's side is a [`Downstream`], the other a [`super::upstream::Upstream`]; everything between them is protocol-neutral.
 
 use evenkeel_runtime_config::overload::Action;
+use evenkeel_upstream::conn::Deadline;
 
 use super::decide::Plan;
 use super::downstream::Downstream;
@@ -18,7 +19,6 @@ use super::failure::Failure;
 use super::origin::Origin;
 use super::reply::Reply;
 use super::request::{Request, Tunnel};
-use crate::conn::Deadline;
 use crate::overload::{Exhausted, Permit};
 use crate::response_flags::ResponseFlags;
 use crate::stats::http::Counter;

@@ -12,6 +12,7 @@ use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters};
 use evenkeel_http::{Framing, HeaderId, Headers};
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::hcm::ServerHeader;
+use evenkeel_upstream::conn::deadline::after;
 
 use super::downstream::Answer;
 use super::edits::Levels;
@@ -21,7 +22,6 @@ use super::grpc;
 use super::identify::append_via;
 use super::log::record;
 use super::phases::Life;
-use crate::conn::deadline::after;
 use crate::response_flags::ResponseFlags;
 
 /// How long a client may take to read an answer of the proxy's own, if `stream_flush_timeout` does not say less. It is small: a client

@@ -5,6 +5,8 @@ use std::rc::Rc;
 
 use evenkeel_base::grpc::http_of_status;
 use evenkeel_http::{Framing, HeaderId, ResponseInfo};
+use evenkeel_upstream::cluster_stats as cluster;
+use evenkeel_upstream::{Cluster, Host};
 
 use super::decide::Forward;
 use super::downstream::Answer;
@@ -17,8 +19,6 @@ use super::phases::Life;
 use super::reply::{Reply, finish_response};
 use super::request::{Request, Tunnel};
 use crate::stats::http::{Counter, Gauge};
-use crate::upstream::cluster_stats as cluster;
-use crate::upstream::{Cluster, Host};
 
 impl Life<'_> {
     /// True when the connection may carry another request.

@@ -8,9 +8,9 @@ use evenkeel_http::{HeaderId, Headers, ResponseHead};
 use evenkeel_runtime_config::matching::{HeaderMatcher, HeaderValueMatcher};
 use evenkeel_runtime_config::retry::{RateLimitedBackOff, RetryOn, RetryPolicy};
 use evenkeel_runtime_config::view::RequestView;
+use evenkeel_upstream::Outcome;
 
 use super::failure::Failure;
-use crate::upstream::Outcome;
 
 /// Statuses and header names a request may add to the policy; further ones are left aside.
 const MAX_ASKED: usize = 32;

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use evenkeel_runtime_config::listener::{ChainInput, Terminal};
 use evenkeel_runtime_config::view::ConnectionView;
+use evenkeel_upstream::conn::Buffer;
+use evenkeel_upstream::stream::{Portable, Stream};
 use tokio::time::Instant;
 
 use super::serve::{Arrival, Counted, Downstream, Leaving, Served, Standing};
 use super::socket::ListenerKey;
 use crate::balance::Seat;
-use crate::conn::Buffer;
 use crate::handover::{Parcel, Travelling};
-use crate::stream::{Portable, Stream};
 use crate::tcp::Parting;
 use crate::worker::{Registration, Worker};
 

@@ -4,9 +4,10 @@
 use std::fmt;
 use std::rc::Rc;
 
+use evenkeel_upstream::stream::{Portable, Stream};
+
 use super::serve::{Arrival, Counted, Downstream, Leaving, Served, Standing};
 use crate::stats::worker::Counter;
-use crate::stream::{Portable, Stream};
 use crate::worker::{Cause, Message, Registration, Worker};
 
 /// A connection between two workers.

@@ -14,12 +14,13 @@ use evenkeel_runtime_config::hcm::ClientCertDetails;
 use evenkeel_runtime_config::listener::{FilterChain, Listener, Terminal};
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
 use evenkeel_tls::{PeerCertificate, Session};
+use evenkeel_upstream::conn::Buffer;
+use evenkeel_upstream::stream::Stream;
 use pem::{EncodeConfig, LineEnding, Pem};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::balance::Seat;
-use crate::conn::Buffer;
 use crate::listener::detect::{Ends, detect};
 use crate::listener::handshake::{self, Blame, Failure};
 use crate::listener::inspect::{InspectError, Inspected};
@@ -30,7 +31,6 @@ use crate::listener::{adopt, moving};
 use crate::stats::{
     http as http_stats, listener, listener_ssl, listener_ssl_factory, listener_worker, tcp as tcp_stats,
 };
-use crate::stream::Stream;
 use crate::tcp::Ahead;
 use crate::worker::{Accepted, Cause, ConnectionStats, Errand, Registration, Unheld, Worker};
 use crate::{http, tcp};

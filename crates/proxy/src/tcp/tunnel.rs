@@ -16,16 +16,16 @@ use evenkeel_runtime_config::access_log::Format;
 use evenkeel_runtime_config::listener::Tunneling;
 use evenkeel_runtime_config::route::Priority;
 use evenkeel_runtime_config::view::ConnectionView;
+use evenkeel_upstream::conn::Buffer;
+use evenkeel_upstream::h2::{self, Answer, Received, Reset, ResetBy};
+use evenkeel_upstream::{AcquireError, Cluster, ConnectError, Connection, Host, Need, Place, Upstream};
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::time::timeout;
 
 use super::relay::End;
 use crate::access_log::{self, Record};
-use crate::conn::Buffer;
-use crate::h2::{self, Answer, Received, Reset, ResetBy};
 use crate::http::add_headers;
-use crate::upstream::{AcquireError, Cluster, ConnectError, Connection, Host, Need, Place, Upstream};
 
 /// Limit of the answer's head; Envoy's default for upstreams.
 const ANSWER_LIMITS: Limits = Limits { max_head_bytes: 60 * 1024, max_headers: 100 };

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_runtime_config::{Config, Demand, Listener};
 use evenkeel_stats::{Registry, Scope};
+use evenkeel_upstream::{ClusterSnapshot, SharedClusters};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::access_log::LogHandle;
@@ -32,7 +33,6 @@ use crate::listener::moving::Moved;
 use crate::listener::socket::{HandedSockets, InheritedSockets, ListenerKey, ListenerSockets, Opened, SocketChange};
 use crate::overload::Overload;
 use crate::stats::{self, worker};
-use crate::upstream::{ClusterSnapshot, SharedClusters};
 
 pub(crate) use charged::spawn;
 pub use cores::available_cores;

@@ -11,6 +11,10 @@ use evenkeel_filters::{HttpFilters, NetworkFilters, Setup};
 use evenkeel_runtime_config::listener::{FilterChain, ProxyProtocolVersion};
 use evenkeel_runtime_config::{Demand, FastMap, HttpConnectionManager};
 use evenkeel_stats::{Registry, Scope, ScopeName, Writer};
+use evenkeel_upstream::conn::{burst, deadline, hangup};
+use evenkeel_upstream::h2::stats as h2;
+use evenkeel_upstream::random::Random;
+use evenkeel_upstream::{self, SharedClusters, Upstreams};
 use tokio::runtime::LocalOptions;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::spawn_local;
@@ -19,8 +23,6 @@ use tokio::time::{Instant, MissedTickBehavior};
 use crate::access_log::{LogHandle, WorkerLog};
 use crate::balance::{Balance, Seat};
 use crate::callouts::WorkerCallouts;
-use crate::conn::{burst, deadline, hangup};
-use crate::h2::stats as h2;
 use crate::handover::Parcel;
 use crate::http::LentStream;
 use crate::listener;
@@ -28,9 +30,7 @@ use crate::listener::moving::Moved;
 use crate::listener::socket::ListenerKey;
 use crate::memory;
 use crate::overload::{MemoryLimit, Overload};
-use crate::random::Random;
 use crate::stats::{self, http, http1, listener_ssl, listener_ssl_factory, listener_worker, tcp, worker};
-use crate::upstream::{self, SharedClusters, Upstreams};
 use crate::worker::drains::{DrainScope, Drains};
 use crate::worker::hold::Held;
 use crate::worker::rest::Rest;
@@ -38,7 +38,7 @@ use crate::worker::roster::{Registration, Roster};
 use crate::worker::{Accepted, Generation, Message};
 
 /// Between two rounds of housekeeping: logs handed over, idle upstream connections swept, drained connections cut.
-const HOUSEKEEPING: Duration = upstream::SWEEP_INTERVAL;
+const HOUSEKEEPING: Duration = evenkeel_upstream::SWEEP_INTERVAL;
 
 /// Most that is waited for a client of a draining connection to say something; a tenth of a shorter drain time.
 const MAX_DRAIN_QUIET: Duration = Duration::from_secs(1);
@@ -232,7 +232,7 @@ async fn housekeeping(worker: Rc<Worker>) {
         worker.log.borrow_mut().flush();
         worker.upstreams.sweep(now);
         worker.publish_memory();
-        crate::h2::trim();
+        evenkeel_upstream::h2::trim();
         memory::collect_if_asked();
         if std::mem::replace(&mut shrinks, worker.overload.shrinks()) != worker.overload.shrinks() {
             worker.upstreams.close_idle();

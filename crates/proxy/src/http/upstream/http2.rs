@@ -9,15 +9,15 @@ use std::time::Duration;
 use evenkeel_http::h2::Reason;
 use evenkeel_http::{Framing, HeaderId, Headers, ResponseInfo};
 use evenkeel_runtime_config::view::RequestView;
+use evenkeel_upstream::h2::{Answer, Reset, ResetBy};
+use evenkeel_upstream::{Host, Place};
 
 use super::Arrived;
-use crate::h2::{Answer, Reset, ResetBy};
 use crate::http::failure::Failure;
 use crate::http::framed::{Piece, Take};
 use crate::http::request::{Request, Tunnel};
 use crate::http::streamed::Streamed;
 use crate::http::websocket;
-use crate::upstream::{Host, Place};
 
 /// How long a peer's settings are waited for.
 const SETTINGS_LIMIT: Duration = Duration::from_secs(1);

@@ -9,12 +9,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use evenkeel_http::{Headers, ResponseInfo};
+use evenkeel_upstream::{Cluster, Connection, Host, Upstream as Way};
 use tokio::time::Instant;
 
 use super::failure::Failure;
 use super::framed::{Piece, Take};
 use super::request::Request;
-use crate::upstream::{Cluster, Connection, Host, Upstream as Way};
 use http1::Http1;
 use http2::Http2;
 
