@@ -32,7 +32,7 @@ use evenkeel_xds::Schema;
 use tokio::sync::{mpsc, oneshot};
 
 use self::admin_port::AdminPort;
-use self::lifecycle::{Lifecycle, Standing};
+use self::lifecycle::{HotRestart, Lifecycle};
 pub use self::program::{Place, Program};
 use self::told::Telling;
 use crate::access_log::{LogHandle, LogThread};
@@ -171,11 +171,11 @@ async fn serve(
     logging: Logging,
     program: Option<Program>,
 ) -> Result<(), RunError> {
-    let (stop, begun, mut standing) = match program {
+    let (stop, begun, mut hot_restart) = match program {
         Some(Program { stop, place, succession, sockets }) => {
-            (Some(stop), succession, Standing::inside(place, sockets))
+            (Some(stop), succession, HotRestart::inside(place, sockets))
         }
-        None => (None, None, Standing::alone()),
+        None => (None, None, HotRestart::alone()),
     };
     let succession = match (begun, &settings.handover) {
         (None, Some(path)) => Succession::begin(path)?,
@@ -186,7 +186,7 @@ async fn serve(
         None => (None, Inheritance::default()),
     };
     let Inheritance { listeners: handed, admin: handed_admin, epoch, program: _ } = inheritance;
-    standing.epoch = epoch;
+    hot_restart.epoch = epoch;
     let log = LogThread::start().map_err(system("starting the access log's thread"))?;
     let registry = Registry::new();
     let pool = start_workers(&settings, &loaded, handed, log.handle(), &registry)?;
@@ -216,7 +216,7 @@ async fn serve(
     spawn_keepers(&shared, &pool);
 
     let telling = Telling::new(stop).map_err(system("installing signal handlers"))?;
-    let mut lifecycle = Lifecycle::new(shared, pool, registry, settings, log.handle(), admin, standing);
+    let mut lifecycle = Lifecycle::new(shared, pool, registry, settings, log.handle(), admin, hot_restart);
     lifecycle.run(successor, telling, received).await?;
     log.handle().flush(LOG_FLUSH_LIMIT);
     tracing::info!("ended");

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use evenkeel_runtime_config::builder::{Asked, Builder};
+use evenkeel_runtime_config::builder::{Builder, SubscriptionChange};
 use evenkeel_runtime_config::{Config, Demand, Reference, Source};
 use evenkeel_stats::Registry;
 use evenkeel_upstream::HealthManager;
@@ -310,7 +310,7 @@ impl State {
     }
 
     /// Drops what is known of resources nothing refers to any more; their servers do not say that they are gone.
-    fn forget_records(&mut self, asked: &[Asked]) {
+    fn forget_records(&mut self, asked: &[SubscriptionChange]) {
         let by_name = self.scope.is_learned();
         let dropped = asked.iter().filter(|asked| !asked.wanted).map(|asked| (asked.kind, asked.name.to_string()));
         for key in dropped.chain(std::mem::take(&mut self.received)) {

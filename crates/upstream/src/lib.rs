@@ -51,7 +51,7 @@ pub use connect::connect;
 pub use connection::{Connection, RequestGuard};
 pub use health::{HealthFlags, HealthManager, Outcome};
 pub use host::Host;
-pub use multiplexed::{Need, Place, Upstream};
+pub use multiplexed::{Need, PooledConnection, StreamSlot};
 pub use pool::AcquireError;
 pub use race::ended_before;
 pub use shared::SharedClusters;

@@ -83,16 +83,16 @@ pub enum Need {
 
 /// The way for one request.
 #[derive(Debug)]
-pub enum Upstream {
+pub enum PooledConnection {
     /// A connection of its own.
     Http1(Connection),
     /// A place on a shared connection.
-    Http2(Place),
+    Http2(StreamSlot),
 }
 
 /// A place on a shared connection.
 #[derive(Debug)]
-pub struct Place {
+pub struct StreamSlot {
     connection: Rc<Multiplexed>,
     /// Whom it leads to.
     pub host: Rc<Host>,
@@ -100,7 +100,7 @@ pub struct Place {
     pub reused: bool,
 }
 
-impl Upstream {
+impl PooledConnection {
     /// Whom it leads to.
     pub fn host(&self) -> &Rc<Host> {
         match self {
@@ -126,7 +126,7 @@ impl Upstream {
     }
 }
 
-impl Place {
+impl StreamSlot {
     /// Waits until the connection's peer, or one beside it, has said something new of what it takes.
     pub async fn changed(&self) {
         self.connection.client.changed().await;
@@ -195,7 +195,7 @@ enum Choice {
 
 impl Pool {
     /// A place on a connection that has one.
-    fn place(&self, host: &Rc<Host>, choice: Choice) -> Option<Place> {
+    fn place(&self, host: &Rc<Host>, choice: Choice) -> Option<StreamSlot> {
         let (mut gone, mut pressed) = (false, 0);
         let mut least_held: Option<(usize, &Rc<Multiplexed>)> = None;
         let connections = self.connections.borrow();
@@ -231,7 +231,7 @@ impl Pool {
                 self.connections.borrow_mut().retain(|other| !Rc::ptr_eq(other, &connection));
             }
         }
-        Some(Place { connection, host: host.clone(), reused })
+        Some(StreamSlot { connection, host: host.clone(), reused })
     }
 
     /// The peer of some connection has yet to say how much it takes.
@@ -284,28 +284,28 @@ impl Cluster {
     }
 
     /// The way for a request to `host` that is there already. Never waits.
-    pub fn try_acquire(&self, host: &Rc<Host>, downstream: Version) -> Option<Upstream> {
+    pub fn try_acquire(&self, host: &Rc<Host>, downstream: Version) -> Option<PooledConnection> {
         self.ready(host, self.wanted(host, downstream))
     }
 
-    fn ready(&self, host: &Rc<Host>, wanted: Wanted) -> Option<Upstream> {
+    fn ready(&self, host: &Rc<Host>, wanted: Wanted) -> Option<PooledConnection> {
         if wanted != Wanted::Http1
             && let Some(place) = host.multiplexed.of(wanted).place(host, Choice::Best)
         {
-            return Some(Upstream::Http2(place));
+            return Some(PooledConnection::Http2(place));
         }
         match wanted {
             Wanted::Http2 => None,
             Wanted::Bytes | Wanted::Http1 | Wanted::SharedHttp1 | Wanted::Either => {
-                self.reuse(host).map(Upstream::Http1)
+                self.reuse(host).map(PooledConnection::Http1)
             }
         }
     }
 
     /// A place on a connection that was passed over for one that cannot be had.
-    fn pressed(&self, host: &Rc<Host>, wanted: Wanted) -> Option<Upstream> {
+    fn pressed(&self, host: &Rc<Host>, wanted: Wanted) -> Option<PooledConnection> {
         let shared = wanted != Wanted::Http1;
-        shared.then(|| host.multiplexed.of(wanted).place(host, Choice::Any)).flatten().map(Upstream::Http2)
+        shared.then(|| host.multiplexed.of(wanted).place(host, Choice::Any)).flatten().map(PooledConnection::Http2)
     }
 
     /// The way for a request to `host`, which came in `downstream`: a connection that is there, else a new one, else (at
@@ -315,7 +315,7 @@ impl Cluster {
         host: &Rc<Host>,
         downstream: Version,
         priority: Priority,
-    ) -> Result<Upstream, AcquireError> {
+    ) -> Result<PooledConnection, AcquireError> {
         self.acquire_wanted(host, self.wanted(host, downstream), priority).await
     }
 
@@ -326,16 +326,16 @@ impl Cluster {
         downstream: Version,
         need: Need,
         priority: Priority,
-    ) -> Result<Upstream, AcquireError> {
+    ) -> Result<PooledConnection, AcquireError> {
         let wanted = self.wanted(host, downstream);
         match (need, wanted) {
             (_, Wanted::Http2) => self.acquire_wanted(host, wanted, priority).await,
             (Need::Tunnel, _) | (Need::Fresh, Wanted::Bytes | Wanted::Http1) => {
-                self.connect(host).await.map(Upstream::Http1)
+                self.connect(host).await.map(PooledConnection::Http1)
             }
             (Need::Fresh, Wanted::SharedHttp1 | Wanted::Either) => {
                 if let Some(place) = host.multiplexed.of(wanted).place(host, Choice::Best) {
-                    return Ok(Upstream::Http2(place));
+                    return Ok(PooledConnection::Http2(place));
                 }
                 let permit = self.unshared_room(host)?;
                 Ok(self.begin(host, wanted, self.establish(host, permit, wanted, None).await?))
@@ -349,7 +349,7 @@ impl Cluster {
         host: &Rc<Host>,
         downstream: Version,
         client: &ConnectionView,
-    ) -> Result<Upstream, AcquireError> {
+    ) -> Result<PooledConnection, AcquireError> {
         let wanted = self.wanted(host, downstream);
         let room = self.unshared_room(host)?;
         Ok(self.begin(host, wanted, self.establish(host, room, wanted, Some(client)).await?))
@@ -367,7 +367,7 @@ impl Cluster {
         host: &Rc<Host>,
         wanted: Wanted,
         priority: Priority,
-    ) -> Result<Upstream, AcquireError> {
+    ) -> Result<PooledConnection, AcquireError> {
         if let Some(upstream) = self.ready(host, wanted) {
             return Ok(upstream);
         }
@@ -405,13 +405,13 @@ impl Cluster {
     }
 
     /// A new connection goes into use: by one request, or by as many as come.
-    fn begin(&self, host: &Rc<Host>, wanted: Wanted, made: Established) -> Upstream {
+    fn begin(&self, host: &Rc<Host>, wanted: Wanted, made: Established) -> PooledConnection {
         let pool = host.multiplexed.of(wanted);
         let agreed = made.stream.session().and_then(|session| session.alpn.as_deref());
         let Spoken::Http2(_) = spoken(agreed, wanted) else {
             pool.peer.set(Peer::OneAtATime);
             self.stats().inc(Counter::upstream_cx_http1_total);
-            return Upstream::Http1(made.into_connection(host.clone()));
+            return PooledConnection::Http1(made.into_connection(host.clone()));
         };
         pool.peer.set(Peer::Many);
         self.stats().inc(Counter::upstream_cx_http2_total);
@@ -458,6 +458,6 @@ impl Cluster {
         if lasting {
             pool.connections.borrow_mut().push(Rc::clone(&connection));
         }
-        Upstream::Http2(Place { connection, host: host.clone(), reused: false })
+        PooledConnection::Http2(StreamSlot { connection, host: host.clone(), reused: false })
     }
 }

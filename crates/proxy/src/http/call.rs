@@ -275,12 +275,12 @@ impl<'c> Running<'c> {
             let host = cluster.pick(&target)?;
             self.request.host = Some(Rc::clone(&host));
             let guard = cluster.begin_request(&host, Priority::Default).map_err(|_| Failure::Overflow)?;
-            let way = match cluster.try_acquire(&host, version).filter(|_| !raced) {
-                Some(way) => way,
+            let connection = match cluster.try_acquire(&host, version).filter(|_| !raced) {
+                Some(connection) => connection,
                 None if raced => cluster.acquire_for(&host, version, Need::Fresh, Priority::Default).await?,
                 None => cluster.acquire(&host, version, Priority::Default).await?,
             };
-            let mut up = Upstream::new(way, cluster);
+            let mut up = Upstream::new(connection, cluster);
             cluster.report_connected(&host);
             self.name_itself(up.local_addr());
             source.rewind();

@@ -10,10 +10,10 @@ use evenkeel_upstream::conn::HeldBytes;
 use super::exchange::Timers;
 use super::failure::Failure;
 use super::framed::Piece;
-use super::phases::Life;
+use super::phases::ActiveStream;
 use crate::stats::http::Counter;
 
-impl Life<'_> {
+impl ActiveStream<'_> {
     /// Collects the body; from then on its length is known. A filter asks again only for a body that is too long for it.
     pub(super) async fn collect(&mut self, max_bytes: usize, route: Option<&Route>) -> Result<(), Failure> {
         let announced = match self.request.info.framing {

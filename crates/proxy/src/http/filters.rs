@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::decide::Matched;
 use super::exchange::Timers;
 use super::failure::Failure;
-use super::phases::Life;
+use super::phases::ActiveStream;
 use super::reply::Reply;
 use super::request::Request;
 use crate::response_flags::ResponseFlags;
@@ -44,7 +44,7 @@ impl Services for Worker {
     }
 }
 
-impl Life<'_> {
+impl ActiveStream<'_> {
     /// Asks the filters that are left.
     pub(super) async fn filter(&mut self, client: SocketAddr, matched: Option<Matched<'_>>) -> Filtered {
         let filters = &self.origin.manager.filters;

@@ -11,12 +11,12 @@ use evenkeel_http::{Framing, HeaderId, ResponseInfo};
 use evenkeel_runtime_config::retry::RetryPolicy;
 use evenkeel_runtime_config::route::HostRewrite;
 use evenkeel_upstream::cluster_stats as cluster;
-use evenkeel_upstream::{Cluster, Host, Need, OverrideHost, RequestGuard, Target, Upstream as Way};
+use evenkeel_upstream::{Cluster, Host, Need, OverrideHost, PooledConnection, RequestGuard, Target};
 
 use super::decide::{Forward, set_host};
 use super::exchange::{Exchange, Timers, Upload};
 use super::failure::Failure;
-use super::phases::Life;
+use super::phases::ActiveStream;
 use super::reply::Reply;
 use super::retry::{self, BackOff};
 use super::upstream::Upstream;
@@ -42,7 +42,7 @@ enum Verdict {
     Again,
 }
 
-impl Life<'_> {
+impl ActiveStream<'_> {
     /// Tries until there is an answer or no try is left; then the answer goes down.
     pub(super) async fn forward(&mut self, forward: &Forward<'_>) -> bool {
         if !self.origin.hcm.proxy_100_continue {
@@ -199,7 +199,7 @@ impl Life<'_> {
                 true => None,
                 false => forward.cluster.try_acquire(&host, self.request.head.version),
             };
-            let mut up = match ready.map(|way| self.upstream(forward, way)) {
+            let mut up = match ready.map(|connection| self.upstream(forward, connection)) {
                 Some(up) => up,
                 // Few requests wait for a connection; those that do not need no room for it.
                 None => Box::pin(self.connect(forward, timers, &host, raced)).await?,
@@ -234,7 +234,7 @@ impl Life<'_> {
         let view = &self.origin.view;
         let connecting = async {
             match raced {
-                _ if is_tcp => forward.cluster.connect_tcp(host, view).await.map(Way::Http1),
+                _ if is_tcp => forward.cluster.connect_tcp(host, view).await.map(PooledConnection::Http1),
                 _ if host.names_clients() => forward.cluster.acquire_naming(host, version, view).await,
                 _ if is_tunnel => forward.cluster.acquire_for(host, version, Need::Tunnel, priority).await,
                 true => forward.cluster.acquire_for(host, version, Need::Fresh, priority).await,
@@ -242,18 +242,20 @@ impl Life<'_> {
             }
         };
         let connected = self.unless_over(timers, connecting).await?;
-        let way = connected.map_err(Failure::from).inspect_err(|failure| {
+        let connection = connected.map_err(Failure::from).inspect_err(|failure| {
             if let Failure::Connect(reason) = failure {
                 self.request.transport_failure.clone_from(reason);
             }
         })?;
-        Ok(self.upstream(forward, way))
+        Ok(self.upstream(forward, connection))
     }
 
-    fn upstream(&self, forward: &Forward<'_>, way: Way) -> Upstream {
-        match way {
-            Way::Http1(connection) if forward.terminates_connect(self.request) => Upstream::raw(connection),
-            way => Upstream::new(way, &forward.cluster),
+    fn upstream(&self, forward: &Forward<'_>, connection: PooledConnection) -> Upstream {
+        match connection {
+            PooledConnection::Http1(connection) if forward.terminates_connect(self.request) => {
+                Upstream::raw(connection)
+            }
+            connection => Upstream::new(connection, &forward.cluster),
         }
     }
 

@@ -18,7 +18,7 @@ use super::http1::rules;
 use super::lending::{carry, lend};
 use super::log;
 use super::origin::Origin;
-use super::phases::Life;
+use super::phases::ActiveStream;
 use super::request::Request;
 use crate::stats::http::Counter;
 use crate::worker::spawn;
@@ -143,6 +143,6 @@ fn end(origin: &Origin, mut request: Box<Request>, failure: &Failure) {
 
 async fn live(origin: Rc<Origin>, mut request: Box<Request>, down: Downstream<'static>) {
     let mut deadline = Deadline::default();
-    Life::new(&origin, &mut request, down, &mut deadline).run().await;
+    ActiveStream::new(&origin, &mut request, down, &mut deadline).run().await;
     request.recycle();
 }

@@ -24,7 +24,7 @@ use super::downstream::{Answer, Downstream};
 use super::failure::Failure;
 use super::framed::Piece;
 use super::origin::{Origin, Protocol};
-use super::phases::Life;
+use super::phases::ActiveStream;
 use super::request::Request;
 use crate::overload::{Limit, MemoryLimit};
 use crate::stats::worker::Counter;
@@ -182,6 +182,6 @@ pub(crate) async fn serve_lent(worker: Rc<Worker>, stream: Box<LentStream>, regi
     request.info = info;
     let mut deadline = Deadline::default();
     let down = Downstream::Lent(Lent::new(up, down, received_all));
-    Life::new(&origin, &mut request, down, &mut deadline).run().await;
+    ActiveStream::new(&origin, &mut request, down, &mut deadline).run().await;
     request.recycle();
 }

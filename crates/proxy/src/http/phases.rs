@@ -24,7 +24,7 @@ use crate::response_flags::ResponseFlags;
 use crate::stats::http::Counter;
 
 /// One request from its head to its log line, and the two things it has: where it came from, and the side to answer on.
-pub(super) struct Life<'l> {
+pub(super) struct ActiveStream<'l> {
     pub(super) origin: &'l Origin,
     pub(super) request: &'l mut Request,
     pub(super) down: Downstream<'l>,
@@ -35,7 +35,7 @@ pub(super) struct Life<'l> {
     pub(super) under_way: bool,
 }
 
-impl<'l> Life<'l> {
+impl<'l> ActiveStream<'l> {
     /// A request whose head was read.
     pub(super) fn new(
         origin: &'l Origin,
@@ -118,7 +118,7 @@ impl<'l> Life<'l> {
 }
 
 /// A request whose connection is cut ends here, with its log line.
-impl Drop for Life<'_> {
+impl Drop for ActiveStream<'_> {
     fn drop(&mut self) {
         if self.under_way {
             self.request.flags |= ResponseFlags::DOWNSTREAM_CONNECTION_TERMINATION;

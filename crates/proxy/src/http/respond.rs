@@ -15,12 +15,12 @@ use super::failure::Failure;
 use super::forward::{Answered, count_reset};
 use super::grpc;
 use super::log::record;
-use super::phases::Life;
+use super::phases::ActiveStream;
 use super::reply::{Reply, finish_response};
 use super::request::{Request, Tunnel};
 use crate::stats::http::{Counter, Gauge};
 
-impl Life<'_> {
+impl ActiveStream<'_> {
     /// True when the connection may carry another request.
     pub(super) async fn respond(
         &mut self,

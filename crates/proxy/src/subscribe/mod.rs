@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use evenkeel_runtime_config::Source;
 use evenkeel_runtime_config::bootstrap::{Bootstrap, Scope};
-use evenkeel_runtime_config::builder::Asked;
+use evenkeel_runtime_config::builder::SubscriptionChange;
 use evenkeel_xds::ResourceType;
 use evenkeel_xds::client::Client;
 use evenkeel_xds::client::connection::Service;
@@ -148,7 +148,7 @@ impl Subscriptions {
     }
 
     /// Starts, changes and ends streams so that what `asked` says is asked for, and all of the types that are asked for whole.
-    pub fn update(&mut self, asked: &[Asked], clusters_ready: bool, shared: &Shared) {
+    pub fn update(&mut self, asked: &[SubscriptionChange], clusters_ready: bool, shared: &Shared) {
         for (kind, source) in self.wholes(clusters_ready) {
             if self.whole.insert(kind)
                 && let Some(stream) = self.stream(stream_of(kind, &source, None), shared)
@@ -157,7 +157,7 @@ impl Subscriptions {
                 stream.news.notify_one();
             }
         }
-        let key = |asked: &Asked| stream_of(asked.kind, &asked.source, Some(&asked.name));
+        let key = |asked: &SubscriptionChange| stream_of(asked.kind, &asked.source, Some(&asked.name));
         for asked in asked.iter().filter(|asked| asked.wanted) {
             if let Some(stream) = self.stream(key(asked), shared) {
                 stream.set(asked.kind, &asked.name, true);

@@ -18,7 +18,7 @@ use evenkeel_runtime_config::route::Priority;
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_upstream::conn::Buffer;
 use evenkeel_upstream::h2::{self, Answer, Received, Reset, ResetBy};
-use evenkeel_upstream::{AcquireError, Cluster, ConnectError, Connection, Host, Need, Place, Upstream};
+use evenkeel_upstream::{AcquireError, Cluster, ConnectError, Connection, Host, Need, PooledConnection, StreamSlot};
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::time::timeout;
@@ -108,9 +108,11 @@ pub(super) async fn open(
     let limit = cluster.config().connect_timeout;
     let asking = async {
         match upstream {
-            Upstream::Http1(_) if tunneling.post.is_some() => Err(TunnelError::PostOverHttp1),
-            Upstream::Http1(connection) => over_http1(connection, &head, (tunneling, said)).await,
-            Upstream::Http2(place) => over_http2(place, &head, host.transport.is_secure(), (tunneling, said)).await,
+            PooledConnection::Http1(_) if tunneling.post.is_some() => Err(TunnelError::PostOverHttp1),
+            PooledConnection::Http1(connection) => over_http1(connection, &head, (tunneling, said)).await,
+            PooledConnection::Http2(place) => {
+                over_http2(place, &head, host.transport.is_secure(), (tunneling, said)).await
+            }
         }
     };
     match timeout(limit, asking).await {
@@ -199,7 +201,7 @@ fn header_map(status: Option<u16>, headers: &Headers) -> Box<str> {
 
 /// `https`: what a POST says of its scheme.
 async fn over_http2(
-    place: Place,
+    place: StreamSlot,
     head: &RequestHead,
     https: bool,
     (tunneling, said): (&Tunneling, &mut Said),
@@ -225,7 +227,7 @@ async fn over_http2(
 pub(super) struct TunnelStream {
     stream: h2::Stream,
     /// Keeps the connection.
-    place: Place,
+    place: StreamSlot,
     /// Our direction has ended.
     ended: bool,
     trailers: Trailers,

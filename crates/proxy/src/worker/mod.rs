@@ -38,9 +38,9 @@ pub(crate) use charged::spawn;
 pub use cores::available_cores;
 pub use drains::DrainScope;
 pub use generation::Generation;
-pub(crate) use hold::Unheld;
+pub(crate) use hold::HoldError;
 pub(crate) use orders::Cause;
-pub(crate) use roster::{Errand, Registration};
+pub(crate) use roster::{Directive, Registration};
 pub(crate) use thread::{ConnectionStats, HttpManager, TcpStats, Worker};
 
 /// Messages a worker's inbox holds before senders wait: connections handed over, mostly.

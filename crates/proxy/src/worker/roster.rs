@@ -22,13 +22,13 @@ const MAX_UNITS: u32 = 1 << 16;
 
 /// What a connection is to do at its next message boundary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Errand {
+pub(crate) enum Directive {
     /// Go on.
     Stay,
     /// Go to that worker, for this cause.
     MoveTo(usize, Cause),
     /// Go to the process that takes over from this one.
-    Emigrate,
+    HandOver,
     /// End: the process, the listener or the filter chain drains.
     Drain,
 }
@@ -256,7 +256,7 @@ impl Registration {
         self.worker.drains.giving_away() && !self.drains() && self.with(|entry| entry.travels) == Some(true)
     }
 
-    /// Wakes this task when there is an errand for it. Cheap to call at every poll: a task's waker stays the same.
+    /// Wakes this task when there is a directive for it. Cheap to call at every poll: a task's waker stays the same.
     #[inline]
     pub(crate) fn watch(&self, waker: &Waker) {
         self.with(|entry| {
@@ -289,15 +289,15 @@ impl Registration {
 
     /// What is asked of this connection.
     #[inline]
-    pub(crate) fn errand(&self) -> Errand {
+    pub(crate) fn directive(&self) -> Directive {
         if self.drains() {
-            return Errand::Drain;
+            return Directive::Drain;
         }
         if self.emigrates() {
-            return Errand::Emigrate;
+            return Directive::HandOver;
         }
         let order = self.with(|entry| entry.order).flatten().and_then(|order| order.at(self.worker.balance.epoch()));
-        order.map_or(Errand::Stay, |(to, cause)| Errand::MoveTo(to, cause))
+        order.map_or(Directive::Stay, |(to, cause)| Directive::MoveTo(to, cause))
     }
 
     /// Whether this connection is to end at its next message boundary.

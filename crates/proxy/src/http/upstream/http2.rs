@@ -10,7 +10,7 @@ use evenkeel_http::h2::Reason;
 use evenkeel_http::{Framing, HeaderId, Headers, ResponseInfo};
 use evenkeel_runtime_config::view::RequestView;
 use evenkeel_upstream::h2::{Answer, Reset, ResetBy};
-use evenkeel_upstream::{Host, Place};
+use evenkeel_upstream::{Host, StreamSlot};
 
 use super::Arrived;
 use crate::http::failure::Failure;
@@ -24,12 +24,12 @@ const SETTINGS_LIMIT: Duration = Duration::from_secs(1);
 
 /// A place on the connection, and the stream that takes it when the head is sent.
 pub(in crate::http) struct Http2 {
-    place: Place,
+    place: StreamSlot,
     stream: Option<Streamed>,
 }
 
 impl Http2 {
-    pub(in crate::http) fn new(place: Place) -> Self {
+    pub(in crate::http) fn new(place: StreamSlot) -> Self {
         Self { place, stream: None }
     }
 

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use evenkeel_http::{Headers, ResponseInfo};
-use evenkeel_upstream::{Cluster, Connection, Host, Upstream as Way};
+use evenkeel_upstream::{Cluster, Connection, Host, PooledConnection};
 use tokio::time::Instant;
 
 use super::failure::Failure;
@@ -38,10 +38,10 @@ pub(super) enum Arrived {
 
 impl Upstream {
     /// `cluster`: the host's; it says how hosts are spoken to.
-    pub(super) fn new(way: Way, cluster: &Cluster) -> Self {
-        match way {
-            Way::Http1(connection) => Self::Http1(Box::new(Http1::new(connection, cluster))),
-            Way::Http2(place) => Self::Http2(Http2::new(place)),
+    pub(super) fn new(connection: PooledConnection, cluster: &Cluster) -> Self {
+        match connection {
+            PooledConnection::Http1(connection) => Self::Http1(Box::new(Http1::new(connection, cluster))),
+            PooledConnection::Http2(place) => Self::Http2(Http2::new(place)),
         }
     }
 
