@@ -18,7 +18,6 @@ use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::conn::pipe::{Receiver, Sender, pipe};
 use tokio::time::Instant;
 
-use super::clock::Clock;
 use super::downstream::lent::{Down, Lent, Up};
 use super::downstream::{Answer, Downstream};
 use super::failure::Failure;
@@ -177,7 +176,7 @@ pub(crate) async fn serve_lent(worker: Rc<Worker>, stream: Box<LentStream>, regi
     }
     let manager = worker.generation().manager(&worker, &origin.hcm);
     let origin = Origin::lent(&worker, manager, origin, &registration);
-    let mut request = Request::begin(Clock::new());
+    let mut request = Request::begin();
     request.head = head;
     request.info = info;
     let mut deadline = Deadline::default();
