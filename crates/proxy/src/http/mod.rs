@@ -1,9 +1,7 @@
 //! The HTTP connection manager. [`phases`] is a request's life from top to bottom; the other files are its parts.
 
 pub(crate) mod affinity;
-mod between_proxies;
 pub(crate) mod call;
-mod client_cert;
 mod clock;
 mod collect;
 mod connection;
@@ -19,7 +17,6 @@ mod grpc;
 mod hold;
 mod http1;
 mod http2;
-mod identify;
 mod lending;
 mod log;
 mod mirror;
@@ -37,4 +34,3 @@ pub(crate) use connection::serve;
 pub(crate) use edits::add_headers;
 pub(crate) use failure::Failure;
 pub(crate) use lending::{LentStream, serve_lent};
-pub(crate) use retry::announce_timeout;

@@ -10,6 +10,7 @@
 //!
 //! The client's side is a [`Downstream`], the other a [`super::upstream::Upstream`]; everything between them is protocol-neutral.
 
+use evenkeel_filters::decide::Tunnel;
 use evenkeel_runtime_config::overload::Action;
 use evenkeel_upstream::conn::Deadline;
 
@@ -18,7 +19,7 @@ use super::downstream::Downstream;
 use super::failure::Failure;
 use super::origin::Origin;
 use super::reply::Reply;
-use super::request::{Request, Tunnel};
+use super::request::Request;
 use crate::overload::{Exhausted, Permit};
 use crate::response_flags::ResponseFlags;
 use crate::stats::http::Counter;

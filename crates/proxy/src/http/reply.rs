@@ -8,6 +8,7 @@ use std::task::{Poll, ready};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_base::grpc::status_of_http;
+use evenkeel_filters::decide::{Levels, append_via};
 use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters};
 use evenkeel_http::{Framing, HeaderId, Headers};
 use evenkeel_runtime_config::HttpConnectionManager;
@@ -16,11 +17,10 @@ use evenkeel_upstream::conn::deadline::after;
 use evenkeel_upstream::turn;
 
 use super::downstream::Answer;
-use super::edits::Levels;
+use super::edits::Edits as _;
 use super::exchange::Held;
 use super::failure::Failure;
 use super::grpc;
-use super::identify::append_via;
 use super::log::record;
 use super::phases::ActiveStream;
 use crate::response_flags::ResponseFlags;

@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 
 use evenkeel_base::grpc::http_of_status;
+use evenkeel_filters::decide::Tunnel;
 use evenkeel_http::{Framing, HeaderId, ResponseInfo};
 use evenkeel_upstream::cluster_stats as cluster;
 use evenkeel_upstream::turn;
@@ -11,6 +12,7 @@ use evenkeel_upstream::{Cluster, Host};
 
 use super::decide::Forward;
 use super::downstream::Answer;
+use super::edits::Edits as _;
 use super::exchange::{Exchange, Timers, Upload};
 use super::failure::Failure;
 use super::forward::{Answered, count_reset};
@@ -18,7 +20,7 @@ use super::grpc;
 use super::log::record;
 use super::phases::ActiveStream;
 use super::reply::{Reply, finish_response};
-use super::request::{Request, Tunnel};
+use super::request::Request;
 use crate::stats::http::{Counter, Gauge};
 
 impl ActiveStream<'_> {
@@ -32,7 +34,7 @@ impl ActiveStream<'_> {
     ) -> bool {
         let Answered { mut up, info, guard } = answered;
         let answers_later = self.request.grpc && self.request.response.status == 200 && !info.framing.is_empty();
-        count_response(self.request, &forward.cluster, (!answers_later).then_some(up.host()));
+        count_response(self.request, &forward.to.cluster, (!answers_later).then_some(up.host()));
         let tunnel = self.opened_tunnel().filter(|_| upload.may_become_tunnel());
         if self.request.response.status == 101 && tunnel.is_none() {
             let reply = Reply::from(&Failure::UpstreamProtocol);
@@ -74,10 +76,10 @@ impl ActiveStream<'_> {
         drop(guard);
         let now = turn::now();
         let millis = now.duration_since(self.request.started).as_millis() as u64;
-        forward.cluster.stats().record(cluster::Histogram::upstream_rq_time, millis);
+        forward.to.cluster.stats().record(cluster::Histogram::upstream_rq_time, millis);
         match result {
             Ok(()) => {
-                up.release(&forward.cluster, upload.finished && self.down.received_all(), now);
+                up.release(&forward.to.cluster, upload.finished && self.down.received_all(), now);
                 self.down.end(close)
             }
             Err(failure) => {
@@ -87,7 +89,7 @@ impl ActiveStream<'_> {
                 if failure.is_ours() {
                     self.origin.manager.http.inc(Counter::downstream_rq_tx_reset);
                 }
-                count_reset(&forward.cluster, &up, &failure);
+                count_reset(&forward.to.cluster, &up, &failure);
                 self.request.flags |= failure.flags();
                 let details = failure.details_after_head();
                 if !details.is_empty() {
@@ -137,7 +139,7 @@ impl ActiveStream<'_> {
         let (hcm, request) = (&*self.origin.hcm, &mut *self.request);
         let headers = &mut request.response.headers;
         headers.remove(HeaderId::EnvoyDecoratorOperation);
-        forward.affinity.edit_response(headers);
+        forward.to.affinity.edit_response(headers);
         let mut digits = itoa::Buffer::new();
         // Envoy leaves the time out of answers to upgrades, refused ones too.
         if request.tunnel.is_none() {
