@@ -45,10 +45,10 @@ use crate::logging::Logging;
 use crate::memory;
 use crate::options::{Mode, Options, OptionsError, Settings};
 use crate::overload::{self, Overload};
+use crate::pool::{WorkerOptions, WorkerPool};
 use crate::scope::Scope;
 use crate::state::{Awaits, Parts, Shared, State};
 use crate::subscribe::Subscriptions;
-use crate::worker::{WorkerOptions, WorkerPool};
 
 /// How long the access logs may take to reach their files at the end.
 const LOG_FLUSH_LIMIT: Duration = Duration::from_secs(5);

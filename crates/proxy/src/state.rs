@@ -22,10 +22,11 @@ use tokio::sync::Notify;
 
 use crate::control_stats::{ControlStats, cluster_manager, control_plane, discovery, listener_manager, server};
 use crate::dns::Dns;
+use crate::listener::socket::BindError;
+use crate::pool::WorkerPool;
 use crate::readiness::of_each_type;
 use crate::scope::Scope;
 use crate::subscribe::{StreamKey, Subscriptions};
-use crate::worker::{BindError, WorkerPool};
 
 /// Between two attempts to bind a listener whose address is taken.
 const BIND_RETRY_INTERVAL: Duration = Duration::from_secs(1);

@@ -36,5 +36,4 @@ mod websocket;
 pub(crate) use connection::serve;
 pub(crate) use edits::add_headers;
 pub(crate) use failure::Failure;
-pub(crate) use lending::{LentStream, serve_lent};
 pub(crate) use retry::announce_timeout;
