@@ -7,10 +7,10 @@ use evenkeel_http::Framing;
 use evenkeel_runtime_config::route::Route;
 use evenkeel_upstream::conn::HeldBytes;
 
+use super::active_stream::ActiveStream;
 use super::exchange::Timers;
 use super::failure::Failure;
 use super::framed::Piece;
-use super::phases::ActiveStream;
 use crate::stats::http::Counter;
 
 impl ActiveStream<'_> {

@@ -19,6 +19,7 @@ use evenkeel_upstream::conn::deadline::after;
 use evenkeel_upstream::random::Random;
 use tokio::time::Instant;
 
+use super::active_stream::ActiveStream;
 use super::affinity::Affinity;
 use super::edits::Levels;
 use super::failure::Failure;
@@ -27,7 +28,6 @@ use super::grpc;
 use super::identify::identify;
 use super::log::record;
 use super::origin::Origin;
-use super::phases::ActiveStream;
 use super::reply::Reply;
 use super::request::{Request, Tunnel};
 use super::retry::Policy;

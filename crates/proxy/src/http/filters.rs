@@ -15,10 +15,10 @@ use evenkeel_runtime_config::route_filters::RouteFilters;
 use evenkeel_upstream::conn::deadline::{after, earlier};
 use tokio::time::Instant;
 
+use super::active_stream::ActiveStream;
 use super::decide::Matched;
 use super::exchange::Timers;
 use super::failure::Failure;
-use super::phases::ActiveStream;
 use super::reply::Reply;
 use super::request::Request;
 use crate::response_flags::ResponseFlags;

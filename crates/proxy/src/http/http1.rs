@@ -12,11 +12,11 @@ use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::conn::deadline::{after, earlier};
 use tokio::time::Instant;
 
+use super::active_stream::ActiveStream;
 use super::clock::Clock;
 use super::downstream::{Downstream, Http1};
 use super::failure::Failure;
 use super::origin::Origin;
-use super::phases::ActiveStream;
 use super::request::Request;
 use crate::listener;
 use crate::stats::http::Counter;

@@ -11,6 +11,7 @@ use evenkeel_upstream::conn::{Buffer, Deadline};
 use evenkeel_upstream::h2::{Accepted, Incoming, Limits, Server, recycle};
 use evenkeel_upstream::stream::Stream;
 
+use super::active_stream::ActiveStream;
 use super::clock::Clock;
 use super::downstream::{self, Downstream, Http2};
 use super::failure::Failure;
@@ -18,7 +19,6 @@ use super::http1::rules;
 use super::lending::{carry, lend};
 use super::log;
 use super::origin::Origin;
-use super::phases::ActiveStream;
 use super::request::Request;
 use crate::stats::http::Counter;
 use crate::worker::spawn;

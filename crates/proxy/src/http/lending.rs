@@ -18,13 +18,13 @@ use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::conn::pipe::{Receiver, Sender, pipe};
 use tokio::time::Instant;
 
+use super::active_stream::ActiveStream;
 use super::clock::Clock;
 use super::downstream::lent::{Down, Lent, Up};
 use super::downstream::{Answer, Downstream};
 use super::failure::Failure;
 use super::framed::Piece;
 use super::origin::{Origin, Protocol};
-use super::phases::ActiveStream;
 use super::request::Request;
 use crate::overload::{Limit, MemoryLimit};
 use crate::stats::worker::Counter;

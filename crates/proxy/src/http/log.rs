@@ -5,9 +5,9 @@ use std::time::Duration;
 use evenkeel_http::Version;
 use tokio::time::Instant;
 
+use super::active_stream::ActiveStream;
 use super::clock::wall_clock;
 use super::origin::Origin;
-use super::phases::ActiveStream;
 use super::request::{FieldsView, Request};
 use crate::access_log::Record;
 use crate::response_flags::ResponseFlags;

@@ -1,5 +1,6 @@
 //! The HTTP connection manager. [`phases`] is a request's life from top to bottom; the other files are its parts.
 
+mod active_stream;
 pub(crate) mod affinity;
 mod between_proxies;
 pub(crate) mod call;

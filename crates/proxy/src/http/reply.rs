@@ -14,6 +14,7 @@ use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::hcm::ServerHeader;
 use evenkeel_upstream::conn::deadline::after;
 
+use super::active_stream::ActiveStream;
 use super::downstream::Answer;
 use super::edits::Levels;
 use super::exchange::Held;
@@ -21,7 +22,6 @@ use super::failure::Failure;
 use super::grpc;
 use super::identify::append_via;
 use super::log::record;
-use super::phases::ActiveStream;
 use crate::response_flags::ResponseFlags;
 
 /// How long a client may take to read an answer of the proxy's own, if `stream_flush_timeout` does not say less. It is small: a client
