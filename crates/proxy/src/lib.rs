@@ -27,6 +27,7 @@ mod readiness;
 pub mod response_flags;
 pub mod run;
 mod scope;
+mod settle;
 mod state;
 mod stats;
 pub mod stderr;

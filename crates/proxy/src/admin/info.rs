@@ -10,7 +10,7 @@ use super::{Admin, Query, Reply};
 use crate::pool::{BoundListener, WorkerSnapshot};
 use crate::scope::ScopeEntry;
 use crate::state::{Phase, Record, StreamState};
-use crate::subscribe::StreamKey;
+use crate::subscribe::key::StreamKey;
 
 /// `evenkeel/VERSION`, in the shape Envoy's version has there.
 pub(super) fn version() -> String {
