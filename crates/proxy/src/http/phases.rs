@@ -13,10 +13,10 @@
 use evenkeel_runtime_config::overload::Action;
 use evenkeel_upstream::conn::Deadline;
 
+use super::context::ConnectionContext;
 use super::decide::Plan;
 use super::downstream::Downstream;
 use super::failure::Failure;
-use super::origin::Origin;
 use super::reply::Reply;
 use super::request::{Request, Tunnel};
 use crate::overload::{Exhausted, Permit};
@@ -25,7 +25,7 @@ use crate::stats::http::Counter;
 
 /// One request from its head to its log line, and the two things it has: where it came from, and the side to answer on.
 pub(super) struct ActiveStream<'l> {
-    pub(super) origin: &'l Origin,
+    pub(super) origin: &'l ConnectionContext,
     pub(super) request: &'l mut Request,
     pub(super) down: Downstream<'l>,
     pub(super) deadline: &'l mut Deadline,
@@ -38,7 +38,7 @@ pub(super) struct ActiveStream<'l> {
 impl<'l> ActiveStream<'l> {
     /// A request whose head was read.
     pub(super) fn new(
-        origin: &'l Origin,
+        origin: &'l ConnectionContext,
         request: &'l mut Request,
         down: Downstream<'l>,
         deadline: &'l mut Deadline,
