@@ -9,6 +9,7 @@
 
 pub mod buffer;
 pub mod callouts;
+mod connection;
 pub mod cors;
 pub mod fault;
 pub mod grpc_stats;
@@ -17,6 +18,7 @@ mod network;
 pub mod rbac;
 pub mod stateful_session;
 
+pub use connection::ConnectionInfo;
 pub use http::{
     Body, ClusterScope, Data, Decision, FilterFacts, FilterStreams, Flow, Form, HeadView, HostOverride, HttpFilters,
     Pause, Reply, RequestContext, ResponseContext, RouteContext, Services, Setup, StateObject, TrailersContext, Wait,

@@ -89,7 +89,7 @@ impl ActiveStream<'_> {
             None if no_body => Body::Empty,
             None => Body::Coming,
         };
-        let (from, message) = ((&origin.view, client.ip()), (&mut request.head, body));
+        let (from, message) = ((&origin.info.view, client.ip()), (&mut request.head, body));
         let mut context = RequestContext::new(from, message, route, &mut request.facts, (&*origin.worker, now));
         let decision = origin.manager.filters.request_head(&mut request.filters, &mut context);
         for flag in request.facts.flags.drain(..) {

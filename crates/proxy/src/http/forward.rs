@@ -182,7 +182,7 @@ impl ActiveStream<'_> {
         let wanted = self.request.facts.host_override.clone().filter(|_| self.request.attempts == 1);
         let target = Target {
             override_host: wanted.as_deref().map(override_host),
-            original_dst: Some(self.origin.view.local),
+            original_dst: Some(self.origin.info.view.local),
             previous: tried,
             retry: forward.retry.as_deref().filter(|_| self.request.attempts > 1),
             ..forward.affinity.target()
@@ -232,7 +232,7 @@ impl ActiveStream<'_> {
     ) -> Result<Upstream, Failure> {
         let (version, priority) = (self.request.head.version, forward.action.priority);
         let (is_tcp, is_tunnel) = (forward.terminates_connect(self.request), self.request.tunnel.is_some());
-        let view = &self.origin.view;
+        let view = &self.origin.info.view;
         let connecting = async {
             match raced {
                 _ if is_tcp => forward.cluster.connect_tcp(host, view).await.map(PooledConnection::Http1),
