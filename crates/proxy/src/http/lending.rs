@@ -16,7 +16,6 @@ use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::conn::pipe::{Receiver, Sender, pipe};
 
 use super::active_stream::ActiveStream;
-use super::clock::Clock;
 use super::context::{ConnectionContext, Protocol};
 use super::downstream::lent::{Down, Lent, Up};
 use super::downstream::{Answer, Downstream};
@@ -180,7 +179,7 @@ async fn serve_lent(worker: Rc<Worker>, stream: Box<LentStream>, registration: R
         registration.limit_requests(limit);
     }
     let origin = ConnectionContext::lent(&worker, hcm, (info, protocol), &registration);
-    let mut request = Request::begin(Clock::new());
+    let mut request = Request::begin();
     request.head = head;
     request.info = request_info;
     let mut deadline = Deadline::default();

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use evenkeel_http::Version;
+use evenkeel_upstream::turn;
 use tokio::time::Instant;
 
 use super::active_stream::ActiveStream;
@@ -15,7 +16,7 @@ use crate::stats::http::{Counter, Gauge, Histogram};
 
 /// Calls `f` with what is known of the request by now.
 pub(super) fn record<T>(origin: &ConnectionContext, request: &mut Request, f: impl FnOnce(&Record<'_>) -> T) -> T {
-    let duration = request.clock.now().duration_since(request.started);
+    let duration = turn::now().duration_since(request.started);
     record_after(duration, origin, request, f)
 }
 
@@ -98,7 +99,7 @@ pub(super) fn end(origin: &ConnectionContext, request: &mut Request, cut_off: bo
         _ => None,
     };
     timeout.into_iter().for_each(|timeout| stats.inc(timeout));
-    let duration = request.clock.now().duration_since(request.started);
+    let duration = turn::now().duration_since(request.started);
     stats.record(Histogram::downstream_rq_time, duration.as_millis() as u64);
     let access_logs = &origin.hcm.access_logs;
     if !access_logs.is_empty() {
