@@ -378,13 +378,7 @@ pub fn static_cluster(name: &str, host: SocketAddr, extra: &str) -> String {
 
 /// Lets this process open as many files as the system allows it, and says how many those are.
 pub fn raise_open_files() -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `getrlimit` writes to the `rlimit` it is given, which lives for the call.
-    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) }, 0, "the limit can be read");
-    limit.rlim_cur = limit.rlim_max;
-    // SAFETY: `setrlimit` only reads the `rlimit` it is given, which lives for the call.
-    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0, "raised within the hard limit");
-    limit.rlim_cur
+    evenkeel_process::resources::raise_open_files().expect("raised within the hard limit")
 }
 
 /// The values of all statistics whose name ends so.

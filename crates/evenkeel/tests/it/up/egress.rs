@@ -2,8 +2,8 @@
 
 use std::sync::PoisonError;
 
-use evenkeel_testkit::Process;
 use evenkeel_testkit::tls::TestCa;
+use evenkeel_testkit::{Process, Signal};
 
 use super::MACHINE;
 use super::processes::Running;
@@ -56,7 +56,7 @@ fn of_nobody_is_refused_at_once_and_does_not_stand_in_the_applications_way() {
         "{calls:?}\n{}",
         up.output()
     );
-    up.signal(libc::SIGINT);
+    up.signal(Signal::SIGINT);
     assert!(up.wait_for_exit(super::PATIENCE).success(), "{}", up.output());
 }
 
@@ -215,7 +215,7 @@ impl Mesh {
     }
 
     fn stop(mut self) {
-        self.up.signal(libc::SIGINT);
+        self.up.signal(Signal::SIGINT);
         assert!(self.up.wait_for_exit(super::PATIENCE).success(), "{}", self.up.output());
     }
 }

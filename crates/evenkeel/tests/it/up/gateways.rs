@@ -4,7 +4,7 @@ use std::fs;
 use std::net::TcpStream;
 use std::sync::PoisonError;
 
-use evenkeel_testkit::{Process, eventually};
+use evenkeel_testkit::{Process, Signal, eventually};
 
 use super::mesh::served;
 use super::user::User;
@@ -80,6 +80,6 @@ fn ports_open_and_close_with_their_gateways_and_what_proxies_would_refuse_is_sai
     let tls = "      tls: {mode: SIMPLE, serverCertificate: /nowhere/a.pem, privateKey: /nowhere/a.key}\n";
     write("three.yaml", &gateway("three", 9103, tls));
     up.wait_for_line("/nowhere/a.");
-    up.signal(libc::SIGINT);
+    up.signal(Signal::SIGINT);
     assert!(up.wait_for_exit(PATIENCE).success(), "{}", up.output());
 }
