@@ -121,16 +121,6 @@ metadata: {name: origin}
 spec: {host: origin.corp, trafficPolicy: {tls: {mode: SIMPLE, insecureSkipVerify: true}}}
 ";
 
-const REGISTRY_ONLY: &str = "---
-apiVersion: v1
-kind: ConfigMap
-metadata: {name: istio, namespace: istio-system}
-data:
-  mesh: |
-    accessLogFile: /dev/stdout
-    outboundTrafficPolicy: {mode: REGISTRY_ONLY}
-";
-
 /// A mesh on such a machine: `client` with a sidecar, `plain` without one, and `files`, a service.
 struct Mesh {
     up: Process,
@@ -328,7 +318,8 @@ fn is_there_again_after_its_process_was_killed() {
 #[test]
 fn is_closed_but_for_what_the_registry_names() {
     let _among_others = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
-    let mesh = Mesh::start(User::present(), REGISTRY_ONLY, &[]);
+    let registry_only = super::settings("outboundTrafficPolicy: {mode: REGISTRY_ONLY}");
+    let mesh = Mesh::start(User::present(), &format!("---\n{registry_only}"), &[]);
     mesh.calls(
         "client",
         &[
