@@ -23,7 +23,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("stats", &["base"]),
     ("runtime-config", &["xds", "tls", "base"]),
     ("filters", &["runtime-config", "http", "stats", "base"]),
-    ("proxy", &["runtime-config", "filters", "http", "tls", "xds", "stats", "process", "base"]),
+    ("upstream", &["runtime-config", "filters", "http", "tls", "stats", "base"]),
+    ("proxy", &["upstream", "runtime-config", "filters", "http", "tls", "xds", "stats", "process", "base"]),
     ("agent", &["proxy", "xds", "tls", "process", "base"]),
     ("local", &["control", "proxy", "agent", "ca", "model", "api", "process", "base"]),
     ("lab", &["agent", "http", "xds", "process", "base"]),
@@ -45,8 +46,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "base",
         ],
     ),
-    ("bench", &["ca", "proxy", "filters", "runtime-config", "http", "process", "stats", "tls", "xds"]),
-    ("fuzz", &["proxy", "runtime-config", "http", "stats", "tls", "xds"]),
+    ("bench", &["ca", "proxy", "upstream", "filters", "runtime-config", "http", "process", "stats", "tls", "xds"]),
+    ("fuzz", &["proxy", "upstream", "runtime-config", "http", "stats", "tls", "xds"]),
     ("testkit", &["base"]),
 ];
 
@@ -77,7 +78,8 @@ const UNSAFE: &[(&str, &str)] = &[
     ("evenkeel", "the allocator's heaps"),
     ("local", "fork, what runs between fork and exec, signal handlers, mount_setattr(2)"),
     ("process", "prctl(2) between fork and exec"),
-    ("proxy", "sockets by number, memory of loaded files, clocks of threads"),
+    ("proxy", "descriptors handed over, memory of loaded files, clocks of threads"),
+    ("upstream", "sockets by number, splice(2), epoll(7)"),
 ];
 
 #[test]
