@@ -5,6 +5,8 @@
 //! [`envoy`]), answers DNS from the mesh's names ([`dns`], [`names`]), serves programs that need no proxy ([`grpc`]), and
 //! tells in a file when all that stands ([`status`]). Started beside a running agent it takes its place (`handover`).
 
+#![forbid(unsafe_code)]
+
 mod admin;
 pub mod bootstrap;
 pub mod certificate;

@@ -3,6 +3,8 @@
 //! Start at [`load`]. A kind is declared once, as a table of its fields ([`decode`]): the table decodes, names what is
 //! unknown or not supported, and is the schema.
 
+#![forbid(unsafe_code)]
+
 mod applied;
 #[macro_use]
 pub mod decode;

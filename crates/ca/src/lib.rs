@@ -4,6 +4,8 @@
 //! and checks the tokens workloads authenticate with. Both keep their key in the state directory, in a file only its owner
 //! may read. Time is always passed in.
 
+#![forbid(unsafe_code)]
+
 pub mod authority;
 mod csr;
 pub mod key_file;

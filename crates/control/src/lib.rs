@@ -12,6 +12,8 @@
 //!
 //! [`server::run`] wires these together and nothing else does.
 
+#![forbid(unsafe_code)]
+
 pub mod certificates;
 mod clients;
 pub mod configuration;

@@ -4,6 +4,7 @@
 //! worker, made when a configuration arrives. Filters are an enum compiled from configuration: no dispatch through pointers,
 //! no lock, no allocation for a request that passes.
 
+#![forbid(unsafe_code)]
 // Nothing here panics on bytes from outside: what cannot be is an error, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

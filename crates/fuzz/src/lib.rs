@@ -4,5 +4,7 @@
 //! [`mutate`] is what `make test` has on a stable toolchain: a fixed number of mutations of each target's seeds, the same ones every
 //! time.
 
+#![forbid(unsafe_code)]
+
 pub mod mutate;
 pub mod targets;

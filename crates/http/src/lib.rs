@@ -5,6 +5,7 @@
 //! on as it was framed: framing (`content-length`, `transfer-encoding`, `connection`) is taken off on parsing and written
 //! anew on encoding, which leaves no room for two peers to disagree about where a message ends.
 
+#![forbid(unsafe_code)]
 // Nothing here panics on bytes from outside: what cannot be is an error, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

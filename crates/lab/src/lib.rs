@@ -11,6 +11,8 @@
 //! The server is driven from outside only: it sees files and xDS clients, and is measured from `/proc`. So any other xDS
 //! server can stand in its place.
 
+#![forbid(unsafe_code)]
+
 mod bars;
 mod changes;
 mod command;

@@ -3,6 +3,8 @@
 //! Everything here is resolved: hosts are full names, protocols are known, inheritance is applied by a query. Each
 //! object keeps the place in the user's file it came from.
 
+#![forbid(unsafe_code)]
+
 mod address_book;
 mod changes;
 mod derive;

@@ -14,6 +14,8 @@
 //! | what do gRPC programs get that ask themselves? | `grpc/` |
 //! | what is made in one go, and made anew after a change? | `plan.rs`, `incremental/` |
 
+#![forbid(unsafe_code)]
+
 pub mod clusters;
 pub mod context;
 pub mod endpoints;
