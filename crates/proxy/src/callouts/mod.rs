@@ -14,15 +14,15 @@ use evenkeel_filters::callouts::{
     CallOptions, Callout, CalloutError, Callouts, HttpAnswer, HttpCall, HttpStream, Problem,
 };
 use evenkeel_http::{Framing, HeaderId, Headers, RequestHead, ResponseHead};
+use evenkeel_upstream::Upstreams;
+use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
+use evenkeel_upstream::conn::deadline::after;
+use evenkeel_upstream::random::Random;
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::Instant;
 
-use crate::conn::buffer::BLOCK_BYTES;
-use crate::conn::deadline::after;
 use crate::http::call::{Broken, Call, Sent, Sink, Source, TooLarge, Until, Wanted};
 use crate::http::{Failure, announce_timeout};
-use crate::random::Random;
-use crate::upstream::Upstreams;
 
 /// Calls one worker has under way at once, mirrored requests among them; further ones fail at once ([`Problem::TooManyCalls`]). The
 /// circuit breakers of their clusters are lower, most often.

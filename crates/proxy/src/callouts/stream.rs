@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use evenkeel_filters::callouts::{CalloutError, HttpStream, MAX_STREAM_BYTES, Problem};
 use evenkeel_http::{Headers, ResponseHead};
+use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
+use evenkeel_upstream::conn::deadline::after;
 use tokio::time::Instant;
 
 use super::{Task, stopped};
-use crate::conn::buffer::BLOCK_BYTES;
-use crate::conn::deadline::after;
 use crate::http::call::{Sent, Sink, Source, TooLarge, Until};
 
 /// The request's body on its way to the task.

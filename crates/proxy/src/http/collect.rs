@@ -5,15 +5,15 @@ use std::task::{Context, Poll, ready};
 
 use evenkeel_http::Framing;
 use evenkeel_runtime_config::route::Route;
+use evenkeel_upstream::conn::HeldBytes;
 
+use super::active_stream::ActiveStream;
 use super::exchange::Timers;
 use super::failure::Failure;
 use super::framed::Piece;
-use super::phases::Life;
-use crate::conn::HeldBytes;
 use crate::stats::http::Counter;
 
-impl Life<'_> {
+impl ActiveStream<'_> {
     /// Collects the body; from then on its length is known. A filter asks again only for a body that is too long for it.
     pub(super) async fn collect(&mut self, max_bytes: usize, route: Option<&Route>) -> Result<(), Failure> {
         let announced = match self.request.info.framing {

@@ -7,14 +7,14 @@ use evenkeel_http::Version;
 use evenkeel_http::h2::PREFACE;
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::hcm::Codec;
+use evenkeel_upstream::alpn::{Spoken, spoken_by_client};
+use evenkeel_upstream::stream::Stream;
 
 use super::http1::{Beginning, Http1Connection, Next};
 use super::http2;
 use super::origin::{Origin, Protocol};
-use crate::alpn::{Spoken, spoken_by_client};
 use crate::listener::{self, Leaving, Terminating};
-use crate::stream::Stream;
-use crate::worker::{Errand, Registration, Worker};
+use crate::worker::{Directive, Registration, Worker};
 
 /// Serves a connection to its end, or until it is to go on elsewhere.
 ///
@@ -63,7 +63,7 @@ pub(crate) fn serve<'w>(
     })
 }
 
-fn leaving(connection: Http1Connection, to: Errand) -> Box<Leaving> {
+fn leaving(connection: Http1Connection, to: Directive) -> Box<Leaving> {
     Box::new(Leaving { downstream: connection.into_downstream(), upstream: None, to })
 }
 
@@ -71,7 +71,7 @@ fn leaving(connection: Http1Connection, to: Errand) -> Box<Leaving> {
 enum Opening {
     Speaks(Protocol),
     /// It is to go on elsewhere before its client has said a word.
-    Leaves(Errand),
+    Leaves(Directive),
     /// Its client left.
     Gone,
 }

@@ -14,8 +14,12 @@ use evenkeel_runtime_config::route::{
 };
 use evenkeel_runtime_config::route_match::RouteSelection;
 use evenkeel_runtime_config::{Config, Demand, HttpConnectionManager};
+use evenkeel_upstream::Cluster;
+use evenkeel_upstream::conn::deadline::after;
+use evenkeel_upstream::random::Random;
 use tokio::time::Instant;
 
+use super::active_stream::ActiveStream;
 use super::affinity::Affinity;
 use super::edits::Levels;
 use super::failure::Failure;
@@ -24,15 +28,11 @@ use super::grpc;
 use super::identify::identify;
 use super::log::record;
 use super::origin::Origin;
-use super::phases::Life;
 use super::reply::Reply;
 use super::request::{Request, Tunnel};
 use super::retry::Policy;
 use super::{retry, websocket};
-use crate::conn::deadline::after;
-use crate::random::Random;
 use crate::stats::http::Counter;
-use crate::upstream::Cluster;
 
 /// What becomes of a request.
 pub(super) enum Plan<'c> {
@@ -91,7 +91,7 @@ impl<'c> Matched<'c> {
     }
 }
 
-impl<'l> Life<'l> {
+impl<'l> ActiveStream<'l> {
     /// Normalize, identify, match, filter, pick the cluster.
     pub(super) async fn decide<'c>(&mut self, config: &'c Config) -> Plan<'c>
     where
@@ -184,7 +184,7 @@ impl<'l> Life<'l> {
         request.cluster_name = Some(Arc::clone(&leg.cluster));
         let affinity = Affinity::new(action, leg, &cluster, request, &origin.view);
         let positive = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
-        let by_header = retry::Asked::take(&mut request.head.headers);
+        let by_header = retry::RequestedRetry::take(&mut request.head.headers);
         let retry = {
             let configured = action.retry.as_deref().or(host.retry.as_deref());
             retry::effective(configured, by_header.as_ref(), &request.view())

@@ -12,15 +12,15 @@ use evenkeel_filters::{
 };
 use evenkeel_runtime_config::route::{Route, RouteAction};
 use evenkeel_runtime_config::route_filters::RouteFilters;
+use evenkeel_upstream::conn::deadline::{after, earlier};
 use tokio::time::Instant;
 
+use super::active_stream::ActiveStream;
 use super::decide::Matched;
 use super::exchange::Timers;
 use super::failure::Failure;
-use super::phases::Life;
 use super::reply::Reply;
 use super::request::Request;
-use crate::conn::deadline::{after, earlier};
 use crate::response_flags::ResponseFlags;
 use crate::worker::Worker;
 
@@ -44,7 +44,7 @@ impl Services for Worker {
     }
 }
 
-impl Life<'_> {
+impl ActiveStream<'_> {
     /// Asks the filters that are left.
     pub(super) async fn filter(&mut self, client: SocketAddr, matched: Option<Matched<'_>>) -> Filtered {
         let filters = &self.origin.manager.filters;

@@ -3,11 +3,11 @@
 use evenkeel_runtime_config::Demand;
 use tokio::time::Instant;
 
-use super::phases::Life;
+use super::active_stream::ActiveStream;
 use crate::stats::http::{Counter, Histogram};
-use crate::worker::Unheld;
+use crate::worker::HoldError;
 
-impl Life<'_> {
+impl ActiveStream<'_> {
     /// Waits for an answer. Afterwards the configuration has it, or the request goes on without.
     pub(super) async fn hold(&mut self, demand: Demand) {
         let worker = &self.origin.worker;
@@ -27,11 +27,11 @@ impl Life<'_> {
         match held {
             Ok(()) if worker.generation().shared.config.has(&demand) => stats.inc(Counter::on_demand_success),
             Ok(()) => stats.inc(Counter::on_demand_missing),
-            Err(Unheld::TimedOut) => {
+            Err(HoldError::TimedOut) => {
                 stats.inc(Counter::on_demand_timeout);
                 self.request.unheld = true;
             }
-            Err(Unheld::Overflow) => {
+            Err(HoldError::Overflow) => {
                 stats.inc(Counter::on_demand_overflow);
                 self.request.unheld = true;
             }

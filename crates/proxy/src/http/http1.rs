@@ -7,21 +7,21 @@ use std::task::{Context, Poll};
 use evenkeel_http::{HeadError, HeadScan, Limits, RequestRules, Underscores, Version, parse_request};
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::hcm::HeadersWithUnderscores;
+use evenkeel_upstream::conn::Deadline;
+use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
+use evenkeel_upstream::conn::deadline::{after, earlier};
 use tokio::time::Instant;
 
+use super::active_stream::ActiveStream;
 use super::clock::Clock;
 use super::downstream::{Downstream, Http1};
 use super::failure::Failure;
 use super::origin::Origin;
-use super::phases::Life;
 use super::request::Request;
-use crate::conn::Deadline;
-use crate::conn::buffer::BLOCK_BYTES;
-use crate::conn::deadline::{after, earlier};
 use crate::listener;
 use crate::stats::http::Counter;
 use crate::stats::http1 as codec;
-use crate::worker::Errand;
+use crate::worker::Directive;
 
 /// What comes next on a connection.
 pub(super) enum Next {
@@ -30,7 +30,7 @@ pub(super) enum Next {
     /// It ends, between two requests.
     End,
     /// It is to go on elsewhere.
-    Leave(Errand),
+    Leave(Directive),
 }
 
 /// What a connection begins with.
@@ -40,7 +40,7 @@ pub(super) enum Beginning {
     /// Nothing: the client has left.
     None,
     /// Nothing yet, and it is to go on elsewhere.
-    Leaves(Errand),
+    Leaves(Directive),
 }
 
 /// A client's HTTP/1 connection at a message boundary.
@@ -105,12 +105,12 @@ impl Http1Connection {
         let mut request = Request::begin(self.clock);
         let read = self.read_head(&mut request).await;
         let down = Downstream::Http1(&mut self.side);
-        let mut life = Life::new(&self.origin, &mut request, down, &mut self.deadline);
+        let mut active = ActiveStream::new(&self.origin, &mut request, down, &mut self.deadline);
         let next = match read {
-            Ok(()) => life.run().await,
-            Err(failure) => life.refuse(&failure).await,
+            Ok(()) => active.run().await,
+            Err(failure) => active.refuse(&failure).await,
         };
-        drop(life);
+        drop(active);
         let trailers = std::mem::take(&mut self.side.underscored);
         self.count_underscores(trailers);
         self.clock = request.clock;
@@ -120,7 +120,7 @@ impl Http1Connection {
 
     /// Waits for a request's first byte, or for something else to do.
     pub(super) async fn wait_for_request(&mut self) -> Next {
-        if let leave @ (Errand::MoveTo(..) | Errand::Emigrate) = self.origin.registration.errand()
+        if let leave @ (Directive::MoveTo(..) | Directive::HandOver) = self.origin.registration.directive()
             && poll_fn(|cx| Poll::Ready(self.side.poll_flush(cx).is_ready())).await
         {
             return Next::Leave(leave);
@@ -234,12 +234,12 @@ impl Http1Connection {
                 return Poll::Ready(Idle::Stuck);
             }
             self.origin.registration.watch(cx.waker());
-            match self.origin.registration.errand() {
+            match self.origin.registration.directive() {
                 // Nothing of an answer is left behind.
-                leave @ (Errand::MoveTo(..) | Errand::Emigrate) if self.side.poll_flush(cx).is_ready() => {
+                leave @ (Directive::MoveTo(..) | Directive::HandOver) if self.side.poll_flush(cx).is_ready() => {
                     return Poll::Ready(Idle::Leave(leave));
                 }
-                Errand::Drain if !drains => return Poll::Ready(Idle::Drains),
+                Directive::Drain if !drains => return Poll::Ready(Idle::Drains),
                 _ => {}
             }
         }
@@ -260,7 +260,7 @@ impl Http1Connection {
 enum Idle {
     More(More),
     /// It is to go on elsewhere.
-    Leave(Errand),
+    Leave(Directive),
     /// Its client does not take the end of an answer.
     Stuck,
     /// It is to end when nothing more comes.

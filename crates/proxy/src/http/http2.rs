@@ -7,7 +7,11 @@ use std::task::Context;
 use evenkeel_http::h2::Fault;
 use evenkeel_http::{HeaderId, RequestInfo, Version};
 use evenkeel_runtime_config::http2::Http2Options;
+use evenkeel_upstream::conn::{Buffer, Deadline};
+use evenkeel_upstream::h2::{Accepted, Incoming, Limits, Server, recycle};
+use evenkeel_upstream::stream::Stream;
 
+use super::active_stream::ActiveStream;
 use super::clock::Clock;
 use super::downstream::{self, Downstream, Http2};
 use super::failure::Failure;
@@ -15,12 +19,8 @@ use super::http1::rules;
 use super::lending::{carry, lend};
 use super::log;
 use super::origin::Origin;
-use super::phases::Life;
 use super::request::Request;
-use crate::conn::{Buffer, Deadline};
-use crate::h2::{Accepted, Incoming, Limits, Server, recycle};
 use crate::stats::http::Counter;
-use crate::stream::Stream;
 use crate::worker::spawn;
 
 /// Serves the connection until it has ended; then all its streams have, too. `carried`: what its messages are, which between
@@ -143,6 +143,6 @@ fn end(origin: &Origin, mut request: Box<Request>, failure: &Failure) {
 
 async fn live(origin: Rc<Origin>, mut request: Box<Request>, down: Downstream<'static>) {
     let mut deadline = Deadline::default();
-    Life::new(&origin, &mut request, down, &mut deadline).run().await;
+    ActiveStream::new(&origin, &mut request, down, &mut deadline).run().await;
     request.recycle();
 }

@@ -13,28 +13,28 @@ use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::listener::FilterChain;
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_tls::Session;
+use evenkeel_upstream::conn::Deadline;
+use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
+use evenkeel_upstream::conn::pipe::{Receiver, Sender, pipe};
 use tokio::time::Instant;
 
+use super::active_stream::ActiveStream;
 use super::clock::Clock;
 use super::downstream::lent::{Down, Lent, Up};
 use super::downstream::{Answer, Downstream};
 use super::failure::Failure;
 use super::framed::Piece;
 use super::origin::{Origin, Protocol};
-use super::phases::Life;
 use super::request::Request;
-use crate::conn::Deadline;
-use crate::conn::buffer::BLOCK_BYTES;
-use crate::conn::pipe::{Receiver, Sender, pipe};
 use crate::overload::{Limit, MemoryLimit};
 use crate::stats::worker::Counter;
-use crate::worker::{Message, Registration, Worker};
+use crate::worker::{Delivery, Message, Registration, Worker};
 
 /// Bytes of body in either direction that wait between the two workers.
 const HELD_BYTES: usize = 2 * BLOCK_BYTES;
 
 /// A stream on its way to the worker that borrows it.
-pub(crate) struct LentStream {
+struct LentStream {
     origin: Parts,
     head: RequestHead,
     info: RequestInfo,
@@ -57,10 +57,10 @@ pub(super) struct Parts {
     pub(super) memory: Option<Arc<MemoryLimit>>,
 }
 
-impl LentStream {
-    /// What its buffers count against.
-    pub(crate) fn memory_limit(&self) -> Option<Arc<MemoryLimit>> {
-        self.origin.memory.clone()
+impl Delivery for LentStream {
+    fn serve(self: Box<Self>, worker: &Rc<Worker>) {
+        let registration = worker.register_under(self.origin.memory.clone());
+        worker.start(&registration, serve_lent(Rc::clone(worker), self, Rc::clone(&registration)));
     }
 }
 
@@ -89,7 +89,7 @@ pub(super) fn lend(origin: &Origin, head: &mut RequestHead, info: RequestInfo, r
     let head = std::mem::take(head);
     let stream = LentStream { origin: origin.parts(), head, info, received_all, up: up_receiver, down: down_sender };
     worker.stats.inc(Counter::downstream_rq_lent);
-    room.send(Message::Stream(Box::new(stream)));
+    room.send(Message::Deliver(Box::new(stream)));
     Some(Lending { up, down })
 }
 
@@ -170,7 +170,7 @@ fn poll_down(lending: &Lending, down: &mut Downstream<'_>, cx: &mut Context<'_>)
 }
 
 /// Serves a stream that another worker holds.
-pub(crate) async fn serve_lent(worker: Rc<Worker>, stream: Box<LentStream>, registration: Rc<Registration>) {
+async fn serve_lent(worker: Rc<Worker>, stream: Box<LentStream>, registration: Rc<Registration>) {
     let LentStream { origin, head, info, received_all, up, down } = *stream;
     if let Some(limit) = origin.requests.clone() {
         registration.limit_requests(limit);
@@ -182,6 +182,6 @@ pub(crate) async fn serve_lent(worker: Rc<Worker>, stream: Box<LentStream>, regi
     request.info = info;
     let mut deadline = Deadline::default();
     let down = Downstream::Lent(Lent::new(up, down, received_all));
-    Life::new(&origin, &mut request, down, &mut deadline).run().await;
+    ActiveStream::new(&origin, &mut request, down, &mut deadline).run().await;
     request.recycle();
 }

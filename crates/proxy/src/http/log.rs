@@ -5,9 +5,9 @@ use std::time::Duration;
 use evenkeel_http::Version;
 use tokio::time::Instant;
 
+use super::active_stream::ActiveStream;
 use super::clock::wall_clock;
 use super::origin::Origin;
-use super::phases::Life;
 use super::request::{FieldsView, Request};
 use crate::access_log::Record;
 use crate::response_flags::ResponseFlags;
@@ -54,7 +54,7 @@ fn record_after<T>(duration: Duration, origin: &Origin, request: &Request, f: im
     f(&record)
 }
 
-impl Life<'_> {
+impl ActiveStream<'_> {
     /// Counts and logs a request that has ended, however it ended.
     pub(super) fn end(&mut self) {
         self.under_way = false;

@@ -10,12 +10,12 @@ use evenkeel_runtime_config::listener::FilterChain;
 use evenkeel_runtime_config::overload::Action;
 use evenkeel_runtime_config::view::ConnectionView;
 use evenkeel_tls::Session;
+use evenkeel_upstream::alpn;
+use evenkeel_upstream::conn::deadline::after;
 use tokio::time::Instant;
 
 use super::downstream::Http1;
 use super::lending::Parts;
-use crate::alpn;
-use crate::conn::deadline::after;
 use crate::listener;
 use crate::stats::http::{Counter, Gauge, Histogram};
 use crate::worker::{HttpManager, Registration, Worker};

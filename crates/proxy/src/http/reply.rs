@@ -12,7 +12,9 @@ use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters};
 use evenkeel_http::{Framing, HeaderId, Headers};
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::hcm::ServerHeader;
+use evenkeel_upstream::conn::deadline::after;
 
+use super::active_stream::ActiveStream;
 use super::downstream::Answer;
 use super::edits::Levels;
 use super::exchange::Held;
@@ -20,8 +22,6 @@ use super::failure::Failure;
 use super::grpc;
 use super::identify::append_via;
 use super::log::record;
-use super::phases::Life;
-use crate::conn::deadline::after;
 use crate::response_flags::ResponseFlags;
 
 /// How long a client may take to read an answer of the proxy's own, if `stream_flush_timeout` does not say less. It is small: a client
@@ -121,7 +121,7 @@ fn into_bytes(text: Cow<'static, str>) -> Cow<'static, [u8]> {
     }
 }
 
-impl Life<'_> {
+impl ActiveStream<'_> {
     /// Sends the reply; true when the connection may carry another request.
     pub(super) async fn reply(&mut self, mut reply: Reply, levels: Option<Levels<'_>>) -> bool {
         let (origin, request) = (self.origin, &mut *self.request);
@@ -200,7 +200,7 @@ impl Life<'_> {
         true
     }
 
-    /// As [`Life::send_reply_body`], as fast as the filters let go of it.
+    /// As [`ActiveStream::send_reply_body`], as fast as the filters let go of it.
     async fn send_filtered_body(&mut self, body: &[u8]) -> io::Result<()> {
         let mut pass: fn(&HttpFilters, &mut FilterStreams, &mut Data<'_>) -> Flow = HttpFilters::response_data;
         let mut data = Data { bytes: body.into(), ends: true, now: self.request.clock.now().into_std() };

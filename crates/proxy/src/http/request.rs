@@ -8,13 +8,13 @@ use std::sync::Arc;
 use evenkeel_filters::{FilterFacts, FilterStreams, HeadView};
 use evenkeel_http::{Framing, Headers, RequestHead, RequestInfo, ResponseHead, Version};
 use evenkeel_runtime_config::view::RequestView;
+use evenkeel_upstream::Host;
+use evenkeel_upstream::conn::HeldBytes;
 use tokio::time::Instant;
 
 use super::clock::Clock;
 use crate::access_log::HeadLookup;
-use crate::conn::HeldBytes;
 use crate::response_flags::ResponseFlags;
-use crate::upstream::Host;
 
 /// Requests a worker keeps for reuse: their heads' memory is worth more than they are.
 const MAX_POOLED_REQUESTS: usize = 256;

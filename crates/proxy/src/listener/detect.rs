@@ -17,13 +17,13 @@ use std::time::Duration;
 
 use evenkeel_runtime_config::listener::{ChainInput, FilterChain, Listener, Terminal};
 use evenkeel_tls::ClientHello;
+use evenkeel_upstream::conn::Deadline;
+use evenkeel_upstream::conn::deadline::{after, earlier};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use super::inspect::{InspectError, Inspected, Wanted};
 use super::serve::plain_view;
-use crate::conn::Deadline;
-use crate::conn::deadline::{after, earlier};
 use crate::tcp::{self, Ahead};
 use crate::worker::Worker;
 

@@ -14,12 +14,13 @@ use evenkeel_runtime_config::hcm::ClientCertDetails;
 use evenkeel_runtime_config::listener::{FilterChain, Listener, Terminal};
 use evenkeel_runtime_config::view::{ConnectionView, PeerIdentity};
 use evenkeel_tls::{PeerCertificate, Session};
+use evenkeel_upstream::conn::Buffer;
+use evenkeel_upstream::stream::Stream;
 use pem::{EncodeConfig, LineEnding, Pem};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::balance::Seat;
-use crate::conn::Buffer;
 use crate::listener::detect::{Ends, detect};
 use crate::listener::handshake::{self, Blame, Failure};
 use crate::listener::inspect::{InspectError, Inspected};
@@ -29,10 +30,10 @@ use crate::listener::proxy_protocol;
 use crate::listener::{adopt, moving};
 use crate::stats::{
     http as http_stats, listener, listener_ssl, listener_ssl_factory, listener_worker, tcp as tcp_stats,
+    worker as worker_stats,
 };
-use crate::stream::Stream;
 use crate::tcp::Ahead;
-use crate::worker::{Accepted, Cause, ConnectionStats, Errand, Registration, Unheld, Worker};
+use crate::worker::{Cause, ConnectionStats, Delivery, Directive, HoldError, Registration, Worker};
 use crate::{http, tcp};
 
 /// A connection that a filter chain has taken.
@@ -66,7 +67,7 @@ impl<S> Downstream<S> {
 }
 
 /// A connection's place: the worker that is charged with it, and the listeners that took it.
-pub(super) struct Standing {
+pub(super) struct Placement {
     /// `None` once the connection has left.
     pub(super) seat: Option<Seat>,
     pub(super) bound: Arc<Listener>,
@@ -74,7 +75,7 @@ pub(super) struct Standing {
     pub(super) logical: Option<Arc<Listener>>,
 }
 
-impl Standing {
+impl Placement {
     /// The same place on another worker, and this one keeps none; unless there is no cause for that any more.
     pub(super) fn move_to(&mut self, worker: usize, cause: Cause) -> Option<Self> {
         let mut seat = self.seat.take();
@@ -98,16 +99,58 @@ impl Standing {
 /// A connection that a filter chain serves.
 pub(crate) struct Served<'w> {
     terminating: Terminating<'w>,
-    standing: Standing,
+    placement: Placement,
     counted: Counted,
 }
 
 /// Serves until the connection ends, or is to go on elsewhere.
 pub(crate) type Terminating<'w> = Pin<Box<dyn Future<Output = Option<Box<Leaving>>> + 'w>>;
 
+/// A connection on its way to its worker.
+#[derive(Debug)]
+pub(super) struct Accepted {
+    pub(super) stream: std::net::TcpStream,
+    pub(super) peer: SocketAddr,
+    /// The listener that accepted it.
+    pub(super) bound: Arc<Listener>,
+    pub(super) seat: Seat,
+}
+
+impl Delivery for Accepted {
+    fn serve(self: Box<Self>, worker: &Rc<Worker>) {
+        serve(worker, *self);
+    }
+}
+
+/// Serves a connection just accepted, on a task of its own.
+pub(super) fn serve(worker: &Rc<Worker>, connection: Accepted) {
+    worker.stats.inc(worker_stats::Counter::downstream_cx_total);
+    let id = worker.next_id();
+    let (of, registration) = (Rc::clone(worker), worker.register(&connection.bound.name));
+    let entry = Rc::clone(&registration);
+    worker.start(&entry, async move {
+        if let Some(mut served) = Box::pin(accepted(&of, connection, id, &registration)).await {
+            served.serve_to_end(&of, &registration).await;
+        }
+    });
+}
+
+/// Serves a connection whose filter chain is known, on a task of its own.
+pub(super) fn start<F>(worker: &Rc<Worker>, registration: Rc<Registration>, begin: F)
+where
+    F: for<'w> FnOnce(&'w Rc<Worker>, &'w Rc<Registration>) -> Option<Served<'w>> + 'static,
+{
+    let (of, entry) = (Rc::clone(worker), Rc::clone(&registration));
+    worker.start(&entry, async move {
+        if let Some(mut served) = begin(&of, &registration) {
+            served.serve_to_end(&of, &registration).await;
+        }
+    });
+}
+
 /// Takes a connection just accepted as far as its filter chain. The future is large, and over before the connection's long
 /// life begins: box it.
-pub(crate) async fn accepted<'w>(
+async fn accepted<'w>(
     worker: &'w Rc<Worker>,
     accepted: Accepted,
     id: u64,
@@ -119,13 +162,13 @@ pub(crate) async fn accepted<'w>(
         true => listener_of_destination(worker, &bound, destination).await,
         false => None,
     };
-    let standing = Standing { seat: Some(seat), bound, logical };
-    let counted = Counted::new(worker, &standing);
+    let placement = Placement { seat: Some(seat), bound, logical };
+    let counted = Counted::new(worker, &placement);
     let stream = TcpStream::from_std(stream).ok()?;
-    let listener = Arc::clone(standing.listener());
+    let listener = Arc::clone(placement.listener());
     let ends = Ends { direct: peer, remote: peer, destination };
     let (downstream, ahead) = establish(worker, stream, ends, listener, &counted, id).await?;
-    Some(Served::new(worker, downstream, Arrival::New(ahead), (standing, counted), registration))
+    Some(Served::new(worker, downstream, Arrival::New(ahead), (placement, counted), registration))
 }
 
 /// The listener that an original destination leads to; one that was not asked for before is waited for.
@@ -140,8 +183,8 @@ async fn listener_of_destination(worker: &Worker, bound: &Listener, destination:
         stats.listener.inc(match held {
             Ok(()) if found => listener::Counter::on_demand_success,
             Ok(()) => listener::Counter::on_demand_missing,
-            Err(Unheld::TimedOut) => listener::Counter::on_demand_timeout,
-            Err(Unheld::Overflow) => listener::Counter::on_demand_overflow,
+            Err(HoldError::TimedOut) => listener::Counter::on_demand_timeout,
+            Err(HoldError::Overflow) => listener::Counter::on_demand_overflow,
         });
     }
     let found = worker.generation().shared.listener_of_destination(destination).cloned();
@@ -153,18 +196,18 @@ impl<'w> Served<'w> {
         worker: &'w Rc<Worker>,
         downstream: Downstream,
         arrival: Arrival,
-        (standing, counted): (Standing, Counted),
+        (placement, counted): (Placement, Counted),
         registration: &'w Rc<Registration>,
     ) -> Self {
-        Self { terminating: terminal(worker, downstream, arrival, &standing, registration), standing, counted }
+        Self { terminating: terminal(worker, downstream, arrival, &placement, registration), placement, counted }
     }
 
     /// Serves the connection until it ends or has gone to another worker.
     pub(crate) async fn serve_to_end(&mut self, worker: &'w Rc<Worker>, registration: &'w Rc<Registration>) {
         while let Some(leaving) = self.terminating.as_mut().await {
             let back = match leaving.to {
-                Errand::MoveTo(to, cause) => moving::send(worker, (to, cause), leaving, &mut self.standing),
-                _ => Box::pin(adopt::send(worker, leaving, &mut self.standing)).await,
+                Directive::MoveTo(to, cause) => moving::send(worker, (to, cause), leaving, &mut self.placement),
+                _ => Box::pin(adopt::send(worker, leaving, &mut self.placement)).await,
             };
             let Some(back) = back else {
                 self.counted.moved_away = true;
@@ -172,7 +215,7 @@ impl<'w> Served<'w> {
             };
             registration.forget_order();
             self.terminating =
-                terminal(worker, back.downstream, Arrival::Back(back.upstream), &self.standing, registration);
+                terminal(worker, back.downstream, Arrival::Back(back.upstream), &self.placement, registration);
         }
     }
 }
@@ -182,15 +225,15 @@ pub(super) enum Arrival {
     /// For the first time; a TCP proxy may have connected ahead.
     New(Option<Box<Ahead>>),
     /// After it was elsewhere, with the other side of a TCP connection.
-    Back(Option<Box<tcp::Parting>>),
+    Back(Option<Box<tcp::UpstreamHalf>>),
 }
 
 /// A connection that is to go on elsewhere, between two messages.
 pub(crate) struct Leaving {
     pub(crate) downstream: Downstream,
     /// The other side of a TCP connection.
-    pub(crate) upstream: Option<Box<tcp::Parting>>,
-    pub(crate) to: Errand,
+    pub(crate) upstream: Option<Box<tcp::UpstreamHalf>>,
+    pub(crate) to: Directive,
 }
 
 /// Hands a connection to the last filter of the chain that has taken it.
@@ -198,10 +241,10 @@ fn terminal<'w>(
     worker: &'w Rc<Worker>,
     downstream: Downstream,
     arrival: Arrival,
-    standing: &Standing,
+    placement: &Placement,
     registration: &'w Rc<Registration>,
 ) -> Terminating<'w> {
-    let listener = standing.listener();
+    let listener = placement.listener();
     registration.served_by(&downstream.chain, listener.direction);
     if let Some(limit) = worker.overload.request_limit(&listener.name) {
         registration.limit_requests(limit);
@@ -212,7 +255,7 @@ fn terminal<'w>(
             if !downstream.resumed
                 && let Err(closed) = filters.on_connection(&downstream.view)
             {
-                log::refused(worker, standing.listener(), &downstream, &closed.details);
+                log::refused(worker, placement.listener(), &downstream, &closed.details);
                 return Box::pin(ready(None));
             }
             let hcm = Arc::clone(hcm);
@@ -223,8 +266,8 @@ fn terminal<'w>(
             match arrival {
                 Arrival::New(ahead) => Box::pin(tcp::serve(worker, downstream, configured, ahead, registration)),
                 Arrival::Back(None) => Box::pin(tcp::serve(worker, downstream, configured, None, registration)),
-                Arrival::Back(Some(parting)) => {
-                    Box::pin(tcp::resume(worker, downstream, configured, parting, registration))
+                Arrival::Back(Some(upstream_half)) => {
+                    Box::pin(tcp::resume(worker, downstream, configured, upstream_half, registration))
                 }
             }
         }
@@ -430,8 +473,8 @@ pub(super) struct Counted {
 
 impl Counted {
     /// A connection just accepted.
-    fn new(worker: &Worker, standing: &Standing) -> Self {
-        let counted = Self::moved(worker, standing, Instant::now());
+    fn new(worker: &Worker, placement: &Placement) -> Self {
+        let counted = Self::moved(worker, placement, Instant::now());
         for stats in counted.all() {
             stats.listener.inc(listener::Counter::downstream_cx_total);
             stats.worker.inc(listener_worker::Counter::downstream_cx_total);
@@ -440,10 +483,10 @@ impl Counted {
     }
 
     /// A connection that another worker counted before.
-    pub(super) fn moved(worker: &Worker, standing: &Standing, since: Instant) -> Self {
+    pub(super) fn moved(worker: &Worker, placement: &Placement, since: Instant) -> Self {
         let generation = worker.generation();
         let stats = |listener: &Arc<Listener>| generation.connection_stats(worker, listener.address);
-        let (bound, logical) = (stats(&standing.bound), standing.logical.as_ref().map(stats));
+        let (bound, logical) = (stats(&placement.bound), placement.logical.as_ref().map(stats));
         let counted = Self { bound, logical, since, moved_away: false };
         counted.shift(1);
         counted

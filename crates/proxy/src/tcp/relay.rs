@@ -10,16 +10,16 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use evenkeel_upstream::conn::buffer::{BLOCK_BYTES, BULK_BYTES};
+use evenkeel_upstream::conn::deadline::{after, earlier};
+use evenkeel_upstream::conn::splice::Pipe;
+use evenkeel_upstream::conn::{Buffer, Deadline};
+use evenkeel_upstream::stream::Stream;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use crate::conn::buffer::{BLOCK_BYTES, BULK_BYTES};
-use crate::conn::deadline::{after, earlier};
-use crate::conn::splice::Pipe;
-use crate::conn::{Buffer, Deadline};
 use crate::handover::Half;
-use crate::stream::Stream;
 use crate::worker::Registration;
 
 /// Reads that filled their whole block, one after the other, before a direction counts as bulky.

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use evenkeel_upstream::conn::held;
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{Sleep, sleep};
 
-use super::roster::Registration;
-use crate::conn::held;
+use super::registration::Registration;
 use crate::overload::MemoryLimit;
 
 /// Bytes a connection may hold and read on whatever the others hold: what most requests need.

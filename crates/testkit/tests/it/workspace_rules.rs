@@ -23,7 +23,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("stats", &["base"]),
     ("runtime-config", &["xds", "tls", "base"]),
     ("filters", &["runtime-config", "http", "stats", "base"]),
-    ("proxy", &["runtime-config", "filters", "http", "tls", "xds", "stats", "process", "base"]),
+    ("upstream", &["runtime-config", "filters", "http", "tls", "stats", "base"]),
+    ("proxy", &["upstream", "runtime-config", "filters", "http", "tls", "xds", "stats", "process", "base"]),
     ("agent", &["proxy", "xds", "tls", "process", "base"]),
     ("local", &["control", "proxy", "agent", "ca", "model", "api", "process", "base"]),
     ("lab", &["agent", "http", "xds", "process", "base"]),
@@ -45,8 +46,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "base",
         ],
     ),
-    ("bench", &["ca", "proxy", "filters", "runtime-config", "http", "stats", "tls", "xds"]),
-    ("fuzz", &["proxy", "runtime-config", "http", "stats", "tls", "xds"]),
+    ("bench", &["ca", "proxy", "upstream", "filters", "runtime-config", "http", "stats", "tls", "xds"]),
+    ("fuzz", &["proxy", "upstream", "runtime-config", "http", "stats", "tls", "xds"]),
     ("testkit", &["base"]),
 ];
 
