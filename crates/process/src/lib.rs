@@ -1,5 +1,5 @@
-//! What a long-running process is told by who runs it, and what it tells: [`signals`], the [`manager`] that started it, and, of
-//! one that itself starts others, what such a [`service`] says; and that nobody else is told ([`secrets`]).
+//! A long-running process and its environment: [`signals`] it receives; the service [`manager`] that it reports to; the same
+//! protocol as a supervisor receives it from a [`service`]; and protection of its memory ([`secrets`]).
 
 pub mod manager;
 pub mod secrets;
