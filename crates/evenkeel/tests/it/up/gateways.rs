@@ -50,8 +50,8 @@ fn ports_open_and_close_with_their_gateways_and_what_proxies_would_refuse_is_sai
 
     // The mesh's settings may come, too, and go.
     let log = user.state.path().join("logs/istio-ingressgateway.proxy.log");
-    let settings = user.state.path().join("runtime/mesh.yaml");
-    assert!(settings.exists());
+    let runtime = user.state.path().join("runtime/mesh.yaml");
+    assert!(runtime.exists());
     write("settings.yaml", &settings(r#"accessLogFormat: "CUSTOM %RESPONSE_CODE%\n""#));
     eventually("an access log in another format", || {
         served(&one, "/");
