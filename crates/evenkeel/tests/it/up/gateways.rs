@@ -57,9 +57,9 @@ fn ports_open_and_close_with_their_gateways_and_what_proxies_would_refuse_is_sai
         served(&one, "/");
         fs::read_to_string(&log).unwrap_or_default().contains("CUSTOM 200").then_some(())
     });
-    assert!(!settings.exists() && !up.output().contains("warning"), "{}", up.output());
+    assert!(!runtime.exists() && !up.output().contains("warning"), "{}", up.output());
     fs::remove_file(folder.path().join("settings.yaml")).expect("it is there");
-    eventually("the settings there were", || settings.exists().then_some(()));
+    eventually("the settings there were", || runtime.exists().then_some(()));
 
     // Found before any proxy has asked for it.
     write("one.yaml", &gateway("one", 9101, "").replace("VALUE", "%BOGUS%"));
