@@ -23,15 +23,13 @@ use evenkeel_upstream::turn;
 use evenkeel_upstream::{Cluster, Host, Need, RequestGuard, Target};
 use tokio::time::Instant;
 
-use super::exchange::MAX_INTERIM;
 use super::failure::Failure;
-use super::forward::{count_failed_try, count_failure, count_reset, is_idempotent};
 use super::framed::Piece;
 use super::grpc;
 use super::request::Request;
-use super::respond::count_response;
-use super::retry::{self, BackOff};
-use super::upstream::{Arrived, Upstream};
+use super::retry::{self, BackOff, is_idempotent};
+use super::upstream::count::{count_failed_try, count_failure, count_reset, count_response};
+use super::upstream::{Arrived, MAX_INTERIM, Upstream};
 
 /// Where a call's body comes from.
 pub(crate) trait Source {

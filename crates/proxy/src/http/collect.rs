@@ -8,10 +8,10 @@ use evenkeel_runtime_config::route::Route;
 use evenkeel_upstream::conn::HeldBytes;
 use evenkeel_upstream::turn;
 
+use super::active_stream::ActiveStream;
 use super::exchange::Timers;
 use super::failure::Failure;
 use super::framed::Piece;
-use super::phases::ActiveStream;
 use crate::stats::http::Counter;
 
 impl ActiveStream<'_> {

@@ -9,11 +9,11 @@ use evenkeel_runtime_config::route::{ForwardAction, WeightedCluster};
 use evenkeel_runtime_config::{Config, Demand};
 use evenkeel_upstream::Cluster;
 
+use super::active_stream::ActiveStream;
 use super::affinity::Affinity;
 use super::edits::Edits;
 use super::failure::Failure;
 use super::log::record;
-use super::phases::ActiveStream;
 use super::reply::Reply;
 use super::websocket;
 use crate::stats::http::Counter;
@@ -45,8 +45,8 @@ impl<'l> ActiveStream<'l> {
         let arrival = Arrival {
             config,
             manager: &origin.hcm,
-            connection: &origin.view,
-            peer_text: &origin.peer_text,
+            connection: &origin.info.view,
+            peer_text: &origin.remote_text,
             services: &*origin.worker,
         };
         match decide::decide(arrival, self).await {
@@ -145,7 +145,7 @@ impl<'c, 'l: 'c> Stream<'c> for ActiveStream<'l> {
     fn cluster(&mut self, action: &'c ForwardAction, entry: &'c WeightedCluster) -> Option<Destination<'c>> {
         let cluster = self.origin.worker.upstreams.cluster(&entry.cluster)?;
         self.request.cluster_name = Some(Arc::clone(&entry.cluster));
-        let affinity = Affinity::new(action, entry, &cluster, self.request, &self.origin.view);
+        let affinity = Affinity::new(action, entry, &cluster, self.request, &self.origin.info.view);
         Some(Destination { cluster, affinity })
     }
 }

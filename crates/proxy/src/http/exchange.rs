@@ -13,17 +13,15 @@ use evenkeel_upstream::conn::deadline::{after, earlier};
 use evenkeel_upstream::turn;
 use tokio::time::{Instant, Sleep, sleep};
 
+use super::active_stream::ActiveStream;
 use super::downstream::Downstream;
 use super::failure::Failure;
 use super::framed::Piece;
 use super::mirror::Mirrors;
-use super::phases::ActiveStream;
-use super::upstream::{Arrived, Upstream};
+use super::upstream::{Arrived, MAX_INTERIM, Upstream};
 
 /// Largest request body that can be sent again, in bytes. It is handed over in one piece then.
 const MAX_REPLAY_BYTES: usize = 64 * 1024;
-/// Interim responses (1xx) an upstream may send before its answer: one that has much to do says so every few seconds.
-pub(super) const MAX_INTERIM: u32 = 100;
 
 /// The request on its way up.
 pub(super) struct Upload {

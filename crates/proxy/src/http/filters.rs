@@ -16,9 +16,9 @@ use evenkeel_upstream::conn::deadline::{after, earlier};
 use evenkeel_upstream::turn;
 use tokio::time::Instant;
 
+use super::active_stream::ActiveStream;
 use super::exchange::Timers;
 use super::failure::Failure;
-use super::phases::ActiveStream;
 use super::reply::Reply;
 use super::request::Request;
 use crate::response_flags::ResponseFlags;
@@ -79,7 +79,7 @@ impl ActiveStream<'_> {
             None if no_body => Body::Empty,
             None => Body::Coming,
         };
-        let (from, message) = ((&origin.view, client.ip()), (&mut request.head, body));
+        let (from, message) = ((&origin.info.view, client.ip()), (&mut request.head, body));
         let mut context = RequestContext::new(from, message, route, &mut request.facts, (&*origin.worker, now));
         let decision = origin.manager.filters.request_head(&mut request.filters, &mut context);
         for flag in request.facts.flags.drain(..) {

@@ -14,15 +14,16 @@ use evenkeel_runtime_config::route::HostRewrite;
 use evenkeel_upstream::cluster_stats as cluster;
 use evenkeel_upstream::conn::deadline::after;
 use evenkeel_upstream::turn;
-use evenkeel_upstream::{Cluster, Host, Need, OverrideHost, PooledConnection, RequestGuard, Target};
+use evenkeel_upstream::{Host, Need, OverrideHost, PooledConnection, RequestGuard, Target};
 
+use super::active_stream::ActiveStream;
 use super::decide::Forward;
 use super::exchange::{Exchange, Timers, Upload};
 use super::failure::Failure;
-use super::phases::ActiveStream;
 use super::reply::Reply;
-use super::retry::{self, BackOff};
+use super::retry::{self, BackOff, is_idempotent};
 use super::upstream::Upstream;
+use super::upstream::count::{count_failed_try, count_failure, count_reset};
 use crate::response_flags::ResponseFlags;
 
 /// Largest request body that is kept until the answer comes, in bytes, when nothing but the end of a kept connection could
@@ -181,7 +182,7 @@ impl ActiveStream<'_> {
         let wanted = self.request.facts.host_override.clone().filter(|_| self.request.attempts == 1);
         let target = Target {
             override_host: wanted.as_deref().map(override_host),
-            original_dst: Some(self.origin.view.local),
+            original_dst: Some(self.origin.info.view.local),
             previous: tried,
             retry: forward.retry.as_deref().filter(|_| self.request.attempts > 1),
             ..forward.to.affinity.target()
@@ -233,7 +234,7 @@ impl ActiveStream<'_> {
         let (version, priority) = (self.request.head.version, forward.action.priority);
         let (is_tcp, is_tunnel) =
             (forward.terminates_connect(self.request.tunnel.as_ref()), self.request.tunnel.is_some());
-        let view = &self.origin.view;
+        let view = &self.origin.info.view;
         let connecting = async {
             match raced {
                 _ if is_tcp => forward.to.cluster.connect_tcp(host, view).await.map(PooledConnection::Http1),
@@ -374,49 +375,6 @@ impl ActiveStream<'_> {
     }
 }
 
-/// Counts how a try was cut off, before or after its answer began. Connections that many share count their own ends.
-pub(super) fn count_reset(cluster: &Cluster, up: &Upstream, failure: &Failure) {
-    let counter = match (up, failure) {
-        (_, Failure::UpstreamReset) => cluster::Counter::upstream_rq_rx_reset,
-        (Upstream::Http1(_), Failure::UpstreamProtocol) => cluster::Counter::upstream_cx_protocol_error,
-        (Upstream::Http1(_), _) | (Upstream::Http2(_), Failure::UpstreamRefused) => return,
-        (Upstream::Http2(_), Failure::UpstreamClosed { .. }) => cluster::Counter::upstream_rq_pending_failure_eject,
-        (Upstream::Http2(_), _) => cluster::Counter::upstream_rq_tx_reset,
-    };
-    cluster.stats().inc(counter);
-}
-
-/// Counts what went wrong with a try, whether or not there is another.
-pub(super) fn count_failed_try(cluster: &Cluster, host: Option<&Rc<Host>>, failure: &Failure) {
-    let stats = cluster.stats();
-    match failure {
-        Failure::ResponseTimeout => stats.inc(cluster::Counter::upstream_rq_timeout),
-        Failure::PerTryTimeout => stats.inc(cluster::Counter::upstream_rq_per_try_timeout),
-        Failure::PerTryIdleTimeout => stats.inc(cluster::Counter::upstream_rq_per_try_idle_timeout),
-        _ => {}
-    }
-    if let Some(host) = host {
-        host.count_failure(matches!(
-            failure,
-            Failure::ResponseTimeout | Failure::PerTryTimeout | Failure::PerTryIdleTimeout
-        ));
-    }
-}
-
-/// Counts the end of a request without an answer.
-pub(super) fn count_failure(cluster: &Cluster, failure: &Failure) {
-    let stats = cluster.stats();
-    if failure.status() != 0 {
-        stats.status(failure.status());
-        stats.inc(cluster::Counter::upstream_rq_completed);
-    }
-}
-
 fn override_host(wanted: &HostOverride) -> OverrideHost<'_> {
     OverrideHost { address: &wanted.address, strict: wanted.strict, status_if_gone: wanted.status_if_gone }
-}
-
-/// RFC 9110 section 9.2.2.
-pub(super) fn is_idempotent(method: &[u8]) -> bool {
-    matches!(method, b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE" | b"PUT" | b"DELETE")
 }

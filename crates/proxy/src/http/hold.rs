@@ -3,7 +3,7 @@
 use evenkeel_runtime_config::Demand;
 use evenkeel_upstream::turn;
 
-use super::phases::ActiveStream;
+use super::active_stream::ActiveStream;
 use crate::stats::http::{Counter, Histogram};
 use crate::worker::HoldError;
 

@@ -7,16 +7,17 @@ use std::task::{Context, Poll};
 use evenkeel_http::{HeadError, HeadScan, Limits, RequestRules, Underscores, Version, parse_request};
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::hcm::HeadersWithUnderscores;
+use evenkeel_runtime_config::listener::FilterChain;
 use evenkeel_upstream::conn::Deadline;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::conn::deadline::{after, earlier};
 use evenkeel_upstream::turn;
 use tokio::time::Instant;
 
+use super::active_stream::ActiveStream;
+use super::context::ConnectionContext;
 use super::downstream::{Downstream, Http1};
 use super::failure::Failure;
-use super::origin::Origin;
-use super::phases::ActiveStream;
 use super::request::Request;
 use crate::listener;
 use crate::stats::http::Counter;
@@ -45,16 +46,22 @@ pub(super) enum Beginning {
 
 /// A client's HTTP/1 connection at a message boundary.
 pub(super) struct Http1Connection {
-    pub(super) origin: Origin,
+    pub(super) origin: ConnectionContext,
     pub(super) side: Http1,
+    /// The filter chain that serves it, here or elsewhere.
+    chain: Arc<FilterChain>,
     deadline: Deadline,
     /// Since when it has waited for a request, here or elsewhere.
     idle_since: Option<Instant>,
 }
 
 impl Http1Connection {
-    pub(super) fn new(origin: Origin, side: Http1, idle_since: Option<Instant>) -> Self {
-        Self { origin, side, deadline: Deadline::default(), idle_since }
+    pub(super) fn new(
+        (origin, side): (ConnectionContext, Http1),
+        chain: Arc<FilterChain>,
+        idle_since: Option<Instant>,
+    ) -> Self {
+        Self { origin, side, chain, deadline: Deadline::default(), idle_since }
     }
 
     /// Whether the client's first bytes are `expected`.
@@ -82,13 +89,9 @@ impl Http1Connection {
     /// The connection as another worker can go on with it.
     pub(super) fn into_downstream(mut self) -> listener::Downstream {
         self.origin.leaves = true;
-        let Origin { view, chain, peer_text, id, opened, .. } = &mut self.origin;
         listener::Downstream {
-            view: view.clone(),
-            chain: Arc::clone(chain),
-            peer_text: std::mem::take(peer_text),
-            id: *id,
-            since: *opened,
+            info: Arc::clone(&self.origin.info),
+            chain: self.chain,
             requests: self.side.requests(),
             idle_since: self.idle_since,
             resumed: true,

@@ -16,11 +16,11 @@ use evenkeel_upstream::cluster_stats::Counter;
 use evenkeel_upstream::turn;
 use tokio::task::JoinHandle;
 
+use super::active_stream::ActiveStream;
 use super::call::{Sink, TooLarge};
 use super::decide::Forward;
 use super::edits;
 use super::log::record;
-use super::phases::ActiveStream;
 use crate::callouts::stream::{Outgoing, Uplink};
 
 /// Bytes of a request's body that wait for one mirror; with more the mirror is cut, and `retry_or_shadow_abandoned` of the original's

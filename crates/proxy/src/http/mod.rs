@@ -1,10 +1,12 @@
 //! The HTTP connection manager. [`phases`] is a request's life from top to bottom; the other files are its parts.
 
+mod active_stream;
 pub(crate) mod affinity;
 pub(crate) mod call;
 mod clock;
 mod collect;
 mod connection;
+mod context;
 mod decide;
 mod downstream;
 mod edits;
@@ -20,7 +22,6 @@ mod http2;
 mod lending;
 mod log;
 mod mirror;
-mod origin;
 mod phases;
 mod reply;
 mod request;
@@ -33,4 +34,3 @@ mod websocket;
 pub(crate) use connection::serve;
 pub(crate) use edits::add_headers;
 pub(crate) use failure::Failure;
-pub(crate) use lending::{LentStream, serve_lent};

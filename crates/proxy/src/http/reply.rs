@@ -16,13 +16,13 @@ use evenkeel_runtime_config::hcm::ServerHeader;
 use evenkeel_upstream::conn::deadline::after;
 use evenkeel_upstream::turn;
 
+use super::active_stream::ActiveStream;
 use super::downstream::Answer;
 use super::edits::Edits as _;
 use super::exchange::Held;
 use super::failure::Failure;
 use super::grpc;
 use super::log::record;
-use super::phases::ActiveStream;
 use crate::response_flags::ResponseFlags;
 
 /// How long a client may take to read an answer of the proxy's own, if `stream_flush_timeout` does not say less. It is small: a client

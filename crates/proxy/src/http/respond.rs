@@ -1,26 +1,24 @@
 //! The answer on its way down: response filters, head, body and trailers; the upstream back to its pool.
 
 use std::future::poll_fn;
-use std::rc::Rc;
 
 use evenkeel_base::grpc::http_of_status;
 use evenkeel_filters::decide::Tunnel;
 use evenkeel_http::{Framing, HeaderId, ResponseInfo};
 use evenkeel_upstream::cluster_stats as cluster;
 use evenkeel_upstream::turn;
-use evenkeel_upstream::{Cluster, Host};
 
+use super::active_stream::ActiveStream;
 use super::decide::Forward;
 use super::downstream::Answer;
 use super::edits::Edits as _;
 use super::exchange::{Exchange, Timers, Upload};
 use super::failure::Failure;
-use super::forward::{Answered, count_reset};
+use super::forward::Answered;
 use super::grpc;
 use super::log::record;
-use super::phases::ActiveStream;
 use super::reply::{Reply, finish_response};
-use super::request::Request;
+use super::upstream::count::{count_reset, count_response};
 use crate::stats::http::{Counter, Gauge};
 
 impl ActiveStream<'_> {
@@ -160,22 +158,4 @@ impl ActiveStream<'_> {
             forward.levels.edit_response(&mut request.response.headers, values);
         }
     }
-}
-
-pub(super) fn count_response(request: &Request, cluster: &Cluster, host: Option<&Rc<Host>>) {
-    let status = request.response.status;
-    if let Some(host) = host {
-        let grpc = grpc::status(request).filter(|_| request.grpc);
-        host.count_response(grpc.map_or(status, http_of_status));
-    }
-    let stats = cluster.stats();
-    stats.inc(cluster::Counter::upstream_rq_completed);
-    stats.status(status);
-    stats.inc(match status / 100 {
-        1 => cluster::Counter::upstream_rq_1xx,
-        2 => cluster::Counter::upstream_rq_2xx,
-        3 => cluster::Counter::upstream_rq_3xx,
-        4 => cluster::Counter::upstream_rq_4xx,
-        _ => cluster::Counter::upstream_rq_5xx,
-    });
 }

@@ -12,7 +12,7 @@ use evenkeel_upstream::turn;
 use tokio::task::JoinHandle;
 use tokio::time::{Sleep, sleep};
 
-use super::roster::Registration;
+use super::registration::Registration;
 use crate::overload::MemoryLimit;
 
 /// Bytes a connection may hold and read on whatever the others hold: what most requests need.
