@@ -19,7 +19,7 @@ use tonic::metadata::MetadataValue;
 use crate::channel::{self, ChannelError};
 use crate::grpc;
 use crate::options::{Options, OptionsError};
-use crate::sds::{Material, Secrets};
+use crate::sds::{PemBundle, Secrets};
 
 /// Share of a certificate's lifetime after which it is renewed.
 const RENEW_AT: f64 = 0.8;
@@ -34,7 +34,7 @@ const SIGN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The certificate in force, for status reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Current {
+pub struct CurrentCertificate {
     /// The SPIFFE id in it.
     pub identity: String,
     /// End of its validity.
@@ -84,27 +84,27 @@ pub enum CertificateError {
 }
 
 /// Keeps one workload's certificate.
-pub struct Keeper {
+pub struct CertificateRenewer {
     options: Options,
     /// For the proxy.
     secrets: Secrets,
     /// For the agent's own stream; a slot is held so that the store remembers.
     store: SecretStore,
     _slot: Slot<Identity>,
-    current: watch::Sender<Option<Current>>,
+    current: watch::Sender<Option<CurrentCertificate>>,
     renew_at: SystemTime,
-    material: Option<Material>,
+    material: Option<PemBundle>,
     /// The files for programs are not those of `material`.
     unwritten: bool,
 }
 
-impl Keeper {
+impl CertificateRenewer {
     /// A keeper that holds nothing yet; it publishes to both, and tells `current`.
     pub fn new(
         options: Options,
         secrets: Secrets,
         store: SecretStore,
-        current: watch::Sender<Option<Current>>,
+        current: watch::Sender<Option<CurrentCertificate>>,
     ) -> Result<Self, ConfigError> {
         let slot = store.identity(&CertificateSource::Sds(channel::certificate_secret()))?;
         let renew_at = SystemTime::UNIX_EPOCH;
@@ -149,7 +149,8 @@ impl Keeper {
         let lifetime = identity.not_after().duration_since(now).unwrap_or_default();
         let share = RENEW_AT + RENEW_JITTER * (2.0 * random_share() - 1.0);
         self.renew_at = now + lifetime.mul_f64(share).max(MIN_RENEWAL);
-        let current = Current { identity: identity.certificate().display_name(), not_after: identity.not_after() };
+        let current =
+            CurrentCertificate { identity: identity.certificate().display_name(), not_after: identity.not_after() };
         tracing::info!(identity = current.identity, ?lifetime, "certificate received");
         self.publish(material)?;
         self.current.send_replace(Some(current));
@@ -163,12 +164,12 @@ impl Keeper {
         let roots = merge_roots(&[&file, &material.roots]);
         if roots != material.roots && evenkeel_tls::TrustBundle::from_pem(roots.as_bytes()).is_ok() {
             tracing::info!("the trusted roots have changed");
-            self.publish(Material { roots, ..material })?;
+            self.publish(PemBundle { roots, ..material })?;
         }
         Ok(())
     }
 
-    fn publish(&mut self, material: Material) -> Result<(), CertificateError> {
+    fn publish(&mut self, material: PemBundle) -> Result<(), CertificateError> {
         let secret = channel::certificate_secret();
         self.store.set_identity(&secret, material.chain.as_bytes(), material.key.as_bytes())?;
         // Before any file: what the proxy uses does not depend on the disk.
@@ -193,7 +194,7 @@ impl Keeper {
 }
 
 /// Makes a key, has it certified, and checks what came back.
-async fn request(options: &Options) -> Result<(Material, Identity), CertificateError> {
+async fn request(options: &Options) -> Result<(PemBundle, Identity), CertificateError> {
     let wanted = options.identity()?.to_string();
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let mut params = CertificateParams::default();
@@ -212,7 +213,7 @@ async fn request(options: &Options) -> Result<(Material, Identity), CertificateE
         return Err(CertificateError::Identity { received, wanted });
     }
     let file = read(&options.root_cert)?;
-    Ok((Material { chain, key, roots: merge_roots(&[&file, root]) }, identity))
+    Ok((PemBundle { chain, key, roots: merge_roots(&[&file, root]) }, identity))
 }
 
 async fn sign(options: &Options, csr: String) -> Result<Vec<String>, CertificateError> {

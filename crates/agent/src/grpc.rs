@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::options::{Options, OptionsError};
-use crate::sds::Material;
+use crate::sds::PemBundle;
 use crate::{bootstrap, channel, files};
 
 /// File of the socket in the state directory.
@@ -70,7 +70,7 @@ pub fn bootstrap(options: &Options) -> Result<Value, OptionsError> {
 }
 
 /// Writes the certificate for programs that read it from files.
-pub(crate) fn write_certificate(state: &Path, material: &Material) -> Result<(), (PathBuf, io::Error)> {
+pub(crate) fn write_certificate(state: &Path, material: &PemBundle) -> Result<(), (PathBuf, io::Error)> {
     let files = [(CHAIN_FILE, &material.chain), (KEY_FILE, &material.key), (ROOT_FILE, &material.roots)];
     for (name, text) in files {
         let path = state.join(name);
@@ -82,7 +82,7 @@ pub(crate) fn write_certificate(state: &Path, material: &Material) -> Result<(),
 /// The way to the control plane, bound to its socket. A program's connection is passed on byte by byte inside the agent's own
 /// TLS, with the workload's certificate.
 #[derive(Debug)]
-pub(crate) struct Way {
+pub(crate) struct GrpcRelay {
     listener: UnixListener,
     path: PathBuf,
     options: Options,
@@ -90,7 +90,7 @@ pub(crate) struct Way {
     place: watch::Receiver<Place>,
 }
 
-impl Drop for Way {
+impl Drop for GrpcRelay {
     fn drop(&mut self) {
         // Another agent goes on with the socket otherwise.
         if *self.place.borrow() == Place::Held {
@@ -99,7 +99,7 @@ impl Drop for Way {
     }
 }
 
-impl Way {
+impl GrpcRelay {
     /// Takes the socket of the agent before, or binds one in place of what a crashed run left, and writes the bootstrap that
     /// names it. Only this user may connect.
     pub(crate) fn open(

@@ -37,12 +37,12 @@ use evenkeel_xds::pb::envoy::config::core::v3::Node;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use certificate::Keeper;
+use certificate::CertificateRenewer;
 use handover::while_held;
 pub use options::{Options, Role};
 use proxy::{Handover, Proxy};
 use sds::{SdsServer, Secrets};
-use servers::{Dns, Programs};
+use servers::{Dns, GrpcServer};
 pub use status::Status;
 
 /// File of the proxy's bootstrap in the state directory.
@@ -93,9 +93,9 @@ pub async fn serve(options: Options, stop: impl Future<Output = ()>) -> anyhow::
     let bootstrap = if options.no_proxy { None } else { Some(write_bootstrap(&options, epoch)?) };
     let (store, secrets) = (SecretStore::new(), Secrets::new());
     let (certificate_sender, certificate) = watch::channel(None);
-    let mut keeper = Keeper::new(options.clone(), secrets.clone(), store.clone(), certificate_sender)?;
+    let mut keeper = CertificateRenewer::new(options.clone(), secrets.clone(), store.clone(), certificate_sender)?;
     let dns = Dns::start(&options, inherited.as_mut(), &place).await?;
-    let programs = Programs::start(&options, inherited.as_mut(), &store, &place)?;
+    let grpc = GrpcServer::start(&options, inherited.as_mut(), &store, &place)?;
     let watcher = status::Watcher {
         state: options.state.clone(),
         proxy: proxy::kind(&options),
@@ -127,7 +127,7 @@ pub async fn serve(options: Options, stop: impl Future<Output = ()>) -> anyhow::
             () = &mut stop => return Ok(()),
         }
     }
-    let sockets = servers::sockets(dns.as_ref(), programs.as_ref())?;
+    let sockets = servers::sockets(dns.as_ref(), grpc.as_ref())?;
     let succession = inherited.map(|inherited| inherited.succession);
     let mut proxy = Proxy::start(&options, &bootstrap, Handover { place: place.clone(), succession, sockets })?;
     let ended = tokio::select! {

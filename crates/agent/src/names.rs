@@ -34,11 +34,12 @@ pub async fn follow(options: Options, node: Node, secrets: SecretStore, names: N
         None => client.subscribe_all(ResourceType::NameTable),
     }
     let search = SearchDomain { namespace: options.namespace.clone(), cluster_domain: options.cluster_domain.clone() };
-    let mut following = Following { client, names, search, held: BTreeMap::new(), answers: Answers::new(), asked };
+    let mut subscription =
+        NameSubscription { client, names, search, held: BTreeMap::new(), answers: Answers::new(), asked };
     let mut backoff = Backoff::new(Backoff::BASE, Backoff::MAX, u64::from(std::process::id()));
     loop {
-        let ended = following.stream(&options, &secrets, &mut backoff).await;
-        following.names.set_connected(false);
+        let ended = subscription.stream(&options, &secrets, &mut backoff).await;
+        subscription.names.set_connected(false);
         match ended {
             Ok(()) => {}
             Err(error) => tracing::info!(%error, "the stream of DNS names ended; connecting again"),
@@ -48,7 +49,7 @@ pub async fn follow(options: Options, node: Node, secrets: SecretStore, names: N
 }
 
 /// What is known of names.
-struct Following {
+struct NameSubscription {
     client: Client,
     names: Names,
     search: SearchDomain,
@@ -60,7 +61,7 @@ struct Following {
     asked: Option<mpsc::Receiver<Box<str>>>,
 }
 
-impl Following {
+impl NameSubscription {
     async fn stream(&mut self, options: &Options, secrets: &SecretStore, backoff: &mut Backoff) -> anyhow::Result<()> {
         let channel = channel::connect(options, Some(secrets)).await?;
         self.client.on_connect();

@@ -31,7 +31,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the workload holds: PEM texts.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Material {
+pub struct PemBundle {
     /// Chain, leaf first.
     pub chain: String,
     /// Key of the leaf.
@@ -59,7 +59,7 @@ impl Secrets {
     }
 
     /// Replaces all secrets and pushes those that changed to every open stream.
-    pub fn publish(&self, material: &Material) {
+    pub fn publish(&self, material: &PemBundle) {
         let generation = self.current.borrow().generation + 1;
         let mut set = ResourceSet::new(generation);
         for secret in [certificate(material), roots(material)] {
@@ -135,7 +135,7 @@ impl Stream for Incoming {
     }
 }
 
-fn certificate(material: &Material) -> Secret {
+fn certificate(material: &PemBundle) -> Secret {
     let certificate = TlsCertificate {
         certificate_chain: Some(inline(&material.chain)),
         private_key: Some(inline(&material.key)),
@@ -144,7 +144,7 @@ fn certificate(material: &Material) -> Secret {
     Secret { name: CERTIFICATE_SECRET.into(), r#type: Some(secret::Type::TlsCertificate(certificate)) }
 }
 
-fn roots(material: &Material) -> Secret {
+fn roots(material: &PemBundle) -> Secret {
     let context = CertificateValidationContext {
         trusted_ca: Some(inline(&material.roots)),
         ..CertificateValidationContext::default()

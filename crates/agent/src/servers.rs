@@ -74,12 +74,12 @@ impl Dns {
 }
 
 /// The way of gRPC programs to the control plane, open.
-pub(crate) struct Programs {
-    way: Arc<grpc::Way>,
+pub(crate) struct GrpcServer {
+    relay: Arc<grpc::GrpcRelay>,
     _task: Task,
 }
 
-impl Programs {
+impl GrpcServer {
     /// Opens it, if the options ask for it, on the socket of the agent before or on a new one.
     pub(crate) fn start(
         options: &Options,
@@ -89,27 +89,27 @@ impl Programs {
     ) -> anyhow::Result<Option<Self>> {
         let Some(file) = &options.grpc_bootstrap else { return Ok(None) };
         let handed = inherited.map(Inherited::take_grpc).transpose()?.flatten();
-        let way = Arc::new(grpc::Way::open(file, handed, options, store, place.subscribe())?);
-        let serving = way.clone();
+        let relay = Arc::new(grpc::GrpcRelay::open(file, handed, options, store, place.subscribe())?);
+        let serving = relay.clone();
         let task = Task::spawn(while_held(place.subscribe(), move || serving.clone().run()));
-        Ok(Some(Self { way, _task: task }))
+        Ok(Some(Self { relay, _task: task }))
     }
 
     /// Another handle of the socket.
     pub(crate) fn socket(&self) -> std::io::Result<OwnedFd> {
-        self.way.socket()
+        self.relay.socket()
     }
 }
 
 /// Their sockets for the next agent.
-pub(crate) fn sockets(dns: Option<&Dns>, programs: Option<&Programs>) -> std::io::Result<Vec<(String, OwnedFd)>> {
+pub(crate) fn sockets(dns: Option<&Dns>, grpc: Option<&GrpcServer>) -> std::io::Result<Vec<(String, OwnedFd)>> {
     let mut sockets = Vec::new();
     if let Some(dns) = dns {
         let (udp, tcp) = dns.sockets()?;
         sockets.extend([(DNS_UDP.to_owned(), udp), (DNS_TCP.to_owned(), tcp)]);
     }
-    if let Some(programs) = programs {
-        sockets.push((GRPC.to_owned(), programs.socket()?));
+    if let Some(grpc) = grpc {
+        sockets.push((GRPC.to_owned(), grpc.socket()?));
     }
     Ok(sockets)
 }

@@ -13,7 +13,7 @@ use time::format_description::well_known::Rfc3339;
 use tokio::sync::watch;
 
 use crate::admin;
-use crate::certificate::Current;
+use crate::certificate::CurrentCertificate;
 use crate::dns::Names;
 
 /// File of the status in the state directory.
@@ -59,7 +59,7 @@ pub(crate) struct Watcher {
     pub(crate) proxy: &'static str,
     /// The proxy's, when there is one.
     pub(crate) admin_port: Option<u16>,
-    pub(crate) certificate: watch::Receiver<Option<Current>>,
+    pub(crate) certificate: watch::Receiver<Option<CurrentCertificate>>,
     /// The DNS proxy's names, when there is one.
     pub(crate) names: Option<Names>,
     /// Hears of readiness when it is first there.

@@ -58,18 +58,18 @@ pub fn run(arguments: &ChangeArguments, change: Change, out: &mut dyn Write) -> 
     applied.prepare().with_context(|| format!("making {}", applied.folder().display()))?;
     present.refresh(SystemTime::now());
 
-    let mut given = Given::read(&arguments.files);
-    given.set_namespace(arguments.namespace.as_ref());
-    if change == Change::Apply && !given.found.has_errors() {
-        given.check_together(present.objects());
+    let mut input = ParsedInput::read(&arguments.files);
+    input.set_namespace(arguments.namespace.as_ref());
+    if change == Change::Apply && !input.found.has_errors() {
+        input.check_together(present.objects());
     }
-    given.print(change == Change::Apply, out)?;
-    if given.found.has_errors() {
+    input.print(change == Change::Apply, out)?;
+    if input.found.has_errors() {
         writeln!(out, "nothing was changed")?;
         return Ok(1);
     }
     let mut status = 0;
-    for document in &given.documents {
+    for document in &input.documents {
         let outcome = match change {
             Change::Apply => applied.apply(document, &present),
             Change::Delete { .. } => applied.delete(document, &present),
@@ -82,7 +82,7 @@ pub fn run(arguments: &ChangeArguments, change: Change, out: &mut dyn Write) -> 
         }
         writeln!(out, "{} {}", document.resource_name(), outcome.as_str())?;
     }
-    if given.documents.is_empty() {
+    if input.documents.is_empty() {
         writeln!(out, "there is no object to change in what was given")?;
         status = 1;
     }
@@ -91,16 +91,16 @@ pub fn run(arguments: &ChangeArguments, change: Change, out: &mut dyn Write) -> 
 
 /// What was given.
 #[derive(Default)]
-struct Given {
+struct ParsedInput {
     documents: Vec<Document>,
     objects: Vec<Object>,
     found: Diagnostics,
     sources: Sources,
 }
 
-impl Given {
+impl ParsedInput {
     fn read(paths: &[PathBuf]) -> Self {
-        let mut given = Self::default();
+        let mut input = Self::default();
         let mut texts: Vec<(Arc<str>, Arc<str>)> = Vec::new();
         for path in paths {
             if path.is_dir() {
@@ -115,15 +115,15 @@ impl Given {
             };
             match text {
                 Ok(text) => texts.push((name, text.into())),
-                Err(error) => given.found.push(evenkeel_api::unreadable(&name, error)),
+                Err(error) => input.found.push(evenkeel_api::unreadable(&name, error)),
             }
         }
         let (objects, found) = evenkeel_api::load(&texts);
-        given.documents = texts.iter().flat_map(|(path, text)| documents(path, text)).collect();
-        given.objects = objects;
-        given.found.extend(found);
-        texts.into_iter().for_each(|(path, text)| given.sources.insert(path, text));
-        given
+        input.documents = texts.iter().flat_map(|(path, text)| documents(path, text)).collect();
+        input.objects = objects;
+        input.found.extend(found);
+        texts.into_iter().for_each(|(path, text)| input.sources.insert(path, text));
+        input
     }
 
     /// Objects that name no namespace are in this one; one that names another is a mistake, as it is to `kubectl`.

@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_local::exec::{self, ContainerName, ExecOptions};
 use evenkeel_local::ports::PortChoice;
-use evenkeel_local::reader::{self, Unread};
+use evenkeel_local::reader::{self, IgnoreBrokenPipe};
 use evenkeel_process::secrets;
 use evenkeel_proxy::memory;
 
@@ -276,9 +276,9 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
     }
     match cli.command {
         Command::Up(arguments) => up(arguments),
-        Command::Apply(change) => apply::run(&change, Change::Apply, &mut Unread(io::stdout().lock())),
+        Command::Apply(change) => apply::run(&change, Change::Apply, &mut IgnoreBrokenPipe(io::stdout().lock())),
         Command::Delete { change, ignore_not_found } => {
-            apply::run(&change, Change::Delete { ignore_not_found }, &mut Unread(io::stdout().lock()))
+            apply::run(&change, Change::Delete { ignore_not_found }, &mut IgnoreBrokenPipe(io::stdout().lock()))
         }
         Command::Exec(arguments) => exec_inside(arguments),
         Command::Logs(arguments) => {
@@ -288,7 +288,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Restart(RestartArguments { workload, namespace, state }) => {
             let state = state.unwrap_or_else(StateDir::default_path);
             for name in exec::restart(&state, &workload, namespace.as_deref())? {
-                io::Write::write_fmt(&mut Unread(io::stdout()), format_args!("{name} restarted\n"))?;
+                io::Write::write_fmt(&mut IgnoreBrokenPipe(io::stdout()), format_args!("{name} restarted\n"))?;
             }
             Ok(0)
         }
@@ -327,7 +327,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::ProxyConfig(ProxyConfig::Workers(arguments)) => workers(arguments),
         Command::Lab(command) => {
             let program = std::env::current_exe().context("finding this program")?;
-            evenkeel_lab::run(&command, program, &mut Unread(io::stdout()))?;
+            evenkeel_lab::run(&command, program, &mut IgnoreBrokenPipe(io::stdout()))?;
             Ok(0)
         }
         Command::ProxyStatus(arguments) => {
@@ -370,7 +370,7 @@ fn up(arguments: UpArguments) -> anyhow::Result<u8> {
         egress: !arguments.no_egress,
         compile: compiled::refusals,
     };
-    Ok(evenkeel_local::run(&options, &mut Unread(io::stdout()))?)
+    Ok(evenkeel_local::run(&options, &mut IgnoreBrokenPipe(io::stdout()))?)
 }
 
 /// Where a proxy's admin port is unless it is told otherwise.

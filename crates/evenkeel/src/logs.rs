@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
-use evenkeel_base::replica::fit;
+use evenkeel_base::replica::match_name;
 use evenkeel_base::suggest::instead;
 use evenkeel_local::cleanup::StateDir;
 use evenkeel_local::exec::{self, ExecError};
@@ -130,7 +130,7 @@ fn of_last_run(folder: &Path, wanted: &str) -> anyhow::Result<Vec<String>> {
     pods.sort();
     pods.dedup();
     let wanted_pod = wanted.split('.').next().unwrap_or(wanted);
-    let found: Vec<String> = pods.iter().filter(|pod| fit(wanted_pod, pod, "", "").is_some()).cloned().collect();
+    let found: Vec<String> = pods.iter().filter(|pod| match_name(wanted_pod, pod, "", "").is_some()).cloned().collect();
     match found.is_empty() {
         true => bail!("there is no log of {wanted}; {}", instead(wanted, pods.iter().map(String::as_str))),
         false => Ok(found),

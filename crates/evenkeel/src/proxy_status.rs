@@ -4,9 +4,9 @@ use std::io::Write;
 use std::net::SocketAddr;
 
 use anyhow::{Context, bail};
-use evenkeel_base::replica::{Fit, fit, workload_of};
+use evenkeel_base::replica::{NameMatch, match_name, workload_of};
 use evenkeel_base::suggest::instead;
-use evenkeel_local::exec::{Failing, Named};
+use evenkeel_local::exec::{Failing, ReplicaInfo};
 use serde_json::{Value, json};
 
 use crate::admin;
@@ -30,7 +30,7 @@ pub enum Output {
 /// shown.
 pub fn run(
     control_planes: &[SocketAddr],
-    replicas: &[Named],
+    replicas: &[ReplicaInfo],
     wanted: Option<&str>,
     output: Output,
     out: &mut dyn Write,
@@ -90,8 +90,8 @@ fn troubles(page: &Value) -> Vec<String> {
 }
 
 /// What of the replicas ends again and again.
-fn failing(replicas: &[Named]) -> Value {
-    let part = |replica: &Named, part: &Failing| {
+fn failing(replicas: &[ReplicaInfo]) -> Value {
+    let part = |replica: &ReplicaInfo, part: &Failing| {
         json!({
             "replica": format!("{}.{}", replica.pod, replica.namespace),
             "part": part.part,
@@ -111,8 +111,8 @@ fn keep(pages: &mut [Value], wanted: &str) -> anyhow::Result<()> {
         let name = name(proxy);
         let (pod, namespace) = name.rsplit_once('.').unwrap_or((&name, ""));
         match proxy["proxy"].as_str() == Some(wanted) {
-            true => Some(Fit::Pod),
-            false => fit(wanted, pod, namespace, workload_of(pod)),
+            true => Some(NameMatch::Pod),
+            false => match_name(wanted, pod, namespace, workload_of(pod)),
         }
     };
     let proxies = |page: &Value| page["proxies"].as_array().cloned().unwrap_or_default();
@@ -128,7 +128,7 @@ fn keep(pages: &mut [Value], wanted: &str) -> anyhow::Result<()> {
         page["proxies"] = Value::Array(kept);
         let is_meant = |name: &Value| {
             let (pod, namespace) = name.as_str().and_then(|name| name.rsplit_once('.')).unwrap_or_default();
-            fit(wanted, pod, namespace, workload_of(pod)).is_some()
+            match_name(wanted, pod, namespace, workload_of(pod)).is_some()
         };
         let list = |name: &str| page[name].as_array().cloned().unwrap_or_default().into_iter();
         let waiting: Value = list("not_ready").filter(|name| is_meant(name)).collect();
@@ -343,7 +343,7 @@ web-0.shop refuses RDS 80 (from routes.yaml:3:1): no such cluster
 
     #[test]
     fn what_ends_again_and_again_is_said_of_those_that_are_meant() {
-        let replica = |pod: &str, failing: &[Failing]| Named {
+        let replica = |pod: &str, failing: &[Failing]| ReplicaInfo {
             namespace: "shop".to_owned(),
             workload: pod.split('-').next().unwrap_or_default().to_owned(),
             pod: pod.to_owned(),

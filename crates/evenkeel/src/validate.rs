@@ -17,7 +17,7 @@ use crate::compiled;
 /// Single files are checked each by itself; a directory also as a whole, since only then references can be followed, and as proxies
 /// would read it.
 pub fn run(paths: &[PathBuf], strict: bool, out: &mut dyn Write) -> io::Result<u8> {
-    let mut read = Read::default();
+    let mut read = Validation::default();
     for path in paths {
         match path.is_dir() {
             true => read.directory(path),
@@ -37,13 +37,13 @@ pub fn run(paths: &[PathBuf], strict: bool, out: &mut dyn Write) -> io::Result<u
 }
 
 #[derive(Default)]
-struct Read {
+struct Validation {
     objects: usize,
     diagnostics: Diagnostics,
     sources: Sources,
 }
 
-impl Read {
+impl Validation {
     fn file(&mut self, path: &Path) {
         let (name, text): (Arc<str>, _) = match path == Path::new("-") {
             true => ("standard input".into(), files::read_all(io::stdin())),

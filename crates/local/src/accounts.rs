@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{Uid, User};
 
-use crate::confine::{Account, Rights};
+use crate::confine::{Account, Privileges};
 use crate::container::ContainerSpec;
 use crate::mounts;
 use crate::pods::Pod;
@@ -49,7 +49,7 @@ pub struct Accounts {
 
 /// What an application runs as, and with.
 #[derive(Debug, Clone)]
-pub struct Applicant {
+pub struct ApplicationSetup {
     /// Its container.
     pub container: ContainerSpec,
     /// The directory that it shares with others of its identity.
@@ -89,7 +89,7 @@ impl Accounts {
 
     /// Makes the view of a first application and lets it go.
     fn trial(mut self) -> Result<(), ViewError> {
-        let Applicant { container, .. } = self.of_identity("istio-system", "default", None)?;
+        let ApplicationSetup { container, .. } = self.of_identity("istio-system", "default", None)?;
         let failed = |source| ViewError { path: self.state.clone(), source };
         let trial = std::thread::Builder::new().name("view".to_owned()).spawn(move || {
             let own_mounts = unshare(CloneFlags::CLONE_NEWNS);
@@ -101,7 +101,7 @@ impl Accounts {
     }
 
     /// What a replica's application gets, which runs in `directory`; none: where all do.
-    pub fn of_application(&mut self, pod: &Pod, directory: Option<&Path>) -> Result<Applicant, ViewError> {
+    pub fn of_application(&mut self, pod: &Pod, directory: Option<&Path>) -> Result<ApplicationSetup, ViewError> {
         self.of_identity(&pod.namespace, &pod.service_account, directory)
     }
 
@@ -110,7 +110,7 @@ impl Accounts {
         namespace: &str,
         service_account: &str,
         directory: Option<&Path>,
-    ) -> Result<Applicant, ViewError> {
+    ) -> Result<ApplicationSetup, ViewError> {
         let next = u32::try_from(self.identities.len()).unwrap_or(MAX_IDS);
         let identity = (namespace.to_owned(), service_account.to_owned());
         let index = *self.identities.entry(identity).or_insert(next);
@@ -125,7 +125,7 @@ impl Accounts {
         let elsewhere = directory.filter(|directory| !directory.starts_with(&self.directory)).map(Path::to_path_buf);
         let own = [self.directory.clone(), data.clone()].into_iter().chain(elsewhere).collect();
         let view = View { account, hidden: self.state.clone(), own, readable };
-        let container = ContainerSpec { view, rights: Rights::of_application(account), own_processes: true };
+        let container = ContainerSpec { view, privileges: Privileges::of_application(account), own_processes: true };
         let environment = match self.users {
             Users::Same => Vec::new(),
             Users::Invoking(account, _) => variables(account),
@@ -135,7 +135,7 @@ impl Accounts {
                 ("XDG_CACHE_HOME".to_owned(), data.join(".cache").display().to_string()),
             ],
         };
-        Ok(Applicant { container, data, environment })
+        Ok(ApplicationSetup { container, data, environment })
     }
 
     /// What a replica's proxy gets, which has `folder` for its files. `executable`: another one than this process's.
@@ -148,7 +148,7 @@ impl Accounts {
             own: vec![folder.to_path_buf()],
             readable: executable.and_then(Path::parent).map(Path::to_path_buf).into_iter().collect(),
         };
-        Ok(ContainerSpec { view, rights: Rights::of_proxy(account), own_processes: false })
+        Ok(ContainerSpec { view, privileges: Privileges::of_proxy(account), own_processes: false })
     }
 
     /// A user for one that is no application; none: there is no other than whoever started `up`.
@@ -166,13 +166,13 @@ impl Accounts {
     pub fn of_egress(&mut self) -> ContainerSpec {
         let account = self.next_own();
         let view = View { account, hidden: self.state.clone(), own: Vec::new(), readable: Vec::new() };
-        ContainerSpec { view, rights: Rights::of_egress(account), own_processes: true }
+        ContainerSpec { view, privileges: Privileges::of_egress(account), own_processes: true }
     }
 
     /// What the control plane gets, which stays whoever started `up`: of the state directory only these.
     pub fn of_control_plane(&self, own: Vec<PathBuf>) -> ContainerSpec {
         let view = View { account: None, hidden: self.state.clone(), own, readable: Vec::new() };
-        ContainerSpec { view, rights: Rights::of_control_plane(), own_processes: true }
+        ContainerSpec { view, privileges: Privileges::of_control_plane(), own_processes: true }
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Compiled {
 
 /// What is different from what was told before.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct News {
+pub(crate) struct FindingsDiff {
     /// To be told with their places.
     pub(crate) found: Diagnostics,
     /// What is settled, a line for each.
@@ -62,7 +62,7 @@ impl Compiled {
     }
 
     /// Completes when there is something to tell. Nothing is lost when this is dropped while it waits.
-    pub(crate) async fn news(&mut self) -> News {
+    pub(crate) async fn news(&mut self) -> FindingsDiff {
         loop {
             let Some(running) = &mut self.running else { return std::future::pending().await };
             let found = running.await;
@@ -73,17 +73,17 @@ impl Compiled {
             }
             // One that panics says nothing, and what was told stays.
             let news = found.map(|found| self.compare(found)).unwrap_or_default();
-            if news != News::default() {
+            if news != FindingsDiff::default() {
                 return news;
             }
         }
     }
 
-    fn compare(&mut self, found: Diagnostics) -> News {
+    fn compare(&mut self, found: Diagnostics) -> FindingsDiff {
         let present: BTreeMap<String, Diagnostic> =
             found.into_iter().map(|finding| (finding.to_string(), finding)).collect();
         let before = std::mem::replace(&mut self.told, present);
-        let mut news = News::default();
+        let mut news = FindingsDiff::default();
         for (_, finding) in self.told.iter().filter(|(text, _)| !before.contains_key(*text)) {
             news.found.push(finding.clone());
         }
@@ -178,7 +178,8 @@ mod tests {
         assert!(!found.has_errors(), "{found}");
         let mut compiled = Compiled::new(compile);
         compiled.take(objects);
-        let said = |news: News| (news.found.iter().map(|one| one.message.clone()).collect::<Vec<_>>(), news.settled);
+        let said =
+            |news: FindingsDiff| (news.found.iter().map(|one| one.message.clone()).collect::<Vec<_>>(), news.settled);
         assert_eq!(said(compiled.news().await), (vec!["bad a.key".to_owned()], String::new()));
         let settled = |name: &str| format!("no longer so: gateway.yaml:9:7: bad {name}\n");
         for (name, text, found, gone) in [

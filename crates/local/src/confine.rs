@@ -36,14 +36,14 @@ impl Account {
 
 /// What is left of a program's rights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rights {
+pub struct Privileges {
     /// Whom it runs as; none: as `up` itself does, since there is no other user (a user namespace without privileges has one only).
     pub account: Option<Account>,
     /// Its capabilities, bit by bit.
     capabilities: u64,
 }
 
-impl Rights {
+impl Privileges {
     /// Those of an application: none beyond its user's.
     pub fn of_application(account: Option<Account>) -> Self {
         Self { account, capabilities: 0 }

@@ -15,7 +15,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 
-use crate::confine::Rights;
+use crate::confine::Privileges;
 use crate::init;
 use crate::namespace::{Handles, Namespace};
 use crate::pidfd::PidFd;
@@ -28,7 +28,7 @@ pub struct Container {
     mount: OwnedFd,
     processes: Option<Mutex<Processes>>,
     /// What its programs may do.
-    pub rights: Rights,
+    pub privileges: Privileges,
 }
 
 /// What a container is to be like.
@@ -37,7 +37,7 @@ pub struct ContainerSpec {
     /// What its programs see of the files.
     pub view: View,
     /// What they may do.
-    pub rights: Rights,
+    pub privileges: Privileges,
     /// Whether they see no processes but their own.
     pub own_processes: bool,
 }
@@ -67,7 +67,7 @@ impl Container {
             let mount =
                 openat(&own, "mnt", OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).map_err(io::Error::from)?;
             let processes = spec.own_processes.then(|| Processes::begin(&own, false)).transpose()?;
-            Ok(Self { namespace, mount, processes: processes.map(Mutex::new), rights: spec.rights })
+            Ok(Self { namespace, mount, processes: processes.map(Mutex::new), privileges: spec.privileges })
         })?;
         worker.join().unwrap_or_else(|_| Err(io::Error::other("the thread that makes a container panicked").into()))
     }

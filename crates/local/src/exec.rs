@@ -19,7 +19,7 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, execvp, fexecve, fork};
 use serde::{Deserialize, Serialize};
 
-use crate::confine::Rights;
+use crate::confine::Privileges;
 use crate::container::Container;
 use crate::namespace::join;
 use crate::tools::find_program;
@@ -120,7 +120,7 @@ pub enum Purpose {
 
 /// A replica that was meant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Named {
+pub struct ReplicaInfo {
     /// Its namespace.
     pub namespace: String,
     /// Its workload.
@@ -158,10 +158,10 @@ pub enum Reply {
         /// Its program's working directory.
         directory: PathBuf,
         /// What its program may do.
-        rights: Rights,
+        privileges: Privileges,
     },
     /// The replicas that are meant, those of the best fit.
-    Replicas(Vec<Named>),
+    Replicas(Vec<ReplicaInfo>),
     /// The workloads whose replicas have been replaced, as NAMESPACE/NAME.
     Restarted(Vec<String>),
     /// Why there is none.
@@ -175,7 +175,7 @@ pub fn run(options: &ExecOptions) -> Result<u8, ExecError> {
     let (namespace, workload) = (options.namespace.clone(), options.workload.clone());
     let request = Request { purpose: Purpose::Enter, namespace, workload, container: options.container };
     let (reply, descriptors) = ask(&options.state, &request)?;
-    let Reply::Replica { environment, directory, rights } = reply else { return Err(unexpected(reply)) };
+    let Reply::Replica { environment, directory, privileges } = reply else { return Err(unexpected(reply)) };
     let brought = brought_along(options);
     enter(&descriptors).map_err(ExecError::Enter)?;
     let program = options.command.first().cloned().unwrap_or_else(|| "sh".into());
@@ -189,7 +189,7 @@ pub fn run(options: &ExecOptions) -> Result<u8, ExecError> {
     // SAFETY: single-threaded by this function's contract.
     match unsafe { fork() }.map_err(|error| failed(error.into()))? {
         ForkResult::Child => {
-            let error = match rights.take_on() {
+            let error = match privileges.take_on() {
                 Ok(()) => become_command(&directory, &environment, brought, &arguments),
                 Err(error) => error,
             };
@@ -255,7 +255,7 @@ fn become_command(
 ///
 /// # Errors
 /// When no mesh is running, or nothing of that name is in it.
-pub fn list(state: &Path, workload: &str, namespace: Option<&str>) -> Result<Vec<Named>, ExecError> {
+pub fn list(state: &Path, workload: &str, namespace: Option<&str>) -> Result<Vec<ReplicaInfo>, ExecError> {
     let (workload, namespace) = (workload.to_owned(), namespace.map(str::to_owned));
     match ask(state, &Request { purpose: Purpose::List, namespace, workload, container: ContainerName::default() })?.0 {
         Reply::Replicas(replicas) => Ok(replicas),

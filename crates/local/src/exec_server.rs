@@ -7,14 +7,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_base::replica::fit;
+use evenkeel_base::replica::match_name;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use crate::exec::{ContainerName, Failing, Named, Purpose, Reply, Request, answer, read_request};
+use crate::exec::{ContainerName, Failing, Purpose, ReplicaInfo, Reply, Request, answer, read_request};
 use crate::mesh::Replicas;
-use crate::pods::PartEnd;
+use crate::pods::LastExit;
 use crate::replica::Replica;
 use crate::workloads::INGRESS_NAME;
 
@@ -84,12 +84,17 @@ async fn serve_one(
                 ContainerName::Proxy => (&replica.containers.proxy, &replica.surroundings.proxy),
             };
             let (environment, directory) = surroundings.clone();
-            answer(stream, &Reply::Replica { environment, directory, rights: container.rights }, Some(container)).await
+            answer(
+                stream,
+                &Reply::Replica { environment, directory, privileges: container.privileges },
+                Some(container),
+            )
+            .await
         }
         (Purpose::Restart, Some(_)) => answer(stream, &restart(&found, &restarts).await, None).await,
         (Purpose::List, _) | (_, None) => {
             let now = Instant::now();
-            let named = |replica: &Arc<Replica>| Named {
+            let named = |replica: &Arc<Replica>| ReplicaInfo {
                 namespace: replica.pod.namespace.clone(),
                 workload: replica.pod.workload.clone(),
                 pod: replica.pod.name.clone(),
@@ -100,9 +105,9 @@ async fn serve_one(
     }
 }
 
-fn failing(part: PartEnd, now: Instant) -> Failing {
+fn failing(part: LastExit, now: Instant) -> Failing {
     let seconds_ago = now.saturating_duration_since(part.end.at).as_secs();
-    let PartEnd { part, restarts, runs, end } = part;
+    let LastExit { part, restarts, runs, end } = part;
     Failing { part: part.to_owned(), runs, restarts, last_end: end.reason, seconds_ago }
 }
 
@@ -135,7 +140,7 @@ fn meant(replicas: &Replicas, request: &Request) -> Result<Vec<Arc<Replica>>, St
     }
     let fits = |replica: &Arc<Replica>| {
         let pod = &replica.pod;
-        fit(&request.workload, &pod.name, &pod.namespace, &pod.workload)
+        match_name(&request.workload, &pod.name, &pod.namespace, &pod.workload)
     };
     let best = candidates().filter_map(fits).max();
     let found: Vec<Arc<Replica>> = candidates().filter(|r| best.is_some() && fits(r) == best).cloned().collect();

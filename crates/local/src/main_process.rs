@@ -25,7 +25,7 @@ enum Relation {
     /// Its child, and leader of a process group.
     Child(Child),
     /// Somebody else's: neither its exit status nor its group is the supervisor's concern.
-    Heir(PidFd),
+    Successor(PidFd),
 }
 
 impl MainProcess {
@@ -40,7 +40,7 @@ impl MainProcess {
     /// When there is no such process.
     pub(crate) fn heir(id: u32) -> io::Result<Self> {
         let number = i32::try_from(id).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-        Ok(Self { id, relation: Relation::Heir(PidFd::open(number)?) })
+        Ok(Self { id, relation: Relation::Successor(PidFd::open(number)?) })
     }
 
     /// Its process id.
@@ -55,7 +55,7 @@ impl MainProcess {
     pub(crate) fn seen(&self, program: &Program) -> io::Result<Program> {
         match &self.relation {
             Relation::Child(_) => Ok(program.clone()),
-            Relation::Heir(process) => program.as_seen_in(self.id, process),
+            Relation::Successor(process) => program.as_seen_in(self.id, process),
         }
     }
 
@@ -63,7 +63,7 @@ impl MainProcess {
     pub(crate) async fn ended(&mut self) -> String {
         match &mut self.relation {
             Relation::Child(child) => describe(child.wait().await),
-            Relation::Heir(process) => match process.ended().await {
+            Relation::Successor(process) => match process.ended().await {
                 Ok(()) => "ended".to_owned(),
                 Err(error) => format!("lost: {error}"),
             },
@@ -95,7 +95,7 @@ impl MainProcess {
                     let _ = killpg(Pid::from_raw(pid), signal);
                 }
             }
-            Relation::Heir(process) => process.signal(signal),
+            Relation::Successor(process) => process.signal(signal),
         }
     }
 }

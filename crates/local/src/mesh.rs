@@ -17,9 +17,11 @@ use crate::capture;
 use crate::cleanup::StateDir;
 use crate::client::Call;
 use crate::container::{Container, ContainerError, ContainerSpec};
-use crate::egress::ground::Way;
+use crate::egress::rules::EgressAccess;
+use crate::gateway_ports::GatewayPorts;
+use crate::lifecycle::Lifecycle;
 use crate::namespace::Namespace;
-use crate::network::{BRIDGE_ADDRESS, MAX_PODS, NetworkError, Place, pod_address, search_list};
+use crate::network::{BRIDGE_ADDRESS, MAX_PODS, NetworkError, PodNetwork, pod_address, search_list};
 use crate::plan::Plan;
 use crate::pods::{ContainerPort, Pod, Roster, RosterView};
 use crate::ports::GatewayPort;
@@ -29,11 +31,9 @@ use crate::process::{Phase, Process, State};
 use crate::program::Program;
 use crate::programs::{self, CONTROL_DEBUG};
 use crate::replica::{Containers, Replica, ReplicaSpec, Retirement, TERMINATION_GRACE};
-use crate::rollout::{self, Present, Step};
+use crate::rollout::{self, CurrentReplica, Step};
 use crate::tokens::{CredentialError, Credentials, Tokens};
 use crate::ui::Events;
-use crate::vitals::Care;
-use crate::ways::Ways;
 use crate::workloads::{
     INGRESS_NAME, INGRESS_NAMESPACE, INGRESS_SERVICE_ACCOUNT, Manifest, Sidecar, Workload, WorkloadKind, ingress_labels,
 };
@@ -109,7 +109,7 @@ pub enum MeshError {
 pub type Replicas = Arc<BTreeMap<(String, String), Arc<Replica>>>;
 
 /// A replica that leaves.
-struct Leaving {
+struct RetiringReplica {
     workload: String,
     replica: Weak<Replica>,
 }
@@ -128,7 +128,7 @@ pub struct Mesh {
     view: RosterView,
     /// Replicas that leave, by namespace and name: nobody gets the name until then.
     leaving: JoinSet<(String, String)>,
-    leaving_now: BTreeMap<(String, String), Leaving>,
+    leaving_now: BTreeMap<(String, String), RetiringReplica>,
     /// Something could not be started: that is tried again after the next edit.
     stalled: bool,
     /// Not all is as it is wanted.
@@ -138,7 +138,7 @@ pub struct Mesh {
     manifest: Manifest,
     /// How often workloads, as (namespace, name), have been restarted on request.
     restarts: BTreeMap<(String, String), u32>,
-    ways: Ways,
+    gateway_ports: GatewayPorts,
 }
 
 impl Mesh {
@@ -146,8 +146,8 @@ impl Mesh {
     pub fn new(plan: Arc<Plan>, roster: Roster, accounts: Accounts) -> Result<Self, MeshError> {
         settle_mesh_config(&plan.state, plan.manifest.has_mesh_config)?;
         let tokens = Tokens::begin(&plan.state.control())?;
-        let ways =
-            Ways::new(plan.clone()).map_err(|source| MeshError::Io { what: "cannot open ports later", source })?;
+        let gateway_ports = GatewayPorts::new(plan.clone())
+            .map_err(|source| MeshError::Io { what: "cannot open ports later", source })?;
         Ok(Self {
             view: roster.subscribe(),
             plan,
@@ -165,7 +165,7 @@ impl Mesh {
             next_index: 0,
             manifest: Manifest::default(),
             restarts: BTreeMap::new(),
-            ways,
+            gateway_ports,
         })
     }
 
@@ -238,7 +238,7 @@ impl Mesh {
 
     /// What stands below the table: the ways in, and where to look further.
     fn footer(&self) -> String {
-        let mut lines = self.ways.lines();
+        let mut lines = self.gateway_ports.lines();
         let state = self.plan.state.path();
         let flag =
             if state == StateDir::default_path() { String::new() } else { format!(" --state {}", state.display()) };
@@ -279,7 +279,7 @@ impl Mesh {
                 gateway
             }
         };
-        let said = self.ways.follow(wanted, &gateway.namespace).await;
+        let said = self.gateway_ports.follow(wanted, &gateway.namespace).await;
         if !said.is_empty() {
             events.say(said.join("\n"));
             events.table_footer(self.footer());
@@ -313,8 +313,8 @@ impl Mesh {
             let names: Vec<String> = workload.iter().flat_map(|workload| workload.pod_names()).collect();
             let of_it = present.keys().filter(|pod| is_of(&present, pod, &key));
             let seen = |pod: &(String, String)| states.get(pod).is_some_and(|status| status.ready);
-            let here: Vec<Present<'_>> = of_it
-                .map(|pod| Present {
+            let here: Vec<CurrentReplica<'_>> = of_it
+                .map(|pod| CurrentReplica {
                     name: &pod.1,
                     ready: seen(pod),
                     current: workload.as_ref().is_some_and(|workload| is_made_of(&present, pod, workload)),
@@ -365,7 +365,8 @@ impl Mesh {
             let replica = self.replicas.borrow().get(key).cloned();
             self.replicas.send_modify(|replicas| drop(Arc::make_mut(replicas).remove(key)));
             if let Some(replica) = replica {
-                let leaving = Leaving { workload: replica.pod.workload.clone(), replica: Arc::downgrade(&replica) };
+                let leaving =
+                    RetiringReplica { workload: replica.pod.workload.clone(), replica: Arc::downgrade(&replica) };
                 self.leaving_now.insert(key.clone(), leaving);
                 let key = key.clone();
                 self.leaving.spawn(async move {
@@ -435,18 +436,18 @@ impl Mesh {
             ports: workload.ports.clone(),
             in_mesh: captured,
         });
-        let mut place = self.place(&pod, link, captured.then(|| capture::ruleset(BRIDGE_ADDRESS)));
-        place.mounts.clone_from(&workload.mounts);
-        write_volumes(workload, &place.volumes())?;
+        let mut network = self.network(&pod, link, captured.then(|| capture::ruleset(BRIDGE_ADDRESS)));
+        network.mounts.clone_from(&workload.mounts);
+        write_volumes(workload, &network.volumes())?;
         let executable = if let Sidecar::Envoy(path) = &workload.sidecar { Some(path.as_path()) } else { None };
         let directory = workload.command.directory.as_deref();
         let mut applicant = self.accounts.of_application(&pod, directory).map_err(ContainerError::from)?;
         if !workload.volumes.is_empty() {
-            applicant.container.view.own.push(place.volumes());
+            applicant.container.view.own.push(network.volumes());
         }
         let folder = self.plan.state.pod(&pod.name);
         let proxy = self.accounts.of_proxy(&folder, executable).map_err(ContainerError::from)?;
-        let credentials = Credentials::new(folder, &pod, proxy.rights.account);
+        let credentials = Credentials::new(folder, &pod, proxy.privileges.account);
         if captured {
             self.tokens.give(&credentials, SystemTime::now())?;
         }
@@ -454,16 +455,16 @@ impl Mesh {
         let volumes = workload.volumes.iter();
         program
             .environment
-            .extend(volumes.map(|volume| (volume.variable(), volume.place(&place.volumes()).display().to_string())));
+            .extend(volumes.map(|volume| (volume.variable(), volume.place(&network.volumes()).display().to_string())));
         Ok(ReplicaSpec {
-            place,
+            network,
             proxy: programs::proxy(&self.plan, &pod, &workload.sidecar, &credentials),
             program: Some(program),
             after: workload.before(name).map(|before| (workload.namespace.clone(), before)),
             containers: Containers { program: applicant.container, proxy },
             probe: workload.probe.clone(),
             drain_time: self.plan.options.drain_time,
-            care: workload.care.clone(),
+            lifecycle: workload.lifecycle.clone(),
             proxy_grace: self.proxy_grace(),
             pod,
         })
@@ -474,8 +475,8 @@ impl Mesh {
         self.plan.options.drain_time + TERMINATION_GRACE
     }
 
-    fn place(&self, pod: &Pod, link: String, capture: Option<String>) -> Place {
-        Place {
+    fn network(&self, pod: &Pod, link: String, capture: Option<String>) -> PodNetwork {
+        PodNetwork {
             address: pod.address,
             host_name: pod.name.clone(),
             search: search_list(&pod.namespace, CLUSTER_DOMAIN),
@@ -483,7 +484,7 @@ impl Mesh {
             folder: self.plan.state.pod(&pod.name),
             mounts: Vec::new(),
             link,
-            way: Way { plain: !pod.in_mesh, open: self.plan.options.egress },
+            egress: EgressAccess { plain: !pod.in_mesh, open: self.plan.options.egress },
         }
     }
 
@@ -508,7 +509,7 @@ impl Mesh {
         let applicant = self.accounts.of_application(&pod, None).map_err(ContainerError::from)?;
         let folder = self.plan.state.pod(&pod.name);
         let container = self.accounts.of_proxy(&folder, None).map_err(ContainerError::from)?;
-        let credentials = Credentials::new(folder, &pod, container.rights.account);
+        let credentials = Credentials::new(folder, &pod, container.privileges.account);
         self.tokens.give(&credentials, SystemTime::now())?;
         let mut proxy = programs::proxy(&self.plan, &pod, &Sidecar::Evenkeel { full: true }, &credentials);
         if let Some(proxy) = &mut proxy {
@@ -516,14 +517,14 @@ impl Mesh {
             proxy.listeners = sockets.map(|port| (port.listener.to_string(), port.descriptor())).collect();
         }
         let spec = ReplicaSpec {
-            place: self.place(&pod, link, None),
+            network: self.network(&pod, link, None),
             proxy,
             program: None,
             after: None,
             containers: Containers { program: applicant.container, proxy: container },
             probe: Probe::new(Check::Runs),
             drain_time: self.plan.options.drain_time,
-            care: Care::default(),
+            lifecycle: Lifecycle::default(),
             proxy_grace: self.proxy_grace(),
             pod,
         };
@@ -541,7 +542,7 @@ impl Mesh {
                 looks.tick().await;
                 let (now, replicas) = (SystemTime::now(), replicas.borrow().clone());
                 for replica in replicas.values().filter(|replica| replica.pod.in_mesh) {
-                    let account = replica.containers.proxy.rights.account;
+                    let account = replica.containers.proxy.privileges.account;
                     let credentials = Credentials::new(plan.state.pod(&replica.pod.name), &replica.pod, account);
                     if let Err(error) = tokens.renew(&credentials, now) {
                         tracing::warn!(pod = %replica.pod.name, %error, "a token could not be renewed");
@@ -597,7 +598,7 @@ fn is_made_of(replicas: &Replicas, pod: &(String, String), workload: &Workload) 
 fn next_of<'a>(
     workload: Option<&Workload>,
     names: &'a [String],
-    here: &[Present<'a>],
+    here: &[CurrentReplica<'a>],
     leaving: &BTreeSet<&str>,
 ) -> Step<'a> {
     let wanted = names.iter().map(String::as_str);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use nix::mount::{MsFlags, mount};
 
 use crate::container::ContainerError;
-use crate::egress::ground::{self, Way};
+use crate::egress::rules::{self, EgressAccess};
 use crate::tools::{ToolError, Tools};
 use crate::volumes::{self, Mount};
 
@@ -73,7 +73,7 @@ pub fn lay_bridge(tools: &Tools) -> Result<(), NetworkError> {
 
 /// One replica's place in the network.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct PodNetwork {
     /// Its address.
     pub address: Ipv4Addr,
     /// Its host name: the pod's name.
@@ -89,10 +89,10 @@ pub struct Place {
     /// Name of the cable's end at the bridge, unique in this run.
     pub link: String,
     /// How it gets out of the mesh.
-    pub way: Way,
+    pub egress: EgressAccess,
 }
 
-impl Place {
+impl PodNetwork {
     /// Where its volumes lie.
     pub fn volumes(&self) -> PathBuf {
         self.folder.join("volumes")
@@ -109,22 +109,22 @@ pub fn search_list(namespace: &str, cluster_domain: &str) -> String {
 ///
 /// That is not named by the supervisor's process id: to the kernel a process is in the network of its first thread, and the supervisor's
 /// visits a replica's whenever it opens a socket there ([`crate::namespace::Namespace::within`]).
-pub fn settle(place: &Place, tools: &Tools, home: BorrowedFd<'_>) -> Result<(), NetworkError> {
-    let Place { address, link, .. } = place;
+pub fn settle(network: &PodNetwork, tools: &Tools, home: BorrowedFd<'_>) -> Result<(), NetworkError> {
+    let PodNetwork { address, link, .. } = network;
     tools.ip_with(home, |home| {
         format!(
             "link set lo up\nlink add eth0 type veth peer name {link} netns {home}\naddr add {address}/{POD_PREFIX} dev eth0\n\
              link set eth0 up\nroute add default via {BRIDGE_ADDRESS}\n"
         )
     })?;
-    if let Some(rules) = &place.capture {
-        tools.ip(&ground::sidecar_routes(*address, place.way))?;
+    if let Some(rules) = &network.capture {
+        tools.ip(&rules::sidecar_routes(*address, network.egress))?;
         tools.nft(rules)?;
     }
     open_to_programs()?;
-    nix::unistd::sethostname(&place.host_name).map_err(|error| file("the host name", error.into()))?;
-    mount_resolver(place)?;
-    volumes::lay(&place.volumes(), &place.mounts).map_err(|error| file("a volume", error))
+    nix::unistd::sethostname(&network.host_name).map_err(|error| file("the host name", error.into()))?;
+    mount_resolver(network)?;
+    volumes::lay(&network.volumes(), &network.mounts).map_err(|error| file("a volume", error))
 }
 
 /// What container runtimes allow programs without privileges in a network of their own: ports below 1024, and `ping`.
@@ -139,10 +139,10 @@ fn open_to_programs() -> Result<(), NetworkError> {
 }
 
 /// Plugs the bridge's end of a settled replica's cable in; runs in the mesh's own namespace.
-pub fn plug_in(place: &Place, tools: &Tools) -> Result<(), NetworkError> {
-    let link = &place.link;
-    if place.way.plain {
-        ground::note_plain(place.address, tools)?;
+pub fn plug_in(network: &PodNetwork, tools: &Tools) -> Result<(), NetworkError> {
+    let link = &network.link;
+    if network.egress.plain {
+        rules::add_plain(network.address, tools)?;
     }
     tools.ip(&format!("link set {link} master {BRIDGE}\nlink set {link} up\n"))?;
     Ok(())
@@ -152,14 +152,14 @@ pub fn plug_in(place: &Place, tools: &Tools) -> Result<(), NetworkError> {
 ///
 /// The kernel opens a bridge's port in the background; a question for an address (ARP) that is lost meanwhile is asked
 /// again only after a second. Runs in the mesh's own namespace.
-pub async fn wait_carrier(place: &Place) {
+pub async fn wait_carrier(network: &PodNetwork) {
     let opened = async {
-        while !(is_running(BRIDGE) && is_running(&place.link)) {
+        while !(is_running(BRIDGE) && is_running(&network.link)) {
             tokio::time::sleep(CARRIER_PERIOD).await;
         }
     };
     if tokio::time::timeout(CARRIER_TIMEOUT, opened).await.is_err() {
-        tracing::warn!(link = %place.link, "the bridge does not say that it carries this link; going on");
+        tracing::warn!(link = %network.link, "the bridge does not say that it carries this link; going on");
     }
 }
 
@@ -180,17 +180,17 @@ fn is_running(link: &str) -> bool {
 }
 
 /// Puts pod-like name resolution over the machine's: `resolv.conf`, `hosts`, and a `hosts:` line that asks only those two.
-fn mount_resolver(place: &Place) -> Result<(), NetworkError> {
-    fs::create_dir_all(&place.folder).map_err(|error| file(&place.folder.display().to_string(), error))?;
+fn mount_resolver(network: &PodNetwork) -> Result<(), NetworkError> {
+    fs::create_dir_all(&network.folder).map_err(|error| file(&network.folder.display().to_string(), error))?;
     // Below the cluster's domains those of the machine, as in a pod (`dnsPolicy: ClusterFirst`).
     let machine = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
-    let search = [&place.search, search_of(&machine)].join(" ");
+    let search = [&network.search, search_of(&machine)].join(" ");
     let resolv = format!("nameserver {NAME_SERVER}\nsearch {}\noptions ndots:5\n", search.trim_end());
-    over_etc(place, "resolv.conf", &resolv)?;
-    over_etc(place, "hosts", &format!("127.0.0.1 localhost\n{} {}\n", place.address, place.host_name))?;
+    over_etc(network, "resolv.conf", &resolv)?;
+    over_etc(network, "hosts", &format!("127.0.0.1 localhost\n{} {}\n", network.address, network.host_name))?;
     // nss-resolve and mdns would ask the machine's own resolver over a Unix socket, past the capture.
     if let Ok(switch) = fs::read_to_string("/etc/nsswitch.conf") {
-        over_etc(place, "nsswitch.conf", &files_and_dns(&switch))?;
+        over_etc(network, "nsswitch.conf", &files_and_dns(&switch))?;
     }
     Ok(())
 }
@@ -207,8 +207,8 @@ fn files_and_dns(switch: &str) -> String {
     keep.chain(["hosts: files dns"]).map(|line| format!("{line}\n")).collect()
 }
 
-fn over_etc(place: &Place, name: &str, content: &str) -> Result<(), NetworkError> {
-    let source = place.folder.join(name);
+fn over_etc(network: &PodNetwork, name: &str, content: &str) -> Result<(), NetworkError> {
+    let source = network.folder.join(name);
     let target = Path::new("/etc").join(name);
     fs::write(&source, content)
         .and_then(|()| fs::set_permissions(&source, fs::Permissions::from_mode(0o644)))
@@ -246,7 +246,7 @@ mod tests {
             return Ok(());
         }
         let folder = tempfile::tempdir()?;
-        let place = Place {
+        let network = PodNetwork {
             address: Ipv4Addr::new(10, 244, 1, 1),
             host_name: "web".to_owned(),
             search: String::new(),
@@ -254,13 +254,13 @@ mod tests {
             mounts: Vec::new(),
             folder: folder.path().to_path_buf(),
             link: "ek-test".to_owned(),
-            way: Way { plain: false, open: false },
+            egress: EgressAccess { plain: false, open: false },
         };
         // Neither the first thread of this process, nor process 1, is in this network.
         let laid = std::thread::spawn(move || {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).map_err(|error| error.to_string())?;
             let tools = Tools::find().map_err(|error| error.to_string())?;
-            let (inner, inner_tools) = (place.clone(), tools.clone());
+            let (inner, inner_tools) = (network.clone(), tools.clone());
             lay_bridge(&tools).map_err(|error| error.to_string())?;
             let home = fs::File::open("/proc/thread-self/ns/net").map_err(|error| error.to_string())?;
             let replica = Namespace::create(move || {
@@ -269,7 +269,7 @@ mod tests {
                 settle(&inner, &inner_tools, home.as_fd())
             });
             let _replica = replica.map_err(|error| error.to_string())?;
-            plug_in(&place, &tools).map_err(|error| error.to_string())
+            plug_in(&network, &tools).map_err(|error| error.to_string())
         });
         assert_eq!(laid.join().ok(), Some(Ok(())));
         Ok(())

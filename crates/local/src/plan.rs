@@ -59,7 +59,7 @@ pub struct Plan {
     /// Where the keeper is asked for sockets of the host's network; none: there is no way out.
     pub outside: Option<OwnedFd>,
     /// Where the keeper is asked for sockets that listen in the host's network.
-    pub doors: OwnedFd,
+    pub ports_broker: OwnedFd,
     /// `ip` and `nft`.
     pub tools: Tools,
     /// Where state goes.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use evenkeel_base::files::{Readers, write_atomically};
 use tokio::sync::watch;
 
-use crate::process::End;
+use crate::process::Exit;
 
 /// How long after a write that failed the next is tried: what the control plane knows of replicas is then out of date.
 const RETRY: Duration = Duration::from_secs(1);
@@ -62,12 +62,12 @@ pub struct PodStatus {
     /// How often another process has taken over from its proxy.
     pub takeovers: u32,
     /// How its program and its proxy ended last, if they did.
-    pub ends: Vec<PartEnd>,
+    pub ends: Vec<LastExit>,
 }
 
 /// How a part of a replica ended last.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PartEnd {
+pub struct LastExit {
     /// `program` or `proxy`.
     pub part: &'static str,
     /// How often it was started again.
@@ -75,7 +75,7 @@ pub struct PartEnd {
     /// Whether it runs again.
     pub runs: bool,
     /// The end.
-    pub end: End,
+    pub end: Exit,
 }
 
 /// All replicas by (workload's namespace, pod name); whoever needs to know subscribes.

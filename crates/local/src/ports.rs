@@ -173,7 +173,7 @@ impl HostPort {
 
     /// What to type into a browser, or, where the server is asked for by name or shows a certificate that no browser knows, into
     /// a shell.
-    pub fn way_in(&self) -> String {
+    pub fn usage(&self) -> String {
         match self.scheme {
             "https" => {}
             "tcp" => return format!("{} (TCP)", self.address),
@@ -317,7 +317,7 @@ mod tests {
             let port = GatewayPort { protocol: protocol.to_owned(), host, certificate, ..gateway(443) };
             let mut open = open(&[port], &[PortChoice { gateway: None, host: 0 }])?;
             let port = open.remove(0);
-            assert_eq!(port.way_in().replace(&port.address.port().to_string(), "PORT"), expected);
+            assert_eq!(port.usage().replace(&port.address.port().to_string(), "PORT"), expected);
             Ok::<_, PortError>(())
         };
         check("HTTP", Some("a.test"), None, "http://127.0.0.1:PORT/")?;

@@ -62,7 +62,7 @@ pub enum Check {
 
 /// Where questions are asked: inside a replica, with its program's surroundings.
 #[derive(Debug, Clone, Copy)]
-pub struct Inside<'a> {
+pub struct ProbeContext<'a> {
     /// Its namespaces.
     pub namespace: &'a Namespace,
     /// Its address.
@@ -71,7 +71,7 @@ pub struct Inside<'a> {
     pub program: Option<&'a Program>,
 }
 
-impl Inside<'_> {
+impl ProbeContext<'_> {
     /// A connection to a port.
     async fn connect(&self, port: u16, within: Duration) -> Result<tokio::net::TcpStream, String> {
         let opened = connect(Some(self.namespace), SocketAddr::from((self.address, port)));
@@ -135,7 +135,7 @@ impl Probe {
     }
 
     /// Asks once; the error says what was seen.
-    pub async fn ask(&self, inside: &Inside<'_>) -> Result<(), String> {
+    pub async fn ask(&self, inside: &ProbeContext<'_>) -> Result<(), String> {
         match &self.check {
             Check::Runs => Ok(()),
             Check::Tcp(port) => inside.connect(*port, self.timeout).await.map(drop),
@@ -182,13 +182,13 @@ fn said(body: &str) -> String {
 
 /// Counts answers: so many successes in a row make ready, so many misses in a row unready.
 #[derive(Debug, Default)]
-pub struct Verdict {
+pub struct ReadinessCounter {
     ready: bool,
     hits: u32,
     misses: u32,
 }
 
-impl Verdict {
+impl ReadinessCounter {
     /// Takes one answer in and says whether the replica is ready now.
     pub fn after(&mut self, answered: bool, probe: &Probe) -> bool {
         (self.hits, self.misses) = match answered {
@@ -221,7 +221,7 @@ mod tests {
     fn successes_in_a_row_make_ready_and_only_failures_in_a_row_unready() {
         let check_after = |successes: u32, answers: &str, expected: &str| {
             let probe = Probe { successes, ..Probe::new(Check::Runs) };
-            let mut verdict = Verdict::default();
+            let mut verdict = ReadinessCounter::default();
             let seen: String =
                 answers.chars().map(|answer| if verdict.after(answer == '+', &probe) { 'R' } else { '.' }).collect();
             assert_eq!(seen, expected, "{answers}");

@@ -54,12 +54,12 @@ pub struct State {
     /// How often another process has taken over from the one that was the program.
     pub takeovers: u32,
     /// How it ended last; none: it never did.
-    pub last_end: Option<End>,
+    pub last_end: Option<Exit>,
 }
 
 /// An end that nobody asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct End {
+pub struct Exit {
     /// How it ended.
     pub reason: String,
     /// When.
@@ -68,7 +68,7 @@ pub struct End {
     pub since_last: Option<Duration>,
 }
 
-impl End {
+impl Exit {
     /// After an end before, if there was one.
     fn new(reason: String, before: Option<&Self>) -> Self {
         let at = Instant::now();
@@ -117,7 +117,7 @@ impl Process {
         let (order, orders) = watch::channel(Order::Run);
         program.begin_output();
         let signals = Arc::<Signals>::default();
-        let task = tokio::spawn(Keeper::new(program, report, orders, signals.clone()).run());
+        let task = tokio::spawn(ProcessTask::new(program, report, orders, signals.clone()).run());
         Self { state, order, signals, task }
     }
 
@@ -180,7 +180,7 @@ fn was_sound(ran: Duration, served: bool) -> bool {
 }
 
 /// The task that keeps a program running.
-struct Keeper {
+struct ProcessTask {
     program: Program,
     /// Where the program says who takes over from it.
     notices: Option<Notices>,
@@ -191,7 +191,7 @@ struct Keeper {
     since: Instant,
 }
 
-impl Keeper {
+impl ProcessTask {
     fn new(
         program: Program,
         report: watch::Sender<State>,
@@ -220,7 +220,7 @@ impl Keeper {
             }
             tracing::warn!(log = %self.program.log.display(), "{reason}; next start in {} s", backoff.as_secs_f32());
             self.report.send_modify(|state| {
-                state.last_end = Some(End::new(reason.clone(), state.last_end.as_ref()));
+                state.last_end = Some(Exit::new(reason.clone(), state.last_end.as_ref()));
                 state.phase = Phase::Crashed(reason);
             });
             tokio::select! {
@@ -304,7 +304,7 @@ impl Keeper {
 fn listen(program: &Program) -> Option<Notices> {
     let socket = program.notify.as_deref()?;
     let listening = Notices::listen(socket).and_then(|notices| {
-        if let Some(account) = program.container.as_ref().and_then(|container| container.rights.account) {
+        if let Some(account) = program.container.as_ref().and_then(|container| container.privileges.account) {
             lchown(socket, Some(account.uid), Some(account.gid))?;
         }
         Ok(notices)
@@ -370,7 +370,7 @@ mod tests {
     fn what_ends_again_and_again_is_past_it_after_a_while() {
         let check = |since_last: Option<u64>, runs: u64, expected: bool| {
             let at = Instant::now();
-            let end = End { reason: String::new(), at, since_last: since_last.map(Duration::from_secs) };
+            let end = Exit { reason: String::new(), at, since_last: since_last.map(Duration::from_secs) };
             assert_eq!(end.is_of_many(at + Duration::from_secs(runs)), expected, "{since_last:?} {runs}");
         };
         check(None, 0, false);

@@ -59,12 +59,12 @@ pub struct Program {
     /// The pipe, while it is kept running.
     output: Option<Arc<Output>>,
     /// The process whose like it is.
-    like: Option<Arc<Seen>>,
+    like: Option<Arc<ObservedProcess>>,
 }
 
 /// What cannot be said of a process in a command line.
 #[derive(Debug)]
-struct Seen {
+struct ObservedProcess {
     /// Its executable, held open: it may be replaced or removed meanwhile.
     executable: OwnedFd,
     /// All its variables.
@@ -115,7 +115,7 @@ impl Program {
         if process.wait(Duration::ZERO) {
             return Err(io::Error::from(io::ErrorKind::NotFound));
         }
-        let like = Some(Arc::new(Seen { executable, environment }));
+        let like = Some(Arc::new(ObservedProcess { executable, environment }));
         Ok(Self { command, arguments, environment: Vec::new(), directory, like, ..self.clone() })
     }
 
@@ -124,7 +124,7 @@ impl Program {
         if !self.piped {
             return;
         }
-        let account = self.container.as_ref().and_then(|container| container.rights.account);
+        let account = self.container.as_ref().and_then(|container| container.privileges.account);
         match Output::begin(&self.log, account) {
             Ok(output) => self.output = Some(Arc::new(output)),
             Err(error) => tracing::warn!(log = %self.log.display(), %error, "a program writes to its log itself"),
@@ -175,15 +175,15 @@ impl Program {
             let names: Vec<&str> = self.listeners.iter().map(|(name, _)| name.as_str()).collect();
             command.env("LISTEN_FDS", names.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
         }
-        let confined = self.container.as_ref().map(|container| (container.handles(), container.rights));
+        let confined = self.container.as_ref().map(|container| (container.handles(), container.privileges));
         let directory = CString::new(self.directory.as_os_str().as_bytes())?;
         let listeners: Vec<RawFd> = self.listeners.iter().map(|(_, descriptor)| *descriptor).collect();
         let move_in = move || {
             // SAFETY: setsid takes nothing and touches no memory.
             unsafe { libc::setsid() };
-            if let Some((handles, rights)) = confined {
+            if let Some((handles, privileges)) = confined {
                 handles.enter()?;
-                rights.take_on()?;
+                privileges.take_on()?;
             }
             // After joining: a new mount namespace resets the working directory. As the program: it may be closed to others.
             // SAFETY: `directory` is a NUL-terminated string owned by this closure.
@@ -205,7 +205,7 @@ impl Program {
             }
             let log = OpenOptions::new().create(true).append(true).open(&self.log)?;
             // A program that opens `/dev/stdout` opens this file, as who it is. Not so `/dev/null`.
-            let account = self.container.as_ref().and_then(|container| container.rights.account);
+            let account = self.container.as_ref().and_then(|container| container.privileges.account);
             if let Some(account) = account.filter(|_| log.metadata().is_ok_and(|log| log.is_file())) {
                 fchown(&log, Some(account.uid), Some(account.gid))?;
             }

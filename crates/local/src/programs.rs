@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::accounts::Applicant;
+use crate::accounts::ApplicationSetup;
 use crate::egress;
 use crate::network::BRIDGE_ADDRESS;
 use crate::plan::Plan;
@@ -89,7 +89,7 @@ pub fn proxy(plan: &Plan, pod: &Arc<Pod>, sidecar: &Sidecar, credentials: &Crede
 }
 
 /// A replica's own program.
-pub fn application(plan: &Plan, workload: &Workload, pod: &Pod, applicant: &Applicant) -> Program {
+pub fn application(plan: &Plan, workload: &Workload, pod: &Pod, applicant: &ApplicationSetup) -> Program {
     let mut environment = vec![
         ("POD_NAME".to_owned(), pod.name.clone()),
         ("POD_NAMESPACE".to_owned(), pod.namespace.clone()),

@@ -13,9 +13,9 @@ pub fn end_with_reader() {
 
 /// Output that does not matter once nobody reads it: the command goes on.
 #[derive(Debug)]
-pub struct Unread<W>(pub W);
+pub struct IgnoreBrokenPipe<W>(pub W);
 
-impl<W: Write> Write for Unread<W> {
+impl<W: Write> Write for IgnoreBrokenPipe<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self.0.write(bytes) {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(bytes.len()),

@@ -13,7 +13,7 @@ const MAX_UNAVAILABLE_PERCENT: usize = 25;
 
 /// A replica that is there and is not being taken out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Present<'a> {
+pub struct CurrentReplica<'a> {
     /// Its Pod's name.
     pub name: &'a str,
     /// Whether it takes requests.
@@ -32,7 +32,7 @@ pub struct Step<'a> {
 }
 
 /// What comes next where `wanted` are to be. Nothing, when that is so, or when a new one has to be ready first.
-pub fn next<'a>(wanted: &BTreeSet<&'a str>, present: &[Present<'a>]) -> Step<'a> {
+pub fn next<'a>(wanted: &BTreeSet<&'a str>, present: &[CurrentReplica<'a>]) -> Step<'a> {
     let count = wanted.len();
     let surge = (count * MAX_SURGE_PERCENT).div_ceil(100);
     let least_ready = count - count * MAX_UNAVAILABLE_PERCENT / 100;
@@ -54,7 +54,7 @@ pub fn next<'a>(wanted: &BTreeSet<&'a str>, present: &[Present<'a>]) -> Step<'a>
 /// not ready to be ready, that one is replaced.
 pub fn next_of_set<'a>(
     wanted: &[&'a str],
-    present: &[Present<'a>],
+    present: &[CurrentReplica<'a>],
     leaving: &BTreeSet<&str>,
     ordered: bool,
 ) -> Step<'a> {
@@ -89,8 +89,8 @@ mod tests {
     /// Replicas as `new+ new- old+`: ready or not; what is to be done as `start new2, retire old`.
     fn step(wanted: &str, present: &str) -> String {
         let present = present.split_whitespace().map(|word| word.split_at(word.len() - 1));
-        let present: Vec<Present<'_>> =
-            present.map(|(name, sign)| Present { name, ready: sign == "+", current: true }).collect();
+        let present: Vec<CurrentReplica<'_>> =
+            present.map(|(name, sign)| CurrentReplica { name, ready: sign == "+", current: true }).collect();
         said(&next(&wanted.split_whitespace().collect(), &present))
     }
 
@@ -104,10 +104,14 @@ mod tests {
     fn step_of_set(count: u32, present: &str, ordered: bool) -> String {
         let names: Vec<String> = (0..count).map(|index| format!("db-{index}")).collect();
         let words: Vec<(&str, &str)> = present.split_whitespace().map(|word| word.split_at(word.len() - 1)).collect();
-        let here: Vec<Present<'_>> = words
+        let here: Vec<CurrentReplica<'_>> = words
             .iter()
             .filter(|(_, sign)| *sign != "x")
-            .map(|(name, sign)| Present { name, ready: ["+", "~"].contains(sign), current: ["+", "-"].contains(sign) })
+            .map(|(name, sign)| CurrentReplica {
+                name,
+                ready: ["+", "~"].contains(sign),
+                current: ["+", "-"].contains(sign),
+            })
             .collect();
         let leaving = words.iter().filter(|(_, sign)| *sign == "x").map(|(name, _)| *name).collect();
         said(&next_of_set(&names.iter().map(String::as_str).collect::<Vec<_>>(), &here, &leaving, ordered))
@@ -179,8 +183,8 @@ mod tests {
             let old: Vec<String> = (0..count).map(|index| format!("old{index}")).collect();
             let new: Vec<String> = (0..count).map(|index| format!("new{index}")).collect();
             let wanted: BTreeSet<&str> = new.iter().map(String::as_str).collect();
-            let mut present: Vec<Present<'_>> =
-                old.iter().map(|name| Present { name, ready: true, current: true }).collect();
+            let mut present: Vec<CurrentReplica<'_>> =
+                old.iter().map(|name| CurrentReplica { name, ready: true, current: true }).collect();
             let least = count - count / 4;
             for round in 0.. {
                 assert!(round <= 4 * count, "no end with {count}: {present:?}");
@@ -189,7 +193,7 @@ mod tests {
                     break;
                 }
                 present.retain(|replica| !step.retire.contains(&replica.name));
-                present.extend(step.start.iter().map(|name| Present { name, ready: false, current: true }));
+                present.extend(step.start.iter().map(|name| CurrentReplica { name, ready: false, current: true }));
                 assert!(present.iter().filter(|replica| replica.ready).count() >= least, "{present:?}");
                 assert!(present.len() <= count + count.div_ceil(4), "{present:?}");
                 // One becomes ready at a time.

@@ -45,7 +45,7 @@ pub enum SandboxError {
 
 /// How the supervisor ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
+pub enum SupervisorExit {
     /// By itself, with this exit status.
     Exited(u8),
     /// Killed from outside.
@@ -61,7 +61,7 @@ pub fn run(
     supervise: impl FnOnce() -> u8,
     started: impl FnOnce(Pid) -> io::Result<()>,
     brokers: Vec<Broker>,
-) -> Result<Ending, SandboxError> {
+) -> Result<SupervisorExit, SandboxError> {
     let (uid, gid) = (geteuid(), getegid());
     let signals = keeper_signals();
     sigprocmask(SigmaskHow::SIG_BLOCK, Some(&signals), None).map_err(io::Error::from)?;
@@ -156,7 +156,7 @@ fn exit_if_orphaned(alive: &OwnedFd) -> io::Result<()> {
 /// Waits for the supervisor's end and passes signals on, each exactly once.
 ///
 /// All on this thread: the kernel lets a process that has left its process namespace to its children start no other.
-fn keep(child: Pid, signals: &SigSet, brokers: Vec<Broker>) -> io::Result<Ending> {
+fn keep(child: Pid, signals: &SigSet, brokers: Vec<Broker>) -> io::Result<SupervisorExit> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let serving = async {
@@ -176,7 +176,7 @@ fn keep(child: Pid, signals: &SigSet, brokers: Vec<Broker>) -> io::Result<Ending
     })
 }
 
-async fn follow(child: Pid, signals: &SigSet) -> io::Result<Ending> {
+async fn follow(child: Pid, signals: &SigSet) -> io::Result<SupervisorExit> {
     let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
     // SAFETY: a `SignalFd` owns its descriptor: open, and the same, until it is dropped.
     let pending = unsafe { AsyncFd::register(SignalFd::with_flags(signals, flags)?) }?;
@@ -185,8 +185,8 @@ async fn follow(child: Pid, signals: &SigSet) -> io::Result<Ending> {
         let came = pending.async_io(Interest::READABLE, next).await?;
         match Signal::try_from(i32::try_from(came.ssi_signo).unwrap_or_default())? {
             Signal::SIGCHLD => match waitpid(child, Some(WaitPidFlag::WNOHANG))? {
-                WaitStatus::Exited(_, status) => return Ok(Ending::Exited(u8::try_from(status).unwrap_or(1))),
-                WaitStatus::Signaled(_, signal, _) => return Ok(Ending::Killed(signal)),
+                WaitStatus::Exited(_, status) => return Ok(SupervisorExit::Exited(u8::try_from(status).unwrap_or(1))),
+                WaitStatus::Signaled(_, signal, _) => return Ok(SupervisorExit::Killed(signal)),
                 _ => {}
             },
             Signal::SIGINT => kill(child, Signal::SIGINT)?,

@@ -13,7 +13,7 @@ use crate::accounts::Accounts;
 use crate::capture;
 use crate::check;
 use crate::disk::Disk;
-use crate::egress::ground;
+use crate::egress::rules;
 use crate::exec_server::{self, Restart};
 use crate::follow;
 use crate::logs;
@@ -152,7 +152,7 @@ async fn do_chores(plan: Arc<Plan>, events: Events) {
 /// Bridge and, before anything relies on it, proof that the kernel can redirect.
 fn lay_ground(plan: &Plan) -> Result<(), MeshError> {
     network::lay_bridge(&plan.tools)?;
-    ground::lay(&plan.tools, plan.options.egress)?;
+    rules::install(&plan.tools, plan.options.egress)?;
     plan.tools.nft(capture::PROBE).map_err(|error| {
         let source = io::Error::other(error.to_string());
         MeshError::Refused(Refused::new("nftables redirect rules (modules nft_redir, nft_chain_nat)", source))

@@ -15,7 +15,7 @@ use crate::egress::broker::Broker;
 use crate::pages::HostPages;
 use crate::plan::{Options, Plan};
 use crate::ports::{self, HostSockets, PortError};
-use crate::sandbox::{self, Ending, SandboxError};
+use crate::sandbox::{self, SandboxError, SupervisorExit};
 use crate::tools::{ToolError, Tools};
 use crate::workloads::Manifest;
 use crate::{check, preflight, supervisor};
@@ -86,7 +86,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
     let io = |what| move |source| UpError::Io { what, source };
     let tools = Tools::find()?;
     let user_directory = directory(&options.directory)?;
-    let scratch = Scratch::new(options).map_err(io("cannot make a temporary state directory"))?;
+    let scratch = StateLocation::new(options).map_err(io("cannot make a temporary state directory"))?;
     let state = StateDir::new(&scratch.state)?;
     refuse_state_inside(state.path(), &user_directory)?;
     let applied = (!options.check).then(|| Applied::of(&state, &user_directory));
@@ -113,15 +113,15 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
         }
         false => (user_directory.clone(), manifest),
     };
-    let before = Machine::look();
+    let before = MachineState::look();
     let (broker, outside) = options
         .egress
         .then(|| Broker::new(vec![host_pages.address]))
         .transpose()
         .map_err(io("cannot open a way out of the mesh"))?
         .unzip();
-    let (ways_in, doors) = Broker::of_ways_in().map_err(io("cannot open sockets"))?;
-    let brokers = broker.into_iter().chain([ways_in]).collect();
+    let (ports_requests, ports_broker) = Broker::for_gateway_ports().map_err(io("cannot open sockets"))?;
+    let brokers = broker.into_iter().chain([ports_requests]).collect();
     let options_of_run = options.clone();
     let plan = Plan {
         options: options_of_run,
@@ -132,7 +132,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
         host_pages,
         callers,
         outside,
-        doors,
+        ports_broker,
         tools,
         state,
     };
@@ -223,12 +223,12 @@ fn skipped(directory: &Path, findings: &Diagnostics) -> Option<String> {
 }
 
 /// Where this run's state is, and whether it goes with the run.
-struct Scratch {
+struct StateLocation {
     state: PathBuf,
     temporary: bool,
 }
 
-impl Scratch {
+impl StateLocation {
     fn new(options: &Options) -> io::Result<Self> {
         match (&options.state, options.check) {
             (Some(state), _) => Ok(Self { state: state.clone(), temporary: false }),
@@ -243,12 +243,12 @@ impl Scratch {
 
 /// What the machine has that a run must not change.
 #[derive(Debug, PartialEq, Eq)]
-struct Machine {
+struct MachineState {
     interfaces: Vec<String>,
     mounts: String,
 }
 
-impl Machine {
+impl MachineState {
     fn look() -> Self {
         let names = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
         let mut interfaces: Vec<String> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
@@ -260,22 +260,22 @@ impl Machine {
 /// The keeper's last steps: files, and for a check the proof that nothing is left.
 fn finish(
     options: &Options,
-    ending: Ending,
+    ending: SupervisorExit,
     claim: Claim,
-    scratch: Scratch,
-    before: &Machine,
+    scratch: StateLocation,
+    before: &MachineState,
     out: &mut dyn Write,
 ) -> io::Result<u8> {
     claim.release()?;
     let mut status = match ending {
-        Ending::Exited(status) => status,
-        Ending::Killed(signal) => {
+        SupervisorExit::Exited(status) => status,
+        SupervisorExit::Killed(signal) => {
             writeln!(out, "the supervisor was killed by {signal}; everything it had started ended with it")?;
             1
         }
     };
     if options.check {
-        let removed = check::verify_removal(&scratch.state, before == &Machine::look());
+        let removed = check::verify_removal(&scratch.state, before == &MachineState::look());
         status = status.max(u8::from(!check::print(&removed, out)));
     }
     match (scratch.temporary, status) {

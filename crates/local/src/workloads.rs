@@ -20,11 +20,11 @@ pub use self::commands::{Build, Command, Commands};
 use self::environment::Variable;
 use self::sidecar::sidecar;
 use self::texts::AllTexts;
+use crate::lifecycle::Lifecycle;
 use crate::names;
 use crate::pods::ContainerPort;
 use crate::ports::GatewayPort;
 use crate::probe::Probe;
-use crate::vitals::Care;
 use crate::volumes::{Directory, Mount};
 
 /// Annotation of a Pod template: which proxy stands beside it, `evenkeel` (the default) or `envoy`.
@@ -85,7 +85,7 @@ pub struct Workload {
     /// When a replica is ready.
     pub probe: Probe,
     /// What else is asked of its program, and done with it.
-    pub care: Care,
+    pub lifecycle: Lifecycle,
     /// Its volumes.
     pub volumes: Vec<Directory>,
     /// Where its program finds them.
@@ -143,7 +143,7 @@ impl Manifest {
         let mut names = Vec::new();
         let texts = AllTexts::of(objects);
         for object in objects {
-            if let Some(said) = Said::of(object) {
+            if let Some(said) = WorkloadObject::of(object) {
                 names.push((&*object.namespace, &*object.name));
                 manifest.workloads.extend(said.read(commands, &texts, needed, &mut diagnostics));
             }
@@ -223,14 +223,14 @@ impl Workload {
 }
 
 /// What a Deployment, a StatefulSet or a DaemonSet says.
-struct Said<'a> {
+struct WorkloadObject<'a> {
     object: &'a Object,
     template: &'a PodTemplate,
     replicas: u32,
     kind: WorkloadKind,
 }
 
-impl<'a> Said<'a> {
+impl<'a> WorkloadObject<'a> {
     fn of(object: &'a Object) -> Option<Self> {
         let (template, replicas, kind) = match &object.resource {
             Resource::Deployment(set) => (&set.spec.template, set.replicas(), WorkloadKind::Deployment),
@@ -302,7 +302,7 @@ impl<'a> Said<'a> {
             environment,
             ports: ports(&template.spec),
             probe: probes::readiness(&template.spec),
-            care: probes::care(&template.spec),
+            lifecycle: probes::lifecycle(&template.spec),
             volumes,
             mounts,
             kind,
@@ -330,7 +330,7 @@ impl<'a> Said<'a> {
     }
 }
 
-impl Said<'_> {
+impl WorkloadObject<'_> {
     /// Users of an image, which this machine does not have or, worse, has.
     fn note_accounts(&self, diagnostics: &mut Diagnostics) {
         for (field, account) in self.template.spec.accounts() {

@@ -44,7 +44,7 @@ pub struct LastGood {
 
 /// What came of what an entry says.
 #[derive(Debug)]
-pub enum Taken {
+pub enum EntryChange {
     /// It is refused: what was without errors stays in force.
     Refused,
     /// What is in force is the same.
@@ -71,9 +71,9 @@ impl LastGood {
     }
 
     /// The entry says this now, with errors or without. Objects that are written as they were stay the same.
-    pub fn take(&mut self, objects: Vec<Object>, has_errors: bool) -> Taken {
+    pub fn take(&mut self, objects: Vec<Object>, has_errors: bool) -> EntryChange {
         if self.was_good && has_errors {
-            return Taken::Refused;
+            return EntryChange::Refused;
         }
         self.was_good |= !has_errors;
         // Positions count as a change: resources name them as their origin.
@@ -82,8 +82,8 @@ impl LastGood {
         let new = objects.into_iter().enumerate().map(|(at, new)| same(at, &new).unwrap_or_else(|| Arc::new(new)));
         self.objects = new.collect();
         match old.len() == self.objects.len() && old.iter().zip(&self.objects).all(|(a, b)| Arc::ptr_eq(a, b)) {
-            true => Taken::Same,
-            false => Taken::Changed(old),
+            true => EntryChange::Same,
+            false => EntryChange::Changed(old),
         }
     }
 }
@@ -239,7 +239,7 @@ mod tests {
         };
         let names = |held: &LastGood| held.objects().iter().map(|object| object.name.to_string()).collect::<Vec<_>>();
         let mut held = LastGood::default();
-        let is = |taken: Taken, text: &str| assert_eq!(format!("{taken:?}").split('(').next(), Some(text));
+        let is = |taken: EntryChange, text: &str| assert_eq!(format!("{taken:?}").split('(').next(), Some(text));
         is(held.take(vec![service("a")], true), "Changed");
         assert!(!held.was_good() && names(&held) == ["a"], "until then what can be used is");
         is(held.take(vec![service("b")], false), "Changed");

@@ -38,12 +38,12 @@ pub struct DownstreamTls {
 /// One of a server's certificates.
 struct Certificate {
     identity: Slot<Identity>,
-    built: ArcSwapOption<Built>,
+    built: ArcSwapOption<BuiltConfig>,
 }
 
 /// rustls configurations made of one pair of secrets. New secrets make a new one, and with it another ticket key: a session
 /// must not outlive the roots its client was verified by.
-struct Built {
+struct BuiltConfig {
     identity: Arc<Identity>,
     trust: Option<Arc<TrustBundle>>,
     with_alpn: Arc<ServerConfig>,
@@ -168,7 +168,7 @@ impl DownstreamTls {
     }
 
     /// The configurations of the present secrets, made anew when one has changed.
-    fn current(&self, certificate: &Certificate) -> Result<Arc<Built>, HandshakeError> {
+    fn current(&self, certificate: &Certificate) -> Result<Arc<BuiltConfig>, HandshakeError> {
         let identity = certificate.identity.require()?;
         let trust = self.trust.as_ref().map(Slot::require).transpose()?;
         if let Some(built) = certificate.built.load_full()
@@ -181,7 +181,7 @@ impl DownstreamTls {
         Ok(built)
     }
 
-    fn build(&self, identity: Arc<Identity>, trust: Option<Arc<TrustBundle>>) -> Result<Built, ConfigError> {
+    fn build(&self, identity: Arc<Identity>, trust: Option<Arc<TrustBundle>>) -> Result<BuiltConfig, ConfigError> {
         let builder = ServerConfig::builder_with_provider(self.suites.provider.clone());
         let builder = builder.with_protocol_versions(self.suites.versions)?;
         let builder = match &trust {
@@ -200,7 +200,7 @@ impl DownstreamTls {
         config.send_tls13_tickets = 1;
         let without_alpn = Arc::new(config.clone());
         config.alpn_protocols = self.alpn.clone();
-        Ok(Built { identity, trust, with_alpn: Arc::new(config), without_alpn })
+        Ok(BuiltConfig { identity, trust, with_alpn: Arc::new(config), without_alpn })
     }
 }
 
@@ -210,7 +210,7 @@ impl Certificate {
     }
 }
 
-impl Built {
+impl BuiltConfig {
     fn is_of(&self, identity: &Arc<Identity>, trust: Option<&Arc<TrustBundle>>) -> bool {
         Arc::ptr_eq(&self.identity, identity) && self.trust.as_ref().map(Arc::as_ptr) == trust.map(Arc::as_ptr)
     }

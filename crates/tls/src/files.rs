@@ -17,7 +17,7 @@ use crate::trust::TrustBundle;
 
 /// What has become of files that have changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FileNews {
+pub enum FileChange {
     /// The next handshake uses what they hold now.
     Replaced {
         /// Which.
@@ -39,7 +39,7 @@ pub(crate) struct Files(Vec<Entry>);
 #[derive(Debug)]
 struct Entry {
     sources: Vec<DataSource>,
-    place: Place,
+    place: Target,
     /// The files as they were when they were read last.
     read: Vec<Option<Stamp>>,
     /// As they were when they were found wrong at the last look.
@@ -47,7 +47,7 @@ struct Entry {
 }
 
 /// Where what the files hold is used, if it still is.
-enum Place {
+enum Target {
     Identity(Weak<SlotInner<Identity>>),
     Trust(Weak<SlotInner<TrustBundle>>),
 }
@@ -66,8 +66,8 @@ impl Files {
     pub fn identity(&mut self, chain: &DataSource, key: &DataSource) -> Result<Slot<Identity>, ConfigError> {
         let sources = vec![chain.clone(), key.clone()];
         let known = self.0.iter().filter(|entry| entry.sources == sources).find_map(|entry| match &entry.place {
-            Place::Identity(slot) => slot.upgrade(),
-            Place::Trust(_) => None,
+            Target::Identity(slot) => slot.upgrade(),
+            Target::Trust(_) => None,
         });
         if let Some(inner) = known {
             return Ok(Slot::of(inner));
@@ -75,7 +75,7 @@ impl Files {
         // Before they are read: a change in between is seen at the next look.
         let read = stamps(&sources);
         let slot = Slot::fixed(identity(&sources, SystemTime::now())?);
-        self.keep(Entry { sources, place: Place::Identity(slot.downgrade()), read, doubtful: None });
+        self.keep(Entry { sources, place: Target::Identity(slot.downgrade()), read, doubtful: None });
         Ok(slot)
     }
 
@@ -83,15 +83,15 @@ impl Files {
     pub fn trust(&mut self, roots: &DataSource) -> Result<Slot<TrustBundle>, ConfigError> {
         let sources = vec![roots.clone()];
         let known = self.0.iter().filter(|entry| entry.sources == sources).find_map(|entry| match &entry.place {
-            Place::Trust(slot) => slot.upgrade(),
-            Place::Identity(_) => None,
+            Target::Trust(slot) => slot.upgrade(),
+            Target::Identity(_) => None,
         });
         if let Some(inner) = known {
             return Ok(Slot::of(inner));
         }
         let read = stamps(&sources);
         let slot = Slot::fixed(trust(&sources)?);
-        self.keep(Entry { sources, place: Place::Trust(slot.downgrade()), read, doubtful: None });
+        self.keep(Entry { sources, place: Target::Trust(slot.downgrade()), read, doubtful: None });
         Ok(slot)
     }
 
@@ -103,14 +103,14 @@ impl Files {
     }
 
     /// Reads what has changed.
-    pub fn look(&mut self, now: SystemTime) -> Vec<FileNews> {
+    pub fn look(&mut self, now: SystemTime) -> Vec<FileChange> {
         self.0.retain(|entry| entry.place.is_used());
         self.0.iter_mut().filter_map(|entry| entry.look(now)).collect()
     }
 }
 
 impl Entry {
-    fn look(&mut self, now: SystemTime) -> Option<FileNews> {
+    fn look(&mut self, now: SystemTime) -> Option<FileChange> {
         let stamps = stamps(&self.sources);
         if stamps == self.read {
             self.doubtful = None;
@@ -119,7 +119,7 @@ impl Entry {
         match self.place.fill(&self.sources, now) {
             Ok(()) => {
                 (self.read, self.doubtful) = (stamps, None);
-                Some(FileNews::Replaced { files: self.names() })
+                Some(FileChange::Replaced { files: self.names() })
             }
             // It may be half of a change.
             Err(_) if self.doubtful.as_ref() != Some(&stamps) => {
@@ -128,7 +128,7 @@ impl Entry {
             }
             Err(error) => {
                 (self.read, self.doubtful) = (stamps, None);
-                Some(FileNews::Refused { files: self.names(), reason: error.to_string() })
+                Some(FileChange::Refused { files: self.names(), reason: error.to_string() })
             }
         }
     }
@@ -142,7 +142,7 @@ impl Entry {
     }
 }
 
-impl Place {
+impl Target {
     fn is_used(&self) -> bool {
         match self {
             Self::Identity(slot) => slot.strong_count() > 0,
@@ -169,7 +169,7 @@ impl Place {
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Identity(_) => "Identity",

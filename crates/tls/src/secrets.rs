@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use crate::config::{CertificateSource, TrustSource};
 use crate::error::{ConfigError, HandshakeError};
-use crate::files::{FileNews, Files};
+use crate::files::{FileChange, Files};
 use crate::identity::{Identity, IdentityError};
 use crate::trust::{TrustBundle, TrustError};
 
@@ -183,9 +183,9 @@ impl SecretStore {
     }
 
     /// Reads certificates and roots anew whose files have changed. It may wait for the disk.
-    pub fn look_at_files(&self, now: SystemTime) -> Vec<FileNews> {
+    pub fn look_at_files(&self, now: SystemTime) -> Vec<FileChange> {
         let news = self.files().look(now);
-        if news.iter().any(|news| matches!(news, FileNews::Replaced { .. })) {
+        if news.iter().any(|news| matches!(news, FileChange::Replaced { .. })) {
             self.tick();
         }
         news

@@ -16,9 +16,9 @@ use rustls::{Connection, HandshakeKind, ProtocolVersion};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::error::{FailedHandshake, HandshakeError};
-use crate::known;
 use crate::peer::PeerCertificate;
 use crate::suites::openssl_name;
+use crate::verified_chains;
 use crate::verify;
 
 /// Most ciphertext read from a socket at once, in bytes: eight full records.
@@ -155,8 +155,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         let mut session = (*self.session).clone();
         session.resumed = connection.handshake_kind() == Some(HandshakeKind::Resumed);
         if let Some(chain) = connection.peer_certificates() {
-            let peer =
-                known::parse_verified(chain).map_err(|error| HandshakeError::PeerCertificate(error.to_string()))?;
+            let peer = verified_chains::parse_verified(chain)
+                .map_err(|error| HandshakeError::PeerCertificate(error.to_string()))?;
             // rustls does not verify again what a ticket says was verified before.
             if session.resumed && peer.not_after() <= now {
                 return Err(HandshakeError::ResumedExpired);

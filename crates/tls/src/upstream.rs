@@ -34,11 +34,11 @@ pub struct UpstreamTls {
     server_name: Option<ServerName<'static>>,
     alpn: Vec<Vec<u8>>,
     suites: Suites,
-    built: ArcSwapOption<Built>,
+    built: ArcSwapOption<BuiltConfig>,
 }
 
 /// A rustls configuration made of one pair of secrets, with the sessions it may resume.
-struct Built {
+struct BuiltConfig {
     identity: Option<Arc<Identity>>,
     trust: Option<Arc<TrustBundle>>,
     config: Arc<ClientConfig>,
@@ -122,7 +122,7 @@ impl UpstreamTls {
     }
 
     /// The configuration of the present secrets, made anew when one has changed.
-    fn current(&self) -> Result<Arc<Built>, HandshakeError> {
+    fn current(&self) -> Result<Arc<BuiltConfig>, HandshakeError> {
         let identity = self.identity.as_ref().map(Slot::require).transpose()?;
         let trust = self.trust.as_ref().map(Slot::require).transpose()?;
         if let Some(built) = self.built.load_full()
@@ -131,7 +131,7 @@ impl UpstreamTls {
             return Ok(built);
         }
         let config = Arc::new(self.build(identity.as_deref(), trust.as_deref())?);
-        let built = Arc::new(Built { identity, trust, config });
+        let built = Arc::new(BuiltConfig { identity, trust, config });
         self.built.store(Some(built.clone()));
         Ok(built)
     }
@@ -155,7 +155,7 @@ impl UpstreamTls {
     }
 }
 
-impl Built {
+impl BuiltConfig {
     fn is_of(&self, identity: Option<&Arc<Identity>>, trust: Option<&Arc<TrustBundle>>) -> bool {
         self.identity.as_ref().map(Arc::as_ptr) == identity.map(Arc::as_ptr)
             && self.trust.as_ref().map(Arc::as_ptr) == trust.map(Arc::as_ptr)

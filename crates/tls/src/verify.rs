@@ -15,11 +15,11 @@ use rustls::{
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::error::ConfigError;
-use crate::known::{ChainKey, VerifiedChains};
 use crate::peer::PeerCertificate;
 use crate::provider::provider;
 use crate::san::SanMatcher;
 use crate::trust::TrustBundle;
+use crate::verified_chains::{ChainKey, VerifiedChains};
 
 thread_local! {
     /// The leaf this thread's last refused client showed. A verifier serves many handshakes at once, and neither rustls' connection

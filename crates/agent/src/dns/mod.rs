@@ -33,18 +33,18 @@ pub type Answers = HashMap<Box<str>, Option<Arc<[IpAddr]>>>;
 
 /// The control plane cannot be asked, or did not answer in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Away;
+pub struct Unavailable;
 
 /// The current name table; cheap to clone, replaced whole.
 #[derive(Debug, Clone, Default)]
 pub struct Names {
     table: Arc<RwLock<Arc<Table>>>,
-    asking: Option<Arc<Asking>>,
+    asking: Option<Arc<OnDemandLookups>>,
 }
 
 /// How names are asked for that the table does not know.
 #[derive(Debug)]
-struct Asking {
+struct OnDemandLookups {
     asks: mpsc::Sender<Box<str>>,
     asked: Mutex<Option<mpsc::Receiver<Box<str>>>>,
     connected: AtomicBool,
@@ -56,7 +56,7 @@ impl Names {
     /// Names that are asked for when they are first looked up.
     pub fn learned(cluster_domain: &str) -> Self {
         let (asks, asked) = mpsc::channel(MAX_HELD_QUERIES);
-        let asking = Asking {
+        let asking = OnDemandLookups {
             asks,
             asked: Mutex::new(Some(asked)),
             connected: AtomicBool::new(false),
@@ -103,23 +103,23 @@ impl Names {
     }
 
     /// Waits until the table knows what a name stands for.
-    pub async fn learn(&self, name: &str) -> Result<(), Away> {
+    pub async fn learn(&self, name: &str) -> Result<(), Unavailable> {
         let Some(asking) = &self.asking else { return Ok(()) };
-        let _held = asking.held.try_acquire().map_err(|_| Away)?;
+        let _held = asking.held.try_acquire().map_err(|_| Unavailable)?;
         let mut changed = asking.changed.subscribe();
         if !asking.connected.load(Relaxed) {
-            return Err(Away);
+            return Err(Unavailable);
         }
-        asking.asks.try_send(name.into()).map_err(|_| Away)?;
+        asking.asks.try_send(name.into()).map_err(|_| Unavailable)?;
         let answered = async {
             while !self.current().knows(name) {
-                changed.changed().await.map_err(|_| Away)?;
+                changed.changed().await.map_err(|_| Unavailable)?;
                 if !asking.connected.load(Relaxed) {
-                    return Err(Away);
+                    return Err(Unavailable);
                 }
             }
             Ok(())
         };
-        tokio::time::timeout(ASK_TIMEOUT, answered).await.map_err(|_| Away)?
+        tokio::time::timeout(ASK_TIMEOUT, answered).await.map_err(|_| Unavailable)?
     }
 }

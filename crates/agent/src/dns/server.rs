@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::answer::server_failure;
-use super::{Away, Forwarder, Names, Outcome, Upstream, answer};
+use super::{Forwarder, Names, Outcome, Unavailable, Upstream, answer};
 
 /// Largest query over UDP, in bytes; longer datagrams are cut and so refused.
 const MAX_UDP_QUERY_BYTES: usize = 4096;
@@ -164,8 +164,8 @@ impl<U: Upstream> Resolver<U> {
         let outcome = match outcome {
             Outcome::Ask(name) => match self.names.learn(&name).await {
                 Ok(()) => answer(query, &self.names.current(), udp),
-                Err(Away) if self.names.current().owns(&name) => return server_failure(query),
-                Err(Away) => Outcome::Forward,
+                Err(Unavailable) if self.names.current().owns(&name) => return server_failure(query),
+                Err(Unavailable) => Outcome::Forward,
             },
             known => known,
         };

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use evenkeel_api::{Kind, ObjectKey, load_object};
 use evenkeel_base::{Diagnostics, ObjectRef, Rank, Severity, SourceId};
 use evenkeel_model::{
-    AddressBook, Builder, Built, LastGood, MeshConfig, Source, SourceEvent, Status, StatusSink, Taken,
+    AddressBook, Builder, Built, EntryChange, LastGood, MeshConfig, Source, SourceEvent, Status, StatusSink,
 };
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ impl Served {
         let (held, findings) = self.objects.entry(key.clone()).or_default();
         let taken = held.take(objects, found.has_errors());
         *findings = found;
-        if let Taken::Changed(_) = taken {
+        if let EntryChange::Changed(_) = taken {
             self.told.push(SourceEvent::of_object(key, 0, held.objects().to_vec()));
         }
     }

@@ -1,13 +1,13 @@
 //! Header blocks received: whose they are, and what they make of their stream.
 
-use super::connection::{Connection, Leaving, MAX_31_BITS, Role};
+use super::connection::{Connection, GoAway, MAX_31_BITS, Role};
 use super::error::{ConnectionError, Reason, Violation, protocol_error};
 use super::frame::{FRAME_BYTES, FrameHeader, flag, number};
 use super::head::{self, Refusal, RequestReader, ResponseReader, TrailersReader};
 use super::hpack::HpackError;
-use super::partial::Block;
+use super::partial::HeaderBlock;
 use super::sink::{Counter, Fault, Sink, StreamKey};
-use super::streams::{Direction, Gone};
+use super::streams::{ClosedBy, Direction};
 use crate::framing::Framing;
 use crate::head::ResponseHead;
 
@@ -63,7 +63,7 @@ impl Connection {
             return self.block(header.stream, end, self_dependent, fragment, sink);
         }
         let bytes = fragment.to_vec();
-        self.block = Some(Box::new(Block { stream: header.stream, end, self_dependent, bytes, frames: 0 }));
+        self.block = Some(Box::new(HeaderBlock { stream: header.stream, end, self_dependent, bytes, frames: 0 }));
         Ok(())
     }
 
@@ -146,7 +146,7 @@ impl Connection {
         if id > self.last_peer_id {
             let next = if self.last_peer_id == 0 { 1 } else { self.last_peer_id + 2 };
             if id > next {
-                self.graveyard.skip(next, id - 2);
+                self.closed_streams.skip(next, id - 2);
             }
             self.last_peer_id = id;
         }
@@ -158,14 +158,14 @@ impl Connection {
             return Err(protocol_error("HEADERS on a stream that cannot be opened"));
         }
         self.discard(block)?;
-        match self.graveyard.look_up(id) {
-            Gone::ResetHere => Ok(()),
-            Gone::ResetByPeer => {
+        match self.closed_streams.look_up(id) {
+            ClosedBy::ResetHere => Ok(()),
+            ClosedBy::ResetByPeer => {
                 self.output.reset(id, Reason::STREAM_CLOSED);
                 Ok(())
             }
-            Gone::Skipped => Err(protocol_error("HEADERS on a stream with a lower number than another")),
-            Gone::Ended => Err(ConnectionError {
+            ClosedBy::Skipped => Err(protocol_error("HEADERS on a stream with a lower number than another")),
+            ClosedBy::Ended => Err(ConnectionError {
                 reason: Reason::STREAM_CLOSED,
                 text: "HEADERS on a closed stream",
                 violation: Violation::Protocol,
@@ -176,7 +176,7 @@ impl Connection {
     fn request_block(&mut self, id: u32, end: bool, block: &[u8], sink: &mut impl Sink) -> Result<(), ConnectionError> {
         self.opened_by_peer(id)?;
         let full = self.streams.len() >= self.options.max_concurrent_streams as usize;
-        if full || matches!(self.leaving, Leaving::Final { last } if id > last) {
+        if full || matches!(self.goaway, GoAway::Final { last } if id > last) {
             self.discard(block)?;
             self.refuse(id, Reason::REFUSED_STREAM, sink);
             return Ok(());

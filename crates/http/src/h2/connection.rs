@@ -8,9 +8,9 @@ use super::floods::Floods;
 use super::frame::{FrameHeader, Output, flag, kind};
 use super::hpack::{Decoder, Encoder};
 use super::options::Options;
-use super::partial::{Block, PartialData};
+use super::partial::{HeaderBlock, PartialData};
 use super::sink::{PeerSettings, StreamKey};
-use super::streams::{Gone, Graveyard, Streams};
+use super::streams::{ClosedBy, ClosedStreams, Streams};
 use crate::head::{RequestHead, ResponseHead};
 use crate::headers::Headers;
 
@@ -33,11 +33,11 @@ pub(super) enum Role {
 
 /// How far ending the connection has come on this side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Leaving {
+pub(super) enum GoAway {
     /// Not begun.
-    No,
+    NotSent,
     /// The first GOAWAY was sent.
-    Asked,
+    Announced,
     /// A GOAWAY was sent with the last stream that is served.
     Final { last: u32 },
 }
@@ -51,7 +51,7 @@ pub struct Connection {
     pub(super) encoder: Encoder,
     pub(super) decoder: Decoder,
     pub(super) streams: Streams,
-    pub(super) graveyard: Graveyard,
+    pub(super) closed_streams: ClosedStreams,
     pub(super) floods: Floods,
 
     /// Streams that can send and wait for their turn.
@@ -77,14 +77,14 @@ pub struct Connection {
     /// Settings this side has sent and the peer has not confirmed.
     pub(super) settings_unconfirmed: u32,
     /// A header block that is continued in the next frame.
-    pub(super) block: Option<Box<Block>>,
+    pub(super) block: Option<Box<HeaderBlock>>,
     /// A DATA frame that has not come in whole.
     pub(super) partial: Option<PartialData>,
     /// The highest stream the peer has opened (server role).
     pub(super) last_peer_id: u32,
     /// The next stream to open (client role).
     pub(super) next_id: u32,
-    pub(super) leaving: Leaving,
+    pub(super) goaway: GoAway,
     /// The peer has sent GOAWAY.
     pub(super) peer_leaves: bool,
     pub(super) failed: Option<ConnectionError>,
@@ -115,7 +115,7 @@ impl Connection {
             encoder: Encoder::new(options.hpack_table_size as usize),
             decoder: Decoder::new(),
             streams: Streams::default(),
-            graveyard: Graveyard::default(),
+            closed_streams: ClosedStreams::default(),
             floods: Floods::default(),
             line: VecDeque::new(),
             turn: 1,
@@ -138,7 +138,7 @@ impl Connection {
             partial: None,
             last_peer_id: 0,
             next_id: 1,
-            leaving: Leaving::No,
+            goaway: GoAway::NotSent,
             peer_leaves: false,
             failed: None,
             now_seconds: 0,
@@ -219,13 +219,13 @@ impl Connection {
     /// follows; when it is back, or at [`Connection::finish_shutdown`], a second GOAWAY names the last stream that is served.
     /// A client needs one GOAWAY only.
     pub fn shutdown(&mut self) {
-        if self.leaving != Leaving::No || self.failed.is_some() {
+        if self.goaway != GoAway::NotSent || self.failed.is_some() {
             return;
         }
         if self.role == Role::Client {
             return self.finish_shutdown();
         }
-        self.leaving = Leaving::Asked;
+        self.goaway = GoAway::Announced;
         self.output.goaway(MAX_31_BITS, Reason::NO_ERROR, b"");
         self.ping(SHUTDOWN_PING);
     }
@@ -238,19 +238,19 @@ impl Connection {
     /// Ends the connection at once with this reason: GOAWAY, after which no stream is taken or opened and those there are can still
     /// finish. Does nothing the second time.
     pub fn goaway(&mut self, reason: Reason, debug: &[u8]) {
-        if self.failed.is_none() && !matches!(self.leaving, Leaving::Final { .. }) {
+        if self.failed.is_none() && !matches!(self.goaway, GoAway::Final { .. }) {
             self.send_last_goaway(reason, debug);
         }
     }
 
     pub(super) fn send_last_goaway(&mut self, reason: Reason, debug: &[u8]) {
-        self.leaving = Leaving::Final { last: self.last_peer_id };
+        self.goaway = GoAway::Final { last: self.last_peer_id };
         self.output.goaway(self.last_peer_id, reason, debug);
     }
 
     /// The connection was asked to end, by either side, and has no stream any more, or it failed: write the output, then close.
     pub fn is_finished(&self) -> bool {
-        let leaves = self.peer_leaves || matches!(self.leaving, Leaving::Final { .. });
+        let leaves = self.peer_leaves || matches!(self.goaway, GoAway::Final { .. });
         self.failed.is_some() || (leaves && self.streams.is_empty())
     }
 
@@ -261,15 +261,15 @@ impl Connection {
     }
 
     /// Forgets a stream that has ended in both directions or was cut off.
-    pub(super) fn remove(&mut self, key: StreamKey, how: Gone) {
+    pub(super) fn remove(&mut self, key: StreamKey, how: ClosedBy) {
         let Some(stream) = self.streams.get(key) else { return };
         if stream.in_line {
             self.line.retain(|other| *other != key);
         }
         self.streams.remove(key);
         self.floods.stream_closed();
-        if how != Gone::Ended {
-            self.graveyard.bury(key.id, how);
+        if how != ClosedBy::Ended {
+            self.closed_streams.record(key.id, how);
         }
     }
 

@@ -16,7 +16,7 @@ pub(super) struct PartialData {
 
 /// A header block of which more is to come.
 #[derive(Debug)]
-pub(super) struct Block {
+pub(super) struct HeaderBlock {
     pub stream: u32,
     pub end: bool,
     pub self_dependent: bool,

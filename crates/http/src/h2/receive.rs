@@ -1,14 +1,14 @@
 //! What is received: frames, in the order of RFC 9113 section 6. Header blocks are in [`super::blocks`].
 
 use super::PREFACE;
-use super::connection::{Connection, Leaving, MAX_31_BITS, Role, SHUTDOWN_PING};
+use super::connection::{Connection, GoAway, MAX_31_BITS, Role, SHUTDOWN_PING};
 use super::error::{ConnectionError, Reason, Violation, protocol_error};
 use super::floods::Floods;
 use super::frame::{FrameHeader, HEADER_BYTES, flag, kind, number};
 use super::head::Refusal;
 use super::partial::PartialData;
 use super::sink::{Counter, Fault, Reset, Sink, StreamKey};
-use super::streams::{Direction, Gone};
+use super::streams::{ClosedBy, Direction};
 
 fn stream_closed(text: &'static str) -> ConnectionError {
     ConnectionError { reason: Reason::STREAM_CLOSED, text, violation: Violation::Protocol }
@@ -147,10 +147,10 @@ impl Connection {
         sink: &mut impl Sink,
     ) -> Result<Option<StreamKey>, ConnectionError> {
         let Some(key) = self.streams.find(header.stream) else {
-            match self.graveyard.look_up(header.stream) {
-                Gone::ResetHere => {}
-                Gone::ResetByPeer => self.output.reset(header.stream, Reason::STREAM_CLOSED),
-                Gone::Ended | Gone::Skipped => return Err(stream_closed("DATA on a closed stream")),
+            match self.closed_streams.look_up(header.stream) {
+                ClosedBy::ResetHere => {}
+                ClosedBy::ResetByPeer => self.output.reset(header.stream, Reason::STREAM_CLOSED),
+                ClosedBy::Ended | ClosedBy::Skipped => return Err(stream_closed("DATA on a closed stream")),
             }
             return Ok(None);
         };
@@ -241,7 +241,7 @@ impl Connection {
         let unprocessed = reason == Reason::REFUSED_STREAM && self.role == Role::Client;
         let premature = self.is_premature(key);
         sink.reset(key, Reset { reason, by_peer: true, unprocessed, fault: None });
-        self.remove(key, Gone::ResetByPeer);
+        self.remove(key, ClosedBy::ResetByPeer);
         if premature { self.floods.premature_reset(&self.options) } else { Ok(()) }
     }
 
@@ -294,7 +294,7 @@ impl Connection {
             payload.try_into().map_err(|_| ConnectionError::frame_size("PING of a length other than 8"))?;
         if !header.has(flag::ACK) {
             self.output.control(kind::PING, flag::ACK, 0, &payload);
-        } else if payload == SHUTDOWN_PING && self.leaving == Leaving::Asked {
+        } else if payload == SHUTDOWN_PING && self.goaway == GoAway::Announced {
             self.finish_shutdown();
         } else {
             sink.pong(payload);
@@ -320,7 +320,7 @@ impl Connection {
             for key in self.streams.above(last) {
                 let reset = Reset { reason: Reason::REFUSED_STREAM, by_peer: true, unprocessed: true, fault: None };
                 sink.reset(key, reset);
-                self.remove(key, Gone::ResetByPeer);
+                self.remove(key, ClosedBy::ResetByPeer);
             }
         }
         sink.goaway(last, Reason(reason), payload.get(8..).unwrap_or_default());
@@ -343,7 +343,7 @@ impl Connection {
         let Some(stream) = self.streams.get_mut(key) else { return };
         stream.recv = Direction::Ended;
         if stream.send == Direction::Ended {
-            self.remove(key, Gone::Ended);
+            self.remove(key, ClosedBy::Ended);
         }
     }
 
@@ -402,7 +402,7 @@ impl Connection {
     pub(super) fn refuse(&mut self, id: u32, reason: Reason, sink: &mut impl Sink) {
         sink.count(Counter::TxReset);
         self.output.reset(id, reason);
-        self.graveyard.bury(id, Gone::ResetHere);
+        self.closed_streams.record(id, ClosedBy::ResetHere);
         self.floods.stream_closed();
     }
 

@@ -1,12 +1,12 @@
 //! What is sent on streams.
 
-use super::connection::{Connection, Leaving, MAX_31_BITS, Role};
+use super::connection::{Connection, GoAway, MAX_31_BITS, Role};
 use super::error::{OpenError, Reason, StreamGone};
 use super::frame::{FRAME_BYTES, FrameHeader, flag, kind};
 use super::head;
 use super::settings::INITIAL_WINDOW_SIZE;
 use super::sink::StreamKey;
-use super::streams::{Direction, Gone, Stream};
+use super::streams::{ClosedBy, Direction, Stream};
 use crate::framing::Framing;
 use crate::head::{RequestHead, ResponseHead};
 use crate::headers::Headers;
@@ -49,7 +49,7 @@ impl Connection {
     /// # Errors
     /// Why it would not.
     pub fn can_open(&self) -> Result<(), OpenError> {
-        if self.role != Role::Client || self.peer_leaves || self.failed.is_some() || self.leaving != Leaving::No {
+        if self.role != Role::Client || self.peer_leaves || self.failed.is_some() || self.goaway != GoAway::NotSent {
             return Err(OpenError::GoingAway);
         }
         if self.next_id > MAX_31_BITS {
@@ -247,7 +247,7 @@ impl Connection {
         stream.send = Direction::Ended;
         stream.waiting = false;
         if stream.recv == Direction::Ended {
-            self.remove(key, Gone::Ended);
+            self.remove(key, ClosedBy::Ended);
         }
     }
 
@@ -255,7 +255,7 @@ impl Connection {
     pub fn reset(&mut self, stream: StreamKey, reason: Reason) {
         if self.streams.get(stream).is_some() {
             self.output.reset(stream.id, reason);
-            self.remove(stream, Gone::ResetHere);
+            self.remove(stream, ClosedBy::ResetHere);
         }
     }
 

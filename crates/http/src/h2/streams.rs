@@ -137,7 +137,7 @@ impl Streams {
 
 /// What became of a stream that is not open any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Gone {
+pub(super) enum ClosedBy {
     /// Both sides ended it, or nothing is known.
     Ended,
     /// This side reset it: the peer may not have known when it sent more.
@@ -150,8 +150,8 @@ pub(super) enum Gone {
 
 /// The recent streams that did not end in order.
 #[derive(Debug, Default)]
-pub(super) struct Graveyard {
-    resets: VecDeque<(u32, Gone)>,
+pub(super) struct ClosedStreams {
+    resets: VecDeque<(u32, ClosedBy)>,
     /// The highest id that was forgotten.
     forgotten: u32,
     skipped: VecDeque<(u32, u32)>,
@@ -161,8 +161,8 @@ pub(super) struct Graveyard {
 const MAX_RESETS: usize = 1024;
 const MAX_SKIPPED: usize = 32;
 
-impl Graveyard {
-    pub(super) fn bury(&mut self, id: u32, how: Gone) {
+impl ClosedStreams {
+    pub(super) fn record(&mut self, id: u32, how: ClosedBy) {
         if self.resets.len() == MAX_RESETS
             && let Some((id, _)) = self.resets.pop_front()
         {
@@ -179,15 +179,15 @@ impl Graveyard {
         self.skipped.push_back((first, last));
     }
 
-    pub(super) fn look_up(&self, id: u32) -> Gone {
+    pub(super) fn look_up(&self, id: u32) -> ClosedBy {
         if let Some((_, how)) = self.resets.iter().rev().find(|(other, _)| *other == id) {
             *how
         } else if self.skipped.iter().any(|(first, last)| (*first..=*last).contains(&id)) {
-            Gone::Skipped
+            ClosedBy::Skipped
         } else if id <= self.forgotten {
-            Gone::ResetHere
+            ClosedBy::ResetHere
         } else {
-            Gone::Ended
+            ClosedBy::Ended
         }
     }
 }
@@ -231,13 +231,13 @@ mod tests {
 
     #[test]
     fn remembers_so_many_resets() {
-        let mut graveyard = Graveyard::default();
-        graveyard.skip(3, 9);
-        (0..2_000).for_each(|n| graveyard.bury(11 + 2 * n, Gone::ResetByPeer));
-        assert_eq!(graveyard.look_up(11 + 2 * 1_999), Gone::ResetByPeer);
-        assert_eq!(graveyard.look_up(11), Gone::ResetHere, "forgotten: in doubt for the peer");
-        assert_eq!(graveyard.look_up(5), Gone::Skipped);
-        assert_eq!(graveyard.look_up(100_001), Gone::Ended);
-        assert_eq!(graveyard.resets.len(), MAX_RESETS);
+        let mut closed_streams = ClosedStreams::default();
+        closed_streams.skip(3, 9);
+        (0..2_000).for_each(|n| closed_streams.record(11 + 2 * n, ClosedBy::ResetByPeer));
+        assert_eq!(closed_streams.look_up(11 + 2 * 1_999), ClosedBy::ResetByPeer);
+        assert_eq!(closed_streams.look_up(11), ClosedBy::ResetHere, "forgotten: in doubt for the peer");
+        assert_eq!(closed_streams.look_up(5), ClosedBy::Skipped);
+        assert_eq!(closed_streams.look_up(100_001), ClosedBy::Ended);
+        assert_eq!(closed_streams.resets.len(), MAX_RESETS);
     }
 }

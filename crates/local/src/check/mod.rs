@@ -4,9 +4,9 @@
 //! capitals example is left out when the directory is another one.
 
 mod edits;
+mod example;
 mod report;
 mod routing;
-mod scene;
 mod security;
 
 use std::fs;
@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use example::Example;
 pub use report::Line;
-use scene::Scene;
 
 use crate::cleanup::StateDir;
 use crate::mesh::Mesh;
@@ -73,31 +73,31 @@ pub async fn run(mesh: &Mesh, plan: &Arc<Plan>, events: &Events) -> u8 {
         events.say(line.to_string());
         line.holds
     };
-    let scene = Scene::new(mesh, plan);
-    if !tell(scene.all_ready(READY_TIMEOUT).await) {
+    let example = Example::new(mesh, plan);
+    if !tell(example.all_ready(READY_TIMEOUT).await) {
         return 1;
     }
     if !is_capitals(&plan.manifest) {
         tell(Line::held("this is not the capitals example, so the rest of its scenario is left out"));
         return u8::from(!passed);
     }
-    tell(routing::reach(&scene).await);
-    for line in routing::names(&scene).await {
+    tell(routing::reach(&example).await);
+    for line in routing::names(&example).await {
         tell(line);
     }
-    tell(routing::split(&scene).await);
-    tell(routing::pin(&scene).await);
-    tell(routing::remember(&scene).await);
-    tell(security::identities(&scene).await);
-    tell(security::plaintext(&scene).await);
-    tell(security::stranger(&scene).await);
-    tell(security::method(&scene).await);
-    tell(edits::takes_effect(&scene).await);
-    tell(edits::is_refused(&scene).await);
-    for line in edits::replica_dies(&scene).await {
+    tell(routing::split(&example).await);
+    tell(routing::pin(&example).await);
+    tell(routing::remember(&example).await);
+    tell(security::identities(&example).await);
+    tell(security::plaintext(&example).await);
+    tell(security::stranger(&example).await);
+    tell(security::method(&example).await);
+    tell(edits::takes_effect(&example).await);
+    tell(edits::is_refused(&example).await);
+    for line in edits::replica_dies(&example).await {
         tell(line);
     }
-    tell(edits::access_log(&scene).await);
+    tell(edits::access_log(&example).await);
     u8::from(!passed)
 }
 

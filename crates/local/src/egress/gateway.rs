@@ -11,9 +11,9 @@ use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use super::EgressError;
-use super::ground::{MACHINE, PLAIN_PORT, PROXIES_PORT, RESERVED, SERVICES, network};
-use super::outside::Outside;
-use super::services::{Book, Services};
+use super::broker_client::BrokerClient;
+use super::rules::{MACHINE, PLAIN_PORT, PROXIES_PORT, RESERVED, SERVICES, network};
+use super::services::{ServiceSnapshot, Services};
 use crate::network::{BRIDGE_ADDRESS, POD_PREFIX};
 
 /// Connections at one time, of the whole mesh; each takes two descriptors. Further ones are reset.
@@ -40,13 +40,13 @@ pub struct Gateway {
 
 struct Shared {
     services: Arc<Services>,
-    outside: Option<Arc<Outside>>,
+    outside: Option<Arc<BrokerClient>>,
     counts: Mutex<Counts>,
 }
 
 impl Gateway {
     /// Listens; must be called within a runtime.
-    pub fn bind(services: Arc<Services>, outside: Option<Arc<Outside>>) -> Result<Self, EgressError> {
+    pub fn bind(services: Arc<Services>, outside: Option<Arc<BrokerClient>>) -> Result<Self, EgressError> {
         let listen = |port| {
             let address = SocketAddr::new(BRIDGE_ADDRESS.into(), port);
             let open = || {
@@ -117,23 +117,23 @@ impl Shared {
     async fn connect(&self, to: SocketAddrV4, plain: bool) -> Result<TcpStream, Failure> {
         // Sidecars have decided already, by the same policy and by what they know of the host.
         let book = if plain { Some(self.services.now().await) } else { None };
-        match (aim(to, book.as_deref())?, &self.outside) {
-            (Aim::Service(replicas), _) => first_of(&replicas).await,
-            (Aim::Outside(to), Some(outside)) => Ok(outside.tcp(to).await?),
-            (Aim::Outside(_), None) => Err(Failure::Refused("`evenkeel up` was started with --no-egress")),
+        match (target_of(to, book.as_deref())?, &self.outside) {
+            (Target::Service(replicas), _) => first_of(&replicas).await,
+            (Target::Outside(to), Some(outside)) => Ok(outside.tcp(to).await?),
+            (Target::Outside(_), None) => Err(Failure::Refused("`evenkeel up` was started with --no-egress")),
         }
     }
 
-    fn count(self: &Arc<Self>, peer: SocketAddr) -> Option<Place> {
+    fn count(self: &Arc<Self>, peer: SocketAddr) -> Option<ConnectionGuard> {
         let SocketAddr::V4(peer) = peer else { return None };
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        counts.enter(*peer.ip()).then(|| Place { shared: self.clone(), replica: *peer.ip() })
+        counts.enter(*peer.ip()).then(|| ConnectionGuard { shared: self.clone(), replica: *peer.ip() })
     }
 }
 
 /// Where a connection is to go on to.
 #[derive(Debug, PartialEq, Eq)]
-enum Aim {
+enum Target {
     /// One of these replicas.
     Service(Vec<SocketAddr>),
     /// This address, as the machine knows it.
@@ -141,14 +141,14 @@ enum Aim {
 }
 
 /// Decides for one address. `book`: it comes from a replica without a sidecar, and this is what there is.
-fn aim(to: SocketAddrV4, book: Option<&Book>) -> Result<Aim, Failure> {
+fn target_of(to: SocketAddrV4, book: Option<&ServiceSnapshot>) -> Result<Target, Failure> {
     let (ip, refused) = (*to.ip(), |why| Err(Failure::Refused(why)));
     let within = |(first, prefix): (Ipv4Addr, u8)| network(ip, prefix) == first;
     if within(SERVICES) || within(RESERVED) {
         let replicas = book.and_then(|book| book.backends(to));
         return match replicas {
             Some([]) => refused("no replica of the service is ready"),
-            Some(replicas) => Ok(Aim::Service(replicas.to_vec())),
+            Some(replicas) => Ok(Target::Service(replicas.to_vec())),
             None => refused("no service has this address and port"),
         };
     }
@@ -164,7 +164,7 @@ fn aim(to: SocketAddrV4, book: Option<&Book>) -> Result<Aim, Failure> {
         );
     }
     let host = if ip == MACHINE { Ipv4Addr::LOCALHOST } else { ip };
-    Ok(Aim::Outside(SocketAddr::new(host.into(), to.port())))
+    Ok(Target::Outside(SocketAddr::new(host.into(), to.port())))
 }
 
 /// The first that accepts, from a random one on.
@@ -235,12 +235,12 @@ impl Counts {
 }
 
 /// A connection that counts while it lives.
-struct Place {
+struct ConnectionGuard {
     shared: Arc<Shared>,
     replica: Ipv4Addr,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.shared.counts.lock().unwrap_or_else(PoisonError::into_inner).leave(self.replica);
     }
@@ -253,9 +253,9 @@ mod tests {
     #[test]
     fn what_is_the_meshs_own_never_leaves_and_the_machine_is_its_loopback() {
         let check = |to: &str, expected: &str| {
-            let seen = match aim(to.parse().expect("an address"), None) {
-                Ok(Aim::Outside(to)) => to.to_string(),
-                Ok(Aim::Service(_)) => "a service".to_owned(),
+            let seen = match target_of(to.parse().expect("an address"), None) {
+                Ok(Target::Outside(to)) => to.to_string(),
+                Ok(Target::Service(_)) => "a service".to_owned(),
                 Err(error) => error.to_string(),
             };
             assert_eq!(seen, expected, "{to}");
@@ -276,9 +276,13 @@ mod tests {
     #[test]
     fn without_a_sidecar_the_policy_is_held_here() {
         let to: SocketAddrV4 = "192.0.2.1:443".parse().expect("an address");
-        let refused = aim(to, Some(&Book::default())).err().map(|error| error.to_string()).unwrap_or_default();
+        let refused =
+            target_of(to, Some(&ServiceSnapshot::default())).err().map(|error| error.to_string()).unwrap_or_default();
         assert!(refused.contains("REGISTRY_ONLY"), "{refused}");
-        assert_eq!(aim(to, Some(&Book { allow_any: true, ..Book::default() })).ok(), Some(Aim::Outside(to.into())));
+        assert_eq!(
+            target_of(to, Some(&ServiceSnapshot { allow_any: true, ..ServiceSnapshot::default() })).ok(),
+            Some(Target::Outside(to.into()))
+        );
     }
 
     #[test]

@@ -13,22 +13,22 @@
 //!
 //! A socket stays in the network it was made in, so the one that [`broker`] hands over works inside, and no byte passes the keeper.
 //! [`gateway`] takes the connections and carries them, [`dns`] is the cluster's name server, and [`services`] what both know of the
-//! mesh's own services, for programs without a sidecar. [`ground`] lays addresses and rules.
+//! mesh's own services, for programs without a sidecar. [`rules`] lays addresses and rules.
 
 pub mod broker;
+pub(crate) mod broker_client;
 mod channel;
 mod dns;
 mod gateway;
-pub mod ground;
 mod hosts;
-pub(crate) mod outside;
+pub mod rules;
 mod services;
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
-use outside::Outside;
+use broker_client::BrokerClient;
 use services::Services;
 
 /// The name of the keeper's descriptor when it is handed over (`LISTEN_FDNAMES`), and of the program.
@@ -54,10 +54,10 @@ pub fn run(open: bool) -> Result<(), EgressError> {
     raise_descriptors();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let outside = keeper.map(Outside::new).transpose()?.map(Arc::new);
+        let broker_client = keeper.map(BrokerClient::new).transpose()?.map(Arc::new);
         let services = Arc::new(Services::default());
-        let dns = dns::Dns::bind(services.clone(), outside.clone()).await?;
-        let gateway = gateway::Gateway::bind(services, outside)?;
+        let dns = dns::Dns::bind(services.clone(), broker_client.clone()).await?;
+        let gateway = gateway::Gateway::bind(services, broker_client)?;
         tokio::join!(dns.serve(), gateway.serve());
         Ok(())
     })

@@ -23,17 +23,17 @@ const FRESH: Duration = Duration::from_secs(1);
 
 /// What was known last.
 #[derive(Debug, Default)]
-pub struct Services(Mutex<Known>);
+pub struct Services(Mutex<Cache>);
 
 #[derive(Debug, Default)]
-struct Known {
-    book: Arc<Book>,
+struct Cache {
+    book: Arc<ServiceSnapshot>,
     asked: Option<Instant>,
 }
 
 impl Services {
     /// What the mesh has now. If the control plane does not answer, what it had.
-    pub async fn now(&self) -> Arc<Book> {
+    pub async fn now(&self) -> Arc<ServiceSnapshot> {
         let mut known = self.0.lock().await;
         if known.asked.is_none_or(|asked| asked.elapsed() >= FRESH) {
             match fetch().await {
@@ -48,7 +48,7 @@ impl Services {
 
 /// The mesh's services at one time.
 #[derive(Debug, Default)]
-pub struct Book {
+pub struct ServiceSnapshot {
     /// Names of services, and their addresses.
     pub names: Table,
     /// Ready replicas by virtual address and port.
@@ -57,7 +57,7 @@ pub struct Book {
     pub allow_any: bool,
 }
 
-impl Book {
+impl ServiceSnapshot {
     /// Replicas that serve a virtual address' port; none if no service has it.
     pub fn backends(&self, service: SocketAddrV4) -> Option<&[SocketAddr]> {
         self.backends.get(&service).map(Vec::as_slice)
@@ -97,7 +97,7 @@ struct Setting {
     outbound_traffic_policy: String,
 }
 
-async fn fetch() -> Result<Book, String> {
+async fn fetch() -> Result<ServiceSnapshot, String> {
     let services: Vec<Service> = page("/debug/registryz").await?;
     let endpoints: Vec<Endpoints> = page("/debug/endpointz").await?;
     let settings: Vec<Setting> = page("/debug/configz").await?;
@@ -109,7 +109,7 @@ async fn page<T: DeserializeOwned>(path: &str) -> Result<T, String> {
     serde_json::from_str(&answer.body).map_err(|error| format!("{path}: {error}"))
 }
 
-fn book(services: Vec<Service>, endpoints: Vec<Endpoints>, settings: &[Setting]) -> Book {
+fn book(services: Vec<Service>, endpoints: Vec<Endpoints>, settings: &[Setting]) -> ServiceSnapshot {
     let mut ready: HashMap<String, Vec<SocketAddr>> = HashMap::new();
     for Endpoints { service, endpoints } in endpoints {
         let addresses = endpoints.into_iter().filter(|endpoint| endpoint.ready);
@@ -135,7 +135,7 @@ fn book(services: Vec<Service>, endpoints: Vec<Endpoints>, settings: &[Setting])
         names.push(HostEntry { host: service.host, ips, short_name: String::new(), namespace: String::new() });
     }
     let allow_any = settings.iter().any(|s| s.kind == "MeshConfig" && s.outbound_traffic_policy == "ALLOW_ANY");
-    Book { names: Table::new(names, &cluster()), backends, allow_any }
+    ServiceSnapshot { names: Table::new(names, &cluster()), backends, allow_any }
 }
 
 /// What lies below the cluster's domain is known here or nowhere.
@@ -171,7 +171,7 @@ mod tests {
                                                                   {"address": "10.244.1.2", "port": 8080, "ready": false}]},
         {"service": "db.shop.svc.cluster.local:5432", "endpoints": [{"address": "10.244.1.3", "port": 5432, "ready": true}]}]"#;
 
-    fn read(settings: &str) -> Book {
+    fn read(settings: &str) -> ServiceSnapshot {
         let parse = "the pages of a control plane";
         let (services, endpoints) =
             (serde_json::from_str(REGISTRY).expect(parse), serde_json::from_str(ENDPOINTS).expect(parse));
@@ -202,6 +202,6 @@ mod tests {
             true,
         );
         check(r#"[{"kind": "MeshConfig", "outbound_traffic_policy": "REGISTRY_ONLY"}]"#, false);
-        assert!(!Book::default().allow_any);
+        assert!(!ServiceSnapshot::default().allow_any);
     }
 }

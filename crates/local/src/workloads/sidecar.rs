@@ -7,7 +7,7 @@ use evenkeel_api::kubernetes::PodTemplate;
 use evenkeel_base::{Diagnostic, Diagnostics, Span};
 
 use super::{ENVOY_PATH_ANNOTATION, ENVOY_VARIABLE, INJECT_ANNOTATION, PROXY_ANNOTATION, SCOPE_ANNOTATION, Sidecar};
-use crate::egress::ground::MACHINE_NAMES;
+use crate::egress::rules::MACHINE_NAMES;
 use crate::tools::find_program;
 
 /// What a template asks for; none, with a finding, if there is no such proxy.

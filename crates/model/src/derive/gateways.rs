@@ -131,7 +131,7 @@ fn admit(mut server: Server, own: &Gateway, others: &[Gateway], diagnostics: &mu
         );
         return None;
     }
-    if let Some((_, first)) = on_port.first().filter(|_| class(&server) == Class::Tcp) {
+    if let Some((_, first)) = on_port.first().filter(|_| class(&server) == PortUse::Tcp) {
         let message = format!("port {} is already served; this server is ignored", server.port);
         diagnostics.push(
             Diagnostic::error("port-conflict", server.origin.clone(), message)
@@ -140,7 +140,7 @@ fn admit(mut server: Server, own: &Gateway, others: &[Gateway], diagnostics: &mu
         );
         return None;
     }
-    let tls = class(&server) == Class::Tls;
+    let tls = class(&server) == PortUse::Tls;
     let port = server.port;
     server.hosts.retain(|host| {
         let same = |s: &&(&Gateway, &Server)| s.1.hosts.iter().any(|h| h.host == host.host);
@@ -173,17 +173,17 @@ fn selectors_meet(a: &Labels, b: &Labels) -> bool {
 
 /// What can share a port.
 #[derive(PartialEq)]
-enum Class {
+enum PortUse {
     Http,
     Tls,
     Tcp,
 }
 
-fn class(server: &Server) -> Class {
+fn class(server: &Server) -> PortUse {
     match server.protocol {
-        ServerProtocol::Http => Class::Http,
-        ServerProtocol::Https | ServerProtocol::Tls => Class::Tls,
-        ServerProtocol::Tcp => Class::Tcp,
+        ServerProtocol::Http => PortUse::Http,
+        ServerProtocol::Https | ServerProtocol::Tls => PortUse::Tls,
+        ServerProtocol::Tcp => PortUse::Tcp,
     }
 }
 

@@ -30,7 +30,7 @@ use std::sync::Arc;
 use evenkeel_api::Object;
 use evenkeel_base::{Diagnostic, Diagnostics, ObjectRef, SourceId};
 
-use self::run::Outcome;
+use self::run::StepOutcome;
 use self::step::{Step, Tables};
 use self::tracking::Tracker;
 use crate::address_book::Allotment;
@@ -182,7 +182,7 @@ impl Builder {
     }
 
     fn run(&mut self, step: Step) {
-        let Outcome { reads, found } = run::run(&step, &mut self.tables, &mut self.tracker, &self.defaults);
+        let StepOutcome { reads, found } = run::run(&step, &mut self.tables, &mut self.tracker, &self.defaults);
         self.note(&step, found);
         match reads {
             Some(reads) => self.tracker.done(step, reads),

@@ -27,7 +27,7 @@ type ServiceKey = (Arc<str>, Arc<str>);
 /// All objects.
 #[derive(Debug, Default)]
 pub(super) struct Objects {
-    sources: BTreeMap<SourceId, Told>,
+    sources: BTreeMap<SourceId, SourceObjects>,
     pub(super) statuses: Statuses,
     /// All of one id, the one in force first.
     claims: BTreeMap<ObjectKey, Vec<Placed>>,
@@ -44,7 +44,7 @@ pub(super) struct Objects {
 
 /// What a source has told.
 #[derive(Debug, Default)]
-struct Told {
+struct SourceObjects {
     entries: HashMap<Address, (EntryId, Vec<Arc<Object>>)>,
     /// While it tells all it has once more: what it has not told again so far.
     untold: Option<HashSet<Address>>,
@@ -63,7 +63,7 @@ impl Objects {
             created: id.created(),
             objects: objects.clone(),
         };
-        let all = |told: &Told| SourceEvent::Snapshot(told.entries.iter().map(entry).collect());
+        let all = |told: &SourceObjects| SourceEvent::Snapshot(told.entries.iter().map(entry).collect());
         self.sources.iter().map(|(source, told)| (source.clone(), all(told))).collect()
     }
 

@@ -7,7 +7,7 @@ use super::tracking::{Cx, Key, Tracker};
 use crate::MeshConfig;
 
 /// What came of a step.
-pub(super) struct Outcome {
+pub(super) struct StepOutcome {
     /// What it has read; `None`: there is nothing left that it could be about.
     pub reads: Option<Vec<Key>>,
     /// What is to be said of the objects.
@@ -15,10 +15,10 @@ pub(super) struct Outcome {
 }
 
 /// Does one step. `defaults` are the settings that a ConfigMap does not override.
-pub(super) fn run(step: &Step, tables: &mut Tables, tracker: &mut Tracker, defaults: &MeshConfig) -> Outcome {
+pub(super) fn run(step: &Step, tables: &mut Tables, tracker: &mut Tracker, defaults: &MeshConfig) -> StepOutcome {
     let mut run = Run { tables, tracker, defaults, reads: Vec::new(), found: Diagnostics::new() };
     let keep = step.run(&mut run);
-    Outcome { reads: keep.then_some(run.reads), found: run.found }
+    StepOutcome { reads: keep.then_some(run.reads), found: run.found }
 }
 
 /// A step at work. The function that does it says whether it has anything left to be about.

@@ -12,13 +12,13 @@ use crate::Status;
 /// The objects that have a status. Where all come from files there is none, and nothing is done here.
 #[derive(Debug, Default)]
 pub(super) struct Statuses {
-    objects: HashMap<ObjectRef, Known>,
+    objects: HashMap<ObjectRef, ObjectState>,
     /// Of which the generation or a finding is another than last time.
     touched: BTreeSet<ObjectRef>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct ObjectState {
     /// `None`: it is gone.
     generation: Option<i64>,
     /// The steps that have said something about it.

@@ -124,7 +124,7 @@ impl<'t> Cx<'t> {
 /// The steps there are, what each has read, and which are due.
 #[derive(Debug, Default)]
 pub(super) struct Tracker {
-    steps: Vec<Option<Done>>,
+    steps: Vec<Option<CompletedStep>>,
     free: Vec<u32>,
     numbers: HashMap<Step, u32>,
     /// Numbers of the steps that read something, ascending.
@@ -134,7 +134,7 @@ pub(super) struct Tracker {
 }
 
 #[derive(Debug)]
-struct Done {
+struct CompletedStep {
     step: Step,
     reads: Box<[Key]>,
 }
@@ -207,7 +207,7 @@ impl Tracker {
     }
 
     fn add(&mut self, step: Step) -> u32 {
-        let done = Done { step: step.clone(), reads: Box::default() };
+        let done = CompletedStep { step: step.clone(), reads: Box::default() };
         let number = match self.free.pop() {
             Some(number) => number,
             None => {

@@ -23,7 +23,7 @@ const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
 const INJECT: &str = "sidecar.istio.io/inject";
 
 /// Two Services by their hosts, the one that is overruled first, and the number of its port.
-type Odds = (Hostname, Hostname, u16);
+type PortConflict = (Hostname, Hostname, u16);
 
 /// Workloads and where they are found.
 #[derive(Debug, Default)]
@@ -31,8 +31,8 @@ pub(super) struct Table {
     workloads: BTreeMap<Pod, Arc<Workload>>,
     members: HashMap<ServiceKey, BTreeSet<Pod>>,
     by_address: BTreeMap<IpAddr, BTreeSet<Pod>>,
-    conflicts: BTreeMap<Odds, BTreeMap<Pod, Diagnostic>>,
-    odds: HashMap<Pod, Vec<Odds>>,
+    conflicts: BTreeMap<PortConflict, BTreeMap<Pod, Diagnostic>>,
+    odds: HashMap<Pod, Vec<PortConflict>>,
     changed: BTreeSet<Pod>,
     changed_addresses: BTreeSet<IpAddr>,
 }
@@ -113,7 +113,7 @@ fn services_of(cx: &Cx<'_>, pod: &Object) -> Vec<Arc<Service>> {
 }
 
 /// Two Services that lead to one port but say different protocols: only one can be right. Detection copes with all.
-fn conflicts(workload: &Workload) -> BTreeMap<Odds, Diagnostic> {
+fn conflicts(workload: &Workload) -> BTreeMap<PortConflict, Diagnostic> {
     let mut found = BTreeMap::new();
     // One service cannot be at odds with another if there is none.
     if workload.services.len() < 2 {
@@ -146,7 +146,7 @@ fn conflicts(workload: &Workload) -> BTreeMap<Odds, Diagnostic> {
 }
 
 /// What the first workload that finds two Services at odds says of it.
-fn conflict(cx: &Cx<'_>, odds: &Odds) -> Option<Diagnostic> {
+fn conflict(cx: &Cx<'_>, odds: &PortConflict) -> Option<Diagnostic> {
     let conflicts = &cx.read(Fact::Conflict(odds.0.as_str(), odds.1.as_str(), odds.2)).workloads.conflicts;
     let finding = conflicts.get(odds)?.values().next()?.clone();
     let owner = cx.services_of(&odds.0).iter().find(|(_, service)| service.origin == finding.span);
@@ -202,7 +202,7 @@ impl Table {
     fn set_conflicts(&mut self, pod: &Pod, workload: Option<&Workload>, tracker: &mut Tracker) {
         let new = workload.map(conflicts).unwrap_or_default();
         let old = self.odds.remove(pod).unwrap_or_default();
-        let touched: BTreeSet<Odds> = old.iter().chain(new.keys()).cloned().collect();
+        let touched: BTreeSet<PortConflict> = old.iter().chain(new.keys()).cloned().collect();
         for odds in &old {
             if let Some(said) = self.conflicts.get_mut(odds) {
                 said.remove(pod);

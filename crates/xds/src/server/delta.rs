@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::interest::Interest;
-use super::response::{Response, Wire};
+use super::response::{Response, WireProtocol};
 use super::state::{Nonce, State};
 use super::{Announcement, RequestError, Status};
 use crate::evenkeel::Report;
@@ -89,7 +89,7 @@ impl Stream {
             return Some(Response::listing_request(listed.into_iter()));
         }
         let push = self.state.next_push(now, false)?;
-        Some(Response::new(Wire::Delta, push, &self.announcement))
+        Some(Response::new(WireProtocol::Delta, push, &self.announcement))
     }
 
     /// When to poll again though nothing has happened.

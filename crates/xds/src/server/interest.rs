@@ -15,22 +15,22 @@ use crate::{Difference, ResourceSet, ResourceType};
 
 /// What a stream asks for. The stream keeps it up to date; clones are the same.
 #[derive(Debug, Clone, Default)]
-pub struct Interest(Arc<Noted>);
+pub struct Interest(Arc<InterestState>);
 
 #[derive(Debug, Default)]
-struct Noted {
-    asked: Mutex<[Asked; ResourceType::ALL.len()]>,
+struct InterestState {
+    asked: Mutex<[TypeInterest; ResourceType::ALL.len()]>,
     /// The streams it is one of, and which.
     among: Option<(Interests, u64)>,
 }
 
 /// What many streams ask for, by name. Clones are the same.
 #[derive(Debug, Clone, Default)]
-pub struct Interests(Arc<Mutex<[Askers; ResourceType::ALL.len()]>>);
+pub struct Interests(Arc<Mutex<[Subscribers; ResourceType::ALL.len()]>>);
 
 /// Who asks for resources of one type, by the streams' numbers.
 #[derive(Debug, Default)]
-struct Askers {
+struct Subscribers {
     /// Those that ask for everything, or for so many names that these are not listed here.
     wide: BTreeSet<u64>,
     /// The others that ask for any.
@@ -41,7 +41,7 @@ struct Askers {
 
 /// What is asked for of one type.
 #[derive(Debug, Clone, Default)]
-struct Asked {
+struct TypeInterest {
     wildcard: bool,
     names: OrdSet<Arc<str>>,
     /// What most other names are told apart by without a look at any of these; `None`: they are too many for that.
@@ -54,7 +54,7 @@ struct Filter([u64; Filter::WORDS]);
 
 /// Every name under which a client may see that two sets differ: those of the resources, and those they answer to.
 #[derive(Debug, Clone)]
-pub struct Touched(Arc<[Key]>);
+pub struct ChangedNames(Arc<[Key]>);
 
 /// One of these names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,7 +67,7 @@ struct Key {
     hash: u64,
 }
 
-impl Touched {
+impl ChangedNames {
     /// Whether the two sets are the same.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -81,7 +81,7 @@ impl Touched {
 
 impl Interest {
     /// Whether the stream may have something to say to its client now that these names are touched.
-    pub fn concerned_by(&self, touched: &Touched) -> bool {
+    pub fn concerned_by(&self, touched: &ChangedNames) -> bool {
         let asked = lock(&self.0.asked);
         touched.0.iter().any(|key| {
             let of = &asked[key.kind.index()];
@@ -99,8 +99,11 @@ impl Interest {
             if same_names && of.wildcard == subscription.wildcard {
                 continue;
             }
-            let mut now =
-                Asked { wildcard: subscription.wildcard, names: subscription.names().clone(), filter: of.filter };
+            let mut now = TypeInterest {
+                wildcard: subscription.wildcard,
+                names: subscription.names().clone(),
+                filter: of.filter,
+            };
             if !same_names {
                 now.filter = Filter::of(&now.names);
             }
@@ -112,12 +115,12 @@ impl Interest {
     }
 }
 
-impl Drop for Noted {
+impl Drop for InterestState {
     fn drop(&mut self) {
         let Some((all, stream)) = &self.among else { return };
         let asked = self.asked.get_mut().unwrap_or_else(PoisonError::into_inner);
         for (askers, of) in lock(&all.0).iter_mut().zip(asked) {
-            askers.replace(*stream, of, &Asked::default());
+            askers.replace(*stream, of, &TypeInterest::default());
         }
     }
 }
@@ -125,12 +128,12 @@ impl Drop for Noted {
 impl Interests {
     /// What one more stream asks for; nothing yet.
     pub fn of(&self, stream: u64) -> Interest {
-        Interest(Arc::new(Noted { asked: Mutex::default(), among: Some((self.clone(), stream)) }))
+        Interest(Arc::new(InterestState { asked: Mutex::default(), among: Some((self.clone(), stream)) }))
     }
 
     /// The streams that may be concerned now that these names are touched, and perhaps a few more:
     /// [`concerned_by`](Interest::concerned_by) tells. In order, each once.
-    pub fn concerned_by(&self, touched: &Touched) -> Vec<u64> {
+    pub fn concerned_by(&self, touched: &ChangedNames) -> Vec<u64> {
         let all = lock(&self.0);
         let mut streams = Vec::new();
         // A change touches many names of one type: who is concerned by any of them is taken in once.
@@ -154,18 +157,18 @@ impl Interests {
     }
 }
 
-impl Asked {
+impl TypeInterest {
     /// Whether its names are too many to be listed one by one.
     fn is_wide(&self) -> bool {
         self.wildcard || self.names.len() > Filter::MAX_NAMES
     }
 }
 
-impl Askers {
+impl Subscribers {
     /// Follows what a stream asks for.
-    fn replace(&mut self, stream: u64, before: &Asked, now: &Asked) {
+    fn replace(&mut self, stream: u64, before: &TypeInterest, now: &TypeInterest) {
         let nothing = OrdSet::new();
-        let listed = |of: &Asked| if of.is_wide() { nothing.clone() } else { of.names.clone() };
+        let listed = |of: &TypeInterest| if of.is_wide() { nothing.clone() } else { of.names.clone() };
         let (old, new) = (listed(before), listed(now));
         for item in old.diff(&new) {
             match item {
@@ -305,7 +308,7 @@ mod tests {
                 }
                 let all = Interests::default();
                 let (interest, _other) = (all.of(7), all.of(8));
-                let touched = Touched(Arc::new([Key::new(touched.0, &touched.1.into())]));
+                let touched = ChangedNames(Arc::new([Key::new(touched.0, &touched.1.into())]));
                 assert!(!interest.concerned_by(&touched) && all.concerned_by(&touched).is_empty(), "before it asks");
                 interest.note(&subscriptions);
                 assert_eq!(interest.concerned_by(&touched), expected, "{kind} {wildcard} {names:?} {touched:?}");
@@ -358,7 +361,7 @@ mod tests {
                 interest.note(subscriptions);
             }
             let of = if random.below(50) == 0 { "80/*.h".to_owned() } else { format!("80/h{}", random.below(150)) };
-            let touched = Touched(Arc::new([Key::new(kind, &of.into())]));
+            let touched = ChangedNames(Arc::new([Key::new(kind, &of.into())]));
             let candidates = all.concerned_by(&touched);
             for (number, (interest, _)) in &streams {
                 let is_one = interest.concerned_by(&touched);

@@ -26,7 +26,7 @@ mod subscription;
 #[cfg(test)]
 mod tests;
 
-pub use interest::{Interest, Interests, Touched};
+pub use interest::{ChangedNames, Interest, Interests};
 pub use refusal::{REOFFER_FIRST, REOFFER_MAX};
 pub use response::{Announcement, Response};
 pub use service::{AdsServer, AdsService};

@@ -10,7 +10,7 @@ use prost::Message as _;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 
 use super::state::Push;
-use super::subscription::{Change, Offer};
+use super::subscription::{Change, OfferedResource};
 use crate::evenkeel::ListingRequest;
 use crate::pb::envoy::config::core::v3::ControlPlane;
 use crate::pb::envoy::service::discovery::v3::{self as discovery, DeltaDiscoveryResponse, DiscoveryResponse};
@@ -39,7 +39,7 @@ pub struct Announcement {
 
 /// Which of the two protocols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wire {
+pub(super) enum WireProtocol {
     Delta,
     Sotw,
 }
@@ -47,21 +47,21 @@ pub(super) enum Wire {
 /// One response, to be encoded.
 #[derive(Debug)]
 pub struct Response {
-    form: Form,
-    resources: Vec<Offer>,
-    head: Head,
+    form: ResponseFormat,
+    resources: Vec<OfferedResource>,
+    head: ResponseHead,
 }
 
 /// How resources are written.
 #[derive(Clone, Copy, Debug)]
-struct Form {
-    wire: Wire,
+struct ResponseFormat {
+    wire: WireProtocol,
     causes: bool,
 }
 
 /// All fields of a response but the resources.
 #[derive(Debug)]
-enum Head {
+enum ResponseHead {
     Encoded(Vec<u8>),
     /// Encoded when it is the response's turn: it may name much that is gone, and many streams' responses may wait.
     Delta(DeltaHead),
@@ -78,32 +78,34 @@ struct DeltaHead {
 }
 
 impl Response {
-    pub(super) fn new(wire: Wire, push: Push, announcement: &Announcement) -> Self {
+    pub(super) fn new(wire: WireProtocol, push: Push, announcement: &Announcement) -> Self {
         let Push { change, nonce, generation, listing } = push;
         let Change { kind, added, removed, absent } = change;
         let identifier = announcement.identifier.clone();
         let (head, resources) = match wire {
-            Wire::Delta => {
+            WireProtocol::Delta => {
                 let head = DeltaHead { kind, generation, nonce, removed, absent, identifier };
-                (Head::Delta(head), added)
+                (ResponseHead::Delta(head), added)
             }
-            Wire::Sotw => {
+            WireProtocol::Sotw => {
                 let listed = |listing: crate::resource_set::TypeSet| {
-                    let offer =
-                        |resource: &Arc<Resource>| Offer { asked: resource.name.clone(), resource: resource.clone() };
+                    let offer = |resource: &Arc<Resource>| OfferedResource {
+                        asked: resource.name.clone(),
+                        resource: resource.clone(),
+                    };
                     listing.resources.values().map(offer).collect()
                 };
-                let resources: Vec<Offer> = listing.map_or(added, listed);
+                let resources: Vec<OfferedResource> = listing.map_or(added, listed);
                 // Equal content has an equal version, from whichever server it comes.
                 let held = resources.iter().map(|offer| (&*offer.asked, offer.resource.version.to_string()));
                 let version_info = format!("{:016x}", crate::digest::of(held));
                 let (type_url, nonce) = (kind.type_url().to_owned(), nonce.to_string());
                 let control_plane = control_plane(&identifier);
                 let head = DiscoveryResponse { version_info, type_url, nonce, control_plane, ..Default::default() };
-                (Head::Encoded(head.encode_to_vec()), resources)
+                (ResponseHead::Encoded(head.encode_to_vec()), resources)
             }
         };
-        Self { form: Form { wire, causes: announcement.causes }, resources, head }
+        Self { form: ResponseFormat { wire, causes: announcement.causes }, resources, head }
     }
 
     /// A request for a listing of all that is held of these types, to a client that sends reports.
@@ -112,8 +114,8 @@ impl Response {
         let resource = discovery::Resource { resource: Some(crate::pack(&request)), ..Default::default() };
         let type_url = crate::type_url::REPORT.to_owned();
         let head = DeltaDiscoveryResponse { resources: vec![resource], type_url, ..Default::default() };
-        let form = Form { wire: Wire::Delta, causes: false };
-        Self { form, resources: Vec::new(), head: Head::Encoded(head.encode_to_vec()) }
+        let form = ResponseFormat { wire: WireProtocol::Delta, causes: false };
+        Self { form, resources: Vec::new(), head: ResponseHead::Encoded(head.encode_to_vec()) }
     }
 
     /// Its bytes, with gRPC's prefix, piece by piece.
@@ -127,12 +129,12 @@ impl Response {
             pending
         };
         let pending = match head {
-            Head::Encoded(bytes) => {
+            ResponseHead::Encoded(bytes) => {
                 let mut pending = begin(bytes.len());
                 pending.extend_from_slice(&bytes);
                 pending
             }
-            Head::Delta(head) => {
+            ResponseHead::Delta(head) => {
                 let message = head.message();
                 let gone_len = |name: &Arc<str>| string_len(REMOVED, name.len());
                 let mut pending = begin(message.encoded_len() + head.gone().map(gone_len).sum::<usize>());
@@ -151,24 +153,24 @@ impl Response {
     }
 }
 
-impl Form {
+impl ResponseFormat {
     /// The name, if it is not the resource's own: it follows the resource's own bytes, and the cause follows it.
-    fn other_name(self, offer: &Offer) -> Option<&str> {
-        (self.wire == Wire::Delta && offer.asked != offer.resource.name).then_some(&*offer.asked)
+    fn other_name(self, offer: &OfferedResource) -> Option<&str> {
+        (self.wire == WireProtocol::Delta && offer.asked != offer.resource.name).then_some(&*offer.asked)
     }
 
     fn tells_cause(self) -> bool {
-        self.wire == Wire::Delta && self.causes
+        self.wire == WireProtocol::Delta && self.causes
     }
 
-    fn body(self, offer: &Offer) -> Bytes {
+    fn body(self, offer: &OfferedResource) -> Bytes {
         match self.wire {
-            Wire::Delta => offer.resource.encoded(),
-            Wire::Sotw => offer.resource.encoded_any(),
+            WireProtocol::Delta => offer.resource.encoded(),
+            WireProtocol::Sotw => offer.resource.encoded_any(),
         }
     }
 
-    fn trailer(self, offer: &Offer) -> Bytes {
+    fn trailer(self, offer: &OfferedResource) -> Bytes {
         let mut trailer = BytesMut::new();
         if let Some(name) = self.other_name(offer) {
             // Of a field given twice the last counts.
@@ -182,17 +184,17 @@ impl Form {
         trailer.freeze()
     }
 
-    fn message_len(self, offer: &Offer) -> usize {
+    fn message_len(self, offer: &OfferedResource) -> usize {
         let body = match self.wire {
-            Wire::Delta => offer.resource.encoded_len(),
-            Wire::Sotw => offer.resource.encoded_any_len(),
+            WireProtocol::Delta => offer.resource.encoded_len(),
+            WireProtocol::Sotw => offer.resource.encoded_any_len(),
         };
         let name = self.other_name(offer).map_or(0, |name| string_len(NAME, name.len()));
         let cause = if self.tells_cause() { offer.resource.metadata_len() } else { 0 };
         body + name + cause
     }
 
-    fn field_len(self, offer: &Offer) -> usize {
+    fn field_len(self, offer: &OfferedResource) -> usize {
         string_len(RESOURCES, self.message_len(offer))
     }
 }
@@ -242,8 +244,8 @@ fn put_string(field: u32, text: &str, out: &mut BytesMut) {
 /// A response's bytes in pieces.
 #[derive(Debug)]
 pub(super) struct Pieces {
-    form: Form,
-    resources: Vec<Offer>,
+    form: ResponseFormat,
+    resources: Vec<OfferedResource>,
     next: usize,
     pending: BytesMut,
     /// A large resource, to follow what is pending.
@@ -294,13 +296,13 @@ mod tests {
     use super::*;
     use crate::{Any, Cause};
 
-    fn offer(asked: &str, name: &str, bytes: usize) -> Offer {
+    fn offer(asked: &str, name: &str, bytes: usize) -> OfferedResource {
         let any = Any { type_url: ResourceType::Route.type_url().into(), value: vec![7; bytes] };
         let resource = Resource::new(name, &any).with_cause(Cause { generation: 3, time_us: 4 });
-        Offer { asked: asked.into(), resource: Arc::new(resource) }
+        OfferedResource { asked: asked.into(), resource: Arc::new(resource) }
     }
 
-    fn push(added: Vec<Offer>) -> Push {
+    fn push(added: Vec<OfferedResource>) -> Push {
         let (removed, absent) = (vec!["gone".into()], vec!["ghost".into()]);
         let change = Change { kind: ResourceType::VirtualHost, added, removed, absent };
         Push { change, nonce: 5, generation: 3, listing: None }
@@ -312,7 +314,7 @@ mod tests {
         let offers = || vec![offer("r/a", "r/a", 10), offer("r/alias", "r/big", 100_000), offer("r/z", "r/z", 0)];
         let sent = offers();
         let shared = sent[1].resource.encoded();
-        let response = Response::new(Wire::Delta, push(sent), &announcement);
+        let response = Response::new(WireProtocol::Delta, push(sent), &announcement);
         let pieces: Vec<Bytes> = response.into_pieces().collect();
         assert!(pieces.iter().any(|piece| piece.as_ptr() == shared.as_ptr() && piece.len() == shared.len()));
         let all = pieces.concat();
@@ -329,7 +331,7 @@ mod tests {
             (vec!["gone".into()], "5".into(), "evenkeel/test".into())
         );
 
-        let response = Response::new(Wire::Sotw, push(offers()), &Announcement::default());
+        let response = Response::new(WireProtocol::Sotw, push(offers()), &Announcement::default());
         let read = DiscoveryResponse::decode(&*response.encode_to_vec()).unwrap();
         assert_eq!(read.resources.len(), 3);
         assert_eq!(read.resources[1], offers()[1].resource.any());
@@ -339,7 +341,7 @@ mod tests {
     #[test]
     fn small_resources_travel_together() {
         let offers = (0..1000).map(|index| offer(&format!("r/{index}"), &format!("r/{index}"), 100)).collect();
-        let response = Response::new(Wire::Delta, push(offers), &Announcement::default());
+        let response = Response::new(WireProtocol::Delta, push(offers), &Announcement::default());
         let pieces: Vec<Bytes> = response.into_pieces().collect();
         assert!(pieces.len() < 20, "{}", pieces.len());
     }

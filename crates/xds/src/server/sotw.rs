@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::interest::Interest;
-use super::response::{Response, Wire};
+use super::response::{Response, WireProtocol};
 use super::state::{Nonce, State};
 use super::{Announcement, RequestError, Status};
 use crate::pb::envoy::service::discovery::v3::DiscoveryRequest;
@@ -73,7 +73,7 @@ impl Stream {
     /// The next response to send, until there is none.
     pub fn poll_response(&mut self, now: Duration) -> Option<Response> {
         let push = self.state.next_push(now, true)?;
-        Some(Response::new(Wire::Sotw, push, &self.announcement))
+        Some(Response::new(WireProtocol::Sotw, push, &self.announcement))
     }
 
     /// When to poll again though nothing has happened.

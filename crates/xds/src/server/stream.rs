@@ -51,11 +51,11 @@ pub struct Session {
 
 /// What a client is to hold, as its stream sees it.
 pub enum Resources {
-    /// Given with the notice.
-    Given(watch::Receiver<Arc<ResourceSet>>),
-    /// Asked for: where many streams hold nearly the same, nobody replaces it for each.
-    Asked {
-        /// What it is now.
+    /// The value arrives with the notification.
+    Watched(watch::Receiver<Arc<ResourceSet>>),
+    /// Fetched after a notification: where many streams hold nearly the same, nobody has to replace the value of each.
+    Polled {
+        /// Returns the current value.
         now: Box<dyn FnMut() -> Arc<ResourceSet> + Send>,
         /// Tells the stream to look. Its sender is gone when the stream is to end.
         notice: watch::Receiver<()>,
@@ -66,8 +66,8 @@ impl Resources {
     /// What the client is to hold now. Notices before this are done with.
     pub fn look(&mut self) -> Arc<ResourceSet> {
         match self {
-            Self::Given(resources) => resources.borrow_and_update().clone(),
-            Self::Asked { now, notice } => {
+            Self::Watched(resources) => resources.borrow_and_update().clone(),
+            Self::Polled { now, notice } => {
                 notice.mark_unchanged();
                 now()
             }
@@ -77,8 +77,8 @@ impl Resources {
     /// Until there is a notice; false when the stream is to end.
     async fn changed(&mut self) -> bool {
         let changed = match self {
-            Self::Given(resources) => resources.changed().await,
-            Self::Asked { notice, .. } => notice.changed().await,
+            Self::Watched(resources) => resources.changed().await,
+            Self::Polled { notice, .. } => notice.changed().await,
         };
         changed.is_ok()
     }
@@ -86,7 +86,7 @@ impl Resources {
 
 impl From<watch::Receiver<Arc<ResourceSet>>> for Resources {
     fn from(resources: watch::Receiver<Arc<ResourceSet>>) -> Self {
-        Self::Given(resources)
+        Self::Watched(resources)
     }
 }
 

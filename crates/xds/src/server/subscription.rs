@@ -40,7 +40,7 @@ pub(super) struct Subscription {
     name_bytes: usize,
     /// What the client holds, as far as it wants it and `behind` says nothing else.
     seen: TypeSet,
-    behind: BTreeMap<Arc<str>, Behind>,
+    behind: BTreeMap<Arc<str>, PendingName>,
     pub refusals: Refusals,
     /// Nonce of the response sent last, answered or not.
     pub last_nonce: u64,
@@ -53,7 +53,7 @@ pub(super) struct Subscription {
 
 /// A name for which `seen` does not say what the client holds.
 #[derive(Clone, Copy, Debug)]
-struct Behind {
+struct PendingName {
     held: Held,
     /// To be sent even if the client holds this version.
     forced: bool,
@@ -92,7 +92,7 @@ pub(super) struct InFlight {
 
 /// One resource of a response, under the name the client asked for it by.
 #[derive(Clone, Debug)]
-pub(super) struct Offer {
+pub(super) struct OfferedResource {
     pub asked: Arc<str>,
     pub resource: Arc<Resource>,
 }
@@ -101,7 +101,7 @@ pub(super) struct Offer {
 #[derive(Debug)]
 pub(super) struct Change {
     pub kind: ResourceType,
-    pub added: Vec<Offer>,
+    pub added: Vec<OfferedResource>,
     pub removed: Vec<Arc<str>>,
     /// Asked for, and there is no such thing.
     pub absent: Vec<Arc<str>>,
@@ -114,7 +114,7 @@ impl Change {
 }
 
 /// How a client's holdings differ from the target in one name.
-struct Gap<'a> {
+struct NameDiff<'a> {
     name: &'a Arc<str>,
     held: Held,
     target: Option<&'a Arc<Resource>>,
@@ -174,10 +174,10 @@ impl Subscription {
         // The set's own copy of the name, where it has one: thousands of streams ask for the same.
         let name = target.resources.get_key_value(name).map_or_else(|| Arc::from(name), |(name, _)| name.clone());
         if !self.wildcard {
-            self.behind.insert(name.clone(), Behind { held: Held::Nothing, forced: false });
+            self.behind.insert(name.clone(), PendingName { held: Held::Nothing, forced: false });
         } else if self.held(&name) == Held::Nothing {
             // Not among all there is: by this name it was not asked for before.
-            self.behind.entry(name.clone()).or_insert(Behind { held: Held::Nothing, forced: false });
+            self.behind.entry(name.clone()).or_insert(PendingName { held: Held::Nothing, forced: false });
         }
         self.name_bytes += cost(&name);
         self.names.insert(name);
@@ -193,7 +193,7 @@ impl Subscription {
             Held::Version(_) | Held::Unknown => Held::Unknown,
         };
         self.refusals.forget(&name);
-        self.behind.insert(name, Behind { held, forced: true });
+        self.behind.insert(name, PendingName { held, forced: true });
     }
 
     /// Takes a name out.
@@ -277,12 +277,12 @@ impl Subscription {
             for (name, resource) in target.resources.iter().filter(|(name, _)| !self.names.contains(*name)) {
                 let held = held_of(name);
                 if !agrees(held, Some(resource)) {
-                    self.behind.insert(name.clone(), Behind { held, forced: false });
+                    self.behind.insert(name.clone(), PendingName { held, forced: false });
                 }
             }
             for (name, held) in &announced {
                 if !target.resources.contains_key(*name) && !self.names.contains(*name) {
-                    self.behind.insert((*name).into(), Behind { held: *held, forced: false });
+                    self.behind.insert((*name).into(), PendingName { held: *held, forced: false });
                 }
             }
         }
@@ -290,7 +290,7 @@ impl Subscription {
             let held = held_of(name);
             match agrees(held, target.lookup(self.kind, name)) {
                 true => _ = self.behind.remove(name),
-                false => _ = self.behind.insert(name.clone(), Behind { held, forced: false }),
+                false => _ = self.behind.insert(name.clone(), PendingName { held, forced: false }),
             }
         }
     }
@@ -316,7 +316,7 @@ impl Subscription {
         }
         let held = self.held(name);
         if matches!(held, Held::Version(_) | Held::Unknown) {
-            self.behind.insert(name.clone(), Behind { held, forced: true });
+            self.behind.insert(name.clone(), PendingName { held, forced: true });
         }
     }
 
@@ -324,20 +324,20 @@ impl Subscription {
     /// it has: until then it shows the refusal.
     pub fn withdraw(&mut self, name: &Arc<str>) {
         if self.wants(name) {
-            self.behind.insert(name.clone(), Behind { held: self.held(name), forced: true });
+            self.behind.insert(name.clone(), PendingName { held: self.held(name), forced: true });
         }
     }
 
     /// Notes that the client holds something else under a name than was thought.
     pub fn correct(&mut self, name: &Arc<str>, held: Held) {
         if self.wants(name) || !matches!(held, Held::Nothing) {
-            self.behind.insert(name.clone(), Behind { held, forced: false });
+            self.behind.insert(name.clone(), PendingName { held, forced: false });
         }
     }
 
     /// All names in which the client's holdings differ from the target, those that are held back included.
-    fn gaps<'a>(&'a self, target: &'a TypeSet) -> impl Iterator<Item = Gap<'a>> {
-        let known = self.behind.iter().map(|(name, behind)| Gap {
+    fn gaps<'a>(&'a self, target: &'a TypeSet) -> impl Iterator<Item = NameDiff<'a>> {
+        let known = self.behind.iter().map(|(name, behind)| NameDiff {
             name,
             held: behind.held,
             target: self.target(target, name),
@@ -353,7 +353,7 @@ impl Subscription {
             .flatten()
             .filter(move |d| all && self.wants(d.name) && !(named && self.names.contains(d.name)))
             .filter(|d| !self.behind.contains_key(d.name))
-            .map(|d| Gap {
+            .map(|d| NameDiff {
                 name: d.name,
                 held: d.old.map_or(Held::Nothing, |old| Held::Version(old.version)),
                 target: d.new,
@@ -366,13 +366,13 @@ impl Subscription {
     }
 
     /// Names asked for that another resource, or none, answers to now.
-    fn renamed<'a>(&'a self, target: &'a TypeSet) -> Vec<Gap<'a>> {
+    fn renamed<'a>(&'a self, target: &'a TypeSet) -> Vec<NameDiff<'a>> {
         let affected = affected(&self.names, differences(self.kind, &self.seen.resources, &target.resources));
         let gap = |name: &'a Arc<str>| {
             let (old, new) = (self.seen.lookup(self.kind, name), target.lookup(self.kind, name));
             let differs = old.map(|r| r.version) != new.map(|r| r.version) && !self.behind.contains_key(name);
             let held = old.map_or(Held::Absent, |old| Held::Version(old.version));
-            differs.then_some(Gap { name, held, target: new, forced: false })
+            differs.then_some(NameDiff { name, held, target: new, forced: false })
         };
         affected.into_iter().filter_map(gap).collect()
     }
@@ -404,7 +404,7 @@ impl Subscription {
 
     /// Whether something is to be sent that the client holds nothing of, refused versions aside.
     pub fn owes_first(&self, target: &TypeSet) -> bool {
-        let owed = |gap: Gap<'_>| {
+        let owed = |gap: NameDiff<'_>| {
             gap.target.is_some()
                 && matches!(gap.held, Held::Nothing | Held::Absent)
                 && !self.refusals.holds_back(gap.name, gap.target)
@@ -442,14 +442,14 @@ impl Subscription {
     fn take_all(&mut self, target: &TypeSet, allowed: Allowed<'_>) -> (Change, InFlight) {
         let mut change = Change { kind: self.kind, added: Vec::new(), removed: Vec::new(), absent: Vec::new() };
         let mut besides = Vec::new();
-        let mut left: Vec<(Arc<str>, Behind)> = Vec::new();
+        let mut left: Vec<(Arc<str>, PendingName)> = Vec::new();
         let mut bytes = 0;
         for gap in self.gaps(target) {
             let held_back = self.refusals.holds_back(gap.name, gap.target)
                 || (gap.target.is_none() && gap.held != Held::Nothing && !(allowed.removals)())
                 || bytes > MAX_RESPONSE_BYTES;
             if held_back {
-                left.push((gap.name.clone(), Behind { held: gap.held, forced: gap.forced }));
+                left.push((gap.name.clone(), PendingName { held: gap.held, forced: gap.forced }));
                 continue;
             }
             bytes += gap.target.map_or(0, |resource| resource.encoded_len());
@@ -471,7 +471,7 @@ impl Subscription {
         let mut besides = Vec::new();
         for name in names {
             let Some(behind) = self.behind.get(name).copied() else { continue };
-            let gap = Gap { name, held: behind.held, target: self.target(target, name), forced: behind.forced };
+            let gap = NameDiff { name, held: behind.held, target: self.target(target, name), forced: behind.forced };
             if !gap.is_one() || (gap.target.is_none() && !(allowed.removals)()) {
                 continue;
             }
@@ -484,11 +484,11 @@ impl Subscription {
                 Some(resource) if self.seen_as(name) == Some(resource.version) => _ = self.behind.remove(name),
                 Some(resource) => {
                     let held = Held::Version(resource.version);
-                    self.behind.insert(name.clone(), Behind { held, forced: false });
+                    self.behind.insert(name.clone(), PendingName { held, forced: false });
                 }
                 None => {
                     let held = if self.names.contains(name) { Held::Absent } else { Held::Nothing };
-                    self.behind.insert(name.clone(), Behind { held, forced: false });
+                    self.behind.insert(name.clone(), PendingName { held, forced: false });
                 }
             }
         }
@@ -589,7 +589,7 @@ impl InFlight {
     }
 }
 
-impl Gap<'_> {
+impl NameDiff<'_> {
     /// Whether there is something to say at all.
     fn is_one(&self) -> bool {
         match (self.target, self.held) {
@@ -603,7 +603,7 @@ impl Gap<'_> {
     fn put_into(&self, change: &mut Change) {
         match (self.target, self.held) {
             (Some(resource), _) => {
-                change.added.push(Offer { asked: self.name.clone(), resource: resource.clone() });
+                change.added.push(OfferedResource { asked: self.name.clone(), resource: resource.clone() });
             }
             (None, Held::Nothing | Held::Absent) => change.absent.push(self.name.clone()),
             (None, _) => change.removed.push(self.name.clone()),

@@ -18,7 +18,7 @@ const PLACES: usize = 24;
 
 /// What stood for the field in one place of the last block.
 #[derive(Debug, Clone, Copy)]
-enum Last {
+enum LastField {
     /// A literal.
     Other,
     /// This index of the static table.
@@ -35,7 +35,7 @@ pub(crate) struct Encoder {
     index: Index,
     /// Empty until the first field is encoded.
     seen: Box<[u32]>,
-    last: Vec<Last>,
+    last: Vec<LastField>,
     /// Of the next field in this block.
     place: usize,
     /// What this side uses at most, whatever the peer allows.
@@ -107,37 +107,37 @@ impl Encoder {
     #[inline]
     fn last_time(&self, place: usize, name: &[u8], value: &[u8]) -> Option<u32> {
         match *self.last.get(place)? {
-            Last::Other => None,
-            Last::Static(index) => {
+            LastField::Other => None,
+            LastField::Static(index) => {
                 let (known, with) = static_table::ENTRIES.get(usize::from(index).checked_sub(1)?)?;
                 (with.as_bytes() == value && known.as_bytes() == name).then_some(u32::from(index))
             }
-            Last::Entry(number) => self.index_of(number, name, Some(value)),
+            LastField::Entry(number) => self.index_of(number, name, Some(value)),
         }
     }
 
     /// Appends a field that was not in the same place before.
-    fn anew(&mut self, out: &mut Vec<u8>, name: &[u8], value: &[u8]) -> Last {
+    fn anew(&mut self, out: &mut Vec<u8>, name: &[u8], value: &[u8]) -> LastField {
         let pair = hash(name, Some(value));
         if let Some((index, number)) = self.find(pair, name, Some(value)) {
             integer::encode(out, 0x80, 7, index);
-            return Last::Entry(number);
+            return LastField::Entry(number);
         }
         let name_index = match static_table::find(name, value) {
             Found::Pair(index) => {
                 integer::encode(out, 0x80, 7, index);
-                return Last::Static(index as u8);
+                return LastField::Static(index as u8);
             }
             Found::Name(index) => Some(index),
             Found::Nothing => self.find(hash(name, None), name, None).map(|(index, _)| index),
         };
         if self.is_worth_indexing(pair, name, value, name_index) {
             literal(out, 0x40, 6, name_index.unwrap_or(0), name, value, true);
-            Last::Entry(self.insert(pair, name, value))
+            LastField::Entry(self.insert(pair, name, value))
         } else {
             // Not to be sent again, so the time for Huffman would not pay.
             literal(out, 0, 4, name_index.unwrap_or(0), name, value, false);
-            Last::Other
+            LastField::Other
         }
     }
 

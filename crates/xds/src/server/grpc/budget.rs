@@ -49,12 +49,12 @@ impl Budget {
 
 /// What one stream has of a budget; given back when dropped.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(super) struct BudgetShare {
     budget: Arc<Budget>,
     bytes: usize,
 }
 
-impl Share {
+impl BudgetShare {
     /// Nothing yet.
     pub(super) fn of(budget: Arc<Budget>) -> Self {
         Self { budget, bytes: 0 }
@@ -76,7 +76,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for BudgetShare {
     fn drop(&mut self) {
         self.budget.give_back(self.bytes);
     }
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn a_part_takes_of_the_whole_and_no_more_than_it_may() {
         let whole = Budget::new(100);
-        let (mut a, mut b) = (Share::of(whole.part(60)), Share::of(whole.part(60)));
+        let (mut a, mut b) = (BudgetShare::of(whole.part(60)), BudgetShare::of(whole.part(60)));
         assert!(a.set(60) && !a.set(61), "its own limit");
         assert!(!b.set(41), "what is left of the whole");
         assert!(b.set(40));

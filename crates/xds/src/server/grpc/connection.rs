@@ -16,11 +16,11 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Re
 use tokio::time::{Instant, Sleep};
 use tonic::{Extensions, Status as GrpcStatus};
 
-use super::budget::{Budget, Share};
+use super::budget::{Budget, BudgetShare};
+use super::calls::{BodyOutcome, Calls, OpenedCall, OtherServices};
 use super::heads;
-use super::life::{Life, Stage};
+use super::lifetime::{ConnectionLifetime, Stage};
 use super::messages::Messages;
-use super::others::{Calls, Opened, Others, Taken};
 use super::outgoing::Outgoing;
 use super::{Client, Limits, MESSAGE_TIMEOUT, Method, OUTPUT_BYTES};
 use crate::server::Response;
@@ -51,14 +51,14 @@ pub(super) struct Connection<IO, S, O> {
     /// The socket or the protocol is at its end.
     closed: bool,
     source: Arc<S>,
-    others: O,
+    other_services: O,
     extensions: Extensions,
     limits: Limits,
     start: Instant,
     alive: Pin<Box<Sleep>>,
     /// The client was asked for a sign of life.
     pinged: bool,
-    life: Option<Life>,
+    lifetime: Option<ConnectionLifetime>,
     /// Why the ADS stream ends, although its client and its source would go on.
     ending: Option<GrpcStatus>,
     /// Ends with the message that has begun on the ADS stream.
@@ -71,7 +71,7 @@ struct Inbox {
     budget: Arc<Budget>,
     ads: Option<Ads>,
     calls: Calls,
-    opened: Vec<Opened>,
+    opened: Vec<OpenedCall>,
     /// Calls there is no memory for.
     overdrawn: Vec<StreamKey>,
     /// Bytes that nobody wants, to be given back to the client's window for the connection.
@@ -101,28 +101,28 @@ struct Ads {
     trailers: Option<Headers>,
 }
 
-impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: Others + 'static> Connection<IO, S, O> {
-    pub(super) fn new(io: IO, source: Arc<S>, others: O, client: Client, limits: Limits) -> Self {
-        let Client { extensions, budget, stranger, expires } = client;
-        let life = match expires {
-            Some(end) => Some(Life::of_certificate(end)),
-            None => stranger.then(Life::of_stranger),
+impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: OtherServices + 'static> Connection<IO, S, O> {
+    pub(super) fn new(io: IO, source: Arc<S>, other_services: O, client: Client, limits: Limits) -> Self {
+        let Client { extensions, budget, anonymous, expires } = client;
+        let lifetime = match expires {
+            Some(end) => Some(ConnectionLifetime::of_certificate(end)),
+            None => anonymous.then(ConnectionLifetime::anonymous),
         };
         Self {
             io,
-            codec: h2::Connection::server(limits.codec(stranger)),
-            inbox: Inbox::new(budget, limits.max_call_bytes, stranger),
+            codec: h2::Connection::server(limits.codec(anonymous)),
+            inbox: Inbox::new(budget, limits.max_call_bytes, anonymous),
             source,
             unread: Vec::new(),
             unflushed: false,
             closed: false,
-            others,
+            other_services,
             extensions,
             start: Instant::now(),
             alive: Box::pin(tokio::time::sleep(limits.keepalive_interval)),
             limits,
             pinged: false,
-            life,
+            lifetime,
             ending: None,
             patience: None,
         }
@@ -255,7 +255,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: Others + 'static> 
             _ = self.codec.respond(ads.key, &head, Framing::Chunked, false);
         }
         for opened in std::mem::take(&mut self.inbox.opened) {
-            self.inbox.calls.start(&self.others, &*self.source, &self.extensions, opened, &mut self.codec);
+            self.inbox.calls.start(&self.other_services, &*self.source, &self.extensions, opened, &mut self.codec);
         }
         for key in std::mem::take(&mut self.inbox.overdrawn) {
             self.codec.reset(key, Reason::ENHANCE_YOUR_CALM);
@@ -372,14 +372,14 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: Others + 'static> 
     /// Ends what has lasted too long; true if something does.
     fn poll_limits(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         let mut ended = self.poll_patience(cx);
-        while let Some(Poll::Ready(stage)) = self.life.as_mut().map(|life| life.poll(cx)) {
+        while let Some(Poll::Ready(stage)) = self.lifetime.as_mut().map(|lifetime| lifetime.poll(cx)) {
             ended = true;
             self.ending = Some(match stage {
-                Stage::Serving | Stage::Leaving => {
+                Stage::Serving | Stage::Draining => {
                     self.codec.shutdown();
                     GrpcStatus::unavailable("what authenticates the client ends soon: connect again")
                 }
-                Stage::Over => {
+                Stage::Closed => {
                     self.codec.goaway(Reason::NO_ERROR, b"");
                     self.closed = true;
                     GrpcStatus::unauthenticated("what authenticated the client has ended")
@@ -425,7 +425,7 @@ impl Ads {
             key,
             method,
             head: Some(Box::new(std::mem::take(head))),
-            messages: Messages::new(Share::of(budget.clone())),
+            messages: Messages::new(BudgetShare::of(budget.clone())),
             late: false,
             served: false,
             ended,
@@ -437,8 +437,8 @@ impl Ads {
 }
 
 impl Inbox {
-    fn new(budget: Arc<Budget>, max_call_bytes: usize, stranger: bool) -> Self {
-        let calls = Calls::new(budget.clone(), max_call_bytes, stranger);
+    fn new(budget: Arc<Budget>, max_call_bytes: usize, anonymous: bool) -> Self {
+        let calls = Calls::new(budget.clone(), max_call_bytes, anonymous);
         Self { budget, ads: None, calls, opened: Vec::new(), overdrawn: Vec::new(), unwanted: 0, heard: false }
     }
 }
@@ -450,7 +450,7 @@ impl Sink for Inbox {
             Some(method) if self.ads.is_none() => {
                 self.ads = Some(Ads::new(key, method, head, meta.end, &self.budget));
             }
-            _ => self.opened.push(Opened::new(key, head, meta, &mut self.calls)),
+            _ => self.opened.push(OpenedCall::new(key, head, meta, &mut self.calls)),
         }
     }
 
@@ -461,9 +461,9 @@ impl Sink for Inbox {
                 ads.ended |= end;
             }
             _ => match self.calls.data(key, data, end) {
-                Taken::Yes => {}
-                Taken::Unknown => self.unwanted += data.len(),
-                Taken::NoMemory => self.overdrawn.push(key),
+                BodyOutcome::Yes => {}
+                BodyOutcome::Unknown => self.unwanted += data.len(),
+                BodyOutcome::NoMemory => self.overdrawn.push(key),
             },
         }
     }
@@ -485,7 +485,7 @@ where
     R: Message + Default,
     IO: AsyncRead + AsyncWrite + Unpin + Send,
     S: Source,
-    O: Others + 'static,
+    O: OtherServices + 'static,
 {
     async fn next(&mut self) -> Result<Option<R>, GrpcStatus> {
         loop {

@@ -3,7 +3,7 @@
 use prost::Message;
 use tonic::Status as GrpcStatus;
 
-use super::budget::Share;
+use super::budget::BudgetShare;
 use super::shape;
 
 /// Bytes of a message's prefix: a flag and the length.
@@ -22,14 +22,14 @@ pub(super) struct Messages {
     start: usize,
     /// Bytes that came and were not given back to the client's window.
     owed: usize,
-    share: Share,
+    share: BudgetShare,
     /// There was no memory for what came; nothing more is kept.
     refused: bool,
 }
 
 impl Messages {
     /// Nothing has come. Memory for much comes out of `share`.
-    pub(super) fn new(share: Share) -> Self {
+    pub(super) fn new(share: BudgetShare) -> Self {
         Self { buffer: Vec::new(), start: 0, owed: 0, share, refused: false }
     }
 
@@ -116,7 +116,7 @@ mod tests {
     use crate::server::grpc::Budget;
 
     fn messages() -> Messages {
-        Messages::new(Share::of(Budget::new(1024 * 1024)))
+        Messages::new(BudgetShare::of(Budget::new(1024 * 1024)))
     }
 
     fn framed(messages: &[&str]) -> Vec<u8> {
@@ -184,7 +184,7 @@ mod tests {
     fn unfinished_messages_hold_no_more_than_the_budget() {
         const MAX: usize = 16 * 1024 * 1024;
         let budget = Budget::new(256 * 1024);
-        let stream = || Messages::new(Share::of(budget.clone()));
+        let stream = || Messages::new(BudgetShare::of(budget.clone()));
         let begin = [&[0][..], &15_000_000_u32.to_be_bytes(), &[7; 16 * 1024 - 5]].concat();
         let mut streams: Vec<Messages> = (0..100).map(|_| stream()).collect();
         // What every stream may have costs nothing; what goes beyond is counted, and refused to those that come too late.

@@ -12,11 +12,11 @@
 //! ```
 
 mod budget;
+mod calls;
 mod connection;
 mod heads;
-mod life;
+mod lifetime;
 mod messages;
-mod others;
 mod outgoing;
 mod shape;
 
@@ -29,8 +29,8 @@ use tokio::sync::watch;
 use tonic::Extensions;
 
 pub use budget::Budget;
+pub use calls::OtherServices;
 use connection::Connection;
-pub use others::Others;
 
 use super::service::{DELTA_METHOD, SOTW_METHOD};
 use super::stream::{self, Source};
@@ -44,12 +44,12 @@ const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
 const OUTPUT_BYTES: usize = 64 * 1024;
 
 /// Streams at a time of a client that has shown no certificate: it has one thing to ask for.
-const STRANGER_STREAMS: u32 = 4;
+const ANONYMOUS_STREAMS: u32 = 4;
 /// Bytes a client without a certificate may send before some were taken, on all its streams: the least HTTP/2 allows. All
 /// that such a connection can make the server keep is this, a header block and a TLS record.
-const STRANGER_WINDOW_BYTES: u32 = 65_535;
+const ANONYMOUS_WINDOW_BYTES: u32 = 65_535;
 /// Largest header list of a client without a certificate, in bytes: a token, which has a few KiB, and little else.
-const STRANGER_HEADER_BYTES: u32 = 32 * 1024;
+const ANONYMOUS_HEADER_BYTES: u32 = 32 * 1024;
 /// How long a message may take from its first byte to its last.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -61,7 +61,7 @@ pub struct Client {
     /// What its unfinished messages may hold, together with those of its other connections.
     pub budget: Arc<Budget>,
     /// The port authenticates clients and this one has shown nothing: its windows are small, and it is not served for long.
-    pub stranger: bool,
+    pub anonymous: bool,
     /// When what authenticates it ends. It is asked to come again before, and not served beyond.
     pub expires: Option<SystemTime>,
 }
@@ -82,7 +82,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    fn codec(&self, stranger: bool) -> h2::Options {
+    fn codec(&self, anonymous: bool) -> h2::Options {
         let known = h2::Options {
             max_concurrent_streams: self.max_streams,
             initial_stream_window_size: STREAM_WINDOW_BYTES,
@@ -91,13 +91,13 @@ impl Limits {
             quantum_bytes: OUTPUT_BYTES,
             ..h2::Options::default()
         };
-        match stranger {
+        match anonymous {
             false => known,
             true => h2::Options {
-                max_concurrent_streams: STRANGER_STREAMS,
-                initial_stream_window_size: STRANGER_WINDOW_BYTES,
-                initial_connection_window_size: STRANGER_WINDOW_BYTES,
-                max_header_list_bytes: STRANGER_HEADER_BYTES,
+                max_concurrent_streams: ANONYMOUS_STREAMS,
+                initial_stream_window_size: ANONYMOUS_WINDOW_BYTES,
+                initial_connection_window_size: ANONYMOUS_WINDOW_BYTES,
+                max_header_list_bytes: ANONYMOUS_HEADER_BYTES,
                 ..known
             },
         }
@@ -125,21 +125,21 @@ impl Method {
 #[derive(Debug)]
 pub struct Server<S, O> {
     source: Arc<S>,
-    others: O,
+    other_services: O,
     limits: Limits,
     stop: watch::Receiver<bool>,
 }
 
-impl<S: Source, O: Others + 'static> Server<S, O> {
+impl<S: Source, O: OtherServices + 'static> Server<S, O> {
     /// ADS from `source`, everything else by `others`. When `stop` becomes true, or its sender is gone, clients are
     /// asked to leave.
-    pub fn new(source: Arc<S>, others: O, limits: Limits, stop: watch::Receiver<bool>) -> Self {
-        Self { source, others, limits, stop }
+    pub fn new(source: Arc<S>, other_services: O, limits: Limits, stop: watch::Receiver<bool>) -> Self {
+        Self { source, other_services, limits, stop }
     }
 
     /// Serves one connection to its end.
     pub async fn serve(&self, io: impl AsyncRead + AsyncWrite + Unpin + Send, client: Client) {
-        let mut connection = Connection::new(io, self.source.clone(), self.others.clone(), client, self.limits);
+        let mut connection = Connection::new(io, self.source.clone(), self.other_services.clone(), client, self.limits);
         let mut stop = self.stop.clone();
         let mut stopping = false;
         while !connection.is_closed() {

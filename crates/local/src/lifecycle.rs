@@ -1,5 +1,5 @@
 //! Whether a program has started, and whether it is alive: startup and liveness probes, and what is done at the beginning and the end
-//! of its life. Whether it is ready is for [`crate::probe::Verdict`].
+//! of its life. Whether it is ready is for [`crate::probe::ReadinessCounter`].
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::probe::{Inside, Probe};
+use crate::probe::{Probe, ProbeContext};
 use crate::process::{Phase, State};
 
 /// Longest time something at the beginning of a program's life may take.
@@ -17,7 +17,7 @@ const POST_START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What is asked of a program, and done with it, besides its readiness.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Care {
+pub struct Lifecycle {
     /// Until this has been answered once nothing else is asked; a program that never answers is started again.
     pub startup: Option<Probe>,
     /// A program that does not answer is started again.
@@ -48,7 +48,7 @@ pub enum Hook {
 
 impl Hook {
     /// Does it, within a time; the error says why it failed.
-    pub async fn run(&self, inside: &Inside<'_>, within: Duration) -> Result<(), String> {
+    pub async fn run(&self, inside: &ProbeContext<'_>, within: Duration) -> Result<(), String> {
         match self {
             Self::Exec(command) => inside.run(command, within).await,
             Self::Get { port, path } => inside.get(*port, path, &[], within).await.map(drop),
@@ -71,30 +71,36 @@ impl Hook {
 
 /// How a program is.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Vital {
+pub enum ProgramState {
     /// It may be asked whether it is ready.
-    Well,
+    Started,
     /// It has not started yet.
     Starting(String),
     /// It is to be started again.
-    Ill(String),
+    Failed(String),
 }
 
 /// The present process of a program, and what it has answered.
 #[derive(Debug)]
-pub struct Vitals {
+pub struct ProcessProbes {
     process: u32,
     since: Instant,
-    startup: Option<Asked>,
-    liveness: Option<Asked>,
-    ill: bool,
+    startup: Option<ProbeState>,
+    liveness: Option<ProbeState>,
+    failed: bool,
 }
 
-impl Vitals {
+impl ProcessProbes {
     /// Of a process that has just been started.
-    pub fn of(care: &Care, process: u32, now: Instant) -> Self {
-        let asked = |probe: &Option<Probe>| probe.clone().map(|probe| Asked::new(probe, now));
-        Self { process, since: now, startup: asked(&care.startup), liveness: asked(&care.liveness), ill: false }
+    pub fn of(lifecycle: &Lifecycle, process: u32, now: Instant) -> Self {
+        let state = |probe: &Option<Probe>| probe.clone().map(|probe| ProbeState::new(probe, now));
+        Self {
+            process,
+            since: now,
+            startup: state(&lifecycle.startup),
+            liveness: state(&lifecycle.liveness),
+            failed: false,
+        }
     }
 
     /// The process.
@@ -108,43 +114,43 @@ impl Vitals {
     }
 
     /// Asks what is due. `Ill` is said once.
-    pub async fn ask(&mut self, inside: &Inside<'_>) -> Vital {
-        if self.ill {
-            return Vital::Starting("is being started again".to_owned());
+    pub async fn ask(&mut self, inside: &ProbeContext<'_>) -> ProgramState {
+        if self.failed {
+            return ProgramState::Starting("is being started again".to_owned());
         }
-        if let Some(asked) = &mut self.startup {
-            match asked.ask("startup probe", inside).await {
-                Seen::Nothing(reason) => return Vital::Starting(reason),
-                Seen::Failed(reason) => return self.fall_ill(reason),
-                Seen::Answered => {}
+        if let Some(state) = &mut self.startup {
+            match state.ask("startup probe", inside).await {
+                ProbeResult::Pending(reason) => return ProgramState::Starting(reason),
+                ProbeResult::Failed(reason) => return self.fail(reason),
+                ProbeResult::Succeeded => {}
             }
             // Liveness counts from now on.
             self.startup = None;
-            self.liveness = self.liveness.take().map(|asked| Asked::new(asked.probe, Instant::now()));
+            self.liveness = self.liveness.take().map(|state| ProbeState::new(state.probe, Instant::now()));
         }
-        if let Some(asked) = &mut self.liveness
-            && let Seen::Failed(reason) = asked.ask("liveness probe", inside).await
+        if let Some(state) = &mut self.liveness
+            && let ProbeResult::Failed(reason) = state.ask("liveness probe", inside).await
         {
-            return self.fall_ill(reason);
+            return self.fail(reason);
         }
-        Vital::Well
+        ProgramState::Started
     }
 
-    fn fall_ill(&mut self, reason: String) -> Vital {
-        self.ill = true;
-        Vital::Ill(reason)
+    fn fail(&mut self, reason: String) -> ProgramState {
+        self.failed = true;
+        ProgramState::Failed(reason)
     }
 
     /// The time until something is to be asked.
     pub fn pause(&self, now: Instant) -> Option<Duration> {
-        let due = [&self.startup, &self.liveness].into_iter().flatten().map(|asked| asked.due).min();
+        let due = [&self.startup, &self.liveness].into_iter().flatten().map(|state| state.due).min();
         due.map(|due| due.saturating_duration_since(now))
     }
 }
 
 /// One probe of one process.
 #[derive(Debug)]
-struct Asked {
+struct ProbeState {
     probe: Probe,
     due: Instant,
     misses: u32,
@@ -153,44 +159,46 @@ struct Asked {
 
 /// What a probe has come to.
 #[derive(Debug, PartialEq, Eq)]
-enum Seen {
+enum ProbeResult {
     /// Nothing yet, or it was not due.
-    Nothing(String),
-    Answered,
+    Pending(String),
+    Succeeded,
     /// So often that it counts.
     Failed(String),
 }
 
-impl Asked {
+impl ProbeState {
     fn new(probe: Probe, now: Instant) -> Self {
-        Self { due: now + probe.initial_delay, probe, misses: 0, last: "not asked yet".to_owned() }
+        Self { due: now + probe.initial_delay, probe, misses: 0, last: "not state yet".to_owned() }
     }
 
-    async fn ask(&mut self, what: &str, inside: &Inside<'_>) -> Seen {
+    async fn ask(&mut self, what: &str, inside: &ProbeContext<'_>) -> ProbeResult {
         if self.due > Instant::now() {
-            return Seen::Nothing(format!("{what}: {}", self.last));
+            return ProbeResult::Pending(format!("{what}: {}", self.last));
         }
         let answer = self.probe.ask(inside).await;
         self.note(what, answer, Instant::now())
     }
 
-    fn note(&mut self, what: &str, answer: Result<(), String>, now: Instant) -> Seen {
+    fn note(&mut self, what: &str, answer: Result<(), String>, now: Instant) -> ProbeResult {
         self.due = now + self.probe.period;
         let Err(reason) = answer else {
             self.misses = 0;
-            return Seen::Answered;
+            return ProbeResult::Succeeded;
         };
         self.misses = self.misses.saturating_add(1);
         self.last = reason;
         match self.misses >= self.probe.failures {
-            true => Seen::Failed(format!("{what} failed {} times: {}; it is started again", self.misses, self.last)),
-            false => Seen::Nothing(format!("{what}: {}", self.last)),
+            true => {
+                ProbeResult::Failed(format!("{what} failed {} times: {}; it is started again", self.misses, self.last))
+            }
+            false => ProbeResult::Pending(format!("{what}: {}", self.last)),
         }
     }
 }
 
 /// Does what is to be done at the beginning, beside everything else.
-pub async fn post_start(hook: &Hook, inside: &Inside<'_>) {
+pub async fn post_start(hook: &Hook, inside: &ProbeContext<'_>) {
     if let Err(reason) = hook.run(inside, POST_START_TIMEOUT).await {
         tracing::warn!(%reason, "postStart failed");
     }
@@ -216,22 +224,25 @@ mod tests {
     use super::*;
     use crate::probe::Check;
 
-    fn asked(failures: u32) -> (Asked, Instant) {
+    fn state(failures: u32) -> (ProbeState, Instant) {
         let now = Instant::now();
         let probe = Probe { failures, initial_delay: Duration::from_secs(5), ..Probe::new(Check::Tcp(1)) };
-        (Asked::new(probe, now), now)
+        (ProbeState::new(probe, now), now)
     }
 
     #[test]
     fn failures_in_a_row_count_and_the_first_question_waits() {
-        let (mut asked, now) = asked(2);
-        assert_eq!(asked.due, now + Duration::from_secs(5));
+        let (mut state, now) = state(2);
+        assert_eq!(state.due, now + Duration::from_secs(5));
         let miss = || Err("refused".to_owned());
-        assert_eq!(asked.note("liveness probe", miss(), now), Seen::Nothing("liveness probe: refused".to_owned()));
-        assert_eq!(asked.due, now + Duration::from_secs(1));
-        assert_eq!(asked.note("liveness probe", Ok(()), now), Seen::Answered);
-        assert!(matches!(asked.note("liveness probe", miss(), now), Seen::Nothing(_)));
+        assert_eq!(
+            state.note("liveness probe", miss(), now),
+            ProbeResult::Pending("liveness probe: refused".to_owned())
+        );
+        assert_eq!(state.due, now + Duration::from_secs(1));
+        assert_eq!(state.note("liveness probe", Ok(()), now), ProbeResult::Succeeded);
+        assert!(matches!(state.note("liveness probe", miss(), now), ProbeResult::Pending(_)));
         let failed = "liveness probe failed 2 times: refused; it is started again".to_owned();
-        assert_eq!(asked.note("liveness probe", miss(), now), Seen::Failed(failed));
+        assert_eq!(state.note("liveness probe", miss(), now), ProbeResult::Failed(failed));
     }
 }

@@ -1,9 +1,9 @@
 //! How a replica that takes requests leaves without losing one: nobody sends it new ones, then those it has are answered.
 //!
 //! 1. It is not ready any more, which its Pod object says; the control plane takes its endpoints away.
-//! 2. Every proxy that used them has acknowledged that ([`unknown`]).
+//! 2. Every proxy that used them has acknowledged that ([`wait_until_unused`]).
 //! 3. Its sidecar asks whoever still has a connection to go (`/drain_listeners`), while the program serves as ever; when
-//!    nobody is left, or the time is over, the program is told to end ([`drained`]).
+//!    nobody is left, or the time is over, the program is told to end ([`drain`]).
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -17,9 +17,9 @@ use crate::namespace::Namespace;
 use crate::programs::CONTROL_DEBUG;
 
 /// How long proxies may take to acknowledge that an endpoint is gone; one that does not answer must not keep it for ever.
-const FORGET_LIMIT: Duration = Duration::from_secs(5);
+const ACK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time between two looks.
-const LOOK_PERIOD: Duration = Duration::from_millis(20);
+const POLL_PERIOD: Duration = Duration::from_millis(20);
 /// The sidecar's admin port.
 const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 15000);
 /// Asks clients of inbound listeners to go, and goes on accepting.
@@ -29,31 +29,31 @@ const CONNECTIONS: &str = "/stats?filter=_15006.downstream_cx_active";
 
 /// What the control plane says of an address.
 #[derive(Debug, Deserialize)]
-struct Known {
+struct EndpointUse {
     serves: bool,
     behind: Vec<String>,
 }
 
 /// Waits until no proxy sends anything to this address any more, for some time at most.
-pub async fn unknown(address: Ipv4Addr) {
+pub async fn wait_until_unused(address: Ipv4Addr) {
     let path = format!("/debug/endpoint?address={address}");
-    let asked = async {
+    let unused = async {
         loop {
             let answer = Call::get("localhost", &path).send(None, CONTROL_DEBUG).await;
-            let known = answer.ok().and_then(|answer| serde_json::from_str::<Known>(&answer.body).ok());
-            if known.is_some_and(|known| !known.serves && known.behind.is_empty()) {
+            let endpoint = answer.ok().and_then(|answer| serde_json::from_str::<EndpointUse>(&answer.body).ok());
+            if endpoint.is_some_and(|endpoint| !endpoint.serves && endpoint.behind.is_empty()) {
                 return;
             }
-            sleep(LOOK_PERIOD).await;
+            sleep(POLL_PERIOD).await;
         }
     };
-    if timeout_at(Instant::now() + FORGET_LIMIT, asked).await.is_err() {
+    if timeout_at(Instant::now() + ACK_TIMEOUT, unused).await.is_err() {
         tracing::warn!(%address, "not every proxy has said that it sends nothing here any more; going on");
     }
 }
 
 /// Waits until nobody has a connection to the workload any more, for `limit` at most.
-pub async fn drained(namespace: &Namespace, limit: Duration) {
+pub async fn drain(namespace: &Namespace, limit: Duration) {
     let ended = async {
         let told = Call::get("localhost", DRAIN).method(Method::POST).send(Some(namespace), ADMIN).await;
         if let Err(error) = told {
@@ -64,7 +64,7 @@ pub async fn drained(namespace: &Namespace, limit: Duration) {
             if connections(&answer.body) == 0 {
                 return;
             }
-            sleep(LOOK_PERIOD).await;
+            sleep(POLL_PERIOD).await;
         }
     };
     let _ = timeout_at(Instant::now() + limit, ended).await;

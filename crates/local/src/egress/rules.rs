@@ -21,7 +21,7 @@ pub const PLAIN_PORT: u16 = 15098;
 
 /// How a replica gets out of the mesh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Way {
+pub struct EgressAccess {
     /// It has no sidecar: services are found for it here, as a cluster's nodes do it.
     pub plain: bool,
     /// There is a way out of the mesh.
@@ -35,7 +35,7 @@ pub(crate) fn network(address: Ipv4Addr, prefix: u8) -> Ipv4Addr {
 }
 
 /// Addresses and rules in the mesh's own network. Without `open` nothing leads out, and who tries is told at once.
-pub fn lay(tools: &Tools, open: bool) -> Result<(), NetworkError> {
+pub fn install(tools: &Tools, open: bool) -> Result<(), NetworkError> {
     let machine = if open { format!("addr add {MACHINE}/32 dev lo\n") } else { String::new() };
     tools.ip(&format!("addr add {NAME_SERVER}/32 dev lo\n{machine}"))?;
     tools.nft(&ruleset(open))?;
@@ -79,7 +79,7 @@ table ip evenkeel_egress {{
 }
 
 /// Notes that the replica with this address has no sidecar; runs in the mesh's own network.
-pub fn note_plain(address: Ipv4Addr, tools: &Tools) -> Result<(), NetworkError> {
+pub fn add_plain(address: Ipv4Addr, tools: &Tools) -> Result<(), NetworkError> {
     tools.nft(&format!("add element ip evenkeel_egress plain {{ {address} }}\n"))?;
     Ok(())
 }
@@ -89,14 +89,14 @@ pub fn note_plain(address: Ipv4Addr, tools: &Tools) -> Result<(), NetworkError> 
 ///
 /// An attempt that the network swallows would do harm beyond the wait, too: netfilter remembers it for two minutes, as one that is not
 /// to be redirected, and the application's next connection that happens to have the same port would go the same way.
-pub fn sidecar_routes(own: Ipv4Addr, way: Way) -> String {
+pub fn sidecar_routes(own: Ipv4Addr, egress: EgressAccess) -> String {
     let pods = network(BRIDGE_ADDRESS, POD_PREFIX);
     let table = format!("table {PROXY_MARK}\n");
     let via = format!("via {BRIDGE_ADDRESS} dev eth0 src {own} {table}");
     let nowhere =
         [SERVICES, RESERVED].map(|(first, prefix)| format!("route add unreachable {first}/{prefix} {table}")).concat();
     let default =
-        if way.open { format!("route add default {via}") } else { format!("route add unreachable default {table}") };
+        if egress.open { format!("route add default {via}") } else { format!("route add unreachable default {table}") };
     format!(
         "rule add fwmark {PROXY_MARK} lookup {PROXY_MARK}\nroute add {pods}/{POD_PREFIX} dev eth0 src {own} {table}\
          route add {NAME_SERVER} {via}{nowhere}{default}"
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn a_sidecar_reaches_virtual_addresses_of_nobody_in_no_case() {
         for open in [false, true] {
-            let routes = sidecar_routes(Ipv4Addr::new(10, 244, 1, 1), Way { plain: false, open });
+            let routes = sidecar_routes(Ipv4Addr::new(10, 244, 1, 1), EgressAccess { plain: false, open });
             assert!(
                 routes.contains("unreachable 10.96.0.0/12") && routes.contains("unreachable 240.0.0.0/4"),
                 "{routes}"

@@ -15,17 +15,17 @@ use crate::program::Program;
 use crate::replica::Replica;
 
 /// Time between two looks at something that is expected to change.
-pub const LOOK_PERIOD: Duration = Duration::from_millis(10);
+pub const POLL_PERIOD: Duration = Duration::from_millis(10);
 
 /// The running example.
-pub struct Scene<'a> {
+pub struct Example<'a> {
     mesh: &'a Mesh,
     /// What was settled before the start.
     pub plan: &'a Arc<Plan>,
     started: Instant,
 }
 
-impl<'a> Scene<'a> {
+impl<'a> Example<'a> {
     /// The clock of "ready after" starts here.
     pub fn new(mesh: &'a Mesh, plan: &'a Arc<Plan>) -> Self {
         Self { mesh, plan, started: Instant::now() }
@@ -70,12 +70,12 @@ impl<'a> Scene<'a> {
     }
 
     /// A kept-alive connection to the gateway, from the host.
-    pub async fn visit(&self) -> Result<Visit, CallError> {
+    pub async fn visit(&self) -> Result<GatewayConnection, CallError> {
         let Some(port) = self.plan.host_ports.first() else {
             return Err(CallError::Http("no Gateway opens a port".to_owned()));
         };
         let stream = self.plan.callers.connect(port.address).await?;
-        Ok(Visit { session: Session::open(stream).await?, host: port.address.to_string() })
+        Ok(GatewayConnection { session: Session::open(stream).await?, host: port.address.to_string() })
     }
 
     /// Calls `http://host:port/path` from a workload, as its program would: the name is resolved inside.
@@ -112,12 +112,12 @@ impl<'a> Scene<'a> {
 }
 
 /// A visitor's connection to the gateway.
-pub struct Visit {
+pub struct GatewayConnection {
     session: Session,
     host: String,
 }
 
-impl Visit {
+impl GatewayConnection {
     /// One request.
     pub async fn call(&mut self, call: Call) -> Result<Answer, CallError> {
         self.session.call(&Call { host: self.host.clone(), ..call }).await

@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime};
 use tokio::time::{Instant, Sleep};
 
 /// How long a client that showed no certificate is served before it is asked to leave: it came to get one.
-const STRANGER_TIME: Duration = Duration::from_secs(20);
+const ANONYMOUS_TIME: Duration = Duration::from_secs(20);
 /// How long after that what it still has under way may take.
-const STRANGER_GRACE: Duration = Duration::from_secs(10);
+const ANONYMOUS_GRACE: Duration = Duration::from_secs(10);
 /// How long before its certificate ends a client is asked to come again with the next one, at most. It is a tenth of what
 /// was left when it came, if that is less.
 const MAX_NOTICE: Duration = Duration::from_secs(5 * 60);
@@ -22,35 +22,35 @@ pub(super) enum Stage {
     /// It is served.
     Serving,
     /// The client should go on over another.
-    Leaving,
+    Draining,
     /// It ends now.
-    Over,
+    Closed,
 }
 
 /// What limits a connection's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Limit {
+enum LifetimeLimit {
     /// The client's certificate, by the clock on the wall.
     Certificate { leave: SystemTime, end: SystemTime },
     /// The client's patience is not ours.
-    Stranger { since: Instant },
+    Anonymous { since: Instant },
 }
 
-impl Limit {
+impl LifetimeLimit {
     /// The stage, and how long until the next.
     fn stage(self, now: SystemTime, instant: Instant) -> (Stage, Duration) {
         let (to_leave, to_end) = match self {
             Self::Certificate { leave, end } => {
                 (leave.duration_since(now).unwrap_or_default(), end.duration_since(now).unwrap_or_default())
             }
-            Self::Stranger { since } => {
+            Self::Anonymous { since } => {
                 let left = |limit: Duration| limit.saturating_sub(instant.saturating_duration_since(since));
-                (left(STRANGER_TIME), left(STRANGER_TIME + STRANGER_GRACE))
+                (left(ANONYMOUS_TIME), left(ANONYMOUS_TIME + ANONYMOUS_GRACE))
             }
         };
         match (to_leave.is_zero(), to_end.is_zero()) {
-            (_, true) => (Stage::Over, Duration::MAX),
-            (true, _) => (Stage::Leaving, to_end),
+            (_, true) => (Stage::Closed, Duration::MAX),
+            (true, _) => (Stage::Draining, to_end),
             _ => (Stage::Serving, to_leave),
         }
     }
@@ -58,16 +58,16 @@ impl Limit {
 
 /// A connection's life.
 #[derive(Debug)]
-pub(super) struct Life {
-    limit: Limit,
+pub(super) struct ConnectionLifetime {
+    limit: LifetimeLimit,
     stage: Stage,
     timer: Pin<Box<Sleep>>,
 }
 
-impl Life {
+impl ConnectionLifetime {
     /// Of a client without a certificate.
-    pub(super) fn of_stranger() -> Self {
-        Self::new(Limit::Stranger { since: Instant::now() })
+    pub(super) fn anonymous() -> Self {
+        Self::new(LifetimeLimit::Anonymous { since: Instant::now() })
     }
 
     /// Of a client whose certificate is valid until `end`.
@@ -75,14 +75,14 @@ impl Life {
         Self::new(certificate(end, SystemTime::now()))
     }
 
-    fn new(limit: Limit) -> Self {
+    fn new(limit: LifetimeLimit) -> Self {
         // The first poll sets the timer.
         Self { limit, stage: Stage::Serving, timer: Box::pin(tokio::time::sleep(Duration::ZERO)) }
     }
 
     /// Ready with the stage when there is another.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Stage> {
-        while self.stage != Stage::Over && self.timer.as_mut().poll(cx).is_ready() {
+        while self.stage != Stage::Closed && self.timer.as_mut().poll(cx).is_ready() {
             let (stage, next) = self.limit.stage(SystemTime::now(), Instant::now());
             // Rounded up: the timer must not come before the clock.
             self.timer.as_mut().reset(Instant::now() + next.min(CLOCK_CHECK) + Duration::from_millis(1));
@@ -96,9 +96,9 @@ impl Life {
     }
 }
 
-fn certificate(end: SystemTime, now: SystemTime) -> Limit {
+fn certificate(end: SystemTime, now: SystemTime) -> LifetimeLimit {
     let left = end.duration_since(now).unwrap_or_default();
-    Limit::Certificate { leave: end.checked_sub((left / 10).min(MAX_NOTICE)).unwrap_or(end), end }
+    LifetimeLimit::Certificate { leave: end.checked_sub((left / 10).min(MAX_NOTICE)).unwrap_or(end), end }
 }
 
 #[cfg(test)]
@@ -116,16 +116,16 @@ mod tests {
         let seconds = Duration::from_secs;
         check(86_400, 0, Stage::Serving, seconds(86_100));
         check(86_400, 86_099, Stage::Serving, seconds(1));
-        check(86_400, 86_100, Stage::Leaving, seconds(300));
-        check(86_400, 86_400, Stage::Over, Duration::MAX);
+        check(86_400, 86_100, Stage::Draining, seconds(300));
+        check(86_400, 86_400, Stage::Closed, Duration::MAX);
         check(100, 89, Stage::Serving, seconds(1));
-        check(100, 90, Stage::Leaving, seconds(10));
+        check(100, 90, Stage::Draining, seconds(10));
         // A clock that jumps over both.
-        check(100, 10_000, Stage::Over, Duration::MAX);
+        check(100, 10_000, Stage::Closed, Duration::MAX);
         // A client that comes again with the old one is let be until its end, nearly.
         check(10, 8, Stage::Serving, seconds(1));
         // It ended before the connection was served.
-        check(0, 0, Stage::Over, Duration::MAX);
+        check(0, 0, Stage::Closed, Duration::MAX);
     }
 
     #[test]
@@ -134,14 +134,14 @@ mod tests {
         let check = |after: Duration, expected: Stage| {
             // Whatever the clock on the wall says.
             for now in [SystemTime::UNIX_EPOCH, SystemTime::now()] {
-                assert_eq!(Limit::Stranger { since }.stage(now, since + after).0, expected, "{after:?}");
+                assert_eq!(LifetimeLimit::Anonymous { since }.stage(now, since + after).0, expected, "{after:?}");
             }
         };
         let second = Duration::from_secs(1);
         check(Duration::ZERO, Stage::Serving);
-        check(STRANGER_TIME - second, Stage::Serving);
-        check(STRANGER_TIME, Stage::Leaving);
-        check(STRANGER_TIME + STRANGER_GRACE - second, Stage::Leaving);
-        check(STRANGER_TIME + STRANGER_GRACE, Stage::Over);
+        check(ANONYMOUS_TIME - second, Stage::Serving);
+        check(ANONYMOUS_TIME, Stage::Draining);
+        check(ANONYMOUS_TIME + ANONYMOUS_GRACE - second, Stage::Draining);
+        check(ANONYMOUS_TIME + ANONYMOUS_GRACE, Stage::Closed);
     }
 }

@@ -21,17 +21,17 @@ use tonic::body::Body;
 use tonic::codegen::Service;
 use tonic::{Extensions, Status as GrpcStatus};
 
-use super::budget::{Budget, Share};
+use super::budget::{Budget, BudgetShare};
 use super::heads;
 use crate::server::stream::Source;
 
 /// What serves all but ADS: tonic's `Routes`.
-pub trait Others:
+pub trait OtherServices:
     Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible, Future: Send> + Clone + Send + Sync
 {
 }
 
-impl<O> Others for O where
+impl<O> OtherServices for O where
     O: Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible, Future: Send>
         + Clone
         + Send
@@ -68,7 +68,7 @@ struct Call {
     waiting: Option<(Bytes, Body)>,
     abort: AbortHandle,
     /// Memory for what may be kept of the request.
-    share: Share,
+    share: BudgetShare,
     received: usize,
 }
 
@@ -93,26 +93,26 @@ impl Calls {
     }
 
     /// Notes a call before its head is looked at, so that its body finds it.
-    pub(super) fn announce(&mut self, key: StreamKey, end: bool) -> Announced {
+    pub(super) fn announce(&mut self, key: StreamKey, end: bool) -> PendingCall {
         let (input, receiver) = mpsc::unbounded_channel();
         let (abort, registration) = AbortHandle::new_pair();
         let taken = Arc::new(AtomicUsize::new(0));
         let body = Incoming { frames: receiver, taken: taken.clone(), took: self.took.clone() };
-        let (input, share) = ((!end).then_some(input), Share::of(self.budget.clone()));
+        let (input, share) = ((!end).then_some(input), BudgetShare::of(self.budget.clone()));
         self.open.insert(key, Call { input, owed: 0, taken, waiting: None, abort, share, received: 0 });
-        Announced { body, registration }
+        PendingCall { body, registration }
     }
 
     /// A piece of a request's body.
-    pub(super) fn data(&mut self, key: StreamKey, data: &[u8], end: bool) -> Taken {
-        let Some(call) = self.open.get_mut(&key) else { return Taken::Unknown };
+    pub(super) fn data(&mut self, key: StreamKey, data: &[u8], end: bool) -> BodyOutcome {
+        let Some(call) = self.open.get_mut(&key) else { return BodyOutcome::Unknown };
         call.owed += data.len();
         call.received = call.received.saturating_add(data.len());
         if !self.withheld {
             self.left += data.len();
         }
         if !call.share.set(call.received.min(self.max_bytes).max(call.owed)) {
-            return Taken::NoMemory;
+            return BodyOutcome::NoMemory;
         }
         // What nobody takes any more is given back below as if it had been taken.
         let sent = call.input.as_ref().is_some_and(|input| input.send(Bytes::copy_from_slice(data)).is_ok());
@@ -122,7 +122,7 @@ impl Calls {
         if end {
             call.input = None;
         }
-        Taken::Yes
+        BodyOutcome::Yes
     }
 
     /// The client is done, or gone.
@@ -134,15 +134,15 @@ impl Calls {
     }
 
     /// Calls the service.
-    pub(super) fn start<O: Others + 'static>(
+    pub(super) fn start<O: OtherServices + 'static>(
         &mut self,
         service: &O,
         source: &impl Source,
         extensions: &Extensions,
-        opened: Opened,
+        opened: OpenedCall,
         codec: &mut h2::Connection,
     ) {
-        let Opened { key, head, announced: Announced { body, registration }, .. } = opened;
+        let OpenedCall { key, head, announced: PendingCall { body, registration }, .. } = opened;
         let Some(mut request) = heads::request(&head, Body::new(body)) else {
             codec.reset(key, Reason::PROTOCOL_ERROR);
             return self.forget(key);
@@ -273,7 +273,7 @@ impl Calls {
 
 /// What became of a piece of a request's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Taken {
+pub(super) enum BodyOutcome {
     /// Its call has it.
     Yes,
     /// There is no such call.
@@ -284,13 +284,13 @@ pub(super) enum Taken {
 
 /// A call whose head has come.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(super) struct OpenedCall {
     pub(super) key: StreamKey,
     pub(super) head: RequestHead,
-    pub(super) announced: Announced,
+    pub(super) announced: PendingCall,
 }
 
-impl Opened {
+impl OpenedCall {
     pub(super) fn new(key: StreamKey, head: &mut RequestHead, meta: RequestMeta, calls: &mut Calls) -> Self {
         Self { key, head: std::mem::take(head), announced: calls.announce(key, meta.end) }
     }
@@ -298,7 +298,7 @@ impl Opened {
 
 /// What a call is started with.
 #[derive(Debug)]
-pub(super) struct Announced {
+pub(super) struct PendingCall {
     body: Incoming,
     registration: futures_util::future::AbortRegistration,
 }
