@@ -79,7 +79,7 @@ pub enum CertificateError {
         wanted: String,
     },
     /// The key or request could not be made.
-    #[error("no key or request could be made: {0}")]
+    #[error("cannot make a key or a signing request: {0}")]
     Request(#[from] rcgen::Error),
 }
 
@@ -137,7 +137,7 @@ impl CertificateRenewer {
             if SystemTime::now() >= self.renew_at {
                 self.obtain().await;
             } else if let Err(error) = self.follow_roots() {
-                tracing::warn!(%error, "the root file is not usable; the roots of before stay");
+                tracing::warn!(%error, "the root file is not usable; the previous roots stay in use");
             }
         }
     }
@@ -187,7 +187,7 @@ impl CertificateRenewer {
         if let Err((path, error)) = &written
             && !self.unwritten
         {
-            tracing::error!(path = %path.display(), %error, "the certificate is not written for programs; trying again");
+            tracing::error!(path = %path.display(), %error, "cannot write the certificate for gRPC programs; trying again");
         }
         self.unwritten = written.is_err();
     }

@@ -73,7 +73,7 @@ fn foreign_file(path: &str, documents: &[Node]) -> Option<Diagnostic> {
     if let (Value::Scalar(_), false) = (&first.value, first.is_null()) {
         return None;
     }
-    let message = "the file holds no Kubernetes object; it is skipped";
+    let message = "the file contains no Kubernetes object and is skipped";
     let finding = Diagnostic::new(Severity::Info, SKIPPED, Span::whole_file(path), message);
     Some(finding.with_help("an object has `apiVersion`, `kind` and `metadata`; `.evenkeelignore` silences this note"))
 }
@@ -138,9 +138,9 @@ pub(crate) fn read_document(document: Node, objects: &mut Vec<Object>, diagnosti
     if diagnostics.len() >= MAX_FINDINGS_PER_FILE {
         // Once is enough to refuse the file.
         if diagnostics.iter().next_back().is_none_or(|last| last.code != "file-not-read") {
-            let message = "there are too many findings before this document; from here on the file is not read";
+            let message = "too many findings: the file is not read from this document on";
             let finding = Diagnostic::error("file-not-read", document.span.clone(), message);
-            diagnostics.push(finding.with_help("correct those first"));
+            diagnostics.push(finding.with_help("correct the earlier findings first"));
         }
         let last = diagnostics.iter().next_back().map(Refusal::of);
         objects.extend(last.into_iter().flat_map(|last| refused::stand_ins(&document, &Arc::new(last))));
@@ -207,7 +207,7 @@ fn read_sound(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagn
             diagnostics.push(Diagnostic::error("unknown-kind", kind_span, message).with_help(help));
         }
         Named::Foreign(help) => {
-            let message = format!("nothing here knows the kind {kind} ({api_version}); this document is ignored");
+            let message = format!("the kind {kind} ({api_version}) is not known; this document is ignored");
             diagnostics.push(Diagnostic::warning("foreign-kind", kind_span, message).with_help(help));
         }
         Named::Unknown(help) => {
@@ -236,7 +236,7 @@ fn read_list(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagno
                             let message = "a List inside a List is not supported";
                             let finding = Diagnostic::error("nested-list", item.span.clone(), message);
                             objects.extend(refused::stand_ins(&item, &Arc::new(Refusal::of(&finding))));
-                            diagnostics.push(finding.with_help("move its items up"));
+                            diagnostics.push(finding.with_help("move its items to the outer List"));
                         }
                         false => read_document(item, objects, diagnostics),
                     }
@@ -247,13 +247,13 @@ fn read_list(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagno
                 let message = format!("`items`: expected a list, found {}", other.type_name());
                 let finding = Diagnostic::error("wrong-type", other.span.clone(), message);
                 objects.extend(refused::stand_ins(&other, &Arc::new(Refusal::of(&finding))));
-                diagnostics.push(finding.with_help("write each object behind `- `"));
+                diagnostics.push(finding.with_help("start each object with `- `"));
             }
             (other, value) => {
                 let message = format!("`{other}`: there is no such field");
                 let finding = Diagnostic::error("unknown-field", entry.key_span, message);
                 objects.extend(refused::stand_ins(&value, &Arc::new(Refusal::of(&finding))));
-                diagnostics.push(finding.with_help("fields here: `items`"));
+                diagnostics.push(finding.with_help("the only field here is `items`"));
             }
         }
     }
@@ -299,7 +299,7 @@ fn read_object(kind: Kind, document: Node, kind_span: Span, cx: &mut Context) ->
 fn read_meta(kind: Kind, node: &Node, cx: &mut Context) -> Option<(Arc<str>, Span, ObjectMeta)> {
     let meta = ObjectMeta::decode(node, cx)?;
     if let (Some(_), false) = (&meta.namespace, kind.is_namespaced()) {
-        let message = format!("a {kind} does not live in a namespace");
+        let message = format!("a {kind} does not belong to a namespace");
         cx.at_field("namespace", |cx| cx.error("bad-value", node.span_of_path("namespace"), message, "remove it"));
     }
     match &meta.name {

@@ -180,7 +180,7 @@ pub(crate) fn named(api_version: &str, kind: &str) -> Named {
         return Named::Later;
     }
     misspelt(group, kind).map_or_else(
-        || Named::Foreign("the other documents apply; `.evenkeelignore` leaves whole files out".to_owned()),
+        || Named::Foreign("the other documents apply; `.evenkeelignore` excludes whole files".to_owned()),
         Named::Unknown,
     )
 }

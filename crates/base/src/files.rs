@@ -66,8 +66,7 @@ pub enum UntrustedError {
     },
     /// It belongs to somebody else.
     #[error(
-        "{} belongs to user {owner}, and this process runs as user {user}: what is in it may be theirs; \
-         run `chown -R {user} {}` if you trust it, or name another", .path.display(), .path.display()
+        "{} belongs to user {owner}, but this process runs as user {user}: its content may come from that user; run `chown -R {user} {}` if you trust it, or choose another directory", .path.display(), .path.display()
     )]
     Owner {
         /// The directory or file.
@@ -79,8 +78,7 @@ pub enum UntrustedError {
     },
     /// Others may put files into it.
     #[error(
-        "{} has mode {mode:04o}: others than its owner may put keys and records into it; run `chmod go-w {}` if you trust \
-         what is there, or name a directory inside it, which is then made for this user alone", .path.display(), .path.display()
+        "{} has mode {mode:04o}: other users than its owner can put keys and records into it; run `chmod go-w {}` if you trust its content, or choose a directory inside it, which is then created for this user only", .path.display(), .path.display()
     )]
     Mode {
         /// The directory or file.

@@ -69,8 +69,8 @@ impl Diagnostics {
             let first = spans.first().map(ToString::to_string).unwrap_or_default();
             let others = match spans.len().saturating_sub(1) {
                 0 => String::new(),
-                1 => " and 1 place more".to_owned(),
-                others => format!(" and {others} places more"),
+                1 => " and 1 more place".to_owned(),
+                others => format!(" and {others} more places"),
             };
             text.push_str(&format!("{severity}[{code}]: {message} ({first}{others})\n"));
         }

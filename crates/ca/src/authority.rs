@@ -91,10 +91,12 @@ pub enum AuthorityError {
         source: IdentityError,
     },
     /// The certificate may not sign others.
-    #[error("{0}: not a certificate authority (basic constraints say so)")]
+    #[error("{0}: not a CA certificate (its basic constraints do not allow signing)")]
     NotAnAuthority(PathBuf),
     /// No chain leads from the signing certificate to a root.
-    #[error("{path}: no chain leads from ca-cert.pem to a root of this file; cert-chain.pem must hold what is between")]
+    #[error(
+        "{path}: no chain leads from ca-cert.pem to a root in this file; cert-chain.pem must hold the intermediate certificates"
+    )]
     Chain {
         /// The roots' file.
         path: PathBuf,

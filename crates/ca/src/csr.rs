@@ -62,7 +62,7 @@ fn describe(names: &[SanType]) -> String {
         SanType::DnsName(text) => format!("DNS `{}`", text.as_str()),
         SanType::Rfc822Name(text) => format!("e-mail `{}`", text.as_str()),
         SanType::IpAddress(address) => format!("IP `{address}`"),
-        _ => "another kind of name".into(),
+        _ => "a name of another kind".into(),
     });
     texts.collect::<Vec<_>>().join(" and ")
 }

@@ -58,7 +58,7 @@ pub enum TokenError {
     #[error("the token is not acceptable: {0}")]
     Malformed(String),
     /// Somebody else made it, or it was changed.
-    #[error("the token's signature is wrong: it was made by another control plane, or changed")]
+    #[error("the token's signature is not valid: another control plane signed the token, or it was changed")]
     Signature,
     /// Its time has passed.
     #[error("the token expired {} s ago", .0.as_secs())]

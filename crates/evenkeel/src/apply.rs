@@ -83,7 +83,7 @@ pub fn run(arguments: &ChangeArguments, change: Change, out: &mut dyn Write) -> 
         writeln!(out, "{} {}", document.resource_name(), outcome.as_str())?;
     }
     if input.documents.is_empty() {
-        writeln!(out, "there is no object to change in what was given")?;
+        writeln!(out, "the input has no objects")?;
         status = 1;
     }
     Ok(status)

@@ -34,7 +34,7 @@ pub fn refusals(objects: &[Object]) -> Diagnostics {
             if told.insert((origin.clone(), message.clone())) {
                 found.push(
                     Diagnostic::error("refused-by-proxy", origin, message)
-                        .with_help("proxies would keep what they had under this name, if anything"),
+                        .with_help("proxies keep the previous resource of this name, if they have one"),
                 );
             }
         }

@@ -81,10 +81,10 @@ fn troubles(page: &Value) -> Vec<String> {
     let waiting = texts("not_ready").map(|name| format!("{name} is not ready\n"));
     let failing = page["failing"].as_array().into_iter().flatten().map(|part| {
         let text = |name: &str| part[name].as_str().unwrap_or_default();
-        let state = if part["runs"] == true { "runs just now" } else { "waits to be started again" };
+        let state = if part["runs"] == true { "is running" } else { "waits to be restarted" };
         let (name, kind, last) = (text("replica"), text("part"), text("last_end"));
         let (times, ago) = (&part["restarts"], &part["seconds_ago"]);
-        format!("{name}: its {kind} ends again and again: restarts: {times}, {state}; {ago} s ago: {last}\n")
+        format!("{name}: its {kind} keeps ending: restarts: {times}, {state}; {ago} s ago: {last}\n")
     });
     written.chain(refusals).chain(waiting).chain(failing).collect()
 }
@@ -215,7 +215,7 @@ fn remarks(name: &str, proxy: &Value) -> Vec<String> {
     let mut remarks = Vec::new();
     if let Some(names) = proxy["divergence"]["names"].as_array() {
         let of = proxy["divergence"]["type"].as_str().unwrap_or_default();
-        remarks.push(format!("{name} held other {of} resources than it was sent; healed: {}\n", list(names.iter())));
+        remarks.push(format!("{name} held other {of} resources than it was sent; corrected: {}\n", list(names.iter())));
     }
     remarks
 }
@@ -303,7 +303,7 @@ NAME         KIND      CDS      LDS   EDS          RDS      VHDS   AGE p50   p99
 gw.shop      router    -        -     -            -        -      -         -        -      envoy 1.40.0     evenkeel/0.1.0 host.1
 web-0.shop   sidecar   SYNCED   -     STALE 12 s   NACKED   -      2.0 ms    4.0 ms   20 s   evenkeel 0.1.0   evenkeel/0.1.0 host.1
 
-gw.shop held other CDS resources than it was sent; healed: a, b
+gw.shop held other CDS resources than it was sent; corrected: a, b
 web-0.shop refuses RDS 80 (from routes.yaml:3:1): no such cluster
 ";
         assert_eq!(table(&[page]), expected);
@@ -364,7 +364,7 @@ web-0.shop refuses RDS 80 (from routes.yaml:3:1): no such cluster
             assert_eq!(troubles(&pages[0]).concat(), expected, "{wanted}");
         };
         check("api", "");
-        let said = "web-5d-a.shop: its program ends again and again: restarts: 5, waits to be started again; 3 s ago: exited with status 7\n";
+        let said = "web-5d-a.shop: its program keeps ending: restarts: 5, waits to be restarted; 3 s ago: exited with status 7\n";
         check("web", said);
         assert_eq!(troubles(&page).len(), 2);
     }

@@ -66,7 +66,7 @@ impl Validation {
         if files.texts().next().is_none() && files.diagnostics().is_empty() {
             let message = "there is nothing to check in this directory";
             let finding = Diagnostic::warning("no-files", Span::whole_file(path.to_string_lossy()), message);
-            self.diagnostics.push(finding.with_help("files are read whose names end in .yaml, .yml or .json"));
+            self.diagnostics.push(finding.with_help("only files whose names end in .yaml, .yml or .json are read"));
         }
         let objects = files.objects();
         self.take(&objects, files.diagnostics());

@@ -80,7 +80,7 @@ impl Accounts {
         }
         let note = reason.map(|error| {
             format!(
-                "programs run as root, though without its capabilities: {error}; start it with sudo from a user who owns {}",
+                "programs run as root, though without root's capabilities: {error}; to avoid that, run `sudo evenkeel up` as the user who owns {}",
                 directory.display()
             )
         });
@@ -162,7 +162,7 @@ impl Accounts {
         }
     }
 
-    /// What the name server and way out gets: nothing of the state directory.
+    /// What the name server and egress gets: nothing of the state directory.
     pub fn of_egress(&mut self) -> ContainerSpec {
         let account = self.next_own();
         let view = View { account, hidden: self.state.clone(), own: Vec::new(), readable: Vec::new() };

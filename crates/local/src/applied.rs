@@ -105,8 +105,9 @@ impl Applied {
         match base == Some(wanted.clone()) {
             true => self.forget(&id)?,
             false if entry.is_none() && entries.len() >= MAX_APPLIED => {
-                let reason =
-                    format!("{MAX_APPLIED} objects are applied already; write some into files of the directory");
+                let reason = format!(
+                    "{MAX_APPLIED} objects are already applied, which is the limit; move some into files of the directory"
+                );
                 return Err(io::Error::other(reason));
             }
             false => self.write(&id, wanted, &digest(base.as_ref()), false)?,

@@ -42,7 +42,7 @@ const DEATH_TIMEOUT: Duration = Duration::from_secs(5);
 pub enum StateError {
     /// Another run holds it.
     #[error(
-        "another `evenkeel up` uses {}{holder}; stop it, or give this one a directory of its own: --state DIR",
+        "another `evenkeel up` uses {}{holder}; stop it, or choose another directory: --state DIR",
         .state.display()
     )]
     Busy {
@@ -266,7 +266,7 @@ pub struct Leftovers {
 
 impl std::fmt::Display for Leftovers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "cleared what an interrupted run left: {} files", self.files)?;
+        write!(f, "removed what an interrupted run left behind: {} files", self.files)?;
         match self.process {
             Some(pid) => write!(f, ", process {pid} and all it had started"),
             None => Ok(()),

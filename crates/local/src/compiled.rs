@@ -88,7 +88,7 @@ impl Compiled {
             news.found.push(finding.clone());
         }
         for (_, gone) in before.iter().filter(|(text, _)| !self.told.contains_key(*text)) {
-            news.settled.push_str(&format!("no longer so: {}: {}\n", gone.span, gone.message));
+            news.settled.push_str(&format!("resolved: {}: {}\n", gone.span, gone.message));
         }
         news
     }
@@ -181,7 +181,7 @@ mod tests {
         let said =
             |news: FindingsDiff| (news.found.iter().map(|one| one.message.clone()).collect::<Vec<_>>(), news.settled);
         assert_eq!(said(compiled.news().await), (vec!["bad a.key".to_owned()], String::new()));
-        let settled = |name: &str| format!("no longer so: gateway.yaml:9:7: bad {name}\n");
+        let settled = |name: &str| format!("resolved: gateway.yaml:9:7: bad {name}\n");
         for (name, text, found, gone) in [
             ("a.key", "good key", None, Some("a.key")),
             ("a.pem", "spoilt", Some("bad a.pem"), None),

@@ -59,7 +59,7 @@ impl Privileges {
         Self { account: None, capabilities: 1 << DAC_READ_SEARCH }
     }
 
-    /// Those of the name server and way out, which listens on port 53.
+    /// Those of the name server and egress, which listens on port 53.
     pub fn of_egress(account: Option<Account>) -> Self {
         Self { account, capabilities: 1 << NET_BIND_SERVICE }
     }

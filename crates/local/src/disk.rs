@@ -44,8 +44,7 @@ impl Disk {
         let state = state.display();
         Some(match reason {
             Some(reason) => format!(
-                "warning: the disk of {state} cannot be written ({reason}): calls go on; logs lose lines, and state stays as it was \
-                 written last, until it can"
+                "warning: the disk of {state} cannot be written ({reason}): traffic continues, but logs lose lines and state is not saved until the disk can be written again"
             ),
             None => format!("the disk of {state} can be written again"),
         })
@@ -59,8 +58,7 @@ impl Disk {
         let state = state.display();
         Some(match full {
             true => format!(
-                "warning: the disk of {state} is full ({free} bytes left): calls go on; logs lose lines, and state (history, \
-                 scopes, addresses, which replicas run) stays as it was written last, until there is space"
+                "warning: the disk of {state} is full ({free} bytes left): traffic continues, but logs lose lines and state (history, scopes, addresses, running replicas) is not saved until there is space"
             ),
             false => format!("the disk of {state} has space again: logs and state are written again"),
         })

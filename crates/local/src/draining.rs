@@ -48,7 +48,7 @@ pub async fn wait_until_unused(address: Ipv4Addr) {
         }
     };
     if timeout_at(Instant::now() + ACK_TIMEOUT, unused).await.is_err() {
-        tracing::warn!(%address, "not every proxy has said that it sends nothing here any more; going on");
+        tracing::warn!(%address, "not every proxy has confirmed that it removed this endpoint; continuing");
     }
 }
 
@@ -57,7 +57,7 @@ pub async fn drain(namespace: &Namespace, limit: Duration) {
     let ended = async {
         let told = Call::get("localhost", DRAIN).method(Method::POST).send(Some(namespace), ADMIN).await;
         if let Err(error) = told {
-            tracing::warn!(%error, "the sidecar cannot be told to drain");
+            tracing::warn!(%error, "cannot tell the sidecar to drain");
             return;
         }
         while let Ok(answer) = Call::get("localhost", CONNECTIONS).send(Some(namespace), ADMIN).await {

@@ -78,7 +78,7 @@ pub enum ExecError {
     #[error("{0}")]
     Refused(String),
     /// It does not speak as expected.
-    #[error("the running `up` could not be asked: {0}")]
+    #[error("cannot ask the running `evenkeel up`: {0}")]
     Ask(io::Error),
     /// The namespaces could not be entered.
     #[error("cannot enter the workload's namespaces: {0}")]
@@ -137,7 +137,7 @@ pub struct ReplicaInfo {
 pub struct Failing {
     /// `program` or `proxy`.
     pub part: String,
-    /// Whether it runs just now.
+    /// Whether it is running.
     pub runs: bool,
     /// How often it was started again.
     pub restarts: u32,
@@ -280,7 +280,7 @@ pub fn restart(state: &Path, workload: &str, namespace: Option<&str>) -> Result<
 fn unexpected(reply: Reply) -> ExecError {
     ExecError::Refused(match reply {
         Reply::Refused(reason) => reason,
-        _ => "the running `up` is of another version; restart it".to_owned(),
+        _ => "the running `evenkeel up` is another version; restart it".to_owned(),
     })
 }
 
@@ -318,7 +318,7 @@ fn receive(stream: &mut UnixStream) -> io::Result<(Reply, Vec<OwnedFd>)> {
 /// Joins all namespaces; the user namespace first, since it grants the right to join the others.
 fn enter(descriptors: &[OwnedFd]) -> io::Result<()> {
     let [user, process, network, mount, uts] = descriptors else {
-        return Err(io::Error::other("the running `up` sent no namespaces"));
+        return Err(io::Error::other("the running `evenkeel up` sent no namespaces"));
     };
     // Without a user namespace of its own (started by root) the mesh's is ours, and joining one's own is an error.
     if std::fs::metadata("/proc/self/ns/user")?.ino() != nix::sys::stat::fstat(user)?.st_ino {

@@ -115,7 +115,7 @@ async fn restart(found: &[Arc<Replica>], restarts: &mpsc::Sender<Restart>) -> Re
     let key = |replica: &Arc<Replica>| (replica.pod.namespace.clone(), replica.pod.workload.clone());
     let workloads: BTreeSet<(String, String)> = found.iter().map(key).collect();
     if workloads.iter().any(|(_, name)| name == INGRESS_NAME) {
-        let reason = "the gateway holds the machine's ports and is not replaced while it runs; restart `evenkeel up`";
+        let reason = "the gateway holds the machine's ports and cannot be restarted alone; restart `evenkeel up`";
         return Reply::Refused(reason.to_owned());
     }
     let names = workloads.iter().map(|(namespace, name)| format!("{namespace}/{name}")).collect();

@@ -145,10 +145,10 @@ impl Follower {
         match self.plan.applied.as_ref()?.settle(&self.files) {
             Ok(forgotten) if forgotten.is_empty() => None,
             Ok(forgotten) => Some(format!(
-                "{} in force as the directory says now: it was edited after `evenkeel apply` or `delete`",
+                "the directory's version of {} now applies: its file was edited after `evenkeel apply` or `delete`",
                 forgotten.join(", ")
             )),
-            Err(error) => Some(format!("error: what was applied cannot be looked through: {error}")),
+            Err(error) => Some(format!("error: cannot read the applied objects: {error}")),
         }
     }
 }
@@ -159,7 +159,10 @@ pub async fn apply(change: Change, mesh: &mut Mesh, events: &Events) {
         Change::Say(text) => events.say(text),
         Change::Manifest(manifest) => {
             for build in new_builds(&mesh.manifest().builds, &manifest.builds) {
-                events.say(format!("{}: the build step `{}` is run when this is started again", build.span, build.run));
+                events.say(format!(
+                    "{}: the build step `{}` runs at the next start of `evenkeel up`",
+                    build.span, build.run
+                ));
             }
             if let Err(error) = mesh.follow_ports(&manifest.gateway_ports, events).await {
                 events.say(format!("error: {error}"));
@@ -298,7 +301,7 @@ impl Findings {
             text.push_str(&format!("error: {refusal}\n"));
         }
         if refusals.is_empty() && !self.nacks.is_empty() {
-            text.push_str("all proxies take what they are sent again\n");
+            text.push_str("all proxies accept their configuration again\n");
         }
         self.nacks = refusals;
         (!text.is_empty()).then_some(text)
@@ -318,12 +321,12 @@ impl Findings {
             warnings.into_iter().chain(errors).map(|finding| (finding.key(), finding)).collect();
         for (_, gone) in self.told.iter().filter(|(key, gone)| gone.severity != "error" && !present.contains_key(*key))
         {
-            text.push_str(&format!("no longer so: {} ({}:{})\n", gone.message, self.short(&gone.file), gone.line));
+            text.push_str(&format!("resolved: {} ({}:{})\n", gone.message, self.short(&gone.file), gone.line));
         }
         for file in page.refused_files.difference(&self.refused) {
             let rest = match page.never_accepted.contains(file) {
-                true => "of it only what has no mistake is in force",
-                false => "what it said before stays in force",
+                true => "only its objects without mistakes apply",
+                false => "its previous content stays in force",
             };
             text.push_str(&format!("{} is refused; {rest}\n", self.short(file)));
         }
@@ -372,9 +375,9 @@ mod tests {
             let page = Page { refused_files: files.clone(), never_accepted: files, diagnostics };
             assert_eq!(findings.compare(page).as_deref(), expected);
         };
-        let told = "warning\n\nerror\n\nroutes.yaml is refused; of it only what has no mistake is in force\n";
+        let told = "warning\n\nerror\n\nroutes.yaml is refused; only its objects without mistakes apply\n";
         check(&["/app/routes.yaml"], &[("error", "error"), ("warning", "warning"), ("info", "info")], Some(told));
-        check(&["/app/routes.yaml"], &[("error", "error")], Some("no longer so: warning (routes.yaml:3)\n"));
+        check(&["/app/routes.yaml"], &[("error", "error")], Some("resolved: warning (routes.yaml:3)\n"));
         check(&[], &[], Some("routes.yaml is accepted again\n"));
     }
 
@@ -398,7 +401,7 @@ mod tests {
         check(&["gw-0"], Some(&format!("error: gw-0.shop refuses {refused}")));
         check(&["gw-0"], None);
         check(&["gw-0", "gw-1"], Some(&format!("error: gw-0.shop and 1 more refuse {refused}")));
-        check(&[], Some("all proxies take what they are sent again\n"));
+        check(&[], Some("all proxies accept their configuration again\n"));
     }
 
     #[test]
@@ -410,7 +413,7 @@ mod tests {
             let page = Page { refused_files, never_accepted: BTreeSet::new(), diagnostics };
             assert_eq!(findings.compare(page).as_deref(), expected);
         };
-        let told = "error: no such field\n --> routes.yaml:3:5\n\nroutes.yaml is refused; what it said before stays in force\n";
+        let told = "error: no such field\n --> routes.yaml:3:5\n\nroutes.yaml is refused; its previous content stays in force\n";
         let rendered = "error: no such field\n --> routes.yaml:3:5";
         check(&[], &[], None);
         check(&["/app/routes.yaml"], &[rendered], Some(told));

@@ -66,7 +66,7 @@ fn judge(framed: &[u8]) -> Result<(), String> {
         Some([0x08, status, ..]) if *status == SERVING => Ok(()),
         Some([0x08, 2, ..]) => Err("says NOT_SERVING".to_owned()),
         Some([0x08, 3, ..]) => Err("says SERVICE_UNKNOWN".to_owned()),
-        _ => Err("says nothing of its health".to_owned()),
+        _ => Err("does not report its health".to_owned()),
     }
 }
 

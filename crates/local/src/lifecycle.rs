@@ -116,7 +116,7 @@ impl ProcessProbes {
     /// Asks what is due. `Ill` is said once.
     pub async fn ask(&mut self, inside: &ProbeContext<'_>) -> ProgramState {
         if self.failed {
-            return ProgramState::Starting("is being started again".to_owned());
+            return ProgramState::Starting("is being restarted".to_owned());
         }
         if let Some(state) = &mut self.startup {
             match state.ask("startup probe", inside).await {
@@ -169,7 +169,7 @@ enum ProbeResult {
 
 impl ProbeState {
     fn new(probe: Probe, now: Instant) -> Self {
-        Self { due: now + probe.initial_delay, probe, misses: 0, last: "not state yet".to_owned() }
+        Self { due: now + probe.initial_delay, probe, misses: 0, last: "not probed yet".to_owned() }
     }
 
     async fn ask(&mut self, what: &str, inside: &ProbeContext<'_>) -> ProbeResult {
@@ -189,9 +189,7 @@ impl ProbeState {
         self.misses = self.misses.saturating_add(1);
         self.last = reason;
         match self.misses >= self.probe.failures {
-            true => {
-                ProbeResult::Failed(format!("{what} failed {} times: {}; it is started again", self.misses, self.last))
-            }
+            true => ProbeResult::Failed(format!("{what} failed {} times: {}; it is restarted", self.misses, self.last)),
             false => ProbeResult::Pending(format!("{what}: {}", self.last)),
         }
     }
@@ -242,7 +240,7 @@ mod tests {
         assert_eq!(state.due, now + Duration::from_secs(1));
         assert_eq!(state.note("liveness probe", Ok(()), now), ProbeResult::Succeeded);
         assert!(matches!(state.note("liveness probe", miss(), now), ProbeResult::Pending(_)));
-        let failed = "liveness probe failed 2 times: refused; it is started again".to_owned();
+        let failed = "liveness probe failed 2 times: refused; it is restarted".to_owned();
         assert_eq!(state.note("liveness probe", miss(), now), ProbeResult::Failed(failed));
     }
 }

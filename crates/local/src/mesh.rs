@@ -93,7 +93,7 @@ pub enum MeshError {
         log: String,
     },
     /// No address is left.
-    #[error("all {MAX_PODS} pod addresses of this run are used up; start it again")]
+    #[error("all {MAX_PODS} pod addresses of this run are used up; restart `evenkeel up`")]
     AddressesUsedUp,
     /// Something more basic.
     #[error("{what}: {source}")]
@@ -188,12 +188,7 @@ impl Mesh {
     pub async fn start(&mut self, events: &Events) -> Result<(), MeshError> {
         let spec = self.accounts.of_egress();
         let egress = Process::start(beside(programs::egress(&self.plan), spec).await?);
-        tokio::spawn(tell_crashes(
-            egress.state(),
-            events.clone(),
-            "the name server and way out",
-            "its log: egress.log",
-        ));
+        tokio::spawn(tell_crashes(egress.state(), events.clone(), "the name server and egress", "its log: egress.log"));
         self.egress = Some(egress);
         let state = &self.plan.state;
         let own = vec![state.control(), state.runtime(), self.plan.directory.clone()];
@@ -648,7 +643,7 @@ async fn tell_crashes(mut state: watch::Receiver<State>, events: Events, what: &
         match phase {
             Phase::Crashed(reason) => {
                 down = true;
-                events.say(format!("{what} {reason}; {meaning}; it is started again"));
+                events.say(format!("{what} {reason}; {meaning}; it is restarted"));
             }
             Phase::Running(_) if std::mem::take(&mut down) => events.say(format!("{what} runs again")),
             Phase::Running(_) | Phase::Starting | Phase::Stopped => {}

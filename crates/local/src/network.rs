@@ -159,7 +159,7 @@ pub async fn wait_carrier(network: &PodNetwork) {
         }
     };
     if tokio::time::timeout(CARRIER_TIMEOUT, opened).await.is_err() {
-        tracing::warn!(link = %network.link, "the bridge does not say that it carries this link; going on");
+        tracing::warn!(link = %network.link, "the bridge did not report in time that this link is up; continuing");
     }
 }
 

@@ -49,7 +49,7 @@ impl Output {
         // Of this end alone: programs expect that writing waits.
         fcntl(&reader, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         let copies = COPIES.get_or_init(|| start_copies().ok()).as_ref();
-        let copies = copies.ok_or_else(|| io::Error::other("there is no thread to copy what is printed"))?;
+        let copies = copies.ok_or_else(|| io::Error::other("cannot start a thread to copy the output"))?;
         let reader = {
             let _inside = copies.enter();
             pipe::Receiver::from_owned_fd(reader)?

@@ -94,11 +94,11 @@ pub async fn publish(folder: &Path, mut roster: RosterView, say: impl Fn(String)
                 Ok(()) => {
                     written = Some(document);
                     if std::mem::take(&mut failed) {
-                        say("the control plane is told of replicas again".to_owned());
+                        say("the control plane gets the list of replicas again".to_owned());
                     }
                 }
                 Err(error) if !std::mem::replace(&mut failed, true) => {
-                    say(format!("warning: the control plane cannot be told which replicas run: {error}; trying again"));
+                    say(format!("warning: cannot tell the control plane which replicas run: {error}; trying again"));
                 }
                 Err(_) => {}
             }

@@ -69,7 +69,7 @@ impl FromStr for PortChoice {
     fn from_str(text: &str) -> Result<Self, String> {
         let port = |text: &str| {
             text.parse::<u16>()
-                .map_err(|_| format!("{text:?} is no port; expected HOST_PORT or GATEWAY_PORT=HOST_PORT"))
+                .map_err(|_| format!("{text:?} is not a port; expected HOST_PORT or GATEWAY_PORT=HOST_PORT"))
         };
         Ok(match text.split_once('=') {
             Some((gateway, host)) => Self { gateway: Some(port(gateway)?), host: port(host)? },
@@ -114,7 +114,7 @@ impl GatewayPort {
             gateway: self.number,
             span: self.span.clone(),
             reason: match error.kind() {
-                io::ErrorKind::AddrInUse => "another program has it".to_owned(),
+                io::ErrorKind::AddrInUse => "another program uses it".to_owned(),
                 _ => error.to_string(),
             },
             suggestion: if host < 64_535 { host + 1000 } else { 18_080 },
@@ -346,7 +346,8 @@ mod tests {
         let host = taken.local_addr()?.port();
         let refused = open(&[gateway(8080)], &[PortChoice { gateway: Some(8080), host }]);
         let said = refused.err().map(|error| error.to_string()).unwrap_or_default();
-        for part in [&format!("127.0.0.1:{host}"), "another program has it", "gateway.yaml:9:7", "--gateway-port 8080="]
+        for part in
+            [&format!("127.0.0.1:{host}"), "another program uses it", "gateway.yaml:9:7", "--gateway-port 8080="]
         {
             assert!(said.contains(part), "{said:?} lacks {part:?}");
         }

@@ -105,7 +105,7 @@ impl ProbeContext<'_> {
     /// Runs a command beside the program; an error unless it ends with status 0 within the time.
     pub async fn run(&self, command: &[String], within: Duration) -> Result<(), String> {
         let name = command.first().cloned().unwrap_or_default();
-        let program = self.program.ok_or_else(|| format!("{name}: there is no program to run it beside"))?;
+        let program = self.program.ok_or_else(|| format!("{name}: the replica has no program to run it beside"))?;
         let mut child = program.beside(command).spawn().map_err(|error| format!("{name}: {error}"))?;
         match tokio::time::timeout(within, child.wait()).await {
             Ok(Ok(status)) if status.success() => Ok(()),
@@ -116,7 +116,7 @@ impl ProbeContext<'_> {
                     let _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
                 }
                 let _ = child.wait().await;
-                Err(format!("{name}: does not end within {} s", within.as_secs_f32()))
+                Err(format!("{name}: did not end within {} s", within.as_secs_f32()))
             }
         }
     }

@@ -259,7 +259,9 @@ impl ProcessTask {
             match self.follow(successor) {
                 Ok(next) => main = next,
                 Err(error) => {
-                    return Some(format!("ended, and so has process {successor}, which took over from it: {error}"));
+                    return Some(format!(
+                        "ended, and process {successor}, which took over from it, has ended, too: {error}"
+                    ));
                 }
             }
         }
@@ -271,7 +273,7 @@ impl ProcessTask {
         match main.seen(&self.program) {
             Ok(program) => self.program = program,
             Err(error) => {
-                tracing::warn!(process = successor, %error, "what takes over cannot be looked at: its version is not kept")
+                tracing::warn!(process = successor, %error, "cannot inspect the process that took over; a restart starts the previous version")
             }
         }
         self.since = Instant::now();
@@ -309,8 +311,7 @@ fn listen(program: &Program) -> Option<Notices> {
         }
         Ok(notices)
     });
-    let failed =
-        |error| tracing::warn!(%error, socket = %socket.display(), "nobody can say here that it has taken over");
+    let failed = |error| tracing::warn!(%error, socket = %socket.display(), "cannot listen for processes that take over; they will not be supervised");
     listening.map_err(failed).ok()
 }
 
@@ -320,7 +321,7 @@ async fn successor_of(notices: Option<&Notices>, main: u32) -> u32 {
     match notices.successor_of(main).await {
         Ok(successor) => successor,
         Err(error) => {
-            tracing::warn!(%error, "nobody is heard any more who has taken over");
+            tracing::warn!(%error, "cannot receive notices of processes that take over any more");
             std::future::pending().await
         }
     }
@@ -491,7 +492,7 @@ socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(sys.argv[1].encode(), os
     #[tokio::test]
     async fn a_successor_that_another_process_names_or_that_is_gone_is_none() {
         let (by_another, gone) = (format!("{NAME_IT}; exit 5"), format!("kill $!; wait; exec {NAME_IT}"));
-        for (first, reason) in [(by_another, "exited with status 5"), (gone, "ended, and so has process ")] {
+        for (first, reason) in [(by_another, "exited with status 5"), (gone, "ended, and process ")] {
             let folder = tempfile::tempdir().expect("a temporary folder");
             let mut process = Process::start(replaced(&folder, "sleep 60", &first));
             let crashed = seen(&process, |state| matches!(state.phase, Phase::Crashed(_))).await;

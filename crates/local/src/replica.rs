@@ -181,8 +181,9 @@ async fn lay_network(network: &PodNetwork, tools: &Tools) -> Result<Namespace, N
         network::plug_in(&outer_network, &tools)?;
         Ok::<_, NetworkError>(namespace)
     });
-    let namespace =
-        laid.await.unwrap_or_else(|_| Err(std::io::Error::other("the thread that lays the network ended").into()))?;
+    let namespace = laid
+        .await
+        .unwrap_or_else(|_| Err(std::io::Error::other("the thread that sets up the network ended").into()))?;
     network::wait_carrier(network).await;
     Ok(namespace)
 }

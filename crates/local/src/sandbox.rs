@@ -163,7 +163,7 @@ fn keep(child: Pid, signals: &SigSet, brokers: Vec<Broker>) -> io::Result<Superv
             crate::egress::raise_descriptors();
             for served in join_all(brokers.into_iter().map(Broker::serve)).await {
                 if let Err(error) = served {
-                    let told = format!("error: sockets of the machine are no longer made: {error}\n");
+                    let told = format!("error: cannot open sockets of the machine any more: {error}\n");
                     let _ = io::Write::write_all(&mut io::stderr(), told.as_bytes());
                 }
             }

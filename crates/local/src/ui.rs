@@ -193,7 +193,7 @@ impl Screen {
             if before.is_some_and(|before| before.takeovers < status.takeovers) {
                 let _ = writeln!(
                     out,
-                    "replaced   {}: another proxy has taken over, and is the one that is kept running",
+                    "replaced   {}: another proxy has taken over and is supervised from now on",
                     pod.name
                 );
             }
@@ -248,7 +248,7 @@ impl Screen {
             push_line(&mut out, columns, &line);
         }
         if others > 0 {
-            push_line(&mut out, columns, &format!("  and {others} more, for which the terminal has no room"));
+            push_line(&mut out, columns, &format!("  and {others} more that do not fit into the terminal"));
         }
         out.push('\n');
         self.footer.lines().for_each(|line| push_line(&mut out, columns, &format!("  {line}")));
@@ -385,7 +385,7 @@ mod tests {
         replaced.values_mut().for_each(|status| status.takeovers = 2);
         assert_eq!(
             screen(true).differences(&replaced),
-            "replaced   web-1: another proxy has taken over, and is the one that is kept running\n"
+            "replaced   web-1: another proxy has taken over and is supervised from now on\n"
         );
         // One that never becomes ready is told of, too.
         let mut again = screen(false).shown;

@@ -101,7 +101,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
         let _ = writeln!(out, "{leftovers}");
     }
     if let Some(applied) = &applied {
-        applied.prepare().map_err(io("cannot make the folder for what is applied"))?;
+        applied.prepare().map_err(io("cannot create the folder for applied objects"))?;
     }
     // The scenario edits files: it works on a copy, with two more callers in it.
     let (directory, manifest) = match options.check {
@@ -118,7 +118,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
         .egress
         .then(|| Broker::new(vec![host_pages.address]))
         .transpose()
-        .map_err(io("cannot open a way out of the mesh"))?
+        .map_err(io("cannot open egress from the mesh"))?
         .unzip();
     let (ports_requests, ports_broker) = Broker::for_gateway_ports().map_err(io("cannot open sockets"))?;
     let brokers = broker.into_iter().chain([ports_requests]).collect();
@@ -176,7 +176,7 @@ fn read(
     files.refresh(SystemTime::now());
     if let Some(applied) = earlier {
         let settled = applied.settle(&files);
-        settled.map_err(|source| UpError::Io { what: "cannot look through what was applied", source })?;
+        settled.map_err(|source| UpError::Io { what: "cannot read the applied objects", source })?;
         files.refresh(SystemTime::now());
     }
     let (manifest, local) = Manifest::of(&files, state.path());
@@ -218,7 +218,7 @@ fn skipped(directory: &Path, findings: &Diagnostics) -> Option<String> {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    let what = format!("note: skipped, as there is no Kubernetes object inside: {}{more}", named.join(", "));
+    let what = format!("note: skipped files without a Kubernetes object: {}{more}", named.join(", "));
     (!files.is_empty()).then_some(what)
 }
 

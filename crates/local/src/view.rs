@@ -32,7 +32,7 @@ pub struct View {
 
 /// A view that cannot be made.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot show a program {}: {source}", .path.display())]
+#[error("cannot mount {} for a program: {source}", .path.display())]
 pub struct ViewError {
     /// What could not be shown or hidden.
     pub path: PathBuf,

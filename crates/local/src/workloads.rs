@@ -261,7 +261,7 @@ impl<'a> WorkloadObject<'a> {
         // What is written for this machine alone comes first.
         let beside = commands.find(&object.namespace, &object.name);
         let Some(command) = beside.cloned().or_else(annotated) else {
-            let message = format!("{object} says no command for this machine, so it is not started");
+            let message = format!("{object} has no command for this machine, so it is not started");
             let help = format!(
                 "write `workloads: {{{}: {{command: COMMAND}}}}` in the file {LOCAL_FILE} beside it, or add the \
                  annotation `{RUN_ANNOTATION}: COMMAND` to spec.template.metadata",
@@ -282,7 +282,7 @@ impl<'a> WorkloadObject<'a> {
             Ok(both) => both,
             Err(reason) => {
                 let message = format!("{object} is not started: {reason}");
-                let help = "add it to the files, or say `optional: true`; it is started when it is there";
+                let help = "add it to the files, or set `optional: true`; the workload starts as soon as it is there";
                 diagnostics.push(Diagnostic::warning("missing-value", place(), message).with_help(help));
                 return None;
             }
@@ -318,7 +318,7 @@ impl<'a> WorkloadObject<'a> {
         let containers = &self.template.spec.containers;
         if let [first, _, ..] = containers.as_slice() {
             let message = format!(
-                "{} has {} containers; one command stands for all of them, with the variables and ports of all and the probes of `{}`",
+                "{} has {} containers; one command replaces all of them, with the variables and ports of all and the probes of `{}`",
                 self.object,
                 containers.len(),
                 first.name
@@ -335,11 +335,10 @@ impl WorkloadObject<'_> {
     fn note_accounts(&self, diagnostics: &mut Diagnostics) {
         for (field, account) in self.template.spec.accounts() {
             let message = format!(
-                "{field} {} is not followed: it means an account of an image, and would be one of this machine here",
+                "{field} {} is ignored: it names a user of an image, and here it would be a user of this machine",
                 account.value
             );
-            let help = "nothing need be done: as root `evenkeel up` gives each service account a user of its own, else programs run as \
-                        whoever started it";
+            let help = "no action is needed: as root `evenkeel up` gives each service account a user of its own, otherwise programs run as the user who started it";
             diagnostics.push(Diagnostic::warning("no-run-as", account.span.clone(), message).with_help(help));
         }
     }

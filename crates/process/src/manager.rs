@@ -50,9 +50,9 @@ impl Manager {
     fn tell(&self, what: &str) {
         let Some(socket) = &self.socket else { return };
         match send(socket, what) {
-            Ok(()) => tracing::debug!(what, "told the service manager"),
+            Ok(()) => tracing::debug!(what, "notified the service manager"),
             Err(error) => {
-                tracing::warn!(%error, what, socket = %socket.display(), "{NOTIFY_SOCKET}: the service manager could not be told");
+                tracing::warn!(%error, what, socket = %socket.display(), "{NOTIFY_SOCKET}: cannot notify the service manager");
             }
         }
     }

@@ -40,7 +40,7 @@ impl Signals {
                 _ = self.hangup.recv() => match self.terminal.is_gone() {
                     true => return,
                     // As Envoy does.
-                    false => tracing::info!("SIGHUP: there is nothing to do, what changes is followed as it comes"),
+                    false => tracing::info!("SIGHUP: nothing to reload, changes are applied as they come"),
                 },
             }
         }

@@ -18,7 +18,7 @@ pub enum ConfigError {
     #[error("a downstream TLS context needs tls_certificates or tls_certificate_sds_secret_configs")]
     NoCertificate,
     /// A client with a choice of certificates.
-    #[error("an upstream TLS context takes one certificate at most")]
+    #[error("an upstream TLS context accepts at most one certificate")]
     ClientCertificates,
     /// A certificate or its key cannot be used.
     #[error("tls_certificates: {0}")]

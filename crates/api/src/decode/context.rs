@@ -122,7 +122,7 @@ impl Context {
         let help = match (schema, &node.value) {
             // Where any text will do, quotes make it one.
             (Schema::String("a string"), Value::Scalar(scalar)) => format!("put it in quotes: \"{}\"", scalar.text),
-            (Schema::List(_), _) => "write each entry on its own line behind `- `".to_owned(),
+            (Schema::List(_), _) => "start each entry on its own line with `- `".to_owned(),
             (Schema::Boolean, _) => "write true or false without quotes".to_owned(),
             (Schema::Integer { .. }, Value::Scalar(scalar)) if scalar.quoted && scalar.text.parse::<i64>().is_ok() => {
                 format!("write it without quotes: {}", scalar.text)
@@ -169,16 +169,16 @@ impl Context {
             Status::Works => {}
             Status::Later => {
                 let message = format!("known to {owner}, not supported yet; ignored");
-                cx.warning("unsupported-field", &entry.key_span, message, "all else in this document applies");
+                cx.warning("unsupported-field", &entry.key_span, message, "the rest of this document applies");
             }
             Status::Refused => {
                 let message =
-                    format!("known to {owner}, not supported yet; ignoring it would change what the rest means");
+                    format!("known to {owner}, not supported yet; ignoring it would change the meaning of the rest");
                 cx.error(
                     "unsupported-field",
                     &entry.key_span,
                     message,
-                    "remove the field if the rest is right without it",
+                    "remove the field if the rest is correct without it",
                 );
             }
             Status::Inert => {

@@ -160,7 +160,12 @@ fn check_source(source: &Source, node: &Node, cx: &mut Context) {
         }
     }
     if node.as_mapping().is_some_and(|m| m.0.is_empty()) {
-        cx.error("missing-field", &node.span, "an empty source", "name who may call, or remove `from` to mean anyone");
+        cx.error(
+            "missing-field",
+            &node.span,
+            "the source has no fields",
+            "name who may call, or remove `from` to mean anyone",
+        );
     }
 }
 
@@ -175,7 +180,7 @@ fn check_operation(operation: &Operation, node: &Node, cx: &mut Context) {
         cx.error(
             "missing-field",
             &node.span,
-            "an empty operation",
+            "the operation has no fields",
             "name what may be called, or remove `to` to mean anything",
         );
     }

@@ -428,7 +428,7 @@ fn check(spec: &DestinationRuleSpec, _: &Node, cx: &mut Context) {
 
 fn check_percent(value: Option<&Spanned<u32>>, name: &str, cx: &mut Context) {
     if let Some(percent) = value.filter(|percent| percent.value > 100) {
-        let message = format!("{} percent is more than all", percent.value);
+        let message = format!("{} percent is more than 100 percent", percent.value);
         cx.at_field(name, |cx| cx.error("bad-value", &percent.span, message, "give a number from 0 to 100"));
     }
 }
@@ -455,13 +455,13 @@ fn check_ports(policy: &TrafficPolicy, _: &Node, cx: &mut Context) {
 
 fn check_load_balancer(lb: &LoadBalancer, node: &Node, cx: &mut Context) {
     if lb.simple.is_some_and(|simple| simple != SimpleLb::Unspecified) && lb.consistent_hash.is_some() {
-        let message = "`simple` and `consistentHash` exclude each other";
+        let message = "`simple` and `consistentHash` cannot be used together";
         cx.error("conflict", node.span_of_path("consistentHash"), message, "remove one of them");
     }
     let window = lb.warmup.as_ref().map(|warmup| &warmup.duration).or(lb.warmup_duration_secs.as_ref());
     if let Some(window) = window {
         if window.value < Duration::from_millis(1) {
-            cx.error("out-of-range", &window.span, "a warmup of less than 1 ms", "give a longer duration");
+            cx.error("out-of-range", &window.span, "the warmup is shorter than 1 ms", "give a longer duration");
         }
         let grows = matches!(
             lb.simple,
@@ -481,20 +481,20 @@ fn check_consistent_hash(hash: &ConsistentHash, node: &Node, cx: &mut Context) {
         hash.use_source_ip,
         hash.http_query_parameter_name.is_some(),
     ];
-    let allowed = "give one of `httpHeaderName`, `httpCookie`, `useSourceIp`, `httpQueryParameterName`";
+    let allowed = "set one of `httpHeaderName`, `httpCookie`, `useSourceIp`, `httpQueryParameterName`";
     match keys.into_iter().filter(|given| *given).count() {
-        0 => cx.error("missing-field", &node.span, "consistentHash says nothing to hash", allowed),
+        0 => cx.error("missing-field", &node.span, "`consistentHash` does not say what to hash", allowed),
         1 => {}
-        _ => cx.error("conflict", &node.span, "consistentHash says several things to hash", allowed),
+        _ => cx.error("conflict", &node.span, "`consistentHash` names more than one thing to hash", allowed),
     }
     if let Some(size) = hash.maglev.as_ref().and_then(|maglev| maglev.table_size.as_ref())
         && !is_prime(size.value)
     {
-        let message = format!("{} is no prime number", size.value);
-        cx.error("bad-value", &size.span, message, "give a prime such as 65537");
+        let message = format!("{} is not a prime number", size.value);
+        cx.error("bad-value", &size.span, message, "use a prime number such as 65537");
     }
     if hash.ring_hash.is_some() && hash.maglev.is_some() {
-        cx.error("conflict", &node.span, "`ringHash` and `maglev` exclude each other", "remove one of them");
+        cx.error("conflict", &node.span, "`ringHash` and `maglev` cannot be used together", "remove one of them");
     }
 }
 
@@ -508,12 +508,12 @@ fn check_locality(setting: &LocalityLbSetting, node: &Node, cx: &mut Context) {
         [("failover", !setting.failover.is_empty()), ("failoverPriority", !setting.failover_priority.is_empty())]
     {
         if given && !setting.distribute.is_empty() {
-            let message = format!("`distribute` and `{name}` exclude each other");
+            let message = format!("`distribute` and `{name}` cannot be used together");
             cx.error("conflict", node.span_of_path(name), message, "remove one of them");
         }
     }
     for failover in setting.failover.iter().filter(|failover| failover.from == failover.to) {
-        let message = format!("the failover from `{}` leads back to it", failover.from);
+        let message = format!("the failover from `{}` leads back to the same region", failover.from);
         cx.at_field("failover", |cx| cx.error("bad-value", &failover.span, message, "name another region in `to`"));
     }
     for (index, label) in setting.failover_priority.iter().enumerate() {

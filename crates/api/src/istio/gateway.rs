@@ -157,7 +157,7 @@ fn check_server(server: &Server, node: &Node, cx: &mut Context) {
             if !only_redirect && tls.value != ServerTlsSettings::NONE {
                 let help = "use the protocol HTTPS or TLS, or remove `tls` (all but `httpsRedirect` for HTTP)";
                 cx.at_field("tls", |cx| {
-                    cx.error("conflict", &tls.span, format!("the protocol {protocol} has no TLS"), help)
+                    cx.error("conflict", &tls.span, format!("a server with protocol {protocol} does not use TLS"), help)
                 });
             }
         }
@@ -190,7 +190,12 @@ fn check_host(host: &Spanned<String>, cx: &mut Context) {
 fn check_tls(tls: &ServerTlsSettings, node: &Node, cx: &mut Context) {
     if tls.https_redirect {
         let help = "move it to the server with protocol HTTP";
-        cx.error("conflict", node.span_of_path("httpsRedirect"), "`httpsRedirect` is for plain HTTP", help);
+        cx.error(
+            "conflict",
+            node.span_of_path("httpsRedirect"),
+            "`httpsRedirect` works only on a server with protocol HTTP",
+            help,
+        );
     }
     let mode = tls.mode.unwrap_or(ServerTlsMode::Passthrough);
     let files = [

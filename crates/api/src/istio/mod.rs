@@ -70,9 +70,9 @@ fn check_export_to(entries: &[Spanned<String>], cx: &mut Context) {
                 });
             }
             if matches!(entry.as_str(), "*" | "~") && entries.len() > 1 {
-                let message = format!("`{}` cannot stand beside other entries", entry.value);
+                let message = format!("`{}` cannot be combined with other entries", entry.value);
                 cx.at_index(index, |cx| {
-                    cx.error("bad-value", &entry.span, message, "leave only this one, or remove it")
+                    cx.error("bad-value", &entry.span, message, "keep only this entry, or remove it")
                 });
             }
         }

@@ -77,8 +77,8 @@ fn principal(value: &str) -> Option<(&'static str, String)> {
     match parts.as_slice() {
         [_, "ns", _, "sa", _] => None,
         ["ns", _, "sa", _] => Some(("the trust domain is missing", format!("cluster.local/{value}"))),
-        [namespace, account] => Some(("it is no identity", format!("cluster.local/ns/{namespace}/sa/{account}"))),
-        _ => Some(("it is no identity", "cluster.local/ns/NAMESPACE/sa/ACCOUNT".to_owned())),
+        [namespace, account] => Some(("it is not an identity", format!("cluster.local/ns/{namespace}/sa/{account}"))),
+        _ => Some(("it is not an identity", "cluster.local/ns/NAMESPACE/sa/ACCOUNT".to_owned())),
     }
 }
 
@@ -108,7 +108,7 @@ fn host(value: &str) -> Option<(&'static str, String)> {
 
 fn method(value: &str) -> Option<(&'static str, String)> {
     let upper = value.to_ascii_uppercase();
-    (upper != value).then_some(("methods are written in capitals", upper))
+    (upper != value).then_some(("methods are written in upper case", upper))
 }
 
 fn path(value: &str) -> Option<(&'static str, String)> {
@@ -116,7 +116,7 @@ fn path(value: &str) -> Option<(&'static str, String)> {
     if !begins {
         return Some(("a path begins with `/`", format!("/{value}")));
     }
-    value.split_once(['?', '#']).map(|(path, _)| ("a path ends before `?`", path.to_owned()))
+    value.split_once(['?', '#']).map(|(path, _)| ("a path does not include the query after `?`", path.to_owned()))
 }
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ fn check(spec: &PeerAuthenticationSpec, node: &Node, cx: &mut Context) {
     let whole_namespace = spec.selector.as_ref().is_none_or(|s| s.match_labels.is_empty());
     if whole_namespace && !spec.port_level_mtls.is_empty() {
         let help = "add `selector.matchLabels`, or set `mtls.mode` for the whole namespace";
-        let message = "modes of single ports need a selector: a namespace has no ports";
+        let message = "`portLevelMtls` needs a selector: a namespace has no ports";
         cx.at_field("portLevelMtls", |cx| {
             cx.error("missing-selector", node.span_of_path("portLevelMtls"), message, help)
         });

@@ -112,11 +112,12 @@ fn check(spec: &ServiceEntrySpec, node: &Node, cx: &mut Context) {
     let resolution = spec.resolution.unwrap_or(Resolution::None);
     let by_dns = matches!(resolution, Resolution::Dns | Resolution::DnsRoundRobin);
     if spec.workload_selector.is_some() && !spec.endpoints.is_empty() {
-        let message = "`workloadSelector` and `endpoints` exclude each other";
+        let message = "`workloadSelector` and `endpoints` cannot be used together";
         cx.error("conflict", node.span_of_path("workloadSelector"), message, "keep one of the two");
     }
     if resolution == Resolution::None && !spec.endpoints.is_empty() {
-        let message = "resolution NONE sends a call where the client wanted; endpoints would not be used";
+        let message =
+            "with `resolution: NONE` a call goes to the address the client called, so the endpoints are not used";
         cx.error(
             "conflict",
             node.span_of_path("endpoints"),
@@ -125,7 +126,7 @@ fn check(spec: &ServiceEntrySpec, node: &Node, cx: &mut Context) {
         );
     }
     for host in spec.hosts.iter().filter(|h| h.is_wildcard() && by_dns && spec.endpoints.is_empty()) {
-        let message = format!("`{}` cannot be asked of DNS", host.value);
+        let message = format!("`{}` cannot be resolved by DNS", host.value);
         cx.error("bad-host", &host.span, message, "name the hosts, give endpoints, or set `resolution: NONE`");
     }
     check_ports(spec, cx);

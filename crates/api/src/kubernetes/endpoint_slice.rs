@@ -96,7 +96,7 @@ fn check(slice: &EndpointSlice, _: &Node, cx: &mut Context) {
             };
             if !fits {
                 let kind = slice.address_type.as_str();
-                let message = format!("`{}` is not of the address type {kind}", address.value);
+                let message = format!("`{}` is not an address of type {kind}", address.value);
                 let help = "correct the address, or `addressType`";
                 cx.at_field("endpoints", |cx| {
                     cx.at_index(index, |cx| cx.error("bad-address", &address.span, message, help))

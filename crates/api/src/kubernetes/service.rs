@@ -100,13 +100,18 @@ fn check_service(spec: &ServiceSpec, node: &Node, cx: &mut Context) {
     if let Some(kind @ (ServiceType::NodePort | ServiceType::LoadBalancer)) = spec.kind {
         let message = format!("on one machine {} is the same as ClusterIP", kind.as_str());
         cx.at_field("type", |cx| {
-            cx.note("no-effect", node.span_of_path("type"), message, "use a Gateway to let clients in")
+            cx.note(
+                "no-effect",
+                node.span_of_path("type"),
+                message,
+                "use a Gateway to accept clients from outside the mesh",
+            )
         });
     }
     let external = spec.kind == Some(ServiceType::ExternalName);
     match (external, &spec.external_name) {
         (true, None) => {
-            let help = "add `externalName`, the DNS name to stand for";
+            let help = "add `externalName`, the DNS name this Service stands for";
             cx.error("missing-field", &node.span, "a Service of type ExternalName needs `externalName`", help);
         }
         (false, Some(name)) => {
@@ -133,7 +138,12 @@ fn check_service(spec: &ServiceSpec, node: &Node, cx: &mut Context) {
                 }
                 match &port.name {
                     None if spec.ports.len() > 1 => {
-                        cx.error("missing-field", span, "ports need names where there are several", "add `name: http`");
+                        cx.error(
+                            "missing-field",
+                            span,
+                            "each port needs a name when there is more than one port",
+                            "add `name: http`",
+                        );
                     }
                     Some(name) if !names.insert(name.clone()) => {
                         cx.error(

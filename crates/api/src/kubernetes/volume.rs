@@ -110,7 +110,7 @@ impl Decode for FileMode {
         let mode = mode.filter(|mode| *mode <= 0o777).map(Self);
         if mode.is_none() {
             let help = "expected permissions from 0 to 0777, such as 0400 or 256";
-            cx.error("out-of-range", &node.span, format!("`{text}` is no mode of a file"), help);
+            cx.error("out-of-range", &node.span, format!("`{text}` is not a file mode"), help);
         }
         mode
     }

@@ -6,7 +6,7 @@ const HEADER_BYTES: u8 = 5;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The message has more bytes than may be.
-    #[error("a message of {bytes} bytes")]
+    #[error("a message of {bytes} bytes, which is over the limit")]
     TooLarge {
         /// Its length.
         bytes: usize,

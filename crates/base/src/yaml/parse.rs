@@ -247,7 +247,7 @@ impl Reader<'_> {
             Some(Err(error)) => {
                 let at = *error.marker();
                 let span = to_span(self.file, self.first_line, self.indented, Position::empty(at));
-                let message = format!("this is not YAML: {}", error.info());
+                let message = format!("this is not valid YAML: {}", error.info());
                 let flow = ["invalid indentation", "invalid indentation in flow construct"].contains(&error.info());
                 Err(Box::new(Failure {
                     diagnostic: Diagnostic::error("yaml-syntax", span, message).with_help(syntax_help(error.info())),
@@ -333,7 +333,7 @@ fn add(parent: &mut Open, node: Node) -> Fallible<()> {
             None => {
                 let Value::Scalar(scalar) = node.value else {
                     return failed(
-                        Diagnostic::error("yaml-key", node.span, "a key of a mapping must be a plain text")
+                        Diagnostic::error("yaml-key", node.span, "a key of a mapping must be plain text")
                             .with_help("lists and mappings cannot be keys; did you forget quotes around `{` or `[`?"),
                     );
                 };
@@ -405,7 +405,7 @@ fn merge(entries: &mut Vec<Entry>, names: &mut HashSet<Box<str>>, source: Node, 
 fn resolve_alias(anchors: &HashMap<usize, Node>, anchor: usize, span: &Span, budget: &mut Budget) -> Fallible<Node> {
     let Some(node) = anchors.get(&anchor) else {
         return failed(
-            Diagnostic::error("yaml-alias", span.clone(), "this alias stands inside what it refers to")
+            Diagnostic::error("yaml-alias", span.clone(), "this alias refers to a value that contains it")
                 .with_help("an anchor can be used only after the value it marks is complete"),
         );
     };
@@ -476,15 +476,15 @@ fn syntax_help(info: &str) -> &'static str {
     } else if has("unprintable") {
         "remove this character; it may not be visible in an editor"
     } else if has("recursion") {
-        "nest lists and mappings less deep"
+        "use fewer levels of lists and mappings"
     } else if has("unexpected character") {
-        "a text that begins with this character needs quotes"
+        "put text that begins with this character in quotes"
     } else if has("quoted scalar") {
-        "check that the quote that opens here is closed; lines that go on within it are indented"
+        "check that the quote that opens here is closed; continuation lines must be indented"
     } else if has("mapping values are not allowed") || has("simple key") {
         "check the indentation of this line and the `:` before it; quote a text that contains `: `"
     } else if has("anchor") || has("alias") {
-        "a text that begins with `*`, as a host may, needs quotes; an alias `*name` needs an anchor `&name` before it"
+        "text that begins with `*`, such as a host, needs quotes; an alias `*name` needs an anchor `&name` before it"
     } else if has("block") || has("indent") {
         "check the indentation: entries of one mapping or list start in the same column"
     } else if has("flow") {

@@ -159,8 +159,10 @@ fn of_one_name_the_source_of_the_lower_rank_counts() {
         assert_eq!(mesh.services(), [expected, "b 82"]);
         let [finding] = &mesh.told()[..] else { panic!("{:?}", mesh.told()) };
         let (place, message) = match rank < SourceId::files().rank() {
-            true => ("a.yaml:1:", "of files is ignored: that of kubernetes stands over it"),
-            false => ("kubernetes/Service/shop/a: info", "of kubernetes is ignored: that of files stands over it"),
+            true => ("a.yaml:1:", "from files is ignored: the one from kubernetes takes precedence"),
+            false => {
+                ("kubernetes/Service/shop/a: info", "from kubernetes is ignored: the one from files takes precedence")
+            }
         };
         assert!(finding.starts_with(place) && finding.contains(message), "{finding}");
         // What stood under it comes back.

@@ -36,7 +36,7 @@ pub async fn takes_effect(example: &Example<'_>) -> Line {
             in_a_row = if version == "v2" { in_a_row + 1 } else { 0 };
             first = if in_a_row == 1 { asked } else { first };
             if written.elapsed() > PATIENCE {
-                return Err(format!("after {} s still answers from v1", PATIENCE.as_secs()));
+                return Err(format!("answers still came from v1 after {} s", PATIENCE.as_secs()));
             }
         }
         Ok(first - written)
@@ -108,7 +108,7 @@ pub async fn replica_dies(example: &Example<'_>) -> Vec<Line> {
         let pid = victim.processes().program.ok_or("it has no process")?;
         let pid = i32::try_from(pid).map_err(|error| error.to_string())?;
         if !caller_uses(example, &address).await? {
-            return Err(format!("capitals-web's sidecar did not have {address} to begin with"));
+            return Err(format!("capitals-web's sidecar did not have {address} at the start"));
         }
         kill(Pid::from_raw(pid), Signal::SIGKILL).map_err(|error| error.to_string())?;
         let killed = Instant::now();

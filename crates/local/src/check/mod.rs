@@ -78,7 +78,7 @@ pub async fn run(mesh: &Mesh, plan: &Arc<Plan>, events: &Events) -> u8 {
         return 1;
     }
     if !is_capitals(&plan.manifest) {
-        tell(Line::held("this is not the capitals example, so the rest of its scenario is left out"));
+        tell(Line::held("this is not the capitals example, so the rest of the check is skipped"));
         return u8::from(!passed);
     }
     tell(routing::reach(&example).await);
@@ -119,7 +119,7 @@ pub fn verify_removal(state: &Path, machine_unchanged: bool) -> Vec<Line> {
     vec![
         Line::new("removal: no process is left", childless, "a child of this process still runs"),
         Line::new(
-            "removal: the machine's interfaces and mounts are what they were",
+            "removal: the machine's interfaces and mounts are unchanged",
             machine_unchanged,
             "they differ from those before the run",
         ),

@@ -57,7 +57,7 @@ pub async fn names(example: &Example<'_>) -> Vec<Line> {
             Err(seen) => Line::failed(format!("{name} resolves in capitals-web"), seen),
         });
     }
-    let what = "http://capitals-info:8080/capitals/Peru from capitals-web, by a plain socket";
+    let what = "http://capitals-info:8080/capitals/Peru from capitals-web, over a plain socket";
     let answer = example.call_from("capitals-web", "capitals-info", Call::get("", "/capitals/Peru")).await;
     lines.push(match answer {
         Ok(answer) => Line::new(format!("{what} answers Lima"), answer.body.contains("\"Lima\""), answer.to_string()),

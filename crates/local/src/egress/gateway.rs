@@ -156,7 +156,7 @@ fn target_of(to: SocketAddrV4, book: Option<&ServiceSnapshot>) -> Result<Target,
         return refused("no replica has this address");
     }
     if ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() || ip.octets()[0] == 0 {
-        return refused("this address is nobody's");
+        return refused("nothing has this address");
     }
     if book.is_some_and(|book| !book.allow_any) {
         return refused(
@@ -268,7 +268,7 @@ mod tests {
         check("10.244.0.1:15098", "no replica has this address");
         check("10.244.9.9:80", "no replica has this address");
         for nobodys in ["127.0.0.1:80", "127.8.8.8:80", "0.0.0.0:80", "0.1.2.3:80", "224.0.0.1:80"] {
-            check(nobodys, "this address is nobody's");
+            check(nobodys, "nothing has this address");
         }
         check("255.255.255.255:80", "no service has this address and port");
     }

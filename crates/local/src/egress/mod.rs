@@ -43,7 +43,7 @@ pub enum EgressError {
     #[error("cannot listen on {0}: {1}")]
     Listen(std::net::SocketAddr, #[source] io::Error),
     /// Something more basic.
-    #[error("cannot serve the way out: {0}")]
+    #[error("cannot serve egress: {0}")]
     Io(#[from] io::Error),
 }
 

@@ -38,7 +38,7 @@ impl Services {
         if known.asked.is_none_or(|asked| asked.elapsed() >= FRESH) {
             match fetch().await {
                 Ok(book) => known.book = Arc::new(book),
-                Err(error) => tracing::info!(error, "the control plane does not tell the mesh's services"),
+                Err(error) => tracing::info!(error, "cannot get the mesh's services from the control plane"),
             }
             known.asked = Some(Instant::now());
         }

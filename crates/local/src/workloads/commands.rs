@@ -60,11 +60,11 @@ impl Commands {
                 match commands.entries.get(&workload) {
                     None => drop(commands.entries.insert(workload, entry)),
                     Some(first) => {
-                        let message = format!("`{workload}` has a command already; this one is ignored");
+                        let message = format!("`{workload}` already has a command; this one is ignored");
                         let finding = Diagnostic::error("duplicate-object", said.span, message);
                         diagnostics.push(
                             finding
-                                .with_related(first.span.clone(), "first said here")
+                                .with_related(first.span.clone(), "first given here")
                                 .with_help("remove one of the two"),
                         );
                     }

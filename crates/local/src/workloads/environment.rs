@@ -147,10 +147,10 @@ impl<'a> Reader<'a> {
                 let asked = resources.and_then(|all| all.requests.get(name).or_else(|| all.limits.get(name)));
                 asked.map(|value| (name, value))
             }
-            _ => return Err(format!("`{}` is no resource, such as `limits.cpu`", wanted.resource)),
+            _ => return Err(format!("`{}` is not a resource such as `limits.cpu`", wanted.resource)),
         };
         let said =
-            |text: &str| quantity(text).ok_or_else(|| format!("`{text}` is no quantity, such as `500m` or `64Mi`"));
+            |text: &str| quantity(text).ok_or_else(|| format!("`{text}` is not a quantity such as `500m` or `64Mi`"));
         let value = match found {
             Some((_, value)) => said(&value.0)?,
             None if wanted.resource.ends_with(".cpu") => {

@@ -60,10 +60,10 @@ pub(super) fn sidecar(
 }
 
 fn no_host_network(span: &Span) -> Diagnostic {
-    let said = "its replicas get networks of their own here, not the machine's; as in a cluster they get no sidecar";
+    let said = "hostNetwork has no effect on one machine: its replicas get networks of their own, and, as in a cluster, no sidecar";
     let [machine, _] = MACHINE_NAMES;
     let help = format!(
-        "what listens on the machine's loopback is `{machine}` to them; remove hostNetwork to give them a sidecar"
+        "they reach servers on the machine's loopback as `{machine}`; remove hostNetwork to give them a sidecar"
     );
     Diagnostic::warning("no-host-network", span.clone(), said).with_help(help)
 }

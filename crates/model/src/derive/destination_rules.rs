@@ -72,7 +72,7 @@ fn draft(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) -> Option<(Place,
     let Resource::DestinationRule(rule) = &object.resource else { return None };
     let new = destination_rule(object, &rule.spec, cx.mesh())?;
     if object.refused.is_some() {
-        let effect = format!("`{}` is called with TLS or not at all", rule.spec.host.value);
+        let effect = format!("calls to `{}` use TLS or fail", rule.spec.host.value);
         found.push(refused::closed(object, &effect));
     }
     note_missing_host(cx, object, &new, &rule.spec.host.span, found);
@@ -209,12 +209,13 @@ fn merge(first: &mut DestinationRule, second: &DestinationRule, object: &Object,
     let related = format!("{}/{} comes first", first.namespace, first.name);
     let diagnostic = match lost.is_empty() {
         true => {
-            let message = format!("{object} has the same host `{}` as another one; they are merged", first.host);
+            let message =
+                format!("{object} has the same host `{}` as another DestinationRule; the two are merged", first.host);
             Diagnostic::info("merged", object.origin.clone(), message).with_help("write one DestinationRule per host")
         }
         false => {
             let message = format!(
-                "{object} has the same host `{}` as another one: its {} is ignored",
+                "{object} has the same host `{}` as another DestinationRule: its {} is ignored",
                 first.host,
                 lost.join(", ")
             );

@@ -135,7 +135,7 @@ fn admit(mut server: Server, own: &Gateway, others: &[Gateway], diagnostics: &mu
         let message = format!("port {} is already served; this server is ignored", server.port);
         diagnostics.push(
             Diagnostic::error("port-conflict", server.origin.clone(), message)
-                .with_help("TCP has no names to tell two servers apart: use another port")
+                .with_help("two TCP servers cannot share a port: use another port")
                 .with_related(first.origin.clone(), "first served here"),
         );
         return None;
@@ -160,7 +160,7 @@ fn double_host(host: &Spanned<GatewayHost>, port: u16, tls: bool, gateway: &Gate
             .with_help("serve each host in one Gateway only"),
         false => {
             Diagnostic::warning("duplicate-host", host.span.clone(), format!("{at}; the routes of both are merged"))
-                .with_help("serve each host in one Gateway, unless this is what you want")
+                .with_help("serve each host in one Gateway, unless this is intended")
         }
     };
     diagnostic.with_related(first.origin.clone(), "first served here")

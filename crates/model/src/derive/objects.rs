@@ -396,9 +396,9 @@ fn note_duplicates(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) {
             // So does the rank of a source.
             false => {
                 let (own, other) = (&object.source, &first.source);
-                let message = format!("{object} of {own} is ignored: that of {other} stands over it");
+                let message = format!("{object} from {own} is ignored: the one from {other} takes precedence");
                 Diagnostic::info("overruled-object", object.origin.clone(), message)
-                    .with_help("remove one of the two, unless this is what you want")
+                    .with_help("remove one of the two, unless this is intended")
                     .with_related(first.origin.clone(), "this one applies")
             }
         };

@@ -58,10 +58,10 @@ fn peer_authentications(cx: &Cx<'_>, namespace: &Arc<str>, found: &mut Diagnosti
             let Resource::PeerAuthentication(ignored) = &other.resource else { continue };
             let ignored = peer_authentication(other, ignored.spec.as_ref());
             built.push(PeerAuthentication { mode: Some(MtlsMode::Strict), refused: true, ..ignored });
-            found.push(refused::closed(other, "its workloads take mutual TLS only"));
+            found.push(refused::closed(other, "its workloads accept only mutual TLS"));
         }
         if policy.refused {
-            found.push(refused::closed(object, "its workloads take mutual TLS only"));
+            found.push(refused::closed(object, "its workloads accept only mutual TLS"));
             built.push(policy);
             continue;
         }
@@ -111,9 +111,9 @@ fn authorization_policies(cx: &Cx<'_>, id: &ObjectKey, found: &mut Diagnostics) 
 fn effect(policy: &AuthorizationPolicy) -> &'static str {
     let is_anything = |rule: &Rule| *rule == Rule::default();
     match policy.action {
-        AuthorizationAction::Allow => "its workloads serve only calls that other ALLOW policies allow",
-        AuthorizationAction::Deny if policy.rules.iter().any(is_anything) => "its workloads serve no call",
-        AuthorizationAction::Deny => "its workloads serve no call that its rules may mean",
+        AuthorizationAction::Allow => "its workloads accept only calls that other ALLOW policies allow",
+        AuthorizationAction::Deny if policy.rules.iter().any(is_anything) => "its workloads refuse every call",
+        AuthorizationAction::Deny => "its workloads refuse every call that its rules might match",
     }
 }
 

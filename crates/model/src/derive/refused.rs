@@ -10,12 +10,12 @@ use super::tracking::Cx;
 /// Says what an object closes that stands in for a document that is refused, or that is ignored because its name is taken.
 pub(super) fn closed(object: &Object, effect: &str) -> Diagnostic {
     let whole = object.namespace.is_empty();
-    let what = if whole { "what this file holds".to_owned() } else { object.to_string() };
+    let what = if whole { "the content of this file".to_owned() } else { object.to_string() };
     let message = format!("{what} is refused; until it is corrected, {effect}");
     let finding = Diagnostic::warning("closed", object.origin.clone(), message).about(object.reference());
     let finding = finding.with_help("correct the mistake, or remove the document");
     match &object.refused {
-        Some(refusal) => finding.with_related(refusal.place.clone(), "refused for this"),
+        Some(refusal) => finding.with_related(refusal.place.clone(), "refused because of this"),
         None => finding,
     }
 }

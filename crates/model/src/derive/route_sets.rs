@@ -126,7 +126,7 @@ fn note_merged(cx: &Cx<'_>, gateway: &GatewayRef, host: &Hostname, found: &mut D
         found.push(
             Diagnostic::info("merged", span.clone(), message)
                 .about(object.reference())
-                .with_help("the first route that matches is taken, one without a match comes last")
+                .with_help("the first route that matches is used; put a route without a match last")
                 .with_related(first_span.clone(), "these routes come first"),
         );
     }
@@ -163,7 +163,7 @@ fn granted(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> Box<[(Place
                     ),
                 )
                 .about(object.reference())
-                .with_help("write the routes of a host into one VirtualService")
+                .with_help("put all routes of a host into one VirtualService")
                 .with_related(first.span.clone(), "this one applies"),
             ),
             None => {

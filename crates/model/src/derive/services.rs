@@ -159,10 +159,10 @@ fn listed(cx: &Cx<'_>, host: &Hostname, found: &mut Diagnostics) -> Vec<(ObjectK
                 let finding = Diagnostic::error(
                     "duplicate-host",
                     service.origin.clone(),
-                    format!("`{}` is already described in this namespace; this one is ignored", service.host),
+                    format!("`{}` is already defined in this namespace; this one is ignored", service.host),
                 )
                 .with_help("merge the two")
-                .with_related(first.origin.clone(), "first described here");
+                .with_related(first.origin.clone(), "first defined here");
                 found.push(about(cx, id, finding));
             }
             None => listed.push((id.clone(), service)),
@@ -181,7 +181,7 @@ fn about(cx: &Cx<'_>, id: &ObjectKey, finding: Diagnostic) -> Diagnostic {
 fn taken(cx: &Cx<'_>, address: IpAddr, span: &Span) -> Option<Diagnostic> {
     let (owner, first) = cx.pinned_by(address)?;
     let owner = cx.object(owner)?;
-    let message = format!("{address} is already the address of {owner}; another one is allotted");
+    let message = format!("{address} is already the address of {owner}; another one is assigned");
     Some(
         Diagnostic::error("address-conflict", span.clone(), message)
             .with_help("give each Service its own `clusterIP`, or leave it out")

@@ -101,7 +101,7 @@ fn closed(cx: &Cx<'_>, object: &Object, spec: &SidecarSpec, found: &mut Diagnost
     if matches!(written.outbound_policy, None | Some(SidecarOutboundPolicy::AllowAny)) {
         return None;
     }
-    found.push(refused::closed(object, "its workloads call nothing that no service describes (REGISTRY_ONLY)"));
+    found.push(refused::closed(object, "its workloads can call only known services (REGISTRY_ONLY)"));
     Some(Sidecar { outbound_policy: Some(SidecarOutboundPolicy::RegistryOnly), refused: true, ..written })
 }
 
@@ -192,7 +192,7 @@ fn egress_proxy(cx: &Cx<'_>, object: &Object, written: &istio::Destination, foun
     };
     if let Some(problem) = problem {
         let code = if service.is_none() { "missing-service" } else { "missing-port" };
-        let message = format!("{object}: {problem}; what should pass answers 503");
+        let message = format!("{object}: {problem}; traffic for the egress proxy gets 503");
         let help = "add it, or correct `egressProxy`";
         let finding = Diagnostic::warning(code, written.host.span.clone(), message).with_help(help);
         found.push(finding.about(object.reference()));
@@ -219,7 +219,7 @@ fn note_unknown_import(cx: &Cx<'_>, object: &Object, written: &Spanned<String>, 
         Some(full) => format!("did you mean `{}/{full}`?", import.namespace),
         None => "add the service, or correct the name".to_owned(),
     };
-    let message = format!("{object}: there is no Service `{host}`; nothing is imported by it");
+    let message = format!("{object}: there is no Service `{host}`; this host imports nothing");
     let finding = Diagnostic::warning("missing-service", written.span.clone(), message).with_help(help);
     found.push(finding.about(object.reference()));
 }

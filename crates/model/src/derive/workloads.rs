@@ -133,7 +133,7 @@ fn conflicts(workload: &Workload) -> BTreeMap<PortConflict, Diagnostic> {
             };
             found.entry((service.host.clone(), first.host.clone(), port.number)).or_insert_with(|| {
                 let message = format!(
-                    "the port {number} of the Pods is `{}` by the Service {}, but `{}` by the Service {}; the former applies",
+                    "port {number} of the Pods has the protocol `{}` in the Service {}, but `{}` in the Service {}; the former applies",
                     inbound.protocol, first.host, port.protocol, service.host
                 );
                 Diagnostic::warning("protocol-conflict", service.origin.clone(), message)

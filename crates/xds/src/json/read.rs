@@ -38,7 +38,11 @@ pub fn read_text<M: prost::Name + Default>(schema: &Schema, file: &str, text: &s
     };
     if documents.len() > 1 {
         let span = documents[1].span.clone();
-        diagnostics.push(Diagnostic::error("xds.many-documents", span, "expected one document, found another here"));
+        diagnostics.push(Diagnostic::error(
+            "xds.many-documents",
+            span,
+            "expected one document, found a second one here",
+        ));
     }
     if documents.is_empty() {
         if !diagnostics.has_errors() {
@@ -121,7 +125,7 @@ impl Reader<'_> {
         let Some(oneof) = field.containing_oneof() else { return };
         let set = oneof.fields().find(|other| other.number() != field.number() && message.has_field(other));
         if let Some(other) = set {
-            let text = format!("{}: {} is set already, and only one of them may be", self.path, other.name());
+            let text = format!("{}: {} is already set, and only one of the two is allowed", self.path, other.name());
             self.diagnostics.push(Diagnostic::error("xds.oneof", span.clone(), text));
         }
     }

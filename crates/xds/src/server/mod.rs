@@ -46,7 +46,7 @@ pub enum RequestError {
         kind: crate::ResourceType,
     },
     /// A name that nothing has.
-    #[error("a {kind} name of {bytes} bytes; at most {limit} are taken", limit = MAX_NAME_BYTES)]
+    #[error("a {kind} name of {bytes} bytes; at most {limit} are accepted", limit = MAX_NAME_BYTES)]
     NameTooLong {
         /// The type asked for.
         kind: crate::ResourceType,

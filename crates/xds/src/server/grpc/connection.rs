@@ -377,12 +377,14 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: OtherServices + 's
             self.ending = Some(match stage {
                 Stage::Serving | Stage::Draining => {
                     self.codec.shutdown();
-                    GrpcStatus::unavailable("what authenticates the client ends soon: connect again")
+                    GrpcStatus::unavailable("the client's time on this connection ends soon: reconnect")
                 }
                 Stage::Closed => {
                     self.codec.goaway(Reason::NO_ERROR, b"");
                     self.closed = true;
-                    GrpcStatus::unauthenticated("what authenticated the client has ended")
+                    GrpcStatus::unauthenticated(
+                        "the client's time on this connection has ended: reconnect with a valid certificate",
+                    )
                 }
             });
         }
@@ -496,7 +498,7 @@ where
                 return request.map(Some);
             }
             if self.inbox.ads.as_ref().is_some_and(|ads| ads.late) {
-                return Err(GrpcStatus::deadline_exceeded("a message that has begun did not end within 60 s"));
+                return Err(GrpcStatus::deadline_exceeded("a message was not complete within 60 s"));
             }
             if self.closed || self.inbox.ads.as_ref().is_none_or(|ads| ads.ended || ads.gone) {
                 return Ok(None);

@@ -58,7 +58,7 @@ impl Messages {
             return Some(Err(GrpcStatus::unimplemented("a compressed message, though no compression was offered")));
         }
         if length > max_bytes {
-            let text = format!("a message of {length} bytes; at most {max_bytes} are taken");
+            let text = format!("a message of {length} bytes; at most {max_bytes} are accepted");
             return Some(Err(GrpcStatus::resource_exhausted(text)));
         }
         let body = self.start + PREFIX_BYTES;
