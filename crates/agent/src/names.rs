@@ -19,13 +19,14 @@ use crate::channel;
 use crate::dns::{Answers, HostEntry, Names, SearchDomain, Table, normal};
 use crate::options::Options;
 
-/// Names a learning agent holds, those the mesh does not have included; beyond it those are forgotten, and then the rest.
+/// Names that an agent with learned scope keeps, including those that the mesh does not have. Above this limit it
+/// forgets the latter first, then the rest.
 const MAX_NAMES: usize = 4096;
-/// The name that a learning agent asks for to have a stream at all: no host can have it.
+/// The name that an agent with learned scope subscribes to first, so that it has a stream. No host can have this name.
 const NO_NAME: &str = "-";
 
-/// Keeps `names` as the control plane sends them, connecting again whenever the stream ends; the last table stays in
-/// force meanwhile. Runs until the future is dropped.
+/// Updates `names` from the control plane and reconnects when the stream ends; meanwhile the last table stays in use.
+/// Runs until the future is dropped.
 pub async fn follow(options: Options, node: Node, secrets: SecretStore, names: Names) {
     let mut client = Client::new(Protocol::Delta, node);
     let asked = names.take_asked();
@@ -48,16 +49,16 @@ pub async fn follow(options: Options, node: Node, secrets: SecretStore, names: N
     }
 }
 
-/// What is known of names.
+/// The state of the subscription to the name table.
 struct NameSubscription {
     client: Client,
     names: Names,
     search: SearchDomain,
     /// Tables by resource name: one for all names, or one for each.
     held: BTreeMap<String, NameTable>,
-    /// Names that were asked for.
+    /// Names that were requested, with their addresses.
     answers: Answers,
-    /// Names to be asked for; `None`: all are sent.
+    /// Queue of names to request; `None` if the control plane sends all names.
     asked: Option<mpsc::Receiver<Box<str>>>,
 }
 
@@ -85,7 +86,7 @@ impl NameSubscription {
     fn ask(&mut self, name: &str) {
         let name = normal(name);
         if self.answers.contains_key(&*name) {
-            // Asked twice before it was answered, or answered meanwhile: whoever waits looks again.
+            // The name was requested twice, or answered meanwhile: wake up whoever waits.
             self.publish();
             return;
         }
@@ -127,7 +128,7 @@ impl NameSubscription {
     }
 
     fn publish(&self) {
-        // A server that knows one table only sends it whatever was asked for.
+        // A server without names on demand sends the whole table, whatever was requested.
         let table = match self.held.is_empty() && self.asked.is_some() {
             true => Table::learned(self.answers.clone(), &self.search.cluster_domain),
             false => table(self.held.values(), &self.search),
@@ -137,7 +138,7 @@ impl NameSubscription {
     }
 }
 
-/// The next name to ask for; never, when nothing is asked for.
+/// The next name to request; never completes if names are not requested one by one.
 async fn next(asked: &mut Option<mpsc::Receiver<Box<str>>>) -> Option<Box<str>> {
     match asked {
         Some(asked) => asked.recv().await,
@@ -162,7 +163,7 @@ fn table<'t>(tables: impl Iterator<Item = &'t NameTable>, search: &SearchDomain)
     Table::new(entries, search)
 }
 
-/// An address that is none is the control plane's mistake; the others still serve.
+/// Skips texts that are not addresses: the control plane made a mistake, but the others are usable.
 fn addresses(info: &NameInfo) -> impl Iterator<Item = IpAddr> {
     info.ips.iter().filter_map(|ip| ip.parse::<IpAddr>().ok())
 }

@@ -1,4 +1,4 @@
-//! Files to objects.
+//! Reads files into objects.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fmt;
@@ -16,12 +16,13 @@ use crate::refused::{self, Refusal};
 use crate::resource::{Named, named};
 use crate::{Kind, Object, ObjectKey, ObjectMeta};
 
-/// Namespace of objects that name none.
+/// The namespace of objects that do not name one.
 pub(crate) const DEFAULT_NAMESPACE: &str = "default";
 
-/// Reads all documents of files given as (path, text). A document with an error takes no other down and gives no object, or
-/// if it guards something one that stands in for it ([`Object::refused`]); [`Diagnostics::has_errors_in`] tells which files
-/// have such documents. Nothing is compared across documents: that is the model's work.
+/// Reads all documents of files given as (path, text). A document with an error does not affect others. It gives no
+/// object, or if it is a security object, a stand-in that closes what it might protect ([`Object::refused`]);
+/// [`Diagnostics::has_errors_in`] tells which files have such documents. Documents are not compared with each other;
+/// the model does that.
 pub fn load(files: &[(Arc<str>, Arc<str>)]) -> (Vec<Object>, Diagnostics) {
     let mut objects = Vec::new();
     let mut diagnostics = Diagnostics::new();
@@ -58,18 +59,18 @@ pub fn load(files: &[(Arc<str>, Arc<str>)]) -> (Vec<Object>, Diagnostics) {
     (objects, diagnostics)
 }
 
-/// The code of the finding that a file holds no Kubernetes objects, and is skipped.
+/// The code of the finding that a file has no Kubernetes objects and is skipped.
 pub const SKIPPED: &str = "no-kubernetes-object";
-/// What tells a document that is meant as an object, whatever else it lacks.
+/// Fields by which a document is recognized as an object, whatever else it lacks.
 const OBJECT_FIELDS: [&str; 3] = ["kind", "metadata", "spec"];
 
-/// The note on a file of which no document is meant as a Kubernetes object: what belongs to another tool (a compose file, a
-/// kustomization, a chart's values) lies beside manifests, and `kubectl apply -f FILE` is never given it.
+/// Returns a note if no document of a file looks like a Kubernetes object. Files of other tools (a compose file, a
+/// kustomization, a chart's values) are often beside manifests.
 fn foreign_file(path: &str, documents: &[Node]) -> Option<Diagnostic> {
     let is_object =
         |document: &Node| OBJECT_FIELDS.iter().any(|field| document.get(field).is_some()) || refused::guards(document);
     let first = documents.first().filter(|_| !documents.iter().any(is_object))?;
-    // A lone text is more likely a slip than another tool's file.
+    // A single text is more likely a mistake than another tool's file.
     if let (Value::Scalar(_), false) = (&first.value, first.is_null()) {
         return None;
     }
@@ -78,7 +79,7 @@ fn foreign_file(path: &str, documents: &[Node]) -> Option<Diagnostic> {
     Some(finding.with_help("an object has `apiVersion`, `kind` and `metadata`; `.evenkeelignore` silences this note"))
 }
 
-/// The hash of a document's lines and of its place. Comments and empty lines at its end are not part of it.
+/// The hash of a document's lines and position, without comments and empty lines at its end.
 fn written(lines: &[&str], start: u32, end: u32) -> u64 {
     let mut document = lines_of(lines, start, end);
     while let Some((_, rest)) = document.split_last().filter(|(last, _)| is_blank(last)) {
@@ -106,7 +107,8 @@ pub fn unreadable(path: &str, reason: impl fmt::Display) -> Diagnostic {
         .with_help("check that it exists, may be read, and is UTF-8 text")
 }
 
-/// What stands in for a file that cannot be read, of which `text` is what can, and `finding` says why.
+/// Stand-ins for the objects of a file that cannot be read. `text` is what can be read of it, `finding` says why the
+/// rest cannot.
 pub fn unreadable_objects(path: &Arc<str>, text: Option<&str>, finding: &Diagnostic) -> Vec<Object> {
     let refusal = Refusal::of(finding);
     match text {
@@ -120,7 +122,8 @@ fn version_of(kind: &str) -> Option<String> {
     Kind::ALL.iter().find(|known| known.as_str() == kind)?.api_versions().next()
 }
 
-/// Keeps a file of nonsense from drowning the rest: errors first, then the others in order.
+/// Limits the findings of one file, so that they do not bury those of others. Errors are kept first, then the others in
+/// order.
 fn limited(found: Diagnostics, path: &str) -> impl IntoIterator<Item = Diagnostic> {
     let total = found.len();
     let mut kept: Vec<Diagnostic> = found.into_iter().collect();
@@ -133,10 +136,10 @@ fn limited(found: Diagnostics, path: &str) -> impl IntoIterator<Item = Diagnosti
     kept
 }
 
-/// Reads a document, or what stands in for it if it is refused.
+/// Reads a document, or makes its stand-in if it is refused.
 pub(crate) fn read_document(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagnostics) {
     if diagnostics.len() >= MAX_FINDINGS_PER_FILE {
-        // Once is enough to refuse the file.
+        // One such error is enough to refuse the file.
         if diagnostics.iter().next_back().is_none_or(|last| last.code != "file-not-read") {
             let message = "too many findings: the file is not read from this document on";
             let finding = Diagnostic::error("file-not-read", document.span.clone(), message);
@@ -147,7 +150,7 @@ pub(crate) fn read_document(document: Node, objects: &mut Vec<Object>, diagnosti
         return;
     }
     let before = diagnostics.len();
-    // Reading takes it apart.
+    // Reading consumes the document.
     let copy = refused::may_guard(&document).then(|| document.clone());
     read_sound(document, objects, diagnostics);
     let mistake = diagnostics.iter().skip(before).find(|finding| finding.severity == Severity::Error);
@@ -231,7 +234,7 @@ fn read_list(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagno
                 for item in items {
                     let nested = item.get("kind").and_then(Node::as_str) == Some("List");
                     match nested {
-                        // One level is what tools write; more would be recursion without a limit.
+                        // Tools write one level; more would allow unlimited recursion.
                         true => {
                             let message = "a List inside a List is not supported";
                             let finding = Diagnostic::error("nested-list", item.span.clone(), message);
@@ -259,7 +262,7 @@ fn read_list(document: Node, objects: &mut Vec<Object>, diagnostics: &mut Diagno
     }
 }
 
-/// Reads an object, and what it is called, which may be known even if the rest cannot be read.
+/// Reads an object and its key. The key may be known even if the rest cannot be read.
 fn read_object(kind: Kind, document: Node, kind_span: Span, cx: &mut Context) -> (Option<ObjectKey>, Option<Object>) {
     let Node { value: Value::Mapping(Mapping(mut entries)), span } = document else { return (None, None) };
     let metadata = entries.iter().position(|e| &*e.key == "metadata").map(|i| entries.remove(i));

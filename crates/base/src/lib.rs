@@ -1,6 +1,7 @@
-//! What every crate speaks: positions in files, sources of objects, diagnostics, YAML with spans, durations, SPIFFE ids, CIDRs, limits
+//! What every crate uses: positions in files, sources of objects, diagnostics, YAML with spans, durations, SPIFFE ids,
+//! CIDRs, limits
 
-// Nothing here panics on bytes from outside: what cannot be is an error, too.
+// Nothing here panics on bytes from outside: states that should be impossible are errors, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod cidr;

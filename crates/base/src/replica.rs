@@ -1,18 +1,18 @@
-//! The names by which users mean a replica, and how well they fit.
+//! Matching of the names that users give for a replica.
 
-/// How well a name fits; the greater, the better.
+/// How specifically a name matches; the greater, the better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NameMatch {
-    /// It is the beginning of the pod's name.
+    /// The name is the beginning of the pod's name.
     Prefix,
-    /// It is the workload's name.
+    /// The name is the workload's name.
     Workload,
-    /// It is the pod's name.
+    /// The name is the pod's name.
     Pod,
 }
 
-/// How well `wanted` fits a replica: POD, WORKLOAD, a beginning of POD, each also with `.NAMESPACE` behind it, as proxies are
-/// named, and with `TYPE/` before it, as `kubectl` takes them.
+/// Matches `wanted` with a replica. It may be POD, WORKLOAD or the beginning of POD, each with an optional suffix
+/// `.NAMESPACE`, as proxies are named, and an optional prefix `TYPE/`, as `kubectl` accepts it.
 pub fn match_name(wanted: &str, pod: &str, namespace: &str, workload: &str) -> Option<NameMatch> {
     let wanted = wanted.rsplit_once('/').map_or(wanted, |(_, name)| name);
     let here = wanted.strip_suffix(namespace).and_then(|rest| rest.strip_suffix('.'));

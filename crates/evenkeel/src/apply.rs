@@ -36,17 +36,17 @@ pub struct ChangeArguments {
 /// What to do with the objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// They are to be as given.
+    /// Create the objects, or change them to what is given.
     Apply,
-    /// They are to be gone; whether it is no mistake if one is not there.
+    /// Delete the objects.
     Delete {
         /// `--ignore-not-found`.
         ignore_not_found: bool,
     },
 }
 
-/// Applies or deletes the objects and says for each what became of it. Returns 1 if something is wrong; where a file has a mistake,
-/// nothing is changed.
+/// Applies or deletes the objects and prints the outcome of each. Returns 1 if something is wrong. If a file has a
+/// mistake, nothing is changed.
 pub fn run(arguments: &ChangeArguments, change: Change, out: &mut dyn Write) -> anyhow::Result<u8> {
     let state = StateDir::new(&arguments.state.clone().unwrap_or_else(StateDir::default_path))?;
     let directory = state.running().with_context(|| {
@@ -89,7 +89,7 @@ pub fn run(arguments: &ChangeArguments, change: Change, out: &mut dyn Write) -> 
     Ok(status)
 }
 
-/// What was given.
+/// The objects read from the files, and what is wrong with them.
 #[derive(Default)]
 struct ParsedInput {
     documents: Vec<Document>,
@@ -126,7 +126,7 @@ impl ParsedInput {
         input
     }
 
-    /// Objects that name no namespace are in this one; one that names another is a mistake, as it is to `kubectl`.
+    /// Puts objects without a namespace into this one. An object with another namespace is an error, as for `kubectl`.
     fn set_namespace(&mut self, namespace: Option<&Arc<str>>) {
         let Some(namespace) = namespace else { return };
         for document in self.documents.iter_mut().filter(|document| document.kind.is_namespaced()) {
@@ -149,7 +149,7 @@ impl ParsedInput {
         }
     }
 
-    /// What is wrong with the mesh as a whole once they are in it, and was not before.
+    /// Adds the findings about the mesh as a whole that exist with these objects and did not exist before.
     fn check_together(&mut self, present: Vec<Object>) {
         let build =
             |objects: &[Object]| evenkeel_model::build(objects, &MeshConfig::default(), &mut AddressBook::default()).1;
@@ -163,16 +163,16 @@ impl ParsedInput {
         let refused_before: BTreeSet<String> = compiled::refusals(&present).iter().map(ToString::to_string).collect();
         let others = present.into_iter().filter(|object| !is_given(object));
         let after: Vec<Object> = self.objects.iter().cloned().chain(others).collect();
-        // What proxies would not take could do nothing but harm.
+        // Objects that proxies would refuse are errors: they could only do harm.
         let refused = compiled::refusals(&after).into_iter();
         self.found.extend(refused.filter(|finding| !refused_before.contains(&finding.to_string())));
         let news = build(&after).into_iter().filter(|finding| !before.contains(&finding.to_string()));
-        // What does not fit together is for the mesh to live with: the rest may be applied next.
+        // Objects that do not fit together are only warnings: the missing ones may be applied next.
         self.found
             .extend(news.map(|finding| Diagnostic { severity: finding.severity.min(Severity::Warning), ..finding }));
     }
 
-    /// Prints what matters: for what is deleted, only why it cannot be read.
+    /// Prints the findings; for a deletion, only those about files that cannot be read.
     fn print(&mut self, warnings: bool, out: &mut dyn Write) -> io::Result<()> {
         let least = if warnings { Severity::Warning } else { Severity::Error };
         let found = std::mem::take(&mut self.found);

@@ -1,4 +1,4 @@
-//! The command line, and what each command hands over to.
+//! The command line, and the function that each command calls.
 
 use std::ffi::OsString;
 use std::io;
@@ -30,7 +30,7 @@ pub struct Cli {
     command: Command,
 }
 
-/// What is set by the environment: Istio's variables, under Istio's names.
+/// Settings from the environment: Istio's variables under Istio's names.
 const CONTROL_PLANE_VARIABLES: &str = "\
 Environment:
   PILOT_DEBOUNCE_AFTER       Changes within this time of each other are merged [default: 100ms]
@@ -106,12 +106,12 @@ enum Command {
 }
 
 impl Command {
-    /// Whether it holds keys, or others' messages, in memory.
+    /// Whether the process holds keys, or messages of others, in memory.
     fn holds_secrets(&self) -> bool {
         matches!(self, Self::Agent { .. } | Self::Proxy(_) | Self::ControlPlane { .. } | Self::Egress { .. })
     }
 
-    /// Whether it is done when nobody reads any more what it prints.
+    /// Whether the command should end when nobody reads its output any more.
     fn only_prints(&self) -> bool {
         matches!(
             self,
@@ -310,7 +310,8 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             purge::at_once(true);
             evenkeel_control::memory::set_allocator(heaps::ALLOCATOR);
             runtime.spawn(memory::give_back_start_up());
-            // On a worker's thread: this one only waits from now on, and would never return what starting up has freed.
+            // It runs on a worker thread: this thread only waits from now on and would never return the memory that is
+            // freed after the start.
             runtime.block_on(runtime.spawn(evenkeel_control::run(options)))??;
             Ok(0)
         }
@@ -334,7 +335,7 @@ pub fn run(cli: Cli) -> anyhow::Result<u8> {
             let (mut control_planes, mut replicas) = (arguments.control_plane, Vec::new());
             if control_planes.is_empty() {
                 control_planes.push(admin::control_plane(None, arguments.state.as_deref())?);
-                // Without `up` there are none to ask for.
+                // Without `up` there are no replicas to list.
                 let state = arguments.state.unwrap_or_else(StateDir::default_path);
                 replicas = exec::list(&state, "", None).unwrap_or_default();
             }
@@ -373,10 +374,10 @@ fn up(arguments: UpArguments) -> anyhow::Result<u8> {
     Ok(evenkeel_local::run(&options, &mut IgnoreBrokenPipe(io::stdout()))?)
 }
 
-/// Where a proxy's admin port is unless it is told otherwise.
+/// The default address of a proxy's admin port.
 const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 15000);
 
-/// A workload's proxy is asked from inside its network namespace, by this program.
+/// The proxy of a workload is asked from inside its network namespace, by another process of this program.
 fn workers(arguments: WorkersArguments) -> anyhow::Result<u8> {
     let WorkersArguments { workload, namespace, state, admin, output, json } = arguments;
     let json = json || output == proxy_status::Output::Json;

@@ -1,10 +1,10 @@
-//! The overview that `evenkeel --help` gives: commands by what they are for.
+//! The overview of `evenkeel --help`: commands grouped by purpose.
 
 use std::fmt::Write as _;
 
 use clap::Command;
 
-/// What commands are for, in order.
+/// The groups of commands, in order.
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Run a mesh on this machine", &["up", "apply", "delete", "exec", "logs", "restart", "validate"]),
     ("See what it does", &["proxy-status", "proxy-config", "history"]),

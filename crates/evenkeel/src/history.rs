@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::admin;
 
-/// How long the control plane may take to play back its log; questions of others come first.
+/// How long the control plane may take to replay its log; other requests take precedence.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Flags of `evenkeel history`.
@@ -74,7 +74,7 @@ fn ask(arguments: &HistoryArguments) -> anyhow::Result<Value> {
     serde_json::from_slice(&body).context("the control plane's answer is not JSON")
 }
 
-/// As a value in a query (RFC 3986, section 2.1).
+/// Escapes a value for a query (RFC 3986, section 2.1).
 fn escaped(text: &str) -> String {
     text.bytes().fold(String::new(), |mut out, byte| {
         match byte {

@@ -18,7 +18,8 @@ pub fn workers(address: SocketAddr, json: bool, out: &mut dyn Write) -> anyhow::
     Ok(())
 }
 
-/// Prints the same of all proxies of a mesh, each under its name. Each is asked by a process of its own, which moves into its network.
+/// Prints the same for all proxies of a mesh, each under its name. A process for each proxy enters the proxy's network
+/// namespace and asks it.
 pub fn of_all(program: &Path, state: &Path, replicas: &[ReplicaInfo], json: bool) -> anyhow::Result<u8> {
     let mut status = 0;
     for ReplicaInfo { namespace, pod, .. } in replicas {

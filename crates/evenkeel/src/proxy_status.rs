@@ -19,15 +19,16 @@ const COLUMNS: [&str; 5] = ["CDS", "LDS", "EDS", "RDS", "VHDS"];
 pub enum Output {
     /// For reading.
     Table,
-    /// What the program says that is asked; of several, a list.
+    /// The answer of the control plane as it is; for several control planes, a list.
     Json,
 }
 
-/// Prints the status of every proxy connected to these control planes. It returns 1 if something written is not what runs: part of the
-/// files is refused, a proxy refuses what it was sent, a replica is not ready, or ends again and again, or a control plane is away.
+/// Prints the status of every proxy connected to these control planes. Returns 1 if what runs is not what the files
+/// say: a file is refused in part, a proxy refuses a resource, a replica is not ready or keeps ending, or a control
+/// plane does not answer.
 ///
-/// With a name, of those proxies alone that it means. `replicas`: those of the running mesh, of which what ends again and again is
-/// shown.
+/// With a name, prints only the proxies that it matches. `replicas` are those of the running mesh; the output shows
+/// which of them keep ending.
 pub fn run(
     control_planes: &[SocketAddr],
     replicas: &[ReplicaInfo],
@@ -65,7 +66,7 @@ pub fn run(
     Ok(u8::from(!is_well))
 }
 
-/// What keeps the mesh from running what was written, a line for each.
+/// Reasons why the mesh does not run what the files say, one line for each.
 fn troubles(page: &Value) -> Vec<String> {
     let texts = |name: &str| page[name].as_array().into_iter().flatten().filter_map(Value::as_str);
     let proxies = page["proxies"].as_array().into_iter().flatten();
@@ -89,7 +90,7 @@ fn troubles(page: &Value) -> Vec<String> {
     written.chain(refusals).chain(waiting).chain(failing).collect()
 }
 
-/// What of the replicas ends again and again.
+/// The programs and proxies of replicas that keep ending.
 fn failing(replicas: &[ReplicaInfo]) -> Value {
     let part = |replica: &ReplicaInfo, part: &Failing| {
         json!({
@@ -104,7 +105,7 @@ fn failing(replicas: &[ReplicaInfo]) -> Value {
     replicas.iter().flat_map(|replica| replica.failing.iter().map(move |of_it| part(replica, of_it))).collect()
 }
 
-/// Leaves only the proxies that a name means.
+/// Keeps only the proxies that a name matches.
 fn keep(pages: &mut [Value], wanted: &str) -> anyhow::Result<()> {
     let name = |proxy: &Value| pod(proxy["proxy"].as_str().unwrap_or_default());
     let fits = |proxy: &Value| {
@@ -201,7 +202,7 @@ fn types(proxy: &Value) -> impl Iterator<Item = &Value> {
     proxy["types"].as_array().into_iter().flatten()
 }
 
-/// In a word; how long the answer is waited for, if that is worth it.
+/// The state in a word, with the time that an answer has been outstanding if that is long.
 fn state(status: &Value) -> String {
     let state = status["state"].as_str().unwrap_or_default();
     match status["waiting_ms"].as_u64() {
@@ -210,7 +211,7 @@ fn state(status: &Value) -> String {
     }
 }
 
-/// What is to be said of a proxy below the table.
+/// Remarks about a proxy, shown below the table.
 fn remarks(name: &str, proxy: &Value) -> Vec<String> {
     let mut remarks = Vec::new();
     if let Some(names) = proxy["divergence"]["names"].as_array() {
@@ -220,7 +221,8 @@ fn remarks(name: &str, proxy: &Value) -> Vec<String> {
     remarks
 }
 
-/// An agent's own stream, on which it asks for DNS names alone, is no proxy of its own; it comes from the proxy's node.
+/// Whether a stream is a proxy's. An agent has a stream of its own under the proxy's node id, on which it asks only for
+/// DNS names.
 fn is_proxy(stream: &Value) -> bool {
     let mut types = stream["types"].as_array().into_iter().flatten().peekable();
     types.peek().is_none() || types.any(|status| COLUMNS.iter().any(|column| status["type"] == *column))
@@ -337,7 +339,7 @@ web-0.shop refuses RDS 80 (from routes.yaml:3:1): no such cluster
         let ill = json!({"control_plane": "one", "proxies": [], "refused": [finding], "not_ready": ["web-0.shop"]});
         let said = format!("not in force: {finding}\nweb-0.shop is not ready\n");
         assert_eq!(troubles(&ill).concat(), said);
-        // Two that read the same files say it once.
+        // Two control planes that read the same files report a finding once.
         assert_eq!(table(&[ill.clone(), ill]), format!("no proxy is connected to one or one\n{said}"));
     }
 

@@ -1,11 +1,11 @@
 //! HTTP/1 and HTTP/2 ([`h2`]) codecs without I/O, paths and their normalization, bodies, upgrades.
 //!
-//! Bytes in, heads and body ranges out; heads and body pieces in, bytes out. A head is copied once into an arena that is
-//! reused from message to message ([`Headers`]), so in the steady state nothing is allocated. What was read is never passed
-//! on as it was framed: framing (`content-length`, `transfer-encoding`, `connection`) is taken off on parsing and written
-//! anew on encoding, which leaves no room for two peers to disagree about where a message ends.
+//! Bytes in, heads and body ranges out; heads and body pieces in, bytes out. A head is copied once into an arena that
+//! is reused from message to message ([`Headers`]), so in the steady state nothing is allocated. Framing
+//! (`content-length`, `transfer-encoding`, `connection`) is never passed on: it is removed on parsing and written anew
+//! on encoding, so two peers cannot disagree about where a message ends.
 
-// Nothing here panics on bytes from outside: what cannot be is an error, too.
+// Nothing here panics on bytes from outside: states that should be impossible are errors, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod body;

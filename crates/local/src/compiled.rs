@@ -1,4 +1,5 @@
-//! What proxies would refuse of the files, looked at beside everything else whenever the files change, or the certificates they name.
+//! Checks in the background what proxies would refuse of the files, whenever the files or the certificates they name
+//! change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -10,43 +11,43 @@ use evenkeel_api::{Object, Resource};
 use evenkeel_base::{Diagnostic, Diagnostics};
 use tokio::task::JoinHandle;
 
-/// What is known, and what is being looked at.
+/// The last findings, and the check in progress.
 #[derive(Debug)]
 pub(crate) struct Compiled {
     compile: fn(&[Object]) -> Diagnostics,
     objects: Arc<Vec<Object>>,
     running: Option<JoinHandle<Diagnostics>>,
-    /// It has to be looked at again.
+    /// Whether another check is needed.
     stale: bool,
-    /// Findings that have been told, by their text.
+    /// Findings that have been reported, by their text.
     told: BTreeMap<String, Diagnostic>,
     certificates: Certificates,
 }
 
-/// What is different from what was told before.
+/// The difference from the findings reported before.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct FindingsDiff {
-    /// To be told with their places.
+    /// New findings.
     pub(crate) found: Diagnostics,
-    /// What is settled, a line for each.
+    /// Resolved findings, a line for each.
     pub(crate) settled: String,
 }
 
 impl Compiled {
-    /// Nothing is known yet; [`Compiled::take`] begins.
+    /// Makes a checker without findings; [`Compiled::take`] begins the first check.
     pub(crate) fn new(compile: fn(&[Object]) -> Diagnostics) -> Self {
         let certificates = Certificates::default();
         Self { compile, objects: Arc::default(), running: None, stale: false, told: BTreeMap::new(), certificates }
     }
 
-    /// These are the objects now. Within a runtime.
+    /// Sets the objects to check. Must be called within a runtime.
     pub(crate) fn take(&mut self, objects: Vec<Object>) {
         self.certificates = Certificates::of(&objects);
         self.objects = Arc::new(objects);
         self.begin();
     }
 
-    /// Looks whether certificates have been replaced in place; to be called now and then, within a runtime.
+    /// Checks whether certificate files have been replaced; call it periodically within a runtime.
     pub(crate) fn look(&mut self) {
         if self.certificates.have_changed() {
             self.begin();
@@ -61,7 +62,7 @@ impl Compiled {
         }
     }
 
-    /// Completes when there is something to tell. Nothing is lost when this is dropped while it waits.
+    /// Completes when there is something to report. Dropping the future loses nothing.
     pub(crate) async fn news(&mut self) -> FindingsDiff {
         loop {
             let Some(running) = &mut self.running else { return std::future::pending().await };
@@ -71,7 +72,7 @@ impl Compiled {
                 self.begin();
                 continue;
             }
-            // One that panics says nothing, and what was told stays.
+            // If a check panics, the reported findings stay as they are.
             let news = found.map(|found| self.compare(found)).unwrap_or_default();
             if news != FindingsDiff::default() {
                 return news;
@@ -99,11 +100,11 @@ impl Compiled {
 struct Certificates {
     files: BTreeSet<PathBuf>,
     seen: Vec<Option<Stamp>>,
-    /// As they were when they were found changed at the last look: whoever replaces a certificate replaces its key next.
+    /// Their state when a change was noticed at the last check: after a certificate its key is replaced, too.
     doubtful: Option<Vec<Option<Stamp>>>,
 }
 
-/// A file as far as it can be told from its next version.
+/// The metadata that tells one version of a file from the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     modified: Option<SystemTime>,
@@ -126,7 +127,7 @@ impl Certificates {
         Self { files, seen, doubtful: None }
     }
 
-    /// Whether they are other ones than at the last change, and have been so since the last look.
+    /// Whether they have changed, and have not changed again since the last check.
     fn have_changed(&mut self) -> bool {
         let now: Vec<Option<Stamp>> = self.files.iter().map(|file| stamp(file)).collect();
         if now == self.seen {

@@ -64,9 +64,10 @@ impl Privileges {
         Self { account, capabilities: 1 << NET_BIND_SERVICE }
     }
 
-    /// Gives up all others, for good. Only async-signal-safe calls: meant for between fork and exec.
+    /// Gives up all other privileges for good. It makes only async-signal-safe calls, for use between fork and exec.
     pub fn take_on(self) -> io::Result<()> {
-        // Until exec it is a copy of whoever started it, with all that one's memory: not for others of its user to look at.
+        // Until exec the process is a copy of its parent with the parent's memory, which other processes of its user
+        // must not read.
         control(libc::PR_SET_DUMPABLE, 0, 0)?;
         for capability in (0..MAX_CAPABILITIES).filter(|number| self.capabilities & (1 << number) == 0) {
             match control(libc::PR_CAPBSET_DROP, capability.into(), 0) {
@@ -91,14 +92,14 @@ impl Privileges {
         checked(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) })?;
         control(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL as u64, 0)?;
         for capability in (0..MAX_CAPABILITIES).filter(|number| self.capabilities & (1 << number) != 0) {
-            // So that they outlive exec, also of a user other than root.
+            // Ambient capabilities survive exec for users other than root.
             control(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE as u64, capability.into())?;
         }
         Ok(())
     }
 }
 
-/// Without the C library, whose functions tell all threads: after a fork there are none.
+/// Does not use the C library, whose functions notify all threads; after a fork there are none.
 fn become_user(Account { uid, gid }: Account) -> io::Result<()> {
     drop_groups()?;
     // SAFETY: takes three integers.

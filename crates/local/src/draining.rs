@@ -1,9 +1,9 @@
-//! How a replica that takes requests leaves without losing one: nobody sends it new ones, then those it has are answered.
+//! How a replica is taken out without losing a request: proxies stop sending it new ones, then it answers those it has.
 //!
-//! 1. It is not ready any more, which its Pod object says; the control plane takes its endpoints away.
-//! 2. Every proxy that used them has acknowledged that ([`wait_until_unused`]).
-//! 3. Its sidecar asks whoever still has a connection to go (`/drain_listeners`), while the program serves as ever; when
-//!    nobody is left, or the time is over, the program is told to end ([`drain`]).
+//! 1. Its Pod object becomes not ready, and the control plane removes its endpoints.
+//! 2. Every proxy that used them acknowledges the removal ([`wait_until_unused`]).
+//! 3. Its sidecar asks clients to close their connections (`/drain_listeners`), while the program goes on serving. When
+//!    no connection is left, or after a time limit, the program is told to end ([`drain`]).
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -16,25 +16,26 @@ use crate::client::Call;
 use crate::namespace::Namespace;
 use crate::programs::CONTROL_DEBUG;
 
-/// How long proxies may take to acknowledge that an endpoint is gone; one that does not answer must not keep it for ever.
+/// How long proxies may take to acknowledge the removal of an endpoint; a proxy that never answers must not delay it
+/// forever.
 const ACK_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time between two looks.
+/// Time between two checks.
 const POLL_PERIOD: Duration = Duration::from_millis(20);
 /// The sidecar's admin port.
 const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 15000);
-/// Asks clients of inbound listeners to go, and goes on accepting.
+/// Asks clients of inbound listeners to close their connections, and goes on accepting new ones.
 const DRAIN: &str = "/drain_listeners?inboundonly&graceful&skip_exit";
-/// Connections of the listener that takes what is sent to the workload.
+/// Connections of the inbound listener.
 const CONNECTIONS: &str = "/stats?filter=_15006.downstream_cx_active";
 
-/// What the control plane says of an address.
+/// The control plane's answer about an endpoint address.
 #[derive(Debug, Deserialize)]
 struct EndpointUse {
     serves: bool,
     behind: Vec<String>,
 }
 
-/// Waits until no proxy sends anything to this address any more, for some time at most.
+/// Waits until no proxy uses this address any more, with a time limit.
 pub async fn wait_until_unused(address: Ipv4Addr) {
     let path = format!("/debug/endpoint?address={address}");
     let unused = async {
@@ -52,7 +53,7 @@ pub async fn wait_until_unused(address: Ipv4Addr) {
     }
 }
 
-/// Waits until nobody has a connection to the workload any more, for `limit` at most.
+/// Drains the sidecar and waits until the workload has no connections, for `limit` at most.
 pub async fn drain(namespace: &Namespace, limit: Duration) {
     let ended = async {
         let told = Call::get("localhost", DRAIN).method(Method::POST).send(Some(namespace), ADMIN).await;

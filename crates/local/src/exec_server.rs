@@ -1,5 +1,5 @@
-//! The supervisor's side of `evenkeel exec`, `logs` and `restart`: says which replicas are meant, and hands out their containers'
-//! namespaces.
+//! The supervisor's side of `evenkeel exec`, `logs` and `restart`: finds the matching replicas, and hands out their
+//! containers' namespaces.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -18,28 +18,28 @@ use crate::pods::LastExit;
 use crate::replica::Replica;
 use crate::workloads::INGRESS_NAME;
 
-/// How long a caller may take to say what it wants.
+/// How long a client may take to send its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// Restarts that may wait for each other, in requests.
+/// Most restarts that may wait, in requests.
 const MAX_WAITING_RESTARTS: usize = 16;
-/// Pause after an accept that failed for want of file descriptors or memory.
+/// Pause after an accept that failed for lack of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Workloads whose replicas are to be replaced, as (namespace, name).
 #[derive(Debug)]
 pub struct Restart {
-    /// Which.
+    /// The workloads.
     pub workloads: BTreeSet<(String, String)>,
-    /// Says when it is done, or why not.
+    /// Receives the outcome.
     pub done: oneshot::Sender<Result<(), String>>,
 }
 
-/// The requests to restart, and where they come from.
+/// A channel for restart requests.
 pub fn restarts() -> (mpsc::Sender<Restart>, mpsc::Receiver<Restart>) {
     mpsc::channel(MAX_WAITING_RESTARTS)
 }
 
-/// Answers requests until aborted. The socket lies in a directory only its owner may enter.
+/// Answers requests until aborted. The socket is in a directory that only its owner may enter.
 pub async fn serve(
     socket: PathBuf,
     replicas: watch::Receiver<Replicas>,
@@ -58,7 +58,7 @@ pub async fn serve(
         let Ok(Ok(request)) = tokio::time::timeout(REQUEST_TIMEOUT, read_request(&mut stream)).await else { continue };
         let meant = meant(&replicas.borrow().clone(), &request);
         let answered = serve_one(stream, (request.purpose, request.container), meant, restarts.clone());
-        // Others must not wait for a restart.
+        // Other requests must not wait for a restart.
         tokio::spawn(async move {
             if let Err(error) = answered.await {
                 tracing::debug!(%error, "a request was not answered");
@@ -130,7 +130,8 @@ async fn restart(found: &[Arc<Replica>], restarts: &mpsc::Sender<Restart>) -> Re
     }
 }
 
-/// The replicas a name means, those that it fits best, in the namespace given, or in the only one that has some; all for no name.
+/// The replicas that match a name best, in the given namespace or in the only one that has any; all replicas for an
+/// empty name.
 fn meant(replicas: &Replicas, request: &Request) -> Result<Vec<Arc<Replica>>, String> {
     let in_namespace =
         |replica: &&Arc<Replica>| request.namespace.as_ref().is_none_or(|name| *name == replica.pod.namespace);
@@ -161,7 +162,7 @@ fn meant(replicas: &Replicas, request: &Request) -> Result<Vec<Arc<Replica>>, St
     if workloads.len() > 1 {
         return Err(format!("{} may be {}; say which", request.workload, list(&workloads)));
     }
-    // For the sake of those that take one: replicas of one workload, in the order of their names.
+    // All are replicas of one workload in the order of their names; some callers use the first one.
     debug_assert!(found.iter().all(|replica| replica.pod.workload == first.pod.workload));
     Ok(found)
 }

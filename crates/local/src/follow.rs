@@ -1,4 +1,5 @@
-//! Edits while it runs: Deployments that come, go or scale, and what the control plane says of the files.
+//! Changes of the directory while the mesh runs: Deployments that are added, removed or scaled, and the control plane's
+//! findings about the files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -20,15 +21,15 @@ use crate::programs::CONTROL_DEBUG;
 use crate::ui::Events;
 use crate::workloads::{Build, Manifest};
 
-/// Quiet after a notice before files are read: editors write in several steps.
+/// Quiet time after a file event before files are read, because editors write in several steps.
 const SETTLE: Duration = Duration::from_millis(50);
 /// How often the control plane is asked for its findings.
 const FINDINGS_PERIOD: Duration = Duration::from_millis(500);
 
-/// Something the user has to know, or the mesh to do.
+/// A message for the user, or a change for the mesh.
 #[derive(Debug)]
 pub enum Change {
-    /// Other Deployments, or other ports of Gateways.
+    /// The Deployments or the ports of Gateways have changed.
     Manifest(Manifest),
     /// Text for the screen.
     Say(String),
@@ -42,12 +43,12 @@ pub struct Follower {
     manifest: Manifest,
     findings: Findings,
     ask: tokio::time::Interval,
-    /// A file has changed since they were read.
+    /// Whether a file has changed since files were read.
     stale: bool,
     plan: Arc<Plan>,
-    /// Findings of the manifest that have been told.
+    /// Findings about the manifest that have been reported.
     told: BTreeSet<String>,
-    /// To be told next.
+    /// The text to report next.
     pending: Option<String>,
     compiled: Compiled,
 }
@@ -82,7 +83,7 @@ impl Follower {
         })
     }
 
-    /// The next change. Nothing is lost when this is dropped while it waits.
+    /// The next change. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Change {
         loop {
             if let Some(text) = self.pending.take() {
@@ -114,7 +115,7 @@ impl Follower {
     fn look_again(&mut self) -> Option<Change> {
         self.files.refresh(SystemTime::now());
         if let Some(said) = self.settle() {
-            // What is forgotten is noticed in turn.
+            // Removing applied objects causes another file event.
             return Some(Change::Say(said));
         }
         let (manifest, findings) = Manifest::of(&self.files, self.plan.state.path());
@@ -132,7 +133,7 @@ impl Follower {
 }
 
 impl Follower {
-    /// Says what this machine cannot do, once.
+    /// Reports once what this machine cannot do.
     fn note_news(&mut self, findings: &Diagnostics) {
         let news: Diagnostics = findings.iter().filter(|one| !self.told.contains(&one.to_string())).cloned().collect();
         self.told = findings.iter().map(ToString::to_string).collect();
@@ -140,7 +141,7 @@ impl Follower {
         self.pending = (!news.is_empty()).then_some(text);
     }
 
-    /// An edit is later than what was applied before it.
+    /// Drops applied objects whose file was edited later.
     fn settle(&self) -> Option<String> {
         match self.plan.applied.as_ref()?.settle(&self.files) {
             Ok(forgotten) if forgotten.is_empty() => None,
@@ -153,7 +154,7 @@ impl Follower {
     }
 }
 
-/// Does what a change asks for.
+/// Applies a change.
 pub async fn apply(change: Change, mesh: &mut Mesh, events: &Events) {
     match change {
         Change::Say(text) => events.say(text),
@@ -170,7 +171,7 @@ pub async fn apply(change: Change, mesh: &mut Mesh, events: &Events) {
             if let Some(conflict) = ports::conflict(&manifest.gateway_ports) {
                 events.say(format!("error: {conflict}"));
             }
-            // What runs goes on running; the next edit tries again.
+            // The present replicas go on running; the next edit tries again.
             if let Err(error) = mesh.follow(&manifest).await {
                 events.say(format!("error: {error}"));
             }
@@ -178,23 +179,23 @@ pub async fn apply(change: Change, mesh: &mut Mesh, events: &Events) {
     }
 }
 
-/// Steps that nobody has run: they are the machine's business, whose network has been left.
+/// New build steps, which were not run: they belong on the machine, whose network this process has left.
 fn new_builds<'a>(known: &'a [Build], builds: &'a [Build]) -> impl Iterator<Item = &'a Build> {
     let is_same = |one: &Build, other: &Build| (&one.run, &one.directory) == (&other.run, &other.directory);
     builds.iter().filter(move |build| !known.iter().any(|known| is_same(known, build)))
 }
 
-/// The control plane's findings, each told once.
+/// The control plane's findings, each reported once.
 #[derive(Debug)]
 struct Findings {
     directory: String,
     told: BTreeMap<Key, Finding>,
     refused: BTreeSet<String>,
-    /// What proxies refuse, each with how many of them do.
+    /// Resources that proxies refuse, with the number of proxies.
     nacks: BTreeSet<String>,
 }
 
-/// What makes a finding the same though its place has moved: severity, code, file, message.
+/// Identifies a finding even if its line has moved: severity, code, file and message.
 type Key = (String, String, String, String);
 
 #[derive(Debug, Deserialize)]
@@ -221,7 +222,7 @@ impl Finding {
     }
 }
 
-/// What the control plane says of proxies.
+/// The control plane's status of proxies.
 #[derive(Debug, Deserialize)]
 struct Status {
     proxies: Vec<Proxy>,
@@ -252,7 +253,7 @@ struct Resource {
 }
 
 impl Status {
-    /// What proxies refuse, and who.
+    /// The refused resources and the proxies that refuse them.
     fn refusals(self) -> BTreeSet<String> {
         let mut by: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for Proxy { proxy, types } in self.proxies {
@@ -284,7 +285,7 @@ impl Findings {
         Self { directory, told: BTreeMap::new(), refused: BTreeSet::new(), nacks: BTreeSet::new() }
     }
 
-    /// What is new since the last time, if the control plane answers.
+    /// The changes since the last call, if the control plane answers.
     async fn news(&mut self) -> Option<String> {
         let answer = Call::get("localhost", "/debug/diagnostics").send(None, CONTROL_DEBUG).await.ok()?;
         let page: Page = serde_json::from_str(&answer.body).ok()?;
@@ -308,11 +309,11 @@ impl Findings {
     }
 
     fn compare(&mut self, page: Page) -> Option<String> {
-        // What is merely good to know is for `evenkeel validate`.
+        // Findings of severity info are only shown by `evenkeel validate`.
         let matters = page.diagnostics.into_iter().filter(|finding| finding.severity != "info");
         let (errors, warnings): (Vec<_>, Vec<_>) = matters.partition(|finding| finding.severity == "error");
         let mut text = String::new();
-        // Errors last: there the eye is.
+        // Errors come last, where users look first.
         for finding in warnings.iter().chain(&errors).filter(|finding| !self.told.contains_key(&finding.key())) {
             text.push_str(finding.rendered.trim_end());
             text.push_str("\n\n");

@@ -1,7 +1,7 @@
-//! Ports of Gateways that come and go while it runs.
+//! Ports of Gateways that are added and removed while the mesh runs.
 //!
-//! The gateway is handed the sockets that are open when it is started, and no others later: connections to a port that comes after
-//! that are carried to it, from inside its network, so that it sees them come from 127.0.0.1 as it does all others.
+//! The gateway gets its listening sockets when it starts and no more later. Connections to ports that are added later
+//! are therefore forwarded to it from inside its network, so that they come from 127.0.0.1 like all others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -19,22 +19,22 @@ use crate::namespace::Namespace;
 use crate::plan::Plan;
 use crate::ports::{GatewayPort, HostPort};
 
-/// Connections that are carried for one port at a time; more wait in the kernel's backlog.
+/// Connections forwarded for one port at a time; more wait in the kernel's backlog.
 const MAX_CONNECTIONS: usize = 1024;
-/// Pause after an accept that failed for want of file descriptors or memory.
+/// Pause after an accept that failed for lack of file descriptors or memory.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
-/// The ways in as they are now.
+/// The ports of Gateways that are open on this machine.
 #[derive(Debug)]
 pub(crate) struct GatewayPorts {
     plan: Arc<Plan>,
     broker: BrokerClient,
-    /// Those of the start that no Gateway has any more, by the proxy's port.
+    /// Ports from the start that no Gateway has any more, by the proxy's port.
     closed: BTreeSet<u16>,
     forwarded: BTreeMap<u16, ForwardedPort>,
 }
 
-/// One that came later.
+/// A port that was added later and is forwarded.
 #[derive(Debug)]
 struct ForwardedPort {
     port: HostPort,
@@ -49,19 +49,19 @@ impl Drop for ForwardedPort {
 }
 
 impl GatewayPorts {
-    /// As they are at the start. Within a runtime.
+    /// The ports at the start. Must be called within a runtime.
     pub(crate) fn new(plan: Arc<Plan>) -> io::Result<Self> {
         let broker = BrokerClient::new(plan.ports_broker.try_clone()?)?;
         Ok(Self { plan, broker, closed: BTreeSet::new(), forwarded: BTreeMap::new() })
     }
 
-    /// What to type for each that is open.
+    /// The command with which each open port can be reached.
     pub(crate) fn lines(&self) -> Vec<String> {
         let first = self.plan.host_ports.iter().filter(|port| !self.closed.contains(&port.listener));
         first.chain(self.forwarded.values().map(|forwarded| &forwarded.port)).map(HostPort::usage).collect()
     }
 
-    /// Opens and closes what Gateways now ask for; says what has become of it.
+    /// Opens and closes ports as Gateways now require; returns messages about it.
     pub(crate) async fn follow(&mut self, wanted: &[GatewayPort], gateway: &Arc<Namespace>) -> Vec<String> {
         let mut said = Vec::new();
         let is_wanted = |listener: u16| wanted.iter().any(|port| port.listener() == listener);
@@ -87,7 +87,7 @@ impl GatewayPorts {
         said
     }
 
-    /// Opens it unless it is open; then what to type.
+    /// Opens a port unless it is open; returns the command with which to reach it.
     async fn open(
         &mut self,
         port: &GatewayPort,
@@ -120,7 +120,7 @@ impl GatewayPorts {
     }
 }
 
-/// Carries connections to the gateway until aborted.
+/// Forwards connections to the gateway until aborted.
 async fn serve(socket: TcpListener, gateway: Arc<Namespace>, listener: u16) {
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     while let Ok(slot) = slots.clone().acquire_owned().await {
@@ -137,7 +137,7 @@ async fn serve(socket: TcpListener, gateway: Arc<Namespace>, listener: u16) {
     }
 }
 
-/// How long a connection may be idle is the gateway's business.
+/// Forwards one connection. There is no idle timeout here, because the gateway has its own.
 async fn forward(mut from: TcpStream, gateway: &Namespace, listener: u16) {
     let to = SocketAddr::from((Ipv4Addr::LOCALHOST, listener));
     if let Ok(mut to) = connect(Some(gateway), to).await {

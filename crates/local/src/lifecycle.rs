@@ -1,5 +1,5 @@
-//! Whether a program has started, and whether it is alive: startup and liveness probes, and what is done at the beginning and the end
-//! of its life. Whether it is ready is for [`crate::probe::ReadinessCounter`].
+//! Startup and liveness probes, and the hooks `postStart` and `preStop` of a program. Readiness is in
+//! [`crate::probe::ReadinessCounter`].
 
 use std::time::Duration;
 
@@ -12,30 +12,30 @@ use tokio::time::Instant;
 use crate::probe::{Probe, ProbeContext};
 use crate::process::{Phase, State};
 
-/// Longest time something at the beginning of a program's life may take.
+/// Longest time for a `postStart` hook.
 const POST_START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What is asked of a program, and done with it, besides its readiness.
+/// Probes and hooks of a program, without its readiness probe.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Lifecycle {
-    /// Until this has been answered once nothing else is asked; a program that never answers is started again.
+    /// Until this probe has succeeded once, no other probe runs; a program that fails it is restarted.
     pub startup: Option<Probe>,
-    /// A program that does not answer is started again.
+    /// A program that fails this probe is restarted.
     pub liveness: Option<Probe>,
-    /// Done when it has been started.
+    /// Runs after the program was started.
     pub post_start: Option<Hook>,
-    /// Done before it is told to end.
+    /// Runs before the program is told to end.
     pub pre_stop: Option<Hook>,
-    /// Time it has to end, `pre_stop` included; none: the default.
+    /// The grace period to end, including `pre_stop`; `None`: the default.
     pub grace: Option<Duration>,
 }
 
-/// Something that is done once.
+/// A hook, which runs once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hook {
-    /// A command beside the program.
+    /// A command in the program's container.
     Exec(Vec<String>),
-    /// A GET; whatever the answer.
+    /// A GET; any answer is a success.
     Get {
         /// Port.
         port: u16,
@@ -47,7 +47,7 @@ pub enum Hook {
 }
 
 impl Hook {
-    /// Does it, within a time; the error says why it failed.
+    /// Runs the hook with a time limit; the error says why it failed.
     pub async fn run(&self, inside: &ProbeContext<'_>, within: Duration) -> Result<(), String> {
         match self {
             Self::Exec(command) => inside.run(command, within).await,
@@ -59,7 +59,7 @@ impl Hook {
         }
     }
 
-    /// The number of a port, or that of the container's port of that name.
+    /// Makes a GET hook; `number` resolves port names.
     pub(crate) fn get(
         port: &IntOrString,
         path: Option<&String>,
@@ -69,18 +69,18 @@ impl Hook {
     }
 }
 
-/// How a program is.
+/// The state of a program.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ProgramState {
-    /// It may be asked whether it is ready.
+    /// It has started and is alive; the readiness probe may run.
     Started,
     /// It has not started yet.
     Starting(String),
-    /// It is to be started again.
+    /// A probe failed, and it must be restarted.
     Failed(String),
 }
 
-/// The present process of a program, and what it has answered.
+/// The startup and liveness probes of a program's present process.
 #[derive(Debug)]
 pub struct ProcessProbes {
     process: u32,
@@ -91,7 +91,7 @@ pub struct ProcessProbes {
 }
 
 impl ProcessProbes {
-    /// Of a process that has just been started.
+    /// Begins the probes of a process that was just started.
     pub fn of(lifecycle: &Lifecycle, process: u32, now: Instant) -> Self {
         let state = |probe: &Option<Probe>| probe.clone().map(|probe| ProbeState::new(probe, now));
         Self {
@@ -113,7 +113,7 @@ impl ProcessProbes {
         self.since.elapsed()
     }
 
-    /// Asks what is due. `Ill` is said once.
+    /// Runs the probes that are due. `Failed` is returned only once.
     pub async fn ask(&mut self, inside: &ProbeContext<'_>) -> ProgramState {
         if self.failed {
             return ProgramState::Starting("is being restarted".to_owned());
@@ -124,7 +124,7 @@ impl ProcessProbes {
                 ProbeResult::Failed(reason) => return self.fail(reason),
                 ProbeResult::Succeeded => {}
             }
-            // Liveness counts from now on.
+            // The liveness probe begins now.
             self.startup = None;
             self.liveness = self.liveness.take().map(|state| ProbeState::new(state.probe, Instant::now()));
         }
@@ -141,14 +141,14 @@ impl ProcessProbes {
         ProgramState::Failed(reason)
     }
 
-    /// The time until something is to be asked.
+    /// The time until the next probe is due.
     pub fn pause(&self, now: Instant) -> Option<Duration> {
         let due = [&self.startup, &self.liveness].into_iter().flatten().map(|state| state.due).min();
         due.map(|due| due.saturating_duration_since(now))
     }
 }
 
-/// One probe of one process.
+/// The state of one probe for one process.
 #[derive(Debug)]
 struct ProbeState {
     probe: Probe,
@@ -157,13 +157,13 @@ struct ProbeState {
     last: String,
 }
 
-/// What a probe has come to.
+/// The result of a probe.
 #[derive(Debug, PartialEq, Eq)]
 enum ProbeResult {
-    /// Nothing yet, or it was not due.
+    /// No result yet, or the probe was not due.
     Pending(String),
     Succeeded,
-    /// So often that it counts.
+    /// It failed often enough in a row.
     Failed(String),
 }
 
@@ -195,14 +195,14 @@ impl ProbeState {
     }
 }
 
-/// Does what is to be done at the beginning, beside everything else.
+/// Runs a `postStart` hook.
 pub async fn post_start(hook: &Hook, inside: &ProbeContext<'_>) {
     if let Err(reason) = hook.run(inside, POST_START_TIMEOUT).await {
         tracing::warn!(%reason, "postStart failed");
     }
 }
 
-/// Ends a process so that it is started again: SIGTERM to its group, SIGKILL after the grace if it is still the one that runs.
+/// Ends a process so that it is restarted: SIGTERM to its group, then SIGKILL after the grace period if it still runs.
 pub async fn end(process: u32, grace: Duration, mut state: watch::Receiver<State>) {
     signal(process, Signal::SIGTERM);
     let gone = state.wait_for(|state| state.phase != Phase::Running(process));

@@ -1,4 +1,4 @@
-//! The running mesh: its control plane, its gateway and its replicas, and how they follow a manifest.
+//! The running mesh: its control plane, gateway and replicas, and how they are brought in line with a manifest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -40,20 +40,20 @@ use crate::workloads::{
 
 /// DNS suffix of the mesh's services.
 pub const CLUSTER_DOMAIN: &str = "cluster.local";
-/// How long the control plane may take to serve.
+/// How long the control plane may take until it serves.
 const CONTROL_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time between two looks at a control plane that is starting.
+/// How often a starting control plane is checked.
 const CONTROL_PERIOD: Duration = Duration::from_millis(20);
-/// How long who asks for a restart waits for its end; it goes on nevertheless.
+/// How long a restart request waits for the restart to finish; the restart goes on in any case.
 const RESTART_LIMIT: Duration = Duration::from_secs(20);
 
-/// How often tokens are looked at.
+/// How often tokens are checked.
 const RENEWAL_PERIOD: Duration = Duration::from_secs(1);
 
-/// Label of a Pod that says which template it is made of; Kubernetes' own.
+/// The label with the hash of a Pod's template, as in Kubernetes.
 const TEMPLATE_HASH_LABEL: &str = "pod-template-hash";
 
-/// Settings of the mesh where the directory brings none: as Istio's demo profile, with access logs.
+/// Mesh settings used if the directory has none: like Istio's demo profile, with access logs.
 const MESH_CONFIG: &str = "\
 # Written by `evenkeel up`, because the directory has no ConfigMap `istio` in the namespace `istio-system`.
 apiVersion: v1
@@ -66,36 +66,36 @@ data:
     accessLogFile: /dev/stdout
 ";
 
-/// Why the mesh does not run.
+/// Why the mesh could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum MeshError {
-    /// What programs run in.
+    /// A container could not be made.
     #[error(transparent)]
     Container(#[from] ContainerError),
-    /// Links, addresses, rules.
+    /// The network could not be set up.
     #[error(transparent)]
     Network(#[from] NetworkError),
-    /// A tool.
+    /// A tool failed.
     #[error(transparent)]
     Tool(#[from] crate::tools::ToolError),
-    /// The kernel.
+    /// The kernel refused something.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// Tokens.
+    /// A token could not be made or written.
     #[error(transparent)]
     Credential(#[from] CredentialError),
     /// The control plane did not come up.
     #[error("the control plane does not serve ({reason}); its log: {log}")]
     ControlPlane {
-        /// What was seen last.
+        /// The last answer or error.
         reason: String,
-        /// Where to read on.
+        /// The path of its log.
         log: String,
     },
     /// No address is left.
     #[error("all {MAX_PODS} pod addresses of this run are used up; restart `evenkeel up`")]
     AddressesUsedUp,
-    /// Something more basic.
+    /// Another I/O error.
     #[error("{what}: {source}")]
     Io {
         /// What was being done.
@@ -108,7 +108,7 @@ pub enum MeshError {
 /// Replicas by (namespace, pod name), for `exec` and the check.
 pub type Replicas = Arc<BTreeMap<(String, String), Arc<Replica>>>;
 
-/// A replica that leaves.
+/// A replica that is being taken out.
 struct RetiringReplica {
     workload: String,
     replica: Weak<Replica>,
@@ -123,18 +123,18 @@ pub struct Mesh {
     control: Option<Process>,
     egress: Option<Process>,
     replicas: watch::Sender<Replicas>,
-    /// What is to run, by namespace and name.
+    /// The workloads that should run, by namespace and name.
     wanted: BTreeMap<(String, String), Arc<Workload>>,
     view: RosterView,
-    /// Replicas that leave, by namespace and name: nobody gets the name until then.
+    /// Replicas that are being taken out, by namespace and name. Their names are free only when they have ended.
     leaving: JoinSet<(String, String)>,
     leaving_now: BTreeMap<(String, String), RetiringReplica>,
-    /// Something could not be started: that is tried again after the next edit.
+    /// Whether something could not be started; this is tried again after the next edit.
     stalled: bool,
-    /// Not all is as it is wanted.
+    /// Whether a rollout is in progress.
     rolling: bool,
     next_index: u32,
-    /// What runs, or is about to.
+    /// The manifest that runs or is being started.
     manifest: Manifest,
     /// How often workloads, as (namespace, name), have been restarted on request.
     restarts: BTreeMap<(String, String), u32>,
@@ -142,7 +142,7 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    /// Nothing started yet.
+    /// Makes a mesh in which nothing is started yet.
     pub fn new(plan: Arc<Plan>, roster: Roster, accounts: Accounts) -> Result<Self, MeshError> {
         settle_mesh_config(&plan.state, plan.manifest.has_mesh_config)?;
         let tokens = Tokens::begin(&plan.state.control())?;
@@ -169,17 +169,17 @@ impl Mesh {
         })
     }
 
-    /// Follows which replicas there are.
+    /// A subscription to the list of replicas.
     pub fn replicas(&self) -> watch::Receiver<Replicas> {
         self.replicas.subscribe()
     }
 
-    /// What runs, or is about to.
+    /// The manifest that runs or is being started.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// How the replicas are.
+    /// The status of the replicas.
     pub fn roster(&self) -> &Roster {
         &self.roster
     }
@@ -231,7 +231,7 @@ impl Mesh {
         }
     }
 
-    /// What stands below the table: the ways in, and where to look further.
+    /// The text below the table: how to reach the gateway, and where to find more.
     fn footer(&self) -> String {
         let mut lines = self.gateway_ports.lines();
         let state = self.plan.state.path();
@@ -246,8 +246,8 @@ impl Mesh {
         lines.join("\n")
     }
 
-    /// From now on this is to run. What is new is started at once, as far as there may be more than before; the rest
-    /// comes to pass by [`Mesh::step`].
+    /// Sets the manifest to run. New replicas start at once, as far as the surge limit allows; [`Mesh::step`] does the
+    /// rest.
     pub async fn follow(&mut self, manifest: &Manifest) -> Result<(), MeshError> {
         settle_mesh_config(&self.plan.state, manifest.has_mesh_config)?;
         self.manifest = manifest.clone();
@@ -261,7 +261,7 @@ impl Mesh {
         self.step().await
     }
 
-    /// From now on these are the ports of Gateways.
+    /// Sets the ports of Gateways.
     pub async fn follow_ports(&mut self, wanted: &[GatewayPort], events: &Events) -> Result<(), MeshError> {
         let ingress = (INGRESS_NAMESPACE.to_owned(), INGRESS_NAME.to_owned());
         let gateway = self.replicas.borrow().get(&ingress).cloned();
@@ -282,7 +282,7 @@ impl Mesh {
         Ok(())
     }
 
-    /// Completes when there may be something for [`Mesh::step`] to do. Nothing is lost when this is dropped while it waits.
+    /// Completes when there may be something for [`Mesh::step`] to do. Dropping the future loses nothing.
     pub async fn changed(&mut self) {
         tokio::select! {
             changed = self.view.changed() => if changed.is_err() {
@@ -295,7 +295,7 @@ impl Mesh {
         }
     }
 
-    /// Brings each workload as near to what is wanted of it as it may be now: see [`rollout`].
+    /// Brings each workload as close to its wanted state as is allowed now; see [`rollout`].
     pub async fn step(&mut self) -> Result<(), MeshError> {
         let states = self.view.borrow_and_update().clone();
         let present = self.replicas.borrow().clone();
@@ -334,7 +334,7 @@ impl Mesh {
         started
     }
 
-    /// Waits until all is as it is wanted, for some time at most: a new replica may never be ready.
+    /// Waits until all rollouts are done, with a time limit, because a new replica may never become ready.
     async fn settle(&mut self) -> Result<(), MeshError> {
         let settled = async {
             while self.rolling || !self.leaving.is_empty() {
@@ -354,7 +354,7 @@ impl Mesh {
         self.start_all(specs?).await
     }
 
-    /// Has replicas leave, which takes its time.
+    /// Begins to take replicas out, which takes some time.
     fn retire(&mut self, obsolete: &[(String, String)]) {
         for key in obsolete {
             let replica = self.replicas.borrow().get(key).cloned();
@@ -372,7 +372,7 @@ impl Mesh {
         }
     }
 
-    /// Brings the volumes of those that stay up to date.
+    /// Updates the volumes of replicas that stay.
     fn keep_up(&self, workloads: &[Workload]) -> Result<(), MeshError> {
         let present = self.replicas.borrow().clone();
         for workload in workloads {
@@ -394,7 +394,7 @@ impl Mesh {
         self.settle().await
     }
 
-    /// Lays all networks at once, since most of the time goes to waiting for `ip` and `nft`.
+    /// Sets up all networks concurrently, because most of the time goes to waiting for `ip` and `nft`.
     async fn start_all(&mut self, specs: Vec<((String, String), ReplicaSpec)>) -> Result<(), MeshError> {
         let starts = specs.into_iter().map(|(key, spec)| {
             let (tools, roster) = (self.plan.tools.clone(), self.roster.clone());
@@ -416,7 +416,7 @@ impl Mesh {
 
     fn specify(&mut self, workload: &Workload, name: &str) -> Result<ReplicaSpec, MeshError> {
         let (address, link) = self.next_address()?;
-        // One of a StatefulSet leaves files to its successor that are another user's.
+        // The previous replica of a StatefulSet leaves files that belong to another user.
         remove_folder(&self.plan.state.pod(name))?;
         let captured = workload.sidecar != Sidecar::None;
         let mut labels = workload.labels.clone();
@@ -465,7 +465,7 @@ impl Mesh {
         })
     }
 
-    /// The proxy ends by itself when it has drained; this is for one that does not.
+    /// The proxy ends by itself when it has drained; this limit is for one that does not.
     fn proxy_grace(&self) -> Duration {
         self.plan.options.drain_time + TERMINATION_GRACE
     }
@@ -483,7 +483,7 @@ impl Mesh {
         }
     }
 
-    /// The ingress gateway: a proxy without program or capture, which is handed the host's sockets.
+    /// Starts the ingress gateway: a proxy without program or capture, which gets the host's sockets.
     async fn start_gateway(&mut self) -> Result<(), MeshError> {
         let (address, link) = self.next_address()?;
         let port = |port: &crate::ports::HostPort| ContainerPort {
@@ -527,11 +527,12 @@ impl Mesh {
         Ok(())
     }
 
-    /// Replaces tokens long before they end, until dropped. Beside all else that is done here, which may take its time.
+    /// Replaces tokens long before they expire, until dropped. It runs concurrently with the mesh's other work, which
+    /// may take long.
     pub fn renew_tokens(&self) -> impl Future<Output = ()> + use<> {
         let (plan, tokens, replicas) = (self.plan.clone(), self.tokens.clone(), self.replicas.subscribe());
         async move {
-            // Not at the time they are due: the clock may jump.
+            // Check at intervals rather than when they are due, because the clock may jump.
             let mut looks = tokio::time::interval(RENEWAL_PERIOD);
             loop {
                 looks.tick().await;
@@ -547,7 +548,7 @@ impl Mesh {
         }
     }
 
-    /// Ends everything in order: the gateway drains, then the replicas end, then the control plane.
+    /// Stops everything in order: the gateway drains, then the replicas end, then the control plane.
     pub async fn stop(&mut self) {
         let replicas = self.replicas.borrow().clone();
         let (gateways, others): (Vec<_>, Vec<_>) =
@@ -564,7 +565,7 @@ impl Mesh {
     }
 }
 
-/// The mesh's settings, unless the directory brings them: then these would stand against those.
+/// Writes the mesh settings, unless the directory has its own, with which they would conflict.
 fn settle_mesh_config(state: &StateDir, has_mesh_config: bool) -> Result<(), MeshError> {
     let file = state.runtime().join("mesh.yaml");
     let settled = match has_mesh_config {
@@ -578,18 +579,18 @@ fn settle_mesh_config(state: &StateDir, has_mesh_config: bool) -> Result<(), Mes
     settled.map_err(|source| MeshError::Io { what: "cannot write the mesh's settings", source })
 }
 
-/// Whether a Pod is one of a workload's.
+/// Whether a Pod belongs to a workload.
 fn is_of(replicas: &Replicas, pod: &(String, String), workload: &(String, String)) -> bool {
     pod.0 == workload.0 && replicas.get(pod).is_some_and(|replica| replica.pod.workload == workload.1)
 }
 
-/// Whether a Pod is there and made of a workload's present template.
+/// Whether a Pod exists and has a workload's present template.
 fn is_made_of(replicas: &Replicas, pod: &(String, String), workload: &Workload) -> bool {
     let hash = replicas.get(pod).and_then(|replica| replica.pod.labels.get(TEMPLATE_HASH_LABEL));
     hash == Some(&workload.template_hash)
 }
 
-/// What comes next of a workload, which is to have replicas of these names; none: it is not to run any more.
+/// The next step for a workload that should have replicas of these names; none means that it should not run any more.
 fn next_of<'a>(
     workload: Option<&Workload>,
     names: &'a [String],
@@ -603,14 +604,14 @@ fn next_of<'a>(
         }
         _ => {
             let mut next = rollout::next(&wanted.collect(), here);
-            // After an edit and its undoing: the name is not free yet.
+            // After an edit was undone, the name may not be free yet.
             next.start.retain(|name| !leaving.contains(name));
             next
         }
     }
 }
 
-/// A part of the mesh itself, in a container of its own within the mesh's network.
+/// Starts a component of the mesh itself, in a container of its own in the mesh's network.
 async fn beside(mut program: Program, spec: ContainerSpec) -> Result<Program, MeshError> {
     let made = tokio::task::spawn_blocking(move || {
         let here = Namespace::of_this_thread()?;
@@ -635,7 +636,8 @@ fn write_volumes(workload: &Workload, folder: &Path) -> Result<(), MeshError> {
     written.map_err(|source| MeshError::Io { what: "cannot write a volume", source })
 }
 
-/// Tells when a part of the mesh itself ends, what that means, and when it is back; replicas' ends stand in the table.
+/// Reports when a component of the mesh itself ends, what that means, and when it is back. The table shows the ends of
+/// replicas.
 async fn tell_crashes(mut state: watch::Receiver<State>, events: Events, what: &'static str, meaning: &'static str) {
     let mut down = false;
     while state.changed().await.is_ok() {

@@ -1,4 +1,4 @@
-//! Addresses and links of the mesh's private network: a bridge, and one virtual cable per replica.
+//! Addresses and links of the mesh's private network: a bridge, and a veth pair per replica.
 
 use std::fs;
 use std::io;
@@ -15,10 +15,10 @@ use crate::egress::rules::{self, EgressAccess};
 use crate::tools::{ToolError, Tools};
 use crate::volumes::{self, Mount};
 
-/// The bridge all replicas are plugged into.
+/// The bridge that all replicas are attached to.
 pub const BRIDGE: &str = "ek0";
-/// The bridge's link address. Left alone it would take the lowest one of its ports and change as replicas come, and
-/// whoever knew the old one would send into the void for a second or more.
+/// The bridge's link address. By default a bridge has the lowest address of its ports, which changes as replicas are
+/// added; packets to the old address would be lost for a second or more.
 const BRIDGE_MAC: &str = "02:ee:0a:f4:00:01";
 /// The bridge's own address: the default route, and where the control plane listens.
 pub const BRIDGE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 1);
@@ -26,15 +26,15 @@ pub const BRIDGE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 244, 0, 1);
 pub const POD_PREFIX: u8 = 16;
 /// The name server written into every `/etc/resolv.conf`. Queries of a captured replica go to its sidecar's agent instead.
 pub const NAME_SERVER: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
-/// How many replicas one machine can hold: 254 folders of 250 addresses, far beyond what it can run.
+/// Most replicas in one run: 254 subnets of 250 addresses, far more than one machine can run.
 pub const MAX_PODS: u32 = 254 * 250;
 
-/// How long the kernel may take to open a bridge's port.
+/// How long the kernel may take to activate a bridge port.
 const CARRIER_TIMEOUT: Duration = Duration::from_secs(3);
-/// Time between two looks at it.
+/// Time between two checks of it.
 const CARRIER_PERIOD: Duration = Duration::from_millis(2);
 
-/// Why a network could not be laid.
+/// Why a network could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
     /// `ip` or `nft` failed.
@@ -48,7 +48,7 @@ pub enum NetworkError {
         /// What the system said.
         source: io::Error,
     },
-    /// What its programs run in could not be made.
+    /// Its containers could not be made.
     #[error(transparent)]
     Container(#[from] ContainerError),
     /// Namespaces could not be made.
@@ -71,7 +71,7 @@ pub fn lay_bridge(tools: &Tools) -> Result<(), NetworkError> {
     Ok(())
 }
 
-/// One replica's place in the network.
+/// The network of one replica.
 #[derive(Debug, Clone)]
 pub struct PodNetwork {
     /// Its address.
@@ -82,18 +82,18 @@ pub struct PodNetwork {
     pub search: String,
     /// Rules to load, if its traffic is captured.
     pub capture: Option<String>,
-    /// What is laid over directories of the machine, from the folder `volumes` in `folder`.
+    /// Volumes to mount over directories of the machine, from the folder `volumes` in `folder`.
     pub mounts: Vec<Mount>,
     /// Folder for the files that are mounted over `/etc`.
     pub folder: PathBuf,
-    /// Name of the cable's end at the bridge, unique in this run.
+    /// Name of the veth at the bridge, unique in this run.
     pub link: String,
-    /// How it gets out of the mesh.
+    /// Its access to destinations outside the mesh.
     pub egress: EgressAccess,
 }
 
 impl PodNetwork {
-    /// Where its volumes lie.
+    /// The folder of its volumes.
     pub fn volumes(&self) -> PathBuf {
         self.folder.join("volumes")
     }
@@ -104,11 +104,12 @@ pub fn search_list(namespace: &str, cluster_domain: &str) -> String {
     format!("{namespace}.svc.{cluster_domain} svc.{cluster_domain} {cluster_domain}")
 }
 
-/// Runs inside the replica's fresh namespaces: cable, address, route, rules, resolver, host name. The cable's other end lands in the
-/// network `home`.
+/// Sets up veth pair, address, route, rules, resolver and host name; runs inside the replica's fresh namespaces. The
+/// other end of the pair is in the network `home`.
 ///
-/// That is not named by the supervisor's process id: to the kernel a process is in the network of its first thread, and the supervisor's
-/// visits a replica's whenever it opens a socket there ([`crate::namespace::Namespace::within`]).
+/// `home` is not given as the supervisor's process id: for the kernel a process is in the network of its first thread,
+/// and that thread of the supervisor temporarily enters replicas' networks to open sockets
+/// ([`crate::namespace::Namespace::within`]).
 pub fn settle(network: &PodNetwork, tools: &Tools, home: BorrowedFd<'_>) -> Result<(), NetworkError> {
     let PodNetwork { address, link, .. } = network;
     tools.ip_with(home, |home| {
@@ -127,18 +128,18 @@ pub fn settle(network: &PodNetwork, tools: &Tools, home: BorrowedFd<'_>) -> Resu
     volumes::lay(&network.volumes(), &network.mounts).map_err(|error| file("a volume", error))
 }
 
-/// What container runtimes allow programs without privileges in a network of their own: ports below 1024, and `ping`.
+/// Allows programs without privileges to use ports below 1024 and `ping`, as container runtimes do.
 fn open_to_programs() -> Result<(), NetworkError> {
     let set = |name: &str, value: &str| {
         let path = Path::new("/proc/sys/net/ipv4").join(name);
         fs::write(&path, value).map_err(|error| file(&path.display().to_string(), error))
     };
     set("ip_unprivileged_port_start", "0")?;
-    // Groups that a user namespace does not have are refused, and `ping` is no reason to fail.
+    // Groups that a user namespace does not have are refused; a failure here must not fail the replica.
     set("ping_group_range", "0 2147483647").or_else(|_| set("ping_group_range", "0 0")).or(Ok(()))
 }
 
-/// Plugs the bridge's end of a settled replica's cable in; runs in the mesh's own namespace.
+/// Attaches a replica's veth to the bridge; runs in the mesh's own namespace.
 pub fn plug_in(network: &PodNetwork, tools: &Tools) -> Result<(), NetworkError> {
     let link = &network.link;
     if network.egress.plain {
@@ -148,10 +149,10 @@ pub fn plug_in(network: &PodNetwork, tools: &Tools) -> Result<(), NetworkError> 
     Ok(())
 }
 
-/// Waits until the bridge carries a plugged-in cable's packets, or gives up after [`CARRIER_TIMEOUT`].
+/// Waits until the bridge forwards packets of an attached veth, or gives up after [`CARRIER_TIMEOUT`].
 ///
-/// The kernel opens a bridge's port in the background; a question for an address (ARP) that is lost meanwhile is asked
-/// again only after a second. Runs in the mesh's own namespace.
+/// The kernel activates a bridge port in the background, and an ARP request that is lost meanwhile is repeated only
+/// after a second. Runs in the mesh's own namespace.
 pub async fn wait_carrier(network: &PodNetwork) {
     let opened = async {
         while !(is_running(BRIDGE) && is_running(&network.link)) {

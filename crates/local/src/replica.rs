@@ -1,4 +1,4 @@
-//! One replica: its place in the network, its sidecar, its program, and whether it is ready.
+//! One replica: its network, its sidecar, its program, and its readiness.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -21,34 +21,35 @@ use crate::process::{Phase, Process, State};
 use crate::program::Program;
 use crate::tools::Tools;
 
-/// Time a program has to end after SIGTERM (a pod's `terminationGracePeriodSeconds` is 30; one machine is impatient).
+/// Default time for a program to end after SIGTERM. Kubernetes' default `terminationGracePeriodSeconds` is 30; here
+/// users wait for it.
 pub const TERMINATION_GRACE: Duration = Duration::from_secs(5);
 
-/// Time a program has to end after a `preStop` that has taken all of it.
+/// Least time for a program to end after a `preStop` hook that used up the grace period.
 const LEAST_GRACE: Duration = Duration::from_secs(2);
 
 /// What to start.
 #[derive(Debug)]
 pub struct ReplicaSpec {
-    /// Who it is.
+    /// Its identity and address.
     pub pod: Arc<Pod>,
-    /// Its place in the network.
+    /// Its network.
     pub network: PodNetwork,
-    /// Its sidecar or gateway proxy; its container is filled in here.
+    /// Its sidecar or gateway proxy; the container is set later.
     pub proxy: Option<Program>,
-    /// Its program; a gateway has none. Its container is filled in here.
+    /// Its program; a gateway has none. The container is set later.
     pub program: Option<Program>,
-    /// The replica, by namespace and name, that is to be ready before its program starts.
+    /// The replica, by namespace and name, that must be ready before this program starts.
     pub after: Option<(String, String)>,
-    /// What they run in.
+    /// The specification of its containers.
     pub containers: Containers<ContainerSpec>,
-    /// When its program is ready.
+    /// Its readiness probe.
     pub probe: Probe,
-    /// Time that requests and connections have to end before the program is told to.
+    /// Time for requests and connections to end before the program is told to end.
     pub drain_time: Duration,
-    /// What else is asked of its program, and done with it.
+    /// Its other probes and hooks.
     pub lifecycle: Lifecycle,
-    /// Time its proxy has to drain and end.
+    /// Time for its proxy to drain and end.
     pub proxy_grace: Duration,
 }
 
@@ -59,36 +60,36 @@ pub enum Retirement {
     None,
     /// Without losing a request: see [`draining`].
     Graceful,
-    /// With all others: nobody is left to send requests.
+    /// Together with all others: nobody is left to send requests.
     Now,
 }
 
-/// One for each container of a replica; where it has no such program, for commands that are run there.
+/// A value for each container of a replica. A container without a program still exists, for commands that run in it.
 #[derive(Debug, Clone)]
 pub struct Containers<T> {
     /// The application's.
     pub program: T,
-    /// The proxy's.
+    /// The proxy's port.
     pub proxy: T,
 }
 
 /// A running replica.
 #[derive(Debug)]
 pub struct Replica {
-    /// Who it is.
+    /// Its identity and address.
     pub pod: Arc<Pod>,
     /// Its namespaces.
     pub namespace: Arc<Namespace>,
-    /// What its program and its proxy run in.
+    /// The containers of its program and its proxy.
     pub containers: Containers<Arc<Container>>,
-    /// What `evenkeel exec` gives its commands: variables and working directory.
+    /// Environment and working directory for commands of `evenkeel exec`.
     pub surroundings: Containers<(Vec<(String, String)>, PathBuf)>,
     processes: watch::Receiver<Processes>,
     roster: Roster,
     retire: watch::Sender<Retirement>,
 }
 
-/// Process ids, for whoever wants to look or to kill.
+/// The process ids of a replica's processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Processes {
     /// The application.
@@ -98,8 +99,8 @@ pub struct Processes {
 }
 
 impl Replica {
-    /// Lays its network and starts it: the sidecar first and, once that serves, the program, as Kubernetes orders native
-    /// sidecars. From here on the roster tells how it is.
+    /// Sets up its network and starts it: first the sidecar and, when that serves, the program, as Kubernetes orders
+    /// native sidecars. From then on its status is in the roster.
     pub async fn start(spec: ReplicaSpec, tools: &Tools, roster: Roster) -> Result<Self, NetworkError> {
         let namespace = Arc::new(lay_network(&spec.network, tools).await?);
         let containers = make_containers(&namespace, spec.containers.clone()).await?;
@@ -125,24 +126,26 @@ impl Replica {
         *self.processes.borrow()
     }
 
-    /// What of it ends again and again, as of now.
+    /// Its processes that keep ending.
     pub fn failing(&self, now: Instant) -> Vec<LastExit> {
         let roster = self.roster.borrow();
         let ends = roster.get(&key(&self.pod)).into_iter().flat_map(|status| &status.ends);
         ends.filter(|part| part.end.is_of_many(now)).cloned().collect()
     }
 
-    /// Takes it out: not ready at once, then the program ends, then the sidecar. What was said before can be hastened.
+    /// Takes the replica out: it is not ready at once, then the program ends, then the sidecar. A second call can only
+    /// speed it up.
     pub async fn stop(&self, how: Retirement) {
         self.retire.send_if_modified(|before| *before < how && std::mem::replace(before, how) < how);
-        // Its task holds the reporting end for as long as anything of it runs.
+        // Its task holds the sender for as long as anything of the replica runs.
         let mut processes = self.processes.clone();
         while processes.changed().await.is_ok() {}
         self.roster.send_modify(|pods| drop(pods.remove(&key(&self.pod))));
     }
 }
 
-/// Those of its programs. A proxy that is started there to take over finds where to say later who takes over from it.
+/// The environment and directories of its programs. A proxy started by `exec` to take over also gets the socket on
+/// which to name its own successor.
 fn surroundings(spec: &ReplicaSpec) -> Containers<(Vec<(String, String)>, PathBuf)> {
     let of = |program: Option<&Program>| {
         let known = program.map(|program| (program.environment.clone(), program.directory.clone()));
@@ -170,7 +173,8 @@ fn key(pod: &Pod) -> (String, String) {
     (pod.namespace.clone(), pod.name.clone())
 }
 
-/// `ip` and `nft` are waited for on a thread of their own, so that other replicas' probes go on.
+/// Sets up the network on another thread, because it waits for `ip` and `nft` and must not delay other replicas'
+/// probes.
 async fn lay_network(network: &PodNetwork, tools: &Tools) -> Result<Namespace, NetworkError> {
     let (outer_network, tools) = (network.clone(), tools.clone());
     let laid = tokio::task::spawn_blocking(move || {
@@ -200,9 +204,9 @@ struct ReplicaTask {
 
 /// Why a replica is not ready.
 enum NotReady {
-    /// A process is not there.
+    /// A process does not run.
     Down(String),
-    /// It did not answer as it should.
+    /// A probe failed.
     Unanswered(String),
 }
 
@@ -224,7 +228,7 @@ impl ReplicaTask {
         let mut program: Option<Process> = None;
         let mut readiness = ReadinessCounter::default();
         loop {
-            // Before asking: what ends while the questions are out must still be noticed.
+            // Subscribe before probing, to notice a process that ends during a probe.
             let mut ends = [program.as_ref(), proxy.as_ref()].map(subscribe);
             let mut seen = self.ask_proxy(proxy.as_ref()).await;
             if seen.is_ok() && held_back.is_some() && !self.is_ready(spec.after.as_ref()) {
@@ -277,7 +281,7 @@ impl ReplicaTask {
         self.note_processes(None, None);
     }
 
-    /// Whether a replica that is to come first is ready.
+    /// Whether the replica that must come first is ready.
     fn is_ready(&self, first: Option<&(String, String)>) -> bool {
         first.is_none_or(|first| self.roster.borrow().get(first).is_some_and(|status| status.ready))
     }
@@ -291,8 +295,8 @@ impl ReplicaTask {
         let runs = running(proxy);
         let answer = Probe::of_sidecar().ask(&self.inside(None)).await;
         match (runs, answer) {
-            // Running or not: one that took over without a word to us answers, too. What is started next takes over from that
-            // one in turn.
+            // The proxy answers, whether or not its process runs: another one may have taken over without notice. The
+            // next one that is started takes over from that one.
             (_, Ok(())) => Ok(()),
             (Ok(()), Err(seen)) => Err(NotReady::Unanswered(format!("proxy not ready: {seen}"))),
             (Err(reason), Err(_)) => Err(NotReady::Down(format!("proxy {reason}"))),
@@ -341,7 +345,7 @@ impl ReplicaTask {
         self.tell(ready, if ready { "" } else { &detail }, counts);
     }
 
-    /// What has served is started again soon; so is what has nobody to stand in for it.
+    /// Shortens the restart delay of processes that have served, and of those that no other replica can replace.
     fn keep_serving(&self, ready: bool, processes: [Option<&Process>; 2]) {
         let stands_in = |status: &PodStatus| {
             let (theirs, ours) = (&status.pod, &self.pod);
@@ -357,7 +361,7 @@ impl ReplicaTask {
         }
     }
 
-    /// Enters the replica's condition in the roster, waking its readers only when it differs.
+    /// Updates the replica's status in the roster; wakes its readers only if it has changed.
     fn tell(&self, ready: bool, detail: &str, counts: &Counts) {
         let Counts { restarts, takeovers, ends } = counts.clone();
         let status = PodStatus { pod: self.pod.clone(), ready, detail: detail.to_owned(), restarts, takeovers, ends };
@@ -373,7 +377,7 @@ impl ReplicaTask {
     }
 }
 
-/// What is done with a program, and beside what.
+/// A program with its probes and hooks.
 struct ManagedProgram {
     lifecycle: Lifecycle,
     program: Option<Arc<Program>>,
@@ -388,7 +392,7 @@ impl ManagedProgram {
         self.lifecycle.grace.unwrap_or(TERMINATION_GRACE)
     }
 
-    /// Does not wait: what is done at the start is done beside everything else.
+    /// Starts the `postStart` hook, which runs concurrently.
     fn after_start(&self, task: &ReplicaTask) {
         let Some(hook) = self.lifecycle.post_start.clone() else { return };
         let (namespace, address, program) = (task.namespace.clone(), task.pod.address, self.program.clone());
@@ -398,14 +402,14 @@ impl ManagedProgram {
         });
     }
 
-    /// What is done before a program that runs is told to end. Returns what is left of its time to end.
+    /// Runs the `preStop` hook of a running program. Returns what is left of its grace period.
     async fn before_stop(&self, task: &ReplicaTask, runs: bool) -> Duration {
         let Some(hook) = self.lifecycle.pre_stop.as_ref().filter(|_| runs) else { return self.grace() };
         let begun = Instant::now();
         if let Err(reason) = hook.run(&self.inside(task), self.grace()).await {
             tracing::warn!(pod = %task.pod.name, %reason, "preStop failed");
         }
-        // Kubernetes, too, leaves two seconds to a program whose hook has taken all of its time.
+        // Kubernetes, too, gives a program two seconds if its hook has used up the grace period.
         self.grace().saturating_sub(begun.elapsed()).max(LEAST_GRACE)
     }
 }
@@ -419,14 +423,14 @@ fn running(process: &Process) -> Result<(), String> {
     }
 }
 
-/// What has happened to a replica's processes.
+/// Counters of events of a replica's processes.
 #[derive(Debug, Clone, Default)]
 struct Counts {
     /// Restarts of its program, or of its proxy if it has no program.
     restarts: u32,
-    /// Processes that took over from its proxy.
+    /// How often another process took over from its proxy.
     takeovers: u32,
-    /// How each ended last.
+    /// The last exit of each process.
     ends: Vec<LastExit>,
 }
 
@@ -452,7 +456,7 @@ fn subscribe(process: Option<&Process>) -> Option<watch::Receiver<State>> {
     Some(state)
 }
 
-/// Completes at the next change of phase; never without a process.
+/// Completes at the next change of phase; never if there is no process.
 async fn changed(state: &mut Option<watch::Receiver<State>>) {
     let gone = match state {
         Some(state) => state.changed().await.is_err(),

@@ -1,8 +1,8 @@
-//! From the replicas there are to those there should be: what comes next, of one workload. [`next`] as a Deployment's `RollingUpdate`
-//! with its defaults has it, without a moment in which too few are ready; [`next_of_set`] as a StatefulSet's.
+//! The next step of a workload's rollout, from the present replicas to the wanted ones. [`next`] follows a Deployment's
+//! `RollingUpdate` with its defaults, with enough ready replicas at all times; [`next_of_set`] follows a StatefulSet's.
 //!
-//! Each a pure function of what is seen. It is asked again whenever a replica's state has changed, so it needs no memory, and a
-//! further edit in the middle of a rollout is nothing special.
+//! Each is a pure function of the present state and is called again whenever a replica's state has changed. So it needs
+//! no memory, and a further edit during a rollout is not a special case.
 
 use std::collections::BTreeSet;
 
@@ -11,18 +11,18 @@ const MAX_SURGE_PERCENT: usize = 25;
 /// Replicas that may be missing, in percent of those wanted, rounded down (`maxUnavailable`).
 const MAX_UNAVAILABLE_PERCENT: usize = 25;
 
-/// A replica that is there and is not being taken out.
+/// A replica that exists and is not being taken out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CurrentReplica<'a> {
     /// Its Pod's name.
     pub name: &'a str,
     /// Whether it takes requests.
     pub ready: bool,
-    /// Whether it is made of the present template; where names do not tell that.
+    /// Whether it has the present template, if its name does not tell.
     pub current: bool,
 }
 
-/// What to do now, by the Pods' names.
+/// What to do now, as names of Pods.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Step<'a> {
     /// To be started.
@@ -31,14 +31,15 @@ pub struct Step<'a> {
     pub retire: Vec<&'a str>,
 }
 
-/// What comes next where `wanted` are to be. Nothing, when that is so, or when a new one has to be ready first.
+/// The next step towards the `wanted` replicas: nothing if they are reached, or if a new replica must become ready
+/// first.
 pub fn next<'a>(wanted: &BTreeSet<&'a str>, present: &[CurrentReplica<'a>]) -> Step<'a> {
     let count = wanted.len();
     let surge = (count * MAX_SURGE_PERCENT).div_ceil(100);
     let least_ready = count - count * MAX_UNAVAILABLE_PERCENT / 100;
     let old = || present.iter().filter(|replica| !wanted.contains(replica.name));
     let missing = wanted.iter().copied().filter(|name| present.iter().all(|replica| replica.name != *name));
-    // What does not take requests is not missed. What does is, but for what is more than enough.
+    // Replicas that are not ready can go at once. Ready ones can go only if enough others remain.
     let spare = present.iter().filter(|replica| replica.ready).count().saturating_sub(least_ready);
     let unready = old().filter(|replica| !replica.ready);
     let retire: Vec<&str> = unready.chain(old().filter(|replica| replica.ready).take(spare)).map(|r| r.name).collect();
@@ -46,12 +47,12 @@ pub fn next<'a>(wanted: &BTreeSet<&'a str>, present: &[CurrentReplica<'a>]) -> S
     Step { start: missing.take(room).collect(), retire }
 }
 
-/// What comes next of a StatefulSet, whose replicas keep their names: `wanted` in the order of their ordinals. `leaving`: those that are
-/// being taken out.
+/// The next step of a StatefulSet, whose replicas keep their names. `wanted` is in the order of ordinals; `leaving` are
+/// those being taken out.
 ///
-/// One at a time, the highest ordinal first, and none while another is missing or not ready; a successor gets its name when it is free.
-/// Not `ordered`: only changes of the template go one by one. Where Kubernetes waits for ever, for a replica of an old template that is
-/// not ready to be ready, that one is replaced.
+/// Replicas are replaced one at a time, the highest ordinal first, and not while another is missing or not ready; a
+/// successor starts when its name is free. Without `ordered`, only changes of the template go one by one. A replica of
+/// an old template that is not ready is replaced, where Kubernetes would wait forever for it to become ready.
 pub fn next_of_set<'a>(
     wanted: &[&'a str],
     present: &[CurrentReplica<'a>],
@@ -60,7 +61,7 @@ pub fn next_of_set<'a>(
 ) -> Step<'a> {
     let missing: Vec<&str> =
         wanted.iter().copied().filter(|name| present.iter().all(|replica| replica.name != *name)).collect();
-    // Whose turn it is to have its program started is said by `Workload::before`.
+    // `Workload::before` decides in which order programs start.
     let start: Vec<&str> = missing.iter().copied().filter(|name| !leaving.contains(name)).collect();
     let mut condemned: Vec<&str> = present.iter().map(|r| r.name).filter(|name| !wanted.contains(name)).collect();
     condemned.sort_by_key(|name| std::cmp::Reverse(ordinal(name)));

@@ -1,4 +1,4 @@
-//! `evenkeel up`, from its flags to its end. Read [`run`] first.
+//! `evenkeel up` from its flags to its end. Read [`run`] first.
 
 use std::fs;
 use std::io::{self, Write};
@@ -20,7 +20,7 @@ use crate::tools::{ToolError, Tools};
 use crate::workloads::Manifest;
 use crate::{check, preflight, supervisor};
 
-/// Why `up` did not come up.
+/// Why `up` did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum UpError {
     /// Not a directory.
@@ -39,13 +39,13 @@ pub enum UpError {
         /// `2 errors`.
         count: String,
     },
-    /// Nothing in the files can be run.
+    /// No workload in the files has a command.
     #[error(
         "no Deployment in {} says how to run it on this machine; write `workloads: {{NAME: {{command: COMMAND}}}}` in the file \
          evenkeel.yaml there, or add the annotation `local.evenkeel.dev/run: COMMAND` to its spec.template.metadata", .0.display()
     )]
     NothingToRun(PathBuf),
-    /// A build step.
+    /// A build step failed.
     #[error(transparent)]
     Build(#[from] BuildError),
     /// The state directory would be read as configuration.
@@ -78,10 +78,10 @@ pub enum UpError {
     },
 }
 
-/// Runs the mesh until Ctrl-C (or until the scenario is through) and returns the exit status.
+/// Runs the mesh until Ctrl-C (or until the check is done) and returns the exit status.
 ///
-/// Must be called while the process has a single thread. `out` receives what is said before and after the run; in
-/// between the supervisor writes to standard output itself.
+/// Must be called while the process has a single thread. `out` receives the output before and after the run; in between
+/// the supervisor writes to standard output itself.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
     let io = |what| move |source| UpError::Io { what, source };
     let tools = Tools::find()?;
@@ -103,7 +103,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<u8, UpError> {
     if let Some(applied) = &applied {
         applied.prepare().map_err(io("cannot create the folder for applied objects"))?;
     }
-    // The scenario edits files: it works on a copy, with two more callers in it.
+    // The check edits files, so it works on a copy, to which it adds two callers.
     let (directory, manifest) = match options.check {
         true => {
             let copy = check::prepare(&user_directory, &manifest, &state)
@@ -150,7 +150,7 @@ fn directory(given: &Path) -> Result<PathBuf, UpError> {
     }
 }
 
-/// A hidden folder is not read as configuration, so there the state may be.
+/// Hidden folders are not read as configuration, so the state directory may be in one.
 fn refuse_state_inside(state: &Path, directory: &Path) -> Result<(), UpError> {
     let inside = state
         .strip_prefix(directory)
@@ -161,8 +161,8 @@ fn refuse_state_inside(state: &Path, directory: &Path) -> Result<(), UpError> {
     }
 }
 
-/// Reads what is to run. Prints what this machine cannot do with it; an error in any file, and all findings are printed
-/// and nothing is started.
+/// Reads what to run. Prints warnings about what this machine cannot do. If a file has an error, prints all findings
+/// and starts nothing.
 fn read(
     directory: &Path,
     state: &StateDir,
@@ -186,7 +186,7 @@ fn read(
         all.sort();
         all.clone()
     } else {
-        // The others are the control plane's to tell, together with what it finds in the files as a whole.
+        // The control plane reports the other findings, together with those about the files as a whole.
         local
     };
     let (infos, others) = told.split_infos();
@@ -208,7 +208,7 @@ fn read(
 /// Most files named in one line.
 const MAX_SKIPPED_NAMED: usize = 5;
 
-/// One line for all files that are no Kubernetes objects.
+/// One line for all files without Kubernetes objects.
 fn skipped(directory: &Path, findings: &Diagnostics) -> Option<String> {
     let notes = findings.iter().filter(|finding| finding.code == evenkeel_api::SKIPPED);
     let files: Vec<&Path> = notes.map(|note| Path::new(&*note.span.file)).collect();
@@ -222,7 +222,7 @@ fn skipped(directory: &Path, findings: &Diagnostics) -> Option<String> {
     (!files.is_empty()).then_some(what)
 }
 
-/// Where this run's state is, and whether it goes with the run.
+/// The state directory of this run, and whether it is removed with the run.
 struct StateLocation {
     state: PathBuf,
     temporary: bool,
@@ -241,7 +241,7 @@ impl StateLocation {
     }
 }
 
-/// What the machine has that a run must not change.
+/// The interfaces and mounts of the machine, which a run must not change.
 #[derive(Debug, PartialEq, Eq)]
 struct MachineState {
     interfaces: Vec<String>,
@@ -257,7 +257,7 @@ impl MachineState {
     }
 }
 
-/// The keeper's last steps: files, and for a check the proof that nothing is left.
+/// The keeper's last steps: removes files, and for a check verifies that nothing is left.
 fn finish(
     options: &Options,
     ending: SupervisorExit,

@@ -1,5 +1,6 @@
-//! What a long-running process is told by who runs it, and what it tells: [`signals`], the [`manager`] that started it, and, of
-//! one that itself starts others, what such a [`service`] says; and that nobody else is told ([`secrets`]).
+//! How a long-running process communicates with whoever runs it: [`signals`] it receives, notifications to the service
+//! [`manager`] that started it, and notifications from a [`service`] that it started itself. [`secrets`] keeps its
+//! memory from everybody else.
 
 pub mod manager;
 pub mod secrets;

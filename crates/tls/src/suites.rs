@@ -49,7 +49,7 @@ fn restrict(names: &[String], tls12: bool, maximum: TlsVersion) -> Result<Arc<Cr
             None => return Err(ConfigError::UnknownCipherSuite(name.clone())),
         }
     }
-    // Listing outdated suites only is harmless as long as TLS 1.3 remains; otherwise nothing could ever be agreed on.
+    // A list of only outdated suites is harmless as long as TLS 1.3 is allowed; otherwise no handshake could succeed.
     if allowed.is_empty() && maximum == TlsVersion::Tls12 {
         return Err(ConfigError::NoCipherSuite(names.to_vec()));
     }

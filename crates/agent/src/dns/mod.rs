@@ -1,8 +1,9 @@
 //! The workload's DNS proxy (Istio's "DNS proxying"): names of mesh services are answered from the name table the
 //! control plane sends (NDS), everything else is forwarded to the resolvers the workload would have asked.
 //!
-//! [`Table`] holds the names, [`answer`] turns one query into one response without I/O, [`Server`] owns the sockets. An
-//! agent that learns its scope begins with an empty table, and asks for each name when it is first looked up.
+//! [`Table`] holds the names, [`answer`] turns one query into one response without I/O, [`Server`] owns the sockets.
+//! With learned scope the agent begins with an empty table and asks the control plane for each name when it is first
+//! looked up.
 
 mod answer;
 mod forward;
@@ -23,15 +24,15 @@ pub use server::{Server, ServerError};
 pub(crate) use table::normal;
 pub use table::{HostEntry, SearchDomain, Table};
 
-/// How long a query is held until the control plane has said what a name stands for.
+/// How long a query waits for the control plane to resolve a name.
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);
-/// Queries held at one time; beyond it a query is answered as if the control plane were away.
+/// Queries that wait at one time; further queries are answered as if the control plane were unreachable.
 const MAX_HELD_QUERIES: usize = 256;
 
-/// What names stand for, by the names they were looked up under; `None`: the mesh has no such name.
+/// The addresses of names, by the name that was looked up; `None` if the mesh has no such name.
 pub type Answers = HashMap<Box<str>, Option<Arc<[IpAddr]>>>;
 
-/// The control plane cannot be asked, or did not answer in time.
+/// The control plane is not connected, or it did not answer in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unavailable;
 
@@ -42,7 +43,7 @@ pub struct Names {
     asking: Option<Arc<OnDemandLookups>>,
 }
 
-/// How names are asked for that the table does not know.
+/// Requests to the control plane for names that the table does not have.
 #[derive(Debug)]
 struct OnDemandLookups {
     asks: mpsc::Sender<Box<str>>,
@@ -53,7 +54,7 @@ struct OnDemandLookups {
 }
 
 impl Names {
-    /// Names that are asked for when they are first looked up.
+    /// Makes a table whose names are requested when they are first looked up.
     pub fn learned(cluster_domain: &str) -> Self {
         let (asks, asked) = mpsc::channel(MAX_HELD_QUERIES);
         let asking = OnDemandLookups {
@@ -68,7 +69,7 @@ impl Names {
         names
     }
 
-    /// Puts a new table in place of the one before.
+    /// Replaces the table.
     pub fn replace(&self, table: Table) {
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
         if let Some(asking) = &self.asking {
@@ -81,12 +82,12 @@ impl Names {
         self.table.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Names to be asked for, for the one who asks.
+    /// The queue of names to request from the control plane, for the task that does so.
     pub fn take_asked(&self) -> Option<mpsc::Receiver<Box<str>>> {
         self.asking.as_ref()?.asked.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Says whether the control plane can be asked; when it goes away nobody waits for it.
+    /// Sets whether the control plane is connected. When it disconnects, waiting queries stop waiting.
     pub fn set_connected(&self, connected: bool) {
         if let Some(asking) = &self.asking {
             asking.connected.store(connected, Relaxed);
@@ -94,7 +95,7 @@ impl Names {
         }
     }
 
-    /// Whether queries can be answered: all names are here, or can be asked for.
+    /// Whether queries can be answered: the table is complete, or missing names can be requested.
     pub fn are_ready(&self) -> bool {
         match &self.asking {
             Some(asking) => asking.connected.load(Relaxed),
@@ -102,7 +103,7 @@ impl Names {
         }
     }
 
-    /// Waits until the table knows what a name stands for.
+    /// Waits until the control plane has resolved a name.
     pub async fn learn(&self, name: &str) -> Result<(), Unavailable> {
         let Some(asking) = &self.asking else { return Ok(()) };
         let _held = asking.held.try_acquire().map_err(|_| Unavailable)?;

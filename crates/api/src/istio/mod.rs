@@ -44,7 +44,7 @@ use crate::decode::Context;
 object! {
     /// Chooses workloads by `matchLabels`; the security kinds and DestinationRule write it so.
     pub struct WorkloadSelector {
-        /// Labels they have.
+        /// Labels that must match.
         match_labels: BTreeMap<String, String> = "matchLabels",
     }
 }
@@ -52,7 +52,7 @@ object! {
 object! {
     /// Chooses workloads by `labels`; the other networking kinds write it so.
     pub struct LabelsSelector {
-        /// Labels they have.
+        /// Labels that must match.
         labels: BTreeMap<String, String> = "labels",
     }
 }

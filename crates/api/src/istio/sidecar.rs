@@ -1,4 +1,4 @@
-//! Sidecar: what the proxies of a namespace see of the mesh, and what leads to their workloads.
+//! Sidecar: which part of the mesh the proxies of a namespace see, and how connections reach their workloads.
 
 use std::net::IpAddr;
 
@@ -11,16 +11,16 @@ use super::{ConnectionPool, Destination, LabelsSelector, OutboundTrafficPolicyMo
 use crate::decode::{Context, Port};
 
 object! {
-    /// What the proxies of a namespace see of the mesh, and what leads to their workloads.
+    /// Which part of the mesh the proxies of a namespace see, and how connections reach their workloads.
     pub struct Sidecar {
-        /// What is wanted.
+        /// The specification.
         spec: SidecarSpec = "spec",
     }
     inert: ["status"];
 }
 
 object! {
-    /// What proxies see of the mesh, and what leads to their workloads.
+    /// Which part of the mesh proxies see, and how connections reach their workloads.
     pub struct SidecarSpec {
         /// The workloads; all of the namespace if not given.
         workload_selector: Option<LabelsSelector> = "workloadSelector",
@@ -30,7 +30,7 @@ object! {
         egress: Vec<Spanned<EgressListener>> = "egress",
         /// Settings of connections to the workload, for ports without their own.
         inbound_connection_pool: Option<ConnectionPool> = "inboundConnectionPool",
-        /// What happens to calls of anything else; as the mesh says if not given.
+        /// What happens to calls of unknown hosts; the mesh's setting if not given.
         outbound_traffic_policy: Option<SidecarOutboundTrafficPolicy> = "outboundTrafficPolicy",
     }
     check: check;
@@ -43,7 +43,7 @@ object! {
         port: SidecarPort = "port",
         /// The address to listen on, where nothing is redirected; the Pod's if not given.
         bind: Option<Spanned<IpAddr>> = "bind",
-        /// How connections come to the proxy.
+        /// How connections reach the proxy.
         capture_mode: Option<CaptureMode> = "captureMode",
         /// Where the workload listens: `127.0.0.1:PORT`, `0.0.0.0:PORT` (its own address) or `unix:///PATH`; the address and
         /// port that were called if not given.
@@ -62,7 +62,7 @@ object! {
         port: Option<SidecarPort> = "port",
         /// The address it is called at; those of the services if not given, 127.0.0.1 where nothing is redirected.
         bind: Option<IpAddr> = "bind",
-        /// How connections come to the proxy.
+        /// How connections reach the proxy.
         capture_mode: Option<CaptureMode> = "captureMode",
         /// What may be called, each `NAMESPACE/HOST`: the namespace may be `.` (the workload's), `*` (any) or `~` (nothing), the
         /// host a wildcard.
@@ -76,7 +76,7 @@ object! {
     pub struct SidecarPort {
         /// Its number.
         number: Spanned<Port> = "number",
-        /// What it speaks.
+        /// Its protocol.
         protocol: Spanned<String> = "protocol",
         /// Its name.
         name: Option<String> = "name",
@@ -86,23 +86,23 @@ object! {
 }
 
 choices! {
-    /// How connections come to the proxy.
+    /// How connections reach the proxy.
     pub enum CaptureMode {
-        /// As everywhere: they are redirected to it.
+        /// The default: they are redirected to it.
         Default = "DEFAULT",
         /// They are redirected to it.
         Iptables = "IPTABLES",
-        /// They are made to it: it listens on a port of its own.
+        /// Clients connect to it directly: it listens on a port of its own.
         None = "NONE",
     }
 }
 
 object! {
-    /// What happens to calls of anything else.
+    /// What happens to calls of unknown hosts.
     pub struct SidecarOutboundTrafficPolicy {
-        /// Whether they pass; REGISTRY_ONLY if not given, as in Istio.
+        /// Whether such calls pass; REGISTRY_ONLY if not given, as in Istio.
         mode: Option<OutboundTrafficPolicyMode> = "mode",
-        /// Where they pass, instead of where they were meant for.
+        /// The egress proxy that such calls are sent to.
         egress_proxy: Option<Spanned<Destination>> = "egressProxy",
     }
     check: check_policy;
@@ -110,15 +110,15 @@ object! {
 
 /// Protocols of a port, in Istio's spelling.
 const PROTOCOLS: &[&str] = &["HTTP", "HTTP2", "GRPC", "GRPC-WEB", "HTTPS", "TLS", "TCP", "MONGO", "MYSQL", "REDIS"];
-/// A proxy for requests of any host, which is not made yet.
+/// A proxy for requests to any host, which is not supported yet.
 const HTTP_PROXY: &str = "HTTP_PROXY";
 
-/// An entry of an egress listener's `hosts`, taken apart.
+/// A parsed entry of an egress listener's `hosts`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EgressHost<'t> {
-    /// Where it is defined: `.`, `*`, `~` or a name.
+    /// The namespace: `.`, `*`, `~` or a name.
     pub namespace: &'t str,
-    /// What it is; may be a wildcard.
+    /// The host; may be a wildcard.
     pub host: Hostname,
 }
 
@@ -229,7 +229,7 @@ fn check_egress(listener: &EgressListener, node: &Node, cx: &mut Context) {
     }
 }
 
-/// Where a workload listens behind an ingress listener.
+/// Where an ingress listener forwards to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IngressEndpoint {
     /// On its loopback address.
@@ -241,7 +241,7 @@ pub enum IngressEndpoint {
 }
 
 impl IngressEndpoint {
-    /// Reads a `defaultEndpoint`; `None`: it has another form.
+    /// Parses a `defaultEndpoint`; `None` if it has another form.
     pub fn parse(text: &str) -> Option<Self> {
         if let Some(path) = text.strip_prefix("unix://") {
             return path.starts_with(['/', '@']).then(|| Self::Unix(path.to_owned()));

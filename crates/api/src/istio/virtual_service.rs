@@ -15,7 +15,7 @@ use crate::decode::{Context, HeaderName, Label, Port, RegexText};
 object! {
     /// Routes for hosts.
     pub struct VirtualService {
-        /// What is wanted.
+        /// The specification.
         spec: VirtualServiceSpec = "spec",
     }
     inert: ["status"];
@@ -26,7 +26,7 @@ object! {
     pub struct VirtualServiceSpec {
         /// The hosts: full names, names of Services of the same namespace, wildcards.
         hosts: Vec<Spanned<Hostname>> = "hosts",
-        /// Where it applies: names of Gateways, `mesh`; `mesh` if not given.
+        /// Where it applies: names of Gateways or `mesh`; `mesh` if not given.
         gateways: Vec<Spanned<String>> = "gateways",
         /// Routes of HTTP requests.
         http: Vec<Spanned<HttpRoute>> = "http",
@@ -34,7 +34,7 @@ object! {
         tls: Vec<Spanned<TlsRoute>> = "tls",
         /// Routes of TCP connections.
         tcp: Vec<Spanned<TcpRoute>> = "tcp",
-        /// Who sees it.
+        /// The namespaces that see it.
         export_to: Vec<Spanned<String>> = "exportTo",
     }
     check: check;
@@ -49,9 +49,9 @@ object! {
         matches: Vec<Spanned<HttpMatch>> = "match",
         /// Where requests go.
         route: Vec<HttpRouteDestination> = "route",
-        /// Where clients are sent.
+        /// A redirect.
         redirect: Option<HttpRedirect> = "redirect",
-        /// What the proxy answers.
+        /// An answer by the proxy itself.
         direct_response: Option<DirectResponse> = "directResponse",
         /// Changes to path and authority.
         rewrite: Option<HttpRewrite> = "rewrite",
@@ -94,7 +94,7 @@ object! {
         source_labels: BTreeMap<String, String> = "sourceLabels",
         /// Namespace of the client.
         source_namespace: Option<Label> = "sourceNamespace",
-        /// Where the condition applies.
+        /// The gateways at which the condition applies.
         gateways: Vec<Spanned<String>> = "gateways",
     }
     later: ["statPrefix"];
@@ -104,7 +104,7 @@ object! {
 object! {
     /// A share of the requests.
     pub struct HttpRouteDestination {
-        /// Where it goes.
+        /// The destination.
         destination: Spanned<Destination> = "destination",
         /// Its size.
         weight: Option<u32> = "weight",
@@ -116,7 +116,7 @@ object! {
 object! {
     /// A share of the connections.
     pub struct RouteDestination {
-        /// Where it goes.
+        /// The destination.
         destination: Spanned<Destination> = "destination",
         /// Its size.
         weight: Option<u32> = "weight",
@@ -147,7 +147,7 @@ object! {
 object! {
     /// Changes to headers.
     pub struct Headers {
-        /// Of requests.
+        /// Limits on requests.
         request: Option<HeaderOperations> = "request",
         /// Of responses.
         response: Option<HeaderOperations> = "response",
@@ -167,7 +167,7 @@ object! {
 }
 
 object! {
-    /// Where clients are sent.
+    /// A redirect.
     pub struct HttpRedirect {
         /// The path.
         uri: Option<String> = "uri",
@@ -197,7 +197,7 @@ choices! {
 }
 
 object! {
-    /// What the proxy answers.
+    /// An answer by the proxy itself.
     pub struct DirectResponse {
         /// The status.
         status: Spanned<u32> = "status",
@@ -223,14 +223,14 @@ object! {
         uri: Option<String> = "uri",
         /// Replaces the authority.
         authority: Option<String> = "authority",
-        /// Replaces what an expression finds.
+        /// Replaces what a regular expression matches.
         uri_regex_rewrite: Option<RegexRewrite> = "uriRegexRewrite",
     }
     check: check_rewrite;
 }
 
 object! {
-    /// Replaces what an expression finds.
+    /// Replaces what a regular expression matches.
     pub struct RegexRewrite {
         /// The expression.
         regex: RegexText = "match",
@@ -248,11 +248,11 @@ object! {
         per_try_timeout: Option<Duration> = "perTryTimeout",
         /// Conditions, separated by commas.
         retry_on: Option<Spanned<String>> = "retryOn",
-        /// Whether hosts that were tried are avoided; they are if not given.
+        /// Whether retries avoid hosts that were tried; they do if not given.
         retry_ignore_previous_hosts: Option<bool> = "retryIgnorePreviousHosts",
-        /// Pause before the first retry, at most.
+        /// Longest pause before the first retry.
         backoff: Option<Duration> = "backoff",
-        /// Whether a retry leaves out localities that were tried.
+        /// Whether retries avoid localities that were tried.
         retry_remote_localities: Option<bool> = "retryRemoteLocalities",
     }
     check: check_retry;
@@ -282,7 +282,7 @@ object! {
         source_labels: BTreeMap<String, String> = "sourceLabels",
         /// Namespace of the client.
         source_namespace: Option<Label> = "sourceNamespace",
-        /// Where the condition applies.
+        /// The gateways at which the condition applies.
         gateways: Vec<Spanned<String>> = "gateways",
     }
 }
@@ -309,7 +309,7 @@ object! {
         source_labels: BTreeMap<String, String> = "sourceLabels",
         /// Namespace of the client.
         source_namespace: Option<Label> = "sourceNamespace",
-        /// Where the condition applies.
+        /// The gateways at which the condition applies.
         gateways: Vec<Spanned<String>> = "gateways",
     }
     refused: ["sourceSubnet"];
@@ -351,7 +351,7 @@ fn check_hosts(spec: &VirtualServiceSpec, node: &Node, cx: &mut Context) {
     });
 }
 
-/// A route behind one that takes every request is never used.
+/// Reports routes that are never used because an earlier route matches every request.
 fn check_reachable(routes: &[Spanned<HttpRoute>], cx: &mut Context) {
     let Some(first) = routes.iter().position(|r| r.matches.is_empty()) else { return };
     let (Some(takes_all), Some(next)) = (routes.get(first), routes.get(first + 1)) else { return };
@@ -416,7 +416,7 @@ fn check_http_route(route: &HttpRoute, node: &Node, cx: &mut Context) {
     }
 }
 
-/// A lone destination gets everything; of several, some share must be above zero.
+/// Checks weights: a single destination gets everything; of several, at least one must have a weight above zero.
 fn check_weights(weights: impl ExactSizeIterator<Item = u32>, node: &Node, cx: &mut Context) {
     let several = weights.len() > 1;
     if several && weights.map(u64::from).sum::<u64>() == 0 {

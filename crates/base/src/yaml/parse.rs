@@ -1,4 +1,4 @@
-//! From text to trees, within limits, all syntax errors of a file at once.
+//! Parses text into trees, within limits. It reports all syntax errors of a file at once.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -18,20 +18,20 @@ use crate::{Diagnostic, Diagnostics, Span};
 pub struct Parsed {
     /// The documents that could be read.
     pub documents: Vec<Node>,
-    /// Documents that could not, each with its first line and the line behind its last.
+    /// Documents that could not be read, each with its first line and the line after its last.
     pub broken: Vec<Range<u32>>,
-    /// Why.
+    /// Why they could not be read.
     pub diagnostics: Diagnostics,
 }
 
-/// Reads all documents of a file. A document with an error is left out and reading goes on behind the next `---`;
-/// empty documents are left out silently.
+/// Reads all documents of a file. A document with an error is left out, and reading goes on after the next `---`. Empty
+/// documents are left out silently.
 pub fn parse(file: &Arc<str>, text: &str) -> (Vec<Node>, Diagnostics) {
     let Parsed { documents, diagnostics, .. } = parse_all(file, text);
     (documents, diagnostics)
 }
 
-/// As [`parse`], and says where the documents are that could not be read.
+/// Like [`parse`], and also returns where the unreadable documents are.
 pub fn parse_all(file: &Arc<str>, text: &str) -> Parsed {
     let mut parsed = Parsed::default();
     let Parsed { documents, broken, diagnostics } = &mut parsed;
@@ -82,13 +82,14 @@ pub fn parse_all(file: &Arc<str>, text: &str) -> Parsed {
     parsed
 }
 
-/// Spaces put before a line of a flow collection that stands too far left; more than any line is indented.
+/// How many spaces are inserted before a line of a flow collection that is indented too little; more than any real
+/// indentation.
 const FLOW_INDENT: usize = MAX_YAML_DEPTH * 16;
 
-/// The text, with lines of flow collections indented where the parser insists on it.
+/// The text, in which lines of flow collections are indented further where the parser requires it.
 ///
-/// The specification wants such lines, closing brackets included, to stand right of the block around them; manifests
-/// often have `]` in the column of the key, and Kubernetes' own parser accepts that.
+/// The specification requires such lines, closing brackets included, to be indented more than the block around them.
+/// Manifests often have `]` in the column of the key, and Kubernetes' own parser accepts that.
 struct Source<'a> {
     text: Cow<'a, str>,
     /// Lines (from 1) that have been indented by [`FLOW_INDENT`].
@@ -100,7 +101,7 @@ impl<'a> Source<'a> {
         Self { text: Cow::Borrowed(text), indented: BTreeSet::new() }
     }
 
-    /// Indents the line of an error that speaks of its indentation; false if that cannot help.
+    /// If the error is about the indentation of a line, indents that line. Returns false if that cannot help.
     fn indent(&mut self, error: &Failure) -> bool {
         let Some(line) = error.flow_indentation else { return false };
         if self.indented.len() >= MAX_YAML_FLOW_DEDENTS || !self.indented.insert(line) {
@@ -147,8 +148,8 @@ struct Start {
     line: usize,
 }
 
-/// The first `---` line behind `last` that has at least `lines` lines before it. An unclosed bracket is only noticed at
-/// the next `---`, which then is where reading goes on.
+/// The first `---` line after `last` that has at least `lines` lines before it. The parser notices an unclosed bracket
+/// only at the next `---`, so reading resumes there.
 fn next_document(text: &str, last: &Start, lines: usize) -> Option<Start> {
     let mut byte = last.byte;
     for (index, line) in text.get(last.byte..)?.split_inclusive('\n').enumerate() {
@@ -169,11 +170,11 @@ type Fallible<T> = Result<T, Box<Failure>>;
 /// Why a document cannot be read.
 struct Failure {
     diagnostic: Diagnostic,
-    /// The line (from 1), if all that is wrong is where a line of a flow collection begins.
+    /// The line (from 1) of a flow collection, if its indentation is the only mistake.
     flow_indentation: Option<usize>,
 }
 
-/// A failure that indenting does not cure.
+/// A failure that indentation cannot repair.
 fn failed<T>(diagnostic: Diagnostic) -> Fallible<T> {
     Err(Box::new(diagnostic.into()))
 }
@@ -213,7 +214,7 @@ enum Content {
     },
 }
 
-/// What one document may still use.
+/// What is left of one document's limits.
 struct Budget {
     nodes: usize,
     alias_nodes: usize,
@@ -257,7 +258,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Builds one document without recursion, so that depth costs no stack.
+    /// Builds one document without recursion, so that deep nesting does not use up the stack.
     fn document(&mut self) -> Fallible<Node> {
         let mut budget = Budget { nodes: MAX_YAML_NODES, alias_nodes: MAX_YAML_ALIAS_NODES };
         let mut anchors: HashMap<usize, Node> = HashMap::new();
@@ -377,7 +378,8 @@ fn close(content: Content, span: Span, budget: &mut Budget) -> Fallible<Node> {
     Ok(Node { value, span })
 }
 
-/// The merge key `<<`: entries of other mappings, where not given here. Of several sources the first wins.
+/// The merge key `<<`: adds the entries of other mappings whose names this mapping does not have. Of several sources
+/// the first wins.
 fn merge(entries: &mut Vec<Entry>, names: &mut HashSet<Box<str>>, source: Node, budget: &mut Budget) -> Fallible<()> {
     let mappings = match source.value {
         Value::Mapping(mapping) => vec![mapping],
@@ -401,7 +403,8 @@ fn merge(entries: &mut Vec<Entry>, names: &mut HashSet<Box<str>>, source: Node, 
     Ok(())
 }
 
-/// A copy of what an anchor marks, paid for from the budget before it is made: nested aliases grow exponentially.
+/// Copies the value that an anchor marks. The copy is charged to the budget before it is made, because nested aliases
+/// grow exponentially.
 fn resolve_alias(anchors: &HashMap<usize, Node>, anchor: usize, span: &Span, budget: &mut Budget) -> Fallible<Node> {
     let Some(node) = anchors.get(&anchor) else {
         return failed(
@@ -445,7 +448,7 @@ fn refuse_tag(tag: Option<&Tag>, span: &Span, core: &str) -> Fallible<()> {
     }
 }
 
-/// As it is written.
+/// The tag as it is written in YAML.
 fn shown(tag: &Tag) -> String {
     match tag.is_yaml_core_schema() {
         true => format!("!!{}", tag.suffix),

@@ -1,4 +1,4 @@
-//! What trees come out of texts, and what is refused.
+//! Which trees texts produce, and what is refused.
 
 use std::sync::Arc;
 

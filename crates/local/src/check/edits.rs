@@ -1,4 +1,4 @@
-//! Steps in which something changes while requests run.
+//! Check steps in which something changes while requests run.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,9 +14,9 @@ use super::report::Line;
 use crate::client::Call;
 use crate::programs::CONTROL_DEBUG;
 
-/// An edit and an end must show within this time.
+/// Time within which an edit or an exit must take effect.
 const EFFECT: Duration = Duration::from_secs(1);
-/// How long to look before saying that something never happened.
+/// How long to wait before reporting that something did not happen.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Answers in a row that prove the new weights: by chance at 10 %, one in 10^25.
 const PROOF: u32 = 25;
@@ -53,7 +53,7 @@ pub async fn takes_effect(example: &Example<'_>) -> Line {
     }
 }
 
-/// A file with a mistake is refused with its place, while requests go on being answered.
+/// A file with a mistake is refused with its position, while requests are still answered.
 pub async fn is_refused(example: &Example<'_>) -> Line {
     let what = "a broken edit is refused with file, line and column, and serving goes on";
     let file = Edited::open(example);
@@ -150,7 +150,7 @@ pub async fn replica_dies(example: &Example<'_>) -> Vec<Line> {
     ]
 }
 
-/// Whether capitals-web's sidecar has this endpoint of capitals-info v1, by its own account.
+/// Whether capitals-web's sidecar reports this endpoint of capitals-info v1.
 async fn caller_uses(example: &Example<'_>, address: &str) -> Result<bool, String> {
     let web = example.replica("capitals-web")?;
     let admin = ([127, 0, 0, 1], 15000).into();

@@ -1,7 +1,7 @@
-//! `--check`: plays the example's scenario once and says, line by line, what was verified.
+//! `--check`: runs through the example once and prints line by line what was verified.
 //!
-//! It works on a copy of the directory, in which it adds two callers of its own and edits files. What is specific to the
-//! capitals example is left out when the directory is another one.
+//! It works on a copy of the directory, in which it adds two callers of its own and edits files. Steps for the capitals
+//! example are skipped for any other directory.
 
 mod edits;
 mod example;
@@ -26,9 +26,9 @@ use crate::workloads::Manifest;
 
 /// Connections from the host's network that one check may open.
 pub const HOST_SOCKETS: usize = 64;
-/// How long everything may take to become ready.
+/// How long all replicas may take to become ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
-/// Most files copied from the directory; more is not an application's configuration.
+/// Most files copied from the directory; a directory with more is not an application's configuration.
 const MAX_FILES: usize = 10_000;
 /// The two callers a check adds: one inside the mesh under an identity nothing is allowed to, one outside it.
 const CALLERS: &str = include_str!("callers.yaml");
@@ -65,7 +65,7 @@ fn is_capitals(manifest: &Manifest) -> bool {
     })
 }
 
-/// Plays the scenario; 0 if all of it held.
+/// Runs the check; 0 if everything holds.
 pub async fn run(mesh: &Mesh, plan: &Arc<Plan>, events: &Events) -> u8 {
     let mut passed = true;
     let mut tell = |line: Line| {
@@ -101,10 +101,10 @@ pub async fn run(mesh: &Mesh, plan: &Arc<Plan>, events: &Events) -> u8 {
     u8::from(!passed)
 }
 
-/// The keeper's part, after everything has ended: nothing is left.
+/// The keeper's part after everything has ended: verifies that nothing is left.
 pub fn verify_removal(state: &Path, machine_unchanged: bool) -> Vec<Line> {
-    // Process 1 of the mesh's namespace is gone: the kernel has ended all that was in there, so asking for our own
-    // children is asking for all.
+    // Process 1 of the mesh's namespace is gone, so the kernel has killed everything in it, and checking our own
+    // children covers all processes.
     let childless = matches!(
         nix::sys::wait::waitpid(None, Some(nix::sys::wait::WaitPidFlag::WNOHANG)),
         Err(nix::errno::Errno::ECHILD)

@@ -1,4 +1,4 @@
-//! Steps about reaching the right replica.
+//! Check steps about routing.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::example::{Example, POLL_PERIOD};
 use super::report::Line;
 use crate::client::Call;
 
-/// How long the first request may be refused while routes arrive.
+/// How long the first request may fail while routes arrive.
 const ARRIVAL: Duration = Duration::from_secs(5);
 /// Requests over which the split is counted.
 const SPLIT_REQUESTS: usize = 200;
@@ -66,7 +66,7 @@ pub async fn names(example: &Example<'_>) -> Vec<Line> {
     lines
 }
 
-/// Nine of ten go to v1.
+/// Nine of ten requests go to v1.
 pub async fn split(example: &Example<'_>) -> Line {
     let (low, high) = (SPLIT_EXPECTED.start(), SPLIT_EXPECTED.end());
     let counted = async {
@@ -86,7 +86,7 @@ pub async fn split(example: &Example<'_>) -> Line {
     }
 }
 
-/// The header decides before the weights do.
+/// A header match takes precedence over weights.
 pub async fn pin(example: &Example<'_>) -> Line {
     const REQUESTS: usize = 30;
     let what = format!("header x-pin: v2 is answered by v2, {REQUESTS} of {REQUESTS} times");
@@ -107,7 +107,7 @@ pub async fn pin(example: &Example<'_>) -> Line {
     }
 }
 
-/// What is posted can be asked for.
+/// Posted data can be read again.
 pub async fn remember(example: &Example<'_>) -> Line {
     let what = "POST /api/capitals stores Atlantis, GET finds it";
     let done = async {

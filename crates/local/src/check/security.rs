@@ -1,4 +1,4 @@
-//! Steps about who may call whom.
+//! Check steps about security.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use super::example::Example;
 use super::report::Line;
 use crate::client::{Answer, Call};
 
-/// Body of a request that no policy allows, as Envoy says it.
+/// Body of the answer to a request that no policy allows, as in Envoy.
 const DENIED: &str = "RBAC: access denied";
 
 /// capitals-info sees the identity that capitals-web's certificate proves, and its own.

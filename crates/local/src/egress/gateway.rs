@@ -26,7 +26,7 @@ const BACKLOG: u32 = 1024;
 const BUFFER_BYTES: usize = 16 * 1024;
 /// How long one replica behind a virtual address may take to accept.
 const SERVICE_CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Pause after an accept that failed for want of file descriptors or memory.
+/// Pause after an accept that failed for lack of file descriptors or memory.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// A peer that says nothing for this long is asked whether it is still there, in seconds; then this often, at this distance in seconds.
 const KEEP_ALIVE: (u32, u32, u32) = (60, 4, 15);
@@ -167,7 +167,7 @@ fn target_of(to: SocketAddrV4, book: Option<&ServiceSnapshot>) -> Result<Target,
     Ok(Target::Outside(SocketAddr::new(host.into(), to.port())))
 }
 
-/// The first that accepts, from a random one on.
+/// Connects to the first replica that accepts, beginning with a random one.
 async fn first_of(replicas: &[SocketAddr]) -> Result<TcpStream, Failure> {
     // The clock's low bits are random enough to spread connections.
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |now| now.subsec_nanos());
@@ -183,7 +183,7 @@ async fn first_of(replicas: &[SocketAddr]) -> Result<TcpStream, Failure> {
     Err(failed.into())
 }
 
-/// Where it was to go before it was redirected.
+/// The destination before the redirect.
 fn original_destination(stream: &TcpStream) -> io::Result<SocketAddrV4> {
     let original = getsockopt(&stream.as_fd(), sockopt::OriginalDst)?;
     let address = Ipv4Addr::from(u32::from_be(original.sin_addr.s_addr));
@@ -199,13 +199,13 @@ fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)
 }
 
-/// Closes it with a reset.
+/// Closes the connection with a reset.
 fn reset(stream: TcpStream) {
-    // If it cannot be had, an orderly end has to do.
+    // If that fails, the connection is closed in order.
     let _ = setsockopt(&stream, sockopt::Linger, &libc::linger { l_onoff: 1, l_linger: 0 });
 }
 
-/// Connections by replica.
+/// The number of connections by replica.
 #[derive(Debug, Default)]
 struct Counts {
     all: usize,
@@ -234,7 +234,7 @@ impl Counts {
     }
 }
 
-/// A connection that counts while it lives.
+/// Counts a connection as long as it exists.
 struct ConnectionGuard {
     shared: Arc<Shared>,
     replica: Ipv4Addr,

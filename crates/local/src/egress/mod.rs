@@ -1,7 +1,7 @@
-//! The way out of the mesh: to the machine, and to what the machine reaches.
+//! Egress from the mesh: to the machine, and to what the machine can reach.
 //!
-//! The mesh's network has no cable to the machine's: nothing is set up there that could be left behind, and nothing is needed that an
-//! unprivileged user may not do. What leaves goes through user space:
+//! The mesh's network has no link to the machine's network. So nothing is set up there that could be left behind, and
+//! no privileges are needed. Egress traffic goes through user space:
 //!
 //! ```text
 //! replica: sidecar ──► bridge ──► egress (in the mesh's network)         keeper (in the machine's network)
@@ -11,9 +11,9 @@
 //!                                    └─ carries bytes between the two
 //! ```
 //!
-//! A socket stays in the network it was made in, so the one that [`broker`] hands over works inside, and no byte passes the keeper.
-//! [`gateway`] takes the connections and carries them, [`dns`] is the cluster's name server, and [`services`] what both know of the
-//! mesh's own services, for programs without a sidecar. [`rules`] lays addresses and rules.
+//! A socket stays in the network it was made in, so a socket from the [`broker`] works inside, and no byte passes the
+//! keeper. [`gateway`] accepts connections and forwards them, [`dns`] is the cluster's name server, [`services`] has
+//! the mesh's own services for programs without a sidecar, and [`rules`] installs addresses and rules.
 
 pub mod broker;
 pub(crate) mod broker_client;
@@ -36,18 +36,19 @@ pub const NAME: &str = "egress";
 /// The descriptor it is handed over as.
 const KEEPER: RawFd = 3;
 
-/// Why the way out is not served.
+/// Why egress cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum EgressError {
-    /// A socket of it.
+    /// A socket could not be opened.
     #[error("cannot listen on {0}: {1}")]
     Listen(std::net::SocketAddr, #[source] io::Error),
-    /// Something more basic.
+    /// Another I/O error.
     #[error("cannot serve egress: {0}")]
     Io(#[from] io::Error),
 }
 
-/// Runs `evenkeel egress` in the mesh's own network, until it is killed. `open`: the keeper's descriptor was handed over.
+/// Runs `evenkeel egress` in the mesh's own network until it is killed. `open`: the keeper's descriptor was handed
+/// over.
 pub fn run(open: bool) -> Result<(), EgressError> {
     // SAFETY: the supervisor hands this descriptor over for nothing else, and nothing here has used it before.
     let keeper = open.then(|| unsafe { OwnedFd::from_raw_fd(KEEPER) });
@@ -63,7 +64,8 @@ pub fn run(open: bool) -> Result<(), EgressError> {
     })
 }
 
-/// As many open files as the system lets this process have: each connection takes two here, and one in the keeper while it is made.
+/// Raises the limit on open files as far as the system allows: each connection needs two here, and one in the keeper
+/// while it is made.
 pub(crate) fn raise_descriptors() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: both calls only touch the structure they are given, which lives through them; a failure leaves the limit as it was.

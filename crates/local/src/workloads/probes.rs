@@ -1,4 +1,4 @@
-//! What is asked of a program, and done with it, as its first container says.
+//! Probes and hooks of a program, from its first container.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::probe::{Check, Probe};
 pub(super) fn readiness(spec: &PodSpec) -> Probe {
     let first_port = || spec.tcp_ports().next().map_or(Check::Runs, |port| Check::Tcp(port.container_port.0));
     let wanted = spec.containers.iter().find_map(|container| container.readiness_probe.as_ref());
-    // One machine asks more often than a cluster where nothing is said.
+    // By default one machine probes more often than a cluster.
     wanted.map_or_else(
         || Probe::new(first_port()),
         |wanted| {
@@ -22,7 +22,7 @@ pub(super) fn readiness(spec: &PodSpec) -> Probe {
     )
 }
 
-/// What else is said of a program.
+/// The other probes and the hooks.
 pub(super) fn lifecycle(spec: &PodSpec) -> Lifecycle {
     let containers = || spec.containers.iter();
     let probe = |wanted: Option<&kubernetes::Probe>| {

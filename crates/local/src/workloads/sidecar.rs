@@ -1,4 +1,4 @@
-//! Which proxy stands beside a program, as annotations and labels say.
+//! The sidecar of a program, from annotations and labels.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use super::{ENVOY_PATH_ANNOTATION, ENVOY_VARIABLE, INJECT_ANNOTATION, PROXY_ANNO
 use crate::egress::rules::MACHINE_NAMES;
 use crate::tools::find_program;
 
-/// What a template asks for; none, with a finding, if there is no such proxy.
+/// The sidecar that a template requests; `None`, with a finding, if there is no such proxy.
 pub(super) fn sidecar(
     template: &PodTemplate,
     labels: &BTreeMap<String, String>,

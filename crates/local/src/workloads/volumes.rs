@@ -29,7 +29,7 @@ pub(super) fn read(namespace: &str, template: &PodTemplate, texts: &AllTexts) ->
                 files.read(namespace, secret.optional, texts)?
             }
             Volume { empty_dir: Some(_), .. } => Content::Empty,
-            // Said when the file is read.
+            // The mistake was reported when the file was read.
             _ => continue,
         };
         all.push(Directory { name: volume.name.to_string(), content });

@@ -54,7 +54,7 @@ impl Results for Namespaces {
     }
 }
 
-/// The defaults, overridden by what the ConfigMap `istio` of the root namespace says.
+/// The defaults, overridden by the ConfigMap `istio` in the root namespace.
 fn settings(cx: &Cx<'_>, defaults: &MeshConfig, found: &mut Diagnostics) -> MeshConfig {
     let mut mesh = defaults.clone();
     let root = defaults.root_namespace.clone();
@@ -100,7 +100,7 @@ fn apply(mesh: &mut MeshConfig, said: istio::MeshConfig) {
         }
         None => {}
     }
-    // An empty text switches the log off.
+    // An empty text turns the log off.
     if let Some(file) = said.access_log_file {
         mesh.access_log_file = (!file.is_empty()).then(|| shared(&file));
     }

@@ -1,4 +1,4 @@
-//! Routes of a VirtualService: every name resolved, every destination looked up.
+//! Routes of a VirtualService: resolves every name and looks up every destination.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -168,7 +168,7 @@ impl Reader<'_, '_> {
         }
     }
 
-    /// Whether a destination exists; if not, says so.
+    /// Looks up a destination; reports it if it does not exist.
     fn look_up(&mut self, written: &istio::Destination, host: &Hostname, port: Option<u16>) -> DestinationState {
         let object = self.object;
         let Some(service) = self.cx.service(host, &object.namespace) else {
@@ -274,7 +274,7 @@ fn redirect_of(written: &istio::HttpRedirect) -> Redirect {
             (None, Some(DerivePort::FromRequestPort)) => Some(RedirectPort::Request),
             (None, None) => None,
         },
-        // The decoder has checked that it is a redirect's.
+        // The decoder has checked that it is a redirect status.
         code: written.redirect_code.as_ref().and_then(|c| u16::try_from(c.value).ok()).unwrap_or(301),
     }
 }
