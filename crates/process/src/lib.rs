@@ -1,8 +1,10 @@
-//! How a long-running process communicates with whoever runs it: [`signals`] it receives, notifications to the service
-//! [`manager`] that started it, and notifications from a [`service`] that it started itself. [`secrets`] keeps its
-//! memory from everybody else.
+//! A long-running process and its environment: [`signals`] it receives; the service [`manager`] that it reports to; the same
+//! protocol as a supervisor receives it from a [`service`]; protection of its memory ([`secrets`]); how its [`children`] end with
+//! it; its [`resources`].
 
+pub mod children;
 pub mod manager;
+pub mod resources;
 pub mod secrets;
 pub mod service;
 pub mod signals;

@@ -87,7 +87,7 @@ object! {
 object! {
     /// Resource requests and limits of a container.
     pub struct ResourceRequirements {
-        /// Limits.
+        /// Limits on connections and requests.
         limits: std::collections::BTreeMap<String, crate::decode::Quantity> = "limits",
         /// Requests.
         requests: std::collections::BTreeMap<String, crate::decode::Quantity> = "requests",

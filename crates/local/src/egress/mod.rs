@@ -29,6 +29,7 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use broker_client::BrokerClient;
+use evenkeel_process::resources::raise_open_files;
 use services::Services;
 
 /// The name of the keeper's descriptor when it is handed over (`LISTEN_FDNAMES`), and of the program.
@@ -52,7 +53,8 @@ pub enum EgressError {
 pub fn run(open: bool) -> Result<(), EgressError> {
     // SAFETY: the supervisor hands this descriptor over for nothing else, and nothing here has used it before.
     let keeper = open.then(|| unsafe { OwnedFd::from_raw_fd(KEEPER) });
-    raise_descriptors();
+    // Each connection takes two. Where the limit stays as it is, fewer fit.
+    let _ = raise_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let broker_client = keeper.map(BrokerClient::new).transpose()?.map(Arc::new);
@@ -62,17 +64,4 @@ pub fn run(open: bool) -> Result<(), EgressError> {
         tokio::join!(dns.serve(), gateway.serve());
         Ok(())
     })
-}
-
-/// Raises the limit on open files as far as the system allows: each connection needs two here, and one in the keeper
-/// while it is made.
-pub(crate) fn raise_descriptors() {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: both calls only touch the structure they are given, which lives through them; a failure leaves the limit as it was.
-    unsafe {
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
-            limit.rlim_cur = limit.rlim_max;
-            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
-        }
-    }
 }

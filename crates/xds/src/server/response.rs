@@ -1,6 +1,6 @@
-//! A response as it goes out: resources are written from the bytes they share with every other stream.
+//! Encoding of responses: resources are written from bytes that all streams share.
 //!
-//! Only what is special to this response (nonce, names of what is gone) is encoded for it. The bytes are made piece by
+//! Only what is specific to a response (nonce, names that are gone) is encoded for it. The bytes are made piece by
 //! piece as the connection takes them, so a client that does not read costs a list of pointers and no copy.
 
 use std::sync::Arc;
@@ -16,24 +16,24 @@ use crate::pb::envoy::config::core::v3::ControlPlane;
 use crate::pb::envoy::service::discovery::v3::{self as discovery, DeltaDiscoveryResponse, DiscoveryResponse};
 use crate::{Resource, ResourceType, Version};
 
-/// Bytes of one piece: resources up to half of it are copied together, so that small ones do not become frames of their
-/// own; larger ones are passed on as they are.
+/// Size of a piece, in bytes. Resources up to half of it are copied together, so that small ones do not become frames
+/// of their own; larger ones are passed on without a copy.
 const PIECE_BYTES: usize = 16 * 1024;
 /// Bytes of a gRPC message's prefix: a flag and the length.
 const PREFIX_BYTES: usize = 5;
 /// Field number of the resources in both responses.
 const RESOURCES: u32 = 2;
-/// Field number of the names of what is gone in the delta protocol's response.
+/// Field number of removed names in the delta protocol's response.
 const REMOVED: u32 = 6;
 /// Field number of the name in the delta protocol's `Resource`.
 const NAME: u32 = 3;
 
-/// What a server says about itself in each response, and how much it says of resources.
+/// What a server sends about itself in each response, and whether it sends metadata of resources.
 #[derive(Clone, Debug, Default)]
 pub struct Announcement {
     /// `control_plane.identifier`; empty to say nothing.
     pub identifier: Arc<str>,
-    /// Whether resources carry their cause: only clients that measure ages want to know.
+    /// Whether resources carry their cause, which only clients that measure ages need.
     pub causes: bool,
 }
 
@@ -59,11 +59,11 @@ struct ResponseFormat {
     causes: bool,
 }
 
-/// All fields of a response but the resources.
+/// All fields of a response except the resources.
 #[derive(Debug)]
 enum ResponseHead {
     Encoded(Vec<u8>),
-    /// Encoded when it is the response's turn: it may name much that is gone, and many streams' responses may wait.
+    /// Encoded when the response is sent: it may have many removed names, and many streams' responses may wait.
     Delta(DeltaHead),
 }
 
@@ -96,7 +96,7 @@ impl Response {
                     listing.resources.values().map(offer).collect()
                 };
                 let resources: Vec<OfferedResource> = listing.map_or(added, listed);
-                // Equal content has an equal version, from whichever server it comes.
+                // Equal content has an equal version, whichever server sends it.
                 let held = resources.iter().map(|offer| (&*offer.asked, offer.resource.version.to_string()));
                 let version_info = format!("{:016x}", crate::digest::of(held));
                 let (type_url, nonce) = (kind.type_url().to_owned(), nonce.to_string());
@@ -108,7 +108,7 @@ impl Response {
         Self { form: ResponseFormat { wire, causes: announcement.causes }, resources, head }
     }
 
-    /// A request for a listing of all that is held of these types, to a client that sends reports.
+    /// A request to a client that sends reports to list everything it holds of these types.
     pub(super) fn listing_request(kinds: impl Iterator<Item = ResourceType>) -> Self {
         let request = ListingRequest { type_urls: kinds.map(|kind| kind.type_url().to_owned()).collect() };
         let resource = discovery::Resource { resource: Some(crate::pack(&request)), ..Default::default() };
@@ -118,7 +118,7 @@ impl Response {
         Self { form, resources: Vec::new(), head: ResponseHead::Encoded(head.encode_to_vec()) }
     }
 
-    /// Its bytes, with gRPC's prefix, piece by piece.
+    /// Its bytes with gRPC's prefix, piece by piece.
     pub(super) fn into_pieces(self) -> Pieces {
         let Self { form, resources, head } = self;
         let body = resources.iter().map(|offer| form.field_len(offer)).sum::<usize>();
@@ -146,7 +146,7 @@ impl Response {
         Pieces { form, resources, next: 0, pending, ready: None }
     }
 
-    /// The message it is, whole.
+    /// The whole encoded message.
     pub fn encode_to_vec(self) -> Vec<u8> {
         let bytes: Vec<u8> = self.into_pieces().flatten().collect();
         bytes.get(PREFIX_BYTES..).unwrap_or_default().to_vec()
@@ -154,7 +154,7 @@ impl Response {
 }
 
 impl ResponseFormat {
-    /// The name, if it is not the resource's own: it follows the resource's own bytes, and the cause follows it.
+    /// The requested name, if it is not the resource's own: it is appended to the resource's bytes, before the cause.
     fn other_name(self, offer: &OfferedResource) -> Option<&str> {
         (self.wire == WireProtocol::Delta && offer.asked != offer.resource.name).then_some(&*offer.asked)
     }
@@ -173,7 +173,7 @@ impl ResponseFormat {
     fn trailer(self, offer: &OfferedResource) -> Bytes {
         let mut trailer = BytesMut::new();
         if let Some(name) = self.other_name(offer) {
-            // Of a field given twice the last counts.
+            // If a field appears twice, the last one counts.
             put_string(NAME, name, &mut trailer);
         } else if self.tells_cause() {
             return offer.resource.encoded_metadata();
@@ -200,7 +200,7 @@ impl ResponseFormat {
 }
 
 impl DeltaHead {
-    /// All but the names of what is gone.
+    /// The message without the removed names.
     fn message(&self) -> DeltaDiscoveryResponse {
         let hosts: &[Arc<str>] = if self.kind == ResourceType::VirtualHost { &self.absent } else { &[] };
         // A resource without a body is how VHDS says that there is no such host (Envoy, "on-demand VHDS").
@@ -230,7 +230,7 @@ fn control_plane(identifier: &str) -> Option<ControlPlane> {
     (!identifier.is_empty()).then(|| ControlPlane { identifier: identifier.to_owned() })
 }
 
-/// Bytes of a field of a string, or of anything else that has a length.
+/// Bytes of a string field, or of another length-delimited field.
 fn string_len(field: u32, length: usize) -> usize {
     key_len(field) + encoded_len_varint(length as u64) + length
 }
@@ -248,12 +248,12 @@ pub(super) struct Pieces {
     resources: Vec<OfferedResource>,
     next: usize,
     pending: BytesMut,
-    /// A large resource, to follow what is pending.
+    /// A large resource, to follow the pending bytes.
     ready: Option<(Bytes, Bytes)>,
 }
 
 impl Pieces {
-    /// What is pending, if it is enough for a piece, or all there will be.
+    /// The pending bytes, if they are enough for a piece or the last ones.
     fn piece(&mut self, last: bool) -> Option<Bytes> {
         let length = self.pending.len();
         (length >= PIECE_BYTES || (last && length > 0)).then(|| self.pending.split().freeze())

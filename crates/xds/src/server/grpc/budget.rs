@@ -1,9 +1,10 @@
-//! What clients may make the server keep: bytes of messages that have not come whole.
+//! Limits on memory that clients can make the server use: bytes of incomplete messages.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// An amount of memory that several streams share. What is taken of it is also taken of the one it is a part of.
+/// An amount of memory that several streams share. Bytes taken from it are also taken from the budget that it is a part
+/// of.
 #[derive(Debug)]
 pub struct Budget {
     max_bytes: usize,
@@ -12,12 +13,12 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// So many bytes.
+    /// A budget of so many bytes.
     pub fn new(max_bytes: usize) -> Arc<Self> {
         Arc::new(Self { max_bytes, taken: AtomicUsize::new(0), whole: None })
     }
 
-    /// At most so many bytes of `self`.
+    /// A budget of at most so many bytes within `self`.
     pub fn part(self: &Arc<Self>, max_bytes: usize) -> Arc<Self> {
         Arc::new(Self { max_bytes, taken: AtomicUsize::new(0), whole: Some(self.clone()) })
     }
@@ -47,7 +48,7 @@ impl Budget {
     }
 }
 
-/// What one stream has of a budget; given back when dropped.
+/// The bytes that one stream has taken from a budget; returned when dropped.
 #[derive(Debug)]
 pub(super) struct BudgetShare {
     budget: Arc<Budget>,
@@ -55,12 +56,12 @@ pub(super) struct BudgetShare {
 }
 
 impl BudgetShare {
-    /// Nothing yet.
+    /// A share of no bytes.
     pub(super) fn of(budget: Arc<Budget>) -> Self {
         Self { budget, bytes: 0 }
     }
 
-    /// Has so many bytes from now on; false if there are not as many, and then nothing changes.
+    /// Changes the share to so many bytes; returns false and changes nothing if the budget does not have them.
     pub(super) fn set(&mut self, bytes: usize) -> bool {
         let granted = match bytes.checked_sub(self.bytes) {
             Some(more) => more == 0 || self.budget.take(more),

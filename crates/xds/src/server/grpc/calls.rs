@@ -1,5 +1,5 @@
-//! The calls on a connection that are not its ADS stream, for a service that speaks crate `http`. They are polled by the
-//! connection's own task: they are few and short.
+//! The calls on a connection other than its ADS stream, for services that use the crate `http`. They are few and short,
+//! so the connection's own task polls them.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -25,7 +25,7 @@ use super::budget::{Budget, BudgetShare};
 use super::heads;
 use crate::server::stream::Source;
 
-/// What serves all but ADS: tonic's `Routes`.
+/// The services for all calls but ADS: tonic's `Routes`.
 pub trait OtherServices:
     Service<http::Request<Body>, Response = http::Response<Body>, Error = Infallible, Future: Send> + Clone + Send + Sync
 {
@@ -39,35 +39,35 @@ impl<O> OtherServices for O where
 {
 }
 
-/// The calls under way.
+/// The calls in progress.
 #[derive(Debug)]
 pub(super) struct Calls {
     open: HashMap<StreamKey, Call>,
-    /// Wakes the connection when a service has taken something, in whatever task: the client's windows open then.
+    /// Wakes the connection when a service has consumed data, in any task, so that the client's windows can be opened.
     took: Arc<AtomicWaker>,
     budget: Arc<Budget>,
-    /// Largest request message a service takes, in bytes.
+    /// Largest request message a service accepts, in bytes.
     max_bytes: usize,
-    /// What calls hold is withheld from the connection's window, too.
+    /// Whether data held by calls is also withheld from the connection's window.
     withheld: bool,
-    /// Bytes to be given back to the client's window for the connection.
+    /// Bytes by which to open the connection's window.
     left: usize,
     steps: FuturesUnordered<Abortable<BoxFuture<'static, Step>>>,
 }
 
 #[derive(Debug)]
 struct Call {
-    /// Where the request's body goes; gone with its end.
+    /// The sender of the request's body; `None` after its end.
     input: Option<mpsc::UnboundedSender<Bytes>>,
-    /// Bytes of it that have come and were not given back to the stream's window. The connection's window gets them back at
-    /// once (see [`Calls::new`]), or calls that nobody reads would keep the ADS stream from being answered.
+    /// Bytes of it that arrived and for which the stream's window was not opened yet. The connection's window is opened
+    /// at once (see [`Calls::new`]); otherwise calls that nobody reads would block the ADS stream.
     owed: usize,
-    /// Those of them that the service has taken.
+    /// Those of them that the service has consumed.
     taken: Arc<AtomicUsize>,
-    /// A piece of the response that did not go out whole, and what follows.
+    /// A piece of the response that was sent only in part, and the rest of the body.
     waiting: Option<(Bytes, Body)>,
     abort: AbortHandle,
-    /// Memory for what may be kept of the request.
+    /// Memory taken for the buffered request.
     share: BudgetShare,
     received: usize,
 }
@@ -79,20 +79,20 @@ enum Step {
 }
 
 impl Calls {
-    /// There are none. What services keep of requests, at most `max_bytes` of each, and what waits for them comes out of
-    /// `budget`. If it is `withheld` from the connection's window it is no more than that window altogether; else no more than
-    /// the window of each stream.
+    /// No calls. Data that services buffer, at most `max_bytes` per request, and data that waits for them is taken from
+    /// `budget`. With `withheld` all calls together hold at most the connection's window; otherwise each call holds at
+    /// most the stream's window.
     pub(super) fn new(budget: Arc<Budget>, max_bytes: usize, withheld: bool) -> Self {
         let (open, took, steps) = Default::default();
         Self { open, took, budget, max_bytes, withheld, left: 0, steps }
     }
 
-    /// Bytes to be given back to the client's window for the connection.
+    /// Bytes by which to open the connection's window.
     pub(super) fn take_left(&mut self) -> usize {
         std::mem::take(&mut self.left)
     }
 
-    /// Notes a call before its head is looked at, so that its body finds it.
+    /// Registers a call before its head is processed, so that its body can be assigned.
     pub(super) fn announce(&mut self, key: StreamKey, end: bool) -> PendingCall {
         let (input, receiver) = mpsc::unbounded_channel();
         let (abort, registration) = AbortHandle::new_pair();
@@ -103,7 +103,7 @@ impl Calls {
         PendingCall { body, registration }
     }
 
-    /// A piece of a request's body.
+    /// Takes a piece of a request's body.
     pub(super) fn data(&mut self, key: StreamKey, data: &[u8], end: bool) -> BodyOutcome {
         let Some(call) = self.open.get_mut(&key) else { return BodyOutcome::Unknown };
         call.owed += data.len();
@@ -114,7 +114,7 @@ impl Calls {
         if !call.share.set(call.received.min(self.max_bytes).max(call.owed)) {
             return BodyOutcome::NoMemory;
         }
-        // What nobody takes any more is given back below as if it had been taken.
+        // Data that nobody reads any more is released below as if it had been consumed.
         let sent = call.input.as_ref().is_some_and(|input| input.send(Bytes::copy_from_slice(data)).is_ok());
         if !sent {
             call.taken.fetch_add(data.len(), Ordering::Relaxed);
@@ -125,7 +125,7 @@ impl Calls {
         BodyOutcome::Yes
     }
 
-    /// The client is done, or gone.
+    /// The client has ended the call or is gone.
     pub(super) fn forget(&mut self, key: StreamKey) {
         if let Some(call) = self.open.remove(&key) {
             call.abort.abort();
@@ -167,7 +167,7 @@ impl Calls {
         self.steps.push(Abortable::new(answer.boxed(), registration));
     }
 
-    /// Lets the calls go on; true if any did.
+    /// Polls the calls; true if any made progress.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, codec: &mut h2::Connection) -> bool {
         let mut went_on = false;
         if self.open.is_empty() && self.steps.is_empty() && self.left == 0 {
@@ -187,7 +187,7 @@ impl Calls {
             let taken = call.taken.swap(0, Ordering::Relaxed);
             if taken > 0 {
                 call.owed = call.owed.saturating_sub(taken);
-                // It becomes less, which is always granted.
+                // The share shrinks, which always succeeds.
                 _ = call.share.set(call.received.min(self.max_bytes).max(call.owed));
                 codec.release_stream(*key, taken);
                 released += if self.withheld { taken } else { 0 };
@@ -199,7 +199,7 @@ impl Calls {
         went_on
     }
 
-    /// It is this call's turn to send.
+    /// Lets a call send, whose turn it is.
     pub(super) fn resume(&mut self, key: StreamKey, codec: &mut h2::Connection) {
         if let Some((piece, body)) = self.open.get_mut(&key).and_then(|call| call.waiting.take()) {
             self.send(key, piece, body, codec);
@@ -264,17 +264,17 @@ impl Calls {
         self.steps.push(Abortable::new(next.boxed(), registration));
     }
 
-    /// The response is out. What the client might still send is not waited for.
+    /// Ends a call whose response was sent, without waiting for the rest of the request.
     fn end(&mut self, key: StreamKey, codec: &mut h2::Connection) {
         codec.reset(key, Reason::NO_ERROR);
         self.forget(key);
     }
 }
 
-/// What became of a piece of a request's body.
+/// The outcome for a piece of a request's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BodyOutcome {
-    /// Its call has it.
+    /// Its call has taken it.
     Yes,
     /// There is no such call.
     Unknown,
@@ -282,7 +282,7 @@ pub(super) enum BodyOutcome {
     NoMemory,
 }
 
-/// A call whose head has come.
+/// A call whose head has arrived.
 #[derive(Debug)]
 pub(super) struct OpenedCall {
     pub(super) key: StreamKey,
@@ -296,14 +296,14 @@ impl OpenedCall {
     }
 }
 
-/// What a call is started with.
+/// A registered call before it is started.
 #[derive(Debug)]
 pub(super) struct PendingCall {
     body: Incoming,
     registration: futures_util::future::AbortRegistration,
 }
 
-/// A request's body. The client's window bounds what is in it.
+/// A request's body. The client's window limits its size.
 #[derive(Debug)]
 struct Incoming {
     frames: mpsc::UnboundedReceiver<Bytes>,

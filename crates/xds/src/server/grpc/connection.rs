@@ -1,5 +1,5 @@
-//! One connection: its socket, the codec, the ADS stream on it, and other calls. All of it is one task, so a change costs a
-//! proxy's connection one wake-up and one write, and its answers one read.
+//! One connection: its socket, the codec, its ADS stream, and other calls. All of it is one task, so a change costs one
+//! wake-up and one write per connection, and the answer one read.
 
 use std::cell::Cell;
 use std::io;
@@ -29,13 +29,13 @@ use crate::server::stream::{Carrier, Source};
 
 /// Bytes read at a time.
 const READ_BYTES: usize = 16 * 1024;
-/// Largest output buffer kept for the next connection that has something to say, in bytes.
+/// Largest output buffer kept for the next connection that writes, in bytes.
 const SPARE_OUTPUT_BYTES: usize = 4 * OUTPUT_BYTES;
-/// How long a client may take to read why its connection ends.
+/// How long to wait for a client to read why its connection ends.
 const LINGER: Duration = Duration::from_secs(1);
 
 thread_local! {
-    /// Memory for output, of whichever connection writes: an idle one has none.
+    /// Output memory shared by all connections of the thread: an idle connection has none.
     static SPARE_OUTPUT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
@@ -44,11 +44,11 @@ pub(super) struct Connection<IO, S, O> {
     io: IO,
     codec: h2::Connection,
     inbox: Inbox,
-    /// The begin of a frame.
+    /// The beginning of a frame.
     unread: Vec<u8>,
-    /// Something was written that TLS may still hold.
+    /// Whether TLS may still hold written data.
     unflushed: bool,
-    /// The socket or the protocol is at its end.
+    /// Whether the socket or the protocol has ended.
     closed: bool,
     source: Arc<S>,
     other_services: O,
@@ -56,27 +56,27 @@ pub(super) struct Connection<IO, S, O> {
     limits: Limits,
     start: Instant,
     alive: Pin<Box<Sleep>>,
-    /// The client was asked for a sign of life.
+    /// Whether a PING to the client is unanswered.
     pinged: bool,
     lifetime: Option<ConnectionLifetime>,
-    /// Why the ADS stream ends, although its client and its source would go on.
+    /// The status with which to end the ADS stream, although its client and its source would go on.
     ending: Option<GrpcStatus>,
-    /// Ends with the message that has begun on the ADS stream.
+    /// The timeout of an incomplete message on the ADS stream.
     patience: Option<Pin<Box<Sleep>>>,
 }
 
-/// Takes what the codec finds.
+/// Receives the events of the codec.
 #[derive(Debug)]
 struct Inbox {
     budget: Arc<Budget>,
     ads: Option<Ads>,
     calls: Calls,
     opened: Vec<OpenedCall>,
-    /// Calls there is no memory for.
+    /// Calls that exceeded the memory budget.
     overdrawn: Vec<StreamKey>,
-    /// Bytes that nobody wants, to be given back to the client's window for the connection.
+    /// Bytes that nobody reads, by which to open the connection's window.
     unwanted: usize,
-    /// Something has come since it was last asked for.
+    /// Whether something has arrived since the last check.
     heard: bool,
 }
 
@@ -85,19 +85,19 @@ struct Inbox {
 struct Ads {
     key: StreamKey,
     method: Method,
-    /// Its head, until the source has been asked whether it may be opened.
+    /// Its head, until the source has decided whether to accept it.
     head: Option<Box<RequestHead>>,
     messages: Messages,
-    /// The loop that serves it has begun.
+    /// Whether the loop that serves it has begun.
     served: bool,
-    /// The client has said its last.
+    /// Whether the client has ended its side.
     ended: bool,
-    /// The client is gone.
+    /// Whether the client is gone.
     gone: bool,
-    /// A message has begun and not ended in time.
+    /// Whether a message was not complete in time.
     late: bool,
     outgoing: Outgoing,
-    /// What follows the last response.
+    /// The trailers after the last response.
     trailers: Option<Headers>,
 }
 
@@ -128,19 +128,19 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: OtherServices + 's
         }
     }
 
-    /// What is known of the client.
+    /// Properties of the client.
     pub(super) fn extensions(&self) -> &Extensions {
         &self.extensions
     }
 
-    /// An ADS stream that has been opened and is not served yet.
+    /// An ADS stream that was opened and is not served yet.
     pub(super) fn next_stream(&mut self) -> Option<Method> {
         let ads = self.inbox.ads.as_mut().filter(|ads| !ads.served && ads.head.is_none())?;
         ads.served = true;
         Some(ads.method)
     }
 
-    /// The ADS stream is at its end.
+    /// Ends the ADS stream.
     pub(super) fn end_stream(&mut self, result: &Result<(), GrpcStatus>) {
         if let Some(ads) = &mut self.inbox.ads {
             let reason = result.as_ref().err().or(self.ending.as_ref());
@@ -150,7 +150,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: OtherServices + 's
         }
     }
 
-    /// Asks the client to go elsewhere; what is under way may end.
+    /// Asks the client to reconnect elsewhere; calls in progress may end.
     pub(super) fn shutdown(&mut self) {
         self.codec.shutdown();
     }
@@ -159,7 +159,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: OtherServices + 's
         self.closed
     }
 
-    /// One step: writes, reads, lets calls go on. Returns when something has happened; dropping the future loses nothing.
+    /// One step: writes, reads and polls calls. Returns when something has happened; dropping the future loses nothing.
     pub(super) async fn turn(&mut self) {
         std::future::poll_fn(|cx| self.poll_turn(cx)).await;
     }
@@ -186,7 +186,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: OtherServices + 's
         self.poll_alive(cx)?;
         let called = called | self.poll_limits(cx)?;
         if wrote || read || called {
-            // What came of it is written by the next step: the ADS stream's answers go with it.
+            // The next step writes the results, together with the ADS stream's answers.
             return Poll::Ready(Ok(()));
         }
         match self.codec.output().is_empty() {
@@ -195,7 +195,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: OtherServices + 's
         }
     }
 
-    /// Writes what there is. Ready when some of it went out.
+    /// Writes output. Ready when some was written.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut wrote = false;
         while !self.codec.output().is_empty() {
@@ -239,7 +239,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: OtherServices + 's
         Poll::Ready(Ok(()))
     }
 
-    /// Takes bytes; returns how many are done with.
+    /// Processes input; returns how many bytes were consumed.
     fn receive(&mut self, input: &[u8]) -> usize {
         let taken = self.codec.receive(input, &mut self.inbox).unwrap_or_else(|error| {
             tracing::debug!(%error, "a gRPC connection failed");
@@ -269,7 +269,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: OtherServices + 's
         taken
     }
 
-    /// Asks the source whether the ADS stream that has come may be opened; answers it if not.
+    /// Asks the source whether to accept the new ADS stream; answers it if not.
     fn admit(&mut self) {
         let Some((key, head)) = self.inbox.ads.as_mut().and_then(|ads| Some((ads.key, ads.head.take()?))) else {
             return;
@@ -294,7 +294,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: OtherServices + 's
         }
     }
 
-    /// Gives the ADS stream's client back what its window may have.
+    /// Opens the window of the ADS stream as far as allowed.
     fn release(&mut self) {
         let Some(ads) = &mut self.inbox.ads else { return };
         let credit = ads.messages.credit(self.limits.max_request_bytes);
@@ -304,7 +304,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: OtherServices + 's
         }
     }
 
-    /// Lets those send that wait for room.
+    /// Lets streams send that wait for room.
     fn take_turns(&mut self) {
         while let Some(key) = self.codec.next_writable() {
             self.lend_output();
@@ -315,7 +315,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: OtherServices + 's
         }
     }
 
-    /// Sends of the ADS stream's responses what windows and output take.
+    /// Sends as much of the ADS stream's responses as windows and output allow.
     fn pump(&mut self) {
         let Some(ads) = &mut self.inbox.ads else { return };
         loop {
@@ -337,7 +337,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: OtherServices + 's
         }
         if let Some(trailers) = &ads.trailers {
             _ = self.codec.send_trailers(ads.key, trailers);
-            // What the client might still say is not waited for.
+            // There is no wait for further requests of the client.
             self.codec.reset(ads.key, Reason::NO_ERROR);
             self.forget_ads();
         }
@@ -349,7 +349,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: OtherServices + 's
         }
     }
 
-    /// Asks for a sign of life when there was none for long; an error when none followed.
+    /// Sends a PING after a long silence; an error if it was not answered.
     fn poll_alive(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         while self.alive.as_mut().poll(cx).is_ready() {
             let heard = std::mem::take(&mut self.inbox.heard);
@@ -369,7 +369,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: OtherServices + 's
         Ok(())
     }
 
-    /// Ends what has lasted too long; true if something does.
+    /// Ends what has exceeded a time limit; true if something has.
     fn poll_limits(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         let mut ended = self.poll_patience(cx);
         while let Some(Poll::Ready(stage)) = self.lifetime.as_mut().map(|lifetime| lifetime.poll(cx)) {
@@ -391,7 +391,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: OtherServices + 's
         Ok(ended)
     }
 
-    /// Ends an ADS stream whose message has begun and does not end.
+    /// Ends an ADS stream with a message that was not complete in time.
     fn poll_patience(&mut self, cx: &mut Context<'_>) -> bool {
         let unfinished = self.inbox.ads.as_ref().is_some_and(|ads| ads.messages.is_unfinished());
         if !unfinished {
@@ -407,7 +407,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin + Send, S: Source, O: OtherServices + 's
         over
     }
 
-    /// Says goodbye: what the client still sends is read, or its kernel would drop the reason just written.
+    /// Closes the connection. It first reads what the client still sends; otherwise the client's kernel would drop the
+    /// reason that was just written.
     pub(super) async fn close(mut self) {
         let farewell = async {
             let output = self.codec.output().to_vec();
@@ -448,7 +449,7 @@ impl Inbox {
 impl Sink for Inbox {
     fn request(&mut self, key: StreamKey, head: &mut RequestHead, meta: RequestMeta) {
         match Method::of(head.path()) {
-            // Another on the same connection is the other services' concern.
+            // A second ADS stream on the connection goes to the other services.
             Some(method) if self.ads.is_none() => {
                 self.ads = Some(Ads::new(key, method, head, meta.end, &self.budget));
             }

@@ -1,4 +1,5 @@
-//! How long a connection is served: a client is believed no longer than its certificate, and one without waits for nothing.
+//! The lifetime of a connection: a client with a certificate is served until the certificate expires, and one without
+//! only for a short time.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -6,38 +7,39 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, Sleep};
 
-/// How long a client that showed no certificate is served before it is asked to leave: it came to get one.
+/// How long a client without a certificate is served before it is asked to reconnect; it only needs to get a
+/// certificate.
 const ANONYMOUS_TIME: Duration = Duration::from_secs(20);
-/// How long after that what it still has under way may take.
+/// Time after that for calls in progress.
 const ANONYMOUS_GRACE: Duration = Duration::from_secs(10);
-/// How long before its certificate ends a client is asked to come again with the next one, at most. It is a tenth of what
-/// was left when it came, if that is less.
+/// Longest time before a certificate expires at which the client is asked to reconnect with the next one; a tenth of
+/// the remaining validity at connect time, if that is less.
 const MAX_NOTICE: Duration = Duration::from_secs(5 * 60);
-/// The clock on the wall is looked at this often: it may be set.
+/// How often the wall clock is checked, because it may be set.
 const CLOCK_CHECK: Duration = Duration::from_secs(30);
 
-/// How far a connection has got.
+/// The stage of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
     /// It is served.
     Serving,
-    /// The client should go on over another.
+    /// The client should reconnect.
     Draining,
     /// It ends now.
     Closed,
 }
 
-/// What limits a connection's life.
+/// The limit of a connection's lifetime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LifetimeLimit {
-    /// The client's certificate, by the clock on the wall.
+    /// The validity of the client's certificate, by the wall clock.
     Certificate { leave: SystemTime, end: SystemTime },
-    /// The client's patience is not ours.
+    /// A fixed time for a client without a certificate.
     Anonymous { since: Instant },
 }
 
 impl LifetimeLimit {
-    /// The stage, and how long until the next.
+    /// The stage, and the time until the next.
     fn stage(self, now: SystemTime, instant: Instant) -> (Stage, Duration) {
         let (to_leave, to_end) = match self {
             Self::Certificate { leave, end } => {
@@ -56,7 +58,7 @@ impl LifetimeLimit {
     }
 }
 
-/// A connection's life.
+/// The lifetime of a connection.
 #[derive(Debug)]
 pub(super) struct ConnectionLifetime {
     limit: LifetimeLimit,
@@ -65,12 +67,12 @@ pub(super) struct ConnectionLifetime {
 }
 
 impl ConnectionLifetime {
-    /// Of a client without a certificate.
+    /// For a client without a certificate.
     pub(super) fn anonymous() -> Self {
         Self::new(LifetimeLimit::Anonymous { since: Instant::now() })
     }
 
-    /// Of a client whose certificate is valid until `end`.
+    /// For a client whose certificate is valid until `end`.
     pub(super) fn of_certificate(end: SystemTime) -> Self {
         Self::new(certificate(end, SystemTime::now()))
     }
@@ -80,13 +82,13 @@ impl ConnectionLifetime {
         Self { limit, stage: Stage::Serving, timer: Box::pin(tokio::time::sleep(Duration::ZERO)) }
     }
 
-    /// Ready with the stage when there is another.
+    /// Ready with the new stage when it changes.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Stage> {
         while self.stage != Stage::Closed && self.timer.as_mut().poll(cx).is_ready() {
             let (stage, next) = self.limit.stage(SystemTime::now(), Instant::now());
-            // Rounded up: the timer must not come before the clock.
+            // Rounded up, so that the timer does not fire before the clock has reached the time.
             self.timer.as_mut().reset(Instant::now() + next.min(CLOCK_CHECK) + Duration::from_millis(1));
-            // A clock that was set back takes nothing back.
+            // Stages never go back, even if the clock is set back.
             if stage > self.stage {
                 self.stage = stage;
                 return Poll::Ready(stage);
