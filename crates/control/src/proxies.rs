@@ -195,7 +195,7 @@ impl Proxies {
         let mut looked = CachedSet::default();
         let looking = registration.clone();
         let now = Box::new(move || looked.again(looking.held()));
-        let session = Session::new(Resources::Asked { now, notice }).known_by(interest);
+        let session = Session::new(Resources::Polled { now, notice }).known_by(interest);
         let session = session.observed(move |status| registration.on_status(status));
         Ok(match names {
             Some(names) => session.limited(limit(names, self.metrics.clone())),

@@ -142,8 +142,8 @@ impl Proxy {
     /// Whether it was told to look since it did.
     fn is_told(&self) -> bool {
         match &self.session.resources {
-            Resources::Asked { notice, .. } => notice.has_changed().expect("it goes on"),
-            Resources::Given(_) => unreachable!("the control plane is asked"),
+            Resources::Polled { notice, .. } => notice.has_changed().expect("it goes on"),
+            Resources::Watched(_) => unreachable!("the control plane is asked"),
         }
     }
 
