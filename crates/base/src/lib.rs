@@ -1,4 +1,5 @@
-//! What every crate speaks: positions in files, sources of objects, diagnostics, YAML with spans, durations, SPIFFE ids, CIDRs, limits
+//! Types that all crates use: positions in files, sources of objects, diagnostics, YAML with spans, durations, SPIFFE ids, CIDRs,
+//! limits.
 
 #![forbid(unsafe_code)]
 // Nothing here panics on bytes from outside: what cannot be is an error, too.

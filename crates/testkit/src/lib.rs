@@ -1,4 +1,4 @@
-//! Fakes and fixtures for tests: ports, processes, raw HTTP clients, small servers, TLS material, Envoy from its package.
+//! Fixtures for tests: ports, processes, raw HTTP clients, small servers, TLS material, Envoy from its package.
 //!
 //! Everything here is blocking `std`: a test reads top to bottom, and a hung peer ends in a named timeout, never in a hung
 //! test run. Helpers panic with a message that says what was expected, what was seen, and where the output is.

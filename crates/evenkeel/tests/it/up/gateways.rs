@@ -8,7 +8,7 @@ use evenkeel_testkit::{Process, Signal, eventually};
 
 use super::mesh::served;
 use super::user::User;
-use super::{MACHINE, PATIENCE, state, wait_ready};
+use super::{MACHINE, PATIENCE, settings, state, wait_ready};
 
 fn gateway(name: &str, number: u16, tls: &str) -> String {
     let protocol = if tls.is_empty() { "HTTP" } else { "HTTPS" };
@@ -50,16 +50,16 @@ fn ports_open_and_close_with_their_gateways_and_what_proxies_would_refuse_is_sai
 
     // The mesh's settings may come, too, and go.
     let log = user.state.path().join("logs/istio-ingressgateway.proxy.log");
-    let settings = user.state.path().join("runtime/mesh.yaml");
-    assert!(settings.exists());
-    write("settings.yaml", &super::settings(r#"accessLogFormat: "CUSTOM %RESPONSE_CODE%\n""#));
+    let runtime = user.state.path().join("runtime/mesh.yaml");
+    assert!(runtime.exists());
+    write("settings.yaml", &settings(r#"accessLogFormat: "CUSTOM %RESPONSE_CODE%\n""#));
     eventually("an access log in another format", || {
         served(&one, "/");
         fs::read_to_string(&log).unwrap_or_default().contains("CUSTOM 200").then_some(())
     });
-    assert!(!settings.exists() && !up.output().contains("warning"), "{}", up.output());
+    assert!(!runtime.exists() && !up.output().contains("warning"), "{}", up.output());
     fs::remove_file(folder.path().join("settings.yaml")).expect("it is there");
-    eventually("the settings there were", || settings.exists().then_some(()));
+    eventually("the settings there were", || runtime.exists().then_some(()));
 
     // Found before any proxy has asked for it.
     write("one.yaml", &gateway("one", 9101, "").replace("VALUE", "%BOGUS%"));
