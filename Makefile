@@ -29,19 +29,26 @@ demo-check: ## Build quickly, run the example's scenario once, and print what wa
 	$(quick) --bin evenkeel
 	target/quick/evenkeel up examples/capitals --check
 
-# One build in the dev profile serves all tests. Tests run one at a time: many load every core themselves, and check limits that a
-# starved worker would miss.
+# One build in the dev profile serves every test: unit, golden, interoperation and end to end. How many tests of a crate run at
+# a time, scripts/run-test.sh says.
+tests := cargo test --workspace --locked --config 'target."cfg(unix)".runner = "$(CURDIR)/scripts/run-test.sh"'
+
 .PHONY: test
 test: ## Run all tests: unit, golden, interoperation with Envoy, end to end
 	@scripts/setup.sh test
-	RUST_TEST_THREADS=1 cargo test --workspace --locked --no-fail-fast
+	$(tests) --no-fail-fast
+
+.PHONY: test-build
+test-build:
+	@scripts/setup.sh test
+	$(tests) --no-run
 
 .PHONY: lint
 lint: ## Check formatting, clippy, licences, bans and dependencies between crates
 	@scripts/setup.sh lint
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --locked -- --deny warnings
 	target/tools/bin/cargo-deny --locked check bans licenses sources
+	cargo clippy --workspace --all-targets --locked -- --deny warnings
 	cargo test --locked --package evenkeel-testkit --test it workspace_rules
 
 # ARGS is passed on: make bench ARGS="--only hop --rounds 3"

@@ -5,6 +5,8 @@
 //! It answers DNS from the mesh's names ([`dns`], [`names`]), serves proxyless gRPC programs ([`grpc`]), and writes a status file
 //! when all of this is ready ([`status`]). An agent started beside a running one takes over from it (`handover`).
 
+#![forbid(unsafe_code)]
+
 mod admin;
 pub mod bootstrap;
 pub mod certificate;

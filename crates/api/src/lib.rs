@@ -3,6 +3,8 @@
 //! Start at [`load`]. A kind is declared once, as a table of its fields ([`decode`]). The table decodes an object, names unknown and
 //! unsupported fields, and is the kind's schema.
 
+#![forbid(unsafe_code)]
+
 mod applied;
 #[macro_use]
 pub mod decode;

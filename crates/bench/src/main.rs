@@ -4,6 +4,8 @@
 //! divided by the requests it carried. Every peer is measured once per round, in an order that rotates; a ratio is formed inside
 //! one round and only then the median taken, so that what disturbs the machine disturbs both sides of it.
 
+#![forbid(unsafe_code)]
+
 mod backend;
 mod bars;
 mod config;
@@ -28,6 +30,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, Subcommand};
+use evenkeel_process::resources::raise_open_files;
 
 /// Measures Evenkeel's proxy against a byte-copying relay, Envoy, HAProxy and nginx.
 #[derive(Parser)]
@@ -154,7 +157,7 @@ fn run(args: &RunArgs) -> Result<()> {
     if let Some(unknown) = args.only.iter().find(|only| !names.contains(&only.as_str())) {
         bail!("no scenario is called {unknown}: there are {}", names.join(", "));
     }
-    process::allow_many_files()?;
+    raise_open_files().context("the limit on open files")?;
     let setup = peers::Setup::new(&args.peers)?;
     let mut results = report::Results {
         facts: machine::describe(&setup),

@@ -4,6 +4,8 @@
 //! verifies the tokens that workloads authenticate with. Both keep their key in the state directory, in a file that only its owner
 //! can read. The time is always an argument.
 
+#![forbid(unsafe_code)]
+
 pub mod authority;
 mod csr;
 pub mod key_file;

@@ -12,6 +12,8 @@
 //!
 //! [`server::run`] wires all of these together.
 
+#![forbid(unsafe_code)]
+
 pub mod certificates;
 mod clients;
 pub mod configuration;

@@ -4,11 +4,13 @@
 //! worker, created when a configuration arrives. Filters are an enum compiled from the configuration: a request that passes them needs
 //! no dynamic dispatch, no lock and no allocation.
 
+#![forbid(unsafe_code)]
 // Nothing here panics on bytes from outside: what cannot be is an error, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod buffer;
 pub mod callouts;
+mod connection;
 pub mod cors;
 pub mod fault;
 pub mod grpc_stats;
@@ -17,6 +19,7 @@ mod network;
 pub mod rbac;
 pub mod stateful_session;
 
+pub use connection::ConnectionInfo;
 pub use http::{
     Body, ClusterScope, Data, Decision, FilterFacts, FilterStreams, Flow, Form, HeadView, HostOverride, HttpFilters,
     Pause, Reply, RequestContext, ResponseContext, RouteContext, Services, Setup, StateObject, TrailersContext, Wait,

@@ -4,5 +4,7 @@
 //! [`mutate`] is used by `make test` on a stable toolchain: it runs a fixed number of mutations of each target's seeds, the same
 //! ones every time.
 
+#![forbid(unsafe_code)]
+
 pub mod mutate;
 pub mod targets;

@@ -5,6 +5,7 @@
 //! parsing removes it (`content-length`, `transfer-encoding`, `connection`) and encoding generates it, so two peers cannot
 //! disagree about where a message ends.
 
+#![forbid(unsafe_code)]
 // Nothing here panics on bytes from outside: what cannot be is an error, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

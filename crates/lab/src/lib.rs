@@ -11,6 +11,8 @@
 //! The lab drives the server only from outside, with files and xDS clients, and measures it through `/proc`. Any other xDS server can
 //! take its place.
 
+#![forbid(unsafe_code)]
+
 mod bars;
 mod changes;
 mod command;

@@ -3,6 +3,8 @@
 //! Everything in it is resolved: hosts are full names, protocols are known, queries apply inheritance. Each object keeps the place
 //! in the user's file that it came from.
 
+#![forbid(unsafe_code)]
+
 mod address_book;
 mod changes;
 mod derive;

@@ -6,6 +6,7 @@
 //!
 //! Nothing here uses sockets, clocks or tokio, so the same code answers "what would happen to this call?" offline.
 
+#![forbid(unsafe_code)]
 // Nothing here panics on bytes from outside: what cannot be is an error, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

@@ -6,6 +6,7 @@
 //!
 //! There is one TLS stack (rustls) on one provider (aws-lc-rs), and nothing here turns signature checks off.
 
+#![forbid(unsafe_code)]
 // Nothing here panics on bytes from outside: what cannot be is an error, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

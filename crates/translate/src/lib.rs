@@ -15,6 +15,8 @@
 //! | what do proxyless gRPC programs get? | `grpc/` |
 //! | what is generated together, and again after a change? | `plan.rs`, `incremental/` |
 
+#![forbid(unsafe_code)]
+
 pub mod clusters;
 pub mod context;
 pub mod endpoints;

@@ -11,6 +11,7 @@
 //!  server::service, client::connection   the same over gRPC
 //! ```
 
+#![forbid(unsafe_code)]
 // Nothing here panics on bytes from outside: what cannot be is an error, too.
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

@@ -2,13 +2,13 @@
 
 use evenkeel_upstream::conn::Deadline;
 
+use super::context::ConnectionContext;
 use super::downstream::Downstream;
-use super::origin::Origin;
 use super::request::Request;
 
 /// One request from its head to its log line, and the two things it has: where it came from, and the side to answer on.
 pub(super) struct ActiveStream<'l> {
-    pub(super) origin: &'l Origin,
+    pub(super) origin: &'l ConnectionContext,
     pub(super) request: &'l mut Request,
     pub(super) down: Downstream<'l>,
     pub(super) deadline: &'l mut Deadline,
@@ -21,7 +21,7 @@ pub(super) struct ActiveStream<'l> {
 impl<'l> ActiveStream<'l> {
     /// A request whose head was read.
     pub(super) fn new(
-        origin: &'l Origin,
+        origin: &'l ConnectionContext,
         request: &'l mut Request,
         down: Downstream<'l>,
         deadline: &'l mut Deadline,

@@ -10,6 +10,7 @@ use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_upstream::conn::HeldBytes;
 use evenkeel_upstream::conn::buffer::BLOCK_BYTES;
 use evenkeel_upstream::conn::deadline::{after, earlier};
+use evenkeel_upstream::turn;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::active_stream::ActiveStream;
@@ -237,7 +238,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
             match self.up.poll_head(request, cx) {
                 Poll::Ready(Ok(Arrived::Final(info))) => {
                     self.timers.moved = true;
-                    request.answered = Some(request.clock.now());
+                    request.answered = Some(turn::now());
                     return Poll::Ready(Ok(info));
                 }
                 Poll::Ready(Ok(Arrived::Interim)) => {
@@ -265,7 +266,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
             Poll::Ready(Err(failure)) => Poll::Ready(Err(failure)),
             Poll::Ready(Ok(())) | Poll::Pending => {
                 if self.timers.flush_limit.is_some() {
-                    self.timers.watch_backlog(self.active.request.clock.now(), self.active.down.backlog());
+                    self.timers.watch_backlog(turn::now(), self.active.down.backlog());
                 }
                 self.poll_nothing(cx)
             }
@@ -294,7 +295,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
             let mut take = |data: &[u8], last: bool| {
                 if filtered {
                     *filtered_end |= last;
-                    let mut data = Data { bytes: data.into(), ends: last, now: request.clock.now().into_std() };
+                    let mut data = Data { bytes: data.into(), ends: last, now: turn::now().into_std() };
                     let flow = origin.manager.filters.response_data(&mut request.filters, &mut data);
                     request.bytes_sent += data.bytes.len() as u64;
                     *held = let_go(down, &data, flow);
@@ -307,7 +308,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
                 Piece::Data => self.timers.moved = true,
                 Piece::End if filtered && !self.filtered_end && request.response_trailers.is_empty() => {
                     self.filtered_end = true;
-                    let end = Data { bytes: b"".into(), ends: true, now: request.clock.now().into_std() };
+                    let end = Data { bytes: b"".into(), ends: true, now: turn::now().into_std() };
                     self.filter_data(end, HttpFilters::response_data);
                 }
                 Piece::End => {
@@ -328,9 +329,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
 
     /// The filter that kept some of the answer back lets go of it.
     fn resume(&mut self) {
-        let clock = &mut self.active.request.clock;
-        clock.wait();
-        let more = Data { bytes: b"".into(), ends: false, now: clock.now().into_std() };
+        let more = Data { bytes: b"".into(), ends: false, now: turn::now().into_std() };
         self.timers.moved = true;
         self.filter_data(more, HttpFilters::resume_response);
     }
@@ -403,7 +402,7 @@ impl<'e, 'l> Exchange<'e, 'l> {
                 self.up.finish(&request.trailers);
                 self.upload.ended = true;
                 self.upload.mirrors.take().into_iter().for_each(|mirrors| mirrors.finish(&request.trailers));
-                let now = request.clock.now();
+                let now = turn::now();
                 request.received_all.get_or_insert(now);
                 self.timers.complete(now);
             }
@@ -443,11 +442,9 @@ impl<'e, 'l> Exchange<'e, 'l> {
         {
             return Poll::Ready(Err(failure));
         }
-        let clock = &mut self.active.request.clock;
-        let until = self.timers.next(clock.now());
-        clock.wait();
-        ready!(self.active.deadline.poll(until, cx));
-        Poll::Ready(Err(self.timers.passed(clock.now(), self.upload.ended)))
+        let now = turn::now();
+        ready!(self.active.deadline.poll(self.timers.next(now), cx));
+        Poll::Ready(Err(self.timers.passed(now, self.upload.ended)))
     }
 
     /// 100 was answered already, unless the proxy leaves that to the upstream; other interim responses are passed on.

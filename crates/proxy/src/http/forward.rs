@@ -11,6 +11,7 @@ use evenkeel_http::{Framing, HeaderId, ResponseInfo};
 use evenkeel_runtime_config::retry::RetryPolicy;
 use evenkeel_runtime_config::route::HostRewrite;
 use evenkeel_upstream::cluster_stats as cluster;
+use evenkeel_upstream::turn;
 use evenkeel_upstream::{Host, Need, OverrideHost, PooledConnection, RequestGuard, Target};
 
 use super::active_stream::ActiveStream;
@@ -67,7 +68,7 @@ impl ActiveStream<'_> {
         loop {
             self.request.attempts += 1;
             if let Some(policy) = forward.retry.as_deref() {
-                timers.begin_try(self.request.clock.now(), policy.per_try_timeout, policy.per_try_idle_timeout);
+                timers.begin_try(turn::now(), policy.per_try_timeout, policy.per_try_idle_timeout);
             }
             let attempt = self.attempt(forward, &mut upload, &mut timers, &tried).await;
             self.report(forward, &attempt);
@@ -132,26 +133,22 @@ impl ActiveStream<'_> {
     /// Waits for what has to come before an exchange can begin, unless the client leaves meanwhile or a time limit passes.
     async fn unless_over<T>(&mut self, timers: &mut Timers, awaited: impl Future<Output = T>) -> Result<T, Failure> {
         let mut awaited = pin!(awaited);
-        self.request.clock.wait();
         let complete = self.down.received_all();
         if complete {
-            let now = self.request.clock.now();
+            let now = turn::now();
             self.request.received_all.get_or_insert(now);
             timers.complete(now);
         }
         poll_fn(|cx| {
             if let Poll::Ready(come) = awaited.as_mut().poll(cx) {
-                self.request.clock.wait();
                 return Poll::Ready(Ok(come));
             }
             if let Poll::Ready(failure) = self.down.poll_gone(cx) {
                 return Poll::Ready(Err(failure));
             }
-            let clock = &mut self.request.clock;
-            let until = timers.next(clock.now());
-            clock.wait();
-            ready!(self.deadline.poll(until, cx));
-            Poll::Ready(Err(timers.passed(clock.now(), complete)))
+            let now = turn::now();
+            ready!(self.deadline.poll(timers.next(now), cx));
+            Poll::Ready(Err(timers.passed(now, complete)))
         })
         .await
     }
@@ -182,7 +179,7 @@ impl ActiveStream<'_> {
         let wanted = self.request.facts.host_override.clone().filter(|_| self.request.attempts == 1);
         let target = Target {
             override_host: wanted.as_deref().map(override_host),
-            original_dst: Some(self.origin.view.local),
+            original_dst: Some(self.origin.info.view.local),
             previous: tried,
             retry: forward.retry.as_deref().filter(|_| self.request.attempts > 1),
             ..forward.affinity.target()
@@ -212,7 +209,7 @@ impl ActiveStream<'_> {
                 count_reset(&forward.cluster, &up, failure);
             }
             if matches!(result, Err(Failure::UpstreamClosed { .. })) {
-                up.lost_race(self.request.clock.now());
+                up.lost_race(turn::now());
             }
             match result {
                 Ok(info) => return Ok(Answered { up, info, guard }),
@@ -232,7 +229,7 @@ impl ActiveStream<'_> {
     ) -> Result<Upstream, Failure> {
         let (version, priority) = (self.request.head.version, forward.action.priority);
         let (is_tcp, is_tunnel) = (forward.terminates_connect(self.request), self.request.tunnel.is_some());
-        let view = &self.origin.view;
+        let view = &self.origin.info.view;
         let connecting = async {
             match raced {
                 _ if is_tcp => forward.cluster.connect_tcp(host, view).await.map(PooledConnection::Http1),
@@ -366,7 +363,7 @@ impl ActiveStream<'_> {
     fn announce_time_left(&mut self, forward: &Forward<'_>) {
         let request = &mut *self.request;
         let (Some(all), Some(since)) = (forward.timeout, request.received_all) else { return };
-        let left = all.saturating_sub(request.clock.now().duration_since(since)).max(Duration::from_millis(1));
+        let left = all.saturating_sub(turn::now().duration_since(since)).max(Duration::from_millis(1));
         let per_try = forward.retry.as_deref().and_then(|policy| policy.per_try_timeout);
         let to_grpc = request.grpc && forward.action.grpc_timeout.is_some_and(|asked| asked.as_route_timeout);
         retry::announce_timeout(&mut request.head.headers, per_try.map_or(left, |limit| limit.min(left)), to_grpc);

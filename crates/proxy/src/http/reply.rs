@@ -13,6 +13,7 @@ use evenkeel_http::{Framing, HeaderId, Headers};
 use evenkeel_runtime_config::HttpConnectionManager;
 use evenkeel_runtime_config::hcm::ServerHeader;
 use evenkeel_upstream::conn::deadline::after;
+use evenkeel_upstream::turn;
 
 use super::active_stream::ActiveStream;
 use super::downstream::Answer;
@@ -162,7 +163,7 @@ impl ActiveStream<'_> {
         request.status = request.response.status;
         finish_response(&mut request.response.headers, hcm, true);
         if self.down.received_all() {
-            request.received_all.get_or_insert(request.clock.now());
+            request.received_all.get_or_insert_with(turn::now);
         }
         let close = origin.is_to_end()
             || reply.close
@@ -203,7 +204,7 @@ impl ActiveStream<'_> {
     /// As [`ActiveStream::send_reply_body`], as fast as the filters let go of it.
     async fn send_filtered_body(&mut self, body: &[u8]) -> io::Result<()> {
         let mut pass: fn(&HttpFilters, &mut FilterStreams, &mut Data<'_>) -> Flow = HttpFilters::response_data;
-        let mut data = Data { bytes: body.into(), ends: true, now: self.request.clock.now().into_std() };
+        let mut data = Data { bytes: body.into(), ends: true, now: turn::now().into_std() };
         loop {
             let request = &mut *self.request;
             let flow = pass(&self.origin.manager.filters, &mut request.filters, &mut data);
@@ -223,9 +224,8 @@ impl ActiveStream<'_> {
                 }
             })
             .await?;
-            self.request.clock.wait();
             pass = HttpFilters::resume_response;
-            data = Data { bytes: b"".into(), ends: false, now: self.request.clock.now().into_std() };
+            data = Data { bytes: b"".into(), ends: false, now: turn::now().into_std() };
         }
     }
 
@@ -238,13 +238,11 @@ impl ActiveStream<'_> {
                 self.request.bytes_sent += body.len() as u64;
                 self.down.finish(&self.request.response_trailers);
             }
-            // Whatever is asked of the clock next is asked after a wait, unless this did not have to.
             let flushed = self.down.poll_flush(cx);
             if flushed.is_ready() {
                 return flushed;
             }
-            let until = *until.get_or_insert_with(|| after(self.request.clock.now(), Some(limit)));
-            self.request.clock.wait();
+            let until = *until.get_or_insert_with(|| after(turn::now(), Some(limit)));
             ready!(self.deadline.poll(until, cx));
             self.request.flags |= Failure::FlushTimeout.flags();
             self.request.details = Failure::FlushTimeout.details();

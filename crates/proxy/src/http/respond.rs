@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use evenkeel_base::grpc::http_of_status;
 use evenkeel_http::{Framing, HeaderId, ResponseInfo};
 use evenkeel_upstream::cluster_stats as cluster;
+use evenkeel_upstream::turn;
 
 use super::active_stream::ActiveStream;
 use super::decide::Forward;
@@ -70,7 +71,7 @@ impl ActiveStream<'_> {
             up.host().count_response(http_of_status(status));
         }
         drop(guard);
-        let now = self.request.clock.now();
+        let now = turn::now();
         let millis = now.duration_since(self.request.started).as_millis() as u64;
         forward.cluster.stats().record(cluster::Histogram::upstream_rq_time, millis);
         match result {
@@ -119,7 +120,7 @@ impl ActiveStream<'_> {
         let http_10 = request.is_http_10();
         let unframed = http_10 && !request.is_head() && matches!(framing, Framing::Chunked | Framing::UntilClose);
         let limit = origin.hcm.max_requests_per_connection;
-        let expired = origin.is_expired(request.clock.now());
+        let expired = origin.is_expired(turn::now());
         let close =
             origin.is_to_end() || request.tunnel.is_some() || unframed || expired || self.down.must_close(limit);
         // Over HTTP/2 a head may also be all there is by chance: then HTTP/1 has to say that nothing follows.

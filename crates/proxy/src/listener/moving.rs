@@ -6,6 +6,8 @@ use std::rc::Rc;
 
 use evenkeel_upstream::stream::{Portable, Stream};
 
+use tokio::time::Instant;
+
 use super::serve::{Arrival, Counted, Downstream, Leaving, Placement, Served, start};
 use crate::stats::worker::Counter;
 use crate::worker::{Cause, Delivery, Message, Registration, Worker};
@@ -26,7 +28,7 @@ impl Delivery for Moved {
 
 impl fmt::Debug for Moved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Moved({})", self.downstream.id)
+        write!(f, "Moved({})", self.downstream.info.id)
     }
 }
 
@@ -50,7 +52,7 @@ pub(super) fn send(
 /// Goes on with a connection where the other worker left off.
 fn resumed<'w>(worker: &'w Rc<Worker>, moved: Moved, registration: &'w Rc<Registration>) -> Option<Served<'w>> {
     let Moved { downstream, placement } = moved;
-    let counted = Counted::moved(worker, &placement, downstream.since);
+    let counted = Counted::moved(worker, &placement, Instant::from_std(downstream.info.accepted));
     let downstream = downstream.try_map(Portable::into_stream).ok()?;
     Some(Served::new(worker, downstream, Arrival::Back(None), (placement, counted), registration))
 }
