@@ -11,8 +11,8 @@ use tokio::time::Instant;
 
 use super::example::{Example, POLL_PERIOD};
 use super::report::Line;
+use crate::addresses::CONTROL_DEBUG;
 use crate::client::Call;
-use crate::programs::CONTROL_DEBUG;
 
 /// Time within which an edit or an exit must take effect.
 const EFFECT: Duration = Duration::from_secs(1);

@@ -32,8 +32,6 @@ use broker_client::BrokerClient;
 use evenkeel_process::resources::raise_open_files;
 use services::Services;
 
-/// The name of the keeper's descriptor when it is handed over (`LISTEN_FDNAMES`), and of the program.
-pub const NAME: &str = "egress";
 /// The descriptor it is handed over as.
 const KEEPER: RawFd = 3;
 
