@@ -46,7 +46,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "base",
         ],
     ),
-    ("bench", &["ca", "proxy", "upstream", "filters", "runtime-config", "http", "process", "stats", "tls", "xds"]),
+    (
+        "bench",
+        &["base", "ca", "proxy", "upstream", "filters", "runtime-config", "http", "process", "stats", "tls", "xds"],
+    ),
     ("fuzz", &["proxy", "upstream", "runtime-config", "http", "stats", "tls", "xds"]),
     ("testkit", &["base"]),
 ];
