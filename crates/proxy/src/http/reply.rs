@@ -8,6 +8,7 @@ use std::task::{Poll, ready};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use evenkeel_base::grpc::status_of_http;
+use evenkeel_filters::decide::{Levels, append_via};
 use evenkeel_filters::{Data, FilterStreams, Flow, HttpFilters};
 use evenkeel_http::{Framing, HeaderId, Headers};
 use evenkeel_runtime_config::HttpConnectionManager;
@@ -18,11 +19,10 @@ use httpdate::fmt_http_date;
 
 use super::active_stream::ActiveStream;
 use super::downstream::Answer;
-use super::edits::Levels;
+use super::edits::Edits as _;
 use super::exchange::Held;
 use super::failure::Failure;
 use super::grpc;
-use super::identify::append_via;
 use super::log::record;
 use crate::response_flags::ResponseFlags;
 
