@@ -36,8 +36,8 @@ Environment:
   PILOT_DEBOUNCE_AFTER       Merge changes within this time of each other [default: 100ms]
   PILOT_DEBOUNCE_MAX         Maximum time that a change waits for others [default: 500ms]
   PILOT_ENABLE_EDS_DEBOUNCE  Also merge changes of endpoints [default: false]
-  PILOT_PUSH_THROTTLE        Number of proxies that get their first resources at a time [default: 100]
-  EVENKEEL_COMPARE_FULL      Check each change against generating everything from scratch [default: false]";
+  PILOT_PUSH_THROTTLE        Proxies that get their first resources at a time [default: 100]
+  EVENKEEL_COMPARE_FULL      Check each change against a build from scratch [default: false]";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -190,7 +190,7 @@ struct UpArguments {
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 
-    /// Port on 127.0.0.1 that serves a Gateway's port, by default its first one; may be repeated.
+    /// Serve a Gateway's port on this port of 127.0.0.1; may be repeated. Without GATEWAY_PORT: the first one.
     #[arg(long = "gateway-port", value_name = "[GATEWAY_PORT=]PORT")]
     gateway_ports: Vec<PortChoice>,
 
