@@ -4,6 +4,7 @@
 //! test run. Helpers panic with a message that says what was expected, what was seen, and where the output is.
 
 pub mod envoy;
+pub mod exposition;
 pub mod golden;
 pub mod grpc_xds;
 pub mod h2spec;
